@@ -16,6 +16,7 @@ from paceline.simulator.reports.page.page import html
 from paceline.simulator.reports.page.reading import read as read_runs
 from paceline.simulator.results import schema, store
 from paceline.simulator.studies import size
+from paceline.simulator.studies.fit.targets import read as read_targets
 from paceline.simulator.studies.simulate import simulate
 from paceline.simulator.studies.sweep import points
 from paceline.simulator.studies.sweep.sweep import sweep
@@ -173,10 +174,20 @@ def kept(data: bytes, folder: Path) -> None:
         store.decode(data)
 
 
+def targets(data: bytes, folder: Path) -> None:
+    """Targets of a fit, and the scenarios at the ends of its ranges."""
+    file = folder / "targets.toml"
+    file.write_bytes(data)
+    keys, found = read_targets(file, parse(tomllib.loads(corpus.SCENARIO)))
+    for each in found:
+        for place in (0.0, 0.5, 1.0):
+            each.labels(each.moved(keys, [key.at(place) for key in keys]))
+
+
 READERS: dict[str, Reader] = {
     each.__name__: each
     for each in (scenario, profile, trace, telemetry, samples, platform, run, curves, event,
-                 timeline, search, swept, table, comparison, kept)
+                 timeline, search, swept, table, comparison, kept, targets)
 }  # fmt: skip
 
 
@@ -195,6 +206,15 @@ def _row(label: str) -> dict[str, object]:
     }  # fmt: skip
 
 
+TARGETS = """
+tolerance = "5 %"
+hold_out = ["b*"]
+keys = { "cluster.workers" = "2 to 9", "optimizer.lr" = { range = "0.1 to 1", scale = "linear" } }
+target = [
+    { name = "a", number = "algorithm.0.utilisation", value = "90 %", set = ["run.steps=4"] },
+    { name = "b", number = "algorithm.0.duration", value = 1, times = { "cluster.workers" = 2 } },
+]
+"""
 _ABOUT = {"title": "A test", "file": "my.toml"}
 DOCUMENT = {
     "schema": 1,
@@ -272,4 +292,5 @@ def seeds() -> dict[str, list[bytes]]:
         "table": [written()["sweep.csv"]],
         "comparison": [written()["comparison.json"]],
         "kept": [written()[""]],
+        "targets": [TARGETS.encode()],
     }

@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from math import isfinite, log2, nan
+from math import ceil, isfinite, log2, nan
 from pathlib import Path
 from typing import Any
 
@@ -155,7 +155,7 @@ class _Bench:
         """Return what is missed, in standard errors, shape (places, targets)."""
         scale = np.array([each.tolerance / NORMAL for each in targets])
         found = (self.at(targets, places)[..., 0] - [each.value for each in targets]) / scale
-        return np.where(np.isfinite(found), found, ABSENT)
+        return np.asarray(np.where(np.isfinite(found), found, ABSENT))
 
     def jacobian(self, targets: Sequence[Target], place: np.ndarray) -> np.ndarray:
         """Return the residuals' derivatives by the keys' places, shape (targets, keys)."""
@@ -208,13 +208,14 @@ def fit(  # noqa: PLR0913 - the options of the command
     keys, every = reading.read(file, base)
     numbers = seed_range(base, seeds, seed)
     execution = Execution(engine, jobs, dask)
-    for place in (0.0, 1.0):
-        ends = [each.moved(keys, [key.at(place) for key in keys]) for each in every]
-        for target, each in zip(every, ends, strict=True):
-            demand_algorithms(each, None)
-            target.labels(each)
-        if not force:
-            size.demand([(each, numbers) for each in ends], execution)
+    ends = [
+        each.moved(keys, [key.at(place) for key in keys]) for place in (0.0, 1.0) for each in every
+    ]
+    for target, each in zip([*every, *every], ends, strict=True):
+        demand_algorithms(each, None)
+        target.labels(each)
+    if not force:
+        size.demand([(each, numbers) for each in ends], execution)
     own = settings("fit", base, None, targets=file.read_text("utf-8-sig"), seeds=seeds, seed=seed)
     with (
         opened(out, overwrite, store.FitDirectory, own) as directory,
@@ -255,7 +256,7 @@ def _description(job: Job) -> str:
 
 
 def _first(keys: Sequence[Key]) -> int:
-    return 2 ** max(3, int(np.ceil(log2(4 * len(keys)))))
+    return 1 << max(3, ceil(log2(4 * len(keys))))
 
 
 def _most(keys: Sequence[Key]) -> int:
@@ -320,15 +321,18 @@ def _search(bench: _Bench, used: Sequence[Target], file: Path) -> np.ndarray:
                 "keys; name a key that it depends on, or hold the target out"
             )
 
+    def residuals(place: np.ndarray) -> np.ndarray:
+        return bench.residuals(used, [place])[0]
+
     def cost(place: np.ndarray) -> float:
-        return float((bench.residuals(used, [place])[0] ** 2).sum())
+        return float((residuals(place) ** 2).sum())
 
     seen = sorted(spread, key=cost)
     for start in seen[:STARTS]:
         found = least_squares(
-            lambda z: bench.residuals(used, [z])[0],
+            residuals,
             np.clip(start, 0.01, 0.99),
-            jac=lambda z: bench.jacobian(used, z),
+            jac=partial(bench.jacobian, used),
             bounds=(0, 1),
             xtol=SETTLED,
             ftol=SETTLED,
@@ -412,7 +416,7 @@ def _key_row(key: Key, index: int, known: Sensitivity) -> dict[str, Any]:
 
 
 def _by_size(row: Mapping[str, Any]) -> float:
-    return -abs(row["residual"])
+    return -abs(float(row["residual"]))
 
 
 def _unexplained(count: int, missed: Sequence[Mapping[str, Any]], widened: float) -> str:

@@ -89,7 +89,7 @@ class Sensitivity:
         at = [key.at(float(self.places[i])) for key, i in zip(keys, (one, other), strict=True)]
         direction = self.free[np.argmax(np.abs(self.free[:, one]))][[one, other]]
         steps = [
-            step * (x * np.log(key.high / key.low) if key.log else key.high - key.low)
+            step * (x * (np.log(key.high) - np.log(key.low)) if key.log else key.high - key.low)
             for step, x, key in zip(direction, at, keys, strict=True)
         ]
         names, unit = [key.name for key in keys], keys[0].unit

@@ -79,7 +79,7 @@ class Key:
         """Return the value of a place, as `text` says it."""
         place = min(max(place, 0.0), 1.0)
         if self.log:
-            found = self.low * exp(place * log(self.high / self.low))
+            found = exp(log(self.low) + place * (log(self.high) - log(self.low)))
         else:
             found = self.low + place * (self.high - self.low)
         return float(self.text(found).partition(" ")[0])
@@ -87,7 +87,7 @@ class Key:
     def place(self, x: float) -> float:
         """Return the place of a value."""
         if self.log:
-            return log(x / self.low) / log(self.high / self.low)
+            return (log(x) - log(self.low)) / (log(self.high) - log(self.low))
         return (x - self.low) / (self.high - self.low)
 
     def text(self, x: float) -> str:
