@@ -2,9 +2,10 @@
 
 A few points spread over the ranges come first; from the best of them, least squares (SciPy's
 trust region) follow central differences. Every simulation has the same seeds, so that a number is
-nearly a smooth function of the keys, and a difference of two is that of the keys, not of chance.
-Optuna's samplers, which assume nothing of the kind, would need hundreds of simulations, and give
-neither intervals nor the directions that no target fixes.
+nearly a smooth function of the keys; where it is not, because workers meet in another order, a
+search ends early, and starts again from any better point that it has passed. Optuna's samplers,
+which assume no smoothness, would need hundreds of simulations, and give neither intervals nor the
+directions that no target fixes.
 """
 
 import hashlib
@@ -38,9 +39,9 @@ from paceline.simulator.studies.result import Result
 from paceline.simulator.studies.solve import alone
 from paceline.simulator.studies.task import Task, settings
 
-STARTS = 2  # points of the first few from which least squares start
-STEPS = 12  # of each, at most
-STEP = 0.02  # of a range, to either side: as far apart as differences are taken
+STARTS = 2  # of the first points, and as often again of any that turned out better
+STEPS = 12  # of least squares from a start, at most
+STEP = 0.05  # of a range, to either side: differences so far apart are not those of chance
 SETTLED = 1e-4  # step, as a share of the range, and relative gain with which a search ends
 ABSENT = 1e3  # residual of a number without a value, such as a loss that is never reached
 EDGE = 0.005  # of a range: as close to an end, the fit may lie beyond it
@@ -121,17 +122,20 @@ class FitResult:
 class _Bench:
     """Measures targets at places of the keys, each once.
 
-    `measure` turns jobs into readings; `moved` counts the scenarios that were asked for.
+    `measure` turns jobs into readings; `known` are those by values and target, `seen` the places
+    by values.
     """
 
     keys: list[Key]
     seeds: range
     measure: Callable[[Sequence[Job]], list[list[Reading]]]
     known: dict[tuple[Any, ...], Reading] = field(default_factory=dict)
+    seen: dict[tuple[float, ...], np.ndarray] = field(default_factory=dict)
 
     def at(self, targets: Sequence[Target], places: Sequence[np.ndarray]) -> np.ndarray:
         """Return readings, shape (places, targets, 1 + seeds)."""
         points = [self.values(each) for each in places]
+        self.seen |= dict(zip(points, places, strict=True))
         missing: dict[tuple[Any, ...], tuple[Scenario, list[Target]]] = {}
         for point in dict.fromkeys(points):
             for each in targets:
@@ -260,7 +264,7 @@ def _first(keys: Sequence[Key]) -> int:
 
 
 def _most(keys: Sequence[Key]) -> int:
-    return _first(keys) + STARTS * STEPS * (1 + 2 * len(keys))
+    return _first(keys) + 2 * STARTS * STEPS * (1 + 2 * len(keys))
 
 
 def _fitted(
@@ -322,25 +326,23 @@ def _search(bench: _Bench, used: Sequence[Target], file: Path) -> np.ndarray:
             )
 
     def residuals(place: np.ndarray) -> np.ndarray:
-        return bench.residuals(used, [place])[0]
+        return np.asarray(bench.residuals(used, [place])[0])
 
     def cost(place: np.ndarray) -> float:
         return float((residuals(place) ** 2).sum())
 
-    seen = sorted(spread, key=cost)
-    for start in seen[:STARTS]:
-        found = least_squares(
-            residuals,
-            np.clip(start, 0.01, 0.99),
-            jac=partial(bench.jacobian, used),
-            bounds=(0, 1),
-            xtol=SETTLED,
-            ftol=SETTLED,
-            gtol=None,
-            max_nfev=STEPS,
-        )
-        seen.append(found.x)
-    return _settled(bench, min(seen, key=cost), cost)
+    def descended(start: np.ndarray) -> np.ndarray:
+        how = {"xtol": SETTLED, "ftol": SETTLED, "gtol": None, "max_nfev": STEPS}
+        inside, jac = np.clip(start, SETTLED, 1 - SETTLED), partial(bench.jacobian, used)
+        return np.asarray(least_squares(residuals, inside, jac=jac, bounds=(0, 1), **how).x)
+
+    ends = [descended(each) for each in sorted(spread, key=cost)[:STARTS]]
+    for _ in range(STARTS):
+        best = min(bench.seen.values(), key=cost)
+        if any(np.abs(best - each).max() < SETTLED for each in ends):
+            break
+        ends += [best, descended(best)]
+    return _settled(bench, min(bench.seen.values(), key=cost), cost)
 
 
 def _settled(bench: _Bench, best: np.ndarray, cost: Callable[[np.ndarray], float]) -> np.ndarray:
