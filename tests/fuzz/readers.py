@@ -209,10 +209,10 @@ def _row(label: str) -> dict[str, object]:
 TARGETS = """
 tolerance = "5 %"
 hold_out = ["b*"]
-keys = { "cluster.workers" = "2 to 9", "optimizer.lr" = { range = "0.1 to 1", scale = "linear" } }
+keys = { "cluster.workers" = "2 to 9", "optimizer.lr" = "0 to 1" }
 target = [
     { name = "a", number = "algorithm.0.utilisation", value = "90 %", set = ["run.steps=4"] },
-    { name = "b", number = "algorithm.0.duration", value = 1, times = { "cluster.workers" = 2 } },
+    { name = "b", number = "algorithm.0.duration", value = 1, scenario = "quickstart" },
 ]
 """
 _ABOUT = {"title": "A test", "file": "my.toml"}

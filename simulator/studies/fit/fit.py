@@ -140,8 +140,7 @@ class _Bench:
         for point in dict.fromkeys(points):
             for each in targets:
                 if (point, each.label) not in self.known:
-                    moving = tuple(sorted(each.times.items()))
-                    group = (point, id(each.variant), moving)
+                    group = (point, id(each.variant))
                     if group not in missing:
                         missing[group] = each.moved(self.keys, point), []
                     missing[group][1].append(each)

@@ -96,11 +96,11 @@ class Sensitivity:
         if unit == keys[1].unit:
             weight = float(-steps[0] / steps[1])
             total = f"{at[0] + weight * at[1]:.4g} {unit}".strip()
-            times = "" if abs(abs(weight) - 1) < CLOSE else f"{abs(weight):.3g} × "
+            times = "" if abs(abs(weight) - 1) < CLOSE else f"{abs(weight):.2g} × "
             what = "difference" if weight < 0 else "sum"
             sign = "-" if weight < 0 else "+"
             return f"the {what} {names[0]} {sign} {times}{names[1]}", f"near {total}"
         power = float(-(steps[0] / at[0]) / (steps[1] / at[1]))
-        raised = "" if abs(abs(power) - 1) < CLOSE else f"^{abs(power):.3g}"
+        raised = "" if abs(abs(power) - 1) < CLOSE else f"^{abs(power):.2g}"
         what, sign = ("ratio", "/") if power < 0 else ("product", "×")
         return f"the {what} {names[0]} {sign} {names[1]}{raised}", "near the fit"

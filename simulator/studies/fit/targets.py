@@ -5,9 +5,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from math import exp, inf, isfinite, log, nan
+from math import exp, isfinite, log, nan
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -32,11 +32,6 @@ class _Table(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, populate_by_name=True)
 
 
-class _Range(_Table):
-    range: str
-    scale: Literal["log", "linear"] | None = None
-
-
 class _Shared(_Table):
     """What a target may state, or the file for all of its targets."""
 
@@ -45,7 +40,6 @@ class _Shared(_Table):
     standard_error: Quantity | None = None
     scenario: str | None = None
     sets: list[str] = Field(default=[], alias="set")
-    times: dict[str, float] = {}
 
 
 class _Target(_Shared):
@@ -55,7 +49,7 @@ class _Target(_Shared):
 
 
 class _File(_Shared):
-    keys: dict[str, str | _Range] = Field(max_length=MOST)
+    keys: dict[str, str] = Field(max_length=MOST)
     target: list[_Target] = Field(max_length=MOST)
     hold_out: list[str] = []
 
@@ -100,8 +94,7 @@ class Target:
     """A number that must be `value` to within `tolerance`, both in SI units.
 
     `label`: its name; `terms`: one number, or two, of which `sign` is "-" or "/". `variant`: the
-    scenario of which it is the number; `times`: factors of keys that move, there. `held`: not used
-    by the fit, which predicts it.
+    scenario of which it is the number. `held`: not used by the fit, which predicts it.
     """
 
     label: str
@@ -111,15 +104,11 @@ class Target:
     terms: tuple[Number, ...]
     sign: str
     variant: Scenario
-    times: Mapping[str, float]
     held: bool
 
     def moved(self, keys: Sequence[Key], values: Sequence[float]) -> Scenario:
         """Return its scenario with values of the keys. Raises InputError."""
-        texts = [
-            f"{key.name}={key.text(x * self.times.get(key.name, 1.0))}"
-            for key, x in zip(keys, values, strict=True)
-        ]
+        texts = [f"{key.name}={key.text(x)}" for key, x in zip(keys, values, strict=True)]
         with _about(self.terms[0].where, texts):
             return _with(self.variant, texts)
 
@@ -151,7 +140,7 @@ def read(file: Path, base: Scenario) -> tuple[list[Key], list[Target]]:
         found = _File.model_validate(table)
     except ValidationError as error:
         first = error.errors()[0]
-        path = tuple(part for part in first["loc"] if part not in ("str", "_Range", "int", "float"))
+        path = tuple(part for part in first["loc"] if part not in ("str", "int", "float"))
         known = ["keys", *(each.alias or key for key, each in _File.model_fields.items())]
         if len(path) > 1:
             known = [each.alias or key for key, each in _Target.model_fields.items()]
@@ -180,15 +169,14 @@ def read(file: Path, base: Scenario) -> tuple[list[Key], list[Target]]:
 def _flat(table: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
     """Yield keys by their dotted names, whether or not these are quoted."""
     for name, each in table.items():
-        if isinstance(each, dict) and "range" not in each:
+        if isinstance(each, dict):
             yield from _flat(each, f"{above}{name}.")
         else:
             yield f"{above}{name}", each
 
 
-def _key(file: Path, name: str, given: str | _Range) -> Key:
+def _key(file: Path, name: str, text: str) -> Key:
     """Read a key's range, such as "100 ms to 2 s". Raises InputError."""
-    text, scale = (given, None) if isinstance(given, str) else (given.range, given.scale)
     where = f'{file}: keys."{name}" = {messages.show(text)}'
     remedy = 'write one such as "100 ms to 2 s"'
     ends = _RANGE.fullmatch(text)
@@ -206,10 +194,8 @@ def _key(file: Path, name: str, given: str | _Range) -> Key:
     low, high = numbers
     if not low < high or not isfinite(high - low):
         raise InputError(f"{where}: not from a lower to a higher value; {remedy}")
-    if scale == "log" and low <= 0:
-        raise InputError(f'{where}: no logarithm at or below zero; write scale = "linear"')
     whole = not unit and all(isinstance(value(each[1]), int) for each in parts if each)
-    return Key(name, low, high, unit, whole, scale != "linear" and low > 0)
+    return Key(name, low, high, unit, whole, low > 0)
 
 
 def _dimension(unit: str) -> str | None:
@@ -248,13 +234,7 @@ def _target(  # noqa: PLR0913, PLR0917 - what targets share
         raise InputError(f"{where}: a tolerance or standard_error must be above zero")
     names, sets = {key.name for key in keys}, [*shared.sets, *own.sets]
     for name in {each.partition("=")[0].strip() for each in sets} & names:
-        raise InputError(f"{where}: sets {name}, which moves; multiply it by `times`")
-    times = {**shared.times, **own.times}
-    for name, factor in times.items():
-        if name not in names:
-            raise InputError(f"{where}: times: {name} does not move; name a key of [keys]")
-        if not 0 < factor < inf:
-            raise InputError(f"{where}: times: {name} = {factor}: write a factor above zero")
+        raise InputError(f"{where}: sets {name}, which moves; leave it out here or there")
     scenario = own.scenario or shared.scenario or ""
     if (made := (scenario, *sets)) not in variants:
         beside = file.parent / scenario
@@ -269,7 +249,6 @@ def _target(  # noqa: PLR0913, PLR0917 - what targets share
         tuple(Number.parsed(each, where) for each in parts[::2]),
         parts[1] if len(parts) == 3 else "",
         variants[made],
-        times,
         own.hold_out or any(fnmatchcase(label, each) for each in shared.hold_out),
     )
 
