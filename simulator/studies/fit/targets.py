@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from math import exp, isfinite, log, nan
@@ -180,32 +180,23 @@ def _key(file: Path, name: str, text: str) -> Key:
     where = f'{file}: keys."{name}" = {messages.show(text)}'
     remedy = 'write one such as "100 ms to 2 s"'
     ends = _RANGE.fullmatch(text)
-    parts = [_WRITTEN.fullmatch(each) for each in ends.groups()] if ends else [None]
-    if not all(parts):
+    parts = [_WRITTEN.fullmatch(each) for each in ends.groups()] if ends else []
+    if not ends or not all(parts):
         raise InputError(f"{where}: not LOW to HIGH; {remedy}")
-    numbers = [float(each[1]) for each in parts if each]
-    (unit, other) = ((each[2] or "" if each else "") for each in parts)
+    low, high = (float(each[1]) for each in parts if each)
+    unit, other = ((each[2] or "" if each else "") for each in parts)
     if unit != other:
-        sizes = [quantity(f"1 {each}" if each else "1", where) for each in (unit, other)]
-        kinds = [_dimension(each) for each in (unit, other)]
-        if kinds[0] != kinds[1]:
-            raise InputError(f"{where}: its ends are of two kinds; {remedy}")
-        numbers[1] *= sizes[1] / sizes[0]
-    low, high = numbers
+        for dimension in units.SI:
+            with suppress(ValueError):
+                low, high = (units.to_si(each, dimension) for each in ends.groups())
+                unit = units.SI[dimension]
+                break
+        else:
+            raise InputError(f"{where}: its ends are not of one kind; {remedy}")
     if not low < high or not isfinite(high - low):
         raise InputError(f"{where}: not from a lower to a higher value; {remedy}")
     whole = not unit and all(isinstance(value(each[1]), int) for each in parts if each)
     return Key(name, low, high, unit, whole, low > 0)
-
-
-def _dimension(unit: str) -> str | None:
-    for dimension in units.DIMENSIONS:
-        try:
-            units.to_si(f"1 {unit}", dimension)
-        except ValueError:
-            continue
-        return dimension
-    return None
 
 
 def _target(  # noqa: PLR0913, PLR0917 - what targets share
