@@ -22,6 +22,7 @@ from paceline.simulator.errors import InputError
 from paceline.simulator.load.load import load
 from paceline.simulator.objectives import plugins
 from paceline.simulator.results import statistics, store
+from paceline.simulator.results.determinism import deterministic
 from paceline.simulator.results.ownership import Destination
 from paceline.simulator.scenario.scenario import Scenario
 from paceline.simulator.studies import executors, size
@@ -131,6 +132,7 @@ class _Bench:
     measure: Callable[[Sequence[Job]], list[list[Reading]]]
     known: dict[tuple[Any, ...], Reading] = field(default_factory=dict)
     seen: dict[tuple[float, ...], np.ndarray] = field(default_factory=dict)
+    step: float = STEP
 
     def at(self, targets: Sequence[Target], places: Sequence[np.ndarray]) -> np.ndarray:
         """Return readings, shape (places, targets, 1 + seeds)."""
@@ -175,10 +177,10 @@ class _Bench:
 
     def _ends(self, index: int, place: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return two places, one key apart: at least a whole number's two neighbours."""
-        key, step = self.keys[index], STEP
+        key, step = self.keys[index], self.step
         if key.whole:
             x = key.at(float(place[index]))
-            step = max(STEP, key.place(min(x + 1, key.high)) - key.place(max(x - 1, key.low)))
+            step = max(step, key.place(min(x + 1, key.high)) - key.place(max(x - 1, key.low)))
         low, high = place.copy(), place.copy()
         low[index], high[index] = max(place[index] - step, 0.0), min(place[index] + step, 1.0)
         return low, high
@@ -330,18 +332,23 @@ def _search(bench: _Bench, used: Sequence[Target], file: Path) -> np.ndarray:
     def cost(place: np.ndarray) -> float:
         return float((residuals(place) ** 2).sum())
 
-    def descended(start: np.ndarray) -> np.ndarray:
-        how = {"xtol": SETTLED, "ftol": SETTLED, "gtol": None, "max_nfev": STEPS}
+    def descended(start: np.ndarray, close: float = SETTLED) -> np.ndarray:
+        how = {"xtol": close, "ftol": close, "gtol": None, "max_nfev": STEPS, "bounds": (0, 1)}
         inside, jac = np.clip(start, SETTLED, 1 - SETTLED), partial(bench.jacobian, used)
-        return np.asarray(least_squares(residuals, inside, jac=jac, bounds=(0, 1), **how).x)
+        return np.asarray(least_squares(residuals, inside, jac=jac, **how).x)
+
+    def best() -> np.ndarray:
+        return min(bench.seen.values(), key=cost)
 
     ends = [descended(each) for each in sorted(spread, key=cost)[:STARTS]]
     for _ in range(STARTS):
-        best = min(bench.seen.values(), key=cost)
-        if any(np.abs(best - each).max() < SETTLED for each in ends):
+        if any(np.abs(best() - each).max() < SETTLED for each in ends):
             break
-        ends += [best, descended(best)]
-    return _settled(bench, min(bench.seen.values(), key=cost), cost)
+        ends += [best(), descended(best())]
+    if all(deterministic(each.variant) for each in used):  # so that differences may be close
+        bench.step = STEP / 50
+        descended(best(), SETTLED**2)
+    return _settled(bench, best(), cost)
 
 
 def _settled(bench: _Bench, best: np.ndarray, cost: Callable[[np.ndarray], float]) -> np.ndarray:

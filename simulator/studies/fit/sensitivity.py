@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from paceline.simulator.studies.fit.targets import NORMAL, Key
+from paceline.simulator.studies.fit.targets import NORMAL, Key, known
 
 FREE = 0.5  # half width of an interval, as a share of the range, from which nothing is determined
 PART = 0.01  # share of a key in free directions from which it is not determined
@@ -92,10 +92,12 @@ class Sensitivity:
             step * (x * (np.log(key.high) - np.log(key.low)) if key.log else key.high - key.low)
             for step, x, key in zip(direction, at, keys, strict=True)
         ]
-        names, unit = [key.name for key in keys], keys[0].unit
-        if unit == keys[1].unit:
-            weight = float(-steps[0] / steps[1])
-            total = f"{at[0] + weight * at[1]:.4g} {unit}".strip()
+        names = [key.name for key in keys]
+        (kind, size), (same, other_size) = known(keys[0].unit), known(keys[1].unit)
+        if kind == same:
+            weight = float(-steps[0] * size / (steps[1] * other_size))
+            worth = at[0] + weight * at[1] * other_size / size
+            total = f"{worth:.4g} {keys[0].unit}".strip()
             times = "" if abs(abs(weight) - 1) < CLOSE else f"{abs(weight):.2g} × "
             what = "difference" if weight < 0 else "sum"
             sign = "-" if weight < 0 else "+"

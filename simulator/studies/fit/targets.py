@@ -166,6 +166,14 @@ def read(file: Path, base: Scenario) -> tuple[list[Key], list[Target]]:
     return keys, targets
 
 
+def known(unit: str) -> tuple[str, float]:
+    """Return what a unit measures, and its size in SI units; of another, its name and 1."""
+    for dimension in units.DIMENSIONS:
+        with suppress(ValueError):
+            return dimension, units.to_si(f"1 {unit}", dimension)
+    return unit, 1.0
+
+
 def _flat(table: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
     """Yield keys by their dotted names, whether or not these are quoted."""
     for name, each in table.items():
@@ -186,13 +194,10 @@ def _key(file: Path, name: str, text: str) -> Key:
     low, high = (float(each[1]) for each in parts if each)
     unit, other = ((each[2] or "" if each else "") for each in parts)
     if unit != other:
-        for dimension in units.SI:
-            with suppress(ValueError):
-                low, high = (units.to_si(each, dimension) for each in ends.groups())
-                unit = units.SI[dimension]
-                break
-        else:
+        (kind, size), (same, larger) = known(unit), known(other)
+        if kind != same:
             raise InputError(f"{where}: its ends are not of one kind; {remedy}")
+        high *= larger / size
     if not low < high or not isfinite(high - low):
         raise InputError(f"{where}: not from a lower to a higher value; {remedy}")
     whole = not unit and all(isinstance(value(each[1]), int) for each in parts if each)
