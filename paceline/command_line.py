@@ -278,14 +278,15 @@ def _fit(
     runs/NAME-fit): an interrupted command resumes when it is repeated.
     """
     from paceline.simulator.reports import terminal
-    from paceline.simulator.reports.explore.export import fitted as text
+    from paceline.simulator.reports.explore import export
     from paceline.simulator.results import store
     from paceline.simulator.results.ownership import free_file
     from paceline.simulator.studies.fit.fit import fit
 
     overwrite, sets = given["overwrite"], given["overrides"] or ()
     if fitted:
-        free_file(fitted, None, given=True, overwrite=overwrite)  # before anything is computed
+        export.library()  # before anything is computed
+        free_file(fitted, None, given=True, overwrite=overwrite)
     with _study(scenario, "-fit", "fitting", "points, at most", figure=FIGURES, **given) as (
         loaded,
         how,
@@ -293,7 +294,7 @@ def _fit(
         result = fit(loaded, targets, **how)
     said = [f"{result.evaluations} simulations.", f"{FILES}{how['out']}"]
     if fitted:
-        data = text(loaded, result.sets, sets).encode()
+        data = export.fitted(loaded, result.sets, sets).encode()
         with store.writing(fitted, "choose another -o"):
             store.write_free(fitted, data, given=True, overwrite=overwrite)
         said.append(f"Scenario: {fitted}")

@@ -198,6 +198,7 @@ def test_any_number_of_jobs_gives_the_same_numbers(tmp_path):
         (MOVING + target(STEP, 1, more="tolerence = 1"), "did you mean `tolerance`"),
         (MOVING + target(STEP, 1) + target(STEP, 2), "a name of its own"),
         (MOVING + target(STEP, 1, more="hold_out = true"), "every target is held out"),
+        ('hold_out = ["algorithm.sgd.*"]' + MOVING + target(STEP, 1), "no target is called"),
         (MOVING + target(STEP, 1, more='set = ["cluster.wrkers=3"]'), "did you mean `workers`"),
         (MOVING + target(STEP, 1, more='set = ["cluster.compute=1 s"]'), "which moves"),
         (MOVING + target(f"{STEP} / {STEP} / {STEP}", 1), "more than two numbers"),

@@ -49,8 +49,7 @@ def changed(
 
     The other arguments and the text are as of `text`.
     """
-    import tomlkit  # noqa: PLC0415 - an extra
-
+    tomlkit = library()
     own = _own(scenario, overrides)
     document: Any = tomlkit.parse(own) if own else tomlkit.item(scenario.table)
     change(document)
@@ -61,6 +60,15 @@ def changed(
     return f"# From {name} by {what}.\n{ELSEWHERE if named else ''}\n" + str(
         tomlkit.dumps(document)
     )
+
+
+def library() -> Any:
+    """Import and return tomlkit, which keeps comments. Raises InputError where it is missing."""
+    try:
+        import tomlkit  # noqa: PLC0415 - an extra
+    except ModuleNotFoundError:
+        raise InputError('tomlkit is not installed; pip install "paceline[explore]"') from None
+    return tomlkit
 
 
 def _own(scenario: Scenario, overrides: Sequence[str]) -> str | None:

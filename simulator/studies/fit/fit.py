@@ -34,7 +34,7 @@ from paceline.simulator.studies.execution import (
     seed_range,
 )
 from paceline.simulator.studies.fit import targets as reading
-from paceline.simulator.studies.fit.sensitivity import Sensitivity
+from paceline.simulator.studies.fit.sensitivity import FREE, Sensitivity
 from paceline.simulator.studies.fit.targets import NORMAL, Key, Target
 from paceline.simulator.studies.result import Result
 from paceline.simulator.studies.solve import alone
@@ -221,7 +221,8 @@ def fit(  # noqa: PLR0913 - the options of the command
         target.labels(each)
     if not force:
         size.demand([(each, numbers) for each in ends], execution)
-    own = settings("fit", base, None, targets=file.read_text("utf-8-sig"), seeds=seeds, seed=seed)
+    how = {"seeds": seeds, "seed": seed, "engine": engine}
+    own = settings("fit", base, None, targets=file.read_text("utf-8-sig"), **how)
     with (
         opened(out, overwrite, store.FitDirectory, own) as directory,
         executors.start(execution) as executor,
@@ -233,9 +234,8 @@ def fit(  # noqa: PLR0913 - the options of the command
             nonlocal count
             names = [each.key(engine) for each in jobs]
             todo = {i: each for i, each in enumerate(jobs) if names[i] not in kept}
-            work = partial(_work, execution=execution, expected=plugins.versions(
-                *(each.scenario.objective for each in jobs)
-            ))  # fmt: skip
+            versions = plugins.versions(*(each.scenario.objective for each in jobs))
+            work = partial(_work, execution=execution, expected=versions)
             for index, found in executors.results(executor, work, todo, _description):
                 kept[names[index]] = found
                 if directory:
@@ -290,7 +290,8 @@ def _fitted(
     held = [each for each in every if each.held]
     fitted = [_row(bench, each, best, None) for each in used]
     predicted = [_row(bench, each, best, known) for each in held]
-    missed = sorted((row for row in fitted if row["verdict"] != "met"), key=_by_size)
+    missed = [row for row in fitted if row["verdict"] != "met"]
+    missed.sort(key=lambda row: -abs(row["residual"]))
     return FitResult(
         base,
         str(file),
@@ -404,6 +405,8 @@ def _row(
             row["verdict"] = "out of reach"
         return row | {"reach": [*reach]}
     slope = bench.jacobian([target], best)[0] * target.tolerance / NORMAL
+    if (np.abs(known.free @ slope) * FREE > target.tolerance).any():
+        return row | {"interval": None}
     half = NORMAL * float(np.hypot((slope @ known.covariance @ slope) ** 0.5, error or 0.0))
     return row | {"interval": [found - half, found + half]}
 
@@ -423,13 +426,9 @@ def _key_row(key: Key, index: int, known: Sensitivity) -> dict[str, Any]:
     }
 
 
-def _by_size(row: Mapping[str, Any]) -> float:
-    return -abs(float(row["residual"]))
-
-
 def _unexplained(count: int, missed: Sequence[Mapping[str, Any]], widened: float) -> str:
     if not missed:
-        return f"All {count} targets are met within their tolerances."
+        return "Every target is met within its tolerance."
     worst = missed[0]
     said = (
         f"Left unexplained: {len(missed)} of {count} targets, most of all {worst['target']}, by "

@@ -161,6 +161,10 @@ def read(file: Path, base: Scenario) -> tuple[list[Key], list[Target]]:
     twice = [each.label for each in targets if [t.label for t in targets].count(each.label) > 1]
     if twice:
         raise InputError(f"{file}: two targets {twice[0]}; give each a name of its own")
+    for each in found.hold_out:
+        if not any(fnmatchcase(target.label, each) for target in targets):
+            near = messages.nearest(each, (target.label for target in targets), "targets")
+            raise InputError(f"{file}: hold_out: no target is called {each}; {near}")
     if all(each.held for each in targets):
         raise InputError(f"{file}: every target is held out; leave some to fit")
     return keys, targets
