@@ -334,9 +334,9 @@ def _search(bench: _Bench, used: Sequence[Target], file: Path) -> np.ndarray:
         return float((residuals(place) ** 2).sum())
 
     def descended(start: np.ndarray, close: float = SETTLED) -> np.ndarray:
-        how = {"xtol": close, "ftol": close, "gtol": None, "max_nfev": STEPS, "bounds": (0, 1)}
+        how: dict[str, Any] = {"xtol": close, "ftol": close, "gtol": None, "max_nfev": STEPS}
         inside, jac = np.clip(start, SETTLED, 1 - SETTLED), partial(bench.jacobian, used)
-        return np.asarray(least_squares(residuals, inside, jac=jac, **how).x)
+        return np.asarray(least_squares(residuals, inside, jac=jac, bounds=(0, 1), **how).x)
 
     def best() -> np.ndarray:
         return min(bench.seen.values(), key=cost)
