@@ -338,6 +338,53 @@ def _solve(
     _answer(as_json, result.json, lambda: [*result.sentences, *said])
 
 
+@_study_command("fit", "figure")
+def _fit(
+    scenario: str = SCENARIO,
+    targets: Path = typer.Argument(
+        metavar="TARGETS.toml", help="Keys that may move, and numbers that they must meet."
+    ),
+    fitted: Path | None = typer.Option(
+        None,
+        "-o",
+        "--fitted",
+        metavar="FITTED.toml",
+        help="Write the scenario here, with the values found.",
+        callback=_possible,
+    ),
+    as_json: bool = AS_JSON,
+    **given: Any,
+) -> None:
+    """Fit keys of a scenario to numbers that are known.
+
+    Prints the values with intervals, what no target determines, what stays unexplained, and what
+    the fit predicts for targets that are held out. Simulations are kept in --out (default:
+    runs/NAME-fit): an interrupted command resumes when it is repeated.
+    """
+    from paceline.simulator.reports import terminal
+    from paceline.simulator.reports.explore import export
+    from paceline.simulator.results import store
+    from paceline.simulator.results.ownership import free_file
+    from paceline.simulator.studies.fit.fit import fit
+
+    overwrite, sets = given["overwrite"], given["overrides"] or ()
+    if fitted:
+        export.library()  # before anything is computed
+        free_file(fitted, None, given=True, overwrite=overwrite)
+    with _study(scenario, "-fit", "fitting", "points, at most", figure=FIGURES, **given) as (
+        loaded,
+        how,
+    ):
+        result = fit(loaded, targets, **how)
+    said = [f"{result.evaluations} simulations.", f"{FILES}{how['out']}"]
+    if fitted:
+        data = export.fitted(loaded, result.sets, sets).encode()
+        with store.writing(fitted, "choose another -o"):
+            store.write_free(fitted, data, given=True, overwrite=overwrite)
+        said.append(f"Scenario: {fitted}")
+    _answer(as_json, result.json, lambda: [*terminal.fit(result), *result.sentences, *said])
+
+
 @_command("theory")
 def _theory(  # noqa: PLR0913, PLR0917 - the contract's options
     scenario: str = SCENARIO,

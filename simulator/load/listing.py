@@ -54,7 +54,10 @@ def find(scenario: str | Path) -> Path:
 
 
 def shipped() -> dict[str, Path]:
-    """Return the files of the shipped scenarios by name ("adacomm/figure2")."""
+    """Return the files of the shipped scenarios by name ("adacomm/figure2").
+
+    Beside them are targets of `paceline fit`, NAME.targets.toml.
+    """
     found = find_spec("paceline.scenarios")
     assert found is not None
     assert found.origin is not None
@@ -62,6 +65,7 @@ def shipped() -> dict[str, Path]:
     return {
         path.relative_to(folder).with_suffix("").as_posix(): path
         for path in sorted(folder.rglob("*.toml"))
+        if not path.name.endswith(".targets.toml")
     }
 
 

@@ -22,6 +22,7 @@ from paceline.simulator.results.statistics import human, number, time_unit
 from paceline.simulator.studies.tune import costs
 
 if TYPE_CHECKING:  # theory has no need of all that simulates
+    from paceline.simulator.studies.fit.fit import FitResult
     from paceline.simulator.studies.result import Result
     from paceline.simulator.studies.sweep.table import SweepResult
     from paceline.simulator.studies.tune.result import TuneResult
@@ -344,6 +345,31 @@ def _tradeoffs(rows: Sequence[Row]) -> Table:
 
 def _regret(worlds: Sequence[Row], row: Row) -> str:
     return ", ".join(costs.cost(world, row["label"]) for world in worlds)
+
+
+def fit(result: "FitResult") -> list[Table]:
+    """The fitted keys, the targets that were used, and those that were predicted."""
+
+    def ends(row: Row, key: str) -> str:
+        return "not determined" if row[key] is None else " to ".join(map(number, row[key]))
+
+    keys: dict[str, Cell] = {
+        "key": _text("key"),
+        "value": lambda row: f"{row['value']:.5g} {row['unit']}",
+        "95 % interval": lambda row: ends(row, "interval"),
+        "range": lambda row: f"{ends(row, 'range')} {row['unit']}",
+    }
+    cells: dict[str, Cell] = {
+        "target": _text("target"),
+        "wanted": lambda row: f"{number(row['value'])} ± {number(row['tolerance'])}",
+        "found": lambda row: number(row["found"]),
+        "off by\n(tolerances)": lambda row: f"{row['residual']:+.2f}",
+        "": _text("verdict"),
+    }
+    held = {"held out": cells["target"], **cells, "predicted": lambda row: ends(row, "interval")}
+    del held["target"], held["found"]
+    shown = [_table(result.keys, keys), _table(result.fitted, cells)]
+    return [*shown, *([_table(result.held_out, held)] if result.held_out else [])]
 
 
 def theory(document: Row) -> list[Table | str]:

@@ -41,6 +41,7 @@ class Mean(Estimated):
 class _Ends(TypedDict):  # of a column of the curve
     first: Number
     last: Number
+    over_time: NotRequired[Number]
 
 
 class _Staleness(TypedDict):

@@ -178,14 +178,29 @@ def estimated(values: Sequence[float], found: Estimate | None = None) -> dict[st
 
 
 def _ends(runs: Sequence[Run], column: str) -> dict[str, Any]:
-    """Return a column's mean first and last value; a seed that diverged leaves no last loss."""
+    """Return a column's mean first and last value, and its mean over time.
+
+    A seed that diverged leaves no last loss, and no mean.
+    """
     gone = [column == "loss" and diverged(run) for run in runs]
-    ends = zip(runs, gone, strict=True)
-    last = [math.nan if lost else run.curve[column][-1] for run, lost in ends if run.curve[column]]
+    each = [*zip(runs, gone, strict=True)]
+    last = [math.nan if lost else run.curve[column][-1] for run, lost in each if run.curve[column]]
     first = [run.curve[column][0] for run in runs if run.curve[column]]
     estimate = intervals.share if column == "accuracy" else intervals.estimate
     found = estimated(last, estimate(last))
-    return {"first": _mean(first), "last": found.pop("mean")} | found
+    over = [
+        math.nan if lost else over_time(run, column) for run, lost in zip(runs, gone, strict=True)
+    ]
+    return {"first": _mean(first), "last": found.pop("mean"), "over_time": _mean(over)} | found
+
+
+def over_time(run: Run, column: str) -> float:
+    """Return a column's mean over the time of a run, linear between evaluations."""
+    time, values = np.asarray(run.curve["time"], float), np.asarray(run.curve[column], float)
+    known = np.isfinite(values) if values.size else np.zeros(0, bool)
+    time, values = time[known], values[known]
+    area = (values[1:] + values[:-1]) @ np.diff(time) / 2
+    return ratio(float(area), float(np.ptp(time))) if time.size else math.nan
 
 
 def _time_to_target(

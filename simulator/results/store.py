@@ -306,6 +306,12 @@ class RecordDirectory(Directory):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._log))
 
 
+class FitDirectory(RecordDirectory):
+    """A directory of `paceline fit`: what each simulation gave stays, also for other targets."""
+
+    whole, names, parts = "fit.json", ("fit.json",), ".fit"
+
+
 class SweepDirectory(RecordDirectory):
     """A directory that a sweep is writing; see `RecordDirectory`."""
 

@@ -58,17 +58,73 @@ _QUANTITY = re.compile(r"\s*([\d._eE+-]+?)\s*([A-Za-zµμ%][^\d]*)?\s*")
 
 
 @dataclass(frozen=True)
-class Condition:
-    """A number of `simulate --json`, as in `number >= bound` (or <=), `bound` in SI units.
+class Number:
+    """A number of `simulate --json`, by its `path` in a row of `algorithms`.
 
-    `only`: the algorithm that the number's path names, by index or label; None: each one.
+    `only`: the algorithm that its text names, by index or label; None: each one. Errors about the
+    number begin with `where`.
     """
 
+    path: str
+    only: str | None
+    where: str
+
+    @classmethod
+    def parsed(cls, text: str, where: str) -> "Number":
+        """Parse "algorithm.LABEL.PATH", or a path or short name alone."""
+        found = _ALGORITHM.fullmatch(text)
+        path = found[3] if found else text
+        return cls(SHORT.get(path, path), found and (found[1] or found[2]), where)
+
+    def chosen(self, scenario: Scenario) -> list[int]:
+        """Return the indices of the algorithms that are asked about. Raises InputError."""
+        labels = [each.label for each in scenario.algorithm]
+        names = [each.name for each in scenario.algorithm]
+        found = [
+            index
+            for index, each in enumerate(zip(labels, names, strict=True))
+            if self.only is None or self.only in (*each, str(index))
+        ]
+        if not found:
+            near = messages.nearest(self.only or "", labels, "labels")
+            raise InputError(f"{self.where}: no algorithm {self.only}; {near}")
+        return found
+
+    def value(self, row: Mapping[str, Any]) -> float:
+        """Return the number of a row; nan where it has no value. Raises InputError."""
+        found = self.found(row)
+        if isinstance(found, Mapping):
+            found = found["median" if found.get("estimate") == intervals.MEDIAN else "mean"]
+        return nan if found is None else float(found)
+
+    def found(self, row: Mapping[str, Any]) -> Any:
+        """Return the number, or the estimate, at the path of a row; None where it has no value.
+
+        Raises InputError where the row has no such number.
+        """
+        here: Any = row
+        for part in self.path.split("."):
+            if here is None:
+                return None
+            if not isinstance(here, Mapping) or part not in here:
+                known = [*SHORT, *(key for key, each in row.items() if each and _numeric(each))]
+                near = messages.nearest(self.path, known, "numbers")
+                raise InputError(f"{self.where}: no number {self.path}; {near}")
+            here = here[part]
+        if not _numeric(here):
+            within = ", ".join(f"{self.path}.{key}" for key in here) if here else "another"
+            raise InputError(f"{self.where}: {self.path} is no number; name one: {within}")
+        return here
+
+
+@dataclass(frozen=True)
+class Condition:
+    """A number that must be at least (or at `most`) a `bound` in SI units."""
+
     text: str
-    number: str
+    number: Number
     most: bool
     bound: float
-    only: str | None = None
 
     def met(self, found: float) -> bool:
         """Whether a number meets the condition; nan, such as a loss never reached, does not."""
@@ -89,17 +145,16 @@ class Condition:
 def parsed(text: str) -> Condition:
     """Parse "seconds_per_step <= 300 ms". Raises InputError."""
     remedy = 'write one such as "utilisation >= 0.9" or "seconds_per_step <= 300 ms"'
+    where = f"--for {text}"
     if (parts := _CONDITION.fullmatch(text)) is None:
-        raise InputError(f"--for {text}: not NUMBER >= VALUE or NUMBER <= VALUE; {remedy}")
+        raise InputError(f"{where}: not NUMBER >= VALUE or NUMBER <= VALUE; {remedy}")
     number, sign, written = parts.groups()
-    found = _ALGORITHM.fullmatch(number)
-    only = found and (found[1] or found[2])
-    path = found[3] if found else number
-    return Condition(text.strip(), SHORT.get(path, path), sign == "<=", _bound(written, text), only)
+    bound = quantity(written, where)
+    return Condition(text.strip(), Number.parsed(number, where), sign == "<=", bound)
 
 
-def _bound(written: str, text: str) -> float:
-    """Return a bound in SI units. Raises InputError."""
+def quantity(written: str, where: str) -> float:
+    """Return a number, a share or a quantity in SI units; an error begins with `where`."""
     with suppress(ValueError):
         share = written.endswith("%")
         return float(written.rstrip("% ")) / (100 if share else 1)
@@ -107,7 +162,7 @@ def _bound(written: str, text: str) -> float:
         with suppress(ValueError):
             return units.to_si(written, dimension)
     raise InputError(
-        f"--for {text}: {written} is neither a number nor a quantity; write one such as 0.9, 90 % "
+        f"{where}: {written} is neither a number nor a quantity; write one such as 0.9, 90 % "
         "or 300 ms"
     )
 
@@ -324,7 +379,7 @@ def solve(  # noqa: PLR0913 - the options of the command
     """
     base = scenario if isinstance(scenario, Scenario) else load(scenario, programs=programs)
     asked, tried = parsed(condition), scale(base.table, vary, between)
-    indices = _chosen(base, asked)
+    indices = asked.number.chosen(base)
     count, most = 0, len(indices) * (TRIED + 2 * STEPS)  # a root, and the two ends near it
     how: dict[str, Any] = {"seeds": seeds, "seed": seed, "engine": engine}
     own = settings("solve", base, programs, vary=vary, condition=condition, between=between, **how)
@@ -343,7 +398,7 @@ def solve(  # noqa: PLR0913 - the options of the command
                 programs=programs,
             )
             one = there.model_copy(update={"algorithm": there.algorithm[index : index + 1]})
-            found = _reading(simulate(one, kept=directory, **how), asked)
+            found = _reading(simulate(one, kept=directory, **how), asked.number)
             if progress:
                 progress(min(most, count), most)
             return found
@@ -358,56 +413,30 @@ def solve(  # noqa: PLR0913 - the options of the command
     return result
 
 
-def _chosen(scenario: Scenario, asked: Condition) -> list[int]:
-    """Return the indices of the algorithms that are asked about. Raises InputError."""
-    labels = [each.label for each in scenario.algorithm]
-    names = [each.name for each in scenario.algorithm]
-    found = [
-        index
-        for index, each in enumerate(zip(labels, names, strict=True))
-        if asked.only is None or asked.only in (*each, str(index))
-    ]
-    if not found:
-        near = messages.nearest(asked.only or "", labels, "labels")
-        raise InputError(f"--for {asked.text}: no algorithm {asked.only}; {near}")
-    return found
-
-
-def _reading(result: Result, asked: Condition) -> Reading:
+def _reading(result: Result, number: Number) -> Reading:
     """Read the number of a result of one algorithm, and the ends of its interval over seeds."""
-    found, ends = _found(result.algorithms[0], asked), None
+    row = result.algorithms[0]
+    value, found, ends = number.value(row), number.found(row), None
     if isinstance(found, Mapping):
-        of = "median" if found.get("estimate") == intervals.MEDIAN else "mean"
-        ends, found = found.get("interval90") or found.get("interval"), found[of]
+        ends = found.get("interval90") or found.get("interval")
     elif found is not None and len(result.seeds) > 1:
-        alone = [
-            replace(result, seeds=[run.seed], runs=[run], replicates=[]) for run in result.runs
-        ]
-        values = [_found(each.algorithms[0], asked) for each in alone]
-        ends = intervals.estimate([nan if each is None else each for each in values]).interval
-    number = nan if found is None else float(found)
-    low, high = (number, number) if ends is None else ends
-    return number, number if low is None else low, inf if high is None else high
+        each = [number.value(one.algorithms[0]) for one in alone(result)]
+        ends = intervals.estimate(each).interval
+    low, high = (value, value) if ends is None else ends
+    return value, value if low is None else low, inf if high is None else high
 
 
-def _found(row: Mapping[str, Any], asked: Condition) -> Any:
-    """Return the number, or the estimate, at a path of a row; None where it has no value.
-
-    Raises InputError where the row has no such number.
-    """
-    here: Any = row
-    for part in asked.number.split("."):
-        if here is None:
-            return None
-        if not isinstance(here, Mapping) or part not in here:
-            known = [*SHORT, *(key for key, each in row.items() if each and _numeric(each))]
-            near = messages.nearest(asked.number, known, "numbers")
-            raise InputError(f"--for {asked.text}: no number {asked.number}; {near}")
-        here = here[part]
-    if not _numeric(here):
-        within = ", ".join(f"{asked.number}.{key}" for key in here) if here else "another"
-        raise InputError(f"--for {asked.text}: {asked.number} is no number; name one: {within}")
-    return here
+def alone(result: Result) -> list[Result]:
+    """Return a result for each seed of a result."""
+    return [
+        replace(
+            result,
+            seeds=[seed],
+            runs=[run for run in result.runs if run.seed == seed],
+            replicates=[],
+        )
+        for seed in result.seeds
+    ]
 
 
 def _numeric(entry: Any) -> bool:
@@ -428,7 +457,7 @@ def _solution(
         points = zip(tried.first, found, strict=True)
         said = ", ".join(f"{statistics.number(each[0])} at {tried.text(x)}" for x, each in points)
         raise InputError(
-            f"--for {asked.text}: {asked.number} of {label} does not move one way with {key}: "
+            f"--for {asked.text}: {asked.number.path} of {label} does not move one way with {key}: "
             f"{said}; narrow the range with --between, or see it whole by `paceline sweep`"
         )
 

@@ -27,7 +27,10 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 NUMBER = re.compile(r"\d[\d,.]*")
 DURATION = re.compile(r" in \d+ s\.")  # how long a command took
-COMMANDS = ["tutorial.md", "how-to/add-an-algorithm.md", "how-to/sweep-on-dask.md"]
+COMMANDS = [
+    "tutorial.md", "how-to/add-an-algorithm.md", "how-to/fit-a-scenario.md",
+    "how-to/sweep-on-dask.md",
+]  # fmt: skip
 PYTHON = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 FETCHED = {"img": "src", "script": "src", "iframe": "src", "source": "src", "video": "src"}
 

@@ -11,15 +11,16 @@ from hypothesis import strategies as st
 
 from paceline.simulator.errors import InputError
 from paceline.simulator.inputs.messages import toml
+from paceline.simulator.load.listing import shipped
 from paceline.simulator.load.load import load, parse
 from tests import corpus
-from tests.fuzz.readers import CURVES, READERS, SCENARIOS, few, seeds
+from tests.fuzz.readers import CURVES, READERS, few, seeds
 from tests.load.test_load import KEYS, VALUES, places
 from tests.load.test_load import table as base
 
 pytestmark = pytest.mark.long
 
-SHIPPED = sorted(SCENARIOS.rglob("*.toml"))
+SHIPPED = [*shipped().values()]
 ODD = st.sampled_from(
     [0, -1, 1e308, 1e-308, 5e-324, 10**30, float("nan"), float("inf"), "1e300 s", "1e-300 s", "0 s",
      "1e-12 bit/s", "1e300 bit/s", "", "x" * 300, [], {}, [[[]]], {"a": {"b": {}}}, True, None]

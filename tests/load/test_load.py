@@ -7,7 +7,6 @@ import pickle
 import subprocess
 import sys
 import tomllib
-from pathlib import Path
 
 import jsonschema
 import pytest
@@ -18,11 +17,12 @@ from pydantic import ValidationError
 from paceline.simulator.errors import InputError
 from paceline.simulator.inputs import messages
 from paceline.simulator.inputs.untrusted import LARGEST
+from paceline.simulator.load.listing import shipped
 from paceline.simulator.load.load import load, parse
 from paceline.simulator.programs import Program, catalogue
 from paceline.simulator.scenario.scenario import Scenario, json_schema
 
-SHIPPED = sorted((Path(__file__).parents[2] / "scenarios").glob("**/*.toml"))
+SHIPPED = [*shipped().values()]
 
 BASE = """
 title = "Four continents"

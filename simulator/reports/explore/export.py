@@ -1,12 +1,13 @@
 """Write the scenario with the sliders' values as a file for `paceline simulate`."""
 
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from paceline.simulator.errors import InputError
 from paceline.simulator.inputs import paths, untrusted
+from paceline.simulator.load.overrides import override
 from paceline.simulator.reports.explore.address import State, changes
 from paceline.simulator.reports.explore.controls import Control, put
 from paceline.simulator.scenario.scenario import Scenario
@@ -22,21 +23,52 @@ def text(
     With `overrides` (--set), or where the scenario extends another, it is the whole table without
     comments. Names of files become absolute, so that the text is valid in any folder.
     """
-    import tomlkit  # noqa: PLC0415 - an extra
-
-    own = _own(scenario, overrides)
-    document: Any = tomlkit.parse(own) if own else tomlkit.item(scenario.table)
-    put(document, changes(state, controls))
-    folder = Path(scenario.file).absolute().parent
-    named = {path: str(folder / name) for path, name in paths.named(document)}
-    put(document, named)
     moved = [
         f"{control.name} = {state[control.name]}" for control in controls if control.name in state
     ]
-    name, what = Path(scenario.file).name, ", ".join(moved) or "unchanged"
-    return f"# From {name} by paceline explore: {what}.\n{ELSEWHERE if named else ''}\n" + str(
+    what = f"paceline explore: {', '.join(moved) or 'unchanged'}"
+    return changed(
+        scenario, what, overrides, lambda document: put(document, changes(state, controls))
+    )
+
+
+def fitted(scenario: Scenario, sets: Sequence[str], overrides: Sequence[str]) -> str:
+    """Return the text of a scenario with the values that a fit has found, as `--set` takes them."""
+
+    def change(document: Any) -> None:
+        for each in sets:
+            override(document, each)
+
+    return changed(scenario, f"paceline fit: {', '.join(sets)}", overrides, change)
+
+
+def changed(
+    scenario: Scenario, what: str, overrides: Sequence[str], change: Callable[[Any], None]
+) -> str:
+    """Return the text of a scenario after a `change` to its document, `what` made it in its head.
+
+    The other arguments and the text are as of `text`.
+    """
+    tomlkit = library()
+    own = _own(scenario, overrides)
+    document: Any = tomlkit.parse(own) if own else tomlkit.item(scenario.table)
+    change(document)
+    folder = Path(scenario.file).absolute().parent
+    named = {path: str(folder / name) for path, name in paths.named(document)}
+    put(document, named)
+    name = Path(scenario.file).name
+    return f"# From {name} by {what}.\n{ELSEWHERE if named else ''}\n" + str(
         tomlkit.dumps(document)
     )
+
+
+def library() -> Any:
+    """Import and return tomlkit, which keeps comments. Raises InputError where it is missing."""
+    try:
+        import tomlkit  # noqa: PLC0415 - an extra
+    except ModuleNotFoundError:
+        raise InputError('tomlkit is not installed; pip install "paceline[explore]"') from None
+    return tomlkit
 
 
 def _own(scenario: Scenario, overrides: Sequence[str]) -> str | None:

@@ -62,13 +62,17 @@ TABLES = {name: _table(name, key) for name, key in KEYS.items()}
 
 
 def differences(
-    lab: Lab, where: TableEntry, metric: str = "accuracy", other: str = "asgd"
+    lab: Lab,
+    where: TableEntry,
+    metric: str = "accuracy",
+    other: str = "asgd",
+    sets: Sequence[str] = (),
 ) -> np.ndarray:
     """Hybrid's metric minus another algorithm's, averaged over time, one per seed.
 
-    In points for the test accuracy, else in the unit of the loss.
+    In points for the test accuracy, else in the unit of the loss. `sets`: other timings.
     """
-    result = lab.runs(where.scenario, *where.sets)
+    result = lab.runs(where.scenario, *where.sets, *sets)
     until = result.scenario.run.duration
     assert until is not None
     ours, baseline = (
@@ -93,9 +97,11 @@ def _all(lab: Lab, table: str, *which: str) -> np.ndarray:
     return np.array([differences(lab, where, *which) for where in TABLES[table].cells])
 
 
-def cell(lab: Lab, table: str, name: str, metric: str = "accuracy") -> Finding:
+def cell(
+    lab: Lab, table: str, name: str, metric: str = "accuracy", sets: Sequence[str] = ()
+) -> Finding:
     """One number of a table."""
-    return mean(differences(lab, TABLES[table].at(name), metric))
+    return mean(differences(lab, TABLES[table].at(name), metric, sets=sets))
 
 
 def least(lab: Lab, table: str, metric: str = "accuracy", other: str = "asgd") -> Finding:

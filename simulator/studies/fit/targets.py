@@ -1,0 +1,277 @@
+"""Read TARGETS.toml: the keys that may move, within what, and the numbers that they must meet."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from math import exp, isfinite, log, nan
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from paceline.simulator.errors import InputError
+from paceline.simulator.inputs import messages, units
+from paceline.simulator.load import toml_file
+from paceline.simulator.load.load import load, parse
+from paceline.simulator.scenario.scenario import Scenario
+from paceline.simulator.studies.solve import Number, quantity
+from paceline.simulator.studies.sweep.points import value
+
+NORMAL = 1.96  # standard errors of a tolerance: both are a 95 % interval's half width
+MOST = 1000  # targets, and keys
+_RANGE = re.compile(r"\s*(.+?)\s+to\s+(.+?)\s*")
+_WRITTEN = re.compile(r"([+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(\S.*)?")
+_TWO = re.compile(r"\s+([-/])\s+")
+
+Quantity = str | int | float
+
+
+class _Table(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, populate_by_name=True)
+
+
+class _Shared(_Table):
+    """What a target may state, or the file for all of its targets."""
+
+    number: str | None = None
+    tolerance: Quantity | None = None
+    standard_error: Quantity | None = None
+    scenario: str | None = None
+    sets: list[str] = Field(default=[], alias="set")
+
+
+class _Target(_Shared):
+    value: Quantity
+    name: str | None = None
+    hold_out: bool = False
+
+
+class _File(_Shared):
+    keys: dict[str, str] = Field(max_length=MOST)
+    target: list[_Target] = Field(max_length=MOST)
+    hold_out: list[str] = []
+
+
+@dataclass(frozen=True)
+class Key:
+    """A key that may move from `low` to `high`, in `unit` ("" if none).
+
+    Its place is 0 at one end and 1 at the other, `log`: of the value's logarithm. `whole`: only
+    whole numbers are possible.
+    """
+
+    name: str
+    low: float
+    high: float
+    unit: str
+    whole: bool
+    log: bool
+
+    def at(self, place: float) -> float:
+        """Return the value of a place, as `text` says it."""
+        place = min(max(place, 0.0), 1.0)
+        if self.log:
+            found = exp(log(self.low) + place * (log(self.high) - log(self.low)))
+        else:
+            found = self.low + place * (self.high - self.low)
+        return float(self.text(found).partition(" ")[0])
+
+    def place(self, x: float) -> float:
+        """Return the place of a value."""
+        if self.log:
+            return (log(x) - log(self.low)) / (log(self.high) - log(self.low))
+        return (x - self.low) / (self.high - self.low)
+
+    def text(self, x: float) -> str:
+        """Return a value as `--set` takes it."""
+        return f"{x:.0f}" if self.whole else f"{x:.9g} {self.unit}".strip()
+
+
+@dataclass(frozen=True)
+class Target:
+    """A number that must be `value` to within `tolerance`, both in SI units.
+
+    `label`: its name; `terms`: one number, or two, of which `sign` is "-" or "/". `variant`: the
+    scenario of which it is the number. `held`: not used by the fit, which predicts it.
+    """
+
+    label: str
+    text: str
+    value: float
+    tolerance: float
+    terms: tuple[Number, ...]
+    sign: str
+    variant: Scenario
+    held: bool
+
+    def moved(self, keys: Sequence[Key], values: Sequence[float]) -> Scenario:
+        """Return its scenario with values of the keys. Raises InputError."""
+        texts = [f"{key.name}={key.text(x)}" for key, x in zip(keys, values, strict=True)]
+        with _about(self.terms[0].where, texts):
+            return _with(self.variant, texts)
+
+    def labels(self, scenario: Scenario) -> list[str]:
+        """Return the algorithm of each term. Raises InputError unless each is one."""
+        found = []
+        for term in self.terms:
+            labels = [scenario.algorithm[index].label for index in term.chosen(scenario)]
+            if len(labels) != 1:
+                listed = " or ".join(f"algorithm.{each}.{term.path}" for each in labels)
+                raise InputError(f"{term.where}: of which algorithm? write {listed}")
+            found += labels
+        return found
+
+    def of(self, rows: Mapping[str, Mapping[str, Any]], labels: Sequence[str]) -> float:
+        """Return the number, from rows of `simulate --json` by label; nan where it has no value."""
+        found = [term.value(rows[label]) for term, label in zip(self.terms, labels, strict=True)]
+        if self.sign == "/":
+            return found[0] / found[1] if found[1] else nan
+        return found[0] - (found[1] if self.sign else 0.0)
+
+
+def read(file: Path, base: Scenario) -> tuple[list[Key], list[Target]]:
+    """Return the keys and targets of a file, for a scenario. Raises InputError."""
+    try:
+        table = toml_file.read(file)
+        if isinstance(written := table.get("keys"), dict):
+            table["keys"] = dict(_flat(written))
+        found = _File.model_validate(table)
+    except ValidationError as error:
+        first = error.errors()[0]
+        path = tuple(part for part in first["loc"] if part not in ("str", "int", "float"))
+        known = ["keys", *(each.alias or key for key, each in _File.model_fields.items())]
+        if len(path) > 1:
+            known = [each.alias or key for key, each in _Target.model_fields.items()]
+        what = messages.sentence(first, path, first["input"])
+        if first["type"] in messages.UNKNOWN:
+            what = f"unknown; {messages.nearest(str(path[-1]), sorted({*known}), 'keys')}"
+        elif first["type"] in messages.MISSING:
+            what = "missing; every file has [keys] and [[target]], and every target a value"
+        raise InputError(f"{file}: {messages.dotted(path)}: {what}") from None
+    if not found.keys or not found.target:
+        raise InputError(
+            f"{file}: no {'target' if found.keys else 'key'}; name keys that may move under "
+            '[keys], as "server.apply" = "1 ms to 100 ms", and numbers to meet as [[target]] tables'
+        )
+    keys = [_key(file, name, each) for name, each in found.keys.items()]
+    variants: dict[tuple[str, ...], Scenario] = {}  # so that targets of one are simulated together
+    targets = [_target(file, found, each, base, keys, variants) for each in found.target]
+    twice = [each.label for each in targets if [t.label for t in targets].count(each.label) > 1]
+    if twice:
+        raise InputError(f"{file}: two targets {twice[0]}; give each a name of its own")
+    for each in found.hold_out:
+        if not any(fnmatchcase(target.label, each) for target in targets):
+            near = messages.nearest(each, (target.label for target in targets), "targets")
+            raise InputError(f"{file}: hold_out: no target is called {each}; {near}")
+    if all(each.held for each in targets):
+        raise InputError(f"{file}: every target is held out; leave some to fit")
+    return keys, targets
+
+
+def known(unit: str) -> tuple[str, float]:
+    """Return what a unit measures, and its size in SI units; of another, its name and 1."""
+    for dimension in units.DIMENSIONS:
+        with suppress(ValueError):
+            return dimension, units.to_si(f"1 {unit}", dimension)
+    return unit, 1.0
+
+
+def _flat(table: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield keys by their dotted names, whether or not these are quoted."""
+    for name, each in table.items():
+        if isinstance(each, dict):
+            yield from _flat(each, f"{above}{name}.")
+        else:
+            yield f"{above}{name}", each
+
+
+def _key(file: Path, name: str, text: str) -> Key:
+    """Read a key's range, such as "100 ms to 2 s". Raises InputError."""
+    where = f'{file}: keys."{name}" = {messages.show(text)}'
+    remedy = 'write one such as "100 ms to 2 s"'
+    ends = _RANGE.fullmatch(text)
+    parts = [_WRITTEN.fullmatch(each) for each in ends.groups()] if ends else []
+    if not ends or not all(parts):
+        raise InputError(f"{where}: not LOW to HIGH; {remedy}")
+    low, high = (float(each[1]) for each in parts if each)
+    unit, other = ((each[2] or "" if each else "") for each in parts)
+    if unit != other:
+        (kind, size), (same, larger) = known(unit), known(other)
+        if kind != same:
+            raise InputError(f"{where}: its ends are not of one kind; {remedy}")
+        high *= larger / size
+    if not low < high or not isfinite(high - low):
+        raise InputError(f"{where}: not from a lower to a higher value; {remedy}")
+    whole = not unit and all(isinstance(value(each[1]), int) for each in parts if each)
+    return Key(name, low, high, unit, whole, low > 0)
+
+
+def _target(  # noqa: PLR0913, PLR0917 - what targets share
+    file: Path,
+    shared: _File,
+    own: _Target,
+    base: Scenario,
+    keys: Sequence[Key],
+    variants: dict[tuple[str, ...], Scenario],
+) -> Target:
+    """Read a target, with what the file states for all. Raises InputError."""
+    text = own.number or shared.number
+    label = own.name or text
+    where = f"{file}: target {label or messages.show(own.value)}"
+    if text is None or label is None:
+        raise InputError(f"{where}: which number? write number = ..., here or above all targets")
+    parts = _TWO.split(text.strip())
+    if len(parts) not in (1, 3):
+        raise InputError(f"{where}: {text}: more than two numbers; write one, A - B or A / B")
+    given = own if (own.tolerance, own.standard_error) != (None, None) else shared
+    if (given.tolerance is None) is (given.standard_error is None):
+        raise InputError(f"{where}: write either a tolerance or a standard_error")
+    stated = given.standard_error if given.tolerance is None else given.tolerance
+    tolerance = _si(stated, where) * (NORMAL if given.tolerance is None else 1.0)
+    if tolerance <= 0:
+        raise InputError(f"{where}: a tolerance or standard_error must be above zero")
+    names, sets = {key.name for key in keys}, [*shared.sets, *own.sets]
+    for name in {each.partition("=")[0].strip() for each in sets} & names:
+        raise InputError(f"{where}: sets {name}, which moves; leave it out here or there")
+    scenario = own.scenario or shared.scenario or ""
+    if (made := (scenario, *sets)) not in variants:
+        beside = file.parent / scenario
+        origin = load(beside if beside.is_file() else scenario) if scenario else base
+        with _about(where, sets):
+            variants[made] = _with(origin, sets)
+    return Target(
+        label,
+        text,
+        _si(own.value, where),
+        tolerance,
+        tuple(Number.parsed(each, where) for each in parts[::2]),
+        parts[1] if len(parts) == 3 else "",
+        variants[made],
+        own.hold_out or any(fnmatchcase(label, each) for each in shared.hold_out),
+    )
+
+
+@contextmanager
+def _about(where: str, sets: Sequence[str] = ()) -> Iterator[None]:
+    """Begin an InputError with `where`; what it says of `sets` was not said by --set."""
+    try:
+        yield
+    except InputError as error:
+        said = str(error)
+        for text in sets:
+            said = said.replace(f"--set {text}", text)
+        raise InputError(f"{where}: {said}") from None
+
+
+def _si(written: Quantity | None, where: str) -> float:
+    found = quantity(written, where) if isinstance(written, str) else float(written or 0)
+    if not isfinite(found):
+        raise InputError(f"{where}: {written} is not finite; write a finite number")
+    return found
+
+
+def _with(scenario: Scenario, sets: Sequence[str]) -> Scenario:
+    folder = Path(scenario.file).parent
+    return parse(scenario.table, file=scenario.file, folder=folder, overrides=sets)

@@ -1,0 +1,258 @@
+"""`paceline fit`: planted values, what no target determines, targets held out, refusals."""
+
+import json
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from paceline import InputError, fit, load, simulate
+from paceline.command_line import run as command
+from paceline.simulator.load.load import parse
+from paceline.simulator.studies.fit import fit as module
+
+TABLE = {
+    "model": {"parameters": 1_000_000},
+    "objective": {"kind": "none"},
+    "optimizer": {"lr": 0.1},
+    "cluster": {"workers": 4, "compute": "100 ms"},
+    "network": {"latency": "10 ms", "bandwidth": "100 Mbit/s"},
+    "run": {"steps": 64, "seeds": 2},
+    "algorithm": [{"name": "ssgd"}, {"name": "local-sgd", "label": "local", "tau": 8}],
+}
+MOVING = """
+[keys]
+"cluster.compute" = "10 ms to 2000 ms"
+network.bandwidth = "1 Mbit/s to 1 Gbit/s"
+"""
+COMPUTE = '[keys]\ncluster.compute = "10 ms to 2 s"\n'
+STEP, LOCAL = "algorithm.ssgd.seconds_per_step", "algorithm.local.seconds_per_step"
+
+
+def world(**tables):
+    return parse(TABLE | tables)
+
+
+def target(number, value, tolerance=0.01, more=""):
+    return f'[[target]]\nnumber = "{number}"\nvalue = {value}\ntolerance = {tolerance}\n{more}\n'
+
+
+def written(folder, text):
+    file = folder / "targets.toml"
+    file.write_text(text, "utf-8")
+    return file
+
+
+def hop(latency, bandwidth, workers=4):
+    """Seconds of a ring's mean: 2 (M - 1) hops of a latency and a share of the model (bits/s)."""
+    return 2 * (workers - 1) * (latency + 32e6 / workers / bandwidth)
+
+
+def test_two_planted_keys_come_back_exactly_without_noise(tmp_path):
+    planted = 0.3, 40e6
+    numbers = [planted[0] + hop(0.01, planted[1]) / tau for tau in (1, 8)]
+    text = MOVING + target(STEP, numbers[0], 1e-3) + target(LOCAL, numbers[1], 1e-3)
+    found = fit(world(), written(tmp_path, text))
+    assert [row["value"] for row in found.keys] == pytest.approx([300, 40], rel=1e-4)
+    assert [row["unit"] for row in found.keys] == ["ms", "Mbit/s"]
+    assert not found.undetermined
+    for row, scale in zip(found.keys, (1, 8), strict=True):  # a first guess of the width
+        low, high = row["interval"]
+        assert low < row["value"] < high
+        assert high / low - 1 < 0.05 * scale
+
+
+def test_planted_keys_lie_in_the_intervals_where_times_are_random(tmp_path):
+    """Numbers of other seeds, with their standard errors, as a measurement would give them."""
+    random = {"dist": "exponential", "mean": "300 ms"}
+    true = world(
+        cluster={"workers": 4, "compute": random},
+        network={"latency": "10 ms", "bandwidth": "40 Mbit/s"},
+    )
+    measured = simulate(true, seeds=8, seed=100).algorithms
+    text = '[keys]\ncluster.compute.mean = "10 ms to 2 s"\n'
+    text += 'network.bandwidth = "1 Mbit/s to 1 Gbit/s"\n'
+    for label, row in zip(("ssgd", "local"), measured, strict=True):
+        pace = row["seconds_per_step"]
+        error = (pace["ci95"][1] - pace["mean"]) / 2.36
+        text += f'[[target]]\nnumber = "algorithm.{label}.seconds_per_step"\n'
+        text += f"value = {pace['mean']}\nstandard_error = {error}\n"
+    start = {"dist": "exponential", "mean": "900 ms"}
+    found = fit(world(cluster={"workers": 4, "compute": start}), written(tmp_path, text), seeds=8)
+    for row, planted in zip(found.keys, (300, 40), strict=True):
+        low, high = row["interval"]
+        assert low < planted < high
+        assert planted / 1.5 < row["value"] < planted * 1.5
+
+
+def test_a_whole_number_comes_back(tmp_path):
+    seconds = 0.1 + hop(0.01, 100e6, 11)
+    text = '[keys]\ncluster.workers = "2 to 64"\n' + target(STEP, seconds, 1e-4)
+    (row,) = fit(world(), written(tmp_path, text)).keys
+    assert (row["value"], row["text"]) == (11, "11")
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ({"cluster.compute": "10 ms to 2 s", "network.latency": "1 ms to 300 ms"},
+         "only the sum cluster.compute + 6 × network.latency"),
+        ({"network.bandwidth": "1 Mbit/s to 1 Gbit/s", "model.parameters": "1000 to 100_000_000"},
+         "only the ratio network.bandwidth / model.parameters"),
+        ({"network.latency": "1 ms to 300 ms", "optimizer.lr": "0.01 to 1"},
+         "optimizer.lr is not determined"),
+    ],
+)  # fmt: skip
+def test_what_no_target_determines_is_named(keys, said, tmp_path):
+    text = "[keys]\n" + "".join(f'"{key}" = "{each}"\n' for key, each in keys.items())
+    # so little latency that the ratio alone decides
+    quick = world(network={"latency": "0 s", "bandwidth": "100 Mbit/s"})
+    found = fit(quick, written(tmp_path, text + target(STEP, 1.0)))
+    assert said in " ".join(found.undetermined)
+    free = [row["key"] for row in found.keys if row["interval"] is None]
+    assert free == [key for key in keys if key in " ".join(found.undetermined)]
+    assert all(row["verdict"] == "met" for row in found.fitted)
+
+
+@cache
+def alone():
+    with TemporaryDirectory() as folder:
+        return fit(world(), written(Path(folder), COMPUTE + target(STEP, 0.9))).json()
+
+
+@settings(
+    max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(value=st.floats(1e-3, 1e3), tolerance=st.floats(1e-6, 10), split=st.booleans())
+def test_a_target_held_out_changes_nothing(value, tolerance, split, tmp_path):
+    held = target(LOCAL, value, tolerance, "" if split else "hold_out = true")
+    pattern = 'hold_out = ["*.local.*"]\n' if split else ""
+    file = written(tmp_path, pattern + COMPUTE + target(STEP, 0.9) + held)
+    found = fit(world(), file).json()
+    assert found["keys"] == alone()["keys"]
+    assert found["fitted"] == alone()["fitted"]
+    (row,) = found["held_out"]
+    assert row["found"] == pytest.approx(0.9 - 7 / 8 * hop(0.01, 100e6), rel=1e-6)
+    assert row["interval"][0] < row["found"] < row["interval"][1]
+    assert (row["verdict"] == "met") is (abs(row["found"] - value) <= tolerance)
+
+
+def test_variants_of_the_scenario_are_fitted_together(tmp_path):
+    """Of four workers and of eight."""
+    numbers = [0.2 + hop(0.01, 50e6, workers) for workers in (4, 8)]
+    more = 'name = "eight"\nset = ["cluster.workers=8"]'
+    text = MOVING + target(STEP, numbers[0]) + target(STEP, numbers[1], more=more)
+    found = fit(world(), written(tmp_path, text))
+    assert [row["value"] for row in found.keys] == pytest.approx([200, 50], rel=1e-3)
+
+
+def test_what_cannot_be_met_is_left_unexplained(tmp_path):
+    """Local steps that take longer than synchronous ones: no bandwidth does that."""
+    text = MOVING + target(STEP, 0.5, 0.1) + target(LOCAL, 0.9, 0.1)
+    text += target("algorithm.ssgd.breakdown.compute", 5)
+    found = fit(world(), written(tmp_path, text))
+    assert found.fitted[2]["verdict"] == "out of reach"
+    assert found.unexplained["widened"] > 1
+    assert "Left unexplained" in found.sentences[-1]
+    assert "algorithm.ssgd.breakdown.compute" in found.sentences[-1]
+
+
+@pytest.mark.long
+def test_any_number_of_jobs_gives_the_same_numbers(tmp_path):
+    random = {"workers": 4, "compute": {"dist": "exponential", "mean": "100 ms"}}
+    keys = '[keys]\ncluster.compute.mean = "10 ms to 1 s"\n'
+    file = written(tmp_path, keys + target(STEP, 0.5) + target(LOCAL, 0.3))
+    assert (
+        fit(world(cluster=random), file).json() == fit(world(cluster=random), file, jobs=2).json()
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (MOVING, "target: missing"),
+        ("target = []" + MOVING, "no target"),
+        (target(STEP, 1), "keys: missing"),
+        ("[keys]\n" + target(STEP, 1), "no key"),
+        ('[keys]\n"network.bandwith" = "1 Mbit/s to 2 Mbit/s"\n' + target(STEP, 1),
+         "did you mean `bandwidth`"),
+        ('[keys]\n"cluster.compute" = "2 s to 100 ms"\n' + target(STEP, 1),
+         "not from a lower to a higher value"),
+        ('[keys]\n"cluster.compute" = "2 s"\n' + target(STEP, 1), "not LOW to HIGH"),
+        ('[keys]\n"cluster.compute" = "2 s to 5 MB"\n' + target(STEP, 1), "of one kind"),
+        ('[keys]\n"cluster.compute" = "2 s to 5 apples"\n' + target(STEP, 1), "of one kind"),
+        ('[keys]\n"cluster.compute" = "2 to 5"\n' + target(STEP, 1), "without a unit"),
+        ('[keys]\n"optimizer.lr" = "0.01 to 1"\n' + target(STEP, 1), "at all values of the keys"),
+        (MOVING + target(STEP, "1e6"), "out of reach"),
+        (MOVING + target("algorithm.ssgd.loss.last", 1), "no value anywhere"),
+        (MOVING + target("algorithm.ssgd.seconds_per_stp", 1), "did you mean `seconds_per_step`"),
+        (MOVING + target("algorithm.sgd.seconds_per_step", 1), "no algorithm sgd"),
+        (MOVING + target("seconds_per_step", 1), "of which algorithm"),
+        (MOVING + target(STEP, '"1 parsec"'), "neither a number nor a quantity"),
+        (MOVING + target(STEP, "nan"), "not finite"),
+        (MOVING + target(STEP, 1, 0), "above zero"),
+        (MOVING + target(STEP, 1, more="standard_error = 1"), "either a tolerance or"),
+        (MOVING + target(STEP, 1, more="tolerence = 1"), "did you mean `tolerance`"),
+        (MOVING + target(STEP, 1) + target(STEP, 2), "a name of its own"),
+        (MOVING + target(STEP, 1, more="hold_out = true"), "every target is held out"),
+        ('hold_out = ["algorithm.sgd.*"]' + MOVING + target(STEP, 1), "no target is called"),
+        (MOVING + target(STEP, 1, more='set = ["cluster.wrkers=3"]'), "did you mean `workers`"),
+        (MOVING + target(STEP, 1, more='set = ["cluster.compute=1 s"]'), "which moves"),
+        (MOVING + target(f"{STEP} / {STEP} / {STEP}", 1), "more than two numbers"),
+        (MOVING + target(STEP, 1, more='scenario = "quickstrt"'), "quickstart"),
+        ("keys = 1", "keys: "),
+        ("]", "not TOML"),
+    ],
+)  # fmt: skip
+def test_refusals_name_what_is_wrong(text, said, tmp_path):
+    with pytest.raises(InputError, match=said):
+        fit(world(), written(tmp_path, text))
+
+
+def test_the_command(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my.toml").write_text(
+        "\n".join(
+            [
+                'objective = { kind = "none" }', "model.parameters = 1_000_000",
+                "optimizer.lr = 0.1", "run = { steps = 64, seeds = 2 }",
+                'cluster = { workers = 4, compute = "100 ms" }  # a guess',
+                'network = { latency = "10 ms", bandwidth = "100 Mbit/s" }',
+                'algorithm = [{ name = "ssgd" }, { name = "local-sgd", label = "local", tau = 8 }]',
+            ]
+        )
+    )  # fmt: skip
+    written(tmp_path, MOVING + target(STEP, 1) + target(LOCAL, 0.5))
+    asked = ["fit", "my.toml", "targets.toml", "-o", "found.toml", "--jobs", "1"]
+
+    count, measure = 0, module.Job.readings
+
+    def interrupted(job, execution):
+        nonlocal count
+        count += 1
+        if count == 12:
+            raise KeyboardInterrupt
+        return measure(job, execution)
+
+    monkeypatch.setattr(module.Job, "readings", interrupted)
+    assert command(asked) == 130
+    assert "repeat the command to resume" in capsys.readouterr().err
+    assert command([*asked, "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    kept = json.loads((tmp_path / "runs/my-fit/fit.json").read_text())
+    assert kept["keys"] == shown["keys"]
+    assert count == shown["evaluations"] + 1  # the first eleven were kept
+    found = (tmp_path / "found.toml").read_text()
+    assert "# a guess" in found
+    row = simulate(load("found.toml")).algorithms[0]
+    assert row["seconds_per_step"]["mean"] == pytest.approx(1, rel=1e-4)
+
+    (tmp_path / "found.toml").write_text("mine")
+    assert command(asked) == 2
+    assert "--overwrite" in capsys.readouterr().err
+    assert (tmp_path / "found.toml").read_text() == "mine"
+    assert command([*asked, "--overwrite"]) == 0
+    assert "Scenario: found.toml" in capsys.readouterr().out
