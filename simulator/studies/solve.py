@@ -324,7 +324,7 @@ class SolveResult(Shown):
         figure, axes = style.one_panel(1.2 + 0.4 * len(self.solutions))
         low, high = self.scale.low, self.scale.high
         for place, each in enumerate(self.solutions):
-            colour, _ = style.look(place)
+            colour, *_ = style.look(place)
             edge = {"always": low, "never": nan}.get(each.holds, each.value or high)
             ends = [low, edge] if each.holds == "up to" else [edge, high]
             axes.plot(ends, [place] * 2, color=colour, linewidth=6, label=each.label)

@@ -17,11 +17,8 @@ from paceline.simulator.reports.page.page import html
 from paceline.simulator.reports.page.reading import read as read_runs
 from paceline.simulator.results import schema, store
 from paceline.simulator.studies import size
-<<<<<<< HEAD
-from paceline.simulator.studies.result import Result
-=======
 from paceline.simulator.studies.fit.targets import read as read_targets
->>>>>>> h-fit27
+from paceline.simulator.studies.result import Result
 from paceline.simulator.studies.simulate import simulate
 from paceline.simulator.studies.sweep import points
 from paceline.simulator.studies.sweep.sweep import sweep
@@ -180,7 +177,6 @@ def kept(data: bytes, folder: Path) -> None:
         store.decode(data)
 
 
-<<<<<<< HEAD
 def saved(data: bytes, folder: Path) -> None:
     """A saved result: its fields, then the file as a whole."""
     path = folder / "kept"
@@ -192,7 +188,6 @@ def saved(data: bytes, folder: Path) -> None:
         for kind in (Result, TuneResult):
             with suppress(InputError):
                 kind.load(path)
-=======
 def targets(data: bytes, folder: Path) -> None:
     """Targets of a fit, and the scenarios at the ends of its ranges."""
     file = folder / "targets.toml"
@@ -201,17 +196,13 @@ def targets(data: bytes, folder: Path) -> None:
     for each in found:
         for place in (0.0, 0.5, 1.0):
             each.labels(each.moved(keys, [key.at(place) for key in keys]))
->>>>>>> h-fit27
 
 
 READERS: dict[str, Reader] = {
     each.__name__: each
     for each in (scenario, profile, trace, telemetry, samples, platform, run, curves, event,
-<<<<<<< HEAD
                  timeline, search, swept, table, comparison, kept, saved)
-=======
                  timeline, search, swept, table, comparison, kept, targets)
->>>>>>> h-fit27
 }  # fmt: skip
 
 
@@ -319,9 +310,6 @@ def seeds() -> dict[str, list[bytes]]:
         "table": [written()["sweep.csv"]],
         "comparison": [written()["comparison.json"]],
         "kept": [written()[""]],
-<<<<<<< HEAD
         "saved": [written()["simulated"], written()["tuned"]],
-=======
         "targets": [TARGETS.encode()],
->>>>>>> h-fit27
     }
