@@ -188,6 +188,8 @@ def saved(data: bytes, folder: Path) -> None:
         for kind in (Result, TuneResult):
             with suppress(InputError):
                 kind.load(path)
+
+
 def targets(data: bytes, folder: Path) -> None:
     """Targets of a fit, and the scenarios at the ends of its ranges."""
     file = folder / "targets.toml"
@@ -201,8 +203,8 @@ def targets(data: bytes, folder: Path) -> None:
 READERS: dict[str, Reader] = {
     each.__name__: each
     for each in (scenario, profile, trace, telemetry, samples, platform, run, curves, event,
-                 timeline, search, swept, table, comparison, kept, saved)
-                 timeline, search, swept, table, comparison, kept, targets)
+                 timeline, search, swept, table, comparison, kept, saved,
+                 targets)
 }  # fmt: skip
 
 
