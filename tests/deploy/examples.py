@@ -21,7 +21,7 @@ WORKERS, BANDWIDTH, LATENCY = 4, 10e6 / 8, 0.005  # bytes/s, seconds
 PROBED, STEPS = 40, 800
 SPACES = {
     "cnn": {name: {"tau": [1, 2, 4, 8, 16, 32, 64]} for name in ("local-sgd", "cocod-sgd")},
-    "gpt": {name: {"tau": [2, 4, 8, 16, 32, 64]} for name in ("diloco", "local-sgd")},
+    "gpt": {name: {"tau": [2, 4, 8, 16, 32, 64]} for name in ("diloco", "delayed-diloco")},
 }
 END = "<!-- to here -->"
 
