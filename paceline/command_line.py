@@ -406,6 +406,7 @@ def _theory(  # noqa: PLR0913, PLR0917 - the contract's options
 
     loaded = load(scenario, overrides or (), allow_paths=allow_paths)
     found = theory.theory(loaded) | {"penalties": penalties(loaded)}
+    found["notes"] = [*loaded.notes, *found["notes"]]
     document = statistics.jsonable(found)
     if out:
         file, data = out / "theory.json", store.dump(document)

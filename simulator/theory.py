@@ -326,7 +326,7 @@ def _hide(compute: float, cost: CollectiveCost) -> dict[str, Any]:
 
 
 def _notes(scenario: Scenario, bound: ErrorBound | None) -> list[str]:
-    notes = [*scenario.notes]
+    notes = []
     if bound is None:
         notes.append(
             'tau_star and crossings need objective.kind = "bound" and optimizer.lr '

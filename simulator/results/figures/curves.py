@@ -140,7 +140,7 @@ def in_picture(lines: Sequence[np.ndarray], column: str) -> np.ndarray:
     most = divergence.BOUND * max(known, default=np.inf)
     usual = min(np.nanmax([*first, np.median(values)]), most)
     means = [mean[np.isfinite(mean)] for mean in (each.mean(axis=0) for each in lines)]
-    least = min((np.quantile(mean, LOWEST) for mean in means if mean.size), default=-np.inf)
+    least = min([np.quantile(mean, LOWEST) for mean in means if mean.size] + first)
     seen = (values <= usual + 2 * abs(usual)) & (values >= least - abs(least) / 2)
     return np.asarray(values[seen])
 
