@@ -43,14 +43,16 @@ def test_a_notebook_is_in_percent_format(path):
 def test_a_notebook_runs(path, tmp_path):
     """Every cell; the value that ends a cell is shown as a notebook would show it."""
     shown = f"""
-import ast
+import ast, linecache
 source = open({str(path)!r}, encoding="utf-8").read()
 names = {{"__name__": "__main__"}}
-for cell in source.split("\\n# %%")[1:]:
-    tree = ast.parse(cell.split("\\n", 1)[1])
+for number, cell in enumerate(source.split("\\n# %%")[1:]):
+    text, file = cell.split("\\n", 1)[1], f"<cell {{number}}>"
+    linecache.cache[file] = len(text), None, text.splitlines(True), file  # as IPython does
+    tree = ast.parse(text)
     last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
-    exec(compile(tree, "cell", "exec"), names)
-    value = eval(compile(ast.Expression(last.value), "cell", "eval"), names) if last else None
+    exec(compile(tree, file, "exec"), names)
+    value = eval(compile(ast.Expression(last.value), file, "eval"), names) if last else None
     for show in ("__repr__", "_repr_html_"):
         getattr(value, show, str)()
 """
