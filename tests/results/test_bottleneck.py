@@ -19,6 +19,7 @@ from paceline.simulator.results import store, unsaturated, usage
 from paceline.simulator.results.run import TIMES
 from paceline.simulator.scenario.scenario import Scenario
 from paceline.simulator.studies.result import Result
+from paceline.simulator.studies.shown.shown import even
 from paceline.simulator.studies.sweep import table
 from tests.helpers.programs import called, cases
 from tests.helpers.worlds import EXPONENTIAL, QUADRATIC, RING, scenario, simulate
@@ -391,6 +392,6 @@ def test_lost_time_is_in_the_table_and_in_a_line_of_its_own() -> None:
 
 
 def test_rows_of_a_sweep_have_the_same_columns_whether_time_is_lost_or_not() -> None:
-    rows = table._even([{"x": 1, "down_share": 0.5}, {"x": 2, "y": 3}])
+    rows = even([{"x": 1, "down_share": 0.5}, {"x": 2, "y": 3}])
     assert rows == [{"x": 1, "down_share": 0.5, "y": None}, {"x": 2, "down_share": None, "y": 3}]
     assert table.csv_table(rows).decode().splitlines() == ["x,down_share,y", "1,0.5,", "2,,3"]
