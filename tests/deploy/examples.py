@@ -2,8 +2,9 @@
 
     python -m tests.deploy.examples cnn|gpt
 
-A few steps of `ssgd` measure the gradients, `paceline tune` picks, and the script trains with the
-pick: predicted against measured, as a table and a figure.
+A few steps of `ssgd` show what averages at every step cost, and a few local ones, in which all
+processes compute at once, what a gradient takes. `paceline tune` picks, and the script trains with
+the pick: predicted against measured, as a table and a figure.
 """
 
 import json
@@ -21,7 +22,7 @@ WORKERS, BANDWIDTH, LATENCY = 4, 10e6 / 8, 0.005  # bytes/s, seconds
 PROBED, STEPS = 40, 800
 SPACES = {
     "cnn": {name: {"tau": [1, 2, 4, 8, 16, 32, 64]} for name in ("local-sgd", "cocod-sgd")},
-    "gpt": {name: {"tau": [2, 4, 8, 16, 32, 64]} for name in ("diloco", "delayed-diloco")},
+    "gpt": {"diloco": {"tau": [2, 4, 8, 16, 32, 64]}},
 }
 END = "<!-- to here -->"
 
@@ -88,13 +89,29 @@ def scenario(name, probed, parameters):
     }  # fmt: skip
 
 
-def main(name):
-    """Probe, tune, train, compare."""
-    import matplotlib as mpl
+def draw(ended, losses, curve):
+    """Draw time over steps, measured and predicted, and the loss over time."""
+    import matplotlib.figure
     import numpy as np
 
-    mpl.use("Agg")
-    import matplotlib.pyplot as plt
+    figure = matplotlib.figure.Figure(figsize=(9, 3.4), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    left.plot(np.arange(1, len(ended) + 1), ended, label="measured")
+    left.plot(curve["step"], curve["time"], "--", label="predicted")
+    left.set(xlabel="step", ylabel="time (s)")
+    left.legend(frameon=False)
+    window = 20
+    smooth = np.convolve(losses, np.ones(window) / window, "valid")
+    right.plot(ended[window - 1 :], smooth)
+    right.set(xlabel="measured time (s)", ylabel=f"training loss (mean of {window} steps)")
+    for axes in (left, right):
+        axes.spines[["top", "right"]].set_visible(False)
+    return figure
+
+
+def main(name):
+    """Probe, tune, train, compare."""
+    import numpy as np
 
     import paceline
     from paceline.simulator.load.load import parse
@@ -110,16 +127,19 @@ def main(name):
         probed = launch(folder, folder / "script.py", "ssgd", PROBED)
         parameters = round(float(probed[0, -1, 3]) / 4)
         table = scenario(name, probed, parameters)
+        world = {key: each for key, each in table.items() if key != "tune"}
+        local = world | {"algorithm": [{"name": "local-sgd", "tau": 2 * PROBED}]}
+        paceline.simulate(parse(local), seeds=1, out=folder / "local")
+        alone = launch(folder, folder / "script.py", folder / "local", PROBED)
+        world["cluster"] = table["cluster"] = scenario(name, alone, parameters)["cluster"]
         found = tune(parse(table), seeds=4, out=folder / "tuned")
         pick = found.json()["pick"]
         rows = {row["label"]: row for row in found.json()["ranking"]}
         taken = {"name": rows[pick["label"]]["name"], **rows[pick["label"]]["parameters"]}
-        world = {key: each for key, each in table.items() if key != "tune"}
         result = paceline.simulate(parse(world | {"algorithm": [taken]}), seeds=8)
         measured = launch(folder, folder / "script.py", folder / "tuned", STEPS)
     steps = STEPS
     ended = measured[:, :, 1:3].sum(axis=2).cumsum(axis=1).mean(axis=0)
-    curve = result.runs[0].curve
     pace = [run.duration / run.steps for run in result.runs]
     averages = int((measured[0, :, 3] > 0).sum())
     waited = measured[:, :, 2].sum(axis=1).mean() / ended[-1]
@@ -144,21 +164,10 @@ def main(name):
         "",
         f"{parameters} parameters; {date.today()}, "
         f"{machine.describe(machine.hardware('cpu'))}, torch {machine.hardware('cpu')['torch']}; "
-        "other processes shared the cores.",
+        "the four processes shared the cores.",
     ]
-    figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.4), layout="constrained")
-    left.plot(np.arange(1, steps + 1), ended, label="measured")
-    left.plot(curve["step"], curve["time"], "--", label="predicted")
-    left.set(xlabel="step", ylabel="time (s)")
-    left.legend(frameon=False)
     losses = measured[:, :, 4].mean(axis=0)
-    window = 20
-    smooth = np.convolve(losses, np.ones(window) / window, "valid")
-    right.plot(ended[window - 1 :], smooth)
-    right.set(xlabel="measured time (s)", ylabel=f"training loss (mean of {window} steps)")
-    for axes in (left, right):
-        axes.spines[["top", "right"]].set_visible(False)
-    figure.savefig(page.with_suffix(".png"), dpi=110)
+    draw(ended, losses, result.runs[0].curve).savefig(page.with_suffix(".png"), dpi=110)
     begin = f"<!-- python -m tests.deploy.examples {name} writes from here -->"
     before, rest = text.split(begin)
     written = f"{begin}\n\n" + "\n".join(lines) + f"\n\n{END}"
