@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from paceline.simulator.errors import InputError
+from paceline.simulator.inputs import untrusted
 from paceline.simulator.load.load import load
 from paceline.simulator.objectives import plugins
 from paceline.simulator.results import statistics, store
@@ -222,7 +223,7 @@ def fit(  # noqa: PLR0913 - the options of the command
     if not force:
         size.demand([(each, numbers) for each in ends], execution)
     how = {"seeds": seeds, "seed": seed, "engine": engine}
-    own = settings("fit", base, None, targets=file.read_text("utf-8-sig"), **how)
+    own = settings("fit", base, None, targets=untrusted.text(file), **how)
     with (
         opened(out, overwrite, store.FitDirectory, own) as directory,
         executors.start(execution) as executor,
