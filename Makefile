@@ -16,7 +16,7 @@ LEFT_OUT := not slow and not gpu and not alone and not frameworks
 demo: .venv/core           ## simulate a real scenario; show its curves and its pick
 	$(BIN)/paceline simulate scenarios/quickstart.toml
 
-docs: .venv/core           ## the generated part of docs/programs: parameters, results, figures
+docs: .venv/core           ## what is generated in docs/: keys, parameters, results, figures
 	$(BIN)/python docs/build.py
 
 site: .venv/dev build/types            ## the documentation as a site that needs no network: site/index.html

@@ -1,7 +1,9 @@
-"""Bring what is generated in docs/programs/ up to date: `make docs`.
+"""Bring what is generated in docs/ up to date: `make docs`.
 
     python docs/build.py [NAME ...]           parameters, results and figures (all: minutes)
-    python docs/build.py --check [NAME ...]   which parameters are out of date? no simulation
+    python docs/build.py --check [NAME ...]   what is out of date? no simulation
+
+Without names, docs/reference/scenario.md, every key of a scenario, is written or checked, too.
 
 A page, docs/programs/NAME.md, is written by hand, with equations in the code's notation:
 
@@ -38,6 +40,11 @@ from paceline.simulator.programs import Program, catalogue
 from paceline.simulator.reports import terminal
 
 DOCS = Path(__file__).parent
+sys.path[:0] = [str(DOCS.parent)]  # docs/ itself is not installed
+
+from docs import generated  # noqa: E402
+
+KEYS = DOCS / "reference" / "scenario.md"
 PAGES = DOCS / "programs"
 Rows = Iterable[Sequence[str]]
 
@@ -51,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name in options.names:
         if name not in catalogue():
             parser.error(f"{name}: no such program; `paceline list programs` names them")
-    stale = 0
+    stale = 0 if options.names else keys(options.check)
     for name in options.names or catalogue():
         page = PAGES / f"{name}.md"
         old = page.read_text("utf-8")
@@ -63,6 +70,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
             stale = 1
             say(f"{page.name}: its parameters are out of date; run `make docs`")
     return stale
+
+
+def keys(check: bool) -> int:
+    """Write the reference of keys or, with `check`, return 1 when it is out of date."""
+    new = generated.scenario() + "\n"
+    if not check:
+        KEYS.write_text(new, "utf-8")
+    elif KEYS.read_text("utf-8") != new:
+        say(f"{KEYS.name} is out of date; run `make docs`")
+        return 1
+    return 0
 
 
 def filled(page: str, mark: str, text: str) -> str:

@@ -1,8 +1,10 @@
 """The generated pages of the reference: every key of a scenario, every command.
 
-docs/hooks.py calls `pages()`, a test `undescribed()`.
+`docs/build.py` writes reference/scenario.md, so that it can be read in the repository;
+docs/hooks.py calls `commands()` when the site is built, a test `undescribed()`.
 """
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -24,11 +26,6 @@ ELSEWHERE = {
 }
 WEIGHT = {"description": "share of the times drawn from this part, relative to the other weights"}
 TYPES = {"integer": "whole number", "number": "number", "boolean": "true or false"}
-
-
-def pages() -> dict[str, str]:
-    """Return Markdown by name of page."""
-    return {"scenario": scenario(), "commands": commands()}
 
 
 def commands() -> str:
@@ -144,8 +141,9 @@ def _type(about: Schema, tables: Schema) -> str:
         return " or ".join(dict.fromkeys(_type(each, tables) for each in parts))
     if about.get("type") == "array":
         inner = about.get("items") or about["prefixItems"][0]
-        kind, _, rest = _type(inner, tables).partition(" from ")
-        return f"list of {kind}{'' if kind == 'text' else 's'}{' from ' * bool(rest)}{rest}"
+        kind, *bounds = re.split("(?= from | above )", _type(inner, tables), maxsplit=1)
+        plural = "" if kind == "text" or kind.endswith("`") else "s"
+        return f"list of {kind}{plural}{''.join(bounds)}"
     if "$ref" in about or about.get("type") == "object":
         name = about.get("$ref", "").removeprefix("#/$defs/")
         return "distribution" if _is_law(tables.get(name, {})) else "table"

@@ -23,9 +23,8 @@ EQUATION = re.compile(r'(<(span|div) class="arithmatex">)\\[(\[](.*?)\\[)\]](</\
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Add the pages generated from the schema and from the command line."""
-    for name, text in generated.pages().items():
-        files.append(File.generated(config, f"reference/{name}.md", content=text))
+    """Add the page generated from the command line."""
+    files.append(File.generated(config, "reference/commands.md", content=generated.commands()))
     return files
 
 

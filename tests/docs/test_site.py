@@ -17,7 +17,7 @@ import pytest
 
 import paceline
 import paceline.command_line
-from docs import console, generated
+from docs import build, console, generated
 from paceline.simulator.programs.pieces.schedule import PeriodOfSteps, Rate
 from paceline.simulator.scenario.scenario import json_schema
 from tests.helpers.browser import PHONE, Watched, chromium
@@ -187,6 +187,16 @@ def test_docstrings_that_show_a_session_are_true(name):
 
 def test_every_key_is_described():
     assert generated.undescribed() == set()
+
+
+def test_the_reference_of_keys_is_up_to_date(tmp_path, monkeypatch, capsys):
+    assert build.keys(check=True) == 0
+    monkeypatch.setattr(build, "KEYS", tmp_path / "scenario.md")
+    build.KEYS.write_text("# Scenario keys\n", "utf-8")
+    assert build.keys(check=True) == 1
+    assert "scenario.md is out of date" in capsys.readouterr().err
+    assert build.keys(check=False) == 0
+    assert build.keys(check=True) == 0
 
 
 def test_every_table_of_the_schema_is_in_the_reference():
