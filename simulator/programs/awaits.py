@@ -1,9 +1,9 @@
 """Forgotten `await`s of a program: found in its text before it runs, or named when it fails.
 
-Without its `await` an effect does nothing, and most engines cannot tell. So each call of an effect,
-or of a coroutine function, in a program's text must be awaited: at once, or through the name or the
-list that takes it. What the text does not show ends in an error about a coroutine, which
-`explained` turns into the same words.
+Without its `await` an effect does nothing. Where nothing would fail then, because the result is
+dropped, returned, handed to another effect, or only tested for truth, the text must have the
+`await`. Anywhere else it ends in an error about a coroutine, which `explained` turns into the same
+words.
 """
 
 import ast
@@ -25,8 +25,8 @@ EFFECTS = {
     for name, each in vars(Node).items()
     if get_origin(getattr(each, "__annotations__", {}).get("return")) is Awaitable
 }
-LATER = ast.List | ast.Tuple | ast.Dict | ast.ListComp | ast.GeneratorExp | ast.DictComp
-"""Expressions that may hold calls to be awaited later."""
+SILENT = ast.Expr | ast.Return | ast.If | ast.While | ast.BoolOp | ast.UnaryOp
+"""Where a coroutine passes for a result, and no error follows."""
 FORGOTTEN = re.compile(r"\b(coroutine|generator)\b")
 
 Function = Callable[..., Any]
@@ -74,7 +74,11 @@ def _forgotten(function: Function) -> list[tuple[str, int, str]]:
         except (OSError, TypeError, SyntaxError):  # no text to read: `explained` is left
             continue
         known = inspect.getclosurevars(each)
-        helpers = {k: v for k, v in {**known.globals, **known.nonlocals}.items() if _is_helper(v)}
+        helpers = {
+            name: value
+            for name, value in {**known.globals, **known.nonlocals}.items()
+            if inspect.iscoroutinefunction(value)
+        }
         todo += helpers.values()
         file = inspect.getsourcefile(each) or each.__code__.co_filename
         found += [
@@ -84,70 +88,23 @@ def _forgotten(function: Function) -> list[tuple[str, int, str]]:
     return found
 
 
-def _is_helper(value: Any) -> bool:
-    return inspect.isfunction(value) and inspect.iscoroutinefunction(value)
+def _calls(tree: ast.Module, helpers: set[str]) -> Iterator[ast.Call]:
+    """Yield the calls in a coroutine function's text that silently are not awaited."""
+    outer, *inner = (each for each in ast.walk(tree) if isinstance(each, ast.AsyncFunctionDef))
+    nodes = {"me", *(arg.arg for arg in outer.args.args[:1])}
+    coroutines = helpers | {each.name for each in inner}
+    for parent in ast.walk(tree):
+        handed = isinstance(parent, ast.Call) and _method(parent.func, nodes)
+        for each in ast.iter_child_nodes(parent):
+            if isinstance(each, ast.Call) and (handed or isinstance(parent, SILENT)):
+                named = isinstance(each.func, ast.Name) and each.func.id in coroutines
+                if named or _method(each.func, nodes) in EFFECTS:
+                    yield each
 
 
-def _calls(tree: ast.Module, helpers: set[str]) -> list[ast.Call]:
-    """Return the calls in a coroutine function's text that are never awaited."""
-    functions = [each for each in ast.walk(tree) if isinstance(each, ast.AsyncFunctionDef)]
-    nodes = {arg.arg for each in functions[:1] for arg in each.args.args[:1]}
-    nodes |= {arg.arg for each in functions[1:] for arg in each.args.args if arg.arg == "me"}
-    helpers = helpers | {each.name for each in functions[1:]}
-    parents = {child: each for each in ast.walk(tree) for child in ast.iter_child_nodes(each)}
-    awaited = set(_awaited(tree))
-    return [
-        each
-        for each in ast.walk(tree)
-        if isinstance(each, ast.Call)
-        and _suspends(each.func, nodes, helpers)
-        and not _is_awaited(each, parents, nodes, awaited)
-    ]
-
-
-def _awaited(tree: ast.Module) -> Iterator[str]:
-    """Yield the names of what is awaited, or handed to a function that may await it."""
-    loops = [each for each in ast.walk(tree) if isinstance(each, ast.For | ast.comprehension)]
-    for each in ast.walk(tree):
-        if isinstance(each, ast.Call) and isinstance(each.func, ast.Name):
-            yield from (arg.id for arg in each.args if isinstance(arg, ast.Name))
-        if isinstance(each, ast.Await):
-            inner = each.value
-            while isinstance(inner, ast.Subscript):
-                inner = inner.value
-            if isinstance(inner, ast.Name):
-                yield inner.id
-                for loop in loops:
-                    if inner.id in _names(loop.target):
-                        yield from _names(loop.iter)
-
-
-def _names(tree: ast.AST) -> set[str]:
-    return {each.id for each in ast.walk(tree) if isinstance(each, ast.Name)}
-
-
-def _suspends(called: ast.expr, nodes: set[str], helpers: set[str]) -> bool:
-    """Whether a call of this is one of an effect of the node, or of a coroutine function."""
+def _method(called: ast.expr, nodes: set[str]) -> str:
+    """Return the name of the node's method that a call of this calls; "" for other calls."""
     match called:
-        case ast.Attribute(value=ast.Name(id=name), attr=effect):
-            return name in nodes and effect in EFFECTS
-        case ast.Name(id=name):
-            return name in helpers
-    return False
-
-
-def _is_awaited(
-    call: ast.Call, parents: dict[ast.AST, ast.AST], nodes: set[str], awaited: set[str]
-) -> bool:
-    """Whether a call is, or may be, awaited where it stands or where its result goes."""
-    parent = parents[call]
-    match parent:
-        case ast.Assign(targets=targets):
-            return any(awaited & _names(target) for target in targets)
-        case ast.AnnAssign(target=target) | ast.NamedExpr(target=target):
-            return bool(awaited & _names(target))
-        case ast.Call(func=ast.Attribute(value=ast.Name(id=name))):
-            return name not in nodes  # another function may await it; an effect does not
-        case ast.IfExp():
-            return isinstance(parents[parent], ast.Await)
-    return isinstance(parent, ast.Await | ast.Call | ast.Lambda | LATER)
+        case ast.Attribute(value=ast.Name(id=name), attr=method) if name in nodes:
+            return method
+    return ""

@@ -46,7 +46,7 @@ ROWS = (
         (
             {"tau": 3},
             {"tau": 4, "momentum": 0.9, "mu": 0.1, "outer": "fedadam", "outer_lr": 0.1},
-            {"tau": GROWING, "outer": "fedyogi", "codec": TOP_K},
+            {"tau": GROWING, "outer": "fedadam", "codec": TOP_K},
         ),
     ),
     Row(

@@ -67,9 +67,6 @@ REFUSED = {
     "more gradients than workers": (
         {"name": "k-sync", "k": 9}, {}, ["algorithm[0].k = 9", "cluster.workers = 4"],
     ),
-    "a torus that does not fill": (
-        {"name": "d-psgd", "graph": {"kind": "torus", "rows": 3}}, {}, ["4 workers", "rows = 2"],
-    ),
     "a mean that outlives its round": (
         {"name": "streaming-diloco", "tau": 4, "overlap": 4}, {}, ["overlap = 4", "below tau = 4"],
     ),

@@ -65,16 +65,19 @@ async def unpacked(me):
     me.mark(gradient * loss)
 
 
-FORGOTTEN = (
-    dropped, in_arithmetic, marked, by_name, returned, in_a_helper, the_helper, unpacked,
-)  # fmt: skip
+SILENT = dropped, marked, returned, in_a_helper, the_helper
+FAILING = in_arithmetic, by_name, unpacked
 
 
-@pytest.mark.parametrize("worker", FORGOTTEN, ids=lambda each: each.__name__)
-def test_a_forgotten_await_is_named_with_its_program_file_and_line(worker):
-    function = badly if worker is in_a_helper else worker
+def forgotten(function):
+    """Return the line of the comment in a function."""
     lines, first = inspect.getsourcelines(function)
-    line = first + next(n for n, text in enumerate(lines) if "# forgotten" in text)
+    return first + next(n for n, text in enumerate(lines) if "# forgotten" in text)
+
+
+@pytest.mark.parametrize("worker", SILENT, ids=lambda each: each.__name__)
+def test_a_forgotten_await_is_named_with_its_program_file_and_line(worker):
+    line = forgotten(badly if worker is in_a_helper else worker)
     with pytest.raises(paceline.InputError) as refused:
         known_programs({"mine": worker})
     said = str(refused.value)
@@ -113,12 +116,12 @@ async def by_another_function(me):
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("engine", ["virtual", "batched"])
-def test_what_the_text_does_not_show_is_said_when_it_fails(engine):
+@pytest.mark.parametrize("worker", [*FAILING, by_another_function], ids=lambda each: each.__name__)
+def test_what_fails_without_its_await_is_named_too(worker, engine):
     from paceline.simulator.engines.dispatch import run_seeds
 
-    own = {"mine": by_another_function}
+    own = {"mine": worker}
     world = scenario({"name": "mine"}, programs=own)
-    with pytest.raises(paceline.InputError, match=r"test_awaits.py:\d+: program mine: .*hidden"):
-        run_seeds(
-            world, world.algorithm[0], [0], engine=engine, programs={"mine": by_another_function}
-        )
+    with pytest.raises(paceline.InputError, match=r"program mine: .* is not awaited") as refused:
+        run_seeds(world, world.algorithm[0], [0], engine=engine, programs=own)
+    assert f"{__file__}:" in str(refused.value)

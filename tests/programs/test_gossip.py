@@ -19,7 +19,7 @@ DECAY = {"schedule": "steps", "start": 0.1, "factor": 0.5, "at": [7, 20]}
 JITTER = {"latency": {"dist": "exponential", "mean": "300 ms"}}
 NOISELESS = QUADRATIC | {"noise": 0.0, "shift": 2.0}
 GRAPHS = {
-    "ring": Ring(), "torus": Torus(2), "complete": Complete(), "random": Random(3),
+    "ring": Ring(), "torus": Torus(), "complete": Complete(), "random": Random(3),
 }  # fmt: skip
 NAMES = ["d-psgd", "d2", "ad-psgd"]
 graphs = pytest.mark.parametrize("graph", GRAPHS)

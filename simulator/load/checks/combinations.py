@@ -94,10 +94,6 @@ def _cluster(scenario: Scenario, program: Program, algorithm: Algorithm) -> Iter
     given, workers = algorithm.parameters, scenario.cluster.workers
     if given.get("k") is not None and program.server is not None and given["k"] > workers:
         yield "k", f"more than cluster.workers = {workers}; write at most that"
-    if hasattr(given.get("graph"), "check"):
-        wrong = given["graph"].check(workers)
-        if wrong is not None:
-            yield "graph", wrong
 
 
 def multiplier(scenario: Scenario) -> Iterator[Problem]:

@@ -1,7 +1,7 @@
 """Check a scenario against the links and routes of `network.model = "flows"`."""
 
 from collections.abc import Iterator
-from itertools import chain, pairwise
+from itertools import pairwise
 from math import inf
 
 from paceline.simulator.errors import InputError
@@ -129,7 +129,8 @@ def _platform(scenario: Scenario) -> Iterator[Problem]:
     wanted = [*((where, name) for name, where in named.items() if name), *traffic]
     strange = [(where, name) for where, name in wanted if name not in platform]
     for where, name in strange:
-        near = nearest(name, chain(platform.members, platform.homes.written), "hosts and zones")
+        known = [each for each in platform.homes if each not in platform.own]
+        near = nearest(name, [*platform.members, *known], "hosts and zones")
         yield Problem(where, f"no host of {platform.file}; {near}")
     if not strange:
         yield from _routes(scenario)

@@ -32,7 +32,7 @@ class Hosts:
         used = (
             number
             for host in dict.fromkeys([*self.sites, *ends])
-            for number in platform.links_of(host)
+            for number in platform.own.get(host, ())
         )
         numbers = sorted({*platform.named, *used})
         self._line = {number: line for line, number in enumerate(numbers)}

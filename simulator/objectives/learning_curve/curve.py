@@ -26,7 +26,7 @@ START = math.log(32_000)  # loss before training: a token is any of as many
 DRAWS, SEED = 200, 0
 
 NEEDED = "a log has a column of steps or tokens and one of losses, such as step, loss"
-FEWEST, LARGEST, HIGHEST = 8, 1e18, 1e6  # points of a curve; tokens or steps; loss
+FEWEST, LARGEST = 8, 1e18  # points of a curve; tokens or steps
 BINS = 200  # means of neighbouring points, for the fit
 BLOCKS = (8, 24)  # of neighbouring bins, which the bootstrap draws
 OUTLIER = 3.0  # median absolute errors, beyond which a point counts less

@@ -22,14 +22,10 @@ class Graph:
 
     __slots__ = ()
 
-    def check(self, workers: int) -> str | None:
-        """Return the fault and remedy of this graph for a number of workers; None if it fits."""
-        return None
-
     def neighbours(self, rank: int, workers: int) -> Ranks:
         """Return the ranks that `rank` is joined to, ascending, each once, without `rank`.
 
-        Raises ValueError if `check` finds a fault, and for a rank outside 0 ... workers - 1.
+        Raises ValueError for a rank outside 0 ... workers - 1.
         """
         return _neighbours(self, rank, workers)
 
@@ -90,44 +86,22 @@ class Ring(Graph):
 class Torus(Graph):
     """A grid closed at both ends, filled row by row: neighbours above, below, left and right.
 
-    Without `rows`, the grid is as near to a square as the number of workers allows; for a prime
-    number it is one row: a ring.
+    The grid is as near to a square as the number of workers allows; for a prime number it is one
+    row: a ring.
     """
 
-    rows: Annotated[
-        Annotated[int, Field(ge=1, strict=True)] | None,
-        Field(description="number of rows, which divides the number of workers"),
-    ] = None
     kind: Literal["torus"] = "torus"
 
-    def check(self, workers: int) -> str | None:
-        """Return a fault if the workers do not fill the rows."""
-        if self.rows is None or workers % self.rows == 0:
-            return None
-        near = min(_divisors(workers), key=lambda rows: abs(rows - self._rows(workers)))
-        return (
-            f"{workers} workers do not fill {self.rows} rows evenly; write rows = {near}, "
-            "or leave it out"
-        )
-
     def active(self, rank: int, workers: int) -> bool:
-        """Tell whether row + column is even, as on a chessboard. Raises ValueError as `check`."""
-        row, column = divmod(rank, self._columns(workers))
+        """Tell whether row + column is even, as on a chessboard."""
+        row, column = divmod(rank, _columns(workers))
         return (row + column) % 2 == 0
 
     def _beside(self, rank: int, workers: int) -> Iterable[int]:
-        columns = self._columns(workers)
+        columns = _columns(workers)
         row, column = divmod(rank, columns)
         above_and_below = (other * columns + column for other in _around(row, workers // columns))
         return *above_and_below, *(row * columns + other for other in _around(column, columns))
-
-    def _rows(self, workers: int) -> int:
-        return self.rows or max(rows for rows in _divisors(workers) if rows <= isqrt(workers))
-
-    def _columns(self, workers: int) -> int:
-        if wrong := self.check(workers):
-            raise ValueError(wrong)
-        return workers // self._rows(workers)
 
 
 @piece
@@ -165,8 +139,9 @@ def _around(place: int, size: int) -> Ranks:
 
 
 @cache
-def _divisors(workers: int) -> Ranks:
-    return tuple(rows for rows in range(1, workers + 1) if workers % rows == 0)
+def _columns(workers: int) -> int:
+    """Return the columns of the grid that is nearest to a square."""
+    return workers // max(rows for rows in range(1, isqrt(workers) + 1) if workers % rows == 0)
 
 
 @cache

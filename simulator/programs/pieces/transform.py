@@ -13,7 +13,6 @@ from paceline.simulator.programs.effects import Vector
 from paceline.simulator.programs.pieces.piece import Kinds, Number, piece
 
 State = Any
-TINY = 1e-30  # keeps 0 / 0 out of a sign
 Share = Annotated[Number, Field(ge=0, lt=1, description="share of the buffer that is kept")]
 
 
@@ -125,35 +124,8 @@ class FedAdam:
     def update(self, gradient: Vector, state: State, x: Vector) -> tuple[Vector, State]:
         """The first moment, by the root of the second."""
         first = self.beta1 * state[0] + (1 - self.beta1) * gradient
-        second = self.second(state[1], gradient * gradient)
+        second = self.beta2 * state[1] + (1 - self.beta2) * (gradient * gradient)
         return first / (second**0.5 + self.epsilon), (first, second)
-
-    def second(self, before: Vector, square: Vector) -> Vector:
-        """Return the next second moment: an exponential mean."""
-        return self.beta2 * before + (1 - self.beta2) * square
-
-
-@piece
-class FedYogi(FedAdam):
-    """As FedAdam, but the second moment moves by no more than the gradient's square."""
-
-    kind: Literal["fedyogi"] = "fedyogi"  # type: ignore[assignment]
-
-    def second(self, before: Vector, square: Vector) -> Vector:
-        """Return the next second moment, without a sign function: |v - g^2| is a root here."""
-        away = before - square
-        return before - (1 - self.beta2) * square * (away / ((away * away) ** 0.5 + TINY))
-
-
-@piece
-class FedAdagrad(FedAdam):
-    """As FedAdam, but the second moment is the sum of all squares."""
-
-    kind: Literal["fedadagrad"] = "fedadagrad"  # type: ignore[assignment]
-
-    def second(self, before: Vector, square: Vector) -> Vector:
-        """Return the next second moment."""
-        return before + square
 
 
 @piece
@@ -178,7 +150,7 @@ class Proximal:
 
 
 _FRACTION = {"type": "number", "minimum": 0, "exclusiveMaximum": 1}
-TRANSFORMS = Kinds(Identity, Momentum, Nesterov, AdamW, FedAdam, FedYogi, FedAdagrad)
+TRANSFORMS = Kinds(Identity, Momentum, Nesterov, AdamW, FedAdam)
 
 
 def _transform(value: Any) -> Any:

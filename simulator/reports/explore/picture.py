@@ -39,8 +39,7 @@ def _grid(runs: Sequence[Run], column: str) -> Curve:
 def error(view: View, start: View) -> Json:
     """Return error against time: a line and a band (smallest to largest seed) per algorithm.
 
-    `before`: lines of `start`, the scenario as loaded; `rest`: how lines that are cut short go on;
-    `bounds`: Theorem 2's.
+    `before`: lines of `start`, the scenario as loaded; `bounds`: Theorem 2's.
     """
     curves = [run.curve["loss"] for part in view.parts for run in part.runs[:1]]
     column = "loss" if any(np.isfinite(each).any() for each in curves) else "step"
@@ -50,10 +49,6 @@ def error(view: View, start: View) -> Json:
     shown = [*now.values(), *before.values()]
     longest = view.scenario.run.duration or max([*(t[-1] for t, _ in shown), 0.0]) or 1.0
     size, unit = time_unit(longest)
-    rest, ends = {}, {index: (time, values.mean(axis=0)) for index, (time, values) in now.items()}
-    for index in now.keys() & view.reference.keys():
-        time, values = _continued(view.parts[index].runs, view.reference[index], column)
-        ends[index] = rest[index] = time[time <= longest], values[time <= longest]
     title = "local steps done"
     if column == "loss":
         title = LOSS_NAMES.get(view.scenario.objective.kind, "loss")
@@ -69,9 +64,8 @@ def error(view: View, start: View) -> Json:
             line | {"name": literal(names[i]), "dash": look(i)[1], "symbol": look(i)[2]}
             for i, line in zip(now, lines(now), strict=True)
         ],
-        "rest": lines(dict(sorted(rest.items()))),
         "bounds": lines(_bounds(view, longest)),
-        "names": _names(view, ends, (low, high, log)),
+        "names": _names(view, now, (low, high, log)),
         "x": {"unit": unit, "end": longest / size},
         "y": {"low": low, "high": high, "log": log, "title": title},
         "target": view.scenario.run.target_loss if column == "loss" else None,
@@ -138,21 +132,6 @@ def _share(runs: Sequence[Run], kind: str) -> float:
     return sum(run.seconds.get(kind, 0.0) for run in runs) / total if total else 0.0
 
 
-def _continued(short: Sequence[Run], whole: Sequence[Run], column: str) -> Curve:
-    """Continue a cut-short curve as earlier whole runs went on, at the pace seen so far."""
-    time, values = _grid(short, column)
-    step = float(np.mean([run.steps for run in short]))
-    before, after = _grid(whole, column)
-    steps = _grid(whole, "step")[1].mean(axis=0)
-    then = float(np.interp(step, steps, before))
-    rest = steps > step
-    stretch = time[-1] / then if then > 0 else 1.0
-    times = time[-1] + stretch * (before[rest] - then)
-    return np.append(time[-1:], times), np.append(
-        values.mean(axis=0)[-1:], after.mean(axis=0)[rest]
-    )
-
-
 def _range(column: str, shown: Sequence[np.ndarray], view: View) -> tuple[float, float, bool]:
     """Return low, high and whether the y axis is logarithmic; diverging lines leave the range."""
     values = plot.in_picture(shown, column) if shown else np.empty(0)
@@ -171,7 +150,8 @@ def _names(view: View, lines: dict[int, Curve], axis: tuple[float, float, bool])
     """Return each name and its height beside the end of its line, moved apart if it must be."""
     low, high, log = axis
     ends = []
-    for index, (_, middle) in lines.items():
+    for index, (_, values) in lines.items():
+        middle = values.mean(axis=0)
         seen = np.flatnonzero(np.isfinite(middle) & (middle > 0 if log else True))
         y = float(middle[seen[-1]]) if seen.size else math.inf
         height = math.log10(y) if log else y

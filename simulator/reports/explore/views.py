@@ -15,22 +15,18 @@ from paceline.simulator.reports.explore.pool import Pool
 from paceline.simulator.reports.explore.previews import Preview, Previewer
 from paceline.simulator.results.determinism import deterministic
 from paceline.simulator.results.pick import pick
-from paceline.simulator.results.run import Run
 from paceline.simulator.scenario.scenario import Scenario
 from paceline.simulator.studies import learning
 
 ENOUGH = 0.2  # of a run; shorter ones do not suffice for a pick
-TIMING = ("latency", "average", "bandwidth", "straggling")
-"""Sliders that change only times: losses by step stay, unless an algorithm decides by time."""
 
 
 @dataclass(frozen=True)
 class View:
     """The runs shown for one state of the sliders: a preview or whole runs of each algorithm.
 
-    `final`: these are all runs of `paceline simulate`. `reference`: earlier whole runs of
-    algorithms that are cut short here, since which only times have changed; they tell how the
-    curves go on. `problems`: sentences about values that were ignored.
+    `final`: these are all runs of `paceline simulate`. `problems`: sentences about values that
+    were ignored.
     """
 
     scenario: Scenario
@@ -38,7 +34,6 @@ class View:
     parts: list[Preview]
     whole: list[bool]
     final: bool
-    reference: dict[int, list[Run]] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
 
     @property
@@ -81,12 +76,7 @@ class View:
             if part.share < 1
         ]
         said = f"Preview: {seeds}" + ("" if all(self.whole) else ", fewer points")
-        said += f"; cut short: {', '.join(cut)}." if cut else ", whole runs."
-        return said + (
-            " Dashed lines continue as in the last whole run, at the new pace."
-            if self.reference
-            else ""
-        )
+        return said + (f"; cut short: {', '.join(cut)}." if cut else ", whole runs.")
 
 
 def _span(counts: Sequence[int]) -> str:
@@ -106,7 +96,6 @@ class Explorer:
         self._lock = threading.Lock()
         self._previewed: tuple[dict[str, str], dict[int, Preview]] | None = None
         self._last: View | None = None
-        self._whole: dict[int, tuple[dict[str, str], list[Run]]] = {}
 
     def warm_up(self) -> None:
         """Compile and measure all algorithms, so that the first move is as quick as later ones.
@@ -152,12 +141,4 @@ class Explorer:
         ]
         whole = [index in found for index in algorithms]
         final = all(whole) and all(len(part.runs) == scenario.run.seeds for part in parts)
-        untimed = {name: text for name, text in state.items() if name not in TIMING}
-        for index, runs in found.items():
-            self._whole[index] = untimed, runs
-        reference = {
-            index: self._whole[index][1]
-            for index in algorithms
-            if parts[index].share < 1 and self._whole.get(index, ({"": ""}, []))[0] == untimed
-        }
-        return View(scenario, state, parts, whole, final, reference)
+        return View(scenario, state, parts, whole, final)

@@ -1,189 +1,124 @@
-"""A SimGrid platform: its hosts and links by name and number, and the routes between hosts.
+"""A SimGrid platform: its zones, its hosts and links by name and number, and routes between hosts.
 
 A route between two zones leads from a gateway of the one to a gateway of the other; the parts
 before and after it are routed inside the zones (SimGrid's hierarchical routing, as in its 3.32).
 """
 
-import re
-from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
-from typing import Generic, TypeVar
+
+import numpy as np
 
 from paceline.simulator.errors import InputError
-from paceline.simulator.scenario.formats.simgrid_zones import (
-    DIGITS,
-    ClusterZone,
-    Links,
-    NumberedNames,
-    PlatformLink,
-    Zone,
-    around,
-)
 
-B = TypeVar("B")
+Links = tuple[int, ...]
+"""Numbers of links, in the order that a transfer passes them."""
 
 
-class _Blocks(Generic[B]):
-    """Things numbered from 0 in the order of the file, kept as blocks of several."""
+@dataclass(frozen=True)
+class PlatformLink:
+    """A link, or one direction of one: capacity in bytes/s, latency in seconds."""
 
-    def __init__(self) -> None:
-        self._starts: list[int] = []
-        self._blocks: list[B] = []
-        self._count = 0
-
-    def __len__(self) -> int:
-        return self._count
-
-    def _append(self, block: B, count: int) -> None:
-        self._starts.append(self._count)
-        self._blocks.append(block)
-        self._count += count
-
-    def _block(self, number: int) -> tuple[int, B]:
-        at = bisect_right(self._starts, number) - 1
-        return self._starts[at], self._blocks[at]
+    name: str
+    capacity: float
+    latency: float
+    per_flow: bool
 
 
-class Wires(_Blocks[tuple[PlatformLink, ...] | ClusterZone]):
-    """All links by number, in the order of the file.
+@dataclass(frozen=True)
+class Edge:
+    """Links from one end to another; where the ends are zones, from which node to which."""
 
-    `written`: numbers of those that have an element of their own, by name.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.written: dict[str, int] = {}
-        self._clusters: dict[str, ClusterZone] = {}
-
-    def __getitem__(self, index: int) -> PlatformLink:
-        if not 0 <= index < len(self):
-            raise IndexError(index)
-        start, block = self._block(index)
-        return block.link(index) if isinstance(block, ClusterZone) else block[index - start]
-
-    def add(self, links: tuple[PlatformLink, ...]) -> Links:
-        """Add a link, or both directions of one; return the numbers."""
-        numbers = tuple(range(self._count, self._count + len(links)))
-        self.written |= {link.name: number for link, number in zip(links, numbers, strict=True)}
-        self._append(links, len(links))
-        return numbers
-
-    def add_hosts(self, cluster: ClusterZone) -> None:
-        """Add the links of all hosts of a cluster, numbered from its `first` on."""
-        self._clusters[cluster.name] = cluster
-        self._append(cluster, len(cluster.hosts) * len(cluster.kinds))
-
-    def number(self, name: str) -> int | None:
-        """Return the number of a link; None if there is none of that name."""
-        own = self.of_host(name)
-        return self.written.get(name) if own is None else own
-
-    def of_host(self, name: str) -> int | None:
-        """Return the number of a link that belongs to a cluster's host; None for other names."""
-        stem, _, rest = name.rpartition("_link_")
-        cluster = self._clusters.get(stem)
-        match = re.fullmatch(rf"(0|[1-9][0-9]{{0,{DIGITS - 1}}})(|_[A-Za-z]+)", rest)
-        if cluster is None or match is None:
-            return None
-        endings = [kind.name for kind in cluster.kinds]
-        place = cluster.hosts.place_of(int(match[1]))
-        if place is None or match[2] not in endings:
-            return None
-        return cluster.first + place * len(endings) + endings.index(match[2])
-
-    def flipped(self, number: int) -> int:
-        """Return the number of the same cable in the other direction."""
-        start, block = self._block(number)
-        if isinstance(block, ClusterZone):
-            return block.flipped(number)
-        return start + len(block) - 1 - (number - start)
-
-
-class HostNames(_Blocks[str | NumberedNames]):
-    """The names of all hosts, in the order of the file; clusters' as ranges."""
-
-    def __getitem__(self, place: int) -> str:
-        start, block = self._block(place)
-        return block if isinstance(block, str) else block.name(place - start)
-
-    def add(self, block: str | NumberedNames) -> None:
-        """Add a host, or those of a cluster."""
-        self._append(block, 1 if isinstance(block, str) else len(block))
+    links: Links
+    leaves: str
+    enters: str
 
 
 @dataclass
-class Homes:
-    """The zone of each host and router. `written`: of those with an element of their own."""
+class Zone:
+    """Hosts, routers and zones, and the edges between them.
 
-    written: dict[str, Zone] = field(default_factory=dict)
-    routers: set[str] = field(default_factory=set)
-    clusters: list[ClusterZone] = field(default_factory=list)
+    `routing` "Full": every pair has its own edge; "Floyd" and "Dijkstra": the fewest links;
+    "None": there are no routes. `members`: their places by name.
+    """
 
-    def zones(self, name: str) -> list[Zone]:
-        """Return the zones that have a host or router of that name; more than one is a mistake."""
-        found = [self.written[name]] if name in self.written else []
-        return [*found, *self._of_hosts(name)]
+    name: str
+    routing: str
+    parent: "Zone | None"
+    members: dict[str, int] = field(default_factory=dict)
+    edges: dict[tuple[str, str], Edge] = field(default_factory=dict)
 
-    def repeated(self) -> str | None:
-        """Return a name that is there twice, if any is.
-
-        Hosts of two clusters whose prefixes or suffixes differ may have the same name, too, which
-        is noticed when that host is used.
-        """
-        for spans in self._families.values():
-            for (_, last, _), (first, _, zone) in pairwise(spans):
-                if first <= last:
-                    return f"{zone.hosts.prefix}{first}{zone.hosts.suffix}"
-        return next((name for name in self.written if len(self.zones(name)) > 1), None)
-
-    def _of_hosts(self, name: str) -> Iterator[ClusterZone]:
-        if not self._families:
-            return
-        for digits in re.finditer("[0-9]+", name):
-            for start in range(*digits.span()):
-                stops = range(start + 1, min(start + DIGITS, digits.end()) + 1)
-                for stop in stops[:1] if name[start] == "0" else stops:
-                    spans = self._families.get((name[:start], name[stop:]), [])
-                    number = int(name[start:stop])
-                    at = bisect_right(spans, number, key=lambda span: span[0]) - 1
-                    if at >= 0 and number <= spans[at][1]:
-                        yield spans[at][2]
+    def edge(self, source: str, to: str) -> list[Edge]:
+        """Return the edges that lead from one member to another; none if there is no route."""
+        if self.routing == "Full":
+            return [self.edges[source, to]] if (source, to) in self.edges else []
+        found, before, names = [], self._before, [*self.members]
+        start, here = self.members[source], self.members[to]
+        while here != start:
+            previous = int(before[start, here])
+            if previous < 0:
+                return []
+            found.append(self.edges[names[previous], names[here]])
+            here = previous
+        return found[::-1]
 
     @cached_property
-    def _families(self) -> dict[tuple[str, str], list[tuple[int, int, ClusterZone]]]:
-        """First and last number of each range of hosts, in order, by prefix and suffix."""
-        found: dict[tuple[str, str], list[tuple[int, int, ClusterZone]]] = {}
-        for zone in self.clusters:
-            family = found.setdefault((zone.hosts.prefix, zone.hosts.suffix), [])
-            family += [(part[0], part[-1], zone) for part in zone.hosts.ranges]
-        for family in found.values():
-            family.sort(key=lambda span: span[:2])
-        return found
+    def _before(self) -> np.ndarray:
+        """The member before the last one on the shortest way, shape (members, members)."""
+        from scipy.sparse.csgraph import floyd_warshall  # noqa: PLC0415 - 0.1 s
+
+        links = np.full((len(self.members), len(self.members)), np.inf)
+        for (source, to), edge in self.edges.items():
+            links[self.members[source], self.members[to]] = len(edge.links)
+        before: np.ndarray = floyd_warshall(links, return_predecessors=True)[1]
+        return before
 
 
-def links_of(home: Zone, host: str) -> Links:
-    """Return the numbers of the links that a cluster made for a host; none elsewhere."""
-    return home.of(host, tuple(range(len(home.kinds)))) if isinstance(home, ClusterZone) else ()
+@dataclass
+class Cluster(Zone):
+    """Hosts around a router: up a host's links, perhaps over a backbone, and down another's.
+
+    `up`, `down` and `loopback` are links by host; the router has none.
+    """
+
+    up: dict[str, Links] = field(default_factory=dict)
+    down: dict[str, Links] = field(default_factory=dict)
+    loopback: dict[str, Links] = field(default_factory=dict)
+    backbone: Links = ()
+
+    def edge(self, source: str, to: str) -> list[Edge]:
+        """Return the edge between two hosts, or between a host and the router."""
+        links = self.up.get(source, ()) + self.backbone + self.down.get(to, ())
+        return [Edge(links, source, to)]
+
+
+def around(zone: Zone | None) -> Iterator[Zone]:
+    """Yield a zone and those around it, innermost first."""
+    while zone is not None:
+        yield zone
+        zone = zone.parent
 
 
 @dataclass(frozen=True)
 class Platform:
     """A platform.
 
-    `digest`: of the file's text. `hosts`: in the order of the file; `members`: the places in it of
-    each zone's hosts. `named`: numbers of the links that the file names, or that belong to the
-    gateways of its routes.
+    `digest`: of the file's text. `wires`: all links by number, in the order of the file; `hosts`:
+    in that order, too; `members`: the places in it of each zone's hosts. `homes`: the zone of each
+    host and router; `own`: the links that a cluster made for each of its hosts. `named`: numbers of
+    the links that the file names, or that belong to the gateways of its routes.
     """
 
     file: str
     digest: str
-    wires: Wires = field(compare=False, repr=False)
-    hosts: HostNames = field(compare=False, repr=False)
+    wires: list[PlatformLink] = field(compare=False, repr=False)
+    hosts: list[str] = field(compare=False, repr=False)
     members: dict[str, range] = field(compare=False, repr=False)
-    homes: Homes = field(compare=False, repr=False)
+    homes: dict[str, Zone] = field(compare=False, repr=False)
+    routers: set[str] = field(compare=False, repr=False)
+    own: dict[str, Links] = field(compare=False, repr=False)
     named: frozenset[int] = field(compare=False, repr=False)
 
     def __contains__(self, place: object) -> bool:
@@ -199,10 +134,6 @@ class Platform:
         within = range(len(self.hosts)) if place is None else self.members[place]
         return self.hosts[within[turn % len(within)]]
 
-    def links_of(self, host: str) -> Links:
-        """Return the numbers of the links that a cluster made for a host."""
-        return links_of(self._home(host), host)
-
     def route(self, source: str, to: str) -> Links:
         """Return the links that a transfer from one host to another passes, in order.
 
@@ -210,14 +141,14 @@ class Platform:
         file has no route.
         """
         if source == to:
-            home = self._home(source)
-            return home.of(source, home.loopback) if isinstance(home, ClusterZone) else ()
+            home = self.homes[source]
+            return home.loopback[source] if isinstance(home, Cluster) else ()
         return self._between(source, to)
 
     def _between(self, source: str, to: str) -> Links:
         if source == to:
             return ()
-        above, beside = ([*around(self._home(end))][::-1] for end in (source, to))
+        above, beside = ([*around(self.homes[end])][::-1] for end in (source, to))
         shared = sum(a is b for a, b in zip(above, beside, strict=False))
         zone = above[shared - 1]
         ends = [
@@ -237,13 +168,4 @@ class Platform:
         return (*links, *self._between(edges[-1].enters, to))
 
     def _is_host(self, place: str) -> bool:
-        return place not in self.homes.routers and bool(self.homes.zones(place))
-
-    def _home(self, name: str) -> Zone:
-        home, *others = self.homes.zones(name)
-        if others:
-            raise InputError(
-                f"{self.file} has {name} in {home.name} and in {others[0].name}; "
-                "give each its own name"
-            )
-        return home
+        return place in self.homes and place not in self.routers

@@ -15,15 +15,22 @@ from pydantic import PlainValidator, ValidationInfo, WithJsonSchema
 
 from paceline.simulator.inputs import untrusted
 from paceline.simulator.inputs.messages import show
-from paceline.simulator.scenario.formats import simgrid_platform, simgrid_zones
 from paceline.simulator.scenario.formats.simgrid_elements import ALIASES, SILENT, Elements
-from paceline.simulator.scenario.formats.simgrid_platform import Platform
-from paceline.simulator.scenario.formats.simgrid_zones import Links, PlatformLink, Zone
+from paceline.simulator.scenario.formats.simgrid_platform import (
+    Cluster,
+    Edge,
+    Links,
+    Platform,
+    PlatformLink,
+    Zone,
+    around,
+)
 
 VERSIONS = ("4", "4.0", "4.1")
 ROUTINGS = ("Full", "Floyd", "Dijkstra", "None")
 SHARINGS = ("SHARED", "SPLITDUPLEX", "FATPIPE")
 MOST_ELEMENTS = 100_000
+MOST_HOSTS = 100_000  # of all clusters: seconds, and 150 MB
 MOST_ROUTED = 2_000  # members of a zone whose routes are searched for: seconds, and 50 MB
 DEEPEST = 32  # elements within each other
 
@@ -33,37 +40,42 @@ class _Reader(Elements):
 
     def __init__(self, file: str) -> None:
         super().__init__(file)
-        self.wires, self.hosts, self.homes = (
-            simgrid_platform.Wires(),
-            simgrid_platform.HostNames(),
-            simgrid_platform.Homes(),
-        )
+        self.wires: list[PlatformLink] = []
+        self.numbers: dict[str, int] = {}  # of links, by name
+        self.back: dict[int, int] = {}  # of split links: the number of the other direction
+        self.hosts: list[str] = []
+        self.homes: dict[str, Zone] = {}  # of hosts and routers
+        self.routers: set[str] = set()
+        self.own: dict[str, Links] = {}  # links that a cluster made for a host
         self.zones: dict[str, range] = {}  # the places of their hosts
-        self.elements: dict[str, Element] = {}  # of zones, hosts, routers and links, by name
         self.named: set[int] = set()
-        self.ranges = 0
         self.later: list[tuple[Zone, Element]] = []
 
-    def join(self, element: Element, name: str, zone: Zone) -> None:
-        if name in self.homes.written or name in self.zones:
-            raise self.repeated(element, name)
-        self.homes.written[name] = zone
-        if element.tag != "host":
-            self.homes.routers.add(name)
-        self.elements[name] = element
+    def join(self, element: Element, name: str, zone: Zone, *, host: bool) -> None:
+        self.demand_new(element, name)
+        self.homes[name] = zone
+        if host:
+            self.hosts.append(name)
+        else:
+            self.routers.add(name)
         zone.members[name] = len(zone.members)
 
-    def repeated(self, element: Element, name: str) -> ValueError:
-        return self.fault(element, f"{name} is there already; give each its own name")
+    def demand_new(self, element: Element, name: str) -> None:
+        if name in self.homes or name in self.zones:
+            raise self.fault(element, f"{name} is there already; give each its own name")
 
     def link(self, element: Element, name: str, rate: float, latency: float, policy: str) -> Links:
         """Add a link; return its number, or those of its two directions."""
-        links = _directions(name, rate, latency, policy)
-        for each in links:
-            if each.name in self.wires.written:
-                raise self.fault(element, f"the link {each.name} is there already; rename one")
-            self.elements[each.name] = element
-        return self.wires.add(links)
+        split = policy == "SPLITDUPLEX"
+        first = len(self.wires)
+        for each in (f"{name}_UP", f"{name}_DOWN") if split else (name,):
+            if each in self.numbers:
+                raise self.fault(element, f"the link {each} is there already; rename one")
+            self.numbers[each] = len(self.wires)
+            self.wires.append(PlatformLink(each, rate, latency, policy == "FATPIPE"))
+        if split:
+            self.back |= {first: first + 1, first + 1: first}
+        return tuple(range(first, len(self.wires)))
 
     def zone(self, element: Element, parent: Zone | None) -> None:
         self.check(element)
@@ -82,11 +94,9 @@ class _Reader(Elements):
             elif tag == "link":
                 policy = self.choice(child, "sharing_policy", "SHARED", SHARINGS)
                 rate, latency = self.bandwidth(child, "bandwidth"), self.latency(child, "latency")
-                self.link(child, self.get(child, "id"), rate, latency, policy)
+                self.named.update(self.link(child, self.get(child, "id"), rate, latency, policy))
             elif tag:
-                self.join(child, self.get(child, "id"), zone)
-                if tag == "host":
-                    self.hosts.add(self.get(child, "id"))
+                self.join(child, self.get(child, "id"), zone, host=tag == "host")
         if routing in ("Floyd", "Dijkstra") and len(zone.members) > MOST_ROUTED:
             raise self.fault(
                 element,
@@ -96,8 +106,7 @@ class _Reader(Elements):
         self.zones[zone.name] = range(before, len(self.hosts))
 
     def enter(self, element: Element, zone: Zone) -> None:
-        if zone.name in self.zones or zone.name in self.homes.written:
-            raise self.repeated(element, zone.name)
+        self.demand_new(element, zone.name)
         self.zones[zone.name] = range(0)
         if zone.parent is not None:
             zone.parent.members[zone.name] = len(zone.parent.members)
@@ -106,45 +115,41 @@ class _Reader(Elements):
         self.choice(element, "topology", "FLAT", ("FLAT",))
         name = self.get(element, "id")
         prefix, suffix = element.get("prefix") or "", element.get("suffix") or ""
-        hosts = simgrid_zones.NumberedNames(prefix, suffix, tuple(self.radical(element)))
-        loop: tuple[PlatformLink, ...] = ()
-        limiter: tuple[PlatformLink, ...] = ()
-        if element.get("loopback_bw"):
-            rate, latency = (
-                self.bandwidth(element, "loopback_bw"),
-                self.latency(element, "loopback_lat"),
-            )
-            loop = _directions("_loopback", rate, latency, "FATPIPE")
+        zone = Cluster(name, "Full", parent)
+        self.enter(element, zone)
         rate, latency = self.bandwidth(element, "bw"), self.latency(element, "lat")
         policy = self.choice(element, "sharing_policy", "SPLITDUPLEX", SHARINGS)
-        own = _directions("", rate, latency, policy)
-        if element.get("limiter_link"):
-            rate = self.bandwidth(element, "limiter_link")
-            limiter = _directions("_limiter", rate, 0.0, "SHARED")
-        up, down = len(loop), len(loop) + len(own) - 1
-        last = tuple(range(down + 1, down + 1 + len(limiter)))
-        zone = simgrid_zones.ClusterZone(
-            name, "Full", parent, hosts=hosts, first=len(self.wires),
-            kinds=(*loop, *own, *limiter),
-            up=(*last, up), down=(down, *last), loopback=tuple(range(len(loop))),
-            flip=(*range(up), *range(down, up - 1, -1), *last),
-        )  # fmt: skip
-        self.enter(element, zone)
-        self.elements[name] = element
-        self.homes.clusters.append(zone)
-        self.wires.add_hosts(zone)
         before = len(self.hosts)
-        self.hosts.add(hosts)
+        for number in self.radical(element):
+            host, stem = f"{prefix}{number}{suffix}", f"{name}_link_{number}"
+            self.join(element, host, zone, host=True)
+            loop: Links = ()
+            last: Links = ()
+            if element.get("loopback_bw"):
+                inside = (
+                    self.bandwidth(element, "loopback_bw"),
+                    self.latency(element, "loopback_lat"),
+                )
+                loop = self.link(element, f"{stem}_loopback", *inside, "FATPIPE")
+            own = self.link(element, stem, rate, latency, policy)
+            if element.get("limiter_link"):
+                limit = self.bandwidth(element, "limiter_link")
+                last = self.link(element, f"{stem}_limiter", limit, 0.0, "SHARED")
+            self.own[host] = (*loop, *own, *last)
+            zone.loopback[host] = loop
+            zone.up[host], zone.down[host] = (*last, own[0]), (own[-1], *last)
         self.zones[name] = range(before, len(self.hosts))
-        self.join(element, element.get("router_id") or f"{prefix}{name}_router{suffix}", zone)
+        router = element.get("router_id") or f"{prefix}{name}_router{suffix}"
+        self.join(element, router, zone, host=False)
         if element.get("bb_bw"):
             rate, latency = self.bandwidth(element, "bb_bw"), self.latency(element, "bb_lat")
             zone.backbone = self.link(element, f"{name}_backbone", rate, latency, "SHARED")
+            self.named.update(zone.backbone)
 
-    def radical(self, element: Element) -> Iterator[range]:
+    def radical(self, element: Element) -> Iterator[int]:
         """The numbers of a cluster's hosts: "0-3,7"."""
         text = self.get(element, "radical")
-        number = rf"\s*([0-9]{{1,{simgrid_zones.DIGITS}}})\s*"
+        number = r"\s*([0-9]{1,9})\s*"
         for part in text.split(","):
             match = re.fullmatch(rf"{number}(?:-{number})?", part)
             numbers = range(int(match[1]), int(match[2] or match[1]) + 1) if match else range(0)
@@ -152,21 +157,9 @@ class _Reader(Elements):
                 what = "not a list of numbers, the smaller first"
                 remedy = 'write one such as "0-3,7"'
                 raise self.fault(element, f"radical = {show(text)}: {what}; {remedy}")
-            self.ranges += 1
-            if self.ranges > MOST_ELEMENTS:
-                raise self.fault(element, f"more than {MOST_ELEMENTS} ranges of hosts; write fewer")
-            yield numbers
-
-    def demand_unique(self) -> None:
-        """Refuse names that are there twice, once as that of a cluster's host or its link."""
-        if (name := self.homes.repeated()) is not None:
-            zone = self.homes.zones(name)[-1]
-            raise self.repeated(self.elements.get(name, self.elements[zone.name]), name)
-        for name in self.wires.written:
-            if self.wires.of_host(name) is not None:
-                raise self.fault(
-                    self.elements[name], f"the link {name} is there already; rename one"
-                )
+            if len(self.hosts) + len(numbers) > MOST_HOSTS:
+                raise self.fault(element, f"more than {MOST_HOSTS} hosts in the file; write fewer")
+            yield from numbers
 
     def route(self, zone: Zone, element: Element) -> None:
         between = ALIASES.get(element.tag, element.tag) == "zoneRoute"
@@ -179,24 +172,22 @@ class _Reader(Elements):
             if end not in zone.members:
                 raise self.fault(element, f"{end} is not in the zone {zone.name}; correct it")
         for end, gateway in ((source, leaves), (to, enters)):
-            homes = self.homes.zones(gateway)
-            if not homes:
+            home = self.homes.get(gateway)
+            if home is None:
                 raise self.fault(element, f"{gateway} is not a host or router; correct it")
-            if gateway != end and end not in (zone.name for zone in simgrid_zones.around(homes[0])):
+            if gateway != end and end not in (zone.name for zone in around(home)):
                 raise self.fault(element, f"{gateway} is not in {end}; name a host or router there")
-            self.named.update(simgrid_platform.links_of(homes[0], gateway))
+            self.named.update(self.own.get(gateway, ()))
         links = tuple(self.crossed(child) for child in element if child.tag not in SILENT)
         self.named.update(links)
         if not links:
             raise self.fault(element, "names no link; add <link_ctn> to it")
-        self.edge(zone, element, (source, to), simgrid_zones.Edge(links, leaves, enters))
+        self.edge(zone, element, (source, to), Edge(links, leaves, enters))
         if self.choice(element, "symmetrical", "YES", ("YES", "NO", "yes", "no")) in ("YES", "yes"):
-            back = tuple(map(self.wires.flipped, reversed(links)))
-            self.edge(zone, element, (to, source), simgrid_zones.Edge(back, enters, leaves))
+            back = tuple(self.back.get(link, link) for link in reversed(links))
+            self.edge(zone, element, (to, source), Edge(back, enters, leaves))
 
-    def edge(
-        self, zone: Zone, element: Element, ends: tuple[str, str], edge: simgrid_zones.Edge
-    ) -> None:
+    def edge(self, zone: Zone, element: Element, ends: tuple[str, str], edge: Edge) -> None:
         if ends in zone.edges:
             raise self.fault(element, f"{ends[0]} to {ends[1]} has a route already (routes go both "
                              'ways unless symmetrical = "NO"); keep one')  # fmt: skip
@@ -206,18 +197,12 @@ class _Reader(Elements):
         self.check(element)
         direction = self.choice(element, "direction", "NONE", ("UP", "DOWN", "NONE"))
         name = self.get(element, "id") + ("" if direction == "NONE" else f"_{direction}")
-        number = self.wires.number(name)
+        number = self.numbers.get(name)
         if number is None:
-            split = direction == "NONE" and self.wires.number(f"{name}_UP") is not None
+            split = direction == "NONE" and f"{name}_UP" in self.numbers
             remedy = 'write direction = "UP" or "DOWN"' if split else "correct it"
             raise self.fault(element, f"there is no link {name}; {remedy}")
         return number
-
-
-def _directions(name: str, rate: float, latency: float, policy: str) -> tuple[PlatformLink, ...]:
-    """Return a link, or the two directions of one."""
-    names = (f"{name}_UP", f"{name}_DOWN") if policy == "SPLITDUPLEX" else (name,)
-    return tuple(PlatformLink(each, rate, latency, policy == "FATPIPE") for each in names)
 
 
 class _Tree(TreeBuilder):
@@ -262,14 +247,21 @@ def read(path: Path) -> Platform:
     if len(zones) != 1:
         raise ValueError(f"{file} has {len(zones)} outermost zones; put all into one <zone>")
     reader.zone(zones[0], None)
-    reader.demand_unique()
     for zone, element in reader.later:
         reader.route(zone, element)
     if not reader.hosts:
         raise ValueError(f"{file} has no <host> and no <cluster>; add the workers' machines")
-    named = frozenset([*reader.named, *reader.wires.written.values()])
-    digest = sha256(text.encode()).hexdigest()
-    return Platform(file, digest, reader.wires, reader.hosts, reader.zones, reader.homes, named)
+    return Platform(
+        file,
+        sha256(text.encode()).hexdigest(),
+        reader.wires,
+        reader.hosts,
+        reader.zones,
+        reader.homes,
+        reader.routers,
+        reader.own,
+        frozenset(reader.named),
+    )
 
 
 def _load(value: Any, info: ValidationInfo) -> Platform:

@@ -66,9 +66,6 @@
         hovertemplate: `${line.name}<br>%{x:.4g} ${x.unit}: %{y:.4g}<extra></extra>`,
       }));
     }
-    for (const line of found.rest) {
-      data.push(trace(line, own(line), 1.6, { ...skip, line: { color: own(line), width: 1.6, dash: "dash" } }));
-    }
     for (const line of found.bounds) {
       data.push(trace(line, own(line), 1.4,
         { ...skip, line: { color: forText(line.colour, dark), width: 1.4, dash: "dot" } }));
