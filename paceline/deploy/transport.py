@@ -52,8 +52,8 @@ def place() -> tuple[Any, int, int]:
 class Transport(Connections):
     """What one process reaches the others by.
 
-    `start`: a vector as long as those that travel, which is not kept; `gossips`: whether messages are sent; `timeout`:
-    seconds after which a process that does not answer is given up.
+    `start`: a vector as long as those that travel, which is not kept; `gossips`: whether messages
+    are sent; `timeout`: seconds after which a process that does not answer is given up.
     """
 
     network: OpenNetwork

@@ -1,7 +1,7 @@
-"""What a step of a session takes beside its program's own arithmetic: python -m tests.deploy.overhead
+"""What a session's step takes beside its program's arithmetic: python -m tests.deploy.overhead
 
-Prints the table of docs/how-to/deploy.md. *Bare* is the same text on torch vectors and nothing
-else: its gradient is there as one vector, its mean is what it gives. One process; nobody waits.
+Prints the table of docs/how-to/deploy.md. *Bare* is the same text on torch vectors, nothing else:
+its gradient is there as one vector, its mean is what it gives. One process; nobody waits.
 """
 
 import argparse
