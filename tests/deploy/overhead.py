@@ -160,6 +160,12 @@ def vectors(name, entries):
     return found
 
 
+def counted(name):
+    """Return the columns of the table that are counted."""
+    held, most, made, text = vectors(name, 20_000)
+    return [round(each, 1) for each in (held, most, text, made - text)]
+
+
 def seconds(name, entries, turns=3):
     """Return the processor's seconds of a step, attached and bare in turns, the least of each."""
     net = network(entries)
@@ -184,8 +190,7 @@ def main():
     options = parser.parse_args()
     torch.set_num_threads(1)
     for name in options.programs:
-        held, most, made, text = vectors(name, 20_000)
-        line = [f"`{name}`", f"{held:.1f}", f"{most:.1f}", f"{text:.1f}", f"{made - text:.1f}"]
+        line = [f"`{name}`", *(f"{each:g}" for each in counted(name))]
         if not options.count:
             line += [f"{1e3 * each:.0f}" for each in reversed(seconds(name, options.entries))]
         print("| " + " | ".join(line) + " |", flush=True)
