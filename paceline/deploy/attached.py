@@ -120,7 +120,8 @@ class AttachedNode(TensorNode):
 
     async def start_backward(self, x: Vector, pieces: Pieces) -> Sequence[Handle]:
         """As `gradient`, cut into pieces that are there at once: their own handles."""
-        return self.cut(await self.gradient(x), pieces)
+        g = await self.gradient(x)
+        return self.cut(self.live.gradient() if g is None else g, pieces)
 
     def leap(self, transform: Any) -> Any:
         """Return the effect that takes a local phase in place, by the user's optimizer."""
@@ -162,8 +163,8 @@ class AttachedNode(TensorNode):
 
     def start_mean(self, value: Payload) -> Handle:
         """Start an all-reduce."""
-        if value is None:
-            value = self.live.gradient()
+        if value is None:  # one copy, from where backward passes left it to where it travels
+            value = tuple(self.live.gradients())
         if isinstance(value, Shift):
             handle = self.transport.collectives.mean(value.to, self.step)
             self._bases[handle] = value.base

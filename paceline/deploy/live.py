@@ -1,6 +1,6 @@
 """A user's model as one flat vector, of which its trained parameters are views."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -59,18 +59,22 @@ class LiveParameters(Flat):
         given, self.vector = self.vector, None
         return given
 
-    def gradient(self) -> Tensor:
-        """Return what backward passes left in the parameters' gradients, as one vector."""
-        found = [
+    def gradients(self) -> list[Tensor]:
+        """Return what backward passes left in the parameters' gradients."""
+        return [
             torch.zeros_like(each) if each.grad is None else each.grad.to_dense()
             for each in self.parameters
         ]
-        return torch.cat([each.reshape(-1) for each in found])
 
-    def write(self, gradient: Tensor) -> None:
-        """Make the parameters' gradients views of a vector."""
-        for parameter, view in zip(self.parameters, self.views(gradient), strict=True):
-            parameter.grad = view
+    def gradient(self) -> Tensor:
+        """Return the gradients as one vector, a copy."""
+        return torch.cat([each.reshape(-1) for each in self.gradients()])
+
+    def write(self, gradient: Tensor | Sequence[Tensor]) -> None:
+        """Make the parameters' gradients views of a vector, or the tensors given for them."""
+        parts = self.views(gradient) if isinstance(gradient, Tensor) else gradient
+        for parameter, part in zip(self.parameters, parts, strict=True):
+            parameter.grad = part
 
 
 def _demand_plain(model: nn.Module, trained: Iterable[Tensor]) -> None:

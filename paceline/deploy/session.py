@@ -105,9 +105,7 @@ class Session:
         self._node.watcher = self._watcher
         raw = self.plan.parameters.get("codec", Raw()) == Raw()
         self._node.plain = raw and program.rounds and self.plan.known
-        self._node.unread = (
-            raw and self._local is not None and not program.sends_gradients and self.plan.known
-        )
+        self._node.unread = raw and self._local is not None and self.plan.known
         if self._local is not None:
             self._local.begun = False
         parameters = dict(self._parameters)

@@ -52,8 +52,8 @@ def place() -> tuple[Any, int, int]:
 class Transport(Connections):
     """What one process reaches the others by.
 
-    `start`: a vector as long as those that travel; `gossips`: whether messages are sent; `timeout`:
-    seconds after which a process that does not answer is given up.
+    `start`: a vector as long as those that travel, which is not kept; `gossips`: whether messages
+    are sent; `timeout`: seconds after which a process that does not answer is given up.
     """
 
     network: OpenNetwork
@@ -67,6 +67,7 @@ class Transport(Connections):
         store, clock = rendezvous.sub_store(store, f"paceline {next(_numbers)}"), Clock()
         clock.begin(time.monotonic())  # a mailbox holds what comes before
         meter = TensorMeter(start.nbytes, start.numel())
+        start = start.new_zeros(1).expand(len(start))
         super().__init__(store, rank, start, meter, OpenNetwork(), clock, timeout)
         shared = start.device.type == "cuda" and self.workers > 1
         native = shared and "nccl" in str(dist.get_backend())

@@ -83,8 +83,7 @@ async def ssgd(
     x = me.start
     x, u, first = me.resumed(x=x, u=momentum.init(x), k=1)
     for k in count(first):
-        g = await channel.mean(await me.gradient(x))
-        direction, u = momentum.update(g, u, x)
+        direction, u = momentum.update(await channel.mean(await me.gradient(x)), u, x)
         x = x - lr(k) * direction
         me.mark(x)
 
@@ -182,9 +181,8 @@ async def post_local_sgd(
     x = me.start
     x, u, k = me.resumed(x=x, u=momentum.init(x), k=0)
     while k < switch_step:
-        g = await gradients.mean(await me.gradient(x))
+        direction, u = momentum.update(await gradients.mean(await me.gradient(x)), u, x)
         k += 1
-        direction, u = momentum.update(g, u, x)
         x = x - lr(k) * direction
         me.mark(x)
     anchor = x

@@ -50,6 +50,7 @@ async def dts(
         while flying and flying[0][0] <= n - delay:
             since, theirs, mean = flying.popleft()
             state = rule.late(state, theirs, await channel.wait(mean), since, n)
+            del theirs, mean  # else they would be kept until the next mean is due
         if due and not delay:
             state = rule.late(state, own, await channel.mean(rule.sent(own)), n, n)
         elif due:

@@ -1,6 +1,8 @@
 """A session costs next to nothing beside what the program itself does."""
 
+import re
 import time
+from pathlib import Path
 
 import pytest
 
@@ -10,7 +12,9 @@ from torch import nn
 from torch.optim import SGD
 
 import paceline
+from tests.deploy.overhead import PLANS, counted
 
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "deploy.md"
 PARAMETERS = 30_000_000
 STEP = 0.020  # seconds
 ALLOWED = 0.01
@@ -54,3 +58,11 @@ def test_a_local_step_costs_below_a_hundredth_of_20_ms(plan):
         own = seconds(lambda: session.step(loss))
     print(f"{plan['name']}: {1e6 * (own - bare):.0f} us a step")
     assert own - bare < ALLOWED * STEP
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", PLANS)
+def test_a_step_holds_and_makes_the_vectors_that_the_page_says(name):
+    """So that a copy more, or a vector kept in vain, is noticed: counted as torch makes them."""
+    row = re.search(rf"^\| `{name}` (?:\| -?[\d.]+ ){{4}}", PAGE.read_text("utf-8"), re.M)
+    assert [float(each) for each in row[0].split("|")[2:]] == counted(name)

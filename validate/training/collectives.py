@@ -241,11 +241,13 @@ class Collectives:
         first = next(iter(totals))
         offsets[first] = length = self._length(packed)
         by_rank = packing.read_numbers(totals[first][:length], m, WHOLE)
+        for dtype, total in totals.items():  # at once, as a payload may have hundreds of tensors
+            total[offsets[dtype] :].div_(len(team))
         tensors = []
         for one in packed.tensors:
             start = offsets[one.dtype]
             offsets[one.dtype] = end = start + one.numel()
-            tensors.append(totals[one.dtype][start:end].div_(len(team)).reshape(one.shape))
+            tensors.append(totals[one.dtype][start:end].reshape(one.shape))
         columns = zip(*(by_rank[rank] for rank in team), strict=True)
         own = [sum(column) / len(team) for column in columns][OWN:]
         return packing.put_together(Packed(packed.skeleton, tensors, packed.places, own)), by_rank

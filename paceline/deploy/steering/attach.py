@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
+import scipy.special  # noqa: F401 - else the first decision would load it, while all ranks wait
 from pydantic import ValidationError
 
 from paceline.deploy.emit.picked import find

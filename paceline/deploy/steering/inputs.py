@@ -8,7 +8,7 @@ from paceline.deploy.steering.level import RELEVANT, Level
 from paceline.deploy.steering.telemetry import Settings, Telemetry, period
 from paceline.simulator import theory
 from paceline.simulator.cluster import workers as cluster
-from paceline.simulator.distributions.distribution import Distribution
+from paceline.simulator.distributions.order_statistics import expected_max
 from paceline.simulator.distributions.parametric import Gamma
 from paceline.simulator.network.mean_cost import mean_cost
 from paceline.simulator.scenario.scenario import Scenario
@@ -50,9 +50,11 @@ class Inputs:
         ]
         self.averages = Level(AVERAGE_SPREAD)
         self._sizes: dict[float, tuple[float, float]] = {}  # of each size: seconds, and number
+        self._paces: dict[int, float] = {}  # `_slowest` of each period, until the next round
 
     def add(self, record: Telemetry) -> None:
         """Take in a round."""
+        self._paces = {}
         for level, seconds in zip(self.compute, record.compute, strict=True):
             level.add(seconds, record.steps)
         if record.average is None:
@@ -97,22 +99,33 @@ class Inputs:
         overlap training follow the closed form of DTS, with latency's share of one as predicted;
         those that block it AdaComm's Theorem 1.
         """
-        workers: list[list[Distribution]] = [
-            [Gamma(mean=f"{compute * level.mean!r} s", shape=min(1 / level.spread**2, 1e4))]
-            for level in self.compute
-        ]
         tau = period(settings)
         took = average * self.averages.mean * self._relative(size)
         if family != "overlapped":
-            return theory.seconds_per_step(workers, took, tau)
+            return compute * self._slowest(tau) + took / tau
         between = max(1, tau // int(settings.get("fragments", 1)))
         delay = int(settings["delay"] if "delay" in settings else settings.get("overlap", tau))
-        step = theory.seconds_per_step(workers, 0.0, between)
+        step = compute * self._slowest(between)
         if not delay:
             return step + took / between
         share = self.latency / (self._relative(size) * self.average) if self.average else 0.0
         hidden = took * share  # of which no other mean has to wait for the end
         return theory.delayed_seconds_per_step(step, took - hidden, hidden, delay, between)
+
+    def _slowest(self, tau: int) -> float:
+        """Return seconds per step of the slowest worker over `tau` steps.
+
+        Kept until the next round: its quadrature is all that a decision costs, while ranks wait.
+        """
+        if tau not in self._paces:
+            self._paces[tau] = expected_max(
+                [
+                    [Gamma.model_construct(mean=each.mean, shape=min(1 / each.spread**2, 1e4))]
+                    for each in self.compute
+                ],
+                tau,
+            )
+        return self._paces[tau]
 
     def causes(self) -> list[Cause]:
         """Name the inputs that have left their prediction, the furthest first.

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
+from paceline.deploy.steering import inputs as inputs_module
 from paceline.deploy.steering.attach import Steering, controller
 from paceline.deploy.steering.controller import Controller
 from paceline.deploy.steering.inputs import Inputs
@@ -65,6 +66,29 @@ def rounds(count, compute=(0.1,) * 4, average=0.25, loss=1.0, steps=8, start=0):
 def watch(pace=(0.12, 0.14), loss=(0.9, 1.1)):
     inputs = Inputs(scenario(None, None, 193.1))
     return Watch(pace, lambda step: loss, inputs, {"tau": 8}, "blocking"), inputs
+
+
+def test_a_period_is_computed_once_in_a_round_however_it_is_scaled(monkeypatch):
+    """All ranks wait while rank 0 decides, and the slowest worker's time is a quadrature."""
+    seen, solve = [], inputs_module.expected_max
+
+    def counted(workers, tau):
+        seen.append(tau)
+        return solve(workers, tau)
+
+    monkeypatch.setattr(inputs_module, "expected_max", counted)
+    inputs, _ = outlook(Schedule("none", 100.0, None, None))
+    for round_ in range(2):
+        seconds = (0.1, 0.11, 0.12, 0.1 + 0.05 * round_)
+        inputs.add(Telemetry(8, 8, 1.0, seconds, 0.3, 4e6, 1.0, 1.0, 1.0, 0.05))
+        for tau in (8, 16, 8):
+            plain, slower = (
+                inputs.pace("blocking", {"tau": tau}, 4e6, compute=factor) for factor in (1.0, 1.3)
+            )
+            computing = plain - inputs.averages.mean / tau
+            assert computing > max(level.mean for level in inputs.compute)
+            assert slower - plain == pytest.approx(0.3 * computing)
+    assert seen == [8, 16] * 2
 
 
 def test_a_watch_is_silent_while_all_is_as_predicted():
