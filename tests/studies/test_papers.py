@@ -103,7 +103,8 @@ def test_a_claim_that_nothing_contradicts_is_none():
 
 
 @pytest.mark.parametrize(
-    ("kind", "basis"), [("fitted", ""), ("derived", ""), ("definition", ""), ("added", ""), ("printed", "eq. 2")]
+    ("kind", "basis"),
+    [("fitted", ""), ("derived", ""), ("definition", ""), ("added", ""), ("printed", "eq. 2")],
 )
 def test_a_claim_that_is_not_printed_says_what_it_rests_on(kind, basis):
     with pytest.raises(ValueError, match="basis"):

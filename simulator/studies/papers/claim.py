@@ -27,7 +27,7 @@ class Kind(StrEnum):
     """The origin of a claim's number; only printed ones put a prediction to the test."""
 
     PRINTED = "printed"  # the paper prints this number or order, and nothing here was chosen by it
-    FITTED = "fitted"  # a free parameter was chosen to meet it
+    FITTED = "fitted"  # a free parameter was chosen to meet it, or its sign or order
     DERIVED = "derived"  # it follows from the paper's stated setting by its own formulas
     DEFINITION = "definition"  # true by construction
     ADDED = "added"  # the paper does not say it: another source does, or we ask
@@ -59,10 +59,11 @@ class Claim:
 
     `place`: where in the paper, as "figure 5a; section 5". `basis`: the free parameter of a fitted
     claim, the formula of a derived one, the reason why a definition is true, the source of an added
-    one. `expected` is the paper's number, None where the paper only gives an order; `within`: the relative error up to
-    which ours counts as equal. `neutral` is the value that means "no effect": ours must lie above
-    it (or `below` it), or on the side of `expected`, for the claim to hold in sign. `inconsistent`:
-    other claims of the paper contradict this one. `timing`: it needs no learning and takes seconds.
+    one. `expected` is the paper's number, None where the paper only gives an order; `within`: the
+    relative error up to which ours counts as equal. `neutral` is the value that means "no effect":
+    ours must lie above it (or `below` it), or on the side of `expected`, for the claim to hold in
+    sign. `inconsistent`: we judge that the paper itself contradicts the claim. `timing`: it needs
+    no learning and takes seconds.
     """
 
     name: str
