@@ -80,7 +80,8 @@ def shown(paper: Paper, rows: Sequence[Row]) -> list[tuple[str, int, int, str]]:
 def _wide(row: Row) -> bool:
     """Return whether a printed number holds only since our interval is wide."""
     holds = row["kind"] == Kind.PRINTED and row["verdict"] == Verdict.HOLDS
-    return holds and bool(row["within"]) and not close(row["value"], row["expected"], row["within"])
+    counted = holds and row["expected"] is not None
+    return bool(counted) and not close(row["value"], row["expected"], row["within"])
 
 
 def _between(row: Row) -> str:
