@@ -27,9 +27,10 @@ class Kind(StrEnum):
     """The origin of a claim's number; only printed ones put a prediction to the test."""
 
     PRINTED = "printed"  # the paper prints this number or order, and nothing here was chosen by it
-    FITTED = "fitted"  # a free parameter was chosen to meet it
+    FITTED = "fitted"  # a free parameter was chosen to meet it, or its sign or order
     DERIVED = "derived"  # it follows from the paper's stated setting by its own formulas
     DEFINITION = "definition"  # true by construction
+    ADDED = "added"  # the paper does not say it: another source does, or we ask
 
 
 @dataclass(frozen=True)
@@ -57,11 +58,12 @@ class Claim:
     """One claim: `says` states it, `measure` checks it by runs, `why` explains it.
 
     `place`: where in the paper, as "figure 5a; section 5". `basis`: the free parameter of a fitted
-    claim, the formula of a derived one, the reason why a definition is true. `expected` is the
-    paper's number, None where the paper only gives an order; `within`: the relative error up to
-    which ours counts as equal. `neutral` is the value that means "no effect": ours must lie above
-    it (or `below` it), or on the side of `expected`, for the claim to hold in sign. `inconsistent`:
-    other claims of the paper contradict this one. `timing`: it needs no learning and takes seconds.
+    claim, the formula of a derived one, the reason why a definition is true, the source of an added
+    one. `expected` is the paper's number, None where the paper only gives an order; `within`: the
+    relative error up to which ours counts as equal. `neutral` is the value that means "no effect":
+    ours must lie above it (or `below` it), or on the side of `expected`, for the claim to hold in
+    sign. `inconsistent`: we judge that the paper itself contradicts the claim. `timing`: it needs
+    no learning and takes seconds.
     """
 
     name: str
@@ -97,8 +99,7 @@ class Claim:
         if self.expected is None:
             holds = all(map(self._right, (found.value, low, high)))
         else:
-            close = np.isclose(found.value, self.expected, rtol=self.within, atol=0)
-            holds = low <= self.expected <= high or bool(close)
+            holds = low <= self.expected <= high or close(found.value, self.expected, self.within)
         if holds:
             return Verdict.HOLDS
         if self.inconsistent:
@@ -134,6 +135,11 @@ def counts(rows: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, int]]:
     """Return how many claims have each verdict, by their kind; `rows` as in claims.json."""
     found = Counter((row["kind"], row["verdict"]) for row in rows)
     return {kind: {verdict: found[kind, verdict] for verdict in Verdict} for kind in Kind}
+
+
+def close(value: float, expected: float, within: float) -> bool:
+    """Return whether our number is the paper's, up to a relative error."""
+    return bool(np.isclose(value, expected, rtol=within, atol=0))
 
 
 def names(place: str, shown: str) -> bool:

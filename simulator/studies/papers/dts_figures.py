@@ -70,7 +70,7 @@ def delays(lab: Lab) -> Figure:
     lines = (
         ("compensated delay", dts.DELAY, "D = {}", dts.DELAYS, COLOURS[0]),
         ("uncorrected delay", dts.DELAY, "uncorrected D = {}", dts.DELAYS, COLOURS[1]),
-        ("sparsity alone", dts.SPARSITY, "p = {}", (5, 10, 20), COLOURS[2]),
+        ("sparsity alone", dts.SPARSITY, "p = {}", (4, 20), COLOURS[2]),
         ("delay and sparsity", dts.SPARSITY, "D = p = {}", (4, 20), COLOURS[3]),
     )
     ends = []

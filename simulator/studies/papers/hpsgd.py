@@ -160,14 +160,14 @@ def final_accuracy(lab: Lab, sets: Sequence[str] = ()) -> Finding:
     return mean(last["hpsgd"] / last["ssgd"], f"Test accuracy: {said}.")
 
 
-def smoother(lab: Lab) -> Finding:
-    """Roughness of ssgd's curve of accuracy over HPSGD's: mean absolute second differences."""
+def smoother(lab: Lab, *, than: str) -> Finding:
+    """Roughness of another's curve of accuracy over HPSGD's: mean absolute second differences."""
     rough = {
         label: np.array([np.abs(np.diff(run.curve["accuracy"][1:], n=2)).mean() for run in runs])
         for label, runs in lab.runs(ACCURACY).groups.items()
     }
     said = ", ".join(f"{name} {100 * each.mean():.3g}" for name, each in rough.items())
-    return mean(rough["ssgd"] / rough["hpsgd"], f"In points: {said}.")
+    return mean(rough[than] / rough["hpsgd"], f"In points: {said}.")
 
 
 def in_a_loop(lab: Lab, *, what: str) -> Finding:

@@ -60,5 +60,5 @@ def accuracy(lab: Lab) -> Figure:
     caption = (
         f"mean of {seeds} seeds, band from smallest to largest; dashed: the paper's 40 %, 80 %"
     )
-    titled(axes, "HPSGD: accuracy of a stand-in, 16 workers", caption)
+    titled(axes, "HPSGD: accuracy of a stand-in, 4 workers", caption)
     return figure

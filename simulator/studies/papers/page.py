@@ -10,7 +10,7 @@ from paceline.simulator.results.figures import curves
 from paceline.simulator.results.figures.style import style
 from paceline.simulator.results.statistics import number
 from paceline.simulator.studies import papers
-from paceline.simulator.studies.papers.claim import Kind, Paper, Verdict, counts, names
+from paceline.simulator.studies.papers.claim import Kind, Paper, Verdict, close, counts, names
 from paceline.simulator.studies.papers.lab import QUICK, Lab
 
 Row = Mapping[str, Any]
@@ -62,6 +62,7 @@ def _page(rows: Sequence[Row], folder: Path) -> str:
         verdicts=[*Verdict],
         others=[kind for kind in Kind if kind is not Kind.PRINTED],
         counts=counts,
+        wide=sum(map(_wide, rows)),
         shown=shown,
     )
     return text.rstrip("\n") + "\n"
@@ -74,6 +75,13 @@ def shown(paper: Paper, rows: Sequence[Row]) -> list[tuple[str, int, int, str]]:
         own = [row["verdict"] for row in rows if names(row["place"], name)]
         table.append((name, len(own), own.count(Verdict.HOLDS), left))
     return table
+
+
+def _wide(row: Row) -> bool:
+    """Return whether a printed number holds only since our interval is wide."""
+    holds = row["kind"] == Kind.PRINTED and row["verdict"] == Verdict.HOLDS
+    counted = holds and row["expected"] is not None
+    return bool(counted) and not close(row["value"], row["expected"], row["within"])
 
 
 def _between(row: Row) -> str:

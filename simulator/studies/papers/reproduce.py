@@ -42,7 +42,7 @@ class Claimed(Answer):
 
     paper: str
     claim: str
-    kind: Literal["printed", "fitted", "derived", "definition"]
+    kind: Literal["printed", "fitted", "derived", "definition", "added"]
     place: str
     basis: str
     says: str
