@@ -40,7 +40,7 @@ ALGORITHMS: list[dict[str, Any]] = [
     {"name": "hybrid", "step_size": 100, "label": "hybrid"},
     {"name": "diloco", "tau": 8, "inner": 0.0, "label": "diloco"},
 ]
-FITTED = [each for each in ALGORITHMS if each.get("label", "ssgd") in ("ssgd", "local-sgd 8")]
+FITTED = [each for each in ALGORITHMS if each.get("label", each["name"]) in ("ssgd", "local-sgd 8")]
 HELD_OUT = ((4, 1), (8, 1))  # workers, and the first of two seeds
 LR = 0.1
 LEVELS = 6
@@ -89,6 +89,12 @@ def simulated(scenario: Scenario, out: str, seed: int, seeds: int) -> Curves:
     ).curves()  # fmt: skip
 
 
+def levels(low: float, high: float) -> np.ndarray:
+    """Losses at which times are compared, of a baseline that fell from `high` to `low`."""
+    found: np.ndarray = np.geomspace(1.05 * low, high / 2, LEVELS)
+    return found
+
+
 def seconds(curve: dict[str, np.ndarray], seed: int, loss: float) -> float:
     """Time to a loss; nan where it is not reached."""
     losses, times = np.minimum.accumulate(curve["loss"][seed]), curve["time"][seed]
@@ -113,7 +119,7 @@ def study(name: str, table: dict[str, Any], steps: int) -> None:
     model = error_model.fit([RUNS / name / "fitted"])
     print(f"\n{name}\n{model.objective}\n{model.range} {model.fit}\n{model.sd}")
     low, high = model.range
-    levels = np.geomspace(1.05 * low, high / 2, LEVELS)
+    at = levels(low, high)
     errors: dict[str, list[float]] = {}
     plain, apart = [], []
     for workers, seed in HELD_OUT:
@@ -124,7 +130,7 @@ def study(name: str, table: dict[str, Any], steps: int) -> None:
             world(model.objective, steps, workers, ALGORITHMS), f"{name}/ours-{workers}", 100, 2
         )  # fmt: skip
         for index in range(2):
-            for loss in levels:
+            for loss in at:
                 pairs = {
                     label: (
                         seconds(real[label], index, loss),

@@ -128,9 +128,8 @@ def errors(
     curves: dict[Group, Curves], problem: str, data: str
 ) -> tuple[dict[str, list[float]], list[float]]:
     """Return relative errors of the times to six losses by program, and Kendall's taus."""
-    first = curves[Group(problem, data, *FITTED[0])]
-    low = min(each[-1, 2] for each in first.values())
-    levels = np.geomspace(1.05 * low, first["ssgd"][0, 2] / 2, error_model.LEVELS)
+    baseline = curves[Group(problem, data, *FITTED[0])]["ssgd"][:, 2]
+    levels = error_model.levels(baseline.min(), baseline.max())
     found: dict[str, list[float]] = {}
     ranks = []
     with tempfile.TemporaryDirectory() as folder:
