@@ -1,11 +1,11 @@
-"""What a model of the loss may miss, beside what seeds tell: draws of a factor of each value.
+"""What models of losses and of times may miss, beside what seeds tell: draws of a factor.
 
 Draws of all algorithms are joint, so that what two of them share cancels in their ratio.
 """
 
 from collections.abc import Mapping, Sequence
 from math import inf, isfinite
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -27,8 +27,34 @@ class LossModel(Protocol):
         """Return the share of the loss that such a `share` of the steps up to `step` is worth."""
 
 
-Models = Mapping[str, LossModel]
-"""Of each algorithm by its label; empty where the loss has no error of its own."""
+class Errors(NamedTuple):
+    """What may be wrong of an algorithm: its `loss`, and its times by draws of a factor."""
+
+    loss: LossModel | None = None
+    times: np.ndarray | None = None
+
+    def of_loss(self, runs: Sequence[Run], time: float) -> np.ndarray:
+        """Draw a factor of the loss at `time` (seconds), where late runs have done fewer steps."""
+        found = np.ones(1) if self.loss is None else of_loss(self.loss, runs, time)
+        if self.times is None:
+            return found
+        times = time / np.append(1.0, self.times)
+        there = sum(np.interp(times, run.curve["time"], run.curve["loss"]) for run in runs)
+        return found * there[1:] / there[0]
+
+    def to_target(self, runs: Sequence[Run], target: float) -> np.ndarray:
+        """Draw a factor of the time that runs take to a loss."""
+        found = np.ones(1) if self.loss is None else to_target(self.loss, runs, target)
+        return found if self.times is None else found * self.times
+
+    def worth(self, runs: Sequence[Run], time: float) -> float:
+        """Return the share of the loss at `time` (seconds) that is equivalent."""
+        return MARGIN if self.loss is None else worth(self.loss, runs, time)
+
+
+NO_ERRORS = Errors()
+Models = Mapping[str, Errors]
+"""Of each algorithm by its label; empty where neither losses nor times have errors of their own."""
 NO_MODELS: Models = {}
 
 
