@@ -39,13 +39,16 @@ class Errors(NamedTuple):
         if self.times is None:
             return found
         times = time / np.append(1.0, self.times)
-        there = sum(np.interp(times, run.curve["time"], run.curve["loss"]) for run in runs)
-        return found * there[1:] / there[0]
+        each = [np.interp(times, run.curve["time"], run.curve["loss"]) for run in runs]
+        there = np.mean(each, axis=0)
+        moved: np.ndarray = found * there[1:] / there[0]
+        return moved
 
     def to_target(self, runs: Sequence[Run], target: float) -> np.ndarray:
         """Draw a factor of the time that runs take to a loss."""
         found = np.ones(1) if self.loss is None else to_target(self.loss, runs, target)
-        return found if self.times is None else found * self.times
+        moved: np.ndarray = found if self.times is None else found * self.times
+        return moved
 
     def worth(self, runs: Sequence[Run], time: float) -> float:
         """Return the share of the loss at `time` (seconds) that is equivalent."""

@@ -87,12 +87,13 @@ def models(scenario: Scenario, groups: Groups, programs: Programs = None) -> dic
 
 def errors(scenario: Scenario, groups: Groups, losses: Mapping[str, Expected]) -> Models:
     """Return what may be wrong beside what seeds tell, of `losses` (as `models`) and of times."""
-    found, catalogue = {}, known_programs(None)
+    found, catalogue = dict[str, Errors](), known_programs(None)
     quantity = prediction_interval.TARGET if scenario.run.target_loss else prediction_interval.PACE
     for each in (each for each in scenario.algorithm if each.label in groups):
         program, share = catalogue.get(each.name), breakdown(groups[each.label])["communicate"]
-        links = prediction_interval.uncalibrated(scenario, program and program.family, share)
-        times = links and links.factors(each.name, quantity)
+        family = program.family if program else None
+        links = prediction_interval.uncalibrated(scenario, family, share)
+        times = links.factors(each.name, quantity) if links else None
         if each.label in losses or times is not None:
             found[each.label] = Errors(losses.get(each.label), times)
     return found

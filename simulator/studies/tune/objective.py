@@ -157,11 +157,12 @@ class TuningObjective:
     ) -> Modelled | None:
         if self.steps:
             errors = Errors(errors.loss)
-        basis, why, margin = model and model.basis, model.why if model else (), MARGIN
+        drawn: np.ndarray | None = None
+        margin = MARGIN
         if self.cap:
-            drawn, basis, why = errors.times, None, ()
+            model, drawn = None, errors.times
         elif self.name == GOODPUT or (errors.loss is None and errors.times is None):
-            drawn = None
+            return None
         elif self.target:
             drawn = errors.to_target([run], self.target)
         else:
@@ -169,6 +170,7 @@ class TuningObjective:
         if drawn is None:
             return None
         rounded = tuple(float(f"{each:.6g}") for each in drawn.tolist())
+        basis, why = (model.basis, model.why) if model else (None, ())
         return Modelled(basis, why, rounded, margin)
 
     def _gap(self, run: Run) -> float:
