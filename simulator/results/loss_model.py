@@ -51,8 +51,8 @@ class Errors(NamedTuple):
         return moved
 
     def worth(self, runs: Sequence[Run], time: float) -> float:
-        """Return the share of the loss at `time` (seconds) that is equivalent."""
-        return MARGIN if self.loss is None else worth(self.loss, runs, time)
+        """Return the share of the loss at `time` (seconds) that `MARGIN` of the steps is worth."""
+        return MARGIN if self.loss is None else self.loss.worth(step_at(runs, time), MARGIN)
 
 
 NO_ERRORS = Errors()
@@ -70,14 +70,6 @@ def of_loss(model: LossModel, runs: Sequence[Run], time: float = inf) -> np.ndar
 def step_at(runs: Sequence[Run], time: float) -> float:
     """Return the mean step of runs at `time` (seconds)."""
     return sum(at(run, time, "step") for run in runs) / len(runs)
-
-
-def worth(model: LossModel, runs: Sequence[Run], time: float) -> float:
-    """Return the share of the loss at `time` (seconds) that `MARGIN` of the steps is worth.
-
-    Losses that differ by less are equivalent, as times and prices are that differ by `MARGIN`.
-    """
-    return model.worth(step_at(runs, time), MARGIN)
 
 
 def to_target(model: LossModel, runs: Sequence[Run], target: float) -> np.ndarray:

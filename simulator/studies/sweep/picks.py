@@ -42,15 +42,13 @@ def picked(scenario: Scenario, records: Mapping[str, Mapping[str, Any]]) -> dict
     else:
         at_least = scores
     heavy = scenario.heavy_tailed and measure != "final_loss"
-    known = {label: records[label].get("errors", {}).get(measure) for label in left}
     factors = {
         label: np.array([math.inf if each is None else each for each in drawn])
-        for label, drawn in known.items()
-        if drawn
+        for label in left
+        if (drawn := records[label].get("errors", {}).get(measure))
     }
-    margin = MARGIN
-    if measure == "final_loss":
-        margin = min(records[label].get("margin", MARGIN) for label in left)
+    worth = [records[label].get("margin", MARGIN) for label in left]
+    margin = min(worth) if measure == "final_loss" else MARGIN
     found = order(
         scores, at_least, heavy=heavy, exact=deterministic(scenario), factors=factors, margin=margin
     )
