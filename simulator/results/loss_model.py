@@ -1,11 +1,11 @@
-"""What a model of the loss may miss, beside what seeds tell: draws of a factor of each value.
+"""What models of losses and of times may miss, beside what seeds tell: draws of a factor.
 
 Draws of all algorithms are joint, so that what two of them share cancels in their ratio.
 """
 
 from collections.abc import Mapping, Sequence
 from math import inf, isfinite
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -27,8 +27,37 @@ class LossModel(Protocol):
         """Return the share of the loss that such a `share` of the steps up to `step` is worth."""
 
 
-Models = Mapping[str, LossModel]
-"""Of each algorithm by its label; empty where the loss has no error of its own."""
+class Errors(NamedTuple):
+    """What may be wrong of an algorithm: its `loss`, and its times by draws of a factor."""
+
+    loss: LossModel | None = None
+    times: np.ndarray | None = None
+
+    def of_loss(self, runs: Sequence[Run], time: float) -> np.ndarray:
+        """Draw a factor of the loss at `time` (seconds), where late runs have done fewer steps."""
+        found = np.ones(1) if self.loss is None else of_loss(self.loss, runs, time)
+        if self.times is None:
+            return found
+        times = time / np.append(1.0, self.times)
+        each = [np.interp(times, run.curve["time"], run.curve["loss"]) for run in runs]
+        there = np.mean(each, axis=0)
+        moved: np.ndarray = found * there[1:] / there[0]
+        return moved
+
+    def to_target(self, runs: Sequence[Run], target: float) -> np.ndarray:
+        """Draw a factor of the time that runs take to a loss."""
+        found = np.ones(1) if self.loss is None else to_target(self.loss, runs, target)
+        moved: np.ndarray = found if self.times is None else found * self.times
+        return moved
+
+    def worth(self, runs: Sequence[Run], time: float) -> float:
+        """Return the share of the loss at `time` (seconds) that `MARGIN` of the steps is worth."""
+        return MARGIN if self.loss is None else self.loss.worth(step_at(runs, time), MARGIN)
+
+
+NO_ERRORS = Errors()
+Models = Mapping[str, Errors]
+"""Of each algorithm by its label; empty where neither losses nor times have errors of their own."""
 NO_MODELS: Models = {}
 
 
@@ -41,14 +70,6 @@ def of_loss(model: LossModel, runs: Sequence[Run], time: float = inf) -> np.ndar
 def step_at(runs: Sequence[Run], time: float) -> float:
     """Return the mean step of runs at `time` (seconds)."""
     return sum(at(run, time, "step") for run in runs) / len(runs)
-
-
-def worth(model: LossModel, runs: Sequence[Run], time: float) -> float:
-    """Return the share of the loss at `time` (seconds) that `MARGIN` of the steps is worth.
-
-    Losses that differ by less are equivalent, as times and prices are that differ by `MARGIN`.
-    """
-    return model.worth(step_at(runs, time), MARGIN)
 
 
 def to_target(model: LossModel, runs: Sequence[Run], target: float) -> np.ndarray:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from paceline.simulator.programs.program import BOUND
-from paceline.simulator.results import loss_model, wording
+from paceline.simulator.results import wording
 from paceline.simulator.results.divergence import diverged
 from paceline.simulator.results.loss_model import NO_MODELS, Models
 from paceline.simulator.results.order import MARGIN, MOST, Order, order, within
@@ -30,6 +30,10 @@ UNCERTAIN = (
     "more seeds would not decide, as the difference is within the error of the loss: a run of your "
     "own with local steps would narrow that (`paceline fit-loss`)"
 )
+UNMEASURED = (
+    "more seeds would not decide, as the difference is within what TCP may take of the links: a "
+    "profile of yours would narrow that (`paceline calibrate`)"
+)
 ONE_SEED = f"one seed cannot tell chance from merit; run more, such as --seeds {ENOUGH}"
 
 
@@ -51,8 +55,8 @@ def pick(  # noqa: PLR0913 - what is known of the runs
     without a loss, the fewest seconds per step, of equally many gradients. Algorithms that stall
     with some seed are out, and so are bounds, whose workers never meet; `label` is None where none
     is left. `exact`: nothing is random, so that one seed tells all. `bases`: what the loss is the
-    loss of, by label; `models`: of losses whose error adds to what seeds leave open; `gradients`:
-    those of a step, by label. The keys are those of `verdict`, `measure` and `sentence`.
+    loss of, by label; `models`: errors of losses and times, which add to what seeds leave open;
+    `gradients`: those of a step, by label. The keys are those of `verdict`, `measure`, `sentence`.
     """
     stalled = [label for label, runs in groups.items() if any(run.stall for run in runs)]
     bounds = [label for label, runs in groups.items() if runs and runs[0].bound]
@@ -98,11 +102,11 @@ def _pick(  # noqa: PLR0913, PLR0917 - as `pick`
             label: [np.inf if diverged(run) else run.duration for run in runs]
             for label, runs in groups.items()
         }
-        factors = {k: loss_model.to_target(each, groups[k], target) for k, each in models.items()}
+        factors = {k: each.to_target(groups[k], target) for k, each in models.items()}
         found = order(times, ran, heavy=heavy, exact=exact, factors=factors)
         if found.estimates:
             what = f"loss {target:g} after"
-            return _said(found, times, "time_to_target", what, "s", exact, bases)
+            return _said(found, times, "time_to_target", what, "s", exact, bases, models)
         if reached(times[found.best]):
             return _most_often(found, times, target, bases)
     end = min(run.duration for runs in groups.values() for run in runs)
@@ -113,11 +117,11 @@ def _pick(  # noqa: PLR0913, PLR0917 - as `pick`
         }
         missed = "" if target is None else f"No algorithm reached loss {target:g}. "
         what = f"loss at {human(end)}, where the shortest run ends:"
-        factors = {k: loss_model.of_loss(each, groups[k], end) for k, each in models.items()}
-        worth = (loss_model.worth(each, groups[k], end) for k, each in models.items())
+        factors = {k: each.of_loss(groups[k], end) for k, each in models.items()}
+        worth = (each.worth(groups[k], end) for k, each in models.items())
         near = min(worth, default=MARGIN)
         found = order(gone, gone, exact=exact, factors=factors, margin=near)
-        picked = _said(found, losses, "loss", what, "", exact, bases)
+        picked = _said(found, losses, "loss", what, "", exact, bases, models)
         return picked | {"sentence": missed + picked["sentence"]}
     many = {label: gradients.get(label, 1) for label in groups}
     least = min(many.values())
@@ -128,23 +132,25 @@ def _pick(  # noqa: PLR0913, PLR0917 - as `pick`
     }
     step = "step" if {*shares.values()} == {1.0} else f"{least} gradients"
     what = f"fewest seconds per {step} (nothing is said of loss):"
-    found = order(paces, heavy=heavy, exact=exact)
-    return _said(found, paces, "seconds_per_step", what, "s", exact)
+    factors = {k: each.times for k, each in models.items() if each.times is not None}
+    found = order(paces, heavy=heavy, exact=exact, factors=factors)
+    return _said(found, paces, "seconds_per_step", what, "s", exact, models=models)
 
 
 def _said(  # noqa: PLR0913, PLR0917 - the parts of a sentence
     found: Order, scores: Mapping[str, Sequence[float]], measure: str, what: str, unit: str,
-    exact: bool, bases: Bases = NO_BASES,
+    exact: bool, bases: Bases = NO_BASES, models: Models = NO_MODELS,
 ) -> dict[str, Any]:  # fmt: skip
     """Return the verdict on scores in `unit`, "s" or "", with its sentence."""
     best, seeds, say = found.best, len(scores[found.best]), human if unit else number
     value = found.estimates[best]
     said = f"{best}: {what} {say(value.value)}{wording.sentence(value, unit, seeds)}"
     said += wording.on(bases.get(best))
+    of_loss = any(each.loss for each in models.values())
     others = sorted((k for k in found.estimates if k != best), key=found.value)
     if not found.decided:
         doubt = headline(verdict(found))
-        said = f"{doubt}. {GUESS} {said}; {outlook(found, seeds, exact)}"
+        said = f"{doubt}. {GUESS} {said}; {outlook(found, seeds, exact, of_loss=of_loss)}"
     elif others:
         near = f", equivalent {within(found.margin)}" if others[0] in found.equivalent else ""
         said += f"; next is {others[0]}, {say(found.value(others[0]))}{near}"
@@ -227,8 +233,11 @@ def _joined(labels: Sequence[str], word: str) -> str:
     return f"{', '.join(labels[:NAMED])} {word} {more} others"
 
 
-def outlook(found: Order, seeds: int, exact: bool = False) -> str:
-    """Say what would decide between the best and those that may be as good."""
+def outlook(found: Order, seeds: int, exact: bool = False, *, of_loss: bool = True) -> str:
+    """Say what would decide between the best and those that may be as good.
+
+    `of_loss`: the errors beside what seeds tell are those of losses, too, not of times alone.
+    """
     if seeds == 1 and not exact:
         return ONE_SEED
     if not found.unsettled:
@@ -236,7 +245,7 @@ def outlook(found: Order, seeds: int, exact: bool = False) -> str:
         near = within(found.margin)
         return f"{all_of(found.open)} {are} equivalent ({near}), so that {one} will do"
     if found.model:
-        return UNCERTAIN
+        return UNCERTAIN if of_loss else UNMEASURED
     short = [label for label in found.unsettled if label not in found.estimates]
     if short:
         return f"{all_of(short)} did not get there with every seed, and longer runs would decide"

@@ -27,6 +27,7 @@ SHARE = 0.90  # probability that an interval holds the measured value
 QUANTILE = 1.645  # of the standard normal law, below which 95 % lie
 MODEL_ERROR = Path(__file__).with_name("model_error.toml")
 PACE, TARGET = "seconds_per_step", "time_to_target"
+DRAWS = 200  # as many as of a learning curve, with which they are drawn together
 
 
 @dataclass(frozen=True)
@@ -104,6 +105,18 @@ class Uncalibrated(Unfitted):
         links = Spread((apart / QUANTILE) ** 2, known["collectives"] - 1)
         return super().spread(quantity, above) + links
 
+    def factors(self, program: str, quantity: str) -> np.ndarray:
+        """Draw what times may be wrong by, jointly for all programs.
+
+        The links are the same for all, so that their error counts by the difference of `share`;
+        that of the model is the same for all parameters of a program.
+        """
+        known, links = tcp.measured(), _drawn("links", tcp.measured()["collectives"] - 1)
+        high, low = (log(known[end] / known["median"]) / QUANTILE for end in ("high", "low"))
+        own = self.error.of(quantity, self.family) * _drawn(program, self.error.programs - 1)
+        found: np.ndarray = np.exp(self.share * np.where(links > 0, high, -low) * links + own)
+        return found
+
     @property
     def basis(self) -> str:
         """Say where the error comes from."""
@@ -112,6 +125,11 @@ class Uncalibrated(Unfitted):
             "conditions of links (docs/transport.md), and the validation matrix in "
             f"{self.error.programs} programs ({self.error.source}); calibrate to narrow them"
         )
+
+
+def _drawn(source: str, freedom: float) -> np.ndarray:
+    """Draw Student's numbers, the same wherever a source is named."""
+    return np.random.default_rng([*source.encode()]).standard_t(freedom, DRAWS)
 
 
 def uncalibrated(scenario: Scenario, family: str | None, share: float) -> Uncalibrated | None:

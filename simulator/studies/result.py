@@ -167,7 +167,7 @@ class Result(Shown):
             heavy=scenario.heavy_tailed,
             exact=deterministic(scenario),
             bases=bases(scenario),
-            models=self._models,
+            models=learning.errors(scenario, self.groups, self._models),
             gradients=scenario.gradients,
         )
         return dict(statistics.jsonable(found))

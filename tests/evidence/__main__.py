@@ -1,14 +1,17 @@
-"""Train the cells that are missing, or score those that there are."""
+"""Train the cells that are missing, score those that there are, or score the quadratic."""
 
 import argparse
 
 from tests.evidence import cells, small
 
 parser = argparse.ArgumentParser(prog="python -m tests.evidence", description=__doc__)
-parser.add_argument("what", nargs="?", choices=("train", "score"), default="train")
-if parser.parse_args().what == "train":
+parser.add_argument("what", nargs="?", choices=("train", "score", "quadratic"), default="train")
+what = parser.parse_args().what
+if what == "train":
     cells.train()
     small.train()
+elif what == "quadratic":
+    print(small.report(small.quadratic))
 else:
     from tests.evidence import score
 

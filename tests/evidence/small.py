@@ -6,7 +6,7 @@ docs/error-model.md is what predictions from learning curves are held against.
 
 import csv
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -34,6 +34,7 @@ class Group(NamedTuple):
 
 
 Curves = dict[str, np.ndarray]  # by program; columns step, seconds, loss
+Fit = Callable[[dict[Group, Curves], str, str, Path], dict[str, Any]]  # makes an [objective]
 
 
 def groups() -> Iterator[Group]:
@@ -97,6 +98,13 @@ def seconds(curve: np.ndarray, level: float) -> float:
     return error_model.seconds(table, 0, level)
 
 
+def quadratic(curves: dict[Group, Curves], problem: str, data: str, folder: Path) -> dict[str, Any]:
+    """Fit the calibrated quadratic, for which a survey of curvature needs the run itself."""
+    table, steps = error_model.DATA[problem]
+    table = table | {"partition": error_model.PARTITIONS[data]}
+    return error_model.fitted(f"{problem} {data}", table, steps)
+
+
 def fitted(curves: dict[Group, Curves], problem: str, data: str, folder: Path) -> dict[str, Any]:
     """Fit an objective to ssgd on four workers and on one, and a fifth of a run of local-sgd 8."""
     (four, one), steps = FITTED, error_model.DATA[problem][1]
@@ -125,16 +133,15 @@ def fitted(curves: dict[Group, Curves], problem: str, data: str, folder: Path) -
 
 
 def errors(
-    curves: dict[Group, Curves], problem: str, data: str
+    curves: dict[Group, Curves], problem: str, data: str, fit: Fit = fitted
 ) -> tuple[dict[str, list[float]], list[float]]:
     """Return relative errors of the times to six losses by program, and Kendall's taus."""
-    first = curves[Group(problem, data, *FITTED[0])]
-    low = min(each[-1, 2] for each in first.values())
-    levels = np.geomspace(1.05 * low, first["ssgd"][0, 2] / 2, error_model.LEVELS)
+    baseline = curves[Group(problem, data, *FITTED[0])]["ssgd"][:, 2]
+    levels = error_model.levels(baseline.min(), baseline.max())
     found: dict[str, list[float]] = {}
     ranks = []
     with tempfile.TemporaryDirectory() as folder:
-        objective = fitted(curves, problem, data, Path(folder))
+        objective = fit(curves, problem, data, Path(folder))
         steps = error_model.DATA[problem][1]
         for workers, seed in HELD_OUT:
             real = curves[Group(problem, data, workers, seed)]
@@ -156,12 +163,12 @@ def errors(
     return found, ranks
 
 
-def report() -> str:
-    """Return the table of the page."""
+def report(fit: Fit = fitted) -> str:
+    """Return the table of a kind of model on the page."""
     curves, columns, last = known(), [], []
     for problem in error_model.DATA:
         for data in error_model.PARTITIONS:
-            found, ranks = errors(curves, problem, data)
+            found, ranks = errors(curves, problem, data, fit)
             every = [each for values in found.values() for each in values]
             columns.append(found | {"**all**": every})
             last.append(f"{np.nanmedian(ranks):.2f}, {np.nanmin(ranks):.2f}")

@@ -159,6 +159,17 @@ def test_local_sgd_scales_with_the_shape_of_the_law():
     assert 0 < two.log_ratio < four.log_ratio < eight.log_ratio
 
 
+def test_without_a_published_law_an_own_run_is_taken_at_its_word():
+    """However uncertain: no prior draws it towards zero. Its errors are those that are drawn."""
+    vague = OwnRun("local-sgd", 4, 16, 1e6, 0.05, 0.1)
+    here, far = (penalty("local-sgd", 4, period, 1e6, own=[vague]) for period in (16, 64))
+    assert here.log_ratio == pytest.approx(0.05, rel=0.02)
+    assert far.log_ratio == pytest.approx(0.05 * 1.5, rel=0.02)
+    for each in (here, far):
+        assert evidence.errors(each.parts).std() == pytest.approx(each.sd, rel=0.2)
+    assert 0.09 < here.sd < far.sd
+
+
 def spread(*cases):
     """Standard deviations of the drawn errors of penalties, and of the difference of two."""
     first, second = (evidence.errors(penalty(*place, own=own).parts) for place, own in cases)

@@ -12,11 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import t
 
-from paceline import simulate
+from paceline import simulate, sweep
+from paceline.simulator.load.load import parse
 from paceline.simulator.network import tcp
 from paceline.simulator.programs import catalogue
 from paceline.simulator.results import prediction_interval
+from paceline.simulator.results.loss_model import NO_ERRORS
+from paceline.simulator.results.order import order
 from paceline.simulator.results.prediction_interval import ALONE, FITTED, Spread
+from paceline.simulator.studies import learning
+from paceline.simulator.studies.tune.objective import tuning_objective
 from tests.helpers.worlds import scenario
 
 ERROR = {
@@ -142,3 +147,48 @@ def test_what_overlaps_is_what_starts_a_mean_and_goes_on():
 
     found = {name for name, each in catalogue().items() if "start_mean(" in text(each.worker)}
     assert found == {name for name, each in catalogue().items() if each.family == "overlapped"}
+
+
+def over(transport: str, *algorithms: dict[str, object]) -> dict[str, object]:
+    """A quadratic without noise: seeds differ in their start alone."""
+    return {
+        "model": {"parameters": 10_000_000},
+        "objective": {"kind": "quadratic", "dimension": 4, "noise": 0.0},
+        "cluster": {"workers": 4, "compute": "100 ms"},
+        "network": {"latency": "5 ms", "bandwidth": "1 Gbit/s", "transport": transport},
+        "run": {"steps": 4000, "target_loss": 0.05, "seeds": 4},
+        "algorithm": algorithms,
+    }
+
+
+OFTEN = {"name": "ssgd", "lr": 0.02}
+
+
+@pytest.mark.parametrize(
+    ("transport", "other", "decided"),
+    [
+        ("ideal", {"name": "local-sgd", "tau": 8}, True),
+        ("tcp", {"name": "local-sgd", "tau": 8}, False),  # its time has less of the links' error
+        ("tcp", {"name": "ssgd", "label": "faster"}, True),  # what both share cancels
+    ],
+)
+def test_an_order_within_what_tcp_may_take_is_undecided(transport, other, decided):
+    """By `simulate`, `sweep` and `tune` alike."""
+    alone = simulate(parse(over(transport, OFTEN, {**other, "lr": 0.02}), file="two"))
+    first, second = (each["time_to_target"]["mean"] for each in alone.algorithms)
+    scenario = parse(over(transport, OFTEN, {**other, "lr": 0.0212 * second / first}), file="two")
+    found = simulate(scenario)
+    (at,) = sweep(scenario, {"run.seeds": [4]}).picks
+    for said in (found.pick, at):
+        assert (said["label"] != "ssgd", said["decided"]) == (True, decided)
+    assert ("paceline calibrate" in found.pick["sentence"]) == (not decided)
+    scores = {}
+    for label, runs in found.groups.items():
+        known = learning.errors(scenario, found.groups, {}).get(label, NO_ERRORS)
+        aim = tuning_objective(scenario, None)
+        scores[label] = [aim.score(run, scenario, None, known) for run in runs]
+    ours = order(
+        {label: [each.value for each in own] for label, own in scores.items()},
+        factors={k: np.array(own[0].model.factors) for k, own in scores.items() if own[0].model},
+    )
+    assert ours.decided == decided

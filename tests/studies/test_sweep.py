@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import paceline
 from paceline.simulator.inputs import messages
-from paceline.simulator.load.load import load
+from paceline.simulator.load.load import load, parse
 from paceline.simulator.load.overrides import override
 from paceline.simulator.reports import terminal
 from paceline.simulator.results import store
@@ -568,3 +568,23 @@ def test_geometric_values_get_a_logarithmic_axis():
     assert not sweep_plot.geometric([1, 2, 3, 4])
     assert not sweep_plot.geometric([0, 1, 2, 4, 8])
     assert not sweep_plot.geometric([1, 10])
+
+
+def test_its_pick_has_the_joint_draws_of_a_learning_curve():
+    """The interval and the verdict of `simulate`, beyond what seeds alone would say."""
+    curve = {"law": "chinchilla", "parameters": 1e9}
+    table = {
+        "model": {"parameters": 1e9},
+        "objective": {"kind": "learning-curve", "curve": curve, "tokens": 500_000},
+        "optimizer": {"lr": 1e-3},
+        "cluster": {"workers": 4, "compute": {"dist": "exponential", "mean": "1 s"}},
+        "network": {"latency": "20 ms", "bandwidth": "100 Gbit/s"},
+        "run": {"steps": 500, "seeds": 3, "target_loss": 4.0, "evaluate_every": 20},
+        "algorithm": [{"name": "diloco", "tau": 32}, {"name": "diloco", "tau": 64}],
+    }
+    scenario = parse(table, file="curves")
+    ours = paceline.simulate(scenario).pick
+    (found,) = paceline.sweep(scenario, {"run.seeds": [3]}).picks
+    assert (found["label"], found["decided"]) == (ours["label"], ours["decided"])
+    assert found["interval"] == pytest.approx(ours["interval"], rel=1e-5)
+    assert found["basis"] == ours["basis"] == "logarithms and the model"

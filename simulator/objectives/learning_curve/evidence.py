@@ -43,7 +43,8 @@ ROBUST = 1.0  # doublings of outer_lr / (1 - momentum) within which nothing is a
 UNTUNED = 0.005  # log loss for each doubling beyond: an assumption, and said
 BEYOND = {"parameters": 0.5, "replicas": 0.75, "period": 0.25, "tokens per parameter": 0.3}
 """Relative standard deviation of the law's value for each factor of ten beyond the evidence."""
-UNKNOWN = 0.2  # standard deviation, at 8 replicas and period 30, where nothing is published
+UNKNOWN = 0.2  # standard deviation, at 8 replicas and period 30, where nothing is published:
+SCALED = 10.0  # of the shape that own runs have there, whose scale, so many times as wide, they say
 COLUMNS = ("parameters", "replicas", "period", "group", "log_ratio", "rounding")
 START = (-2e-3, -4e-4, math.log(0.003), 1.5, 0.25, 4e-3)
 BOUNDS = ((-1, -1, -20, 0.1, -2, -1), (1, 1, 0, 5, 2, 1))
@@ -247,19 +248,24 @@ def _updated(
 
     The law's error is a Gaussian process whose standard deviation is the law's and that of
     set-ups, so that own runs count by their precision and scale with the law's shape. What is left
-    of it is the process less what the runs, with errors of their own, say of it.
+    of it is the process less what the runs, with errors of their own, say of it. Without a law
+    (not `known`) the runs alone say the scale: nothing draws them towards zero.
     """
     laws = [_expected(each.program, *each.place, TOKENS) for each in runs]
     logs = np.log2([at, *(each.place for each in runs)])
     setup = SETUP * np.minimum(logs[:, 1] / math.log2(USUAL), 1.0) * known
     sds = np.hypot(setup, [sd, *(each[1] for each in laws)])
     apart = np.abs(logs[:, None] - logs[None]) / ALIKE_WITHIN
-    joint = np.outer(sds, sds) * np.exp(-apart.sum(-1))
+    scaled = 0.0 if known else SCALED
+    joint = np.outer(sds, sds) * (np.exp(-apart.sum(-1)) + scaled**2)
     seen = joint[1:, 1:] + np.diag([each.sd**2 + 1e-12 for each in runs])
     gain = np.linalg.solve(seen, joint[1:, 0])
     words = [f"own run{'s' * (len(runs) > 1)} of {runs[0].program}"]
     kind = "diloco" if known else runs[0].program
-    parts: dict[tuple[str, Place | None], float] = {(f"set-up {kind}", at): float(sds[0])}
+    rest = scaled * float(sds[0] - gain @ sds[1:])
+    parts: dict[tuple[str, Place | None], float] = {
+        (f"set-up {kind}", at): float(sds[0]), (f"scale of {kind}", None): rest
+    }  # fmt: skip
     for number, (run, (law, own_sd, *_), share) in enumerate(
         zip(runs, laws, gain.tolist(), strict=True)
     ):

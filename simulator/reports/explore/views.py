@@ -57,7 +57,7 @@ class View:
             heavy=self.scenario.heavy_tailed,
             exact=deterministic(self.scenario),
             bases=bases(self.scenario),
-            models=learning.models(self.scenario, groups),
+            models=learning.errors(self.scenario, groups, learning.models(self.scenario, groups)),
             gradients=self.scenario.gradients,
         )["sentence"]
         return said if whole else f"So far: {said}"

@@ -1,27 +1,30 @@
 """The verdict at each point of a sweep: which algorithm is first, and whether that is decided."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
+
+import numpy as np
 
 from paceline.simulator.results.columns import RANKING
 from paceline.simulator.results.determinism import deterministic
-from paceline.simulator.results.order import order
+from paceline.simulator.results.order import MARGIN, order
 from paceline.simulator.results.pick import verdict
 from paceline.simulator.scenario.scenario import Scenario
 
-Runs = Sequence[Mapping[str, Any]]
 
-
-def picked(scenario: Scenario, runs: Mapping[str, Runs], stalled: Sequence[str]) -> dict[str, Any]:
+def picked(scenario: Scenario, records: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """Return the verdict on a point: the keys of `pick.verdict`, and `measure`, a column.
 
-    `runs`: numbers of the single runs, by label and in the order of the scenario's algorithms. The
+    `records`: as of `table.measured`, by label and in the order of the scenario's algorithms. The
     measure is the first of `columns.RANKING` that some algorithm has with every seed, or with most.
     Bounds and what stands still are left out; `label` is None where nothing is left.
     """
-    bounds = {name for name, each in zip(runs, scenario.algorithm, strict=True) if each.bound}
-    left = {label: own for label, own in runs.items() if label not in {*bounds, *stalled}}
+    left = {
+        label: record["runs"]
+        for (label, record), each in zip(records.items(), scenario.algorithm, strict=True)
+        if not (each.bound or record.get("stalled"))
+    }
     for measure in RANKING:
         scores = {
             label: [math.inf if run[measure] is None else run[measure] for run in own]
@@ -39,5 +42,14 @@ def picked(scenario: Scenario, runs: Mapping[str, Runs], stalled: Sequence[str])
     else:
         at_least = scores
     heavy = scenario.heavy_tailed and measure != "final_loss"
-    found = order(scores, at_least, heavy=heavy, exact=deterministic(scenario))
+    factors = {
+        label: np.array([math.inf if each is None else each for each in drawn])
+        for label in left
+        if (drawn := records[label].get("errors", {}).get(measure))
+    }
+    worth = [records[label].get("margin", MARGIN) for label in left]
+    margin = min(worth) if measure == "final_loss" else MARGIN
+    found = order(
+        scores, at_least, heavy=heavy, exact=deterministic(scenario), factors=factors, margin=margin
+    )
     return verdict(found) | {"measure": measure}

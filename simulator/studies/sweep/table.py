@@ -12,6 +12,7 @@ from typing import Any
 
 from paceline.simulator.cluster.workers import ideal_rate
 from paceline.simulator.inputs import csv_cells, messages
+from paceline.simulator.load.load import Programs
 from paceline.simulator.objectives import plugins
 from paceline.simulator.objectives.basis import bases
 from paceline.simulator.results import divergence, intervals, statistics, units, wording
@@ -27,6 +28,7 @@ from paceline.simulator.results.columns import (
 from paceline.simulator.results.figures.style import Figure
 from paceline.simulator.results.run import Run
 from paceline.simulator.scenario.scenario import Algorithm, Scenario
+from paceline.simulator.studies import learning
 from paceline.simulator.studies.shown.shown import Shown, even, shown_columns, text
 from paceline.simulator.studies.sweep.picks import picked
 from paceline.simulator.studies.sweep.points import Point, value
@@ -134,10 +136,11 @@ def _cell_of(row: Row, column: ResultColumn) -> str:
     return wording.cell(estimate_of(row, column.key), column.unit) if known else "-"
 
 
-def measured(scenario: Scenario, runs: Sequence[Run]) -> Record:
+def measured(scenario: Scenario, runs: Sequence[Run], programs: Programs = None) -> Record:
     """Return all that a sweep keeps of the runs of one algorithm, JSON-able.
 
-    The means are those of `paceline simulate`; missing values are None.
+    The means are those of `paceline simulate`; missing values are None. `errors`, by column: draws
+    of what it may be wrong by; `margin`: the share of the loss up to which others are equivalent.
     """
     algorithm = next(each for each in scenario.algorithm if each.label == runs[0].label)
     ideal, workers = ideal_rate(scenario), scenario.participants(algorithm)
@@ -180,8 +183,25 @@ def measured(scenario: Scenario, runs: Sequence[Run]) -> Record:
         "runs": [{"seed": run.seed, **one} for run, one in zip(runs, each, strict=True)],
         # those that points may share: the step at which a run diverged is its own
         "notes": [note for note in told if not note.startswith("diverged")],
+        **_errors(scenario, runs, programs),
     }
     return dict(statistics.jsonable(found))
+
+
+def _errors(scenario: Scenario, runs: Sequence[Run], programs: Programs) -> Row:
+    """Return the draws that `paceline simulate` compares its algorithms by, to six digits."""
+    target, groups = scenario.run.target_loss, {runs[0].label: [*runs]}
+    losses = learning.models(scenario, groups, programs)
+    known = learning.errors(scenario, groups, losses).get(runs[0].label)
+    if known is None:
+        return {}
+    drawn = {"final_loss": known.of_loss(runs, math.inf)}
+    if target is not None:
+        drawn["time_to_target_s"] = known.to_target(runs, target)
+    if known.times is not None:
+        drawn["seconds_per_step"] = known.times
+    rounded = {key: [float(f"{x:.6g}") for x in each] for key, each in drawn.items()}
+    return {"errors": rounded, "margin": known.worth(runs, math.inf)}
 
 
 def _numbers(run: Run, given: Conditions) -> Row:
@@ -213,9 +233,8 @@ def collected(
             seed_rows += [point | head | run for run in record["runs"]]
             told.update((label, note) for note in record["notes"])
             bounds |= {label} if algorithm.bound else set()
-        runs = {label: record["runs"] for label, record in zip(names, own, strict=True)}
-        still = [label for label, record in zip(names, own, strict=True) if record.get("stalled")]
-        picks.append(dict(statistics.jsonable(picked(scenario, runs, still))))
+        named = dict(zip(names, own, strict=True))
+        picks.append(dict(statistics.jsonable(picked(scenario, named))))
     told_of = [*base.notes, *notes(without_effect(points, outcomes), rows, told)]
     versions = plugins.versions(*(each.objective for each in scenarios))
     said = {basis for each in scenarios for basis in bases(each).values()}

@@ -13,7 +13,7 @@ from paceline.simulator.errors import InputError
 from paceline.simulator.objectives.learning_curve.objective import Expected
 from paceline.simulator.results import intervals, units
 from paceline.simulator.results.divergence import diverged
-from paceline.simulator.results.loss_model import of_loss, to_target, worth
+from paceline.simulator.results.loss_model import NO_ERRORS, Errors
 from paceline.simulator.results.order import MARGIN
 from paceline.simulator.results.run import Run
 from paceline.simulator.results.statistics import (
@@ -38,14 +38,14 @@ FARTHEST = 10.0  # the largest gap: that of a diverged run
 
 
 class Modelled(NamedTuple):
-    """What a learning curve says of a value beside it.
+    """What models of losses and times say of a value beside it.
 
-    `basis`: that of the loss, and `why`, what makes it extrapolated; `factors`: draws of what the
-    value, or its lower bound, may be wrong by; `margin`: the share of it up to which others are
-    equivalent.
+    `basis`: that of the loss, if a learning curve's, and `why`, what makes it extrapolated;
+    `factors`: draws of what the value, or its lower bound, may be wrong by; `margin`: the share of
+    it up to which others are equivalent.
     """
 
-    basis: str
+    basis: str | None
     why: tuple[str, ...]
     factors: tuple[float, ...]
     margin: float
@@ -107,10 +107,13 @@ class TuningObjective:
     tokens: float = 0.0
     most: Mapping[str, float] = field(default_factory=dict)
 
-    def score(self, run: Run, scenario: Scenario, model: Expected | None = None) -> Score:
+    def score(
+        self, run: Run, scenario: Scenario, model: Expected | None = None,
+        errors: Errors = NO_ERRORS,
+    ) -> Score:  # fmt: skip
         """Score a finished run of `scenario`, whose loss is that of `model` under a learning curve.
 
-        Raises InputError where it starts at the target.
+        `errors`: of its loss and times. Raises InputError where it starts at the target.
         """
         notes, given = tuple(run.notes), scenario.run
         ended = given.duration is None or (given.steps is not None and run.steps >= given.steps)
@@ -147,17 +150,28 @@ class TuningObjective:
             if self.name == "cost-to-loss" and math.isfinite(time):
                 value = at(run, time, "cost")
         spent = units.used(scenario, run, time)
-        return Score(value, gap, ran, notes, spent, self._modelled(model, run, time))
+        return Score(value, gap, ran, notes, spent, self._modelled(model, errors, run, time))
 
-    def _modelled(self, model: Expected | None, run: Run, time: float) -> Modelled | None:
-        if model is None or self.cap:
+    def _modelled(
+        self, model: Expected | None, errors: Errors, run: Run, time: float
+    ) -> Modelled | None:
+        if self.steps:
+            errors = Errors(errors.loss)
+        drawn: np.ndarray | None = None
+        margin = MARGIN
+        if self.cap:
+            model, drawn = None, errors.times
+        elif self.name == GOODPUT or (errors.loss is None and errors.times is None):
             return None
-        if self.target:
-            drawn, margin = to_target(model, [run], self.target), MARGIN
+        elif self.target:
+            drawn = errors.to_target([run], self.target)
         else:
-            drawn, margin = of_loss(model, [run], time), worth(model, [run], time)
+            drawn, margin = errors.of_loss([run], time), errors.worth([run], time)
+        if drawn is None:
+            return None
         rounded = tuple(float(f"{each:.6g}") for each in drawn.tolist())
-        return Modelled(model.basis, model.why, rounded, margin)
+        basis, why = (model.basis, model.why) if model else (None, ())
+        return Modelled(basis, why, rounded, margin)
 
     def _gap(self, run: Run) -> float:
         losses = np.asarray(run.curve["loss"])

@@ -63,12 +63,12 @@ class Contender:
 
     @property
     def model(self) -> Modelled | None:
-        """What a learning curve says of its values; None under no such."""
+        """What models of losses and times say of its values; None where there are none."""
         return next((score.model for score in self.scores if score.model), None)
 
     @property
     def factors(self) -> np.ndarray | None:
-        """Draws of what its values may be wrong by; None under no learning curve."""
+        """Draws of what its values may be wrong by; None where no model says."""
         return np.array(self.model.factors) if self.model else None
 
     @property

@@ -134,7 +134,9 @@ class TuneResult(Shown):
             said = f"{said}; {ahead}"
         if self.order.decided:
             return f"{said}."
-        return f"{pick.headline(found)}. {pick.GUESS} {said}; {pick.outlook(self.order, seeds)}."
+        of_loss = bool(best.model and best.model.basis)
+        rest = pick.outlook(self.order, seeds, of_loss=of_loss)
+        return f"{pick.headline(found)}. {pick.GUESS} {said}; {rest}."
 
     def _reached(self, label: str) -> str:
         """Say what one of the best configurations reached."""

@@ -12,6 +12,7 @@ from functools import partial
 from paceline.simulator.objectives import plugins
 from paceline.simulator.results import statistics, store
 from paceline.simulator.results.figures.style import FORMATS
+from paceline.simulator.results.loss_model import NO_ERRORS
 from paceline.simulator.results.ownership import TakenError
 from paceline.simulator.scenario.scenario import Scenario
 from paceline.simulator.studies import executors, learning
@@ -72,7 +73,7 @@ class TuneDirectory(store.RecordDirectory):
             if model:
                 basis, why, factors, margin = model
                 drawn = tuple(math.inf if each is None else float(each) for each in factors)
-                model = Modelled(str(basis), tuple(map(str, why)), drawn, float(margin))
+                model = Modelled(basis and str(basis), tuple(map(str, why)), drawn, float(margin))
             return Score(value, float(gap), ran, tuple(map(str, notes)), amounts, model)
         except (AttributeError, KeyError, TypeError, ValueError):
             return None
@@ -161,6 +162,7 @@ def run_request(
     scenario, seeds = request.scenario, request.seeds
     replicates = seeds if scenario.calibration else None
     runs = execution.run(scenario, scenario.algorithm[0], seeds, replicates=replicates)
-    groups = {scenario.algorithm[0].label: runs}
-    model = learning.models(scenario, groups, execution.programs).get(scenario.algorithm[0].label)
-    return [objective.score(run, scenario, model) for run in runs]
+    groups, label = {scenario.algorithm[0].label: runs}, scenario.algorithm[0].label
+    losses = learning.models(scenario, groups, execution.programs)
+    errors = learning.errors(scenario, groups, losses).get(label, NO_ERRORS)
+    return [objective.score(run, scenario, losses.get(label), errors) for run in runs]

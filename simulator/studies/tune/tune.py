@@ -92,7 +92,8 @@ def tune(  # noqa: PLR0913 - the options of the command
             order = verdict.ordered(contenders, aim)
             ranked = verdict.ranking(contenders, order.best)
             models = {each.candidate.label: each.model for each in ranked if each.model}
-            notes += learning.notes({k: (each.basis, each.why) for k, each in models.items()})
+            based = {k: (each.basis, each.why) for k, each in models.items() if each.basis}
+            notes += learning.notes(based)
             close = closest(ranked, order)
             timed = len(close) > 1 and not aim.steps  # after equal tokens, times change no loss
             regret = regrets(tried, aim, runner, close, numbers, order) if timed else []
