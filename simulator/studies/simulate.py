@@ -65,10 +65,8 @@ def simulate(  # noqa: PLR0913 - the options of the command
     )
     with opened(out, overwrite, store.Directory, asked) as directory:
         kept = (kept or directory) if programs is None else None  # their code has no version
-        with executors.start(execution) as executor:
-            runs, resumed = execute(
-                scenario, tasks, execution, executor, kept=kept, progress=progress
-            )
+        with executors.start(execution) as pool:
+            runs, resumed = execute(scenario, tasks, execution, pool, kept=kept, progress=progress)
         count = len(scenario.algorithm) * len(numbers)
         result = Result(scenario, list(numbers), runs[:count], resumed, runs[count:], paired)
         if directory:
@@ -111,10 +109,7 @@ def execute(  # noqa: PLR0913 - what is run, where, and who is told
     kept: store.Directory | None,
     progress: Progress | None = None,
 ) -> tuple[list[Run], int]:
-    """Return the run of each task, and how many of them `kept` had; keep each new one at once.
-
-    `executor`: one that `executors.start` gave for `execution`.
-    """
+    """Return the run of each task, and how many of them `kept` had; keep each new one at once."""
     keys = [task.key(scenario) for task in tasks] if kept else []
     found = [kept.part(key) for key in keys] if kept else []
     done = {index: run for index, run in enumerate(found) if run}

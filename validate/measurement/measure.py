@@ -164,10 +164,7 @@ def _beside(kept: Sequence[Record], watched: Sequence[Record], time: float) -> l
 
 
 def _pooled(watched: Sequence[Record], scale: int, every: int, last: float) -> list[CurvePoint]:
-    """Return a point after every `every` marks of any workers, with the latest of each.
-
-    `scale` marks are a step of the run, which ends with mark number `last`.
-    """
+    """Return a point after every `every` marks of any workers: `scale` marks make a step."""
     marks = sorted(
         ((row["time"], rank, index) for rank, each in enumerate(watched)
          for index, row in enumerate(each.rows)),

@@ -113,11 +113,7 @@ class TaskProcess:
             task.folder, self.rank, like, buffers, every, self._limits.step, adaptive
         )
         buffered = not watched and buffers > 0  # marks do not contain them
-        self._counter = StepCounter(
-            place.store,
-            (scenario.run.steps or inf)
-            * program.counted(self.workers, scenario.cluster.participants),
-        )
+        self._counter = StepCounter(place.store, self._limits.step)
         if program.pooled:
             self._limits.enough = self._counter.enough
         self._links = links = rendezvous.Connections(

@@ -107,10 +107,7 @@ def jobs(run: Simulation) -> list[dict[str, Any]]:
 
 
 def _gradients_per_step(job: Simulation) -> int:
-    """Return how many steps a job's last node makes in one of the job's.
-
-    A server counts every gradient; a worker, of pooled ones too, counts its own.
-    """
+    """Return what its last node counts for a step: a server all gradients, a worker its own."""
     served = job.program.server is not None
     return job.program.counted(job.workers, job.scenario.cluster.participants) if served else 1
 

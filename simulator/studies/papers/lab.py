@@ -22,9 +22,9 @@ QUICK = 3
 class Lab:
     """Makes the runs of claims. `sets`: overrides of every scenario (an assumption's).
 
-    `trained`: overrides of those that train something: the user's data, say. `executor`: what
-    `executors.start` gave for `execution`; it serves all runs, because starting its processes takes
-    longer than most of them. `kept`: where finished runs are kept; if None, they are made anew.
+    `trained`: overrides of those that train something: the user's data, say. `executor`: of
+    `execution`, for all runs, because its processes take longer to start than most runs. `kept`:
+    where finished runs are kept; if None, they are made anew.
     """
 
     full: bool = False
