@@ -1,6 +1,7 @@
 """`paceline simulate`: plan a task for every algorithm and seed, execute them, save the result."""
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor
 from functools import partial
 from pathlib import Path
 
@@ -64,7 +65,8 @@ def simulate(  # noqa: PLR0913 - the options of the command
     )
     with opened(out, overwrite, store.Directory, asked) as directory:
         kept = (kept or directory) if programs is None else None  # their code has no version
-        runs, resumed = execute(scenario, tasks, execution, kept, progress)
+        with executors.start(execution) as pool:
+            runs, resumed = execute(scenario, tasks, execution, pool, kept=kept, progress=progress)
         count = len(scenario.algorithm) * len(numbers)
         result = Result(scenario, list(numbers), runs[:count], resumed, runs[count:], paired)
         if directory:
@@ -98,12 +100,14 @@ def plan(scenario: Scenario, seeds: Sequence[int], engine: str, paired: bool) ->
     ]
 
 
-def execute(
+def execute(  # noqa: PLR0913 - what is run, where, and who is told
     scenario: Scenario,
     tasks: Sequence[Task],
     execution: Execution,
+    executor: Executor | None,
+    *,
     kept: store.Directory | None,
-    progress: Progress | None,
+    progress: Progress | None = None,
 ) -> tuple[list[Run], int]:
     """Return the run of each task, and how many of them `kept` had; keep each new one at once."""
     keys = [task.key(scenario) for task in tasks] if kept else []
@@ -114,16 +118,15 @@ def execute(
     todo = {number: [tasks[index] for index in block] for number, block in enumerate(blocks)}
     versions = plugins.versions(scenario.objective)
     work = partial(run_block, scenario, execution=execution, expected=versions)
-    with executors.start(execution) as executor:
+    if progress:
+        progress(len(done), len(tasks))
+    for number, runs in executors.results(executor, work, todo, _description):
+        for index, run in zip(blocks[number], runs, strict=True):
+            done[index] = run
+            if kept:
+                kept.keep(keys[index], run)
         if progress:
             progress(len(done), len(tasks))
-        for number, runs in executors.results(executor, work, todo, _description):
-            for index, run in zip(blocks[number], runs, strict=True):
-                done[index] = run
-                if kept:
-                    kept.keep(keys[index], run)
-            if progress:
-                progress(len(done), len(tasks))
     return [done[index] for index in range(len(tasks))], resumed
 
 

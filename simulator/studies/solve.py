@@ -31,7 +31,7 @@ from paceline.simulator.results.ownership import Destination
 from paceline.simulator.scenario.scenario import Scenario
 from paceline.simulator.studies.execution import Progress, opened
 from paceline.simulator.studies.result import Result
-from paceline.simulator.studies.shown.shown import Shown, flat
+from paceline.simulator.studies.shown.shown import Shown, without_tables
 from paceline.simulator.studies.simulate import simulate
 from paceline.simulator.studies.sweep.points import value
 from paceline.simulator.studies.task import settings
@@ -302,7 +302,7 @@ class SolveResult(Shown):
         """Return a flat row for each algorithm: its value, and the ends of its interval."""
         said = {"key": self.key, "unit": self.scale.unit, "condition": self.condition.text}
         rows = (asdict(each) | {"interval": [*each.interval]} for each in self.solutions)
-        return [flat(row) | said for row in rows]
+        return [without_tables(row) | said for row in rows]
 
     @property
     def _head(self) -> str:

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -152,6 +153,22 @@ def test_finished_runs_are_not_made_again(made, tmp_path, monkeypatch):
     assert reproduce(["adacomm"], jobs=1, out=tmp_path, report=None) == first
     with pytest.raises(RuntimeError, match="anew"):  # more seeds are more runs
         reproduce(["adacomm"], full=True, jobs=1, out=tmp_path, report=None)
+
+
+def test_all_runs_share_the_processes(made, tmp_path, monkeypatch):
+    """Their start takes longer than most runs."""
+    started = []
+
+    class Pool(ThreadPoolExecutor):
+        def __init__(self, jobs):
+            super().__init__(jobs)
+            started.append(jobs)
+
+    monkeypatch.setattr("paceline.simulator.studies.executors.Processes", Pool)
+    shared = reproduce(["adacomm"], jobs=2, out=tmp_path / "shared", report=None)
+    assert started == [2]
+    assert shared == reproduce(["adacomm"], jobs=1, out=tmp_path / "alone", report=None)
+    assert started == [2]
 
 
 def test_what_is_known_of_other_claims_stays(made, tmp_path):

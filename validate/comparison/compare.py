@@ -11,7 +11,7 @@ from paceline.simulator.results.figures.style import FORMATS, Figure
 from paceline.simulator.results.read import RunDirectory
 from paceline.simulator.results.statistics import jsonable
 from paceline.simulator.studies.shown import saved
-from paceline.simulator.studies.shown.shown import Shown, flat
+from paceline.simulator.studies.shown.shown import Shown, without_tables
 from paceline.validate.comparison import sentences
 from paceline.validate.comparison.quantities import PACE, TARGET
 from paceline.validate.comparison.statistics import ComparisonStatistics
@@ -52,7 +52,7 @@ class Comparison(Shown, ComparisonStatistics):
 
     def records(self) -> list[dict[str, Any]]:
         """Return a flat row for each algorithm and quantity."""
-        return [flat(jsonable(row)) for row in self.rows]
+        return [without_tables(jsonable(row)) for row in self.rows]
 
     @property
     def _head(self) -> str:

@@ -141,11 +141,11 @@ def _points(program: Program, kept: Sequence[Record], scenario: Scenario) -> lis
     watched = [kept[-1]] if program.server else list(kept)
     if not program.averages:
         watched = watched[:1]
-    if program.pooled:
-        return _pooled(watched, scenario)
     scale = program.counted(scenario.cluster.workers, scenario.cluster.participants)
-    every = max(each.every for each in watched)
     last = (scenario.run.steps or inf) * scale
+    if program.pooled:
+        return _pooled(watched, scale, (scenario.run.evaluate_every or 1) * scale, last)
+    every = max(each.every for each in watched)
     rows = [{row["step"]: row for row in each.rows} for each in watched]
     common = sorted(set.intersection(*(set(each) for each in rows)))
     points = []
@@ -163,10 +163,8 @@ def _beside(kept: Sequence[Record], watched: Sequence[Record], time: float) -> l
     return [rows[-1] for rows in others if len(rows)]
 
 
-def _pooled(watched: Sequence[Record], scenario: Scenario) -> list[CurvePoint]:
-    """Return a point after every `workers` marks of any workers, with the latest of each."""
-    workers, every = len(watched), scenario.run.evaluate_every or 1
-    limit = (scenario.run.steps or inf) * workers
+def _pooled(watched: Sequence[Record], scale: int, every: int, last: float) -> list[CurvePoint]:
+    """Return a point after every `every` marks of any workers: `scale` marks make a step."""
     marks = sorted(
         ((row["time"], rank, index) for rank, each in enumerate(watched)
          for index, row in enumerate(each.rows)),
@@ -175,11 +173,11 @@ def _pooled(watched: Sequence[Record], scenario: Scenario) -> list[CurvePoint]:
     points = []
     for number, (time, rank, index) in enumerate(marks, 1):
         latest[rank] = watched[rank].rows[index]
-        due = number % (every * workers) == 0 or number == limit
-        if due and len(latest) == workers:
-            rows = [latest[each] for each in range(workers)]
-            points.append(CurvePoint(number / workers, float(time), rows))
-        if number == limit:
+        due = number % every == 0 or number == last
+        if due and len(latest) == len(watched):
+            rows = [latest[each] for each in range(len(watched))]
+            points.append(CurvePoint(number / scale, float(time), rows))
+        if number == last:
             break
     return points
 

@@ -113,7 +113,7 @@ class TaskProcess:
             task.folder, self.rank, like, buffers, every, self._limits.step, adaptive
         )
         buffered = not watched and buffers > 0  # marks do not contain them
-        self._counter = StepCounter(place.store, scenario.run.steps, self.workers)
+        self._counter = StepCounter(place.store, self._limits.step)
         if program.pooled:
             self._limits.enough = self._counter.enough
         self._links = links = rendezvous.Connections(
@@ -302,13 +302,13 @@ def _account(node: RealNode, used: machine.ResourceUse) -> Account:
 
 
 class StepCounter:
-    """Counts the steps of all workers together, on a thread beside the program.
+    """Counts the steps of all workers together, up to `limit`, on a thread beside the program.
 
     `count`: steps of this worker.
     """
 
-    def __init__(self, store: Any, steps: int | None, workers: int) -> None:
-        self._store, self._limit = store, (steps or inf) * workers
+    def __init__(self, store: Any, limit: float) -> None:
+        self._store, self._limit = store, limit
         self.count = self._reported = 0
         self._full = threading.Event()
         self._over = threading.Event()

@@ -94,7 +94,7 @@ def _saving(run: Simulation) -> float:
 
 def jobs(run: Simulation) -> list[dict[str, Any]]:
     """Return the progress of each background job, as `Run.jobs`."""
-    steps = [job.nodes[-1].step / _counted(job) for job in run.background]
+    steps = [job.nodes[-1].step / _gradients_per_step(job) for job in run.background]
     return [
         {
             "job": index,
@@ -106,8 +106,8 @@ def jobs(run: Simulation) -> list[dict[str, Any]]:
     ]
 
 
-def _counted(job: Simulation) -> int:
-    """Return how many steps a job's last node counts for one of the job's."""
+def _gradients_per_step(job: Simulation) -> int:
+    """Return what its last node counts for a step: a server all gradients, a worker its own."""
     served = job.program.server is not None
     return job.program.counted(job.workers, job.scenario.cluster.participants) if served else 1
 

@@ -32,7 +32,7 @@ from paceline.simulator.results.figures.curves import LOSS_NAMES, error
 from paceline.simulator.results.figures.style import COLOURS, Figure
 from paceline.simulator.results.usage import few
 from paceline.simulator.studies.shown import saved
-from paceline.simulator.studies.shown.shown import Shown, even, flat, shown_columns
+from paceline.simulator.studies.shown.shown import Shown, even, shown_columns, without_tables
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -107,7 +107,7 @@ class Report(Shown, _Path):
             rows = [{"side": k} | row for k, run in each.sides.items() for row in run.rows.values()]
             others = each.tune or each.sweep or each.comparison or {}
             for number, row in enumerate(rows or others.get("ranking") or others["rows"]):
-                said = {k: v for k, v in flat(row).items() if isinstance(v, SCALARS)}
+                said = {k: v for k, v in without_tables(row).items() if isinstance(v, SCALARS)}
                 found.append({"run": each.name, "row": number} | said)
         return even(found)
 

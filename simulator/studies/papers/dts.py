@@ -30,23 +30,18 @@ def accuracy(lab: Lab, name: str, label: str) -> np.ndarray:
     return np.array([100 * run.curve["accuracy"][-1] for run in lab.runs(name).groups[label]])
 
 
-def scales(lab: Lab, name: str, label: str, *sets: str) -> Finding:
+def scales(lab: Lab, name: str, label: str, sets: Sequence[str] = ()) -> Finding:
     """Share of a settled step that is spent computing."""
     step = settled(lab, name, label, *sets)
     compute = lab.scenario(name, *sets).cluster.compute.expectation
     return Finding(scalability(compute, step), note=f"A step takes {step:.4g} s.")
 
 
-def changed(lab: Lab, name: str, label: str, sets: Sequence[str]) -> Finding:
-    """`scales` with overrides of the scenario."""
-    return scales(lab, name, label, *sets)
-
-
 def sparse(lab: Lab, period: int, latency: float) -> Finding:
     """Scalability with a mean every `period` steps, without delay; `latency` of a message (s)."""
     made = [f"{{ name = 'dts', label = 'p = {p}', delay = 0, period = {p} }}" for p in PERIODS]
     sets = f"algorithm=[{', '.join(made)}]", f"network.latency={latency} s"
-    return scales(lab, LATENCY, f"p = {period}", *sets)
+    return scales(lab, LATENCY, f"p = {period}", sets)
 
 
 def sparser(lab: Lab) -> Finding:
@@ -62,7 +57,7 @@ def sparser(lab: Lab) -> Finding:
 
 def latency_alone(lab: Lab) -> Finding:
     """Scalability of ssgd where bytes take no time."""
-    found = scales(lab, CONTINENTS, "ssgd", "network.bandwidth=1000 Tbit/s")
+    found = scales(lab, CONTINENTS, "ssgd", ["network.bandwidth=1000 Tbit/s"])
     most = scales(lab, CONTINENTS, "ssgd").value
     return Finding(
         found.value, note=f"{found.note} With the scenario's bandwidth it scales to {most:.4f}."

@@ -1,6 +1,7 @@
 """Runs for claims, each made once however many claims need it, and kept for later calls."""
 
 from collections.abc import Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -8,9 +9,10 @@ from paceline.simulator import theory
 from paceline.simulator.load.load import load
 from paceline.simulator.results.store import KeptRuns
 from paceline.simulator.scenario.scenario import Scenario
+from paceline.simulator.studies import size
 from paceline.simulator.studies.execution import Execution
 from paceline.simulator.studies.result import Result
-from paceline.simulator.studies.simulate import simulate
+from paceline.simulator.studies.simulate import execute, plan
 
 QUICK = 3
 """Seeds of a quick reproduction; a full one uses all seeds of the scenario."""
@@ -20,12 +22,14 @@ QUICK = 3
 class Lab:
     """Makes the runs of claims. `sets`: overrides of every scenario (an assumption's).
 
-    `trained`: overrides of those that train something: the user's data, say. `kept`: where finished
-    runs are kept; if None, they are made anew.
+    `trained`: overrides of those that train something: the user's data, say. `executor`: of
+    `execution`, for all runs, because its processes take longer to start than most runs. `kept`:
+    where finished runs are kept; if None, they are made anew.
     """
 
     full: bool = False
     execution: Execution = field(default_factory=Execution)
+    executor: Executor | None = None
     kept: KeptRuns | None = None
     sets: tuple[str, ...] = ()
     trained: tuple[str, ...] = ()
@@ -43,10 +47,11 @@ class Lab:
         key = (name, *sets, *self.sets)
         if key not in self._known:
             scenario = self.scenario(name, *sets)
-            seeds = scenario.run.seeds if self.full else min(QUICK, scenario.run.seeds)
-            self._known[key] = simulate(
-                scenario, seeds=seeds, kept=self.kept, jobs=self.execution.jobs
-            )
+            seeds = range(scenario.run.seeds if self.full else min(QUICK, scenario.run.seeds))
+            size.demand([(scenario, seeds)], self.execution)
+            tasks = plan(scenario, seeds, self.execution.engine, paired=False)
+            runs, _ = execute(scenario, tasks, self.execution, self.executor, kept=self.kept)
+            self._known[key] = Result(scenario, list(seeds), runs)
         return self._known[key]
 
     def theory(self, name: str, *sets: str) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from paceline.simulator.errors import InputError
 from paceline.simulator.results import store
 from paceline.simulator.results.schema import Number, Pair, demand_shape
 from paceline.simulator.results.statistics import jsonable
-from paceline.simulator.studies import papers
+from paceline.simulator.studies import executors, papers
 from paceline.simulator.studies.execution import Execution, Progress
 from paceline.simulator.studies.papers import page
 from paceline.simulator.studies.papers.claim import Claim, Finding, Paper, counts
@@ -84,9 +84,9 @@ def reproduce(  # noqa: PLR0913 - the options of the command
     chosen = [papers.paper(name) for name in names]
     jobs = cores() if jobs is None else jobs
     execution = Execution(jobs=jobs)
-    with store.KeptRuns(Path(out)) as kept:
+    with store.KeptRuns(Path(out)) as kept, executors.start(execution) as executor:
         before = _before(kept)
-        lab = Lab(full=full, execution=execution, kept=kept, trained=tuple(overrides))
+        lab = Lab(full, execution, executor, kept, trained=tuple(overrides))
         todo = [
             (paper, claim)
             for paper in chosen

@@ -205,7 +205,7 @@ def shown_columns(
     return [each for each in shown if any(values[each.key](row) is not None for row in rows)]
 
 
-def flat(row: Row) -> dict[str, Any]:
+def without_tables(row: Row) -> dict[str, Any]:
     """Return a row without tables in it: "behind": {"value": 1} becomes "behind.value": 1.
 
     An interval becomes "behind.ci95.low" and "behind.ci95.high".
@@ -216,7 +216,7 @@ def flat(row: Row) -> dict[str, Any]:
         if isinstance(value, list) and len(value) == 2 and key.startswith(("ci95", "interval")):
             inner = dict(zip(("low", "high"), value, strict=True))
         if isinstance(inner, Mapping):
-            found |= {f"{key}.{name}": each for name, each in flat(inner).items()}
+            found |= {f"{key}.{name}": each for name, each in without_tables(inner).items()}
         else:
             found[key] = value
     return found

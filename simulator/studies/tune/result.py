@@ -14,7 +14,7 @@ from paceline.simulator.results.intervals import stated
 from paceline.simulator.results.order import Order, within
 from paceline.simulator.results.statistics import human
 from paceline.simulator.results.units import SECONDS_PER_DAY as DAY
-from paceline.simulator.studies.shown.shown import Shown, even, flat
+from paceline.simulator.studies.shown.shown import Shown, even, without_tables
 from paceline.simulator.studies.tune import verdict
 from paceline.simulator.studies.tune.objective import TuningObjective
 from paceline.simulator.studies.tune.race import Contender
@@ -177,7 +177,7 @@ class TuneResult(Shown):
 
     def records(self) -> list[dict[str, Any]]:
         """Return a flat row for each configuration, the best first: a row of a data frame."""
-        return even([flat(statistics.jsonable(row)) for row in self.rows(self.ranked)])
+        return even([without_tables(statistics.jsonable(row)) for row in self.rows(self.ranked)])
 
     @property
     def _head(self) -> str:
