@@ -59,19 +59,38 @@ def simulate(  # noqa: PLR0913 - the options of the command
     demand_algorithms(scenario, programs)
     if not force:
         size.demand([(scenario, numbers)], execution)
-    tasks = plan(scenario, numbers, engine, paired)
     asked = settings(
         "simulate", scenario, programs, seeds=list(numbers), engine=engine, paired=paired
     )
     with opened(out, overwrite, store.Directory, asked) as directory:
         kept = (kept or directory) if programs is None else None  # their code has no version
         with executors.start(execution) as pool:
-            runs, resumed = execute(scenario, tasks, execution, pool, kept=kept, progress=progress)
-        count = len(scenario.algorithm) * len(numbers)
-        result = Result(scenario, list(numbers), runs[:count], resumed, runs[count:], paired)
+            result = run_on(
+                execution, pool, scenario, numbers, kept=kept, progress=progress, paired=paired
+            )
         if directory:
             save(result, directory)
     return result
+
+
+def run_on(  # noqa: PLR0913 - what is run, where, and who is told
+    execution: Execution,
+    executor: Executor | None,
+    scenario: Scenario,
+    numbers: Sequence[int],
+    *,
+    kept: store.Directory | None = None,
+    progress: Progress | None = None,
+    paired: bool = False,
+) -> Result:
+    """Simulate the seeds `numbers` of `scenario` on the executor that `execution` started.
+
+    Many short simulations share one executor so, as processes take longer to start than they do.
+    """
+    tasks = plan(scenario, numbers, execution.engine, paired)
+    runs, resumed = execute(scenario, tasks, execution, executor, kept=kept, progress=progress)
+    count = len(scenario.algorithm) * len(numbers)
+    return Result(scenario, list(numbers), runs[:count], resumed, runs[count:], paired)
 
 
 def plan(scenario: Scenario, seeds: Sequence[int], engine: str, paired: bool) -> list[Task]:

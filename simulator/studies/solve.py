@@ -29,10 +29,17 @@ from paceline.simulator.results.figures import style
 from paceline.simulator.results.figures.style import Figure
 from paceline.simulator.results.ownership import Destination
 from paceline.simulator.scenario.scenario import Scenario
-from paceline.simulator.studies.execution import Progress, opened
+from paceline.simulator.studies import executors, size
+from paceline.simulator.studies.execution import (
+    Execution,
+    Progress,
+    demand_algorithms,
+    opened,
+    seed_range,
+)
 from paceline.simulator.studies.result import Result
 from paceline.simulator.studies.shown.shown import Shown, without_tables
-from paceline.simulator.studies.simulate import simulate
+from paceline.simulator.studies.simulate import run_on
 from paceline.simulator.studies.sweep.points import value
 from paceline.simulator.studies.task import settings
 
@@ -381,10 +388,17 @@ def solve(  # noqa: PLR0913 - the options of the command
     asked, tried = parsed(condition), scale(base.table, vary, between)
     indices = asked.number.chosen(base)
     count, most = 0, len(indices) * (TRIED + 2 * STEPS)  # a root, and the two ends near it
-    how: dict[str, Any] = {"seeds": seeds, "seed": seed, "engine": engine}
-    own = settings("solve", base, programs, vary=vary, condition=condition, between=between, **how)
-    how |= {"jobs": jobs, "dask": dask, "programs": programs, "force": force}
-    with opened(out, overwrite, store.SolveDirectory, own) as directory:
+    own = settings(
+        "solve", base, programs, vary=vary, condition=condition, between=between, seeds=seeds,
+        seed=seed, engine=engine,
+    )  # fmt: skip
+    execution = Execution(engine, jobs, dask, programs=programs)
+    demand_algorithms(base, programs)
+    with (
+        opened(out, overwrite, store.SolveDirectory, own) as directory,
+        executors.start(execution) as executor,
+    ):
+        kept = directory if programs is None else None  # their code has no version
 
         def numbers(index: int, x: float) -> Reading:
             """Simulate one algorithm at one value."""
@@ -398,7 +412,10 @@ def solve(  # noqa: PLR0913 - the options of the command
                 programs=programs,
             )
             one = there.model_copy(update={"algorithm": there.algorithm[index : index + 1]})
-            found = _reading(simulate(one, kept=directory, **how), asked.number)
+            drawn = seed_range(one, seeds, seed)
+            if not force:
+                size.demand([(one, drawn)], execution)
+            found = _reading(run_on(execution, executor, one, drawn, kept=kept), asked.number)
             if progress:
                 progress(min(most, count), most)
             return found

@@ -12,7 +12,7 @@ from paceline.simulator.scenario.scenario import Scenario
 from paceline.simulator.studies import size
 from paceline.simulator.studies.execution import Execution
 from paceline.simulator.studies.result import Result
-from paceline.simulator.studies.simulate import execute, plan
+from paceline.simulator.studies.simulate import run_on
 
 QUICK = 3
 """Seeds of a quick reproduction; a full one uses all seeds of the scenario."""
@@ -49,9 +49,9 @@ class Lab:
             scenario = self.scenario(name, *sets)
             seeds = range(scenario.run.seeds if self.full else min(QUICK, scenario.run.seeds))
             size.demand([(scenario, seeds)], self.execution)
-            tasks = plan(scenario, seeds, self.execution.engine, paired=False)
-            runs, _ = execute(scenario, tasks, self.execution, self.executor, kept=self.kept)
-            self._known[key] = Result(scenario, list(seeds), runs)
+            self._known[key] = run_on(
+                self.execution, self.executor, scenario, seeds, kept=self.kept
+            )
         return self._known[key]
 
     def theory(self, name: str, *sets: str) -> dict[str, Any]:
