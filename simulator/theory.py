@@ -342,6 +342,8 @@ def _notes(scenario: Scenario, bound: ErrorBound | None) -> list[str]:
         )
     if any(part.failures or part.membership for part in parts):
         notes.append("failures and absences are left out: Theorem 1 has independent times")
+    if scenario.cluster.sampling is not None:
+        notes.append("all clients count as selected in every round: sampling is left out")
     network = scenario.network
     if network.outage or any(link.profile or link.outages for link in network.link):
         notes.append("the network counts as it is at the start: what changes later is left out")

@@ -12,6 +12,7 @@ from paceline.simulator.load.load import parse
 from paceline.simulator.programs import Program, catalogue
 from paceline.simulator.programs.program import BOUND
 from paceline.simulator.results import store
+from paceline.simulator.results.pick import to_run
 
 Source = str | PathLike[str] | Mapping[str, Any]
 LARGEST = 10**7  # entries of a scenario's quadratic
@@ -71,11 +72,13 @@ class Plan:
 def read(plan: Source, parameters: Mapping[str, Any], workers: int, entries: int) -> Plan:
     """Read a plan: a name with `parameters`, an [[algorithm]] table, or a run folder with a pick.
 
-    `entries`: of the vector that is trained. Raises InputError, which says why, for what cannot be
-    attached to a training loop.
+    Of a run folder the parameter `label` chooses another algorithm than the pick. `entries`: of the
+    vector that is trained. Raises InputError, which says why, for what cannot be attached to a
+    training loop.
     """
-    given = plan if isinstance(plan, Mapping) else _named(plan)
-    table = {key: given[key] for key in given if key not in ("label", "recovery")} | {**parameters}
+    chosen = parameters.get("label")
+    given = {**(plan if isinstance(plan, Mapping) else _named(plan, chosen)), **parameters}
+    table = {key: given[key] for key in given if key not in ("label", "recovery")}
     program = catalogue().get(str(table.get("name")))
     if program is not None and (why := refusal(program, table)):
         raise InputError(f"plan: {program.name} cannot be attached to a training loop: {why}")
@@ -89,19 +92,20 @@ def read(plan: Source, parameters: Mapping[str, Any], workers: int, entries: int
     return Plan(program, scenario.algorithm[0].parameters, table)
 
 
-def _named(plan: Any) -> dict[str, Any]:
+def _named(plan: Any, chosen: str | None) -> dict[str, Any]:
     if str(plan) in catalogue():
         return {"name": str(plan)}
     folder = Path(plan)
     tuned = (folder / "tune.json").is_file()
     document = store.read(folder, "tune.json" if tuned else store.WHOLE)
     document = document if tuned else document["summary"]
-    label = document["pick"]["label"]
+    label = to_run(document, chosen, f"{folder} (label)")
     rows = document["ranking" if tuned else "algorithms"]
     for row in rows:
         if row["label"] == label:
             return {"name": row["name"], **row["parameters"]}
-    raise InputError(f"{folder}: it picks nothing; give an [[algorithm]] table or a name instead")
+    found = f"{label!r} was not tried" if chosen else "it picks nothing"
+    raise InputError(f"{folder}: {found}; give an [[algorithm]] table or a name instead")
 
 
 def refusal(program: Program, table: Mapping[str, Any]) -> str:

@@ -86,7 +86,9 @@ def _waiting(
     shares = [each / _there(run) for run, each in zip(runs, waits, strict=True) if each.any()]
     who, ranks = _called(scenario, [-each for each in shares])
     they = f"the others wait for {who}, which itself waits for {percent(lowest)} of the time"
-    if len(ranks) > 1:
+    if not ranks:
+        they = "they wait for the slowest, which is another worker with each seed"
+    elif len(ranks) > 1:
         they = (
             f"the others wait for {who}, which wait for {percent(means[ranks].mean())} of the time"
         )
@@ -120,7 +122,7 @@ def _served(scenario: Scenario, runs: Sequence[Run]) -> list[str]:
     if inbox:
         models = inbox / scenario.model.bytes
         said.append(f"up to {models:.3g} models wait there at once")
-    if max(busy, card) < WORTH:
+    if max(busy, card) < WORTH and scenario.cluster.sampling is None:
         said.append("so the workers wait for one another, not for the server")
     return said
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from paceline.simulator.errors import InputError
 from paceline.simulator.programs.program import BOUND
 from paceline.simulator.results import wording
 from paceline.simulator.results.divergence import diverged
@@ -202,8 +203,24 @@ def headline(picked: Mapping[str, Any]) -> str:
     if picked["label"] is None:
         return "Nothing to deploy"
     if decided(picked):
-        return f"Deploy {picked['label']}"
+        of_time = picked.get("measure") == "seconds_per_step"  # no loss: not a reason to deploy it
+        return f"{'Fewest seconds per step:' if of_time else 'Deploy'} {picked['label']}"
     return undecided([picked["label"], *picked.get("alternatives", picked["ties"])])
+
+
+def to_run(document: Mapping[str, Any], label: str | None, where: str) -> str | None:
+    """Return which of a document's algorithms to run: `label`, else its pick; None: it has none.
+
+    Raises InputError where the pick is the lowest loss whatever the time, and there are trades for
+    less time: which one to take is the user's to say.
+    """
+    trades = [each["label"] for each in document.get("tradeoffs", ())]
+    if label is None and len(trades) > 1:
+        raise InputError(
+            f"{where}: {document['pick']['label']} has the lowest loss, whatever time it takes; "
+            f"say which trade-off to run: {', '.join(map(repr, trades))}"
+        )
+    return label or document["pick"]["label"]
 
 
 def decided(picked: Mapping[str, Any]) -> bool:

@@ -112,6 +112,23 @@ def told(
     return means | {"currency": currency, "used": _amounts(seeds, heavy, factors, limits)}
 
 
+def predicted(
+    scenario: Scenario, used: Mapping[str, Row], pace: float, within: Sequence[float]
+) -> dict[str, Row]:
+    """Give what a run of given steps uses the 90 % interval of its pace, as `interval90`.
+
+    `pace`, `within`: seconds per step and their interval. The price of traffic is not moved.
+    """
+    traffic = used.get("egress_bytes", {"mean": 0.0})["mean"] / prices.BYTES_PER_GB
+    fixed = {"cost": traffic * (scenario.cost.egress_per_gb or 0.0)}
+    found = dict(used)
+    for key in used.keys() & {"days", "device_hours", "cost"}:
+        paid = fixed.get(key, 0.0)
+        ends = [paid + (used[key]["mean"] - paid) * end / pace for end in within]
+        found[key] = {**used[key], "interval90": ends}
+    return found
+
+
 def _amounts(
     seeds: Sequence[Used],
     heavy: bool,
@@ -145,6 +162,9 @@ def cells(rows: Sequence[Row], target: float | None = None) -> tuple[str, dict[s
 def _cell(key: str, unit: str, until: str, row: Row) -> str:
     """Format a value for reading: a cost with its interval, days with that of a model of loss."""
     amount = (row.get(until) or {}).get(key) or {"mean": row.get(key) if key in RATES else None}
+    if (ends := amount.get("interval90")) and key in ("cost", "days"):
+        found = intervals.Estimate(amount["mean"], intervals.MEAN, (ends[0], ends[1]), 0.9, "")
+        return wording.cell(found, "")
     modelled = key == "days" and amount.get("basis", "").endswith(intervals.MODEL)
     if (key == "cost" or modelled) and amount["mean"] is not None:
         return wording.cell(intervals.stated(amount), "")

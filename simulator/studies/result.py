@@ -113,6 +113,10 @@ class Result(Shown):
             found["interval90"] = stated
         for quantity, interval in stated.items():
             summary[quantity] = summary[quantity] | {"interval90": interval}
+        pace, steps = stated.get("seconds_per_step"), scenario.run.duration is None
+        if pace and steps and summary["used"]:
+            mean = summary["seconds_per_step"]["mean"]
+            summary["used"] = units.predicted(scenario, summary["used"], mean, pace)
         return named | dict(statistics.jsonable(summary | found))
 
     @cached_property

@@ -222,7 +222,7 @@ def crashing(repair: str) -> dict[str, Any]:
         (
             SSGD,
             {"network": FREE, "cluster": {"extra": "5 s", "extra_share": 0.125}},
-            "the others wait for one worker, another one by seed, which itself waits for 0 %",
+            "they wait for the slowest, which is another worker with each seed",
         ),
         (SSGD, {"network": FREE, "compute": EXPONENTIAL}, "for whichever is slowest"),
         (SSGD, {"network": FAR}, r"88 % of the time goes to the network; .* latency dominates\."),

@@ -5,11 +5,12 @@ import math
 import numpy as np
 import pytest
 
+from paceline.simulator.errors import InputError
 from paceline.simulator.load.load import parse
 from paceline.simulator.results import statistics
 from paceline.simulator.results.determinism import deterministic
 from paceline.simulator.results.order import MARGIN, MOST, order
-from paceline.simulator.results.pick import any_of, headline, pick
+from paceline.simulator.results.pick import any_of, headline, pick, to_run
 from paceline.simulator.studies.simulate import simulate
 from tests.reliability import decisions
 from tests.results.test_statistics import NAN, make_run, seeds_reaching, summary
@@ -278,3 +279,14 @@ def test_a_target_that_neither_reaches_says_nothing_of_which_is_first():
     assert found.decided
     assert found.estimates["a"].interval[1] == math.inf
     assert not order(times, factors={"a": never, "b": np.ones(200)}).decided
+
+
+def test_which_trade_for_less_time_to_run_is_the_user_s_to_say():
+    """The pick by loss at equal tokens is the lowest loss, whatever time it takes."""
+    trades = [{"label": "ssgd"}, {"label": "diloco tau=30"}]
+    tuned = {"pick": {"label": "ssgd"}, "tradeoffs": trades}
+    with pytest.raises(InputError, match=r"runs/my: ssgd has the lowest loss.*'diloco tau=30'"):
+        to_run(tuned, None, "runs/my")
+    assert to_run(tuned, "diloco tau=30", "runs/my") == "diloco tau=30"
+    assert to_run(tuned | {"tradeoffs": trades[:1]}, None, "runs/my") == "ssgd"
+    assert to_run({"pick": {"label": None}}, None, "runs/my") is None

@@ -165,3 +165,24 @@ def test_no_interval_exceeds_what_a_limited_run_can_use():
     assert rows[0]["used"]["cost"]["interval"][1] == 120  # which two seeds alone would exceed
     row = sweep(parse(table), {"cluster.workers": [3]}).records()[0]
     assert row["total_cost_high"] == 120
+
+
+def test_days_and_money_have_the_interval_of_the_pace_they_are_paid_for():
+    """Traffic is not: its price does not depend on how long it travels."""
+    tcp = {"latency": "10 ms", "bandwidth": "1 Gbit/s", "transport": "tcp"}
+    (row,) = simulate(parse(world(algorithm=[{"name": "ssgd"}], network=tcp))).algorithms
+    pace, used = row["seconds_per_step"], row["used"]
+    low, high = (end / pace["mean"] for end in pace["interval90"])
+    assert low < 1 < high
+    assert used["days"]["interval90"] == pytest.approx(
+        [used["days"]["mean"] * low, used["days"]["mean"] * high]
+    )
+    traffic = used["egress_bytes"]["mean"] * 1e-6
+    time = used["cost"]["mean"] - traffic
+    assert used["cost"]["interval90"] == pytest.approx(
+        [traffic + time * low, traffic + time * high]
+    )
+    assert "interval90" not in used["egress_bytes"]
+    lasting = world(algorithm=[{"name": "ssgd"}], network=tcp, run={"duration": "60 s", "seeds": 2})
+    (row,) = simulate(parse(lasting)).algorithms
+    assert "interval90" not in row["used"]["days"]

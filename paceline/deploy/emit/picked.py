@@ -8,6 +8,7 @@ from typing import Any
 from paceline.simulator.errors import InputError
 from paceline.simulator.load.load import load, parse
 from paceline.simulator.reports.page import reading
+from paceline.simulator.results.pick import to_run
 from paceline.simulator.scenario.scenario import OWN, Algorithm, Scenario
 
 
@@ -43,7 +44,7 @@ def _of_run(folder: Path, label: str | None, overrides: Sequence[str], allow_pat
             "scenario and --algorithm"
         )
     pick, about = found.document["pick"], found.scenario
-    chosen = label or pick["label"]
+    chosen = to_run(found.document, label, f"{folder} (--algorithm)")
     if chosen is None:
         raise InputError(f"{folder}: nothing was picked ({pick['sentence']}); write --algorithm")
     table = dict(about["table"])
