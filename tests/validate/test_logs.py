@@ -198,6 +198,27 @@ def test_overlapped_programs_are_fitted_by_their_own_text(tmp_path):
     assert all(abs(check.error) < 0.005 for check in found.checks)
 
 
+@pytest.mark.parametrize("latency", ["0 us", "5 us"])
+def test_one_log_over_one_fast_link_is_a_profile_that_loads(latency, tmp_path):
+    """One link tells nothing of how its law depends on the rate: the exponent is about 0."""
+    paces = np.random.default_rng(5).gamma(400, 0.260 / 400, 290)
+    written(tmp_path, log(paces), "run.csv")
+    (tmp_path / "jobs.toml").write_text(
+        '[[job]]\nlog = "run.csv"\nworkers = 8\nalgorithm = { name = "ssgd-bucketed" }\n'
+        f'network = {{ library = "nccl", bandwidth = "10 GB/s", latency = "{latency}" }}\n'
+        "model = { parameters = 350_000_000, bytes_per_parameter = 2 }\n"
+    )
+    profiled(tmp_path, tmp_path / "jobs.toml")
+    table = {
+        "extends": "p.toml", "run": {"steps": 200, "seeds": 2},
+        "algorithm": [{"name": "ssgd-bucketed"}],
+    }  # fmt: skip
+    (row,) = simulate(parse(table, folder=tmp_path)).json()["algorithms"]
+    low, high = row["seconds_per_step"]["interval90"]
+    assert low < 0.260 < high
+    assert row["seconds_per_step"]["mean"] == pytest.approx(0.260, rel=0.02)
+
+
 # What the keys of the law mean
 
 

@@ -15,7 +15,7 @@ Analysis, 3rd ed., ch. 4 and 10.4: normal approximation, importance resampling).
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from math import log
+from math import copysign, log
 
 import numpy as np
 
@@ -41,6 +41,7 @@ COMPUTE_WIDTH, LINK_WIDTH = 1.0, 2.0  # of ln compute around half a step; ln fac
 # relative sds between equal jobs, whose paces differ by 0.1 to 0.2 % (docs/validation/README.md):
 # of links beside the law (0.1 % in docs/transport.md), as so many links show it, and of computing
 ERROR, ERROR_FREEDOM, STEADY = 0.001, 2.0, 0.001
+LEAST = 1e-6  # an exponent: draws are factors of it, a million at most
 DRAWS, TRIED = 24, 4000
 STEPS, PERIODS, SEEDS = 256, 12, 2  # of the simulations
 ROBUST = 3.0  # standard errors from which a job counts less (soft L1)
@@ -65,7 +66,7 @@ class Fitted:
     def overhead(self, row: Array) -> dict[str, float]:
         """Return the keys of [[overhead]] of one row."""
         law = np.exp(row[:LAW])
-        law[EXPONENT] = row[EXPONENT] or 1e-9  # draws are factors of it
+        law[EXPONENT] = copysign(max(abs(row[EXPONENT]), LEAST), row[EXPONENT])
         law[FACTOR] *= (self.reference / GIGABIT) ** row[EXPONENT]
         return dict(zip(KEYS, law.tolist(), strict=True))
 
