@@ -84,81 +84,66 @@ def _scenarios(incomplete: str) -> list[str]:
     return found + [name for name in shipped() if name.startswith(incomplete)]
 
 
+def _option(metavar: str | None, about: str, *names: str, default: Any = None, **how: Any) -> Any:
+    return typer.Option(default, *names, metavar=metavar, help=about, **how)
+
+
+def _count(about: str, default: str | None = None) -> Any:
+    """Return the option of a whole number."""
+    return _option("INTEGER", about, default=default, parser=_whole)
+
+
+def _out(metavar: str, about: str, *short: str) -> Any:
+    """Return the option --out, perhaps with a `short` name."""
+    return _option(metavar, about, *short, "--out", callback=_possible)
+
+
+def _flag(name: str, about: str, *short: str) -> Any:
+    return _option(None, about, *short, name, default=False)
+
+
 SCENARIO: Any = typer.Argument(
     metavar="SCENARIO",
     help="A scenario file (TOML), or the name of a shipped one.",
     autocompletion=_scenarios,
 )
-DEVICE: Any = typer.Option("auto", metavar="auto|cpu|cuda", help="Device of the workers.")
-PROFILE_OUT: Any = typer.Option(
-    None,
-    "-o",
-    "--out",
-    metavar="PROFILE.toml",
-    callback=_possible,
-    help="The profile to write; default: profile.toml, or the next free name.",
+DEVICE = _option("auto|cpu|cuda", "Device of the workers.", default="auto")
+PROFILE_OUT = _out(
+    "PROFILE.toml", "The profile to write; default: profile.toml, or the next free name.", "-o"
 )
-OVERRIDES: Any = typer.Option(
-    None,
+OVERRIDES = _option(
+    "TABLE.KEY=VALUE",
+    "Override a key; may be repeated. Name one of several tables by its index, name or label: "
+    "algorithm[0].tau=5, algorithm.local-sgd.tau=5.",
     "--set",
-    metavar="TABLE.KEY=VALUE",
-    help="Override a key; may be repeated. Name one of several tables by its index, name or "
-    "label: algorithm[0].tau=5, algorithm.local-sgd.tau=5.",
     autocompletion=_keys,
 )
-ALLOW_PATHS: Any = typer.Option(
-    False, "--allow-paths", help="Allow the scenario to name files outside its folder."
+ALLOW_PATHS = _flag("--allow-paths", "Allow the scenario to name files outside its folder.")
+SEEDS = _count("Number of seeds; default: run.seeds.")
+JOBS = _count(
+    "Number of processes; default: one for each core, and one alone for short simulations."
 )
-SEEDS: Any = typer.Option(
-    None, parser=_whole, metavar="INTEGER", help="Number of seeds; default: run.seeds."
-)
-SEED: Any = typer.Option("0", parser=_whole, metavar="INTEGER", help="The first seed.")
-JOBS: Any = typer.Option(
-    None,
-    parser=_whole,
-    metavar="INTEGER",
-    help="Number of processes; default: one for each core, and one alone for short simulations.",
-)
-OUT: Any = typer.Option(None, metavar="DIR", help="Directory for the results.", callback=_possible)
-OVERWRITE: Any = typer.Option(False, "--overwrite", help="Replace what --out holds.")
-FIGURE: Any = typer.Option(
-    FIGURES, "--figure", metavar="png,svg,pdf", help="Formats of the figures."
-)
-AS_JSON: Any = typer.Option(
-    False, "--json", help="Print one JSON document on stdout, and nothing else."
-)
+OVERWRITE = _flag("--overwrite", "Replace what --out holds.")
+FIGURE = _option("png,svg,pdf", "Formats of the figures.", "--figure", default=FIGURES)
+AS_JSON = _flag("--json", "Print one JSON document on stdout, and nothing else.")
 STUDY: dict[str, tuple[Any, Any]] = {  # type and option of each parameter of a study's command
     "overrides": (list[str] | None, OVERRIDES),
     "allow_paths": (bool, ALLOW_PATHS),
     "seeds": (int | None, SEEDS),
-    "seed": (int, SEED),
-    "engine": (str, typer.Option("auto", metavar="auto|batched|virtual", help="The engine.")),
+    "seed": (int, _count("The first seed.", default="0")),
+    "engine": (str, _option("auto|batched|virtual", "The engine.", default="auto")),
     "jobs": (int | None, JOBS),
-    "dask": (
-        str | None,
-        typer.Option(None, metavar="ADDRESS", help="Address of a Dask scheduler."),
-    ),
+    "dask": (str | None, _option("ADDRESS", "Address of a Dask scheduler.")),
     "force": (
         bool,
-        typer.Option(
-            False,
-            "--force",
-            help="Run even if the estimated time or memory exceeds the safety limit.",
-        ),
+        _flag("--force", "Run even if the estimated time or memory exceeds the safety limit."),
     ),
-    "out": (Path | None, OUT),
+    "out": (Path | None, _out("DIR", "Directory for the results.")),
     "overwrite": (bool, OVERWRITE),
     "figure": (str, FIGURE),
 }
-
-
 _quiet: ContextVar[bool] = ContextVar("quiet", default=False)
-QUIET: Any = typer.Option(
-    False,
-    "-q",
-    "--quiet",
-    help="Write results and errors alone: no notes, no progress.",
-)
+QUIET = _flag("--quiet", "Write results and errors alone: no notes, no progress.", "-q")
 
 
 def _command(name: str) -> Callable[[Any], Any]:
@@ -270,16 +255,15 @@ def _simulate(scenario: str = SCENARIO, as_json: bool = AS_JSON, **given: Any) -
 @_study_command("sweep")
 def _sweep(
     scenario: str = SCENARIO,
-    vary: list[str] | None = typer.Option(
-        None,
+    vary: list[str] | None = _option(
+        "TABLE.KEY=V1,V2,...",
+        "Vary a key, named as for --set, over these values; repeat for a grid.",
         "--vary",
-        metavar="TABLE.KEY=V1,V2,...",
-        help="Vary a key, named as for --set, over these values; repeat for a grid.",
         autocompletion=_keys,
     ),
-    pair: bool = typer.Option(False, "--zip", help="Pair the values instead of making a grid."),
-    points: Path | None = typer.Option(
-        None, metavar="FILE", help="Read the points from a CSV file, headed by a line of keys."
+    pair: bool = _flag("--zip", "Pair the values instead of making a grid."),
+    points: Path | None = _option(
+        "FILE", "Read the points from a CSV file, headed by a line of keys."
     ),
     as_json: bool = AS_JSON,
     **given: Any,
@@ -306,20 +290,19 @@ def _sweep(
 @_study_command("solve", "figure")
 def _solve(
     scenario: str = SCENARIO,
-    vary: str = typer.Option(
-        ..., "--vary", metavar="TABLE.KEY", help="The key to solve for, named as for --set."
+    vary: str = _option(
+        "TABLE.KEY", "The key to solve for, named as for --set.", "--vary", default=...
     ),
-    condition: str = typer.Option(
-        ...,
-        "--for",
-        metavar="'NUMBER >= VALUE'",
-        help="What must hold (>= or <=): a number of simulate --json, such as utilisation, "
+    condition: str = _option(
+        "'NUMBER >= VALUE'",
+        "What must hold (>= or <=): a number of simulate --json, such as utilisation, "
         "seconds_per_step or breakdown.wait, and a value with its unit.",
+        "--for",
+        default=...,
     ),
-    between: str | None = typer.Option(
-        None,
-        metavar="LOW,HIGH",
-        help="The range to search; default: a thousandth to a thousand times the scenario's value.",
+    between: str | None = _option(
+        "LOW,HIGH",
+        "The range to search; default: a thousandth to a thousand times the scenario's value.",
     ),
     as_json: bool = AS_JSON,
     **given: Any,
@@ -344,12 +327,10 @@ def _fit(
     targets: Path = typer.Argument(
         metavar="TARGETS.toml", help="Keys that may move, and numbers that they must meet."
     ),
-    fitted: Path | None = typer.Option(
-        None,
-        "-o",
-        "--fitted",
-        metavar="FITTED.toml",
-        help="Write the scenario here, with the values found.",
+    fitted: Path | None = _option(
+        "FITTED.toml",
+        "Write the scenario here, with the values found.",
+        *("-o", "--fitted"),
         callback=_possible,
     ),
     as_json: bool = AS_JSON,
@@ -391,9 +372,7 @@ def _theory(  # noqa: PLR0913, PLR0917 - the contract's options
     overrides: list[str] | None = OVERRIDES,
     allow_paths: bool = ALLOW_PATHS,
     seed: int = typer.Option(0, help="Ignored (accepted for consistency with other commands)."),
-    out: Path | None = typer.Option(
-        None, metavar="DIR", help="Write theory.json here.", callback=_possible
-    ),
+    out: Path | None = _out("DIR", "Write theory.json here."),
     overwrite: bool = OVERWRITE,
     as_json: bool = AS_JSON,
 ) -> None:
@@ -421,22 +400,14 @@ def _theory(  # noqa: PLR0913, PLR0917 - the contract's options
 @_study_command("tune", "engine")
 def _tune(
     scenario: str = SCENARIO,
-    objective: str | None = typer.Option(
-        None,
-        metavar="time-to-loss|loss-at-deadline|cost-to-loss|loss-at-budget|loss-at-tokens"
+    objective: str | None = _option(
+        "time-to-loss|loss-at-deadline|cost-to-loss|loss-at-budget|loss-at-tokens"
         "|seconds-per-step|goodput",
-        help="Quantity to minimise; default: the time; without run.target_loss the loss; "
+        "Quantity to minimise; default: the time; without run.target_loss the loss; "
         "without a loss seconds per step.",
     ),
-    trials: int = typer.Option(
-        "256",
-        parser=_whole,
-        metavar="INTEGER",
-        help="Largest number of configurations to try.",
-    ),
-    preset: str | None = typer.Option(
-        None, metavar="adacomm-tau0", help="Search as a paper proposes."
-    ),
+    trials: int = _count("Largest number of configurations to try.", default="256"),
+    preset: str | None = _option("adacomm-tau0", "Search as a paper proposes."),
     as_json: bool = AS_JSON,
     **given: Any,
 ) -> None:
@@ -460,12 +431,8 @@ def _tune(
 
 
 @_study_command(
-    "validate",
-    "engine",
-    "jobs",
-    "dask",
-    "force",
-    seeds=typer.Option(None, help="Number of seeds; default: validation.seeds."),
+    *("validate", "engine", "jobs", "dask", "force"),
+    seeds=_option(None, "Number of seeds; default: validation.seeds."),
 )
 def _validate(  # noqa: PLR0913, PLR0917 - the contract's options
     scenario: str | None = typer.Argument(
@@ -474,19 +441,13 @@ def _validate(  # noqa: PLR0913, PLR0917 - the contract's options
         show_default=False,
         help="A scenario file (TOML), or the name of a shipped one; none with --matrix.",
     ),
-    matrix: bool = typer.Option(
-        False, "--matrix", help="Check predictions of many algorithms under many conditions."
-    ),
-    plan: bool = typer.Option(
-        False, "--plan", help="Only say what --matrix would measure, and how long that takes."
-    ),
-    only: str | None = typer.Option(
-        None, metavar="NAME,...", help="Run only these conditions of the matrix."
-    ),
-    report: Path = typer.Option(
-        Path("docs/validation"),
-        metavar="DIR",
-        help="Directory for the matrix's page.",
+    matrix: bool = _flag("--matrix", "Check predictions of many algorithms under many conditions."),
+    plan: bool = _flag("--plan", "Only say what --matrix would measure, and how long that takes."),
+    only: str | None = _option("NAME,...", "Run only these conditions of the matrix."),
+    report: Path = _option(
+        "DIR",
+        "Directory for the matrix's page.",
+        default=Path("docs/validation"),
         callback=_possible,
     ),
     device: str = DEVICE,
@@ -570,23 +531,16 @@ def _reproduce(  # noqa: PLR0913, PLR0917 - the contract's options
         show_default=False,
         help="adacomm, dts, hpsgd or hybrid; default: all.",
     ),
-    full: bool = typer.Option(
-        False, "--full", help="Run all seeds of the scenarios, not only the first few."
-    ),
-    timing: bool = typer.Option(
-        False, "--timing", help="Check only claims about time: seconds, not minutes."
-    ),
-    overrides: list[str] | None = typer.Option(
-        None,
+    full: bool = _flag("--full", "Run all seeds of the scenarios, not only the first few."),
+    timing: bool = _flag("--timing", "Check only claims about time: seconds, not minutes."),
+    overrides: list[str] | None = _option(
+        "TABLE.KEY=VALUE",
+        "Override a key of the scenarios that train, such as their data.",
         "--set",
-        metavar="TABLE.KEY=VALUE",
-        help="Override a key of the scenarios that train, such as their data.",
     ),
     jobs: int | None = JOBS,
-    report: Path = typer.Option(Path("docs"), metavar="DIR", help="Directory for the page."),
-    out: Path = typer.Option(
-        Path("runs/reproduce"), metavar="DIR", help="Directory for finished runs."
-    ),
+    report: Path = _option("DIR", "Directory for the page.", default=Path("docs")),
+    out: Path = _option("DIR", "Directory for finished runs.", default=Path("runs/reproduce")),
     as_json: bool = AS_JSON,
 ) -> None:
     """Check the claims of four papers.
@@ -628,7 +582,7 @@ def _explore(  # noqa: PLR0913, PLR0917 - the contract's options
         "127.0.0.1", help="Address to bind; the default is reachable from this machine only."
     ),
     port: int = typer.Option(0, help="Port; 0: any free one."),
-    no_open: bool = typer.Option(False, "--no-open", help="Do not open a browser."),
+    no_open: bool = _flag("--no-open", "Do not open a browser."),
 ) -> None:
     """Change a scenario by sliders, on a page that redraws.
 
@@ -660,14 +614,12 @@ def _probe(  # noqa: PLR0913, PLR0917 - what may be measured
     model: str = typer.Option("mlp", help="Model to train."),
     data: str = typer.Option("digits", help="Data set to train on."),
     batch: int = typer.Option(16, min=1, help="Samples per gradient."),
-    workers: str = typer.Option(
-        "2,4,8", metavar="N1,N2,...", help="Numbers of workers to measure."
-    ),
+    workers: str = _option("N1,N2,...", "Numbers of workers to measure.", default="2,4,8"),
     device: str = DEVICE,
-    network: str = typer.Option(
-        "emulated",
-        metavar="emulated|real",
-        help="Measure costs beyond an emulated delay, or the whole time of this network.",
+    network: str = _option(
+        "emulated|real",
+        "Measure costs beyond an emulated delay, or the whole time of this network.",
+        default="emulated",
     ),
     out: Path | None = PROFILE_OUT,
     overwrite: bool = OVERWRITE,
@@ -713,9 +665,7 @@ def _doctor(
     smoke: bool = typer.Option(
         True, "--smoke/--no-smoke", help="Train for some seconds, to see it work."
     ),
-    out: Path | None = typer.Option(
-        None, metavar="FILE.json", help="Report to write.", callback=_possible
-    ),
+    out: Path | None = _out("FILE.json", "Report to write."),
     overwrite: bool = OVERWRITE,
     as_json: bool = AS_JSON,
 ) -> None:
@@ -748,8 +698,8 @@ def _calibrate(  # noqa: PLR0913, PLR0917 - the contract's options
     allow_paths: bool = ALLOW_PATHS,
     profile: Path | None = PROFILE_OUT,
     overwrite: bool = OVERWRITE,
-    base: Path | None = typer.Option(
-        None, metavar="PROFILE.toml", help="A profile with the numbers that the runs do not show."
+    base: Path | None = _option(
+        "PROFILE.toml", "A profile with the numbers that the runs do not show."
     ),
     as_json: bool = AS_JSON,
 ) -> None:
@@ -783,11 +733,7 @@ def _fit_loss(  # noqa: PLR0913, PLR0917 - what a log cannot say
         [], min=1, help="Workers of a log's run; may be repeated, once for each run."
     ),
     tau: list[int] = typer.Option(
-        [],
-        "--tau",
-        "--H",
-        min=1,
-        help="Period of a local run's log; may be repeated. 1: none.",
+        [], "--tau", "--H", min=1, help="Period of a local run's log; may be repeated. 1: none."
     ),
     algorithm: list[str] = typer.Option(
         ["diloco"], help="Program of a local run's log; may be repeated."
@@ -798,17 +744,13 @@ def _fit_loss(  # noqa: PLR0913, PLR0917 - what a log cannot say
     ),
     warmup: float = typer.Option(0.0, min=0, help="Steps of the runs' warm-up; fits omit them."),
     lr: float | None = typer.Option(None, min=0, help="SGD's rate, if programs keep their own."),
-    column: list[str] = typer.Option(
-        [], metavar="QUANTITY=NAME", help="Column of tokens, step, loss or run."
+    column: list[str] = _option(
+        "QUANTITY=NAME", "Column of tokens, step, loss or run.", default=[]
     ),
-    kind: str = typer.Option(
-        "learning-curve", metavar="learning-curve|quadratic", help="The objective."
-    ),
-    base: Path | None = typer.Option(
-        None, metavar="PROFILE.toml", help="A profile to which the objective is added."
-    ),
-    out: Path = typer.Option(
-        Path("loss.toml"), "-o", "--out", metavar="LOSS.toml", help="The file to write."
+    kind: str = _option("learning-curve|quadratic", "The objective.", default="learning-curve"),
+    base: Path | None = _option("PROFILE.toml", "A profile to which the objective is added."),
+    out: Path = _option(
+        "LOSS.toml", "The file to write.", "-o", "--out", default=Path("loss.toml")
     ),
     overwrite: bool = OVERWRITE,
     as_json: bool = AS_JSON,
@@ -840,12 +782,10 @@ def _note_name(path: Path, usual: str, given: Path | None) -> None:
 def _compare(  # noqa: PLR0913, PLR0917 - the contract's options
     predicted: Path = typer.Argument(metavar="PREDICTED_DIR", help="A simulated run."),
     measured: Path = typer.Argument(metavar="MEASURED_DIR", help="A real run."),
-    as_measured: bool = typer.Option(
-        False, "--as-measured", help="Let MEASURED_DIR be a simulation; every sentence says so."
+    as_measured: bool = _flag(
+        "--as-measured", "Let MEASURED_DIR be a simulation; every sentence says so."
     ),
-    out: Path | None = typer.Option(
-        None, metavar="DIR", help="Write comparison.json and figures here.", callback=_possible
-    ),
+    out: Path | None = _out("DIR", "Write comparison.json and figures here."),
     overwrite: bool = OVERWRITE,
     figure: str = FIGURE,
     as_json: bool = AS_JSON,
@@ -879,17 +819,14 @@ def _emit(  # noqa: PLR0913, PLR0917 - a pick, and where it goes
     pick: Path = typer.Argument(
         metavar="PICK", help="A directory of simulate, tune or validate; or a scenario."
     ),
-    label: str | None = typer.Option(
-        None,
+    label: str | None = _option(
+        "LABEL",
+        "The scenario's algorithm to run, by its label; or another one of the directory.",
         "--algorithm",
-        metavar="LABEL",
-        help="The scenario's algorithm to run, by its label; or another one of the directory.",
     ),
     overrides: list[str] | None = OVERRIDES,
     allow_paths: bool = ALLOW_PATHS,
-    out: Path | None = typer.Option(
-        None, "-o", "--out", metavar="DIR", help="Directory to write to.", callback=_possible
-    ),
+    out: Path | None = _out("DIR", "Directory to write to.", "-o"),
     overwrite: bool = OVERWRITE,
     as_json: bool = AS_JSON,
 ) -> None:
@@ -915,14 +852,10 @@ def _report(
     runs: list[Path] = typer.Argument(
         metavar="RUN...", help="Directories of simulate, tune, sweep, validate or compare."
     ),
-    out: Path | None = typer.Option(
-        None,
+    out: Path | None = _out(
+        "FILE",
+        "The file to write; default: report.html in the first directory, or the next free name.",
         "-o",
-        "--out",
-        metavar="FILE",
-        help="The file to write; default: report.html in the first directory, or the next "
-        "free name.",
-        callback=_possible,
     ),
     overwrite: bool = OVERWRITE,
     as_json: bool = AS_JSON,
