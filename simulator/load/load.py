@@ -119,6 +119,23 @@ def parse(  # noqa: PLR0913 - its origin, and what it may name
     raise InputError("\n".join(lines))
 
 
+def varied(
+    scenario: Scenario,
+    overrides: Sequence[str] = (),
+    *,
+    table: dict[str, Any] | None = None,
+    programs: Programs = None,
+) -> Scenario:
+    """Load a scenario again with `overrides`, or another `table` in its place. Raises InputError."""
+    return parse(
+        scenario.table if table is None else table,
+        file=scenario.file,
+        folder=Path(scenario.file).parent,
+        overrides=overrides,
+        programs=programs,
+    )
+
+
 def _demand_inside(
     own: dict[str, Any],
     allowed: Iterable[KeyPath],

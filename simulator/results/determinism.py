@@ -2,11 +2,8 @@
 
 from typing import Any
 
-from pydantic import BaseModel
-
-from paceline.simulator.distributions.distribution import Distribution
 from paceline.simulator.programs import catalogue
-from paceline.simulator.scenario.scenario import Scenario
+from paceline.simulator.scenario.scenario import Scenario, laws
 
 PLAIN = {  # keys by which nothing becomes random, if their times are constant; any other may
     "cluster": {
@@ -39,7 +36,7 @@ def deterministic(scenario: Scenario) -> bool:
         table.keys() <= TABLES
         and scenario.objective.kind in KINDS
         and all(_plain(name, table.get(name, {})) for name in ("cluster", "network", "server"))
-        and not any(map(_random, (scenario.cluster, scenario.network)))
+        and all(each.is_constant for each in laws(scenario.cluster, scenario.network))
         and all(
             each.name in known and not known[each.name].gossips and "codec" not in each.table
             for each in scenario.algorithm
@@ -51,12 +48,3 @@ def _plain(name: str, table: Any) -> bool:
     """Whether a table, and each of those in it, has plain keys only."""
     inner = [(key, each) for key in ("group", "link") for each in table.get(key, ())]
     return table.keys() <= PLAIN[name] and all(_plain(*each) for each in inner)
-
-
-def _random(value: Any) -> bool:
-    """Whether `value` is a law of random times, or a table that has one."""
-    if isinstance(value, Distribution):
-        return not value.is_constant
-    if isinstance(value, BaseModel):
-        return any(_random(getattr(value, key)) for key in type(value).model_fields)
-    return isinstance(value, tuple) and any(map(_random, value))

@@ -190,12 +190,13 @@ def demand(summary: Any, table: Any) -> None:
 def demand_shape(shape: Any, value: Any) -> None:
     """Raise ValueError, naming the key at fault, where a value does not have the type `shape`."""
     try:
-        _adapter(shape).validate_python(value, strict=True)
+        adapter(shape).validate_python(value, strict=True)
     except ValidationError as error:
         where = ".".join(map(str, error.errors()[0]["loc"]))
         raise ValueError(f"{where}: missing, or nothing that belongs there") from None
 
 
 @cache
-def _adapter(shape: Any) -> TypeAdapter[Any]:
+def adapter(shape: Any) -> TypeAdapter[Any]:
+    """Return what validates values of a type, made once."""
     return TypeAdapter(shape)

@@ -21,9 +21,9 @@ from paceline.simulator.distributions.time_profile import ProfileOf
 from paceline.simulator.inputs import csv_columns
 from paceline.simulator.inputs.units import Seconds
 from paceline.simulator.scenario.table import (
-    ZERO,
     Bandwidth,
     Count,
+    Delay,
     Duration,
     Many,
     Name,
@@ -86,11 +86,7 @@ class Checkpoint(Section):
     """The whole cluster's state, saved."""
 
     every: Count = Field(description="steps between two checkpoints")
-    cost: Seconds = Field(
-        default=0.0,
-        description="time for which all workers pause for one",
-        json_schema_extra=ZERO,
-    )
+    cost: Delay = Field(default=0.0, description="time for which all workers pause for one")
 
 
 def _quorum(value: Any) -> Any:
@@ -113,21 +109,12 @@ class Recovery(Section):
         description="workers that need a crashed one wait for it; go on without it; all go back to "
         "the last checkpoint; or means leave out the slowest, or those that are late for a quorum",
     )
-    timeout: Seconds = Field(
-        default=0.0,
-        description="time until the others notice a crash",
-        json_schema_extra=ZERO,
-    )
-    reload: Seconds = Field(
+    timeout: Delay = Field(default=0.0, description="time until the others notice a crash")
+    reload: Delay = Field(
         default=0.0,
         description="time that a repaired node (or all, to restart) takes to load its state",
-        json_schema_extra=ZERO,
     )
-    warmup: Seconds = Field(
-        default=0.0,
-        description="time that a node takes to warm up after that",
-        json_schema_extra=ZERO,
-    )
+    warmup: Delay = Field(default=0.0, description="time that a node takes to warm up after that")
     checkpoint: Checkpoint | None = Field(default=None, description='for policy = "restart"')
     backup: int = Field(
         default=0,
@@ -139,10 +126,8 @@ class Recovery(Section):
         default=0.5,
         description='for policy = "quorum": workers that a mean waits for, a number or a share',
     )
-    grace: Seconds = Field(
-        default=0.0,
-        description='for policy = "quorum": time that a mean then waits for more',
-        json_schema_extra=ZERO,
+    grace: Delay = Field(
+        default=0.0, description='for policy = "quorum": time that a mean then waits for more'
     )
 
     @property
@@ -209,10 +194,8 @@ class Membership(Section):
         description="CSV file of three columns: worker, start and end of each time that it is "
         "there; an end left out: for good; a worker left out: always",
     )
-    notice: Seconds = Field(
-        default=0.0,
-        description="time that a worker is told before it has to leave",
-        json_schema_extra=ZERO,
+    notice: Delay = Field(
+        default=0.0, description="time that a worker is told before it has to leave"
     )
     _windows: tuple[tuple[float, float], ...] = PrivateAttr(default=())
     _trace: dict[int, list[tuple[float, float]]] = PrivateAttr(default_factory=dict)
@@ -300,9 +283,7 @@ class Inner(Section):
     """The links between the devices of a worker that is itself a node of several."""
 
     bandwidth: Bandwidth = Field(description="of each device, each way")
-    latency: Seconds = Field(
-        default=0.0, ge=0, description="one way, per hop", json_schema_extra=ZERO
-    )
+    latency: Delay = Field(default=0.0, ge=0, description="one way, per hop")
     sharding: Literal["none", "fsdp"] = Field(
         default="none",
         description="each step ends with an all-reduce of the gradient among the devices, or has "

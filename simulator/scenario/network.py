@@ -12,9 +12,9 @@ from paceline.simulator.scenario.cluster import Failures
 from paceline.simulator.scenario.formats.region_table import TableOf
 from paceline.simulator.scenario.formats.simgrid_xml import PlatformOf
 from paceline.simulator.scenario.table import (
-    ZERO,
     Bandwidth,
     Count,
+    Delay,
     Duration,
     Many,
     Name,
@@ -111,11 +111,10 @@ class Network(_Line):
         default="ideal",
         description="formulas alone; NCCL, which chooses ring or double tree by size; or gloo",
     )
-    setup: Seconds = Field(
+    setup: Delay = Field(
         default=0.0,
         ge=0,
         description="added to the first collective of a run: connections, buffers",
-        json_schema_extra=ZERO,
     )
     latency: Law = Field(
         default=Constant.model_validate({"value": "0 s"}),
@@ -172,12 +171,8 @@ class Network(_Line):
 class Server(Section):
     """The parameter server of the programs that have one."""
 
-    receive: Seconds = Field(
-        default=0.0, description="time to take in one gradient", json_schema_extra=ZERO
-    )
-    apply: Seconds = Field(
-        default=0.0, description="time to update the parameters", json_schema_extra=ZERO
-    )
+    receive: Delay = Field(default=0.0, description="time to take in one gradient")
+    apply: Delay = Field(default=0.0, description="time to update the parameters")
     bandwidth: Bandwidth | None = Field(
         default=None, description="of the server's own network card; left out: unlimited"
     )

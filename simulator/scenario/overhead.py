@@ -16,6 +16,7 @@ from paceline.simulator.inputs.units import Bytes, Seconds
 from paceline.simulator.scenario.table import (
     ZERO,
     Count,
+    Delay,
     Many,
     Name,
     NonNegative,
@@ -26,7 +27,6 @@ from paceline.simulator.scenario.table import (
 GIGABIT = 125e6  # bytes per second
 Relative = Annotated[float, Field(ge=0, le=10)]
 Factor = Annotated[float, Field(ge=-1e6, le=1e6)]
-Extra = Annotated[Seconds, Field(json_schema_extra=ZERO)]
 OWN = ("issue", "collect", "send", "receive", "agree")
 """Overheads that occupy a node itself."""
 
@@ -42,23 +42,23 @@ class Overhead(Section):
         description="added to each step: the framework's own time, and lateness",
         json_schema_extra=ZERO,
     )
-    issue: Extra = Field(default=0.0, description="a worker's own time to start a collective")
-    collect: Extra = Field(default=0.0, description="a worker's own time to take a result over")
-    collective: Extra = Field(
+    issue: Delay = Field(default=0.0, description="a worker's own time to start a collective")
+    collect: Delay = Field(default=0.0, description="a worker's own time to take a result over")
+    collective: Delay = Field(
         default=0.0, description="added to the duration of each collective, and hidden if that is"
     )
-    agree: Extra = Field(
+    agree: Delay = Field(
         default=0.0, description="time to ask all workers whether a collective has finished"
     )
     agree_latencies: NonNegative = Field(
         default=0.0, description="latencies of [network] that the question takes in addition"
     )
-    send: Extra = Field(default=0.0, description="a node's own time to send a message")
-    message: Extra = Field(default=0.0, description="added to the latency of each message")
+    send: Delay = Field(default=0.0, description="a node's own time to send a message")
+    message: Delay = Field(default=0.0, description="added to the latency of each message")
     message_factor: Positive = Field(
         default=1.0, description="time that a message occupies its link, relative to its bytes"
     )
-    receive: Extra = Field(default=0.0, description="a node's own time to take a message over")
+    receive: Delay = Field(default=0.0, description="a node's own time to take a message over")
     latency_factor: Positive = Field(
         default=1.0, description="latencies that a hop of a collective takes (gloo's ring: 2)"
     )
@@ -75,7 +75,7 @@ class Overhead(Section):
     per_byte: NonNegative = Field(
         default=0.0, description="seconds per byte that passes a link, whatever its bandwidth"
     )
-    hop: Extra = Field(default=0.0, description="added to the latency of each hop of a collective")
+    hop: Delay = Field(default=0.0, description="added to the latency of each hop of a collective")
     hop_bytes: Bytes = Field(
         default=0.0,
         description="bytes that travel in each hop of a collective beside its payload",

@@ -4,7 +4,7 @@ Shapes and single values are checked here; `load.checks` refuses settings that c
 other, and `load.load` reads files.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from functools import cache
 from math import inf
@@ -354,7 +354,8 @@ class Scenario(Section):
     def heavy_tailed(self) -> bool:
         """Whether some random time has no finite variance, so that few runs tell no mean."""
         jobs = (each.scenario.cluster for each in self.job)
-        return any(map(_heavy_tailed, (self.cluster, self.network, self.server, *jobs)))
+        every = laws(self.cluster, self.network, self.server, *jobs)
+        return any(each.variance == inf for each in every)
 
     def under(self, algorithm: Algorithm) -> "Scenario":
         """Return the scenario with the recovery that holds for an algorithm."""
@@ -388,13 +389,15 @@ class Scenario(Section):
         return self._table
 
 
-def _heavy_tailed(value: Any) -> bool:
-    """Whether `value` is a law of times without a finite variance, or a table that has one."""
-    if isinstance(value, Distribution):
-        return value.variance == inf
-    if isinstance(value, BaseModel):
-        return any(_heavy_tailed(getattr(value, key)) for key in type(value).model_fields)
-    return isinstance(value, tuple) and any(map(_heavy_tailed, value))
+def laws(*values: Any) -> Iterator[Distribution]:
+    """Yield the laws of random times among values, and in tables and lists among them."""
+    for value in values:
+        if isinstance(value, Distribution):
+            yield value
+        elif isinstance(value, BaseModel):
+            yield from laws(*(getattr(value, key) for key in type(value).model_fields))
+        elif isinstance(value, tuple):
+            yield from laws(*value)
 
 
 def json_schema(programs: Mapping[str, Program] | None = None) -> dict[str, Any]:

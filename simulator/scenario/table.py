@@ -25,6 +25,7 @@ Share = Annotated[float, Field(gt=0, le=1)]
 Duration = Annotated[Seconds, Field(gt=0)]
 Bandwidth = Annotated[BytesPerSecond, Field(gt=0)]
 ZERO: dict[str, JsonValue] = {"default": "0 s"}  # as a scenario writes it
+Delay = Annotated[Seconds, Field(json_schema_extra=ZERO)]  # of no time by default
 
 
 class Section(BaseModel):

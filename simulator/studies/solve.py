@@ -22,7 +22,7 @@ import numpy as np
 
 from paceline.simulator.errors import InputError
 from paceline.simulator.inputs import messages, units
-from paceline.simulator.load.load import Programs, load, parse
+from paceline.simulator.load.load import Programs, load, varied
 from paceline.simulator.load.overrides import override
 from paceline.simulator.results import intervals, statistics, store
 from paceline.simulator.results.figures import style
@@ -404,13 +404,7 @@ def solve(  # noqa: PLR0913 - the options of the command
             """Simulate one algorithm at one value."""
             nonlocal count
             count += 1
-            there = parse(
-                base.table,
-                file=base.file,
-                folder=Path(base.file).parent,
-                overrides=[f"{vary}={tried.text(x)}"],
-                programs=programs,
-            )
+            there = varied(base, [f"{vary}={tried.text(x)}"], programs=programs)
             one = there.model_copy(update={"algorithm": there.algorithm[index : index + 1]})
             drawn = seed_range(one, seeds, seed)
             if not force:

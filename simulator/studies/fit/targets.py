@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from paceline.simulator.errors import InputError
 from paceline.simulator.inputs import messages, units
 from paceline.simulator.load import toml_file
-from paceline.simulator.load.load import load, parse
+from paceline.simulator.load.load import load, varied
 from paceline.simulator.scenario.scenario import Scenario
 from paceline.simulator.studies.solve import Number, quantity
 from paceline.simulator.studies.sweep.points import value
@@ -110,7 +110,7 @@ class Target:
         """Return its scenario with values of the keys. Raises InputError."""
         texts = [f"{key.name}={key.text(x)}" for key, x in zip(keys, values, strict=True)]
         with _about(self.terms[0].where, texts):
-            return _with(self.variant, texts)
+            return varied(self.variant, texts)
 
     def labels(self, scenario: Scenario) -> list[str]:
         """Return the algorithm of each term. Raises InputError unless each is one."""
@@ -240,7 +240,7 @@ def _target(  # noqa: PLR0913, PLR0917 - what targets share
         beside = file.parent / scenario
         origin = load(beside if beside.is_file() else scenario) if scenario else base
         with _about(where, sets):
-            variants[made] = _with(origin, sets)
+            variants[made] = varied(origin, sets)
     return Target(
         label,
         text,
@@ -270,8 +270,3 @@ def _si(written: Quantity | None, where: str) -> float:
     if not isfinite(found):
         raise InputError(f"{where}: {written} is not finite; write a finite number")
     return found
-
-
-def _with(scenario: Scenario, sets: Sequence[str]) -> Scenario:
-    folder = Path(scenario.file).parent
-    return parse(scenario.table, file=scenario.file, folder=folder, overrides=sets)

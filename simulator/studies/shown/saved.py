@@ -10,18 +10,17 @@ import json
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 from zipfile import BadZipFile, ZipFile, ZipInfo
 
 import numpy as np
-from pydantic import BaseModel, TypeAdapter
+from pydantic import BaseModel
 
 from paceline.simulator.errors import InputError
 from paceline.simulator.inputs import untrusted
 from paceline.simulator.load.load import Programs, parse
-from paceline.simulator.results import store
+from paceline.simulator.results import schema, store
 from paceline.simulator.results.ownership import TakenError
 from paceline.simulator.results.run import Run
 from paceline.simulator.scenario.scenario import Scenario
@@ -105,9 +104,9 @@ class Restorer:
         if origin is list:
             return [self(args[0], each) for each in value]
         if origin is not None and issubclass(origin, Mapping):
-            adapt = _adapter(args[0]).validate_python
+            adapt = schema.adapter(args[0]).validate_python
             return {adapt(key): self(args[1], each) for key, each in value.items()}
-        return _adapter(hint).validate_python(value)
+        return schema.adapter(hint).validate_python(value)
 
     def state(self, kind: Any, values: Mapping[str, Any]) -> dict[str, Any]:
         """Return the fields of a dataclass by name."""
@@ -127,11 +126,6 @@ class Restorer:
             programs=self.programs,
             allow_paths=self.allow_paths,
         )
-
-
-@cache
-def _adapter(hint: Any) -> TypeAdapter[Any]:
-    return TypeAdapter(hint)
 
 
 def read(path: Path, kind: type[T], restore: Restorer, name: str = "") -> T:

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from paceline.simulator.inputs import messages
 from paceline.simulator.inputs.units import DIMENSIONS, to_si
 from paceline.simulator.results.columns import estimate_of, ranked_by
 from paceline.simulator.results.figures import curves
 from paceline.simulator.results.figures.style import Axes, Figure, empty, line, look, style, titled
 from paceline.simulator.results.statistics import time_unit
+from paceline.simulator.studies.shown.shown import text
 
 Row = dict[str, Any]
 SweepResult = Any  # it draws this: no import back
@@ -40,12 +40,12 @@ def draw(result: SweepResult) -> Figure | None:
     key, second = keys
     panels: dict[str, dict[str, list[Row]]] = defaultdict(lambda: defaultdict(list))
     for row in result.rows:
-        panel, line = (row["label"], _said(row[second])) if second else ("", row["label"])
+        panel, line = (row["label"], text(row[second])) if second else ("", row["label"])
         panels[panel][line].append(row)
     if max(map(len, panels.values())) > LINES:
         return None
     places, unit = numbers(result.vary[key]) or ([], "")
-    at = dict(zip(map(_said, result.vary[key]), places, strict=True))
+    at = dict(zip(map(text, result.vary[key]), places, strict=True))
     measure, name, size = _measure(result)
     figure = empty(max(4.0, 2.7 * len(panels)))
     column = figure.subplots(len(panels), squeeze=False, sharex=True, sharey=True)[:, 0]
@@ -103,10 +103,6 @@ def geometric(values: Sequence[float]) -> bool:
     return bool(np.std(ratios) / np.mean(ratios) < np.std(gaps) / np.mean(gaps) - 1e-9)
 
 
-def _said(value: Any) -> str:
-    return value if isinstance(value, str) else messages.toml(value)
-
-
 def _measure(result: SweepResult) -> tuple[str, str, float]:
     """Return the column to draw, the name of its axis, and the size of its unit."""
     column, target = ranked_by(result.rows), result.scenario.run.target_loss
@@ -133,7 +129,7 @@ def _line(
     rows: Sequence[Row], at: Mapping[str, float], key: str, measure: str, size: float
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return places (points,), and there the estimate and its interval (3, points)."""
-    places = np.array([at[_said(row[key])] for row in rows])
+    places = np.array([at[text(row[key])] for row in rows])
     found = [estimate_of(row, measure) for row in rows]
     values = np.array([(each.value, *(each.interval or (np.nan, np.nan))) for each in found])
     order = np.argsort(places)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.simulator.errors import InputError
-from paceline.simulator.load.load import SHOWN, Programs, load, parse
+from paceline.simulator.load.load import SHOWN, Programs, load, varied
 from paceline.simulator.objectives import plugins
 from paceline.simulator.results import statistics, store
 from paceline.simulator.results.figures import style
@@ -161,15 +161,7 @@ def _scenarios(base: Scenario, points: Sequence[Point], programs: Programs) -> l
     for point in points:
         overrides = [f"{key}={text}" for key, text in point.items()]
         try:
-            found.append(
-                parse(
-                    base.table,
-                    file=base.file,
-                    folder=Path(base.file).parent,
-                    overrides=overrides,
-                    programs=programs,
-                )
-            )
+            found.append(varied(base, overrides, programs=programs))
         except InputError as error:
             said = str(error)
             for text in overrides:

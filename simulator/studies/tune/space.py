@@ -4,12 +4,11 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paceline.simulator.cluster import workers as cluster
 from paceline.simulator.errors import InputError
-from paceline.simulator.load.load import Programs, known_programs, parse
+from paceline.simulator.load.load import Programs, known_programs, varied
 from paceline.simulator.objectives import build
 from paceline.simulator.programs import Program
 from paceline.simulator.programs.program import BOUND
@@ -179,7 +178,7 @@ class Space:
         whole["run"] = whole["run"] | {"evaluate_every": self.every}
         if duration is not None:
             whole["run"]["duration"] = f"{duration!r} s"
-        return self._parse(whole)
+        return varied(self.scenario, table=whole, programs=self.programs)
 
     def until(self, deadline: float | None) -> "Space":
         """Return the same space with runs that end at `deadline` (seconds), not at `run.steps`.
@@ -191,11 +190,7 @@ class Space:
             gone, ends = "steps", {"duration": f"{deadline!r} s"}
         run = {key: value for key, value in self.scenario.table["run"].items() if key != gone}
         table = self.scenario.table | {"run": run | ends}
-        return replace(self, scenario=self._parse(table))
-
-    def _parse(self, table: dict[str, Any]) -> Scenario:
-        file = self.scenario.file
-        return parse(table, file=file, folder=Path(file).parent, programs=self.programs)
+        return replace(self, scenario=varied(self.scenario, table=table, programs=self.programs))
 
 
 def _with(table: Any, path: Sequence[str], value: Any) -> dict[str, Any]:

@@ -2,13 +2,12 @@
 
 import math
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from paceline.simulator import theory
 from paceline.simulator.cluster import workers
 from paceline.simulator.errors import InputError
-from paceline.simulator.load.load import Programs, parse
+from paceline.simulator.load.load import Programs, varied
 from paceline.simulator.network.mean_cost import mean_cost
 from paceline.simulator.scenario.scenario import Scenario
 from paceline.simulator.scenario.tables import Range
@@ -121,6 +120,6 @@ def adacomm_tau0(
         "run": run | {"duration": f"{interval!r} s"},
         "tune": {"adacomm": {"tau0": list(TAU0)}},
     }
-    short = parse(table, file=scenario.file, folder=Path(scenario.file).parent, programs=programs)
+    short = varied(scenario, table=table, programs=programs)
     said = f"preset adacomm-tau0: each tau0 for adacomm's first interval, {interval:g} s"
     return short, "loss-at-deadline", said
