@@ -30,6 +30,7 @@ from paceline.simulator.scenario.table import (
     Positive,
     Section,
     Share,
+    optional,
 )
 
 MOST_WORKERS = 65_535
@@ -48,12 +49,9 @@ class Device(Section):
     """A device that workers of a group compute on."""
 
     name: Name = Field(description="name of the device, unique")
-    speed: Positive = Field(
-        default=1.0, description="2 computes in half the time that `compute` says"
-    )
-    shared_by: Count = Field(
-        default=1,
-        description="workers of a group on one device; n that compute at once get 1/n of it each",
+    speed: Positive = optional("2 computes in half the time that `compute` says", 1.0)
+    shared_by: Count = optional(
+        "workers of a group on one device; n that compute at once get 1/n of it each", 1
     )
 
 
@@ -77,16 +75,14 @@ class Crash(Section):
         description='rank of the worker, from 0, or "server"'
     )
     at: Annotated[Seconds, Field(ge=0)] = Field(description="time of the crash")
-    lasts: Duration | None = Field(
-        default=None, description="time until it is repaired; left out: for good"
-    )
+    lasts: Duration | None = optional("time until it is repaired; left out: for good")
 
 
 class Checkpoint(Section):
     """The whole cluster's state, saved."""
 
     every: Count = Field(description="steps between two checkpoints")
-    cost: Delay = Field(default=0.0, description="time for which all workers pause for one")
+    cost: Delay = optional("time for which all workers pause for one", 0.0)
 
 
 def _quorum(value: Any) -> Any:
@@ -104,31 +100,27 @@ Quorum = Annotated[
 class Recovery(Section):
     """Handling of crashed and slow workers."""
 
-    policy: Literal["wait", "shrink", "restart", "backup", "quorum"] = Field(
-        default="wait",
-        description="workers that need a crashed one wait for it; go on without it; all go back to "
+    policy: Literal["wait", "shrink", "restart", "backup", "quorum"] = optional(
+        "workers that need a crashed one wait for it; go on without it; all go back to "
         "the last checkpoint; or means leave out the slowest, or those that are late for a quorum",
+        "wait",
     )
-    timeout: Delay = Field(default=0.0, description="time until the others notice a crash")
-    reload: Delay = Field(
-        default=0.0,
-        description="time that a repaired node (or all, to restart) takes to load its state",
+    timeout: Delay = optional("time until the others notice a crash", 0.0)
+    reload: Delay = optional(
+        "time that a repaired node (or all, to restart) takes to load its state", 0.0
     )
-    warmup: Delay = Field(default=0.0, description="time that a node takes to warm up after that")
-    checkpoint: Checkpoint | None = Field(default=None, description='for policy = "restart"')
-    backup: int = Field(
-        default=0,
-        ge=0,
-        description="backup workers: each mean leaves out so many, the slowest (default with "
+    warmup: Delay = optional("time that a node takes to warm up after that", 0.0)
+    checkpoint: Checkpoint | None = optional('for policy = "restart"')
+    backup: int = optional(
+        "backup workers: each mean leaves out so many, the slowest (default with "
         'policy = "backup": 1)',
+        0,
+        ge=0,
     )
-    quorum: Quorum = Field(
-        default=0.5,
-        description='for policy = "quorum": workers that a mean waits for, a number or a share',
+    quorum: Quorum = optional(
+        'for policy = "quorum": workers that a mean waits for, a number or a share', 0.5
     )
-    grace: Delay = Field(
-        default=0.0, description='for policy = "quorum": time that a mean then waits for more'
-    )
+    grace: Delay = optional('for policy = "quorum": time that a mean then waits for more', 0.0)
 
     @property
     def backups(self) -> int:
@@ -179,24 +171,21 @@ def _in_order(row: list[float], line: int) -> None:
 class Membership(Section):
     """When workers are members: a law (`present` and `absent`), a calendar, or a trace."""
 
-    present: Law | None = Field(default=None, description="time from joining to leaving")
-    absent: Law | None = Field(default=None, description="time from leaving to coming back")
-    start: Literal["present", "stationary"] = Field(
-        default="present",
-        description="who is there when the run begins, under a law: all, or those who are at any "
+    present: Law | None = optional("time from joining to leaving")
+    absent: Law | None = optional("time from leaving to coming back")
+    start: Literal["present", "stationary"] = optional(
+        "who is there when the run begins, under a law: all, or those who are at any "
         "moment of a process that has long been going on",
+        "present",
     )
     daily: Annotated[Many[str], BeforeValidator(lambda v: [v] if isinstance(v, str) else v)] = (
-        Field(default=(), description='times of day when they are there, such as "22:00-06:00"')
+        optional('times of day when they are there, such as "22:00-06:00"', ())
     )
-    file: Name | None = Field(
-        default=None,
-        description="CSV file of three columns: worker, start and end of each time that it is "
-        "there; an end left out: for good; a worker left out: always",
+    file: Name | None = optional(
+        "CSV file of three columns: worker, start and end of each time that it is "
+        "there; an end left out: for good; a worker left out: always"
     )
-    notice: Delay = Field(
-        default=0.0, description="time that a worker is told before it has to leave"
-    )
+    notice: Delay = optional("time that a worker is told before it has to leave", 0.0)
     _windows: tuple[tuple[float, float], ...] = PrivateAttr(default=())
     _trace: dict[int, list[tuple[float, float]]] = PrivateAttr(default_factory=dict)
 
@@ -260,19 +249,14 @@ MembershipOf = Annotated[
 class _Nodes(Section):
     """Keys that the cluster and each of its groups may set."""
 
-    extra: Law | None = Field(default=None, description="delay added to compute, for a fixed share")
-    profile: ProfileOf | None = Field(
-        default=None, description="speed over time: at 0.5 computing takes twice as long"
-    )
-    bursts: Bursts | None = Field(default=None, description="slow periods, correlated in time")
-    failures: Failures | None = Field(default=None, description="crashes and repairs")
-    membership: MembershipOf | None = Field(
-        default=None, description="when workers are there; left out: always"
-    )
-    region: Name | None = Field(default=None, description="where the workers are")
-    nic: Bandwidth | None = Field(
-        default=None,
-        description="bandwidth of a worker's network card, each way; left out: that of its place",
+    extra: Law | None = optional("delay added to compute, for a fixed share")
+    profile: ProfileOf | None = optional("speed over time: at 0.5 computing takes twice as long")
+    bursts: Bursts | None = optional("slow periods, correlated in time")
+    failures: Failures | None = optional("crashes and repairs")
+    membership: MembershipOf | None = optional("when workers are there; left out: always")
+    region: Name | None = optional("where the workers are")
+    nic: Bandwidth | None = optional(
+        "bandwidth of a worker's network card, each way; left out: that of its place"
     )
 
 
@@ -283,11 +267,11 @@ class Inner(Section):
     """The links between the devices of a worker that is itself a node of several."""
 
     bandwidth: Bandwidth = Field(description="of each device, each way")
-    latency: Delay = Field(default=0.0, ge=0, description="one way, per hop")
-    sharding: Literal["none", "fsdp"] = Field(
-        default="none",
-        description="each step ends with an all-reduce of the gradient among the devices, or has "
+    latency: Delay = optional("one way, per hop", 0.0, ge=0)
+    sharding: Literal["none", "fsdp"] = optional(
+        "each step ends with an all-reduce of the gradient among the devices, or has "
         "the two all-gathers and the reduce-scatter of FSDP",
+        "none",
     )
 
 
@@ -296,31 +280,26 @@ class Group(_Nodes):
 
     name: Name = Field(description="name of the group, unique")
     workers: Count = Field(description="how many of the cluster's workers are in the group")
-    compute: ComputeLaw | None = Field(default=None, description="time to compute one gradient")
-    device: Name | None = Field(
-        default=None, description="their device: one of cluster.device, or just a label"
-    )
-    extra_share: Share | None = Field(default=None, description=_EXTRA_SHARE)
-    up: Bandwidth | None = Field(default=None, description="bandwidth that a worker sends with")
-    down: Bandwidth | None = Field(default=None, description="bandwidth that it receives with")
-    devices: int = Field(default=1, ge=1, le=65_536, description="devices that `inner` joins")
-    inner: Inner | None = Field(default=None, description="links between the devices of a worker")
+    compute: ComputeLaw | None = optional("time to compute one gradient")
+    device: Name | None = optional("their device: one of cluster.device, or just a label")
+    extra_share: Share | None = optional(_EXTRA_SHARE)
+    up: Bandwidth | None = optional("bandwidth that a worker sends with")
+    down: Bandwidth | None = optional("bandwidth that it receives with")
+    devices: int = optional("devices that `inner` joins", 1, ge=1, le=65_536)
+    inner: Inner | None = optional("links between the devices of a worker")
 
 
 class Sampling(Section):
     """Clients that each round selects, of programs that average round by round."""
 
-    share: Share | None = Field(default=None, description="share of the workers that a mean takes")
-    clients: Count | None = Field(default=None, description="or their number")
-    by: Literal["uniform", "availability"] = Field(
-        default="uniform",
-        description="draw from all workers, or from those that are there when the round begins",
+    share: Share | None = optional("share of the workers that a mean takes")
+    clients: Count | None = optional("or their number")
+    by: Literal["uniform", "availability"] = optional(
+        "draw from all workers, or from those that are there when the round begins", "uniform"
     )
-    over: float = Field(
-        default=1.0, ge=1, le=1000, description="times as many are selected; the first count"
-    )
-    deadline: Duration | None = Field(
-        default=None, description="time from a round's start after which its mean waits for no more"
+    over: float = optional("times as many are selected; the first count", 1.0, ge=1, le=1000)
+    deadline: Duration | None = optional(
+        "time from a round's start after which its mean waits for no more"
     )
 
     @model_validator(mode="after")
@@ -335,20 +314,15 @@ class Cluster(_Nodes):
 
     workers: int = Field(ge=1, le=MOST_WORKERS, description="number of workers")
     compute: ComputeLaw = Field(description="time to compute one gradient")
-    device: DeviceOrLabel | None = Field(
-        default=None, description="devices that groups may compute on, or just a label"
+    device: DeviceOrLabel | None = optional("devices that groups may compute on, or just a label")
+    extra_share: Share = optional(_EXTRA_SHARE, 0.0)
+    allow_zero: bool = optional("allow a compute time of zero", False)
+    forward_share: float = optional(
+        "share of a step before the backward pass frees its first gradient", 1 / 3, ge=0, lt=1
     )
-    extra_share: Share = Field(default=0.0, description=_EXTRA_SHARE)
-    allow_zero: bool = Field(default=False, description="allow a compute time of zero")
-    forward_share: float = Field(
-        default=1 / 3,
-        ge=0,
-        lt=1,
-        description="share of a step before the backward pass frees its first gradient",
-    )
-    group: Many[Group] = Field(default=(), description="overrides for some of the workers")
-    crash: Many[Crash] = Field(default=(), description="crashes at given times")
-    sampling: Sampling | None = Field(default=None, description="clients that each round selects")
+    group: Many[Group] = optional("overrides for some of the workers", ())
+    crash: Many[Crash] = optional("crashes at given times", ())
+    sampling: Sampling | None = optional("clients that each round selects")
 
     def of_workers(self, key: str) -> list[Any]:
         """Return the key's value of each worker, in rank order: its group's, or the cluster's."""

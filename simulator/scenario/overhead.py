@@ -22,6 +22,7 @@ from paceline.simulator.scenario.table import (
     NonNegative,
     Positive,
     Section,
+    optional,
 )
 
 GIGABIT = 125e6  # bytes per second
@@ -34,51 +35,47 @@ OWN = ("issue", "collect", "send", "receive", "agree")
 class Overhead(Section):
     """Overheads of one kind of machine, measured with a number of workers."""
 
-    workers: Count | None = Field(
-        default=None, description="number of workers it was measured with; left out: any"
-    )
-    step: Law = Field(
-        default=Constant.model_construct(value=0.0),
-        description="added to each step: the framework's own time, and lateness",
+    workers: Count | None = optional("number of workers it was measured with; left out: any")
+    step: Law = optional(
+        "added to each step: the framework's own time, and lateness",
+        Constant.model_construct(value=0.0),
         json_schema_extra=ZERO,
     )
-    issue: Delay = Field(default=0.0, description="a worker's own time to start a collective")
-    collect: Delay = Field(default=0.0, description="a worker's own time to take a result over")
-    collective: Delay = Field(
-        default=0.0, description="added to the duration of each collective, and hidden if that is"
+    issue: Delay = optional("a worker's own time to start a collective", 0.0)
+    collect: Delay = optional("a worker's own time to take a result over", 0.0)
+    collective: Delay = optional(
+        "added to the duration of each collective, and hidden if that is", 0.0
     )
-    agree: Delay = Field(
-        default=0.0, description="time to ask all workers whether a collective has finished"
+    agree: Delay = optional("time to ask all workers whether a collective has finished", 0.0)
+    agree_latencies: NonNegative = optional(
+        "latencies of [network] that the question takes in addition", 0.0
     )
-    agree_latencies: NonNegative = Field(
-        default=0.0, description="latencies of [network] that the question takes in addition"
+    send: Delay = optional("a node's own time to send a message", 0.0)
+    message: Delay = optional("added to the latency of each message", 0.0)
+    message_factor: Positive = optional(
+        "time that a message occupies its link, relative to its bytes", 1.0
     )
-    send: Delay = Field(default=0.0, description="a node's own time to send a message")
-    message: Delay = Field(default=0.0, description="added to the latency of each message")
-    message_factor: Positive = Field(
-        default=1.0, description="time that a message occupies its link, relative to its bytes"
+    receive: Delay = optional("a node's own time to take a message over", 0.0)
+    latency_factor: Positive = optional(
+        "latencies that a hop of a collective takes (gloo's ring: 2)", 1.0
     )
-    receive: Delay = Field(default=0.0, description="a node's own time to take a message over")
-    latency_factor: Positive = Field(
-        default=1.0, description="latencies that a hop of a collective takes (gloo's ring: 2)"
+    transmission_factor: Positive = optional(
+        "time that payloads occupy links, relative to bytes / bandwidth", 1.0
     )
-    transmission_factor: Positive = Field(
-        default=1.0, description="time that payloads occupy links, relative to bytes / bandwidth"
-    )
-    transmission_exponent: float = Field(
-        default=0.0,
+    transmission_exponent: float = optional(
+        "transmission_factor is that of links of 1 Gbit/s, and falls with this power "
+        "of their bandwidth",
+        0.0,
         ge=-1,
         le=1,
-        description="transmission_factor is that of links of 1 Gbit/s, and falls with this power "
-        "of their bandwidth",
     )
-    per_byte: NonNegative = Field(
-        default=0.0, description="seconds per byte that passes a link, whatever its bandwidth"
+    per_byte: NonNegative = optional(
+        "seconds per byte that passes a link, whatever its bandwidth", 0.0
     )
-    hop: Delay = Field(default=0.0, description="added to the latency of each hop of a collective")
-    hop_bytes: Bytes = Field(
-        default=0.0,
-        description="bytes that travel in each hop of a collective beside its payload",
+    hop: Delay = optional("added to the latency of each hop of a collective", 0.0)
+    hop_bytes: Bytes = optional(
+        "bytes that travel in each hop of a collective beside its payload",
+        0.0,
         json_schema_extra={"default": "0 B"},
     )
 
@@ -110,11 +107,11 @@ class Overhead(Section):
 class MeasuredRange(Section):
     """The ranges in which a profile was measured: a prediction beyond them has a note."""
 
-    workers: Many[Count] = Field(default=(), description="fewest and most workers")
-    step: Many[Seconds] = Field(default=(), description="shortest and longest mean step")
-    bytes: Many[NonNegative] = Field(default=(), description="least and most bytes of a payload")
-    latency: Many[Seconds] = Field(default=(), description="lowest and highest latency")
-    loss: Many[float] = Field(default=(), description="lowest and highest loss")
+    workers: Many[Count] = optional("fewest and most workers", ())
+    step: Many[Seconds] = optional("shortest and longest mean step", ())
+    bytes: Many[NonNegative] = optional("least and most bytes of a payload", ())
+    latency: Many[Seconds] = optional("lowest and highest latency", ())
+    loss: Many[float] = optional("lowest and highest loss", ())
 
 
 class ModelError(Section):
@@ -129,12 +126,12 @@ class ModelError(Section):
         le=1000,
         description="programs that it was learnt from, each predicted without a run of its own",
     )
-    source: str = Field(default="", description="the measurements that it was learnt from")
-    seconds_per_step: dict[str, Relative] = Field(
-        default={}, description="relative standard deviation of seconds per step, by family"
+    source: str = optional("the measurements that it was learnt from", "")
+    seconds_per_step: dict[str, Relative] = optional(
+        "relative standard deviation of seconds per step, by family", {}
     )
-    time_to_target: dict[str, Relative] = Field(
-        default={}, description="relative standard deviation of the time to a target, by family"
+    time_to_target: dict[str, Relative] = optional(
+        "relative standard deviation of the time to a target, by family", {}
     )
 
     def of(self, quantity: str, family: str | None) -> float:
@@ -149,51 +146,40 @@ class ModelError(Section):
 class Calibration(Section):
     """Origin of a profile, and the standard errors of its numbers."""
 
-    date: str = Field(default="", description="when it was measured")
-    hardware: str = Field(default="", description="machine that it was measured on")
-    versions: dict[str, str] = Field(default={}, description="versions of the software, by package")
-    runs: Many[Name] = Field(default=(), description="runs that it was fitted to")
-    sd: dict[str, NonNegative] = Field(
-        default={},
-        description="relative standard error of a number of this scenario, by its dotted key",
+    date: str = optional("when it was measured", "")
+    hardware: str = optional("machine that it was measured on", "")
+    versions: dict[str, str] = optional("versions of the software, by package", {})
+    runs: Many[Name] = optional("runs that it was fitted to", ())
+    sd: dict[str, NonNegative] = optional(
+        "relative standard error of a number of this scenario, by its dotted key", {}
     )
-    draws: dict[str, Annotated[Many[Factor], Field(min_length=1, max_length=1000)]] = Field(
-        default={},
-        description="factors of numbers of this scenario, by dotted key, uncertain together: the "
+    draws: dict[str, Annotated[Many[Factor], Field(min_length=1, max_length=1000)]] = optional(
+        "factors of numbers of this scenario, by dotted key, uncertain together: the "
         " n-th replicate takes the n-th of each",
+        {},
     )
-    run_to_run: NonNegative = Field(
-        default=0.0,
-        description="relative standard deviation of the pace that runs add to all other errors",
+    run_to_run: NonNegative = optional(
+        "relative standard deviation of the pace that runs add to all other errors", 0.0
     )
-    fitted: Many[Name] = Field(
-        default=(), description="programs that it was fitted to, with their parameters"
-    )
-    model_error: ModelError | None = Field(
-        default=None, description="errors of programs that it was not fitted to"
-    )
-    transport: Literal["ideal", "tcp"] = Field(
-        default="ideal",
-        description="the network.transport that overheads were measured beside: with ideal, their "
+    fitted: Many[Name] = optional("programs that it was fitted to, with their parameters", ())
+    model_error: ModelError | None = optional("errors of programs that it was not fitted to")
+    transport: Literal["ideal", "tcp"] = optional(
+        "the network.transport that overheads were measured beside: with ideal, their "
         "factors contain what TCP's packets take",
+        "ideal",
     )
-    overlap: float | None = Field(
-        default=None,
-        ge=0,
-        le=1,
-        description="share of the collectives' time hidden behind computing",
+    overlap: float | None = optional(
+        "share of the collectives' time hidden behind computing", ge=0, le=1
     )
-    collective: Seconds | None = Field(
-        default=None, description="median time of a collective, hidden or not"
-    )
-    replicates: int = Field(
-        default=8,
+    collective: Seconds | None = optional("median time of a collective, hidden or not")
+    replicates: int = optional(
+        "bootstrap replicates: simulations with numbers redrawn within their errors",
+        8,
         ge=2,
         le=1000,
-        description="bootstrap replicates: simulations with numbers redrawn within their errors",
     )
     measured: MeasuredRange = MeasuredRange()
-    notes: Many[str] = Field(default=(), description="assumptions of the fit")
+    notes: Many[str] = optional("assumptions of the fit", ())
 
 
 def at(tables: Sequence[Overhead], workers: int) -> Overhead:

@@ -30,7 +30,7 @@ from paceline.simulator.programs.pieces.piece import TomlSchema
 from paceline.simulator.scenario.cluster import Cluster, Recovery
 from paceline.simulator.scenario.network import Network, Server
 from paceline.simulator.scenario.overhead import Calibration, Overhead, at
-from paceline.simulator.scenario.table import Many, Name, Section
+from paceline.simulator.scenario.table import Many, Name, Section, optional
 from paceline.simulator.scenario.tables import (
     Bound,
     Choice,
@@ -245,7 +245,7 @@ class BackgroundJob(Section):
         description="scenario of the job: its model, cluster, server and algorithm; its network is "
         "this one, except `collective`"
     )
-    label: Name | None = Field(default=None, description="its algorithm; left out: the first")
+    label: Name | None = optional("its algorithm; left out: the first")
     _scenario: "Scenario | None" = PrivateAttr(default=None)
 
     @property
@@ -268,35 +268,29 @@ class BackgroundJob(Section):
 class Scenario(Section):
     """Everything one simulation needs."""
 
-    extends: Name | None = Field(
-        default=None, description="profile whose tables apply where this scenario has none"
-    )
-    title: str = Field(default="", description="title of figures and reports")
+    extends: Name | None = optional("profile whose tables apply where this scenario has none")
+    title: str = optional("title of figures and reports", "")
     model: Model
-    objective: Objective = Field(
-        default=NoObjective(kind="none"), description="objective that predicts the error"
-    )
+    objective: Objective = optional("objective that predicts the error", NoObjective(kind="none"))
     optimizer: Optimizer = Optimizer()
     cluster: Cluster
     network: Network
     server: Server = Server()
     recovery: Recovery = Recovery()
     run: RunSettings
-    algorithm: Many[Annotated[Algorithm, BeforeValidator(_algorithm)]] = Field(
-        default=(), description="the algorithms to compare"
+    algorithm: Many[Annotated[Algorithm, BeforeValidator(_algorithm)]] = optional(
+        "the algorithms to compare", ()
     )
-    job: Many[BackgroundJob] = Field(default=(), description="other jobs on the same network")
-    tune: dict[str, dict[str, Choice]] = Field(
-        default={}, description="values that `paceline tune` may try, by program and parameter"
+    job: Many[BackgroundJob] = optional("other jobs on the same network", ())
+    tune: dict[str, dict[str, Choice]] = optional(
+        "values that `paceline tune` may try, by program and parameter", {}
     )
     theory: Theory = Theory()
     validation: ValidationSettings = ValidationSettings()
     cost: Prices = Prices()
-    overhead: Many[Overhead] = Field(
-        default=(), description="overheads of a real system, by the number of workers"
-    )
-    calibration: Calibration | None = Field(
-        default=None, description="origin of measured numbers, and their standard errors"
+    overhead: Many[Overhead] = optional("overheads of a real system, by the number of workers", ())
+    calibration: Calibration | None = optional(
+        "origin of measured numbers, and their standard errors"
     )
 
     @field_validator("algorithm")

@@ -1,6 +1,6 @@
 """The base of all tables of a scenario, and their field types: strict, frozen, in SI units."""
 
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, Strict
 
@@ -26,6 +26,11 @@ Duration = Annotated[Seconds, Field(gt=0)]
 Bandwidth = Annotated[BytesPerSecond, Field(gt=0)]
 ZERO: dict[str, JsonValue] = {"default": "0 s"}  # as a scenario writes it
 Delay = Annotated[Seconds, Field(json_schema_extra=ZERO)]  # of no time by default
+
+
+def optional(about: str, default: Any = None, **limits: Any) -> Any:
+    """Describe a key that may be left out: its meaning, default, and limits (`ge`, `lt`, ...)."""
+    return Field(default=default, description=about, **limits)
 
 
 class Section(BaseModel):

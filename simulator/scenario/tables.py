@@ -36,6 +36,7 @@ from paceline.simulator.scenario.table import (
     NonNegative,
     Positive,
     Section,
+    optional,
 )
 
 
@@ -82,11 +83,10 @@ class Model(Section):
         le=10**15,
         description="number of parameters of the model; left out: the sum of its tensors",
     )
-    bytes_per_parameter: Positive = Field(default=4.0, description="bytes sent per parameter")
-    tensors: Tensors | None = Field(
-        default=None,
-        description="parameters of each tensor, in the order of the model, or the name of a model; "
-        "the buckets of DistributedDataParallel follow from them",
+    bytes_per_parameter: Positive = optional("bytes sent per parameter", 4.0)
+    tensors: Tensors | None = optional(
+        "parameters of each tensor, in the order of the model, or the name of a model; "
+        "the buckets of DistributedDataParallel follow from them"
     )
 
     @model_validator(mode="before")
@@ -137,7 +137,7 @@ class Power(Section):
     """Eigenvalues of the quadratic: i^-exponent, i = 1 ... dimension."""
 
     kind: Literal["power"] = "power"
-    exponent: NonNegative = Field(default=1.0, description="decay of the eigenvalues")
+    exponent: NonNegative = optional("decay of the eigenvalues", 1.0)
 
 
 class Modes(Section):
@@ -180,18 +180,16 @@ class Quadratic(Section):
     """A noisy quadratic whose optimum and curvature may differ between workers (non-IID data)."""
 
     kind: Literal["quadratic"]
-    dimension: int = Field(default=100, ge=1, le=10**7, description="number of coordinates")
-    spectrum: Spectrum = Field(default=Power(), description="eigenvalues of the Hessian")
-    noise: NonNegative = Field(default=1.0, description="sigma: root of E||g - grad F||^2")
-    noise_growth: NonNegative = Field(
-        default=0.0, description="increase of sigma^2 per 2 (F - F*): noise that fades"
+    dimension: int = optional("number of coordinates", 100, ge=1, le=10**7)
+    spectrum: Spectrum = optional("eigenvalues of the Hessian", Power())
+    noise: NonNegative = optional("sigma: root of E||g - grad F||^2", 1.0)
+    noise_growth: NonNegative = optional(
+        "increase of sigma^2 per 2 (F - F*): noise that fades", 0.0
     )
-    shift: NonNegative = Field(default=0.0, description="spread of the workers' optima (non-IID)")
-    heterogeneity: Heterogeneity | None = Field(
-        default=None, description="spread of the workers' curvatures (non-IID)"
-    )
-    initial_gap: Positive = Field(default=1.0, description="loss at the start, above the optimum")
-    floor: NonNegative = Field(default=0.0, description="loss at the optimum")
+    shift: NonNegative = optional("spread of the workers' optima (non-IID)", 0.0)
+    heterogeneity: Heterogeneity | None = optional("spread of the workers' curvatures (non-IID)")
+    initial_gap: Positive = optional("loss at the start, above the optimum", 1.0)
+    floor: NonNegative = optional("loss at the optimum", 0.0)
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -207,11 +205,10 @@ class Dirichlet(Section):
     """Label shares drawn per worker from a Dirichlet distribution."""
 
     dirichlet: Positive = Field(description="concentration; small is very uneven")
-    seed: int | None = Field(
-        default=None,
-        ge=0,
-        description="deals the same data to the same worker in every run (default: a run's own "
+    seed: int | None = optional(
+        "deals the same data to the same worker in every run (default: a run's own "
         "seed, so that every run deals anew)",
+        ge=0,
     )
 
 
@@ -237,10 +234,8 @@ class Softmax(Section):
 
     kind: Literal["softmax"]
     data: Literal["digits", "random-classification"] = Field(description="data set")
-    hidden: int = Field(
-        default=0, ge=0, le=4096, description="rectified linear units of a hidden layer; 0: none"
-    )
-    batch: Count = Field(default=32, description="mini-batch per worker and step, samples")
+    hidden: int = optional("rectified linear units of a hidden layer; 0: none", 0, ge=0, le=4096)
+    batch: Count = optional("mini-batch per worker and step, samples", 32)
     partition: Partition = "iid"
 
 
@@ -264,16 +259,16 @@ class Torch(Section):
         description="digits, random-classification, python-text, fashion-mnist, mnist, cifar-10, "
         "cifar-100, or a set that an installed package offers (entry points paceline.datasets)"
     )
-    folder: Folder | None = Field(default=None, description="folder of the data set's files")
-    batch: Count = Field(default=32, description="mini-batch per worker and step, samples")
+    folder: Folder | None = optional("folder of the data set's files")
+    batch: Count = optional("mini-batch per worker and step, samples", 32)
     partition: Partition = "iid"
-    weight_decay: NonNegative = Field(
-        default=0.0, description="factor of the parameters that is added to every gradient (L2)"
+    weight_decay: NonNegative = optional(
+        "factor of the parameters that is added to every gradient (L2)", 0.0
     )
-    dtype: Literal["float32", "float64"] = Field(
-        default="float32", description="number type of parameters and gradients"
+    dtype: Literal["float32", "float64"] = optional(
+        "number type of parameters and gradients", "float32"
     )
-    device: Name = Field(default="cpu", description="device that computes gradients: cpu, cuda")
+    device: Name = optional("device that computes gradients: cpu, cuda", "cpu")
 
 
 class CurveOfLaw(Section):
@@ -281,30 +276,24 @@ class CurveOfLaw(Section):
 
     law: Literal["chinchilla"] = Field(description="E + A / parameters^alpha + B / tokens^beta")
     parameters: Positive = Field(description="parameters of the model that is trained")
-    E: Positive | None = Field(default=None, description="constant of the law (nats)")
-    A: Positive | None = Field(default=None, description="constant of the law")
-    B: Positive | None = Field(default=None, description="constant of the law")
-    alpha: Positive | None = Field(default=None, description="exponent of the parameters")
-    beta: Positive | None = Field(default=None, description="exponent of the tokens")
-    batch: Positive | None = Field(
-        default=None, description="tokens per step that it speaks of; left out: one worker's"
-    )
+    E: Positive | None = optional("constant of the law (nats)")
+    A: Positive | None = optional("constant of the law")
+    B: Positive | None = optional("constant of the law")
+    alpha: Positive | None = optional("exponent of the parameters")
+    beta: Positive | None = optional("exponent of the tokens")
+    batch: Positive | None = optional("tokens per step that it speaks of; left out: one worker's")
 
 
 class CurveOfFile(Section):
     """The loss of a run that the user made: its log, to which floor and power law are fitted."""
 
     file: Folder = Field(description="log of steps or tokens against loss")
-    workers: Count = Field(default=1, description="workers of that run")
-    tokens: Positive | None = Field(
-        default=None, description="tokens per worker and step of that run; left out: as here"
-    )
-    warmup: NonNegative = Field(default=0, description="steps of its warm-up, left out of the fit")
-    lr: Positive | None = Field(
-        default=None, description="its rate of SGD, beside which programs keep theirs; else tuned"
-    )
-    columns: dict[Literal["tokens", "step", "loss", "run"], Name] = Field(
-        default={}, description="columns of the log by quantity, where their names do not say it"
+    workers: Count = optional("workers of that run", 1)
+    tokens: Positive | None = optional("tokens per worker and step of that run; left out: as here")
+    warmup: NonNegative = optional("steps of its warm-up, left out of the fit", 0)
+    lr: Positive | None = optional("its rate of SGD, beside which programs keep theirs; else tuned")
+    columns: dict[Literal["tokens", "step", "loss", "run"], Name] = optional(
+        "columns of the log by quantity, where their names do not say it", {}
     )
 
 
@@ -321,16 +310,16 @@ class LocalRun(Section):
     algorithm: Name = Field(description="program of that run")
     workers: Count = Field(description="its workers")
     tau: Positive = Field(description="its communication period, in steps")
-    parameters: Positive | None = Field(
-        default=None, description="parameters of the model trained; left out: as in [model]"
+    parameters: Positive | None = optional(
+        "parameters of the model trained; left out: as in [model]"
     )
-    log_ratio: Log | None = Field(
-        default=None, description="log of its loss over data-parallel training's on as many tokens"
+    log_ratio: Log | None = optional(
+        "log of its loss over data-parallel training's on as many tokens"
     )
-    log_steps: Log | None = Field(
-        default=None, description="in its place: log of its steps after the warm-up over those to "
-        "as low a loss of data-parallel training with as many workers",
-    )  # fmt: skip
+    log_steps: Log | None = optional(
+        "in its place: log of its steps after the warm-up over those to as low a loss of "
+        "data-parallel training with as many workers"
+    )
     sd: NonNegative = Field(description="standard deviation of that")
 
     @model_validator(mode="after")
@@ -366,15 +355,12 @@ class LearningCurve(Section):
             ),
         ]
         | None
-    ) = Field(
-        default=None,
-        description="critical batch, in tokens: a number or a range; left out: a published law's",
-    )
+    ) = optional("critical batch, in tokens: a number or a range; left out: a published law's")
     penalty: Annotated[
         Many[Literal["published", "measured"]],
         Field(description="evidence of what local steps cost that is used beside the mechanism"),
     ] = ("published", "measured")
-    own: Many[LocalRun] = Field(default=(), description="the user's own runs with local steps")
+    own: Many[LocalRun] = optional("the user's own runs with local steps", ())
 
 
 class NoObjective(Section):
@@ -391,9 +377,9 @@ Objective = Annotated[
 class Optimizer(Section):
     """Defaults of every algorithm; its own table overrides them."""
 
-    lr: LearningRate | None = Field(default=None, description="learning rate, or its schedule")
-    momentum: LocalMomentum = Field(
-        default=0.0, description="momentum of the local steps, or another transform of gradients"
+    lr: LearningRate | None = optional("learning rate, or its schedule")
+    momentum: LocalMomentum = optional(
+        "momentum of the local steps, or another transform of gradients", 0.0
     )
 
 
@@ -409,58 +395,48 @@ class Cap(Section):
 class RunSettings(Section):
     """Length, repetitions and evaluations of a run."""
 
-    steps: Count | None = Field(
-        default=None, description="number of local steps after which the run stops"
-    )
-    duration: Duration | None = Field(default=None, description="time after which the run stops")
-    target_loss: Positive | None = Field(default=None, description="the loss to reach")
-    seeds: int = Field(default=1, ge=1, le=10**6, description="number of repetitions")
-    evaluate_every: Count | None = Field(default=None, description="steps between evaluations")
-    sampling: Literal["keyed", "aggregate"] = Field(
-        default="keyed",
-        description="compute times drawn step by step, the same under every algorithm, or as sums "
+    steps: Count | None = optional("number of local steps after which the run stops")
+    duration: Duration | None = optional("time after which the run stops")
+    target_loss: Positive | None = optional("the loss to reach")
+    seeds: int = optional("number of repetitions", 1, ge=1, le=10**6)
+    evaluate_every: Count | None = optional("steps between evaluations")
+    sampling: Literal["keyed", "aggregate"] = optional(
+        "compute times drawn step by step, the same under every algorithm, or as sums "
         "over the steps between communications, where their law is known; likewise local steps on "
         "a quadratic",
+        "keyed",
     )
-    timeline_spans: int = Field(
-        default=5000, ge=0, le=10**8, description="longest timeline kept, in spans"
-    )
-    cap: Cap | None = Field(
-        default=None,
-        description="what `paceline tune` may choose for the fewest seconds per step",
-    )
+    timeline_spans: int = optional("longest timeline kept, in spans", 5000, ge=0, le=10**8)
+    cap: Cap | None = optional("what `paceline tune` may choose for the fewest seconds per step")
 
 
 class Theory(Section):
     """Rows of the tables of `paceline theory`."""
 
-    periods: Many[Count] = Field(
-        default=(1, 2, 4, 8, 16, 32, 64), description="communication periods tau, in steps"
-    )
-    durations: Many[Duration] = Field(default=(), description="wall-clock times")
-    interval: Duration | None = Field(
-        default=None, description="interval (T0) to choose the best period for, each in turn"
+    periods: Many[Count] = optional("communication periods tau, in steps", (1, 2, 4, 8, 16, 32, 64))
+    durations: Many[Duration] = optional("wall-clock times", ())
+    interval: Duration | None = optional(
+        "interval (T0) to choose the best period for, each in turn"
     )
 
 
 class ValidationSettings(Section):
     """Settings of real runs (`paceline validate`)."""
 
-    compute: Literal["stretched", "real"] = Field(
-        default="stretched",
-        description="a step lasts as [cluster] prescribes, or as long as it takes on this machine",
+    compute: Literal["stretched", "real"] = optional(
+        "a step lasts as [cluster] prescribes, or as long as it takes on this machine", "stretched"
     )
-    network: Literal["emulated", "kernel", "real"] = Field(
-        default="emulated",
-        description="delays of [network] added to real collectives and messages; packets delayed "
+    network: Literal["emulated", "kernel", "real"] = optional(
+        "delays of [network] added to real collectives and messages; packets delayed "
         "between a network namespace for each worker; or the network as it is",
+        "emulated",
     )
-    seeds: Count = Field(default=1, description="real runs of each algorithm, a seed each")
-    warm_up: Count = Field(default=3, description="gradients that each worker computes beforehand")
-    timeout: Duration = Field(
-        default=120.0,
+    seeds: Count = optional("real runs of each algorithm, a seed each", 1)
+    warm_up: Count = optional("gradients that each worker computes beforehand", 3)
+    timeout: Duration = optional(
+        "longest wait in a collective, or for a message",
+        120.0,
         ge=1,
-        description="longest wait in a collective, or for a message",
         json_schema_extra={"default": "120 s"},
     )
 
@@ -468,27 +444,23 @@ class ValidationSettings(Section):
 class Prices(Section):
     """Prices, in any one currency, and what tokens and utilisation follow from."""
 
-    currency: Annotated[str, Field(min_length=1, max_length=16)] | None = Field(
-        default=None, description='currency of the prices, such as "USD"'
+    currency: Annotated[str, Field(min_length=1, max_length=16)] | None = optional(
+        'currency of the prices, such as "USD"'
     )
-    node_hour: NonNegative | None = Field(default=None, description="one worker for one hour")
-    device_hour: NonNegative | None = Field(
-        default=None, description="one device for one hour: a worker, or each of an island's"
+    node_hour: NonNegative | None = optional("one worker for one hour")
+    device_hour: NonNegative | None = optional(
+        "one device for one hour: a worker, or each of an island's"
     )
-    egress_per_gb: NonNegative | None = Field(
-        default=None, description="10^9 bytes leaving a region"
+    egress_per_gb: NonNegative | None = optional("10^9 bytes leaving a region")
+    budget: Positive | None = optional(
+        "price up to which `paceline tune` may train, for the best loss"
     )
-    budget: Positive | None = Field(
-        default=None, description="price up to which `paceline tune` may train, for the best loss"
+    tokens: Positive | None = optional("tokens per worker and step, where [objective] has none")
+    flops: Annotated[FlopsPerSecond, Field(gt=0)] | None = optional(
+        "peak of one device, of which utilisation (MFU) is a share"
     )
-    tokens: Positive | None = Field(
-        default=None, description="tokens per worker and step, where [objective] has none"
-    )
-    flops: Annotated[FlopsPerSecond, Field(gt=0)] | None = Field(
-        default=None, description="peak of one device, of which utilisation (MFU) is a share"
-    )
-    flops_per_token: Positive | None = Field(
-        default=None, description="operations of training per token; left out: 6 per parameter"
+    flops_per_token: Positive | None = optional(
+        "operations of training per token; left out: 6 per parameter"
     )
 
     @property
@@ -514,7 +486,7 @@ class Range(Section):
 
     low: Number = Field(description="smallest value to try")
     high: Number = Field(description="largest value to try")
-    log: bool = Field(default=False, description="spread the trials evenly in the logarithm")
+    log: bool = optional("spread the trials evenly in the logarithm", False)
 
     @property
     def whole(self) -> bool:
