@@ -126,7 +126,7 @@ def varied(
     table: dict[str, Any] | None = None,
     programs: Programs = None,
 ) -> Scenario:
-    """Load a scenario again with `overrides`, or another `table` in its place. Raises InputError."""
+    """Load a scenario again with `overrides`, or with another `table`. Raises InputError."""
     return parse(
         scenario.table if table is None else table,
         file=scenario.file,
