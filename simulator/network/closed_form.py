@@ -57,12 +57,13 @@ class Way(NamedTuple):
 
     `key`: what `ClosedForm.plan` and the counts of bytes know it by. `segments`: of gloo. `delay`:
     seconds that NCCL adds, whose collectives follow one another; None: the next one may begin when
-    the links are free.
+    the links are free. `other`: how long NCCL's other algorithm would hold them, relative to this.
     """
 
     key: str
     segments: Segments | None = None
     delay: float | None = None
+    other: float = 1.0
 
     def spend(self, held: float, latency: float) -> tuple[float, float]:
         """Return the seconds that hold the links, and further latency, from those of a plan."""
@@ -291,7 +292,8 @@ class ClosedForm:
         below = ranks // len(hosts) - 1
         hops = 2 * below if key == tree else (ranks - len(hosts)) * (1 if gather else 2)
         extra = choice.slowdown * held[key] - self._plans[key, team].held
-        return Way(key, None, choice.latency + hops * hop + extra * payload)
+        other = held[ring if key == tree else tree] / held[key] if held[key] else 1.0
+        return Way(key, None, choice.latency + hops * hop + extra * payload, other)
 
     def growth(self, team: Team) -> float:
         """Return the factor of a given duration for the workers that take part."""

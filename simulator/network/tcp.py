@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from functools import cache
 from math import inf, ldexp
 from pathlib import Path
+from typing import NamedTuple
 
 from paceline.simulator.inputs import untrusted
 from paceline.simulator.scenario.network import Network
@@ -22,6 +23,8 @@ INITIAL = 10  # segments of the first window (RFC 6928)
 IDLE = 0.2  # and a round trip: time-out of Linux, in which the window of idle connections halves
 MEASURED = Path(__file__).with_name("transport.toml")
 WINDOW = 3 * 2**20  # of one socket: half of Linux's largest receive buffer (tcp_rmem, tcp(7))
+
+CHANNELS = 2  # of NCCL's rings at least, each with connections of its own (src/graph/connect.cc)
 
 GLOO = 2 * (48 + 48 + HEADERS + FRAME)
 """Bytes beside the payload in a hop of gloo: two segments, each with a header (pair.h, struct Op),
@@ -108,16 +111,21 @@ def usable(network: Network) -> float:
     return share(network.mtu) / (1 + back)
 
 
+def connections(network: Network) -> int:
+    """Return the number of connections between two nodes."""
+    return network.sockets * (CHANNELS if network.library == "nccl" else 1)
+
+
 def window(network: Network, own: float | None) -> float:
     """Return the most bytes in flight between two nodes; `own`: the window that is set, if any."""
     if network.transport == "ideal":
         return own or inf
-    return (own or WINDOW) * network.sockets
+    return (own or WINDOW) * connections(network)
 
 
 def first_window(network: Network) -> float:
     """Return the bytes of the first window between two nodes."""
-    return (network.slow_start or INITIAL * payload(network.mtu)) * network.sockets
+    return (network.slow_start or INITIAL * payload(network.mtu)) * connections(network)
 
 
 @cache
@@ -127,9 +135,39 @@ def measured() -> dict[str, float]:
     `cells`: how many it has; `longer`, `most`: by how much of their time without TCP they took
     longer: median, 95th percentile. `gloo`: seconds that a mean costs gloo itself. Of `collectives`
     that the simulator can state, their measured time over the stated one: `low`, `median`, `high`,
-    quantiles at 5, 50 and 95 %.
+    quantiles at 5, 50 and 95 %. `hosts`: published ones that move less through NCCL's sockets than
+    their cards could, with the same quantiles of their bytes per second.
     """
     return tomllib.loads(untrusted.text(MEASURED))
+
+
+class Missed(NamedTuple):
+    """What collectives take over what these rules say: quantiles at 5, 50 and 95 %, of `number`."""
+
+    low: float
+    median: float
+    high: float
+    number: int
+
+
+def missed(network: Network) -> Missed:
+    """Return what is known of [network] without a profile.
+
+    Hosts may move less than the slowest line could, where NCCL's sockets are the bottleneck.
+    """
+    known = measured()
+    seen = Missed(known["low"], known["median"], known["high"], int(known["collectives"]))
+    if network.library != "nccl":
+        return seen
+    rate = usable(network) * min(rates(network), default=0.0)
+    least = (rate / known[f"hosts_{each}"] for each in ("high", "median", "low"))
+    return Missed(*map(max, seen[:3], least), number=int(known["hosts"]))
+
+
+def rates(network: Network) -> list[float]:
+    """Return the bandwidths that [network] writes, of all its lines."""
+    lines = (network, *network.link)
+    return [rate for each in lines for rate in (each.bandwidth, each.up, each.down) if rate]
 
 
 def gloo() -> dict[str, float]:
@@ -151,8 +189,10 @@ def costs(scenario: Scenario) -> Overhead:
     if left == 1:
         return found
     if known is None and not scenario.overhead:
-        seen = measured()
-        update = dict.fromkeys(("transmission_factor", "latency_factor"), seen["median"])
+        update = {
+            "transmission_factor": missed(network).median,
+            "latency_factor": measured()["median"],
+        }
         if network.library == "gloo":
             update |= gloo()
     elif known is None or known.transport == "tcp":

@@ -94,15 +94,20 @@ def model_errors() -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Uncalibrated(Unfitted):
-    """The error of a prediction over TCP without a profile; `share`: of the time, communicating."""
+    """The error of a prediction over TCP without a profile.
+
+    `share`: of the time, communicating. `links`: what links take over what the rules say, as
+    `known_from` says.
+    """
 
     share: float
+    links: tcp.Missed
+    known_from: str
 
     def spread(self, quantity: str, above: bool = True) -> Spread:
         """Return the spread of measured values: that of programs, and of the time in links."""
-        known = tcp.measured()
-        apart = self.share * log(known["high" if above else "low"] / known["median"])
-        links = Spread((apart / QUANTILE) ** 2, known["collectives"] - 1)
+        apart = self.share * log((self.links.high if above else self.links.low) / self.links.median)
+        links = Spread((apart / QUANTILE) ** 2, self.links.number - 1)
         return super().spread(quantity, above) + links
 
     def factors(self, program: str, quantity: str) -> np.ndarray:
@@ -111,8 +116,9 @@ class Uncalibrated(Unfitted):
         The links are the same for all, so that their error counts by the difference of `share`;
         that of the model is the same for all parameters of a program.
         """
-        known, links = tcp.measured(), _drawn("links", tcp.measured()["collectives"] - 1)
-        high, low = (log(known[end] / known["median"]) / QUANTILE for end in ("high", "low"))
+        links = _drawn("links", self.links.number - 1)
+        ends = (self.links.high, self.links.low)
+        high, low = (log(end / self.links.median) / QUANTILE for end in ends)
         own = self.error.of(quantity, self.family) * _drawn(program, self.error.programs - 1)
         found: np.ndarray = np.exp(self.share * np.where(links > 0, high, -low) * links + own)
         return found
@@ -121,8 +127,7 @@ class Uncalibrated(Unfitted):
     def basis(self) -> str:
         """Say where the error comes from."""
         return (
-            f"no profile: what network.transport missed in {tcp.measured()['collectives']} "
-            "conditions of links (docs/transport.md), and the validation matrix in "
+            f"no profile: {self.known_from} (docs/transport.md), and the validation matrix in "
             f"{self.error.programs} programs ({self.error.source}); calibrate to narrow them"
         )
 
@@ -134,19 +139,26 @@ def _drawn(source: str, freedom: float) -> np.ndarray:
 
 def uncalibrated(scenario: Scenario, family: str | None, share: float) -> Uncalibrated | None:
     """Return the error of a prediction over TCP, None with a profile or over ideal links."""
-    bare = scenario.calibration is None and scenario.network.transport == "tcp"
-    if not bare:
+    network, seen = scenario.network, tcp.measured()
+    if scenario.calibration or network.transport != "tcp":
         return None
-    return Uncalibrated(ModelError.model_validate(model_errors()["real"]), family, share)
+    links = tcp.missed(network)
+    known = f"what network.transport missed in {seen['collectives']} conditions of links"
+    if network.library == "nccl":  # whose version and settings choose the algorithm, too
+        other = ClosedForm(scenario).way("mean", scenario.model.bytes, None).other
+        links = links._replace(low=links.low * min(1, other), high=links.high * max(1, other))
+        known += (
+            f" (with gloo and plain sockets), what {seen['hosts']} published hosts move through "
+            "NCCL's, and NCCL's other algorithm"
+        )
+    error = ModelError.model_validate(model_errors()["real"])
+    return Uncalibrated(error, family, share, links, known)
 
 
 def ideal(scenario: Scenario, share: float) -> list[str]:
     """Say how much slower real links are; `share`: of the time, the most that is communicating."""
     network = scenario.network
-    lines = (network, *network.link)
-    limited = any(
-        rate is not None for each in lines for rate in (each.bandwidth, each.up, each.down)
-    )
+    limited = tcp.rates(network)
     if scenario.calibration or network.transport != "ideal" or not limited or share < TELLING:
         return []
     if slower := _windowed(scenario):
@@ -165,7 +177,7 @@ def _windowed(scenario: Scenario) -> str | None:
     links, workers = ClosedForm(scenario), scenario.cluster.workers
     hops = [links.link(rank, (rank + 1) % workers) for rank in range(workers)]
     link = max(hops, key=lambda each: each.bandwidth * each.latency)
-    trip, window = 2 * link.latency, tcp.WINDOW * scenario.network.sockets
+    trip, window = 2 * link.latency, tcp.WINDOW * tcp.connections(scenario.network)
     times = link.bandwidth * trip / window
     if times <= 1 or times == inf:
         return None

@@ -247,3 +247,24 @@ def test_without_a_profile_collectives_take_what_they_took_in_the_median(library
     costs = (pace - 0.01 for (pace,) in map(paces, (bare, told)))
     assert next(costs) == pytest.approx(median * next(costs), rel=1e-4)
     assert tcp.costs(world(library="gloo", **line)).agree_latencies == 2
+
+
+def test_nccls_hosts_move_no_more_than_published_ones():
+    slow, fast = (
+        world(library="nccl", transport="tcp", latency="1 us", bandwidth=each).network
+        for each in ("1 Gbit/s", "100 Gbit/s")
+    )
+    known = tcp.measured()
+    assert tcp.missed(slow)[:3] == (known["low"], known["median"], known["high"])
+    carried = tcp.usable(fast) * 12.5e9
+    ends = [carried / known[f"hosts_{each}"] for each in ("high", "median", "low")]
+    assert tcp.missed(fast)[:3] == pytest.approx(ends)
+    assert tcp.missed(fast).number == known["hosts"] < tcp.missed(world().network).number
+    plain = world(transport="tcp", bandwidth="100 Gbit/s").network
+    assert tcp.missed(plain).median == known["median"]
+
+
+def test_nccl_has_connections_for_each_channel():
+    line = {"transport": "tcp", "latency": "500 ms", "bandwidth": "10 Gbit/s"}
+    one, two = (ClosedForm(world(library=each, **line)).link(0, 1) for each in ("gloo", "nccl"))
+    assert two.bandwidth == 2 * one.bandwidth == 2 * tcp.WINDOW

@@ -114,6 +114,22 @@ def test_over_tcp_a_prediction_without_a_profile_has_an_interval():
     assert half(simulate(calibrated).algorithms[0]) < half(row)
 
 
+@pytest.mark.parametrize(("workers", "other"), [(2, 1.0), (4, 4 / 3), (8, 8 / 7)])
+def test_the_interval_of_nccl_spans_its_other_algorithm(workers, other):
+    line = {"latency": "1 us", "bandwidth": "1 Gbit/s", "transport": "tcp", "library": "nccl"}
+    model = {"parameters": 25_000_000}
+    result = simulate(scenario({"name": "ssgd"}, workers=workers, model=model, network=line))
+    row, known = result.algorithms[0], tcp.measured()
+    share = row["breakdown"]["communicate"]
+    apart = share * math.log(known["high"] * other / known["median"]) / 1.645
+    programs = tomllib.loads((ROOT / "simulator/results/model_error.toml").read_text())["real"]
+    alone = Spread(programs["seconds_per_step"]["blocking"] ** 2, programs["programs"] - 1)
+    both = alone + Spread(apart**2, known["hosts"] - 1)
+    ends = row["seconds_per_step"]["interval90"]
+    assert math.log(ends[1] / row["seconds_per_step"]["mean"]) == pytest.approx(both.half)
+    assert "NCCL's other algorithm" in row["interval90_basis"]
+
+
 def test_ideal_links_admit_in_a_sentence_that_real_ones_are_slower():
     line = {"latency": "20 ms", "bandwidth": "100 kbit/s"}
     (note,) = simulate(scenario({"name": "ssgd"}, {"name": "dts", "delay": 2}, network=line)).notes

@@ -5,10 +5,12 @@ kernel wakes for a token bucket, and what a mean costs gloo itself; for each rat
 rates alone.
 """
 
+import csv
 import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,13 +18,15 @@ import numpy as np
 from paceline import simulate
 from paceline.simulator.load.load import parse
 from paceline.simulator.network import tcp
-from paceline.simulator.scenario.overhead import Overhead
+from paceline.simulator.scenario.network import Network
+from paceline.simulator.scenario.overhead import GIGABIT, Overhead
 from tests.transport import measure, model
 from tests.transport.cells import CELLS, CONTROLS, KINDS, Cell, design
 from tests.transport.model import SHIPPED, Fitted
 
 __all__ = ["CELLS", "CONTROLS", "KINDS"]
 
+PUBLISHED = Path(__file__).with_name("published.csv")
 OUT = (5.0, 20.0, 50.0, 200.0)  # Mbit/s left out in turn
 TRIED = {
     "late": [1e-6 * each for each in range(0, 41, 2)],
@@ -171,4 +175,36 @@ def stated(calm: Sequence[Measured]) -> dict[str, float]:
         "low": low,
         "median": median,
         "high": high,
+        **hosts(published()),
     }
+
+
+def published() -> list[dict[str, str]]:
+    """Return what published clusters move over a host's card through NCCL's sockets, in Gbit/s."""
+    return [*csv.DictReader(PUBLISHED.read_text("utf-8").splitlines())]
+
+
+def hosts(among: Sequence[dict[str, str]]) -> dict[str, float]:
+    """Return how many of the hosts move less than their cards could, and quantiles of their rates.
+
+    As `tcp.measured` has them, in bytes per second.
+    """
+    rates = [float(each["moved"]) * GIGABIT for each in among if each["full"] == "no"]
+    ends = {"low": 0.05, "median": 0.5, "high": 0.95}
+    found = {f"hosts_{key}": round(float(np.quantile(rates, at))) for key, at in ends.items()}
+    return {"hosts": len(rates), **found}
+
+
+def left_source_out() -> list[tuple[dict[str, str], float, bool]]:
+    """Predict each published rate from the other sources: its row, Gbit/s, whether it is inside."""
+    every, known, found = published(), tcp.measured(), []
+    usable = tcp.usable(Network.model_validate({"transport": "tcp", "library": "nccl"}))
+    for row in every:
+        others = hosts([each for each in every if each["source"] != row["source"]])
+        carried = usable * float(row["card"])
+        ends = [
+            min(carried / known[key], others[f"hosts_{other}"] / GIGABIT)
+            for key, other in (("high", "low"), ("median", "median"), ("low", "high"))
+        ]
+        found.append((row, ends[1], ends[0] <= float(row["moved"]) <= ends[2]))
+    return found

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.simulator.network.tcp import MEASURED
+from paceline.simulator.scenario.overhead import GIGABIT
 from tests.transport import fit, measure
 from tests.transport.fit import Measured
 
@@ -38,9 +39,10 @@ def write() -> str:
     dates = sorted(each.record["date"] for each in every)
     text = [
         HEAD.read_text("utf-8").format(
-            cells=fit.CELLS, first=dates[0], last=dates[-1],
+            published=_published(), cells=fit.CELLS, first=dates[0], last=dates[-1],
             late=1e6 * best.late, gloo=1e3 * best.gloo, collectives=stated["collectives"],
             **{key: f"{100 * (stated[key] - 1):+.1f} %" for key in ("low", "median", "high")},
+            **{key: each / GIGABIT for key, each in stated.items() if key.startswith("hosts_")},
             **{key: f"{100 * each:.2g} %" for key, each in fit.left_one_out(calm).items()},
             **{key: every[0].record[key] for key in ("kernel", "torch", "python")},
         ),
@@ -54,6 +56,21 @@ def write() -> str:
     told = "".join(f"{key} = {value}\n" for key, value in stated.items())
     MEASURED.write_text(f"# Written by `python -m tests.transport page`\n{told}", encoding="utf-8")
     return f"{PAGE}: {len(every)} cells, {len(calm)} undisturbed"
+
+
+def _published() -> str:
+    """Return a table of published rates, each beside what the other sources lead to."""
+    lines = [
+        "| hosts x GPUs | card | moved | stated | inside | what |\n|---|--:|--:|--:|---|---|\n"
+    ]
+    for row, stated, inside in fit.left_source_out():
+        name = row["source"].split("/", 3)[3].replace("/issues/", "#").replace("abs/", "arXiv:")
+        said = (
+            f"{row['hosts']} x {row['devices'] or '?'}", row["card"], row["moved"], f"{stated:.1f}",
+            "yes" if inside else "no", f"[{name}]({row['source']}): {row['how']}",
+        )  # fmt: skip
+        lines.append(f"| {' | '.join(said)} |\n")
+    return "".join(lines)
 
 
 def _residuals(every: Sequence[Measured], calm: Sequence[Measured]) -> str:

@@ -90,6 +90,18 @@ def test_the_median_of_the_others_leaves_no_bias_in_a_collective():
     assert 0.85 <= inside.mean() <= 0.95
 
 
+def test_what_published_hosts_move_is_told_by_the_other_sources():
+    """Of eleven rates, nine at least lie within the 90 % interval that all other sources give."""
+    stated = tcp.measured()
+    for key, value in fit.hosts(fit.published()).items():
+        assert stated[key] == value
+    found = fit.left_source_out()
+    assert sum(inside for *_, inside in found) >= 9 * len(found) / 11
+    for row, rate, _ in found:
+        assert float(row["moved"]) < float(row["card"])
+        assert rate < float(row["card"])
+
+
 @pytest.mark.slow
 def test_without_a_profile_programs_of_the_matrix_have_no_bias_and_are_covered():
     """Programs over links of the kernel, predicted from the scenario and its draws alone."""
