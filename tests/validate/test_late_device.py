@@ -26,6 +26,7 @@ from paceline.validate.host import device as devices
 from paceline.validate.measurement import measure
 from paceline.validate.training import task as tasks
 from paceline.validate.training.events import LAUNCH, STEP
+from paceline.validate.training.node import RealNode
 from paceline.validate.training.task import Job, Place, TrainingTask
 from tests.helpers import late
 from tests.helpers.worlds import scenario
@@ -107,8 +108,6 @@ def chosen():
     ]
     for number, (case, native) in enumerate(pairs):
         marks = () if case["name"] in QUICK and number < 2 * len(last) else pytest.mark.long
-        if case["name"] == "decoupled-diloco" and native and number >= 2 * len(last):
-            marks = pytest.mark.slow  # ends apart from its replay now and then, under load
         name = f"{case['label']}, {'native' if native else 'through the host'}"
         yield pytest.param(case, native, marks=marks, id=f"{number} {name}")
 
@@ -145,6 +144,26 @@ def test_programs_end_with_the_simulated_parameters(case, native, tmp_path):
         assert home.asked <= home.rehearsed
         if case["name"] != "adacomm":  # whose period may be longer than the run
             assert bool(home.asked) == meets
+
+
+def test_a_run_is_replayed_up_to_its_last_snapshot(tmp_path, monkeypatch):
+    """A syncer whose quorum is gone merges once more, and ends before the next one is due."""
+    gone, end, gradient = threading.Event(), RealNode.end, RealNode.loss_and_gradient
+
+    def ends(node):
+        if not node.rank:
+            gone.set()
+        end(node)
+
+    async def late_for_all(node, x):
+        assert node.rank != 1 or gone.wait(30)
+        return await gradient(node, x)
+
+    monkeypatch.setattr(RealNode, "end", ends)
+    monkeypatch.setattr(RealNode, "loss_and_gradient", late_for_all)
+    case = {"name": "decoupled-diloco", "label": "early", "tau": 4, "fragments": 2, "quorum": 2}
+    _, (*_, server) = ends_as_simulated(case, tmp_path, every=STEPS // 2)
+    assert server.rows["updates"][-1] < server.account.marks
 
 
 # Mutants: each takes one synchronisation away
