@@ -5,6 +5,7 @@ import importlib
 import inspect
 import threading
 from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from pathlib import Path
 from typing import Annotated
@@ -171,14 +172,16 @@ def test_a_run_is_replayed_up_to_its_last_snapshot(tmp_path, monkeypatch):
 HERE = "paceline.validate.host.device"
 NODE = "paceline.validate.training.node"
 MUTANTS = [
-    (HERE, "Accelerator.finish", "self.mark().synchronize()", "self.mark()"),
-    (HERE, "Accelerator.then", "event.synchronize()", "pass"),
+    (HERE, "Accelerator.finish", "self._pass(self.mark())", "pass"),
+    (HERE, "Accelerator._pass", "self._api.set_device(self.where)", "pass"),
+    (HERE, "Accelerator._pass", "event.synchronize()", "pass"),
+    (HERE, "Accelerator.then", "self._pass(event)", "pass"),
     (HERE, "Accelerator._beside", "self._branch.wait_event(begin)", "pass"),
 
     (HERE, "Accelerator.adopt", "tensor.record_stream(", "id("),
     (HERE, "Accelerator.fetch", "self._copies.wait_event(self.mark())", "pass"),
     (HERE, "Accelerator.fetch", "tensor.record_stream(self._copies)", "pass"),
-    (HERE, "Accelerator.fetch", "arrived.synchronize()", "pass"),
+    (HERE, "Accelerator.fetch", "self._pass(arrived)", "pass"),
     (HERE, "Accelerator.land", "super().land(works)", "super()"),
     (HERE, "Accelerator.land", "self.finish()", "pass"),
     (HERE, "Accelerator.mark", "Event(blocking=True)", "Event()"),
@@ -389,6 +392,18 @@ def backward():
     alone(work)
 
 
+def thread():
+    def work(device):
+        event = device.mark()
+        event.synchronize()  # this one has set its device
+        other = ThreadPoolExecutor(1)
+        with pytest.raises(AssertionError, match="context on the first device"):
+            other.submit(event.synchronize).result()
+        other.submit(device._pass, event).result()
+
+    alone(work)
+
+
 def read():
     def work(device):
         x = numbers(1.0) + 1
@@ -434,10 +449,10 @@ def left_of_the_backward_pass(monkeypatch, folder):
 
         def complete():
             met[device].clear()
-            first.synchronize()
+            device._pass(first)
             done()
             assert met[device].wait(10)
-            second.synchronize()
+            device._pass(second)
             all_done()
 
         return device._completion.submit(complete)

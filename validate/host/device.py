@@ -106,14 +106,19 @@ class Accelerator(Device):
 
     def finish(self) -> None:
         """Sleep until all work issued so far by this thread is done."""
-        self.mark().synchronize()
+        self._pass(self.mark())
+
+    def _pass(self, event: Any) -> None:
+        """Sleep until an event has passed."""
+        self._api.set_device(self.where)  # a new thread's is GPU 0, where it would begin a context
+        event.synchronize()
 
     def then(self, call: Callable[[], object]) -> Future[Any]:
         """Call a function on a thread of its own, so that this one can go on issuing work."""
         event = self.mark()
 
         def wait() -> None:
-            event.synchronize()
+            self._pass(event)
             call()
 
         return self._completion.submit(wait)
@@ -143,7 +148,7 @@ class Accelerator(Device):
         tensor.record_stream(self._copies)
 
         def wait() -> Tensor:
-            arrived.synchronize()
+            self._pass(arrived)
             return host
 
         return wait
