@@ -133,11 +133,44 @@ def test_names_of_devices(cuda):
         devices.find_device("tpu")
 
 
+@pytest.mark.parametrize(
+    ("toolkit", "shown", "said"),
+    [
+        ("12.8", "", "torch sees no GPU here"),
+        (None, "GPU-0\n", "is a build for the CPU; nvidia-smi shows 1 GPUs"),
+        ("12.8", "GPU-0\nGPU-1\n", r"shows \(2\): is the driver older than CUDA 12\.8 needs, or"),
+    ],
+)
+def test_why_torch_sees_no_gpu(cuda, monkeypatch, toolkit, shown, said):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.version, "cuda", toolkit)
+    answer = subprocess.CompletedProcess([], 0, shown)
+    monkeypatch.setattr(devices.subprocess, "run", lambda *_, **__: answer)
+    with pytest.raises(InputError, match=said):
+        devices.find_device("cuda")
+    with pytest.raises(LookupError, match=said):
+        devices.numbered_device("cuda:1")
+    (found,) = (
+        each for each in doctor._here("cpu", machine.hardware("cpu"), 0.0) if each.what == "GPUs"
+    )
+    assert (found.found, found.good) == (devices.unseen(), not shown)
+
+
+def test_parts_of_a_gpu_are_one_place(cuda, monkeypatch):
+    """MIG: NCCL would refuse ranks that share a GPU, whatever the UUIDs of its parts."""
+    parts = [
+        SimpleNamespace(uuid=f"MIG-{k}", pci_domain_id=0, pci_bus_id=0x59, pci_device_id=0)
+        for k in range(2)
+    ]
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: parts[device.index])
+    assert {devices.place(k, "cuda").identity() for k in range(2)} == {"0-89-0"}
+
+
 def test_a_gpu_in_use_computes_in_float32_and_repeatably(cuda):
     of, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
     before = of.deterministic, of.benchmark, of.allow_tf32, matmul.allow_tf32
     device = devices.place(3, "cuda")
-    assert (str(device.where), device.identity()) == ("cuda:1", "GPU-1--")
+    assert (str(device.where), device.identity()) == ("cuda:1", "GPU-1")
     try:
         device.use()
         assert cuda == [("set_device", "cuda:1")]
