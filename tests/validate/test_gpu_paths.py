@@ -133,6 +133,38 @@ def test_names_of_devices(cuda):
         devices.find_device("tpu")
 
 
+def test_what_nvidia_smi_does_not_say_is_unknown(cuda, monkeypatch):
+    def said(answer):
+        def run(command, **_):
+            if answer is None:
+                raise FileNotFoundError(command[0])
+            return subprocess.CompletedProcess(command, 0, answer)
+
+        monkeypatch.setattr(devices.subprocess, "run", run)
+
+    said(None)  # there is no such program
+    assert devices.used_by_others() is None
+    assert devices.states() == []
+    said("[N/A]\n")  # as of a GPU in parts (MIG)
+    assert devices.used_by_others() is None
+    said("[N/A]\n20\n")
+    assert devices.used_by_others() == 0.2
+
+
+def test_copies_to_the_host_go_to_pinned_memory(cuda, monkeypatch):
+    made = []
+    monkeypatch.setattr(devices.torch, "empty", lambda *size, **how: made.append((*size, how)))
+    devices.place(0, "cuda")._pinned(torch.zeros(3, dtype=torch.float64))
+    assert made == [((3,), {"dtype": torch.float64, "pin_memory": True})]
+
+
+def test_a_gpu_without_room_is_said_by_the_obituary(tmp_path):
+    log = tmp_path / "rank-1.log"
+    last = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has a"
+    log.write_text(f"Traceback (most recent call last):\n  File ...\n{last}\n")
+    assert launch._log_tail(log).startswith(f"  {last}\n")
+
+
 @pytest.mark.parametrize(
     ("toolkit", "shown", "said"),
     [
@@ -226,7 +258,7 @@ def test_the_backend_is_chosen_by_the_gpus_of_the_workers(cuda, monkeypatch, sea
 def test_seeds_reach_the_gpus_own_generator(monkeypatch):
     """`seeded` restores the CPU's generator and seeds that of the device."""
     own = torch.Generator()
-    monkeypatch.setattr(determinism, "generators", lambda device: [None, own])
+    monkeypatch.setattr(torch.cuda, "default_generators", (None, own))
     monkeypatch.setattr(determinism.torch.random, "fork_rng", fork := Fork())
     with determinism.seeded(5, torch.device("cuda:1")):
         assert own.initial_seed() == 5
