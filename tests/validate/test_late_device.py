@@ -67,7 +67,24 @@ async def late_step(me, *, lr: Annotated[float, "learning rate"] = 0.1):
         me.mark(x)
 
 
-OWN = {"late-step": Program("late-step", late_step, "ours")}
+async def gossip_and_mean(me, *, lr: Annotated[float, "learning rate"] = 0.1):
+    """Send half a model to a neighbour, and average whole ones every other step."""
+    x, other = me.start, 1 - me.rank
+    for k in count(1):
+        x = x - lr * await me.gradient(x)
+        mine, rest = me.cut(x, 2)
+        me.send(other, mine)
+        _, theirs = await me.receive(other)
+        x = me.join([(mine + theirs) / 2, rest])
+        if k % 2 == 0:
+            x = await me.mean(x)
+        me.mark(x)
+
+
+OWN = {
+    "late-step": Program("late-step", late_step, "ours"),
+    "gossip-and-mean": Program("gossip-and-mean", gossip_and_mean, "ours", gossips=True),
+}
 
 
 def world(cases, every=1):
@@ -97,12 +114,12 @@ def train(made, algorithm, folder, native):
     return one, late.ranks(WORKERS + 1, work)
 
 
-QUICK = {"ssgd-bucketed", "hpsgd", "asgd"}
+QUICK = {"ssgd-bucketed", "hpsgd", "asgd", "gossip-and-mean"}
 
 
 def chosen():
     """Every program with and without a native group; every variant and codec natively."""
-    last = tables(2, "float64")
+    last = [*tables(2, "float64"), {"name": "gossip-and-mean", "label": "both"}]
     every = [case for case in tables(4, "float64") if case.get("graph") is None]
     pairs = [(case, way) for case in last for way in (True, False)] + [
         (case, True) for case in every
@@ -138,7 +155,8 @@ def test_programs_end_with_the_simulated_parameters(case, native, tmp_path):
     """And they have rehearsed whatever they ask of a native group, of that size and dtype."""
     homes, records = ends_as_simulated(case, tmp_path, native)
     program = known_programs(OWN)[case["name"]]
-    meets = native and program.family in {"blocking", "overlapped"} and not program.bound
+    meets = case["name"] in OWN or program.family in {"blocking", "overlapped"}
+    meets = native and meets and not program.bound
     for home, own in zip(homes[:WORKERS], records, strict=False):
         steps, launched = (np.sum(own.events["kind"] == kind) for kind in (STEP, LAUNCH))
         assert steps == launched > 0
