@@ -49,6 +49,9 @@ RULES = {
     "allocated on, and may reuse its memory whatever other streams still do with it",
     "backward": 'CUDA semantics, "Stream semantics of backward passes": each operation runs on the '
     "stream of its forward operation; here backward() is to be called on that one",
+    "thread": "CUDA runtime API, cudaSetDevice: it holds for the calling host thread; Interactions "
+    "with the CUDA Driver API: a call that needs a context begins that of the thread's device; a "
+    "look at an event thus began one on GPU 0, of 534 MiB: meta-pytorch/torchcomms 777",
     "read": 'CUDA, "API synchronization behavior": a copy to the host without non_blocking returns '
     "once it is complete; that nonzero() and conditions make one: pytorch/pytorch 62092; item(): "
     "seen by torch.cuda.set_sync_debug_mode, whose documentation lists no operations",
@@ -122,6 +125,7 @@ class Event:
 
     def synchronize(self) -> None:
         assert self.blocking, "a host spins"
+        assert getattr(LOCAL, "chosen", False), "a context on the first device"
         self.pass_by()
 
 
@@ -137,7 +141,7 @@ class Home:
         self.backward: Stream | None = None
 
     def start(self) -> None:
-        LOCAL.home = self
+        LOCAL.home, LOCAL.chosen = self, True
         self.default = Stream()
         self.device = Device(torch.device("late:0"))
 
@@ -444,7 +448,7 @@ API = SimpleNamespace(
     Event=Event,
     current_stream=lambda where=None: current(),
     stream=lambda stream: stream,
-    set_device=lambda where: None,
+    set_device=lambda where: setattr(LOCAL, "chosen", True),
     device_count=lambda: 1,
     current_device=lambda: 0,
     is_available=lambda: True,

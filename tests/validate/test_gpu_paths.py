@@ -133,11 +133,76 @@ def test_names_of_devices(cuda):
         devices.find_device("tpu")
 
 
+def test_what_nvidia_smi_does_not_say_is_unknown(cuda, monkeypatch):
+    def said(answer):
+        def run(command, **_):
+            if answer is None:
+                raise FileNotFoundError(command[0])
+            return subprocess.CompletedProcess(command, 0, answer)
+
+        monkeypatch.setattr(devices.subprocess, "run", run)
+
+    said(None)  # there is no such program
+    assert devices.used_by_others() is None
+    assert devices.states() == []
+    said("[N/A]\n")  # as of a GPU in parts (MIG)
+    assert devices.used_by_others() is None
+    said("[N/A]\n20\n")
+    assert devices.used_by_others() == 0.2
+
+
+def test_copies_to_the_host_go_to_pinned_memory(cuda, monkeypatch):
+    made = []
+    monkeypatch.setattr(devices.torch, "empty", lambda *size, **how: made.append((*size, how)))
+    devices.place(0, "cuda")._pinned(torch.zeros(3, dtype=torch.float64))
+    assert made == [((3,), {"dtype": torch.float64, "pin_memory": True})]
+
+
+def test_a_gpu_without_room_is_said_by_the_obituary(tmp_path):
+    log = tmp_path / "rank-1.log"
+    last = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has a"
+    log.write_text(f"Traceback (most recent call last):\n  File ...\n{last}\n")
+    assert launch._log_tail(log).startswith(f"  {last}\n")
+
+
+@pytest.mark.parametrize(
+    ("toolkit", "shown", "said"),
+    [
+        ("12.8", "", "torch sees no GPU here"),
+        (None, "GPU-0\n", "is a build for the CPU; nvidia-smi shows 1 GPUs"),
+        ("12.8", "GPU-0\nGPU-1\n", r"shows \(2\): is the driver older than CUDA 12\.8 needs, or"),
+    ],
+)
+def test_why_torch_sees_no_gpu(cuda, monkeypatch, toolkit, shown, said):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.version, "cuda", toolkit)
+    answer = subprocess.CompletedProcess([], 0, shown)
+    monkeypatch.setattr(devices.subprocess, "run", lambda *_, **__: answer)
+    with pytest.raises(InputError, match=said):
+        devices.find_device("cuda")
+    with pytest.raises(LookupError, match=said):
+        devices.numbered_device("cuda:1")
+    (found,) = (
+        each for each in doctor._here("cpu", machine.hardware("cpu"), 0.0) if each.what == "GPUs"
+    )
+    assert (found.found, found.good) == (devices.unseen(), not shown)
+
+
+def test_parts_of_a_gpu_are_one_place(cuda, monkeypatch):
+    """MIG: NCCL would refuse ranks that share a GPU, whatever the UUIDs of its parts."""
+    parts = [
+        SimpleNamespace(uuid=f"MIG-{k}", pci_domain_id=0, pci_bus_id=0x59, pci_device_id=0)
+        for k in range(2)
+    ]
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: parts[device.index])
+    assert {devices.place(k, "cuda").identity() for k in range(2)} == {"0-89-0"}
+
+
 def test_a_gpu_in_use_computes_in_float32_and_repeatably(cuda):
     of, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
     before = of.deterministic, of.benchmark, of.allow_tf32, matmul.allow_tf32
     device = devices.place(3, "cuda")
-    assert (str(device.where), device.identity()) == ("cuda:1", "GPU-1--")
+    assert (str(device.where), device.identity()) == ("cuda:1", "GPU-1")
     try:
         device.use()
         assert cuda == [("set_device", "cuda:1")]
@@ -193,7 +258,7 @@ def test_the_backend_is_chosen_by_the_gpus_of_the_workers(cuda, monkeypatch, sea
 def test_seeds_reach_the_gpus_own_generator(monkeypatch):
     """`seeded` restores the CPU's generator and seeds that of the device."""
     own = torch.Generator()
-    monkeypatch.setattr(determinism, "generators", lambda device: [None, own])
+    monkeypatch.setattr(torch.cuda, "default_generators", (None, own))
     monkeypatch.setattr(determinism.torch.random, "fork_rng", fork := Fork())
     with determinism.seeded(5, torch.device("cuda:1")):
         assert own.initial_seed() == 5

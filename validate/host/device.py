@@ -106,14 +106,19 @@ class Accelerator(Device):
 
     def finish(self) -> None:
         """Sleep until all work issued so far by this thread is done."""
-        self.mark().synchronize()
+        self._pass(self.mark())
+
+    def _pass(self, event: Any) -> None:
+        """Sleep until an event has passed."""
+        self._api.set_device(self.where)  # a new thread's is GPU 0, where it would begin a context
+        event.synchronize()
 
     def then(self, call: Callable[[], object]) -> Future[Any]:
         """Call a function on a thread of its own, so that this one can go on issuing work."""
         event = self.mark()
 
         def wait() -> None:
-            event.synchronize()
+            self._pass(event)
             call()
 
         return self._completion.submit(wait)
@@ -143,7 +148,7 @@ class Accelerator(Device):
         tensor.record_stream(self._copies)
 
         def wait() -> Tensor:
-            arrived.synchronize()
+            self._pass(arrived)
             return host
 
         return wait
@@ -160,12 +165,14 @@ class Accelerator(Device):
             self.finish()
 
     def identity(self) -> str:
-        """Return the GPU's UUID, or its place on the PCI bus."""
+        """Return the GPU's place on the PCI bus, by which NCCL tells GPUs apart, or its UUID.
+
+        Parts of a GPU (MIG) have UUIDs of their own; NCCL refuses ranks of one place.
+        """
         about = self._api.get_device_properties(self.where)
-        known = [getattr(about, key, "") for key in ("uuid", "pci_domain_id", "pci_bus_id")]
-        if any(map(str, known)):
-            return "-".join(map(str, known))
-        return f"{os.environ.get('CUDA_VISIBLE_DEVICES', '')} {self.where}"
+        place = [str(getattr(about, f"pci_{of}_id", "")) for of in ("domain", "bus", "device")]
+        known = "-".join(place) if all(place) else str(getattr(about, "uuid", ""))
+        return known or f"{os.environ.get('CUDA_VISIBLE_DEVICES', '')} {self.where}"
 
     def group(self, store: Any, rank: int, size: int, timeout: float) -> Any:
         """Return an NCCL group of processes, each of which has a GPU of its own."""
@@ -284,6 +291,19 @@ def _processes(count: int) -> str:
     return "1 process computes" if count == 1 else f"{count or 'no'} processes compute"
 
 
+def unseen() -> str:
+    """Say that torch sees no GPU and, where nvidia-smi shows some, why that may be."""
+    shown, toolkit = len(_ask("gpu=uuid")), torch.version.cuda
+    if not shown:
+        return "torch sees no GPU here"
+    if toolkit is None:
+        return f"torch {torch.__version__} is a build for the CPU; nvidia-smi shows {shown} GPUs"
+    return (
+        f"torch sees none of the GPUs that nvidia-smi shows ({shown}): is the driver older than "
+        f"CUDA {toolkit} needs, or CUDA_VISIBLE_DEVICES without any of them?"
+    )
+
+
 def find_device(name: str) -> str:
     """Return the type that --device `name` asks for, "cpu" or "cuda"; each rank takes a GPU of it.
 
@@ -293,7 +313,7 @@ def find_device(name: str) -> str:
         raise InputError(f"device {name!r}: unknown; choose one of: {', '.join(DEVICES)}")
     there = device_types()
     if name not in ("auto", *there):
-        raise InputError("device 'cuda': torch sees no GPU here; choose cpu")
+        raise InputError(f"device 'cuda': {unseen()}; choose cpu")
     return there[-1] if name == "auto" else name
 
 
@@ -313,6 +333,6 @@ def numbered_device(name: str) -> torch.device:
             if device.index is None:
                 device = torch.device(device.type, api.current_device())
     except (RuntimeError, AssertionError):
-        unseen = "" if "cuda" in there else " (torch sees no GPU here)"
-        raise LookupError(f"not found; write one of: {', '.join(there)}{unseen}") from None
+        why = "" if "cuda" in there else f" ({unseen()})"
+        raise LookupError(f"not found; write one of: {', '.join(there)}{why}") from None
     return device

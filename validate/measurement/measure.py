@@ -46,9 +46,14 @@ class MeasuredRun:
 
     @property
     def replay_logs(self) -> list[ReplayLog]:
-        """Return each node's replay log by rank, from which lockstep repeats the run."""
-        accounts = [each.account or Account() for each in self.records]
-        return [ReplayLog(each.outcomes, each.gradients, each.marks) for each in accounts]
+        """Return each node's replay log by rank, up to its last snapshot, for lockstep."""
+        return [
+            ReplayLog(
+                account.outcomes, account.gradients,
+                int(each.rows["updates"][-1]) if len(each.rows) else account.marks,
+            )
+            for each, account in ((each, each.account or Account()) for each in self.records)
+        ]  # fmt: skip
 
 
 def measure(task: TrainingTask, scenario: Scenario, programs: Any = None) -> MeasuredRun | None:

@@ -123,7 +123,8 @@ def _here(device: str, found: dict[str, Any], others: float) -> Iterator[Finding
         yield Finding("shared memory", f"{_size(shared)}{hint}", least)
     if device == "cpu":
         unused = "cuda" in devices.device_types()
-        yield Finding("GPUs", "not used, as you said" if unused else "torch sees none")
+        said = "not used, as you said" if unused else devices.unseen()
+        yield Finding("GPUs", said, "nvidia-smi" not in said)
         return
     yield Finding("GPUs", machine.describe({k: found[k] for k in found.keys() - {"processor"}}))
     yield from (Finding(f"GPU {k}", said) for k, said in enumerate(devices.states()))

@@ -84,6 +84,11 @@ class Mailbox:
         for thread in self._threads:
             thread.start()
 
+    def like(self, group: Any, clock: Clock) -> "Mailbox":
+        """Return another mailbox of this node, on a group and by a clock of its own."""
+        capacity, device = self._capacity, self._device
+        return Mailbox(group, self.rank, self.peers, capacity, clock, device, self._receives)
+
     def send(self, to: int, payload: Payload, size: float, sent: float, transit: float) -> None:
         """Send a payload that stands for `size` bytes.
 

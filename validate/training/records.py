@@ -99,7 +99,7 @@ class Recorder:
     def see(self, step: int, row: Sequence[float], x: Tensor, buffers: Tensor) -> None:
         """Queue a snapshot, which must not be changed afterwards; `row`: the other `COLUMNS`.
 
-        Raises RunError if an earlier one is not finite, OSError if it could not be written.
+        Raises RunError if an earlier one is not finite, and whatever kept one from being written.
         """
         begin = time.monotonic()
         if self._failure is not None:
@@ -119,7 +119,7 @@ class Recorder:
             try:
                 if self._failure is None:
                     self._keep(*item)
-            except (OSError, RunError) as error:  # raised again in the program's thread
+            except Exception as error:  # raised again in the program's thread
                 self._failure = error
             self.observing += time.thread_time() - begin
 

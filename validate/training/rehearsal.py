@@ -1,10 +1,12 @@
 """Learn what a program will communicate, before its run, by running it alone for a moment.
 
 One gradient serves all its steps, and whatever it averages or gathers comes back as if all workers
-had given the same. So its collectives have the sizes and dtypes of the run's.
+had given the same; its messages come back as their receivers' own. So its collectives have the
+sizes and dtypes of the run's.
 """
 
 from collections.abc import Callable
+from queue import SimpleQueue
 from typing import Any
 
 from torch import Tensor
@@ -48,6 +50,38 @@ class Echo:
         made = buffer()
         self.asked[kind, made.numel(), str(made.dtype).removeprefix("torch.")] = None
         return made
+
+
+class Post:
+    """Stands in for a group of `size` nodes that send back whatever they are sent."""
+
+    def __init__(self, size: int) -> None:
+        self._sent = [SimpleQueue[Tensor]() for _ in range(size)]
+
+    def send(self, tensors: list[Tensor], to: int, tag: int) -> Any:
+        """Send at once."""
+        self._sent[to].put(tensors[0])
+        return Work(lambda: None)
+
+    def recv(self, tensors: list[Tensor], source: int, tag: int) -> Any:
+        """Receive into a buffer, perhaps longer than the message."""
+
+        def arrive() -> None:
+            message = self._sent[source].get()
+            tensors[0][: len(message)] = message
+
+        return Work(arrive)
+
+
+class Work:
+    """An operation of `Post`, done when it is waited for."""
+
+    def __init__(self, wait: Callable[[], None]) -> None:
+        self.wait = wait
+
+    def is_completed(self) -> bool:
+        """Whether a message has been sent."""
+        return True
 
 
 class Alone(Collectives):

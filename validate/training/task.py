@@ -28,7 +28,7 @@ from paceline.validate.training.emulated_network import EmulatedNetwork, RealNet
 from paceline.validate.training.node import Limits, RealNode
 from paceline.validate.training.packing import TensorMeter
 from paceline.validate.training.records import Account, Recorder
-from paceline.validate.training.rehearsal import Alone, Asked, Echo, OneGradient
+from paceline.validate.training.rehearsal import Alone, Asked, Echo, OneGradient, Post
 from paceline.validate.training.selection import Selection, selection
 
 HEADSTART = 0.05  # seconds from agreeing on the start to the start
@@ -201,8 +201,8 @@ class TaskProcess:
         own, store = learner.learner(self._goal, self.rank), self._place.store
         for _ in range(self._scenario.validation.warm_up):
             own.tensors(self._start)  # the run repeats these mini-batches
-        if not self._limits.meets:
-            return  # it sends messages alone, if anything
+        if not (self._limits.meets or self._program.gossips):
+            return  # it exchanges messages with a server, if anything
         if self.rank == 0:
             store.set("collectives", json.dumps([*self._learn(own)]))
         for kind, size, dtype in json.loads(store.get("collectives")):
@@ -213,11 +213,15 @@ class TaskProcess:
     def _learn(self, own: learner.Learner) -> Asked:
         """Return what the run will communicate: NCCL prepares each size and dtype on first use.
 
-        Lengths that vary are known as far as the program alone comes in a moment.
+        Lengths that vary are known as far as the program alone comes in a moment; of a program that
+        gossips, which may have no collective at all, so is the rest.
         """
         clock, patience = Clock(), self._scenario.validation.timeout / 2
-        echo = Echo(self.workers)
+        echo, box = Echo(self.workers), self._links.mailbox
         group: Any = echo
+        if box is not None:
+            box, patience = box.like(Post(self.size), clock), min(LEARNING, patience)
+        clock.begin(time.monotonic())
 
         def enough() -> bool:
             return clock.now() > (LEARNING if echo.asked else patience)
@@ -228,8 +232,8 @@ class TaskProcess:
             self._place.device, inf, Selection(self.rank),
         )  # fmt: skip
         node = self._node(
-            clock=clock, limits=Limits(self._limits.step, pooled=True, enough=enough),
-            network=network, collectives=alone, mailbox=None, spans=Spans(0),
+            clock=clock, network=network, collectives=alone, mailbox=box, spans=Spans(0),
+            limits=Limits(self._limits.step, pooled=True, enough=enough, patience=patience),
             learner=OneGradient(own.tensors(self._start)),
             see=lambda node, x: None, learned=lambda node: None,
         )  # fmt: skip
