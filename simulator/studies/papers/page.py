@@ -50,6 +50,7 @@ def _page(rows: Sequence[Row], folder: Path) -> str:
         lstrip_blocks=True,
     )
     made.filters |= {"value": value, "expected": expected, "seeds": SEEDS.get}
+    made.tests["wide"] = _wide
     groups = ((name, [row for row in rows if row["paper"] == name]) for name in papers.NAMES)
     found = [(papers.paper(name), own) for name, own in groups if own]
     today = f"{datetime.now(UTC):%Y-%m-%d}"
@@ -62,7 +63,6 @@ def _page(rows: Sequence[Row], folder: Path) -> str:
         verdicts=[*Verdict],
         others=[kind for kind in Kind if kind is not Kind.PRINTED],
         counts=counts,
-        wide=sum(map(_wide, rows)),
         shown=shown,
     )
     return text.rstrip("\n") + "\n"
@@ -78,9 +78,8 @@ def shown(paper: Paper, rows: Sequence[Row]) -> list[tuple[str, int, int, str]]:
 
 
 def _wide(row: Row) -> bool:
-    """Return whether a printed number holds only since our interval is wide."""
-    holds = row["kind"] == Kind.PRINTED and row["verdict"] == Verdict.HOLDS
-    counted = holds and row["expected"] is not None
+    """Return whether a number holds only since our interval is wide."""
+    counted = row["verdict"] == Verdict.HOLDS and row["expected"] is not None
     return bool(counted) and not close(row["value"], row["expected"], row["within"])
 
 
