@@ -203,6 +203,7 @@ def test_any_number_of_jobs_gives_the_same_numbers(tmp_path):
         (MOVING + target(STEP, 1, more='set = ["cluster.compute=1 s"]'), "which moves"),
         (MOVING + target(f"{STEP} / {STEP} / {STEP}", 1), "more than two numbers"),
         (MOVING + target(STEP, 1, more='scenario = "quickstrt"'), "quickstart"),
+        (MOVING + target(STEP, 1, more='scenario = "../other.toml"'), "outside that folder"),
         ("keys = 1", "keys: "),
         ("]", "not TOML"),
     ],

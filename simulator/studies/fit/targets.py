@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from paceline.simulator.errors import InputError
-from paceline.simulator.inputs import messages, units
+from paceline.simulator.inputs import messages, paths, units
 from paceline.simulator.load import toml_file
 from paceline.simulator.load.load import load, varied
 from paceline.simulator.scenario.scenario import Scenario
@@ -238,6 +238,8 @@ def _target(  # noqa: PLR0913, PLR0917 - what targets share
     scenario = own.scenario or shared.scenario or ""
     if (made := (scenario, *sets)) not in variants:
         beside = file.parent / scenario
+        if scenario and paths.leaves(scenario, file.parent):
+            raise InputError(f"{where}: scenario {scenario}: outside that folder; move it there")
         origin = load(beside if beside.is_file() else scenario) if scenario else base
         with _about(where, sets):
             variants[made] = varied(origin, sets)

@@ -49,7 +49,8 @@ def _page(rows: Sequence[Row], folder: Path) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters |= {"value": value, "expected": expected, "between": _between, "seeds": SEEDS.get}
+    made.filters |= {"value": value, "expected": expected, "seeds": SEEDS.get}
+    made.tests["wide"] = _wide
     groups = ((name, [row for row in rows if row["paper"] == name]) for name in papers.NAMES)
     found = [(papers.paper(name), own) for name, own in groups if own]
     today = f"{datetime.now(UTC):%Y-%m-%d}"
@@ -62,7 +63,6 @@ def _page(rows: Sequence[Row], folder: Path) -> str:
         verdicts=[*Verdict],
         others=[kind for kind in Kind if kind is not Kind.PRINTED],
         counts=counts,
-        wide=sum(map(_wide, rows)),
         shown=shown,
     )
     return text.rstrip("\n") + "\n"
@@ -78,25 +78,22 @@ def shown(paper: Paper, rows: Sequence[Row]) -> list[tuple[str, int, int, str]]:
 
 
 def _wide(row: Row) -> bool:
-    """Return whether a printed number holds only since our interval is wide."""
-    holds = row["kind"] == Kind.PRINTED and row["verdict"] == Verdict.HOLDS
-    counted = holds and row["expected"] is not None
+    """Return whether a number holds only since our interval is wide."""
+    counted = row["verdict"] == Verdict.HOLDS and row["expected"] is not None
     return bool(counted) and not close(row["value"], row["expected"], row["within"])
 
 
-def _between(row: Row) -> str:
-    """The interval of our number; empty if it has none."""
-    low, high = row["ci95"] or (None, None)
-    return "" if low is None or high is None else f"{number(low)} to {number(high)}"
-
-
 def value(row: Row) -> str:
-    """Our number, with its unit."""
-    return "never" if row["value"] is None else f"{number(row['value'])} {row['unit']}".strip()
+    """Our number with its unit, and its interval if it has one."""
+    if row["value"] is None:
+        return "never"
+    low, high = row["ci95"] or (None, None)
+    between = "" if low is None or high is None else f" ({number(low)} to {number(high)})"
+    return f"{number(row['value'])} {row['unit']}".strip() + between
 
 
 def expected(row: Row) -> str:
     """The paper's number and the tolerance for ours; empty if it has none."""
     if row["expected"] is None:
         return ""
-    return f"{row['expected']:.6g} {row['unit']} ± {100 * row['within']:.3g} %".replace("  ", " ")
+    return f"{row['expected']:.4g} {row['unit']} ± {100 * row['within']:.3g} %".replace("  ", " ")
