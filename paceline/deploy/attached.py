@@ -7,8 +7,9 @@ awaits blocks, as in `validate`, on the same collectives and messages, over a ne
 
 import sys
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from math import inf, nan
 from typing import Any
 
@@ -37,15 +38,14 @@ GRADIENT = Gradient()
 
 
 class Period:
-    """A communication period that may be changed while it is used: from the next phase on.
+    """A communication period that may be changed while it is used: `now`, in steps, if that is set.
 
-    `now` and `next`: of this local phase and the next one, in steps; None is as planned.
+    The local phase under way ends at its first step that has so many before it, or is one of them.
     """
 
     def __init__(self, planned: Any) -> None:
         self._planned = planned
         self.now: int | None = None
-        self.next: int | None = None
 
     def __call__(self, step: int) -> float:
         """Return the period at a step."""
@@ -136,14 +136,10 @@ class AttachedNode(TensorNode):
     ) -> tuple[Vector, Any, int]:
         done, local = 0, self._local
         assert local is not None
-        if self.period is not None:
-            self.period.now = self.period.next
         vector = self.live.copy(x)
         if self._saved is not None:
             k, done = self._saved["phase"]
             vector.copy_(self._saved["x"])
-            if self.period is not None:
-                self.period.now, self.period.next = self._saved["period"]
         while True:
             self._phase = k, done
             await GRADIENT
@@ -198,13 +194,21 @@ class AttachedNode(TensorNode):
         found, base = self.land(handle), self._bases.pop(handle, None)
         return found if base is None else Shift(base, found)
 
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Count the time that the block takes as one of waiting for others."""
+        begin = time.monotonic()
+        try:
+            yield
+        finally:
+            self.waited += time.monotonic() - begin
+
     def land(self, handle: RealCollective) -> Any:
         """Wait until a collective has arrived; return its result."""
         if not handle.settled:
-            begin = time.monotonic()
-            self.transport.collectives.land(handle)
-            self.transport.collectives.settle(handle)
-            self.waited += time.monotonic() - begin
+            with self.waiting():
+                self.transport.collectives.land(handle)
+                self.transport.collectives.settle(handle)
             if handle in self._timed:
                 since, end = self._timed.pop(handle)
                 self.took.append(end.result() - since)
@@ -212,10 +216,9 @@ class AttachedNode(TensorNode):
 
     async def finished(self, handle: Handle) -> bool:
         """Ask whether a mean is finished on all ranks: the sum of one flag of each."""
-        begin, team = time.monotonic(), self.transport.collectives
-        answer = team.answer(team.question(handle, self.step))
-        self.waited += time.monotonic() - begin
-        return answer
+        team = self.transport.collectives
+        with self.waiting():
+            return team.answer(team.question(handle, self.step))
 
     def send(self, to: int, value: Payload) -> None:
         """Hand a message to gloo, without waiting."""
@@ -225,9 +228,9 @@ class AttachedNode(TensorNode):
 
     async def receive(self, source: int = ANY) -> tuple[int, Payload]:
         """Wait for the first message of `source`."""
-        begin = time.monotonic()
-        message = self._declared_mailbox().take(source, inf, lambda: False, self.transport.timeout)
-        self.waited += time.monotonic() - begin
+        box = self._declared_mailbox()
+        with self.waiting():
+            message = box.take(source, inf, lambda: False, self.transport.timeout)
         if message is None:
             raise ProgramError(f"worker {source} has ended its training; a message was due from it")
         return message.sender, message.payload
@@ -301,7 +304,7 @@ class AttachedNode(TensorNode):
         return {
             "x": self.live.at,
             "phase": self._phase,
-            "period": None if self.period is None else (self.period.now, self.period.next),
+            "period": self.period and self.period.now,
             "loop": {name: freeze(variables[name]) for name in self._names},
             "channels": [
                 freeze({key: each for key, each in vars(channel).items() if key not in ours})
@@ -317,6 +320,8 @@ class AttachedNode(TensorNode):
     def restore(self, saved: dict[str, Any]) -> None:
         """Take a state, which a new program is to begin with."""
         self._saved = saved
+        if self.period is not None:
+            self.period.now = saved["period"]
         self.rate.last, self.rate.steps, self.rate.rates = saved["rates"]
         self.step, self.waited = saved["step"], saved["waited"]
         self.origin = time.monotonic() - saved["clock"]

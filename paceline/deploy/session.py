@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
+from math import nan
 from pathlib import Path
 from typing import Any, Self
 
@@ -24,7 +25,7 @@ from paceline.simulator.errors import InputError, ProgramError
 from paceline.simulator.programs.codecs.codec import Raw
 
 RECORDS = 4096  # steps whose telemetry is kept
-VERSION = 2
+VERSION = 3
 
 
 class Session:
@@ -112,7 +113,7 @@ class Session:
         if "codec" in parameters:
             parameters["codec"] = Listed(parameters["codec"], self._node)
         self._coroutine = program.start(program.worker, self._node, parameters)
-        self._begun, self._since = False, time.monotonic()
+        self._begun, self._since, self._waited = False, nan, 0.0
 
     def _go_on(self) -> None:
         """Run the program up to its next gradient."""
@@ -150,17 +151,17 @@ class Session:
             self._optimizer._opt_called = True  # it never steps, and schedules would warn of that
         self._begin()
         node.loss = loss.detach() if isinstance(loss, Tensor) else loss
-        waited, moved, took = node.waited, self._transport.network.bytes, len(node.took)
+        moved, took = self._transport.network.bytes, len(node.took)
         node.step += 1
         self._go_on()
-        now, waiting = time.monotonic(), node.waited - waited
+        now, waiting = time.monotonic(), node.waited - self._waited
         self.telemetry.append(
             StepRecord(
                 node.step, now - self._since - waiting, waiting,
                 self._transport.network.bytes - moved, node.loss, tuple(node.took[took:]),
             )
         )  # fmt: skip
-        self._since = now
+        self._since, self._waited = now, node.waited
         for said in self._steering.after(self) if self._steering else ():
             logging.getLogger("paceline").warning(said)
 
@@ -192,14 +193,13 @@ class Session:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What `change` may change, as a scenario writes it, with its present or next values."""
-        if self._period is None or self._period.next:
-            return dict(self._settings)
-        return self._settings | {"tau": int(self._period(self._node.step))}
+        """What `change` may change, as a scenario writes it, with its present values."""
+        tau = {} if self._period is None else {"tau": int(self._period(self._node.step))}
+        return self._settings | tau
 
     @property
     def tau(self) -> int:
-        """The communication period from the next local phase on, in steps."""
+        """The communication period in steps."""
         return int(self.settings["tau"])
 
     @property
@@ -210,10 +210,11 @@ class Session:
     def change(self, **settings: Any) -> None:
         """Change some of the `settings`, written as in a scenario.
 
-        tau changes from the next local phase on, or cycle of fragments; period, delay, overlap and
-        a codec's level from the next mean on, once all that is under way has arrived, as the
-        program then goes on from its state. Every process has to call this between the same two
-        steps, with the same values.
+        tau holds for the local phase under way, which ends with the next step if it is as long
+        already, and for cycles of fragments from the next one on; period, delay, overlap and a
+        codec's level from the next mean on, once all that is under way has arrived, as the program
+        then goes on from its state. Every process has to call this between the same two steps, with
+        the same values.
         """
         name, now = self.plan.program.name, self.settings
         for key in settings:
@@ -224,7 +225,7 @@ class Session:
             raise InputError("codec: its level may change, all else of it stays")
         self._settings = now | settings
         if self._period is not None and "tau" in settings:
-            self._period.next = settings["tau"]
+            self._period.now = settings["tau"]
         if fresh := self._fresh & settings.keys():
             self._begin()
             state = self._node.state()
@@ -239,8 +240,17 @@ class Session:
 
     def share(self, numbers: Sequence[float]) -> list[list[float]]:
         """Return what every process gives to this call, by rank; a decision for all needs it."""
-        found: list[list[float]] = self._transport.tell(numbers).tolist()
-        return found
+        return self.tell(numbers)()
+
+    def tell(self, numbers: Sequence[float]) -> Callable[[], list[list[float]]]:
+        """Start a `share`; return the function that waits for it."""
+        pending, node = self._transport.tell(numbers), self._node
+
+        def told() -> Any:
+            with node.waiting():
+                return pending.wait().tolist()
+
+        return told
 
     @contextmanager
     def averaged(self) -> Iterator[None]:
@@ -261,6 +271,7 @@ class Session:
             yield
         finally:
             live.go_to(at)
+            self._since = nan
             with torch.no_grad():
                 for each, before in zip(buffers, own, strict=True):
                     each.copy_(before)
@@ -272,7 +283,9 @@ class Session:
         first. Tensors are those in use: save or copy them before the next step.
         """
         self._begin()
-        name = self.plan.program.name
+        if self._steering:
+            self._steering.settle()
+        name, self._since = self.plan.program.name, nan
         return self._node.state() | {
             "version": VERSION, "program": name, "rank": self._transport.rank,
             "workers": self._transport.workers, "settings": self.settings,
@@ -310,12 +323,14 @@ class Session:
         self._node.restored()
         if self._local is not None:
             self._local.begun = True
-        self._since = time.monotonic()
+        self._since, self._waited = nan, self._node.waited
 
     def close(self) -> None:
         """Complete what is under way, once every process has called this; the model stays."""
         if not self._closed:
             self._closed = True
+            if self._steering:
+                self._steering.close()
             self._close()
             if self._watcher is not None:
                 self._watcher.shutdown()

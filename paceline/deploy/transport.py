@@ -18,7 +18,7 @@ from paceline.validate.training.emulated_network import RealNetwork
 from paceline.validate.training.packing import TensorMeter
 from paceline.validate.training.rendezvous import Connections
 from paceline.validate.training.selection import Selection
-from paceline.validate.training.transport import DeviceGroup, tell
+from paceline.validate.training.transport import DeviceGroup, Pending, tell
 
 _torch: Any = dist
 _numbers = count()  # of this process's transports: every process opens them in one order
@@ -81,9 +81,9 @@ class Transport(Connections):
         self.collectives.settle(handle)
         return handle.result
 
-    def tell(self, numbers: Sequence[float]) -> Tensor:
-        """Give numbers to all ranks; return a row of each."""
-        return tell(self.flags, numbers).wait()
+    def tell(self, numbers: Sequence[float]) -> Pending:
+        """Start giving numbers to all ranks; the result has a row of each."""
+        return tell(self.flags, numbers)
 
     def broadcast(self, tensors: list[Tensor]) -> None:
         """Give all ranks the values that rank 0 has."""

@@ -130,6 +130,7 @@ def steered(rank, start, lesson):
 
         session.steer(lambda: Controller({"tau": 4}, double))
         loop.take(session.step, range(len(lesson[rank])))
+        session._steering.settle()
         means = [record.step for record in session.telemetry if record.bytes]
         return means, len(session.decisions), loop.parameters
 

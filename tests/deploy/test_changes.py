@@ -143,6 +143,22 @@ def test_a_changed_session_goes_on_from_its_state(name, changes):
     assert np.array_equal(trained(plan, {}), whole) == (name == "cocod-sgd")
 
 
+@pytest.mark.parametrize("name", [
+    "local-sgd", "diloco", "cocod-sgd", "overlap-local-sgd", "delayed-diloco", "eager-diloco",
+    "bmuf", "easgd",
+])  # fmt: skip
+def test_a_changed_period_is_a_schedule_of_the_phases_lengths(name):
+    """Longer and shorter while a phase is under way, and where one begins."""
+    changes = {2: {"tau": 6}, 10: {"tau": 3}, 17: {"tau": 1}, 19: {"tau": 9}}
+    lengths = [6, 5, 3, 3, 1, 1, 9, 9, 9]
+    ends = np.cumsum(lengths).tolist()
+    schedule = {"schedule": "piecewise", "values": [*lengths, 9], "at": ends}
+    found = trained({"name": name, "tau": 4}, changes, 0.5)
+    np.testing.assert_array_equal(found, trained({"name": name, "tau": schedule}, {}, 0.5))
+    same = np.array_equal(found, trained({"name": name, "tau": 4}, {}, 0.5))
+    assert same == (name == "cocod-sgd")  # alone, it takes its own share back
+
+
 def test_a_state_has_the_settings_of_its_own_program():
     net = nn.Linear(2, 2)
     plan = {"name": "dts", "delay": 3, "period": 2}

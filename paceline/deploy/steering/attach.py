@@ -1,12 +1,13 @@
 """Steer a session: what its ranks tell each other, and the controller that a run folder makes."""
 
 from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from math import nan
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-import scipy.special  # noqa: F401 - else the first decision would load it, while all ranks wait
 from pydantic import ValidationError
 
 from paceline.deploy.emit.picked import find
@@ -33,6 +34,7 @@ POWERS = [2**n for n in range(10)]  # steps that are tried: a run of theirs arou
 AROUND = 4
 SEEDS = 3  # of the prediction of a pick of tune
 EVERY = 16  # steps between two talks of the ranks, at least
+TOLD, HELD = 4, 8  # steps from a talk to telling the others what was decided, and to doing it
 LONGER = 3  # steps of the simulated curves over those of the pick
 BAND = 1.1  # factor by which a loss may leave those of all seeds
 INTERVAL = 60.0  # seconds between decisions of AdaComm's rule
@@ -110,48 +112,79 @@ def candidates(algorithm: Algorithm, settings: Settings) -> list[Settings]:
 class Steering:
     """Steers a session: every rank calls `after` at the end of each step.
 
-    The ranks talk when a mean is started and `EVERY` steps have passed. All tell their times; rank
-    0, which alone has a `controller`, decides, and the others learn its settings at once, so that
-    they change between the same steps.
+    The ranks talk when a mean is started and `EVERY` steps have passed: all tell their times. Rank
+    0, which alone has a `controller`, decides on a thread while all train on. `TOLD` steps after
+    the talk it tells the settings that it wants, and `HELD` steps after it all change to them.
     """
 
-    KEPT: ClassVar = ("controller", "_records", "_clock")
+    KEPT: ClassVar = ("controller", "_records", "_clock", "_asked", "_answer", "_news")
 
     def __init__(self, controller: Controller | None) -> None:
         self.controller = controller
         self._records: list[StepRecord] = []
-        self._clock, self._begun = 0.0, False
+        self._clock = 0.0
+        self._asked: Settings | None = None  # at the last talk, while its answer is to come
+        self._answer: Any = None  # the function that waits for it, or what that has returned
+        self._news: list[str] = []
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="controller")
+        self._deciding: Future[list[str]] | None = None
+        self._failed = False
 
     def after(self, session: Any) -> list[str]:
         """Take in the last step of a `Session`; return what is to be said."""
-        if not self._begun:  # the time before the loop is part of its first step
-            self._begun = True
-            return []
         self._records.append(session.telemetry[-1])
-        if not self._records[-1].bytes or len(self._records) < EVERY:
-            return []
-        records, self._records = self._records, []
-        told = session.share(self._told(records))
-        news, now = list[str](), session.settings
-        wanted = now
-        if self.controller is not None:
-            self.controller.settings = now
-            news = self.controller.observe(self._record(records, told, session.rate))
-            wanted = self.controller.settings
-        agreed = numbers(now, session.share(numbers(wanted))[0])
-        if changed := {key: each for key, each in agreed.items() if each != now[key]}:
-            session.change(**changed)
+        passed, now = len(self._records), session.settings
+        if self._asked is not None and passed == TOLD:
+            self.settle()
+            wanted = now if self.controller is None else self.controller.settings
+            self._answer = session.tell(numbers(wanted))
+        elif self._asked is not None and passed == HELD:
+            self.settle()
+            agreed = numbers(now, self._answer[0])
+            changed = {key: each for key, each in agreed.items() if each != now[key]}
+            if changed and now == self._asked:  # else the user has set others meanwhile
+                session.change(**changed)
+            self._asked = None
+        elif self._records[-1].bytes and passed >= EVERY:
+            told = session.share(self._told(self._records))
+            if self.controller is not None and not self._failed:
+                self.controller.settings = now
+                record = self._record(self._records, told, session.rate)
+                self._deciding = self._thread.submit(self.controller.observe, record)
+            self._asked, self._answer, self._records = now, None, []
+        news, self._news = self._news, []
         return news
 
-    def _told(self, records: Sequence[Any]) -> list[float]:
-        """Return this rank's clock, seconds per step, losses, and those that each mean took."""
-        self._clock += sum(each.computing + each.waiting for each in records)
-        losses = [float("nan") if each.loss is None else float(each.loss) for each in records]
-        computing = sum(each.computing for each in records) / len(records)
-        took = [seconds for each in records for seconds in each.took]
-        return [self._clock, computing, losses[0], float(np.mean(losses)), losses[-1], *took]
+    def settle(self) -> None:
+        """Wait for what is under way."""
+        if self._deciding is not None:
+            decided, self._deciding = self._deciding, None
+            try:
+                self._news += decided.result()
+            except Exception as error:  # training goes on without it
+                self._failed = True
+                self._news.append(f"adapt: the controller has failed and is off: {error!r}")
+        if callable(self._answer):
+            self._answer = self._answer()
 
-    def _record(self, records: Sequence[Any], told: list[list[float]], rate: float) -> Telemetry:
+    def close(self) -> None:
+        """End the thread, and what it simulates."""
+        self._thread.shutdown()
+        if outlook := getattr(self.controller and self.controller.policy, "outlook", None):
+            outlook.close()
+
+    def _told(self, records: Sequence[StepRecord]) -> list[float]:
+        """Return this rank's clock, seconds per step, losses, and those that each mean took."""
+        computing = [each.computing for each in records if each.computing == each.computing]
+        self._clock += sum(computing) + sum(each.waiting for each in records)
+        losses = [nan if each.loss is None else float(each.loss) for each in records]
+        took = [seconds for each in records for seconds in each.took]
+        mean = float(np.mean(computing)) if computing else nan
+        return [self._clock, mean, losses[0], float(np.mean(losses)), losses[-1], *took]
+
+    def _record(
+        self, records: Sequence[StepRecord], told: list[list[float]], rate: float
+    ) -> Telemetry:
         """Make the record: an average takes what it took the rank that started it last."""
         ranks = np.array(told)
         clock, _, first, mean, last = ranks[:, :5].mean(axis=0)

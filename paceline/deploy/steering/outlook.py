@@ -6,6 +6,7 @@ import pickle
 import subprocess
 import sys
 import time
+import weakref
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -103,6 +104,7 @@ def _begun(task: Any) -> "subprocess.Popen[bytes]":
         [sys.executable, "-c", f"from {__name__} import _serve; _serve()"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
+        start_new_session=True,  # not interrupted with the run, which ends it
         env=os.environ | {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"},
     )
     assert process.stdin is not None
@@ -165,14 +167,22 @@ class Outlook:
             wanted = [(index, self.noise) for index in range(len(self.candidates))]
         if self._under_way and self._under_way[1].poll() is not None:
             key, process = self._under_way
-            self._keep(key, *pickle.loads(process.communicate()[0]))
             self._under_way = None
+            self._keep(key, *pickle.loads(process.communicate()[0]))
         for key in (each for each in wanted if each not in self._curves):
             task = self._scenario, self._algorithms[key[0]], self._steps, key[1]
             if self._share is None:
                 self._keep(key, *simulated(*task))
             elif not self._under_way and self.affords(clock):
                 self._under_way = key, _begun(task)
+                weakref.finalize(self, self._under_way[1].kill)
+
+    def close(self) -> None:
+        """End the simulation under way."""
+        if self._under_way:
+            self._under_way[1].kill()
+            self._under_way[1].communicate()
+            self._under_way = None
 
     def affords(self, clock: float) -> bool:
         """Tell whether the CPU time spent so far is within the share."""

@@ -60,10 +60,11 @@ def numbers(settings: Settings, new: Sequence[float] = ()) -> Any:
 class StepRecord(NamedTuple):
     """Telemetry of one step.
 
-    `computing` and `waiting`: seconds outside of waits for other processes, and in them; `bytes`:
-    payloads that this process gave to the network; `loss`: as the loop told it, None if it did not;
-    `took`: seconds from start to arrival of each mean that the step waited for, where they are
-    timed.
+    `computing` and `waiting`: seconds outside of waits for other processes, and in them;
+    `computing` is nan for a session's first step, and after `averaged`, `state_dict` and
+    `load_state_dict`, as what a loop does beside them is no part of a step. `bytes`: payloads that
+    this process gave to the network; `loss`: as the loop told it, None if it did not; `took`:
+    seconds from start to arrival of each mean that the step waited for, where they are timed.
     """
 
     step: int

@@ -4,7 +4,7 @@
 
 Four processes train for real, each in a network namespace of its own. Bandwidth and the pace of one
 process follow a schedule that no controller knows. Each run is a line of docs/steering.jsonl, which
-is resumed; the page is written once all are there.
+is resumed; the page is written once all are there. About 2 minutes per world and seed, 20 in all.
 """
 
 import argparse
@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 from datetime import date
-from itertools import permutations
+from itertools import permutations, product
 from pathlib import Path
 from statistics import fmean
 
@@ -40,6 +40,7 @@ WORLDS = {  # times and factors: of the bandwidth, and of the pace of the last p
         ([0, 5, 8, 15, 18, 25, 28], [1, 0.4] * 3 + [1]),
     ),
 }  # fmt: skip
+SEEDS = 0, 1, 2
 POLICIES = ("model", "adacomm", *(f"tau {tau}" for tau in TAUS))
 
 
@@ -257,7 +258,7 @@ def main():
     parser = argparse.ArgumentParser(prog="python -m tests.deploy.steering.links")
     parser.add_argument("--world", choices=WORLDS)
     parser.add_argument("--policies", choices=POLICIES, nargs="+", default=POLICIES)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--seeds", type=int, nargs="+", default=SEEDS)
     options = parser.parse_args()
     DATA.touch()
     with tempfile.TemporaryDirectory() as shared:
@@ -267,12 +268,18 @@ def main():
                 there = {(row["world"], row["policy"], row["seed"]) for row in kept()}
                 tasks = [(each, seed) for each in options.policies]
                 if missing := [task for task in tasks if (world, *task) not in there]:
+                    names = ", ".join(policy for policy, _ in missing)
+                    print(f"{world}, seed {seed}, {len(there)} runs kept: {names}", flush=True)
                     found = run(world, missing, Path(shared))
                     (Path(shared) / "store").unlink(missing_ok=True)
                     with DATA.open("a", encoding="utf-8") as file:
                         file.writelines(json.dumps(row) + "\n" for row in found)
-                    print(*((r["policy"], r["seconds"], r["periods"]) for r in found), flush=True)
-    if len(kept()) == len(WORLDS) * len(POLICIES) * len(options.seeds):
+                    for row in found:
+                        print(
+                            f"  {row['policy']}: {row['seconds']} s, {row['periods']}", flush=True
+                        )
+    have = {(row["world"], row["policy"], row["seed"]) for row in kept()}
+    if have >= set(product(WORLDS, POLICIES, SEEDS)):
         before, rest = PAGE.read_text("utf-8").split(BEGIN)
         written = f"{BEGIN}\n\n{page(result.pick['label'])}\n\n{END}"
         PAGE.write_text(before + written + rest.split(END)[1], "utf-8")

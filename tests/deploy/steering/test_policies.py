@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from paceline.deploy.steering import inputs as inputs_module
-from paceline.deploy.steering.attach import Steering, controller
+from paceline.deploy.steering.attach import HELD, Steering, controller
 from paceline.deploy.steering.controller import Controller
 from paceline.deploy.steering.inputs import Inputs
 from paceline.deploy.steering.policies import Decision
@@ -171,8 +171,11 @@ class FakeSession:
     def settings(self):
         return {"tau": self.tau}
 
+    def tell(self, numbers):
+        return lambda: self.ranks.share(self.rank, numbers)
+
     def share(self, numbers):
-        return self.ranks.share(self.rank, numbers)
+        return self.tell(numbers)()
 
     def change(self, *, tau):
         self.changes.append((self.telemetry[-1].step, tau))
@@ -189,18 +192,21 @@ def test_all_ranks_change_between_the_same_two_steps():
 
     sessions = [FakeSession(ranks, rank) for rank in range(3)]
 
+    def own_time(step):
+        return math.nan if step == 1 else 0.1
+
     def train(session):
         own = None if session.rank else Controller({"tau": 4}, double)
         steering = Steering(own)
         since = 0
-        for step in range(1, 100):
+        for step in range(1, 120):
             since += 1
             met = since == session.tau
             since = 0 if met else since
             wait = (0.3 if session.rank else 0.2) if met else 0.0
             took = (wait,) if met else ()
             session.telemetry.append(
-                Record(step, 0.1 + session.rank, wait, 4e3 * met, 1 / step, took)
+                Record(step, own_time(step) + session.rank, wait, 4e3 * met, 1 / step, took)
             )
             steering.after(session)
 
@@ -213,8 +219,9 @@ def test_all_ranks_change_between_the_same_two_steps():
     assert [tau for _, tau in sessions[0].changes] == [8, 16, 32, 64]
     assert seen[0].compute == pytest.approx((0.1, 1.1, 2.1))
     assert seen[0].average == pytest.approx(0.2)
-    assert (seen[0].step, seen[0].steps) == (20, 19)  # the first step has what came before it
-    assert seen[0].first_loss == 0.5
+    assert sessions[0].changes[0][0] == seen[0].step + HELD
+    assert (seen[0].step, seen[0].steps) == (16, 16)
+    assert seen[0].first_loss == 1.0
 
 
 def test_a_run_folder_makes_a_controller(tmp_path):

@@ -7,15 +7,15 @@ them when its period changes.
 import numpy as np
 import pytest
 
-from paceline.deploy.steering.controller import Controller, SteeredCodec, SteeredPeriod, codec_of
+from paceline.deploy.steering.controller import Controller
 from paceline.deploy.steering.policies import AdaComm, Decision
 from paceline.simulator.engines.virtual import run as virtual
-from paceline.simulator.errors import InputError
 from paceline.simulator.load.load import parse
 from paceline.simulator.programs import catalogue
 from paceline.simulator.programs.adaptive import PaperRule
 from paceline.simulator.programs.program import Program
 from tests.deploy.steering.recorder import Recorder
+from tests.deploy.steering.worlds import SteeredPeriod
 
 STEERED = (
     "local-sgd", "easgd", "bmuf", "cocod-sgd", "overlap-local-sgd", "diloco", "delayed-diloco",
@@ -56,7 +56,7 @@ def world(table, programs=None, steps=60, **optimizer):
 
 
 def steered(name, policy, tau, steps=60, **parameters):
-    """Run a program whose period is steered; return its run, and the rounds of the controller."""
+    """Run a program whose period is steered; return its run, telemetry and periods by round."""
     controller = Controller({"tau": tau}, policy)
     piece, recorder = SteeredPeriod(controller), Recorder(controller, lambda step: 0.05)
     known = catalogue()[name]
@@ -68,13 +68,12 @@ def steered(name, policy, tau, steps=60, **parameters):
     programs = {"mine": Program("mine", worker, "tests", rounds=known.rounds)}
     made = world({"name": "mine"}, programs, steps)
     run = virtual.run(made.algorithm[0], made, 0, programs=programs)
-    return run, controller, recorder
+    return run, recorder, piece.rounds
 
 
 @pytest.mark.parametrize("name", STEERED)
 def test_steered_periods_are_those_of_a_schedule(name):
-    run, controller, _ = steered(name, Plan(), PLAN[0])
-    taus = [each["tau"] for each in controller._rounds]
+    run, _, taus = steered(name, Plan(), PLAN[0])
     assert len(set(taus)) >= 4
     ends = np.cumsum(taus).tolist()
     tau = {"schedule": "piecewise", "values": [*taus, taus[-1]], "at": ends}
@@ -85,11 +84,11 @@ def test_steered_periods_are_those_of_a_schedule(name):
 
 
 def test_a_controller_that_changes_nothing_changes_nothing():
-    run, controller, recorder = steered("local-sgd", lambda settings, record: None, 4)
+    run, recorder, _ = steered("local-sgd", lambda settings, record: None, 4)
     made = world({"name": "local-sgd", "tau": 4})
     plain = virtual.run(made.algorithm[0], made, 0)
     assert run.curve["loss"] == plain.curve["loss"]
-    assert not controller.log
+    assert not recorder.controller.log
     assert {record.steps for record in recorder.records} == {4}
     assert all(record.compute == pytest.approx((1.0,) * 4) for record in recorder.records)
     assert all(record.average == pytest.approx(0.3) for record in recorder.records)
@@ -97,53 +96,9 @@ def test_a_controller_that_changes_nothing_changes_nothing():
 
 def test_the_policy_adacomm_is_the_program_adacomm():
     rule = {"tau0": 8, "interval": 10.0, "gamma": 0.5}
-    run, controller, recorder = steered("local-sgd", AdaComm(PaperRule(8, 10.0, 0.5, 0, 1)), 8)
+    run, recorder, _ = steered("local-sgd", AdaComm(PaperRule(8, 10.0, 0.5, 0, 1)), 8)
     made = world({"name": "adacomm"} | rule | {"interval": "10 s"})
     plain = virtual.run(made.algorithm[0], made, 0)
     assert run.curve["loss"] == plain.curve["loss"]
     assert len({record.steps for record in recorder.records}) > 2
-    assert all("eq. 6" in decision.reasons[0] for decision in controller.log)
-
-
-class Level:
-    """Steers a codec's level: a third of the entries, then one in six, then all."""
-
-    def at(self, number):
-        return {"codec": {"kind": "top-k", "ratio": (1 / 3, 1 / 6, 1.0)[min(number // 2, 2)]}}
-
-
-class Me:
-    """A node that averages with no other."""
-
-    start = np.zeros(12)
-    workers, parameters, bytes_per_parameter, rank = 1, 12, 4.0, 0
-
-    def work(self, seconds):
-        pass
-
-    def start_gather(self, value):
-        return (value,)
-
-    async def wait(self, handle):
-        return handle
-
-
-def test_what_a_codec_keeps_back_outlives_a_change_of_its_level():
-    channel = SteeredCodec(Level(), codec_of({"kind": "top-k", "ratio": 1 / 3})).open(Me())
-    rng, given, came, sizes = np.random.default_rng(0), np.zeros(12), np.zeros(12), []
-    for _ in range(5):
-        vector = rng.standard_normal(12)
-        handle = channel.start_mean(vector)
-        sizes.append(len(handle[0].data[0]))
-        waiting = channel.wait(handle)
-        with pytest.raises(StopIteration) as done:
-            waiting.send(None)
-        given, came = given + vector, came + done.value.value
-    assert sizes == [4, 4, 2, 2, 12]
-    np.testing.assert_allclose(came, given, atol=1e-12)
-
-
-@pytest.mark.parametrize("codec", ["fp16", {"kind": "power-sgd", "rank": 2}, "raw"])
-def test_codecs_without_a_level_are_refused(codec):
-    with pytest.raises(InputError, match="no level to steer"):
-        SteeredCodec(Level(), codec_of(codec))
+    assert all("eq. 6" in decision.reasons[0] for decision in recorder.controller.log)

@@ -1,17 +1,19 @@
 """A hundred worlds whose link and workers change on schedules that no controller knows."""
 
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from paceline.deploy.steering.controller import Controller, SteeredPeriod
+from paceline.deploy.steering.controller import Controller
 from paceline.deploy.steering.inputs import Inputs
 from paceline.deploy.steering.outlook import Outlook
 from paceline.deploy.steering.policies import Model
 from paceline.simulator.engines.dispatch import run_seeds
 from paceline.simulator.load.load import parse
 from paceline.simulator.programs.local import LearningRate, local_sgd
+from paceline.simulator.programs.pieces.schedule import FixedPeriod, OwnPeriod
 from paceline.simulator.programs.program import Program
 from tests.deploy.steering.recorder import Recorder
 
@@ -104,6 +106,22 @@ def changes(kind, rng, low, high):
     times = np.append(0.0, np.cumsum(lengths))
     times = times[times < 4 * HORIZON]
     return profile(times, np.where(np.arange(times.size) % 2, draw(), 1.0))
+
+
+class SteeredPeriod(OwnPeriod):
+    """A period that a controller sets, at the start of each round, the same for every worker."""
+
+    __slots__ = ("_begun", "_controller", "rounds")
+
+    def __init__(self, controller):
+        self._controller, self._begun, self.rounds = controller, Counter(), []
+
+    def phase(self, me):
+        number = self._begun[me.rank]
+        self._begun[me.rank] += 1
+        if number == len(self.rounds):
+            self.rounds.append(self._controller.settings["tau"])
+        return FixedPeriod(self.rounds[number])
 
 
 def steered(world, policy, seed, *, tau, body=local_sgd):
