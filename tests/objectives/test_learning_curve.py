@@ -1,7 +1,10 @@
 """Curves, critical batches, published evidence: held against what they were not fitted to."""
 
+import csv
 import math
 from contextlib import suppress
+from operator import itemgetter
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -65,6 +68,55 @@ def test_the_other_paper_is_predicted():
     assert np.abs(np.expm1(wrong)).max() <= 0.003
 
 
+def other_papers():
+    """Errors of ratios that were never fitted, by source and replicas; within their intervals?
+
+    arXiv 2503.09799, table 5, and 2501.18512, tables 5 to 7, as printed; 2505.23725 as a summary
+    of it gives them; 2407.07852: logarithms of the perplexities.
+    """
+    with Path(__file__).with_name("other_papers.csv").open(encoding="utf-8") as file:
+        lines = [*csv.DictReader(file)]
+    key = itemgetter("source", "parameters", "tokens_per_parameter")
+    below = {key(each): each for each in lines if each["method"] == "data-parallel"}
+    found = {}
+    for each in lines:
+        if each["method"] == "data-parallel":
+            continue
+        size, loss = float(each["parameters"]), float(each["loss"])
+        law = penalty(
+            each["method"], int(each["replicas"]), float(each["period"]), size,
+            tokens=size * float(each["tokens_per_parameter"]),
+        )  # fmt: skip
+        seen = math.log(loss / float(below[key(each)]["loss"]))
+        rounded = evidence.ROUNDED * 2**0.5 / loss * (len(each["loss"]) == 4)
+        within = abs(law.log_ratio - seen) <= Z90 * math.hypot(law.sd, rounded)
+        error = abs(math.expm1(law.log_ratio) - math.expm1(seen))
+        found.setdefault((each["source"], each["replicas"]), []).append((error, within))
+    return found
+
+
+CHARLES, STREAMING, DOLMA = "2503.09799 table 5", "2501.18512 tables 5 and 6", "2501.18512 table 7"
+
+
+@pytest.mark.parametrize(
+    ("places", "median", "largest", "within"),
+    [
+        ([(CHARLES, m) for m in "124"], 0.0025, 0.008, 0.8),
+        ([(STREAMING, "2")], 0.0025, 0.008, 0.7),
+        ([(STREAMING, "4")], 0.008, 0.013, 0.0),  # missed: docs/learning-curves.md has the cause
+        ([(DOLMA, m) for m in "24"], 0.007, 0.012, 0.5),
+        ([("2505.23725", "1")], 0.004, 0.01, 0.2),
+        ([("2407.07852", "8")], 0.04, 0.04, 1.0),
+    ],
+)
+def test_other_papers_are_predicted(places, median, largest, within):
+    """To 10 B parameters and H = 500; the tables of other set-ups less well, as the page says."""
+    error, inside = zip(*(row for place in places for row in other_papers()[place]), strict=True)
+    assert np.median(error) <= median
+    assert max(error) <= largest
+    assert np.mean(inside) >= within
+
+
 def test_a_fit_to_permuted_replicas_has_no_skill():
     error, _ = left_out(ROWS)
     rng = np.random.default_rng(0)
@@ -105,7 +157,8 @@ def test_every_penalty_has_an_interval_and_says_its_basis(replicas, period, size
     found = penalty(program, replicas, period, 10**size)
     assert math.isfinite(found.log_ratio)
     assert found.sd > 0
-    inside = 35e6 <= 10**size <= 2.4e9 and replicas <= 8 and period in (30, 100)
+    inside = 35e6 <= 10**size <= 2.4e9 and replicas <= 8
+    inside &= period == 30 or (period, replicas) == (100, 2)
     known = program in evidence.PUBLISHED
     assert found.basis == ("published" if inside and known else "extrapolated")
     assert found.basis in found.sentence
@@ -125,6 +178,16 @@ def test_beyond_the_evidence_the_interval_widens():
         assert far.sd > 1.2 * here.sd
         assert far.basis == "extrapolated" or "assumed, not published" in far.sentence
     assert penalty("diloco", 4, 30, 1e9, outer_lr=0.7) == here
+
+
+@pytest.mark.parametrize("replicas", [1, 2, 4, 8])
+def test_the_interval_widens_also_where_the_law_crosses_zero(replicas):
+    """At 10 B parameters 4 replicas are predicted to cost nothing: that is not more certain."""
+    sds = [penalty("diloco", replicas, 30, size).sd for size in (2.4e9, 4e9, 1e10, 1e11)]
+    assert sds == sorted(sds)
+    assert sds[2] > 1.5 * sds[0]
+    sds = [penalty("diloco", replicas, period, 1e10).sd for period in (30, 50, 100, 300, 1000)]
+    assert sds == sorted(sds)
 
 
 def test_an_own_run_counts_more_than_published_ones():
