@@ -120,9 +120,7 @@ OVERRIDES = _option(
 )
 ALLOW_PATHS = _flag("--allow-paths", "Allow the scenario to name files outside its folder.")
 SEEDS = _count("Number of seeds; default: run.seeds.")
-JOBS = _count(
-    "Number of processes; default: one for each core, and one alone for short simulations."
-)
+JOBS = _count("Number of processes; default: one per core, or a single one for short simulations.")
 OVERWRITE = _flag("--overwrite", "Replace what --out holds.")
 FIGURE = _option("png,svg,pdf", "Formats of the figures.", "--figure", default=FIGURES)
 AS_JSON = _flag("--json", "Print one JSON document on stdout, and nothing else.")
@@ -143,7 +141,7 @@ STUDY: dict[str, tuple[Any, Any]] = {  # type and option of each parameter of a 
     "figure": (str, FIGURE),
 }
 _quiet: ContextVar[bool] = ContextVar("quiet", default=False)
-QUIET = _flag("--quiet", "Write results and errors alone: no notes, no progress.", "-q")
+QUIET = _flag("--quiet", "Print only results and errors: no notes, no progress.", "-q")
 
 
 def _command(name: str) -> Callable[[Any], Any]:
@@ -295,7 +293,7 @@ def _solve(
     ),
     condition: str = _option(
         "'NUMBER >= VALUE'",
-        "What must hold (>= or <=): a number of simulate --json, such as utilisation, "
+        "The condition (>= or <=): a number of simulate --json, such as utilisation, "
         "seconds_per_step or breakdown.wait, and a value with its unit.",
         "--for",
         default=...,
@@ -307,9 +305,9 @@ def _solve(
     as_json: bool = AS_JSON,
     **given: Any,
 ) -> None:
-    """Find the value of a key that a condition needs, such as a bandwidth.
+    """Find the value of a key from which a condition holds.
 
-    Refuses to answer where the number does not move one way with the key. Results go to --out
+    Refuses to answer if the number both rises and falls with the key. Results go to --out
     (default: runs/NAME-solve); an interrupted command resumes when it is repeated.
     """
     from paceline.simulator.studies.solve import solve
@@ -325,7 +323,7 @@ def _solve(
 def _fit(
     scenario: str = SCENARIO,
     targets: Path = typer.Argument(
-        metavar="TARGETS.toml", help="Keys that may move, and numbers that they must meet."
+        metavar="TARGETS.toml", help="The keys that may vary, and the numbers to match."
     ),
     fitted: Path | None = _option(
         "FITTED.toml",
@@ -336,11 +334,11 @@ def _fit(
     as_json: bool = AS_JSON,
     **given: Any,
 ) -> None:
-    """Fit keys of a scenario to numbers that are known.
+    """Fit keys of a scenario to known numbers.
 
-    Prints the values with intervals, what no target determines, what stays unexplained, and what
-    the fit predicts for targets that are held out. Simulations are kept in --out (default:
-    runs/NAME-fit): an interrupted command resumes when it is repeated.
+    Prints the values with intervals, which keys the targets do not determine, what remains
+    unexplained, and what the fit predicts for targets that are held out. Results go to --out
+    (default: runs/NAME-fit); an interrupted command resumes when it is repeated.
     """
     from paceline.simulator.reports import terminal
     from paceline.simulator.reports.explore import export
@@ -376,7 +374,7 @@ def _theory(  # noqa: PLR0913, PLR0917 - the contract's options
     overwrite: bool = OVERWRITE,
     as_json: bool = AS_JSON,
 ) -> None:
-    """Compute time per step, best periods and crossings by theory."""
+    """Compute time per step, best periods and crossovers in closed form."""
     from paceline.simulator import theory
     from paceline.simulator.load.load import load
     from paceline.simulator.reports import terminal
@@ -403,19 +401,19 @@ def _tune(
     objective: str | None = _option(
         "time-to-loss|loss-at-deadline|cost-to-loss|loss-at-budget|loss-at-tokens"
         "|seconds-per-step|goodput",
-        "Quantity to minimise; default: the time; without run.target_loss the loss; "
-        "without a loss seconds per step.",
+        "Quantity to minimise; default: the time to run.target_loss; without a target, the "
+        "loss; without a loss, seconds per step.",
     ),
     trials: int = _count("Largest number of configurations to try.", default="256"),
     preset: str | None = _option("adacomm-tau0", "Search as a paper proposes."),
     as_json: bool = AS_JSON,
     **given: Any,
 ) -> None:
-    """Choose algorithm and parameters by a search.
+    """Search for the best algorithm and parameters.
 
     Tries what [tune] lists; prints ties with the best, and the cost of each choice if an input is
-    wrong. Results go to --out (default: runs/NAME-tune), which keeps finished runs: repeat an
-    interrupted command.
+    wrong. Results go to --out (default: runs/NAME-tune); an interrupted command resumes when it
+    is repeated.
     """
     from paceline.simulator.reports import terminal
     from paceline.simulator.studies.tune.tune import tune
@@ -442,7 +440,9 @@ def _validate(  # noqa: PLR0913, PLR0917 - the contract's options
         help="A scenario file (TOML), or the name of a shipped one; none with --matrix.",
     ),
     matrix: bool = _flag("--matrix", "Check predictions of many algorithms under many conditions."),
-    plan: bool = _flag("--plan", "Only say what --matrix would measure, and how long that takes."),
+    plan: bool = _flag(
+        "--plan", "Only say what --matrix would measure, and how long it would take."
+    ),
     only: str | None = _option("NAME,...", "Run only these conditions of the matrix."),
     report: Path = _option(
         "DIR",
@@ -584,7 +584,7 @@ def _explore(  # noqa: PLR0913, PLR0917 - the contract's options
     port: int = typer.Option(0, help="Port; 0: any free one."),
     no_open: bool = _flag("--no-open", "Do not open a browser."),
 ) -> None:
-    """Change a scenario by sliders, on a page that redraws.
+    """Explore a scenario with sliders, on a page that redraws.
 
     The page's address contains the state. Ctrl-C ends the command.
     """
@@ -625,10 +625,10 @@ def _probe(  # noqa: PLR0913, PLR0917 - what may be measured
     overwrite: bool = OVERWRITE,
     as_json: bool = AS_JSON,
 ) -> None:
-    """Measure this machine in a minute, as a profile.
+    """Measure this machine for a minute, and write a profile.
 
-    Measures computing, collectives, messages, and their overheads. A scenario takes the profile in
-    by extends = "profile.toml", `calibrate` by --base.
+    Measures computing, collectives, messages, and their overheads. Use the profile in a scenario
+    with extends = "profile.toml", or give it to `calibrate` as --base.
     """
     parts = [each.strip() for each in workers.split(",")]
     if not all(each.isdecimal() for each in parts):
@@ -663,16 +663,16 @@ def _probe(  # noqa: PLR0913, PLR0917 - what may be measured
 def _doctor(
     device: str = DEVICE,
     smoke: bool = typer.Option(
-        True, "--smoke/--no-smoke", help="Train for some seconds, to see it work."
+        True, "--smoke/--no-smoke", help="Train for a few seconds, to see whether it works."
     ),
     out: Path | None = _out("FILE.json", "Report to write."),
     overwrite: bool = OVERWRITE,
     as_json: bool = AS_JSON,
 ) -> None:
-    """Say what is here, and what `validate` would do with it.
+    """Report what this machine offers, and how `validate` would use it.
 
-    Then trains for some seconds: means, gathers, HPSGD's questions, process groups made anew. The
-    report, to be attached to a question, names no user, host or path.
+    Then trains for a few seconds, to test averages, gathers, HPSGD's requests and rebuilt process
+    groups. The report can be attached to an issue: it names no user, host or path.
     """
     module = _torch("paceline.validate.probe.doctor")
     from paceline.simulator.results import store
@@ -692,20 +692,20 @@ def _doctor(
 def _calibrate(  # noqa: PLR0913, PLR0917 - the contract's options
     runs: list[Path] = typer.Argument(
         metavar="RUN_DIR...",
-        help="Measured runs, a job's telemetry, or a profiler's traces; or one file of jobs, "
-        "which names logs and what is known of each.",
+        help="Measured runs, a job's telemetry, or a profiler's traces; or one file that lists "
+        "jobs, with their logs and what is known of each.",
     ),
     allow_paths: bool = ALLOW_PATHS,
     profile: Path | None = PROFILE_OUT,
     overwrite: bool = OVERWRITE,
     base: Path | None = _option(
-        "PROFILE.toml", "A profile with the numbers that the runs do not show."
+        "PROFILE.toml", "A profile that supplies what the runs do not show."
     ),
     as_json: bool = AS_JSON,
 ) -> None:
     """Fit a profile to measured runs.
 
-    Fits compute times, overheads, network and error model. A scenario takes the profile in by
+    Fits compute times, overheads, network and error model. Use the profile in a scenario with
     extends = "PROFILE.toml"; its predictions then have error intervals. One short run of ssgd and
     one of local-sgd are enough.
     """
@@ -725,7 +725,7 @@ def _fit_loss(  # noqa: PLR0913, PLR0917 - what a log cannot say
     baseline: Path = typer.Argument(
         metavar="BASELINE",
         help="A run without local steps: a run directory of validate, a job's telemetry, or a "
-        "log of steps or tokens and losses (CSV, W&B, TensorBoard, JSON lines).",
+        "log of losses by steps or tokens (CSV, W&B, TensorBoard, JSON lines).",
     ),
     local: list[Path] = typer.Argument([], metavar="LOCAL_RUN", help="Runs with local steps."),
     tokens: float | None = typer.Option(None, min=1, help="Tokens of one worker's step."),
@@ -757,8 +757,8 @@ def _fit_loss(  # noqa: PLR0913, PLR0917 - what a log cannot say
 ) -> None:
     """Fit an [objective] to the losses of one or two short runs.
 
-    A scenario takes the file in by extends = "LOSS.toml". The runs may be of any training loop:
-    what a log cannot say, the options do.
+    Use the file in a scenario with extends = "LOSS.toml". Any training loop will do: the options
+    state what its log does not.
     """
     demand_possible(out)
     _torch("paceline.validate.calibration.profile").require_writable(out)
@@ -783,7 +783,7 @@ def _compare(  # noqa: PLR0913, PLR0917 - the contract's options
     predicted: Path = typer.Argument(metavar="PREDICTED_DIR", help="A simulated run."),
     measured: Path = typer.Argument(metavar="MEASURED_DIR", help="A real run."),
     as_measured: bool = _flag(
-        "--as-measured", "Let MEASURED_DIR be a simulation; every sentence says so."
+        "--as-measured", "Allow MEASURED_DIR to be a simulation; results say so."
     ),
     out: Path | None = _out("DIR", "Write comparison.json and figures here."),
     overwrite: bool = OVERWRITE,
@@ -821,7 +821,7 @@ def _emit(  # noqa: PLR0913, PLR0917 - a pick, and where it goes
     ),
     label: str | None = _option(
         "LABEL",
-        "The scenario's algorithm to run, by its label; or another one of the directory.",
+        'The algorithm to run, by its label, such as "diloco tau=100"; default: the pick.',
         "--algorithm",
     ),
     overrides: list[str] | None = OVERRIDES,
@@ -833,7 +833,7 @@ def _emit(  # noqa: PLR0913, PLR0917 - a pick, and where it goes
     """Write the code that runs a pick in another framework.
 
     Prints configuration and code, or writes them to --out. Where the framework would train
-    otherwise than Paceline predicts, says what differs and where its source shows that.
+    differently from the prediction, says what differs and where its source shows that.
     """
     from paceline.deploy.emit.emit import emit
     from paceline.deploy.emit.picked import find
@@ -862,8 +862,8 @@ def _report(
 ) -> None:
     """Write one HTML page about runs.
 
-    It has the pick, its certainty, and every figure, and opens without a network. Several runs are
-    shown side by side.
+    The page shows the pick, how certain that is, and every figure; it opens offline. Several runs
+    are shown side by side.
     """
     from paceline.simulator.reports.page.page import report
 

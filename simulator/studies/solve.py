@@ -404,7 +404,10 @@ def solve(  # noqa: PLR0913 - the options of the command
             """Simulate one algorithm at one value."""
             nonlocal count
             count += 1
-            there = varied(base, [f"{vary}={tried.text(x)}"], programs=programs)
+            try:
+                there = varied(base, [f"{vary}={tried.text(x)}"], programs=programs)
+            except InputError as error:
+                raise InputError(f"{error}; or narrow the range with --between") from None
             one = there.model_copy(update={"algorithm": there.algorithm[index : index + 1]})
             drawn = seed_range(one, seeds, seed)
             if not force:

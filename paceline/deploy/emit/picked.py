@@ -72,8 +72,10 @@ def _table(row: dict[str, Any]) -> dict[str, Any]:
 def _labelled(scenario: Scenario, label: str | None) -> Algorithm:
     """Return the algorithm with a label; without one, the only algorithm."""
     labels = [each.label for each in scenario.algorithm]
-    fitting = [each for each in scenario.algorithm if label in (None, each.label)]
+    fitting = [each for each in scenario.algorithm if label in (None, each.label, each.name)]
     if len(fitting) != 1:
         wrong = f"no algorithm {label!r}" if label else "which algorithm?"
-        raise InputError(f"{scenario.file}: {wrong}; write --algorithm with one of: {labels}")
+        raise InputError(
+            f"{scenario.file}: {wrong}; write --algorithm with one of: {', '.join(labels)}"
+        )
     return fitting[0]

@@ -11,6 +11,7 @@ from paceline.simulator.network.mean_cost import mean_cost
 from paceline.simulator.programs import catalogue
 from paceline.simulator.programs.pieces import schedule
 from paceline.simulator.results.statistics import human, number
+from paceline.simulator.results.usage import few
 from paceline.simulator.scenario.scenario import Algorithm, Bound, Scenario
 from paceline.simulator.scenario.tables import Theory
 
@@ -92,7 +93,7 @@ def said(scenario: Scenario, until: float) -> list[tuple[str, str]]:
         )
     if hide := found["hide"]:
         never, period = "none: the link is too slow", hide["smallest_period"]
-        text = never if hide["delay"] is None else f"{hide['delay']} steps"
+        text = never if hide["delay"] is None else few(hide["delay"], "step", "steps")
         if hide["delay"] is None:
             text += f"; {hide['delay_at_smallest_period']} with an average every {period} steps"
         rows.append(("Delay that hides the network (DTS)", text))

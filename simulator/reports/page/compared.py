@@ -12,7 +12,7 @@ from paceline.simulator.reports.page.series import Series, shared
 from paceline.simulator.results import units, wording
 from paceline.simulator.results.columns import BY_KEY, PAGE, RESULT_COLUMNS
 from paceline.simulator.results.intervals import MEDIAN, stated
-from paceline.simulator.results.statistics import human
+from paceline.simulator.results.statistics import human, number
 
 PAIRS = {  # quantities of a comparison that are shown with both values
     "seconds_per_step": "time per step",
@@ -36,13 +36,15 @@ def results(
         column
         for column in RESULT_COLUMNS
         if PAGE in column.shown_in and column.key not in special
-        if column.key == "final_loss"
-        or any(column.of_summary(line.row) is not None for line in lines)
+        if any(column.of_summary(line.row) is not None for line in lines)
     ]
     columns = ["algorithm"]
     if several:
         columns += [f"time to loss {target:g}", "95 %", "reached"]
-    columns += [*(column.words for column in shown), BY_KEY["seconds_per_step"].words, "steps"]
+    within = {line.name: (line.row.get("interval90") or {}).get("loss") for line in lines}
+    words = {column.key: column.words for column in shown}
+    words |= {"final_loss": "final loss (90 %)"} if any(within.values()) else {}
+    columns += [*words.values(), BY_KEY["seconds_per_step"].words, "steps"]
     rows = []
     for line in lines:
         row, seeds = line.row, len(line.runs)
@@ -59,7 +61,9 @@ def results(
         for column in shown:
             value = column.of_summary(row)
             share = column.key == "final_accuracy"
-            cells.append(percent(value, 1) if share else column.show(value))
+            ends = column.key == "final_loss" and within[line.name]
+            said = f" ({number(ends[0])}–{number(ends[1])})" if ends else ""
+            cells.append(percent(value, 1) if share else column.show(value) + said)
         stalled = "stands still" if row["stall"] else human(stated(row["seconds_per_step"]).value)
         rows.append([*cells, stalled, f"{row['steps']:.0f}" if row["steps"] is not None else "-"])
     same = shared([*dict.fromkeys(line.label for line in lines)])

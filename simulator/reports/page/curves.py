@@ -38,10 +38,11 @@ def over_time(  # noqa: PLR0913, PLR0917 - the parts of a figure
         data += _traces(line, time / scale, values / factor, column, unit)
         if target is not None:
             data += _reached(line, target, scale)
-    shown = in_picture([each / factor for _, each in curves.values()], column)
+    slow = bool(longest > SPAN * shortest)
+    # a logarithmic axis of time does not show the beginning, at 0
+    shown = in_picture([each[:, int(slow) :] / factor for _, each in curves.values()], column)
     soon = min((each[each > 0][0] for each, _ in curves.values() if each[-1] > 0), default=longest)
     x, x_log = [0, longest / scale], np.log10([soon / scale, longest / scale]).tolist()
-    slow = longest > SPAN * shortest
     vertical, y_log = _vertical(shown, target, column)
     shapes = [] if target is None else [_level(target)]
     layout: parts.Json = {
@@ -125,7 +126,8 @@ def _vertical(shown: np.ndarray, target: float | None, column: str) -> tuple[par
     low = float(shown.min(initial=0 if not shown.size else np.inf))
     high = float(shown.max(initial=0))
     margin = 0.05 * (high - low) or 1.0
-    ranges: parts.Json = {"linear": [min(0.0, low) if low >= 0 else low - margin, high + margin]}
+    floor = 0.0 if 0 <= low < high / 3 else low - margin
+    ranges: parts.Json = {"linear": [floor, high + margin]}
     positive = shown[shown > 0]
     if positive.size:
         least = float(positive.min())

@@ -44,7 +44,7 @@
   function layout(id) {
     const spec = chosen(id);
     const own = themed(spec.layout);
-    const axis = { gridcolor: colour("--rule"), linecolor: colour("--muted"), zeroline: false, automargin: true, spikecolor: colour("--muted"), spikethickness: 1, spikedash: "dot", exponentformat: "power" };
+    const axis = { gridcolor: colour("--rule"), linecolor: colour("--muted"), zeroline: false, automargin: true, spikecolor: colour("--muted"), spikethickness: 1, spikedash: "dot", exponentformat: "power", minexponent: 6 };
     const made = {
       ...own,
       height: spec.height,
@@ -62,10 +62,11 @@
       xaxis: { ...axis, ...own.xaxis },
       yaxis: { ...axis, ...own.yaxis },
     };
-    if (narrow()) squeeze(made, chosen(id).data);
+    if (narrow()) squeeze(made, spec.data);
+    for (const name of ["xaxis", "yaxis"]) if (own[name]?.type === "log" && own[name].range) Object.assign(made[name], ticks(own[name].range, name));
     for (const [name, type] of Object.entries(state[id].axes)) {
       const range = spec.ranges[name][type].slice();
-      made[name] = { ...made[name], type, range, ...(type === "log" ? ticks(range) : {}) };
+      made[name] = { ...made[name], type, range, ...(type === "log" ? ticks(range, name) : {}) };
     }
     for (const note of made.annotations ?? []) if (made.yaxis.type === "log") note.y = Math.log10(note.y);
     return made;
@@ -77,8 +78,13 @@
       const title = made[name].title?.text ?? "";
       if (title.length > (name === "yaxis" ? 24 : 36)) made[name].title = { text: halves(title).join("<br>") };
     }
-    made.xaxis.nticks = 5;
-    made.xaxis.tickangle = 0;
+    if (made.xaxis.type === "category") made.height += 60; // its names stand upright
+    else Object.assign(made.xaxis, { nticks: 5, tickangle: 0 });
+    if (made.showlegend) {
+      const rows = Math.ceil(data.length / 2);
+      made.margin.t = 16 + 20 * rows;
+      made.height += 20 * rows;
+    }
     const names = [...new Set(data.flatMap((trace) => trace.y).filter((each) => typeof each === "string"))];
     if (!names.length) return;
     const rows = names.map((name) => name.replace(/ (?=\S{4})/g, "<br>"));
@@ -87,8 +93,8 @@
     made.height = Math.max(made.height, 130 + (15 * most + 4) * names.length);
   }
   // Ticks at 0.1, 0.2, 0.5, 1; of many decades only at powers of ten
-  function ticks([low, high]) {
-    const digits = high - low > (4) ? [1] : [1, 2, 5];
+  function ticks([low, high], name) {
+    const digits = high - low > (narrow() && name === "xaxis" ? 1.5 : 4) ? [1] : [1, 2, 5];
     const values = [];
     for (let power = Math.floor(low); power <= high; power += 1) values.push(...digits.map((digit) => digit * 10 ** power));
     const shown = values.filter((value) => Math.log10(value) >= low && Math.log10(value) <= high);
@@ -113,6 +119,7 @@
     const pen = make("canvas", {}).getContext("2d");
     pen.font = "12px system-ui, sans-serif";
     const names = new Map();
+    if (narrow() && Object.keys(figures[id].lines).length < 2) return names; // the only line, without a legend
     Object.entries(figures[id].lines).forEach(([key, { name, label }], index) => {
       if (hidden.has(key)) return;
       let rows = [narrow() ? String(index + 1) : label];
@@ -151,7 +158,7 @@
     return places.map((place) => ({
       name: "end", text: place.text, x: place.x, xref: "paper", y: 1 - place.y / h, yref: "paper",
       ax: place.inside ? 16 : (1 - place.x) * w + 12, ay: place.moved - place.y, xanchor: "left", align: "left",
-      arrowhead: 0, arrowwidth: 1, arrowcolor: place.colour, standoff: 2, font: { size: 12 },
+      arrowhead: 0, arrowwidth: 1, arrowcolor: place.colour, standoff: 2, font: { size: 12 }, bgcolor: place.inside ? colour("--page/0.8") : undefined,
     }));
   }
   // Move overlapping labels apart, as little as possible

@@ -236,7 +236,8 @@ def _error(
     target = targets.pop() if len(targets) == 1 else None
     picks = {(each.run, each.pick) for each in answers if each.pick is not None}
     first = next((line for line in drawn if (line.found.name, line.label) in picks), drawn[0])
-    heading = "Error against time"
+    lost = all(line.row["loss"]["last"] is None for line in drawn)
+    heading = "Local steps against time" if lost else "Error against time"
     mean = (first.row["time_to_target"] or {}).get("mean")
     if target is not None and mean is not None and len(every) == 1 and answers[0].decided:
         heading = f"{first.label} reaches loss {target:g} first{wording.on(answers[0].basis)}"

@@ -87,14 +87,14 @@ def folded(  # noqa: PLR0913 - a table, and how much of it is seen
     return tables
 
 
-def error_bars(every: Iterable[Estimate], scale: float, **look: Any) -> Json:
+def error_bars(every: Iterable[Estimate | None], scale: float, **look: Any) -> Json:
     """Return the intervals of estimates, in units of `scale`, as error bars of a trace."""
-    ends = [(each.value, *each.span) for each in every]
+    ends = [each and (each.value, *each.span) for each in every]
     return {
         "type": "data",
         "symmetric": False,
-        "array": [(high - value) / scale for value, _, high in ends],
-        "arrayminus": [(value - low) / scale for value, low, _ in ends],
+        "array": [each and (each[2] - each[0]) / scale for each in ends],
+        "arrayminus": [each and (each[0] - each[1]) / scale for each in ends],
         **look,
     }
 

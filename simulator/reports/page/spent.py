@@ -16,6 +16,7 @@ HATCHES = {
 }  # fmt: skip
 COLOURS = {part: f"--part-{part}" for part in (*PARTS, "serve")}
 ROUNDS = 24  # spans of each worker in a timeline, about
+ROWS = 32  # workers of a timeline
 SPANS = 1200  # of all workers of a timeline together, at most
 ALL_SPANS = 12_000  # of all timelines together, at most
 LINKS = 24  # rows of the table of links that is not folded
@@ -41,7 +42,7 @@ def breakdown(lines: Sequence[Series]) -> parts.PageSection:
     known = [line for line in lines if line.row["seconds_per_step"]["mean"]]
     totals = [line.row["seconds_per_step"]["mean"] for line in known]
     scale, unit = (1e-3, "ms") if max(totals, default=1.0) < 1 else time_unit(max(totals))
-    kinds = [part for part in PARTS if any(part in line.row["breakdown"] for line in known)]
+    kinds = [part for part in PARTS if any(line.row["breakdown"].get(part) for line in known)]
     data = []
     for part in kinds:
         shares = [line.row["breakdown"].get(part) or 0.0 for line in known]
@@ -100,12 +101,19 @@ def timeline(every: Sequence[FoundRun]) -> parts.PageSection | None:
     if not shown:
         return None
     most = min(SPANS, ALL_SPANS // len(shown))
-    choices = {name: _rounds(threads, most) for name, threads in shown.items()}
+    first = {name: dict([*each.items()][:ROWS]) for name, each in shown.items()}
+    choices = {name: _rounds(threads, most) for name, threads in first.items()}
+    lead = "One seed. timeline.json has the whole timeline; open it with ui.perfetto.dev."
+    if any(len(each) > ROWS for each in shown.values()):
+        lead = f"{ROWS} workers. {lead}"
+    rows = [row for each in every for run in each.sides.values() for row in run.rows.values()]
+    if any(row["breakdown"].get(each) for row in rows for each in ("absent", "unselected")):
+        lead += " Down: also if absent or not selected."
     says = "a row for each worker with what it does in the first rounds, against time"
     return parts.PageSection(
         "timeline",
         "The first rounds, worker by worker",
-        "One seed. timeline.json has the whole timeline; open it with ui.perfetto.dev.",
+        lead,
         [parts.Figure("timeline", says, choices=choices, height=0)],
     )
 

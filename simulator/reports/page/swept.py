@@ -13,11 +13,13 @@ from paceline.simulator.reports.page.series import apart
 from paceline.simulator.results import wording
 from paceline.simulator.results.columns import BY_KEY, ResultColumn, estimate_of, ranked_by
 from paceline.simulator.results.figures.style import COLOURS, look
+from paceline.simulator.results.intervals import Estimate
 from paceline.simulator.results.pick import any_of, undecided
 from paceline.simulator.results.statistics import human, number, time_unit
 from paceline.simulator.results.usage import few
 
 ROWS, MOST = 60, 1000  # of the table: shown, and with those that are folded
+BARS = 3  # times the largest value: the height of an axis that wide intervals would stretch
 CHANGES = 6  # most points, or groups of them, at which the page says that another is first
 BESIDE = ("goodput", "total_cost")  # columns that are shown where they are set
 Row = Mapping[str, Any]
@@ -128,23 +130,24 @@ def section(found: FoundRun, place: int) -> parts.PageSection:
     scale, unit = ((1e-3, "ms") if longest < 1 else time_unit(longest)) if timed else (1.0, "")
     say = column.show
     names = [*points]
-    data, legend = [], {}
+    data, legend, known = [], {}, list[Estimate]()
     labels = [*dict.fromkeys(str(row["label"]) for row in rows)]
     for index, (label, brief) in enumerate(zip(labels, apart(labels), strict=True)):
-        own = [
-            (name, row)
+        own = {
+            name: estimate_of(row, measure)
             for name, each in points.items()
             for row in each
             if str(row["label"]) == label and row.get(measure) is not None
-        ]
+        }
+        known += own.values()
         (_, dash, symbol), colour = look(index), f"--c{index % len(COLOURS)}"
-        values, named = [estimate_of(row, measure) for _, row in own], parts.literal(brief)
+        values, named = [*map(own.get, names)], parts.literal(brief)  # None breaks the line
         data.append(
             {
                 "type": "scatter",
                 "mode": "lines+markers",
-                "x": [parts.literal(point) for point, _ in own],
-                "y": [each.value / scale for each in values],
+                "x": [*map(parts.literal, names)],
+                "y": [each and each.value / scale for each in values],
                 "error_y": parts.error_bars(values, scale, color=colour, thickness=1.2, width=3),
                 "line": {"color": colour, "dash": dash, "width": 2},
                 "marker": {"symbol": symbol, "size": 8},
@@ -159,14 +162,17 @@ def section(found: FoundRun, place: int) -> parts.PageSection:
     title = f"{column.words} ({unit})" if unit else column.words
     across: parts.Json = {"type": "category", **parts.categories(names)}
     across |= {"range": [-0.3, len(names) - 0.7]}
+    ticks = [parts.literal(name).replace(", ", "<br>") for name in names]
     if all(" = " in name and "," not in name for name in names):  # one key, which is the title
         ticks = [parts.literal(name.partition(" = ")[2]) for name in names]
-        across |= {"tickvals": across["categoryarray"], "ticktext": ticks}
         across |= {"title": {"text": parts.literal(", ".join(sweep["vary"]))}}
-    layout: parts.Json = {
-        "xaxis": across,
-        "yaxis": {"title": {"text": title}, "rangemode": "tozero"},
-    }
+    across |= {"tickvals": across["categoryarray"], "ticktext": ticks}
+    up: parts.Json = {"title": {"text": title}, "rangemode": "tozero"}
+    lead, most = "", BARS * max((each.value for each in known), default=0.0)
+    if most > 0 and any(each.span[1] > most for each in known):
+        lead = f"Bars that end above {BARS} times the largest value are cut; the table has them."
+        up |= {"range": [min([0.0, *(each.span[0] for each in known)]) / scale, most / scale]}
+    layout: parts.Json = {"xaxis": across, "yaxis": up}
     says = f"{column.words} of each algorithm at each point of the sweep"
     figure = parts.Figure(f"sweep-{place}", says, data, layout, {}, legend)
     best = {name: pick["label"] for name, pick in _picks(sweep, points).items()}
@@ -194,4 +200,4 @@ def section(found: FoundRun, place: int) -> parts.PageSection:
     caption = "Each algorithm at each point; the first is bold"
     tables = parts.folded(caption, columns, cells, texts=2, shown=ROWS, most=MOST, what="more rows")
     heading = f"{len(names)} points of {', '.join(sweep['vary'])}"
-    return parts.PageSection(f"sweep-{place}", heading, "", [figure], tables)
+    return parts.PageSection(f"sweep-{place}", heading, lead, [figure], tables)

@@ -1,5 +1,6 @@
 """What a search shows beside its ranking: time against money against loss, and what matters."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import Any
@@ -16,6 +17,8 @@ from paceline.simulator.studies.tune.objective import OBJECTIVES
 from paceline.simulator.studies.tune.runner import quiet
 
 LEAST = 0.01  # spread of a quantity, as a share, below which nothing trades it for another
+APART = 0.04  # of an axis: between numbers that do not touch
+DECADE = 10  # ratio of the largest to the smallest, above which an axis is logarithmic
 ENOUGH = 8  # configurations of an algorithm from which importances are estimated
 SHOWN = 20  # rows of the table that is not folded
 MOST = 2000  # configurations, the best of a search, that are compared
@@ -35,7 +38,10 @@ def unbeaten(found: FoundRun, place: int) -> parts.PageSection | None:
     labels = [row["label"] for row in tune["ranking"][:MOST]]
     figure = _picture(f"tradeoffs-{place}", amounts, table, front, labels)
     rows = [
-        (f"{rank}. {labels[row]}", *(f"{each:.4g}" for each in table[row]))
+        (
+            f"{rank}. {labels[row]}",
+            *(f"{each:.{max(4, len(f'{each:.0f}'))}g}" for each in table[row]),
+        )
         for rank, row in enumerate(front, 1)
     ]
     caption = f"Beaten by no other in {', '.join(amounts)}"
@@ -117,7 +123,8 @@ def _picture(
     """Draw each pair of quantities, with a line along those that are beaten in neither."""
     rest = sorted({*np.flatnonzero(np.isfinite(table).all(axis=1))} - {*front})
     choices = {}
-    for (one, across), (two, up) in combinations(enumerate(amounts), 2):
+    # the last pair, with what is bought by time or money, is seen first
+    for (one, across), (two, up) in reversed([*combinations(enumerate(amounts), 2)]):
         pair = table[:, (one, two)]
         edge = [row for row in front if not dominated(pair)[row]]
         edge.sort(key=lambda row: tuple(pair[row]))
@@ -129,7 +136,13 @@ def _picture(
 
         line = {"color": "--c0", "width": 1.5, "dash": "dot", "shape": "hv"}
         filled = {"color": "--c0", "symbol": "diamond", "size": 9}
-        numbers = [str(rank) * (row in edge) for rank, row in enumerate(front, 1)]
+        axes = [_around(pair[front, side]) for side in (0, 1)]
+        numbers, last = list[str](), np.full(2, -np.inf)
+        for rank, row in enumerate(front, 1):  # a number stands where the last one leaves room
+            at = np.array([_place(axis, x) for axis, x in zip(axes, pair[row], strict=True)])
+            free = row in edge and np.abs(at - last).max() > APART
+            numbers.append(str(rank) * bool(free))
+            last = at if free else last
         data = [
             look | dots(edge, mode="lines", line=line, hoverinfo="skip"),
             look | dots(rest, mode="markers", marker={"color": "--c1", "symbol": "circle-open"}),
@@ -137,19 +150,26 @@ def _picture(
             | {"textposition": "top right"},
         ]  # fmt: skip
         layout = {
-            axis: {"title": {"text": parts.literal(title)}, "range": _around(pair[front, side])}
-            for side, (axis, title) in enumerate((("xaxis", across), ("yaxis", up)))
+            name: {"title": {"text": parts.literal(title)}, **axis}
+            for name, title, axis in zip(("xaxis", "yaxis"), (across, up), axes, strict=True)
         }
         choices[f"{across} and {up}"] = {"data": data, "layout": layout, "height": 380}
     says = f"each configuration by {', '.join(amounts)}; {len(front)} are beaten by no other"
     return parts.Figure(identity, says, choices=choices, choose="picture")
 
 
-def _around(values: np.ndarray) -> list[float]:
-    """Return an axis around values, with room for a few others that are worse."""
-    low, high = float(values.min()), float(values.max())
+def _around(values: np.ndarray) -> parts.Json:
+    """Return an axis around values, logarithmic over a decade, with room for a few worse ones."""
+    wide = values.min() > 0 and values.max() > DECADE * values.min()
+    low, high = map(float, np.quantile(np.log10(values) if wide else values, (0, 1)))
     room = (high - low) or 0.05 * abs(high) or 1.0
-    return [low - 0.15 * room, high + 0.6 * room]
+    return {"type": "log" if wide else "linear", "range": [low - 0.1 * room, high + 0.3 * room]}
+
+
+def _place(axis: parts.Json, value: float) -> float:
+    """Return where a value is on an axis: 0 at its beginning, 1 at its end."""
+    low, high = axis["range"]
+    return ((math.log10(value) if axis["type"] == "log" else value) - low) / (high - low)
 
 
 def importances(ranking: Sequence[Row]) -> Iterator[tuple[str, parts.Cell, str]]:

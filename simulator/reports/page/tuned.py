@@ -69,14 +69,18 @@ def _margins(tune: Row) -> Iterator[str]:
             reached = f"{row['reached']} of {row['seeds']} seeds"
             yield f"{row['label']}, {role}, reached the target with only {reached}."
             continue
-        gap, within = wording.difference(stated(row["behind"], "value"), tune["unit"])
+        behind = stated(row["behind"], "value")
+        if behind.span == (0.0, 0.0):
+            yield f"{own or 'No '}{'no ' if own else ''}{word} than {row['label']}, {role}."
+            continue
+        gap, within = wording.difference(behind, tune["unit"])
         yield f"{own}{gap} {word} than {row['label']}, {role}{within}."
 
 
 def _sure(tune: Row) -> Iterator[str]:
     pick, rows = tune["pick"], tune["ranking"]
     seeds = rows[0]["seeds"]
-    early = sum(bool(row["stopped"]) for row in rows)
+    early = sum(bool(row["stopped"]) for row in rows if row["label"] not in _alternatives(tune))
     if seeds == 1 and not decided(pick):
         yield f"One seed cannot tell chance from merit; run more with `--seeds {ENOUGH}`."
     elif decided(pick) and len(rows) > 1:
@@ -145,7 +149,7 @@ def ranking(found: FoundRun, place: int) -> parts.PageSection:
     assert tune is not None
     say, rows = _says(tune), tune["ranking"]
     pick, figure = tune["pick"], _figure(tune, place)
-    lead = "Filled: the best, and all not known to be worse. Bars: 95 % (none if given up early)."
+    lead = "Filled, with 95 % bars: the best, and all not known to be worse."
     heading = (
         f"The best of {len(rows)} configurations is known"
         if decided(pick)
@@ -167,7 +171,7 @@ def _figure(tune: Row, place: int) -> parts.Figure:
         _dots([each for each in pairs if (each[0]["label"] in good) == alike], scale, unit, alike)
         for alike in (True, False)
     ]
-    edges = [edge for row in shown for edge in _bar(row).span] or [0.0, 1.0]
+    edges = [edge for row in shown for edge in _bar(row, row["label"] in good).span] or [0.0, 1.0]
     least, most = min(edges), max(edges)
     least = least - 0.05 * (most - least) if least > 0.5 * most else 0.0
     title = f"{tune['measure']} ({unit})" if unit else tune["measure"]
@@ -184,7 +188,7 @@ def _figure(tune: Row, place: int) -> parts.Figure:
 
 def _dots(rows: Sequence[tuple[Row, str]], scale: float, unit: str, filled: bool) -> parts.Json:
     """Return the dots of rows, each with its name."""
-    found = [_bar(row) for row, _ in rows]
+    found = [_bar(row, filled) for row, _ in rows]
     colour = "--c0" if filled else "--c1"
     return {
         "type": "scatter",
@@ -197,10 +201,13 @@ def _dots(rows: Sequence[tuple[Row, str]], scale: float, unit: str, filled: bool
     }
 
 
-def _bar(row: Row) -> Estimate:
-    """Return a value with its interval, unless given up early: that of two seeds dwarfs others."""
+def _bar(row: Row, good: bool) -> Estimate:
+    """Return a value with its interval, unless given up early: that of two seeds dwarfs others.
+
+    `good`: it may be the best nevertheless.
+    """
     found = stated(row, "value")
-    return replace(found, interval=None) if row["stopped"] else found
+    return replace(found, interval=None) if row["stopped"] and not good else found
 
 
 def _alternatives(tune: Row) -> set[str]:

@@ -93,7 +93,7 @@ def tune(  # noqa: PLR0913 - the options of the command
             ranked = verdict.ranking(contenders, order.best)
             models = {each.candidate.label: each.model for each in ranked if each.model}
             based = {k: (each.basis, each.why) for k, each in models.items() if each.basis}
-            notes += learning.notes(based)
+            notes += [*learning.notes(based), *verdict.noted(tried, ranked[0])]
             close = closest(ranked, order)
             timed = len(close) > 1 and not aim.steps  # after equal tokens, times change no loss
             regret = regrets(tried, aim, runner, close, numbers, order) if timed else []

@@ -173,7 +173,7 @@ def warnings(
     best, seeds = ranked[0], len(ranked[0].scores)
     found: list[str] = []
     if best.diverged:
-        return [*_noted(space, best)]
+        return [*noted(space, best)]
     if not best.reached and objective.target is not None:
         found.append(
             f"no configuration reached loss {objective.target:g}: they are ranked by how close "
@@ -188,11 +188,11 @@ def warnings(
     found += [text for text in map(_edge_of(space, best, objective), best.candidate.varied) if text]
     found += _without_effect(space, ranked)
     found += _of_no_account(space, ranked, order_)
-    found += _same_everywhere(regret)
-    return [*found, *_noted(space, best)]
+    return [*found, *_same_everywhere(regret)]
 
 
-def _noted(space: Space, best: Contender) -> dict[str, None]:
+def noted(space: Space, best: Contender) -> dict[str, None]:
+    """Return the notes of the runs of the best."""
     return dict.fromkeys(
         f"{best.candidate.label}: {note}"
         for score in best.scores

@@ -41,7 +41,7 @@
 
   // Ticks at 1, 2 and 5 of each decade; of many decades only at 1
   function ticks(low, high) {
-    const bases = high - low < 2.5 ? [1, 2, 5] : [1];
+    const bases = high - low < 4 ? [1, 2, 5] : [1];
     const values = [];
     for (let decade = Math.floor(low); decade <= Math.ceil(high); decade += 1) {
       values.push(...bases.map((each) => Number(`${each}e${decade}`)));
@@ -92,7 +92,7 @@
         ...(y.log ? ticks(y.low, y.high) : {}), minor: { showgrid: false } },
       annotations,
       margin: { l: 58, r: narrow ? 14 : 170, t: 34 + names, b: 46 },
-      legend: { y: 1, yanchor: "bottom", x: 0, font: { size: 11 }, itemwidth: 40 },
+      legend: { y: 1, yanchor: "bottom", x: 0, traceorder: "normal", font: { size: 11 }, itemwidth: 40 },
       showlegend: narrow,
       shapes: target === null ? [] : [{
         type: "line", xref: "paper", x0: 0, x1: 1, y0: target, y1: target,
@@ -119,7 +119,7 @@
       ...layout,
       barmode: "stack", bargap: 0.35, showlegend: true,
       legend: { orientation: narrow ? "v" : "h", y: 1, yanchor: "bottom", x: 0, traceorder: "normal", font: { size: 12 } },
-      margin: { l: narrow ? 20 : 210, r: 64, t: 38 + names, b: 44 },
+      margin: { l: narrow ? 20 : 210, r: 18 + 7 * Math.max(0, ...totals.map(({ text }) => text.length)), t: 38 + names, b: 44 },
       annotations: [
         ...totals.map(({ x: end, text }, row) => ({
           x: end, y: rows[row], text, xanchor: "left", showarrow: false,
