@@ -37,6 +37,9 @@ class Overhead(Section):
     workers: Count | None = Field(
         default=None, description="number of workers it was measured with; left out: any"
     )
+    algorithm: Name | None = Field(
+        default=None, description="program that it is for; left out: those without their own"
+    )
     step: Law = Field(
         default=Constant.model_construct(value=0.0),
         description="added to each step: the framework's own time, and lateness",
@@ -216,7 +219,7 @@ def at(tables: Sequence[Overhead], workers: int) -> Overhead:
     between = {
         name: _between(getattr(low, name), getattr(high, name), share)
         for name in Overhead.model_fields
-        if name not in ("workers", "step")
+        if name not in ("workers", "algorithm", "step")
     }
     step = nearer.step.scaled(mean / own) if own else nearer.step
     return nearer.model_copy(update=between | {"workers": workers, "step": step})
