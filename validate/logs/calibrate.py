@@ -216,7 +216,8 @@ def _result(
     times = [
         math.exp(row[LAW + alike[n % len(alike)]] - compute) for n, row in enumerate(fitted.draws)
     ]
-    laws_of_links, draws = [], dict[str, list[float]]()
+    laws_of_links: list[dict[str, Any]] = []
+    draws: dict[str, list[float]] = {}
     for n in range(2):
         at = fitted.overhead(fitted.point, n == 1)
         rows = [fitted.overhead(row, n == 1) for row in fitted.draws]

@@ -232,7 +232,10 @@ def _posterior(theta: Array, width: Array, residuals: Callable[[Array], Array]) 
     from scipy.optimize import least_squares  # noqa: PLC0415
 
     moved = generator(SEED, Purpose.CALIBRATION, 0).standard_normal((DRAWS, len(residuals(theta))))
-    each = (
-        least_squares(lambda at, by=by: residuals(at) + by, theta, x_scale=width) for by in moved
-    )
-    return np.clip([found.x for found in each], theta - FAR, theta + FAR)
+
+    def missed(at: Array, by: Array) -> Array:
+        return np.add(residuals(at), by)
+
+    each = [least_squares(missed, theta, x_scale=width, args=(by,)).x for by in moved]
+    found: Array = np.clip(each, theta - FAR, theta + FAR)
+    return found
