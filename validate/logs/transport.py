@@ -234,7 +234,8 @@ def _posterior(theta: Array, width: Array, residuals: Callable[[Array], Array]) 
     moved = generator(SEED, Purpose.CALIBRATION, 0).standard_normal((DRAWS, len(residuals(theta))))
 
     def missed(at: Array, by: Array) -> Array:
-        return np.add(residuals(at), by)
+        found: Array = residuals(at) + by
+        return found
 
     each = [least_squares(missed, theta, x_scale=width, args=(by,)).x for by in moved]
     found: Array = np.clip(each, theta - FAR, theta + FAR)
