@@ -43,7 +43,7 @@ def run_seeds(  # noqa: PLR0913 - what is run, and how
     for cannot run the algorithm, `virtual` does, and the runs' `handed_over` says why.
     """
     known = known_programs(programs)
-    scenario, algorithm = taken(scenario, algorithm, programs)
+    scenario, algorithm = taken(scenario.under(algorithm), algorithm, programs)
     # Sums must not depend on how many cores a process may use.
     with deferred_interrupts():
         libraries = ThreadpoolController()

@@ -160,8 +160,9 @@ def missed(network: Network) -> Missed:
     if network.library != "nccl":
         return seen
     rate = usable(network) * min(rates(network), default=0.0)
-    least = (rate / known[f"hosts_{each}"] for each in ("high", "median", "low"))
-    return Missed(*map(max, seen[:3], least), number=int(known["hosts"]))
+    low, median, high = (rate / known[f"hosts_{each}"] for each in ("high", "median", "low"))
+    ends = max(seen.low, low), max(seen.median, median), max(seen.high, high)
+    return Missed(*ends, int(known["hosts"]))
 
 
 def rates(network: Network) -> list[float]:

@@ -36,6 +36,7 @@ class Overhead(Section):
     """Overheads of one kind of machine, measured with a number of workers."""
 
     workers: Count | None = optional("number of workers it was measured with; left out: any")
+    algorithm: Name | None = optional("program that it is for; left out: those without their own")
     step: Law = optional(
         "added to each step: the framework's own time, and lateness",
         Constant.model_construct(value=0.0),
@@ -202,7 +203,7 @@ def at(tables: Sequence[Overhead], workers: int) -> Overhead:
     between = {
         name: _between(getattr(low, name), getattr(high, name), share)
         for name in Overhead.model_fields
-        if name not in ("workers", "step")
+        if name not in ("workers", "algorithm", "step")
     }
     step = nearer.step.scaled(mean / own) if own else nearer.step
     return nearer.model_copy(update=between | {"workers": workers, "step": step})

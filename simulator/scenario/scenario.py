@@ -352,9 +352,13 @@ class Scenario(Section):
         return any(each.variance == inf for each in every)
 
     def under(self, algorithm: Algorithm) -> "Scenario":
-        """Return the scenario with the recovery that holds for an algorithm."""
-        own = algorithm.recovery
-        return self if own is None else self.model_copy(update={"recovery": own})
+        """Return the scenario with the recovery and the overheads that hold for an algorithm."""
+        names = {each.algorithm for each in self.overhead}
+        name = algorithm.name if algorithm.name in names else None
+        own: dict[str, Any] = {"recovery": algorithm.recovery} if algorithm.recovery else {}
+        if names - {name}:
+            own["overhead"] = tuple(each for each in self.overhead if each.algorithm == name)
+        return self.model_copy(update=own) if own else self
 
     def participants(self, algorithm: Algorithm) -> int:
         """Return the workers that train at a time: fewer where clients are sampled."""

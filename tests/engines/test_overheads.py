@@ -276,3 +276,24 @@ def test_beyond_what_was_measured():
         calibration={"measured": {"loss": [0.5, 2.0]}, "replicates": 2},
     )
     assert any("run.target_loss = 0.1" in note for note in simulate(far).notes)
+
+
+@pytest.mark.parametrize("model", ["closed-form", "flows"])
+@pytest.mark.parametrize("engine", ["virtual", "batched"])
+def test_a_program_may_have_overheads_of_its_own(engine, model):
+    """Without a table for a program it has those that are for any."""
+    own = COSTS | {"algorithm": "local-sgd", "transmission_factor": 3.0}
+    cases = [{"name": "ssgd"}, {"name": "local-sgd", "tau": 2}]
+    network = LINK | {"model": model}
+    both = scenario(*cases, network=network, overhead=[COSTS, own])
+    found = [
+        simulate(both, engine=engine).algorithms[n]["seconds_per_step"]["mean"] for n in (0, 1)
+    ]
+    for n, case, table in (
+        (0, cases[0], COSTS),
+        (1, cases[1], COSTS | {"transmission_factor": 3.0}),
+    ):
+        alone = scenario(case, network=network, overhead=[table])
+        assert found[n] == simulate(alone, engine=engine).algorithms[0]["seconds_per_step"]["mean"]
+    assert both.under(both.algorithm[0]).costs.transmission_factor == 1.1
+    assert both.under(both.algorithm[1]).costs.transmission_factor == 3.0

@@ -90,6 +90,7 @@ def test_intervals_widen_with_the_distance_from_what_was_measured(tmp_path):
 @pytest.mark.parametrize("links", [((SLOW, 8), (FAST, 8)), ((SLOW, 1), (FAST, 1), (FAST, 4))])
 @pytest.mark.slow
 def test_a_hundred_hidden_laws(tmp_path, links):
+    """Errors are of the mean pace; intervals are of a run, as long as the predicted one."""
     errors, inside = [], []
     for seed in range(100):
         law = drawn(np.random.default_rng(seed))
@@ -98,7 +99,9 @@ def test_a_hundred_hidden_laws(tmp_path, links):
             found = predicted(tmp_path, bandwidth, 8)
             truth = law.pace(bandwidth=bandwidth, tau=8, **OVER)
             errors.append(abs(found["mean"] / truth - 1))
-            inside.append(found["interval90"][0] <= truth <= found["interval90"][1])
+            rng, own = np.random.default_rng(1000 + seed), {"bandwidth": bandwidth, "tau": 8}
+            ran = law.steps(rng, steps=400, **own, **OVER).mean()
+            inside.append(found["interval90"][0] <= ran <= found["interval90"][1])
     assert np.median(errors) < 0.005
     assert np.quantile(errors, 0.9) < 0.02
     assert 0.85 <= np.mean(inside) <= 0.97
@@ -162,6 +165,52 @@ def test_jobs_that_compute_apart_are_conditions_of_their_own(tmp_path):
     low, high = predicted(tmp_path, FAST, 64)["interval90"]
     assert low < 0.21
     assert high > 0.29
+
+
+def test_evaluations_between_steps_are_left_out(tmp_path):
+    path = over(tmp_path, HiddenLaw(), (SLOW, 8), (FAST, 8))
+    calm = calibrate([path])
+    for name in ("0.csv", "1.csv"):
+        lasted = tables.read(tmp_path / name).seconds
+        lasted[99::100] += 20  # such as an evaluation takes
+        written(tmp_path, log(lasted), name)
+    found = calibrate([path])
+    assert "1.csv: a pause every 100 steps (4 in all) is left out" in found.notes
+    for one, other in zip(calm.checks, found.checks, strict=True):
+        assert one.predicted == pytest.approx(other.predicted, rel=2e-3)
+    short = "".join(f"{n},0.4\n" for n in range(1, 14))
+    with pytest.raises(InputError, match=r"0.csv: 3 lines after the warm-up; give 4"):
+        calibrate([written(tmp_path, "step,seconds\n" + short, "0.csv").with_name("jobs.toml")])
+
+
+def test_buckets_may_take_longer_than_whole_means(tmp_path):
+    """DistributedDataParallel whose buckets go through a double tree, beside means by a ring."""
+    law, text, sizes = HiddenLaw(), "", [1e6, 13e6, 13e6, 13e6]
+    path = over(tmp_path, law, (SLOW, 8), (FAST, 8))
+
+    def step(bandwidth, rng=None):
+        done = law.compute / 3
+        for n, size in enumerate(sizes):  # a tree of 4: 2 payloads where a ring has 3/2
+            ready = law.compute / 3 * (1 + 2 * sum(sizes[: n + 1]) / sum(sizes))
+            taken = law.collective(4, 4 / 3 * size, bandwidth, LATENCY)
+            done = max(done, ready) + taken
+        return max(done, law.compute) * (1 + 0.002 * rng.standard_normal() if rng else 1)
+
+    rng = np.random.default_rng(4)
+    written(tmp_path, log([step(0.5 * GIGABIT, rng) for _ in range(400)]), "2.csv")
+    own = OVER | {"bandwidth": 0.5 * GIGABIT, "tau": 1}
+    named = f'{{ name = "ssgd-bucketed", buckets = {[int(size) for size in sizes]} }}'
+    text = job("2.csv", **own).replace('{ name = "ssgd" }', named)
+    path.write_text(path.read_text() + text)
+    profiled(tmp_path, path)
+    ddp = {"name": "ssgd-bucketed", "buckets": [int(size) for size in sizes]}
+    for bandwidth in (0.1 * GIGABIT, SLOW, FAST):
+        found = predicted(tmp_path, bandwidth, 1, algorithm=[ddp])
+        assert found["mean"] == pytest.approx(step(bandwidth), rel=0.03)
+        means = predicted(tmp_path, bandwidth, 8)
+        assert means["mean"] == pytest.approx(
+            law.pace(bandwidth=bandwidth, tau=8, **OVER), rel=0.02
+        )
 
 
 def test_an_unknown_link_is_fitted_by_itself(tmp_path):
@@ -325,6 +374,7 @@ WRONG = {
     "step,seconds\n1,fast\n": "line 2, column seconds: 'fast' is not a quantity",
     "step,seconds\n1,4 MB\n": "line 2, column seconds: '4 MB' is not a time",
     "step,seconds\n1.5,0.4\n": "line 2, column step: '1.5' is not a whole number",
+    "step,seconds\n1,0.4\n2,1_000\n": "line 3, column seconds: '1_000' is not a time",
     "step,seconds\n1,0.4\n2\n": "line 3: 1 columns, line 1 names 2",
     "step,seconds\n1,0.4\n\n1,0.5\n": "line 4, column step: step 1 again",
     "step,step_time\n1,412\n": "line 2, column step_time: '412' is without a unit; call",

@@ -25,7 +25,7 @@ from paceline.validate.calibration.profile import Profile
 from paceline.validate.logs import jobs as files
 from paceline.validate.logs import tables, transport
 from paceline.validate.logs.steps import Observed, observe
-from paceline.validate.logs.transport import DRAWS, LAW, Fitted
+from paceline.validate.logs.transport import BUCKETED, DRAWS, LAW, Fitted
 
 SURE = 3.0  # standard errors by which jobs' computing differs
 ALIKE = 0.01  # relative difference below which it does not matter
@@ -35,6 +35,7 @@ ABOUT = {
     "calibration.draws": "factors of numbers, uncertain together: a replicate takes one of each",
     "calibration.model_error": "of other programs: relative standard deviations, by family",
     "overhead.0": "one law of the links, fitted to all jobs: docs/calibrate.md",
+    "overhead.1": "the same of buckets, whose factor is their own",
 }
 STAGES = 3  # reading, computing, links
 
@@ -215,9 +216,14 @@ def _result(
     times = [
         math.exp(row[LAW + alike[n % len(alike)]] - compute) for n, row in enumerate(fitted.draws)
     ]
-    at = fitted.overhead(fitted.point)
-    rows = [fitted.overhead(row) for row in fitted.draws]
-    draws = {f"overhead.0.{key}": [row[key] / at[key] for row in rows] for key in at}
+    laws_of_links: list[dict[str, Any]] = []
+    draws: dict[str, list[float]] = {}
+    for n in range(2):
+        at = fitted.overhead(fitted.point, n == 1)
+        rows = [fitted.overhead(row, n == 1) for row in fitted.draws]
+        draws |= {f"overhead.{n}.{key}": [row[key] / at[key] for row in rows] for key in at}
+        said = {key: profile.seconds(at[key]) for key in ("collective", "hop")}
+        laws_of_links.append(at | said | ({"algorithm": BUCKETED} if n else {}))
     draws["cluster.compute"] = times
     draws |= {f"cluster.group.{n}.compute": times for n in range(len(law.group))}
     network = files.common(jobs)
@@ -226,7 +232,8 @@ def _result(
         network["bandwidth"] = profile.rate(GIGABIT / math.exp(fitted.point[-1]))
         draws["network.bandwidth"] = np.exp(-link).tolist()
         for key in ("transmission_factor", "transmission_exponent", "per_byte"):
-            del at[key], draws[f"overhead.0.{key}"]
+            for n, at in enumerate(laws_of_links):
+                del at[key], draws[f"overhead.{n}.{key}"]
     workers = {job.scenario.cluster.workers for job in jobs}
     cluster: dict[str, Any] = {"workers": workers.pop()} if len(workers) == 1 else {}
     others = [
@@ -248,7 +255,7 @@ def _result(
             "draws": draws,
         },
         "cluster": cluster | _cluster(law, first.scenario.cluster.workers),
-        "overhead": [at | {key: profile.seconds(at[key]) for key in ("collective", "hop")}],
+        "overhead": laws_of_links,
     }
     if network:
         whole["network"] = network

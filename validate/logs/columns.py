@@ -59,7 +59,7 @@ class Column:
             cell = cell.replace(",", ".")  # as many countries write
         timed = self.quantity in TIMES
         try:
-            number = float(cell)
+            number = float("" if "_" in str(cell) else cell)  # "1_000" is Python's, no log's
         except (ValueError, OverflowError):
             if timed:
                 return units.to_si(str(cell), "time")

@@ -6,7 +6,7 @@ communicates, only the pace is known; several links, or a column, separate the t
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -18,6 +18,7 @@ from paceline.simulator.scenario.overhead import Overhead
 from paceline.simulator.scenario.scenario import Scenario
 from paceline.validate.calibration import independence
 from paceline.validate.logs.jobs import Job
+from paceline.validate.logs.tables import ROWS, Log
 
 Array = np.ndarray
 
@@ -27,6 +28,7 @@ HUBER = 3.0  # robust standard deviations, from which a step counts less
 CLEAR = 0.5  # of the clearest phase's contrast, from which the usual phase is taken
 APART = 0.02  # relative difference of means with and without outliers, from which a note says so
 LEAST = 4  # rows of a kind, from which their mean is known
+FAR, RARE = 3.0, 0.05  # times as long as almost all steps; share of those that may be so
 FEW = 8  # periods, from which they show by how much they differ
 
 
@@ -99,8 +101,10 @@ def pattern(scenario: Scenario) -> Pattern:
 
 def observe(job: Job) -> Observed:
     """Reduce a job's log to its means."""
-    log, every = job.log, pattern(job.scenario)
-    each = log.seconds / log.steps
+    log, left_out = _without_pauses(job.log, job.name)
+    every, each = pattern(job.scenario), log.seconds / log.steps
+    if len(each) < LEAST:
+        raise InputError(f"{log.path}: {len(each)} lines after the warm-up; give {LEAST} or more")
     shift, notes = _phase(every, log.step[log.steps == 1], each[log.steps == 1], job.name)
     waits = every.upto(log.step + shift) - every.upto(log.step + shift - log.steps.astype(int))
     ranks = [np.flatnonzero(log.rank == rank) for rank in np.unique(log.rank)]
@@ -138,9 +142,11 @@ def observe(job: Job) -> Observed:
     root = np.sqrt(log.steps)  # plain least squares: a log may end within a period
     mean = float(np.linalg.lstsq(design * root[:, None], each * root, rcond=None)[0][0])
     if abs(mean / pace - 1) > APART:
+        long = log.step[each > FAR * np.median(each)]
+        where = f" ({long.min()} to {long.max()}; were they warm-up?)" if len(long) else ""
         notes.append(
-            f"{job.name}: a few steps, far longer than others of their kind, count less: with them "
-            f"its mean step takes {mean / pace - 1:+.1%}"
+            f"{job.name}: a few steps{where}, far longer than others of their kind, count less: "
+            f"with them its mean step takes {mean / pace - 1:+.1%}"
         )
     scale = np.array([compute if compute > 0 else 1.0, pace])
     alone = (log.steps == 1) & (waits == 0)
@@ -151,8 +157,22 @@ def observe(job: Job) -> Observed:
     times = [shown[rows][~np.isnan(shown[rows])] for rows in ranks]
     return Observed(
         job, every, compute, pace, mean, covariance / np.outer(scale, scale),
-        [own for own in times if len(own)], computing, (*log.notes, *notes),
+        [own for own in times if len(own)], computing, (*log.notes, *left_out, *notes),
     )  # fmt: skip
+
+
+def _without_pauses(log: Log, name: str) -> tuple[Log, list[str]]:
+    """Leave out steps, far longer than all others, that come at one distance: evaluations, saves.
+
+    Slow workers come at any distance, and stay.
+    """
+    far = log.seconds > FAR * np.quantile(log.seconds, 1 - RARE)
+    gaps = np.diff(np.unique(log.step[far]))
+    if len(gaps) < 2 or np.ptp(gaps) or far.mean() > RARE:
+        return log, []
+    kept = {row: getattr(log, row)[~far] for row in ROWS}
+    said = f"{name}: a pause every {gaps[0]} steps ({far.sum()} in all) is left out"
+    return replace(log, **kept), [said]
 
 
 def _regression(design: Array, values: Array, weights: Array, laps: Array) -> tuple[Array, Array]:

@@ -115,7 +115,8 @@ def _ordered(  # noqa: PLR0913, PLR0917
     number = step[int(twice.argmax())] if twice.size else 0
     demand(
         twice,
-        f"step {number} again; write one line for each step, and ranks in a column called rank",
+        f"step {number} again; write one line for each step, and ranks in a column called rank, or "
+        "cut the log where the job resumed",
         "step",
     )
     compute = values.get("compute", np.full(len(step), math.nan))

@@ -6,16 +6,17 @@ for t seconds by its formula, takes
     set-up + h hop + f l + t (g (B / 1 Gbit/s)^-e + B p)
 
 where f, g, e and p are the latency factor, the transmission factor, its exponent, and the seconds
-per byte of any link: keys of [[overhead]]. The pace that follows is simulated by the
-algorithm's own text. Few jobs do not determine six numbers, so each has a prior, wide where real
+per byte of any link: keys of [[overhead]]. Buckets of a gradient have a g of their own: libraries
+carry out payloads of other sizes by other algorithms. The pace that follows is simulated by the
+algorithm's own text. Few jobs do not determine seven numbers, so each has a prior, wide where real
 systems differ; what the jobs leave open then shows in the draws from the posterior, and so in
-intervals that widen with the distance from what was measured (Gelman et al., Bayesian Data
-Analysis, 3rd ed., ch. 4 and 10.4: normal approximation, importance resampling).
+intervals that widen with the distance from what was measured (randomize-then-optimize: Bardsley et
+al., SIAM J. Sci. Comput. 36, 2014).
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from math import copysign, log
+from math import copysign, exp, log
 
 import numpy as np
 
@@ -30,19 +31,22 @@ from paceline.validate.logs.steps import Observed
 
 Array = np.ndarray
 
-# of ln set-up (s), ln hop (s), ln f, ln g at the jobs' own bandwidth, e, ln p (s/B): medians, sds
-CENTRE = np.array([log(3e-4), log(2e-5), 0.0, 0.03, 0.0, log(5e-11)])
-WIDTH = np.array([2.0, 1.5, 0.5, 0.1, 0.03, 1.5])
-SETUP, HOP, LATENCY, FACTOR, EXPONENT, PER_BYTE = range(6)
-LAW = 6
+# of ln set-up (s), ln hop (s), ln f, ln g at the jobs' own bandwidth, e, ln p (s/B), ln of the
+# buckets' g over that of others (a tree's on 4 hosts: 0.29): medians, standard deviations
+CENTRE = np.array([log(3e-4), log(2e-5), 0.0, 0.03, 0.0, log(5e-11), 0.0])
+WIDTH = np.array([2.0, 1.5, 0.5, 0.1, 0.02, 1.2, 0.2])
+SETUP, HOP, LATENCY, FACTOR, EXPONENT, PER_BYTE, BUCKETS = range(7)
+LAW = 7
+BUCKETED = "ssgd-bucketed"
 KEYS = ("collective", "hop", "latency_factor", "transmission_factor", "transmission_exponent",
         "per_byte")  # fmt: skip
-COMPUTE_WIDTH, LINK_WIDTH = 1.0, 2.0  # of ln compute around half a step; ln factor of unknown links
+COMPUTE_WIDTH, LINK_WIDTH = 1.5, 2.0  # of ln compute around half the shortest step; of ln factor
 # relative sds between equal jobs, whose paces differ by 0.1 to 0.2 % (docs/validation/README.md):
 # of links beside the law (0.1 % in docs/transport.md), as so many links show it, and of computing
 ERROR, ERROR_FREEDOM, STEADY = 0.001, 2.0, 0.001
 LEAST = 1e-6  # an exponent: draws are factors of it, a million at most
-DRAWS, TRIED = 24, 4000
+DRAWS = 24
+FAR = 13.0  # most of a logarithm from the point's: a profile's factors are a million at most
 STEPS, PERIODS, SEEDS = 256, 12, 2  # of the simulations
 ROBUST = 3.0  # standard errors from which a job counts less (soft L1)
 ROUNDS, NEAR = 4, 1e-4
@@ -54,8 +58,8 @@ SEED = 0
 class Fitted:
     """The law and every condition's computing, as `point` and as `draws`, one row each.
 
-    Columns: the law's six numbers, the logarithm of each condition's seconds of computing, that of
-    the factor of each unknown link. `paces`: predicted, by job.
+    Columns: the law's seven numbers, the logarithms of each condition's seconds of computing, and
+    of the factor of each unknown link. `paces`: predicted, by job.
     """
 
     point: Array
@@ -63,11 +67,11 @@ class Fitted:
     paces: list[float]
     reference: float
 
-    def overhead(self, row: Array) -> dict[str, float]:
-        """Return the keys of [[overhead]] of one row."""
-        law = np.exp(row[:LAW])
+    def overhead(self, row: Array, bucketed: bool = False) -> dict[str, float]:
+        """Return the keys of [[overhead]] of one row; `bucketed`: of buckets."""
+        law = np.exp(row[:BUCKETS])
         law[EXPONENT] = copysign(max(abs(row[EXPONENT]), LEAST), row[EXPONENT])
-        law[FACTOR] *= (self.reference / GIGABIT) ** row[EXPONENT]
+        law[FACTOR] *= (self.reference / GIGABIT) ** row[EXPONENT] * exp(bucketed * row[BUCKETS])
         return dict(zip(KEYS, law.tolist(), strict=True))
 
 
@@ -88,6 +92,7 @@ class _Linear:
         """Return compute, set-up, hop, latency factor and the factor on transmissions."""
         if self.link is None:
             law = theta[..., FACTOR] - theta[..., EXPONENT] * log(self.rate / reference)
+            law = law + theta[..., BUCKETS] * (self.scenario.algorithm[0].name == BUCKETED)
             factor = np.exp(law) + np.exp(theta[..., PER_BYTE]) * self.rate
         else:
             factor = np.exp(theta[..., LAW + conditions + self.link])
@@ -146,7 +151,7 @@ def fit(
     rates = [each.rate for each in linear if each.link is None]
     reference = float(np.exp(np.mean(np.log(rates)))) if rates else GIGABIT
     halves = [
-        np.mean([log(each.pace / 2) for each, c in zip(jobs, conditions, strict=True) if c == n])
+        log(min(each.pace for each, c in zip(jobs, conditions, strict=True) if c == n) / 2)
         for n in range(count)
     ]
     centre = np.concatenate([CENTRE, halves, np.zeros(len(unknown))])
@@ -174,7 +179,7 @@ def fit(
         error = float(np.sqrt(squares / (ERROR_FREEDOM + max(0.0, known - spent))))
         if np.abs(theta - before).max() < NEAR:
             break
-    draws = _posterior(theta, inverse, residuals)
+    draws = _posterior(theta, width, residuals)
     rng = generator(SEED, Purpose.CALIBRATION, 1)
     # the law, on a link that it has not seen, and by each factor e in bandwidth from those it has
     draws[:, [FACTOR, EXPONENT]] += error * rng.standard_normal((len(draws), 2))
@@ -219,18 +224,19 @@ def _residuals(  # noqa: PLR0913, PLR0917
     return np.concatenate([near, (theta - centre) / width], axis=-1)
 
 
-def _posterior(theta: Array, covariance: Array, residuals: Callable[[Array], Array]) -> Array:
-    """Draw from the posterior: normal draws around the mode, resampled by their true weights."""
-    rng = generator(SEED, Purpose.CALIBRATION, 0)
-    z = rng.standard_normal((TRIED, len(theta)))
-    scale = np.sqrt(rng.chisquare(5, TRIED) / 5)  # Student's, whose tails are wide enough
-    draws = theta + (z / scale[:, None]) @ np.linalg.cholesky(covariance).T
-    missed = residuals(draws)
-    target = -(missed**2).sum(axis=-1) / 2
-    proposed = -(5 + len(theta)) / 2 * np.log1p((z**2).sum(axis=-1) / scale**2 / 5)
-    weights = np.exp(target - proposed - (target - proposed).max())
-    # systematic resampling: one uniform number, evenly spaced places
-    places = (np.arange(DRAWS) + rng.random()) / DRAWS
-    chosen = np.searchsorted(np.cumsum(weights) / weights.sum(), places)
-    found: Array = draws[np.minimum(chosen, TRIED - 1)]
+def _posterior(theta: Array, width: Array, residuals: Callable[[Array], Array]) -> Array:
+    """Draw from the posterior: the fit to what jobs show and priors say, each moved by its error.
+
+    So draws follow where several numbers explain the jobs together, however bent their range is.
+    """
+    from scipy.optimize import least_squares  # noqa: PLC0415
+
+    moved = generator(SEED, Purpose.CALIBRATION, 0).standard_normal((DRAWS, len(residuals(theta))))
+
+    def missed(at: Array, by: Array) -> Array:
+        found: Array = residuals(at) + by
+        return found
+
+    each = [least_squares(missed, theta, x_scale=width, args=(by,)).x for by in moved]
+    found: Array = np.clip(each, theta - FAR, theta + FAR)
     return found
