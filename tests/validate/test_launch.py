@@ -14,6 +14,7 @@ import pytest
 pytest.importorskip("torch")
 
 from paceline.validate.host import namespaces
+from paceline.validate.training import rendezvous
 from tests.command_line.test_command_line import INTERRUPTED, ROOT
 from tests.helpers.waiting import PATIENCE, wait_until
 
@@ -228,3 +229,23 @@ def test_the_kernels_links(folder):
     assert not any(
         "paceline.validate.host.relay" in _words(Path("/proc") / str(pid)) for pid in ours
     )
+
+
+def test_the_store_lasts_until_all_records_have_come_and_all_have_left(tmp_path):
+    """A rank's last answer would fail if the one that serves the store ended before it."""
+
+    class Store(dict):
+        def get(self, key):
+            asked.append(key)
+            return super().get(key, b"")
+
+        set, delete_key = dict.__setitem__, dict.pop
+
+    asked, store = [], Store()
+    (tmp_path / "rank-1.json").write_text("{}")
+    rendezvous.hand_in(store, 1, tmp_path)
+    assert asked == ["collected 1"]
+    assert "left 1" in store
+    rendezvous.collect(store, 1, tmp_path / "first")
+    assert asked[-1] == "left 1"
+    assert (tmp_path / "first" / "rank-1.json").read_text() == "{}"

@@ -47,13 +47,12 @@ class MeasuredRun:
     @property
     def replay_logs(self) -> list[ReplayLog]:
         """Return each node's replay log by rank, up to its last snapshot, for lockstep."""
+        accounts = [each.account or Account() for each in self.records]
+        marks = [each.rows["updates"][-1:] for each in self.records]
         return [
-            ReplayLog(
-                account.outcomes, account.gradients,
-                int(each.rows["updates"][-1]) if len(each.rows) else account.marks,
-            )
-            for each, account in ((each, each.account or Account()) for each in self.records)
-        ]  # fmt: skip
+            ReplayLog(a.outcomes, a.gradients, int(n[0]) if len(n) else a.marks)
+            for a, n in zip(accounts, marks, strict=True)
+        ]
 
 
 def measure(task: TrainingTask, scenario: Scenario, programs: Any = None) -> MeasuredRun | None:

@@ -7,6 +7,7 @@ sizes and dtypes of the run's.
 
 from collections.abc import Callable
 from queue import SimpleQueue
+from types import SimpleNamespace
 from typing import Any
 
 from torch import Tensor
@@ -61,7 +62,7 @@ class Post:
     def send(self, tensors: list[Tensor], to: int, tag: int) -> Any:
         """Send at once."""
         self._sent[to].put(tensors[0])
-        return Work(lambda: None)
+        return SimpleNamespace(is_completed=lambda: True, wait=lambda: None)
 
     def recv(self, tensors: list[Tensor], source: int, tag: int) -> Any:
         """Receive into a buffer, perhaps longer than the message."""
@@ -70,18 +71,7 @@ class Post:
             message = self._sent[source].get()
             tensors[0][: len(message)] = message
 
-        return Work(arrive)
-
-
-class Work:
-    """An operation of `Post`, done when it is waited for."""
-
-    def __init__(self, wait: Callable[[], None]) -> None:
-        self.wait = wait
-
-    def is_completed(self) -> bool:
-        """Whether a message has been sent."""
-        return True
+        return SimpleNamespace(wait=arrive)
 
 
 class Alone(Collectives):

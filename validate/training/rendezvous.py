@@ -81,7 +81,8 @@ def hand_in(store: Any, rank: int, folder: Path) -> None:
         with (folder / name).open("rb") as file:
             for number, chunk in enumerate(iter(lambda: file.read(CHUNK), b"")):
                 store.set(f"file {rank} {name} {number}", chunk)
-    store.get(f"collected {rank}")  # this process may serve the store until then
+    store.get(f"collected {rank}")
+    store.set(f"left {rank}", "")  # until then the other process may serve the store
 
 
 def collect(store: Any, rank: int, folder: Path) -> None:
@@ -96,6 +97,7 @@ def collect(store: Any, rank: int, folder: Path) -> None:
                 file.write(store.get(key))
                 store.delete_key(key)
     store.set(f"collected {rank}", "")
+    store.get(f"left {rank}")
 
 
 class Connections:
