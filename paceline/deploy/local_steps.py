@@ -94,11 +94,6 @@ class UserRate:
                 self.rates.append(rate)
         return self.rates[max(bisect_right(self.steps, step) - 1, 0)]
 
-    def forget(self, before: int) -> None:
-        """Drop the rates of steps that no program asks for any more."""
-        first = max(bisect_right(self.steps, before) - 1, 0)
-        del self.steps[:first], self.rates[:first]
-
 
 class UserSteps:
     """The user's optimizer as a transform (`pieces.transform`): its state is its own.
