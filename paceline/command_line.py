@@ -364,16 +364,13 @@ def _fit(
     _answer(as_json, result.json, lambda: [*terminal.fit(result), *result.sentences, *said])
 
 
-@_command("theory")
-def _theory(  # noqa: PLR0913, PLR0917 - the contract's options
-    scenario: str = SCENARIO,
-    overrides: list[str] | None = OVERRIDES,
-    allow_paths: bool = ALLOW_PATHS,
-    seed: int = typer.Option(0, help="Ignored (accepted for consistency with other commands)."),
-    out: Path | None = _out("DIR", "Write theory.json here."),
-    overwrite: bool = OVERWRITE,
-    as_json: bool = AS_JSON,
-) -> None:
+@_study_command(
+    "theory",
+    *("seeds", "engine", "jobs", "dask", "force", "figure"),
+    seed=typer.Option(0, help="Ignored (accepted for consistency with other commands)."),
+    out=_out("DIR", "Write theory.json here."),
+)
+def _theory(scenario: str = SCENARIO, as_json: bool = AS_JSON, **given: Any) -> None:
     """Compute time per step, best periods and crossovers in closed form."""
     from paceline.simulator import theory
     from paceline.simulator.load.load import load
@@ -381,14 +378,14 @@ def _theory(  # noqa: PLR0913, PLR0917 - the contract's options
     from paceline.simulator.results import statistics, store
     from paceline.simulator.studies.learning import penalties
 
-    loaded = load(scenario, overrides or (), allow_paths=allow_paths)
+    loaded = load(scenario, given["overrides"] or (), allow_paths=given["allow_paths"])
     found = theory.theory(loaded) | {"penalties": penalties(loaded)}
     found["notes"] = [*loaded.notes, *found["notes"]]
     document = statistics.jsonable(found)
-    if out:
+    if out := given["out"]:
         file, data = out / "theory.json", store.dump(document)
         with store.writing(out, "choose another --out"):
-            store.write_free(file, data, given=True, overwrite=overwrite)
+            store.write_free(file, data, given=True, overwrite=given["overwrite"])
     _answer(as_json, lambda: document, lambda: terminal.theory(document))
     sys.stdout.flush()
     for note in document["notes"]:  # below the table
@@ -429,7 +426,8 @@ def _tune(
 
 
 @_study_command(
-    *("validate", "engine", "jobs", "dask", "force"),
+    "validate",
+    *("engine", "jobs", "dask", "force"),
     seeds=_option(None, "Number of seeds; default: validation.seeds."),
 )
 def _validate(  # noqa: PLR0913, PLR0917 - the contract's options

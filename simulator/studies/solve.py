@@ -190,6 +190,10 @@ class Scale:
         """Return a value as `--set` takes it."""
         return f"{x:.0f}" if self.whole else f"{x:.6g} {self.unit}".strip()
 
+    def said(self, x: float) -> str:
+        """Return a value for reading, without its unit."""
+        return self.text(x) if self.whole else statistics.number(x)
+
     @cached_property
     def first(self) -> list[float]:
         """The values that are tried first, from low to high."""
@@ -232,7 +236,7 @@ def scale(table: Mapping[str, Any], key: str, between: str | None) -> Scale:
     else:
         own = _own(table, key)
         if isinstance(own, dict | list) or own is None or isinstance(own, bool):
-            missing = "the scenario has none" if own is None else "not a number in the scenario"
+            missing = "not in the scenario; check its name" if own is None else "not a number there"
             raise InputError(f"{where}: {missing}; {remedy}")
         texts = [str(own)]
     parts = [_QUANTITY.fullmatch(each) for each in texts]
@@ -294,7 +298,7 @@ class SolveResult(Shown):
         return [f"{each.label}: {self._said(each)}." for each in self.solutions]
 
     def _said(self, found: Solution) -> str:
-        say, unit = statistics.number, f" {self.scale.unit}".rstrip()
+        say, unit = self.scale.said, f" {self.scale.unit}".rstrip()
         low, high = say(self.scale.low), say(self.scale.high)
         if found.value is None:
             which = "every" if found.holds == "always" else "no"
@@ -381,7 +385,7 @@ def solve(  # noqa: PLR0913 - the options of the command
     `condition`: "NUMBER >= VALUE" or "NUMBER <= VALUE", the number one of `simulate --json`, by its
     path or a short name; `between`: "LOW,HIGH", by default a thousandth to a thousand times the
     scenario's own value. The other options are `simulate`'s; with `out`, finished runs are kept
-    there until all are. Raises InputError, also where the number does not move one way with the
+    there until all are. Raises InputError, also where the number both rises and falls with the
     key, so that no single value answers.
     """
     base = scenario if isinstance(scenario, Scenario) else load(scenario, programs=programs)
@@ -471,7 +475,7 @@ def _solution(
         points = zip(tried.first, found, strict=True)
         said = ", ".join(f"{statistics.number(each[0])} at {tried.text(x)}" for x, each in points)
         raise InputError(
-            f"--for {asked.text}: {asked.number.path} of {label} does not move one way with {key}: "
+            f"--for {asked.text}: {asked.number.path} of {label} both rises and falls with {key}: "
             f"{said}; narrow the range with --between, or see it whole by `paceline sweep`"
         )
 

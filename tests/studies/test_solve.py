@@ -84,7 +84,7 @@ def test_no_single_answer_is_refused():
     """With more workers the bound's noise falls and its communication grows: an optimum between."""
     objective = {"kind": "bound", "initial_gap": 10.0, "smoothness": 1.0, "gradient_variance": 5.0}
     bound = world(objective=objective, run={"duration": "2 min", "seeds": 1})
-    with pytest.raises(InputError, match=r"does not move one way with algorithm\.local-sgd\.tau"):
+    with pytest.raises(InputError, match=r"both rises and falls with algorithm\.local-sgd\.tau"):
         solve(bound, "algorithm.local-sgd.tau", "algorithm[1].loss.last <= 1", between="1,1000")
 
 
@@ -98,9 +98,9 @@ def test_no_single_answer_is_refused():
         ("network.bandwidth", "algorithm.sgd.loss.last <= 3", None, "no algorithm sgd"),
         ("network.bandwidth", "seconds_per_step <= 1", "1 Mbit/s", "not LOW,HIGH"),
         ("network.bandwidth", "seconds_per_step <= 1", "1 Mbit/s,1 Gbit/s", "two units"),
-        ("network.jitter", "seconds_per_step <= 1", None, "the scenario has none"),
+        ("network.jitter", "seconds_per_step <= 1", None, "not in the scenario; check its name"),
         ("network.bandwith", "seconds_per_step <= 1", "1 Mbit/s,2 Mbit/s", "network.bandwith"),
-        ("cluster", "seconds_per_step <= 1", None, "not a number in the scenario"),
+        ("cluster", "seconds_per_step <= 1", None, "not a number there"),
     ],
 )
 def test_refusals_name_what_is_wrong(vary, asked, between, said):

@@ -175,8 +175,7 @@ _MOVES = (("slider", "value"), ("box", "value"), ("reset", "n_clicks"))
 
 def _theory(view: View) -> list[Any]:
     until = view.scenario.run.duration or min(
-        (part.runs[0].duration for part in view.parts if part.runs and part.share == 1),
-        default=0.0,
+        (part.runs[0].duration for part in view.parts if part.runs and part.share == 1), default=0.0
     )
     rows = words.said(view.scenario, until)
     return [each for term, value in rows for each in (html.Dt(term), html.Dd(value))]

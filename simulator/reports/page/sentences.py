@@ -206,7 +206,9 @@ def targets(groups: Groups, best: str, target: float) -> str:
     if not 0 < low < target < high:
         return ""
     levels = np.union1d(np.geomspace(low, 0.95 * high, LEVELS), [target])
-    first = [_first({k: _mean_crossing(runs, v) for k, runs in groups.items()}) for v in levels]
+    means = [{k: np.mean([crossing(run, v) for run in runs]) for k, runs in groups.items()}
+             for v in levels]  # fmt: skip
+    first = [*map(_first, means)]
     start, stop = _stretch(first, int(np.searchsorted(levels, target)), best)
     above, below = number(levels[stop]), number(levels[start])
     said = f"By these seeds' means it is the first at any loss from {above} down to {below}"
@@ -218,23 +220,13 @@ def targets(groups: Groups, best: str, target: float) -> str:
     return f"{said}; {', '.join(other)}." if other else f"{said}; no other target changes the pick."
 
 
-def _mean_crossing(runs: Sequence[Run], level: float) -> float:
-    return float(np.mean([crossing(run, level) for run in runs]))
-
-
 def _deadlines(groups: Groups, best: str) -> str:
     """Say from which deadline on the pick has the lowest loss."""
     end = min(run.duration for runs in groups.values() for run in runs)
     times = np.linspace(0, end, LEVELS)[1:]
-    first = [
-        _first(
-            {
-                k: float(np.mean([statistics.at(run, t) for run in runs]))
-                for k, runs in groups.items()
-            }
-        )
-        for t in times
-    ]
+    means = [{k: np.mean([statistics.at(run, t) for run in runs]) for k, runs in groups.items()}
+             for t in times]  # fmt: skip
+    first = [*map(_first, means)]
     start, _ = _stretch(first, len(times) - 1, best)
     if start == 0:
         return f"By these seeds' means it has the lowest loss at any deadline up to {human(end)}."
@@ -242,7 +234,7 @@ def _deadlines(groups: Groups, best: str) -> str:
     return f"A deadline before {before}: until then {first[start - 1]} has the lower loss."
 
 
-def _first(values: Mapping[str, float]) -> str:
+def _first(values: Mapping[str, Any]) -> str:
     known = {label: value for label, value in values.items() if not math.isnan(value)}
     return min(known, key=lambda label: known[label]) if known else ""
 

@@ -169,7 +169,8 @@ def _around(values: np.ndarray) -> parts.Json:
 def _place(axis: parts.Json, value: float) -> float:
     """Return where a value is on an axis: 0 at its beginning, 1 at its end."""
     low, high = axis["range"]
-    return ((math.log10(value) if axis["type"] == "log" else value) - low) / (high - low)
+    at = math.log10(value) if axis["type"] == "log" else value
+    return float((at - low) / (high - low))
 
 
 def importances(ranking: Sequence[Row]) -> Iterator[tuple[str, parts.Cell, str]]:

@@ -108,7 +108,8 @@ def _change(tune: Row) -> Iterator[str]:
         if _good(world, best):
             steady.setdefault(world["input"], []).append(world["change"])
             continue
-        first = _first(world)
+        values = {label: each for label, each in world["values"].items() if each is not None}
+        first = min(values, key=lambda label: values[label], default=None)
         costs = cost(world, best, " %")
         missed = costs == "not reached"
         stay = "does not reach the target" if missed else f"costs {costs} more"
@@ -123,11 +124,6 @@ def _change(tune: Row) -> Iterator[str]:
 def _good(world: Row, label: str) -> bool:
     """Whether a candidate is the best in a world, or not known to be worse than that."""
     return world["regret"].get(label) == 0 or label in world.get("not_worse", ())
-
-
-def _first(world: Row) -> str | None:
-    known = {label: value for label, value in world["values"].items() if value is not None}
-    return min(known, key=lambda label: known[label], default=None)
 
 
 def _both(what: str, changes: Sequence[float]) -> str:
