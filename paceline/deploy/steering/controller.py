@@ -35,6 +35,6 @@ class Controller:
             if self._steers:
                 self.settings = decision.now
         best = self.log[-1].now if self.log else self.settings
-        news = self.watch(record, best) if self.watch else []
+        news = self.watch(record, best if self.policy.knows else None) if self.watch else []
         self.said += news
         return news
