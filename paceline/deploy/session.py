@@ -221,11 +221,6 @@ class Session:
         return self._settings | tau
 
     @property
-    def tau(self) -> int:
-        """The communication period in steps."""
-        return int(self.settings["tau"])
-
-    @property
     def rate(self) -> float:
         """The learning rate of the optimizer's first group."""
         return float(self._optimizer.param_groups[0]["lr"])

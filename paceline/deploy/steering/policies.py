@@ -3,8 +3,8 @@
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, ClassVar, Protocol
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
 
 from paceline.deploy.steering.inputs import Z90, Inputs
 from paceline.deploy.steering.outlook import Outlook
@@ -31,10 +31,6 @@ class Decision:
     reasons: tuple[str, ...]
     gain: float | None = None
     interval: tuple[float, float] | None = None
-
-    def record(self) -> dict[str, Any]:
-        """Return it as JSON-able values."""
-        return asdict(self)
 
 
 class Policy(Protocol):
