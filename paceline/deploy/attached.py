@@ -20,7 +20,7 @@ from paceline.deploy.checkpoint import Freezer
 from paceline.deploy.live import LiveParameters
 from paceline.deploy.local_steps import Reached, Shift, UserRate, UserSteps
 from paceline.deploy.transport import Transport
-from paceline.simulator.errors import ProgramError
+from paceline.simulator.errors import ProgramError, RunError
 from paceline.simulator.programs.effects import ANY, Handle, Payload, Pieces, Vector
 from paceline.simulator.programs.pieces.transform import Proximal
 from paceline.validate.training.collectives import RealCollective
@@ -196,10 +196,12 @@ class AttachedNode(TensorNode):
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """Count the time that the block takes as one of waiting for others."""
+        """Count the time of the block as waiting for others. Raises RunError if they are gone."""
         begin = time.monotonic()
         try:
             yield
+        except RuntimeError as error:  # gloo's
+            raise RunError(self.transport.lost(self.step)) from error
         finally:
             self.waited += time.monotonic() - begin
 

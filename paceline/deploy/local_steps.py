@@ -1,7 +1,8 @@
 """The user's optimizer in the place of a program's local transform, and its learning rate."""
 
+import inspect
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -111,8 +112,8 @@ class UserSteps:
 
     def init(self, x: Tensor) -> None:
         """Clear SGD's momentum, once it has taken steps."""
-        if self.begun and isinstance(bare(self._optimizer), SGD):
-            for each in self._optimizer.state.values():
+        for optimizer in filter(lambda each: isinstance(bare(each), SGD), parts(self._optimizer)):
+            for each in optimizer.state.values() if self.begun else ():
                 each.pop("momentum_buffer", None)
 
     def update(self, gradient: Any, state: None, x: Tensor) -> tuple[Moved, None]:
@@ -123,6 +124,39 @@ class UserSteps:
         self.begun = True
         self.apply()
         return Moved(x, to), None
+
+
+class SeveralOptimizers:
+    """Optimizers of parts of a model as one."""
+
+    def __init__(self, optimizers: Sequence[Any]) -> None:
+        self.parts = optimizers
+
+    @property
+    def param_groups(self) -> list[Any]:
+        """The groups of all."""
+        return [group for each in self.parts for group in each.param_groups]
+
+    def step(self) -> None:
+        """Let each make its step."""
+        for each in self.parts:
+            each.step()
+
+
+def parts(optimizer: Any) -> Sequence[Any]:
+    """Return the optimizers that one consists of."""
+    return optimizer.parts if isinstance(optimizer, SeveralOptimizers) else [optimizer]
+
+
+def demand_plain(optimizer: Any) -> None:
+    """Raise InputError for an optimizer that computes gradients itself."""
+    for kind in (type(bare(each)) for each in parts(optimizer)):
+        closure = inspect.signature(kind.step).parameters.get("closure")
+        if closure is not None and closure.default is closure.empty:
+            raise InputError(
+                f"optimizer: {kind.__name__} computes several gradients a step, by a closure; take "
+                "one that steps from the gradients at hand"
+            )
 
 
 def bare(optimizer: Any) -> Any:

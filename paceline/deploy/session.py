@@ -2,6 +2,7 @@
 
 import logging
 import time
+import zlib
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,7 +19,14 @@ from paceline.deploy import plan as plans
 from paceline.deploy.attached import GRADIENT, AttachedNode, Period
 from paceline.deploy.checkpoint import PLAIN
 from paceline.deploy.live import LiveParameters
-from paceline.deploy.local_steps import UserRate, UserSteps, plain_sgd
+from paceline.deploy.local_steps import (
+    SeveralOptimizers,
+    UserRate,
+    UserSteps,
+    demand_plain,
+    parts,
+    plain_sgd,
+)
 from paceline.deploy.steering.telemetry import StepRecord, codec_kind
 from paceline.deploy.transport import Transport, place
 from paceline.simulator.errors import InputError, ProgramError
@@ -40,6 +48,9 @@ class Session:
         seed: int,
         timeout: float,
     ) -> None:
+        if isinstance(optimizer, list | tuple):
+            optimizer = SeveralOptimizers(optimizer)
+        demand_plain(optimizer)
         self._model, self._optimizer, self._seed, self._timeout = model, optimizer, seed, timeout
         self.place, self._own_step = place(), optimizer.step
         self._live = live = LiveParameters(model, optimizer)
@@ -58,6 +69,7 @@ class Session:
         self._watcher: ThreadPoolExecutor | None = None
         self._closed = False
         self._open()
+        self._agree()
         self._transport.broadcast([live.start, *model.buffers()])
         live.begin()
 
@@ -90,6 +102,15 @@ class Session:
         gossips = self.plan.program.gossips
         self._transport = Transport(self.place, self._live.start, gossips, self._timeout)
         self._start()
+
+    def _agree(self) -> None:
+        """Raise InputError, on every rank, where processes have different plans or models."""
+        tensors = [*self._live.parameters, *self._model.buffers()]
+        model = [(tuple(each.shape), str(each.dtype)) for each in tensors]
+        own = [zlib.crc32(repr(each).encode()) for each in (sorted(self.plan.table.items()), model)]
+        for what, told in zip(("plan", "model"), zip(*self.share(own), strict=True), strict=True):
+            if others := [rank for rank, each in enumerate(told) if each != told[0]]:
+                raise InputError(f"{what}: rank {others[0]} has another {what} than rank 0")
 
     def _start(self) -> None:
         """Begin the program anew."""
@@ -137,6 +158,8 @@ class Session:
         the telemetry; `scaler`: the torch.amp.GradScaler that has scaled it, whose `update` stays
         the loop's.
         """
+        if self._closed:
+            raise ProgramError("the session is closed: deploy another to go on")
         node = self._node
         if scaler is not None:
             if self._local is None:
@@ -144,7 +167,7 @@ class Session:
                     f"scaler: {self.plan.program.name} reads the gradients itself, so that a "
                     "GradScaler cannot skip its steps; use torch.bfloat16, which needs none"
                 )
-            self._local.apply = partial(scaler.step, self._optimizer)
+            self._local.apply = lambda: [scaler.step(each) for each in parts(self._optimizer)]
         elif self._local is not None:
             self._local.apply = self._own_step
         else:
@@ -196,11 +219,6 @@ class Session:
         """What `change` may change, as a scenario writes it, with its present values."""
         tau = {} if self._period is None else {"tau": int(self._period(self._node.step))}
         return self._settings | tau
-
-    @property
-    def tau(self) -> int:
-        """The communication period in steps."""
-        return int(self.settings["tau"])
 
     @property
     def rate(self) -> float:

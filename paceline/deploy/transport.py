@@ -3,6 +3,7 @@
 import os
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from itertools import count
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from paceline.simulator.errors import RunError
 from paceline.simulator.network.closed_form import Team
 from paceline.validate.training import rendezvous
 from paceline.validate.training.clock import Clock
@@ -98,10 +100,30 @@ class Transport(Connections):
         if self.mailbox is not None:
             self.mailbox.end()
             self.mailbox.close(self.timeout)
-        rendezvous.meet(self.store, "end", self.workers)
-        self.store.add("left", 1)
+        if not self._all("end", self.timeout):
+            raise RunError(self.lost())
         # the first rank's process may serve the store, for as long as it lasts
-        until = time.monotonic() + self.timeout if self.rank == 0 else 0.0
-        while time.monotonic() < until and self.store.add("left", 0) < self.workers:
-            time.sleep(rendezvous.LOOK)
+        self._all("left", self.timeout if self.rank == 0 else 0.0)
         super().close()
+
+    def _all(self, key: str, seconds: float) -> bool:
+        """Count this process in; tell whether all are within that time."""
+        count, until = self.store.add(key, 1), time.monotonic() + seconds
+        while count < self.workers and time.monotonic() < until:
+            time.sleep(rendezvous.LOOK)
+            count = self.store.add(key, 0)
+        return bool(count >= self.workers)
+
+    def lost(self, step: int = 0) -> str:
+        """Say that other processes do not answer, in a step or at the end."""
+        with suppress(RuntimeError):  # of a store whose process has ended
+            if ended := self.store.add("end", 0):
+                return (
+                    f"{ended} of {self.workers} processes closed their sessions, and others did "
+                    f"not{f', such as this one at step {step}' if step else ''}: all have to take "
+                    "as many steps; let their loaders give as many batches (drop_last)"
+                )
+        return (
+            f"another process has ended, or has not answered for {self.timeout:g} s; its own "
+            "output says why"
+        )

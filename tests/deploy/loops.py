@@ -195,6 +195,18 @@ def scaled(rank):
     return found
 
 
+def unlike(rank):
+    """Return what is said of plans, and of models, that differ between the ranks."""
+    said = []
+    for tau, width in ((2 + rank, 4), (2, 4 + rank)):
+        model = nn.Linear(width, 4)
+        try:
+            paceline.deploy(model, SGD(model.parameters(), LR), "local-sgd", tau=tau)
+        except InputError as error:
+            said.append(str(error))
+    return said
+
+
 def sharded(rank):
     """Return what is said of a model whose parameters FSDP has sharded."""
     model = fully_shard(nn.Linear(4, 4), mesh=init_device_mesh("cpu", (2,)))

@@ -167,6 +167,15 @@ def test_a_scaler_skips_on_all_ranks_what_overflows_on_one(tmp_path):
 
 
 @pytest.mark.long
+def test_ranks_with_other_plans_or_models_are_refused(tmp_path):
+    for said in loops.together(loops.unlike, 2, tmp_path):
+        assert said == [
+            "plan: rank 1 has another plan than rank 0",
+            "model: rank 1 has another model than rank 0",
+        ]
+
+
+@pytest.mark.long
 def test_a_sharded_model_is_refused_with_the_reason(tmp_path):
     for said in loops.together(loops.sharded, 2, tmp_path):
         assert "sharded (FSDP, DTensor)" in said

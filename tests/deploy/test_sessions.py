@@ -6,6 +6,7 @@ import math
 import re
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -13,12 +14,12 @@ torch = pytest.importorskip("torch")
 
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.optim import SGD, Adam, AdamW, RMSprop
+from torch.optim import LBFGS, SGD, Adam, AdamW, Muon, RMSprop
 from torch.optim.lr_scheduler import CosineAnnealingLR
 
 import paceline
 from paceline.deploy import plan as plans
-from paceline.simulator.errors import InputError
+from paceline.simulator.errors import InputError, ProgramError
 from paceline.simulator.programs import catalogue
 from tests.deploy.loops import ALL, table
 
@@ -102,6 +103,34 @@ def test_alone_it_is_the_users_own_loop(plan, kind):
     exact = plan["name"] in ("ssgd", "post-local-sgd", "local-sgd")
     for one, other in zip(state(nets[0]), state(nets[1]), strict=True):
         assert torch.equal(one, other) if exact else torch.allclose(one, other, atol=1e-9)
+
+
+@pytest.mark.parametrize("plan", [{"name": "ssgd"}, {"name": "local-sgd", "tau": 1}])
+def test_several_optimizers_of_one_model_step_together(plan):
+    """Muon for matrices alone, AdamW for the rest, as in their users' own loop."""
+    nets, made = [Net(), Net()], []
+    for net in nets:
+        matrices = [each for each in parameters(net) if each.ndim == 2]
+        rest = [each for each in parameters(net) if each.ndim != 2]
+        made.append([Muon(matrices, lr=0.02), AdamW(rest, lr=0.01)])
+    zero = SimpleNamespace(zero_grad=lambda: [each.zero_grad() for each in made[0]])
+    with paceline.deploy(nets[0], made[0], plan) as session:
+        train(session.step, nets[0], zero, range(6))
+    zero = SimpleNamespace(zero_grad=lambda: [each.zero_grad() for each in made[1]])
+    train(lambda loss: [each.step() for each in made[1]], nets[1], zero, range(6))
+    assert equal(*nets)
+    assert not equal(nets[0], Net())
+    with pytest.raises(InputError, match="SeveralOptimizers cannot run dts"):
+        paceline.deploy(nets[0], made[0], "dts", delay=2)
+
+
+def test_a_closed_session_says_so():
+    net = Net()
+    session = paceline.deploy(net, SGD(parameters(net), 0.1), "ssgd")
+    session.close()
+    session.close()
+    with pytest.raises(ProgramError, match="the session is closed"):
+        session.step()
 
 
 def test_exact_compensation_has_the_users_rate_momentum_and_weight_decay():
@@ -192,6 +221,7 @@ def test_the_manual_says_which_optimizers_keep_a_programs_meaning():
     ({"name": "d2"}, partial(SGD, lr=0.1, momentum=0.9, nesterov=True), "SGD with nesterov"),
     ({"name": "easgd", "tau": 2}, partial(AdamW, lr=0.1), "elastic pull"),
     ({"name": "ssgd", "codec": {"kind": "dgc", "ratio": 0.1}}, partial(AdamW, lr=0.1), "momentum"),
+    ({"name": "ssgd"}, LBFGS, "LBFGS computes several gradients a step"),
     ({"name": "local-sgd"}, partial(SGD, lr=0.1), "tau"),
     ({"name": "local-sgd", "tau": 0}, partial(SGD, lr=0.1), "plan: algorithm[0].tau = 0"),
     ({"name": "lokal-sgd", "tau": 2}, partial(SGD, lr=0.1), "local-sgd"),

@@ -34,6 +34,7 @@ POWERS = [2**n for n in range(10)]  # steps that are tried: a run of theirs arou
 AROUND = 4
 SEEDS = 3  # of the prediction of a pick of tune
 EVERY = 16  # steps between two talks of the ranks, at least
+PAUSE = 20  # times the median step: the loop did something else, such as to evaluate
 TOLD, HELD = 4, 8  # steps from a talk to telling the others what was decided, and to doing it
 LONGER = 3  # steps of the simulated curves over those of the pick
 BAND = 1.1  # factor by which a loss may leave those of all seeds
@@ -177,6 +178,8 @@ class Steering:
         """Return this rank's clock, seconds per step, losses, and those that each mean took."""
         computing = [each.computing for each in records if each.computing == each.computing]
         self._clock += sum(computing) + sum(each.waiting for each in records)
+        usual = np.median(computing) if computing else nan
+        computing = [each for each in computing if each < PAUSE * usual]
         losses = [nan if each.loss is None else float(each.loss) for each in records]
         took = [seconds for each in records for seconds in each.took]
         mean = float(np.mean(computing)) if computing else nan

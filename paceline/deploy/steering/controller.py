@@ -12,18 +12,16 @@ class Controller:
     """Steers one run, and watches it.
 
     `observe` takes in each round once all ranks have agreed on its record; the `settings` wanted
-    then are for the session to tell all ranks. Without `steers` the `log` is advice. `said`: what
-    was said.
+    then are for the session to tell all ranks. Without `steers` the `log` is advice.
     """
 
-    KEPT: ClassVar = ("settings", "policy", "watch", "log", "said")
+    KEPT: ClassVar = ("settings", "policy", "watch", "log")
 
     def __init__(
         self, settings: Settings, policy: Policy, watch: Watch | None = None, *, steers: bool = True
     ) -> None:
         self.settings, self.policy, self.watch, self._steers = settings, policy, watch, steers
         self.log: list[Decision] = []
-        self.said: list[str] = []
 
     def observe(self, record: Telemetry) -> list[str]:
         """Take in a round; return what is to be said of it now, and only now."""
@@ -35,6 +33,4 @@ class Controller:
             if self._steers:
                 self.settings = decision.now
         best = self.log[-1].now if self.log else self.settings
-        news = self.watch(record, best) if self.watch else []
-        self.said += news
-        return news
+        return self.watch(record, best if self.policy.knows else None) if self.watch else []

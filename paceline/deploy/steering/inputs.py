@@ -15,16 +15,21 @@ from paceline.simulator.scenario.scenario import Scenario
 
 AVERAGE_SPREAD = 0.05  # of one average, before there are any: latency and bandwidth hardly vary
 DISTINCT = 1.2  # factor by which a straggler stands out among the workers
+MINOR = 0.1  # share of the largest cause below which another is not worth a word
 Z90 = 1.645
 
 
 @dataclass(frozen=True)
 class Cause:
-    """An input that left its prediction: by `factor`, within `interval` (90 %)."""
+    """An input that left its prediction: by `factor`, within `interval` (90 %).
+
+    `seconds`: what that is per step, if nothing hides it.
+    """
 
     name: str
     factor: float
     interval: tuple[float, float]
+    seconds: float
 
     def __str__(self) -> str:
         """Return it in words."""
@@ -127,37 +132,43 @@ class Inputs:
             )
         return self._paces[tau]
 
-    def causes(self) -> list[Cause]:
-        """Name the inputs that have left their prediction, the furthest first.
+    def causes(self, tau: int = 1) -> list[Cause]:
+        """Name the inputs that have left their prediction, those first that count most at `tau`.
 
-        Workers that are slow among the others are stragglers; a change that most share is one of
-        computing. Latency and bandwidth are told apart only by averages of two sizes.
+        Left out is what counts for less than `MINOR` of the first. Workers that are slow among the
+        others are stragglers; a change that most share is one of computing. Latency and bandwidth
+        are told apart only by averages of two sizes.
         """
         ratios = [level.mean / was for level, was in zip(self.compute, self.predicted, strict=True)]
         middle = sorted(ratios)[(len(ratios) - 1) // 2]
         typical = self.compute[ratios.index(middle)]
-        found = [_cause("computing takes", middle, typical.error)]
+        usual = max(self.predicted)
+        found = [_cause("computing takes", middle, typical.error, usual)]
         for rank, (ratio, level) in enumerate(zip(ratios, self.compute, strict=True)):
             if ratio > DISTINCT * middle:
-                found.append(_cause(f"worker {rank} straggles: its steps take", ratio, level.error))
+                name = f"worker {rank} straggles: its steps take"
+                found.append(_cause(name, ratio, level.error, usual))
         if self.average and self.averages.known:
             factor = self.averages.mean / self.average
-            found.append(_cause(self._link(factor), factor, self.averages.error))
+            error, took = self.averages.error, self.average / tau
+            found.append(_cause(self._link(factor), factor, error, took))
         out = [each for each in found if not each.interval[0] <= 1 <= each.interval[1]]
-        return sorted(out, key=lambda each: -abs(log(each.factor)))
+        most = max((each.seconds for each in out), default=0.0)
+        out = [each for each in out if each.seconds >= MINOR * most]
+        return sorted(out, key=lambda each: -each.seconds)
 
     def _link(self, factor: float) -> str:
         """Say which part of the link has changed, as far as two sizes tell."""
         if len(self._sizes) < 2:
-            return "the link (latency or bandwidth: averages of one size cannot tell): one takes"
+            return "the link (its latency or bandwidth): an average takes"
         (small, (short, n)), *_, (large, (long, m)) = sorted(self._sizes.items())
         per_byte = (long / m - short / n) / (large - small)
         latency = short / n - per_byte * small
         byte = (self.average - self.latency) / self.whole
         later, slower = abs(latency - self.latency), abs(per_byte - byte) * self.whole
-        return f"the link's {'bandwidth' if slower > later else 'latency'}: one average takes"
+        return f"the link's {'bandwidth' if slower > later else 'latency'}: an average takes"
 
 
-def _cause(name: str, factor: float, error: float) -> Cause:
+def _cause(name: str, factor: float, error: float, usual: float) -> Cause:
     width = exp(Z90 * error)
-    return Cause(name, factor, (factor / width, factor * width))
+    return Cause(name, factor, (factor / width, factor * width), abs(factor - 1) * usual)

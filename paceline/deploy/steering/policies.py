@@ -3,12 +3,12 @@
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, ClassVar, Protocol
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
 
 from paceline.deploy.steering.inputs import Z90, Inputs
 from paceline.deploy.steering.outlook import Outlook
-from paceline.deploy.steering.telemetry import Settings, Telemetry
+from paceline.deploy.steering.telemetry import Settings, Telemetry, period
 from paceline.simulator.programs.adaptive import PaperRule, Shared
 
 FIRST = 3  # rounds before the first decision
@@ -32,13 +32,13 @@ class Decision:
     gain: float | None = None
     interval: tuple[float, float] | None = None
 
-    def record(self) -> dict[str, Any]:
-        """Return it as JSON-able values."""
-        return asdict(self)
-
 
 class Policy(Protocol):
     """Chooses settings round by round."""
+
+    @property
+    def knows(self) -> bool:
+        """Whether its last choice is for the inputs as they are now."""
 
     def __call__(self, settings: Settings, record: Telemetry) -> Decision | None:
         """Return a change of the present settings after a round; None for none."""
@@ -46,6 +46,8 @@ class Policy(Protocol):
 
 class AdaComm:
     """AdaComm's rule, as the program adacomm has it, for the tau of any program."""
+
+    knows = True
 
     def __init__(self, rule: PaperRule) -> None:
         self._rule = rule
@@ -75,6 +77,11 @@ class Model:
         self._rounds = 0
         self._decided: tuple[float, ...] | None = None  # the inputs at the last decision
 
+    @property
+    def knows(self) -> bool:
+        """Whether its last choice is for the inputs as they are now."""
+        return self._decided is not None and not self.inputs.left(self._decided)
+
     def __call__(self, settings: Settings, record: Telemetry) -> Decision | None:
         """Return a change of the present settings; None for none."""
         inputs, outlook = self.inputs, self.outlook
@@ -91,7 +98,7 @@ class Model:
             return None
         if self._decided and not refitted and not inputs.left(self._decided):
             return None
-        reasons = [*map(str, inputs.causes())]
+        reasons = [*map(str, inputs.causes(period(settings)))]
         if outlook.noise != 1:
             reasons.append(f"the gradients' noise {outlook.noise:g} times as predicted")
         self._decided = inputs.state()

@@ -7,7 +7,7 @@ from statistics import fmean, stdev
 from typing import ClassVar
 
 from paceline.deploy.steering.inputs import Z90, Inputs
-from paceline.deploy.steering.telemetry import Settings, Telemetry
+from paceline.deploy.steering.telemetry import Settings, Telemetry, period
 from paceline.simulator.results.statistics import human, number
 
 ROUNDS = 8  # whose mean loss is compared, and before which nothing is said
@@ -41,21 +41,23 @@ class Watch:
         self._rounds, self._said = 0, set[str]()
 
     def __call__(self, record: Telemetry, best: Settings | None) -> list[str]:
-        """Return what a round shows for the first time; `best`: the settings that are best now."""
+        """Return what a round shows for the first time; `best`: the settings now, if known."""
         if not self._shared:
             self._inputs.add(record)
         self._rounds += 1
         found = {"pace": self._slow(record), "loss": self._off(record)}
         news = [what for kind, what in found.items() if what and kind not in self._said]
         self._said |= {kind for kind, what in found.items() if what}
-        chosen = ", ".join(f"{key} = {value}" for key, value in (best or self._pick).items())
+        chosen = ", ".join(f"{key} = {value}" for key, value in (best or {}).items())
+        chosen = chosen or "not known yet, as other settings are still being simulated"
         return [f"{what}; now best: {chosen}" for what in news]
 
     def _slow(self, record: Telemetry) -> str:
         """Say that the pace has left its interval, and why; "" if that may be chance."""
         inputs = self._inputs
-        causes = inputs.causes() if self._rounds >= ROUNDS and inputs.known else []
-        if not causes or "pace" in self._said:
+        if self._rounds < ROUNDS or not inputs.known or "pace" in self._said:
+            return ""
+        if not (causes := inputs.causes(period(self._pick))):
             return ""
         slowest = max(inputs.compute, key=lambda level: level.mean)
 

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import asdict
 from datetime import date
 from itertools import permutations, product
 from pathlib import Path
@@ -97,9 +98,9 @@ def train(rank, folder, policy, seed):
         session = paceline.deploy(model, optimizer, folder / "run", adapt=policy)
     controller = session._steering and session._steering.controller
     if policy == "adacomm":  # from twice the pick's period, as in virtual time
-        session.change(tau=2 * session.tau)
+        session.change(tau=2 * session.settings["tau"])
         if controller:
-            controller.policy = AdaComm(PaperRule(session.tau, INTERVAL, 0.5, 0, 1))
+            controller.policy = AdaComm(PaperRule(session.settings["tau"], INTERVAL, 0.5, 0, 1))
     elif controller:
         ready(controller.policy.outlook)
     x.grad = torch.zeros(ENTRIES)
@@ -117,10 +118,10 @@ def train(rank, folder, policy, seed):
         session.step(loss)
         times.append(time.monotonic() - start)
         points.append(x[:n].detach().double().numpy().copy())
-        periods.append(session.tau)
+        periods.append(session.settings["tau"])
         if session.telemetry[-1].bytes and goal.evaluate(points[-1], 0).loss < BELOW * TARGET:
             break
-    said = json.dumps([each.record() for each in session.decisions])
+    said = json.dumps([asdict(each) for each in session.decisions])
     name = folder / f"{policy} {seed} {rank}.npz"
     np.savez(name, times=times, points=points, periods=periods, decisions=said)
     session.close()
