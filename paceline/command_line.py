@@ -778,9 +778,7 @@ def _fit_loss(  # noqa: PLR0913, PLR0917 - what a log cannot say
         "log of steps or tokens and losses (CSV, W&B, TensorBoard, JSON lines).",
     ),
     local: list[Path] = typer.Argument([], metavar="LOCAL_RUN", help="Runs with local steps."),
-    tokens: float | None = typer.Option(
-        None, min=1, max=1e18, help="Tokens of one worker's step."
-    ),
+    tokens: float | None = typer.Option(None, min=1, max=1e18, help="Tokens of one worker's step."),
     workers: list[int] = typer.Option(
         [], min=1, help="Workers of a log's run; may be repeated, once for each run."
     ),
