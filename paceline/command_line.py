@@ -726,7 +726,7 @@ def _fit_loss(  # noqa: PLR0913, PLR0917 - what a log cannot say
         "log of losses by steps or tokens (CSV, W&B, TensorBoard, JSON lines).",
     ),
     local: list[Path] = typer.Argument([], metavar="LOCAL_RUN", help="Runs with local steps."),
-    tokens: float | None = typer.Option(None, min=1, help="Tokens of one worker's step."),
+    tokens: float | None = typer.Option(None, min=1, max=1e18, help="Tokens of one worker's step."),
     workers: list[int] = typer.Option(
         [], min=1, help="Workers of a log's run; may be repeated, once for each run."
     ),
@@ -766,8 +766,8 @@ def _fit_loss(  # noqa: PLR0913, PLR0917 - what a log cannot say
     result = module.fit([baseline, *local], module.Given(*given), kind, base, out.stem)
     where = result.profile.write(out, overwrite=overwrite)
     document = {"profile": result.profile.tables, "sentences": result.sentences}
-    notes = result.profile.tables["calibration"]["notes"]
-    _answer(as_json, lambda: document, lambda: [*result.sentences, f"{OBJECTIVE}{where}"], notes)
+    said = [*result.sentences, f"{OBJECTIVE}{where}"]
+    _answer(as_json, lambda: document, lambda: said, result.notes)
 
 
 def _note_name(path: Path, usual: str, given: Path | None) -> None:

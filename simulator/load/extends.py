@@ -38,7 +38,7 @@ def extended(
     profile = {key: each for key, each in read(path).items() if key not in ASIDE}
     if "extends" in profile:
         raise InputError(f"{path}: extends: a profile extends no other; calibrate it with --base")
-    if not profile.keys() & {"overhead", "calibration"}:
+    if not profile.keys() & {"overhead", "calibration"} and {*profile} != {"objective"}:
         raise InputError(
             f"{file}: extends = {name!r}: no profile, for it has neither [[overhead]] nor "
             "[calibration]; make one by `paceline probe` or `paceline calibrate`"

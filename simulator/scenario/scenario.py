@@ -147,9 +147,10 @@ def _algorithm(value: Any, info: ValidationInfo) -> Any:
         raise refusal((key,), f"{name} has none: {programs[name].refuses[key]}", own[key])
     optimizer = info.data.get("optimizer")
     written = arguments(programs[name], own, optimizer or Optimizer())
-    time_only = isinstance(info.data.get("objective"), NoObjective | LearningCurve)
-    if optimizer is None or (time_only and optimizer.lr is None):
-        # any rate will do: [optimizer] is refused, or the loss follows from none
+    objective = info.data.get("objective")
+    any_rate = objective is None or isinstance(objective, NoObjective | LearningCurve)
+    if optimizer is None or (any_rate and optimizer.lr is None):
+        # any rate will do: a table is refused already, or the loss follows from none
         optimizer = (optimizer or Optimizer()).model_copy(update={"lr": 1.0})
     parameters = programs[name].parse(arguments(programs[name], own, optimizer))
     model = info.data.get("model")

@@ -175,6 +175,44 @@ def test_the_calibrated_quadratic_is_one_kind_of_it(trained, tmp_path, capsys):
     assert run(["simulate", "my.toml", "--json", "--figure", ""]) in (0, 2)
 
 
+def test_options_that_cannot_be_are_refused(tmp_path, capsys):
+    """And a range of critical batches may be given either way round."""
+    rows = "".join(f"{step},{2 + 9 * step**-0.3}\n" for step in range(10, 400, 10))
+    (tmp_path / "log.csv").write_text(f"step,loss\n{rows}")
+    common = ["fit-loss", "log.csv", "--tokens", "64", "--workers", "4", "-o", "made.toml"]
+    for options, said in (
+        (["log.csv", "--tau", "8", "--algorithm", "dilocos"], "did you mean `diloco`"),
+        (["--warmup", "1e6"], "0 points after 1e+06 steps of warm-up"),
+        (["--tokens", "1e30"], "Invalid value for '--tokens'"),
+    ):
+        assert run([*common, *options]) == 2
+        assert said in capsys.readouterr().err
+    assert run([*common, "--noise-scale", "9e6", "--noise-scale", "2e6"]) == 0
+    made = tomllib.loads((tmp_path / "made.toml").read_text())
+    assert made["objective"]["noise_scale"] == [2e6, 9e6]
+
+
+def test_a_fitted_loss_says_nothing_of_times(trained, tmp_path, capsys):
+    """It is no calibration: intervals over TCP stay, and none is claimed of ideal links."""
+    assert run(["fit-loss", trained, "-o", "fitted.toml"]) == 0
+    text = (tmp_path / "fitted.toml").read_text()
+    assert "calibration" not in tomllib.loads(text)
+    assert "# Fitted on 20" in text
+    assert "# one batch size does not show the critical batch" in text
+    (tmp_path / "my.toml").write_text(
+        'extends = "fitted.toml"\nmodel.parameters = 10_000_000\n'
+        'cluster = { workers = 4, compute = "1 s" }\n'
+        'network = { latency = "1 ms", bandwidth = "100 Mbit/s" }\n'
+        'run.steps = 20\nalgorithm = [{ name = "ssgd" }]\n'
+    )
+    capsys.readouterr()
+    for transport, known in (("ideal", False), ("tcp", True)):
+        options = ["--json", "--set", f"network.transport={transport}"]
+        assert run(["simulate", "my.toml", "--overwrite", *options]) == 0
+        found = document(capsys)["algorithms"][0]
+        assert bool((found.get("interval90") or {}).get("seconds_per_step")) is known
+
+
 def test_an_objective_is_added_to_a_profile(trained, tmp_path, capsys):
     (tmp_path / "machine.toml").write_text(
         '# mine\n\n[calibration]\nnotes = ["a machine"]\n\n[[overhead]]\nworkers = 4\n'

@@ -11,10 +11,12 @@ import numpy as np
 
 from paceline.simulator.errors import InputError
 from paceline.simulator.inputs import csv_cells
+from paceline.simulator.inputs.escaping import visible
 from paceline.simulator.inputs.messages import nearest
 from paceline.simulator.objectives.learning_curve import batch, curve, evidence
 from paceline.simulator.objectives.learning_curve.batch import Critical
 from paceline.simulator.objectives.learning_curve.curve import Curve
+from paceline.simulator.programs import catalogue
 from paceline.simulator.results import read as directories
 from paceline.simulator.results import store
 from paceline.validate.calibration import error_model, profile
@@ -78,6 +80,7 @@ class LossFit:
 
     profile: Profile
     sentences: list[str]
+    notes: list[str]
 
 
 def fit(
@@ -92,12 +95,13 @@ def fit(
     """
     if kind not in KINDS:
         raise InputError(f"--kind {kind}: {nearest(kind, KINDS, 'kinds are')}")
+    for name in {*given.algorithm} - {*catalogue()}:
+        raise InputError(f"--algorithm {name}: {nearest(name, catalogue(), 'programs are')}")
     if unknown := given.columns.keys() - QUANTITIES:
         wrong = nearest(min(unknown), QUANTITIES, "quantities are")
         raise InputError(f"--column {min(unknown)}: write QUANTITY=NAME; {wrong}")
     below = profile.read(base) if base else Profile({}, head=HEAD)
-    about = {"date": datetime.now(UTC).strftime("%Y-%m-%d")} | below.tables.get("calibration", {})
-    about["runs"] = [*about.get("runs", ()), *map(str, paths)]
+    about, today = dict(below.tables.get("calibration", {})), f"{datetime.now(UTC):%Y-%m-%d}"
     files: dict[str, bytes] = {}
     if kind == "quadratic":
         model = error_model.fit(paths)
@@ -112,10 +116,15 @@ def fit(
         rows = np.column_stack([runs[0].run, runs[0].tokens, runs[0].loss]).tolist()
         cells = [map(csv_cells.digits, row) for row in rows]
         files = {f"{stem}.csv": csv_cells.table(("run", "tokens", "loss"), cells)}
-    about["notes"] = [*about.get("notes", ()), *notes]
-    tables = {**below.tables, "calibration": about, "objective": objective}
-    whole = Profile(tables, below.comments, below.head, {**below.files, **files})
-    return LossFit(whole, said)
+    tables, head = {**below.tables, "objective": objective}, below.head
+    if about:
+        more = {"runs": [*map(str, paths)], "notes": notes}
+        about |= {key: [*about.get(key, ()), *each] for key, each in more.items()}
+        tables["calibration"] = {"date": today} | about
+    else:  # [calibration] would say that the pace is known
+        head += (f"Fitted on {today} to {visible(', '.join(map(str, paths)))}.", *notes)
+    whole = Profile(tables, below.comments, head, {**below.files, **files})
+    return LossFit(whole, said, notes)
 
 
 def _curve(
@@ -176,7 +185,7 @@ def _whole(value: float) -> float:
 def _critical(fitted: Curve, first: Trained, together: Sequence[Trained], given: Given) -> Critical:
     """Return the critical batch: given, or fitted to a run with another batch."""
     if given.noise_scale:
-        return batch.given((given.noise_scale[0], given.noise_scale[-1]))
+        return batch.given((min(given.noise_scale), max(given.noise_scale)))
     try:
         return batch.fitted(fitted, together[0].fit(given.warmup))
     except ValueError as error:

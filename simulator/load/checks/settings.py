@@ -32,7 +32,7 @@ SAVING = "recovery.checkpoint.every"  # the one key of [tune] that is no program
 
 def problems(scenario: Scenario, programs: Mapping[str, Program]) -> dict[KeyPath, str]:
     """Return the first problem of each key, in a scenario whose tables are each well formed."""
-    found = [*_objective(scenario)]
+    found = [*_objective(scenario, programs)]
     if found:
         return dict(found)
     found = [
@@ -53,11 +53,15 @@ def problems(scenario: Scenario, programs: Mapping[str, Program]) -> dict[KeyPat
     return first
 
 
-def _objective(scenario: Scenario) -> Iterator[Problem]:
+def _objective(scenario: Scenario, programs: Mapping[str, Program]) -> Iterator[Problem]:
     """Check an objective whose library, model or file may be missing or of no use."""
     spec = scenario.objective
     try:
         if isinstance(spec, LearningCurve):
+            for index, each in enumerate(spec.own):
+                if each.algorithm not in programs:
+                    what = f"unknown program; {nearest(each.algorithm, programs, 'programs')}"
+                    yield Problem(("objective", "own", index, "algorithm"), what)
             baseline(spec)
         if maker := other(scenario.objective):
             maker.check(scenario)

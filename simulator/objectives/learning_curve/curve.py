@@ -171,7 +171,7 @@ def points(
         chosen = log_table.choose(names, table.get("columns") or {}, _quantity)
         if "loss" not in chosen or not {"tokens", "step"} & chosen.keys():
             lacks = "losses" if "loss" not in chosen else "steps or tokens"
-            shown = ", ".join(names[:12]) + ", ..." * (len(names) > 12)
+            shown = ", ".join(each[:40] for each in names[:12]) + ", ..." * (len(names) > 12)
             raise ValueError(f"no column of {lacks} among {shown}; {NEEDED}")
         count, above = _reader("number of steps or tokens", 0, LARGEST), _reader("loss", 1e-9, 1e6)
         columns = [(names.index(name), name, above if each == "loss" else count)
@@ -245,7 +245,8 @@ def fit(  # noqa: PLR0913
     if warmup:
         tokens, loss, run = (each[tokens >= warmup * batch] for each in (tokens, loss, run))
     if (count := len(np.unique(tokens))) < FEWEST:
-        raise ValueError(f"{count} points; a fit takes {FEWEST} or more, so log more often")
+        where = f" after {warmup:g} steps of warm-up" * bool(warmup)
+        raise ValueError(f"{count} points{where}; a fit takes {FEWEST} or more, so log more often")
     parts = np.array_split(loss[np.argsort(tokens, kind="stable")], 4)
     if not parts[-1].mean() < parts[0].mean() * (1 - 1e-9):
         raise ValueError(
