@@ -28,14 +28,19 @@ class Calendar:
         self._ahead = next(crashes, NEVER)
         self._downs: list[Down] = []
         self._ends: list[float] = []
+        self._found, self._holds = NEVER, (inf, inf)  # the last answer, and for which times (s)
 
     def next(self, time: float) -> Down:
         """Return the first interval that ends after `time` (s), which may have begun before it."""
-        if time == inf:
-            return NEVER
+        since, until = self._holds
+        if since <= time < until or time == inf:
+            return self._found if time < inf else NEVER
         while not self._ends or self._ends[-1] <= time:
             self._append()
-        return self._downs[bisect_right(self._ends, time)]
+        index = bisect_right(self._ends, time)
+        self._holds = self._ends[index - 1] if index else -inf, self._ends[index]
+        self._found = self._downs[index]
+        return self._found
 
     def during(self, start: float, end: float) -> list[Down]:
         """Return the parts of [start, end] (s) in which the node is down."""

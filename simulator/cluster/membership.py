@@ -117,7 +117,11 @@ class Members:
 
     def leaves(self, rank: int, time: float) -> bool:
         """Whether a worker has notice at a time that it will have to leave, or has left."""
-        return self.calendars[rank].next(time)[0] - self.notice[rank] <= time
+        return self.told(rank, time) <= time
+
+    def told(self, rank: int, time: float) -> float:
+        """Return when a worker has notice of the absence that it is in, or that comes next (s)."""
+        return self.calendars[rank].next(time)[0] - self.notice[rank]
 
     def beside(self, rank: int, crashes: Iterator[Down]) -> Iterator[Down]:
         """Yield when a worker is down: absent, or crashed while it is a member."""

@@ -5,13 +5,16 @@ section 2.2): more clients are selected than wanted, the mean takes the first th
 deadline ends the wait for the others.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from heapq import heapreplace
 from itertools import islice
 from math import ceil, inf
 from typing import Any
 
+from paceline.simulator.cluster.failures import Calendar
 from paceline.simulator.distributions.random_streams import Purpose, generator
 from paceline.simulator.engines.collective import Collective, Why, earliest
+from paceline.simulator.engines.observer import NEVER
 from paceline.simulator.programs import Program
 from paceline.simulator.programs.pieces.schedule import FixedPeriod
 from paceline.simulator.scenario.cluster import Cluster, Sampling
@@ -118,7 +121,35 @@ class Parked:
         return released
 
 
-def parks(program: Program, parameters: Mapping[str, Any], start: Any) -> bool:
-    """Tell whether a run's clients may be parked."""
+def leaping(run: Any, rule: Sampled | None, parameters: Mapping[str, Any]) -> tuple[Any, bool]:
+    """Return a run's `Parked`, if its clients may be parked, and whether its workers take strides.
+
+    Both need phases that are alike: without vectors, and of a fixed period.
+    """
     fixed = all(isinstance(each, FixedPeriod) for key, each in parameters.items() if key == "tau")
-    return program.family == "blocking" and isinstance(start, complex) and fixed
+    if not fixed or not isinstance(run.objective.start, complex):
+        return None, False
+    family = run.program.family
+    strides = family == "server" and run.availability.save_every == NEVER
+    return Parked(run, rule) if rule is not None and family == "blocking" else None, strides
+
+
+class Absentees:
+    """The clients that are away, where they are chosen by availability: `ranks`, when last asked.
+
+    It is asked at times that never decrease.
+    """
+
+    def __init__(self, sampling: Sampling | None, calendars: Sequence[Calendar]) -> None:
+        chosen = sampling is not None and sampling.by == "availability"
+        self._calendars, self.ranks = calendars, set[int]()
+        self._changes = [(0.0, rank) for rank in range(len(calendars))] if chosen else []
+
+    def at(self, time: float) -> set[int]:
+        """Return the ranks of those who are away at a time (s)."""
+        while self._changes and self._changes[0][0] <= time:
+            _, rank = self._changes[0]
+            left, back = self._calendars[rank].next(time)
+            (self.ranks.add if left <= time else self.ranks.discard)(rank)
+            heapreplace(self._changes, (back if left <= time else left, rank))
+        return self.ranks

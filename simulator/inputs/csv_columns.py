@@ -85,4 +85,4 @@ def rows(
         empty = False
         yield row
     if empty:
-        raise ValueError(f"{path} holds no samples; {remedy}")
+        raise ValueError(f"{path} has no rows; {remedy}")

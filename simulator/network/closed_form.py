@@ -475,7 +475,8 @@ class Traffic:
             charged += payload * egress
         sent = self._sent()
         own = sum(size for size, _ in sent)
-        paid = sum(size for size, name in sent if name in self.network.charged)
+        costly = self.network.charged
+        paid = sum(size for size, name in sent if name in costly) if costly else 0
         return float(round(moved) + own), charged + paid
 
 

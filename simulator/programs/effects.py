@@ -7,7 +7,7 @@ effects (starting a mean, sending, reading the clock, marking) are plain calls.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -193,9 +193,9 @@ class Node(ABC):
         """Average `value` over all workers and wait for the result."""
         return self.wait(self.start_mean(value))
 
-    def away(self, rank: int) -> bool:
-        """Tell whether a client is away now, where [cluster.sampling] is by availability."""
-        return False
+    def absentees(self) -> Set[int]:
+        """Return the clients that are away now, where [cluster.sampling] is by availability."""
+        return frozenset()
 
     def leap(self, transform: Any) -> Any:
         """Return an effect that takes local steps by `transform` at once, as `descend` one by one.

@@ -1,6 +1,6 @@
 """Federated learning: clients train on data of their own, and a round combines their models."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence, Set
 from itertools import islice
 from typing import Annotated, Any, Literal
 
@@ -48,23 +48,24 @@ async def fedavg(
     )  # fmt: skip
 
 
-def chosen(me: Node, rng: Any, idle: Sequence[int], busy: Collection[int]) -> Sequence[int]:
+def chosen(me: Node, rng: Any, idle: Sequence[int], busy: Set[int]) -> Sequence[int]:
     """Return whom to let train, of those idle: all, or as many as [cluster.sampling] allows.
 
     A client that went away while it trains frees its place, and does not lose its work.
     """
     if rng is None:
         return idle
-    free = me.participants - sum(not me.away(each) for each in busy)
-    order = (idle[index] for index in rng.permutation(len(idle)))
-    there = [*islice((each for each in order if not me.away(each)), max(free, 0))]
+    away = me.absentees()
+    free = me.participants - len(busy - away)
+    order = (idle[index] for index in rng.permutation(len(idle)).tolist())
+    there = [*islice((each for each in order if each not in away), max(free, 0))]
     return there or ([] if busy else idle[:1])  # one at least, so that the run goes on
 
 
 def first(me: Node) -> tuple[Any, Sequence[int]]:
     """Return the random numbers that choose clients, or None, and those who train first."""
     rng = me.generator(shared=True) if me.participants < me.workers else None
-    return rng, chosen(me, rng, range(me.workers), ())
+    return rng, chosen(me, rng, range(me.workers), set())
 
 
 async def report(

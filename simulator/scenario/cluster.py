@@ -148,7 +148,7 @@ def _time_of_day(text: str) -> float:
     found = _CLOCK.fullmatch(text.strip())
     seconds = 3600.0 * int(found[1]) + 60.0 * int(found[2]) if found else inf
     if seconds > DAY:
-        raise ValueError(f'{text!r} is no time of day; write one such as "22:00"')
+        raise ValueError(f'{text!r} is not a time of day; write one such as "22:00"')
     return seconds
 
 
@@ -213,11 +213,11 @@ class Membership(Section):
             raise ValueError('start = "stationary" is for a law; remove it, the times say it all')
         both = [law.expectation for law in (self.present, self.absent) if law is not None]
         if self.start == "stationary" and inf in both:
-            raise ValueError('start = "stationary" needs times with a finite mean')
+            raise ValueError('infinite on average; remove start = "stationary", or change the law')
         for text in self.daily:
             start, dash, end = text.partition("-")
             if not dash:
-                raise ValueError(f'{text!r} is no time of day; write one such as "22:00-06:00"')
+                raise ValueError(f'{text!r} is not a time span; write one such as "22:00-06:00"')
             since, until = _time_of_day(start), _time_of_day(end)
             self._windows += ((since, until if until > since else until + DAY),)
         self._windows = tuple(sorted(self._windows))

@@ -291,7 +291,7 @@ def test_ssgd_over_a_trace_takes_the_slowest_workers_times(trace):
     ("text", "words"),
     [
         (None, "cannot be read"),
-        ("", "holds no samples; write the times of one step per line"),
+        ("", "has no rows; write the times of one step per line"),
         ("1,2\n3\n", "line 2: 1 columns, not 2; write the times of one step per line"),
         ("1,2\n3,-4\n", "line 2: '-4' is not a time"),
         ("1,nan\n", "line 1: 'nan' is not a time"),

@@ -117,7 +117,7 @@ def test_what_makes_no_profile_is_refused(table, words, tmp_path):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", "holds no samples; write a time and a factor per line"),
+        ("", "has no rows; write a time and a factor per line"),
         ("time,factor\n0,1\n1,-2\n", "line 3: '-2' is not a factor"),
         ("0,nan\n", "line 1: 'nan' is not a factor"),
         ("0\n1\n", "line 1: 1 columns, not 2; write a time and a factor per line"),

@@ -115,7 +115,7 @@ TROUBLED = {
 @pytest.mark.parametrize("where", TROUBLED)
 @pytest.mark.parametrize("name", ["fedavg", "diloco"])
 def test_clients_that_are_parked_change_no_number(where, name, monkeypatch):
-    """Which `parks` allows in runs without vectors; with them no client is parked."""
+    """Which `leaping` allows in runs without vectors; with them no client is parked."""
     sampling = {"clients": 6, "over": 1.5, "deadline": "12 s", "by": "availability"}
     tables = {
         "cluster": {"sampling": sampling, **TROUBLED[where]}, "workers": 30, "network": RING,
@@ -124,7 +124,7 @@ def test_clients_that_are_parked_change_no_number(where, name, monkeypatch):
     }  # fmt: skip
     algorithm = {"name": name, "tau": 5}
     parked = run(algorithm, **tables)
-    monkeypatch.setattr(simulation, "parks", lambda *_: False)
+    monkeypatch.setattr(simulation, "leaping", lambda *_: (None, False))
     other = run(algorithm, **tables)
     assert parked.curve["step"] == other.curve["step"]
     assert parked.curve["time"] == pytest.approx(other.curve["time"], rel=1e-9)
@@ -133,6 +133,25 @@ def test_clients_that_are_parked_change_no_number(where, name, monkeypatch):
         assert seconds == pytest.approx(other.workers[kind], abs=1e-6), kind
     spent = np.sum([*parked.workers.values()], axis=0)
     assert spent == pytest.approx(np.full(30, 300.0), rel=1e-9)
+
+
+@pytest.mark.parametrize("where", TROUBLED)
+@pytest.mark.parametrize("by", ["availability", "uniform"])
+def test_strides_change_no_number(where, by, monkeypatch):
+    """Which `leaping` allows under a server, in runs without vectors: to the last bit."""
+    cluster = {"sampling": {"clients": 6, "by": by}, **TROUBLED[where]}
+    if "membership" in cluster:
+        cluster["membership"] = cluster["membership"] | {"notice": "2 s"}
+    tables = {
+        "cluster": cluster, "workers": 20, "network": RING, "compute": EXPONENTIAL, "steps": None,
+        "run": {"duration": "300 s", "evaluate_every": 5},
+    }  # fmt: skip
+    algorithm = {"name": "fedbuff", "tau": 7, "buffer": 3}
+    striding = run(algorithm, **tables)
+    monkeypatch.setattr(simulation, "leaping", lambda *_: (None, False))
+    other = run(algorithm, **tables)
+    for each in ("curve", "links", "workers"):
+        np.testing.assert_equal(getattr(striding, each), getattr(other, each))
 
 
 @pytest.mark.parametrize("objective", [TIME_ONLY, QUADRATIC], ids=["parked", "not parked"])

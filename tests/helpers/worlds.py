@@ -103,7 +103,7 @@ class Recorder(Node):
         self.start, self.apply_seconds = node.start, node.apply_seconds
         self.parameters, self.bytes_per_parameter = node.parameters, node.bytes_per_parameter
         self.samples, self.pace = node.samples, node.pace
-        self.participants, self.away = node.participants, node.away
+        self.participants, self.absentees = node.participants, node.absentees
         self._node, self._recording = node, recording
         self._collectives = 0
 

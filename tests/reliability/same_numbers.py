@@ -38,6 +38,9 @@ def main() -> int:
     parser.add_argument("before", metavar="COMMIT")
     parser.add_argument("after", metavar="COMMIT", nargs="?", default="HEAD")
     parser.add_argument("--only", metavar="NAME", default="", help="scenarios that begin so")
+    parser.add_argument(
+        "--old-files", action="store_true", help="both run the files of the first commit"
+    )
     chosen = parser.parse_args()
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(2) as pool:
@@ -46,7 +49,8 @@ def main() -> int:
             install(side, commit)
         unequal = commands = reworded = values = 0
         for command in (each for each in shared(sides) if each[1].startswith(chosen.only)):
-            one, other = pool.map(lambda side, given=command: documents(side, given), sides)
+            asked = of_before(sides[0], command) if chosen.old_files else command
+            one, other = pool.map(lambda side, given=asked: documents(side, given), sides)
             found = list(differences(one, other))
             numbers = [each for each in found if not is_wording(each)]
             commands, unequal = commands + 1, unequal + bool(numbers)
@@ -84,6 +88,13 @@ def shared(sides: list[Path]) -> Iterator[Command]:
         yield "simulate", name
         yield "theory", name
     yield "tune", "my-cluster.toml"
+
+
+def of_before(before: Path, command: Command) -> Command:
+    """Return a command about the first commit's file of its scenario."""
+    kind, name = command
+    file = before / "source" / "scenarios" / f"{name}.toml"
+    return command if kind == "tune" else (kind, str(file))
 
 
 def documents(side: Path, command: Command) -> Any:

@@ -139,6 +139,25 @@ def test_the_clients_of_a_real_round_are_those_of_the_simulator(tmp_path):
         assert (measured.events["kind"] == events.STEP).sum() == 2 * STEPS  # the others rest
 
 
+@pytest.mark.long
+def test_a_real_fedbuff_of_selected_clients_is_its_replay(tmp_path):
+    """Two of three train at a time; the order in which they report is taken from the real run."""
+    made = scenario(
+        {"name": "fedbuff", "tau": 3, "buffer": 2},
+        steps=STEPS,
+        objective={"kind": "softmax", "data": "digits", "batch": 8, "partition": {"dirichlet": 1}},
+        cluster={"sampling": {"clients": 2}},
+    )
+    task = TrainingTask(made.algorithm[0], SEED, tmp_path / "fedbuff")
+    launch.run(Job(made, (task,), tmp_path, "cpu"))
+    measured = measure.measure(task, made)
+    (server,) = simulated(task, made, measured)[-1:]
+    (last,) = (each.rows["x"][-1] for each in measured.records if len(each.rows))
+    assert measured.whole
+    assert np.allclose(server, last, rtol=1e-9, atol=1e-12)
+    assert not np.array_equal(last, build.build(made, task.algorithm, SEED).start)
+
+
 @pytest.mark.parametrize(
     ("tables", "said"),
     [

@@ -61,7 +61,7 @@ import types
 from collections import deque
 from collections.abc import Coroutine, Generator, Iterator, Sequence
 from heapq import heappush
-from itertools import chain, islice, repeat
+from itertools import islice, repeat
 from math import inf
 from typing import Any, Protocol
 
@@ -69,7 +69,7 @@ from paceline.simulator.engines import payloads
 from paceline.simulator.engines.collective import Collective, GradientPiece
 from paceline.simulator.engines.node import EngineNode
 from paceline.simulator.engines.observer import NEVER
-from paceline.simulator.engines.virtual.outages import Outages
+from paceline.simulator.engines.virtual.outages import Drawn, Outages
 from paceline.simulator.errors import ProgramError
 from paceline.simulator.network.closed_form import MessageRoute
 from paceline.simulator.objectives.objective import GradientSource
@@ -151,15 +151,15 @@ class VirtualNode(EngineNode):
         self._gradient, self._loss_and_gradient = source
         return before
 
-    def rest(self, *drawn: float) -> Iterator[float]:
-        """Draw no more compute times; return those to come, from the last one, if `drawn`, on."""
-        own, self._durations = chain(drawn, self._durations), repeat(sum(drawn))
+    def rest(self, *drawn: float) -> Drawn:
+        """Draw no more compute times; return the last one, if `drawn`, and those to come."""
+        own, self._durations = (drawn, self._durations), repeat(sum(drawn))
         return own
 
-    def wake_up(self, durations: Iterator[float]) -> float:
+    def wake_up(self, own: Drawn) -> float:
         """Draw compute times again; return the first."""
-        self._durations = durations
-        return next(durations)
+        drawn, self._durations = own
+        return drawn[0] if drawn else next(self._durations)
 
     def execute(self, coroutine: Coroutine[Any, Any, None]) -> None:
         """Give the node its program."""
@@ -463,16 +463,16 @@ class VirtualNode(EngineNode):
         compute = self._gradient  # CPython 3.11 looks a slot up faster than it calls it
         return compute(x)
 
-    def away(self, rank: int) -> bool:
-        """Whether a client is away, where clients are chosen by availability."""
-        run = self._run
-        settings = run.scenario.cluster.sampling
-        chosen = settings is not None and settings.by == "availability" and run.calendars
-        return bool(chosen) and run.calendars[rank].next(self.now)[0] <= self.now
+    def absentees(self) -> set[int]:
+        """Return the clients that are away, where clients are chosen by availability."""
+        found: set[int] = self._run.absentees.at(self.now)
+        return found
 
     def leap(self, transform: Any) -> Any:
-        """Return an effect that takes a phase's steps at once, where clients may be parked."""
-        return None if self._run.parked is None else self._leap
+        """Return an effect that takes a phase's steps at once, where nothing looks in between."""
+        run = self._run
+        strides = run.strides and self.computing is self.outages
+        return self._leap if strides or run.parked is not None else None
 
     async def _leap(  # noqa: PLR0913, PLR0917 - as `descend`
         self, x: Vector, state: Any, k: int, lr: Any, transform: Any, tau: Any
@@ -483,15 +483,30 @@ class VirtualNode(EngineNode):
             await self.gradient(x)
             more = min(last - k, self._mark_at - self.step, self._pause_at - self.step)
             if more > 0:
-                self.step += more
+                more = await self._stride(more)
                 self.updates += more
                 k += more
-                assert self.computing is not None
-                self.now += await self.computing.takes(sum(islice(self._durations, more)))
             if k >= last:
                 return x, state, last
             self.mark(x)
             k += 1
+
+    async def _stride(self, most: int) -> int:
+        """Take up to `most` steps, none after one that may be disturbed; return how many."""
+        outages = self.outages
+        if outages is not None and self._run.parked is not None:
+            self.step += most
+            self.now += await outages.takes(sum(islice(self._durations, most)))
+            return most
+        until = inf if outages is None else outages.undisturbed_until()
+        for done, work in enumerate(islice(self._durations, most), 1):
+            if outages is not None and self.now + work >= until:
+                self.step += done
+                self.now += await outages.takes(work)
+                return done
+            self.now += work
+        self.step += most
+        return most
 
     def park(self, collective: Collective) -> None:
         """End the wait for a collective, and sit out the next ones."""

@@ -35,6 +35,8 @@ KINDS: dict[Why | None, str] = {
     None: "down", Why.ABSENT: "absent", Why.UNSELECTED: "unselected"
 }  # fmt: skip
 RECENT_WAITS = 256  # spans of waiting to remember; none before them can lie beyond the end
+Drawn = tuple[tuple[float, ...], Iterator[float]]
+"""Compute times of a node at rest (s): the one that it has drawn, if any, and those to come."""
 
 
 def _zero_gradient(x: Vector) -> Vector:
@@ -64,7 +66,7 @@ class Outages:
         self.gone_since: float | None = None
         self.why: Why | None = None
         self.abrupt = True
-        self._idle: Iterator[float] | None = None  # its compute times, while it is not selected
+        self._idle: Drawn | None = None  # its compute times, while it is not selected
         self._round = -1  # collectives that it had joined when it last began a step
         self._sat_out: dict[float, Why | None] = {}  # why (None: a crash), by when that began
         self._passed_over = False  # whether it is not selected, in the outage under way
@@ -149,6 +151,14 @@ class Outages:
             self.shared = self.computed  # it saves every step, as no other node has a copy
         late: float = self._node.now - now  # for the model
         return late + await self._through_crashes(work, why)
+
+    def undisturbed_until(self) -> float:
+        """Return the time (s) before which steps that end take what was drawn, under a server."""
+        node, members = self._node, self._run.availability.members
+        if self._speed is not None:
+            return 0.0
+        crash = self.calendar.next(node.now)[0]
+        return crash if members is None else min(crash, members.told(node.rank, node.now))
 
     def _sits_out(self, now: float) -> Why | None:
         """Return why it takes no part in its next collective, if a rule says so.

@@ -43,7 +43,7 @@ from paceline.simulator.engines.collective import ABSENT, Collective, GradientPi
 from paceline.simulator.engines.node import compare
 from paceline.simulator.engines.observer import Discount, Observer, RoundObserver
 from paceline.simulator.engines.overheads import EffectCosts
-from paceline.simulator.engines.sampling import Parked, parks
+from paceline.simulator.engines.sampling import Absentees, leaping
 from paceline.simulator.engines.tolerances import deadline
 from paceline.simulator.engines.virtual import checkpoints
 from paceline.simulator.engines.virtual.agenda import LAST, Agenda
@@ -70,18 +70,20 @@ class Simulation:
     `undelivered`: a heap of messages by time of arrival; `sent`: their serial number; `events`: how
     many of SimPy's are this run's, not counting its end; `in_flight`: its transfers over `lines`,
     which it shares with the `background`, runs that only load them. `staleness`: uses of results,
-    by age. `inbox_bytes`: the most that waited at the server at once. `work_left`: whether the
-    server has messages to serve after the deadline; `over`: whether a node has stopped at `limit`.
+    by age. `strides`: whether workers take a phase's steps at once, as only outages can disturb
+    them. `inbox_bytes`: the most that waited at the server at once. `work_left`: whether the server
+    has messages to serve after the deadline; `over`: whether a node has stopped at `limit`.
     `unfinished`: what never gets done, as clauses; `stall`: why the run stopped early, or empty.
     """
 
     __slots__ = (  # more attributes than CPython 3.11 reads fast without
-        "_last_completion", "_stalled_since", "agenda", "answer", "availability", "background",
-        "calendars", "deadline", "events", "guard", "host", "in_flight", "inbox_bytes", "label",
+        "_last_completion", "_stalled_since", "absentees", "agenda", "answer", "availability",
+        "background", "calendars", "deadline", "events", "guard", "host", "in_flight",
+        "inbox_bytes", "label",
         "lines", "meter", "nodes", "objective", "observer", "open_collectives", "outages",
         "over", "parked", "program", "ready", "recovery", "scenario", "seed", "sent", "spans",
-        "staleness", "stall", "traffic", "transport", "undelivered", "unfinished", "whole_bytes",
-        "work_left", "workers",
+        "staleness", "stall", "strides", "traffic", "transport", "undelivered", "unfinished",
+        "whole_bytes", "work_left", "workers",
     )  # fmt: skip
 
     def __init__(  # noqa: PLR0913, PLR0917 - what is run, and beside what
@@ -103,6 +105,7 @@ class Simulation:
         self.whole_bytes = round(scenario.model.bytes)
         self.availability = checkpoints.availability(program, scenario, seed)
         self.calendars = self.availability.calendars
+        self.absentees = Absentees(scenario.cluster.sampling, self.calendars)
         self.recovery = Participation(self)
         self.background: list[Simulation] = []
         self.connect()
@@ -117,9 +120,8 @@ class Simulation:
         self.work_left = self.over = False
         self.deadline: float = deadline(scenario) if host is None else host.deadline
         self.open_collectives: dict[int, Collective] = {}
-        rule, given = self.recovery.sampled, algorithm.parameters
-        parking = rule is not None and parks(program, given, self.objective.start)
-        self.parked = Parked(self, rule) if rule is not None and parking else None
+        given = algorithm.parameters
+        self.parked, self.strides = leaping(self, self.recovery.sampled, given)
         self.guard = payloads.Guard()
         self.unfinished: list[str] = []
         self.stall = ""
