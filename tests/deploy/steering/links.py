@@ -167,7 +167,7 @@ def run(world, tasks, folder):
         "STEERING_WORLD": world, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1",
     }  # fmt: skip
     every = {pair: Line(LATENCY, BANDWIDTH) for pair in permutations(range(WORKERS), 2)}
-    before, began = machine.machine_cpu_seconds(), time.monotonic()
+    before, began = machine.machine_cpu_seconds() - _children(), time.monotonic()
     with ChangingLinks(every, WORKERS) as links:
         command = [sys.executable, "-m", "tests.deploy.steering.links", "--rank"]
         about = str(folder), links.socket, json.dumps(tasks)
@@ -175,14 +175,19 @@ def run(world, tasks, folder):
             subprocess.Popen([*command, str(rank), *about], cwd=ROOT) for rank in range(WORKERS)
         ]
         assert not any(each.wait(280) for each in started)
-    lasted, used = time.monotonic() - began, machine.machine_cpu_seconds() - before
-    own = resource.getrusage(resource.RUSAGE_CHILDREN)
-    others = (used - own.ru_utime - own.ru_stime) / lasted
+    used = machine.machine_cpu_seconds() - _children() - before
+    others = used / (time.monotonic() - began)
     said = {
-        "others": round(others, 2), "date": str(date.today()),
+        "others": round(max(others, 0.0), 2), "date": str(date.today()),
         "machine": machine.describe(machine.hardware("cpu")), **versions(),
     }  # fmt: skip
     return [{"world": world, **line(folder, *task), **said} for task in tasks]
+
+
+def _children():
+    """Return the CPU seconds of all processes that this one started and that have ended."""
+    own = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return own.ru_utime + own.ru_stime
 
 
 def versions():
@@ -234,7 +239,7 @@ def page(pick):
         periods = "; ".join(" ".join(map(str, row["periods"])) for row in found[world, "model"])
         cells = [world, best.split()[1], f"{fixed[best]:.1f}", model, periods, *others]
         lines.append("| " + " | ".join(cells) + " |")
-    busy, one = [row["others"] for row in rows], rows[-1]
+    busy, one = [row["others"] for row in rows if row["others"] is not None], rows[-1]
     lines += [
         "",
         f"{len(rows)} runs, {one['date']}; {one['machine']}, {one['system']}, torch "
