@@ -245,7 +245,7 @@ def test_wrong_parameters_are_refused_with_a_remedy(table, remedy):
     ("text", "remedy"),
     [
         (None, "cannot be read"),
-        ("", "no samples"),
+        ("", "has no rows; write one time per line"),
         ("seconds\n1\n-2\n", r"line 3: '-2' is not a time; write a finite number"),
         ("1\nnan\n", "line 2"),
         ("1, 2\n", "line 1"),
