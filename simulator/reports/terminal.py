@@ -108,7 +108,8 @@ def in_units(
 
 
 def _said(cell: Cell, row: Row) -> str:
-    return cell(row).replace(" (", "\n").removesuffix(")")
+    """Put an interval and its level beneath the value, so that no column is cut at 80 columns."""
+    return cell(row).replace(" (", "\n").replace("%: ", "%:\n").removesuffix(")")
 
 
 def _beneath(said: str) -> str:

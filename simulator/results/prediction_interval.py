@@ -8,7 +8,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from math import exp, inf, isfinite, log, sqrt
+from math import ceil, exp, inf, isfinite, log, sqrt
 from pathlib import Path
 from typing import Any
 
@@ -156,13 +156,18 @@ def uncalibrated(scenario: Scenario, family: str | None, share: float) -> Uncali
 
 
 def ideal(scenario: Scenario, share: float) -> list[str]:
-    """Say how much slower real links are; `share`: of the time, the most that is communicating."""
+    """Say how much slower real links, or TCP's windows, are.
+
+    `share`: of the time, the most that is communicating.
+    """
     network = scenario.network
     limited = tcp.rates(network)
-    if scenario.calibration or network.transport != "ideal" or not limited or share < TELLING:
+    if scenario.calibration or not limited or share < TELLING:
         return []
     if slower := _windowed(scenario):
         return [slower]
+    if network.transport == "tcp":
+        return []
     known = tcp.measured()
     typical, most = (f"{100 * known[each]:.0f} %" for each in ("longer", "most"))
     return [
@@ -174,14 +179,24 @@ def ideal(scenario: Scenario, share: float) -> list[str]:
 
 def _windowed(scenario: Scenario) -> str | None:
     """Say how much longer TCP's window makes it, where a link has more in flight than that."""
-    links, workers = ClosedForm(scenario), scenario.cluster.workers
+    network, workers = scenario.network, scenario.cluster.workers
+    free = {"transport": "ideal", "tcp_window": None}
+    links = ClosedForm(scenario.model_copy(update={"network": network.model_copy(update=free)}))
     hops = [links.link(rank, (rank + 1) % workers) for rank in range(workers)]
     link = max(hops, key=lambda each: each.bandwidth * each.latency)
-    trip, window = 2 * link.latency, tcp.WINDOW * tcp.connections(scenario.network)
+    trip = 2 * link.latency
+    window = (network.tcp_window or tcp.WINDOW) * tcp.connections(network)
     times = link.bandwidth * trip / window
     if times <= 1 or times == inf:
         return None
     rate, given = (said(each, "B/s") for each in (window / trip, link.bandwidth))
+    if network.transport == "tcp":
+        return (
+            f"TCP has at most {said(window, 'B')} in flight, which over a round trip of "
+            f"{human(trip)} is {rate} of the link's {given}: collectives take up to "
+            f"{number(times)} times as long as the link would allow, and more bandwidth changes "
+            f"nothing; network.sockets = {ceil(times * network.sockets)} would fill it"
+        )
     return (
         f"ideal links: over TCP a connection has at most {said(window, 'B')} in flight, which over "
         f"a round trip of {human(trip)} is {rate} of the link's {given}, so that collectives take "

@@ -102,7 +102,8 @@ def _else(scenario: Scenario, run: Run) -> str:
 
 def _windows(scenario: Scenario) -> bool:
     settings = scenario.network
-    return any(each.tcp_window is not None for each in (settings, *settings.link))
+    each_own = any(each.tcp_window is not None for each in (settings, *settings.link))
+    return settings.transport == "tcp" or each_own
 
 
 def _phases(runs: Sequence[Run]) -> list[str]:

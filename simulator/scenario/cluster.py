@@ -285,7 +285,10 @@ class Group(_Nodes):
     extra_share: Share | None = optional(_EXTRA_SHARE)
     up: Bandwidth | None = optional("bandwidth that a worker sends with")
     down: Bandwidth | None = optional("bandwidth that it receives with")
-    devices: int = optional("devices that `inner` joins", 1, ge=1, le=65_536)
+    devices: int = optional(
+        "devices of a worker; without `inner`, `compute` contains their communication",
+        1, ge=1, le=65_536,
+    )  # fmt: skip
     inner: Inner | None = optional("links between the devices of a worker")
 
 

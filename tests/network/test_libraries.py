@@ -251,7 +251,6 @@ def test_workers_of_a_region_whose_link_is_written_share_a_host():
     ("network", "cluster", "says"),
     [
         ({"library": "nccl", "collective": "tree"}, {}, "chooses the algorithm; remove one"),
-        ({}, {"group": [{"name": "a", "workers": 1, "devices": 8}]}, "inner: missing; write"),
         (
             {}, {"group": [{"name": "a", "workers": 1, "inner": {"bandwidth": "1 GB/s"}}]},
             "write devices = 8, or remove it",

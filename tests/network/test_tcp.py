@@ -268,3 +268,19 @@ def test_nccl_has_connections_for_each_channel():
     line = {"transport": "tcp", "latency": "500 ms", "bandwidth": "10 Gbit/s"}
     one, two = (ClosedForm(world(library=each, **line)).link(0, 1) for each in ("gloo", "nccl"))
     assert two.bandwidth == 2 * one.bandwidth == 2 * tcp.WINDOW
+
+
+@pytest.mark.parametrize(("transport", "sockets", "said"), [
+    (None, None, ["ideal links: over TCP a connection has at most 3.15 MB in", "11.9 times"]),
+    ("tcp", 1, ["11.9 times", "network.sockets = 12 would fill it"]),
+    ("tcp", 6, ["1.99 times", "network.sockets = 12 would fill it"]),
+    ("tcp", 12, []),
+])  # fmt: skip
+def test_a_window_that_fills_no_link_is_said(transport, sockets, said):
+    network = {"latency": "60 ms", "bandwidth": "2.5 Gbit/s"}
+    if transport:
+        network |= {"transport": transport, "sockets": sockets}
+    world = scenario({"name": "ssgd"}, workers=3, network=network)
+    notes = [note for note in simulate(world).notes if "in flight" in note]
+    assert len(notes) == bool(said)
+    assert all(part in note for note in notes for part in said)

@@ -78,6 +78,9 @@ def test_an_islands_devices_communicate_in_every_step(sharding, passes):
     for case in ({"name": "local-sgd", "tau": 5}, {"name": "psgd"}):
         world = scenario(case, workers=2, cluster={"group": group}, steps=5)
         assert simulate(world).duration == pytest.approx(5 * step)
+    measured = [{"name": "i", "workers": 2, "devices": 8}]  # compute contains what joins them
+    world = scenario({"name": "psgd"}, workers=2, cluster={"group": measured}, steps=5)
+    assert simulate(world).duration == pytest.approx(5)
     bare = scenario({"name": "ssgd"}, workers=2, steps=5)
     with_islands = scenario({"name": "ssgd"}, workers=2, cluster={"group": group}, steps=5)
     moved = [simulate(each).curve["bytes"][-1] for each in (bare, with_islands)]

@@ -98,11 +98,6 @@ def _lines(scenario: Scenario) -> Iterator[Problem]:
         where: KeyPath = ("cluster", "group", index)
         if (group.up or group.down) and group.nic:
             yield Problem((*where, "nic"), "says it both ways; remove it, or up and down")
-        if group.devices > 1 and group.inner is None:
-            yield Problem(
-                (*where, "inner"),
-                'missing; write inner = { bandwidth = "450 GB/s", latency = "5 us" }',
-            )
         if group.devices == 1 and group.inner is not None:
             yield Problem((*where, "inner"), "joins devices; write devices = 8, or remove it")
     for index, link in enumerate(network.link):
