@@ -59,6 +59,14 @@ def _said(file: str, line: int, name: str, what: str) -> str:
     return f"{file}:{line}: program {name}: {what}; write `await` before the effect"
 
 
+def _parsed(text: str) -> ast.Module:
+    """Parse `text`, once more where CPython 3.11 miscounts its recursion (python/cpython#106905)."""
+    try:
+        return ast.parse(text)
+    except SystemError:
+        return ast.parse(text)
+
+
 @cache
 def _forgotten(function: Function) -> list[tuple[str, int, str]]:
     """Return file, line and text of each call that a function, or what it calls, does not await."""
@@ -70,7 +78,7 @@ def _forgotten(function: Function) -> list[tuple[str, int, str]]:
         seen.add(each)
         try:
             lines, first = inspect.getsourcelines(each)
-            tree = ast.parse(textwrap.dedent("".join(lines)))
+            tree = _parsed(textwrap.dedent("".join(lines)))
         except (OSError, TypeError, SyntaxError):  # no text to read: `explained` is left
             continue
         known = inspect.getclosurevars(each)
