@@ -60,7 +60,7 @@ def _said(file: str, line: int, name: str, what: str) -> str:
 
 
 def _parsed(text: str) -> ast.Module:
-    """Parse `text`, once more where CPython 3.11 miscounts its recursion (python/cpython#106905)."""
+    """Parse `text`, once more where CPython miscounts its recursion (python/cpython#106905)."""
     try:
         return ast.parse(text)
     except SystemError:
