@@ -17,6 +17,7 @@ import numpy as np
 from paceline.simulator.inputs import untrusted
 from paceline.simulator.network import tcp
 from paceline.simulator.network.closed_form import ClosedForm
+from paceline.simulator.network.region_path import RegionPath
 from paceline.simulator.results import extrapolation, statistics
 from paceline.simulator.results.run import Run
 from paceline.simulator.results.statistics import human, number, said
@@ -180,22 +181,25 @@ def ideal(scenario: Scenario, share: float) -> list[str]:
 def _windowed(scenario: Scenario) -> str | None:
     """Say how much longer TCP's window makes it, where a link has more in flight than that."""
     network, workers = scenario.network, scenario.cluster.workers
-    free = {"transport": "ideal", "tcp_window": None}
-    links = ClosedForm(scenario.model_copy(update={"network": network.model_copy(update=free)}))
+    links, over_tcp = ClosedForm(scenario), network.transport == "tcp"
     hops = [links.link(rank, (rank + 1) % workers) for rank in range(workers)]
-    link = max(hops, key=lambda each: each.bandwidth * each.latency)
+
+    def whole(each: RegionPath) -> float:  # over TCP `bandwidth` is what the window leaves of it
+        return min(each.out, each.into) if over_tcp else each.bandwidth
+
+    link = max(hops, key=lambda each: whole(each) * each.latency)
     trip = 2 * link.latency
-    window = (network.tcp_window or tcp.WINDOW) * tcp.connections(network)
-    times = link.bandwidth * trip / window
+    window = link.bandwidth * trip if over_tcp else tcp.WINDOW * tcp.connections(network)
+    times = whole(link) * trip / window if window else 0.0
     if times <= 1 or times == inf:
         return None
-    rate, given = (said(each, "B/s") for each in (window / trip, link.bandwidth))
-    if network.transport == "tcp":
+    rate, given = (said(each, "B/s") for each in (window / trip, whole(link)))
+    if over_tcp:
         return (
             f"TCP has at most {said(window, 'B')} in flight, which over a round trip of "
-            f"{human(trip)} is {rate} of the link's {given}: collectives take up to "
-            f"{number(times)} times as long as the link would allow, and more bandwidth changes "
-            f"nothing; network.sockets = {ceil(times * network.sockets)} would fill it"
+            f"{human(trip)} is {rate} of the {given} that the link can carry: collectives take up "
+            f"to {number(times)} times as long, and more bandwidth changes nothing; "
+            f"network.sockets = {ceil(times * network.sockets)} would fill it"
         )
     return (
         f"ideal links: over TCP a connection has at most {said(window, 'B')} in flight, which over "

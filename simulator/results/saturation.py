@@ -102,8 +102,8 @@ def _else(scenario: Scenario, run: Run) -> str:
 
 def _windows(scenario: Scenario) -> bool:
     settings = scenario.network
-    each_own = any(each.tcp_window is not None for each in (settings, *settings.link))
-    return settings.transport == "tcp" or each_own
+    windows = (each.tcp_window for each in (settings, *settings.link))
+    return settings.transport == "tcp" or any(window is not None for window in windows)
 
 
 def _phases(runs: Sequence[Run]) -> list[str]:

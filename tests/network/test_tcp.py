@@ -270,16 +270,16 @@ def test_nccl_has_connections_for_each_channel():
     assert two.bandwidth == 2 * one.bandwidth == 2 * tcp.WINDOW
 
 
-@pytest.mark.parametrize(("transport", "sockets", "said"), [
-    (None, None, ["ideal links: over TCP a connection has at most 3.15 MB in", "11.9 times"]),
-    ("tcp", 1, ["11.9 times", "network.sockets = 12 would fill it"]),
-    ("tcp", 6, ["1.99 times", "network.sockets = 12 would fill it"]),
-    ("tcp", 12, []),
+@pytest.mark.parametrize(("own", "said"), [
+    ({}, ["ideal links: over TCP a connection has at most 3.15 MB in flight", "11.9 times"]),
+    ({"tcp_window": "1 MiB"}, []),  # that window is the link's already
+    ({"transport": "tcp"}, ["is 26.2 MB/s of the 293 MB/s", "11.2 times", "sockets = 12 would"]),
+    ({"transport": "tcp", "sockets": 6}, ["1.86 times", "network.sockets = 12 would fill it"]),
+    ({"transport": "tcp", "tcp_window": "1 MiB"}, ["at most 1.05 MB", "33.5 times"]),
+    ({"transport": "tcp", "sockets": 12}, []),
 ])  # fmt: skip
-def test_a_window_that_fills_no_link_is_said(transport, sockets, said):
-    network = {"latency": "60 ms", "bandwidth": "2.5 Gbit/s"}
-    if transport:
-        network |= {"transport": transport, "sockets": sockets}
+def test_a_window_that_fills_no_link_is_said(own, said):
+    network = {"latency": "60 ms", "bandwidth": "2.5 Gbit/s"} | own
     world = scenario({"name": "ssgd"}, workers=3, network=network)
     notes = [note for note in simulate(world).notes if "in flight" in note]
     assert len(notes) == bool(said)

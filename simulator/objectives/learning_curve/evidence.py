@@ -37,8 +37,10 @@ PUBLISHED = ("diloco", "streaming-diloco")
 ALIKE = (*PUBLISHED, "delayed-diloco", "eager-diloco")  # the same steps, applied later
 LATE_SD = 0.003  # of those without rows of their own
 PARAMETERS, REPLICAS, TOKENS = (35e6, 2.4e9), (1, 8), 20  # of the evidence
-OF_RUNS = f"published runs of {PARAMETERS[0]:.2g} to {PARAMETERS[1]:.2g} parameters (those of "
-OF_RUNS += "other papers are 0.3 % off in the median, 1.2 % at most)"  # tests' other_papers.csv
+OF_RUNS = (
+    f"published runs of {PARAMETERS[0]:.2g} to {PARAMETERS[1]:.2g} parameters (those of "
+    "other papers are 0.3 % off in the median, 1.2 % at most)"  # tests' other_papers.csv
+)
 LONGEST = {2.0: 100}  # period of the rows of so many replicas; of others: USUAL
 OUTER = {1: 0.4, 2: 0.6, 4: 0.6, 8: 0.8}
 """Best outer learning rate by replicas, at Nesterov momentum 0.9 (arXiv 2503.09799, figure 7)."""
