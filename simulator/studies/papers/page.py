@@ -16,6 +16,7 @@ from paceline.simulator.studies.papers.lab import QUICK, Lab
 Row = Mapping[str, Any]
 
 PAGE = "reproduction.md"
+GIVEN_BY = {"paper": "", "formula": " (formula)", "notes": " (notes)"}
 SEEDS = {"few": f"at most {QUICK} seeds a scenario", "all": "all seeds of the scenarios"}
 
 
@@ -93,7 +94,12 @@ def value(row: Row) -> str:
 
 
 def expected(row: Row) -> str:
-    """The paper's number and the tolerance for ours; empty if it has none."""
-    if row["expected"] is None:
-        return ""
-    return f"{row['expected']:.4g} {row['unit']} ± {100 * row['within']:.3g} %".replace("  ", " ")
+    """The number claimed, who gives it, and our tolerance; the side that an order or a sign is."""
+    said = []
+    if row["expected"] is not None:
+        number = f"{row['expected']:.4g} {row['unit']}".strip()
+        said.append(f"{number} ± {100 * row['within']:.3g} %{GIVEN_BY[row['given_by']]}")
+    if row["neutral"] is not None:
+        side = "<" if row["below"] else ">"
+        said.append(f"{side} {row['neutral']:.4g} {row['unit'] if not said else ''}".strip())
+    return "; ".join(said)
