@@ -130,6 +130,20 @@ def test_a_printed_claim_has_its_number_from_the_paper():
         Claim("c", "says", speedup, "why", expected=2, given_by="formula")
 
 
+@pytest.mark.parametrize(
+    ("ci95", "neutral", "text"),
+    [
+        ((0.96, 1.0042), 1.0, "0.983 s (0.960 to 1.004)"),
+        ((0.96, 0.99996), 1.0, "0.983 s (0.960 to 0.99996)"),
+        ((0.96, 1.0), 1.0, "0.983 s (0.960 to 1.00)"),
+        ((0.96, 1.0042), None, "0.983 s (0.960 to 1.00)"),
+        (None, 1.0, "0.983 s"),
+    ],
+)
+def test_an_end_of_an_interval_is_told_from_the_neutral_value(ci95, neutral, text):
+    assert page.value({"value": 0.983, "ci95": ci95, "unit": "s", "neutral": neutral}) == text
+
+
 def test_claims_are_checked_once_and_shown(made, tmp_path, capsys):
     out, docs = tmp_path / "runs", tmp_path / "docs"
     said = []

@@ -163,13 +163,17 @@ def speedup(lab: Lab, name: str, sets: Sequence[str] = ()) -> Finding:
         f"Loss {runs.target:g}: {human(one.mean())} to {human(adaptive.mean())}; an average takes "
         f"{ratio(lab, name, *sets):.3g} of a gradient's time."
     )
-    if never := _never(runs.one, runs.target):
-        note += (
-            f" In {never} of {len(one)} runs tau = 1 does not get there before the end, so the "
-            "ratio is a lower bound."
-        )
-    if never := _never(runs.adaptive, runs.target):
-        note += f" In {never} of {len(one)} runs AdaComm does not get there before the end."
+    never = {
+        "tau = 1": _never(runs.one, runs.target),
+        "AdaComm": _never(runs.adaptive, runs.target),
+    }
+    for who, count in never.items():
+        if count:
+            note += f" In {count} of {len(one)} runs {who} does not get there before the end."
+    if any(never.values()):
+        lower, upper = map(bool, never.values())
+        bound = "no bound" if lower and upper else "a lower bound" if lower else "an upper bound"
+        note += f" So the ratio is {bound}."
     return mean(one / adaptive, note)
 
 
@@ -206,8 +210,8 @@ def as_low(lab: Lab) -> Finding:
         said.append(f"{name.removeprefix('adacomm/')} {faster.value:.2f} ({lower.value:.2f})")
         if lower.value >= SAME:
             found.append(faster)
-    note = f"Speed-up, and final loss of tau = 1 over AdaComm's: {', '.join(said)}."
     best = max(found, key=lambda each: each.value)
+    note = f"Speed-up, and final loss of tau = 1 over AdaComm's: {', '.join(said)}. {best.note}"
     return Finding(best.value, best.ci95, note)
 
 
@@ -240,8 +244,7 @@ def final_accuracy(lab: Lab, name: str) -> Finding:
         np.array([100 * run.curve["accuracy"][-1] for run in each])
         for each in (runs.adaptive, runs.one)
     )
-    less = np.round(adaptive - one, 9)  # no rounding errors
-    return mean(less, f"{adaptive.mean():.1f} % against {one.mean():.1f} %.")
+    return mean(adaptive - one, f"{adaptive.mean():.1f} % against {one.mean():.1f} %.")
 
 
 def throughout(lab: Lab, name: str, sets: Sequence[str] = ()) -> Finding:

@@ -179,14 +179,14 @@ def hidden(lab: Lab, *, than: str) -> Finding:
     return mean(100 * less, f"Compute/wait/communicate, in %: {said}.")
 
 
-def final_accuracy(lab: Lab, sets: Sequence[str] = ()) -> Finding:
-    """Accuracy after 100 epochs over ssgd's."""
+def final_accuracy(lab: Lab, sets: Sequence[str] = (), over: str = "ssgd") -> Finding:
+    """Accuracy after 100 epochs over that of another algorithm."""
     last = {
         label: np.array([run.curve["accuracy"][-1] for run in runs])
         for label, runs in lab.runs(ACCURACY, *sets).groups.items()
     }
     said = ", ".join(f"{name} {each.mean():.4f}" for name, each in last.items())
-    return mean(last["hpsgd"] / last["ssgd"], f"Test accuracy: {said}.")
+    return mean(last["hpsgd"] / last[over], f"Test accuracy: {said}.")
 
 
 def by_then(lab: Lab, *, than: str) -> Finding:
@@ -201,17 +201,6 @@ def by_then(lab: Lab, *, than: str) -> Finding:
         for when, mine, other in zip(times, ours.mean(axis=0), theirs.mean(axis=0), strict=True)
     )
     return mean(leads[:, least], f"After {said}.")
-
-
-def stale(lab: Lab) -> Finding:
-    """HPSGD's final accuracy over that of ssgd whose gradients are applied a window late."""
-    late = "{ name='dts', label='late', delay=2, compensation='none' }"
-    runs = lab.runs(ACCURACY, f"algorithm=[{{ name='hpsgd', label='hpsgd' }}, {late}]").groups
-    last = {
-        name: np.array([run.curve["accuracy"][-1] for run in each]) for name, each in runs.items()
-    }
-    said = ", ".join(f"{name} {each.mean():.4f}" for name, each in last.items())
-    return mean(last["hpsgd"] / last["late"], f"Test accuracy: {said}.")
 
 
 def smoother(lab: Lab, *, than: str) -> Finding:

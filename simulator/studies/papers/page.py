@@ -88,9 +88,20 @@ def value(row: Row) -> str:
     """Our number with its unit, and its interval if it has one."""
     if row["value"] is None:
         return "never"
-    low, high = row["ci95"] or (None, None)
-    between = "" if low is None or high is None else f" ({number(low)} to {number(high)})"
-    return f"{number(row['value'])} {row['unit']}".strip() + between
+    found, low, high = (
+        None if each is None else _apart(each, row["neutral"])
+        for each in (row["value"], *(row["ci95"] or (None, None)))
+    )
+    between = "" if low is None or high is None else f" ({low} to {high})"
+    return f"{found} {row['unit']}".strip() + between
+
+
+def _apart(value: float, neutral: float | None) -> str:
+    """Three significant digits, or as many as tell `value` from the neutral one."""
+    text, digits = number(value), 4
+    while neutral is not None and float(text) == neutral != value and digits < 8:
+        text, digits = f"{value:#.{digits}g}", digits + 1
+    return text
 
 
 def expected(row: Row) -> str:
