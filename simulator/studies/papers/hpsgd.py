@@ -172,7 +172,7 @@ def hidden(lab: Lab, *, than: str) -> Finding:
     """HPSGD's share of time in communication minus another's, in percentage points."""
     parts = {name: shares(lab, 4, name) for name in ("hpsgd", than)}
     said = "; ".join(
-        f"{name} " + "/".join(f"{100 * share:.0f}" for share in each.mean(axis=0))
+        f"{name} " + "/".join(f"{round(100 * share)}" for share in each.mean(axis=0))
         for name, each in parts.items()
     )
     less = parts["hpsgd"][:, 2] - parts[than][:, 2]
