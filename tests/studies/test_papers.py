@@ -23,7 +23,7 @@ from paceline.simulator.studies.papers.claim import (
     Verdict,
     names,
 )
-from paceline.simulator.studies.papers.lab import Lab
+from paceline.simulator.studies.papers.lab import QUICK, Lab
 from tests.command_line.test_command_line import command, wait_for_the_end
 from tests.helpers.waiting import wait_until
 
@@ -60,6 +60,7 @@ MADE = Paper(
         Claim("faster at all", "faster", speedup, "because", neutral=1),
         Claim("contradicted", "9 times", speedup, "because", expected=9, inconsistent=True),
         Claim("slower", "slower", speedup, "because", neutral=1, below=True),
+        Claim("any size", "any", lambda lab: Finding(2.5, (0.0, 5.0)), "because", neutral=1),
     ),
     shown={"figure 1": ""},
     figures={},
@@ -78,22 +79,32 @@ def made(monkeypatch):
         ({"expected": 2.0}, Finding(2.11), Verdict.FAILS),
         ({"expected": 3.51, "neutral": 1}, Finding(3.32, (3.0, 3.63)), Verdict.HOLDS),
         ({"expected": 3.51, "neutral": 1}, Finding(3.32, (3.1, 3.5)), Verdict.IN_SIGN),
-        ({"expected": 3.51}, Finding(3.32, (3.1, 3.5)), Verdict.FAILS),
-        ({"expected": 2.0, "neutral": 1}, Finding(0.9, (0.1, 1.7)), Verdict.FAILS),
+        ({"expected": 3.51}, Finding(3.2, (3.1, 3.3)), Verdict.FAILS),
+        ({"expected": 3.51}, Finding(3.32, (3.1, 3.5)), Verdict.UNDECIDED),  # 3.5 is close enough
+        ({"expected": 2.0, "neutral": 1}, Finding(0.9, (0.1, 1.7)), Verdict.UNDECIDED),
+        ({"expected": 2.0, "neutral": 1}, Finding(1.3, (0.9, 1.7)), Verdict.UNDECIDED),
+        ({"expected": 2.0, "neutral": 1}, Finding(0.6, (0.4, 0.8)), Verdict.FAILS),
         ({"expected": 2.0, "neutral": 1}, Finding(0.9, (-0.3, 2.1)), Verdict.HOLDS),
         ({"expected": 0.1, "inconsistent": True}, Finding(0.5, (0.0, 1.0)), Verdict.HOLDS),
-        ({"expected": -0.5, "neutral": 0}, Finding(-0.1, (-0.2, 0.0)), Verdict.IN_SIGN),
+        ({"expected": -0.5, "neutral": 0}, Finding(-0.1, (-0.2, -0.01)), Verdict.IN_SIGN),
+        ({"expected": -0.5, "neutral": 0}, Finding(-0.1, (-0.2, 0.0)), Verdict.UNDECIDED),
         ({"expected": 2.0, "within": 0.2}, Finding(2.11, (0.0, 9.0)), Verdict.HOLDS),
         ({"expected": 2.0, "neutral": 1}, Finding(3.0), Verdict.IN_SIGN),
         ({"expected": 2.0, "neutral": 1}, Finding(0.9), Verdict.FAILS),
         ({"expected": -2.0, "neutral": 0, "below": True}, Finding(-1.0), Verdict.IN_SIGN),
         ({"neutral": 0}, Finding(0.1, (0.05, 0.15)), Verdict.HOLDS),
-        ({"neutral": 0}, Finding(0.1, (-0.05, 0.25)), Verdict.IN_SIGN),
-        ({"neutral": 0}, Finding(-0.1, (-0.25, 0.05)), Verdict.FAILS),
+        ({"neutral": 0}, Finding(0.1, (-0.05, 0.25)), Verdict.UNDECIDED),
+        ({"neutral": 0}, Finding(-0.1, (-0.25, 0.05)), Verdict.UNDECIDED),
+        ({"neutral": 0}, Finding(-0.1, (-0.25, -0.05)), Verdict.FAILS),
+        ({"neutral": 0}, Finding(0.0), Verdict.FAILS),
+        ({"neutral": 0, "below": True}, Finding(-0.1, (-0.25, -0.05)), Verdict.HOLDS),
+        ({"neutral": 0, "below": True}, Finding(-0.1, (-0.25, 0.05)), Verdict.UNDECIDED),
         ({"neutral": 0}, Finding(float("nan")), Verdict.FAILS),
         ({"expected": 2.0}, Finding(float("inf")), Verdict.FAILS),
         ({"expected": 2.0, "inconsistent": True}, Finding(3.0), Verdict.INCONSISTENT),
         ({"expected": 2.0, "inconsistent": True}, Finding(2.0), Verdict.HOLDS),
+        ({"neutral": 0, "inconsistent": True}, Finding(0.1, (-1.0, 1.2)), Verdict.INCONSISTENT),
+        ({"expected": 2.0, "neutral": 1, "inconsistent": True}, Finding(3.0), Verdict.IN_SIGN),
     ],
 )
 def test_verdicts(keys, found, verdict):
@@ -112,6 +123,25 @@ def test_a_claim_that_nothing_contradicts_is_none():
 def test_a_claim_that_is_not_printed_says_what_it_rests_on(kind, basis):
     with pytest.raises(ValueError, match="basis"):
         Claim("c", "says", speedup, "why", kind=Kind(kind), basis=basis, neutral=1)
+
+
+def test_a_printed_claim_has_its_number_from_the_paper():
+    with pytest.raises(ValueError, match="the paper gives its number"):
+        Claim("c", "says", speedup, "why", expected=2, given_by="formula")
+
+
+@pytest.mark.parametrize(
+    ("ci95", "neutral", "text"),
+    [
+        ((0.96, 1.0042), 1.0, "0.983 s (0.960 to 1.004)"),
+        ((0.96, 0.99996), 1.0, "0.983 s (0.960 to 0.99996)"),
+        ((0.96, 1.0), 1.0, "0.983 s (0.960 to 1.00)"),
+        ((0.96, 1.0042), None, "0.983 s (0.960 to 1.00)"),
+        (None, 1.0, "0.983 s"),
+    ],
+)
+def test_an_end_of_an_interval_is_told_from_the_neutral_value(ci95, neutral, text):
+    assert page.value({"value": 0.983, "ci95": ci95, "unit": "s", "neutral": neutral}) == text
 
 
 def test_claims_are_checked_once_and_shown(made, tmp_path, capsys):
@@ -134,10 +164,15 @@ def test_claims_are_checked_once_and_shown(made, tmp_path, capsys):
         assert f"**{row['claim']}**" in text
         assert page.value(row) in text
     assert "`network.duration=0 s`" in text
-    assert "Of the 5 claims that the papers print, 2 hold here**, 1 in sign, 1 do not" in text
+    assert (
+        "Of the 6 claims that the papers print, 2 hold here.** Holds in sign: 1; does not hold: 1; "
+        "undecided: 1; inconsistent in the paper: 1.\n\nMade" in text
+    )
+    assert "| 2.5 ± 5 %; > 1 |" in text
+    assert re.search(r"\| slower \| printed \| < 1 \| .* \| does not hold \|", text)
 
     count = len([*(out / ".runs").glob("*.npz")])
-    assert count == 2 * 3 * 3  # network.duration or not, three algorithms, QUICK seeds
+    assert count == 2 * 3 * QUICK  # network.duration or not, three algorithms
     kept = (out / "claims.json").read_bytes()
     again = reproduce(["adacomm"], jobs=1, out=out, report=docs)
     assert (again, (out / "claims.json").read_bytes()) == (document, kept)
@@ -306,8 +341,8 @@ def test_claims_about_time(name, each):
 
 def on_the_page():
     """The verdict of each claim on the committed page, by paper and name."""
-    text, found, name = (DOCS / page.PAGE).read_text("utf-8"), {}, None
-    for line in text.splitlines():
+    found, name = {}, None
+    for line in (DOCS / page.PAGE).read_text("utf-8").splitlines():
         if line.startswith("## "):
             name = line.removeprefix("## ")
         cells = [each.strip() for each in line.strip("|").split("|")]
@@ -319,6 +354,18 @@ def on_the_page():
 def test_the_page_has_these_claims():
     """Make it anew where claims were changed: `paceline reproduce`."""
     assert set(on_the_page()) == {(name, each.name) for name, each in ALL}
+
+
+def test_the_page_has_the_result_of_an_experiment_under_all_that_does_not_hold():
+    parts = (DOCS / page.PAGE).read_text("utf-8").split("\n## ")[1:]
+    found = {
+        (part.partition("\n")[0], name): "\n    - *" in told
+        for part in parts
+        for name, told in re.findall(r"(?ms)^- \*\*(.+?)\*\* \(\d+\)(.*?)(?=^- \*\*|^\||\Z)", part)
+    }
+    assert set(found) == set(on_the_page())
+    bare = [which for which, verdict in on_the_page().items() if verdict is not Verdict.HOLDS]
+    assert [which for which in bare if not found[which]] == []
 
 
 @pytest.mark.slow

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -20,6 +20,7 @@ class Verdict(StrEnum):
     HOLDS = "holds"
     IN_SIGN = "holds in sign"
     FAILS = "does not hold"
+    UNDECIDED = "undecided"
     INCONSISTENT = "inconsistent in the paper"
 
 
@@ -59,11 +60,12 @@ class Claim:
 
     `place`: where in the paper, as "figure 5a; section 5". `basis`: the free parameter of a fitted
     claim, the formula of a derived one, the reason why a definition is true, the source of an added
-    one. `expected` is the paper's number, None where the paper only gives an order; `within`: the
-    relative error up to which ours counts as equal. `neutral` is the value that means "no effect":
-    ours must lie above it (or `below` it), or on the side of `expected`, for the claim to hold in
-    sign. `inconsistent`: we judge that the paper itself contradicts the claim. `timing`: it needs
-    no learning and takes seconds.
+    one. `expected` is the number claimed, None where the paper only gives an order; `given_by`: who
+    gives it, the paper, a formula or the notes named by `basis`; `within`: the relative error up to
+    which ours counts as equal. `neutral` is the value that means "no effect": an order has ours
+    above it (or `below` it), a number has a sign if ours is on the same side of it.
+    `inconsistent`: we judge that the paper itself contradicts the claim. `timing`: it needs no
+    learning and takes seconds.
     """
 
     name: str
@@ -74,6 +76,7 @@ class Claim:
     place: str = ""
     basis: str = ""
     expected: float | None = None
+    given_by: Literal["paper", "formula", "notes"] = "paper"
     within: float = 0.05
     neutral: float | None = None
     below: bool = False
@@ -87,30 +90,41 @@ class Claim:
             raise ValueError(f"{self.name}: nothing could contradict it; give expected or neutral")
         if bool(self.basis) is (self.kind is Kind.PRINTED):
             raise ValueError(f"{self.name}: {self.kind}; give `basis` unless it is printed")
+        if self.kind is Kind.PRINTED and self.given_by != "paper":
+            raise ValueError(f"{self.name}: printed, so that the paper gives its number")
 
     def verdict(self, found: Finding) -> Verdict:
         """Return the verdict on the claim by `found`.
 
-        A number holds where it lies in our interval or ours within its tolerance. An order holds
-        where the whole interval lies on its side of `neutral`; where only the value does, it holds
-        in sign, as does a number that is missed on the right side.
+        A number holds where it lies in our interval or ours within its tolerance. Otherwise the
+        whole interval decides: an order holds, and a missed number holds in sign, where all of it
+        lies on the claimed side of `neutral`; neither does where none of it does. An interval with
+        a part on either side leaves the claim undecided. (The claimed side of a number without
+        `neutral` is its tolerance.)
         """
         low, high = found.ci95 or (found.value, found.value)
-        if self.expected is None:
-            holds = all(map(self._right, (found.value, low, high)))
-        else:
-            holds = low <= self.expected <= high or close(found.value, self.expected, self.within)
-        if holds:
+        if self.expected is not None and (
+            low <= self.expected <= high or close(found.value, self.expected, self.within)
+        ):
             return Verdict.HOLDS
+        sides = {self._right(each) for each in (low, found.value, high)}
+        if sides == {True}:
+            return Verdict.HOLDS if self.expected is None else Verdict.IN_SIGN
         if self.inconsistent:
             return Verdict.INCONSISTENT
-        return Verdict.IN_SIGN if self._right(found.value) else Verdict.FAILS
+        return Verdict.FAILS if sides == {False} else Verdict.UNDECIDED
+
+    @property
+    def falling(self) -> bool:
+        """Whether the claimed side of `neutral` is below it."""
+        if self.expected is None or self.neutral is None:
+            return self.below
+        return self.expected < self.neutral
 
     def _right(self, value: float) -> bool:
-        if self.neutral is None:
-            return False
-        below = self.below if self.expected is None else self.expected < self.neutral
-        return value < self.neutral if below else value > self.neutral
+        if self.neutral is not None:
+            return value < self.neutral if self.falling else value > self.neutral
+        return self.expected is not None and close(value, self.expected, self.within)
 
 
 @dataclass(frozen=True)
@@ -150,4 +164,4 @@ def names(place: str, shown: str) -> bool:
 def mean(values: Sequence[float] | np.ndarray, note: str = "") -> Finding:
     """Return the mean of one value per seed, with Student's interval."""
     found = signed(values)
-    return Finding(found.value, found.interval, note)
+    return Finding(round(found.value, 9), found.interval, note)  # no rounding errors

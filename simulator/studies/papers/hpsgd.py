@@ -7,7 +7,7 @@ from math import ceil
 import numpy as np
 
 from paceline.simulator.results.run import Run
-from paceline.simulator.results.statistics import crossing, number, seconds_per_step
+from paceline.simulator.results.statistics import crossing, number, sampled, seconds_per_step
 from paceline.simulator.studies.papers.claim import Finding, mean
 from paceline.simulator.studies.papers.lab import Lab
 
@@ -26,9 +26,9 @@ def timing(lab: Lab, workers: int, *sets: str) -> dict[str, list[Run]]:
     return lab.runs(TIME, f"cluster.workers={workers}", *sets).groups
 
 
-def paces(lab: Lab, workers: int) -> dict[str, np.ndarray]:
+def paces(lab: Lab, workers: int, *sets: str) -> dict[str, np.ndarray]:
     """Seconds per iteration of each algorithm, one per seed."""
-    found = timing(lab, workers)
+    found = timing(lab, workers, *sets)
     return {name: np.array([seconds_per_step(run) for run in runs]) for name, runs in found.items()}
 
 
@@ -95,8 +95,22 @@ def fit(lab: Lab) -> Finding:
 
 def waiting(lab: Lab) -> Finding:
     """Time of HPSGD's iteration beyond the gradient, in percent of the gradient."""
-    took = paces(lab, 4)
-    return mean(np.round(100 * (took["hpsgd"] / took["psgd"] - 1), 9))  # no rounding errors
+    return mean(_waits(lab, 4))
+
+
+def _waits(lab: Lab, workers: int, *sets: str) -> np.ndarray:
+    took = paces(lab, workers, *sets)
+    found: np.ndarray = np.round(100 * (took["hpsgd"] / took["psgd"] - 1), 9)  # no rounding errors
+    return found
+
+
+def waits_more(lab: Lab, *, sets: Sequence[str]) -> Finding:
+    """HPSGD's wait with the most workers minus that with the fewest, in percent of a gradient."""
+    found = [_waits(lab, count, *sets) for count in COUNTS]
+    said = ", ".join(
+        f"{count}: {each.mean():.3g} %" for count, each in zip(COUNTS, found, strict=True)
+    )
+    return mean(found[-1] - found[0], f"Wait by workers: {said}.")
 
 
 def window(lab: Lab) -> Finding:
@@ -113,12 +127,27 @@ def window(lab: Lab) -> Finding:
     return Finding(worst, note=f"Iterations per average at {', '.join(notes)}.")
 
 
-def efficiency(lab: Lab, *, workers: int) -> Finding:
-    """HPSGD's scale efficiency over ssgd's."""
+def efficiency(lab: Lab, *, workers: int, of: str = "hpsgd") -> Finding:
+    """One algorithm's scale efficiency over ssgd's."""
     took = paces(lab, workers)
     alone = took["psgd"].mean()
     said = ", ".join(f"{name} {alone / took[name].mean():.3f}" for name in ("hpsgd", LOCAL, "ssgd"))
-    return mean(took["ssgd"] / took["hpsgd"], f"Efficiencies: {said}.")
+    return mean(took["ssgd"] / took[of], f"Efficiencies: {said}.")
+
+
+def kept(lab: Lab, *, of: str, over: str = "") -> Finding:
+    """The percentage of its scale efficiency that one algorithm keeps from 4 to 16 workers.
+
+    `over`: minus that of another.
+    """
+    few, many = paces(lab, COUNTS[0]), paces(lab, COUNTS[-1])
+    left = {
+        name: 100 * (few[name] / few["psgd"]) / (many[name] / many["psgd"])
+        for name in ("hpsgd", LOCAL, "ssgd")
+    }
+    said = ", ".join(f"{name} {each.mean():.1f} %" for name, each in left.items())
+    less = left[over] if over else 0.0
+    return mean(np.round(left[of] - less, 9), f"Kept: {said}.")
 
 
 def growth(lab: Lab, *, over: str) -> Finding:
@@ -143,21 +172,35 @@ def hidden(lab: Lab, *, than: str) -> Finding:
     """HPSGD's share of time in communication minus another's, in percentage points."""
     parts = {name: shares(lab, 4, name) for name in ("hpsgd", than)}
     said = "; ".join(
-        f"{name} " + "/".join(f"{100 * share:.0f}" for share in each.mean(axis=0))
+        f"{name} " + "/".join(f"{round(100 * share)}" for share in each.mean(axis=0))
         for name, each in parts.items()
     )
     less = parts["hpsgd"][:, 2] - parts[than][:, 2]
     return mean(100 * less, f"Compute/wait/communicate, in %: {said}.")
 
 
-def final_accuracy(lab: Lab, sets: Sequence[str] = ()) -> Finding:
-    """Accuracy after 100 epochs over ssgd's."""
+def final_accuracy(lab: Lab, sets: Sequence[str] = (), over: str = "ssgd") -> Finding:
+    """Accuracy after 100 epochs over that of another algorithm."""
     last = {
         label: np.array([run.curve["accuracy"][-1] for run in runs])
         for label, runs in lab.runs(ACCURACY, *sets).groups.items()
     }
     said = ", ".join(f"{name} {each.mean():.4f}" for name, each in last.items())
-    return mean(last["hpsgd"] / last["ssgd"], f"Test accuracy: {said}.")
+    return mean(last["hpsgd"] / last[over], f"Test accuracy: {said}.")
+
+
+def by_then(lab: Lab, *, than: str) -> Finding:
+    """HPSGD's smallest lead in test accuracy at a quarter, half and all of its time, in points."""
+    runs = lab.runs(ACCURACY).groups
+    times = np.array([0.25, 0.5, 1.0]) * min(run.duration for run in runs["hpsgd"])
+    ours, theirs = (100 * sampled(runs[name], "accuracy", times) for name in ("hpsgd", than))
+    leads = np.round(ours - theirs, 9)
+    least = int(np.argmin(leads.mean(axis=0)))
+    said = ", ".join(
+        f"{when:.3g} s: {mine:.1f} against {other:.1f} %"
+        for when, mine, other in zip(times, ours.mean(axis=0), theirs.mean(axis=0), strict=True)
+    )
+    return mean(leads[:, least], f"After {said}.")
 
 
 def smoother(lab: Lab, *, than: str) -> Finding:

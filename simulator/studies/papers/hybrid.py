@@ -112,6 +112,15 @@ def least(lab: Lab, table: str, metric: str = "accuracy", other: str = "asgd") -
     return mean(found[place], f"The smallest is at {named.key} {named.cells[place].name}.")
 
 
+def nearer(lab: Lab, to: str, near: int, far: int) -> Finding:
+    """Distance of one step size's accuracy from a baseline's minus that of another, per seed."""
+    away = [
+        np.abs(differences(lab, TABLES["step size"].at(str(size)), other=to))
+        for size in (far, near)
+    ]
+    return mean(away[0] - away[1], "{:.3g} against {:.3g}.".format(*(each.mean() for each in away)))
+
+
 def step(lab: Lab, table: str, before: Sequence[int], after: Sequence[int]) -> Finding:
     """Mean of some cells minus that of others, per seed."""
     cells = TABLES[table].cells

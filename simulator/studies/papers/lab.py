@@ -14,7 +14,7 @@ from paceline.simulator.studies.execution import Execution
 from paceline.simulator.studies.result import Result
 from paceline.simulator.studies.simulate import run_on
 
-QUICK = 3
+QUICK = 5
 """Seeds of a quick reproduction; a full one uses all seeds of the scenario."""
 
 

@@ -16,6 +16,7 @@ from paceline.simulator.studies.papers.lab import QUICK, Lab
 Row = Mapping[str, Any]
 
 PAGE = "reproduction.md"
+GIVEN_BY = {"paper": "", "formula": " (formula)", "notes": " (notes)"}
 SEEDS = {"few": f"at most {QUICK} seeds a scenario", "all": "all seeds of the scenarios"}
 
 
@@ -87,13 +88,29 @@ def value(row: Row) -> str:
     """Our number with its unit, and its interval if it has one."""
     if row["value"] is None:
         return "never"
-    low, high = row["ci95"] or (None, None)
-    between = "" if low is None or high is None else f" ({number(low)} to {number(high)})"
-    return f"{number(row['value'])} {row['unit']}".strip() + between
+    found, low, high = (
+        None if each is None else _apart(each, row["neutral"])
+        for each in (row["value"], *(row["ci95"] or (None, None)))
+    )
+    between = "" if low is None or high is None else f" ({low} to {high})"
+    return f"{found} {row['unit']}".strip() + between
+
+
+def _apart(value: float, neutral: float | None) -> str:
+    """Three significant digits, or as many as tell `value` from the neutral one."""
+    text, digits = number(value), 4
+    while neutral is not None and float(text) == neutral != value and digits < 8:
+        text, digits = f"{value:#.{digits}g}", digits + 1
+    return text
 
 
 def expected(row: Row) -> str:
-    """The paper's number and the tolerance for ours; empty if it has none."""
-    if row["expected"] is None:
-        return ""
-    return f"{row['expected']:.4g} {row['unit']} ± {100 * row['within']:.3g} %".replace("  ", " ")
+    """The number claimed, who gives it, and our tolerance; the side that an order or a sign is."""
+    said = []
+    if row["expected"] is not None:
+        number = f"{row['expected']:.4g} {row['unit']}".strip()
+        said.append(f"{number} ± {100 * row['within']:.3g} %{GIVEN_BY[row['given_by']]}")
+    if row["neutral"] is not None:
+        side = "<" if row["below"] else ">"
+        said.append(f"{side} {row['neutral']:.4g} {row['unit'] if not said else ''}".strip())
+    return "; ".join(said)

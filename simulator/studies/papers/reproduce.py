@@ -49,7 +49,10 @@ class Claimed(Answer):
     why: str
     unit: str
     expected: Number
+    given_by: Literal["paper", "formula", "notes"]
     within: Number
+    neutral: Number
+    below: bool
     seeds: Literal["all", "few"]
     sets: list[str]
     sensitivity: list[Assumed]
@@ -123,7 +126,10 @@ def _row(paper: Paper, claim: Claim, lab: Lab) -> Row:
         "says": claim.says,
         "why": claim.why,
         "unit": claim.unit,
+        "given_by": claim.given_by,
         "within": claim.within if claim.expected is not None else None,
+        "neutral": claim.neutral,
+        "below": claim.falling,
         "seeds": "all" if lab.full else "few",
         "sets": [*lab.trained],
         "sensitivity": [
