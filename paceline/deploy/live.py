@@ -5,10 +5,31 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
+from torch.nn.parallel import DistributedDataParallel as Wrapper
 
 from paceline.simulator.errors import InputError
 from paceline.validate.torch_objective.flat import Flat
+
+
+class Silence:
+    """A hook that keeps DistributedDataParallel, where it calls a model, from averaging.
+
+    As in its `no_sync`; its forward pass asks only afterwards whether it is to.
+    """
+
+    def __init__(self) -> None:
+        self.wrappers: set[Wrapper] = set()
+
+    def __reduce__(self) -> tuple[type, tuple[()]]:
+        """Let copies of the model have hooks of their own."""
+        return Silence, ()
+
+    def __call__(self, *_: Any) -> None:
+        """Silence the wrapper whose forward pass this is in."""
+        wrapper = Wrapper._active_ddp_module
+        if wrapper is not None and wrapper.require_backward_grad_sync:
+            wrapper.require_backward_grad_sync = False
+            self.wrappers.add(wrapper)
 
 
 class LiveParameters(Flat):
@@ -24,6 +45,16 @@ class LiveParameters(Flat):
         super().__init__(model, trained)
         self.at = self.start
         self.vector: Tensor | None = None
+        inside = [each.module for each in model.modules() if isinstance(each, Wrapper)]
+        self._silence = Silence()
+        self._hooks = [each.register_forward_pre_hook(self._silence) for each in (model, *inside)]
+
+    def leave(self) -> None:
+        """Let the model alone."""
+        for hook in self._hooks:
+            hook.remove()
+        for wrapper in self._silence.wrappers:
+            wrapper.require_backward_grad_sync = True
 
     def begin(self) -> None:
         """Go to the start."""
@@ -79,17 +110,11 @@ class LiveParameters(Flat):
 
 def _demand_plain(model: nn.Module, trained: Iterable[Tensor]) -> None:
     """Raise InputError for a model whose parameters cannot be views of one vector."""
-    modules = [*model.modules()]
     sharded = any(
         "FullyShardedDataParallel" in {kind.__name__ for kind in type(each).__mro__}
-        for each in modules
+        for each in model.modules()
     )
     known = {id(each): each for each in model.parameters() if each.requires_grad}
-    if any(isinstance(each, DistributedDataParallel) for each in modules):
-        raise InputError(
-            "model: DistributedDataParallel averages gradients at every backward pass, which is "
-            "the program's part now; give the model inside, `model.module`, and train that"
-        )
     if sharded or any(hasattr(each, "placements") for each in known.values()):
         raise InputError(
             "model: its parameters are sharded (FSDP, DTensor), so that no process has them as one "

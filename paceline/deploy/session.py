@@ -349,6 +349,7 @@ class Session:
             self._closed = True
             if self._steering:
                 self._steering.close()
+            self._live.leave()
             self._close()
             if self._watcher is not None:
                 self._watcher.shutdown()

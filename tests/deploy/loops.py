@@ -68,7 +68,7 @@ def table(label):
 
 
 def network():
-    return nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10)).double()
+    return nn.Sequential(nn.Flatten(), nn.Linear(20, 32), nn.ReLU(), nn.Linear(32, 10)).double()
 
 
 class Loop:
@@ -138,9 +138,9 @@ def steered(rank, start, lesson):
 def steered_on(rank, folder):
     """Train with a controller; return its state as it is saved, and as another session loads it."""
     shown, state = [], None
-    batches = [(torch.ones(4, 64).double(), torch.tensor([1, 2, 3, 4]))] * 40
+    batches = [(torch.ones(4, 20).double(), torch.tensor([1, 2, 3, 4]))] * 40
     for _ in range(2):
-        loop = Loop(torch.zeros(2410).double(), "plain", batches)
+        loop = Loop(torch.zeros(1002).double(), "plain", batches)
         with paceline.deploy(loop.net, loop.optimizer, folder, adapt=True) as session:
             if state is None:
                 loop.take(session.step, range(40))
@@ -229,6 +229,24 @@ def averager(start, batches, tau):
     return loop.parameters
 
 
+def wrapped(start, batches):
+    """Return what a loop through DistributedDataParallel trains, which the session is given or not.
+
+    Last, what the wrapper makes of that after the session.
+    """
+    found = []
+    for given in (True, False):
+        loop = Loop(start, "plain", batches)
+        model = DistributedDataParallel(loop.net)
+        with paceline.deploy(
+            model if given else loop.net, loop.optimizer, "local-sgd", tau=4
+        ) as session:
+            loop.take(session.step, range(len(batches)), model)
+        found.append(loop.parameters)
+    loop.take(lambda loss: loop.optimizer.step(), range(8), model)
+    return *found, loop.parameters
+
+
 def parallel(start, batches):
     """Torch's own synchronous SGD."""
     loop = Loop(start, "momentum", batches)
@@ -257,13 +275,12 @@ def _process(rank, work, size, folder, arguments):
     dist.destroy_process_group()
 
 
-def every_program(rank, lesson, kills, some, early):
+def every_program(rank, lesson, kills):
     """Run every program, and those that are killed at a step."""
     start, inputs, labels = torch.load(lesson)
     batches = list(zip(inputs[rank], labels[rank], strict=True))
     return {
         "attached": {label: attached(label, start, batches) for label in ALL},
-        "early": {label: attached(label, start, batches[:early]) for label in some},
         "averager": averager(start, batches, 4),
         "parallel": parallel(start, batches),
         "plain": attached_plain(start, batches),
@@ -282,6 +299,7 @@ def beyond(rank, lesson):
     return {
         "local-sgd": (attached_plain(start, batches), averager(start, batches, 4)),
         "ssgd": (attached("ssgd", start, batches), parallel(start, batches)),
+        "wrapped": wrapped(start, batches),
     }
 
 

@@ -3,6 +3,7 @@
 import copy
 import io
 import math
+import pickle
 import re
 from functools import partial
 from pathlib import Path
@@ -13,7 +14,6 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from torch import nn
-from torch.nn.parallel import DistributedDataParallel
 from torch.optim import LBFGS, SGD, Adam, AdamW, Muon, RMSprop
 from torch.optim.lr_scheduler import CosineAnnealingLR
 
@@ -127,6 +127,7 @@ def test_several_optimizers_of_one_model_step_together(plan):
 def test_a_closed_session_says_so():
     net = Net()
     session = paceline.deploy(net, SGD(parameters(net), 0.1), "ssgd")
+    assert equal(pickle.loads(pickle.dumps(copy.deepcopy(net))), net)
     session.close()
     session.close()
     with pytest.raises(ProgramError, match="the session is closed"):
@@ -242,15 +243,10 @@ def test_models_that_are_no_whole_vector_are_refused():
     mixed = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2).double())
     with pytest.raises(InputError, match="one dtype on one device"):
         paceline.deploy(mixed, SGD(mixed.parameters(), 0.1), "ssgd")
-    for kind, said in (
-        (DistributedDataParallel, "model.module"),
-        (FullyShardedDataParallel, "FSDP"),
-    ):
-        wrapped = kind.__new__(kind)
-        nn.Module.__init__(wrapped)
-        wrapped.module = Net()
-        with pytest.raises(InputError, match=said):
-            paceline.deploy(wrapped, SGD(parameters(wrapped), 0.1), "ssgd")
+    wrapped = FullyShardedDataParallel()
+    wrapped.module = Net()
+    with pytest.raises(InputError, match="FSDP"):
+        paceline.deploy(wrapped, SGD(parameters(wrapped), 0.1), "ssgd")
     with pytest.raises(InputError, match="not the model's"):
         paceline.deploy(Net(), SGD(Net().first.parameters(), 0.1), "ssgd")
 

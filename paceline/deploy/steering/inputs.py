@@ -1,7 +1,7 @@
 """What a run's pace is made of, fitted to its telemetry: each worker's steps, and the average."""
 
 from dataclasses import dataclass
-from math import exp, log
+from math import exp, hypot, log
 from typing import ClassVar
 
 from paceline.deploy.steering.level import RELEVANT, Level
@@ -81,14 +81,14 @@ class Inputs:
         """Whether each input was observed."""
         return self.averages.known and all(each.known for each in self.compute)
 
-    def state(self) -> tuple[float, ...]:
-        """Return the logarithm of each input: of each worker, then of the average."""
-        return tuple(log(each.mean) for each in (*self.compute, self.averages))
+    def state(self) -> tuple[tuple[float, float], ...]:
+        """Return the logarithm of each input and its error: of each worker, then of the average."""
+        return tuple((log(each.mean), each.error) for each in (*self.compute, self.averages))
 
-    def left(self, since: tuple[float, ...]) -> bool:
-        """Tell whether an input has left a former `state` by more than chance."""
-        moved = zip(self.state(), since, (*self.compute, self.averages), strict=True)
-        return any(abs(now - was) > max(RELEVANT, 3 * level.error) for now, was, level in moved)
+    def left(self, since: tuple[tuple[float, float], ...]) -> bool:
+        """Tell whether an input has left a former `state` by more than chance, at either time."""
+        moved = ((*now, *was) for now, was in zip(self.state(), since, strict=True))
+        return any(abs(x - y) > max(RELEVANT, 3 * hypot(dx, dy)) for x, dx, y, dy in moved)
 
     def pace(
         self,

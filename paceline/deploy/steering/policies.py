@@ -75,12 +75,12 @@ class Model:
     def __init__(self, inputs: Inputs, outlook: Outlook) -> None:
         self.inputs, self.outlook = inputs, outlook
         self._rounds = 0
-        self._decided: tuple[float, ...] | None = None  # the inputs at the last decision
+        self._decided: tuple[tuple[float, float], ...] = ()  # the inputs at the last decision
 
     @property
     def knows(self) -> bool:
         """Whether its last choice is for the inputs as they are now."""
-        return self._decided is not None and not self.inputs.left(self._decided)
+        return bool(self._decided) and not self.inputs.left(self._decided)
 
     def __call__(self, settings: Settings, record: Telemetry) -> Decision | None:
         """Return a change of the present settings; None for none."""

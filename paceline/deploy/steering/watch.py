@@ -23,7 +23,7 @@ class Watch:
     that the pick would have now follows, are fed here unless they are `shared` with the policy.
     """
 
-    KEPT: ClassVar = ("_inputs", "_losses", "_rounds", "_said")
+    KEPT: ClassVar = ("_inputs", "_losses", "_rounds", "_said", "_owed")
 
     def __init__(  # noqa: PLR0913 - what was predicted, and of what
         self,
@@ -39,6 +39,7 @@ class Watch:
         self._pick, self._family, self._shared = pick, family, shared
         self._losses: deque[Pair] = deque(maxlen=ROUNDS)
         self._rounds, self._said = 0, set[str]()
+        self._owed = False  # whether something was said while no setting was known to be best
 
     def __call__(self, record: Telemetry, best: Settings | None) -> list[str]:
         """Return what a round shows for the first time; `best`: the settings now, if known."""
@@ -49,8 +50,11 @@ class Watch:
         news = [what for kind, what in found.items() if what and kind not in self._said]
         self._said |= {kind for kind, what in found.items() if what}
         chosen = ", ".join(f"{key} = {value}" for key, value in (best or {}).items())
-        chosen = chosen or "not known yet, as other settings are still being simulated"
-        return [f"{what}; now best: {chosen}" for what in news]
+        later = "told as soon as other settings have been simulated"
+        owed, self._owed = self._owed, not chosen and (self._owed or bool(news))
+        if chosen and owed and not news:
+            return [f"now best: {chosen}"]
+        return [f"{what}; now best: {chosen or later}" for what in news]
 
     def _slow(self, record: Telemetry) -> str:
         """Say that the pace has left its interval, and why; "" if that may be chance."""

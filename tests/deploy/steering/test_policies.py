@@ -39,6 +39,23 @@ def model_of(bandwidth):
     return model(Schedule("none", bandwidth, None, None), _curves)
 
 
+def test_what_was_decided_by_has_an_error_of_its_own():
+    """Three short rounds know a worker's mean less well than the whole run does later."""
+    inputs = Inputs(scenario(None, None, 100.0))
+    for record in rounds(3, compute=(0.095,) * 4):
+        inputs.add(record)
+    since = inputs.state()
+    for record in rounds(40, compute=(0.101,) * 4):
+        inputs.add(record)
+    now = inputs.state()
+    apart = now[0][0] - since[0][0]
+    assert max(0.05, 3 * now[0][1]) < apart < 3 * math.hypot(now[0][1], since[0][1])
+    assert not inputs.left(since)
+    for record in rounds(40, compute=(0.2,) * 4):
+        inputs.add(record)
+    assert inputs.left(since)
+
+
 def test_a_slower_link_is_noticed_explained_and_answered():
     _, controller, recorder = steered(
         Schedule("step", 600.0, SLOWER, None), model_of(600.0), 0, tau=8
@@ -133,7 +150,9 @@ def test_a_loss_outside_its_band_is_said_once():
     one, _ = watch()
     said = [news for record in rounds(40, loss=1.5) for news in one(record, None)]
     (news,) = said
-    assert news.startswith("the loss is 1.50, outside the predicted 0.900 to 1.10; now best: not")
+    assert news.startswith("the loss is 1.50, outside the predicted 0.900 to 1.10; now best: told")
+    said = [news for record in rounds(8, loss=1.5) for news in one(record, {"tau": 16})]
+    assert said == ["now best: tau = 16"]
 
 
 class Record(NamedTuple):
