@@ -43,7 +43,11 @@ def rounds(run: Simulation) -> dict[str, Any]:
     ends = [
         end for end in map(run.availability.wall_clock, starts[1:]) if end <= run.ended * ROUNDING
     ]
-    return {"rounds": len(ends), "round_seconds": ends[-1] / len(ends)} if ends else {}
+    if run.recovery.sampled is None:
+        return {}
+    taken = np.array(run.recovery.sampled.taken[: len(ends)]).reshape(-1, 2).sum(axis=0)
+    found = {"reports": int(taken[0]), "gradients": float(taken[1]), "rounds": len(ends)}
+    return found | ({"round_seconds": ends[-1] / len(ends)} if ends else {})
 
 
 def _can_fail(run: Simulation) -> bool:
