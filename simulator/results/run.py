@@ -160,9 +160,9 @@ class Run:
 
     It is empty where nothing was counted. `rounds`: means that sampled clients, or updates for
     which a server filled its buffer, each of `round_seconds`; `reports`: what clients sent that
-    went into these, and `gradients`: those in it, where clients are sampled. `inbox_bytes`: the most bytes of
-    messages that waited at the server at once. `handed_over`: the reason why another engine than
-    the one asked for ran it.
+    went into these, and `gradients`: those in it, where clients are sampled. `inbox_bytes`: the
+    most bytes of messages that waited at the server at once. `handed_over`: the reason why another
+    engine than the one asked for ran it.
     `failures`, where nodes can crash: `crashes` (number), `recovery_seconds` (mean time until a
     crashed worker, or all, were where they had been), `lost_seconds` and `down_seconds` (of all
     workers), `goodput` (share of the workers' time that is neither lost nor down; that of the time

@@ -1,13 +1,11 @@
 """Sampling of clients, the federated programs, and periods of each worker's own."""
 
-from itertools import pairwise
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.simulator.distributions.random_streams import Purpose, generator
 from paceline.simulator.engines.dispatch import run_seeds
 from paceline.simulator.engines.virtual import simulation
 from paceline.simulator.errors import InputError
@@ -101,6 +99,7 @@ def test_a_round_lasts_as_long_as_the_last_wanted_of_those_selected(wanted, sele
     assert (found.rounds, found.round_seconds) == (steps, pytest.approx(found.duration / steps))
 
 
+OWN = {"ssgd": {}, "fedbuff": {"tau": 3, "buffer": 2, "max_staleness": 1}}
 TROUBLED = {
     "all are there": {},
     "some crash": {"failures": {"between": "30 s", "repair": "9 s"}},
@@ -174,7 +173,7 @@ def test_clients_that_are_away_are_told_apart_from_those_not_selected(objective)
 @pytest.mark.long
 @settings(max_examples=60, deadline=None)
 @given(
-    name=st.sampled_from(["ssgd", "fedavg", "diloco"]),
+    name=st.sampled_from(["ssgd", "fedavg", "diloco", "fedbuff"]),
     where=st.sampled_from([*TROUBLED]),
     sampling=st.fixed_dictionaries(
         {"clients": st.integers(1, 6), "over": st.sampled_from([1, 1.5, 3]),
@@ -190,7 +189,7 @@ def test_every_second_of_every_client_is_in_one_kind(
     name, where, sampling, objective, network, policy, seed
 ):
     found = run(
-        {"name": name} | ({} if name == "ssgd" else {"tau": 3}), workers=8, objective=objective,
+        {"name": name} | OWN.get(name, {"tau": 3}), workers=8, objective=objective,
         cluster={"sampling": sampling, **TROUBLED[where]}, network=network, compute=EXPONENTIAL,
         steps=None, recovery={"policy": policy}, run={"duration": "150 s"}, seed=seed,
     )  # fmt: skip

@@ -7,6 +7,7 @@ import numpy as np
 
 from paceline.simulator.cluster.membership import OUT
 from paceline.simulator.engines.observer import NEVER
+from paceline.simulator.engines.sampling import samples
 from paceline.simulator.engines.virtual.simulation import Simulation
 from paceline.simulator.results.run import ROUNDING, Spans
 
@@ -25,8 +26,9 @@ def spent(run: Simulation) -> dict[str, list[float]]:
         found["stalled"] = [each.stalled for each in outages]
         found["lost"] = [each.lost + again for each in outages]
         found["down"] = [each.down + repairs for each in outages]
-        why = {"absent": run.availability.members, "unselected": run.recovery.sampled}
-        there = [kind for kind, reason in why.items() if reason is not None]
+        selects = samples(run.program, run.scenario)
+        why = {"absent": run.availability.members is not None, "unselected": selects}
+        there = [kind for kind, so in why.items() if so]
         if there:
             found |= {kind: [0.0] * run.workers for kind in there}
             found["down"] = [repairs] * run.workers
@@ -34,6 +36,8 @@ def spent(run: Simulation) -> dict[str, list[float]]:
             for kind, seconds in zip(OUT, kinds, strict=True):
                 if kind in found:
                     found[kind] = (np.array(found[kind]) + seconds).tolist()
+        if selects and run.program.selects:  # its clients wait to be chosen again
+            found["unselected"], found["wait"] = found["wait"], [0.0] * run.workers
     return found
 
 

@@ -72,6 +72,7 @@ class Outages:
         self._passed_over = False  # whether it is not selected, in the outage under way
         self.joined_at = self._step_began = self._crashed = 0.0
         self.shared = self.down = 0.0  # down: seconds that it was down, or saved a checkpoint
+        self._sent = 0.0  # seconds of computing in what it has sent last
         self._final_attempt = 0.0  # seconds of its last step since the last crash in it
         self._booked: list[Down] = []
         self.stalled = 0.0
@@ -106,6 +107,10 @@ class Outages:
         """Count all that it has not shared as lost."""
         self.lose(at, seconds)
         self.shared += seconds
+
+    def waste(self) -> None:
+        """Count what it has sent last as computed in vain."""
+        self.lose(self._node.now, self._sent)
 
     def _down_until(self, time: float) -> float:
         """Return the downtime before `time` (seconds); later outages may already be booked."""
@@ -328,7 +333,7 @@ class Outages:
     def send(self) -> bool:
         """Note that the node shares what it has; return whether it can: not if down for good."""
         if self.gone_since is None:
-            self.shared = self.computed
+            self._sent, self.shared = self.computed - self.shared, self.computed
         return self.gone_since is None
 
     def marked(self) -> None:
