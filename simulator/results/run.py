@@ -230,6 +230,9 @@ class Run:
         """
         if "buffer" in algorithm.parameters and (rounds := fields.get("updates")):
             fields |= {"rounds": rounds, "round_seconds": curve["time"][-1] / rounds}
+            if fields.get("gradients") is not None:
+                together = min(algorithm.parameters["buffer"], len(fields["workers"]["compute"]))
+                fields["reports"] = rounds * together
         return cls(
             label=algorithm.label,
             name=algorithm.name,

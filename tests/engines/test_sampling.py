@@ -1,6 +1,5 @@
 """Sampling of clients, the federated programs, and periods of each worker's own."""
 
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -236,8 +235,38 @@ def test_a_step_is_of_as_many_gradients_as_clients_train():
     assert len(marks[-1]) == 40 / 5
     picked = study.simulate(scenario(*cases, {"name": "asgd"}, network=FREE, **world), seeds=1).pick
     assert picked["label"] == "asgd"  # all twenty compute
-    assert picked["value"] == pytest.approx(1 / 5)
-    assert "fewest seconds per 4 gradients" in picked["sentence"]
+    assert picked["value"] == pytest.approx(1 / 20)
+    assert "fewest seconds per gradient that reaches the model" in picked["sentence"]
+
+
+def test_the_pick_counts_gradients_that_reach_the_model():
+    """Clients that are cut off, or whose work is too stale, add none: seconds per step mislead."""
+    slow = {"name": "slow", "workers": 3, "compute": "9 s"}
+    group = [{"name": "fast", "workers": 1}, slow]
+
+    def found(*algorithms, **sampling):
+        cluster = {"sampling": {"clients": 4} | sampling, "group": group}
+        world = scenario(
+            *algorithms, cluster=cluster, network=FREE, steps=None, run={"duration": "270 s"}
+        )
+        return study.simulate(world)
+
+    patient, hasty, late = (
+        found({"name": "fedavg", "tau": 3}, **sampling).algorithms[0]
+        for sampling in ({}, {"deadline": "5 s"}, {"deadline": "2 s"})
+    )
+    assert [row["reports_per_round"] for row in (patient, hasty, late)] == [4, 1, 1]
+    rates = [row["gradients_per_hour"]["mean"] for row in (patient, hasty, late)]
+    assert rates == pytest.approx([3600 * 12 / 27, 3600 * 3 / 5, 3600 * 3 / 3])
+    assert hasty["seconds_per_step"]["mean"] < patient["seconds_per_step"]["mean"] / 5
+    shares = [row["useful_share"]["mean"] for row in (patient, hasty, late)]
+    assert shares == pytest.approx([1, 3 / (3 + 15), 3 / (3 + 9)])
+    fresh = {"name": "fedbuff", "tau": 3, "buffer": 1}
+    both = found(fresh, fresh | {"max_staleness": 0, "label": "fresh"})
+    every, some = both.algorithms
+    assert some["gradients_per_hour"]["mean"] < every["gradients_per_hour"]["mean"]
+    assert some["useful_share"]["mean"] < every["useful_share"]["mean"] == 1
+    assert both.pick["label"] == every["label"]
 
 
 def test_fedbuff_with_places_for_all_is_fedbuff():

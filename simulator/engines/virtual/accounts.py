@@ -42,14 +42,18 @@ def spent(run: Simulation) -> dict[str, list[float]]:
 
 
 def rounds(run: Simulation) -> dict[str, Any]:
-    """Return how many rounds have selected clients, and the mean seconds of one, as in `Run`."""
-    starts = run.recovery.sampled.starts if run.recovery.sampled is not None else []
-    ends = [
-        end for end in map(run.availability.wall_clock, starts[1:]) if end <= run.ended * ROUNDING
-    ]
-    if run.recovery.sampled is None:
+    """Return how many rounds have selected clients, their mean seconds, and what clients have
+    reported, as in `Run`.
+    """
+    cluster, rule = run.scenario.cluster, run.recovery.sampled
+    if cluster.sampling is None:
         return {}
-    taken = np.array(run.recovery.sampled.taken[: len(ends)]).reshape(-1, 2).sum(axis=0)
+    if rule is None:
+        at_once = cluster.participants if run.program.selects else run.workers
+        return {"gradients": at_once * run.observer.curve["step"][-1]}
+    walls = map(run.availability.wall_clock, rule.starts[1:])
+    ends = [end for end in walls if end <= run.ended * ROUNDING]
+    taken = np.array(rule.taken[: len(ends)]).reshape(-1, 2).sum(axis=0)
     found = {"reports": int(taken[0]), "gradients": float(taken[1]), "rounds": len(ends)}
     return found | ({"round_seconds": ends[-1] / len(ends)} if ends else {})
 
