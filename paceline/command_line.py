@@ -8,6 +8,7 @@ import json
 import os
 import re
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
@@ -40,6 +41,7 @@ LISTED = "algorithms|distributions|objectives|scenarios"
 PROFILE, PROFILE_FILE = "Profile: ", "profile.toml"
 OBJECTIVE = "Objective: "
 PAGE = "Page: "
+SILENCE = 30.0  # seconds between two lines of progress
 
 # typer carries click along under a private name; this is click's UsageError.
 UsageError: type[Any] = typer.BadParameter.__bases__[0]
@@ -561,7 +563,7 @@ def _reproduce(  # noqa: PLR0913, PLR0917 - the contract's options
             out=out,
             report=report,
             progress=progress,
-            say=None if progress else _note,
+            say=None if sys.stderr.isatty() else _note,
         )
     said = f"{FILES}{report / 'reproduction.md'}"
     _answer(
@@ -966,9 +968,9 @@ def _figures(kinds: str) -> Iterator[None]:
 
 @contextmanager
 def _progress(doing: str = "simulating", what: str = "runs, left") -> "Iterator[Progress | None]":
-    """Show a bar on stderr, if that is a terminal; yield its callback, or None."""
-    if not sys.stderr.isatty() or _quiet.get():
-        yield None
+    """Show a bar on stderr, or a line now and then if that is no terminal; yield the callback."""
+    if _quiet.get() or not sys.stderr.isatty():
+        yield None if _quiet.get() else _lines(doing, what.removesuffix(", left"))
         return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
@@ -977,6 +979,21 @@ def _progress(doing: str = "simulating", what: str = "runs, left") -> "Iterator[
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("")
         yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def _lines(doing: str, what: str) -> "Progress":
+    """Return a callback that says twice a minute how much is done, and how long the rest takes."""
+    began = said = time.monotonic()
+    before: int | None = None  # done by an earlier command
+
+    def show(done: int, total: int) -> None:
+        nonlocal said, before
+        before, now = done if before is None else before, time.monotonic()
+        if now - said >= SILENCE and before < done < total:
+            said, left = now, (now - began) * (total - done) / (done - before)
+            _note(f"{doing}: {done} of {total} {what}, about {left / 60:.0f} min left")
+
+    return show
 
 
 def main() -> None:

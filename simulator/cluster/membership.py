@@ -83,11 +83,13 @@ class Members:
     """When the workers of one run are absent; made on demand, in order of who is back first.
 
     Joining workers share the source's link alike (processor sharing): n of them take n times as
-    long. One that leaves cancels its own, so that it has one at most.
+    long. One that leaves cancels its own, so that it has one at most. `pay`: whether they get the
+    model when they join; without a `transfer` it is when they are selected.
     """
 
-    def __init__(self, scenario: Scenario, seed: int, transfer: Transfer) -> None:
-        self._restart, self._transfer = scenario.recovery.restarting, transfer
+    def __init__(self, scenario: Scenario, seed: int, transfer: Transfer | None) -> None:
+        self._restart, self.pay = scenario.recovery.restarting, transfer is not None
+        self._transfer = transfer or (lambda rank: (0.0, 0.0))
         specs: list[Membership | None] = scenario.cluster.of_workers("membership")
         self.notice = [0.0 if spec is None else spec.notice for spec in specs]
         self._coming = [_absences(spec, seed, rank) for rank, spec in enumerate(specs)]

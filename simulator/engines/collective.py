@@ -38,7 +38,8 @@ class Collective:
     that collective, and the function of the result that they bring. `chained`: whether others
     follow from it, so that the program does not act on its result.
     `ahead`: by how many seconds each worker has the result before `done`; None: none has.
-    `arrivals`: when each present worker joined, where that matters.
+    `arrivals`: when each present worker joined, where that matters; `reports`: when what it sent
+    then has come, where a server takes in each by itself.
     With failures or [recovery]: `computed`: the seconds that each had computed when it joined;
     `left_out`: workers whose contributions were dropped, and why;
     `restarts`: crashes that kept it from beginning or cut it off; `stalls`: when it stood still for
@@ -48,7 +49,7 @@ class Collective:
     __slots__ = (
         "_guard", "_question", "ahead", "arrivals", "begins", "chained", "computed", "done",
         "followers", "index", "joined", "kind", "last", "left_out", "missing", "payloads",
-        "protected", "restarts", "result", "stalls", "waiting",
+        "protected", "reports", "restarts", "result", "stalls", "waiting",
     )  # fmt: skip
 
     def __init__(self, index: int, kind: str, workers: int, guard: payloads.Guard) -> None:
@@ -66,6 +67,7 @@ class Collective:
         self.begins = 0.0
         self.last = 0, 0.0
         self.arrivals: dict[int, float] = {}
+        self.reports: dict[int, float] = {}
         self.computed: dict[int, float] = {}
         self.left_out: dict[int, Why] = {}
         self.restarts = 0

@@ -18,11 +18,12 @@ from paceline.simulator.engines.observer import NEVER
 from paceline.simulator.programs import Program
 from paceline.simulator.programs.pieces.schedule import FixedPeriod
 from paceline.simulator.scenario.cluster import Cluster, Sampling
+from paceline.simulator.scenario.scenario import Scenario
 
 
-def samples(program: Program, sampling: Sampling | None) -> bool:
-    """Tell whether a program's rounds select clients."""
-    return sampling is not None and program.rounds
+def samples(program: Program, scenario: Scenario) -> bool:
+    """Tell whether a program's rounds, or its server, select clients."""
+    return scenario.cluster.sampling is not None and (program.rounds or program.selects)
 
 
 class Sampled:
@@ -30,7 +31,8 @@ class Sampled:
 
     A round is one collective. Its draw depends on the seed and its number alone; by availability it
     passes over those who are away when the round begins. `away`: tells that of a client; `starts`:
-    when each round began, as the one before ended (seconds).
+    when each round began, as the one before ended (seconds); `taken`: the results that each one's
+    mean has taken, and their gradients.
     """
 
     why = Why.UNSELECTED
@@ -45,6 +47,7 @@ class Sampled:
         self._patience = inf if settings.deadline is None else settings.deadline
         self._chosen: dict[int, frozenset[int]] = {}
         self.starts: list[float] = []
+        self.taken: list[tuple[int, float]] = []
 
     def chosen(self, index: int, at: float) -> frozenset[int]:
         """Return the clients of a round, drawn when it is first asked, as the last one ends."""

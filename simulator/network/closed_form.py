@@ -492,6 +492,10 @@ class Nic:
         self._free = max(self._free, at) + size * self._seconds_per_byte
         return self._free
 
+    def clear(self, at: float) -> None:
+        """Drop what has not passed it at time `at`."""
+        self._free = min(self._free, at)
+
 
 class MessageRoute:
     """The messages from one node to another.

@@ -99,6 +99,9 @@ async def fedbuff_server(
         Literal["root", "none"],
         doc("weight of one s updates late: 1 / sqrt(1 + s), or 1 for all"),
     ] = "root",
+    max_staleness: Annotated[
+        int | None, doc("updates late at most; displacements later than that are dropped", ge=0)
+    ] = None,
     outer: OuterTransform = Identity(),
     outer_lr: OuterRate = 1.0,
     codec: Codec = Raw(),
@@ -111,9 +114,12 @@ async def fedbuff_server(
     had = [0 if rank in busy else -1 for rank in range(me.workers)]  # the update trained from
     while True:
         client, (away, steps, *weight) = await channel.receive()
-        me.count(int(steps))
-        late = (1 + updates - had[client]) ** -0.5 if staleness == "root" else 1.0
-        held.append((client, (late * away, *weight)))
+        late = updates - had[client]
+        dropped = max_staleness is not None and late > max_staleness
+        me.count(0 if dropped else int(steps))
+        if not dropped:
+            worth = (1 + late) ** -0.5 if staleness == "root" else 1.0
+            held.append((client, (worth * away, *weight)))
         idle.append(client)
         busy.discard(client)
         due = len(held) >= min(buffer, me.workers)

@@ -33,6 +33,10 @@ Cell = Callable[[Row], str]
 STYLE: dict[str, Any] = {"box": SIMPLE_HEAD, "show_edge": False, "padding": (0, 1, 0, 0)}
 SWEEP_ROWS = 40  # of a sweep, shown on a terminal
 TUNE_ROWS = 10  # of a search
+OF_CLIENTS = (
+    "rounds", "seconds_per_round", "reports_per_round", "gradients_per_hour", "goodput",
+    "useful_share",
+)  # fmt: skip
 FEW = 3  # kinds of time, which fit one column
 
 
@@ -59,7 +63,8 @@ def summary(result: "Result") -> Table:
     columns: dict[str, Cell] = {"algorithm": _named}
     for column in RESULT_COLUMNS:
         known = any(column.of_summary(row) is not None for row in rows)
-        if SIMULATE in column.shown_in and (known or column.key in always):
+        apart = column.key in OF_CLIENTS and _sampled(rows)
+        if SIMULATE in column.shown_in and not apart and (known or column.key in always):
             heading = _heading(column, target and f"loss {target:g}", usual)
             if column.key in intervals:
                 heading = heading.partition("\n")[0] + "\n(90 %)"
@@ -78,13 +83,30 @@ def summary(result: "Result") -> Table:
 
 
 def spent(rows: Sequence[Row]) -> list[Table]:
-    """Show the shares of the workers' time in a table of their own, where there are many kinds."""
+    """Show the shares of the workers' time in a table of their own, where there are many kinds; and
+    before it the numbers of rounds, where clients are sampled.
+    """
 
     def share(kind: str, row: Row) -> str:
         return _shares([row["breakdown"].get(kind)])
 
     kinds = {kind.replace("communicate", "comm."): partial(share, kind) for kind in _kinds(rows)}
-    return [_table(rows, {"% of the time": _named, **kinds})] if len(kinds) > FEW else []
+    shown = {
+        column.heading: partial(_mean_of, column)
+        for column in RESULT_COLUMNS
+        if column.key in OF_CLIENTS
+    }
+    found = [_table(rows, {"clients": _named, **shown})] if _sampled(rows) else []
+    for each in (column for table in found for column in table.columns[1:]):
+        each.no_wrap = True
+    return [
+        *found,
+        *([_table(rows, {"% of the time": _named, **kinds})] if len(kinds) > FEW else []),
+    ]
+
+
+def _sampled(rows: Sequence[Row]) -> bool:
+    return any(row.get("gradients_per_hour") for row in rows)
 
 
 def _kinds(rows: Sequence[Row]) -> list[str]:
@@ -203,13 +225,15 @@ def sweep(result: "SweepResult") -> Table:
     shown = {"seconds_per_step", *known}
     shown |= {"time_to_target_s"} if "reached" in known else set()
     shown |= {"final_loss"} if any(row["diverged"] for row in result.rows) else set()
+    shown -= {"seconds_per_step", "rounds"} if "gradients_per_hour" in known else set()
     for column in RESULT_COLUMNS:
         if SWEEP in column.shown_in and column.key in shown:
             own = cells.get(column.key) or partial(_value_of, column)
             columns[_heading(column, said, usual)] = own
     shares = [f"{kind}_share" for kind in TIMES if f"{kind}_share" in result.rows[0]]
     heading = _spent([share.removesuffix("_share") for share in shares])
-    columns[heading] = lambda row: _shares(row[share] for share in shares)
+    if "gradients_per_hour" not in known:  # beside what is shown of clients there is no room
+        columns[heading] = lambda row: _shares(row[share] for share in shares)
     table = _table(rows, columns)
     interval = f"to {said}\n({usual})"
     for each in table.columns:

@@ -130,7 +130,7 @@ def _served(scenario: Scenario, runs: Sequence[Run]) -> list[str]:
 def _vain(scenario: Scenario, runs: Sequence[Run], share: dict[str, float]) -> str:
     """Say where lost time and down time go."""
     if not _count(runs):
-        return "is computed in vain, by workers that are left out"
+        return "is computed in vain, by workers that leave or are left out"
     saving = " or saving checkpoints" if scenario.recovery.checkpoint is not None else ""
     vain, down = percent(share["lost"]), percent(share["down"])
     return f"goes to failures: computed in vain {vain}, down{saving} {down}"

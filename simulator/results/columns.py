@@ -79,6 +79,15 @@ def _scalability(run: Run, given: Conditions) -> float | None:
     return given.step_alone / per_step if per_step else None
 
 
+def _sampled(run: Run, number: Callable[[Run], float]) -> float | None:
+    """Return a number of a run whose clients are sampled, else None."""
+    return None if run.gradients is None else number(run)
+
+
+def _rate(row: Summary) -> float | None:
+    return (row.get("gradients_per_hour") or {}).get("mean")
+
+
 def estimate_columns(name: str, found: intervals.Estimate | None) -> dict[str, Any]:
     """Return the interval of a column's mean in a row; if its median is estimated, that as well."""
     low, high = (found and found.of_mean) or (None, None)
@@ -125,6 +134,32 @@ RESULT_COLUMNS = (
         of_run=lambda run, _: run.round_seconds if run.rounds else None,
     ),
     ResultColumn(
+        key="reports_per_round",
+        heading="reports\n/round",
+        words="reports per round",
+        of_summary=lambda row: row.get("reports_per_round"),
+        of_run=lambda run, _: run.reports / run.rounds if run.reports else None,
+    ),
+    ResultColumn(
+        key="gradients_per_hour",
+        heading="gradients\n/h",
+        words="useful gradients per hour",
+        unit="#",
+        of_summary=_rate,
+        of_run=lambda run, _: _sampled(
+            run, lambda one: 3600 / statistics.seconds_per_gradient(one)
+        ),
+    ),
+    ResultColumn(
+        key="seconds_per_gradient",
+        heading="s/gradient",
+        words="time per useful gradient",
+        unit="s",
+        of_summary=lambda row: 3600 / rate if (rate := _rate(row)) else None,
+        of_run=lambda run, _: _sampled(run, statistics.seconds_per_gradient),
+        shown_in=(),
+    ),
+    ResultColumn(
         key="duration_s",
         heading="duration",
         words="duration",
@@ -167,6 +202,15 @@ RESULT_COLUMNS = (
         estimate=lambda values, _: intervals.share(values),
     ),
     ResultColumn(
+        key="useful_share",
+        heading="useful",
+        words="useful share of what clients compute",
+        unit="%",
+        of_summary=lambda row: (row.get("useful_share") or {}).get("mean"),
+        of_run=lambda run, _: _sampled(run, statistics.useful_share),
+        estimate=lambda values, _: intervals.share(values),
+    ),
+    ResultColumn(
         key="bytes_per_step",
         heading="bytes/step",
         words="bytes per step",
@@ -193,7 +237,7 @@ RESULT_COLUMNS = (
     ),
 )
 BY_KEY = {column.key: column for column in RESULT_COLUMNS}
-RANKING = ("time_to_target_s", "final_loss", "seconds_per_step")
+RANKING = ("time_to_target_s", "final_loss", "seconds_per_gradient", "seconds_per_step")
 """Keys of the columns that algorithms are ranked by: the first that has a value."""
 
 

@@ -18,6 +18,7 @@ from paceline.simulator.results.statistics import (
     loss_at,
     number,
     reached,
+    seconds_per_gradient,
     seconds_per_step,
 )
 
@@ -25,7 +26,6 @@ NAMED = 3  # most algorithms that a sentence names; the others are counted
 ENOUGH = 8  # seeds to ask for where one says nothing
 Bases = Mapping[str, str | None]
 NO_BASES: Bases = {}
-NO_GRADIENTS: Mapping[str, int] = {}
 GUESS = "The best guess is"
 UNCERTAIN = (
     "more seeds would not decide, as the difference is within the error of the loss: a run of your "
@@ -46,27 +46,25 @@ def pick(  # noqa: PLR0913 - what is known of the runs
     exact: bool = False,
     bases: Bases = NO_BASES,
     models: Models = NO_MODELS,
-    gradients: Mapping[str, int] = NO_GRADIENTS,
 ) -> dict[str, Any]:
     """Say which algorithm to use, and whether it is known to be the best.
 
     With a target: the lowest mean time (median where `heavy`: times have no finite variance, or
     vary too much over seeds) to it among the algorithms that reached it with every seed, else the
     one that reached it most often. Otherwise the lowest mean loss at the end of the shortest run;
-    without a loss, the fewest seconds per step, of equally many gradients. Algorithms that stall
-    with some seed are out, and so are bounds, whose workers never meet; `label` is None where none
+    without a loss, the fewest seconds per step, or, where clients are sampled, per gradient that
+    reaches the model. Algorithms that stall with some seed are out, and so are bounds, whose
+    workers never meet; `label` is None where none
     is left. `exact`: nothing is random, so that one seed tells all. `bases`: what the loss is the
-    loss of, by label; `models`: errors of losses and times, which add to what seeds leave open;
-    `gradients`: those of a step, by label. The keys are those of `verdict`, `measure`, `sentence`.
+    loss of, by label; `models`: errors of losses and times, which add to what seeds leave open.
+    The keys are those of `verdict`, `measure`, `sentence`.
     """
     stalled = [label for label, runs in groups.items() if any(run.stall for run in runs)]
     bounds = [label for label, runs in groups.items() if runs and runs[0].bound]
     left = {label: runs for label, runs in groups.items() if label not in (*stalled, *bounds)}
     known = {label: models[label] for label in left if label in models}
     picked = (
-        _pick(left, target, heavy, exact, bases, known, gradients)
-        if left
-        else _nothing(all_stall=not bounds)
+        _pick(left, target, heavy, exact, bases, known) if left else _nothing(all_stall=not bounds)
     )
     if stalled and left:
         picked["sentence"] += f" Out, as standing still for good: {', '.join(stalled)}."
@@ -94,7 +92,6 @@ def _nothing(all_stall: bool) -> dict[str, Any]:
 
 def _pick(  # noqa: PLR0913, PLR0917 - as `pick`
     groups: Groups, target: float | None, heavy: bool, exact: bool, bases: Bases, models: Models,
-    gradients: Mapping[str, int],
 ) -> dict[str, Any]:  # fmt: skip
     """Pick among the algorithms that may be picked."""
     if target is not None:
@@ -124,18 +121,15 @@ def _pick(  # noqa: PLR0913, PLR0917 - as `pick`
         found = order(gone, gone, exact=exact, factors=factors, margin=near)
         picked = _said(found, losses, "loss", what, "", exact, bases, models)
         return picked | {"sentence": missed + picked["sentence"]}
-    many = {label: gradients.get(label, 1) for label in groups}
-    least = min(many.values())
-    shares = {label: least / each for label, each in many.items()}
-    paces = {
-        label: [shares[label] * seconds_per_step(run) for run in runs]
-        for label, runs in groups.items()
-    }
-    step = "step" if {*shares.values()} == {1.0} else f"{least} gradients"
-    what = f"fewest seconds per {step} (nothing is said of loss):"
-    factors = {k: each.times for k, each in models.items() if each.times is not None}
+    sampled = all(run.gradients is not None for runs in groups.values() for run in runs)
+    unit = "gradient" if sampled else "step"
+    pace = seconds_per_gradient if sampled else seconds_per_step
+    paces = {label: [*map(pace, runs)] for label, runs in groups.items()}
+    each = f"{unit} that reaches the model" if sampled else unit
+    what = f"fewest seconds per {each} (nothing is said of loss):"
+    factors = {k: one.times for k, one in models.items() if one.times is not None}
     found = order(paces, heavy=heavy, exact=exact, factors=factors)
-    return _said(found, paces, "seconds_per_step", what, "s", exact, models=models)
+    return _said(found, paces, f"seconds_per_{unit}", what, "s", exact, models=models)
 
 
 def _said(  # noqa: PLR0913, PLR0917 - the parts of a sentence
@@ -203,8 +197,9 @@ def headline(picked: Mapping[str, Any]) -> str:
     if picked["label"] is None:
         return "Nothing to deploy"
     if decided(picked):
-        of_time = picked.get("measure") == "seconds_per_step"  # no loss: not a reason to deploy it
-        return f"{'Fewest seconds per step:' if of_time else 'Deploy'} {picked['label']}"
+        _, of_time, unit = str(picked.get("measure")).partition("seconds_per_")
+        # without a loss that is no reason to deploy it
+        return f"{f'Fewest seconds per {unit}:' if of_time else 'Deploy'} {picked['label']}"
     return undecided([picked["label"], *picked.get("alternatives", picked["ties"])])
 
 

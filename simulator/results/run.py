@@ -159,9 +159,10 @@ class Run:
       it.
 
     It is empty where nothing was counted. `rounds`: means that sampled clients, or updates for
-    which a server filled its buffer, each of `round_seconds`. `inbox_bytes`: the most bytes of
-    messages that waited at the server at once. `handed_over`: the reason why another engine than
-    the one asked for ran it.
+    which a server filled its buffer, each of `round_seconds`; `reports`: what clients sent that
+    went into these, and `gradients`: those in it, where clients are sampled. `inbox_bytes`: the
+    most bytes of messages that waited at the server at once. `handed_over`: the reason why another
+    engine than the one asked for ran it.
     `failures`, where nodes can crash: `crashes` (number), `recovery_seconds` (mean time until a
     crashed worker, or all, were where they had been), `lost_seconds` and `down_seconds` (of all
     workers), `goodput` (share of the workers' time that is neither lost nor down; that of the time
@@ -196,6 +197,8 @@ class Run:
     notes: list[str] = field(default_factory=list)
     updates: int = 0
     rounds: int = 0
+    reports: int = 0
+    gradients: float | None = None
     round_seconds: float = 0.0
     staleness: dict[int, int] = field(default_factory=dict)
     staleness_unit: str = ""
@@ -227,6 +230,9 @@ class Run:
         """
         if "buffer" in algorithm.parameters and (rounds := fields.get("updates")):
             fields |= {"rounds": rounds, "round_seconds": curve["time"][-1] / rounds}
+            if fields.get("gradients") is not None:
+                together = min(algorithm.parameters["buffer"], len(fields["workers"]["compute"]))
+                fields["reports"] = rounds * together
         return cls(
             label=algorithm.label,
             name=algorithm.name,

@@ -161,6 +161,17 @@ def seconds_per_step(run: Run) -> float:
     return ratio(run.duration, run.steps)
 
 
+def seconds_per_gradient(run: Run) -> float:
+    """Return the seconds per gradient that reaches the model, where clients are sampled."""
+    return math.inf if not run.gradients else run.duration / run.gradients
+
+
+def useful_share(run: Run) -> float:
+    """Return the share of what clients computed that was used."""
+    found = worker_time(run)
+    return ratio(found["useful"], found["useful"] + found["redoing"])
+
+
 def _mean(values: Sequence[float] | np.ndarray) -> float:
     return float(np.mean(values)) if len(values) else math.nan
 
@@ -298,6 +309,7 @@ def summarise(
         "seconds_per_round": estimated(per_round, intervals.positive(per_round, heavy=heavy))
         if rounds
         else None,
+        **_reported(runs),
         "duration": _mean([run.duration for run in runs]),
         "loss": _ends(runs, "loss"),
         "diverged": divergence.summary(runs),
@@ -312,6 +324,19 @@ def summarise(
         "links": {link: _mean([run.links.get(link, 0.0) for run in runs]) for link in links},
         "curve": {key: curve[key].mean(axis=0).tolist() for key in ("time", "loss", "step")},
         "stall": next(filter(None, (run.stall for run in runs)), None),
+    }
+
+
+def _reported(runs: Sequence[Run]) -> dict[str, Any]:
+    """Return what clients have reported, over seeds: empty where none are sampled."""
+    if any(run.gradients is None for run in runs):
+        return {}
+    reports = [ratio(run.reports, run.rounds) for run in runs]
+    rates, shares = ([3600 / seconds_per_gradient(run) for run in runs], [*map(useful_share, runs)])
+    return {
+        "reports_per_round": _mean(reports) if any(run.reports for run in runs) else None,
+        "gradients_per_hour": estimated(rates),
+        "useful_share": estimated(shares, intervals.share(shares)),
     }
 
 

@@ -366,11 +366,6 @@ class Scenario(Section):
         return self.cluster.participants if algorithm.samples else self.cluster.workers
 
     @property
-    def gradients(self) -> dict[str, int]:
-        """The gradients of a step, by the algorithm's label."""
-        return {each.label: self.participants(each) for each in self.algorithm}
-
-    @property
     def costs(self) -> Overhead:
         """Overheads of a real system with this number of workers."""
         return at(self.overhead, self.cluster.workers)

@@ -172,7 +172,6 @@ class Result(Shown):
             exact=deterministic(scenario),
             bases=bases(scenario),
             models=learning.errors(scenario, self.groups, self._models),
-            gradients=scenario.gradients,
         )
         return dict(statistics.jsonable(found))
 

@@ -10,6 +10,7 @@ import sys
 import tomllib
 from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Annotated
 
 import jsonschema
@@ -547,6 +548,22 @@ def test_progress_counts_every_run(folder):
         progress=lambda done, total: seen.append((done, total)),
     )  # fmt: skip
     assert seen == [(done, 4) for done in range(5)]
+
+
+def test_without_a_terminal_progress_is_a_line_now_and_then(folder, monkeypatch, capsys):
+    """A clock that goes on by 20 s whenever it is read: lines come every 40 s, and none at last."""
+    clock = SimpleNamespace(monotonic=count(0, 20).__next__)
+    monkeypatch.setattr(paceline.command_line, "time", clock)
+    command = ["simulate", "test.toml", "--seeds", "3", "--engine", "virtual", "--jobs", "1"]
+    assert paceline.command_line.run([*command, "--out", "said"]) == 0
+    said = [line for line in capsys.readouterr().err.splitlines() if "simulating" in line]
+    assert said == [
+        "paceline: simulating: 1 of 6 runs, about 3 min left",
+        "paceline: simulating: 3 of 6 runs, about 1 min left",
+        "paceline: simulating: 5 of 6 runs, about 0 min left",
+    ]
+    assert paceline.command_line.run([*command, "--out", "silent", "--quiet"]) == 0
+    assert "simulating" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("then", ["pass", "paceline.command_line.run(['--help'])"])

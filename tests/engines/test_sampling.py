@@ -1,13 +1,10 @@
 """Sampling of clients, the federated programs, and periods of each worker's own."""
 
-from itertools import pairwise
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.simulator.distributions.random_streams import Purpose, generator
 from paceline.simulator.engines.dispatch import run_seeds
 from paceline.simulator.engines.virtual import simulation
 from paceline.simulator.errors import InputError
@@ -26,6 +23,7 @@ from tests.helpers.worlds import (
 )
 
 PLAIN = {"tau": 3, "momentum": 0.9}
+SERVED = RING | {"collective": "server"}  # a payload takes 32 ms, and a message 20 ms more
 UNEVEN = DIGITS | {"partition": {"dirichlet": 0.3}}
 
 
@@ -100,6 +98,7 @@ def test_a_round_lasts_as_long_as_the_last_wanted_of_those_selected(wanted, sele
     assert (found.rounds, found.round_seconds) == (steps, pytest.approx(found.duration / steps))
 
 
+OWN = {"ssgd": {}, "fedbuff": {"tau": 3, "buffer": 2, "max_staleness": 1}}
 TROUBLED = {
     "all are there": {},
     "some crash": {"failures": {"between": "30 s", "repair": "9 s"}},
@@ -112,13 +111,14 @@ TROUBLED = {
 }
 
 
+@pytest.mark.parametrize("network", [RING, SERVED], ids=["ring", "server"])
 @pytest.mark.parametrize("where", TROUBLED)
 @pytest.mark.parametrize("name", ["fedavg", "diloco"])
-def test_clients_that_are_parked_change_no_number(where, name, monkeypatch):
+def test_clients_that_are_parked_change_no_number(where, name, network, monkeypatch):
     """Which `leaping` allows in runs without vectors; with them no client is parked."""
     sampling = {"clients": 6, "over": 1.5, "deadline": "12 s", "by": "availability"}
     tables = {
-        "cluster": {"sampling": sampling, **TROUBLED[where]}, "workers": 30, "network": RING,
+        "cluster": {"sampling": sampling, **TROUBLED[where]}, "workers": 30, "network": network,
         "compute": EXPONENTIAL, "steps": None, "recovery": {"policy": "shrink"},
         "run": {"duration": "300 s", "evaluate_every": 5},
     }  # fmt: skip
@@ -172,7 +172,7 @@ def test_clients_that_are_away_are_told_apart_from_those_not_selected(objective)
 @pytest.mark.long
 @settings(max_examples=60, deadline=None)
 @given(
-    name=st.sampled_from(["ssgd", "fedavg", "diloco"]),
+    name=st.sampled_from(["ssgd", "fedavg", "diloco", "fedbuff"]),
     where=st.sampled_from([*TROUBLED]),
     sampling=st.fixed_dictionaries(
         {"clients": st.integers(1, 6), "over": st.sampled_from([1, 1.5, 3]),
@@ -180,13 +180,17 @@ def test_clients_that_are_away_are_told_apart_from_those_not_selected(objective)
         optional={"deadline": st.sampled_from(["1 s", "8 s"])},
     ),
     objective=st.sampled_from([TIME_ONLY, QUADRATIC]),
+    network=st.sampled_from([RING, SERVED, SERVED | {"bandwidth": "10 kbit/s"}]),
+    policy=st.sampled_from(["shrink", "wait"]),
     seed=st.integers(0, 9),
 )  # fmt: skip
-def test_every_second_of_every_client_is_in_one_kind(name, where, sampling, objective, seed):
+def test_every_second_of_every_client_is_in_one_kind(
+    name, where, sampling, objective, network, policy, seed
+):
     found = run(
-        {"name": name} | ({} if name == "ssgd" else {"tau": 3}), workers=8, objective=objective,
-        cluster={"sampling": sampling, **TROUBLED[where]}, network=RING, compute=EXPONENTIAL,
-        steps=None, recovery={"policy": "shrink"}, run={"duration": "150 s"}, seed=seed,
+        {"name": name} | OWN.get(name, {"tau": 3}), workers=8, objective=objective,
+        cluster={"sampling": sampling, **TROUBLED[where]}, network=network, compute=EXPONENTIAL,
+        steps=None, recovery={"policy": policy}, run={"duration": "150 s"}, seed=seed,
     )  # fmt: skip
     spent = np.array([*found.workers.values()])
     assert (spent > -1e-9).all(), found.workers
@@ -231,8 +235,38 @@ def test_a_step_is_of_as_many_gradients_as_clients_train():
     assert len(marks[-1]) == 40 / 5
     picked = study.simulate(scenario(*cases, {"name": "asgd"}, network=FREE, **world), seeds=1).pick
     assert picked["label"] == "asgd"  # all twenty compute
-    assert picked["value"] == pytest.approx(1 / 5)
-    assert "fewest seconds per 4 gradients" in picked["sentence"]
+    assert picked["value"] == pytest.approx(1 / 20)
+    assert "fewest seconds per gradient that reaches the model" in picked["sentence"]
+
+
+def test_the_pick_counts_gradients_that_reach_the_model():
+    """Clients that are cut off, or whose work is too stale, add none: seconds per step mislead."""
+    slow = {"name": "slow", "workers": 3, "compute": "9 s"}
+    group = [{"name": "fast", "workers": 1}, slow]
+
+    def found(*algorithms, **sampling):
+        cluster = {"sampling": {"clients": 4} | sampling, "group": group}
+        world = scenario(
+            *algorithms, cluster=cluster, network=FREE, steps=None, run={"duration": "270 s"}
+        )
+        return study.simulate(world)
+
+    patient, hasty, late = (
+        found({"name": "fedavg", "tau": 3}, **sampling).algorithms[0]
+        for sampling in ({}, {"deadline": "5 s"}, {"deadline": "2 s"})
+    )
+    assert [row["reports_per_round"] for row in (patient, hasty, late)] == [4, 1, 1]
+    rates = [row["gradients_per_hour"]["mean"] for row in (patient, hasty, late)]
+    assert rates == pytest.approx([3600 * 12 / 27, 3600 * 3 / 5, 3600 * 3 / 3])
+    assert hasty["seconds_per_step"]["mean"] < patient["seconds_per_step"]["mean"] / 5
+    shares = [row["useful_share"]["mean"] for row in (patient, hasty, late)]
+    assert shares == pytest.approx([1, 3 / (3 + 15), 3 / (3 + 9)])
+    fresh = {"name": "fedbuff", "tau": 3, "buffer": 1}
+    both = found(fresh, fresh | {"max_staleness": 0, "label": "fresh"})
+    every, some = both.algorithms
+    assert some["gradients_per_hour"]["mean"] < every["gradients_per_hour"]["mean"]
+    assert some["useful_share"]["mean"] < every["useful_share"]["mean"] == 1
+    assert both.pick["label"] == every["label"]
 
 
 def test_fedbuff_with_places_for_all_is_fedbuff():
@@ -259,15 +293,61 @@ def test_a_client_of_fedbuff_that_leaves_frees_its_place(by):
     assert np.sum([*found.workers.values()], axis=0) == pytest.approx(np.full(30, 3000.0))
 
 
-def test_clients_that_are_selected_again_get_the_model_over_a_link_that_counts():
-    """Server means of 2 of 6: 4000 bytes up and down each, and for each one that sat out before."""
+# Rounds of a server
+
+
+def test_a_selected_client_gets_the_model_once_and_sends_one_report():
     found = run(
         {"name": "fedavg", "tau": 1}, workers=6, steps=50, cluster={"sampling": {"clients": 2}},
-        network=RING | {"collective": "server"},
+        network=SERVED,
     )  # fmt: skip
-    draws = [set(generator(1, Purpose.SAMPLING, n).permutation(6)[:2]) for n in range(50)]
-    again = sum(len(new - old) for old, new in pairwise(draws))
-    assert found.curve["bytes"][-1] == 4000 * (50 * 2 * 2 + again)
+    assert found.duration == pytest.approx(50 * (1 + 0.052) + 49 * 0.052)  # all begin with a model
+    assert found.curve["bytes"][-1] == 4000 * (50 * 2 + 49 * 2)
+    assert found.seconds["communicate"] * 6 == pytest.approx(2 * (50 + 49) * 0.052)
+
+
+@pytest.mark.parametrize("sampling", [{"clients": 4}, {"clients": 3, "over": 4 / 3}, None], ids=str)
+@pytest.mark.parametrize("policy", ["shrink", "wait"])
+def test_who_is_lost_while_it_sends_makes_no_other_send_again(sampling, policy):
+    """Worker 3 crashes within its upload, which takes 10 s: of four, or of four for three."""
+    crash = {"worker": 3, "at": "6 s", "lasts": "3 s"}
+    cluster = {"crash": [crash]} | ({"sampling": sampling} if sampling else {})
+    found = run(
+        {"name": "fedavg", "tau": 1}, cluster=cluster, workers=4, steps=2,
+        network={"collective": "server", "latency": "0 s", "bandwidth": "3200 bit/s"},
+        recovery={"policy": policy, "timeout": "1 s"}, server={"bandwidth": "1 Gbit/s"},
+    )  # fmt: skip
+    again = 8 if policy == "wait" and (sampling or {}).get("over") is None else 0
+    ends = (11, 32) if sampling else (21, 42)
+    assert found.curve["time"] == pytest.approx([0, *(end + again for end in ends)], abs=1e-3)
+    lost = 2 if "over" in (sampling or {}) else int(again == 0)  # one of four reports is too many
+    assert found.workers["lost"] == pytest.approx([0, 0, 0, lost])
+
+
+def test_a_deadline_ends_uploads_and_a_round_is_over_with_enough_reports():
+    """Worker 2 computes as fast as the others, and takes 32 s to send what they do in 32 ms."""
+    slow = {"name": "slow", "workers": 1, "up": "1 kbit/s"}
+    group = [{"name": "fast", "workers": 2}, slow]
+
+    def rounds(**sampling):
+        return run(
+            {"name": "fedavg", "tau": 4}, workers=3, steps=40, network=SERVED,
+            cluster={"sampling": sampling, "group": group},
+        )  # fmt: skip
+
+    patient, due, enough = (
+        rounds(clients=3), rounds(clients=3, deadline="7 s"), rounds(clients=2, over=1.5)
+    )  # fmt: skip
+    assert patient.round_seconds == pytest.approx(4 + 32.02 + 0.052, rel=0.01)
+    assert due.round_seconds == pytest.approx(7)
+    assert enough.round_seconds == pytest.approx(4 + 0.052 * 2, rel=0.01)
+    assert [each.reports for each in (patient, due, enough)] == [30, 20, 20]
+    assert [each.gradients for each in (patient, due, enough)] == [120, 80, 80]
+    for each in (due, enough):  # what it computed is lost, and its upload is cut off
+        assert each.workers["lost"] == pytest.approx([0, 0, 40])
+        closed = each.round_seconds - (4 + 0.052 * 0.9)
+        assert each.links["worker 2->server"] == pytest.approx(40_000 * closed / 32.02, abs=5)
+        assert np.sum([*each.workers.values()], axis=0) == pytest.approx([each.duration] * 3)
 
 
 def test_sampling_says_whom_it_does_not_concern():

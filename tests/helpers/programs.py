@@ -51,7 +51,11 @@ ROWS = (
     ),
     Row(
         "fedbuff",
-        ({"tau": 3, "buffer": 2}, {"tau": 2, "buffer": 1, "staleness": "none", "mu": 0.1}),
+        (
+            {"tau": 3, "buffer": 2},
+            {"tau": 2, "buffer": 1, "staleness": "none", "mu": 0.1},
+            {"tau": 2, "buffer": 1, "max_staleness": 1},
+        ),
         timeless=False,
         batches=True,
     ),

@@ -38,7 +38,7 @@ class Selection:
 def selection(program: Program, scenario: Scenario, seed: int, rank: int) -> Selection:
     """Return the selection of a scenario, as worker `rank` needs it."""
     settings = scenario.cluster.sampling
-    if settings is None or not samples(program, settings):
+    if settings is None or not samples(program, scenario) or program.server is not None:
         return Selection(rank)
     rule = Sampled(scenario.cluster, settings, seed, lambda rank, at: False)
     served = program.server is not None

@@ -7,6 +7,7 @@ import numpy as np
 
 from paceline.simulator.cluster.membership import OUT
 from paceline.simulator.engines.observer import NEVER
+from paceline.simulator.engines.sampling import samples
 from paceline.simulator.engines.virtual.simulation import Simulation
 from paceline.simulator.results.run import ROUNDING, Spans
 
@@ -25,8 +26,9 @@ def spent(run: Simulation) -> dict[str, list[float]]:
         found["stalled"] = [each.stalled for each in outages]
         found["lost"] = [each.lost + again for each in outages]
         found["down"] = [each.down + repairs for each in outages]
-        why = {"absent": run.availability.members, "unselected": run.recovery.sampled}
-        there = [kind for kind, reason in why.items() if reason is not None]
+        selects = samples(run.program, run.scenario)
+        why = {"absent": run.availability.members is not None, "unselected": selects}
+        there = [kind for kind, so in why.items() if so]
         if there:
             found |= {kind: [0.0] * run.workers for kind in there}
             found["down"] = [repairs] * run.workers
@@ -34,16 +36,26 @@ def spent(run: Simulation) -> dict[str, list[float]]:
             for kind, seconds in zip(OUT, kinds, strict=True):
                 if kind in found:
                     found[kind] = (np.array(found[kind]) + seconds).tolist()
+        if selects and run.program.selects:  # its clients wait to be chosen again
+            found["unselected"], found["wait"] = found["wait"], [0.0] * run.workers
     return found
 
 
 def rounds(run: Simulation) -> dict[str, Any]:
-    """Return how many rounds have selected clients, and the mean seconds of one, as in `Run`."""
-    starts = run.recovery.sampled.starts if run.recovery.sampled is not None else []
-    ends = [
-        end for end in map(run.availability.wall_clock, starts[1:]) if end <= run.ended * ROUNDING
-    ]
-    return {"rounds": len(ends), "round_seconds": ends[-1] / len(ends)} if ends else {}
+    """Return how many rounds have selected clients, their mean seconds, and what clients have
+    reported, as in `Run`.
+    """
+    cluster, rule = run.scenario.cluster, run.recovery.sampled
+    if cluster.sampling is None:
+        return {}
+    if rule is None:
+        at_once = cluster.participants if run.program.selects else run.workers
+        return {"gradients": at_once * run.observer.curve["step"][-1]}
+    walls = map(run.availability.wall_clock, rule.starts[1:])
+    ends = [end for end in walls if end <= run.ended * ROUNDING]
+    taken = np.array(rule.taken[: len(ends)]).reshape(-1, 2).sum(axis=0)
+    found = {"reports": int(taken[0]), "gradients": float(taken[1]), "rounds": len(ends)}
+    return found | ({"round_seconds": ends[-1] / len(ends)} if ends else {})
 
 
 def _can_fail(run: Simulation) -> bool:

@@ -18,6 +18,7 @@ import simpy
 from paceline.simulator.cluster import failures
 from paceline.simulator.cluster.failures import NEVER, PATIENCE, Calendar, Down
 from paceline.simulator.cluster.membership import Members
+from paceline.simulator.engines.sampling import samples
 from paceline.simulator.engines.tolerances import deadline
 from paceline.simulator.engines.virtual.agenda import LAST
 from paceline.simulator.engines.virtual.availability import Availability
@@ -214,7 +215,8 @@ def availability(program: Program, scenario: Scenario, seed: int) -> Availabilit
     """Return the availability of the nodes in one run of a program."""
     members = None
     if scenario.cluster.elastic:
-        members = Members(scenario, seed, download_cost(scenario, program.server is not None))
+        paid = download_cost(scenario, program.server is not None)
+        members = Members(scenario, seed, None if samples(program, scenario) else paid)
     crashes = []
     if failures.any_in(scenario):
         crashes = failures.calendars(scenario, seed, members.beside if members else None)

@@ -45,7 +45,7 @@ State of a `VirtualNode`, beside its identity and the model's sizes (s: seconds 
 | `_mark_at` | step | from which a mark goes to the observer | `mark`, `watch` |
 | `_messages_heard` | count | received since its gradient began, or `NEVER` | `receive` |
 | `_staleness` | histogram | the run's: uses of results by their age | `wait`, `receive` |
-| `_last_staleness` | updates | of the gradient that the server received last | `receive` |
+| `_last_sender` | rank | of the message that the server received last | `receive` |
 | `_service_starts` | s | of the server's last k + 1 messages, k: longest queue | `receive` |
 | `_busy_kind` | kind | of its spans of work: compute or serve | `serve` |
 | `_receive_seconds` | s | that the server spends on each message | `serve` |
@@ -97,7 +97,7 @@ class VirtualNode(EngineNode):
     """One node of a `Simulation`; the module's table describes its state."""
 
     __slots__ = (
-        "_busy_kind", "_durations", "_gradient", "_last_staleness", "_loss_and_gradient",
+        "_busy_kind", "_durations", "_gradient", "_last_sender", "_loss_and_gradient",
         "_mark_at", "_messages_heard", "_network_since", "_pause_at", "_paused_at",
         "_receive_seconds", "_routes", "_service_starts", "_staleness", "awaited_rank",
         "busy_since", "communicated", "computing", "coroutine", "handle", "mailbox", "outages",
@@ -115,7 +115,7 @@ class VirtualNode(EngineNode):
         self.handle: Handle = None
         self.wakeup_at = inf
         self._messages_heard = NEVER
-        self._last_staleness = 0
+        self._last_sender = 0
         self._staleness = run.staleness
         self._service_starts = deque([0.0], 1)
         self.mailbox: deque[Message] = deque()
@@ -255,7 +255,7 @@ class VirtualNode(EngineNode):
             starts.append(self.now)
             if at < starts[0]:  # it arrived before the oldest start: the queue was longer than ever
                 self._note_longer_queue(value)
-            self._last_staleness = stale = self.updates - self._routes[sender].version
+            self._last_sender, stale = sender, self.updates - self._routes[sender].version
             self._staleness[stale] += 1
             self.step += 1
             self.now += self._receive_seconds
@@ -316,8 +316,12 @@ class VirtualNode(EngineNode):
     def count(self, gradients: int) -> None:
         """Count the gradients of the message received last; of none, its staleness neither."""
         self.step += gradients - 1
-        if not gradients:
-            self._staleness[self._last_staleness] -= 1
+        if gradients:
+            return
+        run, sender = self._run, self._last_sender
+        self._staleness[self.updates - self._routes[sender].version] -= 1
+        if run.program.selects and run.outages:
+            run.outages[sender].waste()
 
     def _note_longer_queue(self, value: Payload) -> None:
         """Note that one message more waited than ever before; remember one more service start."""

@@ -72,6 +72,7 @@ class Outages:
         self._passed_over = False  # whether it is not selected, in the outage under way
         self.joined_at = self._step_began = self._crashed = 0.0
         self.shared = self.down = 0.0  # down: seconds that it was down, or saved a checkpoint
+        self._sent = 0.0  # seconds of computing in what it has sent last
         self._final_attempt = 0.0  # seconds of its last step since the last crash in it
         self._booked: list[Down] = []
         self.stalled = 0.0
@@ -107,6 +108,10 @@ class Outages:
         self.lose(at, seconds)
         self.shared += seconds
 
+    def waste(self) -> None:
+        """Count what it has sent last as computed in vain."""
+        self.lose(self._node.now, self._sent)
+
     def _down_until(self, time: float) -> float:
         """Return the downtime before `time` (seconds); later outages may already be booked."""
         seconds = self.down
@@ -134,11 +139,11 @@ class Outages:
     async def takes(self, work: float) -> float:
         """Return the seconds that `work` seconds at full speed take, with outages and repeats."""
         now = self._step_began = self._node.now
+        sampled = self._run.recovery.sampled is not None
         # a client that drops out of a round is out of all of it
-        resumed = self._run.recovery.sampled is not None and self._round == self._node.collectives
+        resumed = sampled and self._round == self._node.collectives
         why = self._sits_out(now)
         if self.down_since is not None:
-            sampled = self._run.recovery.sampled is not None
             if why and not resumed and self._idle is None and sampled:
                 self._idle = self._node.rest(work)
             if why or resumed or self.calendar.next(now)[0] <= now:
@@ -147,6 +152,8 @@ class Outages:
                 self._final_attempt = self._seconds_for(now, work)
                 return self._final_attempt
             work = self._rejoin(work)
+        elif self._run.recovery.by_server and not (resumed or why) and self._node.collectives:
+            self._download(now)
         if not self._run.program.averages:
             self.shared = self.computed  # it saves every step, as no other node has a copy
         late: float = self._node.now - now  # for the model
@@ -225,7 +232,7 @@ class Outages:
             if back == inf:
                 await self._go_down_for_good(crash)
             self._be_down(crash, back)
-            if why == Why.ABSENT and run.program.server:
+            if why == Why.ABSENT and run.program.server and run.availability.members.pay:
                 await self._fetch(back)
             if why is None:
                 self.recovery_seconds[crash] = back - start + unshared
@@ -326,7 +333,7 @@ class Outages:
     def send(self) -> bool:
         """Note that the node shares what it has; return whether it can: not if down for good."""
         if self.gone_since is None:
-            self.shared = self.computed
+            self._sent, self.shared = self.computed - self.shared, self.computed
         return self.gone_since is None
 
     def marked(self) -> None:
@@ -372,9 +379,15 @@ class Outages:
         self._node.replace_source(*self._own_source)
         if self._idle is not None:
             work, self._idle = self._node.wake_up(self._idle), None
-            self._block_until(now, now + self._run.recovery.download(self._node.rank), ())
+            self._download(now)
+        elif self._run.recovery.by_server:
+            self._download(now)
         self.shared = self.computed
         return work
+
+    def _download(self, now: float) -> None:
+        """Get the model, as a client that is selected."""
+        self._block_until(now, now + self._run.recovery.download(self._node.rank), ())
 
     def _gone(self, crash: float) -> None:
         self.gone_since = crash
@@ -401,13 +414,24 @@ class Outages:
     # Waiting
 
     def block(self, begins: float, done: float, on: Any) -> None:
-        """Block the node as `VirtualNode.block` does, through outages, its own and others'."""
+        """Block the node as `VirtualNode.block` does, through outages, its own and others'.
+
+        Where a server takes in each report, it first sends its own, and at last does nothing more.
+        """
         node, run = self._node, self._run
         if self.down_since is not None:
             node.now = done
             return
         begins = max(begins, node.now)
         stalls = run.recovery.stalls(on, node.now, begins) if run.calendars else ()
+        if type(on) is Collective and on.reports:
+            self._block(node.now, min(max(on.reports[node.rank], node.now), done), ())
+            begins = done
+        self._block(begins, done, stalls)
+
+    def _block(self, begins: float, done: float, stalls: Sequence[Down]) -> None:
+        """Block through its own outages."""
+        node, run = self._node, self._run
         for start, end in self.calendar.during(node.now, done):
             self._block_until(min(begins, start), start, stalls)
             self._be_down(start, end)

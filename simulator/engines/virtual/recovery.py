@@ -22,6 +22,7 @@ from paceline.simulator.cluster.membership import Members
 from paceline.simulator.engines.collective import Collective, Why, earliest
 from paceline.simulator.engines.sampling import Sampled, samples
 from paceline.simulator.engines.virtual.node import VirtualNode
+from paceline.simulator.network.closed_form import Nic
 from paceline.simulator.network.mean_cost import download_cost, download_source
 from paceline.simulator.scenario.cluster import Recovery
 
@@ -102,7 +103,7 @@ def rules(run: Any, least: int) -> list[Rule]:
     if members is not None:
         found.append(Leaving(members))
     cluster = run.scenario.cluster
-    if samples(run.program, cluster.sampling):
+    if run.program.rounds and samples(run.program, run.scenario):
         found.append(Sampled(cluster, cluster.sampling, run.seed, partial(_away, run)))
     if settings.policy == "quorum":
         found.append(Quorum(least, settings.grace))
@@ -118,12 +119,13 @@ def _away(run: Any, rank: int, time: float) -> bool:
 class Presence:
     """Which workers are there, and since when the others know.
 
-    `waits`: whether they wait for a crashed one; `means`: whether the program has means that can do
-    without some of them; `_least`: workers that must be there.
+    `waits`: whether they wait for a crashed one; `timeout`: seconds until they notice a crash;
+    `means`: whether the program has means that can do without some of them; `_least`: workers that
+    must be there.
     """
 
     def __init__(self, run: Any, settings: Recovery, least: int) -> None:
-        self._run, self._timeout = run, settings.timeout
+        self._run, self.timeout = run, settings.timeout
         self.means = "shrink" in run.program.recovers
         self.waits = not self.means or settings.policy in ("wait", "restart")
         self._least = least if settings.policy == "quorum" else 1
@@ -152,25 +154,28 @@ class Presence:
         )
 
     def present(
-        self, arrivals: Mapping[int, float], narrow: Callable[[list[int], float], float]
+        self, collective: Collective, narrow: Callable[[list[int], float], float]
     ) -> tuple[list[int], float]:
-        """Return those who arrived, and did not leave before the collective could begin.
+        """Return those who arrived, and did not leave before the collective could begin, or before
+        a server had their report.
 
         `narrow`: the rules, which may let it begin before the last of them arrives.
         """
-        run = self._run
+        run, arrivals, reports = self._run, collective.arrivals, collective.reports
         team, noticed = sorted(arrivals), 0.0
         for rank, outages in enumerate(run.outages[: run.workers]):
             if outages.down_since is not None and rank not in arrivals:
-                noticed = max(noticed, outages.down_since + self._timeout * outages.abrupt)
+                noticed = max(noticed, outages.down_since + self.timeout * outages.abrupt)
         calendars = run.calendars
         downs = ((calendars[rank].next(arrivals[rank])[0], rank) for rank in calendars and team)
         for crash, rank in sorted(each for each in downs if self.skips(*each[::-1])):
+            if reports and crash >= reports[rank]:
+                continue
             if crash >= narrow(team.copy(), noticed):
                 break
             team.remove(rank)
-            noticed = max(noticed, crash + self._timeout)
-        return self._enough(team, arrivals, noticed)
+            noticed = max(noticed, crash + self.timeout)
+        return (team, noticed) if reports else self._enough(team, arrivals, noticed)
 
     def up(self, rank: int, time: float) -> float:
         """Return when a worker that takes no part at a time can take part again (s)."""
@@ -209,7 +214,7 @@ class Presence:
         if len(team) == 1 or not self.skips(rank, crash):
             return back
         team.remove(rank)
-        begins = max(begins, crash + self._timeout)
+        begins = max(begins, crash + self.timeout)
         team[:], begins = self._enough(team, dict.fromkeys(team, begins), begins)
         return begins
 
@@ -217,6 +222,7 @@ class Presence:
 class Participation:
     """Who takes part in the collectives of one run. `dropped`: contributions that were left out;
     `kept`: workers that a mean waits for; `sampled`: the rule that selects clients, if any;
+    `by_server`: whether clients get the model from a server, which takes in each one's report;
     `abandons_phases`: whether those who are late for one drop all that they have done for it, not
     just their last step.
     """
@@ -228,14 +234,17 @@ class Participation:
         self.rules = rules(run, least)
         self.sampled = next((rule for rule in self.rules if isinstance(rule, Sampled)), None)
         self.kept = self.sampled.wanted if self.sampled else least
+        served = run.scenario.network.collective == "server"
+        self.by_server = self.sampled is not None and served
+        self._card = Nic(run.scenario.server.bandwidth or inf)
         self.abandons_phases = settings.policy == "quorum" or self.sampled is not None
         self.dropped = 0
         self._most_restarts = 0, ""  # of one collective, and its name
-        self._downloads: dict[int, float] = {}
+        self._downloads: dict[int, tuple[float, float]] = {}
 
     def team(self, collective: Collective) -> Team:
         """Return the workers that a collective takes; set when it begins, and who came last."""
-        run, arrivals = self._run, collective.arrivals
+        run, arrivals = self._run, collective.reports or collective.arrivals
         if not run.outages:  # nodes are always up
             return None
 
@@ -244,7 +253,7 @@ class Participation:
                 begins = rule.narrow(team, arrivals, begins)
             return max(begins, *(arrivals[rank] for rank in team))
 
-        team, begins = self.presence.present(arrivals, narrow)
+        team, begins = self.presence.present(collective, narrow)
         if not team:  # all are down: it begins when the first is back
             since = max([begins, *arrivals.values()])
             collective.begins = min(self.presence.up(rank, since) for rank in range(run.workers))
@@ -305,7 +314,7 @@ class Participation:
         run, begins = self._run, min(collective.begins, self._run.deadline)
         if not run.calendars or not team or begins == inf:
             return
-        arrivals = [collective.arrivals[rank] for rank in team]
+        arrivals = [(collective.reports or collective.arrivals)[rank] for rank in team]
         first, ready = min(arrivals), max(free, *arrivals)
         stood = [(ready, begins)] if ready < begins else []
         if self.presence.waits:
@@ -342,6 +351,8 @@ class Participation:
         """Leave out workers that are not in the team: what they computed for this is lost."""
         run = self._run
         out = set(range(run.workers)).difference(team)
+        if self.sampled is not None:
+            self.sampled.taken.append((len(team), sum(run.nodes[rank].period for rank in team)))
         if out:
             collective.leave_out(out)
             self.dropped += len(out)
@@ -362,17 +373,21 @@ class Participation:
         return next((each.why for each in self.rules if each.sits_out(rank, index, at)), None)
 
     def download(self, rank: int) -> float:
-        """Return the seconds that a client needs to get the model, once it is selected again."""
+        """Return the seconds that a client needs to get the model, once it is selected (again)."""
+        run, now = self._run, self._run.nodes[rank].now
         if rank not in self._downloads:
-            self._downloads[rank] = sum(self._download_cost(rank))
-        if self._run.nodes[rank].now <= self._run.deadline:
+            self._downloads[rank] = self._download_cost(rank)
+        if now <= run.deadline:
             self._count_download(rank)
-        return self._downloads[rank]
+        sending, latency = self._downloads[rank]
+        if self.by_server:
+            sending = max(sending, self._card.through(now, run.whole_bytes) - now)
+        return sending + latency
 
     def count_downloads(self, until: float) -> None:
         """Count the bytes of the model that workers have got which joined up to a time (s)."""
         members, until = self._run.availability.members, min(until, self._run.deadline)
-        if members is not None and until < inf:
+        if members is not None and members.pay and until < inf:
             for rank, share in members.sent(until):
                 self._count_download(rank, share)
 

@@ -87,9 +87,13 @@ class ClosedFormTransport:
         self._nic_in = Nic(bandwidth) if bandwidth else None
         self._nic_out = Nic(bandwidth) if bandwidth else None
         self._links_free = 0.0
+        self._served = run.scenario.network.collective == "server"
 
     def _interrupted(self, link: RegionPath, size: float, seed: int, key: int) -> MessageRoute:
-        ends = [self._run.calendars[rank] for rank in divmod(key, self._run.workers + 1)]
+        calendars = self._run.calendars  # of a server that only makes means there is none
+        ends = [
+            each for rank in divmod(key, self._run.workers + 1) for each in calendars[rank:][:1]
+        ]
         return Interrupted(link, size, seed, key, ends)
 
     def route(self, source: int, to: int) -> MessageRoute:
@@ -104,6 +108,9 @@ class ClosedFormTransport:
     def carry(self, collective: Collective, sizes: Sequence[float]) -> None:
         """Carry out a collective among its team as soon as the links are free."""
         run, free = self._run, self._links_free
+        if run.recovery.by_server:
+            self._take_in(collective, sizes)
+            return
         team = run.recovery.team(collective)
         begins = max(collective.begins, free)
         while begins <= run.deadline and begins < inf:
@@ -118,6 +125,12 @@ class ClosedFormTransport:
                 )
                 if crashed[0] >= begins + transmission + latency:
                     break
+                if self._served and collective.kind == "mean":
+                    team, late = self._heard(team, begins, max(sizes))
+                    if team:
+                        transmission, latency = self.traffic.cost("mean", max(sizes), tuple(team))
+                        transmission += late
+                        break
             begins = run.recovery.restart(collective, team, begins, crashed)
         if not run.recovery.begin(collective, team, begins, free):
             return
@@ -126,6 +139,47 @@ class ClosedFormTransport:
             joined = np.array([collective.arrivals[rank] for rank in range(run.workers)])
             collective.ahead = self.traffic.network.ahead(np.maximum(joined, free)).tolist()
         run.complete(collective, team, self._links_free + latency, run.release_at)
+
+    def _heard(self, team: list[int] | None, begins: float, size: float) -> tuple[list[int], float]:
+        """Return whose reports a server gets, all of which begin at once, despite crashes; and by
+        how many seconds one that is sent again, or the notice of one that is lost, comes late.
+        """
+        run, presence, ends, ready = self._run, self._run.recovery.presence, {}, 0.0
+        for rank in team or range(run.workers):
+            link = self.traffic.network.message_link(rank, run.workers)
+            ends[rank] = begins + size / link.bandwidth + link.latency
+            crash, back = run.calendars[rank].next(begins)
+            if crash < ends[rank] and presence.skips(rank, crash):
+                del ends[rank]
+                ready = max(ready, crash + presence.timeout)
+            elif crash < ends[rank]:
+                ready = max(ready, back + ends[rank] - begins)
+        return [*ends], max(0.0, ready - max(ends.values(), default=inf))
+
+    def _take_in(self, collective: Collective, sizes: Sequence[float]) -> None:
+        """Let a server take in each client's report as it comes, until the round is over.
+
+        Then uploads under way end. The next clients get the result (`Participation.download`).
+        """
+        run, came, card = self._run, collective.arrivals, self._nic_in or Nic(inf)
+        size = sizes if len(sizes) > 1 else [*sizes] * run.workers
+        setup = 0.0 if self.traffic.begun else self.traffic.network.settings.setup
+        self.traffic.add("mean", 0)
+        routes = {rank: self.traffic.route(rank, run.workers) for rank in came}
+        sent = {rank: setup + routes[rank].send(at, size[rank])[0] for rank, at in came.items()}
+        for rank in sorted(sent, key=lambda rank: (sent[rank], rank)):
+            collective.reports[rank] = card.through(sent[rank], size[rank])
+        team = run.recovery.team(collective) or []
+        closes = collective.begins
+        for rank in sent.keys() - team:
+            ends = min(closes, run.deadline, run.recovery.first_crash([rank], came[rank])[0])
+            done = (
+                max(0.0, ends - came[rank]) / (sent[rank] - came[rank]) if ends < sent[rank] else 1
+            )
+            routes[rank].bytes -= round(size[rank]) - round(done * size[rank])
+        if run.recovery.begin(collective, team, closes):
+            card.clear(closes)
+            run.complete(collective, team, closes, run.release_at)
 
     def answer(self, handle: Collective, question: Collective) -> None:
         """Answer at once: when the collective is done is known."""

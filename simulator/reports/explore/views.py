@@ -58,7 +58,6 @@ class View:
             exact=deterministic(self.scenario),
             bases=bases(self.scenario),
             models=learning.errors(self.scenario, groups, learning.models(self.scenario, groups)),
-            gradients=self.scenario.gradients,
         )["sentence"]
         return said if whole else f"So far: {said}"
 

@@ -115,7 +115,13 @@ class SweepRow(TypedDict):
     final_loss: NotRequired[Number]
     final_loss_low: NotRequired[Number]
     final_loss_high: NotRequired[Number]
+    seconds_per_gradient: NotRequired[Number]
+    seconds_per_gradient_low: NotRequired[Number]
+    seconds_per_gradient_high: NotRequired[Number]
+    reports_per_round: NotRequired[Number]
+    gradients_per_hour: NotRequired[Number]
     goodput: NotRequired[Number]
+    useful_share: NotRequired[Number]
     total_cost: NotRequired[Number]
 
 

@@ -57,7 +57,9 @@ def verdict(found: FoundRun) -> RunVerdict:
         (CHANGE, [*filter(None, _change(found, groups, pick))]),
     ]
     say = number if pick["measure"] == "loss" else human
-    basis = "" if pick["measure"] == "seconds_per_step" else run.summary.get("loss_basis") or ""
+    basis = (
+        "" if pick["measure"].startswith("seconds_per_") else run.summary.get("loss_basis") or ""
+    )
     if pick["measure"] == "reached":
         return RunVerdict(found.name, said, pick["sentence"], facts, best, sure, basis=basis)
     within = wording.qualified(stated(pick, "value"), _unit(pick["measure"]))
@@ -81,8 +83,9 @@ def scored(groups: Groups, measure: str, target: float | None) -> dict[str, dict
     """Return the measure of the pick by label and seed; smaller is better. See `pick.pick`."""
     if measure in ("time_to_target", "reached") and target is not None:
         return {k: {r.seed: crossing(r, target) for r in runs} for k, runs in groups.items()}
-    if measure == "seconds_per_step":
-        return {k: {r.seed: seconds_per_step(r) for r in runs} for k, runs in groups.items()}
+    if measure.startswith("seconds_per_"):
+        pace = seconds_per_step if measure.endswith("step") else statistics.seconds_per_gradient
+        return {k: {r.seed: pace(r) for r in runs} for k, runs in groups.items()}
     end = min(run.duration for runs in groups.values() for run in runs)
     return {k: {r.seed: statistics.loss_at(r, end) for r in runs} for k, runs in groups.items()}
 

@@ -21,7 +21,13 @@ from paceline.simulator.results.usage import few
 ROWS, MOST = 60, 1000  # of the table: shown, and with those that are folded
 BARS = 3  # times the largest value: the height of an axis that wide intervals would stretch
 CHANGES = 6  # most points, or groups of them, at which the page says that another is first
-BESIDE = ("goodput", "total_cost")  # columns that are shown where they are set
+BESIDE = (
+    "reports_per_round",
+    "gradients_per_hour",
+    "goodput",
+    "useful_share",
+    "total_cost",
+)  # columns that are shown where they are set
 Row = Mapping[str, Any]
 
 
