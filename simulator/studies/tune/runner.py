@@ -15,7 +15,7 @@ from paceline.simulator.results.figures.style import FORMATS
 from paceline.simulator.results.loss_model import NO_ERRORS
 from paceline.simulator.results.ownership import TakenError
 from paceline.simulator.scenario.scenario import Scenario
-from paceline.simulator.studies import executors, learning
+from paceline.simulator.studies import executors, learning, links
 from paceline.simulator.studies.execution import Execution
 from paceline.simulator.studies.task import Task
 from paceline.simulator.studies.tune.objective import Modelled, Score, TuningObjective
@@ -164,5 +164,6 @@ def run_request(
     runs = execution.run(scenario, scenario.algorithm[0], seeds, replicates=replicates)
     groups, label = {scenario.algorithm[0].label: runs}, scenario.algorithm[0].label
     losses = learning.models(scenario, groups, execution.programs)
-    errors = learning.errors(scenario, groups, losses).get(label, NO_ERRORS)
+    unmeasured = links.uncalibrated(scenario, groups, execution)
+    errors = learning.errors(scenario, groups, losses, unmeasured).get(label, NO_ERRORS)
     return [objective.score(run, scenario, losses.get(label), errors) for run in runs]
