@@ -90,7 +90,7 @@ def test_a_profile_that_states_no_error_of_the_model_says_so():
 
 
 def test_over_tcp_a_prediction_without_a_profile_has_an_interval():
-    """Programs' errors alone where the links take no time, and what links at their ends make of the time."""
+    """Programs' errors alone where the links take no time, and what links make of the time."""
     line = {"latency": "20 ms", "bandwidth": "100 kbit/s"}
     known = tomllib.loads((ROOT / "simulator/results/model_error.toml").read_text())["real"]
     assert prediction_interval.model_errors()["real"] == known
