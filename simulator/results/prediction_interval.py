@@ -180,6 +180,16 @@ def ideal(scenario: Scenario, share: float) -> list[str]:
     ]
 
 
+def of_amounts(scenario: Scenario) -> list[str]:
+    """Say what the intervals of days and prices of a search hold."""
+    said = "intervals of days and cost"
+    if known := links(scenario):
+        return [f"{said} hold {known[1]} (docs/transport.md); calibrate to narrow them"]
+    if scenario.calibration:
+        return [f"{said} are of means over seeds, each with the profile's numbers redrawn"]
+    return [f"{said} hold chance alone, not what real links take", *ideal(scenario, 1.0)]
+
+
 def _windowed(scenario: Scenario) -> str | None:
     """Say how much longer TCP's window makes it, where a link has more in flight than that."""
     network, workers = scenario.network, scenario.cluster.workers

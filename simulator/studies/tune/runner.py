@@ -71,12 +71,18 @@ class TuneDirectory(store.RecordDirectory):
             value, ran = (math.inf if each is None else float(each) for each in (value, ran))
             amounts = used and {k: math.inf if v is None else float(v) for k, v in used.items()}
             if model:
-                basis, why, factors, margin = model
-                drawn = tuple(math.inf if each is None else float(each) for each in factors)
-                model = Modelled(basis and str(basis), tuple(map(str, why)), drawn, float(margin))
+                basis, why, factors, times, margin = model
+                drawn, apart = map(_draws, (factors, times))
+                assert drawn is not None
+                because = tuple(map(str, why))
+                model = Modelled(basis and str(basis), because, drawn, apart, float(margin))
             return Score(value, float(gap), ran, tuple(map(str, notes)), amounts, model)
         except (AttributeError, KeyError, TypeError, ValueError):
             return None
+
+
+def _draws(kept: Sequence[float | None] | None) -> tuple[float, ...] | None:
+    return kept and tuple(math.inf if each is None else float(each) for each in kept)
 
 
 @dataclass
