@@ -26,6 +26,7 @@ from paceline.simulator.programs.pieces.schedule import Rate
 from paceline.simulator.scenario.cluster import Cluster, Group
 from paceline.simulator.scenario.scenario import Bound, Scenario
 from paceline.simulator.scenario.table import LEAST, MOST
+from paceline.simulator.scenario.tables import LearningCurve
 
 LONGEST = 2**53
 """The longest period in steps: floats represent every whole number up to it."""
@@ -327,12 +328,12 @@ def _hide(compute: float, cost: CollectiveCost) -> dict[str, Any]:
 
 def _notes(scenario: Scenario, bound: ErrorBound | None) -> list[str]:
     notes = []
-    if bound is None:
+    if bound is None and not isinstance(scenario.objective, LearningCurve):
         notes.append(
             'tau_star and crossings need objective.kind = "bound" and optimizer.lr '
             f"(from {LEAST:g} to {MOST:g})"
         )
-    elif not bound.cap:
+    elif bound and not bound.cap:
         notes.append("the learning rate is too high for Theorem 2: lr times smoothness exceeds 1")
     parts: list[Cluster | Group] = [scenario.cluster, *scenario.cluster.group]
     if any(part.bursts or part.profile for part in parts):

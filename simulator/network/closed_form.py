@@ -409,7 +409,8 @@ class Traffic:
         first = free == 0  # new connections, and full buckets
         key = network.way(kind, payload, team).key
         silent = begins - free - self._plan(key, team).latency  # of the last one, under way
-        halvings = np.where(first, inf, np.maximum(0.0, silent) // network.pause)
+        longest = len(added) * network.pause  # those past a deadline are silent for ever
+        halvings = np.where(first, longest, np.clip(silent, 0.0, longest)) // network.pause
         slow = np.asarray(added)[np.minimum(halvings, len(added) - 1).astype(int)]
         if not saved:
             return slow

@@ -207,3 +207,11 @@ def costs(scenario: Scenario) -> Overhead:
             * whole ** (1 + found.transmission_exponent),
         }
     return found.model_copy(update=update)
+
+
+def slowed(scenario: Scenario, factor: float) -> Scenario:
+    """Return a scenario over links that take `factor` times as long (messages: their bytes do)."""
+    found = costs(scenario)
+    keys = ("latency_factor", "transmission_factor", "message_factor")
+    own = found.model_copy(update={key: factor * getattr(found, key) for key in keys})
+    return scenario.model_copy(update={"overhead": (own,)})

@@ -322,12 +322,16 @@ def tune(result: "TuneResult") -> list[Table | str]:
     usual = wording.usual(stated(row, "value") for row in rows)
     based: dict[str, Cell] = {"basis": lambda row: row["basis"] or "-"}
     based = based if any(row["basis"] for row in rows) else {}
+    plain, above = result.reference, dict[str, Cell]()
+    if plain and any(row["to_reference"] for row in rows):
+        above = {f"above {plain.candidate.label}, 95 %": lambda row: _above(row["to_reference"])}
     ranking = _table(
         rows,
         {
             "configuration": lambda row: row["label"],
             objective.says: value,
             usual: lambda row: wording.qualified(stated(row, "value"), objective.unit, usual),
+            **above,
             **based,
             "seeds": lambda row: str(row["seeds"]),
             "": verdict,
@@ -336,8 +340,10 @@ def tune(result: "TuneResult") -> list[Table | str]:
     for line, row in zip(ranking.rows, rows, strict=True):
         line.style = "bold" if row["label"] == result.simplest.candidate.label else None
     shown_tables = [ranking, *in_units(rows, first="configuration")]
+    notes = costs.notes(result.regret)
     if len(result.tradeoffs) > 1:
         shown_tables.append(_tradeoffs(result.tradeoffs))
+        notes += [result.trade] if result.trade else []
     if result.regret:
         columns: dict[str, Cell] = {"% above the best\nof these, with": lambda row: row["label"]}
         for what in dict.fromkeys(world["input"] for world in result.regret):
@@ -351,20 +357,27 @@ def tune(result: "TuneResult") -> list[Table | str]:
             wraps = {table.columns[0].header, usual, "", *([objective.says] if based else [])}
             column.no_wrap = column.header not in wraps
             _whole_words(column)
-    return [*shown_tables, *costs.notes(result.regret)]
+    return [*shown_tables, *notes]
+
+
+def _above(found: Mapping[str, Any] | None) -> str:
+    """A share above another, with its interval: "+0.35% (-0.06 to +0.74)"."""
+    if found is None:
+        return "-"
+    low, high = (f"{100 * end:+.2f}" for end in found["interval"] or [found["value"]] * 2)
+    return f"{found['value']:+.2%} ({low} to {high})"
 
 
 def _tradeoffs(rows: Sequence[Row]) -> Table:
-    """What less time costs in loss after as many tokens."""
+    """What less time costs in loss after as many tokens, and what it takes."""
     columns: dict[str, Cell] = {
         "less time for more loss": lambda row: row["label"],
-        "loss": lambda row: f"{row['loss_above']:+.2%}",
-        "95 %": lambda row: " to ".join(f"{end:+.2%}" for end in row["ci95"] or ()) or "-",
-        "days": lambda row: number(row["days"]),
+        "loss, 95 %": lambda row: _above({"value": row["loss_above"], "interval": row["ci95"]}),
+        "days, 95 %": lambda row: wording.cell(stated(row["used"]["days"]), ""),
         "saved": lambda row: number(row["days_saved"]),
     }
-    if math.isfinite(rows[0]["cost_saved"]):
-        columns["cost saved"] = lambda row: number(row["cost_saved"])
+    if "cost" in rows[0]["used"]:
+        columns["cost, 95 %"] = lambda row: wording.cell(stated(row["used"]["cost"]), "")
     return _table(rows, columns)
 
 

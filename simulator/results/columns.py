@@ -66,7 +66,8 @@ class ResultColumn:
     @property
     def show(self) -> Callable[[float | None], str]:
         """The function that formats a value for reading."""
-        return partial(statistics.said, unit=self.unit)
+        of_loss = self.key == "final_loss"
+        return statistics.said_loss if of_loss else partial(statistics.said, unit=self.unit)
 
 
 def _last(run: Run, column: str) -> float | None:

@@ -16,8 +16,8 @@ from paceline.simulator.results.statistics import (
     crossing,
     human,
     loss_at,
-    number,
     reached,
+    said_loss,
     seconds_per_gradient,
     seconds_per_step,
 )
@@ -137,7 +137,7 @@ def _said(  # noqa: PLR0913, PLR0917 - the parts of a sentence
     exact: bool, bases: Bases = NO_BASES, models: Models = NO_MODELS,
 ) -> dict[str, Any]:  # fmt: skip
     """Return the verdict on scores in `unit`, "s" or "", with its sentence."""
-    best, seeds, say = found.best, len(scores[found.best]), human if unit else number
+    best, seeds, say = found.best, len(scores[found.best]), human if unit else said_loss
     value = found.estimates[best]
     said = f"{best}: {what} {say(value.value)}{wording.sentence(value, unit, seeds)}"
     said += wording.on(bases.get(best))

@@ -97,31 +97,31 @@ def model_errors() -> dict[str, Any]:
 class Uncalibrated(Unfitted):
     """The error of a prediction over TCP without a profile.
 
-    `share`: of the time, communicating. `links`: what links take over what the rules say, as
-    `known_from` says.
+    `faster`, `slower`: logarithms of the time where links take as long as at the 5 and 95 %
+    quantiles that `known_from` says, over the time predicted; learnt from so many `conditions`.
     """
 
-    share: float
-    links: tcp.Missed
+    faster: float
+    slower: float
+    conditions: int
     known_from: str
 
     def spread(self, quantity: str, above: bool = True) -> Spread:
         """Return the spread of measured values: that of programs, and of the time in links."""
-        apart = self.share * log((self.links.high if above else self.links.low) / self.links.median)
-        links = Spread((apart / QUANTILE) ** 2, self.links.number - 1)
-        return super().spread(quantity, above) + links
+        apart = self.slower if above else self.faster
+        return super().spread(quantity, above) + Spread(
+            (apart / QUANTILE) ** 2, self.conditions - 1
+        )
 
     def factors(self, program: str, quantity: str) -> np.ndarray:
         """Draw what times may be wrong by, jointly for all programs.
 
-        The links are the same for all, so that their error counts by the difference of `share`;
-        that of the model is the same for all parameters of a program.
+        The links are the same for all, so that their error counts by what it makes of each; that of
+        the model is the same for all parameters of a program.
         """
-        links = _drawn("links", self.links.number - 1)
-        ends = (self.links.high, self.links.low)
-        high, low = (log(end / self.links.median) / QUANTILE for end in ends)
+        links = _drawn("links", self.conditions - 1) / QUANTILE
         own = self.error.of(quantity, self.family) * _drawn(program, self.error.programs - 1)
-        found: np.ndarray = np.exp(self.share * np.where(links > 0, high, -low) * links + own)
+        found: np.ndarray = np.exp(np.where(links > 0, self.slower, -self.faster) * links + own)
         return found
 
     @property
@@ -138,22 +138,24 @@ def _drawn(source: str, freedom: float) -> np.ndarray:
     return np.random.default_rng([*source.encode()]).standard_t(freedom, DRAWS)
 
 
-def uncalibrated(scenario: Scenario, family: str | None, share: float) -> Uncalibrated | None:
-    """Return the error of a prediction over TCP, None with a profile or over ideal links."""
+def links(scenario: Scenario) -> tuple[tcp.Missed, str] | None:
+    """Return what links take over what TCP's rules say, and how that is known.
+
+    None with a profile, or over ideal links.
+    """
     network, seen = scenario.network, tcp.measured()
     if scenario.calibration or network.transport != "tcp":
         return None
-    links = tcp.missed(network)
+    found = tcp.missed(network)
     known = f"what network.transport missed in {seen['collectives']} conditions of links"
     if network.library == "nccl":  # whose version and settings choose the algorithm, too
         other = ClosedForm(scenario).way("mean", scenario.model.bytes, None).other
-        links = links._replace(low=links.low * min(1, other), high=links.high * max(1, other))
+        found = found._replace(low=found.low * min(1, other), high=found.high * max(1, other))
         known += (
             f" (with gloo and plain sockets), what {seen['hosts']} published hosts move through "
             "NCCL's, and NCCL's other algorithm"
         )
-    error = ModelError.model_validate(model_errors()["real"])
-    return Uncalibrated(error, family, share, links, known)
+    return found, known
 
 
 def ideal(scenario: Scenario, share: float) -> list[str]:
@@ -176,6 +178,16 @@ def ideal(scenario: Scenario, share: float) -> list[str]:
         f"{known['cells']} measured conditions, {most} at the 95th percentile "
         '(docs/transport.md); network.transport = "tcp" models it'
     ]
+
+
+def of_amounts(scenario: Scenario) -> list[str]:
+    """Say what the intervals of days and prices of a search hold."""
+    said = "intervals of days and cost"
+    if known := links(scenario):
+        return [f"{said} hold {known[1]} (docs/transport.md); calibrate to narrow them"]
+    if scenario.calibration:
+        return [f"{said} are of means over seeds, each with the profile's numbers redrawn"]
+    return [f"{said} hold chance alone, not what real links take", *ideal(scenario, 1.0)]
 
 
 def _windowed(scenario: Scenario) -> str | None:

@@ -61,9 +61,16 @@ def said(value: float | None, unit: str) -> str:
     return f"{digits} {PREFIXES[power]}{unit.strip('#')}".rstrip()
 
 
-def number(value: float) -> str:
-    """Return `value` with three significant digits and, up to a million, no exponent."""
-    return f"{value:.0f}" if 999.5 <= abs(value) < 1e6 else f"{value:#.3g}".removesuffix(".")
+def number(value: float, digits: int = 3) -> str:
+    """Return `value` with so many significant digits and, up to a million, no exponent."""
+    if 999.5 <= abs(value) < 1e6:
+        return f"{value:.0f}"
+    return f"{value:#.{digits}g}".removesuffix(".")
+
+
+def said_loss(value: float | None) -> str:
+    """Format a loss with one digit more: what is compared are differences below a per cent."""
+    return "-" if value is None or not math.isfinite(value) else number(value, 4)
 
 
 def seeds(numbers: Iterable[int]) -> str:

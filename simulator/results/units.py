@@ -15,8 +15,9 @@ from paceline.simulator.cluster import prices
 from paceline.simulator.results import intervals, loss_model, wording
 from paceline.simulator.results.loss_model import LossModel
 from paceline.simulator.results.run import Run
-from paceline.simulator.results.statistics import at, crossing, estimated, said
+from paceline.simulator.results.statistics import at, crossing, estimated, number, said
 from paceline.simulator.scenario.scenario import Scenario
+from paceline.simulator.scenario.tables import Prices
 
 SECONDS_PER_DAY = 86400.0
 FLOPS_PER_PARAMETER = 6.0  # and token: two forwards, four backwards (arXiv 2001.08361, section 2.1)
@@ -30,6 +31,8 @@ UNITS = {  # words and unit of each
     "egress_bytes": ("egress", "B"),
     "cost": ("cost", ""),
 }
+TIMED = {"days", "device_hours", "cost"}  # what takes longer costs more of; traffic does not
+SPREAD = {"days", "cost"}  # shown with their intervals; device-hours go with the days
 Used = Mapping[str, float]
 Row = Mapping[str, Any]
 Cell = Callable[[Row], str]
@@ -76,6 +79,19 @@ def most(scenario: Scenario, *, served: bool) -> dict[str, float]:
     return found if cost.egress_per_gb else found | {"cost": money}
 
 
+def notes(scenario: Scenario) -> list[str]:
+    """Say that device-hours count workers where no group says how many devices it has."""
+    cost = scenario.cost
+    if any("devices" in each.model_fields_set for each in scenario.cluster.group):
+        return []
+    if cost.device_hour is not None or (cost.node_hour is None and cost.flops is None):
+        return []
+    return [
+        "a worker counts as one device, in device-hours and MFU; write devices in "
+        "[[cluster.group]] where it has more"
+    ]
+
+
 def summary(
     scenario: Scenario, runs: Sequence[Run], model: LossModel | None = None
 ) -> dict[str, Any]:
@@ -88,28 +104,32 @@ def summary(
     whole = [used(scenario, run, run.duration) for run in runs]
     own = next(each for each in scenario.algorithm if each.label == runs[0].label)
     limits = most(scenario, served=own.served)
-    found = told(whole, scenario.cost.currency, heavy=heavy, limits=limits)
+    found = told(whole, scenario.cost, heavy=heavy, limits=limits)
     factors = loss_model.to_target(model, runs, target) if model and target is not None else None
-    return found | {"to_target": _amounts(there, heavy, factors) if there else None}
+    until = _amounts(there, scenario.cost, heavy, factors) if there else None
+    return found | {"to_target": until}
 
 
-def told(
+def told(  # noqa: PLR0913 - what is known of the amounts
     seeds: Sequence[Used],
-    currency: str | None,
+    cost: Prices,
     *,
     heavy: bool,
     factors: np.ndarray | None = None,
+    times: np.ndarray | None = None,
     limits: Used = MappingProxyType({}),
 ) -> dict[str, Any]:
     """Return means over seeds of `cost` and `RATES`, and estimates of all `used`; None: not set.
 
-    `factors`: draws of what the amounts used may be wrong by; `limits`: what no seed exceeds.
+    `factors`: draws of what steps, and `times`, of what seconds per step may be wrong by; `limits`:
+    what no seed exceeds.
     """
     means = {
         key: float(np.mean([each[key] for each in seeds])) if key in seeds[0] else None
         for key in (*RATES, "cost")
     }
-    return means | {"currency": currency, "used": _amounts(seeds, heavy, factors, limits)}
+    amounts = _amounts(seeds, cost, heavy, factors, times, limits)
+    return means | {"currency": cost.currency, "used": amounts}
 
 
 def predicted(
@@ -120,26 +140,33 @@ def predicted(
     `pace`, `within`: seconds per step and their interval. The price of traffic is not moved.
     """
     traffic = used.get("egress_bytes", {"mean": 0.0})["mean"] / prices.BYTES_PER_GB
-    fixed = {"cost": traffic * (scenario.cost.egress_per_gb or 0.0)}
-    found = dict(used)
-    for key in used.keys() & {"days", "device_hours", "cost"}:
-        paid = fixed.get(key, 0.0)
+    found, fixed = dict(used), traffic * (scenario.cost.egress_per_gb or 0.0)
+    for key in used.keys() & TIMED:
+        paid = fixed if key == "cost" else 0.0
         ends = [paid + (used[key]["mean"] - paid) * end / pace for end in within]
         found[key] = {**used[key], "interval90": ends}
     return found
 
 
-def _amounts(
+def _amounts(  # noqa: PLR0913, PLR0917 - as `told`
     seeds: Sequence[Used],
+    cost: Prices,
     heavy: bool,
     factors: np.ndarray | None = None,
+    times: np.ndarray | None = None,
     limits: Used = MappingProxyType({}),
 ) -> dict[str, Any] | None:
     every = {key: [each[key] for each in seeds] for key in seeds[0] if key not in RATES}
+    each_byte = (cost.egress_per_gb or 0.0) / prices.BYTES_PER_GB
+    traffic = each_byte * float(np.mean(every.get("egress_bytes", 0.0)))
 
     def estimate(key: str) -> intervals.Estimate:
         found = intervals.positive(every[key], heavy=heavy).within(0.0, limits.get(key, inf))
-        return found if factors is None else intervals.widened(found, found.value * factors)
+        drawn = np.ones(1) if factors is None else factors
+        if times is not None and key in TIMED:
+            fixed = traffic / found.value if key == "cost" and found.value else 0.0
+            drawn = drawn * (fixed + (1 - fixed) * times)
+        return found if drawn.size == 1 else intervals.widened(found, found.value * drawn)
 
     return {key: estimated(values, estimate(key)) for key, values in every.items()} or None
 
@@ -154,18 +181,32 @@ def cells(rows: Sequence[Row], target: float | None = None) -> tuple[str, dict[s
     until, found = "to_target" if reached else "used", dict[str, Cell]()
     for key, (words, unit) in UNITS.items():
         if any(row.get(key) is not None or key in (row.get(until) or {}) for row in rows):
-            currency = key == "cost" and rows[0].get("currency")
-            found[f"{words} ({currency})" if currency else words] = partial(_cell, key, unit, until)
+            own = [rows[0].get("currency") or "" if key == "cost" else "", _level(rows, until, key)]
+            about = ", ".join(filter(None, own))
+            found[f"{words} ({about})" if about else words] = partial(_cell, key, unit, until)
     return f"to loss {target:g}" if reached else "in the whole run", found
 
 
+def _level(rows: Sequence[Row], until: str, key: str) -> str:
+    """Return the level of a column's intervals, unless each says its own."""
+    amounts = [(row.get(until) or {}).get(key) or {} for row in rows if key in SPREAD]
+    known = [each for each in amounts if "mean" in each and "interval90" not in each]
+    return wording.usual(found for each in known if not _same(found := intervals.stated(each)))
+
+
+def _same(found: intervals.Estimate) -> bool:
+    """Whether an interval is within a per cent, which is too narrow to be shown."""
+    low, high = found.span
+    return high - low <= 0.01 * abs(found.value)
+
+
 def _cell(key: str, unit: str, until: str, row: Row) -> str:
-    """Format a value for reading: a cost with its interval, days with that of a model of loss."""
+    """Format a value for reading, days and costs with their intervals."""
     amount = (row.get(until) or {}).get(key) or {"mean": row.get(key) if key in RATES else None}
-    if (ends := amount.get("interval90")) and key in ("cost", "days"):
+    if (ends := amount.get("interval90")) and key in SPREAD:
         found = intervals.Estimate(amount["mean"], intervals.MEAN, (ends[0], ends[1]), 0.9, "")
         return wording.cell(found, "")
-    modelled = key == "days" and amount.get("basis", "").endswith(intervals.MODEL)
-    if (key == "cost" or modelled) and amount["mean"] is not None:
-        return wording.cell(intervals.stated(amount), "")
+    if key in SPREAD and amount["mean"] is not None:
+        found = intervals.stated(amount)
+        return number(found.value) if _same(found) else wording.cell(found, "")
     return said(amount["mean"], unit)

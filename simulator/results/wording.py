@@ -2,9 +2,10 @@
 
 import math
 from collections.abc import Iterable
+from dataclasses import replace
 
 from paceline.simulator.results.intervals import LEVEL, MEAN, MEDIAN, MODEL, Estimate
-from paceline.simulator.results.statistics import number, time_unit
+from paceline.simulator.results.statistics import number, said, time_unit
 
 USUAL = "95 %"
 """The kind of most intervals: of a mean."""
@@ -19,6 +20,16 @@ def sentence(found: Estimate, unit: str, seeds: int) -> str:
         return f" (median of {seeds} seeds)" if found.of == MEDIAN and seeds > 1 else ""
     model = f" and the error of {MODEL}" * found.basis.endswith(MODEL)
     return f" ({found.of}, {level(found)}: {ends(found, unit)}, {seeds} seeds{model})"
+
+
+def amount(found: Estimate, unit: str, size: float = 1.0) -> str:
+    """Return a value times `size` with its interval: "1.85 d (95 %: 1.83 to 1.88 d)"."""
+    whole = replace(found, value=found.value * size)
+    if found.interval is None:
+        return said(whole.value, unit)
+    low, high = (end * size for end in found.interval)
+    within = ends(replace(whole, interval=(low, high)), unit)
+    return f"{said(whole.value, unit)} ({level(found)}: {within})"
 
 
 def on(basis: str | None) -> str:

@@ -19,8 +19,9 @@ from paceline.simulator.objectives.learning_curve.objective import (
 from paceline.simulator.results import loss_model, prediction_interval
 from paceline.simulator.results.loss_model import Errors, Models
 from paceline.simulator.results.pick import all_of
+from paceline.simulator.results.prediction_interval import Uncalibrated
 from paceline.simulator.results.run import Run
-from paceline.simulator.results.statistics import Groups, breakdown, crossing
+from paceline.simulator.results.statistics import Groups, crossing
 from paceline.simulator.scenario.scenario import Algorithm, Scenario
 from paceline.simulator.scenario.tables import LearningCurve
 
@@ -85,15 +86,18 @@ def models(scenario: Scenario, groups: Groups, programs: Programs = None) -> dic
     return {label: each for label, each in found.items() if isfinite(each.sd)}
 
 
-def errors(scenario: Scenario, groups: Groups, losses: Mapping[str, Expected]) -> Models:
+def errors(
+    scenario: Scenario,
+    groups: Groups,
+    losses: Mapping[str, Expected],
+    links: Mapping[str, Uncalibrated],
+) -> Models:
     """Return what may be wrong beside what seeds tell, of `losses` (as `models`) and of times."""
-    found, catalogue = dict[str, Errors](), known_programs(None)
+    found = dict[str, Errors]()
     quantity = prediction_interval.TARGET if scenario.run.target_loss else prediction_interval.PACE
     for each in (each for each in scenario.algorithm if each.label in groups):
-        program, share = catalogue.get(each.name), breakdown(groups[each.label])["communicate"]
-        family = program.family if program else None
-        links = prediction_interval.uncalibrated(scenario, family, share)
-        times = links.factors(each.name, quantity) if links else None
+        known = links.get(each.label)
+        times = known.factors(each.name, quantity) if known else None
         if each.label in losses or times is not None:
             found[each.label] = Errors(losses.get(each.label), times)
     return found

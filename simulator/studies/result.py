@@ -29,7 +29,7 @@ from paceline.simulator.results.determinism import deterministic
 from paceline.simulator.results.figures import curves, style
 from paceline.simulator.results.intervals import HEAVY
 from paceline.simulator.results.pick import pick
-from paceline.simulator.results.prediction_interval import Unfitted
+from paceline.simulator.results.prediction_interval import Uncalibrated, Unfitted
 from paceline.simulator.results.run import Run
 from paceline.simulator.scenario.scenario import Algorithm, Scenario
 from paceline.simulator.scenario.tables import LearningCurve
@@ -46,7 +46,8 @@ class Result(Shown):
 
     `resumed` counts the runs kept from an interrupted call. `replicates`: where numbers come from
     a profile, bootstrap replicates, which use redrawn numbers. `paired`: the measured runs that
-    are predicted will meet the very delays of `runs`.
+    are predicted will meet the very delays of `runs`. `links`: by label, the error of times over
+    TCP without a profile.
     """
 
     scenario: Scenario
@@ -55,6 +56,7 @@ class Result(Shown):
     resumed: int = 0
     replicates: list[Run] = field(default_factory=list)
     paired: bool = False
+    links: Mapping[str, Uncalibrated] = field(default_factory=dict)
     _index = ("label", "seed", "step")
 
     @property
@@ -128,18 +130,11 @@ class Result(Shown):
     def _unfitted(self) -> dict[str, Unfitted | None]:
         """The model's error by label; None for a program that the profile was fitted to."""
         known = {name: program.family for name, program in catalogue().items()}
-        found = {}
+        found: dict[str, Unfitted | None] = {}
         for each in self.scenario.algorithm:
-            family, share = known.get(each.name), self._communicating[each.label]
-            bare = prediction_interval.uncalibrated(self.scenario, family, share)
-            found[each.label] = bare or prediction_interval.unfitted(self.scenario, each, family)
+            own = prediction_interval.unfitted(self.scenario, each, known.get(each.name))
+            found[each.label] = self.links.get(each.label) or own
         return found
-
-    @cached_property
-    def _communicating(self) -> dict[str, float]:
-        """The share of the workers' time that communicating takes, by label."""
-        shares = {label: statistics.breakdown(runs) for label, runs in self.groups.items()}
-        return {label: each["communicate"] for label, each in shares.items()}
 
     @property
     def failures(self) -> list[str]:
@@ -171,22 +166,24 @@ class Result(Shown):
             heavy=scenario.heavy_tailed,
             exact=deterministic(scenario),
             bases=bases(scenario),
-            models=learning.errors(scenario, self.groups, self._models),
+            models=learning.errors(scenario, self.groups, self._models, self.links),
         )
         return dict(statistics.jsonable(found))
 
     @cached_property
     def notes(self) -> list[str]:
         """Warnings and explanations for readers of the numbers."""
+        shares = [statistics.breakdown(runs)["communicate"] for runs in self.groups.values()]
         return [
             *self.scenario.notes,
+            *units.notes(self.scenario),
             *statistics.notes(self.groups),
             *learning.notes({k: (each.basis, each.why) for k, each in self._models.items()}),
             *unsaturated.notes(self.scenario, self.runs),
             *unsaturated.unhidden(self.scenario, self.groups),
             *extrapolation.notes(self.scenario, self.groups),
             *prediction_interval.notes(self._unfitted),
-            *prediction_interval.ideal(self.scenario, max(self._communicating.values())),
+            *prediction_interval.ideal(self.scenario, max(shares)),
             *([HEAVY] if self.scenario.heavy_tailed and len(self.seeds) > 1 else []),
         ]
 

@@ -11,7 +11,7 @@ from paceline.simulator.results import statistics, store
 from paceline.simulator.results.ownership import Destination
 from paceline.simulator.results.run import Run
 from paceline.simulator.scenario.scenario import Scenario
-from paceline.simulator.studies import executors, processes, size
+from paceline.simulator.studies import executors, links, processes, size
 from paceline.simulator.studies.execution import (
     Execution,
     Progress,
@@ -90,7 +90,8 @@ def run_on(  # noqa: PLR0913 - what is run, where, and who is told
     tasks = plan(scenario, numbers, execution.engine, paired)
     runs, resumed = execute(scenario, tasks, execution, executor, kept=kept, progress=progress)
     count = len(scenario.algorithm) * len(numbers)
-    return Result(scenario, list(numbers), runs[:count], resumed, runs[count:], paired)
+    known = links.uncalibrated(scenario, statistics.group(runs[:count]), execution)
+    return Result(scenario, list(numbers), runs[:count], resumed, runs[count:], paired, known)
 
 
 def plan(scenario: Scenario, seeds: Sequence[int], engine: str, paired: bool) -> list[Task]:

@@ -180,6 +180,20 @@ def test_both_engines_state_the_same_numbers(collective, tau, burst, mean):
     assert paces(made, engine="virtual", seeds=2) == paces(made, engine="batched", seeds=2)
 
 
+@pytest.mark.parametrize("case", [{"name": "ssgd"}, {"name": "diloco", "tau": 5}])
+def test_until_a_deadline_all_seeds_run_at_once_over_tcp(case):
+    """What is asked for beyond the deadline never begins; slow start must bear that."""
+    made = scenario(
+        case, compute={"dist": "exponential", "mean": "1 s"}, model=MODEL, steps=None,
+        network=LINE | {"transport": "tcp"}, run={"duration": "60 s", "seeds": 3},
+    )  # fmt: skip
+    found = simulate(made)
+    assert found.engine == "batched"
+    assert [each.duration for each in found.runs] == [
+        each.duration for each in simulate(made, engine="virtual").runs
+    ]
+
+
 def test_a_message_after_a_long_step_starts_slowly():
     quick, slow = (
         world({"name": "asgd"}, compute=each, transport="tcp") for each in ("1 ms", "1 s")

@@ -127,7 +127,9 @@ def paired(blocks: int) -> list[Row]:
     picked = [difference(*pair).interval for pair in zip(*paces, strict=True)]
     objective = TuningObjective("time-to-loss", target=1.0, second=1.0)
     ranked = [
-        verdict.row(*(_contender(objective, values) for values in pair), objective)["behind_ci95"]
+        verdict.row(*(_contender(objective, each) for each in pair), objective, world.cost)[
+            "behind_ci95"
+        ]
         for pair in zip(*paces, strict=True)
     ]
     return [

@@ -15,10 +15,9 @@ from hypothesis import strategies as st
 
 from paceline.simulator.engines.dispatch import run_seeds
 from paceline.simulator.network import tcp
-from paceline.simulator.programs import catalogue
-from paceline.simulator.results import statistics
-from paceline.simulator.results.prediction_interval import uncalibrated
 from paceline.simulator.scenario.tables import NoObjective
+from paceline.simulator.studies.execution import Execution
+from paceline.simulator.studies.links import uncalibrated
 from paceline.validate.comparison.quantities import pace
 from paceline.validate.matrix.conditions import CONDITIONS
 from tests.transport import fit, measure, model
@@ -118,8 +117,8 @@ def test_without_a_profile_programs_of_the_matrix_have_no_bias_and_are_covered()
             if (seen := measured.get((condition.name, algorithm.words))) is None:
                 continue
             found = run_seeds(made, algorithm, [condition.seed])
-            share = statistics.breakdown(found)["communicate"]
-            model = uncalibrated(made, catalogue()[algorithm.name].family, share)
+            groups = {algorithm.label: found}
+            model = uncalibrated(made, groups, Execution())[algorithm.label]
             missed.append(math.log(seen / pace(found[0])))
             wide = model.spread("seconds_per_step", missed[-1] > 0).half
             inside.append(abs(missed[-1]) <= wide)

@@ -17,6 +17,8 @@ from paceline.simulator.results import store
 from paceline.simulator.results.ownership import free_file
 from paceline.simulator.scenario.tables import LearningCurve, NoObjective
 
+YOURS = "YOUR_LEARNING_RATE"  # no name of the code: it stops there, rather than train at any rate
+
 
 @dataclass(frozen=True)
 class Emitted:
@@ -56,10 +58,15 @@ def emit(target: str, pick: Pick) -> Emitted:
     notes = list(pick.notes)
     if values.get("fragments", 1) > 1:
         notes.append("fragments hold whole tensors; Paceline's are equal to one number")
-    rateless = isinstance(pick.scenario.objective, NoObjective | LearningCurve)
-    if rateless and "lr" not in pick.algorithm.written:
-        notes.append("the scenario sets no learning rate: write yours in place of 1.0")
+    if _rateless(pick):
+        notes.append(f"the scenario sets no learning rate: write yours in place of {YOURS}")
     return Emitted(target, label, rendered, tuple(notes))
+
+
+def _rateless(pick: Pick) -> bool:
+    """Whether the learning rate is the user's to know."""
+    alone = isinstance(pick.scenario.objective, NoObjective | LearningCurve)
+    return alone and "lr" not in pick.algorithm.written
 
 
 def _values(pick: Pick, optimizers: Mapping[str, str], version: str) -> dict[str, Any]:
@@ -75,6 +82,7 @@ def _values(pick: Pick, optimizers: Mapping[str, str], version: str) -> dict[str
     if "outer_momentum" in known:
         outer = Nesterov(known["outer_momentum"])
     constant = rate.schedule == "constant"
+    always = YOURS if _rateless(pick) else rate.value if constant else "rate(1)"
     return own | {
         "label": _comment(pick.algorithm.label),
         "title": _comment(pick.scenario.title or pick.scenario.file),
@@ -82,7 +90,7 @@ def _values(pick: Pick, optimizers: Mapping[str, str], version: str) -> dict[str
         "version": version,
         "rounds": (pick.scenario.run.steps or 0) // own.get("tau", 1) or 100,
         "workers": pick.scenario.cluster.workers,
-        "optimizer": _constructor(optimizers, inner, rate.value if constant else "rate(1)"),
+        "optimizer": _constructor(optimizers, inner, always),
         "rate": "" if constant else RATES[rate.schedule].format(**_numbers(rate)),
         "stateful": kind(inner) != "identity",
         "outer_kind": kind(outer),

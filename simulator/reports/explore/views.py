@@ -16,7 +16,8 @@ from paceline.simulator.reports.explore.previews import Preview, Previewer
 from paceline.simulator.results.determinism import deterministic
 from paceline.simulator.results.pick import pick
 from paceline.simulator.scenario.scenario import Scenario
-from paceline.simulator.studies import learning
+from paceline.simulator.studies import learning, links
+from paceline.simulator.studies.execution import Execution
 
 ENOUGH = 0.2  # of a run; shorter ones do not suffice for a pick
 
@@ -51,13 +52,15 @@ class View:
             label: part.runs[:seeds] for label, part in zip(self.labels, self.parts, strict=True)
         }
         whole = all(part.share == 1 for part in self.parts)
+        losses = learning.models(self.scenario, groups)
+        unmeasured = links.uncalibrated(self.scenario, groups, Execution())
         said = pick(
             groups,
             self.scenario.run.target_loss if whole else None,
             heavy=self.scenario.heavy_tailed,
             exact=deterministic(self.scenario),
             bases=bases(self.scenario),
-            models=learning.errors(self.scenario, groups, learning.models(self.scenario, groups)),
+            models=learning.errors(self.scenario, groups, losses, unmeasured),
         )["sentence"]
         return said if whole else f"So far: {said}"
 

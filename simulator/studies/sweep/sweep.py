@@ -216,7 +216,7 @@ def run_batch(
     end = time.monotonic() + SLICE
     for task in tasks:
         runs = execution.run(task.scenario, task.algorithm, task.seeds)
-        records.append(table.measured(task.scenario, runs, execution.programs))
+        records.append(table.measured(task.scenario, runs, execution))
         if time.monotonic() > end:
             break
     return records

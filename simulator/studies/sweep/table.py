@@ -12,7 +12,6 @@ from typing import Any
 
 from paceline.simulator.cluster.workers import ideal_rate
 from paceline.simulator.inputs import csv_cells, messages
-from paceline.simulator.load.load import Programs
 from paceline.simulator.objectives import plugins
 from paceline.simulator.objectives.basis import bases
 from paceline.simulator.results import divergence, intervals, statistics, units, wording
@@ -28,7 +27,8 @@ from paceline.simulator.results.columns import (
 from paceline.simulator.results.figures.style import Figure
 from paceline.simulator.results.run import Run
 from paceline.simulator.scenario.scenario import Algorithm, Scenario
-from paceline.simulator.studies import learning
+from paceline.simulator.studies import learning, links
+from paceline.simulator.studies.execution import Execution
 from paceline.simulator.studies.shown.shown import Shown, even, shown_columns, text
 from paceline.simulator.studies.sweep.picks import picked
 from paceline.simulator.studies.sweep.points import Point, value
@@ -136,7 +136,7 @@ def _cell_of(row: Row, column: ResultColumn) -> str:
     return wording.cell(estimate_of(row, column.key), column.unit) if known else "-"
 
 
-def measured(scenario: Scenario, runs: Sequence[Run], programs: Programs = None) -> Record:
+def measured(scenario: Scenario, runs: Sequence[Run], execution: Execution) -> Record:
     """Return all that a sweep keeps of the runs of one algorithm, JSON-able.
 
     The means are those of `paceline simulate`; missing values are None. `errors`, by column: draws
@@ -183,16 +183,17 @@ def measured(scenario: Scenario, runs: Sequence[Run], programs: Programs = None)
         "runs": [{"seed": run.seed, **one} for run, one in zip(runs, each, strict=True)],
         # those that points may share: the step at which a run diverged is its own
         "notes": [note for note in told if not note.startswith("diverged")],
-        **_errors(scenario, runs, programs),
+        **_errors(scenario, runs, execution),
     }
     return dict(statistics.jsonable(found))
 
 
-def _errors(scenario: Scenario, runs: Sequence[Run], programs: Programs) -> Row:
+def _errors(scenario: Scenario, runs: Sequence[Run], execution: Execution) -> Row:
     """Return the draws that `paceline simulate` compares its algorithms by, to six digits."""
     target, groups = scenario.run.target_loss, {runs[0].label: [*runs]}
-    losses = learning.models(scenario, groups, programs)
-    known = learning.errors(scenario, groups, losses).get(runs[0].label)
+    losses = learning.models(scenario, groups, execution.programs)
+    unmeasured = links.uncalibrated(scenario, groups, execution)
+    known = learning.errors(scenario, groups, losses, unmeasured).get(runs[0].label)
     if known is None:
         return {}
     drawn = {"final_loss": known.of_loss(runs, math.inf)}

@@ -22,8 +22,8 @@ from paceline.simulator.results.statistics import (
     goodput,
     human,
     loss_at,
-    number,
     said,
+    said_loss,
     seconds_per_step,
 )
 from paceline.simulator.scenario.scenario import Scenario
@@ -41,13 +41,15 @@ class Modelled(NamedTuple):
     """What models of losses and times say of a value beside it.
 
     `basis`: that of the loss, if a learning curve's, and `why`, what makes it extrapolated;
-    `factors`: draws of what the value, or its lower bound, may be wrong by; `margin`: the share of
-    it up to which others are equivalent.
+    `factors`: draws of what the value, or its lower bound, may be wrong by, none if nothing is
+    known to err, and `times` of what seconds per step may; `margin`: the share of it up to which
+    others are equivalent.
     """
 
     basis: str | None
     why: tuple[str, ...]
     factors: tuple[float, ...]
+    times: tuple[float, ...] | None
     margin: float
 
 
@@ -155,23 +157,21 @@ class TuningObjective:
     def _modelled(
         self, model: Expected | None, errors: Errors, run: Run, time: float
     ) -> Modelled | None:
-        if self.steps:
-            errors = Errors(errors.loss)
-        drawn: np.ndarray | None = None
-        margin = MARGIN
-        if self.cap:
-            model, drawn = None, errors.times
-        elif self.name == GOODPUT or (errors.loss is None and errors.times is None):
+        times, margin = errors.times, MARGIN
+        if self.name == GOODPUT or (errors.loss is None and times is None):
             return None
+        if self.cap:
+            model, drawn = None, np.ones(0) if times is None else times
         elif self.target:
             drawn = errors.to_target([run], self.target)
+        elif self.steps and errors.loss is None:
+            drawn = np.ones(0)
         else:
+            errors = Errors(errors.loss) if self.steps else errors
             drawn, margin = errors.of_loss([run], time), errors.worth([run], time)
-        if drawn is None:
-            return None
-        rounded = tuple(float(f"{each:.6g}") for each in drawn.tolist())
         basis, why = (model.basis, model.why) if model else (None, ())
-        return Modelled(basis, why, rounded, margin)
+        apart = None if times is None else _rounded(times)
+        return Modelled(basis, why, _rounded(drawn), apart, margin)
 
     def _gap(self, run: Run) -> float:
         losses = np.asarray(run.curve["loss"])
@@ -230,7 +230,7 @@ class TuningObjective:
             return f"{self.show(value)} of the workers' time"
         if self.target is None:
             pace = f"{human(value)} per step"
-            return pace if self.cap else f"loss {number(value)} {self.within}"
+            return pace if self.cap else f"loss {self.show(value)} {self.within}"
         between = "after" if self.name == "time-to-loss" else "for"
         return f"loss {self.target:g} {between} {self.show(value)}"
 
@@ -243,7 +243,12 @@ class TuningObjective:
     @property
     def show(self) -> Callable[[float | None], str]:
         """The function that formats a value for reading."""
-        return partial(said, unit=self.unit)
+        of_loss = self.of_loss and self.target is None
+        return said_loss if of_loss else partial(said, unit=self.unit)
+
+
+def _rounded(drawn: np.ndarray) -> tuple[float, ...]:
+    return tuple(float(f"{each:.6g}") for each in drawn.tolist())
 
 
 def beyond(run: Run, tau: Any, cap: Cap) -> float:

@@ -69,7 +69,7 @@ class Contender:
     @property
     def factors(self) -> np.ndarray | None:
         """Draws of what its values may be wrong by; None where no model says."""
-        return np.array(self.model.factors) if self.model else None
+        return np.array(self.model.factors) if self.model and self.model.factors else None
 
     @property
     def diverged(self) -> bool:

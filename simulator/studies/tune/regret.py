@@ -166,7 +166,8 @@ def _row(
         label: [math.inf if score.diverged else objective.at_least(score) for score in each]
         for label, each in found.items()
     }
-    models = {label: each[0].model for label, each in found.items() if each[0].model}
+    told = {label: each[0].model for label, each in found.items()}
+    models = {label: each for label, each in told.items() if each and each.factors}
     ordered = order(
         scores, bounds, heavy=objective.heavy,
         factors={label: np.array(each.factors) for label, each in models.items()},

@@ -11,12 +11,12 @@ from paceline.simulator.objectives.basis import loss_basis
 from paceline.simulator.results import pick, statistics, units, wording
 from paceline.simulator.results.figures.style import Figure
 from paceline.simulator.results.intervals import stated
-from paceline.simulator.results.order import Order, within
+from paceline.simulator.results.order import MARGIN, Order, within
 from paceline.simulator.results.statistics import human
 from paceline.simulator.results.units import SECONDS_PER_DAY as DAY
 from paceline.simulator.studies.shown.shown import Shown, even, without_tables
 from paceline.simulator.studies.tune import verdict
-from paceline.simulator.studies.tune.objective import TuningObjective
+from paceline.simulator.studies.tune.objective import TOKENS, TuningObjective
 from paceline.simulator.studies.tune.race import Contender
 from paceline.simulator.studies.tune.search import ToldTrial, study
 from paceline.simulator.studies.tune.space import Space
@@ -67,8 +67,13 @@ class TuneResult(Shown):
 
     @property
     def simplest(self) -> Contender:
-        """The simplest of the best and those equivalent to it: the one to take."""
-        return min([self.best, *self.tied], key=self._simplicity)
+        """The one to take: of the best and those equivalent to it, the soonest, then simplest."""
+        near = [self.best, *self.tied]
+        if self.objective.of_loss and self.objective.target is None:
+            days = [each.used("days") for each in near]
+            soon = min(days) * (1 + MARGIN)
+            near = [e for e, took in zip(near, days, strict=True) if not took > soon]
+        return min(near, key=self._simplicity)
 
     def _simplicity(self, contender: Contender) -> tuple[Any, ...]:
         return verdict.simplicity(contender.candidate, known_programs(self.space.programs))
@@ -76,7 +81,12 @@ class TuneResult(Shown):
     @property
     def warnings(self) -> list[str]:
         """Warnings to heed before acting on the answer."""
-        found = verdict.warnings(self.space, self.objective, self.ranked, self.order, self.regret)
+        label = (self._trade or {}).get("label")
+        trade = [each for each in self.ranked if each.candidate.label == label]
+        named = [self.best, self.simplest, *trade] if self.best.reached else [self.best]
+        found = verdict.warnings(
+            self.space, self.objective, self.ranked, named, self.order, self.regret
+        )
         if self.refused:
             count = len(self.refused)
             found.append(f"{count} combinations were refused, such as: {self.refused[0]}")
@@ -97,26 +107,43 @@ class TuneResult(Shown):
     @cached_property
     def tradeoffs(self) -> list[dict[str, Any]]:
         """What less time costs in loss after as many tokens, as `verdict.tradeoffs` returns it."""
-        return verdict.tradeoffs(self.ranked) if self.objective.steps else []
+        if not self.objective.steps:
+            return []
+        return verdict.tradeoffs(self.ranked, self.objective, self.space.scenario.cost)
+
+    @property
+    def _trade(self) -> dict[str, Any] | None:
+        """The soonest way to as low a loss, with the tokens that make up for it; None: the best."""
+        rows = self.tradeoffs
+        soonest = min(rows, key=lambda row: row["sooner"], default=None)
+        return None if soonest is None or soonest is rows[0] else soonest
+
+    @property
+    def trade(self) -> str:
+        """What the soonest way to as low a loss costs and saves; empty where that is the best."""
+        if (row := self._trade) is None:
+            return ""
+        low, high = row["ci95"] or [row["loss_above"]] * 2
+        whole, spent = human(DAY * (row["days"] + row["days_saved"])), self._spent(row["used"])
+        return (
+            f"If time counts as well: {row['label']} is done {', '.join(spent)}, not "
+            f"in {whole}, at {row['loss_above']:+.2%} loss (95 %: {low:+.2%} to {high:+.2%}); with "
+            "the tokens that make up for that, no other is sooner."
+        )
+
+    def _spent(self, used: dict[str, Any] | None) -> list[str]:
+        """Say in what time, and for how much, with intervals; not what the value itself is."""
+        found, name = [], self.objective.name
+        if used and name in ("cost-to-loss", "loss-at-budget", TOKENS):
+            found.append(f"in {wording.amount(stated(used['days']), 's', DAY)}")
+        if used and "cost" in used and name not in ("cost-to-loss", "loss-at-budget"):
+            price = wording.amount(stated(used["cost"]), self.objective.currency)
+            found.append(f"for {price}")
+        return found
 
     @property
     def sentence(self) -> str:
-        """The answer in a sentence, and what the soonest way to as low a loss costs and saves."""
-        rows = self.tradeoffs
-        soonest = min(rows, key=lambda row: row["sooner"], default=None)
-        if soonest is None or soonest is rows[0]:
-            return self._answer
-        low, high = soonest["ci95"] or [soonest["loss_above"]] * 2
-        saved, days = soonest["days_saved"], soonest["days"]
-        return (
-            f"{self._answer} {soonest['label']} costs {soonest['loss_above']:+.2%} loss (95 %: "
-            f"{low:+.2%} to {high:+.2%}) and saves {human(DAY * saved)} of "
-            f"{human(DAY * (days + saved))}: with the tokens that make up for that, no other is "
-            "sooner."
-        )
-
-    @property
-    def _answer(self) -> str:
+        """The answer in a sentence."""
         best, target, seeds = self.best, self.objective.target, len(self.seeds)
         if not best.reached:
             if self.objective.cap:
@@ -130,10 +157,13 @@ class TuneResult(Shown):
         said = self._reached(found["label"])
         if self.simplest is not best:
             near = within(self.order.margin)
-            ahead = f"simpler than {best.candidate.label} and equivalent to it ({near})"
-            said = f"{said}; {ahead}"
+            sooner = self.simplest.used("days") * (1 + MARGIN) < best.used("days")
+            ahead = "sooner" if sooner else "simpler"
+            said = f"{said}; {ahead} than {best.candidate.label} and equivalent to it ({near})"
         if self.order.decided:
             return f"{said}."
+        if self.simplest is not best and not self.order.unsettled:  # said already
+            return f"{pick.headline(found)}. {pick.GUESS} {said}."
         of_loss = bool(best.model and best.model.basis)
         rest = pick.outlook(self.order, seeds, of_loss=of_loss)
         return f"{pick.headline(found)}. {pick.GUESS} {said}; {rest}."
@@ -146,7 +176,8 @@ class TuneResult(Shown):
             return f"{label}: reached loss {target:g} with {often}{self._on}"
         found = self.order.estimates[label]
         spread = wording.sentence(found, self.objective.unit, seeds)
-        return f"{label}: {self.objective.sentence(found.value)}{spread}{self._on}"
+        spent = "".join(f", {each}" for each in self._spent(self.rows([self.simplest])[0]["used"]))
+        return f"{label}: {self.objective.sentence(found.value)}{spread}{self._on}{spent}"
 
     @property
     def pick(self) -> dict[str, Any]:
@@ -171,9 +202,16 @@ class TuneResult(Shown):
         }
         return found | others | {"label": label, "value": value.value, **value.beside_value()}
 
+    @property
+    def reference(self) -> Contender | None:
+        """What losses are compared with; None where values are no losses at one time."""
+        aim = self.objective
+        return verdict.reference(self.ranked) if aim.of_loss and aim.target is None else None
+
     def rows(self, contenders: Sequence[Contender]) -> list[dict[str, Any]]:
         """Configurations as JSON has them, before infinities become null."""
-        return [verdict.row(each, self.best, self.objective) for each in contenders]
+        cost, plain = self.space.scenario.cost, self.reference
+        return [verdict.row(each, self.best, self.objective, cost, plain) for each in contenders]
 
     def records(self) -> list[dict[str, Any]]:
         """Return a flat row for each configuration, the best first: a row of a data frame."""
@@ -223,6 +261,7 @@ class TuneResult(Shown):
             "simplest": self.simplest.candidate.label,
             "pick": self.pick,
             "tradeoffs": self.tradeoffs,
+            "trade": self.trade or None,
             "sentence": self.sentence,
             "ranking": self.rows(self.ranked),
             "regret": self.regret,

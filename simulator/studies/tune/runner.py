@@ -15,7 +15,7 @@ from paceline.simulator.results.figures.style import FORMATS
 from paceline.simulator.results.loss_model import NO_ERRORS
 from paceline.simulator.results.ownership import TakenError
 from paceline.simulator.scenario.scenario import Scenario
-from paceline.simulator.studies import executors, learning
+from paceline.simulator.studies import executors, learning, links
 from paceline.simulator.studies.execution import Execution
 from paceline.simulator.studies.task import Task
 from paceline.simulator.studies.tune.objective import Modelled, Score, TuningObjective
@@ -71,12 +71,18 @@ class TuneDirectory(store.RecordDirectory):
             value, ran = (math.inf if each is None else float(each) for each in (value, ran))
             amounts = used and {k: math.inf if v is None else float(v) for k, v in used.items()}
             if model:
-                basis, why, factors, margin = model
-                drawn = tuple(math.inf if each is None else float(each) for each in factors)
-                model = Modelled(basis and str(basis), tuple(map(str, why)), drawn, float(margin))
+                basis, why, factors, times, margin = model
+                drawn, apart = map(_draws, (factors, times))
+                assert drawn is not None
+                because = tuple(map(str, why))
+                model = Modelled(basis and str(basis), because, drawn, apart, float(margin))
             return Score(value, float(gap), ran, tuple(map(str, notes)), amounts, model)
         except (AttributeError, KeyError, TypeError, ValueError):
             return None
+
+
+def _draws(kept: Sequence[float | None] | None) -> tuple[float, ...] | None:
+    return kept and tuple(math.inf if each is None else float(each) for each in kept)
 
 
 @dataclass
@@ -164,5 +170,6 @@ def run_request(
     runs = execution.run(scenario, scenario.algorithm[0], seeds, replicates=replicates)
     groups, label = {scenario.algorithm[0].label: runs}, scenario.algorithm[0].label
     losses = learning.models(scenario, groups, execution.programs)
-    errors = learning.errors(scenario, groups, losses).get(label, NO_ERRORS)
+    unmeasured = links.uncalibrated(scenario, groups, execution)
+    errors = learning.errors(scenario, groups, losses, unmeasured).get(label, NO_ERRORS)
     return [objective.score(run, scenario, losses.get(label), errors) for run in runs]

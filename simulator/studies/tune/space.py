@@ -12,6 +12,7 @@ from paceline.simulator.load.load import Programs, known_programs, varied
 from paceline.simulator.objectives import build
 from paceline.simulator.programs import Program
 from paceline.simulator.programs.program import BOUND
+from paceline.simulator.results import units
 from paceline.simulator.scenario.scenario import OWN, Algorithm, Bound, Scenario
 from paceline.simulator.scenario.tables import LearningCurve, NoObjective, Range
 
@@ -222,7 +223,7 @@ def space(scenario: Scenario, programs: Programs = None) -> tuple[Space, list[st
     nothing to try.
     """
     known = known_programs(programs)
-    notes = [*scenario.notes]
+    notes = [*scenario.notes, *units.notes(scenario)]
     entries: dict[str, Entry] = {}
     rest = [each for each in scenario.algorithm if not each.bound]
     named = dict.fromkeys([each.name for each in scenario.algorithm] + [*scenario.tune])
@@ -254,6 +255,13 @@ def space(scenario: Scenario, programs: Programs = None) -> tuple[Space, list[st
             if entry.choices
         )
         notes.append(f"no [tune] in {scenario.file}, so a default is searched: {tried}")
+    for family, entry in entries.items():
+        overlap = entry.table.get("overlap", _overlap(known[entry.table["name"]]))
+        if overlap is not None and "overlap" not in entry.choices:
+            notes.append(
+                f"{family}: overlap = {overlap} in all that is tried, which limits what averages "
+                "hide behind computing; add overlap to [tune] to search it"
+            )
     every = scenario.run.evaluate_every
     if every is None:
         every = _every(scenario)
@@ -261,6 +269,12 @@ def space(scenario: Scenario, programs: Programs = None) -> tuple[Space, list[st
         if not isinstance(scenario.objective, NoObjective):
             notes.append(f"the loss is evaluated {often}; run.evaluate_every sets this")
     return Space(scenario, entries, programs, every), notes
+
+
+def _overlap(program: Program) -> int | None:
+    """Return the default of a program's overlap; None where it has no such parameter."""
+    known = program.describe().get("overlap")
+    return None if known is None else int(known["default"])
 
 
 def _list(values: Values) -> str:

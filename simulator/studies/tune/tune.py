@@ -8,7 +8,7 @@ from pathlib import Path
 
 from paceline.simulator.errors import InputError
 from paceline.simulator.load.load import Programs, load
-from paceline.simulator.results import statistics, store
+from paceline.simulator.results import prediction_interval, statistics, store
 from paceline.simulator.results.figures import style
 from paceline.simulator.results.order import Order
 from paceline.simulator.results.ownership import Destination
@@ -94,6 +94,8 @@ def tune(  # noqa: PLR0913 - the options of the command
             models = {each.candidate.label: each.model for each in ranked if each.model}
             based = {k: (each.basis, each.why) for k, each in models.items() if each.basis}
             notes += [*learning.notes(based), *verdict.noted(tried, ranked[0])]
+            if ranked[0].used("days") >= 0:
+                notes += prediction_interval.of_amounts(scenario)
             close = closest(ranked, order)
             timed = len(close) > 1 and not aim.steps  # after equal tokens, times change no loss
             regret = regrets(tried, aim, runner, close, numbers, order) if timed else []

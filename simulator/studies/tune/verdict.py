@@ -1,7 +1,7 @@
 """The verdict of a search: the best, its ties, and warnings."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,12 +11,13 @@ from paceline.simulator.programs import Program
 from paceline.simulator.results import intervals, units
 from paceline.simulator.results.order import MARGIN, Order, order, within
 from paceline.simulator.results.pick import ONE_SEED
-from paceline.simulator.scenario.tables import Range
+from paceline.simulator.scenario.tables import Prices, Range
 from paceline.simulator.studies.tune.objective import TuningObjective
 from paceline.simulator.studies.tune.race import Contender
 from paceline.simulator.studies.tune.space import Candidate, Space, Values
 
 Row = dict[str, Any]
+DATA_PARALLEL = ("ssgd", "ssgd-bucketed")
 LATE = ("delay", "overlap", "staleness")  # parameters that a cap on delay is about
 
 
@@ -84,8 +85,17 @@ def ranking(contenders: Sequence[Contender], best: str) -> list[Contender]:
     )
 
 
-def row(contender: Contender, best: Contender, objective: TuningObjective) -> Row:
-    """Return a configuration's row of the JSON; `at_least` bounds a value that was cut."""
+def row(
+    contender: Contender,
+    best: Contender,
+    objective: TuningObjective,
+    cost: Prices,
+    reference: Contender | None = None,
+) -> Row:
+    """Return a configuration's row of the JSON; `at_least` bounds a value that was cut.
+
+    `to_reference`: by what share its loss is above that of the `reference`, if there is one.
+    """
     values = [score.value for score in contender.scores]
     found = intervals.estimate(values, heavy=objective.heavy).within(*objective.limits)
     if not contender.all_reached:  # then there is no mean, and a median would flatter
@@ -96,7 +106,6 @@ def row(contender: Contender, best: Contender, objective: TuningObjective) -> Ro
         paired = intervals.widened(paired, paired.value + _moved(contender) - _moved(best))
         found = intervals.widened(found, found.value * factors)
     apart = contender.all_reached and contender is not best
-    used = [score.used or {} for score in contender.scores]
     return {
         "label": contender.candidate.label,
         "name": contender.candidate.name,
@@ -113,13 +122,50 @@ def row(contender: Contender, best: Contender, objective: TuningObjective) -> Ro
         if objective.target or objective.cap
         else None,
         "stopped": contender.stopped or None,
-        **units.told(
-            used, objective.currency, heavy=objective.heavy,
-            factors=factors if objective.target else None,
-            limits={} if objective.target else objective.most,
-        ),
+        "to_reference": reference and _share_above(contender, reference),
+        **_used(contender, objective, cost),
         "basis": contender.model and contender.model.basis,
     }  # fmt: skip
+
+
+def _used(contender: Contender, objective: TuningObjective, cost: Prices) -> Row:
+    """Return what a configuration used, as `units.told`: a deadline or a budget is given."""
+    model, steps, times = contender.model, None, None
+    if model and model.times and (objective.target or objective.steps or objective.cap):
+        times = np.array(model.times)
+    if objective.target and (steps := contender.factors) is not None and times is not None:
+        steps = steps / times
+    return units.told(
+        [score.used or {} for score in contender.scores], cost, heavy=objective.heavy,
+        factors=steps, times=times, limits={} if objective.target else objective.most,
+    )  # fmt: skip
+
+
+def reference(ranked: Sequence[Contender]) -> Contender | None:
+    """Return what losses are compared with: data-parallel training, or else the best."""
+    there = [each for each in ranked if each.reached and each.all_reached]
+    plain = [each for each in there if each.candidate.name in DATA_PARALLEL]
+    return next(iter([*plain, *there]), None)
+
+
+def _share_above(each: Contender, first: Contender) -> Row | None:
+    """Return by what share a mean is above the first one's, with its interval."""
+    losses = [score.value for one in (each, first) for score in one.scores]
+    if each is first or not each.all_reached or min(losses) <= 0:
+        return None
+    found = _log_above(each, first)
+    ends = found.interval and [*map(math.expm1, found.interval)]
+    of = {"label": first.candidate.label, "value": math.expm1(found.value)}
+    return of | {"interval": ends, "level": found.level, "basis": found.basis}
+
+
+def _log_above(each: Contender, first: Contender) -> intervals.Estimate:
+    """Estimate the logarithm of a contender's value over the first one's, paired over seeds."""
+    pairs = zip(each.scores, first.scores, strict=False)
+    above = intervals.signed(np.log([one.value / two.value for one, two in pairs]), scale=1.0)
+    if each.factors is None or first.factors is None:
+        return above
+    return intervals.widened(above, above.value + np.log(each.factors / first.factors))
 
 
 def _moved(contender: Contender) -> np.ndarray:
@@ -128,14 +174,18 @@ def _moved(contender: Contender) -> np.ndarray:
     return contender.mean() * (contender.factors - 1)
 
 
-def tradeoffs(ranked: Sequence[Contender]) -> list[Row]:
+def tradeoffs(ranked: Sequence[Contender], objective: TuningObjective, cost: Prices) -> list[Row]:
     """Return what less time costs in loss after as many tokens, the best first.
 
-    `loss_above` that of the best, a share, with its 95 % interval; what is saved: `days_saved`,
-    `cost_saved`; `sooner`: the days with those that make up for the loss, by what tokens are worth.
-    Only of what takes `MARGIN` fewer days than all whose loss is surely as low, by their intervals.
+    `loss_above` that of the best, a share, with its 95 % interval; what each takes, `used`, with
+    its intervals; what is saved: `days_saved`, `cost_saved`; `sooner`: the days with those that
+    make up for the loss, by what tokens are worth. Only of what takes `MARGIN` fewer days than all
+    whose loss is surely as low, by their intervals.
     """
-    rows = [_tradeoff(each, ranked[0]) for each in ranked if each.reached and each.all_reached]
+    there = [each for each in ranked if each.reached and each.all_reached]
+    rows = [
+        _tradeoff(each, there[0]) | {"used": _used(each, objective, cost)["used"]} for each in there
+    ]
     rows.sort(key=lambda row: (([row["loss_above"]] + (row["ci95"] or []))[-1], row["days"]))
     least, found = math.inf, list[Row]()
     for row in rows:
@@ -146,10 +196,7 @@ def tradeoffs(ranked: Sequence[Contender]) -> list[Row]:
 
 
 def _tradeoff(each: Contender, first: Contender) -> Row:
-    pairs = zip(each.scores, first.scores, strict=False)
-    above = intervals.signed(np.log([one.value / two.value for one, two in pairs]), scale=1.0)
-    if each.factors is not None and first.factors is not None:
-        above = intervals.widened(above, above.value + np.log(each.factors / first.factors))
+    above = _log_above(each, first)
     worth, days = math.log1p(each.model.margin if each.model else MARGIN), each.used("days")
     return {
         "label": each.candidate.label,
@@ -162,14 +209,15 @@ def _tradeoff(each: Contender, first: Contender) -> Row:
     }
 
 
-def warnings(
+def warnings(  # noqa: PLR0913, PLR0917 - the parts of a verdict
     space: Space,
     objective: TuningObjective,
     ranked: Sequence[Contender],
+    named: Iterable[Contender],
     order_: Order,
     regret: Sequence[Row],
 ) -> list[str]:
-    """Return warnings to heed before acting on the answer."""
+    """Return warnings to heed before acting on the answer, which speaks of those `named`."""
     best, seeds = ranked[0], len(ranked[0].scores)
     found: list[str] = []
     if best.diverged:
@@ -185,7 +233,8 @@ def warnings(
         found.append(f"even the best got there with {best.reached} of {seeds} seeds only")
     if seeds == 1:
         found.append(ONE_SEED)
-    found += [text for text in map(_edge_of(space, best, objective), best.candidate.varied) if text]
+    for each in dict.fromkeys(named):
+        found += filter(None, map(_edge_of(space, each, objective), each.candidate.varied))
     found += _without_effect(space, ranked)
     found += _of_no_account(space, ranked, order_)
     return [*found, *_same_everywhere(regret)]
@@ -201,12 +250,12 @@ def noted(space: Space, best: Contender) -> dict[str, None]:
     )
 
 
-def _edge_of(space: Space, best: Contender, objective: TuningObjective) -> Any:
-    """Make a function that says whether the best value of a parameter is the last one tried."""
-    family = best.candidate.family
+def _edge_of(space: Space, each: Contender, objective: TuningObjective) -> Any:
+    """Make a function that says whether the value of a parameter is the last one tried."""
+    family = each.candidate.family
 
     def edge(key: str) -> str | None:
-        values, value = space.entries[family].choices[key], best.candidate.varied[key]
+        values, value = space.entries[family].choices[key], each.candidate.varied[key]
         numbers = _ends(values)
         if numbers is None or value not in numbers:
             return None
@@ -216,10 +265,13 @@ def _edge_of(space: Space, best: Contender, objective: TuningObjective) -> Any:
         cap = objective.cap
         if cap and beyond > (cap.delay if key in LATE else cap.tau):
             return None
-        if not _possible(space, family, best.candidate.varied | {key: beyond}):
+        if not _possible(space, family, each.candidate.varied | {key: beyond}):
             return None  # the edge of the world, not of the search
         side = "lowest" if value == low else "highest"
-        return f"{best.candidate.name}'s {key} = {value} is the {side} tried; try values beyond it"
+        return (
+            f"{each.candidate.label}: {key} = {value} is the {side} tried, so a better one may lie "
+            f"beyond it; widen {key} in [tune]"
+        )
 
     return edge
 

@@ -1,0 +1,69 @@
+"""What it makes of a run's time if links take longer, or less, than TCP's rules say."""
+
+from math import inf, isfinite, log, log1p
+from typing import Any
+
+from paceline.simulator.load.load import known_programs
+from paceline.simulator.network import tcp
+from paceline.simulator.results import prediction_interval
+from paceline.simulator.results.prediction_interval import Uncalibrated
+from paceline.simulator.results.run import Run
+from paceline.simulator.results.statistics import Groups, breakdown, seconds_per_step
+from paceline.simulator.scenario.overhead import ModelError
+from paceline.simulator.scenario.scenario import Algorithm, Scenario
+from paceline.simulator.scenario.tables import NoObjective
+from paceline.simulator.studies.execution import Execution
+
+PERIODS, FEWEST = 50, 100  # averages, and steps, that show the pace of a steady run
+
+
+def uncalibrated(
+    scenario: Scenario, groups: Groups, execution: Execution
+) -> dict[str, Uncalibrated]:
+    """Return the error of each algorithm's times over TCP, by label; {} where nothing is unknown.
+
+    Times are simulated with links at both ends of what they may take, as what computing hides of
+    communication is no longer hidden over slower ones.
+    """
+    known = prediction_interval.links(scenario)
+    if known is None:
+        return {}
+    (low, median, high, number), source = known
+    error = ModelError.model_validate(prediction_interval.model_errors()["real"])
+    found, catalogue = {}, known_programs(execution.programs)
+    for each in (each for each in scenario.algorithm if groups.get(each.label)):
+        program, runs = catalogue[each.name], groups[each.label]
+        short = _short(scenario.under(each), runs[0], looks=program.needs_loss)
+        share = breakdown(runs)["communicate"]
+        whole = _pace(short, each, 1.0, runs[0].seed, execution)
+        ends = []
+        for factor in (low / median, high / median):
+            again = _pace(short, each, factor, runs[0].seed, execution)
+            moved = log(again / whole) if 0 < again < inf and 0 < whole < inf else log(factor)
+            # latencies of messages stay as they are: at least what is visible moves
+            least, most = sorted((log1p(share * (factor - 1)), log(factor)))
+            ends.append(min(max(moved, least), most))
+        found[each.label] = Uncalibrated(error, program.family, *ends, number, source)
+    return found
+
+
+def _short(scenario: Scenario, run: Run, *, looks: bool) -> Scenario:
+    """Return a scenario with enough of a run's steps to show its pace, without a loss to compute.
+
+    `looks`: the program reads the loss. A run whose period changes is left as long as it is.
+    """
+    periods = {each for each in run.curve["tau"] if isfinite(each)} or {1.0}
+    update: dict[str, Any] = {} if looks else {"objective": NoObjective(kind="none")}
+    steps = int(max(PERIODS * max(periods), FEWEST))
+    if len(periods) == 1 and steps < run.steps:
+        ends = {"steps": steps, "duration": None, "evaluate_every": steps}
+        update["run"] = scenario.run.model_copy(update=ends)
+    return scenario.model_copy(update=update)
+
+
+def _pace(
+    scenario: Scenario, algorithm: Algorithm, factor: float, seed: int, execution: Execution
+) -> float:
+    """Return the seconds per step over links that take `factor` times as long."""
+    (run,) = execution.run(tcp.slowed(scenario, factor), algorithm, [seed])
+    return inf if run.stall else seconds_per_step(run)
