@@ -178,6 +178,40 @@ def test_what_ddp_hides_is_said_as_a_range_until_something_tells_it(tmp_path, ca
             calibrate([written(tmp_path, stated.replace("410 ms", wrong), "jobs.toml")])
 
 
+def test_a_prediction_is_compared_with_a_log(tmp_path, capsys):
+    """The same log is inside the interval of the program that it ran, and outside another's."""
+    profiled(tmp_path, over(tmp_path, HiddenLaw(), (SLOW, 8), (FAST, 8)))
+    text = (
+        scenario_of(tmp_path).read_text().replace("= 8", "= 400")
+        + '[[algorithm]]\nname = "local-sgd"\ntau = 8\n'
+    )
+    written(tmp_path, text, "s.toml")
+    run(["simulate", str(tmp_path / "s.toml"), "--out", str(tmp_path / "predicted")])
+    capsys.readouterr()
+    own = OVER | {"bandwidth": FAST, "tau": 8}
+    lasted = HiddenLaw().steps(np.random.default_rng(7), steps=400, **own)[0]
+    lasted[:10] = 9.0  # warm-up
+    name = str(written(tmp_path, log(lasted, unit=1e-3, name="took"), "job.csv"))
+
+    def said(*options):
+        column = ("--column", "seconds=took [ms]")
+        code = run(["compare", str(tmp_path / "predicted"), name, *column, *options])
+        return code, capsys.readouterr()
+
+    code, found = said("--algorithm", "local-sgd tau=8", "--json")
+    document = json.loads(found.out)
+    assert code == 0
+    assert document["covered"]
+    assert document["measured"] == pytest.approx(lasted[10:].mean(), rel=1e-6)
+    assert document["error"] == pytest.approx(document["predicted"] / document["measured"] - 1)
+    code, found = said("--algorithm", "ssgd")
+    assert (code, "outside" in " ".join(found.out.split())) == (0, True)
+    code, found = said()
+    assert (code, "say with --algorithm which one" in found.err) == (2, True)
+    code, found = said("--algorithm", "dts")
+    assert (code, "no 'dts'" in found.err) == (2, True)
+
+
 @pytest.mark.long
 def test_where_every_step_communicates_computing_may_be_what_is_left(tmp_path):
     """Beside a collective of half a second, one of a fiftieth more hides a fifth of computing."""

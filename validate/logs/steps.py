@@ -102,7 +102,7 @@ def pattern(scenario: Scenario) -> Pattern:
 
 def observe(job: Job) -> Observed:
     """Reduce a job's log to its means."""
-    log, left_out = _without_pauses(job.log, job.name)
+    log, left_out = without_pauses(job.log, job.name)
     every, each = pattern(job.scenario), log.seconds / log.steps
     if len(each) < LEAST:
         raise InputError(f"{log.path}: {len(each)} lines after the warm-up; give {LEAST} or more")
@@ -177,7 +177,7 @@ def _mean_step(log: Log, design: Array, pace: float, name: str) -> tuple[float, 
     ]
 
 
-def _without_pauses(log: Log, name: str) -> tuple[Log, list[str]]:
+def without_pauses(log: Log, name: str) -> tuple[Log, list[str]]:
     """Leave out steps, far longer than all others, that come at one distance: evaluations, saves.
 
     Slow workers come at any distance, and stay.
