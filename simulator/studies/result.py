@@ -181,6 +181,7 @@ class Result(Shown):
         """Warnings and explanations for readers of the numbers."""
         return [
             *self.scenario.notes,
+            *units.impossible(self.scenario),
             *statistics.notes(self.groups),
             *learning.notes({k: (each.basis, each.why) for k, each in self._models.items()}),
             *unsaturated.notes(self.scenario, self.runs),
