@@ -781,20 +781,33 @@ def _note_name(path: Path, usual: str, given: Path | None) -> None:
 @_command("compare")
 def _compare(  # noqa: PLR0913, PLR0917 - the contract's options
     predicted: Path = typer.Argument(metavar="PREDICTED_DIR", help="A simulated run."),
-    measured: Path = typer.Argument(metavar="MEASURED_DIR", help="A real run."),
+    measured: Path = typer.Argument(
+        metavar="MEASURED_DIR|LOG",
+        help="A real run; or the log of a job of yours: its steps and their seconds.",
+    ),
     as_measured: bool = _flag(
         "--as-measured", "Allow MEASURED_DIR to be a simulation; results say so."
     ),
+    label: str | None = _option("LABEL", "The algorithm that LOG's job ran.", "--algorithm"),
+    warmup: int = typer.Option(10, min=0, help="Steps of LOG that are left out."),
+    column: list[str] = _option("QUANTITY=NAME", "Column of LOG's step or seconds.", default=[]),
     out: Path | None = _out("DIR", "Write comparison.json and figures here."),
     overwrite: bool = OVERWRITE,
     figure: str = FIGURE,
     as_json: bool = AS_JSON,
 ) -> None:
-    """Compare a predicted run directory with a measured one.
+    """Compare a predicted run directory with a measured one, or with a log.
 
     Prints the errors of each algorithm, what the real system adds, and what explains the
-    difference. Errors in brackets are within the noise of seeds.
+    difference. Errors in brackets are within the noise of seeds. Of a log, says whether its pace
+    is inside the predicted interval.
     """
+    if measured.is_file():
+        columns = dict(each.partition("=")[::2] for each in column)
+        against = _torch("paceline.validate.logs.against").check
+        found = against(predicted, measured, label=label, warmup=warmup, columns=columns)
+        _answer(as_json, found.json, lambda: [found.sentence], found.notes)
+        return
     from paceline.validate.comparison.compare import compare
 
     result = compare(predicted, measured, as_measured=as_measured)

@@ -10,7 +10,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import combinations
+from itertools import accumulate, combinations
 from typing import Any, NamedTuple
 
 from pydantic import TypeAdapter
@@ -20,7 +20,7 @@ from paceline.simulator.distributions.distribution import Distribution
 from paceline.simulator.distributions.empirical import ReplayedTimes
 from paceline.simulator.distributions.order_statistics import expected_max
 from paceline.simulator.errors import InputError
-from paceline.simulator.network.closed_form import CollectiveCost
+from paceline.simulator.network.closed_form import ClosedForm, CollectiveCost
 from paceline.simulator.network.mean_cost import mean_cost
 from paceline.simulator.programs.pieces.schedule import Rate
 from paceline.simulator.scenario.cluster import Cluster, Group
@@ -52,6 +52,21 @@ def seconds_per_step(workers: Workers, D: float, tau: int) -> float:
 def speedup(workers: Workers, D: float, tau: int) -> float:
     """Return the speed of local steps relative to synchronous SGD (AdaComm, Theorem 1)."""
     return seconds_per_step(workers, D, 1) / seconds_per_step(workers, D, tau)
+
+
+def bucketed_seconds_per_step(
+    compute: float, ready: Sequence[float], costs: Sequence[CollectiveCost]
+) -> float:
+    """Return seconds per step of ssgd-bucketed, DistributedDataParallel, for workers alike.
+
+    `compute`: of a step (seconds); each bucket is complete after the share `ready` of it, and costs
+    `costs`. Buckets pass the links in turn, and their latencies overlap.
+    """
+    free = end = 0.0
+    for share, cost in zip(ready, costs, strict=True):
+        free = max(free, compute * share) + cost.transmission
+        end = max(end, free + cost.latency)
+    return end
 
 
 def scalability(compute: float, seconds_per_step: float) -> float:
@@ -252,13 +267,16 @@ def theory(scenario: Scenario) -> dict[str, Any]:
     means = [sum(law.expectation for law in laws) for laws in workers]
     alone = len(means) / cluster.ideal_rate(scenario)  # a step, if no worker waited
     bound = _bound(scenario, len(workers))
+    bucketed = _bucketed(scenario, expected_max(workers, 1))
     return {
         "sync_seconds_per_step": step(1),
+        "bucketed_seconds_per_step": bucketed,
         "periods": [
             {
                 "tau": tau,
                 "seconds_per_step": step(tau),
                 "speedup": step(1) / step(tau),
+                "bucketed_speedup": bucketed and bucketed / step(tau),
                 "valid": bound.valid(tau) if bound else None,
                 "floor": bound.floor(tau) if bound else None,
                 "scalability": scalability(alone, step(tau)),
@@ -273,6 +291,21 @@ def theory(scenario: Scenario) -> dict[str, Any]:
         "hide": _hide(max(means), cost) if max(means) else None,
         "notes": _notes(scenario, bound),
     }
+
+
+def _bucketed(scenario: Scenario, compute: float) -> float | None:
+    """Return seconds per step of the first ssgd-bucketed, by formulas; None if there is none."""
+    found = next((each for each in scenario.algorithm if each.name == "ssgd-bucketed"), None)
+    if found is None or not scenario.network.closed_form:
+        return None
+    pieces, first = found.parameters["buckets"], scenario.cluster.unfreed_share
+    sizes = [1] * pieces if isinstance(pieces, int) else pieces
+    overlaps = found.parameters["overlap"]
+    ready = [first + (1 - first) * far / sum(sizes) if overlaps else 1.0
+             for far in accumulate(sizes)]  # fmt: skip
+    network = ClosedForm(scenario)
+    costs = [network.mean_cost(size / sum(sizes)) for size in sizes]
+    return bucketed_seconds_per_step(compute, ready, costs)
 
 
 def _bound(scenario: Scenario, workers: int) -> ErrorBound | None:

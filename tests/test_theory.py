@@ -31,6 +31,7 @@ from paceline.simulator.errors import InputError
 from paceline.simulator.load.load import parse
 from paceline.simulator.network import closed_form
 from paceline.simulator.theory import ErrorBound, expected_max, seconds_per_step
+from tests.helpers import worlds
 
 EXPONENTIAL = Exponential(mean="1 s")
 SIXTEEN = [[EXPONENTIAL]] * 16
@@ -408,6 +409,7 @@ def scenario(**changes):
         "cluster": quiet,
         "network": SimpleNamespace(outage=(), link=(), background=()),
         "job": (),
+        "algorithm": (),
         "theory": SimpleNamespace(periods=(1, 10), durations=(60.0, 1000.0), interval=None),
         "run": SimpleNamespace(duration=None),
     }
@@ -582,3 +584,23 @@ def test_numbers_beyond_floats_are_refused(key, value, said):
     known = {"objective": theorem, "optimizer": {"lr": 0.1}}[table]
     with pytest.raises(InputError, match=f"{key} = .*{said}"):
         unlike(**{table: known | {name: value}})
+
+
+@pytest.mark.parametrize("library", ["ideal", "nccl"])
+@pytest.mark.parametrize("accumulation", [1, 8])
+@pytest.mark.parametrize("overlap", [True, False])
+def test_the_gain_over_ddp_is_that_of_a_simulation(library, accumulation, overlap):
+    """Constant computing: formulas and the program's own text give one time."""
+    made = worlds.scenario(
+        {"name": "ssgd-bucketed", "overlap": overlap}, workers=8, compute="300 ms", steps=3,
+        model={"parameters": 124_439_808, "tensors": "gpt2", "bytes_per_parameter": 4},
+        cluster={"accumulation": accumulation},
+        network={"library": library, "latency": "10 us", "bandwidth": "20 GB/s"},
+    )  # fmt: skip
+    found = theory.theory(made)
+    assert found["bucketed_seconds_per_step"] == pytest.approx(
+        worlds.simulate(made).duration / 3, rel=1e-9
+    )
+    assert found["periods"][0]["bucketed_speedup"] == pytest.approx(
+        found["bucketed_seconds_per_step"] / found["sync_seconds_per_step"]
+    )

@@ -118,9 +118,9 @@ def refusal(program: Program, table: Mapping[str, Any]) -> str:
         BOUND: program.bound,
         "its workers answer each other while they compute, but the process is busy in the user's "
         "code then; take d-psgd, or local-sgd": program.pooled,
-        "it averages buckets during the backward pass, which the user's code may not have finished "
-        "(accumulation, clipping); wrap the model in DistributedDataParallel, which is this "
-        "program, or write overlap = false": backward and table.get("overlap", True),
+        "it is what DistributedDataParallel does, so there is nothing to deploy: keep your loop, "
+        "with the model in DistributedDataParallel, or write overlap = false":
+            backward and table.get("overlap", True),
         "the learning rate is the user's to hold; leave out gate_lr_until_tau_is_1":
             table.get("gate_lr_until_tau_is_1"),
         "it needs each worker's expected speed; write tau in steps, or { every = ... }":

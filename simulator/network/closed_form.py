@@ -308,12 +308,14 @@ class ClosedForm:
             found.setdefault(place if self.places.link(place, place) else rank, []).append(rank)
         return list(found.values())
 
-    def mean_cost(self) -> CollectiveCost:
-        """Return the expected cost of averaging the whole model."""
+    def mean_cost(self, share: float = 1.0) -> CollectiveCost:
+        """Return the expected cost of averaging a share of the model."""
         if self.given is not None:
-            return CollectiveCost(self.given.expectation * self.growth(None), 0.0)
-        plan, way = self.mean_plan, self.way("mean", self.model_bytes, None)
-        return CollectiveCost(*way.spend(plan.held * self.model_bytes, plan.latency))
+            return CollectiveCost(share * self.given.expectation * self.growth(None), 0.0)
+        size, team = share * self.model_bytes, tuple(range(self.workers))
+        way = self.way("mean", size, None)
+        plan = self.plan(way.key, team)
+        return CollectiveCost(*way.spend(plan.held * size, plan.latency))
 
 
 def _before_last(ends: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

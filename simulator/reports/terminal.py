@@ -439,6 +439,11 @@ def theory(document: Row) -> list[Table | str]:
             "bound there": "bound",
         },
     }
+    if document["bucketed_seconds_per_step"] is not None:
+        keys["periods"] = {
+            ("against\nssgd" if heading == "speed-up" else heading): key
+            for heading, key in keys["periods"].items()
+        } | {"against\nssgd-bucketed": "bucketed_speedup"}
     tables = [
         _table(document[name], {heading: _value(key) for heading, key in columns.items()})
         for name, columns in keys.items()

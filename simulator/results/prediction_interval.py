@@ -169,8 +169,9 @@ def ideal(scenario: Scenario, share: float) -> list[str]:
         return []
     if slower := _windowed(scenario):
         return [slower]
-    if network.transport == "tcp":
-        return []
+    hosts = ClosedForm(scenario).hosts(range(scenario.cluster.workers))
+    if network.transport == "tcp" or (network.library == "nccl" and len(hosts) == 1):
+        return []  # NVLink and PCIe carry no TCP
     known = tcp.measured()
     typical, most = (f"{100 * known[each]:.0f} %" for each in ("longer", "most"))
     return [

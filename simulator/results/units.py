@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from paceline.simulator.cluster import prices
+from paceline.simulator.cluster.workers import ideal_rate
 from paceline.simulator.results import intervals, loss_model, wording
 from paceline.simulator.results.loss_model import LossModel
 from paceline.simulator.results.run import Run
@@ -21,6 +22,7 @@ from paceline.simulator.scenario.tables import Prices
 
 SECONDS_PER_DAY = 86400.0
 FLOPS_PER_PARAMETER = 6.0  # and token: two forwards, four backwards (arXiv 2001.08361, section 2.1)
+FASTEST = 2.5e15  # operations per second: no GPU of 2025 does more in bf16 (B200, without sparsity)
 RATES = ("tokens_per_second", "mfu")
 UNITS = {  # words and unit of each
     "tokens_per_second": ("tokens/s", "#"),
@@ -130,6 +132,23 @@ def told(  # noqa: PLR0913 - what is known of the amounts
     }
     amounts = _amounts(seeds, cost, heavy, factors, times, limits)
     return means | {"currency": cost.currency, "used": amounts}
+
+
+def impossible(scenario: Scenario) -> list[str]:
+    """Say where [cluster] computes faster than its devices can."""
+    cost = scenario.cost
+    tokens = getattr(scenario.objective, "tokens", None) or cost.tokens
+    if not tokens:
+        return []
+    each = cost.flops_per_token or FLOPS_PER_PARAMETER * scenario.model.parameters
+    rate = tokens * each * ideal_rate(scenario) / prices.devices(scenario)
+    if rate <= (peak := cost.flops or FASTEST):
+        return []
+    known = "cost.flops" if cost.flops else "the fastest GPU known here"
+    return [
+        f"cluster.compute: a device computes {rate / 1e12:.4g} TFLOP/s, above {known} "
+        f"({peak / 1e12:.4g}); are compute, tokens and parameters of one worker's step?"
+    ]
 
 
 def predicted(

@@ -320,9 +320,15 @@ class Cluster(_Nodes):
     device: DeviceOrLabel | None = optional("devices that groups may compute on, or just a label")
     extra_share: Share = optional(_EXTRA_SHARE, 0.0)
     allow_zero: bool = optional("allow a compute time of zero", False)
+    accumulation: int = optional(
+        "micro-batches that a step's gradient sums up (gradient accumulation): buckets are "
+        "averaged during the backward pass of the last one",
+        1, ge=1, le=65_536,
+    )  # fmt: skip
     forward_share: float = optional(
-        "share of a step before the backward pass frees its first gradient", 1 / 3, ge=0, lt=1
-    )
+        "share of a micro-batch before its backward pass frees the first gradient",
+        1 / 3, ge=0, lt=1,
+    )  # fmt: skip
     group: Many[Group] = optional("overrides for some of the workers", ())
     crash: Many[Crash] = optional("crashes at given times", ())
     sampling: Sampling | None = optional("clients that each round selects")
@@ -337,6 +343,11 @@ class Cluster(_Nodes):
         """Tell whether workers, or the server of a [server] table, can crash."""
         settings = [self.failures, server and server.failures]
         return any([*settings, *(group.failures for group in self.group)]) or bool(self.crash)
+
+    @property
+    def unfreed_share(self) -> float:
+        """Share of a step's computing before its first gradient is complete."""
+        return (self.accumulation - 1 + self.forward_share) / self.accumulation
 
     @property
     def elastic(self) -> bool:

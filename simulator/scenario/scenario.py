@@ -7,7 +7,7 @@ other, and `load.load` reads files.
 from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from functools import cache
-from math import inf
+from math import ceil, inf
 from typing import Annotated, Any
 
 from pydantic import (
@@ -28,6 +28,7 @@ from paceline.simulator.programs import Program, catalogue
 from paceline.simulator.programs.codecs.codec import Raw
 from paceline.simulator.programs.pieces.piece import TomlSchema
 from paceline.simulator.scenario.cluster import Cluster, Recovery
+from paceline.simulator.scenario.model_tensors import BUCKET
 from paceline.simulator.scenario.network import Network, Server
 from paceline.simulator.scenario.overhead import Calibration, Overhead, at
 from paceline.simulator.scenario.table import Many, Name, Section, optional
@@ -153,9 +154,12 @@ def _algorithm(value: Any, info: ValidationInfo) -> Any:
         # any rate will do: a table is refused already, or the loss follows from none
         optimizer = (optimizer or Optimizer()).model_copy(update={"lr": 1.0})
     parameters = programs[name].parse(arguments(programs[name], own, optimizer))
-    model = info.data.get("model")
-    if "buckets" in parameters and "buckets" not in own and model and model.buckets:
-        parameters["buckets"] = model.buckets
+    model, network = info.data.get("model"), info.data.get("network")
+    if "buckets" in parameters and "buckets" not in own and model:
+        if model.buckets:
+            parameters["buckets"] = model.buckets
+        elif network and network.library == "nccl":  # DistributedDataParallel's, of unknown tensors
+            parameters["buckets"] = max(1, ceil(model.bytes / BUCKET))
     return {
         "name": name,
         "label": _words(value) if label is None else label,

@@ -128,15 +128,19 @@ def test_a_given_duration_is_that_of_a_whole_model():
 
 @pytest.mark.parametrize("compute", ["1 s", EXPONENTIAL], ids=["constant", "random"])
 @pytest.mark.parametrize("buckets", [1, 3, 8])
-@pytest.mark.parametrize("forward", [0.0, 0.25])
+@pytest.mark.parametrize(("forward", "accumulation"), [(0.0, 1), (0.25, 1), (0.25, 4)])
 @pytest.mark.parametrize("bandwidth", ["40 kbit/s", "1 Mbit/s"])
-def test_buckets_by_hand(compute, buckets, forward, bandwidth):
-    """First in, first out: transmissions in turn, while the latency of the one before lasts."""
+def test_buckets_by_hand(compute, buckets, forward, accumulation, bandwidth):
+    """First in, first out: transmissions in turn, while the latency of the one before lasts.
+
+    Of several micro-batches only the last one's backward pass frees buckets.
+    """
     m, latency = 4, 0.05
     world = scenario(
         {"name": "ssgd-bucketed", "buckets": buckets}, workers=m, compute=compute, steps=40,
         network={"collective": "ring", "latency": "50 ms", "bandwidth": bandwidth},
-        run={"evaluate_every": 1}, cluster={"forward_share": forward},
+        run={"evaluate_every": 1},
+        cluster={"forward_share": forward, "accumulation": accumulation},
     )  # fmt: skip
     rate = {"40 kbit/s": 5e3, "1 Mbit/s": 1.25e5}[bandwidth]
     held = 2 * (m - 1) / m * PAYLOAD / buckets / rate
@@ -146,7 +150,8 @@ def test_buckets_by_hand(compute, buckets, forward, bandwidth):
     for _ in range(40):
         durations = [next(each) for each in times]
         for bucket in range(1, buckets + 1):
-            freed = now + max(durations) * (forward + (1 - forward) * bucket / buckets)
+            last = forward + (1 - forward) * bucket / buckets
+            freed = now + max(durations) * (accumulation - 1 + last) / accumulation
             free = max(freed, free) + held
         now = free + 2 * (m - 1) * latency
         expected.append(now)

@@ -70,6 +70,7 @@ def delays(draw: st.DrawFn) -> dict[str, Any]:
     if draw(st.booleans()):
         cluster |= {"extra": draw(laws), "extra_share": draw(st.sampled_from([0.5, 1.0]))}
     cluster["forward_share"] = draw(st.sampled_from([0.0, 1 / 3, 0.9]))
+    cluster["accumulation"] = draw(st.sampled_from([1, 4]))
     return {
         "overhead": draw(st.sampled_from([[], [], [OVERHEAD]])),
         "workers": workers,

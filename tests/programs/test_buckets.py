@@ -96,3 +96,12 @@ def test_all_engines_agree_on_buckets():
 def test_wrong_tensors_are_refused(model, says):
     with pytest.raises(InputError, match=says):
         with_model(model)
+
+
+def test_a_size_alone_is_cut_as_ddp_cuts_it_over_nccl():
+    """Without tensors: all bytes over 25 MiB."""
+    model = {"parameters": 124_000_000, "bytes_per_parameter": 4}
+    for library, buckets in (("nccl", 19), ("ideal", 4)):
+        network = {"library": library, "latency": "0 s", "bandwidth": "20 GB/s"}
+        (found,) = with_model(model, network=network).algorithm
+        assert found.parameters["buckets"] == buckets

@@ -186,3 +186,15 @@ def test_days_and_money_have_the_interval_of_the_pace_they_are_paid_for():
     lasting = world(algorithm=[{"name": "ssgd"}], network=tcp, run={"duration": "60 s", "seeds": 2})
     (row,) = simulate(parse(lasting)).algorithms
     assert "interval90" not in row["used"]["days"]
+
+
+def test_computing_faster_than_the_device_can_is_said():
+    """Six operations a parameter and token, over the step of one worker and its devices."""
+
+    def said(flops, **more):
+        made = world(cost={**TOKENS, "flops": flops, **more})
+        return [each for each in simulate(parse(made)).notes if "TFLOP/s" in each]
+
+    assert said("1 PFLOP/s") == []
+    (note,) = said("1 MFLOP/s")
+    assert "above cost.flops" in note

@@ -131,12 +131,93 @@ def test_the_error_of_a_pace_is_that_of_its_log(tmp_path):
     assert stated == pytest.approx(np.std(np.log([each.pace for each in found])), rel=0.3)
 
 
+def ddp(folder, name, algorithm, lasted, more=""):
+    """Write a log of GPT-2 on 8 GPUs with a bus bandwidth of 20 GB/s, and return its [[job]]."""
+    rng = np.random.default_rng(1)
+    written(folder, log(lasted * (1 + 0.01 * rng.standard_normal(300))), name)
+    return (
+        f'[[job]]\nlog = "{name}"\nworkers = 8\nalgorithm = {algorithm}\n{more}'
+        'network = { library = "nccl", bandwidth = "20 GB/s", latency = "0 us" }\n'
+        'model = { tensors = "gpt2", bytes_per_parameter = 4 }\n'
+    )
+
+
+def test_what_ddp_hides_is_said_as_a_range_until_something_tells_it(tmp_path, capsys):
+    """A step of 426 ms, 410 of them computing: from DDP's log alone, with compute, with a log more.
+
+    Communication that is hidden leaves no trace in the pace.
+    """
+    alone = ddp(tmp_path, "ddp.csv", '"ssgd-bucketed"', np.full(300, 0.426))
+    where = written(tmp_path, alone, "jobs.toml")
+    assert run(["calibrate", str(where), "-o", str(tmp_path / "p.toml")]) == 0
+    said = capsys.readouterr()
+    assert "computing cannot be told from communicating: computing takes" in said.err
+    assert "tests nothing" in " ".join(said.out.split())
+    assert "within 0.00" not in said.out
+    model = {"tensors": "gpt2", "bytes_per_parameter": 4}
+    known = predicted(tmp_path, 20e9, 8, 8, model=model, network={"library": "nccl"})
+    low, high = known["interval90"]
+    assert low < 0.41 + 0.055 / 8 < high
+    assert high < 1.1 * low
+
+    stated = ddp(tmp_path, "ddp.csv", '"ssgd-bucketed"', np.full(300, 0.426),
+                 'compute = "410 ms"\n')  # fmt: skip
+    two = alone + ddp(
+        tmp_path, "local.csv", '{ name = "local-sgd", tau = 8 }',
+        np.where(np.arange(1, 301) % 8, 0.41, 0.41 + 0.055),
+    )  # fmt: skip
+    for text in (stated, two):
+        found = calibrate([written(tmp_path, text, "jobs.toml")])
+        assert "cannot be told" not in " ".join(found.notes)
+        found.profile.write(tmp_path / "p.toml", overwrite=True)
+        assert load(scenario_of(tmp_path)).cluster.compute.expectation == pytest.approx(
+            0.41, rel=0.005
+        )
+    for wrong, why in (("2 s", "less than the compute"), ("410", "compute")):
+        with pytest.raises(InputError, match=why):
+            calibrate([written(tmp_path, stated.replace("410 ms", wrong), "jobs.toml")])
+
+
+def test_a_prediction_is_compared_with_a_log(tmp_path, capsys):
+    """The same log is inside the interval of the program that it ran, and outside another's."""
+    profiled(tmp_path, over(tmp_path, HiddenLaw(), (SLOW, 8), (FAST, 8)))
+    text = (
+        scenario_of(tmp_path).read_text().replace("= 8", "= 400")
+        + '[[algorithm]]\nname = "local-sgd"\ntau = 8\n'
+    )
+    written(tmp_path, text, "s.toml")
+    run(["simulate", str(tmp_path / "s.toml"), "--out", str(tmp_path / "predicted")])
+    capsys.readouterr()
+    own = OVER | {"bandwidth": FAST, "tau": 8}
+    lasted = HiddenLaw().steps(np.random.default_rng(7), steps=400, **own)[0]
+    lasted[:10] = 9.0  # warm-up
+    name = str(written(tmp_path, log(lasted, unit=1e-3, name="took"), "job.csv"))
+
+    def said(*options):
+        column = ("--column", "seconds=took [ms]")
+        code = run(["compare", str(tmp_path / "predicted"), name, *column, *options])
+        return code, capsys.readouterr()
+
+    code, found = said("--algorithm", "local-sgd tau=8", "--json")
+    document = json.loads(found.out)
+    assert code == 0
+    assert document["covered"]
+    assert document["measured"] == pytest.approx(lasted[10:].mean(), rel=1e-6)
+    assert document["error"] == pytest.approx(document["predicted"] / document["measured"] - 1)
+    code, found = said("--algorithm", "ssgd")
+    assert (code, "outside" in " ".join(found.out.split())) == (0, True)
+    code, found = said()
+    assert (code, "say with --algorithm which one" in found.err) == (2, True)
+    code, found = said("--algorithm", "dts")
+    assert (code, "no 'dts'" in found.err) == (2, True)
+
+
 @pytest.mark.long
 def test_where_every_step_communicates_computing_may_be_what_is_left(tmp_path):
     """Beside a collective of half a second, one of a fiftieth more hides a fifth of computing."""
     law = HiddenLaw(compute=0.05)
     path = over(tmp_path, law, (SLOW, 1), (FAST, 1))
-    (note,) = [each for each in calibrate([path]).notes if "known within" in each]
+    (note,) = [each for each in calibrate([path]).notes if "cannot be told" in each]
     assert "0.csv, 1.csv: every step communicates" in note
     profiled(tmp_path, path)
     found = [predicted(tmp_path, bandwidth, 1) for bandwidth in (FAST, 5 * GIGABIT)]

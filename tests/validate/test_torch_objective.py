@@ -82,8 +82,8 @@ def world(*algorithms, table=MLP, **options):
     return scenario(*algorithms or [{"name": "ssgd"}], objective=table, **options)
 
 
-def make(table=MLP, workers=4, seed=0, **more):
-    made = world(table=table | more, workers=workers)
+def make(table=MLP, workers=4, seed=0, cluster=None, **more):
+    made = world(table=table | more, workers=workers, cluster=cluster or {})
     return build.build(made, made.algorithm[0], seed)
 
 
@@ -137,10 +137,15 @@ def test_vectors_are_of_the_objectives_numbers_and_may_be_read_only(dtype):
 
 
 @settings(max_examples=40, deadline=None)
-@given(st.lists(st.integers(0, 900), max_size=12), st.sampled_from(["mlp", "tied"]))
-def test_pieces_make_up_the_gradient_and_come_in_order(cuts, model):
-    """For any cuts, each piece is complete when it is freed."""
-    goal = make(model=model, weight_decay=0.1)
+@given(
+    st.lists(st.integers(0, 900), max_size=12),
+    st.sampled_from(["mlp", "tied"]),
+    st.sampled_from([1, 3]),
+)
+def test_pieces_make_up_the_gradient_and_come_in_order(cuts, model, accumulation):
+    """For any cuts, each piece is complete when it is freed; micro-batches change rounding only."""
+    plain = make(model=model, weight_decay=0.1)
+    goal = make(model=model, weight_decay=0.1, cluster={"accumulation": accumulation})
     edges = [0, *sorted(min(each, goal.dimension) for each in cuts), goal.dimension]
     sizes = np.diff(edges).tolist()
     whole = goal.source(0).tensors(torch.tensor(goal.start))[1]
@@ -152,6 +157,9 @@ def test_pieces_make_up_the_gradient_and_come_in_order(cuts, model):
     assert [len(piece) for _, piece in told] == sizes
     joined = torch.cat([piece for _, piece in told[::-1]])
     assert torch.equal(joined, whole)
+    loss, gradient = plain.source(0).tensors(torch.tensor(goal.start))
+    torch.testing.assert_close(whole, gradient, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(goal.source(0).tensors(torch.tensor(goal.start))[0], loss)
 
 
 def test_the_last_layer_is_freed_before_the_first_is_computed():

@@ -39,6 +39,7 @@ HEAD = (
     'A profile of measured runs. A scenario takes it in by extends = "THIS FILE"; what the',
     "scenario says itself counts more.",
 )
+CLOSE = 0.01  # relative error of a pace that free numbers can be expected to leave
 STAGES = 5  # reading, overheads, laws, error model, checks
 COMMENTS = {
     "calibration": "where the numbers come from",
@@ -71,11 +72,15 @@ class PaceCheck:
 
 @dataclass(frozen=True)
 class CalibrationResult:
-    """A profile, the fitted `laws` of compute times, and `checks` against the runs."""
+    """A profile, the fitted `laws` of compute times, and `checks` against the runs.
+
+    `free`: how many numbers were chosen to meet them.
+    """
 
     profile: Profile
     laws: FittedLaws
     checks: list[PaceCheck]
+    free: int = 0
 
     @property
     def notes(self) -> list[str]:
@@ -89,6 +94,11 @@ class CalibrationResult:
             unsure = "These runs cannot be repeated in simulation, so the fit cannot be checked."
             return f"{self.overlap} {unsure}".lstrip()
         worst = max(self.checks, key=lambda each: abs(each.error))
+        if len(self.checks) <= self.free and abs(worst.error) < CLOSE:
+            return (
+                f"With {self.free} numbers to choose, the fit meets the pace of each log, which "
+                "tests nothing. Test the profile on a log that it has not seen: paceline compare."
+            )
         return (
             f"Of the {len(self.checks)} runs that it was fitted to, the profile predicts the pace "
             f"within {abs(worst.error):.2%} ({worst.label}, {worst.workers} workers). That is no "

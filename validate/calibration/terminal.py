@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from rich.table import Table
 
 from paceline.simulator.reports.terminal import headed
@@ -23,7 +24,8 @@ def calibration(result: CalibrationResult) -> list[Table]:
             "-" if slowest is None else f"{100 * (slowest - 1):+.1f} %",
             style="bold" if row["chosen"] else "",
         )
-    return [laws, overheads(result.profile.tables["overhead"])]
+    tables = result.profile.tables
+    return [laws, overheads(tables["overhead"], tables["calibration"].get("draws", {}))]
 
 
 def probe(profile: Profile) -> list[Table]:
@@ -46,14 +48,31 @@ def probe(profile: Profile) -> list[Table]:
     return [computing, overheads(profile.tables["overhead"])]
 
 
-def overheads(tables: Sequence[Mapping[str, Any]]) -> Table:
-    """Tabulate the [[overhead]] tables of a profile: a row for each cost, a column for each."""
-    table = headed("overhead", *(f"{each.get('workers', 'any')} workers" for each in tables))
-    for name in dict.fromkeys(key for each in tables for key in each if key != "workers"):
-        table.add_row(name, *(_cost(each.get(name, "-")) for each in tables))
+def overheads(
+    tables: Sequence[Mapping[str, Any]], draws: Mapping[str, Sequence[float]] | None = None
+) -> Table:
+    """Tabulate the [[overhead]] tables of a profile: a row for each cost, a column for each.
+
+    Costs that have `draws`, by key, are printed as their 90 % interval.
+    """
+    heads = [each.get("algorithm") or f"{each.get('workers', 'any')} workers" for each in tables]
+    table = headed("overhead", *heads)
+    shown = (key for each in tables for key in each if key not in ("workers", "algorithm"))
+    for name in dict.fromkeys(shown):
+        cells = [
+            _cost(each.get(name, "-"), (draws or {}).get(f"overhead.{n}.{name}"))
+            for n, each in enumerate(tables)
+        ]
+        table.add_row(name, *cells)
     return table
 
 
-def _cost(value: Any) -> str:
-    """Format a cost; a random one by its mean."""
-    return str(value.get("mean", value.get("value"))) if isinstance(value, dict) else str(value)
+def _cost(value: Any, factors: Sequence[float] | None) -> str:
+    """Format a cost; a random one by its mean, one that is known by draws by their range."""
+    if isinstance(value, dict):
+        return str(value.get("mean", value.get("value")))
+    if factors is None:
+        return str(value)
+    number, _, unit = str(value).partition(" ")
+    low, high = sorted(float(number) * np.quantile(factors, (0.05, 0.95)))
+    return f"{low:.2g} to {high:.2g} {unit}".rstrip()

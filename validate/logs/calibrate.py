@@ -13,6 +13,7 @@ import numpy as np
 
 from paceline.simulator.errors import InputError
 from paceline.simulator.network.closed_form import ClosedForm
+from paceline.simulator.results.statistics import human
 from paceline.simulator.scenario.cluster import Cluster
 from paceline.simulator.scenario.overhead import GIGABIT
 from paceline.simulator.scenario.scenario import Scenario
@@ -25,7 +26,7 @@ from paceline.validate.calibration.profile import Profile
 from paceline.validate.logs import jobs as files
 from paceline.validate.logs import tables, transport
 from paceline.validate.logs.steps import Observed, observe
-from paceline.validate.logs.transport import BUCKETED, DRAWS, LAW, Fitted
+from paceline.validate.logs.transport import BUCKETED, DRAWS, LAW, SPREAD, STEADY, Fitted
 
 SURE = 3.0  # standard errors by which jobs' computing differs
 ALIKE = 0.01  # relative difference below which it does not matter
@@ -86,7 +87,13 @@ def _conditions(found: Sequence[Observed]) -> tuple[list[int], list[str]]:
     they compute alike; a job whose log shows no computing is taken to share that of its model.
     """
     keys: list[tuple[Any, ...]]
-    keys, notes = [(each.job.machine, each.job.scenario.model.bytes) for each in found], []
+    keys, notes = (
+        [
+            (own.machine, own.scenario.model.bytes, own.scenario.cluster.accumulation)
+            for own in (each.job for each in found)
+        ],
+        [],
+    )
     for key in dict.fromkeys(keys):
         mine = [n for n, own in enumerate(keys) if own == key]
         known = [n for n in mine if found[n].compute > 0]
@@ -105,12 +112,6 @@ def _conditions(found: Sequence[Observed]) -> tuple[list[int], list[str]]:
                 f"{len(mine)} jobs of one model are taken to compute alike"
                 + (", as their logs show" if len(known) == len(mine) else "")
             )
-        if not known and len({found[n].job.scenario.network.bandwidth for n in mine}) < 2:
-            notes.append(
-                f"{', '.join(found[n].job.name for n in mine)}: every step communicates over one "
-                "link, so that computing cannot be told from communicating: give a log over "
-                "another link or with another period, or a column called compute"
-            )
     order = [*dict.fromkeys(keys)]
     return [order.index(key) for key in keys], notes
 
@@ -118,21 +119,24 @@ def _conditions(found: Sequence[Observed]) -> tuple[list[int], list[str]]:
 def _law(mine: Sequence[Observed]) -> FittedLaws:
     """Fit the law of computing of one condition to the log with the most steps, of mean 1 s.
 
-    A log of whole steps shows its spread, added to the mean that is fitted.
+    If all logs are of whole steps, it has their spread in seconds, of which the fit takes its part.
     """
     best = max(mine, key=lambda each: (each.computing, sum(map(len, each.times))))
-    mean = float(np.mean(np.concatenate(best.times)))
-    times = best.times
-    if not best.computing:  # half a step at most is computing's spread
-        times = [np.maximum(own - mean / 2, 0.05 * mean) for own in times]
-        mean = float(np.mean(np.concatenate(times)))
-    return compute_laws.fit([own / mean for own in times])
+    whole = np.concatenate(best.times)
+    mean = float(np.mean(whole))
+    if best.computing:
+        return compute_laws.fit([own / mean for own in best.times])
+    spread = max(1.4826 * float(np.median(np.abs(whole - np.median(whole)))), STEADY * mean)
+    law = {"dist": "gamma", "mean": "1000 ms", "shape": spread**-2}
+    said = {"family": "gamma", "parameters": law, "chosen": True}
+    return FittedLaws(law, None, [], {}, {}, [said], 0.0)
 
 
 def _with_unit_steps(each: Observed, law: FittedLaws) -> Scenario:
     """Return a job's scenario with the law of computing times, whose mean is 1 s."""
     scenario = each.job.scenario
-    table = {"workers": scenario.cluster.workers} | _cluster(law, scenario.cluster.workers)
+    own = {"workers": scenario.cluster.workers, "accumulation": scenario.cluster.accumulation}
+    table = own | _cluster(law, scenario.cluster.workers)
     with TemporaryDirectory() as folder:
         for name, content in law.files.items():
             (Path(folder) / name).write_bytes(content)
@@ -175,12 +179,18 @@ def _unknown(found: Sequence[Observed], fitted: Fitted, of: Sequence[int]) -> li
     for n in range(conditions):
         mine = [each for each, own in zip(found, of, strict=True) if own == n]
         unsure = float(np.std(fitted.draws[:, LAW + n]))
-        if unsure > UNSURE and not any(each.compute > 0 for each in mine):
+        one_link = len({each.job.scenario.network.bandwidth for each in mine}) < 2
+        if (unsure > UNSURE or one_link) and not any(each.compute > 0 for each in mine):
+            low, high = fitted.range_of(n)
+            step = min(each.pace for each in mine)
+            rest = " to ".join(human(max(0.0, step - end)) for end in (high, low))
             notes.append(
-                f"{', '.join(each.job.name for each in mine)}: every step communicates, and what "
-                f"the law of the links leaves is computing, known within {unsure:.0%}, and most of "
-                "a step over faster links; a log of another period, or a column called compute, "
-                "narrows it"
+                f"{', '.join(each.job.name for each in mine)}: every step communicates, so that "
+                f"computing cannot be told from communicating: computing takes {human(low)} to "
+                f"{human(high)}, and what it does not hide of communicating and waiting {rest} of "
+                f"a step of {human(step)} (90 %), by what is usual of links like those stated; "
+                'write compute = "..." into the [[job]], or add a log of another period (local-sgd)'
+                " or over another link"
             )
     for each, predicted in zip(found, fitted.paces, strict=True):
         missed = predicted / each.pace - 1
@@ -212,6 +222,9 @@ def _result(
     longer: dict[str, Any] = {name: _scaled(getattr(law, name), by) for name in tables}
     samples = {name: own * by for name, own in law.samples.items()}
     law = replace(law, samples=samples, **longer)
+    hidden = not any(each.computing for each, c in zip(found, conditions, strict=True) if c == main)
+    if hidden:
+        law.compute["shape"] *= (math.exp(compute) / SPREAD) ** 2
     # jobs of several conditions: each draw takes one of them
     times = [
         math.exp(row[LAW + alike[n % len(alike)]] - compute) for n, row in enumerate(fitted.draws)
@@ -223,8 +236,11 @@ def _result(
         rows = [fitted.overhead(row, n == 1) for row in fitted.draws]
         draws |= {f"overhead.{n}.{key}": [row[key] / at[key] for row in rows] for key in at}
         said = {key: profile.seconds(at[key]) for key in ("collective", "hop")}
-        laws_of_links.append(at | said | ({"algorithm": BUCKETED} if n else {}))
+        rounded = {key: profile.rounded(own) for key, own in at.items()}
+        laws_of_links.append(rounded | said | ({"algorithm": BUCKETED} if n else {}))
     draws["cluster.compute"] = times
+    if hidden:
+        draws["cluster.compute.shape"] = ((times / fitted.spreads * SPREAD) ** 2).tolist()
     draws |= {f"cluster.group.{n}.compute": times for n in range(len(law.group))}
     network = files.common(jobs)
     if not any(job.knows_link for job in jobs):
@@ -234,8 +250,13 @@ def _result(
         for key in ("transmission_factor", "transmission_exponent", "per_byte"):
             for n, at in enumerate(laws_of_links):
                 del at[key], draws[f"overhead.{n}.{key}"]
-    workers = {job.scenario.cluster.workers for job in jobs}
-    cluster: dict[str, Any] = {"workers": workers.pop()} if len(workers) == 1 else {}
+    common: dict[str, set[int]] = {
+        key: {getattr(job.scenario.cluster, key) for job in jobs}
+        for key in ("workers", "accumulation")
+    }
+    cluster: dict[str, Any] = {
+        key: own for key, (own, *others) in common.items() if not others and own > 1
+    }
     others = [
         f"{jobs[conditions.index(n)].name}: a step computes "
         f"{profile.seconds(math.exp(fitted.point[LAW + n]))}: not in [cluster], which has one law"
@@ -267,7 +288,8 @@ def _result(
         PaceCheck(job.name, job.scenario.cluster.workers, predicted, each.mean)
         for job, each, predicted in zip(jobs, found, fitted.paces, strict=True)
     ]
-    return CalibrationResult(Profile(whole, COMMENTS | ABOUT, HEAD, law.files), law, checks)
+    written = Profile(whole, COMMENTS | ABOUT, HEAD, law.files)
+    return CalibrationResult(written, law, checks, free=len(fitted.point))
 
 
 def _model_error(families: Sequence[str]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from paceline.simulator.load import toml_file
 from paceline.simulator.load.explain import explain, line
 from paceline.simulator.load.load import SHOWN, known_programs, parse
 from paceline.simulator.scenario.scenario import Scenario
-from paceline.simulator.scenario.table import Many, Name, Section
+from paceline.simulator.scenario.table import Duration, Many, Name, Section
 from paceline.validate.logs import tables
 from paceline.validate.logs.columns import SPELLINGS
 from paceline.validate.logs.tables import ROWS, Log
@@ -32,6 +32,10 @@ class _Table(Section):
     log: Name = Field(description="its log, beside this file")
     algorithm: dict[str, Any] | Name = Field(description="what it ran, as in a scenario")
     workers: int = Field(description="number of workers")
+    compute: Duration | None = Field(
+        default=None, description="mean computing of a step, where it is known beside the log"
+    )
+    accumulation: int = Field(default=1, description="micro-batches of a step")
     model: dict[str, Any] = Field(description="what it sent, as in a scenario")
     network: dict[str, Any] = Field(default={}, description="its links, as in a scenario")
     warmup: int = Field(default=10, ge=0, le=10**9, description="steps left out")
@@ -50,14 +54,15 @@ class Job:
     """A job: its log without the warm-up, and its `scenario`, whose [cluster] compute is unknown.
 
     `network`: its table as written; `knows_link`: whether it states a bandwidth; `machine`: jobs of
-    one model with the same one compute alike.
+    one model with the same one compute alike; `compute`: a step's computing (seconds), if stated.
     """
 
     name: str
     log: Log
     scenario: Scenario
     network: dict[str, Any]
-    machine: str | None
+    machine: str | None = None
+    compute: float | None = None
 
     @property
     def knows_link(self) -> bool:
@@ -100,11 +105,13 @@ def _job(path: Path, index: int, table: _Table, allow_paths: bool) -> Job:
     link = {} if LINKS & network.keys() else UNKNOWN_LINK
     whole = {
         "model": table.model,
-        "cluster": {"workers": table.workers, "compute": "1 s"},
+        "cluster": {
+            "workers": table.workers, "compute": "1 s", "accumulation": table.accumulation
+        },
         "network": UNSAID | network | link,
         "run": {"steps": 1},
         "algorithm": [algorithm],
-    }
+    }  # fmt: skip
     scenario = parse(whole, file=where, folder=path.parent, allow_paths=allow_paths)
     program = known_programs(None)[scenario.algorithm[0].name]
     if program.family in ("server", "gossip") or scenario.network.model == "flows":
@@ -119,10 +126,13 @@ def _job(path: Path, index: int, table: _Table, allow_paths: bool) -> Job:
         raise InputError(
             f"{where}.workers = {table.workers}: {log.path} has {ranks} ranks; correct one of them"
         )
-    return Job(table.log, _warm(log, table.warmup, where), scenario, network, table.machine)
+    if table.compute and not np.isnan(log.compute).any():
+        raise InputError(f"{where}.compute: {log.path} has computing in a column; leave one out")
+    own = warm(log, table.warmup, where)
+    return Job(table.log, own, scenario, network, table.machine, table.compute)
 
 
-def _warm(log: Log, warmup: int, where: str) -> Log:
+def warm(log: Log, warmup: int, where: str) -> Log:
     """Leave out the first steps of a log. Raises InputError if nothing is left."""
     keep = log.step - log.steps >= int((log.step - log.steps).min()) + warmup
     if not keep.any():

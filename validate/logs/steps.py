@@ -14,6 +14,7 @@ import numpy as np
 from paceline.simulator.distributions.parametric import Constant
 from paceline.simulator.engines.dispatch import run_seeds
 from paceline.simulator.errors import InputError
+from paceline.simulator.results.statistics import human
 from paceline.simulator.scenario.overhead import Overhead
 from paceline.simulator.scenario.scenario import Scenario
 from paceline.validate.calibration import independence
@@ -101,7 +102,7 @@ def pattern(scenario: Scenario) -> Pattern:
 
 def observe(job: Job) -> Observed:
     """Reduce a job's log to its means."""
-    log, left_out = _without_pauses(job.log, job.name)
+    log, left_out = without_pauses(job.log, job.name)
     every, each = pattern(job.scenario), log.seconds / log.steps
     if len(each) < LEAST:
         raise InputError(f"{log.path}: {len(each)} lines after the warm-up; give {LEAST} or more")
@@ -127,6 +128,9 @@ def observe(job: Job) -> Observed:
         compute = float(log.compute.sum() / log.steps.sum())
         pace, variance = compute + float(fitted[0]), float(log.compute.var()) / len(each)
         covariance = np.full((2, 2), variance) + np.diag([0.0, float(covariance[0, 0])])
+    elif job.compute:
+        compute, pace = job.compute, float(fitted[0])
+        covariance = np.diag([0.0, float(covariance[0, 0])])
     elif divided:  # the pace, and what a step that does not wait takes
         to = np.array([[1.0, -every.share], [1.0, 0.0]])
         compute, pace = (to @ fitted).tolist()
@@ -139,14 +143,11 @@ def observe(job: Job) -> Observed:
     else:
         compute, pace = math.nan, float(fitted[0])
         covariance = np.diag([1.0, float(covariance[0, 0])])
-    root = np.sqrt(log.steps)  # plain least squares: a log may end within a period
-    mean = float(np.linalg.lstsq(design * root[:, None], each * root, rcond=None)[0][0])
-    if abs(mean / pace - 1) > APART:
-        long = log.step[each > FAR * np.median(each)]
-        where = f" ({long.min()} to {long.max()}; were they warm-up?)" if len(long) else ""
-        notes.append(
-            f"{job.name}: a few steps{where}, far longer than others of their kind, count less: "
-            f"with them its mean step takes {mean / pace - 1:+.1%}"
+    mean, said = _mean_step(log, design, pace, job.name)
+    if job.compute and compute > pace:
+        raise InputError(
+            f"{log.path}: its mean step takes {human(pace)}, less than the compute = "
+            f"{human(compute)} that was stated; correct one of them"
         )
     scale = np.array([compute if compute > 0 else 1.0, pace])
     alone = (log.steps == 1) & (waits == 0)
@@ -157,11 +158,26 @@ def observe(job: Job) -> Observed:
     times = [shown[rows][~np.isnan(shown[rows])] for rows in ranks]
     return Observed(
         job, every, compute, pace, mean, covariance / np.outer(scale, scale),
-        [own for own in times if len(own)], computing, (*log.notes, *left_out, *notes),
+        [own for own in times if len(own)], computing, (*log.notes, *left_out, *notes, *said),
     )  # fmt: skip
 
 
-def _without_pauses(log: Log, name: str) -> tuple[Log, list[str]]:
+def _mean_step(log: Log, design: Array, pace: float, name: str) -> tuple[float, list[str]]:
+    """Return the mean step, in which outliers count in full, and say where they matter."""
+    each, root = log.seconds / log.steps, np.sqrt(log.steps)
+    # plain least squares: a log may end within a period
+    mean = float(np.linalg.lstsq(design * root[:, None], each * root, rcond=None)[0][0])
+    if abs(mean / pace - 1) <= APART:
+        return mean, []
+    long = log.step[each > FAR * np.median(each)]
+    where = f" ({long.min()} to {long.max()}; were they warm-up?)" if len(long) else ""
+    return mean, [
+        f"{name}: a few steps{where}, far longer than others of their kind, count less: with them "
+        f"its mean step takes {mean / pace - 1:+.1%}"
+    ]
+
+
+def without_pauses(log: Log, name: str) -> tuple[Log, list[str]]:
     """Leave out steps, far longer than all others, that come at one distance: evaluations, saves.
 
     Slow workers come at any distance, and stay.

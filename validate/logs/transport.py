@@ -31,21 +31,25 @@ from paceline.validate.logs.steps import Observed
 
 Array = np.ndarray
 
-# of ln set-up (s), ln hop (s), ln f, ln g at the jobs' own bandwidth, e, ln p (s/B), ln of the
-# buckets' g over that of others (a tree's on 4 hosts: 0.29): medians, standard deviations
+# medians and standard deviations of ln set-up (s), ln hop (s), ln f, ln g at the jobs' own
+# bandwidth, e, ln p (s/B; less over faster links), ln of the buckets' g over that of others (a
+# tree's on 4 hosts: 0.29)
 CENTRE = np.array([log(3e-4), log(2e-5), 0.0, 0.03, 0.0, log(5e-11), 0.0])
 WIDTH = np.array([2.0, 1.5, 0.5, 0.1, 0.02, 1.2, 0.2])
 SETUP, HOP, LATENCY, FACTOR, EXPONENT, PER_BYTE, BUCKETS = range(7)
 LAW = 7
+SPREAD, SPREAD_WIDTH = 0.7, 0.7  # a worker's own spread over that of whole steps; of its logarithm
 BUCKETED = "ssgd-bucketed"
 KEYS = ("collective", "hop", "latency_factor", "transmission_factor", "transmission_exponent",
         "per_byte")  # fmt: skip
-COMPUTE_WIDTH, LINK_WIDTH = 1.5, 2.0  # of ln compute around half the shortest step; of ln factor
+COMPUTE_WIDTH, LINK_WIDTH = 0.7, 2.0  # of ln compute around half the shortest step; of ln factor
 # relative sds between equal jobs, whose paces differ by 0.1 to 0.2 % (docs/validation/README.md):
 # of links beside the law (0.1 % in docs/transport.md), as so many links show it, and of computing
 ERROR, ERROR_FREEDOM, STEADY = 0.001, 2.0, 0.001
+COPYING = 0.03  # most of a transmission's time in the prior's median that hosts copy for
 LEAST = 1e-6  # an exponent: draws are factors of it, a million at most
-DRAWS = 24
+DRAWS, TRIES = 24, 96
+LIKELY = 0.999  # probability, beyond which a draw is none of the posterior
 FAR = 13.0  # most of a logarithm from the point's: a profile's factors are a million at most
 STEPS, PERIODS, SEEDS = 256, 12, 2  # of the simulations
 ROBUST = 3.0  # standard errors from which a job counts less (soft L1)
@@ -59,13 +63,20 @@ class Fitted:
     """The law and every condition's computing, as `point` and as `draws`, one row each.
 
     Columns: the law's seven numbers, the logarithms of each condition's seconds of computing, and
-    of the factor of each unknown link. `paces`: predicted, by job.
+    of the factor of each unknown link. `paces`: predicted, by job. `spreads`: of each draw, what
+    part of whole steps' spread a worker's own computing has.
     """
 
     point: Array
     draws: Array
     paces: list[float]
     reference: float
+    spreads: Array
+
+    def range_of(self, condition: int) -> tuple[float, float]:
+        """Return the ends of the 90 % interval of a condition's computing (seconds)."""
+        low, high = np.exp(np.quantile(self.draws[:, LAW + condition], (0.05, 0.95)))
+        return float(low), float(high)
 
     def overhead(self, row: Array, bucketed: bool = False) -> dict[str, float]:
         """Return the keys of [[overhead]] of one row; `bucketed`: of buckets."""
@@ -77,19 +88,25 @@ class Fitted:
 
 @dataclass
 class _Linear:
-    """A job's pace near some numbers: `base` seconds, and `slopes` by compute and four costs."""
+    """A job's pace near some numbers: `base` seconds, and `slopes` by its costs.
+
+    `hidden`: no log of its condition shows what a worker's computing varies by.
+    """
 
     observed: Observed
     scenario: Scenario
     condition: int
     link: int | None
     rate: float
+    hidden: bool
     base: float = 0.0
-    at: Array = field(default_factory=lambda: np.zeros(5))
-    slopes: Array = field(default_factory=lambda: np.zeros(5))
+    at: Array = field(default_factory=lambda: np.zeros(6))
+    slopes: Array = field(default_factory=lambda: np.zeros(6))
 
-    def costs(self, theta: Array, conditions: int, reference: float) -> Array:
-        """Return compute, set-up, hop, latency factor and the factor on transmissions."""
+    def costs(
+        self, theta: Array, conditions: int, reference: float, spread: float = SPREAD
+    ) -> Array:
+        """Return compute, set-up, hop, latency factor, factor on transmissions, and spread."""
         if self.link is None:
             law = theta[..., FACTOR] - theta[..., EXPONENT] * log(self.rate / reference)
             law = law + theta[..., BUCKETS] * (self.scenario.algorithm[0].name == BUCKETED)
@@ -97,24 +114,32 @@ class _Linear:
         else:
             factor = np.exp(theta[..., LAW + conditions + self.link])
         compute = np.exp(theta[..., LAW + self.condition])
-        return np.stack([compute, *np.exp(theta[..., :FACTOR]).T, factor], axis=-1)
+        spreads = np.full_like(compute, spread)
+        return np.stack([compute, *np.exp(theta[..., :FACTOR]).T, factor, spreads], axis=-1)
 
     def pace(self, costs: Array) -> Array:
         """Return the pace (seconds per step) with these costs, positive however far they are."""
-        found: Array = np.maximum(self.base + (costs - self.at) @ self.slopes, 0.01 * self.base)
+        lines, floor = self.base + (costs - self.at) @ self.slopes, 0.1 * self.base
+        # it falls everywhere, so that a search finds back
+        found: Array = np.where(
+            lines > floor, lines, floor * np.exp(np.minimum(lines / floor, 1) - 1)
+        )
         return found
 
     def simulate(self, costs: Array) -> None:
-        """Simulate the pace with `costs`, and with each a little larger."""
+        """Simulate the pace with `costs`, with each a little larger, and with little spread."""
         self.at, self.base = costs, _simulated(self, costs)
-        shifts = SHIFT * np.maximum(costs, [0, 1e-5, 1e-5, 0, 0])
+        shifts = SHIFT * np.maximum(costs, [0, 1e-5, 1e-5, 0, 0, 0])
+        shifts[-1] = -0.9 * costs[-1]  # far, as other numbers are drawn
         self.slopes = np.array([
-            (_simulated(self, costs + shift) - self.base) / shift.sum() for shift in np.diag(shifts)
+            (_simulated(self, costs + shift) - self.base) / shift.sum()
+            for shift in np.diag(shifts)[: 5 + self.hidden]
         ])  # fmt: skip
+        self.slopes.resize(6)
 
 
 def _simulated(job: _Linear, costs: Array) -> float:
-    compute, setup, hop, latency, factor = costs.tolist()
+    compute, setup, hop, latency, factor, spread = costs.tolist()
     overhead = Overhead.model_construct(
         collective=setup, hop=hop, latency_factor=latency, transmission_factor=factor
     )
@@ -124,6 +149,8 @@ def _simulated(job: _Linear, costs: Array) -> float:
         *(f"cluster.group.{n}.compute" for n in range(len(scenario.cluster.group))),
     ]:
         scenario = scaled(scenario, key, compute)
+    if job.hidden:  # a spread in seconds, however long steps are
+        scenario = scaled(scenario, "cluster.compute.shape", (compute / spread) ** 2)
     found = run_seeds(
         scenario.model_copy(update={"overhead": (overhead,)}), scenario.algorithm[0], range(SEEDS)
     )
@@ -141,11 +168,10 @@ def fit(
     from scipy.optimize import least_squares  # noqa: PLC0415
 
     unknown = [n for n, each in enumerate(jobs) if not each.job.knows_link]
+    shown = {c for each, c in zip(jobs, conditions, strict=True) if each.computing}
     linear = [
-        _linear(each, scenario, condition, unknown.index(n) if n in unknown else None)
-        for n, (each, scenario, condition) in enumerate(
-            zip(jobs, scenarios, conditions, strict=True)
-        )
+        _linear(each, scenario, c, unknown.index(n) if n in unknown else None, c not in shown)
+        for n, (each, scenario, c) in enumerate(zip(jobs, scenarios, conditions, strict=True))
     ]
     count = max(conditions) + 1
     rates = [each.rate for each in linear if each.link is None]
@@ -155,6 +181,8 @@ def fit(
         for n in range(count)
     ]
     centre = np.concatenate([CENTRE, halves, np.zeros(len(unknown))])
+    if rates:  # hosts that copy for longer would not reach the bandwidth that was stated
+        centre[PER_BYTE] = min(centre[PER_BYTE], log(COPYING / max(rates)))
     width = np.concatenate([WIDTH, [COMPUTE_WIDTH] * count, [LINK_WIDTH] * len(unknown)])
     theta = centre.copy()
     for each in linear:
@@ -163,8 +191,8 @@ def fit(
     error = ERROR
     known = sum(1 + (each.compute > 0) for each in jobs)  # numbers that the jobs show
 
-    def residuals(theta: Array) -> Array:
-        return _residuals(theta, linear, centre, width, count, reference, error)
+    def residuals(theta: Array, spread: float = SPREAD) -> Array:
+        return _residuals(theta, linear, centre, width, count, reference, error, spread)
 
     for _ in range(ROUNDS):
         before = theta
@@ -179,31 +207,34 @@ def fit(
         error = float(np.sqrt(squares / (ERROR_FREEDOM + max(0.0, known - spent))))
         if np.abs(theta - before).max() < NEAR:
             break
-    draws = _posterior(theta, width, residuals)
+    draws, spreads = _posterior(theta, width, residuals)
     rng = generator(SEED, Purpose.CALIBRATION, 1)
     # the law, on a link that it has not seen, and by each factor e in bandwidth from those it has
     draws[:, [FACTOR, EXPONENT]] += error * rng.standard_normal((len(draws), 2))
     draws[:, LAW : LAW + count] += STEADY * rng.standard_normal((len(draws), 1))
     paces = [float(each.pace(each.costs(theta, count, reference))) for each in linear]
-    return Fitted(theta, draws, paces, reference)
+    return Fitted(theta, draws, paces, reference, spreads)
 
 
-def _linear(observed: Observed, scenario: Scenario, condition: int, link: int | None) -> _Linear:
+def _linear(
+    observed: Observed, scenario: Scenario, condition: int, link: int | None, hidden: bool
+) -> _Linear:
     period = observed.pattern.period
     steps = period * max(PERIODS, -(-STEPS // period))
     run = scenario.run.model_copy(update={"steps": steps, "evaluate_every": period})
     scenario = scenario.model_copy(update={"run": run})
-    return _Linear(observed, scenario, condition, link, ClosedForm(scenario).mean_plan.rate)
+    rate = ClosedForm(scenario).mean_plan.rate
+    return _Linear(observed, scenario, condition, link, rate, hidden)
 
 
 def _residuals(  # noqa: PLR0913, PLR0917
     theta: Array, jobs: Sequence[_Linear], centre: Array, width: Array, count: int,
-    reference: float, error: float,
+    reference: float, error: float, spread: float,
 ) -> Array:  # fmt: skip
     """Return, over the last axis, what the law misses in standard errors: two of a job, priors."""
     found = []
     for job in jobs:
-        seen, costs = job.observed, job.costs(theta, count, reference)
+        seen, costs = job.observed, job.costs(theta, count, reference, spread)
         pace = job.pace(costs)
         missed = np.log(pace / seen.pace)
         # the law errs on what is communicated, equal jobs differ in what they compute
@@ -224,19 +255,34 @@ def _residuals(  # noqa: PLR0913, PLR0917
     return np.concatenate([near, (theta - centre) / width], axis=-1)
 
 
-def _posterior(theta: Array, width: Array, residuals: Callable[[Array], Array]) -> Array:
+def _posterior(theta: Array, width: Array, residuals: Callable[..., Array]) -> tuple[Array, Array]:
     """Draw from the posterior: the fit to what jobs show and priors say, each moved by its error.
 
-    So draws follow where several numbers explain the jobs together, however bent their range is.
+    So draws follow where several numbers explain the jobs together, however bent their range is;
+    one that ends where it is far less likely than that takes no part. Returns the spreads, too.
     """
     from scipy.optimize import least_squares  # noqa: PLC0415
+    from scipy.stats import chi2  # noqa: PLC0415
 
-    moved = generator(SEED, Purpose.CALIBRATION, 0).standard_normal((DRAWS, len(residuals(theta))))
+    point = residuals(theta)
+    rng, other = (generator(SEED, Purpose.CALIBRATION, n) for n in (0, 2))
+    most = point @ point + chi2.ppf(LIKELY, len(theta))
+    tries = SPREAD * np.exp(SPREAD_WIDTH * other.standard_normal(TRIES))
+    draws: list[Array] = []
+    spreads: list[float] = []
+    for left, spread in zip(range(TRIES, 0, -1), tries, strict=True):
+        by = rng.standard_normal(len(point))
 
-    def missed(at: Array, by: Array) -> Array:
-        found: Array = residuals(at) + by
-        return found
+        def missed(at: Array, by: Array = by, spread: float = spread) -> Array:
+            found: Array = residuals(at, spread) + by
+            return found
 
-    each = [least_squares(missed, theta, x_scale=width, args=(by,)).x for by in moved]
-    found: Array = np.clip(each, theta - FAR, theta + FAR)
-    return found
+        at = least_squares(missed, theta, x_scale=width).x
+        far = residuals(at, spread)
+        if far @ far <= most or left <= DRAWS - len(draws):
+            draws.append(at)
+            spreads.append(spread)
+        if len(draws) == DRAWS:
+            break
+    found: Array = np.clip(draws, theta - FAR, theta + FAR)
+    return found, np.array(spreads)

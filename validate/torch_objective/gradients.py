@@ -1,6 +1,7 @@
 """One worker's stochastic gradients of a model."""
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 
 import numpy as np
 import torch
@@ -18,7 +19,8 @@ class TorchSource:
 
     `flat` is the model, which all workers share, `buffers` the worker's own. `key(k)`: seed of the
     k-th step's random numbers; None if the model draws none.
-    `weight_decay` times the parameters is added to every gradient, and not to the losses.
+    `weight_decay` times the parameters is added to every gradient, and not to the losses. A
+    gradient is summed up over `accumulation` micro-batches.
     """
 
     def __init__(  # noqa: PLR0913 - shared and own parts
@@ -30,10 +32,11 @@ class TorchSource:
         *,
         weight_decay: float,
         key: Callable[[int], int] | None,
+        accumulation: int = 1,
     ) -> None:
         self._flat, self._samples, self._batches = flat, samples, batches
         self._own, self._decay, self._key = buffers, weight_decay, key
-        self._step = 0
+        self._step, self._accumulation = 0, accumulation
 
     # For the simulator
 
@@ -76,7 +79,12 @@ class TorchSource:
                 piece.add_(parameters[number], alpha=self._decay)
             freed(number, piece)
 
-        self._flat.backward_in_pieces(self._loss(x), torch.zeros_like(x), sizes, decay)
+        gradient = torch.zeros_like(x)
+        for number, loss in enumerate(self._losses(x), start=1):
+            if number < self._accumulation:
+                self._flat.backward(loss, gradient)
+            else:
+                self._flat.backward_in_pieces(loss, gradient, sizes, decay)
 
     def buffers(self) -> Tensor:
         """Return a copy of this worker's floating-point buffers as one vector, perhaps empty."""
@@ -88,17 +96,22 @@ class TorchSource:
         return next(self._batches)
 
     def _write(self, x: Tensor, gradient: Tensor) -> Tensor:
-        loss = self._loss(x)
-        self._flat.backward(loss, gradient)
+        losses = []
+        for loss in self._losses(x):
+            self._flat.backward(loss, gradient)
+            losses.append(loss.detach())
         if self._decay:
             gradient.add_(x, alpha=self._decay)
-        return loss.detach()
+        return losses[0] if len(losses) == 1 else torch.stack(losses).sum()
 
-    def _loss(self, x: Tensor) -> Tensor:
-        inputs, labels = self._samples.train(self.next_rows())
+    def _losses(self, x: Tensor) -> Iterator[Tensor]:
+        """Yield the losses of the next mini-batch's micro-batches; they sum up to its own."""
+        batch = self._samples.train(self.next_rows())
         self._flat.go_to(x)
         self._own.use()
-        if self._key is None:
-            return functional.cross_entropy(self._flat.module(inputs), labels)
-        with seeded(self._key(self._step), x.device):
-            return functional.cross_entropy(self._flat.module(inputs), labels)
+        key = self._key and self._key(self._step)
+        parts = zip(*(each.tensor_split(self._accumulation) for each in batch), strict=True)
+        for number, (inputs, labels) in enumerate(parts):
+            with nullcontext() if key is None else seeded(key + number, x.device):
+                loss = functional.cross_entropy(self._flat.module(inputs), labels)
+            yield loss if self._accumulation == 1 else loss * (len(labels) / len(batch[1]))

@@ -50,11 +50,13 @@ class TorchObjective:
     `dimension`: trainable parameters; `start`: their initial values (dimension,), which depend on
     the seed alone. A worker's k-th mini-batch, and what dropout drops in it, depends on (seed,
     worker, k) alone (`torch_objective.batches`). Buffers, such as BatchNorm's statistics, are each
-    worker's own, and averaged to evaluate. Raises ObjectiveError.
+    worker's own, and averaged to evaluate. A gradient sums up `accumulation` micro-batches. Raises
+    ObjectiveError.
     """
 
-    def __init__(self, spec: Torch, workers: int, seed: int) -> None:
+    def __init__(self, spec: Torch, workers: int, seed: int, accumulation: int = 1) -> None:
         self._batch, self._seed, self.weight_decay = spec.batch, seed, spec.weight_decay
+        self._accumulation = accumulation
         self.device = _device(spec.device)
         found = data.load_named(spec.data, spec.folder)
         samples = len(found.train_y)
@@ -110,6 +112,7 @@ class TorchObjective:
             Buffers(self.flat.module),
             weight_decay=self.weight_decay,
             key=key if self.random else None,
+            accumulation=self._accumulation,
         )
         return self._sources[rank]
 
@@ -202,7 +205,8 @@ def check_workers(workers: int, samples: int) -> None:
 def make(scenario: Scenario, seed: int) -> TorchObjective:
     """Make a scenario's objective, on its device."""
     spec: Any = scenario.objective
-    objective = TorchObjective(spec, scenario.cluster.workers, seed)
+    cluster = scenario.cluster
+    objective = TorchObjective(spec, cluster.workers, seed, cluster.accumulation)
     travels = scenario.model.parameters
     if travels != objective.dimension:
         objective.notes += (
@@ -216,6 +220,9 @@ def check(scenario: Scenario) -> None:
     """Raise ObjectiveError for a scenario whose model, data or device is not available here."""
     spec: Any = scenario.objective
     dimension(spec)
+    if scenario.cluster.accumulation > spec.batch:
+        what = f"more than the objective.batch = {spec.batch} samples of a step; use fewer"
+        raise ObjectiveError(("cluster", "accumulation"), what)
     check_workers(scenario.cluster.workers, len(data.load_named(spec.data, spec.folder).train_y))
 
 

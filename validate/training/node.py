@@ -124,7 +124,7 @@ class RealNode(TensorNode):
         self.rank = rank
         self.seed(seed)
         self._receive_seconds = scenario.server.receive
-        self._forward_share = scenario.cluster.forward_share
+        self._unfreed_share = scenario.cluster.unfreed_share
         self._clock, self._limits = clock, limits
         self._meter, self._network = meter, network
         self._collectives, self._mailbox, self._learner = collectives, mailbox, learner
@@ -263,7 +263,7 @@ class RealNode(TensorNode):
         if self._heard is not None:
             self.staleness[self._heard] += 1
             self._heard = 0
-        share = self._forward_share
+        share = self._unfreed_share
         done, whole = payloads.progress(pieces)
         parts = [share + (1 - share) * far / whole for far in done]
         handles = [PieceUnderWay(begins + duration * part) for part in parts]

@@ -55,7 +55,10 @@ RAW, PLAIN, LOOP = _one_of("raw"), _one_of("identity"), _one_of(*OPTIMIZERS["tor
 SGD = {"lr": _schedule(*RATES), "momentum": LOOP, "codec": RAW}
 BUCKETS = {
     "overlap": _is(True),
-    "buckets": lambda value, pick: value == pick.scenario.model.buckets,
+    "buckets": lambda value, pick: (
+        value == pick.scenario.model.buckets
+        or ("buckets" not in pick.algorithm.table and pick.scenario.network.library == "nccl")
+    ),
 }
 ROUNDS: dict[str, Fits] = SGD | {"tau": lambda value, _: isinstance(value, FixedPeriod)}
 MEAN = ROUNDS | {"outer": PLAIN, "outer_lr": _is(1.0)}

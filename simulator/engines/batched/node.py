@@ -119,7 +119,7 @@ class BatchedNode(RefusingNode):
         self.step += 1
         parts = self.cut(self._gradient(x), pieces)
         handles = [Timed(None, part, self.step) for part in parts]
-        share = self._run.scenario.cluster.forward_share
+        share = self._run.scenario.cluster.unfreed_share
         self._clocks.backward(self.step, handles, share, payloads.progress(pieces))
         self._plan()
         return handles

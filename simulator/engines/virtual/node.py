@@ -549,7 +549,7 @@ class VirtualNode(EngineNode):
             run.over = True
             return [GradientPiece(None, inf)] * len(payloads.progress(pieces)[0])
         duration = await self._step()
-        forward, (done, whole) = run.scenario.cluster.forward_share, payloads.progress(pieces)
+        forward, (done, whole) = run.scenario.cluster.unfreed_share, payloads.progress(pieces)
         freed = [
             GradientPiece(part, self.now + duration * (forward + (1 - forward) * far / whole))
             for far, part in zip(done, payloads.cut(self._gradient(x), pieces), strict=True)

@@ -3,7 +3,7 @@
 Each check yields `Problem`s: the path of the key at fault, the fault and the remedy.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from pydantic import ValidationError
@@ -46,6 +46,7 @@ def problems(scenario: Scenario, programs: Mapping[str, Program]) -> dict[KeyPat
         *multiplier(scenario),
         *_tune(scenario, programs),
         *_calibration(scenario),
+        *_named(("overhead",), scenario.overhead, programs),
     ]
     first: dict[KeyPath, str] = {}
     for path, what in found:
@@ -58,10 +59,7 @@ def _objective(scenario: Scenario, programs: Mapping[str, Program]) -> Iterator[
     spec = scenario.objective
     try:
         if isinstance(spec, LearningCurve):
-            for index, each in enumerate(spec.own):
-                if each.algorithm not in programs:
-                    what = f"unknown program; {nearest(each.algorithm, programs, 'programs')}"
-                    yield Problem(("objective", "own", index, "algorithm"), what)
+            yield from _named(("objective", "own"), spec.own, programs)
             baseline(spec)
         if maker := other(scenario.objective):
             maker.check(scenario)
@@ -69,6 +67,14 @@ def _objective(scenario: Scenario, programs: Mapping[str, Program]) -> Iterator[
         yield Problem(why.path, why.what)
     except InputError as why:
         yield Problem(("objective", "curve", "file"), str(why))
+
+
+def _named(where: KeyPath, tables: Sequence[Any], known: Collection[str]) -> Iterator[Problem]:
+    """Check that the `algorithm` of each table, where it names one, is a program."""
+    for index, each in enumerate(tables):
+        if each.algorithm is not None and each.algorithm not in known:
+            what = f"unknown program; {nearest(each.algorithm, known, 'programs')}"
+            yield Problem((*where, index, "algorithm"), what)
 
 
 def _calibration(scenario: Scenario) -> Iterator[Problem]:

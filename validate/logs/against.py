@@ -1,0 +1,106 @@
+"""`paceline compare RUN_DIR LOG`: the pace that was predicted, and that of a job's log."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from paceline.simulator.errors import InputError
+from paceline.simulator.inputs.messages import nearest
+from paceline.simulator.results import intervals, read
+from paceline.simulator.results.statistics import human, jsonable
+from paceline.validate.logs import jobs, steps, tables
+
+BLOCKS = 20  # of successive steps, whose means tell the error of their mean
+Pair = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class LogCheck:
+    """The pace of a log, and that predicted of the algorithm `label`: seconds per step.
+
+    `interval90`: where a measured run was expected, None of a prediction without a profile, whose
+    seeds' 95 % interval is `seeds`. `measured_ci95`: of the log's mean.
+    """
+
+    log: str
+    label: str
+    predicted: float
+    interval90: Pair | None
+    seeds: Pair | None
+    measured: float
+    measured_ci95: Pair | None
+    steps: int
+    notes: tuple[str, ...]
+
+    @property
+    def error(self) -> float:
+        """Return the relative error of the prediction."""
+        return self.predicted / self.measured - 1
+
+    @property
+    def covered(self) -> bool | None:
+        """Whether the predicted interval holds the measured pace; None without one."""
+        return self.interval90 and self.interval90[0] <= self.measured <= self.interval90[1]
+
+    @property
+    def sentence(self) -> str:
+        """Say whether the prediction is right."""
+        found = (
+            f"{self.log}: {_said(self.measured, self.measured_ci95, '95 %')} a step, of "
+            f"{self.steps} steps; predicted for {self.label}: "
+        )
+        if self.interval90 is None:
+            return (
+                f"{found}{_said(self.predicted, self.seeds, 'seeds, 95 %')}, {self.error:+.1%}. "
+                "This prediction has no interval for what it does not know; with a profile "
+                "(paceline calibrate) it has one."
+            )
+        where = "inside" if self.covered else "outside: the log's job is not what was simulated"
+        return (
+            f"{found}{_said(self.predicted, self.interval90, '90 %')}, {self.error:+.1%}, {where}."
+        )
+
+    def json(self) -> dict[str, Any]:
+        """Return the document of `paceline compare --json`."""
+        own = {"error": self.error, "covered": self.covered, "sentence": self.sentence}
+        return dict(jsonable(asdict(self) | own))
+
+
+def _said(value: float, ends: Pair | None, level: str) -> str:
+    return human(value) + (f" ({level}: {human(ends[0])} to {human(ends[1])})" if ends else "")
+
+
+def check(
+    predicted: Path | str, log: Path | str, *, label: str | None = None, warmup: int = 10,
+    columns: Mapping[str, str] | None = None,
+) -> LogCheck:  # fmt: skip
+    """Compare the pace of a log, without its first `warmup` steps, with a simulated run's.
+
+    `label`: the algorithm that the job ran; may be left out if `predicted` has only one.
+    `columns`: as `tables.read` takes them. Raises InputError.
+    """
+    run = read.read(predicted)
+    if run.is_measured:
+        raise InputError(f"{predicted}: measured; give a directory of paceline simulate")
+    if label is None and len(run.rows) > 1:
+        raise InputError(
+            f"{predicted}: has {', '.join(run.rows)}; say with --algorithm which one the job ran"
+        )
+    label = label or next(iter(run.rows))
+    if label not in run.rows:
+        raise InputError(f"{predicted}: no {label!r}; {nearest(label, run.rows, 'it has')}")
+    path = Path(log)
+    found, notes = steps.without_pauses(
+        jobs.warm(tables.read(path, columns), warmup, str(path)), path.name
+    )
+    each = found.seconds / found.steps
+    blocks = [part.mean() for part in np.array_split(each, min(BLOCKS, len(each)))]
+    pace = run.rows[label]["seconds_per_step"]
+    return LogCheck(
+        path.name, label, pace["mean"], pace.get("interval90"), pace["ci95"],
+        float(found.seconds.sum() / found.steps.sum()), intervals.estimate(blocks).of_mean,
+        int(found.steps.sum()), (*found.notes, *notes),
+    )  # fmt: skip
