@@ -43,7 +43,8 @@ def uncalibrated(
             # latencies of messages stay as they are: at least what is visible moves
             least, most = sorted((log1p(share * (factor - 1)), log(factor)))
             ends.append(min(max(moved, least), most))
-        found[each.label] = Uncalibrated(error, program.family, *ends, number, source)
+        faster, slower = ends
+        found[each.label] = Uncalibrated(error, program.family, faster, slower, number, source)
     return found
 
 

@@ -82,7 +82,9 @@ class TuneDirectory(store.RecordDirectory):
 
 
 def _draws(kept: Sequence[float | None] | None) -> tuple[float, ...] | None:
-    return kept and tuple(math.inf if each is None else float(each) for each in kept)
+    if kept is None:
+        return None
+    return tuple(math.inf if each is None else float(each) for each in kept)
 
 
 @dataclass
