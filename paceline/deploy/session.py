@@ -33,7 +33,7 @@ from paceline.simulator.errors import InputError, ProgramError
 from paceline.simulator.programs.codecs.codec import Raw
 
 RECORDS = 4096  # steps whose telemetry is kept
-VERSION = 3
+VERSION = 4
 
 
 class Session:

@@ -105,7 +105,7 @@ class Model(Section):
         if self.tensors is not None and total != self.parameters:
             raise ValueError(
                 f"tensors have {total:,} parameters, and `parameters` says {self.parameters:,}; "
-                "remove `parameters`"
+                "remove `parameters`, or for a model of another size give its own `tensors`"
             )
         return self
 
