@@ -211,7 +211,7 @@ def test_collectives_of_nccl_follow_one_another():
     ideal, nccl = (
         simulate(
             scenario(
-                {"name": "ssgd-bucketed", "overlap": False}, workers=4, steps=1,
+                {"name": "ssgd-bucketed", "overlap": False, "buckets": 4}, workers=4, steps=1,
                 network={"library": library, "latency": "10 ms", "bandwidth": "100 Gbit/s"},
             )
         ).duration
