@@ -40,13 +40,23 @@ Row = Mapping[str, Any]
 Cell = Callable[[Row], str]
 
 
+def tokens_per_step(scenario: Scenario) -> float | None:
+    """Return the tokens of a worker's step; None where they are not set."""
+    return getattr(scenario.objective, "tokens", None) or scenario.cost.tokens
+
+
+def _flops(scenario: Scenario) -> float:
+    """Return the operations per token."""
+    return scenario.cost.flops_per_token or FLOPS_PER_PARAMETER * scenario.model.parameters
+
+
 def used(scenario: Scenario, run: Run, time: float) -> dict[str, float]:
     """Return what a run of `scenario` has used by `time`, in seconds; infinite where that is never.
 
     Of `UNITS` those that are set; `RATES` are of the whole run.
     """
     cost, many, found = scenario.cost, prices.devices(scenario), dict[str, float]()
-    tokens = getattr(scenario.objective, "tokens", None) or cost.tokens
+    tokens = tokens_per_step(scenario)
     if not tokens and not cost.priced:
         return found
     own = next(each for each in scenario.algorithm if each.label == run.label)
@@ -55,8 +65,7 @@ def used(scenario: Scenario, run: Run, time: float) -> dict[str, float]:
         tokens *= scenario.participants(own)
         found["tokens_per_second"] = tokens * run.steps / run.duration if run.duration else inf
         if cost.flops:
-            each = cost.flops_per_token or FLOPS_PER_PARAMETER * scenario.model.parameters
-            found["mfu"] = found["tokens_per_second"] * each / (many * cost.flops)
+            found["mfu"] = found["tokens_per_second"] * _flops(scenario) / (many * cost.flops)
         found["tokens"] = tokens * at(run, time, "step")
     found["days"] = time / SECONDS_PER_DAY
     if cost.node_hour is not None or cost.device_hour is not None:
@@ -137,11 +146,10 @@ def told(  # noqa: PLR0913 - what is known of the amounts
 def impossible(scenario: Scenario) -> list[str]:
     """Say where [cluster] computes faster than its devices can."""
     cost = scenario.cost
-    tokens = getattr(scenario.objective, "tokens", None) or cost.tokens
+    tokens = tokens_per_step(scenario)
     if not tokens:
         return []
-    each = cost.flops_per_token or FLOPS_PER_PARAMETER * scenario.model.parameters
-    rate = tokens * each * ideal_rate(scenario) / prices.devices(scenario)
+    rate = tokens * _flops(scenario) * ideal_rate(scenario) / prices.devices(scenario)
     if rate <= (peak := cost.flops or FASTEST):
         return []
     known = "cost.flops" if cost.flops else "the fastest GPU known here"

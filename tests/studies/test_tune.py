@@ -618,7 +618,10 @@ def test_a_log_of_runs_cut_short_is_mended_and_what_is_none_is_said(tmp_path):
         again.keep_record("b", statistics.jsonable(score))
     with TuneDirectory(tmp_path) as again:
         assert again.score("b") == score
-        for wrong in (5, [1.0], [1.0, "near", 1.0, []], [{}, 0.0, 1.0, []], None):
+        for wrong in (
+            5, [1.0], [1.0, "near", 1.0, []], [{}, 0.0, 1.0, []], None,
+            [1.0, 0.0, 1.0, [], None, ["published", [], None, None, 0.1]],
+        ):  # fmt: skip
             again.kept["b"] = wrong
             assert again.score("b") is None
     path.unlink()

@@ -86,14 +86,11 @@ def _conditions(found: Sequence[Observed]) -> tuple[list[int], list[str]]:
     Jobs of one model share theirs where they name the same machine, or where their logs show that
     they compute alike; a job whose log shows no computing is taken to share that of its model.
     """
-    keys: list[tuple[Any, ...]]
-    keys, notes = (
-        [
-            (own.machine, own.scenario.model.bytes, own.scenario.cluster.accumulation)
-            for own in (each.job for each in found)
-        ],
-        [],
-    )
+    notes: list[str] = []
+    keys: list[tuple[Any, ...]] = [
+        (own.machine, own.scenario.model.bytes, own.scenario.cluster.accumulation)
+        for own in (each.job for each in found)
+    ]
     for key in dict.fromkeys(keys):
         mine = [n for n, own in enumerate(keys) if own == key]
         known = [n for n in mine if found[n].compute > 0]

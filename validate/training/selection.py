@@ -1,6 +1,6 @@
 """Clients that each round of a real run selects: those that the simulator draws."""
 
-from paceline.simulator.engines.sampling import Sampled, samples
+from paceline.simulator.engines.sampling import Sampled
 from paceline.simulator.network.closed_form import Team
 from paceline.simulator.network.mean_cost import download_cost, download_source
 from paceline.simulator.programs import Program
@@ -38,7 +38,7 @@ class Selection:
 def selection(program: Program, scenario: Scenario, seed: int, rank: int) -> Selection:
     """Return the selection of a scenario, as worker `rank` needs it."""
     settings = scenario.cluster.sampling
-    if settings is None or not samples(program, scenario) or program.server is not None:
+    if settings is None or not program.rounds:
         return Selection(rank)
     rule = Sampled(scenario.cluster, settings, seed, lambda rank, at: False)
     served = program.server is not None

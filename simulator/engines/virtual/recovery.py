@@ -20,7 +20,7 @@ from typing import Any, Protocol
 from paceline.simulator.cluster.failures import PATIENCE, Down, merged
 from paceline.simulator.cluster.membership import Members
 from paceline.simulator.engines.collective import Collective, Why, earliest
-from paceline.simulator.engines.sampling import Sampled, samples
+from paceline.simulator.engines.sampling import Sampled
 from paceline.simulator.engines.virtual.node import VirtualNode
 from paceline.simulator.network.closed_form import Nic
 from paceline.simulator.network.mean_cost import download_cost, download_source
@@ -103,7 +103,7 @@ def rules(run: Any, least: int) -> list[Rule]:
     if members is not None:
         found.append(Leaving(members))
     cluster = run.scenario.cluster
-    if run.program.rounds and samples(run.program, run.scenario):
+    if run.program.rounds and cluster.sampling is not None:
         found.append(Sampled(cluster, cluster.sampling, run.seed, partial(_away, run)))
     if settings.policy == "quorum":
         found.append(Quorum(least, settings.grace))

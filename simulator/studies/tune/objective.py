@@ -308,7 +308,7 @@ def tuning_objective(scenario: Scenario, name: str | None) -> TuningObjective:
     if name == PACE:
         return replace(plain, heavy=heavy, cap=run.cap)
     if name == TOKENS:
-        each = getattr(scenario.objective, "tokens", None) or cost.tokens
+        each = units.tokens_per_step(scenario)
         if not each:
             raise InputError(
                 f"{file}: cost.tokens: missing, and {name} is about it; write cost.tokens = 32, of "

@@ -176,7 +176,8 @@ class TuneResult(Shown):
             return f"{label}: reached loss {target:g} with {often}{self._on}"
         found = self.order.estimates[label]
         spread = wording.sentence(found, self.objective.unit, seeds)
-        spent = "".join(f", {each}" for each in self._spent(self.rows([self.simplest])[0]["used"]))
+        used = verdict.amounts(self.simplest, self.objective, self.space.scenario.cost)["used"]
+        spent = "".join(f", {each}" for each in self._spent(used))
         return f"{label}: {self.objective.sentence(found.value)}{spread}{self._on}{spent}"
 
     @property

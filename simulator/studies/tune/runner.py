@@ -72,18 +72,17 @@ class TuneDirectory(store.RecordDirectory):
             amounts = used and {k: math.inf if v is None else float(v) for k, v in used.items()}
             if model:
                 basis, why, factors, times, margin = model
-                drawn, apart = map(_draws, (factors, times))
-                assert drawn is not None
+                apart = None if times is None else _draws(times)
                 because = tuple(map(str, why))
-                model = Modelled(basis and str(basis), because, drawn, apart, float(margin))
+                model = Modelled(
+                    basis and str(basis), because, _draws(factors), apart, float(margin)
+                )
             return Score(value, float(gap), ran, tuple(map(str, notes)), amounts, model)
         except (AttributeError, KeyError, TypeError, ValueError):
             return None
 
 
-def _draws(kept: Sequence[float | None] | None) -> tuple[float, ...] | None:
-    if kept is None:
-        return None
+def _draws(kept: Sequence[float | None]) -> tuple[float, ...]:
     return tuple(math.inf if each is None else float(each) for each in kept)
 
 

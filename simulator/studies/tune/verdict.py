@@ -123,12 +123,12 @@ def row(
         else None,
         "stopped": contender.stopped or None,
         "to_reference": reference and _share_above(contender, reference),
-        **_used(contender, objective, cost),
+        **amounts(contender, objective, cost),
         "basis": contender.model and contender.model.basis,
     }  # fmt: skip
 
 
-def _used(contender: Contender, objective: TuningObjective, cost: Prices) -> Row:
+def amounts(contender: Contender, objective: TuningObjective, cost: Prices) -> Row:
     """Return what a configuration used, as `units.told`: a deadline or a budget is given."""
     model, steps, times = contender.model, None, None
     if model and model.times and (objective.target or objective.steps or objective.cap):
@@ -184,7 +184,8 @@ def tradeoffs(ranked: Sequence[Contender], objective: TuningObjective, cost: Pri
     """
     there = [each for each in ranked if each.reached and each.all_reached]
     rows = [
-        _tradeoff(each, there[0]) | {"used": _used(each, objective, cost)["used"]} for each in there
+        _tradeoff(each, there[0]) | {"used": amounts(each, objective, cost)["used"]}
+        for each in there
     ]
     rows.sort(key=lambda row: (([row["loss_above"]] + (row["ci95"] or []))[-1], row["days"]))
     least, found = math.inf, list[Row]()
