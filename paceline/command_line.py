@@ -991,17 +991,26 @@ def _progress(doing: str = "simulating", what: str = "runs, left") -> "Iterator[
     columns = doing, BarColumn(), MofNCompleteColumn(), what, TimeRemainingColumn()
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("")
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+        def show(done: int, total: int) -> None:
+            if done < bar.tasks[task].completed:  # a new part of the work has a pace of its own
+                bar.reset(task)
+            bar.update(task, completed=done, total=total)
+
+        yield show
 
 
 def _lines(doing: str, what: str) -> "Progress":
     """Return a callback that says twice a minute how much is done, and how long the rest takes."""
     began = said = time.monotonic()
-    before: int | None = None  # done by an earlier command
+    before = last = sys.maxsize  # done before: by an earlier command
 
     def show(done: int, total: int) -> None:
-        nonlocal said, before
-        before, now = done if before is None else before, time.monotonic()
+        nonlocal began, said, before, last
+        now = time.monotonic()
+        if done < last:  # a new part of the work, as of another condition
+            began, before = now, done
+        last = done
         if now - said >= SILENCE and before < done < total:
             said, left = now, (now - began) * (total - done) / (done - before)
             _note(f"{doing}: {done} of {total} {what}, about {left / 60:.0f} min left")
