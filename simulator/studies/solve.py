@@ -497,9 +497,10 @@ def _solution(
     value, first = edge(0), asked.met(found[0][0])
     if value is None:
         return Solution(label, "always" if first else "never")
-    others = [edge(1), edge(2)]
-    low = next((x for x in others if x is not None and x <= value), None)
-    high = next((x for x in others if x is not None and x >= value), None)
+    worse, better = (edge(2), edge(1)) if asked.most else (edge(1), edge(2))
+    low, high = (worse, better) if first else (better, worse)  # the worse is met by fewer values
+    # each edge is found to a tolerance, so that one may come to lie beyond the value
+    low, high = low and min(low, value), high and max(high, value)
     return Solution(label, "up to" if first else "from", value, (low, high), known[value][0])
 
 

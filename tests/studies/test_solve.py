@@ -73,6 +73,15 @@ def test_an_interval_holds_the_answer_that_many_seeds_give():
     assert narrow[1] / narrow[0] < high / low
 
 
+@pytest.mark.parametrize("asked", ["seconds_per_step <= 0.4", "utilisation >= 0.3"])
+def test_an_interval_narrower_than_the_search_has_both_ends(asked):
+    steady = {"workers": 4, "compute": {"dist": "gamma", "mean": "100 ms", "shape": 10_000}}
+    found = solve(world(cluster=steady), "network.bandwidth", asked, seeds=4)
+    for each in found.solutions:
+        low, high = each.interval
+        assert low <= each.value <= high < 1.1 * low
+
+
 @pytest.mark.parametrize(("asked", "holds"), [("<= 1 h", "always"), ("<= 1 ms", "never")])
 def test_everywhere_and_nowhere(asked, holds):
     found = solve(world(), "network.bandwidth", f"seconds_per_step {asked}")
