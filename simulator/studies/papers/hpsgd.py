@@ -168,6 +168,12 @@ def epoch(lab: Lab, *, than: str, ours: str = "hpsgd", workers: int = 4) -> Find
     return mean(BATCHES * (took[than] - took[ours]), f"An epoch: {said}.")
 
 
+def traffic(lab: Lab, of: str) -> Finding:
+    """Bytes per step of ssgd over those of another, 4 workers."""
+    sent = {each["label"]: each["bytes_per_step"] for each in lab.runs(TIME).algorithms}
+    return Finding(sent["ssgd"] / sent[of])
+
+
 def hidden(lab: Lab, *, than: str) -> Finding:
     """HPSGD's share of time in communication minus another's, in percentage points."""
     parts = {name: shares(lab, 4, name) for name in ("hpsgd", than)}
