@@ -69,6 +69,8 @@ def unhidden(scenario: Scenario, groups: Groups) -> list[str]:
         remedy = f"about {key} = {given[key] + ceil(wait / step)} would hide it"
         if (held_share(scenario, algorithm, runs) or 0.0) > BUSY:
             remedy = "nothing hides that, as the links are busy nearly all the time"
+        elif min(max(run.workers["compute"]) / run.duration for run in runs) > 1 - TELLING:
+            remedy = "nothing hides that, as the slowest worker computes nearly all the time"
         found.append(
             f"{algorithm.label}: {key} = {given[key]} hides {human(given[key] * step)} of each "
             f"average, and workers wait {human(wait)} for the rest; {remedy}"

@@ -27,7 +27,7 @@ from paceline.simulator.results import (
 from paceline.simulator.results.columns import RESULT_COLUMNS
 from paceline.simulator.results.determinism import deterministic
 from paceline.simulator.results.figures import curves, style
-from paceline.simulator.results.intervals import HEAVY
+from paceline.simulator.results.intervals import HEAVY, MODEL
 from paceline.simulator.results.pick import pick
 from paceline.simulator.results.prediction_interval import Uncalibrated, Unfitted
 from paceline.simulator.results.run import Run
@@ -168,6 +168,11 @@ class Result(Shown):
             bases=bases(scenario),
             models=learning.errors(scenario, self.groups, self._models, self.links),
         )
+        row = next((each for each in self.algorithms if each["label"] == found["label"]), {})
+        ends = (row.get("interval90") or {}).get(found["measure"])
+        if ends and not (found.get("basis") or "").endswith(MODEL):  # that of the mean is narrower
+            low, high = map(statistics.human, ends)
+            found["sentence"] += f" A measured run is expected between {low} and {high} (90 %)."
         return dict(statistics.jsonable(found))
 
     @cached_property
