@@ -407,10 +407,16 @@ def test_an_overlap_too_short_to_hide_an_average_is_said():
 def test_a_slow_worker_is_hidden_by_no_delay():
     table = {
         **scenario({"name": "dts", "delay": 1}, steps=50).table,
-        "cluster": {"group": [{"name": "fast", "workers": 3, "compute": "1 s"},
-                              {"name": "slow", "workers": 1, "compute": "2 s"}]},
+        "cluster": {
+            "workers": 4,
+            "compute": "1 s",
+            "group": [
+                {"name": "fast", "workers": 3},
+                {"name": "slow", "workers": 1, "compute": "2 s"},
+            ],
+        },
         "network": {"latency": "1 ms", "bandwidth": "100 Gbit/s"},
-    }  # fmt: skip
+    }
     (said,) = (each for each in simulate(parse(table), seeds=1).notes if "hides" in each)
     assert "nothing hides that, as the slowest worker computes nearly all the time" in said
 
