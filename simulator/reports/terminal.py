@@ -319,18 +319,23 @@ def tune(result: "TuneResult") -> list[Table | str]:
             return f"{row['diverged']} of {row['seeds']} seeds diverged"
         return f"{row['reached']} of {row['seeds']} seeds got there"
 
+    def within(row: Row) -> str:
+        return wording.qualified(stated(row, "value"), objective.unit, usual)
+
     usual = wording.usual(stated(row, "value") for row in rows)
+    values = {objective.says: value, usual: within}
     based: dict[str, Cell] = {"basis": lambda row: row["basis"] or "-"}
     based = based if any(row["basis"] for row in rows) else {}
     plain, above = result.reference, dict[str, Cell]()
     if plain and any(row["to_reference"] for row in rows):
-        above = {f"above {plain.candidate.label}, 95 %": lambda row: _above(row["to_reference"])}
+        above = {f"above {plain.candidate.label}\n(95 %)": lambda row: _above(row["to_reference"])}
+        if usual:  # else the table is wider than 80 columns
+            values = {f"{objective.says}\n({usual})": lambda row: f"{value(row)}\n{within(row)}"}
     ranking = _table(
         rows,
         {
             "configuration": lambda row: row["label"],
-            objective.says: value,
-            usual: lambda row: wording.qualified(stated(row, "value"), objective.unit, usual),
+            **values,
             **above,
             **based,
             "seeds": lambda row: str(row["seeds"]),
@@ -354,30 +359,32 @@ def tune(result: "TuneResult") -> list[Table | str]:
         shown_tables.append(_table(candidates, columns))
     for table in shown_tables:
         for column in table.columns:
-            wraps = {table.columns[0].header, usual, "", *([objective.says] if based else [])}
+            wraps = {table.columns[0].header, "", *(values if based else [usual])}
             column.no_wrap = column.header not in wraps
             _whole_words(column)
     return [*shown_tables, *notes]
 
 
 def _above(found: Mapping[str, Any] | None) -> str:
-    """A share above another, with its interval: "+0.35% (-0.06 to +0.74)"."""
+    """A share above another, with its interval beneath: "+0.35%", "(-0.06 to +0.74)"."""
     if found is None:
         return "-"
-    low, high = (f"{100 * end:+.2f}" for end in found["interval"] or [found["value"]] * 2)
-    return f"{found['value']:+.2%} ({low} to {high})"
+    ends = " to ".join(f"{100 * end:+.2f}" for end in found["interval"] or ())
+    return f"{found['value']:+.2%}" + (f"\n({ends})" if ends else "")
 
 
 def _tradeoffs(rows: Sequence[Row]) -> Table:
     """What less time costs in loss after as many tokens, and what it takes."""
     columns: dict[str, Cell] = {
         "less time for more loss": lambda row: row["label"],
-        "loss, 95 %": lambda row: _above({"value": row["loss_above"], "interval": row["ci95"]}),
-        "days, 95 %": lambda row: wording.cell(stated(row["used"]["days"]), ""),
+        "loss\n(95 %)": lambda row: _above({"value": row["loss_above"], "interval": row["ci95"]}),
+        "days\n(95 %)": lambda row: _beneath(wording.cell(stated(row["used"]["days"]), "")),
         "saved": lambda row: number(row["days_saved"]),
     }
     if "cost" in rows[0]["used"]:
-        columns["cost, 95 %"] = lambda row: wording.cell(stated(row["used"]["cost"]), "")
+        columns["cost\n(95 %)"] = lambda row: _beneath(
+            wording.cell(stated(row["used"]["cost"]), "")
+        )
     return _table(rows, columns)
 
 

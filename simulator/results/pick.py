@@ -29,7 +29,8 @@ NO_BASES: Bases = {}
 GUESS = "The best guess is"
 UNCERTAIN = (
     "more seeds would not decide, as the difference is within the error of the loss: a run of your "
-    "own with local steps would narrow that (`paceline fit-loss`)"
+    "own with the period and the workers of one of these, a fifth as long or longer, would narrow "
+    "that (`paceline fit-loss`)"
 )
 UNMEASURED = (
     "more seeds would not decide, as the difference is within what TCP may take of the links: a "

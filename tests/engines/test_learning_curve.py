@@ -4,11 +4,13 @@ import json
 import math
 import re
 import tomllib
+from io import StringIO
 
 import numpy as np
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
+from rich.console import Console
 from typer.testing import CliRunner
 
 from paceline.command_line import app
@@ -19,6 +21,9 @@ from paceline.simulator.load.load import parse
 from paceline.simulator.objectives.learning_curve import evidence
 from paceline.simulator.objectives.learning_curve.objective import expect
 from paceline.simulator.programs import catalogue
+from paceline.simulator.reports import terminal
+from paceline.simulator.results import wording
+from paceline.simulator.results.intervals import stated
 from paceline.simulator.studies.learning import penalties
 from paceline.simulator.studies.simulate import simulate
 from paceline.simulator.studies.tune.tune import tune
@@ -504,7 +509,7 @@ def test_a_sample_of_the_clients_has_its_own_tokens_penalty_and_end():
 
 
 def test_days_and_prices_of_a_search_have_the_interval_of_the_links():
-    """In the rows and the sentence; the traffic's price does not move."""
+    """In the rows, the sentence and the tables; the traffic's price does not move."""
     table = dict(scenario({"name": "ssgd"}, steps=600).table)
     table["network"] = {"latency": "40 ms", "bandwidth": "1 Gbit/s", "transport": "tcp"}
     table["cost"] = {"currency": "USD", "node_hour": 20.0, "egress_per_gb": 0.05}
@@ -529,3 +534,10 @@ def test_days_and_prices_of_a_search_have_the_interval_of_the_links():
     assert label == "diloco tau=60"
     assert any(each.startswith(f"{label}: tau = 60 is the highest tried") for each in edges)
     assert any("calibrate to narrow them" in each for each in result.notes)
+    console = Console(width=80, file=StringIO())
+    for each in terminal.tune(result):
+        console.print(each)
+    shown = console.file.getvalue()
+    cell = wording.cell(stated(result.tradeoffs[0]["used"]["cost"]), "").split(" ")[1]
+    assert cell in shown
+    assert any(line.rstrip().endswith(" best") for line in shown.splitlines())
