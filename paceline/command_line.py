@@ -399,9 +399,9 @@ def _tune(
     scenario: str = SCENARIO,
     objective: str | None = _option(
         "time-to-loss|loss-at-deadline|cost-to-loss|loss-at-budget|loss-at-tokens"
-        "|seconds-per-step|goodput",
+        "|seconds-per-step|seconds-per-gradient|goodput",
         "Quantity to minimise; default: the time to run.target_loss; without a target, the "
-        "loss; without a loss, seconds per step.",
+        "loss; without a loss, seconds per step, or per useful gradient of sampled clients.",
     ),
     trials: int = _count("Largest number of configurations to try.", default="256"),
     preset: str | None = _option("adacomm-tau0", "Search as a paper proposes."),

@@ -65,13 +65,24 @@ class Sampled:
         """Whether a client is not selected in a round."""
         return rank not in self.chosen(index, at)
 
+    @property
+    def _due(self) -> float:
+        return (self.starts or [0.0])[-1] + self._patience
+
+    def reached(self, times: Sequence[float]) -> float:
+        """Return when a step is reached, given when clients reach it (s): no later than the
+        deadline, which ends their steps, unless none is there by then.
+        """
+        *_, last = ordered = sorted(times)[: self.wanted]
+        return max(ordered[0], min(last, self._due))
+
     def narrow(self, team: list[int], arrivals: Mapping[int, float], begins: float) -> float:
         """Keep the first results that are wanted, as far as they come before the deadline.
 
         One at least: with none there in time, the mean waits for the first.
         """
         first = earliest(team, arrivals, self.wanted)
-        enough, due = len(first) == self.wanted, self.starts[-1] + self._patience
+        enough, due = len(first) == self.wanted, self._due
         kept = [rank for rank in first if arrivals[rank] <= due] or first[:1]
         team[:] = sorted(kept)
         if len(kept) < len(first):

@@ -114,7 +114,9 @@ def stated(row: Mapping[str, Any], key: str = "mean") -> Estimate:
     if ends is not None and ends[0] is not None:
         interval = ends[0], math.inf if ends[1] is None else ends[1]
     level = row.get("level", LEVEL if interval else None)
-    return Estimate(value, of, interval, level, row.get("basis", ""))
+    known = row.get("ci95") if key == "mean" else None
+    of_mean = (known[0], known[1]) if known and None not in known else None
+    return Estimate(value, of, interval, level, row.get("basis", ""), of_mean)
 
 
 def positive(values: Values, *, heavy: bool = False, of: str | None = None) -> Estimate:

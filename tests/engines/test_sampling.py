@@ -350,6 +350,19 @@ def test_a_deadline_ends_uploads_and_a_round_is_over_with_enough_reports():
         assert np.sum([*each.workers.values()], axis=0) == pytest.approx([each.duration] * 3)
 
 
+@pytest.mark.parametrize("objective", [QUADRATIC, TIME_ONLY], ids=lambda table: table["kind"])
+def test_steps_that_a_deadline_cuts_off_do_not_make_the_run_longer(objective):
+    """Of those selected, at most two of three are there in time; the others take 20 s."""
+    group = [{"name": "fast", "workers": 2}, {"name": "slow", "workers": 2, "compute": "5 s"}]
+    found = run(
+        {"name": "fedavg", "tau": 4}, workers=4, steps=24, network=FREE, objective=objective,
+        cluster={"sampling": {"clients": 3, "deadline": "7 s"}, "group": group},
+    )  # fmt: skip
+    times = found.curve["time"]
+    assert found.duration == times[-1] == pytest.approx(6 * 7)
+    assert times == sorted(times)
+
+
 def test_sampling_says_whom_it_does_not_concern():
     found = run({"name": "asgd"}, cluster={"sampling": {"share": 0.5}})
     assert any("cluster.sampling has no effect on asgd" in note for note in found.notes)

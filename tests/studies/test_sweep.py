@@ -229,7 +229,9 @@ def test_a_row_says_what_simulate_says(folder):
                 "seconds_per_step": summary["seconds_per_step"]["ci95"],
                 "time_to_target_s": times["ci95"],
                 "final_loss": summary["loss"]["ci95"],
+                **{key: summary["used"][key]["ci95"] for key in ("cost", "days")},
             }
+            assert len(same.seeds) == 1 or intervals["cost"]
             for key, ci95 in intervals.items():
                 assert [row[f"{key}_low"], row[f"{key}_high"]] == list(
                     map(near, ci95 or (None, None))

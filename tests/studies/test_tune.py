@@ -333,6 +333,7 @@ def test_cost_to_loss_prefers_fewer_bytes_where_these_are_dear():
             "cost.budget: missing",
         ),
         ({}, "seconds-per-step", "run.cap: missing"),
+        ({}, "seconds-per-gradient", "cluster.sampling: missing"),
     ],
 )
 def test_what_a_goal_lacks_is_said(changes, objective, said):
@@ -343,6 +344,33 @@ def test_what_a_goal_lacks_is_said(changes, objective, said):
     with pytest.raises(InputError, match=r"^[^\n]*$") as error:
         found(table, objective=objective)
     assert said in str(error.value)
+
+
+def test_sampled_clients_without_a_loss_are_ranked_by_useful_gradients():
+    """As simulate's pick ranks them."""
+    clients = {"clients": 3, "over": 2, "deadline": "6 s"}
+    group = [{"name": "new", "workers": 2}, {"name": "old", "workers": 6, "compute": "3 s"}]
+    table = world(
+        None, {"name": "fedavg", "tau": 4}, {"name": "fedbuff", "tau": 4, "buffer": 2},
+        cluster={"workers": 8, "compute": "1 s", "sampling": clients, "group": group},
+        run={"cap": {"tau": 4, "delay": 16}, "duration": "200 s"}, server={},
+    )  # fmt: skip
+    table["objective"] = {"kind": "none"}
+    del table["run"]["target_loss"]
+    table["tune"] = {"fedavg": {"tau": [4]}, "fedbuff": {"tau": [4], "buffer": [2]}}
+    ours = found(table, seeds=2)
+    assert ours.objective.name == "seconds-per-gradient"
+    assert ours.json()["measure"] == "time per gradient that reaches the model"
+    simulated = simulate(parse(table), seeds=2)
+    paces = {
+        label: np.mean([run.duration / run.gradients for run in runs])
+        for label, runs in simulated.groups.items()
+    }
+    values = {row["label"].split()[0]: row["value"] for row in ours.rows(ours.ranked)}
+    assert values == pytest.approx({label.split()[0]: each for label, each in paces.items()})
+    assert labels(ours.ranked)[0].split()[0] == simulated.pick["label"].split()[0]
+    by_step = found(table, objective="seconds-per-step", seeds=2)
+    assert labels(by_step.ranked)[0] != labels(ours.ranked)[0]
 
 
 def test_without_tune_a_default_is_searched_and_said():

@@ -377,10 +377,10 @@ class Outages:
         self._be_down(self.down_since, now)
         self.down_since = None
         self._node.replace_source(*self._own_source)
-        if self._idle is not None:
-            work, self._idle = self._node.wake_up(self._idle), None
-            self._download(now)
-        elif self._run.recovery.by_server:
+        idle, self._idle = self._idle, None
+        if idle is not None:
+            work = self._node.wake_up(idle)
+        if idle is not None or self._run.recovery.by_server:
             self._download(now)
         self.shared = self.computed
         return work

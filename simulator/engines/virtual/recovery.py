@@ -268,6 +268,10 @@ class Participation:
         collective.last = last, arrivals[last]
         return team
 
+    def reached(self, times: Sequence[float]) -> float:
+        """Return when as many workers as a mean waits for reached a step, of all `times` (s)."""
+        return self.sampled.reached(times) if self.sampled else sorted(times)[: self.kept][-1]
+
     def first_crash(self, team: Team, begins: float) -> Crash:
         """Return the first crash in a team at or after `begins`; it may never come."""
         calendars = self._run.calendars

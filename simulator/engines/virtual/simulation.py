@@ -204,8 +204,7 @@ class Simulation:
         It never decreases from step to step, even if the slowest worker has gone down since. The
         bytes up to then count what workers have got that joined.
         """
-        kept = self.recovery.kept
-        self._last_completion = max(self._last_completion, sorted(times)[:kept][-1])
+        self._last_completion = max(self._last_completion, self.recovery.reached(times))
         self.recovery.count_downloads(self._last_completion)
         return self.availability.wall_clock(self._last_completion)
 

@@ -24,14 +24,21 @@ from paceline.simulator.results.statistics import (
     loss_at,
     said,
     said_loss,
+    seconds_per_gradient,
     seconds_per_step,
 )
 from paceline.simulator.scenario.scenario import Scenario
 from paceline.simulator.scenario.tables import Cap, NoObjective
 
-PACE, TOKENS, GOODPUT = "seconds-per-step", "loss-at-tokens", "goodput"
+TOKENS, GOODPUT, PACE, USEFUL = (
+    "loss-at-tokens", "goodput", "seconds-per-step", "seconds-per-gradient"
+)  # fmt: skip
+PACES = {
+    PACE: ("step", seconds_per_step),
+    USEFUL: ("gradient that reaches the model", seconds_per_gradient),
+}
 OBJECTIVES = (
-    "time-to-loss", "loss-at-deadline", "cost-to-loss", "loss-at-budget", TOKENS, PACE, GOODPUT
+    "time-to-loss", "loss-at-deadline", "cost-to-loss", "loss-at-budget", TOKENS, *PACES, GOODPUT
 )  # fmt: skip
 NEVER = 1e12  # above the value of any run
 FARTHEST = 10.0  # the largest gap: that of a diverged run
@@ -88,11 +95,11 @@ class Score(NamedTuple):
 
 @dataclass(frozen=True)
 class TuningObjective:
-    """The quantity to minimise: time or cost to `target`, a loss, or seconds per step.
+    """The quantity to minimise: time or cost to `target`, a loss, or one of `PACES`.
 
     The loss is that at `deadline` (seconds) or, if sooner, once `budget` is spent, or that after so
-    many `tokens`: after `steps`, or fewer of all workers where others sample clients. Seconds per
-    step are those of runs that keep the `cap`. `currency`: of prices; `second`: lower bound on the
+    many `tokens`: after `steps`, or fewer of all workers where others sample clients. Paces are
+    those of runs that keep the `cap`. `currency`: of prices; `second`: lower bound on the
     cost of a second of a run, in the unit of the value; `heavy`: the value depends on times
     without a finite variance; `most`: what a run uses at most (`units.most`).
     """
@@ -123,7 +130,7 @@ class TuningObjective:
         time, gap = run.duration, FARTHEST
         if self.cap:
             gap = beyond(run, scenario.algorithm[0].parameters.get("tau"), self.cap)
-            value = seconds_per_step(run) if gap <= 1 and not run.stall else math.inf
+            value = PACES[self.name][1](run) if gap <= 1 and not run.stall else math.inf
         elif self.steps:
             share = scenario.cluster.participants / scenario.participants(scenario.algorithm[0])
             value = math.inf
@@ -197,7 +204,7 @@ class TuningObjective:
     @property
     def of_loss(self) -> bool:
         """Whether the value has to do with a loss."""
-        return self.name not in (PACE, GOODPUT)
+        return self.name not in (*PACES, GOODPUT)
 
     @property
     def limits(self) -> intervals.Ends:
@@ -221,7 +228,7 @@ class TuningObjective:
         if self.name == GOODPUT:
             return "time without use"
         if self.target is None:
-            return "time per step" if self.cap else f"loss {self.within}"
+            return f"time per {PACES[self.name][0]}" if self.cap else f"loss {self.within}"
         return f"{'time' if self.name == 'time-to-loss' else 'cost'} to loss {self.target:g}"
 
     def sentence(self, value: float) -> str:
@@ -229,16 +236,17 @@ class TuningObjective:
         if self.name == GOODPUT:
             return f"{self.show(value)} of the workers' time"
         if self.target is None:
-            pace = f"{human(value)} per step"
-            return pace if self.cap else f"loss {self.show(value)} {self.within}"
+            if self.cap:
+                return f"{human(value)} per {PACES[self.name][0]}"
+            return f"loss {self.show(value)} {self.within}"
         between = "after" if self.name == "time-to-loss" else "for"
         return f"loss {self.target:g} {between} {self.show(value)}"
 
     @property
     def unit(self) -> str:
         """The unit of a value: "s", "% lost", or for money its currency, or "" for a loss."""
-        kinds = {"time-to-loss": "s", PACE: "s", GOODPUT: "% lost", "cost-to-loss": self.currency}
-        return kinds.get(self.name, "")
+        kinds = {"time-to-loss": "s", GOODPUT: "% lost", "cost-to-loss": self.currency}
+        return kinds.get(self.name, "s" if self.cap else "")
 
     @property
     def show(self) -> Callable[[float | None], str]:
@@ -269,19 +277,21 @@ def beyond(run: Run, tau: Any, cap: Cap) -> float:
 
 def tuning_objective(scenario: Scenario, name: str | None) -> TuningObjective:
     """Return the objective called `name`; None: time-to-loss if there is a target, else the loss
-    at the budget or deadline that is set, or seconds per step where there is no loss.
+    at the budget or deadline that is set, or, where there is no loss, seconds per step or, with
+    sampled clients, per gradient that reaches the model.
 
     The deadline is run.duration, or open where there is none. Raises InputError where the
     scenario lacks what the objective needs.
     """
-    file, run, cost = scenario.file, scenario.run, scenario.cost
+    file, run, cost, cluster = scenario.file, scenario.run, scenario.cost, scenario.cluster
     if name is None:
         name = "time-to-loss" if run.target_loss else "loss-at-deadline"
         name = "loss-at-budget" if cost.budget and not run.target_loss else name
-        name = PACE if isinstance(scenario.objective, NoObjective) else name
+        if isinstance(scenario.objective, NoObjective):
+            name = USEFUL if cluster.sampling else PACE
     if name not in OBJECTIVES:
         raise InputError(f"--objective {name}: unknown; choose one of: {', '.join(OBJECTIVES)}")
-    if isinstance(scenario.objective, NoObjective) and name not in (PACE, GOODPUT):
+    if isinstance(scenario.objective, NoObjective) and name not in (*PACES, GOODPUT):
         raise InputError(
             f'{file}: objective.kind = "none": has no loss, which {name} is about; choose an '
             'objective such as objective.kind = "quadratic" or "softmax", or --objective ' + PACE
@@ -289,7 +299,8 @@ def tuning_objective(scenario: Scenario, name: str | None) -> TuningObjective:
     bears = "what your training bears, as the rarest and latest averages are always the fastest"
     of_loss, of_cost = ("time-to-loss", "cost-to-loss"), ("cost-to-loss", "loss-at-budget")
     for key, value, names, remedy in (
-        ("run.cap", run.cap, (PACE,), f"run.cap = {{ tau = 16, delay = 4 }}: {bears}"),
+        ("cluster.sampling", cluster.sampling, (USEFUL,), "cluster.sampling = { clients = 100 }"),
+        ("run.cap", run.cap, PACES, f"run.cap = {{ tau = 16, delay = 4 }}: {bears}"),
         ("run.steps", run.steps, (TOKENS,),
          "run.steps = 100_000: of each worker, after which the losses are compared"),
         ("run.target_loss", run.target_loss, of_loss,
@@ -305,7 +316,7 @@ def tuning_objective(scenario: Scenario, name: str | None) -> TuningObjective:
     plain = TuningObjective(name, currency=cost.currency or "", most=most)
     if name == GOODPUT:
         return plain
-    if name == PACE:
+    if name in PACES:
         return replace(plain, heavy=heavy, cap=run.cap)
     if name == TOKENS:
         each = units.tokens_per_step(scenario)
@@ -315,7 +326,7 @@ def tuning_objective(scenario: Scenario, name: str | None) -> TuningObjective:
                 "one worker's step"
             )
         steps = run.steps or 0
-        return replace(plain, steps=steps, tokens=each * scenario.cluster.participants * steps)
+        return replace(plain, steps=steps, tokens=each * cluster.participants * steps)
     if name == "loss-at-deadline":
         return replace(plain, deadline=run.duration)
     if name == "loss-at-budget":
