@@ -1,7 +1,6 @@
 """The pick: the algorithm to use, whether that is decided and, if not, what would decide it."""
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -137,12 +136,12 @@ def _pick(  # noqa: PLR0913, PLR0917 - as `pick`
 def scored(groups: Groups, measure: str, target: float | None = None) -> dict[str, list[float]]:
     """Return a pick's `measure` of each run, by label; smaller is better. See `pick`."""
     if target is not None and measure in ("time_to_target", "reached"):
-        one = partial(crossing, target=target)
-    elif measure in PACES:
-        one = PACES[measure]
-    else:
-        one = partial(loss_at, time=_end(groups))
-    return {label: [*map(one, runs)] for label, runs in groups.items()}
+        return {label: [crossing(run, target) for run in runs] for label, runs in groups.items()}
+    pace, end = PACES.get(measure), _end(groups)
+    return {
+        label: [pace(run) if pace else loss_at(run, end) for run in runs]
+        for label, runs in groups.items()
+    }
 
 
 def _end(groups: Groups) -> float:
