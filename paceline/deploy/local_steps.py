@@ -10,7 +10,6 @@ from torch import Tensor
 from torch.optim import SGD
 
 from paceline.deploy.live import LiveParameters
-from paceline.deploy.plan import Plan
 from paceline.simulator.errors import InputError, ProgramError
 
 ODD = "nesterov", "dampening", "maximize"
@@ -167,25 +166,27 @@ def bare(optimizer: Any) -> Any:
     return optimizer
 
 
-def plain_sgd(optimizer: Any, plan: Plan) -> tuple[float, float]:
+def plain_sgd(
+    optimizer: Any, program: str, why: str, remedy: str, *, strict: bool
+) -> tuple[float, float]:
     """Return the momentum and weight decay of an optimizer that must be SGD.
 
-    If the plan is `strict`, with these alone, alike for all parameters. Raises InputError.
+    `strict`: with these alone, alike for all parameters. Raises InputError.
     """
     inside = bare(optimizer)
     if not isinstance(inside, SGD):
         raise InputError(
-            f"optimizer: {type(inside).__name__} cannot run {plan.program.name}: {plan.sgd}; use "
-            f"torch.optim.SGD, or {plan.remedy}"
+            f"optimizer: {type(inside).__name__} cannot run {program}: {why}; use "
+            f"torch.optim.SGD, or {remedy}"
         )
     groups = inside.param_groups
     odd = [f"with {key}" for key in ODD if any(each.get(key) for each in groups)]
     if len({tuple(each[key] for key in ALIKE) for each in groups}) > 1:
         odd.append("whose parameter groups differ")
-    if plan.strict and odd:
+    if strict and odd:
         raise InputError(
-            f"optimizer: SGD {odd[0]} cannot run {plan.program.name}: {plan.sgd}; use "
+            f"optimizer: SGD {odd[0]} cannot run {program}: {why}; use "
             "torch.optim.SGD with lr, momentum and weight_decay alone, the same for all "
-            f"parameters, or {plan.remedy}"
+            f"parameters, or {remedy}"
         )
     return float(groups[0]["momentum"]), float(groups[0]["weight_decay"])

@@ -85,7 +85,7 @@ class Session:
             parameters[plan.local] = local
         if not plan.sgd:
             return local
-        momentum, decay = plain_sgd(optimizer, plan)
+        momentum, decay = plain_sgd(optimizer, name, plan.sgd, plan.remedy, strict=plan.strict)
         if local is None:
             self._decay = decay
             if key in parameters:
