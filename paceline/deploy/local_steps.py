@@ -166,16 +166,18 @@ def bare(optimizer: Any) -> Any:
     return optimizer
 
 
-def plain_sgd(optimizer: Any, program: str, why: str, *, strict: bool) -> tuple[float, float]:
+def plain_sgd(
+    optimizer: Any, program: str, why: str, remedy: str, *, strict: bool
+) -> tuple[float, float]:
     """Return the momentum and weight decay of an optimizer that must be SGD.
 
-    `strict`: with momentum and weight decay alone, alike for all parameters. Raises InputError.
+    `strict`: with these alone, alike for all parameters. Raises InputError.
     """
     inside = bare(optimizer)
     if not isinstance(inside, SGD):
         raise InputError(
-            f"optimizer: {type(inside).__name__} cannot run {program}: {why}; use torch.optim.SGD, "
-            "or a program that takes any optimizer (docs/how-to/deploy.md)"
+            f"optimizer: {type(inside).__name__} cannot run {program}: {why}; use "
+            f"torch.optim.SGD, or {remedy}"
         )
     groups = inside.param_groups
     odd = [f"with {key}" for key in ODD if any(each.get(key) for each in groups)]
@@ -183,7 +185,8 @@ def plain_sgd(optimizer: Any, program: str, why: str, *, strict: bool) -> tuple[
         odd.append("whose parameter groups differ")
     if strict and odd:
         raise InputError(
-            f"optimizer: SGD {odd[0]} cannot run {program}: {why}; use torch.optim.SGD with lr, "
-            "momentum and weight_decay alone, the same for all parameters"
+            f"optimizer: SGD {odd[0]} cannot run {program}: {why}; use "
+            "torch.optim.SGD with lr, momentum and weight_decay alone, the same for all "
+            f"parameters, or {remedy}"
         )
     return float(groups[0]["momentum"]), float(groups[0]["weight_decay"])

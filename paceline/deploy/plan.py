@@ -54,6 +54,15 @@ class Plan:
         return self.program.needs_sgd
 
     @property
+    def remedy(self) -> str:
+        """What would take any optimizer, where it must be SGD."""
+        if getattr(self.parameters.get("codec"), "carries_momentum", False):
+            return "another codec"
+        if self.parameters.get("inner", self) is None:
+            return 'inner = { kind = "adamw" }, in whose place your optimizer makes the steps'
+        return "a program that takes any optimizer (docs/how-to/deploy.md)"
+
+    @property
     def strict(self) -> bool:
         """Whether SGD's steps are computed here or in a codec, so that none of its options hold."""
         return self.local is None or self.sgd != self.program.needs_sgd

@@ -85,7 +85,7 @@ class Session:
             parameters[plan.local] = local
         if not plan.sgd:
             return local
-        momentum, decay = plain_sgd(optimizer, name, plan.sgd, strict=plan.strict)
+        momentum, decay = plain_sgd(optimizer, name, plan.sgd, plan.remedy, strict=plan.strict)
         if local is None:
             self._decay = decay
             if key in parameters:
@@ -93,7 +93,7 @@ class Session:
         if momentum and plan.strict:
             raise InputError(
                 f"optimizer: {name} has no place for momentum {momentum:g} ({plan.sgd}); use "
-                "torch.optim.SGD without momentum"
+                f"torch.optim.SGD without momentum, or {plan.remedy}"
             )
         return local
 

@@ -485,6 +485,8 @@ def listing(rows: Sequence[Row]) -> Table:
             columns["source"] = lambda row: row["source"]
     table = _table(rows, columns)
     table.columns[0].no_wrap = True
+    for each in table.columns[1:]:
+        each.overflow = "fold"  # no name of a parameter is cut
     table.show_lines = "parameters" in columns
     return table
 

@@ -22,6 +22,7 @@ from paceline.simulator.results.statistics import (
     seconds_per_step,
 )
 
+PACES = {"seconds_per_step": seconds_per_step, "seconds_per_gradient": seconds_per_gradient}
 NAMED = 3  # most algorithms that a sentence names; the others are counted
 ENOUGH = 8  # seeds to ask for where one says nothing
 Bases = Mapping[str, str | None]
@@ -96,7 +97,7 @@ def _pick(  # noqa: PLR0913, PLR0917 - as `pick`
 ) -> dict[str, Any]:  # fmt: skip
     """Pick among the algorithms that may be picked."""
     if target is not None:
-        times = {label: [crossing(run, target) for run in runs] for label, runs in groups.items()}
+        times = scored(groups, "time_to_target", target)
         ran = {
             label: [np.inf if diverged(run) else run.duration for run in runs]
             for label, runs in groups.items()
@@ -108,8 +109,8 @@ def _pick(  # noqa: PLR0913, PLR0917 - as `pick`
             return _said(found, times, "time_to_target", what, "s", exact, bases, models)
         if reached(times[found.best]):
             return _most_often(found, times, target, bases)
-    end = min(run.duration for runs in groups.values() for run in runs)
-    losses = {label: [loss_at(run, end) for run in runs] for label, runs in groups.items()}
+    end = _end(groups)
+    losses = scored(groups, "loss")
     if any(np.isfinite(values).all() for values in losses.values()):
         gone = {
             label: np.where(np.isfinite(values), values, np.inf) for label, values in losses.items()
@@ -124,13 +125,29 @@ def _pick(  # noqa: PLR0913, PLR0917 - as `pick`
         return picked | {"sentence": missed + picked["sentence"]}
     sampled = all(run.gradients is not None for runs in groups.values() for run in runs)
     unit = "gradient" if sampled else "step"
-    pace = seconds_per_gradient if sampled else seconds_per_step
-    paces = {label: [*map(pace, runs)] for label, runs in groups.items()}
+    measure = f"seconds_per_{unit}"
+    paces = scored(groups, measure)
     each = f"{unit} that reaches the model" if sampled else unit
     what = f"fewest seconds per {each} (nothing is said of loss):"
     factors = {k: one.times for k, one in models.items() if one.times is not None}
     found = order(paces, heavy=heavy, exact=exact, factors=factors)
-    return _said(found, paces, f"seconds_per_{unit}", what, "s", exact, models=models)
+    return _said(found, paces, measure, what, "s", exact, models=models)
+
+
+def scored(groups: Groups, measure: str, target: float | None = None) -> dict[str, list[float]]:
+    """Return a pick's `measure` of each run, by label; smaller is better. See `pick`."""
+    if target is not None and measure in ("time_to_target", "reached"):
+        return {label: [crossing(run, target) for run in runs] for label, runs in groups.items()}
+    pace, end = PACES.get(measure), _end(groups)
+    return {
+        label: [pace(run) if pace else loss_at(run, end) for run in runs]
+        for label, runs in groups.items()
+    }
+
+
+def _end(groups: Groups) -> float:
+    """Return when the shortest run ends, in seconds."""
+    return min(run.duration for runs in groups.values() for run in runs)
 
 
 def _said(  # noqa: PLR0913, PLR0917 - the parts of a sentence

@@ -91,16 +91,22 @@ def most(scenario: Scenario, *, served: bool) -> dict[str, float]:
 
 
 def notes(scenario: Scenario) -> list[str]:
-    """Say that device-hours count workers where no group says how many devices it has."""
-    cost = scenario.cost
-    if any("devices" in each.model_fields_set for each in scenario.cluster.group):
-        return []
-    if cost.device_hour is not None or (cost.node_hour is None and cost.flops is None):
-        return []
-    return [
-        "a worker counts as one device, in device-hours and MFU; write devices in "
-        "[[cluster.group]] where it has more"
-    ]
+    """Say what counts as a device, and where [cluster] computes faster than its devices can."""
+    cost, found, many = scenario.cost, list[str](), prices.devices(scenario)
+    counted = cost.device_hour is not None or (cost.node_hour is None and cost.flops is not None)
+    if counted and not any("devices" in each.model_fields_set for each in scenario.cluster.group):
+        found.append(
+            "a worker counts as one device, in device-hours and MFU; write devices in "
+            "[[cluster.group]] where it has more"
+        )
+    rate = (tokens_per_step(scenario) or 0) * _flops(scenario) * ideal_rate(scenario) / many
+    if rate > (peak := cost.flops or FASTEST):
+        known = "cost.flops" if cost.flops else "the fastest GPU known here"
+        found.append(
+            f"cluster.compute: a device computes {rate / 1e12:.4g} TFLOP/s, above {known} "
+            f"({peak / 1e12:.4g}); are compute, tokens and parameters of one worker's step?"
+        )
+    return found
 
 
 def summary(
@@ -141,22 +147,6 @@ def told(  # noqa: PLR0913 - what is known of the amounts
     }
     amounts = _amounts(seeds, cost, heavy, factors, times, limits)
     return means | {"currency": cost.currency, "used": amounts}
-
-
-def impossible(scenario: Scenario) -> list[str]:
-    """Say where [cluster] computes faster than its devices can."""
-    cost = scenario.cost
-    tokens = tokens_per_step(scenario)
-    if not tokens:
-        return []
-    rate = tokens * _flops(scenario) * ideal_rate(scenario) / prices.devices(scenario)
-    if rate <= (peak := cost.flops or FASTEST):
-        return []
-    known = "cost.flops" if cost.flops else "the fastest GPU known here"
-    return [
-        f"cluster.compute: a device computes {rate / 1e12:.4g} TFLOP/s, above {known} "
-        f"({peak / 1e12:.4g}); are compute, tokens and parameters of one worker's step?"
-    ]
 
 
 def predicted(

@@ -182,7 +182,6 @@ class Result(Shown):
         return [
             *self.scenario.notes,
             *units.notes(self.scenario),
-            *units.impossible(self.scenario),
             *statistics.notes(self.groups),
             *learning.notes({k: (each.basis, each.why) for k, each in self._models.items()}),
             *unsaturated.notes(self.scenario, self.runs),

@@ -25,6 +25,7 @@ from paceline.simulator.inputs import messages, units
 from paceline.simulator.load.load import Programs, load, varied
 from paceline.simulator.load.overrides import override
 from paceline.simulator.results import intervals, statistics, store
+from paceline.simulator.results.determinism import deterministic
 from paceline.simulator.results.figures import style
 from paceline.simulator.results.figures.style import Figure
 from paceline.simulator.results.ownership import Destination
@@ -267,13 +268,14 @@ class Solution:
 
     `holds`: "from" or "up to" the `value`, or "always" or "never" within the range, without one;
     `interval`: where the interval of the number, `number` at the value, begins and ends to meet
-    the condition; None beyond the range.
+    the condition, an end beyond the range being None; None without a value, and where one seed
+    leaves the interval unknown.
     """
 
     label: str
     holds: str
     value: float | None = None
-    interval: tuple[float | None, float | None] = (None, None)
+    interval: tuple[float | None, float | None] | None = None
     number: float | None = None
 
 
@@ -303,16 +305,21 @@ class SolveResult(Shown):
         if found.value is None:
             which = "every" if found.holds == "always" else "no"
             return f"{self.condition.text} at {which} {self.key} from {low} to {high}{unit}"
-        ends = [None if each is None else say(each) for each in found.interval]
         place = f"{self.condition.text} {found.holds} {self.key} = {say(found.value)}{unit}"
-        if ends[0] == ends[1]:
+        if found.interval is None:
+            return f"{place} (one seed: no interval)"
+        ends = [None if each is None else say(each) for each in found.interval]
+        if ends[0] == ends[1] is not None:
             return place
         return f"{place} ({ends[0] or f'below {low}'} to {ends[1] or f'above {high}'}{unit})"
 
     def records(self) -> list[dict[str, Any]]:
         """Return a flat row for each algorithm: its value, and the ends of its interval."""
         said = {"key": self.key, "unit": self.scale.unit, "condition": self.condition.text}
-        rows = (asdict(each) | {"interval": [*each.interval]} for each in self.solutions)
+        rows = (
+            asdict(each) | {"interval": [*(each.interval or (None, None))]}
+            for each in self.solutions
+        )
         return [without_tables(row) | said for row in rows]
 
     @property
@@ -339,7 +346,7 @@ class SolveResult(Shown):
             edge = {"always": low, "never": nan}.get(each.holds, each.value or high)
             ends = [low, edge] if each.holds == "up to" else [edge, high]
             axes.plot(ends, [place] * 2, color=colour, linewidth=6, label=each.label)
-            sure = [edge if end is None else end for end in each.interval]
+            sure = [edge if end is None else end for end in each.interval or (edge, edge)]
             axes.plot(sure, [place] * 2, color=colour, linewidth=1.5, marker="|", markersize=12)
         axes.set_xscale("log")
         axes.xaxis.set_major_formatter("{x:g}")
@@ -425,6 +432,11 @@ def solve(  # noqa: PLR0913 - the options of the command
             _solution(base.algorithm[index].label, vary, asked, tried, partial(numbers, index))
             for index in indices
         ]
+        if len(seed_range(base, seeds, seed)) == 1 and not deterministic(base):
+            solutions = [  # those with an interval have it from the error of a model
+                replace(each, interval=None) if len({*(each.interval or ())}) == 1 else each
+                for each in solutions
+            ]
         result = SolveResult(base, vary, asked, tried, solutions, count)
         if directory:
             directory.finish({}, result.json())

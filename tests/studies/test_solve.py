@@ -82,6 +82,17 @@ def test_an_interval_narrower_than_the_search_has_both_ends(asked):
         assert low <= each.value <= high < 1.1 * low
 
 
+def test_one_seed_gives_an_interval_only_where_nothing_is_random():
+    random = {"workers": 4, "compute": {"dist": "exponential", "mean": "100 ms"}}
+    asked = ("network.bandwidth", "algorithms[1].utilisation >= 60 %")
+    alone = solve(world(cluster=random), *asked, seeds=1)
+    assert alone.solutions[0].interval is None
+    assert alone.sentences[0].endswith("(one seed: no interval).")
+    assert alone.records()[0]["interval.low"] is None
+    certain = solve(world(), *asked, seeds=1).solutions[0]
+    assert certain.interval == (certain.value, certain.value)
+
+
 @pytest.mark.parametrize(("asked", "holds"), [("<= 1 h", "always"), ("<= 1 ms", "never")])
 def test_everywhere_and_nowhere(asked, holds):
     found = solve(world(), "network.bandwidth", f"seconds_per_step {asked}")

@@ -14,9 +14,9 @@ from paceline.simulator.results import statistics, wording
 from paceline.simulator.results.intervals import MEDIAN, difference, stated
 from paceline.simulator.results.order import MARGIN as ORDER_MARGIN
 from paceline.simulator.results.order import within
-from paceline.simulator.results.pick import ENOUGH, all_of, any_of, decided, headline
+from paceline.simulator.results.pick import ENOUGH, all_of, any_of, decided, headline, scored
 from paceline.simulator.results.run import Run
-from paceline.simulator.results.statistics import crossing, human, number, seconds_per_step
+from paceline.simulator.results.statistics import crossing, human, number
 
 Groups = Mapping[str, Sequence[Run]]
 BASELINES = ("ssgd",)  # names of algorithms to compare with; else the scenario's first
@@ -50,7 +50,10 @@ def verdict(found: FoundRun) -> RunVerdict:
         return RunVerdict(found.name, "Nothing to deploy", pick["sentence"], [])
     said, sure = headline(pick), decided(pick)
     groups = {label: runs for label, runs in run.runs.items() if not runs[0].bound}
-    scores = scored(groups, pick["measure"], found.target)
+    scores = {
+        label: {run.seed: value for run, value in zip(groups[label], values, strict=True)}
+        for label, values in scored(groups, pick["measure"], found.target).items()
+    }
     facts = [
         (MARGIN, _margins(scores, pick, baseline(found))),
         (SURE, [*_sure(found, scores, pick)]),
@@ -77,17 +80,6 @@ def baseline(found: FoundRun) -> str | None:
     rows = {label: row for label, row in found.main.rows.items() if not row["bound"]}
     names = {row["name"]: label for label, row in reversed(rows.items())}
     return next((names[name] for name in BASELINES if name in names), next(iter(rows), None))
-
-
-def scored(groups: Groups, measure: str, target: float | None) -> dict[str, dict[int, float]]:
-    """Return the measure of the pick by label and seed; smaller is better. See `pick.pick`."""
-    if measure in ("time_to_target", "reached") and target is not None:
-        return {k: {r.seed: crossing(r, target) for r in runs} for k, runs in groups.items()}
-    if measure.startswith("seconds_per_"):
-        pace = seconds_per_step if measure.endswith("step") else statistics.seconds_per_gradient
-        return {k: {r.seed: pace(r) for r in runs} for k, runs in groups.items()}
-    end = min(run.duration for runs in groups.values() for run in runs)
-    return {k: {r.seed: statistics.loss_at(r, end) for r in runs} for k, runs in groups.items()}
 
 
 def _margins(
