@@ -218,6 +218,10 @@ def test_parsing_leaves_the_callers_table_alone():
 
 # what is changed -> what the message must hold, besides the file
 WRONG = {
+    "overhead of an unknown program": (
+        ('title = "Four continents"', 'overhead = [{ algorithm = "sgsd" }]'),
+        ['overhead[0].algorithm = "sgsd"', "unknown program", "did you mean `ssgd`?"],
+    ),
     "unknown section": (
         ("[server]", "[sever]"),
         ["sever = {", "unknown key", "did you mean `server`?"],
