@@ -938,7 +938,7 @@ BEYOND_SCHEMA = {
     "crash for good, and restart", "restart without a checkpoint", "checkpoint without restart",
     "time-out of those who wait", "backup beside waiting",
     "backup beside restart", "backup of everybody", "backup on a shared device",
-    "failures that take no time",
+    "failures that take no time", "overhead of an unknown program",
 }  # fmt: skip
 
 

@@ -10,9 +10,9 @@ per byte of any link: keys of [[overhead]]. Buckets of a gradient have a g of th
 carry out payloads of other sizes by other algorithms. Each g has a part that depends on the number
 of workers, as far as a double tree replaces the ring; logs of one number do not tell it apart. The
 pace that follows is simulated by the algorithm's own text. Few jobs do not determine nine numbers,
-so each has a prior, wide where real systems differ; what the jobs leave open then shows in the draws from the posterior, and so in
-intervals that widen with the distance from what was measured (randomize-then-optimize: Bardsley et
-al., SIAM J. Sci. Comput. 36, 2014).
+so each has a prior, wide where systems differ; what the jobs leave open then shows in the draws
+from the posterior, and so in intervals that widen with the distance from what was measured
+(randomize-then-optimize: Bardsley et al., SIAM J. Sci. Comput. 36, 2014).
 """
 
 from collections.abc import Callable, Sequence
