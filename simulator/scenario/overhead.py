@@ -70,6 +70,13 @@ class Overhead(Section):
         ge=-1,
         le=1,
     )
+    tree_exponent: float = optional(
+        "transmission_factor grows with this power of what a double tree takes over a ring, "
+        "n / (n - 1) with n workers: 0 is a ring, 1 a double tree",
+        0.0,
+        ge=-10,
+        le=10,
+    )
     per_byte: NonNegative = optional(
         "seconds per byte that passes a link, whatever its bandwidth", 0.0
     )
@@ -84,6 +91,13 @@ class Overhead(Section):
     def owns(self) -> bool:
         """Whether nodes spend time of their own on anything except steps."""
         return any(getattr(self, name) for name in OWN) or self.agree_latencies > 0
+
+    def among(self, workers: int) -> "Overhead":
+        """Return the overheads of that many workers, whose tree's part is in their factor."""
+        if not self.tree_exponent:
+            return self
+        factor = self.transmission_factor * tree(workers) ** self.tree_exponent
+        return self.model_copy(update={"transmission_factor": factor, "tree_exponent": 0.0})
 
     def of_message(self, laws: tuple[Law, ...]) -> tuple[Law, ...]:
         """Return the laws whose sum is the latency of a message, with what is added to it."""
@@ -181,6 +195,11 @@ class Calibration(Section):
     )
     measured: MeasuredRange = MeasuredRange()
     notes: Many[str] = optional("assumptions of the fit", ())
+
+
+def tree(workers: int) -> float:
+    """Return how long a double tree holds a link, relative to a ring of as many workers."""
+    return workers / max(workers - 1, 1)
 
 
 def at(tables: Sequence[Overhead], workers: int) -> Overhead:

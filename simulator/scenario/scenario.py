@@ -372,7 +372,7 @@ class Scenario(Section):
     @property
     def costs(self) -> Overhead:
         """Overheads of a real system with this number of workers."""
-        return at(self.overhead, self.cluster.workers)
+        return at(self.overhead, self.cluster.workers).among(self.cluster.workers)
 
     @property
     def nominal(self) -> "Scenario":

@@ -218,6 +218,10 @@ def test_parsing_leaves_the_callers_table_alone():
 
 # what is changed -> what the message must hold, besides the file
 WRONG = {
+    "overhead of an unknown program": (
+        ('title = "Four continents"', 'overhead = [{ algorithm = "sgsd" }]'),
+        ['overhead[0].algorithm = "sgsd"', "unknown program", "did you mean `ssgd`?"],
+    ),
     "unknown section": (
         ("[server]", "[sever]"),
         ["sever = {", "unknown key", "did you mean `server`?"],
@@ -934,7 +938,7 @@ BEYOND_SCHEMA = {
     "crash for good, and restart", "restart without a checkpoint", "checkpoint without restart",
     "time-out of those who wait", "backup beside waiting",
     "backup beside restart", "backup of everybody", "backup on a shared device",
-    "failures that take no time",
+    "failures that take no time", "overhead of an unknown program",
 }  # fmt: skip
 
 

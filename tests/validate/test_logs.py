@@ -269,11 +269,12 @@ def test_buckets_may_take_longer_than_whole_means(tmp_path):
     law, text, sizes = HiddenLaw(), "", [1e6, 13e6, 13e6, 13e6]
     path = over(tmp_path, law, (SLOW, 8), (FAST, 8))
 
-    def step(bandwidth, rng=None):
+    def step(bandwidth, rng=None, workers=4):
         done = law.compute / 3
-        for n, size in enumerate(sizes):  # a tree of 4: 2 payloads where a ring has 3/2
+        for n, size in enumerate(sizes):  # a tree moves 2 payloads, a ring of 4 moves 3/2
             ready = law.compute / 3 * (1 + 2 * sum(sizes[: n + 1]) / sum(sizes))
-            taken = law.collective(4, 4 / 3 * size, bandwidth, LATENCY)
+            tree = workers / (workers - 1)
+            taken = law.collective(workers, tree * size, bandwidth, LATENCY)
             done = max(done, ready) + taken
         return max(done, law.compute) * (1 + 0.002 * rng.standard_normal() if rng else 1)
 
@@ -285,6 +286,10 @@ def test_buckets_may_take_longer_than_whole_means(tmp_path):
     path.write_text(path.read_text() + text)
     profiled(tmp_path, path)
     ddp = {"name": "ssgd-bucketed", "buckets": [int(size) for size in sizes]}
+    more = predicted(tmp_path, SLOW, 1, workers=8, algorithm=[ddp])
+    assert more["mean"] == pytest.approx(step(SLOW, workers=8), rel=0.05)
+    by_ring = more["mean"] * 16 / 14  # were it no tree, but slow links, on 4 workers
+    assert more["interval90"][0] < step(SLOW, workers=8) < more["interval90"][1] < by_ring
     for bandwidth in (0.1 * GIGABIT, SLOW, FAST):
         found = predicted(tmp_path, bandwidth, 1, algorithm=[ddp])
         assert found["mean"] == pytest.approx(step(bandwidth), rel=0.03)
@@ -356,7 +361,7 @@ def test_the_law_is_what_the_simulator_charges():
     network = {"bandwidth": "200 Mbit/s", "latency": "3 ms"}
     overhead = {
         "collective": "1 ms", "hop": "2 ms", "latency_factor": 1.5, "transmission_factor": 1.1,
-        "transmission_exponent": 0.05, "per_byte": 1e-9,
+        "transmission_exponent": 0.05, "per_byte": 1e-9, "tree_exponent": 0.5,
     }  # fmt: skip
     table = {
         "model": {"parameters": 10**6}, "cluster": {"workers": 3, "compute": "1 s"},
@@ -365,7 +370,7 @@ def test_the_law_is_what_the_simulator_charges():
     }  # fmt: skip
     (done,) = simulate(parse(table)).runs
     volume = 4 / 3 * 4e6
-    passed = volume / 25e6 * 1.1 * 0.2**-0.05 + volume * 1e-9
+    passed = volume / 25e6 * 1.1 * 1.5**0.5 * 0.2**-0.05 + volume * 1e-9
     assert done.duration == pytest.approx(5 * (1 + 1e-3 + 4 * 2e-3 + 4 * 1.5 * 3e-3 + passed))
     assert Overhead(transmission_factor=1.3).of_collective(1.0, 0.0) == (1.3, 0.0)
 

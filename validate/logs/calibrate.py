@@ -244,7 +244,7 @@ def _result(
         link = fitted.draws[:, -1] - fitted.point[-1]
         network["bandwidth"] = profile.rate(GIGABIT / math.exp(fitted.point[-1]))
         draws["network.bandwidth"] = np.exp(-link).tolist()
-        for key in ("transmission_factor", "transmission_exponent", "per_byte"):
+        for key in ("transmission_factor", "transmission_exponent", "per_byte", "tree_exponent"):
             for n, at in enumerate(laws_of_links):
                 del at[key], draws[f"overhead.{n}.{key}"]
     common: dict[str, set[int]] = {

@@ -7,11 +7,12 @@ for t seconds by its formula, takes
 
 where f, g, e and p are the latency factor, the transmission factor, its exponent, and the seconds
 per byte of any link: keys of [[overhead]]. Buckets of a gradient have a g of their own: libraries
-carry out payloads of other sizes by other algorithms. The pace that follows is simulated by the
-algorithm's own text. Few jobs do not determine seven numbers, so each has a prior, wide where real
-systems differ; what the jobs leave open then shows in the draws from the posterior, and so in
-intervals that widen with the distance from what was measured (randomize-then-optimize: Bardsley et
-al., SIAM J. Sci. Comput. 36, 2014).
+carry out payloads of other sizes by other algorithms. Each g has a part that depends on the number
+of workers, as far as a double tree replaces the ring; logs of one number do not tell it apart. The
+pace that follows is simulated by the algorithm's own text. Few jobs do not determine nine numbers,
+so each has a prior, wide where systems differ; what the jobs leave open then shows in the draws
+from the posterior, and so in intervals that widen with the distance from what was measured
+(randomize-then-optimize: Bardsley et al., SIAM J. Sci. Comput. 36, 2014).
 """
 
 from collections.abc import Callable, Sequence
@@ -23,7 +24,7 @@ import numpy as np
 from paceline.simulator.distributions.random_streams import Purpose, generator
 from paceline.simulator.engines.dispatch import run_seeds
 from paceline.simulator.network.closed_form import ClosedForm
-from paceline.simulator.scenario.overhead import GIGABIT, Overhead
+from paceline.simulator.scenario.overhead import GIGABIT, Overhead, tree
 from paceline.simulator.scenario.redraw import scaled
 from paceline.simulator.scenario.scenario import Scenario
 from paceline.validate.comparison.quantities import pace
@@ -32,12 +33,13 @@ from paceline.validate.logs.steps import Observed
 Array = np.ndarray
 
 # medians and standard deviations of ln set-up (s), ln hop (s), ln f, ln g at the jobs' own
-# bandwidth, e, ln p (s/B; less over faster links), ln of the buckets' g over that of others (a
-# tree's on 4 hosts: 0.29)
-CENTRE = np.array([log(3e-4), log(2e-5), 0.0, 0.03, 0.0, log(5e-11), 0.0])
-WIDTH = np.array([2.0, 1.5, 0.5, 0.1, 0.02, 1.2, 0.2])
-SETUP, HOP, LATENCY, FACTOR, EXPONENT, PER_BYTE, BUCKETS = range(7)
-LAW = 7
+# bandwidth, e, ln p (s/B; less over faster links), ln of the buckets' g over that of others (as
+# g's own), and powers of a tree's time over a ring's: of whole means, a ring, unless settings
+# differ from NCCL's; of buckets, 0 or 1, equally likely, which have that mean and sd
+CENTRE = np.array([log(3e-4), log(2e-5), 0.0, 0.03, 0.0, log(5e-11), 0.0, 0.0, 0.5])
+WIDTH = np.array([2.0, 1.5, 0.5, 0.1, 0.02, 1.2, 0.1, 0.5, 0.5])
+SETUP, HOP, LATENCY, FACTOR, EXPONENT, PER_BYTE, BUCKETS, TREE = range(8)
+LAW = 9  # TREE of whole means, then of buckets
 SPREAD, SPREAD_WIDTH = 0.7, 0.7  # a worker's own spread over that of whole steps; of its logarithm
 BUCKETED = "ssgd-bucketed"
 KEYS = ("collective", "hop", "latency_factor", "transmission_factor", "transmission_exponent",
@@ -47,7 +49,7 @@ COMPUTE_WIDTH, LINK_WIDTH = 0.7, 2.0  # of ln compute around half the shortest s
 # of links beside the law (0.1 % in docs/transport.md), as so many links show it, and of computing
 ERROR, ERROR_FREEDOM, STEADY = 0.001, 2.0, 0.001
 COPYING = 0.03  # most of a transmission's time in the prior's median that hosts copy for
-LEAST = 1e-6  # an exponent: draws are factors of it, a million at most
+LEAST = 1e-5  # an exponent: draws are factors of it, a million at most
 DRAWS, TRIES = 24, 96
 LIKELY = 0.999  # probability, beyond which a draw is none of the posterior
 FAR = 13.0  # most of a logarithm from the point's: a profile's factors are a million at most
@@ -62,7 +64,7 @@ SEED = 0
 class Fitted:
     """The law and every condition's computing, as `point` and as `draws`, one row each.
 
-    Columns: the law's seven numbers, the logarithms of each condition's seconds of computing, and
+    Columns: the law's nine numbers, the logarithms of each condition's seconds of computing, and
     of the factor of each unknown link. `paces`: predicted, by job. `spreads`: of each draw, what
     part of whole steps' spread a worker's own computing has.
     """
@@ -83,7 +85,9 @@ class Fitted:
         law = np.exp(row[:BUCKETS])
         law[EXPONENT] = copysign(max(abs(row[EXPONENT]), LEAST), row[EXPONENT])
         law[FACTOR] *= (self.reference / GIGABIT) ** row[EXPONENT] * exp(bucketed * row[BUCKETS])
-        return dict(zip(KEYS, law.tolist(), strict=True))
+        found = dict(zip(KEYS, law.tolist(), strict=True))
+        power = row[TREE + bucketed]
+        return found | {"tree_exponent": copysign(max(abs(power), LEAST), power)}
 
 
 @dataclass
@@ -109,7 +113,10 @@ class _Linear:
         """Return compute, set-up, hop, latency factor, factor on transmissions, and spread."""
         if self.link is None:
             law = theta[..., FACTOR] - theta[..., EXPONENT] * log(self.rate / reference)
-            law = law + theta[..., BUCKETS] * (self.scenario.algorithm[0].name == BUCKETED)
+            bucketed = self.scenario.algorithm[0].name == BUCKETED
+            power = theta[..., TREE + bucketed]
+            law = law + bucketed * theta[..., BUCKETS]
+            law = law + power * log(tree(self.scenario.cluster.workers))
             factor = np.exp(law) + np.exp(theta[..., PER_BYTE]) * self.rate
         else:
             factor = np.exp(theta[..., LAW + conditions + self.link])
