@@ -1,7 +1,7 @@
 """Say in words what the loss of a scenario is the loss of: seldom the model's that users train."""
 
 from paceline.simulator.objectives.build import dimension_of
-from paceline.simulator.objectives.learning_curve.objective import baseline, expect
+from paceline.simulator.objectives.learning_curve.objective import baseline, expect, size
 from paceline.simulator.programs import catalogue
 from paceline.simulator.scenario.scenario import Algorithm, Scenario
 from paceline.simulator.scenario.tables import (
@@ -33,10 +33,7 @@ def loss_basis(scenario: Scenario, algorithm: Algorithm | None = None) -> str | 
     if isinstance(spec, NoObjective):
         return None
     if isinstance(spec, LearningCurve):
-        program = catalogue().get(algorithm.name) if algorithm else None
-        if algorithm is None or program is None:
-            return f"by {baseline(spec).basis}"
-        return expect(scenario, algorithm, program).phrase
+        return _of_curve(scenario, spec, algorithm)
     if isinstance(spec, Bound):
         return "by the bound of Theorem 2, not your model's loss"
     known = scenario.calibration
@@ -49,5 +46,19 @@ def loss_basis(scenario: Scenario, algorithm: Algorithm | None = None) -> str | 
         kind = f"a hidden layer of {hidden}" if hidden else spec.kind
         named = f"{spec.model if isinstance(spec, Torch) else kind} over {spec.data}"
     own, model = dimension_of(spec) or 0, scenario.model.parameters
-    same = own <= FAR * model and model <= FAR * own
-    return f"on {named}" if same else f"on {named}, {STAND_IN}"
+    return f"on {named}" if _alike(own, model) else f"on {named}, {STAND_IN}"
+
+
+def _of_curve(scenario: Scenario, spec: LearningCurve, algorithm: Algorithm | None) -> str:
+    program = catalogue().get(algorithm.name) if algorithm else None
+    if algorithm is None or program is None:
+        return f"by {baseline(spec).basis}"
+    phrase = expect(scenario, algorithm, program).phrase
+    meant, own = size(scenario), scenario.model.parameters
+    if _alike(meant, own):
+        return phrase
+    return f"{phrase}, for {meant:.3g} parameters, not the {own:.3g} of [model]"
+
+
+def _alike(own: float, model: float) -> bool:
+    return own <= FAR * model and model <= FAR * own

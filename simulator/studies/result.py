@@ -170,7 +170,9 @@ class Result(Shown):
         )
         row = next((each for each in self.algorithms if each["label"] == found["label"]), {})
         ends = (row.get("interval90") or {}).get(found["measure"])
-        if ends and not (found.get("basis") or "").endswith(MODEL):  # that of the mean is narrower
+        if (
+            ends and found["measure"] != "loss" and not (found.get("basis") or "").endswith(MODEL)
+        ):  # that of the mean is narrower
             low, high = map(statistics.human, ends)
             found["sentence"] += f" A measured run is expected between {low} and {high} (90 %)."
         return dict(statistics.jsonable(found))

@@ -93,3 +93,14 @@ def test_the_page_and_the_terminal_name_it(tmp_path, monkeypatch, capsys):
 def test_shipped_scenarios_say_so():
     assert loss_basis(load("quickstart")) == "on softmax over digits"
     assert loss_basis(load("programs/diloco")).endswith(STAND_IN)
+
+
+def test_a_curve_of_another_size_than_the_model_says_so():
+    curve = {"law": "chinchilla", "parameters": 1.3e9}
+    objective = {"kind": "learning-curve", "curve": curve, "tokens": 8192}
+    other, own = (
+        simulate(parse(world(objective, size, run={"steps": 20, "seeds": 1}))).pick["sentence"]
+        for size in (300_000_000, 1_300_000_000)
+    )
+    assert "for 1.3e+09 parameters, not the 3e+08 of [model]" in other
+    assert "of [model]" not in own

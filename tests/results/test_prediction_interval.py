@@ -20,6 +20,7 @@ from paceline.simulator.results import prediction_interval
 from paceline.simulator.results.loss_model import NO_ERRORS
 from paceline.simulator.results.order import order
 from paceline.simulator.results.prediction_interval import ALONE, FITTED, Spread
+from paceline.simulator.results.statistics import human
 from paceline.simulator.studies import learning
 from paceline.simulator.studies.tune.objective import tuning_objective
 from tests.helpers.worlds import scenario
@@ -112,6 +113,14 @@ def test_over_tcp_a_prediction_without_a_profile_has_an_interval():
     assert half(simulate(quick).algorithms[0]) == pytest.approx(alone.half)
     calibrated = scenario({"name": "ssgd"}, network=line | {"transport": "tcp"}, calibration=KNOWN)
     assert half(simulate(calibrated).algorithms[0]) < half(row)
+
+
+def test_a_pick_by_pace_says_what_a_measured_run_may_take():
+    """Its own interval is that of the mean over seeds, without the profile's errors."""
+    paced = simulate(scenario({"name": "ssgd"}, objective={"kind": "none"}, calibration=KNOWN))
+    low, high = map(human, paced.algorithms[0]["seconds_per_step"]["interval90"])
+    said = f"A measured run is expected between {low} and {high} (90 %)."
+    assert paced.pick["sentence"].endswith(said)
 
 
 @pytest.mark.parametrize(("workers", "other"), [(2, 1.0), (4, 4 / 3), (8, 8 / 7)])

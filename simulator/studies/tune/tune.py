@@ -94,6 +94,7 @@ def tune(  # noqa: PLR0913 - the options of the command
             models = {each.candidate.label: each.model for each in ranked if each.model}
             based = {k: (each.basis, each.why) for k, each in models.items() if each.basis}
             notes += [*learning.notes(based), *verdict.noted(tried, ranked[0])]
+            notes += verdict.ended_short(tried, ranked, aim.target)
             if ranked[0].used("days") >= 0:
                 notes += prediction_interval.of_amounts(scenario)
             close = closest(ranked, order)

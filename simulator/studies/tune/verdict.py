@@ -251,6 +251,21 @@ def noted(space: Space, best: Contender) -> dict[str, None]:
     )
 
 
+def ended_short(space: Space, contenders: Sequence[Contender], target: float | None) -> list[str]:
+    """Say how many might be better than they look, because their steps ended before the target."""
+    short = [
+        each
+        for each in contenders
+        if any(math.isinf(one.ran) and not one.reached and not one.diverged for one in each.scores)
+    ]
+    if target is None or not short:
+        return []
+    return [
+        f"{len(short)} of {len(contenders)} configurations had done run.steps = "
+        f"{space.scenario.run.steps} before loss {target:g}; with more, one of them may be best"
+    ]
+
+
 def _edge_of(space: Space, each: Contender, objective: TuningObjective) -> Any:
     """Make a function that says whether the value of a parameter is the last one tried."""
     family = each.candidate.family
