@@ -558,7 +558,7 @@ def test_without_a_terminal_progress_is_a_line_now_and_then(folder, monkeypatch,
     assert paceline.command_line.run([*command, "--out", "said"]) == 0
     said = [line for line in capsys.readouterr().err.splitlines() if "simulating" in line]
     assert said == [
-        "paceline: simulating: 1 of 6 runs, about 3 min left",
+        "paceline: simulating: 1 of 6 runs, about 2 min left",
         "paceline: simulating: 3 of 6 runs, about 1 min left",
         "paceline: simulating: 5 of 6 runs, about 0 min left",
     ]
