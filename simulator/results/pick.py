@@ -22,7 +22,11 @@ from paceline.simulator.results.statistics import (
     seconds_per_step,
 )
 
-PACES = {"seconds_per_step": seconds_per_step, "seconds_per_gradient": seconds_per_gradient}
+PACES = {
+    "seconds_per_step": ("step", seconds_per_step),
+    "seconds_per_gradient": ("gradient that reaches the model", seconds_per_gradient),
+}
+"""Measures of a pace: what it is the time of, in words, and its function of a run."""
 NAMED = 3  # most algorithms that a sentence names; the others are counted
 ENOUGH = 8  # seeds to ask for where one says nothing
 Bases = Mapping[str, str | None]
@@ -124,11 +128,9 @@ def _pick(  # noqa: PLR0913, PLR0917 - as `pick`
         picked = _said(found, losses, "loss", what, "", exact, bases, models)
         return picked | {"sentence": missed + picked["sentence"]}
     sampled = all(run.gradients is not None for runs in groups.values() for run in runs)
-    unit = "gradient" if sampled else "step"
-    measure = f"seconds_per_{unit}"
+    measure = "seconds_per_gradient" if sampled else "seconds_per_step"
     paces = scored(groups, measure)
-    each = f"{unit} that reaches the model" if sampled else unit
-    what = f"fewest seconds per {each} (nothing is said of loss):"
+    what = f"fewest seconds per {PACES[measure][0]} (nothing is said of loss):"
     factors = {k: one.times for k, one in models.items() if one.times is not None}
     found = order(paces, heavy=heavy, exact=exact, factors=factors)
     return _said(found, paces, measure, what, "s", exact, models=models)
@@ -138,11 +140,9 @@ def scored(groups: Groups, measure: str, target: float | None = None) -> dict[st
     """Return a pick's `measure` of each run, by label; smaller is better. See `pick`."""
     if target is not None and measure in ("time_to_target", "reached"):
         return {label: [crossing(run, target) for run in runs] for label, runs in groups.items()}
-    pace, end = PACES.get(measure), _end(groups)
-    return {
-        label: [pace(run) if pace else loss_at(run, end) for run in runs]
-        for label, runs in groups.items()
-    }
+    end = _end(groups)
+    _, score = PACES.get(measure, ("", lambda run: loss_at(run, end)))
+    return {label: [score(run) for run in runs] for label, runs in groups.items()}
 
 
 def _end(groups: Groups) -> float:

@@ -168,14 +168,18 @@ class Result(Shown):
             bases=bases(scenario),
             models=learning.errors(scenario, self.groups, self._models, self.links),
         )
+        return dict(
+            statistics.jsonable(found | {"sentence": found["sentence"] + self._of_one(found)})
+        )
+
+    def _of_one(self, found: Mapping[str, Any]) -> str:
+        """Say what one measured run of the pick may take, where its interval is the mean's."""
         row = next((each for each in self.algorithms if each["label"] == found["label"]), {})
         ends = (row.get("interval90") or {}).get(found["measure"])
-        if (
-            ends and found["measure"] != "loss" and not (found.get("basis") or "").endswith(MODEL)
-        ):  # that of the mean is narrower
-            low, high = map(statistics.human, ends)
-            found["sentence"] += f" A measured run is expected between {low} and {high} (90 %)."
-        return dict(statistics.jsonable(found))
+        if not ends or found["measure"] == "loss" or (found.get("basis") or "").endswith(MODEL):
+            return ""
+        low, high = map(statistics.human, ends)
+        return f" A measured run is expected between {low} and {high} (90 %)."
 
     @cached_property
     def notes(self) -> list[str]:

@@ -222,7 +222,11 @@ def test_the_manual_says_which_optimizers_keep_a_programs_meaning():
     ({"name": "hpsgd"}, partial(SGD, lr=0.1, momentum=0.9), "no place for momentum 0.9"),
     ({"name": "d2"}, partial(SGD, lr=0.1, momentum=0.9, nesterov=True), "SGD with nesterov"),
     ({"name": "easgd", "tau": 2}, partial(AdamW, lr=0.1), "elastic pull"),
-    ({"name": "ssgd", "codec": {"kind": "dgc", "ratio": 0.1}}, partial(AdamW, lr=0.1), "codec"),
+    (
+        {"name": "ssgd", "codec": {"kind": "dgc", "ratio": 0.1}},
+        partial(AdamW, lr=0.1),
+        "momentum of SGD; use torch.optim.SGD, or another codec",
+    ),
     ({"name": "ssgd"}, LBFGS, "LBFGS computes several gradients a step"),
     ({"name": "local-sgd"}, partial(SGD, lr=0.1), "tau"),
     ({"name": "local-sgd", "tau": 0}, partial(SGD, lr=0.1), "plan: algorithm[0].tau = 0"),

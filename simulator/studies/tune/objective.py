@@ -11,7 +11,7 @@ import numpy as np
 from paceline.simulator.cluster.prices import least_per_second
 from paceline.simulator.errors import InputError
 from paceline.simulator.objectives.learning_curve.objective import Expected
-from paceline.simulator.results import intervals, units
+from paceline.simulator.results import intervals, pick, units
 from paceline.simulator.results.divergence import diverged
 from paceline.simulator.results.loss_model import NO_ERRORS, Errors
 from paceline.simulator.results.order import MARGIN
@@ -24,8 +24,6 @@ from paceline.simulator.results.statistics import (
     loss_at,
     said,
     said_loss,
-    seconds_per_gradient,
-    seconds_per_step,
 )
 from paceline.simulator.scenario.scenario import Scenario
 from paceline.simulator.scenario.tables import Cap, NoObjective
@@ -33,10 +31,7 @@ from paceline.simulator.scenario.tables import Cap, NoObjective
 TOKENS, GOODPUT, PACE, USEFUL = (
     "loss-at-tokens", "goodput", "seconds-per-step", "seconds-per-gradient"
 )  # fmt: skip
-PACES = {
-    PACE: ("step", seconds_per_step),
-    USEFUL: ("gradient that reaches the model", seconds_per_gradient),
-}
+PACES = {PACE: pick.PACES["seconds_per_step"], USEFUL: pick.PACES["seconds_per_gradient"]}
 OBJECTIVES = (
     "time-to-loss", "loss-at-deadline", "cost-to-loss", "loss-at-budget", TOKENS, *PACES, GOODPUT
 )  # fmt: skip
