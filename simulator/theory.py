@@ -254,8 +254,8 @@ def theory(scenario: Scenario) -> dict[str, Any]:
     The bound's columns are empty or None unless the objective is "bound". Raises InputError if a
     time has no expectation, or nothing takes time.
     """
-    workers = cluster.expected_laws(scenario)
-    cost = mean_cost(scenario)
+    plain = scenario.under(None)
+    workers, cost = _laws(plain), mean_cost(plain)
     D = cost.transmission + cost.latency
     step = cache(lambda tau: seconds_per_step(workers, D, tau))
     if not 0 < step(1) < math.inf:
@@ -267,7 +267,7 @@ def theory(scenario: Scenario) -> dict[str, Any]:
     means = [sum(law.expectation for law in laws) for laws in workers]
     alone = len(means) / cluster.ideal_rate(scenario)  # a step, if no worker waited
     bound = _bound(scenario, len(workers))
-    bucketed = _bucketed(scenario, expected_max(workers, 1))
+    bucketed = _bucketed(scenario)
     return {
         "sync_seconds_per_step": step(1),
         "bucketed_seconds_per_step": bucketed,
@@ -293,7 +293,13 @@ def theory(scenario: Scenario) -> dict[str, Any]:
     }
 
 
-def _bucketed(scenario: Scenario, compute: float) -> float | None:
+def _laws(scenario: Scenario) -> list[list[Distribution]]:
+    """Return for each worker the laws whose sum is a step, with what a real system adds to it."""
+    laws, added = cluster.expected_laws(scenario), scenario.costs.step
+    return [[*own, added] for own in laws] if added.expectation else laws
+
+
+def _bucketed(scenario: Scenario) -> float | None:
     """Return seconds per step of the first ssgd-bucketed, by formulas; None if there is none."""
     found = next((each for each in scenario.algorithm if each.name == "ssgd-bucketed"), None)
     if found is None or not scenario.network.closed_form:
@@ -303,7 +309,8 @@ def _bucketed(scenario: Scenario, compute: float) -> float | None:
     overlaps = found.parameters["overlap"]
     ready = [first + (1 - first) * far / sum(sizes) if overlaps else 1.0
              for far in accumulate(sizes)]  # fmt: skip
-    network = ClosedForm(scenario)
+    own = scenario.under(found)
+    network, compute = ClosedForm(own), expected_max(_laws(own), 1)
     costs = [network.mean_cost(size / sum(sizes)) for size in sizes]
     return bucketed_seconds_per_step(compute, ready, costs)
 

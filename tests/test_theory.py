@@ -30,6 +30,7 @@ from paceline.simulator.distributions.parametric import (
 from paceline.simulator.errors import InputError
 from paceline.simulator.load.load import parse
 from paceline.simulator.network import closed_form
+from paceline.simulator.scenario.overhead import Overhead
 from paceline.simulator.theory import ErrorBound, expected_max, seconds_per_step
 from tests.helpers import worlds
 
@@ -412,8 +413,11 @@ def scenario(**changes):
         "algorithm": (),
         "theory": SimpleNamespace(periods=(1, 10), durations=(60.0, 1000.0), interval=None),
         "run": SimpleNamespace(duration=None),
+        "costs": Overhead(),
     }
-    return SimpleNamespace(**(fields | changes))
+    made = SimpleNamespace(**(fields | changes))
+    made.under = lambda algorithm: made
+    return made
 
 
 @pytest.fixture
@@ -604,3 +608,20 @@ def test_the_gain_over_ddp_is_that_of_a_simulation(library, accumulation, overla
     assert found["periods"][0]["bucketed_speedup"] == pytest.approx(
         found["bucketed_seconds_per_step"] / found["sync_seconds_per_step"]
     )
+
+
+def test_theory_has_the_overheads_that_a_simulation_has():
+    """Of whole means, and of buckets their own."""
+    made = worlds.scenario(
+        {"name": "ssgd"}, {"name": "ssgd-bucketed", "buckets": 3}, workers=8, compute="300 ms",
+        steps=3, model={"parameters": 10_000_000, "bytes_per_parameter": 4},
+        network={"latency": "10 us", "bandwidth": "1 GB/s"},
+        overhead=[
+            {"transmission_factor": 2.5, "hop": "1 ms", "step": "7 ms", "hop_bytes": "1 MB"},
+            {"algorithm": "ssgd-bucketed", "transmission_factor": 1.5, "collective": "2 ms"},
+        ],
+    )  # fmt: skip
+    found = theory.theory(made)
+    whole, buckets = (worlds.simulate(made, index).duration / 3 for index in range(2))
+    assert found["sync_seconds_per_step"] == pytest.approx(whole, rel=1e-9)
+    assert found["bucketed_seconds_per_step"] == pytest.approx(buckets, rel=1e-9)

@@ -36,6 +36,7 @@ from paceline.simulator.network.libraries import (
 )
 from paceline.simulator.network.region_path import RegionPath
 from paceline.simulator.network.topology.places import Places
+from paceline.simulator.scenario.overhead import Overhead
 from paceline.simulator.scenario.scenario import Scenario
 
 REMEMBERED = 10_000
@@ -87,6 +88,7 @@ class ClosedForm:
         self.regions = self.places.regions
         self.model_bytes = scenario.model.bytes
         self.overhead = tcp.costs(scenario)
+        self.profiled = self.overhead if scenario.overhead else Overhead()
         self.given = scenario.network.duration if self.workers > 1 else None
         self._scenario = scenario
         self.charged: set[str] = set()
@@ -309,13 +311,17 @@ class ClosedForm:
         return list(found.values())
 
     def mean_cost(self, share: float = 1.0) -> CollectiveCost:
-        """Return the expected cost of averaging a share of the model."""
+        """Return the expected cost of averaging a share of the model, as a profile has it."""
         if self.given is not None:
-            return CollectiveCost(share * self.given.expectation * self.growth(None), 0.0)
+            spent = share * self.given.expectation * self.growth(None), 0.0
+            return CollectiveCost(*self.profiled.of_collective(*spent))
         size, team = share * self.model_bytes, tuple(range(self.workers))
         way = self.way("mean", size, None)
-        plan = self.plan(way.key, team)
-        return CollectiveCost(*way.spend(plan.held * size, plan.latency))
+        plan, added = self.plan(way.key, team), self.profiled
+        if not plan.moved:
+            return CollectiveCost(0.0, 0.0)
+        spent = way.spend(plan.held * size + plan.hops * added.hop_bytes / plan.rate, plan.latency)
+        return CollectiveCost(*added.of_collective(*spent, rate=plan.rate, hops=plan.hops))
 
 
 def _before_last(ends: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

@@ -425,7 +425,6 @@ def theory(document: Row) -> list[Table | str]:
             "s/step": "seconds_per_step",
             "speed-up": "speedup",
             "scalability": "scalability",
-            "in Theorem 2": "valid",
         },
         "tau_star": {
             "within": "duration",
@@ -446,6 +445,8 @@ def theory(document: Row) -> list[Table | str]:
             "bound there": "bound",
         },
     }
+    if document["tau_star"]:  # there is a bound
+        keys["periods"]["in Theorem 2"] = "valid"
     if document["bucketed_seconds_per_step"] is not None:
         keys["periods"] = {
             ("against\nssgd" if heading == "speed-up" else heading): key

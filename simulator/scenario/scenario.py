@@ -356,11 +356,16 @@ class Scenario(Section):
         every = laws(self.cluster, self.network, self.server, *jobs)
         return any(each.variance == inf for each in every)
 
-    def under(self, algorithm: Algorithm) -> "Scenario":
-        """Return the scenario with the recovery and the overheads that hold for an algorithm."""
+    def under(self, algorithm: Algorithm | None) -> "Scenario":
+        """Return the scenario with the recovery and the overheads that hold for an algorithm.
+
+        None: for one that has none of its own.
+        """
         names = {each.algorithm for each in self.overhead}
-        name = algorithm.name if algorithm.name in names else None
-        own: dict[str, Any] = {"recovery": algorithm.recovery} if algorithm.recovery else {}
+        name = algorithm.name if algorithm and algorithm.name in names else None
+        own: dict[str, Any] = {}
+        if algorithm and algorithm.recovery:
+            own["recovery"] = algorithm.recovery
         if names - {name}:
             own["overhead"] = tuple(each for each in self.overhead if each.algorithm == name)
         return self.model_copy(update=own) if own else self
