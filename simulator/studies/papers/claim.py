@@ -31,7 +31,7 @@ class Kind(StrEnum):
     FITTED = "fitted"  # a free parameter was chosen to meet it, or its sign or order
     DERIVED = "derived"  # it follows from the paper's stated setting by its own formulas
     DEFINITION = "definition"  # true by construction
-    ADDED = "added"  # the paper does not say it, or not of what setting: another source does, or we ask
+    ADDED = "added"  # the paper does not say it, or of no stated setting: another does, or we ask
 
 
 @dataclass(frozen=True)
