@@ -353,7 +353,7 @@ def tune(result: "TuneResult") -> list[Table | str]:
         columns: dict[str, Cell] = {"% above the best\nof these, with": lambda row: row["label"]}
         for what in dict.fromkeys(world["input"] for world in result.regret):
             worlds = [world for world in result.regret if world["input"] == what]
-            changes = ", ".join(f"{100 * world['change']:+.0f} %" for world in worlds)
+            changes = ", ".join(f"{100 * world['change']:+z.0f} %" for world in worlds)
             columns[f"{what}\n{changes}" if what else "as\nwritten"] = partial(_regret, worlds)
         candidates = [{"label": label} for label in result.regret[0]["values"]]
         shown_tables.append(_table(candidates, columns))
@@ -369,7 +369,7 @@ def _above(found: Mapping[str, Any] | None) -> str:
     """A share above another, with its interval beneath: "+0.35%", "(-0.06 to +0.74)"."""
     if found is None:
         return "-"
-    ends = " to ".join(f"{100 * end:+.2f}" for end in found["interval"] or ())
+    ends = " to ".join(f"{100 * end:+z.2f}" for end in found["interval"] or ())
     return f"{found['value']:+.2%}" + (f"\n({ends})" if ends else "")
 
 
@@ -408,7 +408,7 @@ def fit(result: "FitResult") -> list[Table]:
         "target": _text("target"),
         "wanted": lambda row: f"{number(row['value'])} ± {number(row['tolerance'])}",
         "found": lambda row: number(row["found"]),
-        "off by\n(tolerances)": lambda row: f"{row['residual']:+.2f}",
+        "off by\n(tolerances)": lambda row: f"{row['residual']:+z.2f}",
         "": _text("verdict"),
     }
     held = {"held out": cells["target"], **cells, "predicted": lambda row: ends(row, "interval")}

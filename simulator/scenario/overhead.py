@@ -165,6 +165,9 @@ class Calibration(Section):
     hardware: str = optional("machine that it was measured on", "")
     versions: dict[str, str] = optional("versions of the software, by package", {})
     runs: Many[Name] = optional("runs that it was fitted to", ())
+    fingerprints: Many[Name] = optional(
+        "SHA-256 of their files: `paceline compare` with one of these proves nothing", ()
+    )
     sd: dict[str, NonNegative] = optional(
         "relative standard error of a number of this scenario, by its dotted key", {}
     )

@@ -1,6 +1,7 @@
 """Comparison: every number checked by hand, and injected causes are found."""
 
 import csv
+import hashlib
 import json
 import math
 import re
@@ -513,6 +514,15 @@ def test_the_command_prints_tables_or_json_and_writes_only_when_told(
     assert names == {"comparison.json", "comparison.paceline", "timeline.json"} | figures
     for name in names:
         assert Path("a", name).read_bytes() == Path("b", name).read_bytes(), name
+
+
+def test_runs_do_not_confirm_the_profile_that_they_made(world, edited):
+    measured = given_as_real(edited(world(), lambda summary: None))
+    made = hashlib.sha256((measured / "run.json").read_bytes()).hexdigest()
+    for fingerprint, own in ((made, True), ("other", False)):
+        predicted = world(f'calibration.fingerprints=["{fingerprint}"]')
+        found = comparing.compare(predicted, measured)
+        assert ("made the profile, so agreement proves nothing" in found.sentence) is own
 
 
 def test_wrong_input_is_one_message(world, edited, capsys, tmp_path):

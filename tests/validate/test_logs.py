@@ -5,6 +5,7 @@ import math
 import re
 import tomllib
 from contextlib import suppress
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from paceline.simulator.scenario.network import Network
 from paceline.simulator.scenario.overhead import GIGABIT, Overhead
 from paceline.simulator.studies.simulate import simulate
 from paceline.validate.logs import jobs, steps, tables
+from paceline.validate.logs.against import check
 from paceline.validate.logs.calibrate import calibrate
 from tests.helpers.hidden_laws import HiddenLaw, drawn, job, log
 
@@ -210,6 +212,19 @@ def test_a_prediction_is_compared_with_a_log(tmp_path, capsys):
     assert (code, "say with --algorithm which one" in found.err) == (2, True)
     code, found = said("--algorithm", "dts")
     assert (code, "no 'dts'" in found.err) == (2, True)
+
+
+def test_a_log_does_not_confirm_the_profile_that_it_made(tmp_path):
+    profiled(tmp_path, over(tmp_path, HiddenLaw(), (SLOW, 8), (FAST, 8)))
+    simulate(load(scenario_of(tmp_path)), out=tmp_path / "predicted")
+    copied = written(tmp_path, (tmp_path / "1.csv").read_bytes(), "copy.csv")
+    other = over(tmp_path, HiddenLaw(), (FAST, 8), seed=3).with_name("0.csv")
+    for path, own in ((copied, True), (other, False)):
+        found = check(tmp_path / "predicted", path)
+        assert found.fitted is own
+        assert ("proves nothing" in found.sentence) is own
+    exact = replace(found, predicted=found.measured * (1 - 1e-9))
+    assert "+0.0%" in exact.sentence
 
 
 @pytest.mark.long

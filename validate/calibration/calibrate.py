@@ -170,6 +170,7 @@ def calibrate(
             "hardware": "; ".join(filter(None, dict.fromkeys(machines))),
             "versions": found[0].summary.get("versions", {}),
             "runs": [str(path) for path in paths],
+            "fingerprints": profile.fingerprints(each.path for each in found),
             "run_to_run": _spread(_held_out(found, below) or checks),
             "fitted": sorted({run.algorithm.words for run in told}),
             "model_error": model_error.shipped(network),

@@ -21,7 +21,7 @@ def calibration(result: CalibrationResult) -> list[Table]:
         laws.add_row(
             f"{group}{row['family']}",
             *("-" if each is None else f"{each:.3g}" for each in numbers),
-            "-" if slowest is None else f"{100 * (slowest - 1):+.1f} %",
+            "-" if slowest is None else f"{100 * (slowest - 1):+z.1f} %",
             style="bold" if row["chosen"] else "",
         )
     tables = result.profile.tables

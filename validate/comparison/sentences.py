@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 from paceline.simulator.reports.page.compared import differing
 from paceline.simulator.results.statistics import human
+from paceline.validate.calibration import profile
 from paceline.validate.comparison.quantities import PACE, TARGET, median
 from paceline.validate.comparison.statistics import ComparisonStatistics
 from paceline.validate.host import machine
@@ -25,8 +26,21 @@ def summary(result: ComparisonStatistics) -> str:
         return result.marked(
             f"No {result.basis} run counts as evidence, so errors are not reported."
         )
-    said = [_disturbed(result), _pace(result), _excess(result), _covered(result), *_ranks(result)]
+    said = [
+        _fitted(result),
+        _disturbed(result),
+        _pace(result),
+        _excess(result),
+        _covered(result),
+        *_ranks(result),
+    ]
     return " ".join([*map(result.marked, filter(None, said)), result.overall["sentence"]])
+
+
+def _fitted(result: ComparisonStatistics) -> str:
+    if not profile.fitted_to(result.predicted.table, result.measured.path):
+        return ""
+    return "These very runs made the profile, so agreement proves nothing: compare others."
 
 
 def _disturbed(result: ComparisonStatistics) -> str:
@@ -48,7 +62,7 @@ def _pace(result: ComparisonStatistics) -> str:
         return ""
     worst = max(found, key=lambda label: abs(found[label]))
     if len(found) == 1:
-        return f"Seconds per step of {worst}: error {100 * found[worst]:+.1f} %."
+        return f"Seconds per step of {worst}: error {100 * found[worst]:+z.1f} %."
     return (
         f"Seconds per step: median error {100 * middle:.1f} % over {len(found)} algorithms, "
         f"at most {100 * abs(found[worst]):.1f} % ({worst})."
@@ -66,7 +80,7 @@ def _excess(result: ComparisonStatistics) -> str:
     sign = "-" if seconds < 0 else ""
     said = (
         f"The nominal delays are in both by construction; beyond them {result.basis} runs take "
-        f"{sign}{human(abs(seconds))} ({100 * share:+.1f} %) per step, median, "
+        f"{sign}{human(abs(seconds))} ({100 * share:+z.1f} %) per step, median, "
     )
     error = result.medians["excess"]
     if error is None:

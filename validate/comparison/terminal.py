@@ -39,7 +39,7 @@ def _pace(result: ComparisonStatistics) -> Table:
             _pair(row, human),
             _error(row),
             f"{_signed(beyond['predicted'], None)}\n{_signed(beyond['measured'], beyond['share'])}",
-            "-" if beyond["error"] is None else f"{100 * beyond['error']:+.0f}",
+            "-" if beyond["error"] is None else f"{100 * beyond['error']:+z.0f}",
             result.attribution[label]["to_blame"],
             style=_style(row),
         )
@@ -106,7 +106,7 @@ def _error(row: Row | None) -> str:
     """Format an error in percent, in brackets if it is within noise."""
     if row is None or row["error"] is None:
         return "-"
-    said = f"{100 * row['error']:+.1f}"
+    said = f"{100 * row['error']:+z.1f}"
     return f"({said})" if row["within_noise"] else said
 
 
@@ -115,7 +115,7 @@ def _signed(seconds: float | None, share: float | None) -> str:
         return "-"
     if not seconds:
         return "0"
-    percent = "" if share is None else f" ({100 * share:+.1f} %)"
+    percent = "" if share is None else f" ({100 * share:+z.1f} %)"
     return f"{'-' if seconds < 0 else ''}{human(abs(seconds))}{percent}"
 
 

@@ -11,6 +11,7 @@ from paceline.simulator.errors import InputError
 from paceline.simulator.inputs.messages import nearest
 from paceline.simulator.results import intervals, read
 from paceline.simulator.results.statistics import human, jsonable
+from paceline.validate.calibration import profile
 from paceline.validate.logs import jobs, steps, tables
 
 BLOCKS = 20  # of successive steps, whose means tell the error of their mean
@@ -22,7 +23,8 @@ class LogCheck:
     """The pace of a log, and that predicted of the algorithm `label`: seconds per step.
 
     `interval90`: where a measured run was expected, None of a prediction without a profile, whose
-    seeds' 95 % interval is `seeds`. `measured_ci95`: of the log's mean.
+    seeds' 95 % interval is `seeds`. `measured_ci95`: of the log's mean; `fitted`: whether the
+    profile was calibrated from this log.
     """
 
     log: str
@@ -33,6 +35,7 @@ class LogCheck:
     measured: float
     measured_ci95: Pair | None
     steps: int
+    fitted: bool
     notes: tuple[str, ...]
 
     @property
@@ -54,13 +57,15 @@ class LogCheck:
         )
         if self.interval90 is None:
             return (
-                f"{found}{_said(self.predicted, self.seeds, 'seeds, 95 %')}, {self.error:+.1%}. "
+                f"{found}{_said(self.predicted, self.seeds, 'seeds, 95 %')}, {self.error:+z.1%}. "
                 "This prediction has no interval for what it does not know; with a profile "
                 "(paceline calibrate) it has one."
             )
         where = "inside" if self.covered else "outside: the log's job is not what was simulated"
+        own = " This very log made the profile, so agreement proves nothing: compare another one."
         return (
-            f"{found}{_said(self.predicted, self.interval90, '90 %')}, {self.error:+.1%}, {where}."
+            f"{found}{_said(self.predicted, self.interval90, '90 %')}, {self.error:+z.1%}, {where}."
+            f"{own if self.fitted else ''}"
         )
 
     def json(self) -> dict[str, Any]:
@@ -102,5 +107,5 @@ def check(
     return LogCheck(
         path.name, label, pace["mean"], pace.get("interval90"), pace["ci95"],
         float(found.seconds.sum() / found.steps.sum()), intervals.estimate(blocks).of_mean,
-        int(found.steps.sum()), (*found.notes, *notes),
+        int(found.steps.sum()), profile.fitted_to(run.table, path), (*found.notes, *notes),
     )  # fmt: skip

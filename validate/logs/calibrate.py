@@ -264,6 +264,7 @@ def _result(
         "calibration": {
             "date": datetime.now(UTC).strftime("%Y-%m-%d"),
             "runs": [job.name for job in jobs],
+            "fingerprints": profile.fingerprints(job.log.path for job in jobs),
             "fitted": sorted({job.scenario.algorithm[0].words for job in jobs}),
             "replicates": DRAWS,
             "model_error": _model_error(families),
