@@ -153,7 +153,7 @@ def links(scenario: Scenario) -> tuple[tcp.Missed, str] | None:
         found = found._replace(low=found.low * min(1, other), high=found.high * max(1, other))
         known += (
             f" (with gloo and plain sockets), what {seen['hosts']} published hosts move through "
-            "NCCL's, and NCCL's other algorithm"
+            "NCCL's, NCCL's other algorithm, and what published GPUs add to computing beside it"
         )
     return found, known
 

@@ -1,11 +1,12 @@
 """What it makes of a run's time if links take longer, or less, than TCP's rules say."""
 
-from math import inf, isfinite, log, log1p
+from collections.abc import Sequence
+from math import hypot, inf, isfinite, log, log1p
 from typing import Any
 
 from paceline.simulator.load.load import known_programs
 from paceline.simulator.network import tcp
-from paceline.simulator.results import prediction_interval
+from paceline.simulator.results import prediction_interval, saturation
 from paceline.simulator.results.prediction_interval import Uncalibrated
 from paceline.simulator.results.run import Run
 from paceline.simulator.results.statistics import Groups, breakdown, seconds_per_step
@@ -15,6 +16,8 @@ from paceline.simulator.scenario.tables import NoObjective
 from paceline.simulator.studies.execution import Execution
 
 PERIODS, FEWEST = 50, 100  # averages, and steps, that show the pace of a steady run
+BESIDE = 0.40  # most by which GPUs compute longer beside collectives (Lee et al., arXiv:2507.03114)
+COPIES = 0.06  # and DistributedDataParallel on one GPU, for its buckets (docs/network.md)
 
 
 def uncalibrated(
@@ -44,8 +47,18 @@ def uncalibrated(
             least, most = sorted((log1p(share * (factor - 1)), log(factor)))
             ends.append(min(max(moved, least), most))
         faster, slower = ends
+        if scenario.network.library == "nccl":  # what GPUs add does not depend on links
+            slower = hypot(slower, log1p(_on_gpus(scenario.under(each), each, runs)))
         found[each.label] = Uncalibrated(error, program.family, faster, slower, number, source)
     return found
+
+
+def _on_gpus(scenario: Scenario, algorithm: Algorithm, runs: Sequence[Run]) -> float:
+    """Return the most that computing on GPUs may take longer, as a share of the time."""
+    share = breakdown(runs)
+    held = saturation.held_share(scenario, algorithm, runs) or 0.0
+    hidden = min(max(held - share["communicate"], 0.0), share["compute"])
+    return BESIDE * hidden + COPIES * share["compute"] * (algorithm.name == "ssgd-bucketed")
 
 
 def _short(scenario: Scenario, run: Run, *, looks: bool) -> Scenario:

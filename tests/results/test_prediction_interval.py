@@ -140,6 +140,21 @@ def test_the_interval_of_nccl_spans_its_other_algorithm(workers, other):
     assert "NCCL's other algorithm" in row["interval90_basis"]
 
 
+@pytest.mark.parametrize(("name", "library", "adds"), [
+    ("ssgd-bucketed", "nccl", True), ("ssgd-bucketed", "gloo", False), ("ssgd", "nccl", False),
+])  # fmt: skip
+def test_the_interval_spans_what_gpus_add_to_computing(name, library, adds):
+    """A step that mostly computes: 40 % of what communication hides behind, and 6 % for buckets."""
+    line = {"latency": "1 us", "bandwidth": "1 Gbit/s", "transport": "tcp", "library": library}
+    world = scenario({"name": name}, workers=4, model={"parameters": 25_000_000}, network=line,
+                     compute="10 s")  # fmt: skip
+    row = simulate(world).algorithms[0]
+    high = row["seconds_per_step"]["interval90"][1] / row["seconds_per_step"]["mean"]
+    hidden = 0.1  # 150 MB over 125 MB/s, less the last bucket, of 10 s
+    assert (high > 1 + 0.06 + 0.4 * hidden) == adds
+    assert high < 1.2
+
+
 def test_ideal_links_admit_in_a_sentence_that_real_ones_are_slower():
     line = {"latency": "20 ms", "bandwidth": "100 kbit/s"}
     (note,) = simulate(scenario({"name": "ssgd"}, {"name": "dts", "delay": 2}, network=line)).notes
