@@ -290,24 +290,29 @@ def _to_target(usual: str, row: Row) -> str:
 
 
 def tune(result: "TuneResult") -> list[Table | str]:
-    """The first `TUNE_ROWS` configurations, all that may be as good, and what being wrong costs."""
+    """The first `TUNE_ROWS` configurations, others that may be as good, those that the answer names
+    or compares with, and what being wrong costs.
+    """
     equivalent, apart = result.order.equivalent, result.order.unsettled
     shown = result.ranked[:TUNE_ROWS]
     near = [each for each in result.ranked if each.candidate.label in (*equivalent, *apart)]
-    shown += [each for each in near[:TUNE_ROWS] if each not in shown]
+    spoken = [*result.named, *filter(None, [result.reference])]
+    shown += [e for e in result.ranked if e not in shown and e in (*near[:TUNE_ROWS], *spoken)]
     rows, objective = result.rows(shown), result.objective
 
     missed = "beyond the cap" if objective.cap else "not reached"
     first = "best" if result.best.reached else "" if result.best.diverged else "closest"
 
     def verdict(row: Row) -> str:
-        if row["label"] == result.best.candidate.label:
+        label, early = row["label"], "given up early" if row["stopped"] else ""
+        if label == result.best.candidate.label:
             return first
-        if row["label"] in equivalent:
-            simplest = row["label"] == result.simplest.candidate.label
-            return "equivalent, simplest" if simplest else "equivalent"
-        said = "not separated" if row["label"] in apart else ""
-        return said or ("given up early" if row["stopped"] else "")
+        if label in equivalent:
+            taken = label == result.simplest.candidate.label
+            said = "equivalent, simplest" if taken else "equivalent"
+        else:
+            said = "not separated" if label in apart else early
+        return ", ".join(filter(None, [said, "soonest" * (label == result.soonest)]))
 
     def value(row: Row) -> str:
         if row["reached"] == row["seeds"]:
@@ -348,7 +353,6 @@ def tune(result: "TuneResult") -> list[Table | str]:
     notes = costs.notes(result.regret)
     if len(result.tradeoffs) > 1:
         shown_tables.append(_tradeoffs(result.tradeoffs))
-        notes += [result.trade] if result.trade else []
     if result.regret:
         columns: dict[str, Cell] = {"% above the best\nof these, with": lambda row: row["label"]}
         for what in dict.fromkeys(world["input"] for world in result.regret):

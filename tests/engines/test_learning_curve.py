@@ -26,7 +26,7 @@ from paceline.simulator.results import wording
 from paceline.simulator.results.intervals import stated
 from paceline.simulator.studies.learning import penalties
 from paceline.simulator.studies.simulate import simulate
-from paceline.simulator.studies.tune.tune import tune
+from paceline.simulator.studies.tune.tune import plan, tune
 from tests.helpers.programs import ROWS, called, cases
 
 CLOSE = 1e-3
@@ -362,7 +362,7 @@ def test_loss_at_tokens_is_the_law_s():
     assert "sooner than ssgd and equivalent to it" in result.sentence
     said = r"If time counts as well: diloco tau=\d+ is done in .* min.*, not in .* at \+\d"
     assert re.search(said, result.trade) or not result.trade
-    assert not re.search(r"\d%", result.sentence)  # one answer
+    assert result.sentence.endswith(result.trade)  # what to take comes last
     shares = [row["to_reference"] for row in result.rows(result.ranked)]
     assert [each and each["label"] for each in shares].count("ssgd") == 3
     assert all(each["value"] > 0 for each in shares if each)
@@ -541,3 +541,44 @@ def test_days_and_prices_of_a_search_have_the_interval_of_the_links():
     cell = wording.cell(stated(result.tradeoffs[0]["used"]["cost"]), "").split(" ")[1]
     assert cell in shown
     assert any(line.rstrip().endswith(" best") for line in shown.splitlines())
+
+
+def test_what_the_answer_names_is_in_the_table_however_short_and_in_the_json(monkeypatch):
+    table = dict(scenario({"name": "ssgd"}, steps=600).table)
+    table["network"] = {"latency": "40 ms", "bandwidth": "100 Mbit/s"}
+    table["run"] = {"steps": 600, "seeds": 2}
+    table["tune"] = {"diloco": {"tau": [2, 5, 10, 20, 60]}}
+    result = tune(parse(table), objective="loss-at-tokens")
+    monkeypatch.setattr(terminal, "TUNE_ROWS", 1)
+    console = Console(width=80, file=StringIO())
+    console.print(terminal.tune(result)[0])
+    lines = [*map(str.split, console.file.getvalue().splitlines())]
+    assert result.soonest not in (None, result.pick["label"])
+    assert any({"diloco", "soonest"} <= {*line} for line in lines)
+    assert any(line[:1] == ["ssgd"] for line in lines)  # the others are compared with it
+    document = result.json()
+    assert f"If time counts as well: {document['soonest']} is done" in document["sentence"]
+    assert f"whatever the time, is {document['pick']['label']}: " in document["sentence"]
+    (row,) = (each for each in document["tradeoffs"] if each["label"] == document["soonest"])
+    assert row["basis"] == "extrapolated"
+    assert f"%, {row['basis']})" in document["trade"]
+
+
+@pytest.mark.parametrize(
+    ("choices", "left", "notes"),
+    [
+        ({"outer_lr": [0.4, 0.6, 0.8]}, {"outer_lr": (0.6,)}, 1),  # the published optimum
+        ({"outer_lr": [0.8, 1.0, 4.0]}, {"outer_lr": (0.8, 4.0)}, 1),  # far off costs loss
+        ({"outer_lr": [0.6, 0.8], "codec": ["fp16"]}, {"outer_lr": (0.6, 0.8)}, 0),  # simulated
+    ],
+)  # fmt: skip
+def test_values_between_which_a_law_of_losses_does_not_tell_are_tried_once(choices, left, notes):
+    table = dict(scenario({"name": "ssgd"}, steps=600).table)
+    table["tune"] = {"diloco": {"tau": [10, 20]} | choices}
+    tried, _, said = plan(parse(table), None, None, None)
+    found = tried.entries["diloco"].choices
+    assert {key: found[key] for key in left} == left
+    assert found["tau"] == (10, 20)
+    assert (
+        sum("outer_lr is not predicted (published optimum 0.6)" in each for each in said) == notes
+    )

@@ -24,6 +24,8 @@ from paceline.simulator.studies.tune.space import Space
 if TYPE_CHECKING:
     from optuna import Study
 
+LOWEST = "The best guess at the lowest loss, whatever the time, is"
+
 
 @dataclass(frozen=True, repr=False)
 class TuneResult(Shown):
@@ -75,17 +77,21 @@ class TuneResult(Shown):
             near = [e for e, took in zip(near, days, strict=True) if not took > soon]
         return min(near, key=self._simplicity)
 
+    @property
+    def named(self) -> list[Contender]:
+        """The configurations that the answer names: the best, the one to take, the soonest."""
+        trade = [each for each in self.ranked if each.candidate.label == self.soonest]
+        found = [self.best, self.simplest, *trade] if self.best.reached else [self.best]
+        return [*dict.fromkeys(found)]
+
     def _simplicity(self, contender: Contender) -> tuple[Any, ...]:
         return verdict.simplicity(contender.candidate, known_programs(self.space.programs))
 
     @property
     def warnings(self) -> list[str]:
         """Warnings to heed before acting on the answer."""
-        label = (self._trade or {}).get("label")
-        trade = [each for each in self.ranked if each.candidate.label == label]
-        named = [self.best, self.simplest, *trade] if self.best.reached else [self.best]
         found = verdict.warnings(
-            self.space, self.objective, self.ranked, named, self.order, self.regret
+            self.space, self.objective, self.ranked, self.named, self.order, self.regret
         )
         if self.refused:
             count = len(self.refused)
@@ -119,16 +125,22 @@ class TuneResult(Shown):
         return None if soonest is None or soonest is rows[0] else soonest
 
     @property
+    def soonest(self) -> str | None:
+        """The configuration to take if time counts as well; None: the best."""
+        return self._trade and self._trade["label"]
+
+    @property
     def trade(self) -> str:
         """What the soonest way to as low a loss costs and saves; empty where that is the best."""
         if (row := self._trade) is None:
             return ""
         low, high = row["ci95"] or [row["loss_above"]] * 2
         whole, spent = human(DAY * (row["days"] + row["days_saved"])), self._spent(row["used"])
+        basis = f", {row['basis']}" if row["basis"] else ""
         return (
-            f"If time counts as well: {row['label']} is done {', '.join(spent)}, not "
-            f"in {whole}, at {row['loss_above']:+.2%} loss (95 %: {low:+.2%} to {high:+.2%}); with "
-            "the tokens that make up for that, no other is sooner."
+            f"If time counts as well: {row['label']} is done {', '.join(spent)}, not in {whole}, "
+            f"at {row['loss_above']:+.2%} loss (95 %: {low:+.2%} to {high:+.2%}{basis}); with the "
+            "tokens that make up for that, no other is sooner."
         )
 
     def _spent(self, used: dict[str, Any] | None) -> list[str]:
@@ -143,7 +155,11 @@ class TuneResult(Shown):
 
     @property
     def sentence(self) -> str:
-        """The answer in a sentence."""
+        """The answer: the best, and what to take if time counts as well."""
+        return f"{self._answer} {self.trade}".rstrip()
+
+    @property
+    def _answer(self) -> str:
         best, target, seeds = self.best, self.objective.target, len(self.seeds)
         if not best.reached:
             if self.objective.cap:
@@ -162,11 +178,12 @@ class TuneResult(Shown):
             said = f"{said}; {ahead} than {best.candidate.label} and equivalent to it ({near})"
         if self.order.decided:
             return f"{said}."
+        guess = LOWEST if self.trade else pick.GUESS
         if self.simplest is not best and not self.order.unsettled:  # said already
-            return f"{pick.headline(found)}. {pick.GUESS} {said}."
+            return f"{pick.headline(found)}. {guess} {said}."
         of_loss = bool(best.model and best.model.basis)
         rest = pick.outlook(self.order, seeds, of_loss=of_loss)
-        return f"{pick.headline(found)}. {pick.GUESS} {said}; {rest}."
+        return f"{pick.headline(found)}. {guess} {said}; {rest}."
 
     def _reached(self, label: str) -> str:
         """Say what one of the best configurations reached."""
@@ -263,6 +280,7 @@ class TuneResult(Shown):
             "pick": self.pick,
             "tradeoffs": self.tradeoffs,
             "trade": self.trade or None,
+            "soonest": self.soonest,
             "sentence": self.sentence,
             "ranking": self.rows(self.ranked),
             "regret": self.regret,

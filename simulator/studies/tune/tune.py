@@ -16,7 +16,7 @@ from paceline.simulator.scenario.scenario import Scenario
 from paceline.simulator.studies import executors, learning, size
 from paceline.simulator.studies.execution import Execution, Progress, opened, seed_range
 from paceline.simulator.studies.task import settings
-from paceline.simulator.studies.tune import figures, verdict, warm_starts
+from paceline.simulator.studies.tune import alike, figures, verdict, warm_starts
 from paceline.simulator.studies.tune.objective import TuningObjective, tuning_objective
 from paceline.simulator.studies.tune.race import Contender, Race
 from paceline.simulator.studies.tune.regret import regrets
@@ -127,7 +127,8 @@ def plan(
         notes.append(said)
     aim = tuning_objective(scenario, objective)
     tried, assumed = space(scenario, programs)
-    return tried, aim, [*notes, *assumed]
+    tried, same = alike.without(tried)
+    return tried, aim, [*notes, *assumed, *same]
 
 
 def closest(ranked: Sequence[Contender], order: Order) -> list[Contender]:

@@ -177,10 +177,10 @@ def _moved(contender: Contender) -> np.ndarray:
 def tradeoffs(ranked: Sequence[Contender], objective: TuningObjective, cost: Prices) -> list[Row]:
     """Return what less time costs in loss after as many tokens, the best first.
 
-    `loss_above` that of the best, a share, with its 95 % interval; what each takes, `used`, with
-    its intervals; what is saved: `days_saved`, `cost_saved`; `sooner`: the days with those that
-    make up for the loss, by what tokens are worth. Only of what takes `MARGIN` fewer days than all
-    whose loss is surely as low, by their intervals.
+    `loss_above` that of the best, a share, with its 95 % interval and `basis`; what each takes,
+    `used`, with its intervals; what is saved: `days_saved`, `cost_saved`; `sooner`: the days with
+    those that make up for the loss, by what tokens are worth. Only of what takes `MARGIN` fewer
+    days than all whose loss is surely as low, by their intervals.
     """
     there = [each for each in ranked if each.reached and each.all_reached]
     rows = [
@@ -201,6 +201,7 @@ def _tradeoff(each: Contender, first: Contender) -> Row:
     worth, days = math.log1p(each.model.margin if each.model else MARGIN), each.used("days")
     return {
         "label": each.candidate.label,
+        "basis": each.model and each.model.basis,
         "loss_above": math.expm1(above.value),
         "ci95": [*map(math.expm1, above.interval)] if above.interval else None,
         "days": days,
@@ -234,7 +235,7 @@ def warnings(  # noqa: PLR0913, PLR0917 - the parts of a verdict
         found.append(f"even the best got there with {best.reached} of {seeds} seeds only")
     if seeds == 1:
         found.append(ONE_SEED)
-    for each in dict.fromkeys(named):
+    for each in named:
         found += filter(None, map(_edge_of(space, each, objective), each.candidate.varied))
     found += _without_effect(space, ranked)
     found += _of_no_account(space, ranked, order_)
