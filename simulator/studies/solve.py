@@ -527,7 +527,8 @@ def _solution(
     low, high = (worse, better) if first else (better, worse)  # the worse is met by fewer values
     # each edge is found to a tolerance, so that one may come to lie beyond the value
     low, high = low and min(low, value), high and max(high, value)
-    return Solution(label, "up to" if first else "from", value, (low, high), *known[value][::3])
+    number, *_, level = known[value]
+    return Solution(label, "up to" if first else "from", value, (low, high), number, level)
 
 
 def _moves(before: Reading, after: Reading) -> int:
