@@ -45,6 +45,14 @@ CLOSE = 0.6  # likeness from which a name may have been meant, as difflib has it
 LONGEST = 200  # characters of a wrong name that are looked at
 SYNONYMS = {"kind": ("dist", "name", "schedule", "policy", "model"), "H": ("tau",)}
 """Other words for a key, and the keys that each may stand for."""
+MISNOMERS = {
+    **dict.fromkeys(("deadline", "time", "hours", "walltime"), ("duration",)),
+    **dict.fromkeys(("max-steps", "iterations", "epochs"), ("steps",)),
+    **dict.fromkeys(("gpus", "world-size"), ("workers",)),
+    **dict.fromkeys(("name", "dist", "type"), ("kind", "dist", "name")),
+    "learning-rate": ("lr",),
+}
+"""Words that are not read as a key, and the keys that are meant by them."""
 TAGS = ("dist", "kind", "schedule")
 """Keys that choose between the members of a union: with another value the table means another."""
 
@@ -64,7 +72,9 @@ def closest(word: str, options: Iterable[str], what: str, count: int = 3) -> str
 def nearest(word: str, options: Iterable[str], what: str) -> str:
     """Name the option closest to `word`, if any is close, and then all of them, or the first."""
     names = {option.lower().replace("_", "-"): option for option in islice(options, COMPARED)}
-    close = get_close_matches(word[:LONGEST].lower().replace("_", "-"), names, n=1)
+    word = word[:LONGEST].lower().replace("_", "-")
+    close = [each for each in MISNOMERS.get(word, ()) if each in names]
+    close = close or get_close_matches(word, names, n=1)
     guess = f"did you mean `{names[close[0]]}`? " if close else ""
     listed = [*islice(names.values(), LISTED), *["..."] * (len(names) > LISTED)]
     return f"{guess}{what}: {', '.join(listed) or 'none'}"

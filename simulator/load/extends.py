@@ -9,6 +9,7 @@ from typing import Any
 from paceline.simulator.errors import InputError
 from paceline.simulator.inputs import paths
 from paceline.simulator.inputs.messages import TAGS, get, holds
+from paceline.simulator.load.listing import shipped
 from paceline.simulator.load.toml_file import read
 
 ASIDE = ("probe",)
@@ -35,6 +36,11 @@ def extended(
     path = folder / name
     if anywhere and not os.path.exists(path) and os.path.exists(name):  # on the command line
         path = Path(name)
+    if name in shipped() and not os.path.exists(path):
+        raise InputError(
+            f"{file}: extends = {name!r}: a scenario, which nothing extends; change a copy of "
+            f"{shipped()[name]}, or give its keys with --set"
+        )
     profile = {key: each for key, each in read(path).items() if key not in ASIDE}
     if "extends" in profile:
         raise InputError(f"{path}: extends: a profile extends no other; calibrate it with --base")

@@ -187,6 +187,7 @@ class Result(Shown):
         shares = [statistics.breakdown(runs)["communicate"] for runs in self.groups.values()]
         return [
             *self.scenario.notes,
+            *_free_codecs(self.scenario),
             *units.notes(self.scenario),
             *statistics.notes(self.groups),
             *learning.notes({k: (each.basis, each.why) for k, each in self._models.items()}),
@@ -322,3 +323,15 @@ def save(
     }
     finish = directory.finish if whole else directory.replace
     style.save(draw, lambda figures: finish({**figures, **written}, document), directory.path)
+
+
+def _free_codecs(scenario: Scenario) -> list[str]:
+    """Say whose codecs compress in no time, as they do by default."""
+    codecs = {each.label: each.parameters.get("codec") for each in scenario.algorithm}
+    free = [
+        label
+        for label, codec in codecs.items()
+        if getattr(codec, "kind", "raw") != "raw" and not codec.compress + codec.decompress
+    ]
+    what = "compressing takes no time; codec.compress and codec.decompress set what it takes"
+    return [f"{', '.join(free)}: {what}"] if free else []

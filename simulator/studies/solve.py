@@ -58,8 +58,8 @@ SHORT = {
     "total_cost": "cost",
 }
 """Short names of numbers, beside their own paths in a row of `algorithms`."""
-Reading = tuple[float, float, float]
-"""A number, and the ends of its interval; nan where it has no value."""
+Reading = tuple[float, float, float, float]
+"""A number, the ends of its interval, and their level; nan where it has no value."""
 _CONDITION = re.compile(r"\s*(\S.*?)\s*(>=|<=)\s*(\S.*?)\s*")
 _ALGORITHM = re.compile(r"algorithms?(?:\[(\d+)\]|\.(.+?))\.([a-z_0-9.]+)")
 _QUANTITY = re.compile(r"\s*([\d._eE+-]+?)\s*([A-Za-zµμ%][^\d]*)?\s*")
@@ -269,7 +269,8 @@ class Solution:
     `holds`: "from" or "up to" the `value`, or "always" or "never" within the range, without one;
     `interval`: where the interval of the number, `number` at the value, begins and ends to meet
     the condition, an end beyond the range being None; None without a value, and where one seed
-    leaves the interval unknown.
+    leaves the interval unknown; `level`: the probability that it holds the number; `depends`: False
+    where the number is the same at both ends and in the middle of the range.
     """
 
     label: str
@@ -277,6 +278,8 @@ class Solution:
     value: float | None = None
     interval: tuple[float | None, float | None] | None = None
     number: float | None = None
+    level: float | None = None
+    depends: bool = True
 
 
 @dataclass(frozen=True, repr=False)
@@ -304,14 +307,19 @@ class SolveResult(Shown):
         low, high = say(self.scale.low), say(self.scale.high)
         if found.value is None:
             which = "every" if found.holds == "always" else "no"
-            return f"{self.condition.text} at {which} {self.key} from {low} to {high}{unit}"
+            without = "" if found.depends else f"; it does not depend on {self.key}"
+            return (
+                f"{self.condition.text} at {which} {self.key} from {low} to {high}{unit}{without}"
+            )
         place = f"{self.condition.text} {found.holds} {self.key} = {say(found.value)}{unit}"
         if found.interval is None:
             return f"{place} (one seed: no interval)"
         ends = [None if each is None else say(each) for each in found.interval]
         if ends[0] == ends[1] is not None:
             return place
-        return f"{place} ({ends[0] or f'below {low}'} to {ends[1] or f'above {high}'}{unit})"
+        level = f"{100 * found.level:.3g} %: " if found.level else ""
+        between = f"{ends[0] or f'below {low}'} to {ends[1] or f'above {high}'}"
+        return f"{place} ({level}{between}{unit})"
 
     def records(self) -> list[dict[str, Any]]:
         """Return a flat row for each algorithm: its value, and the ends of its interval."""
@@ -446,14 +454,16 @@ def solve(  # noqa: PLR0913 - the options of the command
 def _reading(result: Result, number: Number) -> Reading:
     """Read the number of a result of one algorithm, and the ends of its interval over seeds."""
     row = result.algorithms[0]
-    value, found, ends = number.value(row), number.found(row), None
+    value, found, ends, level = number.value(row), number.found(row), None, 0.0
     if isinstance(found, Mapping):
-        ends = found.get("interval90") or found.get("interval")
+        ends, level = found.get("interval90"), 0.9
+        if not ends:
+            ends, level = found.get("interval"), found.get("level") or 0.0
     elif found is not None and len(result.seeds) > 1:
-        each = [number.value(one.algorithms[0]) for one in alone(result)]
-        ends = intervals.estimate(each).interval
+        estimate = intervals.estimate([number.value(one.algorithms[0]) for one in alone(result)])
+        ends, level = estimate.interval, estimate.level or 0.0
     low, high = (value, value) if ends is None else ends
-    return value, value if low is None else low, inf if high is None else high
+    return value, value if low is None else low, inf if high is None else high, level
 
 
 def alone(result: Result) -> list[Result]:
@@ -480,8 +490,12 @@ def _solution(
     label: str, key: str, asked: Condition, tried: Scale, numbers: Callable[[float], Reading]
 ) -> Solution:
     """Solve for one algorithm. Raises InputError where the number moves both ways."""
-    known = {x: numbers(x) for x in tried.first}
-    found = [*known.values()]
+    known = {x: numbers(x) for x in {*tried.first[:: TRIED // 2], tried.first[-1]}}
+    if len({*known.values()}) == 1:
+        met = asked.met(known[tried.first[0]][0])
+        return Solution(label, "always" if met else "never", depends=False)
+    known |= {x: numbers(x) for x in tried.first if x not in known}
+    found = [known[x] for x in tried.first]
     turns = len({sign for a, b in pairwise(found) if (sign := _moves(a, b))})
     if turns > 1 or sum(asked.met(a[0]) != asked.met(b[0]) for a, b in pairwise(found)) > 1:
         points = zip(tried.first, found, strict=True)
@@ -513,7 +527,8 @@ def _solution(
     low, high = (worse, better) if first else (better, worse)  # the worse is met by fewer values
     # each edge is found to a tolerance, so that one may come to lie beyond the value
     low, high = low and min(low, value), high and max(high, value)
-    return Solution(label, "up to" if first else "from", value, (low, high), known[value][0])
+    number, *_, level = known[value]
+    return Solution(label, "up to" if first else "from", value, (low, high), number, level)
 
 
 def _moves(before: Reading, after: Reading) -> int:

@@ -254,6 +254,30 @@ WRONG = {
         ("dimension = 200", "batch = 32"),
         ["objective.batch = 32", "the keys here are: kind, dimension, spectrum"],
     ),
+    "deadline of a run": (
+        ("seeds = 8", 'deadline = "1 h"'),
+        ['run.deadline = "1 h"', "did you mean `duration`?"],
+    ),
+    "steps by another word": (
+        ("seeds = 8", "iterations = 8"),
+        ["run.iterations = 8", "did you mean `steps`?"],
+    ),
+    "name of a codec": (
+        ('name = "ssgd"', 'name = "ssgd"\ncodec = { name = "top-k", ratio = 0.1 }'),
+        ['algorithm[0].codec.name = "top-k"', "did you mean `kind`?"],
+    ),
+    "bits or bytes": (
+        ('bandwidth = "34 Mbit/s"', 'bandwidth = "1 gbps"'),
+        ['did you mean "1 Gbit/s" (bits) or "1 GB/s" (bytes)?'],
+    ),
+    "bits, but not by the second": (
+        ('bandwidth = "34 Mbit/s"', 'bandwidth = "34 kibit"'),
+        ['did you mean "34 Kibit/s"? write a bandwidth'],
+    ),
+    "scenario to extend": (
+        ('title = "Four continents"', 'extends = "one-box"'),
+        ["extends = 'one-box'", "nothing extends", "change a copy of"],
+    ),
     "key in quotes": (
         ("seeds = 8", '"se eds" = 8'),
         ['run."se eds" = 8', "did you mean `seeds`?"],
@@ -918,6 +942,14 @@ def test_the_schema_accepts_what_is_read(validator):
 
 
 # in these rows each value fits its own key; only several together, or what they stand for, do not
+def test_without_a_loss_evaluations_may_lie_beyond_the_end():
+    text = change("seeds = 8", "evaluate_every = 2001")
+    assert message(text)
+    own = table(text) | {"objective": {"kind": "none"}}
+    own["run"].pop("target_loss", None)
+    assert parse(own).run.evaluate_every == 2001
+
+
 BEYOND_SCHEMA = {
     "labels alike", "unit missing in text", "unit of another dimension", "unit unknown",
     "negative latency", "negative latency of a link", "no bandwidth at all", "nan", "inf",
@@ -939,6 +971,7 @@ BEYOND_SCHEMA = {
     "time-out of those who wait", "backup beside waiting",
     "backup beside restart", "backup of everybody", "backup on a shared device",
     "failures that take no time", "overhead of an unknown program",
+    "scenario to extend", "bits or bytes", "bits, but not by the second",
 }  # fmt: skip
 
 

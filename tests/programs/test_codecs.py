@@ -13,12 +13,14 @@ from pydantic import TypeAdapter, ValidationError
 
 from paceline.simulator.engines import payloads
 from paceline.simulator.errors import InputError, ProgramError
+from paceline.simulator.load.load import parse
 from paceline.simulator.programs import Program, catalogue
 from paceline.simulator.programs.codecs.channel import Codec
 from paceline.simulator.programs.codecs.codec import CODECS, CodecOf, Raw
 from paceline.simulator.programs.codecs.dgc import DGC, about_largest
 from paceline.simulator.programs.effects import NOTHING, Encoded
 from paceline.simulator.programs.local import Codec as CodecParameter
+from paceline.simulator.studies import simulate as study
 from tests.helpers.worlds import (
     EXPONENTIAL,
     FREE,
@@ -715,6 +717,14 @@ def test_a_codec_that_is_none_is_explained(codec, what):
     with pytest.raises(InputError, match=what) as caught:
         scenario({"name": "ssgd", "codec": codec})
     assert len(str(caught.value).splitlines()) == 1
+
+
+def test_a_note_says_whose_compressing_takes_no_time():
+    codecs = ({"kind": "fp16"}, {"kind": "fp16", "decompress": "3 ms"}, "raw")
+    named = [{"name": "ssgd", "codec": each, "label": str(n)} for n, each in enumerate(codecs)]
+    table = scenario(named[0]).table | {"algorithm": named}
+    said = [each for each in study.simulate(parse(table)).notes if "compressing" in each]
+    assert [each.partition(":")[0] for each in said] == ["0"]
 
 
 def test_the_schema_accepts_what_is_accepted():

@@ -48,6 +48,14 @@ def test_a_share_and_its_complement_meet():
     assert [each.holds for each in rises.solutions] == ["never", "from"]
 
 
+def test_what_does_not_depend_on_the_key_is_said_without_a_search():
+    alone = parse(TABLE | {"algorithm": [{"name": "psgd"}]})
+    found = solve(alone, "network.bandwidth", "utilisation >= 90 %")
+    assert found.evaluations == 3
+    assert "at every network.bandwidth" in found.sentences[0]
+    assert found.sentences[0].endswith("it does not depend on network.bandwidth.")
+
+
 def test_whole_numbers_up_to_the_last():
     bound = 0.1 + mean(100e6, 11)
     found = solve(world(), "cluster.workers", f"algorithm.ssgd.seconds_per_step <= {bound + 1e-6}",
@@ -68,6 +76,7 @@ def test_an_interval_holds_the_answer_that_many_seeds_give():
         seeds=60,
     )
     low, high = found.solutions[0].interval
+    assert "(95 %: " in found.sentences[0]
     assert low < many.solutions[0].value < high
     narrow = many.solutions[0].interval
     assert narrow[1] / narrow[0] < high / low

@@ -152,7 +152,7 @@ def _no_worker(workers: int) -> str:
 
 
 def _run(scenario: Scenario) -> Iterator[Problem]:
-    run = scenario.run
+    run, learns = scenario.run, not isinstance(scenario.objective, NoObjective)
     if run.steps is None and run.duration is None:
         yield Problem(
             ("run",), 'neither steps nor duration; write run.steps = 2000 or run.duration = "2 h"'
@@ -162,13 +162,13 @@ def _run(scenario: Scenario) -> Iterator[Problem]:
             ("run", "duration"),
             "may never pass, because computing takes no time; add run.steps = 2000",
         )
-    if run.target_loss is not None and isinstance(scenario.objective, NoObjective):
+    if run.target_loss is not None and not learns:
         yield Problem(
             ("run", "target_loss"),
             'objective.kind = "none" has no loss; remove the target, or choose an objective such '
             'as objective.kind = "quadratic"',
         )
-    if run.evaluate_every is not None and run.steps is not None and run.evaluate_every > run.steps:
+    if learns and run.steps is not None and (run.evaluate_every or 0) > run.steps:
         yield Problem(
             ("run", "evaluate_every"),
             f"above run.steps = {run.steps}, so nothing is ever evaluated; write at most that",
