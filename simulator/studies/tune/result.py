@@ -127,7 +127,7 @@ class TuneResult(Shown):
     @property
     def soonest(self) -> str | None:
         """The configuration to take if time counts as well; None: the best."""
-        return self._trade and self._trade["label"]
+        return str(self._trade["label"]) if self._trade else None
 
     @property
     def trade(self) -> str:
