@@ -19,6 +19,7 @@ from paceline.simulator.network import tcp
 from paceline.simulator.network.closed_form import ClosedForm
 from paceline.simulator.network.region_path import RegionPath
 from paceline.simulator.results import extrapolation, statistics
+from paceline.simulator.results.intervals import LEVEL
 from paceline.simulator.results.run import Run
 from paceline.simulator.results.statistics import human, number, said
 from paceline.simulator.scenario.overhead import ModelError
@@ -46,12 +47,11 @@ class Spread:
         parts = self.variance**2 / self.freedom + other.variance**2 / other.freedom
         return Spread(whole, whole**2 / parts)
 
-    @property
-    def half(self) -> float:
+    def within(self, share: float = SHARE) -> float:
         """Return half the width of Student's interval, of logarithms."""
         from scipy.special import stdtrit  # noqa: PLC0415 - 0.2 s
 
-        return float(stdtrit(self.freedom, (1 + SHARE) / 2) * sqrt(self.variance))
+        return float(stdtrit(self.freedom, (1 + share) / 2) * sqrt(self.variance))
 
 
 @dataclass(frozen=True)
@@ -138,6 +138,17 @@ def _drawn(source: str, freedom: float) -> np.ndarray:
     return np.random.default_rng([*source.encode()]).standard_t(freedom, DRAWS)
 
 
+def of_one_run(values: Sequence[float], quantity: str, model: Unfitted | None) -> list[float]:
+    """Return the ends, over the mean, of the 95 % interval of one measured run's time.
+
+    `values`: of runs with a profile's numbers redrawn, which are as far apart as measured ones.
+    """
+    logs = np.log([each for each in values if 0 < each < inf])
+    found = Spread(float(logs.var(ddof=1)) if len(logs) > 1 else 0.0, max(len(logs) - 1, 1))
+    half = (found + model.spread(quantity) if model else found).within(LEVEL)
+    return [exp(-half), exp(half)]
+
+
 def links(scenario: Scenario) -> tuple[tcp.Missed, str] | None:
     """Return what links take over what TCP's rules say, and how that is known.
 
@@ -187,7 +198,7 @@ def of_amounts(scenario: Scenario) -> list[str]:
     if known := links(scenario):
         return [f"{said} hold {known[1]} (docs/transport.md); calibrate to narrow them"]
     if scenario.calibration:
-        return [f"{said} are of means over seeds, each with the profile's numbers redrawn"]
+        return [f"{said} are of one measured run (`ci95` in tune.json: of means over seeds)"]
     return [f"{said} hold chance alone, not what real links take", *ideal(scenario, 1.0)]
 
 
@@ -310,7 +321,7 @@ def _interval(  # noqa: PLR0913, PLR0917
         spread = float(np.var(seeded, ddof=1)) if several else variance
         variance += spread / len(seeded if several else logs)
     found = Spread(variance, max(len(logs) - 1, 1))
-    below, above = ((found + each if each else found).half for each in model or (None, None))
+    below, above = ((found + each if each else found).within() for each in model or (None, None))
     high = centre * exp(above) if len(logs) >= len(values) else inf
     return [centre * exp(-below), high]
 

@@ -4,6 +4,7 @@ What they follow from is in [cost]; an objective may have its own `tokens`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from math import inf, isfinite
 from types import MappingProxyType
@@ -135,17 +136,19 @@ def told(  # noqa: PLR0913 - what is known of the amounts
     factors: np.ndarray | None = None,
     times: np.ndarray | None = None,
     limits: Used = MappingProxyType({}),
+    run: np.ndarray | None = None,
 ) -> dict[str, Any]:
     """Return means over seeds of `cost` and `RATES`, and estimates of all `used`; None: not set.
 
     `factors`: draws of what steps, and `times`, of what seconds per step may be wrong by; `limits`:
-    what no seed exceeds.
+    what no seed exceeds; `run`: ends of a run's time over the mean; intervals are then a run's,
+    and `ci95` the mean's.
     """
     means = {
         key: float(np.mean([each[key] for each in seeds])) if key in seeds[0] else None
         for key in (*RATES, "cost")
     }
-    amounts = _amounts(seeds, cost, heavy, factors, times, limits)
+    amounts = _amounts(seeds, cost, heavy, factors, times, limits, run)
     return means | {"currency": cost.currency, "used": amounts}
 
 
@@ -172,6 +175,7 @@ def _amounts(  # noqa: PLR0913, PLR0917 - as `told`
     factors: np.ndarray | None = None,
     times: np.ndarray | None = None,
     limits: Used = MappingProxyType({}),
+    run: np.ndarray | None = None,
 ) -> dict[str, Any] | None:
     every = {key: [each[key] for each in seeds] for key in seeds[0] if key not in RATES}
     each_byte = (cost.egress_per_gb or 0.0) / prices.BYTES_PER_GB
@@ -180,10 +184,14 @@ def _amounts(  # noqa: PLR0913, PLR0917 - as `told`
     def estimate(key: str) -> intervals.Estimate:
         found = intervals.positive(every[key], heavy=heavy).within(0.0, limits.get(key, inf))
         drawn = np.ones(1) if factors is None else factors
+        fixed = traffic / found.value if key == "cost" and found.value else 0.0
         if times is not None and key in TIMED:
-            fixed = traffic / found.value if key == "cost" and found.value else 0.0
             drawn = drawn * (fixed + (1 - fixed) * times)
-        return found if drawn.size == 1 else intervals.widened(found, found.value * drawn)
+        found = found if drawn.size == 1 else intervals.widened(found, found.value * drawn)
+        if run is None or key not in TIMED:
+            return found
+        whole = intervals.widened(found, found.value * (fixed + (1 - fixed) * run))
+        return replace(whole, of_mean=found.of_mean, basis=f"{found.basis}, of one run")
 
     return {key: estimated(values, estimate(key)) for key, values in every.items()} or None
 

@@ -548,7 +548,9 @@ def test_what_the_answer_names_is_in_the_table_however_short_and_in_the_json(mon
     table["network"] = {"latency": "40 ms", "bandwidth": "100 Mbit/s"}
     table["run"] = {"steps": 600, "seeds": 2}
     table["tune"] = {"diloco": {"tau": [2, 5, 10, 20, 60]}}
+    table["run"]["duration"] = "60 s"
     result = tune(parse(table), objective="loss-at-tokens")
+    assert any(note.startswith("run.duration = 60.0 s ends no run") for note in result.notes)
     monkeypatch.setattr(terminal, "TUNE_ROWS", 1)
     console = Console(width=80, file=StringIO())
     console.print(terminal.tune(result)[0])

@@ -19,7 +19,7 @@ from paceline.simulator.scenario.scenario import Scenario
 from paceline.simulator.studies.tune import verdict
 from paceline.simulator.studies.tune.objective import Score, TuningObjective
 from paceline.simulator.studies.tune.race import Contender
-from paceline.simulator.studies.tune.space import Candidate
+from paceline.simulator.studies.tune.space import Candidate, space
 from paceline.simulator.theory import theory
 from tests.reliability import laws
 from tests.reliability.laws import HOW
@@ -127,7 +127,7 @@ def paired(blocks: int) -> list[Row]:
     picked = [difference(*pair).interval for pair in zip(*paces, strict=True)]
     objective = TuningObjective("time-to-loss", target=1.0, second=1.0)
     ranked = [
-        verdict.row(*(_contender(objective, each) for each in pair), objective, world.cost)[
+        verdict.row(*(_contender(objective, each) for each in pair), objective, space(world)[0])[
             "behind_ci95"
         ]
         for pair in zip(*paces, strict=True)

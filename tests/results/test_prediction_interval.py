@@ -105,12 +105,12 @@ def test_over_tcp_a_prediction_without_a_profile_has_an_interval():
     for end, side in zip(ends, ("low", "high"), strict=True):
         apart = math.log1p(share * (links[side] / links["median"] - 1)) / 1.645
         both = alone + Spread(apart**2, links["collectives"] - 1)
-        assert abs(math.log(end / mean)) == pytest.approx(both.half, rel=0.01)
+        assert abs(math.log(end / mean)) == pytest.approx(both.within(), rel=0.01)
     assert ends[0] < mean < ends[1]
     (note,) = [each for each in result.notes if "90 % intervals" in each]
     assert "no profile" in note
     quick = scenario({"name": "ssgd"}, network={"latency": "0 s", "transport": "tcp"})
-    assert half(simulate(quick).algorithms[0]) == pytest.approx(alone.half)
+    assert half(simulate(quick).algorithms[0]) == pytest.approx(alone.within())
     calibrated = scenario({"name": "ssgd"}, network=line | {"transport": "tcp"}, calibration=KNOWN)
     assert half(simulate(calibrated).algorithms[0]) < half(row)
 
@@ -136,7 +136,7 @@ def test_the_interval_of_nccl_spans_its_other_algorithm(workers, other):
     both = alone + Spread(apart**2, known["hosts"] - 1)
     ends = row["seconds_per_step"]["interval90"]
     stated = math.log(ends[1] / row["seconds_per_step"]["mean"])
-    assert stated == pytest.approx(both.half, rel=0.01)
+    assert stated == pytest.approx(both.within(), rel=0.01)
     assert "NCCL's other algorithm" in row["interval90_basis"]
 
 
@@ -172,7 +172,7 @@ def test_two_errors_are_wider_than_either_and_surer_than_the_less_sure(parts):
     assert both.variance == pytest.approx(one.variance + two.variance)
     assert min(one.freedom, two.freedom) <= both.freedom * (1 + 1e-9)
     assert both.freedom <= (one.freedom + two.freedom) * (1 + 1e-9)
-    assert (one + Spread(0.0, 3)).half == pytest.approx(one.half)
+    assert (one + Spread(0.0, 3)).within() == pytest.approx(one.within())
 
 
 def test_what_overlaps_is_what_starts_a_mean_and_goes_on():

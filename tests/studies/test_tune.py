@@ -22,6 +22,7 @@ from paceline.simulator.errors import InputError
 from paceline.simulator.load.load import known_programs, parse
 from paceline.simulator.reports import terminal
 from paceline.simulator.results import statistics, store
+from paceline.simulator.results.prediction_interval import Spread
 from paceline.simulator.studies.simulate import simulate
 from paceline.simulator.studies.tune import costs, figures, regret, verdict, warm_starts
 from paceline.simulator.studies.tune.objective import Score, TuningObjective, tuning_objective
@@ -132,6 +133,29 @@ def test_what_a_calibration_cannot_tell_is_in_the_interval_and_makes_ties():
     wide, narrow = (each.json()["best"]["ci95"] for each in (unsure, sure))
     assert wide[1] - wide[0] > 5 * (narrow[1] - narrow[0])
     assert len(unsure.tied) >= len(sure.tied)
+
+
+def test_days_of_a_calibrated_search_are_of_one_run_and_ci95_of_the_mean():
+    """Equal runs apart by 5 % each: their mean is known to less, and the next run not."""
+    still = {"cluster": {"compute": "100 ms"}, "cost": {"node_hour": 1.0, "tokens": 1}}
+    error = {"programs": 9, "seconds_per_step": {"blocking": 0.04}}
+    run = {"run": {"duration": None, "steps": 40, "seeds": 8, "target_loss": None}}
+    choices = {"ssgd": {"lr": [0.1]}}
+    rows = {}
+    for name, known in (("seeds", {}), ("model", {"model_error": error})):
+        table = world(choices, **still, **run, calibration={"run_to_run": 0.05} | known)
+        result = found(table, objective="loss-at-tokens")
+        rows[name] = result.json()["best"]["used"]["days"]
+        assert rows[name]["basis"].endswith(", of one run")
+        assert any("are of one measured run" in note for note in result.notes)
+    (of_run, of_mean), (wide, same) = (
+        [math.log(row[key][1] / row[key][0]) / 2 for key in ("interval", "ci95")]
+        for row in rows.values()
+    )
+    assert of_run == pytest.approx(3 * of_mean, rel=0.02)  # the square root of 8 + 1
+    assert same == of_mean
+    known = Spread((of_run * math.sqrt(8 / 9) / 2.365) ** 2, 7) + Spread(0.04**2, 8)
+    assert wide == pytest.approx(math.hypot(of_mean, known.within(0.95)), rel=0.02)
 
 
 def test_a_range_too_large_to_exhaust_is_searched():

@@ -120,7 +120,7 @@ def test_without_a_profile_programs_of_the_matrix_have_no_bias_and_are_covered()
             groups = {algorithm.label: found}
             model = uncalibrated(made, groups, Execution())[algorithm.label]
             missed.append(math.log(seen / pace(found[0])))
-            wide = model.spread("seconds_per_step", missed[-1] > 0).half
+            wide = model.spread("seconds_per_step", missed[-1] > 0).within()
             inside.append(abs(missed[-1]) <= wide)
     assert len(missed) == len(measured)
     assert abs(np.median(missed)) < 0.01

@@ -127,7 +127,7 @@ def test_intervals_hold_nine_of_ten_of_programs_that_are_new():
         known = left_out.learn([each for each in cells if left_out.name(each) != new])
         spread = Unfitted(known, left_out.family(cell(new, 0.0))).spread(PACE)
         held += [
-            abs(math.log(each[PACE]["measured"])) <= spread.half
+            abs(math.log(each[PACE]["measured"])) <= spread.within()
             for each in cells
             if left_out.name(each) == new
         ]

@@ -174,6 +174,9 @@ def _curve(
             shown = fitted.ratio(log, sd, end / fitted.batch)
             found = evidence.penalty(*place, own=[evidence.OwnRun(*place, *shown)])
             said.append(f"With published runs: {found.sentence if found else 'none'}.")
+    notes.append("the curve is of the model that was trained, whatever [model] stands beside it")
+    if own and not given.parameters:
+        notes.append("--parameters left out: local runs count as of each scenario's own [model]")
     return table | ({"own": own} if own else {}), said, notes
 
 

@@ -92,14 +92,14 @@ def _judged(cell: Cell, quantity: str, model: Unfitted | None) -> Row:
     stated, predicted, measured = (apart[key] for key in ("interval90", "predicted", "measured"))
     error = model.spread(quantity)
     if stated and stated[0] and predicted and measured:
-        (low, high), half = stated, Spread(1.0, FREEDOM).half
+        (low, high), half = stated, Spread(1.0, FREEDOM).within()
         chance = Spread((math.log(predicted / low) / half) ** 2, FREEDOM)
-        wide = (chance + error).half
+        wide = (chance + error).within()
         above = None if high is None else predicted * math.exp(wide)
         row["interval90"] = [predicted * math.exp(-wide), above]
         row["inside"] = row["interval90"][0] <= measured and (above is None or measured <= above)
     if paired["predicted"] and paired["measured"]:
-        row["same"] = abs(math.log(paired["measured"] / paired["predicted"])) <= error.half
+        row["same"] = abs(math.log(paired["measured"] / paired["predicted"])) <= error.within()
     return row
 
 

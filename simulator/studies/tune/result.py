@@ -115,7 +115,7 @@ class TuneResult(Shown):
         """What less time costs in loss after as many tokens, as `verdict.tradeoffs` returns it."""
         if not self.objective.steps:
             return []
-        return verdict.tradeoffs(self.ranked, self.objective, self.space.scenario.cost)
+        return verdict.tradeoffs(self.ranked, self.objective, self.space)
 
     @property
     def _trade(self) -> dict[str, Any] | None:
@@ -127,7 +127,7 @@ class TuneResult(Shown):
     @property
     def soonest(self) -> str | None:
         """The configuration to take if time counts as well; None: the best."""
-        return self._trade and self._trade["label"]
+        return str(self._trade["label"]) if self._trade else None
 
     @property
     def trade(self) -> str:
@@ -193,7 +193,7 @@ class TuneResult(Shown):
             return f"{label}: reached loss {target:g} with {often}{self._on}"
         found = self.order.estimates[label]
         spread = wording.sentence(found, self.objective.unit, seeds)
-        used = verdict.amounts(self.simplest, self.objective, self.space.scenario.cost)["used"]
+        used = verdict.amounts(self.simplest, self.objective, self.space)["used"]
         spent = "".join(f", {each}" for each in self._spent(used))
         return f"{label}: {self.objective.sentence(found.value)}{spread}{self._on}{spent}"
 
@@ -228,8 +228,8 @@ class TuneResult(Shown):
 
     def rows(self, contenders: Sequence[Contender]) -> list[dict[str, Any]]:
         """Configurations as JSON has them, before infinities become null."""
-        cost, plain = self.space.scenario.cost, self.reference
-        return [verdict.row(each, self.best, self.objective, cost, plain) for each in contenders]
+        space, plain = self.space, self.reference
+        return [verdict.row(each, self.best, self.objective, space, plain) for each in contenders]
 
     def records(self) -> list[dict[str, Any]]:
         """Return a flat row for each configuration, the best first: a row of a data frame."""

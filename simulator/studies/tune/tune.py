@@ -73,6 +73,12 @@ def tune(  # noqa: PLR0913 - the options of the command
     with opened(out, overwrite, TuneDirectory, own) as directory:
         if aim.steps:
             tried = tried.until(None)
+            if scenario.run.duration is not None:
+                notes.append(
+                    f"run.duration = {statistics.human(scenario.run.duration)} ends no run: "
+                    f"{aim.name} compares losses after run.steps, however long these take; "
+                    "--objective loss-at-deadline keeps the duration"
+                )
         elif aim.target is None and aim.of_loss:
             if aim.deadline is None:
                 aim = replace(aim, deadline=warm_starts.shortest(tried, numbers[0], execution))

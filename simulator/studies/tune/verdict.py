@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 
 from paceline.simulator.errors import InputError
+from paceline.simulator.load.load import known_programs
 from paceline.simulator.programs import Program
-from paceline.simulator.results import intervals, units
+from paceline.simulator.results import intervals, prediction_interval, units
 from paceline.simulator.results.order import MARGIN, Order, order, within
 from paceline.simulator.results.pick import ONE_SEED
-from paceline.simulator.scenario.tables import Prices, Range
+from paceline.simulator.scenario.tables import Range
 from paceline.simulator.studies.tune.objective import TuningObjective
 from paceline.simulator.studies.tune.race import Contender
 from paceline.simulator.studies.tune.space import Candidate, Space, Values
@@ -89,7 +90,7 @@ def row(
     contender: Contender,
     best: Contender,
     objective: TuningObjective,
-    cost: Prices,
+    space: Space,
     reference: Contender | None = None,
 ) -> Row:
     """Return a configuration's row of the JSON; `at_least` bounds a value that was cut.
@@ -123,21 +124,29 @@ def row(
         else None,
         "stopped": contender.stopped or None,
         "to_reference": reference and _share_above(contender, reference),
-        **amounts(contender, objective, cost),
+        **amounts(contender, objective, space),
         "basis": contender.model and contender.model.basis,
     }  # fmt: skip
 
 
-def amounts(contender: Contender, objective: TuningObjective, cost: Prices) -> Row:
+def amounts(contender: Contender, objective: TuningObjective, space: Space) -> Row:
     """Return what a configuration used, as `units.told`: a deadline or a budget is given."""
-    model, steps, times = contender.model, None, None
+    model, steps, times, run = contender.model, None, None, None
+    if space.scenario.calibration and (objective.target or objective.steps or objective.cap):
+        world, name = space.world(contender.candidate.table), contender.candidate.name
+        family = known_programs(space.programs)[name].family
+        missed = prediction_interval.unfitted(world, world.algorithm[0], family)
+        days = [(score.used or {}).get("days", math.nan) for score in contender.scores]
+        quantity = prediction_interval.TARGET if objective.target else prediction_interval.PACE
+        run = np.array(prediction_interval.of_one_run(days, quantity, missed))
     if model and model.times and (objective.target or objective.steps or objective.cap):
         times = np.array(model.times)
     if objective.target and (steps := contender.factors) is not None and times is not None:
         steps = steps / times
     return units.told(
-        [score.used or {} for score in contender.scores], cost, heavy=objective.heavy,
-        factors=steps, times=times, limits={} if objective.target else objective.most,
+        [score.used or {} for score in contender.scores], space.scenario.cost, run=run,
+        heavy=objective.heavy, factors=steps, times=times,
+        limits={} if objective.target else objective.most,
     )  # fmt: skip
 
 
@@ -174,7 +183,7 @@ def _moved(contender: Contender) -> np.ndarray:
     return contender.mean() * (contender.factors - 1)
 
 
-def tradeoffs(ranked: Sequence[Contender], objective: TuningObjective, cost: Prices) -> list[Row]:
+def tradeoffs(ranked: Sequence[Contender], objective: TuningObjective, space: Space) -> list[Row]:
     """Return what less time costs in loss after as many tokens, the best first.
 
     `loss_above` that of the best, a share, with its 95 % interval and `basis`; what each takes,
@@ -184,7 +193,7 @@ def tradeoffs(ranked: Sequence[Contender], objective: TuningObjective, cost: Pri
     """
     there = [each for each in ranked if each.reached and each.all_reached]
     rows = [
-        _tradeoff(each, there[0]) | {"used": amounts(each, objective, cost)["used"]}
+        _tradeoff(each, there[0]) | {"used": amounts(each, objective, space)["used"]}
         for each in there
     ]
     rows.sort(key=lambda row: (([row["loss_above"]] + (row["ci95"] or []))[-1], row["days"]))
