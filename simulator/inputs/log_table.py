@@ -131,7 +131,7 @@ def _csv(text: str, needed: str, value: str) -> tuple[list[str], Rows]:
         raise ValueError(f"empty; {needed}")
     parsed = _parsed(lines[first:], max(",;\t|", key=lines[first].count), first + 1)
     names = [name.strip() for name in next(parsed)[1]]
-    if len(names) < 2:
+    if len(names) < 2 and " " in names[0]:
         raise ValueError(
             f"line {first + 1}: one column; divide columns by a comma, semicolon, tab or bar"
         )
@@ -156,10 +156,7 @@ def _csv(text: str, needed: str, value: str) -> tuple[list[str], Rows]:
 
 
 def _parsed(lines: Sequence[str], delimiter: str, line: int) -> Iterator[tuple[int, list[str]]]:
-    """Yield the line, from `line`, at which each row begins, and its cells: quotes may span many.
-
-    Raises ValueError.
-    """
+    """Yield where each row begins, counted from `line`, and its cells. Raises ValueError."""
     reader, begins = csv.reader(lines, delimiter=delimiter), line
     try:
         for cells in reader:
@@ -196,21 +193,20 @@ def _events(path: Path) -> tuple[list[str], Rows]:
 
 def _json(text: str, value: str) -> tuple[list[str], Rows]:
     """Divide JSON lines, or one list of objects, whose keys are the columns."""
-    try:
-        whole = untrusted.loads(text) if text.lstrip()[0] == "[" else None
-    except ValueError as error:
-        raise ValueError(f"no list in JSON ({error}); {OBJECT.format(value)}") from None
+
+    def loaded(part: str, where: str) -> Any:
+        try:
+            return untrusted.loads(part)
+        except ValueError as error:
+            raise ValueError(f"{where}not JSON ({error}); {OBJECT.format(value)}") from None
+
+    whole = loaded(text, "") if text.lstrip()[0] == "[" else None
 
     def parsed() -> Iterator[tuple[int, dict[str, Any]]]:
         for number, each in enumerate(io.StringIO(text) if whole is None else whole, start=1):
             if whole is None and not each.strip():
                 continue
-            try:
-                found = untrusted.loads(each) if whole is None else each
-            except ValueError as error:
-                raise ValueError(
-                    f"line {number}: not JSON ({error}); {OBJECT.format(value)}"
-                ) from None
+            found = loaded(each, f"line {number}: ") if whole is None else each
             if not isinstance(found, dict):
                 raise ValueError(f"line {number}: no object; {OBJECT.format(value)}")
             yield number, found

@@ -517,9 +517,9 @@ WRONG = {
     '{"step": 1, "seconds": 1' + "0" * 400 + "}": "line 1, column seconds",
     '{"step": 1, "seconds": ' + "[" * 99_999: "line 1: not JSON (nested too deeply)",
     "step,seconds\n1," + "9" * 2_000_000 + "\n": "line 2: above 1000000 characters",
-    'step,seconds\n1,0.4\n2,"0.4\n3,0.4\n4,0.4\n': "line 3, column seconds: '0.4\\\\n3,0.4",
+    'step,seconds\n1,0.4\n2,"0.4\n3,0.4\n4,0.4\n': "line 3, column seconds: '0.4\\n3,0.4",
     'step,seconds\n1,0.4\n2,"0.4\n' + "3,0.4\n" * 30_000: "line 3: field larger than",
-    '[{"step": 1, "seconds": 0.4},\n{"step": 2,\n': "no list in JSON (Expecting property name",
+    '[{"step": 1, "seconds": 0.4},\n{"step": 2,\n': "not JSON (Expecting property name",
     ",".join(f"c{n}" for n in range(5000)) + "\n": "5000 columns, at most 4096",
 }
 
