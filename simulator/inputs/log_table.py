@@ -35,6 +35,8 @@ def read(path: Path, needed: str, value: str) -> tuple[list[str], Rows]:
     """
     with untrusted.refused(path, needed):
         data = untrusted.data(path, LARGEST)
+        if EVENTS not in path.name and b"\0" in data:
+            raise ValueError("no text in UTF-8; unpack it, or save it as UTF-8")
         text = "" if EVENTS in path.name else data.decode("utf-8-sig")
     if EVENTS in path.name:
         names, rows = _events(path)
@@ -127,8 +129,12 @@ def _csv(text: str, needed: str, value: str) -> tuple[list[str], Rows]:
     first = next((n for n, each in enumerate(lines) if each.strip()[:1] not in ("", "#")), None)
     if first is None:
         raise ValueError(f"empty; {needed}")
-    reader = csv.reader(lines[first:], delimiter=max(",;\t|", key=lines[first].count))
-    names = [name.strip() for name in next(reader)]
+    parsed = _parsed(lines[first:], max(",;\t|", key=lines[first].count), first + 1)
+    names = [name.strip() for name in next(parsed)[1]]
+    if len(names) < 2 and " " in names[0]:
+        raise ValueError(
+            f"line {first + 1}: one column; divide columns by a comma, semicolon, tab or bar"
+        )
     if all(name[:1].isdecimal() for name in names):
         raise ValueError(
             f"line {first + 1}: numbers where the names of the columns belong; write a first line "
@@ -136,8 +142,7 @@ def _csv(text: str, needed: str, value: str) -> tuple[list[str], Rows]:
         )
 
     def rows() -> Iterator[tuple[int, list[Any]]]:
-        for cells in reader:
-            line = first + reader.line_num
+        for line, cells in parsed:
             if not any(map(str.strip, cells)) or cells[0].lstrip()[:1] == "#":
                 continue
             if len(cells) != len(names):
@@ -148,6 +153,17 @@ def _csv(text: str, needed: str, value: str) -> tuple[list[str], Rows]:
             yield line, cells
 
     return names, rows
+
+
+def _parsed(lines: Sequence[str], delimiter: str, line: int) -> Iterator[tuple[int, list[str]]]:
+    """Yield where each row begins, counted from `line`, and its cells. Raises ValueError."""
+    reader, begins = csv.reader(lines, delimiter=delimiter), line
+    try:
+        for cells in reader:
+            yield begins, cells
+            begins = line + reader.line_num
+    except csv.Error as error:
+        raise ValueError(f"line {begins}: {error}; is a quote left open?") from None
 
 
 def _events(path: Path) -> tuple[list[str], Rows]:
@@ -177,18 +193,20 @@ def _events(path: Path) -> tuple[list[str], Rows]:
 
 def _json(text: str, value: str) -> tuple[list[str], Rows]:
     """Divide JSON lines, or one list of objects, whose keys are the columns."""
-    whole = untrusted.loads(text) if text.lstrip()[0] == "[" else None
+
+    def loaded(part: str, where: str) -> Any:
+        try:
+            return untrusted.loads(part)
+        except ValueError as error:
+            raise ValueError(f"{where}not JSON ({error}); {OBJECT.format(value)}") from None
+
+    whole = loaded(text, "") if text.lstrip()[0] == "[" else None
 
     def parsed() -> Iterator[tuple[int, dict[str, Any]]]:
         for number, each in enumerate(io.StringIO(text) if whole is None else whole, start=1):
             if whole is None and not each.strip():
                 continue
-            try:
-                found = untrusted.loads(each) if whole is None else each
-            except ValueError as error:
-                raise ValueError(
-                    f"line {number}: not JSON ({error}); {OBJECT.format(value)}"
-                ) from None
+            found = loaded(each, f"line {number}: ") if whole is None else each
             if not isinstance(found, dict):
                 raise ValueError(f"line {number}: no object; {OBJECT.format(value)}")
             yield number, found

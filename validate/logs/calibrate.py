@@ -31,6 +31,7 @@ from paceline.validate.logs.transport import BUCKETED, DRAWS, LAW, SPREAD, STEAD
 SURE = 3.0  # standard errors by which jobs' computing differs
 ALIKE = 0.01  # relative difference below which it does not matter
 MISSED = 0.03  # relative error of a job's own pace, from which a note says so
+TOLD = 4.0  # squares by which one overlap explains jobs better than the other: 95 %
 UNSURE = 0.05  # relative sd of computing, from which a note says so
 ABOUT = {
     "calibration.draws": "factors of numbers, uncertain together: a replicate takes one of each",
@@ -74,6 +75,12 @@ def calibrate(
     scenarios = [_with_unit_steps(each, laws[c]) for each, c in zip(found, conditions, strict=True)]
     done(2, STAGES)
     fitted = transport.fit(found, scenarios, conditions)
+    if bucketed := [
+        each.job.name for each in found if each.job.scenario.algorithm[0].name == BUCKETED
+    ]:
+        other = transport.fit(found, [*map(_overlapping_otherwise, scenarios)], conditions)
+        fitted, doubts = _either(fitted, other, ", ".join(bucketed))
+        notes += doubts
     done(STAGES, STAGES)
     said = [note for each in found for note in each.notes]
     notes = [*dict.fromkeys(said), *notes, *_unknown(found, fitted, conditions)]
@@ -111,6 +118,39 @@ def _conditions(found: Sequence[Observed]) -> tuple[list[int], list[str]]:
             )
     order = [*dict.fromkeys(keys)]
     return [order.index(key) for key in keys], notes
+
+
+def _overlapping_otherwise(scenario: Scenario) -> Scenario:
+    """Return a scenario whose buckets are averaged after the backward pass if they said during."""
+    own = scenario.algorithm[0]
+    if own.name != BUCKETED:
+        return scenario
+    overlap = {"overlap": not own.parameters["overlap"]}
+    other = own.model_copy(update={"parameters": own.parameters | overlap})
+    return scenario.model_copy(update={"algorithm": [other]})
+
+
+def _either(fitted: Fitted, other: Fitted, names: str) -> tuple[Fitted, list[str]]:
+    """Let half of the draws be those of the other overlap, unless jobs or priors exclude it.
+
+    `names`: of the jobs that average buckets. Says what is not known.
+    """
+    better = other.misfit - fitted.misfit
+    if better > TOLD:
+        return fitted, []
+    parts = {
+        key: np.concatenate([getattr(fitted, key)[::2], getattr(other, key)[1::2]])
+        for key in ("draws", "spreads")
+    }
+    doubt = (
+        "the jobs together contradict the overlap of buckets with the backward pass"
+        if better < -TOLD
+        else "logs do not tell whether buckets overlap the backward pass, as overlap declares"
+    )
+    return replace(fitted, **parts), [
+        f"{names}: {doubt}: numbers are of what is declared, intervals span both; correct overlap "
+        'in the [[job]], write compute = "..." into it, or add a log of another period (local-sgd)'
+    ]
 
 
 def _law(mine: Sequence[Observed]) -> FittedLaws:

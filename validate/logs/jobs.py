@@ -139,8 +139,7 @@ def warm(log: Log, warmup: int, where: str) -> Log:
         raise InputError(
             f"{where}.warmup = {warmup}: {log.path} has no more steps than that; leave out fewer"
         )
-    parts = {name: getattr(log, name)[keep] for name in ROWS}
-    return replace(log, **parts)
+    return replace(log, **{name: getattr(log, name)[keep] for name in ROWS})
 
 
 def template(path: Path) -> str:
@@ -155,18 +154,9 @@ def template(path: Path) -> str:
     ranks = len(np.unique(log.rank))
     slow, usual = np.quantile(each, (0.95, 0.5))
     text = Path(__file__).with_name("jobs.toml.j2").read_text("utf-8")
-    return (
-        Environment()
-        .from_string(text)
-        .render(
-            path=path,
-            name=json.dumps(path.name),
-            steps=len(each),
-            usual=usual,
-            slow=slow,
-            ranks=ranks,
-        )
-    )
+    return Environment().from_string(text).render(
+        path=path, name=json.dumps(path.name), steps=len(each), usual=usual, slow=slow, ranks=ranks
+    )  # fmt: skip
 
 
 def common(jobs: Sequence[Job]) -> dict[str, Any]:

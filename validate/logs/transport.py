@@ -66,7 +66,8 @@ class Fitted:
 
     Columns: the law's nine numbers, the logarithms of each condition's seconds of computing, and
     of the factor of each unknown link. `paces`: predicted, by job. `spreads`: of each draw, what
-    part of whole steps' spread a worker's own computing has.
+    part of whole steps' spread a worker's own computing has. `misfit`: squares of what jobs and
+    priors miss.
     """
 
     point: Array
@@ -74,6 +75,7 @@ class Fitted:
     paces: list[float]
     reference: float
     spreads: Array
+    misfit: float
 
     def range_of(self, condition: int) -> tuple[float, float]:
         """Return the ends of the 90 % interval of a condition's computing (seconds)."""
@@ -220,7 +222,8 @@ def fit(
     draws[:, [FACTOR, EXPONENT]] += error * rng.standard_normal((len(draws), 2))
     draws[:, LAW : LAW + count] += STEADY * rng.standard_normal((len(draws), 1))
     paces = [float(each.pace(each.costs(theta, count, reference))) for each in linear]
-    return Fitted(theta, draws, paces, reference, spreads)
+    missed = _residuals(theta, linear, centre, width, count, reference, ERROR, SPREAD)
+    return Fitted(theta, draws, paces, reference, spreads, float(missed @ missed))
 
 
 def _linear(

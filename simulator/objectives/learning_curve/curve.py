@@ -3,7 +3,6 @@
 loss(tokens) = floor + scale (tokens + shift)^-exponent, with the uncertainty of all four numbers.
 """
 
-import csv
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -196,7 +195,7 @@ def points(
             raise ValueError(
                 "the tokens of a step are unknown; say `tokens`, of one worker's step (--tokens)"
             )
-    except (ValueError, csv.Error) as error:
+    except ValueError as error:
         raise InputError(f"{path}: {visible(str(error))}") from None
     seen = by[axis] * (1.0 if axis == "tokens" else batch)
     return seen[order], by["loss"][order], run[order], batch
