@@ -96,6 +96,7 @@ class Result(Shown):
             "network": usage.network(runs),
             "jobs": usage.jobs(runs),
             "workers": usage.workers(runs),
+            "clients": usage.clients(scenario, runs),
             "bottleneck": bottleneck.sentence(scenario.under(algorithm), algorithm, runs),
         }
         model = self._unfitted[algorithm.label]
@@ -189,6 +190,7 @@ class Result(Shown):
             *self.scenario.notes,
             *units.notes(self.scenario),
             *statistics.notes(self.groups),
+            *statistics.crowds(self.groups),
             *learning.notes({k: (each.basis, each.why) for k, each in self._models.items()}),
             *unsaturated.notes(self.scenario, self.runs),
             *unsaturated.unhidden(self.scenario, self.groups),
