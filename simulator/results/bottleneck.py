@@ -65,8 +65,8 @@ def _clients(scenario: Scenario, runs: Sequence[Run], share: dict[str, float]) -
         if share.get(kind)
     ]
     yield f"of the time in which they take part, clients {', '.join(said)}"
-    closed, rounds = sum(np.array(run.closed) for run in runs), sum(run.rounds for run in runs)
-    if not np.size(closed) or not rounds:
+    closed, rounds = np.sum([run.closed for run in runs], axis=0), sum(run.rounds for run in runs)
+    if not closed.size or not rounds:
         return
     names = [each.group and f"group {each.group}" for each in workers.workers(scenario)]
     last = Counter({name: sum(closed[np.array(names) == name]) for name in {*names}})

@@ -62,6 +62,17 @@ def clients(scenario: Scenario, runs: Sequence[Run]) -> list[dict[str, Any]] | N
     ]
 
 
+def silent(row: Mapping[str, Any]) -> list[str]:
+    """Note the groups of sampled clients from which the model learns nothing."""
+    return [
+        f"{row['label']}: no report of group {each['group']} ({each['clients']} clients) is used: "
+        "they take longer than a round, or are too late; a longer cluster.sampling.deadline, a "
+        "greater max_staleness or fewer steps (tau) would let them in"
+        for each in row["clients"] or ()
+        if each["group"] and each["gradients"] == 0
+    ]
+
+
 def failures(runs: Sequence[Run]) -> dict[str, Any] | None:
     """Means over seeds of `Run.failures`; None where nothing can crash. `stall`: the first one."""
     found = [run.failures for run in runs if run.failures is not None]
