@@ -11,6 +11,8 @@ from paceline.simulator.results.run import Run
 from paceline.simulator.results.statistics import human, number
 from paceline.simulator.scenario.scenario import Scenario
 
+SILENT = 0.001  # of the gradients: a last round that is cut off may add as much
+
 
 def percent(share: float) -> str:
     """Return a share as people say it: "64 %"; shares that round to 0 are "under 1 %"."""
@@ -63,13 +65,13 @@ def clients(scenario: Scenario, runs: Sequence[Run]) -> list[dict[str, Any]] | N
 
 
 def silent(row: Mapping[str, Any]) -> list[str]:
-    """Note the groups of sampled clients from which the model learns nothing."""
+    """Note the groups of sampled clients from which the model learns next to nothing."""
     return [
-        f"{row['label']}: no report of group {each['group']} ({each['clients']} clients) is used: "
-        "they take longer than a round, or are too late; a longer cluster.sampling.deadline, a "
+        f"{row['label']}: under {100 * SILENT:g} % of the gradients in the model are of group "
+        f"{each['group']} ({each['clients']} clients): their reports come too late; a longer cluster.sampling.deadline, a "
         "greater max_staleness or fewer steps (tau) would let them in"
         for each in row["clients"] or ()
-        if each["group"] and each["gradients"] == 0
+        if each["group"] and each["gradients"] is not None and each["gradients"] < SILENT
     ]
 
 

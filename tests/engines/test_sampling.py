@@ -298,7 +298,7 @@ def test_what_ends_a_round_and_whose_reports_it_took_are_said():
             algorithm, cluster=cluster, network=SERVED, workers=8, model=size, steps=None, run=run
         )
         result = study.simulate(world)
-        noted = [note for note in result.notes if "no report of group slow (4 clients)" in note]
+        noted = [note for note in result.notes if "are of group slow (4 clients)" in note]
         assert len(noted) == ("deadline" in sampling)
         return result.algorithms[0]
 
