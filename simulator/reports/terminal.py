@@ -19,6 +19,7 @@ from paceline.simulator.results.columns import (
 from paceline.simulator.results.intervals import Estimate, stated
 from paceline.simulator.results.run import TIMES
 from paceline.simulator.results.statistics import human, number, time_unit
+from paceline.simulator.results.statistics import said as with_unit
 from paceline.simulator.studies.tune import costs
 
 if TYPE_CHECKING:  # theory has no need of all that simulates
@@ -34,8 +35,8 @@ STYLE: dict[str, Any] = {"box": SIMPLE_HEAD, "show_edge": False, "padding": (0, 
 SWEEP_ROWS = 40  # of a sweep, shown on a terminal
 TUNE_ROWS = 10  # of a search
 OF_CLIENTS = (
-    "rounds", "seconds_per_round", "reports_per_round", "gradients_per_hour", "goodput",
-    "useful_share",
+    "rounds", "seconds_per_round", "reports_per_round", "clients_at_work", "gradients_per_hour",
+    "goodput", "useful_share",
 )  # fmt: skip
 FEW = 3  # kinds of time, which fit one column
 
@@ -102,7 +103,33 @@ def spent(rows: Sequence[Row]) -> list[Table]:
     return [
         *found,
         *([_table(rows, {"% of the time": _named, **kinds})] if len(kinds) > FEW else []),
+        *_by_group(rows),
     ]
+
+
+def _by_group(rows: Sequence[Row]) -> list[Table]:
+    """Show what each group of sampled clients adds to the model and transfers."""
+    found = [
+        {"label": "" if place else row["label"], **each}
+        for row in rows
+        for place, each in enumerate(_groups(row))
+    ]
+    if not any(each["group"] for each in found):
+        return []
+    clients = sum(each["clients"] for each in next(filter(None, map(_groups, rows))))
+    cells: dict[str, Cell] = {
+        "by group": _named,
+        "group": lambda each: each["group"] or "others",
+        "% of\nclients": lambda each: _shares([each["clients"] / clients]),
+        "% of\ngradients": lambda each: _shares([each["gradients"]]),
+        "down per\nclient, day": lambda each: with_unit(each["down_bytes_per_day"], "B"),
+        "up per\nclient, day": lambda each: with_unit(each["up_bytes_per_day"], "B"),
+    }
+    return [_table(found, cells)]
+
+
+def _groups(row: Row) -> Sequence[Row]:
+    return row.get("clients") or ()
 
 
 def _sampled(rows: Sequence[Row]) -> bool:

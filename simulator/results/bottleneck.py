@@ -4,20 +4,29 @@ The sentence has measured numbers only; it predicts nothing about other conditio
 """
 
 import re
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from paceline.simulator.cluster import workers
 from paceline.simulator.results import saturation, usage
 from paceline.simulator.results.run import Run
-from paceline.simulator.results.statistics import breakdown, number
+from paceline.simulator.results.statistics import breakdown, human, number
 from paceline.simulator.results.usage import percent
 from paceline.simulator.scenario.scenario import Algorithm, Scenario
 
 WORTH = 0.1  # of the time: less is not worth a second word
 MATTERS = 1.05  # times the mean: a smaller difference is not worth reporting
 FEW = 3  # names in a list
+TAKING_PART = {
+    "compute": "compute what is used",
+    "lost": "compute in vain",
+    "communicate": "transfer",
+    "wait": "wait for others",
+    "stalled": "stand still for crashes",
+    "down": "are down",
+}  # what selected clients do
 
 
 def sentence(scenario: Scenario, algorithm: Algorithm, runs: Sequence[Run]) -> str:
@@ -28,6 +37,8 @@ def sentence(scenario: Scenario, algorithm: Algorithm, runs: Sequence[Run]) -> s
     if not any(any(run.seconds.values()) for run in runs):
         return f"{algorithm.label}: nothing takes time."
     share = breakdown(runs)
+    if scenario.cluster.sampling is not None and "unselected" in share:
+        return f"{algorithm.label}: {'; '.join(_clients(scenario, runs, share))}."
     vain = share.get("lost", 0.0) + share.get("down", 0.0)
     parts = [
         (share["compute"], "is computing", _computing),
@@ -43,6 +54,32 @@ def sentence(scenario: Scenario, algorithm: Algorithm, runs: Sequence[Run]) -> s
         said.append(f"{percent(second[0])} {second[1]}")
         said += second[2](scenario, algorithm, runs, share)
     return "; ".join(said) + "."
+
+
+def _clients(scenario: Scenario, runs: Sequence[Run], share: dict[str, float]) -> Iterator[str]:
+    """Say what clients do while they take part, and what ends a round."""
+    there = sum(share.get(kind, 0.0) for kind in TAKING_PART)
+    said = [
+        f"{words} for {percent(share[kind] / there)}"
+        for kind, words in TAKING_PART.items()
+        if share.get(kind)
+    ]
+    yield f"of the time in which they take part, clients {', '.join(said)}"
+    closed, rounds = np.sum([run.closed for run in runs], axis=0), sum(run.rounds for run in runs)
+    if not closed.size or not rounds:
+        return
+    names = [each.group and f"group {each.group}" for each in workers.workers(scenario)]
+    last = Counter({name: sum(closed[np.array(names) == name]) for name in {*names}})
+    said = [
+        f"{percent(count / rounds)} end with the last report wanted, by {name or 'any client'}"
+        for name, count in last.most_common(FEW)
+        if count
+    ]
+    if few := rounds - last.total():
+        limit = scenario.cluster.sampling and scenario.cluster.sampling.deadline
+        why = f"at the deadline of {human(limit)} or " if limit else ""
+        said.append(f"{percent(few / rounds)} end with fewer reports, {why}as no more could come")
+    yield f"{usage.few(rounds / len(runs), 'round', 'rounds')}: {', '.join(said)}"
 
 
 # Each of these returns clauses that explain one share of the time.

@@ -142,6 +142,14 @@ RESULT_COLUMNS = (
         of_run=lambda run, _: run.reports / run.rounds if run.reports else None,
     ),
     ResultColumn(
+        key="clients_at_work",
+        heading="at\nwork",
+        words="clients at work at a time",
+        of_summary=lambda row: (row.get("clients_at_work") or {}).get("mean"),
+        of_run=lambda run, _: _sampled(run, statistics.at_work),
+        estimate=_untimed,
+    ),
+    ResultColumn(
         key="gradients_per_hour",
         heading="gradients\n/h",
         words="useful gradients per hour",

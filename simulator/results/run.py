@@ -160,7 +160,8 @@ class Run:
 
     It is empty where nothing was counted. `rounds`: means that sampled clients, or updates for
     which a server filled its buffer, each of `round_seconds`; `reports`: what clients sent that
-    went into these, and `gradients`: those in it, where clients are sampled. `inbox_bytes`: the
+    went into these, and `gradients`: those in it, where clients are sampled; `closed`: rounds that
+    the report of each client ended, as the last wanted. `inbox_bytes`: the
     most bytes of messages that waited at the server at once. `handed_over`: the reason why another
     engine than the one asked for ran it.
     `failures`, where nodes can crash: `crashes` (number), `recovery_seconds` (mean time until a
@@ -200,6 +201,7 @@ class Run:
     reports: int = 0
     gradients: float | None = None
     round_seconds: float = 0.0
+    closed: list[int] = field(default_factory=list)
     staleness: dict[int, int] = field(default_factory=dict)
     staleness_unit: str = ""
     inbox_bytes: float = 0.0

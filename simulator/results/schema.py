@@ -104,6 +104,7 @@ class _AlgorithmDocument(InUnits):
     rounds: NotRequired[Number]
     seconds_per_round: NotRequired[Mean | None]
     reports_per_round: NotRequired[Number]
+    clients_at_work: NotRequired[Mean]
     gradients_per_hour: NotRequired[Mean]
     useful_share: NotRequired[Mean]
     staleness: NotRequired[_Staleness | None]

@@ -18,6 +18,7 @@ Groups = Mapping[str, Sequence[Run]]
 """The runs of each algorithm by its label, in the order of their seeds."""
 
 BATCHES = 20
+EQUAL = 1.05  # times as many clients at work: fewer are not worth a note
 PREFIXES, PREFIXED = ("", "k", "M", "G", "T", "P"), ("B", "B/s", "#")
 TIME_UNITS = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"), (1.0, "s"))
 
@@ -171,6 +172,12 @@ def seconds_per_step(run: Run) -> float:
 def seconds_per_gradient(run: Run) -> float:
     """Return the seconds per gradient that reaches the model, where clients are sampled."""
     return math.inf if not run.gradients else run.duration / run.gradients
+
+
+def at_work(run: Run) -> float:
+    """Return how many clients compute or transfer at a time, in vain or not; the mean."""
+    found = worker_time(run)
+    return ratio(found["useful"] + found["redoing"] + found["transfer"], run.duration)
 
 
 def useful_share(run: Run) -> float:
@@ -340,8 +347,10 @@ def _reported(runs: Sequence[Run]) -> dict[str, Any]:
         return {}
     reports = [ratio(run.reports, run.rounds) for run in runs]
     rates, shares = ([3600 / seconds_per_gradient(run) for run in runs], [*map(useful_share, runs)])
+    busy = [*map(at_work, runs)]
     return {
         "reports_per_round": _mean(reports) if any(run.reports for run in runs) else None,
+        "clients_at_work": estimated(busy, intervals.estimate(busy)),
         "gradients_per_hour": estimated(rates),
         "useful_share": estimated(shares, intervals.share(shares)),
     }
@@ -380,6 +389,19 @@ def _goodput(runs: Sequence[Run]) -> dict[str, Any] | None:
         if kind != "useful"
     }
     return {**estimated(values, intervals.share(values)), "lost": lost}
+
+
+def crowds(groups: Groups) -> list[str]:
+    """Say so where algorithms that are compared keep unequal numbers of clients at work."""
+    of = {label: runs for label, runs in groups.items() if runs[0].gradients is not None}
+    found = {label: _mean([at_work(run) for run in runs]) for label, runs in of.items()}
+    if len(found) < 2 or max(found.values()) <= EQUAL * min(found.values()):
+        return []
+    said = "; ".join(f"{label}: {number(count)}" for label, count in found.items())
+    return [
+        f"the numbers of clients at work at a time differ ({said}), and more of them make more "
+        "gradients; compare algorithms at equal numbers, by cluster.sampling.clients and over"
+    ]
 
 
 def notes(groups: Groups) -> list[str]:

@@ -5,8 +5,13 @@ from typing import Any
 
 import numpy as np
 
+from paceline.simulator.cluster.workers import mean_compute
+from paceline.simulator.cluster.workers import workers as listed
 from paceline.simulator.results.run import Run
 from paceline.simulator.results.statistics import human, number
+from paceline.simulator.scenario.scenario import Scenario
+
+SILENT = 0.001  # of the gradients: a last round that is cut off may add as much
 
 
 def percent(share: float) -> str:
@@ -26,6 +31,48 @@ def workers(runs: Sequence[Run]) -> dict[str, list[float]]:
         kind: np.mean([run.workers[kind] for run in runs], axis=0).tolist()
         for kind in runs[0].workers
     }
+
+
+def clients(scenario: Scenario, runs: Sequence[Run]) -> list[dict[str, Any]] | None:
+    """Return what each group of sampled clients adds and transfers, mean over seeds; else None.
+
+    `gradients`: its share of those in the model, by the time that clients computed what was used
+    over their mean time of a step; bytes are a client's in a day, None
+    where links are not clients' own.
+    """
+    steps, days = mean_compute(scenario), sum(map(span, runs)) / 86400
+    if runs[0].gradients is None or not days or not all(steps):
+        return None
+    made = np.sum([run.workers["compute"] for run in runs], axis=0) / np.array(steps)
+    of = [each.group for each in listed(scenario)]
+    ways = {"down": "server->worker {}", "up": "worker {}->server"}
+
+    def sent(way: str, ranks: Sequence[int]) -> float | None:
+        names = [ways[way].format(rank) for rank in ranks]
+        sizes = [run.links[name] for name in names for run in runs if name in run.links]
+        return sum(sizes) / len(ranks) / days if sizes else None
+
+    return [
+        {
+            "group": group or None,
+            "clients": len(ranks),
+            "gradients": float(made[ranks].sum() / made.sum()) if made.sum() else None,
+            **{f"{way}_bytes_per_day": sent(way, ranks) for way in ways},
+        }
+        for group in dict.fromkeys(of)
+        for ranks in [[rank for rank, each in enumerate(of) if each == group]]
+    ]
+
+
+def silent(row: Mapping[str, Any]) -> list[str]:
+    """Note the groups of sampled clients from which the model learns next to nothing."""
+    return [
+        f"{row['label']}: under {100 * SILENT:g} % of the gradients in the model are of group "
+        f"{each['group']} ({each['clients']} clients): their reports come too late; a longer cluster.sampling.deadline, a "
+        "greater max_staleness or fewer steps (tau) would let them in"
+        for each in row["clients"] or ()
+        if each["group"] and each["gradients"] is not None and each["gradients"] < SILENT
+    ]
 
 
 def failures(runs: Sequence[Run]) -> dict[str, Any] | None:

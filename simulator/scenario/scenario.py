@@ -186,9 +186,14 @@ def _over(general: Recovery, own: Recovery) -> Recovery:
 
 
 def _unsampled(program: Program, cluster: Cluster | None) -> tuple[str, ...]:
-    """Note that all workers take part in a program's means though clients are to be sampled."""
-    if cluster is None or cluster.sampling is None or program.rounds or program.selects:
+    """Note where all workers take part in a program's means though some are to be selected."""
+    if cluster is None or cluster.sampling is None:
         return ()
+    if program.rounds or program.selects:
+        asked, there = cluster.participants * cluster.sampling.over, cluster.workers
+        more = program.rounds and cluster.sampling.over > 1 and asked > there
+        why = f"cluster.sampling.over asks for {asked:g} clients, and of {there} all are selected"
+        return (why,) if more else ()
     why = "its workers do not all go on from one mean"
     return (f"cluster.sampling has no effect on {program.name}, as {why}: all take part",)
 

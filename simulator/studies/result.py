@@ -96,6 +96,7 @@ class Result(Shown):
             "network": usage.network(runs),
             "jobs": usage.jobs(runs),
             "workers": usage.workers(runs),
+            "clients": usage.clients(scenario, runs),
             "bottleneck": bottleneck.sentence(scenario.under(algorithm), algorithm, runs),
         }
         model = self._unfitted[algorithm.label]
@@ -190,6 +191,8 @@ class Result(Shown):
             *_free_codecs(self.scenario),
             *units.notes(self.scenario),
             *statistics.notes(self.groups),
+            *statistics.crowds(self.groups),
+            *[note for row in self.algorithms for note in usage.silent(row)],
             *learning.notes({k: (each.basis, each.why) for k, each in self._models.items()}),
             *unsaturated.notes(self.scenario, self.runs),
             *unsaturated.unhidden(self.scenario, self.groups),

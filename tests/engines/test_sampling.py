@@ -269,6 +269,53 @@ def test_the_pick_counts_gradients_that_reach_the_model():
     assert both.pick["label"] == every["label"]
 
 
+def test_clients_at_work_are_counted_and_unequal_numbers_are_noted():
+    """Two of the four in a round work for nothing; fedbuff keeps as many as it is told."""
+    world = {"workers": 8, "network": FREE, "steps": 40}
+    rounds, buffered = {"name": "fedavg", "tau": 5}, {"name": "fedbuff", "tau": 5, "buffer": 2}
+    for over, counts in ((2, [4, 2]), (1, [2, 2])):
+        cluster = {"sampling": {"clients": 2, "over": over}}
+        found = study.simulate(scenario(rounds, buffered, cluster=cluster, **world))
+        at_work = [row["clients_at_work"]["mean"] for row in found.algorithms]
+        assert at_work == pytest.approx(counts)
+        noted = [note for note in found.notes if "clients at work" in note]
+        assert len(noted) == (over == 2), found.notes
+
+
+def test_what_ends_a_round_and_whose_reports_it_took_are_said():
+    """Of four a second a step and four nine times as slow, rounds of 3 steps take whom they can."""
+    slow = {"name": "slow", "workers": 4, "compute": "9 s"}
+    size = {"parameters": 1000}  # 4 kB
+
+    def row(name="fedavg", **sampling):
+        cluster = {
+            "sampling": {"clients": 8} | sampling,
+            "group": [{"name": "fast", "workers": 4}, slow],
+        }
+        algorithm = {"name": name, "tau": 3} | ({"buffer": 1} if name == "fedbuff" else {})
+        run = {"duration": "300 s"}
+        world = scenario(
+            algorithm, cluster=cluster, network=SERVED, workers=8, model=size, steps=None, run=run
+        )
+        result = study.simulate(world)
+        noted = [note for note in result.notes if "are of group slow (4 clients)" in note]
+        assert len(noted) == ("deadline" in sampling)
+        return result.algorithms[0]
+
+    waits, hurries, buffers = row(), row(deadline="6 s"), row("fedbuff")
+    assert "rounds: 100 % end with the last report wanted, by group slow" in waits["bottleneck"]
+    assert "100 % end with fewer reports, at the deadline of 6.00 s or as" in hurries["bottleneck"]
+    assert "take part, clients compute what is used for" in hurries["bottleneck"]
+    shares = [[each["gradients"] for each in one["clients"]] for one in (waits, hurries, buffers)]
+    assert np.array(shares[:2]) == pytest.approx(np.array([[0.5, 0.5], [1, 0]]), abs=0.02)
+    assert shares[2] == pytest.approx([0.9, 0.1], abs=0.02)
+    fast, late = hurries["clients"]
+    rounds, daily = hurries["rounds"], 86400 / 300 * 4000
+    assert fast["up_bytes_per_day"] == pytest.approx(rounds * daily, rel=1.5 / rounds)
+    assert late["up_bytes_per_day"] == 0
+    assert fast["down_bytes_per_day"] == pytest.approx(rounds * daily, rel=1.5 / rounds)
+
+
 def test_fedbuff_with_places_for_all_is_fedbuff():
     algorithm = {"name": "fedbuff", "tau": 2, "buffer": 3}
     tables = {"objective": QUADRATIC, "compute": EXPONENTIAL, "workers": 5, "network": RING}
@@ -361,6 +408,13 @@ def test_steps_that_a_deadline_cuts_off_do_not_make_the_run_longer(objective):
     times = found.curve["time"]
     assert found.duration == times[-1] == pytest.approx(6 * 7)
     assert times == sorted(times)
+
+
+def test_more_clients_than_there_are_is_noted():
+    for over, said in ((2, False), (2.5, True)):
+        cluster = {"sampling": {"clients": 2, "over": over}}
+        notes = run({"name": "fedavg", "tau": 1}, workers=4, steps=2, cluster=cluster).notes
+        assert any("asks for 5 clients, and of 4 all" in note for note in notes) == said, notes
 
 
 def test_sampling_says_whom_it_does_not_concern():

@@ -140,10 +140,14 @@ def test_the_clients_of_a_real_round_are_those_of_the_simulator(tmp_path):
 
 
 @pytest.mark.long
-def test_a_real_fedbuff_of_selected_clients_is_its_replay(tmp_path):
-    """Two of three train at a time; the order in which they report is taken from the real run."""
+@pytest.mark.parametrize("own", [{"buffer": 2}, {"buffer": 1, "max_staleness": 0}])
+def test_a_real_fedbuff_of_selected_clients_is_its_replay(tmp_path, own):
+    """Two of three train at a time; the order in which they report is taken from the real run.
+
+    Of two that began together, the second to report is too late where none may be late.
+    """
     made = scenario(
-        {"name": "fedbuff", "tau": 3, "buffer": 2},
+        {"name": "fedbuff", "tau": 3, **own},
         steps=STEPS,
         objective={"kind": "softmax", "data": "digits", "batch": 8, "partition": {"dirichlet": 1}},
         cluster={"sampling": {"clients": 2}},

@@ -53,8 +53,10 @@ def rounds(run: Simulation) -> dict[str, Any]:
         return {"gradients": at_once * run.observer.curve["step"][-1]}
     walls = map(run.availability.wall_clock, rule.starts[1:])
     ends = [end for end in walls if end <= run.ended * ROUNDING]
-    taken = np.array(rule.taken[: len(ends)]).reshape(-1, 2).sum(axis=0)
-    found = {"reports": int(taken[0]), "gradients": float(taken[1]), "rounds": len(ends)}
+    reports, gradients, last = [*zip(*rule.taken[: len(ends)], strict=True)] or ((), (), ())
+    closed = np.bincount([rank for rank in last if rank is not None], minlength=run.workers)
+    found = {"reports": sum(reports), "gradients": float(sum(gradients)), "rounds": len(ends)}
+    found["closed"] = closed.tolist()
     return found | ({"round_seconds": ends[-1] / len(ends)} if ends else {})
 
 

@@ -356,7 +356,9 @@ class Participation:
         run = self._run
         out = set(range(run.workers)).difference(team)
         if self.sampled is not None:
-            self.sampled.taken.append((len(team), sum(run.nodes[rank].period for rank in team)))
+            last = collective.last[0] if len(team) == self.sampled.wanted else None
+            gradients = sum(run.nodes[rank].period for rank in team)
+            self.sampled.taken.append((len(team), gradients, last))
         if out:
             collective.leave_out(out)
             self.dropped += len(out)

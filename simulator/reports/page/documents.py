@@ -119,6 +119,7 @@ class SweepRow(TypedDict):
     seconds_per_gradient_low: NotRequired[Number]
     seconds_per_gradient_high: NotRequired[Number]
     reports_per_round: NotRequired[Number]
+    clients_at_work: NotRequired[Number]
     gradients_per_hour: NotRequired[Number]
     goodput: NotRequired[Number]
     useful_share: NotRequired[Number]

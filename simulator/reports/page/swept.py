@@ -23,6 +23,7 @@ BARS = 3  # times the largest value: the height of an axis that wide intervals w
 CHANGES = 6  # most points, or groups of them, at which the page says that another is first
 BESIDE = (
     "reports_per_round",
+    "clients_at_work",
     "gradients_per_hour",
     "goodput",
     "useful_share",
