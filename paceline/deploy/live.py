@@ -110,6 +110,8 @@ class LiveParameters(Flat):
 
 def _demand_plain(model: nn.Module, trained: Iterable[Tensor]) -> None:
     """Raise InputError for a model whose parameters cannot be views of one vector."""
+    if not isinstance(model, nn.Module):
+        raise InputError(f"model: {type(model).__name__} is no torch.nn.Module; give the model")
     sharded = any(
         "FullyShardedDataParallel" in {kind.__name__ for kind in type(each).__mro__}
         for each in model.modules()

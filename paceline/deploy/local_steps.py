@@ -151,6 +151,8 @@ def parts(optimizer: Any) -> Sequence[Any]:
 def demand_plain(optimizer: Any) -> None:
     """Raise InputError for an optimizer that computes gradients itself."""
     for kind in (type(bare(each)) for each in parts(optimizer)):
+        if not hasattr(kind, "step"):
+            raise InputError(f"optimizer: {kind.__name__} is none of torch's; give one, or a list")
         closure = inspect.signature(kind.step).parameters.get("closure")
         if closure is not None and closure.default is closure.empty:
             raise InputError(

@@ -104,6 +104,9 @@ def read(plan: Source, parameters: Mapping[str, Any], workers: int, entries: int
 def _named(plan: Any, chosen: str | None) -> dict[str, Any]:
     if str(plan) in catalogue():
         return {"name": str(plan)}
+    if not isinstance(plan, str | PathLike):
+        kind = type(plan).__name__
+        raise InputError(f"plan: {kind}; give a run folder, an [[algorithm]] table or a name")
     folder = Path(plan)
     tuned = (folder / "tune.json").is_file()
     document = store.read(folder, "tune.json" if tuned else store.WHOLE)

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from paceline.deploy import plan as plans
 from paceline.deploy.attached import GRADIENT, AttachedNode, Period
 from paceline.deploy.checkpoint import PLAIN
+from paceline.deploy.huge_pages import HugePages
 from paceline.deploy.live import LiveParameters
 from paceline.deploy.local_steps import (
     SeveralOptimizers,
@@ -54,6 +55,7 @@ class Session:
         self._model, self._optimizer, self._seed, self._timeout = model, optimizer, seed, timeout
         self.place, self._own_step = place(), optimizer.step
         self._live = live = LiveParameters(model, optimizer)
+        self._pages = HugePages()
         self.plan = plans.read(plan, parameters, self.place[2], live.dimension)
         self._rate = UserRate(optimizer)
         self._parameters, self._decay = dict(self.plan.parameters), 0.0
@@ -139,7 +141,7 @@ class Session:
     def _go_on(self) -> None:
         """Run the program up to its next gradient."""
         try:
-            with torch.no_grad():
+            with torch.no_grad(), self._pages:
                 awaited = self._coroutine.send(None)
         except StopIteration:
             raise ProgramError("the program has ended, though training goes on") from None
@@ -161,17 +163,18 @@ class Session:
         if self._closed:
             raise ProgramError("the session is closed: deploy another to go on")
         node = self._node
-        if scaler is not None:
-            if self._local is None:
-                raise InputError(
-                    f"scaler: {self.plan.program.name} reads the gradients itself, so that a "
-                    "GradScaler cannot skip its steps; use torch.bfloat16, which needs none"
-                )
-            self._local.apply = lambda: [scaler.step(each) for each in parts(self._optimizer)]
-        elif self._local is not None:
-            self._local.apply = self._own_step
+        if self._local is not None:
+            own = [partial(scaler.step, each) for each in parts(self._optimizer)] if scaler else []
+            self._local.apply = partial(self._pages.outside, own or [self._own_step])
+        elif scaler is not None:
+            raise InputError(
+                f"scaler: {self.plan.program.name} reads the gradients itself, so that a "
+                "GradScaler cannot skip its steps; use torch.bfloat16, which needs none"
+            )
         else:
             self._optimizer._opt_called = True  # it never steps, and schedules would warn of that
+        if all(each.grad is None for each in self._live.parameters):
+            raise ProgramError("no parameter has a gradient: call loss.backward() before the step")
         self._begin()
         node.loss = loss.detach() if isinstance(loss, Tensor) else loss
         moved, took = self._transport.network.bytes, len(node.took)
@@ -312,8 +315,22 @@ class Session:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a state of the same plan, with as many processes. Raises InputError."""
+        try:
+            self._load(state)
+        except (AttributeError, LookupError, TypeError, ValueError) as error:
+            raise InputError(
+                f"state: not as session.state_dict() gave it ({type(error).__name__}: {error}); "
+                "load another checkpoint, into a new session"
+            ) from error
+
+    def _load(self, state: Mapping[str, Any]) -> None:
         mine = self.plan.program.name, self._transport.rank, self._transport.workers, VERSION
         theirs = tuple(state.get(key) for key in ("program", "rank", "workers", "version"))
+        if theirs == mine and state["x"].dtype != self._live.start.dtype:
+            raise InputError(
+                f"state: of {state['x'].dtype}, the model of {self._live.start.dtype}; convert the "
+                "model to what was trained"
+            )
         if theirs != mine or len(state["x"]) != self._live.dimension:
             raise InputError(
                 "state: of program {}, rank {} of {} (version {}), not of {}, rank {} of {} "

@@ -1,6 +1,6 @@
 """What a session's step takes beside its program's arithmetic: python -m tests.deploy.overhead
 
-Prints the table of docs/how-to/deploy.md. *Bare* is the same text on torch vectors, nothing else:
+Prints the numbers of docs/how-to/deploy.md. *Bare* is the same text on torch vectors, nothing else:
 its gradient is there as one vector, its mean is what it gives. One process; nobody waits.
 """
 

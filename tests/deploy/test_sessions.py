@@ -134,6 +134,55 @@ def test_a_closed_session_says_so():
         session.step()
 
 
+def session_of_one_layer(plan="local-sgd", **parameters):
+    net = nn.Linear(4, 4)
+    return net, paceline.deploy(net, SGD(net.parameters(), 0.1), plan, **parameters)
+
+
+@pytest.mark.parametrize(("model", "optimizer", "plan", "said"), [
+    (nn.Linear(4, 4), None, "ssgd", "optimizer: NoneType is none of torch's"),
+    (None, SGD([torch.zeros(1)], 0.1), "ssgd", "model: NoneType is no torch.nn.Module"),
+    (nn.Linear(4, 4), None, None, "plan: NoneType; give a run folder"),
+], ids=["optimizer", "model", "plan"])  # fmt: skip
+def test_what_is_of_another_kind_is_refused(model, optimizer, plan, said):
+    if plan is None:
+        optimizer = SGD(model.parameters(), 0.1)
+    with pytest.raises(InputError, match=re.escape(said)):
+        paceline.deploy(model, optimizer, plan)
+
+
+@pytest.mark.parametrize("plan", [{"name": "ssgd"}, {"name": "local-sgd", "tau": 2}])
+def test_a_step_needs_gradients(plan):
+    net, session = session_of_one_layer(plan)
+    before = net.weight.detach().clone()
+    with session, pytest.raises(ProgramError, match=r"call loss\.backward"):
+        session.step(0.0)
+    assert torch.equal(net.weight, before)
+
+
+@pytest.mark.parametrize("wrong", [
+    lambda state: {key: each for key, each in state.items() if key != "loop"},
+    lambda state: {key: each for key, each in state.items() if key != "x"},
+    lambda state: state | {"phase": [1]},
+    lambda state: state | {"x": None},
+    lambda state: state | {"x": state["x"].double()},
+    lambda state: state | {"generators": 7},
+    lambda state: state | {"settings": "tau"},
+    lambda state: state | {"clock": "noon"},
+    lambda state: state | {"workers": 3},
+    lambda state: None,
+])  # fmt: skip
+def test_a_broken_state_is_refused(wrong):
+    net, session = session_of_one_layer(tau=2)
+    net(torch.ones(1, 4)).sum().backward()
+    session.step(0.0)
+    with session:
+        state = wrong(session.state_dict())
+    _, other = session_of_one_layer(tau=2)
+    with other, pytest.raises(InputError, match=r"^state: "):
+        other.load_state_dict(state)
+
+
 def test_exact_compensation_has_the_users_rate_momentum_and_weight_decay():
     nets = [Net(), Net()]
     own, theirs = (
