@@ -138,7 +138,7 @@ def _either(fitted: Fitted, other: Fitted, names: str) -> tuple[Fitted, list[str
     better = other.misfit - fitted.misfit
     if better > TOLD:
         return fitted, []
-    parts = {
+    parts: dict[str, Any] = {
         key: np.concatenate([getattr(fitted, key)[::2], getattr(other, key)[1::2]])
         for key in ("draws", "spreads")
     }
