@@ -131,25 +131,19 @@ def _overlapping_otherwise(scenario: Scenario) -> Scenario:
 
 
 def _either(fitted: Fitted, other: Fitted, names: str) -> tuple[Fitted, list[str]]:
-    """Let half of the draws be those of the other overlap, unless jobs or priors exclude it.
+    """Let half of the draws be those of the other overlap where the jobs contradict what is said.
 
-    `names`: of the jobs that average buckets. Says what is not known.
+    `names`: of the jobs that average buckets.
     """
-    better = other.misfit - fitted.misfit
-    if better > TOLD:
+    if fitted.misfit - other.misfit <= TOLD:
         return fitted, []
     parts: dict[str, Any] = {
         key: np.concatenate([getattr(fitted, key)[::2], getattr(other, key)[1::2]])
         for key in ("draws", "spreads")
     }
-    doubt = (
-        "the jobs together contradict the overlap of buckets with the backward pass"
-        if better < -TOLD
-        else "logs do not tell whether buckets overlap the backward pass, as overlap declares"
-    )
     return replace(fitted, **parts), [
-        f"{names}: {doubt}: numbers are of what is declared, intervals span both; correct overlap "
-        'in the [[job]], write compute = "..." into it, or add a log of another period (local-sgd)'
+        f"{names}: the jobs together contradict the overlap of buckets with the backward pass: "
+        "numbers are of what is declared, intervals span both; correct overlap in the [[job]]"
     ]
 
 
