@@ -330,11 +330,10 @@ def save(
 
 def _free_codecs(scenario: Scenario) -> list[str]:
     """Say whose codecs compress in no time, as they do by default."""
-    codecs = {each.label: each.parameters.get("codec") for each in scenario.algorithm}
-    free = [
-        label
-        for label, codec in codecs.items()
-        if getattr(codec, "kind", "raw") != "raw" and not codec.compress + codec.decompress
-    ]
+    free = list[str]()
+    for each in scenario.algorithm:
+        codec: Any = each.parameters.get("codec")
+        if getattr(codec, "kind", "raw") != "raw" and not codec.compress + codec.decompress:
+            free.append(each.label)
     what = "compressing takes no time; codec.compress and codec.decompress set what it takes"
     return [f"{', '.join(free)}: {what}"] if free else []
