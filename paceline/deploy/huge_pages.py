@@ -23,7 +23,21 @@ INTO: dict[Any, Callable[..., Tensor]] = {
 
 
 class HugePages(TorchFunctionMode):
-    """While it is entered, large results of a program's arithmetic lie in huge pages."""
+    """While it is entered, large results of a program's arithmetic lie in huge pages.
+
+    `size`: bytes of a vector; of small ones none is that large, and entering has no effect.
+    """
+
+    def __init__(self, size: int = LEAST) -> None:
+        super().__init__()
+        self._helps = ADVICE is not None and size >= LEAST
+
+    def __enter__(self) -> Any:
+        return super().__enter__() if self._helps else self
+
+    def __exit__(self, *error: object) -> None:
+        if self._helps:
+            super().__exit__(*error)
 
     def __torch_function__(
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None

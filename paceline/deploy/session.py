@@ -55,7 +55,7 @@ class Session:
         self._model, self._optimizer, self._seed, self._timeout = model, optimizer, seed, timeout
         self.place, self._own_step = place(), optimizer.step
         self._live = live = LiveParameters(model, optimizer)
-        self._pages = HugePages()
+        self._pages = HugePages(live.start.nbytes if live.start.device.type == "cpu" else 0)
         self.plan = plans.read(plan, parameters, self.place[2], live.dimension)
         self._rate = UserRate(optimizer)
         self._parameters, self._decay = dict(self.plan.parameters), 0.0
