@@ -16,7 +16,7 @@ from paceline.simulator.distributions.random_streams import Purpose, generator
 from paceline.simulator.engines.collective import Collective, Why, earliest
 from paceline.simulator.engines.observer import NEVER
 from paceline.simulator.programs import Program
-from paceline.simulator.programs.pieces.schedule import FixedPeriod
+from paceline.simulator.programs.pieces.schedule import EveryTime, FixedPeriod
 from paceline.simulator.scenario.cluster import Cluster, Sampling
 from paceline.simulator.scenario.scenario import Scenario
 
@@ -135,17 +135,22 @@ class Parked:
         return released
 
 
-def leaping(run: Any, rule: Sampled | None, parameters: Mapping[str, Any]) -> tuple[Any, bool]:
-    """Return a run's `Parked`, if its clients may be parked, and whether its workers take strides.
+def leaping(
+    run: Any, rule: Sampled | None, parameters: Mapping[str, Any]
+) -> tuple[Any, bool, bool]:
+    """Return a run's `Parked`, if its clients may be parked, whether its workers take strides, and
+    whether clients at rest doze through a period of time.
 
-    Both need phases that are alike: without vectors, and of a fixed period.
+    All need runs without vectors; the first two a fixed period as well, so that phases are alike.
     """
-    fixed = all(isinstance(each, FixedPeriod) for key, each in parameters.items() if key == "tau")
-    if not fixed or not isinstance(run.objective.start, complex):
-        return None, False
+    period, unsaved = parameters.get("tau", FixedPeriod(1)), run.availability.save_every == NEVER
+    if not isinstance(run.objective.start, complex):
+        return None, False, False
+    if not isinstance(period, FixedPeriod):
+        return None, False, rule is not None and unsaved and isinstance(period, EveryTime)
     family = run.program.family
-    strides = family == "server" and run.availability.save_every == NEVER
-    return Parked(run, rule) if rule is not None and family == "blocking" else None, strides
+    parks = rule is not None and family == "blocking"
+    return Parked(run, rule) if parks else None, family == "server" and unsaved, False
 
 
 class Absentees:

@@ -7,9 +7,10 @@ from hypothesis import strategies as st
 
 from paceline.simulator.engines.dispatch import run_seeds
 from paceline.simulator.engines.virtual import simulation
+from paceline.simulator.engines.virtual.node import VirtualNode
 from paceline.simulator.errors import InputError
 from paceline.simulator.objectives.build import build
-from paceline.simulator.results import statistics
+from paceline.simulator.results import statistics, store
 from paceline.simulator.studies import simulate as study
 from tests.helpers.worlds import (
     DIGITS,
@@ -124,7 +125,7 @@ def test_clients_that_are_parked_change_no_number(where, name, network, monkeypa
     }  # fmt: skip
     algorithm = {"name": name, "tau": 5}
     parked = run(algorithm, **tables)
-    monkeypatch.setattr(simulation, "leaping", lambda *_: (None, False))
+    monkeypatch.setattr(simulation, "leaping", lambda *_: (None, False, False))
     other = run(algorithm, **tables)
     assert parked.curve["step"] == other.curve["step"]
     assert parked.curve["time"] == pytest.approx(other.curve["time"], rel=1e-9)
@@ -148,7 +149,7 @@ def test_strides_change_no_number(where, by, monkeypatch):
     }  # fmt: skip
     algorithm = {"name": "fedbuff", "tau": 7, "buffer": 3}
     striding = run(algorithm, **tables)
-    monkeypatch.setattr(simulation, "leaping", lambda *_: (None, False))
+    monkeypatch.setattr(simulation, "leaping", lambda *_: (None, False, False))
     other = run(algorithm, **tables)
     for each in ("curve", "links", "workers"):
         np.testing.assert_equal(getattr(striding, each), getattr(other, each))
@@ -445,3 +446,34 @@ def test_a_period_by_time_is_one_of_steps_where_all_are_as_fast():
         run({"name": "local-sgd", "tau": tau}, **tables) for tau in ({"every": "3 s"}, 3)
     )
     assert timed.curve["loss"] == counted.curve["loss"][::3]
+
+
+@pytest.mark.parametrize("where", TROUBLED)
+@pytest.mark.parametrize("limit", [{"duration": "150 s"}, {"steps": 600}], ids=str)
+def test_clients_at_rest_doze_through_a_period_of_time_and_change_no_number(
+    where, limit, monkeypatch
+):
+    effects = []
+    gradient = VirtualNode.gradient
+
+    async def counted(node, x):
+        effects.append(node.rank)
+        return await gradient(node, x)
+
+    monkeypatch.setattr(VirtualNode, "gradient", counted)
+
+    def played():
+        effects.clear()
+        found = run(
+            {"name": "fedavg", "tau": {"every": "8 s"}}, workers=12, compute=EXPONENTIAL,
+            cluster={"sampling": {"clients": 2, "by": "availability"}, **TROUBLED[where]},
+            network=SERVED, steps=limit.get("steps"), run=limit, objective=TIME_ONLY,
+            recovery={"policy": "shrink"},
+        )  # fmt: skip
+        return len(effects), store.encode(found)
+
+    few, dozing = played()
+    monkeypatch.setattr(VirtualNode, "leap", lambda node, transform: None)
+    many, awake = played()
+    assert dozing == awake
+    assert 2 * few < many

@@ -475,8 +475,46 @@ class VirtualNode(EngineNode):
     def leap(self, transform: Any) -> Any:
         """Return an effect that takes a phase's steps at once, where nothing looks in between."""
         run = self._run
-        strides = run.strides and self.computing is self.outages
-        return self._leap if strides or run.parked is not None else None
+        if run.parked is not None:
+            return self._leap
+        if self.computing is not self.outages:
+            return None
+        return self._leap if run.strides else self._doze if run.dozes else None
+
+    async def _doze(  # noqa: PLR0913, PLR0917 - as `descend`
+        self, x: Vector, state: Any, k: int, lr: Any, transform: Any, tau: Any
+    ) -> tuple[Vector, Any, int]:
+        """Take the steps of a phase that ends by time; those of a client at rest are alike.
+
+        It skips them up to its last pause, so that events keep their order.
+        """
+        assert self.outages is not None
+        while True:
+            await self.gradient(x)
+            if tau(k) <= 1:
+                return x, state, k
+            self.mark(x)
+            k += 1
+            if self.outages.resting:
+                k += self._skip(k, tau)
+
+    def _skip(self, k: int, tau: Any) -> int:
+        """Take the steps of a client at rest up to its last pause; return how many."""
+        every, limit, first = self._run.observer.every, self._run.observer.limit, self._pause_at
+        now, step, pause_at = self.now, self.step, first
+        ahead = step
+        for work in self._durations:
+            if ahead >= pause_at:
+                if step >= first:
+                    self._paused_at = step
+                now, step, pause_at = self.now, ahead, ahead + every
+            self.now += work
+            if tau(k) <= 1 or ahead + 1 >= limit:
+                break
+            ahead += 1
+        skipped = step - self.step
+        self.now, self.step, self.updates = now, step, self.updates + skipped
+        return skipped
 
     async def _leap(  # noqa: PLR0913, PLR0917 - as `descend`
         self, x: Vector, state: Any, k: int, lr: Any, transform: Any, tau: Any
