@@ -14,8 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.simulator.engines.dispatch import run_seeds
+from paceline.simulator.load.load import load
 from paceline.simulator.network import tcp
 from paceline.simulator.scenario.tables import NoObjective
+from paceline.simulator.studies import links as links_study
 from paceline.simulator.studies.execution import Execution
 from paceline.simulator.studies.links import uncalibrated
 from paceline.validate.comparison.quantities import pace
@@ -99,6 +101,27 @@ def test_what_published_hosts_move_is_told_by_the_other_sources():
     for row, rate, _ in found:
         assert float(row["moved"]) < float(row["card"])
         assert rate < float(row["card"])
+
+
+def test_ends_of_links_are_simulated_once_for_the_same_scenario_and_seed(monkeypatch):
+    """A page asks for them with every block of its seeds."""
+    ran = []
+
+    def counted(self, scenario, algorithm, seeds):
+        ran.append(scenario)
+        return run_seeds(scenario, algorithm, seeds)
+
+    monkeypatch.setattr(Execution, "run", counted)
+    monkeypatch.setattr(links_study, "_paces", {})
+    found = []
+    for rate, seed in (("40 Mbit/s", 0), ("40 Mbit/s", 0), ("40 Mbit/s", 1), ("80 Mbit/s", 0)):
+        made = load("quickstart", [f"network.bandwidth={rate}", "network.transport=tcp"])
+        algorithm = made.algorithm[0]
+        groups = {algorithm.label: run_seeds(made, algorithm, [seed])}
+        found.append((uncalibrated(made, groups, Execution())[algorithm.label], len(ran)))
+    assert [count for _, count in found] == [3, 3, 6, 9]
+    assert found[0][0] == found[1][0]
+    assert found[3][0] != found[0][0]
 
 
 @pytest.mark.slow
