@@ -33,11 +33,11 @@ class HugePages(TorchFunctionMode):
         self._helps = ADVICE is not None and size >= LEAST
 
     def __enter__(self) -> Any:
-        return super().__enter__() if self._helps else self
+        return super().__enter__() if self._helps else self  # type: ignore[no-untyped-call]
 
     def __exit__(self, *error: object) -> None:
         if self._helps:
-            super().__exit__(*error)
+            super().__exit__(*error)  # type: ignore[no-untyped-call]
 
     def __torch_function__(
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None

@@ -149,8 +149,8 @@ def leaping(
     if not isinstance(period, FixedPeriod):
         return None, False, rule is not None and unsaved and isinstance(period, EveryTime)
     family = run.program.family
-    parks = rule is not None and family == "blocking"
-    return Parked(run, rule) if parks else None, family == "server" and unsaved, False
+    parked = Parked(run, rule) if rule is not None and family == "blocking" else None
+    return parked, family == "server" and unsaved, False
 
 
 class Absentees:
