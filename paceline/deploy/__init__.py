@@ -2,10 +2,9 @@
 
 `paceline.deploy` is this package and, called, the command: `session.deploy`. The files:
 `session`, what the user holds; `attached`, the interpreter whose gradients are the user's; `live`,
-the model's parameters as one vector; `huge_pages`, where new vectors lie; `local_steps`, the user's
-optimizer as a program's transform; `plan`, the program to run and what it refuses; `checkpoint`,
-its state as plain containers; `steering/`, what watches and steers it; `emit/`, the same pick in
-another framework.
+the model's parameters as one vector; `local_steps`, the user's optimizer as a program's transform;
+`plan`, the program to run and what it refuses; `checkpoint`, its state as plain containers;
+`steering/`, what watches and steers it; `emit/`, the same pick in another framework.
 """
 
 import sys

@@ -18,7 +18,6 @@ from torch import Tensor, nn
 from paceline.deploy import plan as plans
 from paceline.deploy.attached import GRADIENT, AttachedNode, Period
 from paceline.deploy.checkpoint import PLAIN
-from paceline.deploy.huge_pages import HugePages
 from paceline.deploy.live import LiveParameters
 from paceline.deploy.local_steps import (
     SeveralOptimizers,
@@ -32,6 +31,7 @@ from paceline.deploy.steering.telemetry import StepRecord, codec_kind
 from paceline.deploy.transport import Transport, place
 from paceline.simulator.errors import InputError, ProgramError
 from paceline.simulator.programs.codecs.codec import Raw
+from paceline.validate.host.huge_pages import HugePages
 
 RECORDS = 4096  # steps whose telemetry is kept
 VERSION = 4

@@ -7,7 +7,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from paceline.deploy.huge_pages import ADVICE, LEAST, HugePages
+from paceline.validate.host.huge_pages import ADVICE, LEAST, HugePages
 
 ENTRIES = LEAST // 4 + 3
 MAPS = Path("/proc/self/smaps")

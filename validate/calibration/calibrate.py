@@ -34,6 +34,7 @@ from paceline.validate.calibration.profile import Profile
 from paceline.validate.calibration.sources import Source
 from paceline.validate.comparison import quantities
 from paceline.validate.host import machine
+from paceline.validate.measurement.fingerprints import fingerprints
 
 HEAD = (
     'A profile of measured runs. A scenario takes it in by extends = "THIS FILE"; what the',
@@ -170,7 +171,7 @@ def calibrate(
             "hardware": "; ".join(filter(None, dict.fromkeys(machines))),
             "versions": found[0].summary.get("versions", {}),
             "runs": [str(path) for path in paths],
-            "fingerprints": profile.fingerprints(each.path for each in found),
+            "fingerprints": fingerprints(each.path for each in found),
             "run_to_run": _spread(_held_out(found, below) or checks),
             "fitted": sorted({run.algorithm.words for run in told}),
             "model_error": model_error.shipped(network),

@@ -1,9 +1,8 @@
 """Profiles: measurements of a machine as a commented TOML file that scenarios extend."""
 
-import hashlib
 import os
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -144,23 +143,6 @@ def read(path: Path | str) -> Profile:
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
     return profile
-
-
-def fingerprints(paths: Iterable[Path]) -> list[str]:
-    """Return the SHA-256 of logs, and of the documents or telemetry of directories."""
-    inside = (store.WHOLE, "rank-*.telemetry")
-    found = []
-    for path in paths:
-        for each in [path] if path.is_file() else [p for name in inside for p in path.glob(name)]:
-            with each.open("rb") as file:
-                found.append(hashlib.file_digest(file, "sha256").hexdigest())
-    return sorted(found)
-
-
-def fitted_to(table: Mapping[str, Any], path: Path) -> bool:
-    """Tell whether the profile in a scenario's table was calibrated from what lies at `path`."""
-    known = messages.get(table, ("calibration", "fingerprints")) or ()
-    return not {*known}.isdisjoint(fingerprints([path]))
 
 
 def seconds(value: float) -> str:

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 
 from paceline.simulator.reports.page.compared import differing
 from paceline.simulator.results.statistics import human
-from paceline.validate.calibration import profile
 from paceline.validate.comparison.quantities import PACE, TARGET, median
 from paceline.validate.comparison.statistics import ComparisonStatistics
 from paceline.validate.host import machine
+from paceline.validate.measurement.fingerprints import fitted_to
 
 NAMED = 6  # keys in which scenarios differ
 SHORT = 0.020  # seconds per step, below which a note says what they consist of
@@ -38,7 +38,7 @@ def summary(result: ComparisonStatistics) -> str:
 
 
 def _fitted(result: ComparisonStatistics) -> str:
-    if not profile.fitted_to(result.predicted.table, result.measured.path):
+    if not fitted_to(result.predicted.table, result.measured.path):
         return ""
     return "These very runs made the profile, so agreement proves nothing: compare others."
 

@@ -11,8 +11,8 @@ from paceline.simulator.errors import InputError
 from paceline.simulator.inputs.messages import nearest
 from paceline.simulator.results import intervals, read
 from paceline.simulator.results.statistics import human, jsonable
-from paceline.validate.calibration import profile
 from paceline.validate.logs import jobs, steps, tables
+from paceline.validate.measurement.fingerprints import fitted_to
 
 BLOCKS = 20  # of successive steps, whose means tell the error of their mean
 Pair = tuple[float, float]
@@ -107,5 +107,5 @@ def check(
     return LogCheck(
         path.name, label, pace["mean"], pace.get("interval90"), pace["ci95"],
         float(found.seconds.sum() / found.steps.sum()), intervals.estimate(blocks).of_mean,
-        int(found.steps.sum()), profile.fitted_to(run.table, path), (*found.notes, *notes),
+        int(found.steps.sum()), fitted_to(run.table, path), (*found.notes, *notes),
     )  # fmt: skip

@@ -27,6 +27,7 @@ from paceline.validate.logs import jobs as files
 from paceline.validate.logs import tables, transport
 from paceline.validate.logs.steps import Observed, observe
 from paceline.validate.logs.transport import BUCKETED, DRAWS, LAW, SPREAD, STEADY, Fitted
+from paceline.validate.measurement.fingerprints import fingerprints
 
 SURE = 3.0  # standard errors by which jobs' computing differs
 ALIKE = 0.01  # relative difference below which it does not matter
@@ -298,7 +299,7 @@ def _result(
         "calibration": {
             "date": datetime.now(UTC).strftime("%Y-%m-%d"),
             "runs": [job.name for job in jobs],
-            "fingerprints": profile.fingerprints(job.log.path for job in jobs),
+            "fingerprints": fingerprints(job.log.path for job in jobs),
             "fitted": sorted({job.scenario.algorithm[0].words for job in jobs}),
             "replicates": DRAWS,
             "model_error": _model_error(families),
