@@ -254,8 +254,7 @@ def theory(scenario: Scenario) -> dict[str, Any]:
     The bound's columns are empty or None unless the objective is "bound". Raises InputError if a
     time has no expectation, or nothing takes time.
     """
-    plain = scenario.under(None)
-    workers, cost = _laws(plain), mean_cost(plain)
+    workers, cost = _laws(scenario), mean_cost(scenario)
     D = cost.transmission + cost.latency
     step = cache(lambda tau: seconds_per_step(workers, D, tau))
     if not 0 < step(1) < math.inf:

@@ -415,9 +415,7 @@ def scenario(**changes):
         "run": SimpleNamespace(duration=None),
         "costs": Overhead(),
     }
-    made = SimpleNamespace(**(fields | changes))
-    made.under = lambda algorithm: made
-    return made
+    return SimpleNamespace(**(fields | changes))
 
 
 @pytest.fixture

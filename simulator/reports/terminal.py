@@ -476,7 +476,7 @@ def theory(document: Row) -> list[Table | str]:
             "bound there": "bound",
         },
     }
-    if document["tau_star"]:  # there is a bound
+    if any(row["valid"] is not None for row in document["periods"]):  # there is a bound
         keys["periods"]["in Theorem 2"] = "valid"
     if document["bucketed_seconds_per_step"] is not None:
         keys["periods"] = {

@@ -361,16 +361,11 @@ class Scenario(Section):
         every = laws(self.cluster, self.network, self.server, *jobs)
         return any(each.variance == inf for each in every)
 
-    def under(self, algorithm: Algorithm | None) -> "Scenario":
-        """Return the scenario with the recovery and the overheads that hold for an algorithm.
-
-        None: for one that has none of its own.
-        """
+    def under(self, algorithm: Algorithm) -> "Scenario":
+        """Return the scenario with the recovery and the overheads that hold for an algorithm."""
         names = {each.algorithm for each in self.overhead}
-        name = algorithm.name if algorithm and algorithm.name in names else None
-        own: dict[str, Any] = {}
-        if algorithm and algorithm.recovery:
-            own["recovery"] = algorithm.recovery
+        name = algorithm.name if algorithm.name in names else None
+        own: dict[str, Any] = {"recovery": algorithm.recovery} if algorithm.recovery else {}
         if names - {name}:
             own["overhead"] = tuple(each for each in self.overhead if each.algorithm == name)
         return self.model_copy(update=own) if own else self
@@ -381,8 +376,12 @@ class Scenario(Section):
 
     @property
     def costs(self) -> Overhead:
-        """Overheads of a real system with this number of workers."""
-        return at(self.overhead, self.cluster.workers).among(self.cluster.workers)
+        """Overheads of a real system with this number of workers.
+
+        Those of single algorithms count `under` them alone.
+        """
+        common = [each for each in self.overhead if each.algorithm is None] or self.overhead
+        return at(common, self.cluster.workers).among(self.cluster.workers)
 
     @property
     def nominal(self) -> "Scenario":
