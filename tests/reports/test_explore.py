@@ -503,6 +503,19 @@ def test_nothing_is_cut_or_out_of_reach(width, figure3):
 
 
 @pytest.mark.browser
+def test_a_new_thumb_of_a_slider_has_its_name(figure3):
+    with opened(figure3) as page:
+        thumb = slider(page, "average")
+        name = thumb.get_attribute("aria-label")
+        assert name
+        thumb.evaluate(
+            "old => { const fresh = old.cloneNode(true); fresh.removeAttribute('aria-label');"
+            " old.replaceWith(fresh); }"
+        )
+        assert slider(page, "average").get_attribute("aria-label") == name
+
+
+@pytest.mark.browser
 def test_it_fits_a_phone_in_the_dark(figure3):
     from tests.helpers.browser import PHONE
 

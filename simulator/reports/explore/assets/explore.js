@@ -42,6 +42,10 @@
     box.classList.toggle("changed", name in page.state);
   }
 
+  function retell() {
+    page.controls.forEach(({ name }) => tell(name));
+  }
+
   function show(state, at) {
     page.state = { ...state };
     page.controls.forEach(({ name, own }) => {
@@ -68,7 +72,10 @@
     const none = window.dash_clientside.no_update;
     if (!page.controls.length) { // the first call: take the state from the address
       page.controls = values[values.length - 1] || [];
-      page.controls.forEach(({ name, at }) => { page.at[name] = at; tell(name); });
+      page.controls.forEach(({ name, at }) => { page.at[name] = at; });
+      retell();
+      // a slider that moved may have a new thumb, at a time of React's own
+      new MutationObserver(retell).observe(document.querySelector(".controls"), { childList: true, subtree: true });
       ask("url", location.search);
       return none;
     }
@@ -123,7 +130,6 @@
   }
 
   function free() { // the answer is on the screen: the next request may be sent
-    page.controls.forEach(({ name }) => tell(name)); // a slider that moved may have a new thumb
     page.redraws += 1;
     page.busy = 0;
     pump();
