@@ -103,30 +103,40 @@ class SoftmaxRegression:
     def evaluate(self, x: Vector, step: float) -> Evaluation:
         """Return the loss on the whole training set and accuracy and loss on the test set."""
         data = self.data
-        loss, _ = _log_likelihood(self._scores(x, data.train_x)[1], data.train_y)
-        _, scores = self._scores(x, data.test_x)
+        scores = self._scores(x, data.train_x)[1]
+        loss = _mean_loss(scores, _totals(scores)[1], data.train_y)
+        scores = self._scores(x, data.test_x)[1]
         right = float((scores.argmax(axis=1) == data.test_y).mean())
-        return Evaluation(loss, right, float(_log_likelihood(scores, data.test_y)[0]))
+        return Evaluation(
+            float(loss), right, float(_mean_loss(scores, _totals(scores)[1], data.test_y))
+        )
 
-    def at(self, x: Vector, rows: np.ndarray) -> tuple[Any, Array]:
-        """Return loss and gradient at `x` (..., dimension) over training samples (..., batch)."""
+    def at(self, x: Vector, rows: np.ndarray, *, loss: bool = True) -> tuple[Any, Array]:
+        """Return loss and gradient at `x` (..., dimension) over training samples (..., batch).
+
+        Without `loss` that is None, and the gradient the same.
+        """
         features, labels = self.data.train_x[rows], self.data.train_y[rows]
         units, scores = self._scores(x, features)
-        loss, residuals = _log_likelihood(scores, labels)
+        residuals, totals = _totals(scores)
+        mean = _mean_loss(scores, totals, labels) if loss else None
+        residuals /= totals
+        residuals.reshape(-1, residuals.shape[-1])[_own(labels)] -= 1
         gradient = _flat(units.swapaxes(-1, -2) @ residuals)
         if self._hidden:
             back = residuals @ self._weights(x)[..., :-1, :].swapaxes(-1, -2)
             back *= units[..., :-1] > 0
             gradient = np.concatenate([_flat(features.swapaxes(-1, -2) @ back), gradient], axis=-1)
-        return loss, gradient / rows.shape[-1]
+        return mean, gradient / rows.shape[-1]
 
     def _scores(self, x: Array, features: Array) -> tuple[Array, Array]:
         """Return the inputs of the last layer, a one among them, and the scores of the classes."""
         units = features
         if self._hidden:
             into = x[..., : self._first].reshape(*x.shape[:-1], -1, self._hidden)
-            units = np.ones((*features.shape[:-1], self._hidden + 1))
+            units = np.empty((*features.shape[:-1], self._hidden + 1))
             np.maximum(features @ into, 0, out=units[..., :-1])
+            units[..., -1] = 1
         return units, units @ self._weights(x)
 
     def _weights(self, x: Array) -> Array:
@@ -137,20 +147,24 @@ def _flat(gradients: Array) -> Array:
     return gradients.reshape(*gradients.shape[:-2], -1)
 
 
-def _log_likelihood(scores: Array, labels: np.ndarray) -> tuple[Any, Array]:
-    """Return the mean negative log-likelihood and its gradient by the scores, times the samples.
+def _own(labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    return np.arange(labels.size), labels.ravel()
 
-    `scores`: (..., samples, classes), overwritten; `labels`: (..., samples).
+
+def _totals(scores: Array) -> tuple[Array, Array]:
+    """Return exponentials of scores (..., samples, classes), and their sums over the classes.
+
+    The largest of a sample's scores is taken from them, in place, so that none overflows.
     """
-    scores -= scores.max(axis=-1, keepdims=True)
-    residuals = np.exp(scores)
-    totals = residuals.sum(axis=-1, keepdims=True)
-    own = np.arange(labels.size), labels.ravel()
-    of_own = scores.reshape(-1, scores.shape[-1])[own].reshape(labels.shape)
-    loss = (np.log(totals[..., 0]) - of_own).mean(axis=-1)
-    residuals /= totals
-    residuals.reshape(-1, scores.shape[-1])[own] -= 1
-    return loss, residuals
+    scores -= np.maximum.reduce(scores, axis=-1, keepdims=True)
+    exponentials = np.exp(scores)
+    return exponentials, np.add.reduce(exponentials, axis=-1, keepdims=True)
+
+
+def _mean_loss(scores: Array, totals: Array, labels: np.ndarray) -> Any:
+    """Return the mean negative log-likelihood of `labels` (..., samples)."""
+    of_own = scores.reshape(-1, scores.shape[-1])[_own(labels)].reshape(labels.shape)
+    return (np.log(totals[..., 0]) - of_own).mean(axis=-1)
 
 
 class _SoftmaxSource:
@@ -174,7 +188,7 @@ class _SoftmaxSource:
         return self._drawn.pop()
 
     def gradient(self, x: Vector) -> Vector:
-        return self.loss_and_gradient(x)[1]
+        return self._objective.at(x, self.next_rows(), loss=False)[1]
 
 
 def deal(labels: np.ndarray, workers: int, how: Dirichlet, seed: int) -> list[np.ndarray]:
