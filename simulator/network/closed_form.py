@@ -36,7 +36,6 @@ from paceline.simulator.network.libraries import (
 )
 from paceline.simulator.network.region_path import RegionPath
 from paceline.simulator.network.topology.places import Places
-from paceline.simulator.scenario.overhead import Overhead
 from paceline.simulator.scenario.scenario import Scenario
 
 REMEMBERED = 10_000
@@ -88,7 +87,6 @@ class ClosedForm:
         self.regions = self.places.regions
         self.model_bytes = scenario.model.bytes
         self.overhead = tcp.costs(scenario)
-        self.profiled = self.overhead if scenario.overhead else Overhead()
         self.given = scenario.network.duration if self.workers > 1 else None
         self._scenario = scenario
         self.charged: set[str] = set()
@@ -311,13 +309,13 @@ class ClosedForm:
         return list(found.values())
 
     def mean_cost(self, share: float = 1.0) -> CollectiveCost:
-        """Return the expected cost of averaging a share of the model, as a profile has it."""
+        """Return the expected cost of averaging a share of the model."""
         if self.given is not None:
             spent = share * self.given.expectation * self.growth(None), 0.0
-            return CollectiveCost(*self.profiled.of_collective(*spent))
+            return CollectiveCost(*self.overhead.of_collective(*spent))
         size, team = share * self.model_bytes, tuple(range(self.workers))
         way = self.way("mean", size, None)
-        plan, added = self.plan(way.key, team), self.profiled
+        plan, added = self.plan(way.key, team), self.overhead
         if not plan.moved:
             return CollectiveCost(0.0, 0.0)
         spent = way.spend(plan.held * size + plan.hops * added.hop_bytes / plan.rate, plan.latency)

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from math import inf
 
 from paceline.simulator.network.closed_form import ClosedForm, CollectiveCost
-from paceline.simulator.scenario.overhead import Overhead
 from paceline.simulator.scenario.scenario import Scenario
 
 
@@ -20,12 +19,8 @@ def mean_cost(scenario: Scenario) -> CollectiveCost:
     from paceline.simulator.network.topology.routes import Topology  # noqa: PLC0415
 
     workers, sizes = scenario.cluster.workers, [0.0, scenario.model.bytes]
-    bare = scenario.model_copy(
-        update={
-            "network": scenario.network.model_copy(update={"setup": 0}),
-            "overhead": scenario.overhead or (Overhead(),),  # nothing, nor what is usual over TCP
-        }
-    )
+    network = scenario.network.model_copy(update={"setup": 0})
+    bare = scenario.model_copy(update={"network": network})
     ends = []
     # a library's choice depends on the size, and what it adds belongs to no part of the time
     for size in sizes if scenario.network.library == "ideal" else sizes[1:]:
