@@ -449,3 +449,13 @@ def test_the_published_critical_batch():
     found = batch.published(26e9)
     assert found.value == pytest.approx(5 * 512 * 22.91 * 26_000**0.47)
     assert batch.given([1e5, 4e5]).value == 2e5
+
+
+def test_averages_that_are_several_steps_late_are_beyond_the_published_runs():
+    on_time, late, later = (
+        evidence.penalty("streaming-diloco", 2, 30, 1e9, overlap=steps) for steps in (1, 20, 60)
+    )
+    assert on_time.basis == "published"
+    assert late.why == ("no published row of overlap = 20",)
+    assert late.log_ratio == on_time.log_ratio
+    assert on_time.sd < late.sd < later.sd

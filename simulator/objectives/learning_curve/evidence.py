@@ -35,7 +35,7 @@ SWEEP_SD = 0.3  # relative: those runs had uneven data, and more tokens for each
 ROUNDED = 0.005 / 3**0.5  # nats: standard deviation of a loss given to two digits
 PUBLISHED = ("diloco", "streaming-diloco")
 ALIKE = (*PUBLISHED, "delayed-diloco", "eager-diloco")  # the same steps, applied later
-LATE_SD = 0.003  # of those without rows of their own
+LATE_SD = 0.003  # of those without rows of their own, and where averages are more than a step late
 PARAMETERS, REPLICAS, TOKENS = (35e6, 2.4e9), (1, 8), 20  # of the evidence
 OF_RUNS = (
     f"published runs of {PARAMETERS[0]:.2g} to {PARAMETERS[1]:.2g} parameters (those of "
@@ -172,12 +172,13 @@ def penalty(  # noqa: PLR0913
     tokens: float | None = None,
     outer_lr: float | None = None,
     outer_momentum: float = 0.9,
+    overlap: int = 0,
     own: Sequence[OwnRun] = (),
 ) -> Penalty | None:
     """Return what local steps cost in loss, None where neither publication nor own run speaks.
 
-    `tokens`: of the whole run (default: 20 for each parameter). `own`: the user's runs; those of
-    the same program count.
+    `tokens`: of the whole run (default: 20 for each parameter). `overlap`: steps that an average
+    may take. `own`: the user's runs; those of the same program count.
     """
     family = ALIKE if program in ALIKE else (program,)
     runs = [each for each in own if each.program in family]
@@ -187,7 +188,7 @@ def penalty(  # noqa: PLR0913
         return Penalty(0.0, 0.0, "published", f"{program} with period 1 is data-parallel", {})
     ratio = (tokens or TOKENS * parameters) / parameters
     at = replicas, period, parameters
-    mean, sd, said, parts = _expected(program, *at, ratio)
+    mean, sd, said, parts = _expected(program, at, ratio, overlap)
     basis = "extrapolated" if said else "published"
     words = [OF_RUNS]
     if outer_lr is not None and program in ALIKE:
@@ -210,10 +211,10 @@ def penalty(  # noqa: PLR0913
 
 
 def _expected(
-    program: str, replicas: float, period: float, parameters: float, ratio: float
+    program: str, at: Place, ratio: float, overlap: int = 0
 ) -> tuple[float, float, list[str], Parts]:
     """Return the law's mean and standard deviation, what is beyond the evidence, and the parts."""
-    law = published()
+    law, (replicas, period, parameters) = published(), at
     if program not in ALIKE:
         shape = math.log2(max(replicas, 1)) / 3 * math.log(period) / math.log(USUAL)
         return 0.0, UNKNOWN * shape, [], {}
@@ -226,10 +227,15 @@ def _expected(
         "tokens per parameter": _decades(ratio, TOKENS / 2, TOKENS * 2),
     }
     beyond = [size * BEYOND[name] * each for name, each in far.items()]
-    late = 0.0 if program in PUBLISHED else LATE_SD
+    on_time = program in PUBLISHED and overlap <= 1
+    late = 0.0 if on_time else LATE_SD * max(1.0, overlap / USUAL)
     said = [f"{name} outside the published runs" for name, each in far.items() if each > 0]
-    said += ["no published row of this program"] if late else []
-    parts = dict(law.parts(program, (replicas, period, parameters))) | {(program, None): late}
+    if late:
+        said.append(
+            f"no published row of overlap = {overlap}" if overlap > 1
+            else "no published row of this program"
+        )  # fmt: skip
+    parts = dict(law.parts(program, at)) | {(program, None): late}
     parts |= {(f"beyond {name}", None): each for name, each in zip(far, beyond, strict=True)}
     return mean, math.hypot(law.sd(parameters, replicas, period), late, *beyond), said, parts
 
@@ -266,7 +272,7 @@ def _updated(
     of it is the process less what the runs, with errors of their own, say of it. Without a law
     (not `known`) the runs alone say the scale: nothing draws them towards zero.
     """
-    laws = [_expected(each.program, *each.place, TOKENS) for each in runs]
+    laws = [_expected(each.program, each.place, TOKENS) for each in runs]
     logs = np.log2([at, *(each.place for each in runs)])
     setup = SETUP * np.minimum(logs[:, 1] / math.log2(USUAL), 1.0) * known
     sds = np.hypot(setup, [sd, *(each[1] for each in laws)])

@@ -381,6 +381,7 @@ def _cost(
         tokens=known.steps * known.workers * known.tokens,
         outer_lr=given.get("outer_lr"),
         outer_momentum=given.get("outer_momentum", 0.0),
+        overlap=given.get("overlap") or 0,
         own=own,
     )
 
