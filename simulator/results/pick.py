@@ -191,7 +191,7 @@ def _most_often(
 def verdict(found: Order) -> dict[str, Any]:
     """Return the keys of a verdict, in memory or JSON.
 
-    `label`: the best; `decided`: whether it is known at 95 % to be better than every other;
+    `label`: the best; `decided`: whether it is known at 90 % to be better than every other;
     `alternatives`: those of which that is not known, best first; `ties`: those known to be
     equivalent to it (within `margin`, a share), better or not; `not_separated`: those of which
     neither is known; `seeds_to_decide`: about as many seeds in all would decide, None if unknown or

@@ -356,7 +356,7 @@ def test_loss_at_tokens_is_the_law_s():
         assert each.used("tokens") == tokens
     rows = result.tradeoffs
     assert [row["label"] for row in rows] == ["ssgd", *(f"diloco tau={t}" for t in (2, 20, 60))]
-    assert all(row["ci95"][0] <= row["loss_above"] <= row["ci95"][1] for row in rows[1:])
+    assert all(row["interval"][0] <= row["loss_above"] <= row["interval"][1] for row in rows[1:])
     assert sorted(row["days"] for row in rows)[::-1] == [row["days"] for row in rows]
     assert "diloco tau=2" in result.pick["label"]  # as low a loss, within 5 % of tokens, is sooner
     assert "sooner than ssgd and equivalent to it" in result.sentence
@@ -528,7 +528,7 @@ def test_days_and_prices_of_a_search_have_the_interval_of_the_links():
         assert high > 1.05
         assert used["tokens"]["interval"] is None
     assert share["communicate"] > 0.5
-    assert re.search(r", in .* h \(95 %: .* h\), for .* USD \(95 %: ", result.sentence)
+    assert re.search(r", in .* h \(90 %: .* h\), for .* USD \(90 %: ", result.sentence)
     edges = [each for each in result.warnings if "a better one may lie" in each]
     label = next(row["label"] for row in result.tradeoffs if row["label"] in result.trade)
     assert label == "diloco tau=60"

@@ -134,13 +134,13 @@ class TuneResult(Shown):
         """What the soonest way to as low a loss costs and saves; empty where that is the best."""
         if (row := self._trade) is None:
             return ""
-        low, high = row["ci95"] or [row["loss_above"]] * 2
+        low, high = row["interval"] or [row["loss_above"]] * 2
         whole, spent = human(DAY * (row["days"] + row["days_saved"])), self._spent(row["used"])
         basis = f", {row['basis']}" if row["basis"] else ""
         return (
             f"If time counts as well: {row['label']} is done {', '.join(spent)}, not in {whole}, "
-            f"at {row['loss_above']:+.2%} loss (95 %: {low:+.2%} to {high:+.2%}{basis}); with the "
-            "tokens that make up for that, no other is sooner."
+            f"at {row['loss_above']:+.2%} loss ({wording.USUAL}: {low:+.2%} to "
+            f"{high:+.2%}{basis}); with the tokens that make up for that, no other is sooner."
         )
 
     def _spent(self, used: dict[str, Any] | None) -> list[str]:
@@ -251,7 +251,9 @@ class TuneResult(Shown):
         return [
             {
                 "configuration": row["label"],
-                f"{self.objective.says} (95 %)": wording.cell(stated(row, "value"), unit),
+                f"{self.objective.says} ({wording.USUAL})": wording.cell(
+                    stated(row, "value"), unit
+                ),
                 "seeds": f"{row['reached']} of {row['seeds']}",
                 "given up": row["stopped"] or "",
             }
