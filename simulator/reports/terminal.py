@@ -370,8 +370,7 @@ def tune(result: "TuneResult") -> list[Table | str]:
             "configuration": lambda row: row["label"],
             **values,
             **above,
-            **based,
-            "seeds": lambda row: str(row["seeds"]),
+            **(based or {"seeds": lambda row: str(row["seeds"])}),  # both leave too few columns
             "": verdict,
         },
     )

@@ -130,7 +130,8 @@ def stated(row: Mapping[str, Any], key: str = "mean") -> Estimate:
     if ends is not None and ends[0] is not None:
         interval = ends[0], math.inf if ends[1] is None else ends[1]
     level = row.get("level", CI95 if interval else None)
-    return Estimate(value, of, interval, level, row.get("basis", ""))
+    of_mean = interval if of == MEAN else None
+    return Estimate(value, of, interval, level, row.get("basis", ""), of_mean)
 
 
 def positive(values: Values, *, heavy: bool = False, of: str | None = None) -> Estimate:

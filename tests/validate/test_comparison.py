@@ -155,7 +155,7 @@ def test_every_number_by_hand(world):
             ends = row["measured_interval"]
             assert ends is None if len(set(measured)) == 1 else 0 < ends[0] < m < ends[1]
             apart = np.subtract(predicted, measured)
-            half = stats.t.ppf(0.975, 2) * np.std(apart, ddof=1) / math.sqrt(3)
+            half = stats.t.ppf(0.95, 2) * np.std(apart, ddof=1) / math.sqrt(3)
             assert row["within_noise"] is bool(abs(apart.mean()) <= half)
             return row
 

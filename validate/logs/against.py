@@ -62,7 +62,8 @@ class LogCheck:
                 f"{self.error:+z.1%}. This prediction has no interval for what it does not know; "
                 "with a profile (paceline calibrate) it has one."
             )
-        where = "inside" if self.covered else "outside: the log's job is not what was simulated"
+        missed = "outside" if self.fitted else "outside: the log's job is not what was simulated"
+        where = "inside" if self.covered else missed
         own = " This very log made the profile, so agreement proves nothing: compare another one."
         return (
             f"{found}{_said(self.predicted, self.interval90, USUAL)}, {self.error:+z.1%}, {where}."

@@ -58,6 +58,11 @@ def emit(target: str, pick: Pick) -> Emitted:
     notes = list(pick.notes)
     if values.get("fragments", 1) > 1:
         notes.append("fragments hold whole tensors; Paceline's are equal to one number")
+    if (parts := pick.scenario.cluster.accumulation) > 1:
+        notes.append(
+            f"a batch is a whole step, of {parts} micro-batches here (cluster.accumulation): sum "
+            "up their gradients before optimizer.step()"
+        )
     if _rateless(pick):
         notes.append(f"the scenario sets no learning rate: write yours in place of {YOURS}")
     return Emitted(target, label, rendered, tuple(notes))
@@ -90,6 +95,7 @@ def _values(pick: Pick, optimizers: Mapping[str, str], version: str) -> dict[str
         "version": version,
         "rounds": (pick.scenario.run.steps or 0) // own.get("tau", 1) or 100,
         "workers": pick.scenario.cluster.workers,
+        "accumulation": pick.scenario.cluster.accumulation,
         "optimizer": _constructor(optimizers, inner, always),
         "rate": "" if constant else RATES[rate.schedule].format(**_numbers(rate)),
         "stateful": kind(inner) != "identity",

@@ -119,10 +119,14 @@ class TuneResult(Shown):
 
     @property
     def _trade(self) -> dict[str, Any] | None:
-        """The soonest way to as low a loss, with the tokens that make up for it; None: the best."""
-        rows = self.tradeoffs
+        """The soonest way to as low a loss, with the tokens that make up for it.
+
+        None: the best, or it takes as long as the one to take.
+        """
+        rows, most = self.tradeoffs, self.simplest.used("days") / (1 + MARGIN)
         soonest = min(rows, key=lambda row: row["sooner"], default=None)
-        return None if soonest is None or soonest is rows[0] else soonest
+        late = soonest is None or soonest is rows[0] or soonest["days"] > most
+        return None if late else soonest
 
     @property
     def soonest(self) -> str | None:
@@ -178,7 +182,7 @@ class TuneResult(Shown):
             said = f"{said}; {ahead} than {best.candidate.label} and equivalent to it ({near})"
         if self.order.decided:
             return f"{said}."
-        guess = LOWEST if self.trade else pick.GUESS
+        guess = LOWEST if self.trade and self.simplest is best else pick.GUESS
         if self.simplest is not best and not self.order.unsettled:  # said already
             return f"{pick.headline(found)}. {guess} {said}."
         of_loss = bool(best.model and best.model.basis)
