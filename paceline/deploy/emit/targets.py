@@ -117,11 +117,10 @@ def problems(target: str, pick: Pick) -> Iterator[str]:
         yield "cluster.sampling: a framework draws other clients than Paceline"
     if policy.policy in ("backup", "quorum") or policy.backup:
         yield f'recovery.policy = "{policy.policy}": its means wait for all workers'
-    devices = max((each.devices for each in pick.scenario.cluster.group), default=1)
-    if devices > 1 and target != "torchtitan":  # whose replicas are of many devices
+    if pick.devices > 1 and target not in ("torchft", "torchtitan"):  # replicas of many devices
         yield (
-            f"cluster.group.devices = {devices}: it would start one process for each worker, and "
-            "average nothing among a worker's devices"
+            f"cluster.group.devices = {pick.devices}: it would start one process for each worker, "
+            "and average nothing among a worker's devices"
         )
     refused = REFUSED | words["refused"]
     for key, value in algorithm.parameters.items():
