@@ -269,10 +269,14 @@ def sweep(result: "SweepResult") -> Table:
     return table
 
 
-def _whole_words(column: Column) -> None:
-    """Keep a column as wide as its longest word: a name that is cut names nothing."""
+def _whole_words(column: Column, narrow: bool = False) -> None:
+    """Keep a column as wide as its longest word: a name that is cut names nothing.
+
+    `narrow`: no wider, as rich would narrow another column and cut this one.
+    """
     words = [word for cell in (column.header, *column.cells) for word in str(cell).split()]
     column.min_width = max(map(len, words), default=0)
+    column.width = column.min_width if narrow else None
 
 
 def _value_of(column: ResultColumn, row: Row) -> str:
@@ -392,7 +396,7 @@ def tune(result: "TuneResult") -> list[Table | str]:
         for column in table.columns:
             wraps = {table.columns[0].header, "", *(values if based else [usual])}
             column.no_wrap = column.header not in wraps
-            _whole_words(column)
+            _whole_words(column, narrow=bool(based) and not column.header)
     return [*shown_tables, *notes]
 
 

@@ -287,6 +287,8 @@ def test_which_trade_for_less_time_to_run_is_the_user_s_to_say():
     tuned = {"pick": {"label": "ssgd"}, "tradeoffs": trades}
     with pytest.raises(InputError, match=r"runs/my: ssgd has the lowest loss.*'diloco tau=30'"):
         to_run(tuned, None, "runs/my")
+    with pytest.raises(InputError, match="say which to run: 'x', 'ssgd', 'diloco tau=30'"):
+        to_run(tuned | {"pick": {"label": "x"}}, None, "runs/my")  # sooner, and equivalent
     assert to_run(tuned, "diloco tau=30", "runs/my") == "diloco tau=30"
     assert to_run(tuned | {"tradeoffs": trades[:1]}, None, "runs/my") == "ssgd"
     assert to_run({"pick": {"label": None}}, None, "runs/my") is None
