@@ -13,11 +13,7 @@ from typing import Any
 import numpy as np
 
 LEVEL = 0.90
-"""The level of every interval that is said, and of whatever is said to be known.
-
-Of one measured run, of a mean over seeds, of a fit. `ci95` in JSON alone, and the papers' verdicts,
-have `CI95`.
-"""
+"""The level of every interval that is said, and of whatever is known; `ci95` in JSON has `CI95`."""
 TAILS = (1 - LEVEL) / 2, (1 + LEVEL) / 2
 NORMAL = NormalDist().inv_cdf(TAILS[1])  # standard deviations from the middle to an end
 CI95 = 0.95
