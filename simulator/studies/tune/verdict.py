@@ -339,7 +339,7 @@ def _without_effect(space: Space, ranked: Sequence[Contender]) -> list[str]:
             continue
         pairs = [(group[0], other) for group in full for other in group[1:]]
         if pairs and not any(behind(other, one).any() for one, other in pairs):
-            found.append(f"{pairs[0][0].candidate.name}'s {key} makes no difference at all")
+            found.append(f"{pairs[0][0].candidate.name}'s {key} makes no difference to the goal")
     return found
 
 
