@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from paceline.simulator.distributions.distribution import Array, Distribution
 from paceline.simulator.distributions.parametric import Constant
 
-LATTICE = 2**18
+LATTICE = 2**16
 NODES, WEIGHTS = np.polynomial.legendre.leggauss(16)
 LADDER = 1 / (1 + np.exp(-np.linspace(-28, 28, 57)))  # probabilities, dense at both ends
 STRETCH: Array = np.power(1.5, np.arange(400.0))

@@ -68,7 +68,7 @@ def summary(result: "Result") -> Table:
         if SIMULATE in column.shown_in and not apart and (known or column.key in always):
             heading = _heading(column, target and f"loss {target:g}", usual)
             if column.key in intervals:
-                heading = heading.partition("\n")[0] + "\n(90 %)"
+                heading = heading.partition("\n")[0] + f"\n({wording.USUAL})"
             columns[heading] = cells.get(column.key) or partial(_mean_of, column)
     if any(row["staleness"] and row["staleness"]["max"] for row in rows):
         columns["stale\nmean/max"] = lambda row: _staleness(row["staleness"])
@@ -269,10 +269,14 @@ def sweep(result: "SweepResult") -> Table:
     return table
 
 
-def _whole_words(column: Column) -> None:
-    """Keep a column as wide as its longest word: a name that is cut names nothing."""
+def _whole_words(column: Column, narrow: bool = False) -> None:
+    """Keep a column as wide as its longest word: a name that is cut names nothing.
+
+    `narrow`: no wider, as rich would narrow another column and cut this one.
+    """
     words = [word for cell in (column.header, *column.cells) for word in str(cell).split()]
     column.min_width = max(map(len, words), default=0)
+    column.width = column.min_width if narrow else None
 
 
 def _value_of(column: ResultColumn, row: Row) -> str:
@@ -360,7 +364,8 @@ def tune(result: "TuneResult") -> list[Table | str]:
     based = based if any(row["basis"] for row in rows) else {}
     plain, above = result.reference, dict[str, Cell]()
     if plain and any(row["to_reference"] for row in rows):
-        above = {f"above {plain.candidate.label}\n(95 %)": lambda row: _above(row["to_reference"])}
+        than = f"above {plain.candidate.label}\n({wording.USUAL})"
+        above = {than: lambda row: _above(row["to_reference"])}
         if usual:  # else the table is wider than 80 columns
             values = {f"{objective.says}\n({usual})": lambda row: f"{value(row)}\n{within(row)}"}
     ranking = _table(
@@ -369,8 +374,7 @@ def tune(result: "TuneResult") -> list[Table | str]:
             "configuration": lambda row: row["label"],
             **values,
             **above,
-            **based,
-            "seeds": lambda row: str(row["seeds"]),
+            **(based or {"seeds": lambda row: str(row["seeds"])}),  # both leave too few columns
             "": verdict,
         },
     )
@@ -392,7 +396,7 @@ def tune(result: "TuneResult") -> list[Table | str]:
         for column in table.columns:
             wraps = {table.columns[0].header, "", *(values if based else [usual])}
             column.no_wrap = column.header not in wraps
-            _whole_words(column)
+            _whole_words(column, narrow=bool(based) and not column.header)
     return [*shown_tables, *notes]
 
 
@@ -406,14 +410,15 @@ def _above(found: Mapping[str, Any] | None) -> str:
 
 def _tradeoffs(rows: Sequence[Row]) -> Table:
     """What less time costs in loss after as many tokens, and what it takes."""
+    within = f"({wording.USUAL})"
     columns: dict[str, Cell] = {
         "less time for more loss": lambda row: row["label"],
-        "loss\n(95 %)": lambda row: _above({"value": row["loss_above"], "interval": row["ci95"]}),
-        "days\n(95 %)": lambda row: _beneath(wording.cell(stated(row["used"]["days"]), "")),
+        f"loss\n{within}": lambda row: _above({**row, "value": row["loss_above"]}),
+        f"days\n{within}": lambda row: _beneath(wording.cell(stated(row["used"]["days"]), "")),
         "saved": lambda row: number(row["days_saved"]),
     }
     if "cost" in rows[0]["used"]:
-        columns["cost\n(95 %)"] = lambda row: _beneath(
+        columns[f"cost\n{within}"] = lambda row: _beneath(
             wording.cell(stated(row["used"]["cost"]), "")
         )
     return _table(rows, columns)
@@ -432,7 +437,7 @@ def fit(result: "FitResult") -> list[Table]:
     keys: dict[str, Cell] = {
         "key": _text("key"),
         "value": lambda row: f"{row['value']:.5g} {row['unit']}",
-        "95 % interval": lambda row: ends(row, "interval"),
+        f"{wording.USUAL} interval": lambda row: ends(row, "interval"),
         "range": lambda row: f"{ends(row, 'range')} {row['unit']}",
     }
     cells: dict[str, Cell] = {

@@ -106,7 +106,7 @@ def estimate_of(row: Mapping[str, Any], name: str) -> intervals.Estimate:
         median = {"value": value, "estimate": intervals.MEDIAN, "level": level}
         return intervals.stated(median | {"interval": (low, high)}, "value")
     ends = row.get(f"{name}_low"), row.get(f"{name}_high")
-    return intervals.stated({"mean": row[name], "ci95": ends})
+    return intervals.stated({"mean": row[name], "interval": ends, "level": intervals.LEVEL})
 
 
 RESULT_COLUMNS = (

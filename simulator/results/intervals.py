@@ -7,11 +7,16 @@ number of seeds: docs/reliability.md, by tests/reliability/coverage.py.
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 
-LEVEL = 0.95
+LEVEL = 0.90
+"""The level of every interval that is said, and of whatever is known; `ci95` in JSON has `CI95`."""
+TAILS = (1 - LEVEL) / 2, (1 + LEVEL) / 2
+NORMAL = NormalDist().inv_cdf(TAILS[1])  # standard deviations from the middle to an end
+CI95 = 0.95
 FACTOR = 10.0  # a mean that is not known to within this factor gives way to the median
 VAST = 1e9  # an interval that spans such a factor says nothing, and is not given
 ROUNDING = 1e-9  # relative differences up to this are floating-point error
@@ -37,8 +42,8 @@ class Estimate:
     `of`: "mean" or "median"; `interval` holds it with probability `level`, `LEVEL` unless too few
     seeds attain that; its upper end is infinite where a seed that never got there may be beyond.
     None where no interval can be had, or every seed has the same value; `basis` says which, or
-    how the interval was computed. `of_mean`: the 95 % interval of the mean, which a median may be
-    estimated in spite of; None where there is none.
+    how the interval was computed. `of_mean`: the interval of the mean, which a median may be
+    estimated in spite of, and `ci95`, the same with `CI95`; None where there is none.
     """
 
     value: float
@@ -47,6 +52,7 @@ class Estimate:
     level: float | None
     basis: str
     of_mean: Ends | None = None
+    ci95: Ends | None = None
 
     @property
     def span(self) -> Ends:
@@ -71,8 +77,12 @@ class Estimate:
 
     @property
     def certain(self) -> bool:
-        """Whether the interval attains `LEVEL`; the median's does from six seeds on."""
-        return self.level is not None and self.level >= LEVEL
+        """Whether the interval attains `LEVEL`; the median's does from five seeds on."""
+        return self.attains(LEVEL)
+
+    def attains(self, level: float) -> bool:
+        """Return whether the interval holds the estimated quantity with at least `level`."""
+        return self.level is not None and self.level >= level
 
     def within(self, low: float, high: float) -> "Estimate":
         """Cut the intervals of a quantity that is never below `low` or above `high`."""
@@ -83,15 +93,17 @@ class Estimate:
                 min(ends[1], max(high, self.value)),
             )
 
-        return replace(self, interval=cut(self.interval), of_mean=cut(self.of_mean))
+        interval, of_mean, ci95 = map(cut, (self.interval, self.of_mean, self.ci95))
+        return replace(self, interval=interval, of_mean=of_mean, ci95=ci95)
 
     def beside_mean(self) -> dict[str, Any]:
-        """Return the keys that stand beside "mean": "ci95" is its interval."""
-        return {"ci95": self.of_mean and [*self.of_mean], **self._keys()}
+        """Return the keys that stand beside "mean": "ci95" is its interval with 95 %."""
+        return {"ci95": self.ci95 and [*self.ci95], **self._keys()}
 
     def beside_value(self) -> dict[str, Any]:
-        """Return the keys that stand beside "value": "ci95" is its interval if that has 95 %."""
-        return {"ci95": [*self.interval] if self.interval and self.certain else None} | self._keys()
+        """Return the keys that stand beside "value": "ci95" is its interval with 95 %."""
+        ends = self.ci95 if self.of == MEAN else self.interval if self.attains(CI95) else None
+        return {"ci95": ends and [*ends], **self._keys()}
 
     def _keys(self) -> dict[str, Any]:
         return {
@@ -113,9 +125,8 @@ def stated(row: Mapping[str, Any], key: str = "mean") -> Estimate:
     value, interval = math.nan if value is None else value, None
     if ends is not None and ends[0] is not None:
         interval = ends[0], math.inf if ends[1] is None else ends[1]
-    level = row.get("level", LEVEL if interval else None)
-    known = row.get("ci95") if key == "mean" else None
-    of_mean = (known[0], known[1]) if known and None not in known else None
+    level = row.get("level", CI95 if interval else None)
+    of_mean = interval if of == MEAN else None
     return Estimate(value, of, interval, level, row.get("basis", ""), of_mean)
 
 
@@ -133,11 +144,11 @@ def positive(values: Values, *, heavy: bool = False, of: str | None = None) -> E
         return found
     if not np.isfinite(x).all() or heavy:
         return _by_order(x)
-    ends = _mean_of_positive(x)
-    of_mean = ends if ends[1] <= VAST * ends[0] else None
+    ends, wide = _mean_of_positive(x, LEVEL), _mean_of_positive(x, CI95)
+    of_mean, ci95 = (each if each[1] <= VAST * each[0] else None for each in (ends, wide))
     if not median and (of == MEAN or ends[1] <= FACTOR * ends[0]):
-        return Estimate(float(x.mean()), MEAN, ends, LEVEL, LOGARITHMS, of_mean)
-    found = replace(_by_order(x), of_mean=of_mean)
+        return Estimate(float(x.mean()), MEAN, ends, LEVEL, LOGARITHMS, of_mean, ci95)
+    found = replace(_by_order(x), of_mean=of_mean, ci95=ci95)
     if found.certain or not (x > 0).all():
         return found
     ends = _median_of_logarithms(x)
@@ -166,17 +177,22 @@ def widened(found: Estimate, drawn: Values | None) -> Estimate:
     """
     if drawn is None or not (found.interval or found.exact) or not math.isfinite(found.value):
         return found
-    tails = (1 - LEVEL) / 2, (1 + LEVEL) / 2
-    ends = np.array([found.span, np.quantile(drawn, tails, method="inverted_cdf")])
-    logs = found.value > 0 and bool((ends > 0).all())
-    away = np.log(ends / found.value) if logs else ends - found.value
-    down, up = np.hypot(*np.maximum(away * [-1, 1], 0.0)).tolist()
-    low, high = found.value - down, found.value + up
-    if logs:
-        low, high = found.value * math.exp(-down), found.value * float(np.exp(up))
     basis = MODEL if found.exact else f"{found.basis} and {MODEL}"
-    of_mean = (low, high) if found.of_mean or found.exact else None
-    return Estimate(found.value, found.of, (low, high), found.level or LEVEL, basis, of_mean)
+    whole = _widened(found.value, found.span, drawn, LEVEL)
+    wide = _widened(found.value, found.ci95 or found.span, drawn, CI95)
+    of_mean, ci95 = (whole, wide) if found.of_mean or found.exact else (None, None)
+    return Estimate(found.value, found.of, whole, found.level or LEVEL, basis, of_mean, ci95)
+
+
+def _widened(value: float, span: Ends, drawn: Values, level: float) -> Ends:
+    tails = (1 - level) / 2, (1 + level) / 2
+    ends = np.array([span, np.quantile(drawn, tails, method="inverted_cdf")])
+    logs = value > 0 and bool((ends > 0).all())
+    away = np.log(ends / value) if logs else ends - value
+    down, up = np.hypot(*np.maximum(away * [-1, 1], 0.0)).tolist()
+    if logs:
+        return value * math.exp(-down), value * float(np.exp(up))
+    return value - down, value + up
 
 
 def exceeds(
@@ -190,7 +206,7 @@ def exceeds(
     """Whether `one` is known, at `LEVEL`, to exceed `other` in its mean or median, as `of` says.
 
     Both are paired seed by seed. Medians are compared by the logarithms of their ratios, which
-    have no heavy tails; `heavy`: from six seeds on by the sign test, which assumes nothing.
+    have no heavy tails; `heavy`: from five seeds on by the sign test, which assumes nothing.
     `errors`: draws of the logarithm of what their ratio may be wrong by, nan where nothing is
     compared; they add to what seeds leave open.
     """
@@ -211,7 +227,7 @@ def _beyond(x: np.ndarray, y: np.ndarray, errors: np.ndarray) -> bool:
     if 2 * known.size < errors.size or not (np.minimum(x, y) > 0).all():
         return False
     gap = signed(np.log(x) - np.log(y), scale=1.0)
-    down = max(-float(np.quantile(known, (1 - LEVEL) / 2, method="inverted_cdf")), 0.0)
+    down = max(-float(np.quantile(known, TAILS[0], method="inverted_cdf")), 0.0)
     return gap.value > math.hypot(gap.value - gap.span[0], down)
 
 
@@ -225,9 +241,9 @@ def signed(values: Values, *, heavy: bool = False, scale: float = 0.0) -> Estima
         return found
     if heavy or not np.isfinite(x).all():
         return _by_order(x)
-    mean, half = float(x.mean()), _half(x)
-    ends = mean - half, mean + half
-    return Estimate(mean, MEAN, ends, LEVEL, STUDENT, ends)
+    mean = float(x.mean())
+    ends, wide = ((mean - half, mean + half) for half in (_half(x, LEVEL), _half(x, CI95)))
+    return Estimate(mean, MEAN, ends, LEVEL, STUDENT, ends, wide)
 
 
 def share(values: Values) -> Estimate:
@@ -253,14 +269,14 @@ def _without_interval(x: np.ndarray, of: str, scale: float = 0.0) -> Estimate | 
     return None
 
 
-def _half(x: np.ndarray) -> float:
+def _half(x: np.ndarray, level: float) -> float:
     """Return half the width of Student's interval for a mean."""
     from scipy.special import stdtrit  # noqa: PLC0415 - 0.2 s
 
-    return float(stdtrit(x.size - 1, (1 + LEVEL) / 2) * x.std(ddof=1) / math.sqrt(x.size))
+    return float(stdtrit(x.size - 1, (1 + level) / 2) * x.std(ddof=1) / math.sqrt(x.size))
 
 
-def _mean_of_positive(x: np.ndarray) -> Ends:
+def _mean_of_positive(x: np.ndarray, level: float) -> Ends:
     """Return an interval for the mean of values that are normal, lognormal, or in between.
 
     It spans two: Student's, on the scale of the logarithm of the mean, which holds that of normal
@@ -270,16 +286,16 @@ def _mean_of_positive(x: np.ndarray) -> Ends:
     from scipy.special import chdtri  # noqa: PLC0415
 
     mean = float(x.mean())
-    spread = math.exp(_half(x) / mean)
+    spread = math.exp(_half(x, level) / mean)
     low, high = mean / spread, mean * spread
     if not (x > 0).all():
         return low, high
     y, freedom = np.log(x), x.size - 1
-    half, variance = _half(y), float(y.var(ddof=1))
+    half, variance = _half(y, level), float(y.var(ddof=1))
     centre = float(y.mean()) + variance / 2
     down, up = (
         math.hypot(half, variance / 2 * (freedom / chdtri(freedom, tail) - 1))
-        for tail in ((1 - LEVEL) / 2, (1 + LEVEL) / 2)
+        for tail in ((1 - level) / 2, (1 + level) / 2)
     )
     with np.errstate(over="ignore"):
         return min(low, float(np.exp(centre - down))), max(high, float(np.exp(centre + up)))
@@ -289,7 +305,7 @@ def _median_of_logarithms(x: np.ndarray) -> Ends:
     """Return an interval for the median of values whose logarithms are nearly symmetric."""
     y = np.log(x)
     with np.errstate(over="ignore"):
-        low, high = np.exp(y.mean() + np.array([-1, 1]) * _half(y))
+        low, high = np.exp(y.mean() + np.array([-1, 1]) * _half(y, LEVEL))
     return float(low), float(high)
 
 

@@ -1,8 +1,8 @@
 """The order of alternatives: which is known to be best, from scores paired seed by seed.
 
 One place for `simulate`, `tune`, `sweep`, reports and `explore`. Two alternatives are compared at
-95 % by `intervals.exceeds`; that the best beats every other is one claim, which all comparisons
-must support, so that it is false with at most 5 % however many others there are
+90 % by `intervals.exceeds`; that the best beats every other is one claim, which all comparisons
+must support, so that it is false with at most 10 % however many others there are
 (docs/reliability.md, by tests/reliability/decisions.py).
 """
 
@@ -19,7 +19,7 @@ from paceline.simulator.results import intervals
 MARGIN = 0.05  # times, prices or tokens known to differ by less are equivalent; and other scores
 POWER = 0.9  # probability with which the estimated number of seeds settles a comparison
 MOST = 1000  # seeds; more are not estimated, as no simulation of them is worth its while
-FEWEST_BY_ORDER = 6  # seeds with which the sign test can tell anything at `LEVEL`
+FEWEST_BY_ORDER = 5  # seeds with which the sign test can tell anything at `LEVEL`
 
 Scores = Mapping[str, np.ndarray]
 Values = Sequence[float] | np.ndarray
@@ -30,7 +30,7 @@ class Order:
     """The order of alternatives, as far as it is known; smaller scores are better.
 
     `best`: the label with the lowest of `estimates` or, where no alternative has a score with every
-    seed, the one that most often has. `worse`: those known to be worse than it at 95 %;
+    seed, the one that most often has. `worse`: those known to be worse than it at 90 %;
     `equivalent`: those known to be within `margin` of it, worse or not; `unsettled`: those that are
     neither. `of`: what is estimated, the mean or the median. `seeds`: about as many in all settle
     what is unsettled; None where nothing is, where nothing can be said, or beyond `MOST`. `model`:
@@ -196,7 +196,7 @@ def _needed(one: np.ndarray, other: np.ndarray, heavy: bool, of: str) -> int | N
     if not spread:
         return None
     n = np.arange(max(seeds + 1, FEWEST_BY_ORDER if heavy else 0), MOST + 1)
-    half = stdtrit(n - 1, (1 + intervals.LEVEL) / 2) * spread / np.sqrt(n)
+    half = stdtrit(n - 1, intervals.TAILS[1]) * spread / np.sqrt(n)
     deviation = spread * np.sqrt(1 / seeds - 1 / n)
 
     def below(edge: np.ndarray) -> np.ndarray:

@@ -191,7 +191,7 @@ def _most_often(
 def verdict(found: Order) -> dict[str, Any]:
     """Return the keys of a verdict, in memory or JSON.
 
-    `label`: the best; `decided`: whether it is known at 95 % to be better than every other;
+    `label`: the best; `decided`: whether it is known at 90 % to be better than every other;
     `alternatives`: those of which that is not known, best first; `ties`: those known to be
     equivalent to it (within `margin`, a share), better or not; `not_separated`: those of which
     neither is known; `seeds_to_decide`: about as many seeds in all would decide, None if unknown or
@@ -228,12 +228,13 @@ def to_run(document: Mapping[str, Any], label: str | None, where: str) -> str | 
     less time: which one to take is the user's to say.
     """
     trades = [each["label"] for each in document.get("tradeoffs", ())]
+    picked = document["pick"]["label"]
     if label is None and len(trades) > 1:
         raise InputError(
-            f"{where}: {document['pick']['label']} has the lowest loss, whatever time it takes; "
-            f"say which trade-off to run: {', '.join(map(repr, trades))}"
+            f"{where}: {picked} has the lowest loss, whatever time it takes; "
+            f"say which to run: {', '.join(map(repr, dict.fromkeys([picked, *trades])))}"
         )
-    return label or document["pick"]["label"]
+    return label or picked
 
 
 def decided(picked: Mapping[str, Any]) -> bool:

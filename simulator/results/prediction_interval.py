@@ -19,14 +19,13 @@ from paceline.simulator.network import tcp
 from paceline.simulator.network.closed_form import ClosedForm
 from paceline.simulator.network.region_path import RegionPath
 from paceline.simulator.results import extrapolation, statistics
-from paceline.simulator.results.intervals import LEVEL
+from paceline.simulator.results.intervals import LEVEL, NORMAL
 from paceline.simulator.results.run import Run
 from paceline.simulator.results.statistics import human, number, said
+from paceline.simulator.results.wording import USUAL
 from paceline.simulator.scenario.overhead import ModelError
 from paceline.simulator.scenario.scenario import Algorithm, Scenario
 
-SHARE = 0.90  # probability that an interval holds the measured value
-QUANTILE = 1.645  # of the standard normal law, below which 95 % lie
 MODEL_ERROR = Path(__file__).with_name("model_error.toml")
 PACE, TARGET = "seconds_per_step", "time_to_target"
 DRAWS = 200  # as many as of a learning curve, with which they are drawn together
@@ -47,11 +46,11 @@ class Spread:
         parts = self.variance**2 / self.freedom + other.variance**2 / other.freedom
         return Spread(whole, whole**2 / parts)
 
-    def within(self, share: float = SHARE) -> float:
+    def within(self) -> float:
         """Return half the width of Student's interval, of logarithms."""
         from scipy.special import stdtrit  # noqa: PLC0415 - 0.2 s
 
-        return float(stdtrit(self.freedom, (1 + share) / 2) * sqrt(self.variance))
+        return float(stdtrit(self.freedom, (1 + LEVEL) / 2) * sqrt(self.variance))
 
 
 @dataclass(frozen=True)
@@ -109,9 +108,7 @@ class Uncalibrated(Unfitted):
     def spread(self, quantity: str, above: bool = True) -> Spread:
         """Return the spread of measured values: that of programs, and of the time in links."""
         apart = self.slower if above else self.faster
-        return super().spread(quantity, above) + Spread(
-            (apart / QUANTILE) ** 2, self.conditions - 1
-        )
+        return super().spread(quantity, above) + Spread((apart / NORMAL) ** 2, self.conditions - 1)
 
     def factors(self, program: str, quantity: str) -> np.ndarray:
         """Draw what times may be wrong by, jointly for all programs.
@@ -119,7 +116,7 @@ class Uncalibrated(Unfitted):
         The links are the same for all, so that their error counts by what it makes of each; that of
         the model is the same for all parameters of a program.
         """
-        links = _drawn("links", self.conditions - 1) / QUANTILE
+        links = _drawn("links", self.conditions - 1) / NORMAL
         own = self.error.of(quantity, self.family) * _drawn(program, self.error.programs - 1)
         found: np.ndarray = np.exp(np.where(links > 0, self.slower, -self.faster) * links + own)
         return found
@@ -139,13 +136,13 @@ def _drawn(source: str, freedom: float) -> np.ndarray:
 
 
 def of_one_run(values: Sequence[float], quantity: str, model: Unfitted | None) -> list[float]:
-    """Return the ends, over the mean, of the 95 % interval of one measured run's time.
+    """Return the ends, over the mean, of the interval of one measured run's time.
 
     `values`: of runs with a profile's numbers redrawn, which are as far apart as measured ones.
     """
     logs = np.log([each for each in values if 0 < each < inf])
     found = Spread(float(logs.var(ddof=1)) if len(logs) > 1 else 0.0, max(len(logs) - 1, 1))
-    half = (found + model.spread(quantity) if model else found).within(LEVEL)
+    half = (found + model.spread(quantity) if model else found).within()
     return [exp(-half), exp(half)]
 
 
@@ -262,7 +259,7 @@ def notes(models: Mapping[str, Unfitted | None]) -> list[str]:
     for label, found in models.items():
         if found:
             labels.setdefault(found.basis, []).append(label)
-    return [f"90 % intervals of {', '.join(own)}: {said}" for said, own in labels.items()]
+    return [f"{USUAL} intervals of {', '.join(own)}: {said}" for said, own in labels.items()]
 
 
 def intervals(
@@ -273,7 +270,7 @@ def intervals(
     paired: bool,
     model: Unfitted | None = None,
 ) -> dict[str, list[float] | None]:
-    """Return, by quantity, an interval that holds a measured run's value with probability `SHARE`.
+    """Return, by quantity, an interval that holds a measured run's value with probability `LEVEL`.
 
     `runs` use the calibrated numbers as they are, `replicates` redrawn ones; without a profile
     there are none. `paired`: the measured run will meet the very delays of `runs`, seed by seed;

@@ -16,7 +16,7 @@ Table = dict[str, Any]
 class Estimated(TypedDict):
     """An estimate over seeds: of the mean or the median, its interval, and the interval's level.
 
-    `ci95`: the interval if it is one of the mean, with 95 %. Earlier versions wrote that alone.
+    `ci95`: of the mean, with 95 %. Earlier versions wrote that alone.
     """
 
     ci95: Pair

@@ -102,11 +102,11 @@ def batch_means(run: Run) -> Estimate:
     batches = np.array_split(np.array([seconds, steps]), min(BATCHES, steps.size) or 1, axis=1)
     found = intervals.positive([ratio(*each.sum(axis=1)) for each in batches], of=intervals.MEAN)
     mean = seconds_per_step(run)
-    if found.interval is None or not found.interval[1] < math.inf:
+    if found.interval is None or found.ci95 is None:
         return Estimate(mean, intervals.MEAN, None, None, intervals.ONE_SEED)
-    low, high = (mean * end / found.value for end in found.interval)  # batches differ in length
-    ends = low, high
-    return Estimate(mean, intervals.MEAN, ends, found.level, "batch means", ends)
+    size = mean / found.value  # batches differ in length
+    ends, wide = ((size * low, size * high) for low, high in (found.interval, found.ci95))
+    return Estimate(mean, intervals.MEAN, ends, found.level, "batch means", ends, wide)
 
 
 def mean_pace(runs: Sequence[Run], heavy: bool) -> Estimate:

@@ -155,7 +155,7 @@ def told(  # noqa: PLR0913 - what is known of the amounts
 def predicted(
     scenario: Scenario, used: Mapping[str, Row], pace: float, within: Sequence[float]
 ) -> dict[str, Row]:
-    """Give what a run of given steps uses the 90 % interval of its pace, as `interval90`.
+    """Give what a run of given steps uses the interval of its pace, as `interval90`.
 
     `pace`, `within`: seconds per step and their interval. The price of traffic is not moved.
     """
@@ -191,7 +191,8 @@ def _amounts(  # noqa: PLR0913, PLR0917 - as `told`
         if run is None or key not in TIMED:
             return found
         whole = intervals.widened(found, found.value * (fixed + (1 - fixed) * run))
-        return replace(whole, of_mean=found.of_mean, basis=f"{found.basis}, of one run")
+        basis = f"{found.basis}, of one run"
+        return replace(whole, of_mean=found.of_mean, ci95=found.ci95, basis=basis)
 
     return {key: estimated(values, estimate(key)) for key, values in every.items()} or None
 
@@ -229,8 +230,8 @@ def _cell(key: str, unit: str, until: str, row: Row) -> str:
     """Format a value for reading, days and costs with their intervals."""
     amount = (row.get(until) or {}).get(key) or {"mean": row.get(key) if key in RATES else None}
     if (ends := amount.get("interval90")) and key in SPREAD:
-        found = intervals.Estimate(amount["mean"], intervals.MEAN, (ends[0], ends[1]), 0.9, "")
-        return wording.cell(found, "")
+        within = {"interval": ends, "level": intervals.LEVEL}
+        return wording.cell(intervals.stated({"mean": amount["mean"], **within}), "")
     if key in SPREAD and amount["mean"] is not None:
         found = intervals.stated(amount)
         return number(found.value) if _same(found) else wording.cell(found, "")

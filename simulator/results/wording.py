@@ -7,14 +7,14 @@ from dataclasses import replace
 from paceline.simulator.results.intervals import LEVEL, MEAN, MEDIAN, MODEL, Estimate
 from paceline.simulator.results.statistics import number, said, time_unit
 
-USUAL = "95 %"
-"""The kind of most intervals: of a mean."""
+USUAL = f"{100 * LEVEL:.3g} %"
+"""The level of intervals, and so the kind of most: of a mean."""
 
 
 def sentence(found: Estimate, unit: str, seeds: int) -> str:
     """Return an estimate in brackets, to stand after its value; nothing where there is none.
 
-    `unit`: "s" for times in seconds, "" or a currency. " (mean, 95 %: 12.0 to 14.2 s, 8 seeds)".
+    `unit`: "s" for times in seconds, "" or a currency. " (mean, 90 %: 12.0 to 14.2 s, 8 seeds)".
     """
     if found.interval is None:
         return f" (median of {seeds} seeds)" if found.of == MEDIAN and seeds > 1 else ""
@@ -23,7 +23,7 @@ def sentence(found: Estimate, unit: str, seeds: int) -> str:
 
 
 def amount(found: Estimate, unit: str, size: float = 1.0) -> str:
-    """Return a value times `size` with its interval: "1.85 d (95 %: 1.83 to 1.88 d)"."""
+    """Return a value times `size` with its interval: "1.85 d (90 %: 1.83 to 1.88 d)"."""
     whole = replace(found, value=found.value * size)
     if found.interval is None:
         return said(whole.value, unit)
@@ -38,7 +38,7 @@ def on(basis: str | None) -> str:
 
 
 def level(found: Estimate) -> str:
-    """Return the level that an interval attains: "95 %", "87.5 %"."""
+    """Return the level that an interval attains: "90 %", "87.5 %"."""
     return f"{100 * (found.level or LEVEL):.3g} %"
 
 
@@ -54,7 +54,7 @@ def ends(found: Estimate, unit: str) -> str:
 
 
 def kind(found: Estimate) -> str:
-    """Return what an interval is, for the heading of a column: "95 %" of a mean, or in full."""
+    """Return what an interval is, for the heading of a column: "90 %" of a mean, or in full."""
     return level(found) if found.of == MEAN else f"{found.of}, {level(found)}"
 
 

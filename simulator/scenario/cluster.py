@@ -260,6 +260,7 @@ class _Nodes(Section):
     )
 
 
+_COMPUTE = "time to compute a step's gradient, of all its micro-batches"
 _EXTRA_SHARE = "share of the workers that `extra` applies to, in (0, 1]"
 
 
@@ -280,7 +281,7 @@ class Group(_Nodes):
 
     name: Name = Field(description="name of the group, unique")
     workers: Count = Field(description="how many of the cluster's workers are in the group")
-    compute: ComputeLaw | None = optional("time to compute one gradient")
+    compute: ComputeLaw | None = optional(_COMPUTE)
     device: Name | None = optional("their device: one of cluster.device, or just a label")
     extra_share: Share | None = optional(_EXTRA_SHARE)
     up: Bandwidth | None = optional("bandwidth that a worker sends with")
@@ -316,7 +317,7 @@ class Cluster(_Nodes):
     """The workers: how many, and how long a gradient takes them."""
 
     workers: int = Field(ge=1, le=MOST_WORKERS, description="number of workers")
-    compute: ComputeLaw = Field(description="time to compute one gradient")
+    compute: ComputeLaw = Field(description=_COMPUTE)
     device: DeviceOrLabel | None = optional("devices that groups may compute on, or just a label")
     extra_share: Share = optional(_EXTRA_SHARE, 0.0)
     allow_zero: bool = optional("allow a compute time of zero", False)

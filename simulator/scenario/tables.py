@@ -291,6 +291,7 @@ class CurveOfFile(Section):
     workers: Count = optional("workers of that run", 1)
     tokens: Positive | None = optional("tokens per worker and step of that run; left out: as here")
     warmup: NonNegative = optional("steps of its warm-up, left out of the fit", 0)
+    parameters: Positive | None = optional("of the model trained; left out: as in [model]")
     lr: Positive | None = optional("its rate of SGD, beside which programs keep theirs; else tuned")
     columns: dict[Literal["tokens", "step", "loss", "run"], Name] = optional(
         "columns of the log by quantity, where their names do not say it", {}

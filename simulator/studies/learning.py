@@ -9,7 +9,6 @@ import numpy as np
 
 from paceline.simulator.engines.dispatch import run_seeds, taken
 from paceline.simulator.load.load import Programs, known_programs
-from paceline.simulator.objectives.learning_curve.evidence import Z90
 from paceline.simulator.objectives.learning_curve.objective import (
     Expected,
     expect,
@@ -17,6 +16,7 @@ from paceline.simulator.objectives.learning_curve.objective import (
     size,
 )
 from paceline.simulator.results import loss_model, prediction_interval
+from paceline.simulator.results.intervals import NORMAL, TAILS
 from paceline.simulator.results.loss_model import Errors, Models
 from paceline.simulator.results.pick import all_of
 from paceline.simulator.results.prediction_interval import Uncalibrated
@@ -24,8 +24,6 @@ from paceline.simulator.results.run import Run
 from paceline.simulator.results.statistics import Groups, crossing
 from paceline.simulator.scenario.scenario import Algorithm, Scenario
 from paceline.simulator.scenario.tables import LearningCurve
-
-ENDS = (0.05, 0.95)
 
 
 def expected(
@@ -62,7 +60,7 @@ def penalties(scenario: Scenario, programs: Programs = None) -> list[dict[str, A
     for algorithm in scenario.algorithm:
         found = expected(scenario, algorithm, programs=programs)
         at = found.log_ratio * (float(found.ramp(found.steps)) if found.direct else 1.0)
-        ends = [exp(min(at + side * Z90 * found.sd, 700)) for side in (-1, 1)]
+        ends = [exp(min(at + side * NORMAL * found.sd, 700)) for side in (-1, 1)]
         rows.append({
             "label": algorithm.label,
             "workers": found.workers,
@@ -130,7 +128,7 @@ def intervals(
 
     def of_runs(values: Sequence[float], factors: np.ndarray) -> list[float]:
         drawn = factors * [values[draw % many] for draw in range(len(factors))]
-        return [*map(float, np.quantile(drawn, ENDS, method="inverted_cdf"))]
+        return [*map(float, np.quantile(drawn, TAILS, method="inverted_cdf"))]
 
     lasts = [run.curve["loss"][-1] for run in runs]
     found: dict[str, list[float] | None] = {"loss": of_runs(lasts, loss_model.of_loss(model, runs))}

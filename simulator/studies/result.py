@@ -31,6 +31,7 @@ from paceline.simulator.results.intervals import HEAVY, MODEL
 from paceline.simulator.results.pick import pick
 from paceline.simulator.results.prediction_interval import Uncalibrated, Unfitted
 from paceline.simulator.results.run import Run
+from paceline.simulator.results.wording import USUAL
 from paceline.simulator.scenario.scenario import Algorithm, Scenario
 from paceline.simulator.scenario.tables import LearningCurve
 from paceline.simulator.studies import learning
@@ -180,7 +181,7 @@ class Result(Shown):
         if not ends or found["measure"] == "loss" or (found.get("basis") or "").endswith(MODEL):
             return ""
         low, high = map(statistics.human, ends)
-        return f" A measured run is expected between {low} and {high} (90 %)."
+        return f" A measured run is expected between {low} and {high} ({USUAL})."
 
     @cached_property
     def notes(self) -> list[str]:

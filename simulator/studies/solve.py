@@ -456,7 +456,7 @@ def _reading(result: Result, number: Number) -> Reading:
     row = result.algorithms[0]
     value, found, ends, level = number.value(row), number.found(row), None, 0.0
     if isinstance(found, Mapping):
-        ends, level = found.get("interval90"), 0.9
+        ends, level = found.get("interval90"), intervals.LEVEL
         if not ends:
             ends, level = found.get("interval"), found.get("level") or 0.0
     elif found is not None and len(result.seeds) > 1:

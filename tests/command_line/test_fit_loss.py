@@ -47,7 +47,7 @@ def test_a_baseline_and_a_local_run_make_an_objective(tmp_path, capsys):
     objective = found["objective"]
     assert objective["kind"] == "learning-curve"
     assert objective["tokens"] == 512
-    assert objective["curve"] == {"file": "loss.csv", "workers": 4}
+    assert objective["curve"] == {"file": "loss.csv", "workers": 4, "parameters": 1_000_000_000}
     (own,) = objective["own"]
     assert (own["algorithm"], own["workers"], own["tau"]) == ("diloco", 4, 8)
     assert own["log_steps"] == pytest.approx(np.log(4), abs=own["sd"])
@@ -156,6 +156,22 @@ def test_a_run_directory_says_all_by_itself(trained, capsys):
     (own,) = found["own"]
     assert (own["algorithm"], own["tau"]) == ("local-sgd", 16)
     assert own["sd"] > 0
+    assert found["curve"]["parameters"] == own["parameters"] == 650  # of the digits, ten classes
+
+
+def test_a_scenario_of_another_model_is_told_so_where_its_loss_is_said(tmp_path, capsys):
+    base, options = log(tmp_path / "base.csv"), ["--tokens", "512", "-o", "loss.toml"]
+    assert run(["fit-loss", base, *options]) == 0
+    assert "--parameters left out" in capsys.readouterr().err
+    assert run(["fit-loss", base, *options, "--parameters", "1e9", "--overwrite"]) == 0
+    assert "--parameters" not in capsys.readouterr().err
+    objective = tomllib.loads((tmp_path / "loss.toml").read_text())["objective"]
+    objective["curve"]["file"] = str(tmp_path / "loss.csv")
+    for own, told in ((1_500_000_000, False), (7_000_000_000, True)):
+        world = scenario({"name": "ssgd"}, objective=objective, steps=400,
+                         model={"parameters": own})  # fmt: skip
+        said = paceline.simulate(world).pick["sentence"]
+        assert ("for 1e+09 parameters, not the 7e+09 of [model]" in said) == told, said
 
 
 def test_the_calibrated_quadratic_is_one_kind_of_it(trained, tmp_path, capsys):

@@ -156,6 +156,12 @@ def test_other_words_give_the_same_scenario(folder):
     )
 
 
+def test_a_codec_may_be_named_as_algorithms_are(folder):
+    Path("named.toml").write_text(OWN.replace('kind = "top-k"', 'name = "top-k"', 1))
+    assert load("named.toml").table == load("own.toml").table
+    assert load("named.toml").notes == ()
+
+
 def test_an_override_by_another_word_is_noted(folder):
     assert (
         load("own.toml", ["algorithm[0].H=8"]).notes[0].startswith("--set algorithm[0].H=8: H is")
@@ -195,6 +201,7 @@ def test_overrides_take_either_word(text, folder):
         ("workers = 4", "workers = 4.5", "cluster.workers = 4.5: not a whole number"),
         ("seeds = 2", "seeds = 0.0", "run.seeds = 0: too small"),
         ('kind = "top-k"', 'dist = "top-k"', "codec.dist"),
+        ('kind = "top-k"', 'kind = "top-k", name = "top-k"', "another word for kind, which is"),
     ],
 )  # fmt: skip
 def test_two_words_at_once_are_refused(old, new, says, folder):

@@ -29,7 +29,8 @@ NUMBER = re.compile(r"\d[\d,.]*")
 DURATION = re.compile(r" in \d+ s\.")  # how long a command took
 COMMANDS = [
     "tutorial.md", "how-to/add-an-algorithm.md", "how-to/fit-a-scenario.md",
-    "how-to/sweep-on-dask.md", "how-to/one-box.md", "how-to/phones.md", "how-to/teach.md",
+    "how-to/sweep-on-dask.md", "how-to/one-box.md", "how-to/two-boxes.md",
+    "how-to/phones.md", "how-to/teach.md",
     "how-to/which-h.md",
 ]  # fmt: skip
 PYTHON = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)

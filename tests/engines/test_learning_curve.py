@@ -26,6 +26,7 @@ from paceline.simulator.results import wording
 from paceline.simulator.results.intervals import stated
 from paceline.simulator.studies.learning import penalties
 from paceline.simulator.studies.simulate import simulate
+from paceline.simulator.studies.tune.result import TuneResult
 from paceline.simulator.studies.tune.tune import plan, tune
 from tests.helpers.programs import ROWS, called, cases
 
@@ -356,7 +357,7 @@ def test_loss_at_tokens_is_the_law_s():
         assert each.used("tokens") == tokens
     rows = result.tradeoffs
     assert [row["label"] for row in rows] == ["ssgd", *(f"diloco tau={t}" for t in (2, 20, 60))]
-    assert all(row["ci95"][0] <= row["loss_above"] <= row["ci95"][1] for row in rows[1:])
+    assert all(row["interval"][0] <= row["loss_above"] <= row["interval"][1] for row in rows[1:])
     assert sorted(row["days"] for row in rows)[::-1] == [row["days"] for row in rows]
     assert "diloco tau=2" in result.pick["label"]  # as low a loss, within 5 % of tokens, is sooner
     assert "sooner than ssgd and equivalent to it" in result.sentence
@@ -528,7 +529,7 @@ def test_days_and_prices_of_a_search_have_the_interval_of_the_links():
         assert high > 1.05
         assert used["tokens"]["interval"] is None
     assert share["communicate"] > 0.5
-    assert re.search(r", in .* h \(95 %: .* h\), for .* USD \(95 %: ", result.sentence)
+    assert re.search(r", in .* h \(90 %: .* h\), for .* USD \(90 %: ", result.sentence)
     edges = [each for each in result.warnings if "a better one may lie" in each]
     label = next(row["label"] for row in result.tradeoffs if row["label"] in result.trade)
     assert label == "diloco tau=60"
@@ -560,10 +561,31 @@ def test_what_the_answer_names_is_in_the_table_however_short_and_in_the_json(mon
     assert any(line[:1] == ["ssgd"] for line in lines)  # the others are compared with it
     document = result.json()
     assert f"If time counts as well: {document['soonest']} is done" in document["sentence"]
-    assert f"whatever the time, is {document['pick']['label']}: " in document["sentence"]
+    assert f"{document['pick']['label']}: loss " in document["sentence"]
+    assert "sooner than ssgd and equivalent to it" in document["sentence"]
+    assert "whatever the time" not in document["sentence"]  # which ssgd's loss is the lowest
     (row,) = (each for each in document["tradeoffs"] if each["label"] == document["soonest"])
     assert row["basis"] == "extrapolated"
     assert f"%, {row['basis']})" in document["trade"]
+    taken = next(e for e in result.ranked if e.candidate.label == result.soonest)
+    monkeypatch.setattr(TuneResult, "simplest", taken)  # it is equivalent to the best
+    assert (result.soonest, result.trade) == (None, "")  # nothing is sooner than the one to take
+
+
+def test_the_verdicts_of_a_search_are_whole_at_80_columns():
+    table = dict(scenario({"name": "ssgd"}, steps=600).table)
+    table["network"] = {"latency": "40 ms", "bandwidth": "100 Mbit/s"}
+    table["run"] = {"steps": 600, "seeds": 2}
+    table["tune"] = {
+        "ssgd-bucketed": {},
+        "streaming-diloco": {"tau": [8], "overlap": [1]},
+        "local-sgd": {"tau": [8]},
+    }
+    console = Console(width=80, file=StringIO())
+    console.print(terminal.tune(tune(parse(table), objective="loss-at-tokens"))[0])
+    words = {word.strip(",") for word in console.file.getvalue().split()}
+    assert "separated" in words, words
+    assert not {"separat", "equival", "simples"} & words
 
 
 @pytest.mark.parametrize(

@@ -262,9 +262,9 @@ WRONG = {
         ("seeds = 8", "iterations = 8"),
         ["run.iterations = 8", "did you mean `steps`?"],
     ),
-    "name of a codec": (
-        ('name = "ssgd"', 'name = "ssgd"\ncodec = { name = "top-k", ratio = 0.1 }'),
-        ['algorithm[0].codec.name = "top-k"', "did you mean `kind`?"],
+    "name and kind of a codec": (
+        ('name = "ssgd"', 'name = "ssgd"\ncodec = { name = "top-k", kind = "top-k", ratio = 0.1 }'),
+        ['algorithm[0].codec.name = "top-k"', "another word for kind, which is there"],
     ),
     "bits or bytes": (
         ('bandwidth = "34 Mbit/s"', 'bandwidth = "1 gbps"'),

@@ -9,9 +9,8 @@ from scipy.stats import binom
 
 from paceline.simulator.engines import dispatch
 from paceline.simulator.load.load import load, parse
-from paceline.simulator.results.intervals import difference, positive
+from paceline.simulator.results.intervals import CI95, LEVEL, difference, positive
 from paceline.simulator.results.pick import pick
-from paceline.simulator.results.prediction_interval import SHARE
 from paceline.simulator.results.prediction_interval import intervals as predicted
 from paceline.simulator.results.run import Run
 from paceline.simulator.results.statistics import crossing, seconds_per_step
@@ -89,15 +88,18 @@ def row(what: str, truth: float, intervals: Sequence[Sequence[float] | None]) ->
 
 
 def over_seeds(blocks: int) -> list[Row]:
-    """95 % intervals of a mean over seeds: seconds per step, and the time to a target.
+    """Intervals of a mean over seeds: seconds per step, and the time to a target.
 
     The loss of a quadratic without noise depends on the step alone, so that the time to a target
     is as many steps as that takes, at ssgd's expected pace.
     """
     world = figure2(20)
-    runs = run(world, 0, blocks * SEEDS)
-    paces = [positive(block).of_mean for block in cut([seconds_per_step(each) for each in runs])]
-    found = [row("95 % of seconds per step", truths(world)["ssgd"], paces)]
+    runs, pace = run(world, 0, blocks * SEEDS), truths(world)["ssgd"]
+    paces = [positive(block) for block in cut([seconds_per_step(each) for each in runs])]
+    found = [
+        row(f"{LEVEL:.0%} of seconds per step", pace, [each.of_mean for each in paces]),
+        row(f"{CI95:.0%} of seconds per step (`ci95`)", pace, [each.ci95 for each in paces]),
+    ]
     falling = parse(
         world.table
         | {
@@ -111,11 +113,11 @@ def over_seeds(blocks: int) -> list[Row]:
     losses = runs[0].curve["loss"]
     steps = float(np.interp(-TARGET, [-loss for loss in losses], runs[0].curve["step"]))
     times = [positive(block).of_mean for block in cut([crossing(each, TARGET) for each in runs])]
-    return [*found, row("95 % of the time to a target", steps * truths(world)["ssgd"], times)]
+    return [*found, row(f"{LEVEL:.0%} of the time to a target", steps * pace, times)]
 
 
 def paired(blocks: int) -> list[Row]:
-    """95 % intervals of differences between algorithms that meet the same delays, seed by seed.
+    """Intervals of differences between algorithms that meet the same delays, seed by seed.
 
     As `simulate` picks (and does not separate two whose truths are equal), and as `tune` ranks.
     """
@@ -128,13 +130,13 @@ def paired(blocks: int) -> list[Row]:
     objective = TuningObjective("time-to-loss", target=1.0, second=1.0)
     ranked = [
         verdict.row(*(_contender(objective, each) for each in pair), objective, space(world)[0])[
-            "behind_ci95"
-        ]
+            "behind"
+        ]["interval"]
         for pair in zip(*paces, strict=True)
     ]
     return [
-        row("95 % of the difference between two algorithms (pick)", gap, picked),
-        row("95 % of how far one is behind the best (tune)", gap, ranked),
+        row(f"{LEVEL:.0%} of the difference between two algorithms (pick)", gap, picked),
+        row(f"{LEVEL:.0%} of how far one is behind the best (tune)", gap, ranked),
         _no_better(blocks),
     ]
 
@@ -150,7 +152,7 @@ def _no_better(blocks: int) -> Row:
     """Two algorithms of the same pace in truth: the pick is undecided.
 
     They are two groups of seeds of one algorithm. Which one leads is chance, so the interval's one
-    end, 2.5 %, errs on both sides: it is undecided with 95 %.
+    end, 5 %, errs on both sides: it is undecided with 90 %.
     """
     runs = run(figure2(20), 0, 2 * blocks * SEEDS)
     half = len(runs) // 2
@@ -159,7 +161,7 @@ def _no_better(blocks: int) -> Row:
         groups = {"one": runs[start : start + SEEDS]}
         groups["two"] = runs[half + start : half + start + SEEDS]
         undecided += not pick(groups, None)["decided"]
-    what = "undecided (95 %) between equals, by the pick"
+    what = f"undecided ({LEVEL:.0%}) between equals, by the pick"
     return {"what": what, "tried": blocks, "handled": undecided, "how": HOW}
 
 
@@ -190,7 +192,7 @@ def calibrated(blocks: int) -> Row:
         found is not None and found[0] <= value <= found[1]
         for found, value in zip(intervals, measured, strict=True)
     )
-    what = f"{SHARE:.0%} of a real run's seconds per step (replicates of a profile)"
+    what = f"{LEVEL:.0%} of a real run's seconds per step (replicates of a profile)"
     return {"what": what, "tried": blocks, "handled": held, "how": HOW}
 
 
@@ -203,7 +205,7 @@ def left_out() -> list[Row]:
 
     return [
         {
-            "what": f"{SHARE:.0%} of measured values of a program left out: {row['which']}",
+            "what": f"{LEVEL:.0%} of measured values of a program left out: {row['which']}",
             "tried": row["both"][1],
             "handled": row["both"][0],
             "how": f"measured: {MATRIX.relative_to(ROOT)}; tests/validate/test_left_out.py",

@@ -135,8 +135,8 @@ def test_how_many_seeds_reached_the_target_is_said():
             for label, runs in (("some", some), ("none", none))}  # fmt: skip
     assert (rows["some"]["mean"], rows["some"]["ci95"], rows["some"]["reached"]) == (None, None, 1)
     assert (rows["none"]["mean"], rows["none"]["reached"]) == (None, 0)
-    assert terminal._time(rows["some"], 2, "95 %") == "1 of 2 seeds"
-    assert terminal._time(rows["none"], 2, "95 %") == "not reached"
+    assert terminal._time(rows["some"], 2, "90 %") == "1 of 2 seeds"
+    assert terminal._time(rows["none"], 2, "90 %") == "not reached"
     assert "1 of 2 seeds" in pick({"some": some, "none": none}, 0.5)["sentence"]
     assert "No algorithm reached" in pick({"none": none}, 0.5)["sentence"]
     spread = {"seconds_per_step": None, "time_to_target": [1.0, None]}

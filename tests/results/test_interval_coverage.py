@@ -6,10 +6,11 @@ from tests.reliability import coverage, laws
 
 
 @pytest.mark.parametrize("kind", [coverage.over_seeds, coverage.paired])
-def test_95_of_100_intervals_of_95_percent_hold_the_truth(kind):
+def test_intervals_hold_the_truth_as_often_as_they_claim(kind):
     for row in kind(300):
-        low, _ = coverage.bounds(row, 0.95)
-        _, high = coverage.bounds(row, 0.97)  # of normal and lognormal values, both hold
+        claimed = 0.95 if "ci95" in row["what"] else 0.9
+        low, _ = coverage.bounds(row, claimed)
+        _, high = coverage.bounds(row, claimed + 0.03)  # of normal and lognormal values, both hold
         assert low <= row["handled"] <= high, row
 
 
@@ -18,7 +19,7 @@ def test_intervals_hold_what_they_say_as_often_as_they_say_by_law_and_seeds():
     for row in laws.rows(1000):
         low, high = coverage.bounds(row, row["level"])
         assert low <= row["handled"], row
-        assert row["level"] >= 0.95 or row["heavy"], row
+        assert row["level"] >= 0.9 or row["heavy"], row
         if row["heavy"]:
             assert row["handled"] <= high, row
 

@@ -55,7 +55,7 @@ def test_an_interval_does_not_depend_on_the_unit_or_the_order(times, unit, heavy
 
 @pytest.mark.parametrize(
     ("seeds", "level", "places"),
-    [(2, 0.5, (0, 1)), (4, 0.875, (0, 3)), (6, 0.96875, (0, 5)), (8, 0.9921875, (0, 7)),
+    [(2, 0.5, (0, 1)), (4, 0.875, (0, 3)), (6, 0.96875, (0, 5)), (8, 1 - 18 / 256, (1, 6)),
      (9, 1 - 20 / 512, (1, 7)), (12, 1 - 158 / 4096, (2, 9))],
 )  # fmt: skip
 def test_medians_lie_between_order_statistics_at_the_level_that_these_attain(seeds, level, places):
@@ -63,7 +63,7 @@ def test_medians_lie_between_order_statistics_at_the_level_that_these_attain(see
     found = positive(times, heavy=True)
     assert found.interval == tuple(2.0**place for place in places)
     assert found.level == pytest.approx(level, rel=1e-12)
-    assert found.certain == (seeds > 5)
+    assert found.certain == (seeds > 4)
     assert found.of_mean is None
 
 
@@ -72,15 +72,15 @@ def test_means_of_times_that_hardly_vary_have_students_interval():
     times = [99.0, 100.0, 101.0, 100.5]
     found, textbook = positive(times), intervals.signed(times)
     assert found.interval == pytest.approx(textbook.interval, rel=1e-3)
-    assert textbook.interval == pytest.approx([98.7662, 101.4838], abs=1e-4)
+    assert textbook.interval == pytest.approx([99.1202, 101.1298], abs=1e-4)
 
 
 def test_the_mean_of_lognormal_times_has_the_published_interval():
     """Zou, Taleban and Huo (2009), worked by hand with Student's limits, where it is the wider."""
     y = np.array([-1.0, 0.0, 0.5, 1.0, 2.0, -0.3])
     mean, variance = y.mean(), y.var(ddof=1)
-    half = 2.5705818 * math.sqrt(variance / 6)  # t, 5 degrees of freedom
-    up = math.hypot(half, variance / 2 * (5 / 0.8312116 - 1))  # chi-squared, at 2.5 %
+    half = 2.0150484 * math.sqrt(variance / 6)  # t, 5 degrees of freedom
+    up = math.hypot(half, variance / 2 * (5 / 1.1454762 - 1))  # chi-squared, at 5 %
     found = positive(np.exp(y), of=MEAN)
     assert found.interval[1] == pytest.approx(math.exp(mean + variance / 2 + up), rel=1e-6)
 
@@ -128,7 +128,7 @@ def test_documents_give_estimates_back(times, heavy):
 
 
 def test_comparisons_are_paired_and_say_no_more_than_is_known():
-    best = np.array([10.0, 30.0, 50.0, 20.0])
+    best = np.array([10.0, 30.0, 90.0, 20.0])
     for heavy in (False, True):
         for of in (MEAN, MEDIAN):
             assert intervals.exceeds(best + 1, best, heavy=heavy, of=of)  # with every seed alike
@@ -141,30 +141,30 @@ def test_comparisons_are_paired_and_say_no_more_than_is_known():
 
 @pytest.mark.parametrize("heavy", [False, True])
 def test_equals_are_seldom_told_apart(heavy):
-    """At 2.5 % on each side, of lognormal times and of ones without a variance."""
+    """At 5 % on each side, of lognormal times and of ones without a variance."""
     rng = np.random.default_rng(4)
     draws = rng.pareto(1.5, (2, 2000, 5)) + 1 if heavy else rng.lognormal(0, 1, (2, 2000, 5))
     apart = [
         intervals.exceeds(one, other, heavy=heavy, of=MEDIAN)
         for one, other in zip(*draws, strict=True)
     ]
-    assert np.mean(apart) < 0.025 + 3 * math.sqrt(0.025 / 2000)
+    assert np.mean(apart) < 0.05 + 3 * math.sqrt(0.05 / 2000)
 
 
 @pytest.mark.parametrize(
     ("times", "said"),
     [
-        ([1500.0, 1518.0, 1530.0, 1542.0], "25.4 min (24.9–25.9)"),
-        ([0.9, 1.0, 1.1, 1.05], "1.01 s (0.884–1.17)"),
-        ([0.4, 0.402, 0.398, 0.4], "400 ms (397–403)"),
-        ([60.0, 600.0, 1200.0, 3600.0], "15.0 min (median, 95 %: 0.667–164)"),
+        ([1500.0, 1518.0, 1530.0, 1542.0], "25.4 min (25.0–25.7)"),
+        ([0.9, 1.0, 1.1, 1.05], "1.01 s (0.916–1.13)"),
+        ([0.4, 0.402, 0.398, 0.4], "400 ms (398–402)"),
+        ([60.0, 600.0, 1200.0, 3600.0], "15.0 min (median, 90 %: 1.37–80.2)"),
     ],
 )
 def test_one_unit_within_an_interval(times, said):
     found = positive(times)
     assert wording.cell(found, "s") == said
     unit, low, high = re.search(r" (\w+) \((?:.*: )?(.+)–(.+)\)", said).groups()
-    expected = f" ({found.of}, 95 %: {low} to {high} {unit}, 4 seeds)"
+    expected = f" ({found.of}, 90 %: {low} to {high} {unit}, 4 seeds)"
     assert wording.sentence(found, "s", 4) == expected
 
 
@@ -172,7 +172,7 @@ def test_differences_are_said_in_one_unit():
     found = intervals.signed([-75.0, 30.0, 9000.0, 4000.0])
     said, within = wording.difference(found, "s")
     assert said == "0.900 h"
-    assert within == " (mean, 95 %: -0.994 to 2.79 h, paired over seeds)"
+    assert within == " (mean, 90 %: -0.500 to 2.30 h, paired over seeds)"
 
 
 def world(compute, **run):
@@ -222,9 +222,9 @@ def test_times_without_a_variance_are_estimated_by_their_median_everywhere():
     assert heading == "to loss 0.5\n(median, 87.5 %)"
     swept = paceline.sweep(parse(world(HEAVY)), {"cluster.workers": [2]}, seeds=8)
     row = swept.records()[0]
-    assert row["time_to_target_s_median_level"] == pytest.approx(0.9921875)
+    assert row["time_to_target_s_median_level"] == pytest.approx(0.9296875)
     assert row["time_to_target_s_low"] is None
-    assert "(median, 99.2 %)" in str([each.header for each in terminal.sweep(swept).columns])
+    assert "(median, 93 %)" in str([each.header for each in terminal.sweep(swept).columns])
 
 
 def test_a_deterministic_run_has_no_interval_anywhere():
@@ -236,6 +236,6 @@ def test_a_deterministic_run_has_no_interval_anywhere():
     assert (result.pick["ci95"], result.pick["decided"]) == (None, True)
     cells = [cell for column in terminal.summary(result).columns for cell in column.cells]
     assert not [cell for cell in cells if "±" in cell or "–" in cell]
-    assert "95 %" not in result.pick["sentence"]
+    assert " %:" not in result.pick["sentence"]
     single = paceline.simulate(parse(world("1 s")), seeds=1).algorithms[0]
     assert single["seconds_per_step"]["interval"] is None  # of batch means, either

@@ -145,12 +145,12 @@ def test_else_the_most_often_then_the_median():
 
 
 @pytest.mark.parametrize(
-    ("more", "both", "decided"), [(7, 0, True), (5, 2, False), (4, 3, False), (6, 1, True)]
+    ("more", "both", "decided"), [(7, 0, True), (5, 2, True), (4, 3, False), (6, 1, True)]
 )
 def test_how_often_the_target_is_reached_is_compared_exactly(more, both, decided):
     """`more` seeds on which one alone got there, `both` on which either did; one on which neither.
 
-    Six of six coins fall alike with 3 %, five of five with 6 %.
+    Five of five coins fall alike with 6 %, four of four with 13 %.
     """
     often = [10.0] * (more + both) + [math.inf]
     seldom = [math.inf] * more + [10.0] * both + [math.inf]
@@ -228,7 +228,7 @@ def test_more_seeds_than_are_worth_their_while_are_not_estimated():
 
 def test_between_equals_hardly_ever_is_one_called_the_best():
     for row in decisions.errors(100):
-        low, _ = decisions.bounds(row, 0.95)
+        low, _ = decisions.bounds(row, 0.9)
         assert row["handled"] >= low, row["what"]
 
 
@@ -253,10 +253,10 @@ def told(rng, gap, shared, own, seeds=4, noise=1e-3):
 
 
 def test_equals_are_seldom_decided_however_far_a_model_is_off():
-    """With the model's error known, in at most 5 %; by seeds alone nearly always."""
+    """With the model's error known, in at most 10 %; by seeds alone nearly always."""
     rng = np.random.default_rng(5)
     found = [told(rng, 0.0, 0.05, 0.01) for _ in range(400)]
-    assert sum(each.decided for each, _ in found) <= 32  # 5 % is 20; 32 with one in 200
+    assert sum(each.decided for each, _ in found) <= 56  # 10 % is 40; 56 with one in 200
     assert sum(each.decided for _, each in found) > 300
     assert any(each.model for each, _ in found)
 
@@ -268,7 +268,7 @@ def test_what_two_share_cancels_and_what_they_do_not_is_in_the_interval():
     assert not alike[0].model
     for found in alike:
         low, high = found.estimates["a"].interval
-        assert np.log(high / low) == pytest.approx(2 * 1.96 * 0.05, rel=0.25)
+        assert np.log(high / low) == pytest.approx(2 * 1.645 * 0.05, rel=0.25)
 
 
 def test_a_target_that_neither_reaches_says_nothing_of_which_is_first():
@@ -287,6 +287,8 @@ def test_which_trade_for_less_time_to_run_is_the_user_s_to_say():
     tuned = {"pick": {"label": "ssgd"}, "tradeoffs": trades}
     with pytest.raises(InputError, match=r"runs/my: ssgd has the lowest loss.*'diloco tau=30'"):
         to_run(tuned, None, "runs/my")
+    with pytest.raises(InputError, match="say which to run: 'x', 'ssgd', 'diloco tau=30'"):
+        to_run(tuned | {"pick": {"label": "x"}}, None, "runs/my")  # sooner, and equivalent
     assert to_run(tuned, "diloco tau=30", "runs/my") == "diloco tau=30"
     assert to_run(tuned | {"tradeoffs": trades[:1]}, None, "runs/my") == "ssgd"
     assert to_run({"pick": {"label": None}}, None, "runs/my") is None

@@ -217,7 +217,7 @@ def test_an_order_within_what_tcp_may_take_is_undecided(transport, other, decide
     """By `simulate`, `sweep` and `tune` alike."""
     alone = simulate(parse(over(transport, OFTEN, {**other, "lr": 0.02}), file="two"))
     first, second = (each["time_to_target"]["mean"] for each in alone.algorithms)
-    scenario = parse(over(transport, OFTEN, {**other, "lr": 0.0212 * second / first}), file="two")
+    scenario = parse(over(transport, OFTEN, {**other, "lr": 0.0205 * second / first}), file="two")
     found = simulate(scenario)
     (at,) = sweep(scenario, {"run.seeds": [4]}).picks
     for said in (found.pick, at):

@@ -76,7 +76,7 @@ def test_an_interval_holds_the_answer_that_many_seeds_give():
         seeds=60,
     )
     low, high = found.solutions[0].interval
-    assert "(95 %: " in found.sentences[0]
+    assert "(90 %: " in found.sentences[0]
     assert low < many.solutions[0].value < high
     narrow = many.solutions[0].interval
     assert narrow[1] / narrow[0] < high / low

@@ -152,10 +152,11 @@ def test_days_of_a_calibrated_search_are_of_one_run_and_ci95_of_the_mean():
         [math.log(row[key][1] / row[key][0]) / 2 for key in ("interval", "ci95")]
         for row in rows.values()
     )
-    assert of_run == pytest.approx(3 * of_mean, rel=0.02)  # the square root of 8 + 1
     assert same == of_mean
-    known = Spread((of_run * math.sqrt(8 / 9) / 2.365) ** 2, 7) + Spread(0.04**2, 8)
-    assert wide == pytest.approx(math.hypot(of_mean, known.within(0.95)), rel=0.02)
+    of_mean *= 1.895 / 2.365  # `ci95` has 95 %, by Student's t of 7 degrees of freedom
+    assert of_run == pytest.approx(3 * of_mean, rel=0.02)  # the square root of 8 + 1
+    known = Spread((of_run * math.sqrt(8 / 9) / 1.895) ** 2, 7) + Spread(0.04**2, 8)
+    assert wide == pytest.approx(math.hypot(of_mean, known.within()), rel=0.02)
 
 
 def test_a_range_too_large_to_exhaust_is_searched():
@@ -297,7 +298,7 @@ def test_inputs_without_effect_are_warned_about():
         network={"latency": "0 s", "bandwidth": "1 Tbit/s"},
     )
     said = found(table, seeds=2).warnings
-    assert "hybrid's step_size makes no difference at all" in said
+    assert "hybrid's step_size makes no difference to the goal" in said
     assert any(text.startswith("the answer hardly depends on hybrid's step_size") for text in said)
     assert any(text.startswith("the answer does not depend on latency") for text in said)
     assert any(text.startswith("the answer does not depend on straggling") for text in said)
@@ -843,12 +844,12 @@ def test_the_price_of_a_target_has_its_currency(capsys):
     table = budgeted(0.4, duration="100 s", target_loss=0.2)
     result = found(table, objective="cost-to-loss")
     assert re.search(
-        r"loss 0.2 for [\d.]+ EUR \((?:mean|median), 95 %: [\d.]+ to [\d.]+ EUR", result.sentence
+        r"loss 0.2 for [\d.]+ EUR \((?:mean|median), 90 %: [\d.]+ to [\d.]+ EUR", result.sentence
     )
     assert result.json()["unit"] == "EUR"
     assert found(table).objective.name == "time-to-loss"
     shown = [each for each in terminal.tune(result) if not isinstance(each, str)]
-    assert "cost\n(EUR, median, 95 %)" in [column.header for column in shown[1].columns]
+    assert "cost\n(EUR, 90 %)" in [column.header for column in shown[1].columns]
 
 
 CAPPED = {

@@ -152,10 +152,10 @@ def test_every_number_by_hand(world):
             p, m = np.mean(predicted), np.mean(measured)
             assert (row["predicted"], row["measured"]) == pytest.approx((p, m))
             assert row["error"] == pytest.approx(p / m - 1)
-            ends = row["measured_ci95"]
+            ends = row["measured_interval"]
             assert ends is None if len(set(measured)) == 1 else 0 < ends[0] < m < ends[1]
             apart = np.subtract(predicted, measured)
-            half = stats.t.ppf(0.975, 2) * np.std(apart, ddof=1) / math.sqrt(3)
+            half = stats.t.ppf(0.95, 2) * np.std(apart, ddof=1) / math.sqrt(3)
             assert row["within_noise"] is bool(abs(apart.mean()) <= half)
             return row
 
@@ -356,13 +356,13 @@ def test_what_others_disturbed_has_a_wider_interval_and_one_sentence(world, edit
     beside = compare(world(), edited(real, change))
     before, after = (list(each.of("seconds_per_step").values()) for each in (plain, beside))
     for share, one, other in zip((0.05, 0.1), before, after, strict=False):
-        low = (one["measured_ci95"] or [one["measured"]])[0]
-        assert other["measured_ci95"][0] == pytest.approx((1 - share) * low)
+        low = (one["measured_interval"] or [one["measured"]])[0]
+        assert other["measured_interval"][0] == pytest.approx((1 - share) * low)
         assert other["error"] == one["error"]
         assert other["error_span"][1] == pytest.approx((1 + one["error"]) / (1 - share) - 1)
         assert other["within_noise"] == (
             bool(one["within_noise"])
-            or other["measured_ci95"][0] <= one["predicted"] <= other["measured_ci95"][1]
+            or other["measured_interval"][0] <= one["predicted"] <= other["measured_interval"][1]
         )
     assert after[2:] == before[2:]
     assert beside.sentence.startswith("Others used up to 10% of the machine during 2 algorithms'")
@@ -464,7 +464,7 @@ def test_other_seeds_are_unpaired(world):
     result = compare(world(), world(seed=7))
     assert "different seeds" in result.notes[0]
     for row in result.rows:
-        one, other = row["predicted_ci95"], row["measured_ci95"]
+        one, other = row["predicted_interval"], row["measured_interval"]
         if one and other:
             assert row["within_noise"] is (one[0] <= other[1] and other[0] <= one[1])
     assert {row["to_blame"] for row in result.attribution.values()} == {"none"}

@@ -258,6 +258,10 @@ def test_a_log_does_not_confirm_the_profile_that_it_made(tmp_path):
         assert ("proves nothing" in found.sentence) is own
     exact = replace(found, predicted=found.measured * (1 - 1e-9))
     assert "+0.0%" in exact.sentence
+    for own, said in ((True, "outside. This very log"), (False, "not what was simulated")):
+        missed = replace(found, fitted=own, interval90=(1.0, 2.0), measured=3.0)
+        assert said in missed.sentence
+        assert own != ("not what was simulated" in missed.sentence)
 
 
 @pytest.mark.long

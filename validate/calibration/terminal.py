@@ -7,6 +7,7 @@ import numpy as np
 from rich.table import Table
 
 from paceline.simulator.reports.terminal import headed
+from paceline.simulator.results.intervals import TAILS
 from paceline.validate.calibration.calibrate import CalibrationResult
 from paceline.validate.calibration.profile import Profile
 
@@ -74,5 +75,5 @@ def _cost(value: Any, factors: Sequence[float] | None) -> str:
     if factors is None:
         return str(value)
     number, _, unit = str(value).partition(" ")
-    low, high = sorted(float(number) * np.quantile(factors, (0.05, 0.95)))
+    low, high = sorted(float(number) * np.quantile(factors, TAILS))
     return f"{low:.2g} to {high:.2g} {unit}".rstrip()

@@ -8,6 +8,7 @@ from paceline.simulator.results.figures import curves as plot
 from paceline.simulator.results.figures import style
 from paceline.simulator.results.figures.style import Axes, Figure
 from paceline.simulator.results.statistics import time_unit
+from paceline.simulator.results.wording import USUAL
 from paceline.validate.comparison.quantities import PACE, TARGET, Row
 from paceline.validate.comparison.statistics import ComparisonStatistics
 
@@ -91,7 +92,7 @@ def scatter(result: ComparisonStatistics) -> Figure | None:
     column = figure.subplots(len(panels), squeeze=False, gridspec_kw={"hspace": 0.3})[:, 0]
     for axes, (name, rows) in zip(column, panels.items(), strict=True):
         _panel(figure, axes, name, rows, result)
-    said = f"on the diagonal: exact; band: within {100 * NEAR:.0f} %; bars: 95 % over seeds"
+    said = f"on the diagonal: exact; band: within {100 * NEAR:.0f} %; bars: {USUAL} over seeds"
     _caption(column[0], said, result)
     return figure
 
@@ -115,8 +116,8 @@ def _panel(
         axes.errorbar(
             x,
             y,
-            xerr=_bar(row["measured_ci95"], x, size),
-            yerr=_bar(row["predicted_ci95"], y, size),
+            xerr=_bar(row["measured_interval"], x, size),
+            yerr=_bar(row["predicted_interval"], y, size),
             fmt="o",
             color=colour,
             mfc=_fill(result, label),
@@ -143,9 +144,9 @@ def _fill(result: ComparisonStatistics, label: str) -> str:
     return "white" if label in result.not_counted else colour
 
 
-def _bar(ci95: Sequence[float] | None, middle: float, size: float) -> list[list[float]] | None:
+def _bar(ends: Sequence[float] | None, middle: float, size: float) -> list[list[float]] | None:
     """Return how far an interval (in seconds) reaches below and above `middle` (in units)."""
-    return None if ci95 is None else [[middle - ci95[0] / size], [ci95[1] / size - middle]]
+    return None if ends is None else [[middle - ends[0] / size], [ends[1] / size - middle]]
 
 
 def _caption(axes: Axes, said: str, result: ComparisonStatistics) -> None:

@@ -75,8 +75,8 @@ def _row(
     return _plain(label, quantity, predicted, measured) | {
         "error": relative(predicted, measured),
         "error_is": "relative",
-        "predicted_ci95": ends[0] and [*ends[0]],
-        "measured_ci95": ends[1] and [*ends[1]],
+        "predicted_interval": ends[0] and [*ends[0]],
+        "measured_interval": ends[1] and [*ends[1]],
         "within_noise": within_noise(*values, paired=paired, heavy=heavy),
     }
 
@@ -88,11 +88,11 @@ def widened(row: Row, disturbed: float) -> Row:
     """
     if not disturbed or row["quantity"] not in (PACE, TARGET) or row["error"] is None:
         return row
-    low, high = row["measured_ci95"] or [row["measured"]] * 2
+    low, high = row["measured_interval"] or [row["measured"]] * 2
     low *= 1 - disturbed
     inside = low <= row["predicted"] <= high
     return row | {
-        "measured_ci95": [low, high],
+        "measured_interval": [low, high],
         "within_noise": inside or row["within_noise"],
         "error_span": [row["error"], (1 + row["error"]) / (1 - disturbed) - 1],
     }
@@ -107,8 +107,8 @@ def _plain(label: str, quantity: str, predicted: float | None, measured: float |
         "measured": measured,
         "error": difference(predicted, measured),
         "error_is": "difference",
-        "predicted_ci95": None,
-        "measured_ci95": None,
+        "predicted_interval": None,
+        "measured_interval": None,
         "within_noise": None,
         "note": None,
     }
@@ -138,7 +138,7 @@ def within_noise(
 ) -> bool | None:
     """Whether seeds alone can explain the difference of the means; None if unknown.
 
-    `paired`: both have the same seeds, hence the same draws, so the test is whether the 95 %
+    `paired`: both have the same seeds, hence the same draws, so the test is whether the 90 %
     interval of the differences per seed contains zero. Otherwise the intervals of the two means
     must overlap; of the medians, if `heavy`.
     """

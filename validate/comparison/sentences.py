@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 from paceline.simulator.reports.page.compared import differing
 from paceline.simulator.results.statistics import human
+from paceline.simulator.results.wording import USUAL
 from paceline.validate.comparison.quantities import PACE, TARGET, median
 from paceline.validate.comparison.statistics import ComparisonStatistics
 from paceline.validate.host import machine
@@ -94,7 +95,7 @@ def _covered(result: ComparisonStatistics) -> str:
     known = [row["covered"] for row in rows if row["covered"] is not None]
     if not known:
         return ""
-    return f"{sum(known)} of {len(known)} {result.basis} values are within their 90 % intervals."
+    return f"{sum(known)} of {len(known)} {result.basis} values are within their {USUAL} intervals."
 
 
 def _ranks(result: ComparisonStatistics) -> list[str]:

@@ -11,6 +11,7 @@ from paceline.simulator.errors import InputError
 from paceline.simulator.inputs.messages import nearest
 from paceline.simulator.results import intervals, read
 from paceline.simulator.results.statistics import human, jsonable
+from paceline.simulator.results.wording import USUAL
 from paceline.validate.logs import jobs, steps, tables
 from paceline.validate.measurement.fingerprints import fitted_to
 
@@ -23,7 +24,7 @@ class LogCheck:
     """The pace of a log, and that predicted of the algorithm `label`: seconds per step.
 
     `interval90`: where a measured run was expected, None of a prediction without a profile, whose
-    seeds' 95 % interval is `seeds`. `measured_ci95`: of the log's mean; `fitted`: whether the
+    seeds' interval is `seeds`. `measured_interval`: of the log's mean; `fitted`: whether the
     profile was calibrated from this log.
     """
 
@@ -33,7 +34,7 @@ class LogCheck:
     interval90: Pair | None
     seeds: Pair | None
     measured: float
-    measured_ci95: Pair | None
+    measured_interval: Pair | None
     steps: int
     fitted: bool
     notes: tuple[str, ...]
@@ -52,19 +53,20 @@ class LogCheck:
     def sentence(self) -> str:
         """Say whether the prediction is right."""
         found = (
-            f"{self.log}: {_said(self.measured, self.measured_ci95, '95 %')} a step, of "
+            f"{self.log}: {_said(self.measured, self.measured_interval, USUAL)} a step, of "
             f"{self.steps} steps; predicted for {self.label}: "
         )
         if self.interval90 is None:
             return (
-                f"{found}{_said(self.predicted, self.seeds, 'seeds, 95 %')}, {self.error:+z.1%}. "
-                "This prediction has no interval for what it does not know; with a profile "
-                "(paceline calibrate) it has one."
+                f"{found}{_said(self.predicted, self.seeds, f'seeds, {USUAL}')}, "
+                f"{self.error:+z.1%}. This prediction has no interval for what it does not know; "
+                "with a profile (paceline calibrate) it has one."
             )
-        where = "inside" if self.covered else "outside: the log's job is not what was simulated"
+        missed = "outside" if self.fitted else "outside: the log's job is not what was simulated"
+        where = "inside" if self.covered else missed
         own = " This very log made the profile, so agreement proves nothing: compare another one."
         return (
-            f"{found}{_said(self.predicted, self.interval90, '90 %')}, {self.error:+z.1%}, {where}."
+            f"{found}{_said(self.predicted, self.interval90, USUAL)}, {self.error:+z.1%}, {where}."
             f"{own if self.fitted else ''}"
         )
 
@@ -105,7 +107,8 @@ def check(
     blocks = [part.mean() for part in np.array_split(each, min(BLOCKS, len(each)))]
     pace = run.rows[label]["seconds_per_step"]
     return LogCheck(
-        path.name, label, pace["mean"], pace.get("interval90"), pace["ci95"],
+        path.name, label, pace["mean"], pace.get("interval90"),
+        intervals.stated(pace).interval,
         float(found.seconds.sum() / found.steps.sum()), intervals.estimate(blocks).of_mean,
         int(found.steps.sum()), fitted_to(run.table, path), (*found.notes, *notes),
     )  # fmt: skip

@@ -14,6 +14,7 @@ import numpy as np
 from paceline.simulator.errors import InputError
 from paceline.simulator.network.closed_form import ClosedForm
 from paceline.simulator.results.statistics import human
+from paceline.simulator.results.wording import USUAL
 from paceline.simulator.scenario.cluster import Cluster
 from paceline.simulator.scenario.overhead import GIGABIT
 from paceline.simulator.scenario.scenario import Scenario
@@ -220,7 +221,7 @@ def _unknown(found: Sequence[Observed], fitted: Fitted, of: Sequence[int]) -> li
                 f"{', '.join(each.job.name for each in mine)}: every step communicates, so that "
                 f"computing cannot be told from communicating: computing takes {human(low)} to "
                 f"{human(high)}, and what it does not hide of communicating and waiting {rest} of "
-                f"a step of {human(step)} (90 %), by what is usual of links like those stated; "
+                f"a step of {human(step)} ({USUAL}), by what is usual of links like those stated; "
                 'write compute = "..." into the [[job]], or add a log of another period (local-sgd)'
                 " or over another link"
             )

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,12 +14,16 @@ from paceline.simulator.errors import InputError
 from paceline.simulator.inputs import csv_cells
 from paceline.simulator.inputs.escaping import visible
 from paceline.simulator.inputs.messages import nearest
+from paceline.simulator.load.load import parse
+from paceline.simulator.objectives.build import dimension_of
 from paceline.simulator.objectives.learning_curve import batch, curve, evidence
 from paceline.simulator.objectives.learning_curve.batch import Critical
 from paceline.simulator.objectives.learning_curve.curve import Curve
 from paceline.simulator.programs import catalogue
 from paceline.simulator.results import read as directories
 from paceline.simulator.results import store
+from paceline.simulator.results.intervals import NORMAL
+from paceline.simulator.results.wording import USUAL
 from paceline.validate.calibration import error_model, profile
 from paceline.validate.calibration.profile import Profile
 from paceline.validate.measurement import telemetry_files
@@ -55,7 +60,10 @@ class Given:
 
 @dataclass(frozen=True)
 class Trained:
-    """A run that has trained: losses after so many `tokens`, of `run` (seed), `batch` a step."""
+    """A run that has trained: losses after so many `tokens`, of `run` (seed), `batch` a step.
+
+    `parameters`: of the model, None if unknown.
+    """
 
     name: str
     program: str
@@ -65,6 +73,7 @@ class Trained:
     loss: np.ndarray
     run: np.ndarray
     batch: float
+    parameters: float | None = None
 
     def fit(self, warmup: float) -> Curve:
         """Fit a curve from the end of the warm-up on. Raises InputError."""
@@ -137,10 +146,11 @@ def _curve(
     said = [
         f"Baseline {first.name}: loss = {fitted.floor:.4g} + {fitted.scale:.4g} (tokens + "
         f"{fitted.shift:.3g})^-{fitted.exponent:.3g}, fitted from {fitted.fitted[0]:.3g} to "
-        f"{end:.3g} tokens, where it is {float(fitted.loss(end)):.4g} (90 %: {low:.4g} to "
+        f"{end:.3g} tokens, where it is {float(fitted.loss(end)):.4g} ({USUAL}: {low:.4g} to "
         f"{high:.4g}); beyond, the interval widens."
     ]
-    optional = {"warmup": _whole(given.warmup), "lr": given.lr}
+    size = given.parameters or first.parameters
+    optional = {"warmup": _whole(given.warmup), "parameters": size and _whole(size), "lr": given.lr}
     table: dict[str, Any] = {
         "kind": "learning-curve",
         "tokens": _whole(first.batch / first.workers),
@@ -152,7 +162,7 @@ def _curve(
     if given.noise_scale or together:
         critical = _critical(fitted, first, together, given)
         table["noise_scale"] = [_whole(max(each, LEAST)) for each in (critical.low, critical.high)]
-        said.append(f"Critical batch: {critical.low:.3g} to {critical.high:.3g} tokens (90 %), "
+        said.append(f"Critical batch: {critical.low:.3g} to {critical.high:.3g} tokens ({USUAL}), "
                     f"{critical.basis}.")  # fmt: skip
     else:
         notes.append(f"one batch size does not show the critical batch: taken {critical.basis}")
@@ -161,22 +171,24 @@ def _curve(
         log, sd = _behind(fitted, first, each, critical)
         own.append({"algorithm": each.program, "workers": each.workers, "tau": each.tau,
                     "log_steps": log, "sd": sd})  # fmt: skip
-        if given.parameters:
-            own[-1]["parameters"] = _whole(given.parameters)
-        low, high = (math.exp(log + side * evidence.Z90 * sd) for side in (-1, 1))
+        if size:
+            own[-1]["parameters"] = _whole(size)
+        low, high = (math.exp(log + side * NORMAL * sd) for side in (-1, 1))
         said.append(
             f"{each.name} ({each.program}, {each.workers} workers, tau {each.tau}): takes "
-            f"{math.exp(log):.2f} times the steps of data-parallel training (90 %: {low:.2f} to "
+            f"{math.exp(log):.2f} times the steps of data-parallel training ({USUAL}: {low:.2f} to "
             f"{high:.2f}), measured over {each.tokens.max() / each.batch:.0f} steps."
         )
-        if given.parameters:
-            place = each.program, each.workers, each.tau, given.parameters
+        if size:
+            place = each.program, each.workers, each.tau, size
             shown = fitted.ratio(log, sd, end / fitted.batch)
             found = evidence.penalty(*place, own=[evidence.OwnRun(*place, *shown)])
             said.append(f"With published runs: {found.sentence if found else 'none'}.")
-    notes.append("the curve is of the model that was trained, whatever [model] stands beside it")
-    if own and not given.parameters:
-        notes.append("--parameters left out: local runs count as of each scenario's own [model]")
+    if not size:
+        notes.append(
+            "--parameters left out, so that no scenario can tell whether its [model] is the one "
+            f"that was trained{': local runs count as of its own' if own else ''}"
+        )
     return table | ({"own": own} if own else {}), said, notes
 
 
@@ -226,7 +238,7 @@ def _behind(
         math.log(ends[0] * steps[late].sum() / fitted.steps_to(wanted)[0].sum())
         for wanted in fitted.loss(tokens[late]) * np.exp(logs.mean() + np.array([[0.0], [noise]]))
     )
-    of_batch = abs(math.log(ends[2] / ends[1])) / (2 * evidence.Z90)
+    of_batch = abs(math.log(ends[2] / ends[1])) / (2 * NORMAL)
     return found, math.hypot(noisy - found, of_batch, DRIFT)
 
 
@@ -285,6 +297,9 @@ def _directory(path: Path, given: Given) -> list[Trained]:
         raise InputError(f"{path}: losses of objective.kind = {kind!r} are predictions; give a run "
                          "that has trained a model")  # fmt: skip
     size = float(workers * (given.tokens or found.table.get("objective", {}).get("batch", 32)))
+    trained = None
+    with suppress(InputError):  # of a scenario whose files are gone
+        trained = dimension_of(parse(found.table).objective)
     for (label, row), table in zip(found.rows.items(), found.table["algorithm"], strict=True):
         tau = 1 if row["name"] in TOGETHER else table.get("tau")
         if label in found.runs and isinstance(tau, int):
@@ -295,5 +310,5 @@ def _directory(path: Path, given: Given) -> list[Trained]:
             if not (np.isfinite(loss).all() and (loss > 0).all()):
                 raise InputError(f"{path}: {label}: a loss that is not finite and above 0")
             name = f"{path} ({label})"
-            runs.append(Trained(name, row["name"], workers, tau, tokens, loss, run, size))
+            runs.append(Trained(name, row["name"], workers, tau, tokens, loss, run, size, trained))
     return runs

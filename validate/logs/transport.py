@@ -24,6 +24,7 @@ import numpy as np
 from paceline.simulator.distributions.random_streams import Purpose, generator
 from paceline.simulator.engines.dispatch import run_seeds
 from paceline.simulator.network.closed_form import ClosedForm
+from paceline.simulator.results.intervals import TAILS
 from paceline.simulator.scenario.overhead import GIGABIT, Overhead, tree
 from paceline.simulator.scenario.redraw import scaled
 from paceline.simulator.scenario.scenario import Scenario
@@ -79,7 +80,7 @@ class Fitted:
 
     def range_of(self, condition: int) -> tuple[float, float]:
         """Return the ends of the 90 % interval of a condition's computing (seconds)."""
-        low, high = np.exp(np.quantile(self.draws[:, LAW + condition], (0.05, 0.95)))
+        low, high = np.exp(np.quantile(self.draws[:, LAW + condition], TAILS))
         return float(low), float(high)
 
     def overhead(self, row: Array, bucketed: bool = False) -> dict[str, float]:

@@ -58,6 +58,16 @@ def emit(target: str, pick: Pick) -> Emitted:
     notes = list(pick.notes)
     if values.get("fragments", 1) > 1:
         notes.append("fragments hold whole tensors; Paceline's are equal to one number")
+    if (parts := pick.scenario.cluster.accumulation) > 1:
+        notes.append(
+            f"a batch is a whole step, of {parts} micro-batches here (cluster.accumulation): sum "
+            "up their gradients before optimizer.step()"
+        )
+    if pick.devices > 1:
+        notes.append(
+            f"a worker is {pick.devices} devices: shard the model among them (FSDP), or average "
+            "their gradients; this code averages between workers alone"
+        )
     if _rateless(pick):
         notes.append(f"the scenario sets no learning rate: write yours in place of {YOURS}")
     return Emitted(target, label, rendered, tuple(notes))
@@ -90,6 +100,8 @@ def _values(pick: Pick, optimizers: Mapping[str, str], version: str) -> dict[str
         "version": version,
         "rounds": (pick.scenario.run.steps or 0) // own.get("tau", 1) or 100,
         "workers": pick.scenario.cluster.workers,
+        "devices": pick.devices,
+        "accumulation": pick.scenario.cluster.accumulation,
         "optimizer": _constructor(optimizers, inner, always),
         "rate": "" if constant else RATES[rate.schedule].format(**_numbers(rate)),
         "stateful": kind(inner) != "identity",

@@ -20,6 +20,11 @@ class Pick:
     algorithm: Algorithm
     notes: tuple[str, ...] = ()
 
+    @property
+    def devices(self) -> int:
+        """The devices of the largest worker."""
+        return max((each.devices for each in self.scenario.cluster.group), default=1)
+
 
 def find(
     where: Path, label: str | None, overrides: Sequence[str] = (), allow_paths: bool = False

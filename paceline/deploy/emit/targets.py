@@ -117,6 +117,11 @@ def problems(target: str, pick: Pick) -> Iterator[str]:
         yield "cluster.sampling: a framework draws other clients than Paceline"
     if policy.policy in ("backup", "quorum") or policy.backup:
         yield f'recovery.policy = "{policy.policy}": its means wait for all workers'
+    if pick.devices > 1 and target not in ("torchft", "torchtitan"):  # replicas of many devices
+        yield (
+            f"cluster.group.devices = {pick.devices}: it would start one process for each worker, "
+            "and average nothing among a worker's devices"
+        )
     refused = REFUSED | words["refused"]
     for key, value in algorithm.parameters.items():
         fits = PROGRAMS[target][name].get(key)

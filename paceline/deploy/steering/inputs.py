@@ -11,12 +11,13 @@ from paceline.simulator.cluster import workers as cluster
 from paceline.simulator.distributions.order_statistics import expected_max
 from paceline.simulator.distributions.parametric import Gamma
 from paceline.simulator.network.mean_cost import mean_cost
+from paceline.simulator.results.intervals import NORMAL
+from paceline.simulator.results.wording import USUAL
 from paceline.simulator.scenario.scenario import Scenario
 
 AVERAGE_SPREAD = 0.05  # of one average, before there are any: latency and bandwidth hardly vary
 DISTINCT = 1.2  # factor by which a straggler stands out among the workers
 MINOR = 0.1  # share of the largest cause below which another is not worth a word
-Z90 = 1.645
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,9 @@ class Cause:
     def __str__(self) -> str:
         """Return it in words."""
         low, high = self.interval
-        return f"{self.name} {self.factor:.3g} times as predicted (90 %: {low:.3g} to {high:.3g})"
+        return (
+            f"{self.name} {self.factor:.3g} times as predicted ({USUAL}: {low:.3g} to {high:.3g})"
+        )
 
 
 class Inputs:
@@ -170,5 +173,5 @@ class Inputs:
 
 
 def _cause(name: str, factor: float, error: float, usual: float) -> Cause:
-    width = exp(Z90 * error)
+    width = exp(NORMAL * error)
     return Cause(name, factor, (factor / width, factor * width), abs(factor - 1) * usual)

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
-from paceline.deploy.steering.inputs import Z90, Inputs
+from paceline.deploy.steering.inputs import Inputs
 from paceline.deploy.steering.outlook import Outlook
 from paceline.deploy.steering.telemetry import Settings, Telemetry, period
 from paceline.simulator.programs.adaptive import PaperRule, Shared
+from paceline.simulator.results.intervals import NORMAL
 
 FIRST = 3  # rounds before the first decision
 GAIN = 0.03  # least expected share of the rest that a change must save
@@ -129,5 +130,5 @@ class Model:
         if gain < GAIN + CERTAIN * error:
             return None
         was, now = outlook.candidates[current], outlook.candidates[best]
-        ends = gain - Z90 * error, min(1.0, gain + Z90 * error)
+        ends = gain - NORMAL * error, min(1.0, gain + NORMAL * error)
         return Decision(record.step, record.clock, was, now, tuple(reasons), gain, ends)

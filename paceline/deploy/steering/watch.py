@@ -6,9 +6,11 @@ from collections.abc import Callable
 from statistics import fmean, stdev
 from typing import ClassVar
 
-from paceline.deploy.steering.inputs import Z90, Inputs
+from paceline.deploy.steering.inputs import Inputs
 from paceline.deploy.steering.telemetry import Settings, Telemetry, period
+from paceline.simulator.results.intervals import NORMAL
 from paceline.simulator.results.statistics import human, number
+from paceline.simulator.results.wording import USUAL
 
 ROUNDS = 8  # whose mean loss is compared, and before which nothing is said
 SURE = 3.0  # standard errors: each round is a test, so that one in twenty would soon be wrong
@@ -74,10 +76,10 @@ class Watch:
 
         if pace(-SURE) <= self._pace[1] and pace(SURE) >= self._pace[0]:
             return ""
-        now, *ends, low, high = map(human, (pace(0), pace(-Z90), pace(Z90), *self._pace))
+        now, *ends, low, high = map(human, (pace(0), pace(-NORMAL), pace(NORMAL), *self._pace))
         return (
-            f"a step of the pick takes {now} (90 %: {ends[0]} to {ends[1]}), outside the predicted "
-            f"{low} to {high}: {'; '.join(map(str, causes))}"
+            f"a step of the pick takes {now} ({USUAL}: {ends[0]} to {ends[1]}), outside the "
+            f"predicted {low} to {high}: {'; '.join(map(str, causes))}"
         )
 
     def _off(self, record: Telemetry) -> str:

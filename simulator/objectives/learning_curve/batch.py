@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from paceline.simulator.objectives.learning_curve.curve import Curve
+from paceline.simulator.results import intervals
 
 SPREAD = 2.0  # factor either way: the published laws' definitions and models differ that much
 SEEN, BEYOND = 1e9, 3.0
@@ -73,7 +74,7 @@ def fitted(first: Curve, second: Curve) -> Critical:
     ratio = np.append(np.median(ratio[0]), ratio[1:])
     below = np.maximum(1 / small - ratio / large, 1 / LARGEST)
     value, *drawn = np.minimum((ratio - 1) / below, LARGEST).tolist()
-    low, high = np.quantile(drawn, (0.05, 0.95)).tolist()
+    low, high = np.quantile(drawn, intervals.TAILS).tolist()
     return Critical(value, low, high, "fitted to two batch sizes")
 
 

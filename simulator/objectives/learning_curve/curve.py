@@ -14,6 +14,7 @@ import numpy as np
 from paceline.simulator.errors import InputError
 from paceline.simulator.inputs import log_table
 from paceline.simulator.inputs.escaping import visible
+from paceline.simulator.results import intervals
 
 CHINCHILLA = {"E": 1.8172, "A": 482.01, "B": 2085.43, "alpha": 0.3478, "beta": 0.3658}
 """Re-fit of Hoffmann et al.'s law by Besiroglu et al. (arXiv 2404.10102)."""
@@ -75,7 +76,7 @@ class Curve:
 
     def interval90(self, tokens: float) -> tuple[float, float]:
         """Return the 90 % interval of the expected loss after so many tokens."""
-        low, high = np.quantile(self.drawn(tokens), (0.05, 0.95))
+        low, high = np.quantile(self.drawn(tokens), intervals.TAILS)
         return float(low), float(high)
 
     def tokens_to(self, loss: float) -> float:

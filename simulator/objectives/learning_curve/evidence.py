@@ -25,6 +25,8 @@ import numpy as np
 
 from paceline.simulator.inputs import untrusted
 from paceline.simulator.objectives.learning_curve.curve import DRAWS
+from paceline.simulator.results import wording
+from paceline.simulator.results.intervals import NORMAL
 
 USUAL = 30  # period of most rows
 TABLE = Path(__file__).with_name("diloco_losses.csv")
@@ -56,7 +58,6 @@ BOUNDS = ((-1, -1, -20, 0.1, -2, -1), (1, 1, 0, 5, 2, 1))
 SCALE = (1e-3, 1e-4, 0.1, 0.1, 0.1, 1e-3)
 SETUP = 0.01  # standard deviation between set-ups, by which own runs outweigh published ones
 DISAGREE = 2.0  # standard deviations
-Z90 = 1.645
 ALIKE_WITHIN = (4.0, 8.0, 8.0)  # doublings of replicas, period, parameters: errors become apart
 NEAR = (1.0, 2.0, 3.3)  # doublings within which an own run counts as measured
 WAVES = 32  # of which a drawn function of place consists
@@ -200,11 +201,11 @@ def penalty(  # noqa: PLR0913
         off = np.abs(np.log2(at) - np.log2([each.place for each in runs]))
         near = (off <= NEAR).all(axis=1).any()
         basis, said = ("measured", []) if near else ("extrapolated", ["far from the own run"])
-    low, high = (math.expm1(mean + side * Z90 * sd) for side in (-1, 1))
+    low, high = (math.expm1(mean + side * NORMAL * sd) for side in (-1, 1))
     sentence = (
         f"{program}, {replicas} replicas, period {period:g}: final loss "
-        f"{math.expm1(mean):+.2%} (90 %: {low:+.2%} to {high:+.2%}) against data-parallel on as "
-        f"many tokens, {basis}: {'; '.join([*words, *said])}"
+        f"{math.expm1(mean):+.2%} ({wording.USUAL}: {low:+.2%} to {high:+.2%}) against "
+        f"data-parallel on as many tokens, {basis}: {'; '.join([*words, *said])}"
     )
     parts = {source: each for source, each in parts.items() if each}
     return Penalty(mean, sd, basis, sentence, parts, tuple(said) * (basis == "extrapolated"))

@@ -34,6 +34,7 @@ from paceline.simulator.programs import Program
 from paceline.simulator.programs.effects import Vector
 from paceline.simulator.programs.pieces.schedule import FixedPeriod
 from paceline.simulator.programs.pieces.transform import AdamW
+from paceline.simulator.results import intervals
 from paceline.simulator.scenario.scenario import Algorithm, Scenario
 from paceline.simulator.scenario.tables import CurveOfFile, LearningCurve
 
@@ -162,7 +163,7 @@ class Expected:
         """Draw the critical batch, (draws, 1)."""
         known = self.critical
         finite = known.low > 0 and math.isfinite(known.high)
-        width = math.log(known.high / known.low) / (2 * evidence.Z90) if finite else 0.0
+        width = math.log(known.high / known.low) / (2 * intervals.NORMAL) if finite else 0.0
         found: np.ndarray = known.value * np.exp(width * evidence.drawn("critical batch"))
         return found[:, None]
 
@@ -405,8 +406,8 @@ def _own(scenario: Scenario, known: Expected) -> list[evidence.OwnRun]:
 
 def size(scenario: Scenario) -> float:
     """Return the parameters of the model whose loss is meant."""
-    spec = scenario.objective
-    return float(getattr(getattr(spec, "curve", None), "parameters", scenario.model.parameters))
+    known = getattr(getattr(scenario.objective, "curve", None), "parameters", None)
+    return float(known or scenario.model.parameters)
 
 
 def _mechanism(

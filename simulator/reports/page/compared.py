@@ -40,10 +40,10 @@ def results(
     ]
     columns = ["algorithm"]
     if several:
-        columns += [f"time to loss {target:g}", "95 %", "reached"]
+        columns += [f"time to loss {target:g}", wording.USUAL, "reached"]
     within = {line.name: (line.row.get("interval90") or {}).get("loss") for line in lines}
     words = {column.key: column.words for column in shown}
-    words |= {"final_loss": "final loss (90 %)"} if any(within.values()) else {}
+    words |= {"final_loss": f"final loss ({wording.USUAL})"} if any(within.values()) else {}
     columns += [*words.values(), BY_KEY["seconds_per_step"].words, "steps"]
     rows = []
     for line in lines:
@@ -141,7 +141,7 @@ def picks(verdicts: Sequence[RunVerdict]) -> PageSection:
         (each.run, Cell(name, strong=True), each.value, each.within)
         for each, name in zip(verdicts, picked, strict=True)
     ]
-    columns = ("run", "pick", "value", "95 %")
+    columns = ("run", "pick", "value", wording.USUAL)
     return PageSection(
         "picks", heading, tables=[PageTable("The pick of each run", columns, rows, 2)]
     )

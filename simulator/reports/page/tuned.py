@@ -86,8 +86,8 @@ def _sure(tune: Row) -> Iterator[str]:
     elif decided(pick) and len(rows) > 1:
         ran = len(rows) - 1 - early
         yield (
-            f"Known at 95 %: {rows[0]['label']} is better than {few(ran, 'other', 'others')} "
-            f"with {seeds} seeds."
+            f"Known at {wording.USUAL}: {rows[0]['label']} is better than "
+            f"{few(ran, 'other', 'others')} with {seeds} seeds."
         )
     else:
         yield from sentences.unsure(pick)
@@ -145,7 +145,7 @@ def ranking(found: FoundRun, place: int) -> parts.PageSection:
     assert tune is not None
     say, rows = _says(tune), tune["ranking"]
     pick, figure = tune["pick"], _figure(tune, place)
-    lead = "Filled, with 95 % bars: the best, and all not known to be worse."
+    lead = f"Filled, with {wording.USUAL} bars: the best, and all not known to be worse."
     heading = (
         f"The best of {len(rows)} configurations is known"
         if decided(pick)
@@ -231,7 +231,7 @@ def _tables(tune: Row, say: Say) -> list[parts.PageTable]:
         return said or ("given up early" if row["stopped"] else "")
 
     based = ["basis"] * any(row.get("basis") for row in tune["ranking"])
-    columns = ("configuration", "verdict", *based, tune["measure"], "95 %", "reached")
+    columns = ("configuration", "verdict", *based, tune["measure"], wording.USUAL, "reached")
     rows = [
         (
             parts.Cell(row["label"], strong=row["label"] == pick["label"]),

@@ -24,6 +24,7 @@ from paceline.simulator.load.load import load
 from paceline.simulator.objectives import plugins
 from paceline.simulator.results import statistics, store
 from paceline.simulator.results.determinism import deterministic
+from paceline.simulator.results.intervals import NORMAL
 from paceline.simulator.results.ownership import Destination
 from paceline.simulator.scenario.scenario import Scenario
 from paceline.simulator.studies import executors, size
@@ -36,7 +37,7 @@ from paceline.simulator.studies.execution import (
 )
 from paceline.simulator.studies.fit import targets as reading
 from paceline.simulator.studies.fit.sensitivity import FREE, Sensitivity
-from paceline.simulator.studies.fit.targets import NORMAL, Key, Target
+from paceline.simulator.studies.fit.targets import Key, Target
 from paceline.simulator.studies.result import Result
 from paceline.simulator.studies.solve import alone
 from paceline.simulator.studies.task import Task, settings

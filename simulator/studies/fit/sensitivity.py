@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from paceline.simulator.studies.fit.targets import NORMAL, Key, known
+from paceline.simulator.results.intervals import NORMAL
+from paceline.simulator.studies.fit.targets import Key, known
 
 FREE = 0.5  # half width of an interval, as a share of the range, from which nothing is determined
 PART = 0.01  # share of a key in free directions from which it is not determined
@@ -50,7 +51,7 @@ class Sensitivity:
         return np.asarray((self.free**2).sum(axis=0))
 
     def interval(self, index: int) -> tuple[float, float] | None:
-        """Return the 95 % interval of a key's value, within its range; None: not determined."""
+        """Return the 90 % interval of a key's value, within its range; None: not determined."""
         if self.shares[index] > PART:
             return None
         half = NORMAL * float(np.sqrt(self.covariance[index, index]))

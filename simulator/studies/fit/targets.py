@@ -15,11 +15,11 @@ from paceline.simulator.errors import InputError
 from paceline.simulator.inputs import messages, paths, units
 from paceline.simulator.load import toml_file
 from paceline.simulator.load.load import load, varied
+from paceline.simulator.results.intervals import NORMAL
 from paceline.simulator.scenario.scenario import Scenario
 from paceline.simulator.studies.solve import Number, quantity
 from paceline.simulator.studies.sweep.points import value
 
-NORMAL = 1.96  # standard errors of a tolerance: both are a 95 % interval's half width
 MOST = 1000  # targets, and keys
 _RANGE = re.compile(r"\s*(.+?)\s+to\s+(.+?)\s*")
 _WRITTEN = re.compile(r"([+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(\S.*)?")

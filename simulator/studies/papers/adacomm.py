@@ -144,7 +144,7 @@ def _ends(runs: Sequence[Run]) -> np.ndarray:
 
 
 def _plus_minus(values: np.ndarray) -> str:
-    low, high = signed(values).interval or (values.min(), values.max())
+    low, high = signed(values).ci95 or (values.min(), values.max())
     return f"{number(low)} to {number(high)}"
 
 

@@ -164,4 +164,4 @@ def names(place: str, shown: str) -> bool:
 def mean(values: Sequence[float] | np.ndarray, note: str = "") -> Finding:
     """Return the mean of one value per seed, with Student's interval."""
     found = signed(values)
-    return Finding(round(found.value, 9), found.interval, note)  # no rounding errors
+    return Finding(round(found.value, 9), found.ci95, note)  # no rounding errors

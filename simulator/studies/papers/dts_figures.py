@@ -78,7 +78,7 @@ def delays(lab: Lab) -> Figure:
     for index, (name, scenario, label, steps, colour) in enumerate(lines):
         found = np.array([whole, *(dts.accuracy(lab, scenario, label.format(n)) for n in steps)])
         x, middle = np.array([0, *steps]), found.mean(axis=1)
-        bounds = np.array([signed(row).interval or (row[0], row[0]) for row in found])
+        bounds = np.array([signed(row).ci95 or (row[0], row[0]) for row in found])
         bars = np.abs(bounds - middle[:, None]).T
         shift = 0.12 * (index - 1.5)  # intervals at the same x stay apart
         axes.errorbar(x[1:] + shift, middle[1:], bars[:, 1:], fmt="none", ecolor=colour)

@@ -46,7 +46,7 @@ class SweepResult(Shown):
     """The result of `sweep`.
 
     `points`: each point's values by key. `rows`: of each point and algorithm the values, `label`,
-    `program`, `engine`, `seeds`, and the mean of each of `RESULT_COLUMNS` with its 95 % interval,
+    `program`, `engine`, `seeds`, and the mean of each of `RESULT_COLUMNS` with its 90 % interval,
     also the median where that is estimated; `seed_rows` has the single runs.
     None stands for what cannot be had, such as the mean time to a target that some seed never
     reached. `versions`: of all that the numbers depend on. `picks`:

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from paceline.simulator.results.statistics import human
+from paceline.simulator.results.wording import USUAL
 
 Row = Mapping[str, Any]
 LONGER = 1.35  # times the largest value of any run in the scenario as it is: when runs are cut
@@ -29,7 +30,7 @@ def notes(rows: Sequence[Row]) -> list[str]:
     said = [cost(row, label) for row in rows for label in row["values"]]
     found = []
     if any(text.startswith("~") for text in said):
-        found.append("~: not known at 95 % to be worse than the best.")
+        found.append(f"~: not known at {USUAL} to be worse than the best.")
     if cuts := [row["cut"] for row in rows if row.get("cut")]:
         found.append(f">: cut after {human(cuts[0])}, {LONGER:g} times the slowest run as written.")
     if "not reached" in said:

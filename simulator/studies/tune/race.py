@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from paceline.simulator.results.intervals import LEVEL
+from paceline.simulator.results.intervals import TAILS
 from paceline.simulator.studies.tune.objective import Modelled, Score, TuningObjective
 from paceline.simulator.studies.tune.runner import Runner, RunRequest
 from paceline.simulator.studies.tune.space import Candidate, Space
@@ -216,7 +216,7 @@ class Race:
             return 1.0
         with np.errstate(all="ignore"):
             ratio = leader.factors / contender.factors
-        return min(max(1.0, float(np.nanquantile(ratio, (1 + LEVEL) / 2))), DOUBTFUL)
+        return min(max(1.0, float(np.nanquantile(ratio, TAILS[1]))), DOUBTFUL)
 
     def _failed(self, score: Score) -> bool:
         """Whether a run had all the time there is and did not reach the target."""

@@ -159,7 +159,7 @@ def _row(
 
     `values`, and `regret`, a share of the best value; None where some run missed the target.
     `at_least` and `regret_at_least`: lower bounds of both where that is because it was cut.
-    `first`: the best; `not_worse`: those not known to be worse than it at 95 %.
+    `first`: the best; `not_worse`: those not known to be worse than it at 90 %.
     """
     scores = {label: [score.value for score in each] for label, each in found.items()}
     bounds = {

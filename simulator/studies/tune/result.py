@@ -119,10 +119,14 @@ class TuneResult(Shown):
 
     @property
     def _trade(self) -> dict[str, Any] | None:
-        """The soonest way to as low a loss, with the tokens that make up for it; None: the best."""
-        rows = self.tradeoffs
+        """The soonest way to as low a loss, with the tokens that make up for it.
+
+        None: the best, or it takes as long as the one to take.
+        """
+        rows, most = self.tradeoffs, self.simplest.used("days") / (1 + MARGIN)
         soonest = min(rows, key=lambda row: row["sooner"], default=None)
-        return None if soonest is None or soonest is rows[0] else soonest
+        late = soonest is None or soonest is rows[0] or soonest["days"] > most
+        return None if late else soonest
 
     @property
     def soonest(self) -> str | None:
@@ -134,13 +138,13 @@ class TuneResult(Shown):
         """What the soonest way to as low a loss costs and saves; empty where that is the best."""
         if (row := self._trade) is None:
             return ""
-        low, high = row["ci95"] or [row["loss_above"]] * 2
+        low, high = row["interval"] or [row["loss_above"]] * 2
         whole, spent = human(DAY * (row["days"] + row["days_saved"])), self._spent(row["used"])
         basis = f", {row['basis']}" if row["basis"] else ""
         return (
             f"If time counts as well: {row['label']} is done {', '.join(spent)}, not in {whole}, "
-            f"at {row['loss_above']:+.2%} loss (95 %: {low:+.2%} to {high:+.2%}{basis}); with the "
-            "tokens that make up for that, no other is sooner."
+            f"at {row['loss_above']:+.2%} loss ({wording.USUAL}: {low:+.2%} to "
+            f"{high:+.2%}{basis}); with the tokens that make up for that, no other is sooner."
         )
 
     def _spent(self, used: dict[str, Any] | None) -> list[str]:
@@ -178,7 +182,7 @@ class TuneResult(Shown):
             said = f"{said}; {ahead} than {best.candidate.label} and equivalent to it ({near})"
         if self.order.decided:
             return f"{said}."
-        guess = LOWEST if self.trade else pick.GUESS
+        guess = LOWEST if self.trade and self.simplest is best else pick.GUESS
         if self.simplest is not best and not self.order.unsettled:  # said already
             return f"{pick.headline(found)}. {guess} {said}."
         of_loss = bool(best.model and best.model.basis)
@@ -251,7 +255,9 @@ class TuneResult(Shown):
         return [
             {
                 "configuration": row["label"],
-                f"{self.objective.says} (95 %)": wording.cell(stated(row, "value"), unit),
+                f"{self.objective.says} ({wording.USUAL})": wording.cell(
+                    stated(row, "value"), unit
+                ),
                 "seeds": f"{row['reached']} of {row['seeds']}",
                 "given up": row["stopped"] or "",
             }

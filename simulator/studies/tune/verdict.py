@@ -114,7 +114,7 @@ def row(
         "value": found.value,
         **found.beside_value(),
         "behind": {"value": paired.value, **paired.beside_value()} if apart else None,
-        "behind_ci95": paired.of_mean if apart else None,
+        "behind_ci95": paired.ci95 if apart else None,
         "seeds": len(values),
         "reached": contender.reached,
         "diverged": sum(score.diverged for score in contender.scores),
@@ -186,7 +186,7 @@ def _moved(contender: Contender) -> np.ndarray:
 def tradeoffs(ranked: Sequence[Contender], objective: TuningObjective, space: Space) -> list[Row]:
     """Return what less time costs in loss after as many tokens, the best first.
 
-    `loss_above` that of the best, a share, with its 95 % interval and `basis`; what each takes,
+    `loss_above` that of the best, a share, with its interval and `basis`; what each takes,
     `used`, with its intervals; what is saved: `days_saved`, `cost_saved`; `sooner`: the days with
     those that make up for the loss, by what tokens are worth. Only of what takes `MARGIN` fewer
     days than all whose loss is surely as low, by their intervals.
@@ -196,7 +196,7 @@ def tradeoffs(ranked: Sequence[Contender], objective: TuningObjective, space: Sp
         _tradeoff(each, there[0]) | {"used": amounts(each, objective, space)["used"]}
         for each in there
     ]
-    rows.sort(key=lambda row: (([row["loss_above"]] + (row["ci95"] or []))[-1], row["days"]))
+    rows.sort(key=lambda row: (([row["loss_above"]] + (row["interval"] or []))[-1], row["days"]))
     least, found = math.inf, list[Row]()
     for row in rows:
         if row["days"] * (1 + MARGIN) <= least:
@@ -212,7 +212,8 @@ def _tradeoff(each: Contender, first: Contender) -> Row:
         "label": each.candidate.label,
         "basis": each.model and each.model.basis,
         "loss_above": math.expm1(above.value),
-        "ci95": [*map(math.expm1, above.interval)] if above.interval else None,
+        "interval": above.interval and [*map(math.expm1, above.interval)],
+        "ci95": above.ci95 and [*map(math.expm1, above.ci95)],
         "days": days,
         "days_saved": first.used("days") - days,
         "cost_saved": first.used("cost") - each.used("cost"),
@@ -338,7 +339,7 @@ def _without_effect(space: Space, ranked: Sequence[Contender]) -> list[str]:
             continue
         pairs = [(group[0], other) for group in full for other in group[1:]]
         if pairs and not any(behind(other, one).any() for one, other in pairs):
-            found.append(f"{pairs[0][0].candidate.name}'s {key} makes no difference at all")
+            found.append(f"{pairs[0][0].candidate.name}'s {key} makes no difference to the goal")
     return found
 
 

@@ -15,7 +15,14 @@ from hypothesis import strategies as st
 from paceline.command_line import run
 from paceline.deploy.emit.emit import emit
 from paceline.deploy.emit.picked import Pick, find
-from paceline.deploy.emit.targets import OPTIMIZERS, PROGRAMS, RATES, REFUSED, TARGETS
+from paceline.deploy.emit.targets import (
+    OPTIMIZERS,
+    PROGRAMS,
+    RATES,
+    REFUSED,
+    TARGETS,
+    problems,
+)
 from paceline.simulator.errors import InputError
 from paceline.simulator.load.load import parse
 from paceline.simulator.programs import catalogue
@@ -87,6 +94,28 @@ def test_means_without_all_workers_are_refused():
         emit("accelerate", pick(LOCAL, recovery={"policy": "backup", "backup": 1}))
     with pytest.raises(InputError, match=r"cluster\.sampling"):
         emit("flower", pick(LOCAL, cluster={"sampling": {"clients": 1}}))
+
+
+def test_workers_of_several_devices_run_only_where_a_replica_may_be_one():
+    boxes = {"group": [{"name": "boxes", "workers": 2, "devices": 8}]}
+    for target in ("accelerate", "paddle", "flower"):
+        with pytest.raises(InputError, match=r"cluster\.group\.devices = 8"):
+            emit(target, pick(LOCAL, cluster=boxes))
+    emitted = emit("torchft", pick(DILOCO, cluster=boxes))
+    assert "torchrun --nproc-per-node 8 " in "".join(emitted.files.values())
+    assert "a worker is 8 devices" in emitted.notes[0]
+    titan = DILOCO | {"inner": "adamw", "outer_lr": 0.7, "outer_momentum": 0.9}
+    assert not [
+        each for each in problems("torchtitan", pick(titan, cluster=boxes)) if "dev" in each
+    ]
+
+
+def test_accumulated_gradients_are_the_users_to_sum_up():
+    emitted = emit("accelerate", pick(LOCAL, cluster={"accumulation": 2}))
+    assert "2 micro-batches" in emitted.notes[0]
+    assert "2 micro-batches" in "".join(emitted.files.values())
+    (plain,) = emit("accelerate", pick(LOCAL)).files.values()
+    assert "micro-batches" not in plain
 
 
 @pytest.mark.parametrize("outer", [0.5, {"kind": "nesterov", "mu": 0.5}, "adamw"])
