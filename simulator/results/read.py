@@ -2,7 +2,7 @@
 
 import csv
 import io
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +27,9 @@ LATER = dict.fromkeys((
 class RunDirectory:
     """A run directory: its scenario's `table`, its `summary`, and `runs` by label.
 
-    `rows` has the summary of each algorithm, by label. Runs have only their curves, steps and
-    duration (seconds); algorithms that stall have none and are in `stalled`. `notes`: what cannot
-    be known about the directory.
+    `rows` has the summary of each algorithm, by label. Runs have only their curves, steps,
+    gradients and duration (seconds); algorithms that stall have none and are in `stalled`.
+    `notes`: what cannot be known about the directory.
     """
 
     path: Path
@@ -101,7 +101,11 @@ def _runs(path: Path, rows: dict[str, dict[str, Any]]) -> dict[str, list[Run]]:
     runs: dict[str, list[Run]] = {label: [] for label, row in rows.items() if not row["stall"]}
     for (label, seed), found in points.items():
         if label in runs:
-            runs[label].append(_run(rows[label], seed, np.array(found)))
+            made = _run(rows[label], seed, np.array(found))
+            of_seeds = rows[label].get("gradients") or []
+            if len(runs[label]) < len(of_seeds):
+                made = replace(made, gradients=float(of_seeds[len(runs[label])]))
+            runs[label].append(made)
     return {label: found for label, found in runs.items() if found}
 
 

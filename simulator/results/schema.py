@@ -105,6 +105,7 @@ class _AlgorithmDocument(InUnits):
     seconds_per_round: NotRequired[Mean | None]
     reports_per_round: NotRequired[Number]
     clients_at_work: NotRequired[Mean]
+    gradients: NotRequired[list[Number]]
     gradients_per_hour: NotRequired[Mean]
     useful_share: NotRequired[Mean]
     staleness: NotRequired[_Staleness | None]

@@ -351,6 +351,7 @@ def _reported(runs: Sequence[Run]) -> dict[str, Any]:
     return {
         "reports_per_round": _mean(reports) if any(run.reports for run in runs) else None,
         "clients_at_work": estimated(busy, intervals.estimate(busy)),
+        "gradients": [run.gradients for run in runs],
         "gradients_per_hour": estimated(rates),
         "useful_share": estimated(shares, intervals.share(shares)),
     }

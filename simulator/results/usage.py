@@ -9,6 +9,7 @@ from paceline.simulator.cluster.workers import mean_compute
 from paceline.simulator.cluster.workers import workers as listed
 from paceline.simulator.results.run import Run
 from paceline.simulator.results.statistics import human, number
+from paceline.simulator.scenario.cluster import DAY
 from paceline.simulator.scenario.scenario import Scenario
 
 SILENT = 0.001  # of the gradients: a last round that is cut off may add as much
@@ -40,7 +41,7 @@ def clients(scenario: Scenario, runs: Sequence[Run]) -> list[dict[str, Any]] | N
     over their mean time of a step; bytes are a client's in a day, None
     where links are not clients' own.
     """
-    steps, days = mean_compute(scenario), sum(map(span, runs)) / 86400
+    steps, days = mean_compute(scenario), sum(map(span, runs)) / DAY
     if runs[0].gradients is None or not days or not all(steps):
         return None
     made = np.sum([run.workers["compute"] for run in runs], axis=0) / np.array(steps)
@@ -73,6 +74,20 @@ def silent(row: Mapping[str, Any]) -> list[str]:
         "(tau) would let them in"
         for each in row["clients"] or ()
         if each["group"] and each["gradients"] is not None and each["gradients"] < SILENT
+    ]
+
+
+def hours(scenario: Scenario, runs: Iterable[Run]) -> list[str]:
+    """Note runs that are no whole days, where workers are there at certain times of day."""
+    daily = (scenario.cluster, *scenario.cluster.group)
+    if not any(each.membership and each.membership.windows for each in daily):
+        return []
+    longest = max(map(span, runs), default=0.0)
+    if abs(longest / DAY - max(round(longest / DAY), 1)) < 0.02:
+        return []
+    return [
+        f"workers are there at times of day, and {human(longest)} are no whole days: times per "
+        "round and step, rates and bytes a day are those of these hours alone"
     ]
 
 

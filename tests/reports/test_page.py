@@ -158,6 +158,20 @@ def test_a_margin_over_who_never_got_there_is_no_number():
     assert said == "b, the next, reached the target with only 1 of 2 seeds."
 
 
+def test_gradients_of_sampled_clients_are_kept_for_the_page(folder):
+    plans = {"name": "fedavg", "tau": 4}, {"name": "fedbuff", "tau": 4, "buffer": 2}
+    made = scenario(
+        *plans, workers=9, objective=TIME_ONLY, network=RING, steps=None,
+        cluster={"sampling": {"clients": 3}, "membership": {"daily": "00:00-06:00"}},
+        run={"duration": "5 min"},
+    )  # fmt: skip
+    found = simulate(made, seeds=2, out=folder / "sampled")
+    assert re.search(
+        "ms less per useful gradient than fedavg", facts(folder / "sampled")[MARGIN][0]
+    )
+    assert any("are no whole days" in note for note in found.notes)
+
+
 def test_targets_that_would_change_the_answer_are_where_curves_cross(folder):
     """One is ahead above a loss of 0.3 and the other below: no run is needed to see that."""
     curves = {"early": [1.0, 0.35, 0.25, 0.20], "late": [1.0, 0.8, 0.3, 0.05]}

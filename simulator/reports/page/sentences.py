@@ -115,13 +115,19 @@ def margin(
     By the median of the differences if the pick is by medians, else by the mean.
     """
     seeds = [seed for seed in best if seed in other]
+    if pick["measure"] == "seconds_per_gradient" and math.inf in best.values():
+        return f"By how much {name}, takes longer is not in this run directory: repeat its command."
     one, two = (np.array([values[seed] for seed in seeds]) for values in (best, other))
     if not np.isfinite(two).all():
         count = int(np.isfinite(two).sum())
         return f"{name}, reached the target with only {count} of {len(seeds)} seeds."
     median, measure = _by_median(pick), pick["measure"]
     gap, within = wording.difference(difference(two, one, heavy=median), _unit(measure))
-    what = {"loss": "lower", "seconds_per_step": "less per step"}.get(measure, "sooner")
+    what = {
+        "loss": "lower",
+        "seconds_per_step": "less per step",
+        "seconds_per_gradient": "less per useful gradient",
+    }.get(measure, "sooner")
     times = np.median(two / one) if median else two.mean() / one.mean()
     ratio = "" if measure == "loss" or not one.all() else f": {number(times)} times as fast"
     return f"{gap} {what} than {name}{within}{ratio}."
