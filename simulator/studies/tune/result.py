@@ -242,7 +242,8 @@ class TuneResult(Shown):
     @property
     def _head(self) -> str:
         tried, seeds = len(self.ranked), statistics.seeds(self.seeds)
-        return f"{tried} configurations, {seeds}, {self.space.scenario.title}"
+        scenario = self.space.scenario
+        return f"{tried} configurations, {seeds}, {scenario.title or scenario.file}"
 
     @property
     def _in_words(self) -> str:
