@@ -146,7 +146,8 @@ def main():
         line = [f"`{name}`", *(f"{each:g}" for each in counted(name))]
         if not options.count:
             hand, own = (1e3 * each for each in seconds(name, options.entries))
-            line += [f"{hand:.1f}", f"{own:.1f}", f"{(own - hand) / USUAL:.2f}"]
+            steps = USUAL if "tau" in PLANS[name] else 1
+            line += [f"{hand:.1f}", f"{own:.1f}", f"{(own - hand) / steps:.1f}"]
         print("| " + " | ".join(line) + " |", flush=True)
 
 
