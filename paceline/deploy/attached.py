@@ -101,14 +101,14 @@ class AttachedNode(TensorNode):
 
     async def gradient(self, x: Vector) -> Vector:
         """Have the user's loop compute a gradient at `x`."""
-        if self._local is None:
+        if self._local is None and not self.live.small:
             self.live.go_to(x)
         else:
             self.live.take(x)
         await GRADIENT
         if self.unread:
             return None
-        g = self.live.gradient()
+        g = self.live.pages.outside(self.live.gradient)
         return g.add_(x, alpha=self._decay) if self._decay else g
 
     async def loss_and_gradient(self, x: Vector) -> tuple[float, Vector]:
@@ -136,7 +136,7 @@ class AttachedNode(TensorNode):
     ) -> tuple[Vector, Any, int]:
         done, local = 0, self._local
         assert local is not None
-        vector = self.live.copy(x)
+        vector = self.live.enter(x)
         if self._saved is not None:
             k, done = self._saved["phase"]
             vector.copy_(self._saved["x"])
@@ -148,7 +148,7 @@ class AttachedNode(TensorNode):
             if isinstance(transform, Proximal):
                 self.live.write(self.live.gradient() + transform.mu * (vector - state[0]))
             local.begun = True
-            local.apply()
+            self.live.pages.outside(local.apply)
             done += 1
             if done >= tau(k):
                 x = self.live.give()
@@ -159,13 +159,18 @@ class AttachedNode(TensorNode):
 
     def start_mean(self, value: Payload) -> Handle:
         """Start an all-reduce."""
-        if value is None:  # one copy, from where backward passes left it to where it travels
+        return self.live.pages.outside(self._start_mean, value)
+
+    def _start_mean(self, value: Payload) -> Handle:
+        if value is None and self.live.small:
+            value = self.live.gradient()
+        elif value is None:  # one copy, from where backward passes left it to where it travels
             value = tuple(self.live.gradients())
-        if isinstance(value, Shift):
-            handle = self.transport.collectives.mean(value.to, self.step)
+        shift = isinstance(value, Shift)
+        handle = self.transport.collectives.mean(value.to if shift else value, self.step)
+        if shift:
             self._bases[handle] = value.base
-            return self._time(handle)
-        return self._time(self.transport.collectives.mean(value, self.step))
+        return self._time(handle)
 
     def start_gather(self, value: Payload) -> Handle:
         """Start an all-gather."""
@@ -210,7 +215,7 @@ class AttachedNode(TensorNode):
         if not handle.settled:
             with self.waiting():
                 self.transport.collectives.land(handle)
-                self.transport.collectives.settle(handle)
+                self.live.pages.outside(self.transport.collectives.settle, handle)
             if handle in self._timed:
                 since, end = self._timed.pop(handle)
                 self.took.append(end.result() - since)

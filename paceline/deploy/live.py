@@ -8,7 +8,10 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel as Wrapper
 
 from paceline.simulator.errors import InputError
+from paceline.validate.host.huge_pages import HugePages
 from paceline.validate.torch_objective.flat import Flat
+
+VIEW = 8192  # entries that are copied as fast as a tensor is made a view of others
 
 
 class Silence:
@@ -37,6 +40,8 @@ class LiveParameters(Flat):
 
     `at`: the vector that they are views of. Either a program's own, which nothing may change, or
     `vector`, which the optimizer changes in place; None once it has been given to the program.
+    `pages`: where vectors lie; `small`: whether parameters are rather copied, as a view of each
+    takes longer.
     """
 
     def __init__(self, model: nn.Module, optimizer: Any) -> None:
@@ -44,7 +49,10 @@ class LiveParameters(Flat):
         _demand_plain(model, trained)
         super().__init__(model, trained)
         self.at = self.start
+        self.pages = HugePages(self.start.nbytes if self.start.device.type == "cpu" else 0)
+        self.small = self.dimension < VIEW * len(self.parameters)
         self.vector: Tensor | None = None
+        self._own: Tensor | None = None  # of small models, never given away
         inside = [each.module for each in model.modules() if isinstance(each, Wrapper)]
         self._silence = Silence()
         self._hooks = [each.register_forward_pre_hook(self._silence) for each in (model, *inside)]
@@ -63,8 +71,16 @@ class LiveParameters(Flat):
     def go_to(self, x: Tensor) -> None:
         """Make the parameters views of `x`, unless they are."""
         if x is not self.at:
-            super().go_to(x)
+            self.pages.outside(super().go_to, x)
             self.at = x
+
+    def enter(self, x: Tensor) -> Tensor:
+        """Go to a copy of `x`, to be changed in place until it is given: for a local phase."""
+        if not self.small:
+            return self.copy(x)
+        self._own = self.vector = x.clone() if self._own is None else self._own.copy_(x)
+        self.go_to(self.vector)
+        return self.vector
 
     def copy(self, x: Tensor) -> Tensor:
         """Go to a new copy of `x`, to be changed in place."""
@@ -85,10 +101,10 @@ class LiveParameters(Flat):
         return self.vector
 
     def give(self) -> Tensor:
-        """Give the vector away: from now on it is the program's, and not changed."""
+        """Give the vector away, or a copy: from now on it is the program's, and not changed."""
         assert self.vector is not None
         given, self.vector = self.vector, None
-        return given
+        return given.clone() if given is self._own else given
 
     def gradients(self) -> list[Tensor]:
         """Return what backward passes left in the parameters' gradients."""
@@ -99,7 +115,7 @@ class LiveParameters(Flat):
 
     def gradient(self) -> Tensor:
         """Return the gradients as one vector, a copy."""
-        return torch.cat([each.reshape(-1) for each in self.gradients()])
+        return self.pages.join([each.reshape(-1) for each in self.gradients()])
 
     def write(self, gradient: Tensor | Sequence[Tensor]) -> None:
         """Make the parameters' gradients views of a vector, or the tensors given for them."""

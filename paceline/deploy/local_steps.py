@@ -120,9 +120,9 @@ class UserSteps:
         """Let the optimizer step from `x` along a gradient; return the step."""
         to = self._live.copy(x) if self._keeps else self._live.take(x)
         if gradient is not None:
-            self._live.write(gradient)
+            self._live.pages.outside(self._live.write, gradient)
         self.begun = True
-        self.apply()
+        self._live.pages.outside(self.apply)
         return Moved(x, to), None
 
 

@@ -31,7 +31,6 @@ from paceline.deploy.steering.telemetry import StepRecord, codec_kind
 from paceline.deploy.transport import Transport, place
 from paceline.simulator.errors import InputError, ProgramError
 from paceline.simulator.programs.codecs.codec import Raw
-from paceline.validate.host.huge_pages import HugePages
 
 RECORDS = 4096  # steps whose telemetry is kept
 VERSION = 4
@@ -55,7 +54,6 @@ class Session:
         self._model, self._optimizer, self._seed, self._timeout = model, optimizer, seed, timeout
         self.place, self._own_step = place(), optimizer.step
         self._live = live = LiveParameters(model, optimizer)
-        self._pages = HugePages(live.start.nbytes if live.start.device.type == "cpu" else 0)
         self.plan = plans.read(plan, parameters, self.place[2], live.dimension)
         self._rate = UserRate(optimizer)
         self._parameters, self._decay = dict(self.plan.parameters), 0.0
@@ -103,6 +101,7 @@ class Session:
         """Connect to the other processes; begin the program anew."""
         gossips = self.plan.program.gossips
         self._transport = Transport(self.place, self._live.start, gossips, self._timeout)
+        self._transport.collectives.join = self._live.pages.join
         self._start()
 
     def _agree(self) -> None:
@@ -141,7 +140,7 @@ class Session:
     def _go_on(self) -> None:
         """Run the program up to its next gradient."""
         try:
-            with torch.no_grad(), self._pages:
+            with torch.no_grad(), self._live.pages:
                 awaited = self._coroutine.send(None)
         except StopIteration:
             raise ProgramError("the program has ended, though training goes on") from None
@@ -164,8 +163,8 @@ class Session:
             raise ProgramError("the session is closed: deploy another to go on")
         node = self._node
         if self._local is not None:
-            own = [partial(scaler.step, each) for each in parts(self._optimizer)] if scaler else []
-            self._local.apply = partial(self._pages.outside, own or [self._own_step])
+            each = parts(self._optimizer)
+            self._local.apply = (lambda: [*map(scaler.step, each)]) if scaler else self._own_step
         elif scaler is not None:
             raise InputError(
                 f"scaler: {self.plan.program.name} reads the gradients itself, so that a "

@@ -1,7 +1,6 @@
-"""What a session's step takes beside its program's arithmetic: python -m tests.deploy.overhead
+"""What a session's step takes beside one written by hand: python -m tests.deploy.overhead
 
-Prints the numbers of docs/how-to/deploy.md. *Bare* is the same text on torch vectors, nothing else:
-its gradient is there as one vector, its mean is what it gives. One process; nobody waits.
+Prints the numbers of docs/how-to/deploy.md. One process; nobody waits.
 """
 
 import argparse
@@ -14,11 +13,10 @@ from torch.optim import SGD
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import paceline
-from paceline.deploy import plan as plans
-from paceline.deploy.attached import GRADIENT
+from tests.deploy.by_hand import PROGRAMS, flat
 
-TENSORS = 150
-MOMENTUM = {"dts": 0.9, "bmuf": 0.0}
+TENSORS, LR, USUAL = 150, 0.1, 16
+MOMENTUM = {"dts": 0.9}
 PLANS = {  # those with a period end a round at each step
     "ssgd": {}, "ssgd-bucketed": {"overlap": False}, "local-sgd": {"tau": 1},
     "post-local-sgd": {"switch_step": 0, "tau": 1}, "fedavg": {"tau": 1}, "bmuf": {"tau": 1},
@@ -26,39 +24,6 @@ PLANS = {  # those with a period end a round at each step
     "cocod-sgd": {"tau": 1}, "overlap-local-sgd": {"tau": 1}, "easgd": {"tau": 1}, "d-psgd": {},
     "d2": {}, "dts": {"delay": 2}, "hpsgd": {},
 }  # fmt: skip
-
-
-class Bare:
-    """A node whose effects cost nothing."""
-
-    rank, workers, bytes_per_parameter, samples = 0, 1, 4, None
-    leap = mark = send = lambda self, *_: None
-    resumed = staticmethod(lambda **state: tuple(state.values()))
-    start_mean = staticmethod(lambda value: value)
-
-    def __init__(self, start, gradient):
-        self.start, self.parameters, self._gradient = start, len(start), gradient
-
-    async def gradient(self, x):
-        await GRADIENT
-        return self._gradient
-
-    async def start_backward(self, x, pieces):
-        return self.cut(await self.gradient(x), pieces)
-
-    def cut(self, vector, pieces):
-        return vector.tensor_split(pieces)
-
-    def join(self, parts):
-        return torch.cat(list(parts))
-
-    async def wait(self, handle):
-        return handle
-
-    mean = wait
-
-    async def finished(self, handle):
-        return True
 
 
 class Vectors(TorchDispatchMode):
@@ -101,30 +66,25 @@ def network(entries):
     return net
 
 
-def bare(name, size):
-    """Return a function that takes one step of the text alone."""
-    plan = plans.read({"name": name, **PLANS[name]}, {}, 1, size)
-    parameters = dict(plan.parameters)
-    if "inner" in parameters and name != "dts":
-        parameters["inner"] = plans.read({"name": "ssgd"}, {}, 1, size).parameters["momentum"]
-    if name == "dts":
-        parameters["momentum"] = MOMENTUM[name]
-    node = Bare(torch.zeros(size), torch.full((size,), 1e-3))
-    coroutine = plan.program.worker(node, **parameters)
+def by_hand(name, net, kind=SGD):
+    """Return a function that takes a step of a program as an expert writes it."""
+    x, g = flat(net)
+    optimizer = kind(net.parameters(), LR, momentum=MOMENTUM.get(name, 0.0))
+    steps = PROGRAMS[name](x, g, lambda vector: vector.div_(1), optimizer, 1)
 
     def step():
         with torch.no_grad():
-            coroutine.send(None)
+            next(steps)
 
-    step()
     return step
 
 
 def attached(name, net, kind=SGD):
     """Return a session, and a function that takes one of its steps."""
     given = [each.grad for each in net]
-    optimizer = kind(net.parameters(), 0.1, momentum=MOMENTUM.get(name, 0.0))
+    optimizer = kind(net.parameters(), LR, momentum=MOMENTUM.get(name, 0.0))
     session = paceline.deploy(net, optimizer, {"name": name, **PLANS[name]})
+    net = list(net)
 
     def step():
         for each, gradient in zip(net, given, strict=True):
@@ -134,43 +94,36 @@ def attached(name, net, kind=SGD):
     return session, step
 
 
-def vectors(name, entries):
-    """Return the vectors, beside gradients, that a session holds between steps, and with them the
-    most in a step; and those that a step makes, attached and bare: means of six steps after six.
+def counted(name, entries=1_500_000):
+    """Return vectors, beside gradients: those that a session holds between steps, with them the
+    most in a step, and those by hand. Of six steps after six.
     """
     found = []
     for own in (True, False):
         net = network(entries)
-        size = sum(each.numel() for each in net)
-        with Vectors(size, [each.grad for each in net]) as count:
-            session, step = attached(name, net) if own else (None, bare(name, size))
+        given = [each.grad for each in net]
+        with Vectors(sum(each.numel() for each in net), given) as count:
+            session, step = attached(name, net) if own else (None, by_hand(name, net))
             for _ in range(6):
                 step()
-            begun, held, count.most = count.made, [], 0.0
+            held, count.most = [], 0.0
             for _ in range(6):
                 step()
-                for each in net:
-                    each.grad = None
+                if own:
+                    for each in net:
+                        each.grad = None
                 held.append(count.held)
-            made = (count.made - begun) / 6
             if session:
-                found += [max(held), count.most]
                 session.close()
-        found.append(made)
-    return found
-
-
-def counted(name):
-    """Return the columns of the table that are counted."""
-    held, most, made, text = vectors(name, 20_000)
-    return [round(each, 1) for each in (held, most, text, made - text)]
+        # by hand the gradients are a vector made here
+        found += [max(held), count.most] if own else [max(held) - 1]
+    return [round(each, 1) for each in found]
 
 
 def seconds(name, entries, turns=3):
-    """Return the processor's seconds of a step, attached and bare in turns, the least of each."""
-    net = network(entries)
-    session, own = attached(name, net)
-    found = {own: [], bare(name, sum(each.numel() for each in net)): []}
+    """Return the processor's seconds of a step, by hand and attached in turns: least of each."""
+    session, own = attached(name, network(entries))
+    found = {by_hand(name, network(entries)): [], own: []}
     for turn in range(2 * turns):  # the first half brings them to where they stay
         for step, times in found.items():
             began = time.process_time()
@@ -192,7 +145,9 @@ def main():
     for name in options.programs:
         line = [f"`{name}`", *(f"{each:g}" for each in counted(name))]
         if not options.count:
-            line += [f"{1e3 * each:.0f}" for each in reversed(seconds(name, options.entries))]
+            hand, own = (1e3 * each for each in seconds(name, options.entries))
+            steps = USUAL if "tau" in PLANS[name] else 1
+            line += [f"{hand:.1f}", f"{own:.1f}", f"{(own - hand) / steps:.1f}"]
         print("| " + " | ".join(line) + " |", flush=True)
 
 

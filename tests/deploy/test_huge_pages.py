@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 torch = pytest.importorskip("torch")
+resource = pytest.importorskip("resource")
 
 from paceline.validate.host.huge_pages import ADVICE, LEAST, HugePages
 
@@ -22,6 +23,10 @@ def advised(vector):
         elif inside and line.startswith("VmFlags:"):
             return "hg" in line.split()
     raise AssertionError("no such address")
+
+
+def faults():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 
 
 def results(x, y):
@@ -51,9 +56,24 @@ def test_only_what_is_within_is_there():
     x, pages, found = torch.ones(ENTRIES), HugePages(), []
     with pages:
         inside = 2.0 * x
-        pages.outside([lambda: found.append(2.0 * x)])
+        pages.outside(lambda: found.append(2.0 * x))
         after = 2.0 * x
     assert advised(inside)
     assert advised(after)
     assert not advised(found[0])
     assert not advised(2.0 * x)
+
+
+def test_a_vector_takes_the_place_of_one_that_has_gone_and_of_no_other():
+    x = torch.ones(ENTRIES)
+    with HugePages():
+        kept, part = 3.0 * x, (5.0 * x)[7:]  # a view keeps the whole
+        begun = 0
+        for turn in range(9):
+            y = 2.0 * x + x.clone()
+            begun = faults() if turn == 1 else begun
+        assert faults() - begun < 32  # each new one would cause four, or two thousand
+        others = [y, *(4.0 * x for _ in range(9))]
+    assert kept.eq(3.0).all()
+    assert part.eq(5.0).all()
+    assert len({each.data_ptr() for each in (kept, part, *others)}) == 12

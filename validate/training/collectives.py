@@ -109,6 +109,7 @@ class Collectives:
         self._network, self._meter = network, meter
         self._rank, self._ranks, self._clock, self._device = rank, ranks, clock, device
         self._deadline, self.selection = deadline, selection
+        self.join: Callable[[list[Tensor]], Tensor] = torch.cat
         self._unsettled: deque[RealCollective] = deque()
         self.started = self.settled = 0
         self.ending = False  # whether any rank's clock was past the end of the run
@@ -206,10 +207,10 @@ class Collectives:
         if self.selection.leaves_out(handle.team):
             parts = [*map(torch.zeros_like, parts)]
         if not first:
-            return torch.cat(parts)
+            return self.join(parts)
         length = self._length(packed)
         parts.insert(0, torch.empty(length, dtype=dtype, device=self._device))
-        buffer = torch.cat(parts)
+        buffer = self.join(parts)
         own = self._own(handle)  # last, as it holds the time of issue
         whole, numbers = own[:WHOLE], [*own[WHOLE:], *packed.numbers]
         written = packing.write_numbers(whole, numbers, self._rank, self._ranks, buffer)
