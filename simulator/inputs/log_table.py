@@ -33,8 +33,8 @@ def read(path: Path, needed: str, value: str) -> tuple[list[str], Rows]:
     `needed`: what a log must have, in words; `value`: the name of a column beside its steps. Raises
     ValueError, also from the rows.
     """
-    with untrusted.refused(path, needed):
-        data = untrusted.data(path, LARGEST)
+    with untrusted.refused(path, needed), untrusted.unpacked(path) as file:
+        data = untrusted.content(file, LARGEST)
         if EVENTS not in path.name and b"\0" in data:
             raise ValueError("no text in UTF-8; unpack it, or save it as UTF-8")
         text = "" if EVENTS in path.name else data.decode("utf-8-sig")

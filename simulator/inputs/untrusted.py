@@ -6,15 +6,18 @@ JSON and TOML are parsed here, within bounds on depth.
 
 import csv
 import errno
+import gzip
 import json
 import os
 import re
 import stat
 import tomllib
+import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from io import BufferedReader
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 from paceline.simulator.errors import InputError
 
@@ -75,6 +78,17 @@ def opened(path: Path | str) -> Iterator[BinaryIO]:
         if not (stat.S_ISREG(mode) or (handed and stat.S_ISFIFO(mode))):
             raise OSError(errno.EINVAL, "Not a regular file", str(path))
         yield file
+
+
+@contextmanager
+def unpacked(path: Path | str) -> Iterator[BinaryIO]:
+    """Open a regular file, unpacked if its first bytes are gzip's. Raises OSError or ValueError."""
+    with opened(path) as file:
+        packed = cast(BufferedReader, file).peek(2)[:2] == b"\x1f\x8b"
+        try:
+            yield cast(BinaryIO, gzip.GzipFile(fileobj=file)) if packed else file
+        except (EOFError, zlib.error, gzip.BadGzipFile):
+            raise ValueError("not a whole gzip file") from None
 
 
 def text(path: Path | str, largest: int = LARGEST) -> str:

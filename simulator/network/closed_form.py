@@ -319,7 +319,9 @@ class ClosedForm:
         if not plan.moved:
             return CollectiveCost(0.0, 0.0)
         spent = way.spend(plan.held * size + plan.hops * added.hop_bytes / plan.rate, plan.latency)
-        return CollectiveCost(*added.of_collective(*spent, rate=plan.rate, hops=plan.hops))
+        return CollectiveCost(
+            *added.of_collective(*spent, rate=plan.rate, hops=plan.hops, ring=plan.ring)
+        )
 
 
 def _before_last(ends: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -396,7 +398,7 @@ class Traffic:
             return 0.0, 0.0
         hops, rate = plan.hops, plan.rate
         spent = way.spend(plan.held * payload + hops * overhead.hop_bytes / rate, latency)
-        return overhead.of_collective(*spent, rate=rate, hops=hops)
+        return overhead.of_collective(*spent, rate=rate, hops=hops, ring=plan.ring)
 
     def waking(self, kind: str, payload: float, begins: Any, free: Any, team: Team = None) -> Any:
         """Return the seconds that a pause adds: slow start, less what token buckets save.

@@ -11,7 +11,7 @@ other traffic (tests/network/test_collectives.py).
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from math import inf
@@ -51,12 +51,14 @@ class CollectivePlan:
 
     `path`: hops on the critical path, by link; each pays one draw of its link's latency. `held`:
     seconds per payload byte for which the collective holds the workers' links. `moved`: bytes over
-    each link, by name, per payload byte.
+    each link, by name, per payload byte. `ring`: workers of one that a double tree could replace;
+    else 1.
     """
 
     path: dict[RegionPath, int]
     held: float
     moved: dict[str, float]
+    ring: int = 1
 
     @cached_property
     def hops(self) -> int:
@@ -114,7 +116,7 @@ def around(links: RegionLinks, team: Team, hops: int, volume: float) -> Collecti
 
 def _ring_plan(links: RegionLinks, team: Team) -> CollectivePlan:
     m = len(team)
-    return around(links, team, 2 * (m - 1), 2 * (m - 1) / m)
+    return replace(around(links, team, 2 * (m - 1), 2 * (m - 1) / m), ring=m)
 
 
 def _ring(team: Team, _regions: Regions = ()) -> Messages:

@@ -8,6 +8,7 @@ under way; a *line* is one direction of a link or network card.
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise, repeat
 from math import inf
 from typing import Any
@@ -198,7 +199,9 @@ class FlowNetwork:
         payloads = self._payloads.setdefault((way.key, team), np.zeros(self._workers))
         payloads += np.rint(sizes)  # whole bytes, as `Traffic` counts
         latencies, overhead = None, self._overhead
-        added = overhead.of_collective(1.0, 1.0, hops=1) != (1.0, 1.0) or overhead.hop_bytes
+        plan = self._formula.plan(way.key, team)
+        charge = partial(overhead.of_collective, rate=plan.rate, ring=plan.ring)
+        added = charge(1.0, 1.0, hops=1) != (1.0, 1.0) or overhead.hop_bytes
         if prepared.random or delay or way.segments or added:
             latencies = prepared.fixed * (2.0 if way.segments else 1.0)
             for laws, which in prepared.random.items():
@@ -208,11 +211,8 @@ class FlowNetwork:
             first = prepared.plan.waits == 0
             latencies[first] += delay
             if added:
-                rate = self._formula.plan(way.key, team).rate
-                sizes, latencies = overhead.of_collective(
-                    np.array(sizes), latencies, once=first, rate=rate, hops=1
-                )
-                latencies += overhead.of_collective(overhead.hop_bytes / rate, 0.0, rate=rate)[0]
+                sizes, latencies = charge(np.array(sizes), latencies, once=first, hops=1)
+                latencies += charge(overhead.hop_bytes / plan.rate, 0.0)[0]
         return self.fabric.start(at, prepared.plan, sizes, latencies)
 
     @property

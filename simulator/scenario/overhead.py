@@ -71,8 +71,8 @@ class Overhead(Section):
         le=1,
     )
     tree_exponent: float = optional(
-        "transmission_factor grows with this power of what a double tree takes over a ring, "
-        "n / (n - 1) with n workers: 0 is a ring, 1 a double tree",
+        "transmission_factor of means around a ring grows with this power of what a double tree "
+        "takes over it, n / (n - 1) with n workers, n > 3: 0 is a ring, 1 a double tree",
         0.0,
         ge=-10,
         le=10,
@@ -92,26 +92,21 @@ class Overhead(Section):
         """Whether nodes spend time of their own on anything except steps."""
         return any(getattr(self, name) for name in OWN) or self.agree_latencies > 0
 
-    def among(self, workers: int) -> "Overhead":
-        """Return the overheads of that many workers, whose tree's part is in their factor."""
-        if not self.tree_exponent:
-            return self
-        factor = self.transmission_factor * tree(workers) ** self.tree_exponent
-        return self.model_copy(update={"transmission_factor": factor, "tree_exponent": 0.0})
-
     def of_message(self, laws: tuple[Law, ...]) -> tuple[Law, ...]:
         """Return the laws whose sum is the latency of a message, with what is added to it."""
         return (*laws, Constant.model_construct(value=self.message)) if self.message else laws
 
-    def of_collective(
-        self, transmission: Any, latency: Any, *, once: Any = 1.0, rate: float = inf, hops: int = 0
-    ) -> tuple[Any, Any]:
+    def of_collective(  # noqa: PLR0913 - each is a number
+        self, transmission: Any, latency: Any, *, once: Any = 1.0, rate: float = inf,
+        hops: int = 0, ring: int = 1,
+    ) -> tuple[Any, Any]:  # fmt: skip
         """Return what a collective transmits, and its latency, with what is added to them.
 
         Numbers of the whole, or arrays over its messages; `once`: 1 for the first ones, else 0.
-        `rate`: bytes per second of the slowest link; `hops`: on the critical path.
+        `rate`: bytes per second of the slowest link; `hops`: on the critical path; `ring`: workers
+        around which a mean passes, else 1.
         """
-        factor = self.transmission_factor
+        factor = self.transmission_factor * tree(ring) ** self.tree_exponent
         if (self.transmission_exponent or self.per_byte) and rate < inf:
             factor *= (rate / GIGABIT) ** -self.transmission_exponent
             factor += self.per_byte * rate
@@ -202,7 +197,7 @@ class Calibration(Section):
 
 def tree(workers: int) -> float:
     """Return how long a double tree holds a link, relative to a ring of as many workers."""
-    return workers / max(workers - 1, 1)
+    return workers / (workers - 1) if workers > 3 else 1.0
 
 
 def at(tables: Sequence[Overhead], workers: int) -> Overhead:

@@ -381,7 +381,7 @@ class Scenario(Section):
         Those of single algorithms count `under` them alone.
         """
         common = [each for each in self.overhead if each.algorithm is None] or self.overhead
-        return at(common, self.cluster.workers).among(self.cluster.workers)
+        return at(common, self.cluster.workers)
 
     @property
     def nominal(self) -> "Scenario":

@@ -416,15 +416,42 @@ def test_the_law_is_what_the_simulator_charges():
         "transmission_exponent": 0.05, "per_byte": 1e-9, "tree_exponent": 0.5,
     }  # fmt: skip
     table = {
-        "model": {"parameters": 10**6}, "cluster": {"workers": 3, "compute": "1 s"},
+        "model": {"parameters": 10**6}, "cluster": {"workers": 4, "compute": "1 s"},
         "network": network, "overhead": [overhead], "run": {"steps": 5},
         "algorithm": [{"name": "ssgd"}],
     }  # fmt: skip
     (done,) = simulate(parse(table)).runs
-    volume = 4 / 3 * 4e6
-    passed = volume / 25e6 * 1.1 * 1.5**0.5 * 0.2**-0.05 + volume * 1e-9
-    assert done.duration == pytest.approx(5 * (1 + 1e-3 + 4 * 2e-3 + 4 * 1.5 * 3e-3 + passed))
+    volume = 6 / 4 * 4e6
+    passed = volume / 25e6 * 1.1 * (4 / 3) ** 0.5 * 0.2**-0.05 + volume * 1e-9
+    assert done.duration == pytest.approx(5 * (1 + 1e-3 + 6 * 2e-3 + 6 * 1.5 * 3e-3 + passed))
     assert Overhead(transmission_factor=1.3).of_collective(1.0, 0.0) == (1.3, 0.0)
+
+
+@pytest.mark.parametrize("model", ["closed-form", "flows"])
+@pytest.mark.parametrize(
+    ("network", "parameters", "by"),
+    [
+        ({}, 10**6, 8 / 7),
+        ({"collective": "double-tree"}, 10**6, 1),
+        ({"library": "nccl"}, 10**6, 8 / 7),
+        ({"library": "nccl"}, 10**3, 1),  # by a tree, as the tuner chooses
+        ({"library": "gloo"}, 10**6, 1),
+    ],
+)
+def test_only_what_is_declared_a_ring_may_be_a_tree(network, parameters, by, model):
+    """A declared tree, and gloo, whose rings are rings, take what their formula says."""
+
+    def duration(exponent):
+        table = {
+            "model": {"parameters": parameters}, "cluster": {"workers": 8, "compute": "1 ms"},
+            "network": {"bandwidth": "1 Gbit/s", "latency": "0 s", "model": model} | network,
+            "overhead": [{"tree_exponent": exponent}], "run": {"steps": 5},
+            "algorithm": [{"name": "ssgd"}],
+        }  # fmt: skip
+        (done,) = simulate(parse(table)).runs
+        return done.duration - 5e-3
+
+    assert duration(1.0) == pytest.approx(by * duration(0.0), rel=1e-3)
 
 
 # Forms of logs
@@ -468,6 +495,10 @@ FORMS = {
         [(r, k, 0.19, round(each - 0.19, 9)) for r in (0, 1) for k, each in rows()],
     ),
 }
+
+
+FORMS |= {f"{name}.gz": gzip.compress(FORMS[name].encode()) for name in ("tabs.tsv", "list.json")}
+FORMS["named-for-nothing.gz"] = FORMS["tabs.tsv.gz"]
 
 
 @pytest.mark.parametrize("name", FORMS)
@@ -528,7 +559,8 @@ WRONG = {
     "step,seconds\n1,0.4\n".encode("utf-16"): "save it as UTF-8",
     "step,seconds\n1,0.4\n".encode("utf-16-le"): "save it as UTF-8",
     b"PK\3\4" + bytes(60): "unpack it",
-    gzip.compress(b"step,seconds\n1,0.4\n"): "unpack it",
+    gzip.compress(b"step,seconds\n1,0.4\n")[:-9]: "not a whole gzip file",
+    gzip.compress(b"PK\3\4" + bytes(60)): "unpack it",
     "step,seconds\n1,\xff\n".encode("latin-1"): "line 2 is not UTF-8",
     '{"step": 1, "seconds": 0.4}\n{"step": 2,\n': "line 2: not JSON",
     '{"step": 1, "seconds": 0.4}\n[1]\n': "line 2: no object",

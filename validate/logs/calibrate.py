@@ -59,9 +59,9 @@ def calibrate(
     it says what is missing, with a file of jobs to fill in.
     """
     named = [Path(path) for path in paths]
-    if not any(path.suffix in (".toml", *tables.TEXTS) for path in named):
+    if not any(path.name.endswith((".toml", *tables.TEXTS)) for path in named):
         return of_runs(named, base=base, allow_paths=allow_paths, progress=progress)
-    if logs := [path for path in named if path.suffix in tables.TEXTS]:
+    if logs := [path for path in named if path.name.endswith(tables.TEXTS)]:
         raise InputError(files.template(logs[0]))
     if len(named) > 1 or base is not None:
         what = "--base: logs take none" if base else "one file of jobs at a time, and nothing else"

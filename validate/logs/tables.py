@@ -16,7 +16,9 @@ from paceline.validate.measurement.telemetry_files import Recorded
 from paceline.validate.training.events import STEP, WAIT
 
 INCREASING = 0.75  # share of times, from which they are elapsed times
-TEXTS = (".csv", ".tsv", ".txt", ".log", ".jsonl", ".ndjson")
+NAMES = (".csv", ".tsv", ".txt", ".log", ".jsonl", ".ndjson")
+TEXTS = (*NAMES, *(f"{each}.gz" for each in NAMES))
+HEAD = 100_000  # bytes of a trace, that say what its devices are: its events follow
 NEEDED = "a log has a column of steps and one of their times, such as step, seconds"
 
 ROWS = ("rank", "step", "steps", "seconds", "compute")  # arrays of a `Log`
@@ -46,10 +48,9 @@ def read(path: Path, columns: Mapping[str, str] | None = None) -> Log:
     """
     if path.is_dir():
         return _recorded(path, telemetry_files.read(path), columns)
-    with untrusted.refused(path, NEEDED), untrusted.opened(path) as file:
-        begin = file.read(4096)
-    packed = begin[:2] == b"\x1f\x8b"
-    if ".json" in path.suffixes and (packed or b'"traceEvents"' in begin):
+    with untrusted.refused(path, NEEDED), untrusted.unpacked(path) as file:
+        begin = file.read(HEAD)
+    if b'"traceEvents"' in begin:
         return _recorded(path, kineto.read(path), columns)
     try:
         names, rows = log_table.read(path, NEEDED, "seconds")

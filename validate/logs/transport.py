@@ -7,17 +7,19 @@ for t seconds by its formula, takes
 
 where f, g, e and p are the latency factor, the transmission factor, its exponent, and the seconds
 per byte of any link: keys of [[overhead]]. Buckets of a gradient have a g of their own: libraries
-carry out payloads of other sizes by other algorithms. Each g has a part that depends on the number
-of workers, as far as a double tree replaces the ring; logs of one number do not tell it apart. The
-pace that follows is simulated by the algorithm's own text. Few jobs do not determine nine numbers,
-so each has a prior, wide where systems differ; what the jobs leave open then shows in the draws
-from the posterior, and so in intervals that widen with the distance from what was measured
+carry out payloads of other sizes by other algorithms. Where a ring is declared it may be a double
+tree, whose g depends on the number of workers: each is as likely as its prior and the jobs make it,
+as payloads hardly travel faster than their link. The pace that follows is simulated by the
+algorithm's own text. Few jobs do not determine nine numbers, so each has a prior, wide where
+systems differ; what the jobs leave open then shows in the draws from the posterior, and so in
+intervals that widen with the distance from what was measured
 (randomize-then-optimize: Bardsley et al., SIAM J. Sci. Comput. 36, 2014).
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import copysign, exp, log
+from typing import Any
 
 import numpy as np
 
@@ -35,10 +37,12 @@ Array = np.ndarray
 
 # medians and standard deviations of ln set-up (s), ln hop (s), ln f, ln g at the jobs' own
 # bandwidth, e, ln p (s/B; less over faster links), ln of the buckets' g over that of others (as
-# g's own), and powers of a tree's time over a ring's: of whole means, a ring, unless settings
-# differ from NCCL's; of buckets, 0 or 1, equally likely, which have that mean and sd
-CENTRE = np.array([log(3e-4), log(2e-5), 0.0, 0.03, 0.0, log(5e-11), 0.0, 0.0, 0.5])
-WIDTH = np.array([2.0, 1.5, 0.5, 0.1, 0.02, 1.2, 0.1, 0.5, 0.5])
+# g's own), and powers of a tree's time over a ring's, as WAYS says
+CENTRE = np.array([log(3e-4), log(2e-5), 0.0, 0.03, 0.0, log(5e-11), 0.0, 0.0, 0.0])
+WIDTH = np.array([2.0, 1.5, 0.5, 0.1, 0.02, 1.2, 0.1, 1e-3, 1e-3])
+# probabilities of a ring (0) and a tree (1) of whole means, which NCCL sends around a ring unless
+# its settings differ, and of buckets
+WAYS = {(0.0, 0.0): 0.45, (0.0, 1.0): 0.45, (1.0, 0.0): 0.05, (1.0, 1.0): 0.05}
 SETUP, HOP, LATENCY, FACTOR, EXPONENT, PER_BYTE, BUCKETS, TREE = range(8)
 LAW = 9  # TREE of whole means, then of buckets
 SPREAD, SPREAD_WIDTH = 0.7, 0.7  # a worker's own spread over that of whole steps; of its logarithm
@@ -89,8 +93,7 @@ class Fitted:
         law[EXPONENT] = copysign(max(abs(row[EXPONENT]), LEAST), row[EXPONENT])
         law[FACTOR] *= (self.reference / GIGABIT) ** row[EXPONENT] * exp(bucketed * row[BUCKETS])
         found = dict(zip(KEYS, law.tolist(), strict=True))
-        power = row[TREE + bucketed]
-        return found | {"tree_exponent": copysign(max(abs(power), LEAST), power)}
+        return found | {"tree_exponent": max(float(row[TREE + bucketed]), LEAST)}
 
 
 @dataclass
@@ -107,25 +110,32 @@ class _Linear:
     rate: float
     hidden: bool
     base: float = 0.0
-    at: Array = field(default_factory=lambda: np.zeros(6))
-    slopes: Array = field(default_factory=lambda: np.zeros(6))
+    at: Array = field(default_factory=lambda: np.zeros(7))
+    slopes: Array = field(default_factory=lambda: np.zeros(7))
+
+    @property
+    def by_tree(self) -> float:
+        """Logarithm of a double tree's time over a ring's; of two or three workers, any."""
+        return log(tree(max(self.scenario.cluster.workers, 4)))
 
     def costs(
         self, theta: Array, conditions: int, reference: float, spread: float = SPREAD
     ) -> Array:
-        """Return compute, set-up, hop, latency factor, factor on transmissions, and spread."""
+        """Return compute, set-up, hop, latency factor, factors on transmissions, and spread.
+
+        The factors are of means around a ring, and of all else.
+        """
         if self.link is None:
             law = theta[..., FACTOR] - theta[..., EXPONENT] * log(self.rate / reference)
             bucketed = self.scenario.algorithm[0].name == BUCKETED
-            power = theta[..., TREE + bucketed]
             law = law + bucketed * theta[..., BUCKETS]
-            law = law + power * log(tree(self.scenario.cluster.workers))
-            factor = np.exp(law) + np.exp(theta[..., PER_BYTE]) * self.rate
+            laws = law + theta[..., TREE + bucketed] * self.by_tree, law
+            factors = [np.exp(each) + np.exp(theta[..., PER_BYTE]) * self.rate for each in laws]
         else:
-            factor = np.exp(theta[..., LAW + conditions + self.link])
+            factors = [np.exp(theta[..., LAW + conditions + self.link])] * 2
         compute = np.exp(theta[..., LAW + self.condition])
         spreads = np.full_like(compute, spread)
-        return np.stack([compute, *np.exp(theta[..., :FACTOR]).T, factor, spreads], axis=-1)
+        return np.stack([compute, *np.exp(theta[..., :FACTOR]).T, *factors, spreads], axis=-1)
 
     def pace(self, costs: Array) -> Array:
         """Return the pace (seconds per step) with these costs, positive however far they are."""
@@ -139,20 +149,21 @@ class _Linear:
     def simulate(self, costs: Array) -> None:
         """Simulate the pace with `costs`, with each a little larger, and with little spread."""
         self.at, self.base = costs, _simulated(self, costs)
-        shifts = SHIFT * np.maximum(costs, [0, 1e-5, 1e-5, 0, 0, 0])
+        shifts = SHIFT * np.maximum(costs, [0, 1e-5, 1e-5, 0, 0, 0, 0])
         shifts[-1] = -0.9 * costs[-1]  # far, as other numbers are drawn
         self.slopes = np.array([
             (_simulated(self, costs + shift) - self.base) / shift.sum()
-            for shift in np.diag(shifts)[: 5 + self.hidden]
+            for shift in np.diag(shifts)[: 6 + self.hidden]
         ])  # fmt: skip
-        self.slopes.resize(6)
+        self.slopes.resize(7)
 
 
 def _simulated(job: _Linear, costs: Array) -> float:
-    compute, setup, hop, latency, factor, spread = costs.tolist()
+    compute, setup, hop, latency, around, factor, spread = costs.tolist()
     overhead = Overhead.model_construct(
-        collective=setup, hop=hop, latency_factor=latency, transmission_factor=factor
-    )
+        collective=setup, hop=hop, latency_factor=latency, transmission_factor=factor,
+        tree_exponent=log(around / factor) / job.by_tree,
+    )  # fmt: skip
     scenario = job.scenario
     for key in [
         "cluster.compute",
@@ -201,14 +212,18 @@ def fit(
     error = ERROR
     known = sum(1 + (each.compute > 0) for each in jobs)  # numbers that the jobs show
 
-    def residuals(theta: Array, spread: float = SPREAD) -> Array:
+    def residuals(theta: Array, centre: Array, spread: float = SPREAD) -> Array:
         return _residuals(theta, linear, centre, width, count, reference, error, spread)
 
+    ways = [np.r_[centre[:TREE], powers, centre[LAW:]] for powers in WAYS]
     for _ in range(ROUNDS):
         before = theta
         for each in linear:
             each.simulate(each.costs(theta, count, reference))
-        found = least_squares(residuals, theta, x_scale=width)
+        fits = [least_squares(residuals, theta, x_scale=width, args=(own,)) for own in ways]
+        likely = np.log([*WAYS.values()]) - [each.cost for each in fits]
+        best = int(np.argmax(likely))
+        found, centre = fits[best], ways[best]
         theta, slopes = found.x, np.asarray(found.jac)
         inverse = np.linalg.inv(slopes.T @ slopes)
         seen, missed = slopes[: 2 * len(linear)], found.fun[: 2 * len(linear)]
@@ -217,7 +232,7 @@ def fit(
         error = float(np.sqrt(squares / (ERROR_FREEDOM + max(0.0, known - spent))))
         if np.abs(theta - before).max() < NEAR:
             break
-    draws, spreads = _posterior(theta, width, residuals)
+    draws, spreads = _posterior(theta, width, residuals, ways, np.exp(likely - max(likely)))
     rng = generator(SEED, Purpose.CALIBRATION, 1)
     # the law, on a link that it has not seen, and by each factor e in bandwidth from those it has
     draws[:, [FACTOR, EXPONENT]] += error * rng.standard_normal((len(draws), 2))
@@ -266,30 +281,35 @@ def _residuals(  # noqa: PLR0913, PLR0917
     return np.concatenate([near, (theta - centre) / width], axis=-1)
 
 
-def _posterior(theta: Array, width: Array, residuals: Callable[..., Array]) -> tuple[Array, Array]:
+def _posterior(
+    theta: Array, width: Array, residuals: Callable[..., Array],
+    centres: Sequence[Array], likely: Array,
+) -> tuple[Array, Array]:  # fmt: skip
     """Draw from the posterior: the fit to what jobs show and priors say, each moved by its error.
 
     So draws follow where several numbers explain the jobs together, however bent their range is;
-    one that ends where it is far less likely than that takes no part. Returns the spreads, too.
+    one that ends where it is far less likely than that takes no part. `centres`: of the priors with
+    rings and trees, one of which each draw takes, as `likely`. Returns the spreads, too.
     """
     from scipy.optimize import least_squares  # noqa: PLC0415
     from scipy.stats import chi2  # noqa: PLC0415
 
-    point = residuals(theta)
+    point = residuals(theta, centres[int(np.argmax(likely))])
     rng, other = (generator(SEED, Purpose.CALIBRATION, n) for n in (0, 2))
     most = point @ point + chi2.ppf(LIKELY, len(theta))
     tries = SPREAD * np.exp(SPREAD_WIDTH * other.standard_normal(TRIES))
+    ways = other.choice(len(centres), TRIES, p=likely / likely.sum())
     draws: list[Array] = []
     spreads: list[float] = []
-    for left, spread in zip(range(TRIES, 0, -1), tries, strict=True):
-        by = rng.standard_normal(len(point))
+    for left, spread, way in zip(range(TRIES, 0, -1), tries, ways, strict=True):
+        by, centre = rng.standard_normal(len(point)), centres[way]
 
-        def missed(at: Array, by: Array = by, spread: float = spread) -> Array:
-            found: Array = residuals(at, spread) + by
+        def missed(at: Array, by: Array = by, own: tuple[Any, ...] = (centre, spread)) -> Array:
+            found: Array = residuals(at, *own) + by
             return found
 
         at = least_squares(missed, theta, x_scale=width).x
-        far = residuals(at, spread)
+        far = residuals(at, centre, spread)
         if far @ far <= most or left <= DRAWS - len(draws):
             draws.append(at)
             spreads.append(spread)

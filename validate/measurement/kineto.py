@@ -1,13 +1,11 @@
 """Traces of torch.profiler (Kineto) as events, for calibration without a rerun."""
 
-import gzip
 import math
 import re
-import zlib
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -92,8 +90,8 @@ def read(*paths: Path | str) -> Recorded:
 
 def _document(path: Path) -> dict[str, Any]:
     try:
-        with untrusted.refused(path, REMEDY):
-            content = _unpacked(path)
+        with untrusted.refused(path, REMEDY), untrusted.unpacked(path) as file:
+            content = untrusted.content(file, LARGEST)
         with untrusted.refused(path, REMEDY, "not a trace"):
             document = untrusted.loads(content)
             if not isinstance(document, dict) or not isinstance(document.get("traceEvents"), list):
@@ -101,18 +99,6 @@ def _document(path: Path) -> dict[str, Any]:
             return document
     except MemoryError:
         raise InputError(f"{path}: larger than this machine's memory; trace fewer steps") from None
-
-
-def _unpacked(path: Path) -> bytes:
-    """Return the bytes of a file, unpacked if it is a gzip file. Raises OSError or ValueError."""
-    with untrusted.opened(path) as file:
-        packed = file.read(2) == b"\x1f\x8b"
-        file.seek(0)
-        whole = cast(BinaryIO, gzip.GzipFile(fileobj=file)) if packed else file
-        try:
-            return untrusted.content(whole, LARGEST)
-        except (EOFError, zlib.error, gzip.BadGzipFile):
-            raise ValueError("not a whole gzip file") from None
 
 
 def _events(path: Path, rank: int, trace: Sequence[dict[str, Any]]) -> Traced:

@@ -1,18 +1,14 @@
 """Data sets by name: of scikit-learn, Python's sources, files in the formats of MNIST and CIFAR."""
 
-import gzip
 import hashlib
-import io
 import platform
 import sys
 import sysconfig
-import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from math import prod
 from pathlib import Path
-from typing import BinaryIO, cast
 
 import numpy as np
 
@@ -214,12 +210,9 @@ def _first(paths: list[Path], hint: str) -> Path:
 
 def _bytes(path: Path, hint: str) -> bytes:
     try:
-        content = untrusted.data(path, untrusted.LARGEST_WRITTEN)
-        if path.suffix != ".gz":
-            return content
-        with gzip.GzipFile(fileobj=io.BytesIO(content)) as whole:
-            return untrusted.content(cast(BinaryIO, whole), untrusted.LARGEST_WRITTEN)
-    except (OSError, EOFError, ValueError, zlib.error) as error:
+        with untrusted.unpacked(path) as file:
+            return untrusted.content(file, untrusted.LARGEST_WRITTEN)
+    except (OSError, ValueError) as error:
         raise ObjectiveError(
             FOLDER, f"{path}: cannot be read ({error}); get {hint} again"
         ) from None
