@@ -129,7 +129,7 @@ def test_clients_that_are_parked_change_no_number(where, name, network, monkeypa
     other = run(algorithm, **tables)
     assert parked.curve["step"] == other.curve["step"]
     assert parked.curve["time"] == pytest.approx(other.curve["time"], rel=1e-9)
-    assert parked.links == other.links
+    assert (parked.links, parked.curve["bytes"]) == (other.links, other.curve["bytes"])
     for kind, seconds in parked.workers.items():
         assert seconds == pytest.approx(other.workers[kind], abs=1e-6), kind
     spent = np.sum([*parked.workers.values()], axis=0)
@@ -446,6 +446,26 @@ def test_a_period_by_time_is_one_of_steps_where_all_are_as_fast():
         run({"name": "local-sgd", "tau": tau}, **tables) for tau in ({"every": "3 s"}, 3)
     )
     assert timed.curve["loss"] == counted.curve["loss"][::3]
+
+
+@pytest.mark.parametrize("engine", ["virtual", "batched"])
+@pytest.mark.parametrize("objective", [TIME_ONLY, QUADRATIC], ids=lambda table: table["kind"])
+def test_steps_of_a_run_with_own_periods_are_those_of_the_clients_in_its_rounds(objective, engine):
+    """What clients at rest would have done counts nowhere; exponential steps are 9 in 8 s."""
+
+    def sampled(tau):
+        return run(
+            {"name": "fedavg", "tau": tau}, engine, workers=12, compute=EXPONENTIAL, steps=600,
+            cluster={"sampling": {"clients": 2}}, network=SERVED, objective=objective,
+        )  # fmt: skip
+
+    timed, equal, counted = sampled({"every": "8 s"}), sampled({"slowest": 8}), sampled(8)
+    steps = timed.curve["step"][-1]
+    assert 600 <= steps == pytest.approx(timed.rounds * timed.gradients / timed.reports)
+    assert steps - timed.curve["tau"][-1] < 600
+    assert timed.gradients / timed.reports == pytest.approx(9, rel=4 * 8**0.5 / 9 / 132**0.5)
+    assert (equal.rounds, equal.duration) == (counted.rounds, counted.duration)
+    assert equal.curve["step"][-1] == counted.curve["step"][-1] == 600
 
 
 @pytest.mark.parametrize("where", TROUBLED)

@@ -151,9 +151,9 @@ class VirtualNode(EngineNode):
         self._gradient, self._loss_and_gradient = source
         return before
 
-    def rest(self, *drawn: float) -> Drawn:
-        """Draw no more compute times; return the last one, if `drawn`, and those to come."""
-        own, self._durations = (drawn, self._durations), repeat(sum(drawn))
+    def rest(self, usual: float, *drawn: float) -> Drawn:
+        """Take `usual` seconds for every step; return the last drawn, if any, and those to come."""
+        own, self._durations = (drawn, self._durations), repeat(usual)
         return own
 
     def wake_up(self, own: Drawn) -> float:

@@ -150,7 +150,7 @@ class Outages:
         why = self._sits_out(now)
         if self.down_since is not None:
             if why and not resumed and self._idle is None and sampled:
-                self._idle = self._node.rest(work)
+                self._rest(work)
             if why or resumed or self.calendar.next(now)[0] <= now:
                 if (passed_over := self._unselected()) != self._passed_over:
                     self._sit_out(now, Why.UNSELECTED if passed_over else why)
@@ -231,7 +231,7 @@ class Outages:
             if run.recovery.presence.goes_on_without(self._node, crash, back, why):
                 self._go_down(since, crash, why, abrupt)
                 if not abrupt and run.recovery.sampled is not None:
-                    self._idle = self._node.rest(work)
+                    self._rest(work)
                 self._final_attempt = 0.0
                 return crash - begun
             if back == inf:
@@ -368,7 +368,12 @@ class Outages:
         if not self._passed_over:
             self._sit_out(self._node.now, Why.UNSELECTED)
         if self._idle is None:
-            self._idle = self._node.rest()
+            self._idle = self._node.rest(0.0)
+
+    def _rest(self, work: float) -> None:
+        """Draw no compute times until it is selected; `work`: the one that it has drawn (s)."""
+        usual = self._run.recovery.usual[self._node.rank]
+        self._idle = self._node.rest(usual if 0 < usual < inf else work, work)
 
     def _rejoin(self, work: float) -> float:
         """Come back, with the parameters of the others; return the work of the step that begins.
