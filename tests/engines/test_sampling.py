@@ -411,6 +411,25 @@ def test_steps_that_a_deadline_cuts_off_do_not_make_the_run_longer(objective):
     assert times == sorted(times)
 
 
+@pytest.mark.parametrize("objective", [QUADRATIC, TIME_ONLY], ids=lambda table: table["kind"])
+def test_a_crash_lasts_to_the_end_of_its_round_if_the_next_does_without_that_client(objective):
+    """It is then out as others are; goodput counts the same seconds as lost to the crash."""
+
+    def found(rounds, **cluster):
+        return run(
+            {"name": "fedavg", "tau": 5}, workers=8, steps=5 * rounds, network=FREE,
+            cluster={"sampling": {"clients": 4}} | cluster, objective=objective,
+            recovery={"policy": "shrink", "timeout": "1 s"},
+        )  # fmt: skip
+
+    first, both = (np.array(found(rounds).workers["compute"]) for rounds in (1, 2))
+    who = int(np.flatnonzero((first > 0) & (both == first))[0])
+    crashed = found(40, crash=[{"worker": who, "at": "2 s", "lasts": "1 s"}])
+    assert crashed.failures["recovery_seconds"] == pytest.approx(3)
+    assert sum(crashed.workers["down"]) == pytest.approx(3)
+    assert sum(crashed.workers["lost"]) == pytest.approx(2)
+
+
 def test_more_clients_than_there_are_is_noted():
     for over, said in ((2, False), (2.5, True)):
         cluster = {"sampling": {"clients": 2, "over": over}}

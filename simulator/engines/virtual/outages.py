@@ -191,8 +191,10 @@ class Outages:
         return rule is not None and rule.sits_out(node.rank, node.collectives, node.now)
 
     def _sit_out(self, at: float, why: Why | None) -> None:
-        """Note why it is out from a time on."""
+        """Note why it is out from a time on: no longer for a crash of before."""
         self._sat_out[at], self._passed_over = why, why == Why.UNSELECTED
+        if self.down_since is not None and self.why is None:
+            self.recovery_seconds.setdefault(self._crashed, at - self._crashed)
 
     def _seconds_for(self, start: float, work: float) -> float:
         """Return the seconds that `work` seconds at full speed take from a time on."""
@@ -383,7 +385,7 @@ class Outages:
         assert self.down_since is not None
         now = self._node.now
         if self.why is None:
-            self.recovery_seconds[self._crashed] = now - self._crashed
+            self.recovery_seconds.setdefault(self._crashed, now - self._crashed)
         self._be_down(self.down_since, now)
         self.down_since = None
         self._node.replace_source(*self._own_source)
