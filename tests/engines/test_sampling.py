@@ -10,6 +10,7 @@ from paceline.simulator.engines.virtual import simulation
 from paceline.simulator.engines.virtual.node import VirtualNode
 from paceline.simulator.errors import InputError
 from paceline.simulator.objectives.build import build
+from paceline.simulator.programs.codecs.message_codec import MessageChannel
 from paceline.simulator.results import statistics, store
 from paceline.simulator.studies import simulate as study
 from tests.helpers.worlds import (
@@ -428,6 +429,33 @@ def test_a_crash_lasts_to_the_end_of_its_round_if_the_next_does_without_that_cli
     assert crashed.failures["recovery_seconds"] == pytest.approx(3)
     assert sum(crashed.workers["down"]) == pytest.approx(3)
     assert sum(crashed.workers["lost"]) == pytest.approx(2)
+
+
+@pytest.mark.parametrize("codec", ["top-k", "random-k"])
+def test_a_client_that_is_not_selected_keeps_what_its_codec_left_out(codec, monkeypatch):
+    """Its residual waits for the next message that somebody takes; with all selected none rests."""
+    encoded = []
+    encode = MessageChannel._encode
+
+    def noted(channel, slot, value):
+        before = channel._states.get(slot)
+        found = encode(channel, slot, value)
+        (residual, _), me = channel._states[slot], channel._me
+        kept = before is not None and np.array_equal(residual, before[0])
+        encoded.append((me.resting, kept or not np.any(residual)))
+        return found
+
+    monkeypatch.setattr(MessageChannel, "_encode", noted)
+    for clients in (2, 6):
+        encoded.clear()
+        run(
+            {"name": "fedavg", "tau": 3, "codec": {"kind": codec, "ratio": 0.2}}, workers=6,
+            steps=30, objective=QUADRATIC, cluster={"sampling": {"clients": clients}},
+        )  # fmt: skip
+        resting = [kept for rests, kept in encoded if rests]
+        assert len(resting) == 10 * (6 - clients)
+        assert all(resting)
+        assert not any(kept for rests, kept in encoded if not rests)
 
 
 def test_more_clients_than_there_are_is_noted():

@@ -467,6 +467,11 @@ class VirtualNode(EngineNode):
         compute = self._gradient  # CPython 3.11 looks a slot up faster than it calls it
         return compute(x)
 
+    @property
+    def resting(self) -> bool:  # type: ignore[override]
+        """Whether it is a client, and down or not in the round."""
+        return self._run.recovery.sampled is not None and self.outages.down_since is not None
+
     def absentees(self) -> set[int]:
         """Return the clients that are away, where clients are chosen by availability."""
         found: set[int] = self._run.absentees.at(self.now)
