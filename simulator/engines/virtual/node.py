@@ -470,7 +470,8 @@ class VirtualNode(EngineNode):
     @property
     def resting(self) -> bool:  # type: ignore[override]
         """Whether it is a client, and down or not in the round."""
-        return self._run.recovery.sampled is not None and self.outages.down_since is not None
+        sampled, outages = self._run.recovery.sampled, self.outages
+        return sampled is not None and outages is not None and outages.down_since is not None
 
     def absentees(self) -> set[int]:
         """Return the clients that are away, where clients are chosen by availability."""
