@@ -85,6 +85,7 @@ class Observer:
         self._watched, self._together = 1 if served else workers, served or program.pooled
         self._scale = program.counted(workers, scenario.cluster.participants)
         self.limit = self._scale * scenario.run.steps if scenario.run.steps else NEVER
+        self._last = self.limit  # of those evaluated
         interval, self.adaptive = evaluation_interval(scenario)
         self.every = self._scale * interval
         self.first = 0 if program.pooled else min(self.every, self.limit)
@@ -157,8 +158,8 @@ class Observer:
             self._see_together(step, sorted(there, key=lambda view: view[0]))
         if self.adaptive and len(self.curve["step"]) > 2 * POINTS:
             self.thin()
-        self._from = min((int(step) // self.every + 1) * self.every, self.limit)
-        self.complete = self._together and step >= self.limit
+        self._from = min((int(step) // self.every + 1) * self.every, self._last)
+        self.complete = self._together and step >= self._last
         for early in [step for step in self._views if step < self._from]:
             del self._views[early]
 
@@ -198,28 +199,36 @@ class Observer:
 class RoundObserver(Observer):
     """Evaluates after whole rounds, as workers with periods of their own are at different steps.
 
-    Steps and periods are means over the workers; the first worker at `limit` ends the run.
+    Steps and periods of a round are means over those who take part. The first worker at `limit`
+    ends the run; where clients are sampled, none of whom is in every round, their sum does.
     """
 
     by_rounds = True
 
-    def __init__(self, *what: Any) -> None:
-        super().__init__(*what)
+    def __init__(self, program: Program, scenario: Scenario, *what: Any) -> None:
+        super().__init__(program, scenario, *what)
         self.first = 1
         self._ended: Counter[int] = Counter()  # rounds of each worker
+        self._seen: Counter[int] = Counter()  # its step then
+        self._taken = 0.0  # steps of the rounds so far, summed over the workers
         self._open: defaultdict[int, list[tuple[int, View]]] = defaultdict(list)
+        if program.rounds and scenario.cluster.sampling:
+            self._together, self.limit = True, NEVER
 
     def see(self, step: int, view: View) -> int:
         """Take one worker's mark after its next round."""
-        number = self._ended[view[0]]
-        self._ended[view[0]] += 1
+        rank, all_of_them = view[0], self._watched
+        number = self._ended[rank]
+        self._ended[rank] += 1
         marks = self._open[number]
-        marks.append((step, view))
-        if len(marks) == self._watched:
+        marks.append((step - self._seen[rank], view))
+        self._seen[rank] = step
+        if len(marks) == all_of_them:
             del self._open[number]
-            steps, views = zip(*marks, strict=True)
-            together = sum(steps) / self._watched
-            period = sum(each[2] for each in views) / self._watched
+            there = [each for each in marks if each[1][-1] is not None] or marks
+            self._taken += sum(taken for taken, _ in there) * all_of_them / len(there)
+            period = sum(each[2] for _, each in there) / len(there)
+            together = self._taken / all_of_them
             if together >= self._from:
-                self._complete(together, [(*each[:2], period, *each[3:]) for each in views])
+                self._complete(together, [(*each[:2], period, *each[3:]) for _, each in marks])
         return 0

@@ -482,10 +482,9 @@ class Traffic:
             each, egress = self.volumes(kind, team)
             moved += payload * each
             charged += payload * egress
-        sent = self._sent()
-        own = sum(size for size, _ in sent)
+        own = sum(route.bytes for route in self._messages.values()) + sum(self._added.values())
         costly = self.network.charged
-        paid = sum(size for size, name in sent if name in costly) if costly else 0
+        paid = sum(size for size, name in self._sent() if name in costly) if costly else 0
         return float(round(moved) + own), charged + paid
 
 

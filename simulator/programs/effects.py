@@ -61,7 +61,8 @@ class Node(ABC):
     `start` may be a smaller stand-in for it). `samples`: of this worker's data, over the mean of
     all workers; None where all have as many. `pace`: how many steps it takes, by its expected step
     time, while the slowest worker takes one. `participants`: how many of the workers
-    [cluster.sampling] wants; without that, all.
+    [cluster.sampling] wants; without that, all. `resting`: whether it is out of the round, so that
+    nothing is taken of what it brings to a mean.
     """
 
     __slots__ = (
@@ -78,6 +79,7 @@ class Node(ABC):
     bytes_per_parameter: float
     samples: Any
     pace: float
+    resting: bool = False
 
     @abstractmethod
     def gradient(self, x: Vector) -> Awaitable[Vector]:

@@ -10,6 +10,7 @@ from paceline.simulator.engines.virtual import simulation
 from paceline.simulator.engines.virtual.node import VirtualNode
 from paceline.simulator.errors import InputError
 from paceline.simulator.objectives.build import build
+from paceline.simulator.programs.codecs.message_codec import MessageChannel
 from paceline.simulator.results import statistics, store
 from paceline.simulator.studies import simulate as study
 from tests.helpers.worlds import (
@@ -129,7 +130,7 @@ def test_clients_that_are_parked_change_no_number(where, name, network, monkeypa
     other = run(algorithm, **tables)
     assert parked.curve["step"] == other.curve["step"]
     assert parked.curve["time"] == pytest.approx(other.curve["time"], rel=1e-9)
-    assert parked.links == other.links
+    assert (parked.links, parked.curve["bytes"]) == (other.links, other.curve["bytes"])
     for kind, seconds in parked.workers.items():
         assert seconds == pytest.approx(other.workers[kind], abs=1e-6), kind
     spent = np.sum([*parked.workers.values()], axis=0)
@@ -411,6 +412,52 @@ def test_steps_that_a_deadline_cuts_off_do_not_make_the_run_longer(objective):
     assert times == sorted(times)
 
 
+@pytest.mark.parametrize("objective", [QUADRATIC, TIME_ONLY], ids=lambda table: table["kind"])
+def test_a_crash_lasts_to_the_end_of_its_round_if_the_next_does_without_that_client(objective):
+    """It is then out as others are; goodput counts the same seconds as lost to the crash."""
+
+    def found(rounds, **cluster):
+        return run(
+            {"name": "fedavg", "tau": 5}, workers=8, steps=5 * rounds, network=FREE,
+            cluster={"sampling": {"clients": 4}} | cluster, objective=objective,
+            recovery={"policy": "shrink", "timeout": "1 s"},
+        )  # fmt: skip
+
+    first, both = (np.array(found(rounds).workers["compute"]) for rounds in (1, 2))
+    who = int(np.flatnonzero((first > 0) & (both == first))[0])
+    crashed = found(40, crash=[{"worker": who, "at": "2 s", "lasts": "1 s"}])
+    assert crashed.failures["recovery_seconds"] == pytest.approx(3)
+    assert sum(crashed.workers["down"]) == pytest.approx(3)
+    assert sum(crashed.workers["lost"]) == pytest.approx(2)
+
+
+@pytest.mark.parametrize("codec", ["top-k", "random-k"])
+def test_a_client_that_is_not_selected_keeps_what_its_codec_left_out(codec, monkeypatch):
+    """Its residual waits for the next message that somebody takes; with all selected none rests."""
+    encoded = []
+    encode = MessageChannel._encode
+
+    def noted(channel, slot, value):
+        before = channel._states.get(slot)
+        found = encode(channel, slot, value)
+        (residual, _), me = channel._states[slot], channel._me
+        kept = before is not None and np.array_equal(residual, before[0])
+        encoded.append((me.resting, kept or not np.any(residual)))
+        return found
+
+    monkeypatch.setattr(MessageChannel, "_encode", noted)
+    for clients in (2, 6):
+        encoded.clear()
+        run(
+            {"name": "fedavg", "tau": 3, "codec": {"kind": codec, "ratio": 0.2}}, workers=6,
+            steps=30, objective=QUADRATIC, cluster={"sampling": {"clients": clients}},
+        )  # fmt: skip
+        resting = [kept for rests, kept in encoded if rests]
+        assert len(resting) == 10 * (6 - clients)
+        assert all(resting)
+        assert not any(kept for rests, kept in encoded if not rests)
+
+
 def test_more_clients_than_there_are_is_noted():
     for over, said in ((2, False), (2.5, True)):
         cluster = {"sampling": {"clients": 2, "over": over}}
@@ -446,6 +493,26 @@ def test_a_period_by_time_is_one_of_steps_where_all_are_as_fast():
         run({"name": "local-sgd", "tau": tau}, **tables) for tau in ({"every": "3 s"}, 3)
     )
     assert timed.curve["loss"] == counted.curve["loss"][::3]
+
+
+@pytest.mark.parametrize("engine", ["virtual", "batched"])
+@pytest.mark.parametrize("objective", [TIME_ONLY, QUADRATIC], ids=lambda table: table["kind"])
+def test_steps_of_a_run_with_own_periods_are_those_of_the_clients_in_its_rounds(objective, engine):
+    """What clients at rest would have done counts nowhere; exponential steps are 9 in 8 s."""
+
+    def sampled(tau):
+        return run(
+            {"name": "fedavg", "tau": tau}, engine, workers=12, compute=EXPONENTIAL, steps=600,
+            cluster={"sampling": {"clients": 2}}, network=SERVED, objective=objective,
+        )  # fmt: skip
+
+    timed, equal, counted = sampled({"every": "8 s"}), sampled({"slowest": 8}), sampled(8)
+    steps = timed.curve["step"][-1]
+    assert 600 <= steps == pytest.approx(timed.rounds * timed.gradients / timed.reports)
+    assert steps - timed.curve["tau"][-1] < 600
+    assert timed.gradients / timed.reports == pytest.approx(9, rel=4 * 8**0.5 / 9 / 132**0.5)
+    assert (equal.rounds, equal.duration) == (counted.rounds, counted.duration)
+    assert equal.curve["step"][-1] == counted.curve["step"][-1] == 600
 
 
 @pytest.mark.parametrize("where", TROUBLED)

@@ -107,6 +107,10 @@ class Recorder(Node):
         self._node, self._recording = node, recording
         self._collectives = 0
 
+    @property
+    def resting(self) -> bool:  # type: ignore[override]
+        return self._node.resting
+
     def _note(self, *effect: Any) -> None:
         self._recording.effects[self.rank].append(effect)
 

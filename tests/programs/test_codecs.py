@@ -79,7 +79,7 @@ class Fake:
         self.team, self.rank, self.workers = team, rank, team.size
         self.start, self.parameters, self.bytes_per_parameter = team.start, team.parameters, 4.0
         self.busy, self.joined, self.generators = 0.0, 0, Counter()
-        self.box = []
+        self.box, self.resting = [], False
 
     def _join(self, kind, thunk):
         if self.joined == len(self.team.meetings):

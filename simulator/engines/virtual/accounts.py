@@ -20,7 +20,7 @@ def spent(run: Simulation) -> dict[str, list[float]]:
         "wait": [node.waited for node in team],
         "communicate": [node.communicated for node in team],
     }
-    if _can_fail(run):
+    if run.outages:
         repairs, again = run.availability.repeated(run.ended)
         outages = run.outages[: run.workers]
         found["stalled"] = [each.stalled for each in outages]
@@ -60,10 +60,6 @@ def rounds(run: Simulation) -> dict[str, Any]:
     return found | ({"round_seconds": ends[-1] / len(ends)} if ends else {})
 
 
-def _can_fail(run: Simulation) -> bool:
-    return bool(run.outages)
-
-
 def means(seconds: dict[str, list[float]]) -> dict[str, float]:
     """Return the mean seconds of a worker by kind of activity."""
     return {kind: sum(each) / len(each) for kind, each in seconds.items()}
@@ -74,7 +70,7 @@ def failures(run: Simulation, mean: dict[str, float]) -> dict[str, Any] | None:
 
     `mean`: the `means` of its seconds.
     """
-    if not _can_fail(run):
+    if not run.outages:
         return None
     crashes, whole = run.availability.crashes, sum(mean.values())
     end = nextafter(run.ended, inf)
@@ -129,7 +125,7 @@ def _gradients_per_step(job: Simulation) -> int:
 def timeline(run: Simulation, kept: Spans, until: float) -> tuple[np.ndarray, np.ndarray]:
     """Return the spans and arrows up to a time, as a timeline shows them, in wall-clock time."""
     spans, arrows = kept.array(until), kept.arrows(until)
-    if not _can_fail(run) or not spans.size:
+    if not run.outages or not spans.size:
         return spans, arrows
     for rank in range(len(run.nodes)):  # the later of two overlapping spans is true
         own = np.flatnonzero(spans["worker"] == rank)

@@ -151,9 +151,9 @@ class VirtualNode(EngineNode):
         self._gradient, self._loss_and_gradient = source
         return before
 
-    def rest(self, *drawn: float) -> Drawn:
-        """Draw no more compute times; return the last one, if `drawn`, and those to come."""
-        own, self._durations = (drawn, self._durations), repeat(sum(drawn))
+    def rest(self, usual: float, *drawn: float) -> Drawn:
+        """Take `usual` seconds for every step; return the last drawn, if any, and those to come."""
+        own, self._durations = (drawn, self._durations), repeat(usual)
         return own
 
     def wake_up(self, own: Drawn) -> float:
@@ -466,6 +466,12 @@ class VirtualNode(EngineNode):
             self.now += await self.computing.takes(next(self._durations))
         compute = self._gradient  # CPython 3.11 looks a slot up faster than it calls it
         return compute(x)
+
+    @property
+    def resting(self) -> bool:  # type: ignore[override]
+        """Whether it is a client, and down or not in the round."""
+        sampled, outages = self._run.recovery.sampled, self.outages
+        return sampled is not None and outages is not None and outages.down_since is not None
 
     def absentees(self) -> set[int]:
         """Return the clients that are away, where clients are chosen by availability."""

@@ -150,7 +150,7 @@ class Outages:
         why = self._sits_out(now)
         if self.down_since is not None:
             if why and not resumed and self._idle is None and sampled:
-                self._idle = self._node.rest(work)
+                self._rest(work)
             if why or resumed or self.calendar.next(now)[0] <= now:
                 if (passed_over := self._unselected()) != self._passed_over:
                     self._sit_out(now, Why.UNSELECTED if passed_over else why)
@@ -191,8 +191,10 @@ class Outages:
         return rule is not None and rule.sits_out(node.rank, node.collectives, node.now)
 
     def _sit_out(self, at: float, why: Why | None) -> None:
-        """Note why it is out from a time on."""
+        """Note why it is out from a time on: no longer for a crash of before."""
         self._sat_out[at], self._passed_over = why, why == Why.UNSELECTED
+        if self.down_since is not None and self.why is None:
+            self.recovery_seconds.setdefault(self._crashed, at - self._crashed)
 
     def _seconds_for(self, start: float, work: float) -> float:
         """Return the seconds that `work` seconds at full speed take from a time on."""
@@ -231,7 +233,7 @@ class Outages:
             if run.recovery.presence.goes_on_without(self._node, crash, back, why):
                 self._go_down(since, crash, why, abrupt)
                 if not abrupt and run.recovery.sampled is not None:
-                    self._idle = self._node.rest(work)
+                    self._rest(work)
                 self._final_attempt = 0.0
                 return crash - begun
             if back == inf:
@@ -368,7 +370,12 @@ class Outages:
         if not self._passed_over:
             self._sit_out(self._node.now, Why.UNSELECTED)
         if self._idle is None:
-            self._idle = self._node.rest()
+            self._idle = self._node.rest(0.0)
+
+    def _rest(self, work: float) -> None:
+        """Draw no compute times until it is selected; `work`: the one that it has drawn (s)."""
+        usual = self._run.recovery.usual[self._node.rank]
+        self._idle = self._node.rest(usual if 0 < usual < inf else work, work)
 
     def _rejoin(self, work: float) -> float:
         """Come back, with the parameters of the others; return the work of the step that begins.
@@ -378,7 +385,7 @@ class Outages:
         assert self.down_since is not None
         now = self._node.now
         if self.why is None:
-            self.recovery_seconds[self._crashed] = now - self._crashed
+            self.recovery_seconds.setdefault(self._crashed, now - self._crashed)
         self._be_down(self.down_since, now)
         self.down_since = None
         self._node.replace_source(*self._own_source)

@@ -19,6 +19,7 @@ from typing import Any, Protocol
 
 from paceline.simulator.cluster.failures import PATIENCE, Down, merged
 from paceline.simulator.cluster.membership import Members
+from paceline.simulator.cluster.workers import mean_compute
 from paceline.simulator.engines.collective import Collective, Why, earliest
 from paceline.simulator.engines.sampling import Sampled
 from paceline.simulator.engines.virtual.node import VirtualNode
@@ -241,6 +242,7 @@ class Participation:
         self.dropped = 0
         self._most_restarts = 0, ""  # of one collective, and its name
         self._downloads: dict[int, tuple[float, float]] = {}
+        self._begun: list[tuple[float, int]] = []  # downloads not yet counted: s, rank
 
     def team(self, collective: Collective) -> Team:
         """Return the workers that a collective takes; set when it begins, and who came last."""
@@ -383,16 +385,20 @@ class Participation:
         run, now = self._run, self._run.nodes[rank].now
         if rank not in self._downloads:
             self._downloads[rank] = self._download_cost(rank)
-        if now <= run.deadline:
-            self._count_download(rank)
+        self._begun.append((now, rank))
         sending, latency = self._downloads[rank]
         if self.by_server:
             sending = max(sending, self._card.through(now, run.whole_bytes) - now)
         return sending + latency
 
     def count_downloads(self, until: float) -> None:
-        """Count the bytes of the model that workers have got which joined up to a time (s)."""
+        """Count the bytes of the model that workers have got which joined, or began to get it,
+        before a time (s).
+        """
         members, until = self._run.availability.members, min(until, self._run.deadline)
+        begun, self._begun = self._begun, [each for each in self._begun if each[0] >= until]
+        for _, rank in (each for each in begun if each[0] < until):
+            self._count_download(rank)
         if members is not None and members.pay and until < inf:
             for rank, share in members.sent(until):
                 self._count_download(rank, share)
@@ -401,6 +407,11 @@ class Participation:
         run, source = self._run, self._download_source(rank)
         if source is not None:
             run.traffic.add_message(source, rank, round(share * run.whole_bytes))
+
+    @cached_property
+    def usual(self) -> list[float]:
+        """Each worker's expected seconds of a step."""
+        return mean_compute(self._run.scenario)
 
     @cached_property
     def _download_source(self) -> Callable[[int], int | None]:

@@ -19,7 +19,8 @@ class MessageCodec(Codec):
     """Base of codecs that encode one vector as one message; all mutable data are in the state.
 
     `gathers`: messages cannot be added up on the way, so an average is an all-gather of them.
-    Messages are numbered 0, 1, ... per slot, the vector's position in the payload.
+    Messages are numbered 0, 1, ... per slot, the vector's position in the payload. Those of a node
+    that is out of the round reach nobody, and leave its state as it was.
     """
 
     gathers: ClassVar[bool] = False
@@ -115,8 +116,11 @@ class MessageChannel(Channel):
             data, places, kept = (value,), None, None
             layout: tuple[int | None, int] = None, 8
         else:
-            state = self._states[slot] if number else codec.init(value, self._random)
-            data, places, self._states[slot] = codec.encode(value, state, number)
+            if not number:
+                self._states[slot] = codec.init(value, self._random)
+            data, places, state = codec.encode(value, self._states[slot], number)
+            if not me.resting:
+                self._states[slot] = state
             kept = None if places is None else len(places) / len(value)
             layout = codec.layout(len(value), number)
         size = codec.bytes(share * me.parameters, me.bytes_per_parameter, number, kept)
