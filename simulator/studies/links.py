@@ -18,7 +18,6 @@ from paceline.simulator.studies.task import Task
 
 PERIODS, FEWEST = 50, 100  # averages, and steps, that show the pace of a steady run
 KEPT = 1024  # paces: a page asks again for the same ones with every block of its seeds
-SEED = 0
 BESIDE = 0.40  # most by which GPUs compute longer beside collectives (Lee et al., arXiv:2507.03114)
 COPIES = 0.06  # and DistributedDataParallel on one GPU, for its buckets (docs/network.md)
 
@@ -43,10 +42,10 @@ def uncalibrated(
         program, runs = catalogue[each.name], groups[each.label]
         short = _short(scenario.under(each), runs[0], looks=program.needs_loss)
         share = breakdown(runs)["communicate"]
-        whole = _pace(short, each, 1.0, execution)
+        whole = _pace(short, each, 1.0, runs[0].seed, execution)
         ends = []
         for factor in (low / median, high / median):
-            again = _pace(short, each, factor, execution)
+            again = _pace(short, each, factor, runs[0].seed, execution)
             moved = log(again / whole) if 0 < again < inf and 0 < whole < inf else log(factor)
             # latencies of messages stay as they are: at least what is visible moves
             least, most = sorted((log1p(share * (factor - 1)), log(factor)))
@@ -80,14 +79,16 @@ def _short(scenario: Scenario, run: Run, *, looks: bool) -> Scenario:
     return scenario.model_copy(update=update)
 
 
-def _pace(scenario: Scenario, algorithm: Algorithm, factor: float, execution: Execution) -> float:
-    """Return seconds per step over links that take `factor` times as long, whichever the seeds."""
+def _pace(
+    scenario: Scenario, algorithm: Algorithm, factor: float, seed: int, execution: Execution
+) -> float:
+    """Return the seconds per step over links that take `factor` times as long."""
     slowed = tcp.slowed(scenario, factor)
     own = execution.programs is not None  # whose code has no version
-    key = "" if own else Task(algorithm, SEED, 0, execution.engine).key(scenario) + repr(slowed)
+    key = "" if own else Task(algorithm, seed, 0, execution.engine).key(scenario) + repr(slowed)
     found = None if own else _paces.get(key)
     if found is None:
-        (run,) = execution.run(slowed, algorithm, [SEED])
+        (run,) = execution.run(slowed, algorithm, [seed])
         found = inf if run.stall else seconds_per_step(run)
         if len(_paces) >= KEPT:
             _paces.clear()
