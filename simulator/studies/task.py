@@ -16,7 +16,8 @@ from paceline.simulator.scenario.scenario import Algorithm, Scenario
 
 DETERMINING = (  # folders and files of simulator/ whose code determines a run's numbers
     *("inputs", "distributions", "programs", "scenario", "cluster", "network"),
-    *("results/run.py", "results/divergence.py", "theory.py", "objectives", "load", "engines"),
+    *("results/run.py", "results/divergence.py", "results/intervals.py", "theory.py"),
+    *("objectives", "load", "engines"),
 )
 # Tables of a scenario that cannot change a task's numbers; the key adds the task's own algorithm.
 PRESENTATION = ("title", "algorithm", "tune", "theory", "validation")

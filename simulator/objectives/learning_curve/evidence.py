@@ -25,8 +25,7 @@ import numpy as np
 
 from paceline.simulator.inputs import untrusted
 from paceline.simulator.objectives.learning_curve.curve import DRAWS
-from paceline.simulator.results import wording
-from paceline.simulator.results.intervals import NORMAL
+from paceline.simulator.results.intervals import LEVEL, NORMAL
 
 USUAL = 30  # period of most rows
 TABLE = Path(__file__).with_name("diloco_losses.csv")
@@ -204,7 +203,7 @@ def penalty(  # noqa: PLR0913
     low, high = (math.expm1(mean + side * NORMAL * sd) for side in (-1, 1))
     sentence = (
         f"{program}, {replicas} replicas, period {period:g}: final loss "
-        f"{math.expm1(mean):+.2%} ({wording.USUAL}: {low:+.2%} to {high:+.2%}) against "
+        f"{math.expm1(mean):+.2%} ({100 * LEVEL:.3g} %: {low:+.2%} to {high:+.2%}) against "
         f"data-parallel on as many tokens, {basis}: {'; '.join([*words, *said])}"
     )
     parts = {source: each for source, each in parts.items() if each}
