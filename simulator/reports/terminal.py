@@ -16,7 +16,7 @@ from paceline.simulator.results.columns import (
     ResultColumn,
     estimate_of,
 )
-from paceline.simulator.results.intervals import Estimate, stated
+from paceline.simulator.results.intervals import USUAL, Estimate, stated
 from paceline.simulator.results.run import TIMES
 from paceline.simulator.results.statistics import human, number, time_unit
 from paceline.simulator.results.statistics import said as with_unit
@@ -68,7 +68,7 @@ def summary(result: "Result") -> Table:
         if SIMULATE in column.shown_in and not apart and (known or column.key in always):
             heading = _heading(column, target and f"loss {target:g}", usual)
             if column.key in intervals:
-                heading = heading.partition("\n")[0] + f"\n({wording.USUAL})"
+                heading = heading.partition("\n")[0] + f"\n({USUAL})"
             columns[heading] = cells.get(column.key) or partial(_mean_of, column)
     if any(row["staleness"] and row["staleness"]["max"] for row in rows):
         columns["stale\nmean/max"] = lambda row: _staleness(row["staleness"])
@@ -196,7 +196,7 @@ def _with_intervals(seeds: int, known: Row) -> dict[str, Cell]:
     def reached(row: Row) -> str:
         times = row["time_to_target"]
         if times["mean"] is None:
-            return _time(times, seeds, wording.USUAL)
+            return _time(times, seeds, USUAL)
         time = human(stated(times).value)
         return f"{time}\n{_within(row['interval90']['time_to_target'])}"
 
@@ -364,7 +364,7 @@ def tune(result: "TuneResult") -> list[Table | str]:
     based = based if any(row["basis"] for row in rows) else {}
     plain, above = result.reference, dict[str, Cell]()
     if plain and any(row["to_reference"] for row in rows):
-        than = f"above {plain.candidate.label}\n({wording.USUAL})"
+        than = f"above {plain.candidate.label}\n({USUAL})"
         above = {than: lambda row: _above(row["to_reference"])}
         if usual:  # else the table is wider than 80 columns
             values = {f"{objective.says}\n({usual})": lambda row: f"{value(row)}\n{within(row)}"}
@@ -410,7 +410,7 @@ def _above(found: Mapping[str, Any] | None) -> str:
 
 def _tradeoffs(rows: Sequence[Row]) -> Table:
     """What less time costs in loss after as many tokens, and what it takes."""
-    within = f"({wording.USUAL})"
+    within = f"({USUAL})"
     columns: dict[str, Cell] = {
         "less time for more loss": lambda row: row["label"],
         f"loss\n{within}": lambda row: _above({**row, "value": row["loss_above"]}),
@@ -437,7 +437,7 @@ def fit(result: "FitResult") -> list[Table]:
     keys: dict[str, Cell] = {
         "key": _text("key"),
         "value": lambda row: f"{row['value']:.5g} {row['unit']}",
-        f"{wording.USUAL} interval": lambda row: ends(row, "interval"),
+        f"{USUAL} interval": lambda row: ends(row, "interval"),
         "range": lambda row: f"{ends(row, 'range')} {row['unit']}",
     }
     cells: dict[str, Cell] = {

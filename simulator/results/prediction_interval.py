@@ -19,10 +19,9 @@ from paceline.simulator.network import tcp
 from paceline.simulator.network.closed_form import ClosedForm
 from paceline.simulator.network.region_path import RegionPath
 from paceline.simulator.results import extrapolation, statistics
-from paceline.simulator.results.intervals import LEVEL, NORMAL
+from paceline.simulator.results.intervals import LEVEL, NORMAL, USUAL
 from paceline.simulator.results.run import Run
 from paceline.simulator.results.statistics import human, number, said
-from paceline.simulator.results.wording import USUAL
 from paceline.simulator.scenario.overhead import ModelError
 from paceline.simulator.scenario.scenario import Algorithm, Scenario
 

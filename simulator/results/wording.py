@@ -4,11 +4,8 @@ import math
 from collections.abc import Iterable
 from dataclasses import replace
 
-from paceline.simulator.results.intervals import LEVEL, MEAN, MEDIAN, MODEL, Estimate
+from paceline.simulator.results.intervals import LEVEL, MEAN, MEDIAN, MODEL, USUAL, Estimate
 from paceline.simulator.results.statistics import number, said, time_unit
-
-USUAL = f"{100 * LEVEL:.3g} %"
-"""The level of intervals, and so the kind of most: of a mean."""
 
 
 def sentence(found: Estimate, unit: str, seeds: int) -> str:

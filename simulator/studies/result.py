@@ -27,11 +27,10 @@ from paceline.simulator.results import (
 from paceline.simulator.results.columns import RESULT_COLUMNS
 from paceline.simulator.results.determinism import deterministic
 from paceline.simulator.results.figures import curves, style
-from paceline.simulator.results.intervals import HEAVY, MODEL
+from paceline.simulator.results.intervals import HEAVY, MODEL, USUAL
 from paceline.simulator.results.pick import pick
 from paceline.simulator.results.prediction_interval import Uncalibrated, Unfitted
 from paceline.simulator.results.run import Run
-from paceline.simulator.results.wording import USUAL
 from paceline.simulator.scenario.scenario import Algorithm, Scenario
 from paceline.simulator.scenario.tables import LearningCurve
 from paceline.simulator.studies import learning

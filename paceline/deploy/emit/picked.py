@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from paceline.simulator.cluster.prices import worker_devices
 from paceline.simulator.errors import InputError
 from paceline.simulator.load.load import load, parse
 from paceline.simulator.reports.page import reading
@@ -23,7 +24,7 @@ class Pick:
     @property
     def devices(self) -> int:
         """The devices of the largest worker."""
-        return max((each.devices for each in self.scenario.cluster.group), default=1)
+        return int(worker_devices(self.scenario).max())
 
 
 def find(

@@ -25,7 +25,7 @@ import numpy as np
 
 from paceline.simulator.inputs import untrusted
 from paceline.simulator.objectives.learning_curve.curve import DRAWS
-from paceline.simulator.results.intervals import LEVEL, NORMAL
+from paceline.simulator.results import intervals
 
 USUAL = 30  # period of most rows
 TABLE = Path(__file__).with_name("diloco_losses.csv")
@@ -200,10 +200,10 @@ def penalty(  # noqa: PLR0913
         off = np.abs(np.log2(at) - np.log2([each.place for each in runs]))
         near = (off <= NEAR).all(axis=1).any()
         basis, said = ("measured", []) if near else ("extrapolated", ["far from the own run"])
-    low, high = (math.expm1(mean + side * NORMAL * sd) for side in (-1, 1))
+    low, high = (math.expm1(mean + side * intervals.NORMAL * sd) for side in (-1, 1))
     sentence = (
         f"{program}, {replicas} replicas, period {period:g}: final loss "
-        f"{math.expm1(mean):+.2%} ({100 * LEVEL:.3g} %: {low:+.2%} to {high:+.2%}) against "
+        f"{math.expm1(mean):+.2%} ({intervals.USUAL}: {low:+.2%} to {high:+.2%}) against "
         f"data-parallel on as many tokens, {basis}: {'; '.join([*words, *said])}"
     )
     parts = {source: each for source, each in parts.items() if each}

@@ -11,7 +11,7 @@ from paceline.simulator.reports.page.sentences import RunVerdict
 from paceline.simulator.reports.page.series import Series, shared
 from paceline.simulator.results import units, wording
 from paceline.simulator.results.columns import BY_KEY, PAGE, RESULT_COLUMNS
-from paceline.simulator.results.intervals import MEDIAN, stated
+from paceline.simulator.results.intervals import MEDIAN, USUAL, stated
 from paceline.simulator.results.statistics import human, number
 
 PAIRS = {  # quantities of a comparison that are shown with both values
@@ -40,10 +40,10 @@ def results(
     ]
     columns = ["algorithm"]
     if several:
-        columns += [f"time to loss {target:g}", wording.USUAL, "reached"]
+        columns += [f"time to loss {target:g}", USUAL, "reached"]
     within = {line.name: (line.row.get("interval90") or {}).get("loss") for line in lines}
     words = {column.key: column.words for column in shown}
-    words |= {"final_loss": f"final loss ({wording.USUAL})"} if any(within.values()) else {}
+    words |= {"final_loss": f"final loss ({USUAL})"} if any(within.values()) else {}
     columns += [*words.values(), BY_KEY["seconds_per_step"].words, "steps"]
     rows = []
     for line in lines:
@@ -141,7 +141,7 @@ def picks(verdicts: Sequence[RunVerdict]) -> PageSection:
         (each.run, Cell(name, strong=True), each.value, each.within)
         for each, name in zip(verdicts, picked, strict=True)
     ]
-    columns = ("run", "pick", "value", wording.USUAL)
+    columns = ("run", "pick", "value", USUAL)
     return PageSection(
         "picks", heading, tables=[PageTable("The pick of each run", columns, rows, 2)]
     )

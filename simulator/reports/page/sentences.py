@@ -11,7 +11,7 @@ from paceline.simulator.reports.page.documents import is_measured
 from paceline.simulator.reports.page.parts import percent
 from paceline.simulator.reports.page.reading import FoundRun
 from paceline.simulator.results import statistics, wording
-from paceline.simulator.results.intervals import MEDIAN, difference, stated
+from paceline.simulator.results.intervals import MEDIAN, USUAL, difference, stated
 from paceline.simulator.results.order import MARGIN as ORDER_MARGIN
 from paceline.simulator.results.order import within
 from paceline.simulator.results.pick import ENOUGH, all_of, any_of, decided, headline, scored
@@ -147,14 +147,14 @@ def _sure(
         yield f"One seed cannot tell chance from merit; run more with `--seeds {ENOUGH}`."
     elif ahead and decided(pick):
         than = "with every seed" if wins == seeds else f"with at least {wins} of {seeds} seeds"
-        yield f"Known at {wording.USUAL}: it was ahead of each other algorithm {than}."
+        yield f"Known at {USUAL}: it was ahead of each other algorithm {than}."
     elif ahead:
         yield from unsure(pick)
     assert found.main is not None
     known = (found.main.rows[pick["label"]].get("interval90") or {}).get("time_to_target")
     if known and known[0] is not None:
         high = "later" if known[1] is None else human(known[1])
-        yield f"By its calibration, a real run takes {human(known[0])} to {high} ({wording.USUAL})."
+        yield f"By its calibration, a real run takes {human(known[0])} to {high} ({USUAL})."
     if found.comparison and is_measured(found.comparison):
         yield from _measured(found.comparison)
     elif "measured" not in found.sides:

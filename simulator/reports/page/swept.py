@@ -13,7 +13,7 @@ from paceline.simulator.reports.page.series import apart
 from paceline.simulator.results import wording
 from paceline.simulator.results.columns import BY_KEY, ResultColumn, estimate_of, ranked_by
 from paceline.simulator.results.figures.style import COLOURS, look
-from paceline.simulator.results.intervals import Estimate
+from paceline.simulator.results.intervals import USUAL, Estimate
 from paceline.simulator.results.pick import any_of, undecided
 from paceline.simulator.results.statistics import human, number, time_unit
 from paceline.simulator.results.usage import few
@@ -56,14 +56,14 @@ def verdict(found: FoundRun) -> RunVerdict:
         headline = undecided([best, *(label for label in either if label != best)])
     many = few(len(points), "point", "points")
     basis = "" if column.key == "seconds_per_step" else sweep.get("loss_basis") or ""
-    known = f"Smallest {column.words}, known at {wording.USUAL}: {', '.join(said)} of {many}"
+    known = f"Smallest {column.words}, known at {USUAL}: {', '.join(said)} of {many}"
     sentence = f"{known}{wording.on(basis and f'({basis})')}."
     change = [f"At {'; '.join(names)}: {label}." for label, names in wins.items() if label != best]
     change += [f"At {name}: undecided, {any_of(_open(picks[name]))}." for name in unsure]
     none = [f"None of the values of {', '.join(sweep['vary'])} that were tried."]
     facts = [
         *_leads(sweep, [points[name] for name in wins.get(best, ())], best, column),
-        (SURE, [f"The first is known at {wording.USUAL} at {len(picks) - len(unsure)} of {many}."]),
+        (SURE, [f"The first is known at {USUAL} at {len(picks) - len(unsure)} of {many}."]),
         (CHANGE, change[:CHANGES] or none),
     ]
     return RunVerdict(found.name, headline, sentence, facts, best, sure, basis=basis)
@@ -187,7 +187,7 @@ def section(found: FoundRun, place: int) -> parts.PageSection:
     beside = [each for key, each in BY_KEY.items() if key in BESIDE
               if any(row.get(key) is not None for row in rows)]  # fmt: skip
     used = [each.words for each in beside]
-    columns = ("point", "algorithm", column.words, wording.USUAL, "reached", "time per step", *used)
+    columns = ("point", "algorithm", column.words, USUAL, "reached", "time per step", *used)
     cells: list[tuple[parts.Cell | str, ...]] = [
         (
             name,

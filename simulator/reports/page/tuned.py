@@ -9,7 +9,7 @@ from paceline.simulator.reports.page import compared, parts, sentences
 from paceline.simulator.reports.page.reading import FoundRun
 from paceline.simulator.reports.page.series import apart
 from paceline.simulator.results import wording
-from paceline.simulator.results.intervals import Estimate, stated
+from paceline.simulator.results.intervals import USUAL, Estimate, stated
 from paceline.simulator.results.pick import ENOUGH, ONE_SEED, decided, headline
 from paceline.simulator.results.statistics import said, time_unit
 from paceline.simulator.results.usage import few
@@ -86,7 +86,7 @@ def _sure(tune: Row) -> Iterator[str]:
     elif decided(pick) and len(rows) > 1:
         ran = len(rows) - 1 - early
         yield (
-            f"Known at {wording.USUAL}: {rows[0]['label']} is better than "
+            f"Known at {USUAL}: {rows[0]['label']} is better than "
             f"{few(ran, 'other', 'others')} with {seeds} seeds."
         )
     else:
@@ -145,7 +145,7 @@ def ranking(found: FoundRun, place: int) -> parts.PageSection:
     assert tune is not None
     say, rows = _says(tune), tune["ranking"]
     pick, figure = tune["pick"], _figure(tune, place)
-    lead = f"Filled, with {wording.USUAL} bars: the best, and all not known to be worse."
+    lead = f"Filled, with {USUAL} bars: the best, and all not known to be worse."
     heading = (
         f"The best of {len(rows)} configurations is known"
         if decided(pick)
@@ -231,7 +231,7 @@ def _tables(tune: Row, say: Say) -> list[parts.PageTable]:
         return said or ("given up early" if row["stopped"] else "")
 
     based = ["basis"] * any(row.get("basis") for row in tune["ranking"])
-    columns = ("configuration", "verdict", *based, tune["measure"], wording.USUAL, "reached")
+    columns = ("configuration", "verdict", *based, tune["measure"], USUAL, "reached")
     rows = [
         (
             parts.Cell(row["label"], strong=row["label"] == pick["label"]),

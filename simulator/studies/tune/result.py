@@ -10,7 +10,7 @@ from paceline.simulator.objectives import plugins
 from paceline.simulator.objectives.basis import loss_basis
 from paceline.simulator.results import pick, statistics, units, wording
 from paceline.simulator.results.figures.style import Figure
-from paceline.simulator.results.intervals import stated
+from paceline.simulator.results.intervals import USUAL, stated
 from paceline.simulator.results.order import MARGIN, Order, within
 from paceline.simulator.results.statistics import human
 from paceline.simulator.results.units import SECONDS_PER_DAY as DAY
@@ -143,7 +143,7 @@ class TuneResult(Shown):
         basis = f", {row['basis']}" if row["basis"] else ""
         return (
             f"If time counts as well: {row['label']} is done {', '.join(spent)}, not in {whole}, "
-            f"at {row['loss_above']:+.2%} loss ({wording.USUAL}: {low:+.2%} to "
+            f"at {row['loss_above']:+.2%} loss ({USUAL}: {low:+.2%} to "
             f"{high:+.2%}{basis}); with the tokens that make up for that, no other is sooner."
         )
 
@@ -256,9 +256,7 @@ class TuneResult(Shown):
         return [
             {
                 "configuration": row["label"],
-                f"{self.objective.says} ({wording.USUAL})": wording.cell(
-                    stated(row, "value"), unit
-                ),
+                f"{self.objective.says} ({USUAL})": wording.cell(stated(row, "value"), unit),
                 "seeds": f"{row['reached']} of {row['seeds']}",
                 "given up": row["stopped"] or "",
             }
