@@ -1011,9 +1011,14 @@ def _lines(doing: str, what: str) -> "Progress":
         if done < last:  # a new part of the work, as of another condition
             began, before = now, done
         last = done
-        if now - said >= SILENCE and before < done < total:
-            said, left = now, (now - began) * (total - done) / (done - before)
+        if now - max(said, began) < SILENCE or done == total:
+            return
+        said, spent = now, now - began
+        if done > before:
+            left = spent * (total - done) / (done - before)
             _note(f"{doing}: {done} of {total} {what}, about {left / 60:.0f} min left")
+        else:
+            _note(f"{doing}: {done} of {total} {what}; none has ended in {spent / 60:.0f} min")
 
     return show
 

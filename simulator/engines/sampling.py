@@ -16,7 +16,7 @@ from paceline.simulator.distributions.random_streams import Purpose, generator
 from paceline.simulator.engines.collective import Collective, Why, earliest
 from paceline.simulator.engines.observer import NEVER
 from paceline.simulator.programs import Program
-from paceline.simulator.programs.pieces.schedule import EveryTime, FixedPeriod
+from paceline.simulator.programs.pieces.schedule import FixedPeriod, OwnPeriod
 from paceline.simulator.scenario.cluster import Cluster, Sampling
 from paceline.simulator.scenario.scenario import Scenario
 
@@ -139,15 +139,14 @@ def leaping(
     run: Any, rule: Sampled | None, parameters: Mapping[str, Any]
 ) -> tuple[Any, bool, bool]:
     """Return a run's `Parked`, if its clients may be parked, whether its workers take strides, and
-    whether clients at rest doze through a period of time.
+    whether clients at rest doze through a phase.
 
-    All need runs without vectors; the first two a fixed period as well, so that phases are alike.
+    The first two need a run without vectors and a fixed period, so that phases are alike.
     """
     period, unsaved = parameters.get("tau", FixedPeriod(1)), run.availability.save_every == NEVER
-    if not isinstance(run.objective.start, complex):
-        return None, False, False
-    if not isinstance(period, FixedPeriod):
-        return None, False, rule is not None and unsaved and isinstance(period, EveryTime)
+    if not (isinstance(run.objective.start, complex) and isinstance(period, FixedPeriod)):
+        known = isinstance(period, FixedPeriod | OwnPeriod)
+        return None, False, rule is not None and unsaved and known
     family = run.program.family
     parked = Parked(run, rule) if rule is not None and family == "blocking" else None
     return parked, family == "server" and unsaved, False

@@ -13,6 +13,8 @@ from paceline.simulator.studies.processes import DiedError, Processes, interrupt
 T = TypeVar("T")
 R = TypeVar("R")
 
+PATIENCE = 30.0  # seconds without a word on what is done
+
 
 @contextmanager
 def start(execution: Execution) -> Iterator[Executor | None]:
@@ -42,9 +44,11 @@ def results(
     work: Callable[[T], R],
     tasks: Mapping[int, T],
     description: Callable[[T], str],
+    waiting: Callable[[], None] = lambda: None,
 ) -> Iterator[tuple[int, R]]:
     """Run `work` on each task; yield each result, with its task's key, as soon as it is there.
 
+    `waiting` is called every `PATIENCE` seconds meanwhile, unless tasks run in this very process.
     Raises RunError, which begins with the task's description, when a process dies twice of it.
     """
     if executor is None:
@@ -53,12 +57,20 @@ def results(
         return
     with interrupts_held():  # in the threads and processes that this starts, too
         futures = {executor.submit(work, task): key for key, task in tasks.items()}
-    for future in as_completed(futures):
+    ended = as_completed(futures, PATIENCE)
+    while futures:
+        try:
+            future = next(ended)
+        except TimeoutError:
+            waiting()
+            ended = as_completed(futures, PATIENCE)
+            continue
+        key = futures.pop(future)
         try:
             result = future.result()
         except DiedError as died:
-            raise RunError(f"{description(tasks[futures[future]])}: {died}") from None
-        yield futures[future], result
+            raise RunError(f"{description(tasks[key])}: {died}") from None
+        yield key, result
 
 
 def _is_imported_by_a_child() -> bool:

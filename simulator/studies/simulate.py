@@ -138,15 +138,18 @@ def execute(  # noqa: PLR0913 - what is run, where, and who is told
     todo = {number: [tasks[index] for index in block] for number, block in enumerate(blocks)}
     versions = plugins.versions(scenario.objective)
     work = partial(run_block, scenario, execution=execution, expected=versions)
-    if progress:
-        progress(len(done), len(tasks))
-    for number, runs in executors.results(executor, work, todo, _description):
+
+    def say() -> None:
+        if progress:
+            progress(len(done), len(tasks))
+
+    say()
+    for number, runs in executors.results(executor, work, todo, _description, say):
         for index, run in zip(blocks[number], runs, strict=True):
             done[index] = run
             if kept:
                 kept.keep(keys[index], run)
-        if progress:
-            progress(len(done), len(tasks))
+        say()
     return [done[index] for index in range(len(tasks))], resumed
 
 

@@ -254,12 +254,15 @@ def test_the_schema_has_one_word():
 
 def test_what_is_left_is_told_by_the_pace_of_each_part(monkeypatch, capsys):
     """A command that counts anew, as for the next condition, forgets how long the last one took."""
-    now = iter([0, 0, 1000, 3000, 3000, 3040, 3080])
+    now = iter([0, 0, 1000, 3000, 3000, 3020, 3060, 3080, 3120])
     monkeypatch.setattr(paceline.command_line.time, "monotonic", lambda: next(now))
     show = paceline.command_line._lines("training", "runs")
-    for done in (0, 5, 10, 0, 1, 2):
+    for done in (0, 5, 10, 0, 0, 0, 1, 2):
         show(done, 10)
-    said = capsys.readouterr().err
-    assert "5 of 10 runs, about 17 min left" in said
-    assert "1 of 10 runs, about 6 min left" in said
-    assert "2 of 10 runs, about 5 min left" in said
+    assert [
+        line.removeprefix("paceline: training: ") for line in capsys.readouterr().err.splitlines()
+    ] == [
+        "5 of 10 runs, about 17 min left",
+        "0 of 10 runs; none has ended in 1 min",
+        "2 of 10 runs, about 8 min left",
+    ]

@@ -517,8 +517,16 @@ def test_steps_of_a_run_with_own_periods_are_those_of_the_clients_in_its_rounds(
 
 @pytest.mark.parametrize("where", TROUBLED)
 @pytest.mark.parametrize("limit", [{"duration": "150 s"}, {"steps": 600}], ids=str)
-def test_clients_at_rest_doze_through_a_period_of_time_and_change_no_number(
-    where, limit, monkeypatch
+@pytest.mark.parametrize(
+    ("objective", "tau"),
+    [
+        (TIME_ONLY, {"every": "8 s"}), (QUADRATIC, {"every": "8 s"}), (QUADRATIC, {"slowest": 8}),
+        (QUADRATIC, 8),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_clients_at_rest_doze_through_a_phase_and_change_no_number(
+    where, limit, objective, tau, monkeypatch
 ):
     effects = []
     gradient = VirtualNode.gradient
@@ -532,9 +540,10 @@ def test_clients_at_rest_doze_through_a_period_of_time_and_change_no_number(
     def played():
         effects.clear()
         found = run(
-            {"name": "fedavg", "tau": {"every": "8 s"}}, workers=12, compute=EXPONENTIAL,
+            {"name": "fedavg", "tau": tau, "mu": 0.1, "momentum": 0.5}, workers=12,
             cluster={"sampling": {"clients": 2, "by": "availability"}, **TROUBLED[where]},
-            network=SERVED, steps=limit.get("steps"), run=limit, objective=TIME_ONLY,
+            compute=EXPONENTIAL, network=SERVED, steps=limit.get("steps"), run=limit,
+            objective=objective,
             recovery={"policy": "shrink"},
         )  # fmt: skip
         return len(effects), store.encode(found)

@@ -6,6 +6,8 @@ import random
 import signal
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import numpy as np
@@ -53,6 +55,14 @@ def done(folder, deaths):
     with executors.start(Execution(jobs=2)) as pool:
         work, tasks = partial(does, folder), dict(enumerate(range(6)))
         return sorted(executors.results(pool, work, tasks, "task {}".format))
+
+
+def test_who_waits_for_results_is_called_meanwhile(monkeypatch):
+    monkeypatch.setattr(executors, "PATIENCE", 0.01)
+    called = threading.Event()
+    with ThreadPoolExecutor(1) as pool:
+        found = executors.results(pool, lambda task: called.wait(60), {7: 0}, str, called.set)
+        assert [*found] == [(7, True)]
 
 
 def test_a_task_whose_process_dies_is_done_once_more(tmp_path):

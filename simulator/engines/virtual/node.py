@@ -65,6 +65,8 @@ from itertools import islice, repeat
 from math import inf
 from typing import Any, Protocol
 
+import numpy as np
+
 from paceline.simulator.engines import payloads
 from paceline.simulator.engines.collective import Collective, GradientPiece
 from paceline.simulator.engines.node import EngineNode
@@ -91,6 +93,13 @@ class Computing(Protocol):
 
     def freed(self, pieces: Sequence[GradientPiece]) -> Sequence[GradientPiece]:
         """Return the pieces of the last gradient, freed when the node has really computed them."""
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Whether two states of a transform, tuples of vectors and numbers, are equal."""
+    if isinstance(one, tuple):
+        return all(map(_same, one, other))
+    return one is other or bool(np.array_equal(one, other))
 
 
 class VirtualNode(EngineNode):
@@ -490,34 +499,40 @@ class VirtualNode(EngineNode):
     async def _doze(  # noqa: PLR0913, PLR0917 - as `descend`
         self, x: Vector, state: Any, k: int, lr: Any, transform: Any, tau: Any
     ) -> tuple[Vector, Any, int]:
-        """Take the steps of a phase that ends by time; those of a client at rest are alike.
-
-        It skips them up to its last pause, so that events keep their order.
-        """
+        """Take local steps; skip those of a client at rest, once one has changed nothing."""
         assert self.outages is not None
+        first = k
         while True:
-            await self.gradient(x)
-            if tau(k) <= 1:
+            direction, after = transform.update(await self.gradient(x), state, x)
+            still = self.outages.resting and not np.any(direction) and _same(state, after)
+            x, state = x - lr(k) * direction, after
+            if k - first + 1 >= tau(k):
                 return x, state, k
             self.mark(x)
             k += 1
-            if self.outages.resting:
-                k += self._skip(k, tau)
+            if still:
+                k += self._skip(k, first, tau)
 
-    def _skip(self, k: int, tau: Any) -> int:
-        """Take the steps of a client at rest up to its last pause; return how many."""
-        every, limit, first = self._run.observer.every, self._run.observer.limit, self._pause_at
-        now, step, pause_at = self.now, self.step, first
+    def _skip(self, k: int, first: int, tau: Any) -> int:
+        """Skip steps of a client at rest, of the phase that began with step `first`: up to its last
+        pause, or if there is none to the last, or to the first mark to show; return how many.
+        """
+        observer, begun = self._run.observer, self._pause_at
+        last = min(observer.limit, NEVER if observer.by_rounds else self._mark_at)
+        now, step, pause_at = self.now, self.step, begun
         ahead = step
         for work in self._durations:
             if ahead >= pause_at:
-                if step >= first:
+                if step >= begun:
                     self._paused_at = step
-                now, step, pause_at = self.now, ahead, ahead + every
+                now, step, pause_at = self.now, ahead, ahead + observer.every
+            before = self.now
             self.now += work
-            if tau(k) <= 1 or ahead + 1 >= limit:
+            if ahead + 1 >= last or k + ahead - self.step - first + 1 >= tau(k + ahead - self.step):
                 break
             ahead += 1
+        if pause_at == begun:
+            now, step = before, ahead
         skipped = step - self.step
         self.now, self.step, self.updates = now, step, self.updates + skipped
         return skipped
