@@ -174,11 +174,13 @@ class AttachedNode(TensorNode):
 
     def start_gather(self, value: Payload) -> Handle:
         """Start an all-gather."""
+        self.live.pages.settle()
         return self._time(self.transport.collectives.gather(value, self.step))
 
     def start_mean_after(self, handle: Handle, value: Callable[[Payload], Payload]) -> Handle:
         """Start an all-reduce on a thread, once the first one is there."""
         self._timed.pop(handle, None)
+        self.live.pages.settle()  # before that thread looks
         return self._time(self.transport.collectives.mean_after(handle, value, self.step))
 
     def _time(self, handle: RealCollective) -> RealCollective:
@@ -202,6 +204,7 @@ class AttachedNode(TensorNode):
     @contextmanager
     def waiting(self) -> Iterator[None]:
         """Count the time of the block as waiting for others. Raises RunError if they are gone."""
+        self.live.pages.settle()  # which is no waiting, and has time while a mean is under way
         begin = time.monotonic()
         try:
             yield
@@ -229,6 +232,7 @@ class AttachedNode(TensorNode):
 
     def send(self, to: int, value: Payload) -> None:
         """Hand a message to gloo, without waiting."""
+        self.live.pages.settle()
         size = self.transport.meter(value)
         self.transport.network.bytes += size
         self._declared_mailbox().send(to, value, size, 0.0, nan)  # due when it arrives

@@ -1,6 +1,7 @@
 """Vectors in huge pages have the same numbers, and only a program's are there."""
 
 import re
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,8 @@ import pytest
 torch = pytest.importorskip("torch")
 resource = pytest.importorskip("resource")
 
-from paceline.validate.host.huge_pages import ADVICE, LEAST, HugePages
+from paceline.validate.host import huge_pages
+from paceline.validate.host.huge_pages import ADVICE, BLOCK, LEAST, MOST, HugePages
 
 ENTRIES = LEAST // 4 + 3
 MAPS = Path("/proc/self/smaps")
@@ -39,6 +41,61 @@ def test_the_numbers_are_the_same():
         with HugePages():
             found = results(x, y)
         assert all(map(torch.equal, found, results(x, y)))
+
+
+def chained(x, y):
+    u = 0.9 * x + y
+    v = u - 0.3 * (y + 0.9 * u)
+    w = v.clone()
+    del u
+    w.add_(x)  # in place, after it was read
+    part = (v / 3)[5:]
+    z = v[:-1] * w[1:]  # another length
+    return [v, w, part, z, torch.cat([v, z]), *(k * x - y for k in range(MOST))]
+
+
+@pytest.mark.parametrize("block", [1000, BLOCK])
+def test_what_is_put_off_has_the_same_bits(block, monkeypatch):
+    monkeypatch.setattr(huge_pages, "BLOCK", block)
+    x, y = torch.rand(2, ENTRIES)
+    with HugePages():
+        found = chained(x, y)
+    assert all(map(torch.equal, found, chained(x, y)))
+
+
+def test_what_is_put_off_is_done_before_another_thread_looks():
+    x, pages = torch.rand(ENTRIES), HugePages()
+    with pages, ThreadPoolExecutor(1) as other:
+        y = 2.0 * x
+        pages.settle()
+        assert other.submit(lambda: torch.equal(y, x + x)).result()
+
+
+def test_what_is_interrupted_is_done_later(monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    def begun():
+        with pages:
+            found.append(2.0 * x)
+            pages.settle()
+
+    x, pages, found = torch.rand(ENTRIES), HugePages(), []
+    with monkeypatch.context() as patch:
+        patch.setattr(pages, "_do", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            begun()
+    with pages:
+        found.append(3.0 * x)
+    assert all(map(torch.equal, found, [2.0 * x, 3.0 * x]))
+
+
+def test_results_that_have_gone_take_no_memory():
+    x, pages = torch.ones(ENTRIES), HugePages()
+    with pages:
+        y = 1.0 - 0.5 * (x + 0.5 * (x + 0.5 * (x + x)))
+    assert y.eq(0.0).all()
+    assert len(pages._places) <= 3
 
 
 def test_types_and_shapes_stay_as_torch_has_them():
