@@ -72,12 +72,12 @@ def differences(
 
     In points for the test accuracy, else in the unit of the loss. `sets`: other timings.
     """
-    result = lab.runs(where.scenario, *where.sets, *sets)
+    labels = f"hybrid, s = {where.step_size}", other
+    result = lab.runs(where.scenario, *where.sets, *sets, labels=labels)
     until = result.scenario.run.duration
     assert until is not None
     ours, baseline = (
-        [averaged(run, until, metric) for run in result.groups[label]]
-        for label in (f"hybrid, s = {where.step_size}", other)
+        [averaged(run, until, metric) for run in result.groups[label]] for label in labels
     )
     return (100 if metric == "accuracy" else 1) * np.subtract(ours, baseline)
 

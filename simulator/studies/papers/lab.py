@@ -14,7 +14,7 @@ from paceline.simulator.studies.execution import Execution
 from paceline.simulator.studies.result import Result
 from paceline.simulator.studies.simulate import run_on
 
-QUICK = 5
+QUICK = 4
 """Seeds of a quick reproduction; a full one uses all seeds of the scenario."""
 
 
@@ -42,11 +42,14 @@ class Lab:
             return load(name, [*self.trained, *sets, *self.sets])
         return found
 
-    def runs(self, name: str, *sets: str) -> Result:
-        """Run every algorithm of a shipped scenario with overrides."""
-        key = (name, *sets, *self.sets)
+    def runs(self, name: str, *sets: str, labels: Sequence[str] = ()) -> Result:
+        """Run the algorithms of a shipped scenario with overrides; `labels`: only these."""
+        key = (name, *sets, *self.sets, *labels)
         if key not in self._known:
             scenario = self.scenario(name, *sets)
+            if labels:
+                chosen = tuple(each for each in scenario.algorithm if each.label in labels)
+                scenario = scenario.model_copy(update={"algorithm": chosen})
             seeds = range(scenario.run.seeds if self.full else min(QUICK, scenario.run.seeds))
             size.demand([(scenario, seeds)], self.execution)
             self._known[key] = run_on(
