@@ -5,6 +5,7 @@ import numpy as np
 from paceline.simulator.scenario.scenario import Scenario
 
 SECONDS_PER_HOUR, BYTES_PER_GB = 3600.0, 1e9
+HOURLY = "node_hour", "device_hour"  # prices that a group may have of its own
 
 
 def devices(scenario: Scenario) -> int:
@@ -21,9 +22,16 @@ def worker_devices(scenario: Scenario) -> np.ndarray:
 
 
 def worker_prices(scenario: Scenario) -> np.ndarray:
-    """Return the price of each worker for a second, in rank order."""
+    """Return the price of each worker for a second, in rank order: its group's, or the usual."""
     cost, each = scenario.cost, worker_devices(scenario)
     hours: np.ndarray = (cost.node_hour or 0.0) + each * (cost.device_hour or 0.0)
+    first = 0
+    for group in scenario.cluster.group:
+        node, own = (
+            getattr(cost if getattr(group, key) is None else group, key) or 0.0 for key in HOURLY
+        )
+        last = first + group.workers
+        hours[first:last], first = node + each[first:last] * own, last
     return hours / SECONDS_PER_HOUR
 
 
@@ -38,5 +46,8 @@ def least_per_second(scenario: Scenario) -> float:
 def price_per_second(scenario: Scenario, *, served: bool) -> float:
     """Return the price of all nodes for a second; `served`: a server is one of them."""
     nodes, cost = scenario.cluster.workers + served, scenario.cost
+    if any(getattr(group, key) is not None for group in scenario.cluster.group for key in HOURLY):
+        server = served * (cost.node_hour or 0.0) / SECONDS_PER_HOUR
+        return float(worker_prices(scenario).sum()) + server
     hour = nodes * (cost.node_hour or 0.0) + devices(scenario) * (cost.device_hour or 0.0)
     return hour / SECONDS_PER_HOUR

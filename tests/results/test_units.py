@@ -7,6 +7,7 @@ import pytest
 from rich.console import Console
 
 import paceline.command_line
+from paceline.simulator.errors import InputError
 from paceline.simulator.load.load import parse
 from paceline.simulator.reports import terminal
 from paceline.simulator.results import units
@@ -36,6 +37,21 @@ def world(*algorithms, cost=None, **changes):
         "cost": {**TOKENS, **PRICES} if cost is None else cost,
     }  # fmt: skip
     return table | changes
+
+
+@pytest.mark.parametrize("engine", ["virtual", "auto"])
+def test_a_group_may_have_prices_of_its_own(engine):
+    table = world({"name": "ssgd"}, {"name": "asgd"}, cost={"node_hour": 3.6, "device_hour": 0.36})
+    islands, other = table["cluster"]["group"]
+    islands["device_hour"], other["node_hour"] = 0.0, 36.0
+    hourly = 2 * 3.6 + 36.0 + 0.36
+    for row in simulate(parse(table), engine=engine).algorithms:
+        served = 3.6 * (row["name"] == "asgd")
+        days, cost = (row["used"][key]["mean"] for key in ("days", "cost"))
+        assert cost == pytest.approx(24 * days * (hourly + served))
+    del table["cost"]["device_hour"]
+    with pytest.raises(InputError, match=r"group\[0\].device_hour = 0.*write cost.device_hour"):
+        parse(table)
 
 
 @pytest.mark.parametrize("engine", ["virtual", "auto"])

@@ -9,6 +9,7 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from paceline.simulator.cluster.prices import HOURLY
 from paceline.simulator.cluster.workers import delayed, mean_compute
 from paceline.simulator.errors import InputError
 from paceline.simulator.inputs.messages import KeyPath, nearest, sentence
@@ -37,6 +38,7 @@ def problems(scenario: Scenario, programs: Mapping[str, Program]) -> dict[KeyPat
         return dict(found)
     found = [
         *_cluster(scenario),
+        *_prices(scenario),
         *pacing_problems(scenario),
         *network_problems(scenario, programs),
         *_run(scenario),
@@ -145,6 +147,16 @@ def _cluster(scenario: Scenario) -> Iterator[Problem]:
             f"the groups have {total} workers in all; write cluster.workers = {total}, "
             "or make the groups smaller",
         )
+
+
+def _prices(scenario: Scenario) -> Iterator[Problem]:
+    for index, group in enumerate(scenario.cluster.group):
+        for key in HOURLY:
+            if getattr(group, key) is not None and getattr(scenario.cost, key) is None:
+                yield Problem(
+                    ("cluster", "group", index, key),
+                    f"others have no such price; write cost.{key}, which is 0 if they are free",
+                )
 
 
 def _no_worker(workers: int) -> str:

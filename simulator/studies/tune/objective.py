@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from paceline.simulator.cluster.prices import least_per_second
+from paceline.simulator.cluster.prices import least_per_second, price_per_second
 from paceline.simulator.errors import InputError
 from paceline.simulator.objectives.learning_curve.objective import Expected
 from paceline.simulator.results import intervals, pick, units
@@ -300,7 +300,7 @@ def tuning_objective(scenario: Scenario, name: str | None) -> TuningObjective:
          "run.steps = 100_000: of each worker, after which the losses are compared"),
         ("run.target_loss", run.target_loss, of_loss,
          "run.target_loss = 0.1, or choose --objective loss-at-deadline"),
-        ("cost.node_hour", cost.node_hour or cost.device_hour or cost.egress_per_gb, of_cost,
+        ("cost.node_hour", price_per_second(scenario, served=True) or cost.egress_per_gb, of_cost,
          "cost.node_hour = 1.5, cost.egress_per_gb = 0.08, or both"),
         ("cost.budget", cost.budget, of_cost[1:], "cost.budget = 500"),
     ):  # fmt: skip
