@@ -144,7 +144,8 @@ class TuneResult(Shown):
         return (
             f"If time counts as well: {row['label']} is done {', '.join(spent)}, not in {whole}, "
             f"at {row['loss_above']:+.2%} loss ({USUAL}: {low:+.2%} to "
-            f"{high:+.2%}{basis}); with the tokens that make up for that, no other is sooner."
+            f"{high:+.2%}{basis}); with the tokens that make up for that it takes "
+            f"{human(DAY * row['sooner'])}, and no other is sooner."
         )
 
     def _spent(self, used: dict[str, Any] | None) -> list[str]:
