@@ -7,8 +7,8 @@ import numpy as np
 from paceline.simulator.results.figures import curves as plot
 from paceline.simulator.results.figures import style
 from paceline.simulator.results.figures.style import Axes, Figure
+from paceline.simulator.results.intervals import USUAL
 from paceline.simulator.results.statistics import time_unit
-from paceline.simulator.results.wording import USUAL
 from paceline.validate.comparison.quantities import PACE, TARGET, Row
 from paceline.validate.comparison.statistics import ComparisonStatistics
 

@@ -4,8 +4,8 @@ import re
 from collections.abc import Iterator
 
 from paceline.simulator.reports.page.compared import differing
+from paceline.simulator.results.intervals import USUAL
 from paceline.simulator.results.statistics import human
-from paceline.simulator.results.wording import USUAL
 from paceline.validate.comparison.quantities import PACE, TARGET, median
 from paceline.validate.comparison.statistics import ComparisonStatistics
 from paceline.validate.host import machine

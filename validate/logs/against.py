@@ -10,8 +10,8 @@ import numpy as np
 from paceline.simulator.errors import InputError
 from paceline.simulator.inputs.messages import nearest
 from paceline.simulator.results import intervals, read
+from paceline.simulator.results.intervals import USUAL
 from paceline.simulator.results.statistics import human, jsonable
-from paceline.simulator.results.wording import USUAL
 from paceline.validate.logs import jobs, steps, tables
 from paceline.validate.measurement.fingerprints import fitted_to
 

@@ -13,8 +13,8 @@ import numpy as np
 
 from paceline.simulator.errors import InputError
 from paceline.simulator.network.closed_form import ClosedForm
+from paceline.simulator.results.intervals import USUAL
 from paceline.simulator.results.statistics import human
-from paceline.simulator.results.wording import USUAL
 from paceline.simulator.scenario.cluster import Cluster
 from paceline.simulator.scenario.overhead import GIGABIT
 from paceline.simulator.scenario.scenario import Scenario

@@ -22,8 +22,7 @@ from paceline.simulator.objectives.learning_curve.curve import Curve
 from paceline.simulator.programs import catalogue
 from paceline.simulator.results import read as directories
 from paceline.simulator.results import store
-from paceline.simulator.results.intervals import NORMAL
-from paceline.simulator.results.wording import USUAL
+from paceline.simulator.results.intervals import NORMAL, USUAL
 from paceline.validate.calibration import error_model, profile
 from paceline.validate.calibration.profile import Profile
 from paceline.validate.measurement import telemetry_files

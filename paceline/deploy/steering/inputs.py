@@ -11,8 +11,7 @@ from paceline.simulator.cluster import workers as cluster
 from paceline.simulator.distributions.order_statistics import expected_max
 from paceline.simulator.distributions.parametric import Gamma
 from paceline.simulator.network.mean_cost import mean_cost
-from paceline.simulator.results.intervals import NORMAL
-from paceline.simulator.results.wording import USUAL
+from paceline.simulator.results.intervals import NORMAL, USUAL
 from paceline.simulator.scenario.scenario import Scenario
 
 AVERAGE_SPREAD = 0.05  # of one average, before there are any: latency and bandwidth hardly vary

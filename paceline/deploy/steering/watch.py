@@ -8,9 +8,8 @@ from typing import ClassVar
 
 from paceline.deploy.steering.inputs import Inputs
 from paceline.deploy.steering.telemetry import Settings, Telemetry, period
-from paceline.simulator.results.intervals import NORMAL
+from paceline.simulator.results.intervals import NORMAL, USUAL
 from paceline.simulator.results.statistics import human, number
-from paceline.simulator.results.wording import USUAL
 
 ROUNDS = 8  # whose mean loss is compared, and before which nothing is said
 SURE = 3.0  # standard errors: each round is a test, so that one in twenty would soon be wrong
