@@ -1003,17 +1003,18 @@ def _progress(doing: str = "simulating", what: str = "runs, left") -> "Iterator[
 def _lines(doing: str, what: str) -> "Progress":
     """Return a callback that says twice a minute how much is done, and how long the rest takes."""
     began = said = time.monotonic()
-    before = last = sys.maxsize  # done before: by an earlier command
+    before, last = 0, (sys.maxsize, 0)  # done before: by an earlier command
 
     def show(done: int, total: int) -> None:
         nonlocal began, said, before, last
         now = time.monotonic()
-        if done < last:  # a new part of the work, as of another condition
+        if done < last[0] or total != last[1]:  # a new part of the work, as of another condition
             began, before = now, done
-        last = done
-        if now - max(said, began) < SILENCE or done == total:
+        last = done, total
+        spent = now - began
+        if now - said < SILENCE or done == total or (done == before and spent < SILENCE):
             return
-        said, spent = now, now - began
+        said = now
         if done > before:
             left = spent * (total - done) / (done - before)
             _note(f"{doing}: {done} of {total} {what}, about {left / 60:.0f} min left")

@@ -528,7 +528,7 @@ def test_steps_of_a_run_with_own_periods_are_those_of_the_clients_in_its_rounds(
 def test_clients_at_rest_doze_through_a_phase_and_change_no_number(
     where, limit, objective, tau, monkeypatch
 ):
-    effects = []
+    effects, settings = [], limit | ({"evaluate_every": 8} if tau == 8 else {})
     gradient = VirtualNode.gradient
 
     async def counted(node, x):
@@ -542,9 +542,8 @@ def test_clients_at_rest_doze_through_a_phase_and_change_no_number(
         found = run(
             {"name": "fedavg", "tau": tau, "mu": 0.1, "momentum": 0.5}, workers=12,
             cluster={"sampling": {"clients": 2, "by": "availability"}, **TROUBLED[where]},
-            compute=EXPONENTIAL, network=SERVED, steps=limit.get("steps"), run=limit,
-            objective=objective,
-            recovery={"policy": "shrink"},
+            compute=EXPONENTIAL, network=SERVED, steps=limit.get("steps"), run=settings,
+            objective=objective, recovery={"policy": "shrink"},
         )  # fmt: skip
         return len(effects), store.encode(found)
 

@@ -97,9 +97,10 @@ class Computing(Protocol):
 
 def _same(one: Any, other: Any) -> bool:
     """Whether two states of a transform, tuples of vectors and numbers, are equal."""
-    if isinstance(one, tuple):
-        return all(map(_same, one, other))
-    return one is other or bool(np.array_equal(one, other))
+    if isinstance(one, tuple) and isinstance(other, tuple):
+        return len(one) == len(other) and all(map(_same, one, other))
+    known = one is None or isinstance(one, int | float | complex | np.ndarray)
+    return known and bool(np.array_equal(one, other))
 
 
 class VirtualNode(EngineNode):
@@ -526,6 +527,8 @@ class VirtualNode(EngineNode):
                 if step >= begun:
                     self._paused_at = step
                 now, step, pause_at = self.now, ahead, ahead + observer.every
+                if now > self._run.deadline:
+                    break
             before = self.now
             self.now += work
             if ahead + 1 >= last or k + ahead - self.step - first + 1 >= tau(k + ahead - self.step):
