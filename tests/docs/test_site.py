@@ -117,7 +117,13 @@ def test_a_reader_without_a_network_reads_and_searches(site):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.slow) if name == "how-to/phones.md" else name
+        for name in COMMANDS
+    ],
+)
 def test_commands_run_as_written(name, tmp_path):
     page = (DOCS / name).read_text("utf-8")
     shown = [output for _, output in console.BLOCK.findall(page)]

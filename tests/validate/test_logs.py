@@ -385,7 +385,7 @@ def test_overlapped_programs_are_fitted_by_their_own_text(tmp_path):
     assert all(abs(check.error) < 0.005 for check in found.checks)
 
 
-@pytest.mark.parametrize("latency", ["0 us", "5 us"])
+@pytest.mark.parametrize("latency", ["0 us", pytest.param("5 us", marks=pytest.mark.slow)])
 def test_one_log_over_one_fast_link_is_a_profile_that_loads(latency, tmp_path):
     """One link tells nothing of how its law depends on the rate: the exponent is about 0."""
     paces = np.random.default_rng(5).gamma(400, 0.260 / 400, 290)

@@ -52,7 +52,7 @@ def tables(workers, dtype):
 @pytest.mark.parametrize(
     ("workers", "dtype"),
     [
-        pytest.param(2, "float32", marks=pytest.mark.long),
+        pytest.param(2, "float32", marks=pytest.mark.slow),
         (2, "float64"),
         pytest.param(4, "float32", marks=pytest.mark.long),
         pytest.param(4, "float64", marks=pytest.mark.slow),
