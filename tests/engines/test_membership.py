@@ -179,7 +179,11 @@ def realised(world: Any, seed: int, end: float, workers: int) -> np.ndarray:
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("workers", "share", "least"),
-    [(6, 0.8, 4), pytest.param(10, 0.95, 7, marks=pytest.mark.slow), (4, 0.9, 3)],
+    [
+        (6, 0.8, 4),
+        pytest.param(10, 0.95, 7, marks=pytest.mark.slow),
+        pytest.param(4, 0.9, 3, marks=pytest.mark.slow),
+    ],
 )
 @pytest.mark.parametrize("policy", ["wait", "shrink", "quorum"])
 def test_goodput_of_alternating_renewal_is_the_closed_form(

@@ -140,7 +140,10 @@ def test_the_clients_of_a_real_round_are_those_of_the_simulator(tmp_path):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("own", [{"buffer": 2}, {"buffer": 1, "max_staleness": 0}])
+@pytest.mark.parametrize(
+    "own",
+    [{"buffer": 2}, pytest.param({"buffer": 1, "max_staleness": 0}, marks=pytest.mark.slow)],
+)
 def test_a_real_fedbuff_of_selected_clients_is_its_replay(tmp_path, own):
     """Two of three train at a time; the order in which they report is taken from the real run.
 
