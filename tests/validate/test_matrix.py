@@ -14,6 +14,7 @@ from paceline.command_line import run
 from paceline.validate.comparison.quantities import PACE, TARGET
 from paceline.validate.host import device as devices
 from paceline.validate.matrix import conditions, statistics
+from paceline.validate.matrix import matrix as measuring
 from paceline.validate.matrix.cells import regret
 from paceline.validate.matrix.conditions import CONDITIONS
 from paceline.validate.matrix.matrix import _cost, matrix, plan
@@ -88,6 +89,17 @@ def programs(**times):
         cell(name, apart={"predicted": predicted, "interval90": [low, high], "measured": measured})
         for name, (predicted, low, high, measured) in times.items()
     ]
+
+
+@pytest.mark.parametrize(("counts", "times"), [(False, 2), (True, 1)])
+def test_a_disturbed_condition_is_measured_once_more(counts, times, tmp_path, monkeypatch):
+    made = []
+    monkeypatch.setattr(measuring, "validate", lambda *_, **__: made.append(1))
+    monkeypatch.setattr(measuring, "_is_measured", lambda *_: bool(made))
+    monkeypatch.setattr(measuring, "_is_evidence", lambda _: counts)
+    work = measuring._Work(tmp_path, "cpu", None, made.count)
+    work._measure(CONDITIONS[0].scenario(), tmp_path, 0)
+    assert len(made) == times
 
 
 def test_regret_is_measured_and_ties_are_those_that_overlap():

@@ -160,9 +160,9 @@ class _Work:
 
     def _measure(self, scenario: Scenario, folder: Path, seed: int) -> None:
         """Train for real unless the folder has this run; once more if it was disturbed."""
-        for attempt in range(ROUNDS):
+        for _ in range(ROUNDS):
             there = _is_measured(scenario, folder, seed, machine.hardware(self.device))
-            if there and (attempt or _is_evidence(folder)):
+            if there and _is_evidence(folder):
                 return
             self.say(f"{folder.name}: training for real")
             validate(
@@ -174,8 +174,6 @@ class _Work:
                 seeds=1,
                 progress=self.progress,
             )
-            if _is_evidence(folder):
-                return
 
     def _profile(self, workers: int, network: str) -> Path:
         """Return the profile for a group, fitted to its two runs on top of the probe's."""
