@@ -1048,7 +1048,7 @@ def places(data, path=()):
 
 
 @pytest.mark.long
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=500, deadline=None)
 @given(place=st.sampled_from(list(places(table()))), key=st.none() | KEYS, value=VALUES)
 def test_junk_in_one_place_is_refused_and_never_crashes(place, key, value):
     data = table()

@@ -8,8 +8,8 @@ not written at all. Each entry sees the same operations in the same order: the b
 
 Invariants. What is put off holds the vectors that it reads, which nobody changes in place but
 torch's other functions, before which it is done (`settle`); it is done, too, where a program is
-suspended, and before another thread may look. A result that is put off has no other views, so that
-it is known by its address.
+suspended, and before another thread may look. A result that is put off has no view of a part of it,
+so that it is known by its address.
 """
 
 import mmap
@@ -114,11 +114,10 @@ class HugePages(TorchFunctionMode):
 
     def _settle(self) -> None:
         """Do what was put off, all of it again if it is interrupted."""
-        todo, due = self._todo, dict(self._due)
-        if not todo:
+        if not self._todo:
             return
-        self._todo = []
-        self._due.clear()
+        todo, due = self._todo, self._due
+        self._todo, self._due = [], {}
         try:
             self._do(todo)
         except BaseException:
