@@ -29,7 +29,7 @@ class Kind(StrEnum):
 
     PRINTED = "printed"  # the paper prints this number or order, and nothing here was chosen by it
     FITTED = "fitted"  # a free parameter was chosen to meet it, or its sign or order
-    DERIVED = "derived"  # it follows from the paper's stated setting by its own formulas
+    DERIVED = "derived"  # it follows from the paper's stated setting or results
     DEFINITION = "definition"  # true by construction
     ADDED = "added"  # the paper does not say it, or of no stated setting: another does, or we ask
 
