@@ -38,7 +38,7 @@ CODED = 48  # rounds after which a program whose codec lets it diverge has done 
 SEEN = 16  # ... and how often each entry was sent by then
 FINER, LEAST = 4.0, 1e-6  # steps in which limits are tried, and the last
 TOLERATED = 0.02  # of the loss, above its least, at the end
-_goals: dict[str, Goal] = {}
+_goals: dict[str, Goal | Expected] = {}
 
 RunOne = Callable[[Scenario, Algorithm], Run]
 
@@ -55,24 +55,60 @@ def normalised(
         return scenario, algorithm
     program = known[algorithm.name]
     expected = expect(scenario, algorithm, program)
-    if expected.direct:
+    if expected.direct and not _may_miss(scenario, algorithm):
         return scenario.model_copy(update={"objective": expected}), algorithm
     key = sha256(
         store.dump([scenario.table, algorithm.table, scenario.run.model_dump(mode="json")])
         + repr(program).encode()
     ).hexdigest()
     if key not in _goals:
-        gains = _probed(scenario, algorithm, program, expected, run)
-        part = scenario.participants(algorithm) / scenario.cluster.workers
-        per_update = part if program.selects else 1.0  # of a server, whose updates are as large
-        signal = gains.signal * per_update  # a probe samples no clients
-        gains = replace(gains, averaged=gains.averaged * part, signal=signal)
-        found = goal(expect(scenario, algorithm, program, gains.apart), gains, algorithm)
-        if coded(algorithm):
-            found = found.limited(_settled(scenario, _at(algorithm, found.rate), found, run))
-        _goals[key] = found
-    update: dict[str, Any] = {"objective": _goals[key]}
-    return scenario.model_copy(update=update), _at(algorithm, _goals[key].rate)
+        _goals[key] = _goal(scenario, algorithm, program, expected, run)
+    made = _goals[key]
+    if isinstance(made, Goal):
+        algorithm = _at(algorithm, made.rate)
+    return scenario.model_copy(update={"objective": made}), algorithm
+
+
+def _goal(
+    scenario: Scenario, algorithm: Algorithm, program: Program, expected: Expected, run: RunOne
+) -> Goal | Expected:
+    """Return what the objective of a run becomes: what is known of its loss, or a surrogate."""
+    if _may_miss(scenario, algorithm):
+        counted = _counted(scenario, algorithm, expected, run)
+        expected = expect(scenario, algorithm, program, counted=counted)
+    if expected.direct:
+        return expected
+    gains = _probed(scenario, algorithm, program, expected, run)
+    part = expected.workers / scenario.cluster.workers
+    per_update = part if program.selects else 1.0  # of a server, whose updates are as large
+    signal = gains.signal * per_update  # a probe samples no clients
+    gains = replace(gains, averaged=gains.averaged * part, signal=signal)
+    known = expect(scenario, algorithm, program, gains.apart, expected.workers)
+    found = goal(known, gains, algorithm)
+    if coded(algorithm):
+        found = found.limited(_settled(scenario, _at(algorithm, found.rate), found, run))
+    return found
+
+
+def _may_miss(scenario: Scenario, algorithm: Algorithm) -> bool:
+    """Whether clients that are selected may send nothing that counts."""
+    cluster = scenario.cluster
+    if cluster.sampling is None or not algorithm.samples:
+        return False
+    late = cluster.sampling.deadline is not None
+    return late or cluster.elastic or cluster.fails(scenario.server)
+
+
+def _counted(scenario: Scenario, algorithm: Algorithm, expected: Expected, run: RunOne) -> float:
+    """Return the gradients that count in a local step of all clients, in the run's first rounds."""
+    steps = int(max(FEWEST, min(ROUNDS * expected.period, length(scenario, algorithm))))
+    settings = RunSettings(
+        steps=steps, duration=scenario.run.duration, evaluate_every=max(1, steps // 8)
+    )
+    timed = {"objective": expected, "run": settings}
+    timed["recovery"] = algorithm.recovery or scenario.recovery  # `run` takes the algorithm's away
+    found = run(scenario.model_copy(update=timed), algorithm)
+    return found.gradients / found.steps if found.gradients and found.steps else expected.workers
 
 
 def coded(algorithm: Algorithm) -> bool:

@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 
 from paceline.simulator.engines.dispatch import run_seeds, taken
-from paceline.simulator.load.load import Programs, known_programs
+from paceline.simulator.load.load import Programs
 from paceline.simulator.objectives.learning_curve.objective import (
     Expected,
-    expect,
     mechanism,
     size,
 )
@@ -33,10 +32,9 @@ def expected(
 
     `runs`: of the algorithm, which show what the mechanism found; none: one is made.
     """
-    known = expect(scenario, algorithm, known_programs(programs)[algorithm.name])
-    if known.direct:
-        return known
     goal: Any = taken(scenario, algorithm, programs)[0].objective
+    if isinstance(goal, Expected):
+        return goal
     found: Expected = goal.expected
     ends = [
         (run.curve["loss"][-1], run.steps)

@@ -481,6 +481,21 @@ def test_what_is_wrong_is_named(objective, said):
         assert each in str(error.value)
 
 
+@pytest.mark.parametrize("more", [{}, {"outer": {"kind": "fedadam"}, "outer_lr": 0.5}])
+def test_clients_whose_reports_never_count_teach_nothing(more):
+    """Three of four clients miss each deadline: loss and tokens are those of the fourth alone."""
+    own, world = {"name": "fedavg", "tau": 20, "lr": 0.1, **more}, dict(scenario().table)
+    found = []
+    for sampling, slow in (({"clients": 40, "deadline": "30 s"}, 30), ({"clients": 10}, 0)):
+        group = [{"name": "slow", "workers": slow, "compute": "10 s"}] if slow else []
+        cluster = {"workers": 10 + slow, "compute": "1 s", "sampling": sampling, "group": group}
+        (row,) = simulate(parse({**world, "algorithm": [own], "cluster": cluster})).algorithms
+        found.append((row["curve"]["loss"][-1], row["used"]["tokens"]["mean"]))
+    (loss, tokens), (alone, theirs) = found
+    assert tokens == pytest.approx(theirs)
+    assert loss == pytest.approx(alone, rel=0.02)  # with numbers of their own; 11 % if all counted
+
+
 def test_a_sample_of_the_clients_has_its_own_tokens_penalty_and_end():
     """One in ten of 40 workers is as 4 of 4; programs that cannot sample take all of them."""
     both = [{"name": "fedavg", "tau": 20}, {"name": "dts", "delay": 0}]

@@ -263,16 +263,17 @@ class Clocks(Schedule):
     def _stand(self, handle: Timed, step: int) -> None:
         """Wait until `done`: for other workers up to `begins`, then for the network."""
         begins, done = handle.begins[:, None], handle.done[:, None] - handle.ahead
-        now, late = self.now, done > self.deadline
-        blocked = late & (done > now)
-        done = np.maximum(now, np.where(late, self._end, done))
+        now, here, blocked = self.now, True, None
+        if self.deadline < inf:
+            here, late = now < NEVER, done > self.deadline
+            blocked, done = late & (done > now), np.where(late, self._end, done)
+        done = np.maximum(now, done)
         begins = np.minimum(np.maximum(begins, now), done)
-        here = now < NEVER
-        self.waited += np.where(here, begins - now, 0.0)
-        self.communicated += np.where(here, done - begins, 0.0)
+        np.add(self.waited, begins - now, out=self.waited, where=here)
+        np.add(self.communicated, done - begins, out=self.communicated, where=here)
         if self._spans is not None:
             self._record(handle, now[0], begins[0], done[0], step)
-        self.now = np.where(blocked, NEVER, done)
+        self.now = done if blocked is None else np.where(blocked, NEVER, done)
 
     def _record(self, handle: Timed, now: Array, begins: Array, done: Array, step: int) -> None:
         """Add the first seed's spans, as long as there is room."""

@@ -74,7 +74,7 @@ class Expected:
     direct: bool
     period: float
     tokens: float
-    workers: int
+    workers: float
     steps: float
     parts: evidence.Parts = field(default_factory=dict)
     why: tuple[str, ...] = ()
@@ -263,16 +263,21 @@ def _copies(algorithm: Algorithm) -> int:
 
 
 def expect(
-    scenario: Scenario, algorithm: Algorithm, program: Program, apart: float | None = None
+    scenario: Scenario,
+    algorithm: Algorithm,
+    program: Program,
+    apart: float | None = None,
+    counted: float | None = None,
 ) -> Expected:
     """Return what is known of an algorithm's loss without running it.
 
-    `apart`: local steps that its workers take on their own, where a probe has shown them. Raises
-    InputError for a log that cannot be read.
+    `apart`: local steps that its workers take on their own, where a probe has shown them;
+    `counted`: gradients that count in a step, where not those of all clients that are selected.
+    Raises InputError for a log that cannot be read.
     """
     spec = scenario.objective
     assert isinstance(spec, LearningCurve)
-    workers = scenario.participants(algorithm)
+    workers = scenario.participants(algorithm) if counted is None else counted
     known, steps = baseline(spec), length(scenario, algorithm)
     tokens = steps * workers * spec.tokens
     critical = _critical(spec, tokens)
