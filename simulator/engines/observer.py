@@ -87,7 +87,7 @@ class Observer:
         self.limit = self._scale * scenario.run.steps if scenario.run.steps else NEVER
         self._last = self.limit  # of those evaluated
         interval, self.adaptive = evaluation_interval(scenario)
-        self.every = self._scale * interval
+        self.every, self._given = self._scale * interval, scenario.run.evaluate_every
         self.first = 0 if program.pooled else min(self.every, self.limit)
         self._from = 0  # the step before which marks no longer count
         self._objective, self._totals = objective, totals
@@ -102,10 +102,10 @@ class Observer:
         self._point(0, 0.0, math.nan, objective.start)
 
     def look_no_finer(self, steps: int) -> None:
-        """Begin with an interval of `steps`, where it is not given."""
-        if self.adaptive:
-            self.every = steps
-            self.first = min(steps, self.limit)
+        """Evaluate after whole rounds of `steps`, unless the scenario says how often."""
+        if not self._given:
+            self.every = -(-self.every // steps) * steps
+            self.first = min(self.every, self.limit)
 
     def watch(self, nodes: int) -> None:
         """Expect marks of so many nodes from now on."""

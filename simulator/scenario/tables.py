@@ -400,7 +400,10 @@ class RunSettings(Section):
     duration: Duration | None = optional("time after which the run stops")
     target_loss: Positive | None = optional("the loss to reach")
     seeds: int = optional("number of repetitions", 1, ge=1, le=10**6)
-    evaluate_every: Count | None = optional("steps between evaluations")
+    evaluate_every: Count | None = optional(
+        "steps between evaluations; left out: for 200 to 400 points, after whole rounds where "
+        "clients are sampled"
+    )
     sampling: Literal["keyed", "aggregate"] = optional(
         "compute times drawn step by step, the same under every algorithm, or as sums "
         "over the steps between communications, where their law is known; likewise local steps on "

@@ -528,7 +528,7 @@ def test_steps_of_a_run_with_own_periods_are_those_of_the_clients_in_its_rounds(
 def test_clients_at_rest_doze_through_a_phase_and_change_no_number(
     where, limit, objective, tau, monkeypatch
 ):
-    effects, settings = [], limit | ({"evaluate_every": 8} if tau == 8 else {})
+    effects = []
     gradient = VirtualNode.gradient
 
     async def counted(node, x):
@@ -542,7 +542,7 @@ def test_clients_at_rest_doze_through_a_phase_and_change_no_number(
         found = run(
             {"name": "fedavg", "tau": tau, "mu": 0.1, "momentum": 0.5}, workers=12,
             cluster={"sampling": {"clients": 2, "by": "availability"}, **TROUBLED[where]},
-            compute=EXPONENTIAL, network=SERVED, steps=limit.get("steps"), run=settings,
+            compute=EXPONENTIAL, network=SERVED, steps=limit.get("steps"), run=limit,
             objective=objective, recovery={"policy": "shrink"},
         )  # fmt: skip
         return len(effects), store.encode(found)
@@ -552,3 +552,38 @@ def test_clients_at_rest_doze_through_a_phase_and_change_no_number(
     many, awake = played()
     assert dozing == awake
     assert 2 * few < many
+
+
+@pytest.mark.parametrize("membership", [None, TROUBLED["some are away"]["membership"]])
+def test_a_client_of_fedbuff_is_down_only_while_it_is_selected(membership):
+    """Two of 40 train at a time, so that nearly all crashes meet clients that do not."""
+    cluster = {"sampling": {"clients": 2}, "failures": {"between": "30 s", "repair": "9 s"}}
+    cluster |= {"membership": membership} if membership else {}
+    found = run(
+        {"name": "fedbuff", "tau": 3, "buffer": 1}, workers=40, compute=EXPONENTIAL, network=FREE,
+        steps=None, cluster=cluster, run={"duration": "600 s"},
+    )  # fmt: skip
+    spent = {kind: sum(seconds) for kind, seconds in found.workers.items()}
+    assert sum(spent.values()) == pytest.approx(40 * 600)
+    assert 0 < spent["down"] < 2 * 600
+    assert found.failures["goodput"] > 0.9
+
+
+@pytest.mark.parametrize("limit", [{"duration": "150 s"}, {"steps": 600}], ids=str)
+def test_sampled_clients_are_evaluated_after_whole_rounds(limit):
+    """Unless asked for more; what is evaluated is the same."""
+
+    def curve(tau, **settings):
+        return run(
+            {"name": "fedavg", "tau": tau}, workers=12, cluster={"sampling": {"clients": 2}},
+            compute=EXPONENTIAL, network=SERVED, steps=None, run=limit | settings,
+            objective=QUADRATIC,
+        ).curve  # fmt: skip
+
+    few, all_of_them = curve(7), curve(7, evaluate_every=1)
+    ends = [*range(0, int(few["step"][-1]), 7)]
+    assert few["step"] == [*ends, limit.get("steps", ends[-1] + 7)]
+    assert all_of_them["step"][:3] == [0, 1, 2]
+    shown = [all_of_them["step"].index(step) for step in few["step"]]
+    for column in ("time", "loss", "bytes"):
+        assert few[column] == [all_of_them[column][index] for index in shown]

@@ -37,7 +37,8 @@ def spent(run: Simulation) -> dict[str, list[float]]:
                 if kind in found:
                     found[kind] = (np.array(found[kind]) + seconds).tolist()
         if selects and run.program.selects:  # its clients wait to be chosen again
-            found["unselected"], found["wait"] = found["wait"], [0.0] * run.workers
+            waited = np.sum([found["wait"], found["unselected"]], axis=0).tolist()
+            found["unselected"], found["wait"] = waited, [0.0] * run.workers
     return found
 
 

@@ -444,11 +444,14 @@ class Outages:
     def _block(self, begins: float, done: float, stalls: Sequence[Down]) -> None:
         """Block through its own outages."""
         node, run = self._node, self._run
+        unselected = node.rank != node.server and run.recovery.chosen
         for start, end in self.calendar.during(node.now, done):
             self._block_until(min(begins, start), start, stalls)
             self._be_down(start, end)
             node.now = end
-            if end < done and not run.availability.absent(node.rank, start):
+            if unselected and start < begins:  # nobody counts on it before the model is sent
+                self._sat_out |= {start: Why.UNSELECTED, begins: None}
+            elif end < done and not run.availability.absent(node.rank, start):
                 self.recovery_seconds[start] = end - start
         self._block_until(max(begins, node.now), done, stalls)
 

@@ -224,8 +224,8 @@ class Participation:
     """Who takes part in the collectives of one run. `dropped`: contributions that were left out;
     `kept`: workers that a mean waits for; `sampled`: the rule that selects clients, if any;
     `by_server`: whether clients get the model from a server, which takes in each one's report;
-    `abandons_phases`: whether those who are late for one drop all that they have done for it, not
-    just their last step.
+    `chosen`: whether a server chooses them, without rounds; `abandons_phases`: whether those who
+    are late for one drop all that they have done for it, not just their last step.
     """
 
     def __init__(self, run: Any) -> None:
@@ -235,6 +235,7 @@ class Participation:
         self.rules = rules(run, least)
         self.sampled = next((rule for rule in self.rules if isinstance(rule, Sampled)), None)
         self.kept = self.sampled.wanted if self.sampled else least
+        self.chosen = run.program.selects and run.scenario.cluster.sampling is not None
         served = run.scenario.network.collective == "server"
         self.by_server = self.sampled is not None and served
         self._card = Nic(run.scenario.server.bandwidth or inf)

@@ -55,7 +55,7 @@ from paceline.simulator.errors import DeadlockError
 from paceline.simulator.objectives import build
 from paceline.simulator.programs import Program
 from paceline.simulator.programs.effects import ANY, Payload
-from paceline.simulator.programs.pieces.schedule import paced
+from paceline.simulator.programs.pieces.schedule import FixedPeriod, paced
 from paceline.simulator.results.run import Spans
 from paceline.simulator.scenario.scenario import Algorithm, Scenario
 
@@ -134,8 +134,9 @@ class Simulation:
             program, scenario, self.objective, totals, self.deadline, completed, self._discount()
         )
         self.nodes = [self.make(rank) for rank in range(self.workers + bool(program.server))]
-        if self.parked is not None:
-            self.observer.look_no_finer(algorithm.parameters["tau"](1) if "tau" in given else 1)
+        period = given.get("tau")
+        if self.recovery.sampled is not None and isinstance(period, FixedPeriod):
+            self.observer.look_no_finer(period.value)
         compare(self.nodes, scenario, self.objective, algorithm.parameters)
         watched = self.nodes[self.workers :] or self.nodes[:]
         costs = EffectCosts(scenario)
