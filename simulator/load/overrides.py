@@ -1,11 +1,12 @@
 """Override single keys of a scenario's table, as `--set table.key=value` does."""
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from paceline.simulator.errors import InputError
 from paceline.simulator.inputs import untrusted
-from paceline.simulator.inputs.messages import KeyPath, dotted, holds, nearest, show
+from paceline.simulator.inputs.messages import KeyPath, dotted, get, holds, nearest, show
 from paceline.simulator.load.synonyms import proper
 from paceline.simulator.load.toml_file import DEEPEST, demand_shallow
 
@@ -55,6 +56,24 @@ def override(table: dict[str, Any], text: str) -> KeyPath:
         else:
             here = here[key]
     return new or path
+
+
+def without_loss(table: dict[str, Any], changed: Mapping[KeyPath, str]) -> list[str]:
+    """Drop what only a loss has, where an override says that there is none; return a note of it.
+
+    `changed`: the overrides by their paths, which stay whatever they say.
+    """
+    kind = ("objective", "kind")
+    said = changed.get(kind) or changed.get(kind[:1])
+    if said is None or get(table, kind) != "none":
+        return []
+    inner = [("objective", key) for key in table["objective"] if kind in changed and key != "kind"]
+    gone = [path for path in (*inner, ("run", "target_loss")) if path not in changed]
+    gone = [path for path in gone if get(table, path) is not None]
+    for where, key in gone:
+        del table[where][key]
+    left = ", ".join(map(dotted, gone))
+    return [f"--set {said}: without a loss there is no {left}: left out"] if gone else []
 
 
 def _index(entries: list[Any], part: str, where: str, text: str) -> int:

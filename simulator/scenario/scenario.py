@@ -346,8 +346,10 @@ class Scenario(Section):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """How keys were understood that the scenario calls by another name."""
-        return self._notes
+        """How keys were understood that the scenario calls by another name, or that mislead."""
+        parts = self.cluster.accumulation
+        whole = f"cluster.compute is read as the time of all {parts} micro-batches of a step"
+        return (*self._notes, *[f"{whole} (cluster.accumulation), not of one"] * (parts > 1))
 
     @property
     def shares(self) -> bool:

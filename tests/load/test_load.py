@@ -911,6 +911,24 @@ def test_overrides_that_cannot_be_are_refused_by_their_text(override, expected):
         assert words in text
 
 
+@pytest.mark.parametrize("said", ['objective.kind="none"', 'objective={kind="none"}'])
+def test_an_override_that_there_is_no_loss_drops_what_only_a_loss_has(said):
+    scenario = parse(table(), overrides=[said])
+    assert (scenario.objective.kind, scenario.run.target_loss) == ("none", None)
+    (note,) = scenario.notes
+    assert note.startswith(f"--set {said}: ")
+    assert "run.target_loss" in note
+    assert ("objective.dimension" in note) == ("kind=" not in said.partition("=")[2])
+    for more in ("objective.dimension=3", "run.target_loss=0.2"):
+        with pytest.raises(InputError, match=more.partition("=")[0]):
+            parse(table(), overrides=[said, more])
+    for kept in ("objective.dimension", "run.target_loss"):  # in a file nothing is dropped
+        text = change('kind = "quadratic"', 'kind = "none"')
+        text = text if "dim" in kept else text.replace("dimension = 200", "")
+        with pytest.raises(InputError, match=kept):
+            parse(table(text))
+
+
 def test_an_override_that_names_two_algorithms_is_refused():
     twice = change('name = "ssgd"', 'name = "local-sgd"\ntau = 2')
     text = message(twice, "algorithm.local-sgd.tau=4")
@@ -1088,3 +1106,9 @@ def test_loading_imports_nothing_heavy(tmp_path):
         [sys.executable, "-c", code, file], capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == ""
+
+
+def test_the_time_of_a_step_of_several_micro_batches_is_said_to_be_that_of_all():
+    assert parse(table()).notes == ()
+    (note,) = parse(table(), overrides=["cluster.accumulation=4"]).notes
+    assert "cluster.compute is read as the time of all 4 micro-batches of a step" in note
