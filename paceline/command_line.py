@@ -318,7 +318,7 @@ def _solve(
     with _study(scenario, "-solve", *bar, figure=FIGURES, **given) as (loaded, how):
         result = solve(loaded, vary, condition, between=between, **how)
     said = [f"{result.evaluations} simulations.", f"{FILES}{how['out']}"]
-    _answer(as_json, result.json, lambda: [*result.sentences, *said])
+    _answer(as_json, result.json, lambda: [*result.sentences, *said], result.notes)
 
 
 @_study_command("fit", "figure")
@@ -422,7 +422,7 @@ def _tune(
     if result.resumed:
         _note(f"{result.resumed} of {result.runs} runs were kept from before")
     count = f"{len(result.ranked)} configurations in {result.wall_seconds:.0f} s."
-    said = [result.sentence, count, f"{FILES}{how['out']}"]
+    said = [result.sentence, *result.lines, count, f"{FILES}{how['out']}"]
     notes = [*result.notes, *(f"warning: {each}" for each in result.warnings)]
     _answer(as_json, result.json, lambda: [*terminal.tune(result), *said], notes)
 

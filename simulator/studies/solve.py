@@ -321,6 +321,21 @@ class SolveResult(Shown):
         between = f"{ends[0] or f'below {low}'} to {ends[1] or f'above {high}'}"
         return f"{place} ({level}{between}{unit})"
 
+    @property
+    def notes(self) -> list[str]:
+        """How keys were understood, and which links do not follow the key that is varied."""
+        network, (table, _, key) = self.scenario.network, self.key.rpartition(".")
+        keys = {key, "up", "down"} if key == "bandwidth" else {key}
+        links = {f"network.link {'-'.join(each.between)}": each for each in network.link}
+        groups = {f"group {each.name}": each for each in self.scenario.cluster.group}
+        own = [name for name, each in (links | groups).items() if keys & each.model_fields_set]
+        rows = network.regions.rows.values() if network.regions else ()
+        own += ["network.regions"] * any(getattr(row, key, None) is not None for row in rows)
+        if table != "network" or not own:
+            return [*self.scenario.notes]
+        fixed = f"{self.key} is not that of {', '.join(own)}, with values of their own"
+        return [*self.scenario.notes, f"{fixed}: only what has none follows it"]
+
     def records(self) -> list[dict[str, Any]]:
         """Return a flat row for each algorithm: its value, and the ends of its interval."""
         said = {"key": self.key, "unit": self.scale.unit, "condition": self.condition.text}
@@ -375,6 +390,7 @@ class SolveResult(Shown):
             "range": [self.scale.low, self.scale.high],
             "evaluations": self.evaluations,
             "solutions": [asdict(each) for each in self.solutions],
+            "notes": self.notes,
         }
 
 
