@@ -565,7 +565,13 @@ def test_what_the_answer_names_is_in_the_table_however_short_and_in_the_json(mon
     table["run"] = {"steps": 600, "seeds": 2}
     table["tune"] = {"diloco": {"tau": [2, 5, 10, 20, 60]}}
     table["run"]["duration"] = "60 s"
+    table["cost"] = {"node_hour": 1.0}
     result = tune(parse(table), objective="loss-at-tokens")
+    hours = [(row["cost"], 4 * 24 * row["days"]) for row in result.extremes.values()]
+    assert all(cost == pytest.approx(time) for cost, time in hours)
+    assert {result.extremes[which]["label"] for which in ("soonest", "cheapest")} == {
+        result.soonest
+    }
     assert any(note.startswith("run.duration = 60.0 s ends no run") for note in result.notes)
     monkeypatch.setattr(terminal, "TUNE_ROWS", 1)
     console = Console(width=80, file=StringIO())

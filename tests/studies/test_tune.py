@@ -347,6 +347,11 @@ def test_cost_to_loss_prefers_fewer_bytes_where_these_are_dear():
     assert labels(result.ranked)[0] == "local-sgd tau=8 lr=0.1"
     dear = result.rows(result.ranked)[0]["value"]
     assert 0 < dear < 1e-3
+    said = {which: row["label"] for which, row in result.json()["extremes"].items()}
+    assert said["best"] == said["cheapest"] == "local-sgd tau=8 lr=0.1"
+    assert result.extremes["cheapest"]["cost"] == pytest.approx(dear)
+    assert result.extremes["soonest"]["days"] == min(each.used("days") for each in result.ranked)
+    assert [line.split()[0] for line in result.lines] == ["Best", "Soonest", "Cheapest"]
 
 
 @pytest.mark.parametrize(

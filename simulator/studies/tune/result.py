@@ -148,6 +148,23 @@ class TuneResult(Shown):
             f"{human(DAY * row['sooner'])}, and no other is sooner."
         )
 
+    @cached_property
+    def extremes(self) -> dict[str, dict[str, Any]]:
+        """The best, the soonest and the cheapest, as `verdict.extremes` returns them."""
+        best = self.simplest.candidate.label
+        return verdict.extremes(self.ranked, self.objective, best, self.tradeoffs)
+
+    @property
+    def lines(self) -> list[str]:
+        """A line for each of the `extremes`."""
+        target, currency = self.objective.target, self.objective.currency
+        where = f" to loss {target:g}" if target else " to that loss"
+        return [
+            f"{which.capitalize()}{where if target or which != 'best' else ''}: {row['label']}, "
+            f"{human(DAY * row['days'])}, {statistics.said(row['cost'], currency)}."
+            for which, row in self.extremes.items()
+        ]
+
     def _spent(self, used: dict[str, Any] | None) -> list[str]:
         """Say in what time, and for how much, with intervals; not what the value itself is."""
         found, name = [], self.objective.name
@@ -287,6 +304,7 @@ class TuneResult(Shown):
             "tradeoffs": self.tradeoffs,
             "trade": self.trade or None,
             "soonest": self.soonest,
+            "extremes": self.extremes,
             "sentence": self.sentence,
             "ranking": self.rows(self.ranked),
             "regret": self.regret,

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -187,9 +188,9 @@ def tradeoffs(ranked: Sequence[Contender], objective: TuningObjective, space: Sp
     """Return what less time costs in loss after as many tokens, the best first.
 
     `loss_above` that of the best, a share, with its interval and `basis`; what each takes,
-    `used`, with its intervals; what is saved: `days_saved`, `cost_saved`; `sooner`: the days with
-    those that make up for the loss, by what tokens are worth. Only of what takes `MARGIN` fewer
-    days than all whose loss is surely as low, by their intervals.
+    `used`, with its intervals; what is saved: `days_saved`, `cost_saved`; `sooner`, `cheaper`: days
+    and cost with those that make up for the loss, by what tokens are worth. Only of what takes
+    `MARGIN` fewer days than all whose loss is surely as low, by their intervals.
     """
     there = [each for each in ranked if each.reached and each.all_reached]
     rows = [
@@ -206,8 +207,8 @@ def tradeoffs(ranked: Sequence[Contender], objective: TuningObjective, space: Sp
 
 
 def _tradeoff(each: Contender, first: Contender) -> Row:
-    above = _log_above(each, first)
-    worth, days = math.log1p(each.model.margin if each.model else MARGIN), each.used("days")
+    above, days = _log_above(each, first), each.used("days")
+    more = (1 + MARGIN) ** (above.value / math.log1p(each.model.margin if each.model else MARGIN))
     return {
         "label": each.candidate.label,
         "basis": each.model and each.model.basis,
@@ -217,8 +218,36 @@ def _tradeoff(each: Contender, first: Contender) -> Row:
         "days": days,
         "days_saved": first.used("days") - days,
         "cost_saved": first.used("cost") - each.used("cost"),
-        "sooner": days * (1 + MARGIN) ** (above.value / worth),
+        "sooner": days * more,
+        "cheaper": each.used("cost") * more,
     }
+
+
+def extremes(
+    ranked: Sequence[Contender], objective: TuningObjective, best: str, front: Sequence[Row]
+) -> dict[str, Row]:
+    """Return the `best`, the soonest and the cheapest way to the target, or to as low a loss.
+
+    Each with its `label`, and `days` and `cost` with the tokens that make up for a higher loss; of
+    those whose runs all got there, and of equivalents one of the `front`, the `tradeoffs`. Empty
+    where time has no price, or runs no common end.
+    """
+    there = [each for each in ranked if each.reached and each.all_reached]
+    if not there or not (objective.target or objective.steps) or math.isnan(there[0].used("cost")):
+        return {}
+    found, front_labels = [], {row["label"] for row in front}
+    for each in there:
+        row = _tradeoff(each, there[0]) if objective.steps else {}
+        days, cost = row.get("sooner", each.used("days")), row.get("cheaper", each.used("cost"))
+        found.append({"label": each.candidate.label, "days": days, "cost": cost})
+
+    def least(key: str) -> Row:
+        rows = sorted(found, key=itemgetter(key))
+        near = [row for row in rows if row[key] <= rows[0][key] * (1 + MARGIN)]
+        return next((row for row in near if row["label"] in front_labels), rows[0])
+
+    first = next(row for row in found if row["label"] == best)
+    return {"best": first, "soonest": least("days"), "cheapest": least("cost")}
 
 
 def warnings(  # noqa: PLR0913, PLR0917 - the parts of a verdict
