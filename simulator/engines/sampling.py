@@ -66,7 +66,8 @@ class Sampled:
         return rank not in self.chosen(index, at)
 
     @property
-    def _due(self) -> float:
+    def due(self) -> float:
+        """When the round under way waits no longer (s)."""
         return (self.starts or [0.0])[-1] + self._patience
 
     def reached(self, times: Sequence[float]) -> float:
@@ -74,7 +75,7 @@ class Sampled:
         deadline, which ends their steps, unless none is there by then.
         """
         *_, last = ordered = sorted(times)[: self.wanted]
-        return max(ordered[0], min(last, self._due))
+        return max(ordered[0], min(last, self.due))
 
     def narrow(self, team: list[int], arrivals: Mapping[int, float], begins: float) -> float:
         """Keep the first results that are wanted, as far as they come before the deadline.
@@ -82,7 +83,7 @@ class Sampled:
         One at least: with none there in time, the mean waits for the first.
         """
         first = earliest(team, arrivals, self.wanted)
-        enough, due = len(first) == self.wanted, self._due
+        enough, due = len(first) == self.wanted, self.due
         kept = [rank for rank in first if arrivals[rank] <= due] or first[:1]
         team[:] = sorted(kept)
         if len(kept) < len(first):

@@ -436,9 +436,9 @@ class VirtualNode(EngineNode):
                     self.spans.met(self.handle.last, self.rank, self.now)
                 self.block(min(self.handle.begins, end), end, self.handle)
             elif self.handle is not None or self.awaited_rank is not None:
-                self.block(
-                    end, end, self.handle if self.awaited_rank is None else self.awaited_rank
-                )
+                sending = min(self.sent_until, end) - self.now if self._run.recovery.chosen else 0.0
+                on = self.handle if self.awaited_rank is None else self.awaited_rank
+                self.block(end - max(sending, 0.0), end, on)  # it may never be chosen again
         beyond = self.busy_since - end
         if beyond > 0:  # it was blocked on something that came after the end
             network = min(beyond, self.busy_since - self._network_since)

@@ -316,14 +316,15 @@ class Participation:
         """Note when a collective stood still for crashes.
 
         That is while one of the team was down, and once all had come. Those who come late for
-        another reason make the others wait, as do links that become `free` later.
+        another reason make the others wait, as do links that become `free` later, and a deadline.
         """
         run, begins = self._run, min(collective.begins, self._run.deadline)
         if not run.calendars or not team or begins == inf:
             return
         arrivals = [(collective.reports or collective.arrivals)[rank] for rank in team]
         first, ready = min(arrivals), max(free, *arrivals)
-        stood = [(ready, begins)] if ready < begins else []
+        patient = self.sampled is not None and begins >= self.sampled.due
+        stood = [(ready, begins)] if ready < begins and not patient else []
         if self.presence.waits:
             late = [rank for rank in team if run.outages[rank].was_down(first)]
             stood += self._downs(late, first, min(ready, begins))
