@@ -91,6 +91,7 @@ class AttachedNode(TensorNode):
         self.channels: list[Any] = []
         self._bases: dict[RealCollective, Tensor] = {}  # of shifts whose mean is under way
         self._made: list[np.random.Generator] = []
+        self._landed: Tensor | None = None  # the last mean of parameters
         self._phase: tuple[int, int] | None = None  # the local phase's next step, and steps done
         self._names: tuple[str, ...] = ()
         self._frame: Any = None
@@ -108,7 +109,7 @@ class AttachedNode(TensorNode):
         await GRADIENT
         if self.unread:
             return None
-        g = self.live.pages.outside(self.live.gradient)
+        g = self.live.gradient()
         return g.add_(x, alpha=self._decay) if self._decay else g
 
     async def loss_and_gradient(self, x: Vector) -> tuple[float, Vector]:
@@ -136,7 +137,8 @@ class AttachedNode(TensorNode):
     ) -> tuple[Vector, Any, int]:
         done, local = 0, self._local
         assert local is not None
-        vector = self.live.enter(x)
+        vector = self.live.take(x, free=x is self._landed and transform is local)
+        self._landed = None
         if self._saved is not None:
             k, done = self._saved["phase"]
             vector.copy_(self._saved["x"])
@@ -158,18 +160,23 @@ class AttachedNode(TensorNode):
     # Collectives and messages
 
     def start_mean(self, value: Payload) -> Handle:
-        """Start an all-reduce."""
-        return self.live.pages.outside(self._start_mean, value)
-
-    def _start_mean(self, value: Payload) -> Handle:
+        """Start an all-reduce. Where its vectors lie, if they are of no other use."""
+        pages, base = self.live.pages, None
         if value is None and self.live.small:
             value = self.live.gradient()
-        elif value is None:  # one copy, from where backward passes left it to where it travels
+        elif value is None:  # from where backward passes left it to where it travels, or there
             value = tuple(self.live.gradients())
-        shift = isinstance(value, Shift)
-        handle = self.transport.collectives.mean(value.to if shift else value, self.step)
-        if shift:
-            self._bases[handle] = value.base
+            pages.give(value)
+        elif isinstance(value, Shift):
+            base, value = value.base, value.to
+            pages.give([value])
+        elif isinstance(value, Tensor):
+            (value,) = pages.lend([value])
+        elif isinstance(value, tuple) and all(isinstance(each, Tensor) for each in value):
+            value = tuple(pages.lend(value))
+        handle = pages.outside(self.transport.collectives.mean, value, self.step)
+        if base is not None:
+            self._bases[handle] = base
         return self._time(handle)
 
     def start_gather(self, value: Payload) -> Handle:
@@ -199,7 +206,10 @@ class AttachedNode(TensorNode):
         if not isinstance(handle, RealCollective):
             return handle  # a piece of a gradient
         found, base = self.land(handle), self._bases.pop(handle, None)
-        return found if base is None else Shift(base, found)
+        if base is None:
+            return found
+        self._landed = found
+        return Shift(base, found)
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
