@@ -137,7 +137,7 @@ class AttachedNode(TensorNode):
     ) -> tuple[Vector, Any, int]:
         done, local = 0, self._local
         assert local is not None
-        vector = self.live.take(x, free=x is self._landed and transform is local)
+        vector = self.live.enter(x, free=x is self._landed and transform is local)
         self._landed = None
         if self._saved is not None:
             k, done = self._saved["phase"]

@@ -76,19 +76,11 @@ class LiveParameters(Flat):
             self.pages.outside(super().go_to, x)
         self.at = x
 
-    def copy(self, x: Tensor) -> Tensor:
-        """Go to a new copy of `x`, to be changed in place."""
-        self.vector, self.taken = x.clone(), ref(x)
-        self.go_to(self.vector)
-        return self.vector
+    def enter(self, x: Tensor, free: bool = False) -> Tensor:
+        """Go to a copy of `x`, to be changed in place until it is given: for a local phase.
 
-    def take(self, x: Tensor, free: bool = False) -> Tensor:
-        """Go to `x` on a vector to be changed in place: `x` itself if nobody looks at it again.
-
-        A program that steps one by one drops its last vector as it makes the next.
+        To `x` itself if it is `free`: nobody looks at it again.
         """
-        if self.vector is not None and (x is self.vector or x is self.taken()):
-            return self.vector
         if not self.small and not free:
             return self.copy(x)
         if self.small:
@@ -96,6 +88,25 @@ class LiveParameters(Flat):
         self.vector = x
         self.go_to(x)
         return x
+
+    def copy(self, x: Tensor) -> Tensor:
+        """Go to a new copy of `x`, to be changed in place."""
+        self.vector, self.taken = x.clone(), ref(x)
+        self.go_to(self.vector)
+        return self.vector
+
+    def take(self, x: Tensor) -> Tensor:
+        """Go to `x` on the vector that is changed in place, which the program has no other use of.
+
+        A program that steps one by one drops its last vector as it makes the next.
+        """
+        if self.vector is not None and (x is self.vector or x is self.taken()):
+            return self.vector
+        if self.vector is None or not self.small:
+            return self.copy(x)
+        self.taken = ref(x)
+        self.go_to(self.vector.copy_(x))
+        return self.vector
 
     def give(self) -> Tensor:
         """Give the vector away, or a copy: from now on it is the program's, and not changed."""
