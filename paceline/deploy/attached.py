@@ -122,7 +122,7 @@ class AttachedNode(TensorNode):
     async def start_backward(self, x: Vector, pieces: Pieces) -> Sequence[Handle]:
         """As `gradient`, cut into pieces that are there at once: their own handles."""
         g = await self.gradient(x)
-        return self.cut(self.live.gradient() if g is None else g, pieces)
+        return self.cut(self.live.pages.outside(self.live.gradient) if g is None else g, pieces)
 
     def leap(self, transform: Any) -> Any:
         """Return the effect that takes a local phase in place, by the user's optimizer."""

@@ -120,19 +120,19 @@ class HugePages(TorchFunctionMode):
 
         A short first one goes before the others; these stay where they are if they were given.
         """
-        first, *others = parts
-        if not others or first.nbytes > ROOM or not self._helps:
-            return torch.cat([*parts])
+        one, count = parts[0], sum(each.numel() for each in parts)
+        before = one.nbytes if one.nbytes <= ROOM and len(parts) > 1 else 0
+        others = parts[1:] if before else parts
         where = others[0].data_ptr()
         given = where in self._given
         self._given.discard(where)
         if not given:
-            if (found := self._place(others, joins=True)) is None:
+            found = self._place(others, joins=True) if self._helps else None
+            if found is None:
                 return torch.cat([*parts])
             where = found[0].data_ptr()
-        memory, count = self._places[where][1](), sum(each.numel() for each in parts)
-        at = ROOM - first.nbytes
-        joined = torch.frombuffer(memory, dtype=first.dtype, offset=at, count=count)
+        memory, at = self._places[where][1](), ROOM - before
+        joined = torch.frombuffer(memory, dtype=one.dtype, offset=at, count=count)
         return joined if given else torch.cat([*parts], out=joined)
 
     def give(self, parts: Sequence[Tensor]) -> None:
@@ -244,7 +244,7 @@ class HugePages(TorchFunctionMode):
         """
         one, size = operands[0], sum(each.numel() for each in (operands if joins else operands[:1]))
         kinds = {(each.dtype, each.device, joins or each.shape) for each in operands}
-        plain = one.dtype in KINDS and one.device.type == "cpu" and (joins or one.ndim == 1)
+        plain = one.dtype in KINDS and one.device.type == "cpu" and one.ndim == 1
         if not plain or len(kinds) > 1 or size * one.element_size() < LEAST:
             return None
         with self._lock:
