@@ -18,7 +18,7 @@ import mmap
 from bisect import bisect
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
+from functools import cache, partial
 from itertools import accumulate, pairwise
 from threading import Lock
 from typing import Any, NamedTuple
@@ -149,11 +149,11 @@ class HugePages(TorchFunctionMode):
         found = self._place(parts, joins=True) if self._inside else None
         if found is None or not self._todo or len({*map(len, parts)}) > 1:
             return parts
-        copies = found[0].split(len(parts[0]))
+        copies: Any = torch.split(found[0], len(parts[0]))
         for part, copy in zip(parts, copies, strict=True):
-            self._put_off("{}", (part,), copy, lambda copy=copy: copy)
+            self._put_off("{}", (part,), copy, partial(Tensor.view_as, copy, copy))
         self.give(copies)
-        return copies
+        return tuple(copies)
 
     def gather(self, parts: Sequence[Tensor]) -> Tensor:
         """Return vectors, which stay unchanged until the program is suspended, as one."""
@@ -262,7 +262,7 @@ class HugePages(TorchFunctionMode):
 
         def again(kind: Any = one.dtype) -> Tensor | None:
             memory = known()
-            return memory and torch.frombuffer(memory, dtype=kind, offset=ROOM)
+            return None if memory is None else torch.frombuffer(memory, dtype=kind, offset=ROOM)
 
         return found, again
 
