@@ -52,14 +52,18 @@ _product: Any = intrinsic(_halves)
 @njit(cache=True, nogil=True)
 def _refill(states, own):  # type: ignore[no-untyped-def]
     """Compute the next `AHEAD` random integers."""
-    counter = states[own, _COUNTER]
+    counter, key, other_key = states[own, _COUNTER], states[own, _KEY], states[own, _KEY + 1]
+    of_key, under = _product(_FIRST, key)  # the same in the second round of each block
     for place in range(0, AHEAD, 4):
         counter += _U(1)
-        a, b, c, d, k, m = counter, _U(0), _U(0), _U(0), states[own, _KEY], states[own, _KEY + 1]
-        for _ in range(10):
+        k, m = key + _WEYL[0], other_key + _WEYL[1]
+        high, low = _product(_FIRST, counter)  # the first round: the counter's other words are 0
+        other, least = _product(_SECOND, high ^ other_key)
+        a, b, c, d = other ^ k, least, of_key ^ low ^ m, under
+        for _ in range(8):
+            k, m = k + _WEYL[0], m + _WEYL[1]
             (high, low), (other, least) = _product(_FIRST, a), _product(_SECOND, c)
             a, b, c, d = other ^ b ^ k, least, high ^ d ^ m, low
-            k, m = k + _WEYL[0], m + _WEYL[1]
         states[own, place], states[own, place + 1] = a, b
         states[own, place + 2], states[own, place + 3] = c, d
     states[own, _COUNTER], states[own, _USED] = counter, _U(0)

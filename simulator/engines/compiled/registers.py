@@ -2,12 +2,19 @@
 
 The program computes with stand-ins: each has the number of a register, and arithmetic with it notes
 an operation. Multiplying by a number waits for the addition that usually follows, so that one
-operation does both, rounding twice as NumPy does. A stand-in that is dropped frees its register.
+operation does both, rounding twice as NumPy does. A stand-in that only the pool of all still refers
+to is taken again: its register is free.
+
+Tracing a gradient takes as long as the loop needs for several, so this file is written for speed:
+stand-ins are not made anew, nor are operations packed anew that have been packed before.
 """
 
 import struct
+import sys
 from collections.abc import Callable
 from enum import IntEnum
+from itertools import cycle
+from math import nan
 from typing import Any
 
 import numpy as np
@@ -35,60 +42,63 @@ LOOKS = "its server looks into a vector"
 VECTOR = 16  # bits before a register's number where it is packed with a slot
 
 
+def _idle() -> int:
+    """Return how many references `new` counts to a stand-in that only the pool refers to."""
+    for made in cycle([Unknown("")]):
+        return sys.getrefcount(made)
+    raise AssertionError
+
+
 class Registers:
     """The registers of a program. `count`: how many it has used at once, at most.
 
-    `plain`: the class of stand-ins; `new`: takes a register that nothing else uses, and returns its
-    stand-in. `marks`, by register, `sends` and `receives`, by register and slot: operations.
+    `plain`: the class of stand-ins, each with its `number` and the operations that it may be in:
+    `mark`, and by slot `sends`, `receives` and `asks` (a gate). `new`: returns a stand-in that
+    nothing else uses. `held`: returns that of a vector, computed if need be; None for others.
     """
 
     def __init__(self, note: Callable[[bytes], None], slots: int) -> None:
-        self.count, self._slots, self._free = 0, slots, list[int]()
-        self.marks: list[bytes] = []
-        self.sends: list[list[bytes]] = []
-        self.receives: list[list[bytes]] = []
-        self.plain, self._scaled, self.new = self._stand_ins(note)
+        self.count, self._slots = 0, slots
+        self.plain, self.new, self.held = self._stand_ins(note)
 
-    def _more(self) -> int:
-        number = self.count
+    def _begin(self, made: Any) -> None:
+        """Give a new stand-in the next register."""
+        number = made.number = self.count
         if number == 1 << FIELD:
             raise Unsupported("its server keeps too many vectors")
         self.count = number + 1
-        self.marks.append(pack(Code.MARK, number << VECTOR, 0.0))
-        for table, code in ((self.sends, Code.SEND), (self.receives, Code.RECEIVE)):
-            of_slots = range(number << VECTOR, (number << VECTOR) + self._slots)
-            table.append([pack(code, slot, 0.0) for slot in of_slots])
-        return number
+        made.second, made.third = number << FIELD, number << 2 * FIELD
+        made.mark = pack(Code.MARK, number << VECTOR, 0.0)
+        of_slots = range(number << VECTOR, (number << VECTOR) + self._slots)
+        made.sends, made.receives, made.asks = (
+            [pack(code, slot, 0.0) for slot in of_slots]
+            for code in (Code.SEND, Code.RECEIVE, Code.GATE)
+        )
 
-    def number(self, x: Any) -> int:
-        """Return the number of the register with a vector, computed if need be; -1 for others."""
-        if type(x) is self._scaled:
-            x = x.plain()
-        return x.number if type(x) is self.plain else -1
-
-    def _stand_ins(self, note: Callable[[bytes], None]) -> tuple[Any, Any, Callable[[], Any]]:
-        """Make the classes of stand-ins.
-
-        Closures, which CPython reads faster than attributes: tracing a gradient takes as long as
-        the loop needs for several.
-        """
-        free, create, adds = self._free, object.__new__, int(Code.ADD)
-        take, give = free.pop, free.append
+    def _stand_ins(self, note: Callable[[bytes], None]) -> tuple[Any, Any, Any]:
+        """Make the classes of stand-ins: closures, which CPython reads faster than attributes."""
+        idle, references, pool = _idle(), sys.getrefcount, list[Any]([None])
+        around = cycle(pool)
 
         def new() -> Any:
-            made = create(Register)
-            made.number = take() if free else self._more()
+            nonlocal around
+            circles = 0
+            for made in around:
+                if references(made) == idle:
+                    return made
+                if made is None:
+                    circles += 1
+                    if circles == 2:  # all of them are in use
+                        break
+            made = Register()
+            self._begin(made)
+            pool.append(made)
+            around = cycle(pool)
             return made
 
-        def operate(code: int, a: int, b: int, factor: float) -> Any:
-            made = create(Register)
-            made.number = number = take() if free else self._more()
-            note(pack(code, number | a << FIELD | b << 2 * FIELD, factor))
-            return made
-
-        def scaled(x: Any, factor: Any) -> Any:
-            made = create(Scaled)
-            made.register, made.factor = x, factor if type(factor) is float else real(x, factor)
+        def operate(code: int, x: Any, factor: float) -> Any:
+            made = new()
+            note(pack(code, made.number + x.third, factor))
             return made
 
         def real(x: Any, value: Any) -> float:
@@ -96,48 +106,58 @@ class Registers:
                 x._refuse()
             return float(value)
 
+        def combining(sign: float) -> Any:
+            """Make the method of `+`, or that of `-`, exactly the same as adding the negative."""
+            packed, last = dict[int, bytes](), nan  # with the last factor
+
+            def combine(self: Any, other: Any) -> Any:
+                nonlocal last
+                if type(other) is Scaled:
+                    factor, other = sign * other.factor, other.register
+                elif type(other) is Register:
+                    factor = sign
+                else:
+                    self._refuse()
+                if factor != last or not factor:  # as zeros of either sign are equal
+                    packed.clear()
+                    last = factor
+                made = new()
+                registers = made.number + self.second + other.third
+                if registers not in packed:
+                    packed[registers] = pack(Code.ADD, registers, factor)
+                note(packed[registers])
+                return made
+
+            return combine
+
         class Register(Unknown):
             """Stand-in for a vector."""
 
-            __slots__ = ("number",)
+            __slots__ = ("asks", "mark", "number", "receives", "second", "sends", "third")
+            __init__ = object.__init__
             why = LOOKS
-            number: int
-
-            def __del__(self) -> None:
-                give(self.number)
-
-            def __add__(self, other: Any) -> Any:
-                if type(other) is Scaled:
-                    return operate(adds, self.number, other.register.number, other.factor)
-                if type(other) is not Register:
-                    self._refuse()
-                return operate(adds, self.number, other.number, 1.0)
-
-            def __sub__(self, other: Any) -> Any:  # exactly the same as adding the negative
-                if type(other) is Scaled:
-                    return operate(adds, self.number, other.register.number, -other.factor)
-                if type(other) is not Register:
-                    self._refuse()
-                return operate(adds, self.number, other.number, -1.0)
 
             def __mul__(self, factor: Any) -> Any:
-                return scaled(self, factor)
+                made = Scaled()
+                made.register = self
+                made.factor = factor if type(factor) is float else real(self, factor)
+                return made
 
             __rmul__ = __mul__
+            __add__, __sub__ = combining(1.0), combining(-1.0)
 
             def __truediv__(self, divisor: Any) -> Any:
-                return operate(Code.DIVIDE, 0, self.number, real(self, divisor))
+                return operate(Code.DIVIDE, self, real(self, divisor))
 
         class Scaled(Unknown):
             """Stand-in for a vector times a factor, not yet computed."""
 
             __slots__ = ("factor", "register")
+            __init__ = object.__init__
             why = LOOKS
-            factor: float
-            register: Any
 
             def plain(self) -> Any:
-                return operate(Code.SCALE, 0, self.register.number, self.factor)
+                return operate(Code.SCALE, self.register, self.factor)
 
             def __add__(self, other: Any) -> Any:
                 return other + self if type(other) is Register else self.plain() + other
@@ -146,8 +166,13 @@ class Registers:
                 return self.plain() - other
 
             def __mul__(self, factor: Any) -> Any:
-                return scaled(self.plain(), factor)
+                return self.plain() * factor
 
             __rmul__ = __mul__
 
-        return Register, Scaled, new
+        def held(x: Any) -> Any:
+            if type(x) is Scaled:
+                x = x.plain()
+            return x if type(x) is Register else None
+
+        return Register, new, held

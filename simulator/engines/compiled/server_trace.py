@@ -8,11 +8,11 @@ raises Unsupported.
 
 import types
 from collections.abc import Generator, Iterable
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
-from paceline.simulator.engines.compiled.registers import VECTOR, Code, Registers, pack
+from paceline.simulator.engines.compiled.registers import Code, Registers, pack
 from paceline.simulator.engines.compiled.worker_trace import Begin, TracingNode
 from paceline.simulator.engines.unsupported import Unknown, Unsupported
 from paceline.simulator.objectives.bound import Nothing
@@ -25,13 +25,13 @@ from paceline.simulator.scenario.scenario import Scenario
 OPERATION = np.dtype([("code", "i4"), ("slot", "i4"), ("seconds", "f8")])
 
 _DISCARD = pack(Code.DISCARD, 0, 0.0)
-_new = object.__new__
 
 
 class Sender(Unknown, Anyone):
     """Stand-in for a sender, which may be answered once. `slot`: its index in the loop."""
 
     __slots__ = ("slot", "trace")
+    __init__ = object.__init__
     why = "its program looks at who sent a gradient"
     trace: "ServerTrace"
     slot: int
@@ -49,9 +49,8 @@ class ServerTrace(TracingNode):
     """The server's trace. `gate`: the gate that it uses, or None; `registers`: its vectors."""
 
     __slots__ = (
-        "_arrivals", "_ask", "_asked", "_gated", "_moves", "_new", "_note", "_operations",
-        "_payload", "_plain", "_receives", "_released", "_seconds", "_sends", "_slots", "_work",
-        "gate", "registers",
+        "_arrivals", "_asked", "_gated", "_moves", "_new", "_none", "_note", "_operations",
+        "_payload", "_plain", "_released", "_seconds", "_slots", "_work", "gate", "registers",
     )  # fmt: skip
     does = "its server does more than answer the gradients that come"
 
@@ -63,17 +62,15 @@ class ServerTrace(TracingNode):
         self._note = self._operations.append
         found = self.registers = Registers(self._note, self.workers)
         self._new, self._plain, self._moves = found.new, found.plain, moves
-        self._sends, self._receives = found.sends, found.receives
-        start = found.new()  # the first, number 0, which stands for none without vectors
+        self._none = found.new()  # the first, number 0, which stands for none without vectors
         if moves:
-            self.start = start
+            self.start = self._none
         self._arrivals = 0  # still to be traced
         self._slots, self._asked = list(range(self.workers)), 0
         self.gate: Gate | None = None
         self._gated = 0  # number of operations when the last sender came to the gate
-        self._released = self._sender(RELEASED)
+        self._released = Sender()
         self._seconds, self._work = 0.0, b""  # of the last `work`
-        self._ask = [pack(Code.GATE, slot, 0.0) for slot in range(self.workers)]
         self._coroutine = begin(self)
 
     def write(self, arrivals: int) -> np.ndarray:
@@ -96,17 +93,14 @@ class ServerTrace(TracingNode):
         if not self._slots:
             raise Unsupported("its workers all wait")
         slot = self._slots.pop()
-        payload, number = self._payload, 0
+        sender = Sender()
+        sender.trace, sender.slot = self, slot
         if self._moves:
             payload = self._new()
-            number = payload.number
-        self._note(self._receives[number][slot])
-        return self._sender(slot), payload
-
-    def _sender(self, slot: int) -> Sender:
-        sender = _new(Sender)  # a third of the cost of calling the class
-        sender.trace, sender.slot = self, slot
-        return sender
+            self._note(payload.receives[slot])
+            return sender, payload
+        self._note(self._none.receives[slot])
+        return sender, self._payload
 
     def work(self, seconds: float) -> None:
         """Record it."""
@@ -117,14 +111,12 @@ class ServerTrace(TracingNode):
 
     def mark(self, x: Vector) -> None:
         """Record it."""
-        self._note(self.registers.marks[self._held(x) if self._moves else 0])
+        self._note((x if type(x) is self._plain else self._held(x)).mark)
 
-    def _held(self, x: Vector) -> int:
-        """Return the register of a vector. Raises Unsupported for what is not the server's own."""
-        number = x.number if type(x) is self._plain else self.registers.number(x)
-        if number < 0:
-            self._refuse()
-        return cast(int, number)
+    def _held(self, x: Vector) -> Any:
+        """Return a vector's stand-in. Raises Unsupported for what is not the server's own."""
+        held = self.registers.held(x) if self._moves else self._none
+        return self._refuse() if held is None else held
 
     def discard(self) -> None:
         """Record it."""
@@ -134,28 +126,29 @@ class ServerTrace(TracingNode):
         """Record the answer to a sender, once."""
         if type(to) is not Sender or (type(value) is complex) is self._moves:
             self._refuse()
-        slot, held = to.slot, self._held(value) if self._moves else 0
+        slot, held = to.slot, value if type(value) is self._plain else self._held(value)
         if slot >= 0:
-            self._note(self._sends[held][slot])
+            self._note(held.sends[slot])
             self._slots.append(slot)
         elif slot == ANSWERED:
             self._refuse()
-        elif self._moves:
-            self._operations[-1] = pack(Code.GATE, self._asked | held << VECTOR, 0.0)
+        else:
+            self._operations[-1] = held.asks[self._asked]
         to.slot = ANSWERED
 
     def through(self, sender: Sender, gate: Gate) -> Iterable[Sender]:
         """Record that a sender comes to the gate; return the stand-in for all whom it lets go."""
-        if self.gate not in (None, gate) or sender.slot < 0 or self._gated:
+        slot = sender.slot
+        if (self.gate is not gate and self.gate is not None) or slot < 0 or self._gated:
             self._refuse()
-        self.gate = gate
-        self._note(self._ask[sender.slot])
-        self._asked = sender.slot
-        self._slots.append(sender.slot)
+        self.gate, self._asked = gate, slot
+        self._note(self._none.asks[slot])
+        self._slots.append(slot)
         sender.slot = ANSWERED
-        self._released = self._sender(RELEASED)
+        released = self._released = Sender()
+        released.slot = RELEASED
         self._gated = len(self._operations)
-        return (self._released,)
+        return (released,)
 
     def _leave_gate(self) -> None:
         """Check that all the program did for those whom the gate let go was to answer each."""
