@@ -1,5 +1,6 @@
 """Parameter servers in compiled time: equal to the reference engine, whatever is asked of them."""
 
+import sys
 import tracemalloc
 from dataclasses import replace
 from itertools import count
@@ -255,7 +256,7 @@ def test_a_run_depends_on_its_seed_alone(case):
     world = scenario(
         case, workers=5, compute=EXPONENTIAL, steps=1200, network={"latency": EXPONENTIAL}
     )
-    seeds = range(4)
+    seeds, interval = range(4), sys.getswitchinterval()
     alone = [run(world, [seed])[0] for seed in seeds]
     for several in (
         run(world, seeds), run(world, seeds, threads=2), run(world, seeds, threads=3),
@@ -263,6 +264,7 @@ def test_a_run_depends_on_its_seed_alone(case):
     ):  # fmt: skip
         for one, other in zip(alone, several, strict=True):
             np.testing.assert_equal(vars(one), vars(other))
+    assert sys.getswitchinterval() == interval
 
 
 @pytest.mark.parametrize("waiting", [1, 3])
@@ -450,6 +452,27 @@ def test_any_sum_of_vectors_is_that_of_the_reference_engine():
     assert_equal(ours, theirs)
     assert ours.curve["loss"] == theirs.curve["loss"]
     assert np.isfinite(ours.curve["loss"]).all()
+
+
+async def _signs(me):
+    """Zeros of either sign, by factors that are equal; a first gradient that is kept for long."""
+    x, first = me.start, None
+    for step in count():
+        worker, g = await me.receive()
+        first = g if first is None else first
+        x = (x * 0.0 + (-0.0 if step % 2 else 0.0) * (x * 0.0)) + (0.01 * first + g)
+        me.mark(x * -0.0)
+        me.mark(x)
+        me.send(worker, x)
+
+
+def test_zeros_keep_their_signs_and_vectors_that_are_kept_their_registers():
+    programs = {"asgd": replace(catalogue()["asgd"], server=_signs)}
+    world = scenario(ASGD, compute=EXPONENTIAL, programs=programs, objective=QUADRATIC)
+    ours = compiled.run(programs["asgd"], world.algorithm[0], world, [3])[0]
+    theirs = virtual.run(world.algorithm[0], world, 3, programs=programs)
+    assert_equal(ours, theirs)
+    assert ours.curve["loss"] == theirs.curve["loss"]
 
 
 @pytest.mark.parametrize("case", [

@@ -337,6 +337,5 @@ def _follow(  # type: ignore[no-untyped-def]  # noqa: PLR0911, PLR0912, PLR0913,
     return MORE
 
 
-follow: Any = _follow.get_overload(
-    _FOLLOW
-)  # without numba's dispatch on types, which takes four times as long
+# without numba's dispatch on types, which takes four times as long
+follow: Any = _follow.get_overload(_FOLLOW)

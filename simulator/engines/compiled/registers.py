@@ -13,7 +13,6 @@ import struct
 import sys
 from collections.abc import Callable
 from enum import IntEnum
-from itertools import cycle
 from math import nan
 from typing import Any
 
@@ -42,59 +41,33 @@ LOOKS = "its server looks into a vector"
 VECTOR = 16  # bits before a register's number where it is packed with a slot
 
 
-def _idle() -> int:
-    """Return how many references `new` counts to a stand-in that only the pool refers to."""
-    for made in cycle([Unknown("")]):
-        return sys.getrefcount(made)
-    raise AssertionError
-
-
 class Registers:
-    """The registers of a program. `count`: how many it has used at once, at most.
+    """The registers of a program. `all`: the stand-ins of as many as it has used at once, at most.
 
     `plain`: the class of stand-ins, each with its `number` and the operations that it may be in:
     `mark`, and by slot `sends`, `receives` and `asks` (a gate). `new`: returns a stand-in that
-    nothing else uses. `held`: returns that of a vector, computed if need be; None for others.
+    nothing else uses. `kinds`: the classes of all that has a stand-in, which `plain()` returns.
     """
 
     def __init__(self, note: Callable[[bytes], None], slots: int) -> None:
-        self.count, self._slots = 0, slots
-        self.plain, self.new, self.held = self._stand_ins(note)
+        self.all = list[Any]()
+        self.plain, *others, self.new = self._stand_ins(note, slots)
+        self.kinds = self.plain, *others
 
-    def _begin(self, made: Any) -> None:
-        """Give a new stand-in the next register."""
-        number = made.number = self.count
-        if number == 1 << FIELD:
-            raise Unsupported("its server keeps too many vectors")
-        self.count = number + 1
-        made.second, made.third = number << FIELD, number << 2 * FIELD
-        made.mark = pack(Code.MARK, number << VECTOR, 0.0)
-        of_slots = range(number << VECTOR, (number << VECTOR) + self._slots)
-        made.sends, made.receives, made.asks = (
-            [pack(code, slot, 0.0) for slot in of_slots]
-            for code in (Code.SEND, Code.RECEIVE, Code.GATE)
-        )
-
-    def _stand_ins(self, note: Callable[[bytes], None]) -> tuple[Any, Any, Any]:
+    def _stand_ins(self, note: Callable[[bytes], None], slots: int) -> tuple[Any, Any, Any]:
         """Make the classes of stand-ins: closures, which CPython reads faster than attributes."""
-        idle, references, pool = _idle(), sys.getrefcount, list[Any]([None])
-        around = cycle(pool)
+        pool, around, references = self.all, iter(self.all), sys.getrefcount
+        idle = next(references(made) for made in [Unknown("")])  # as counted below
 
         def new() -> Any:
             nonlocal around
-            circles = 0
-            for made in around:
-                if references(made) == idle:
-                    return made
-                if made is None:
-                    circles += 1
-                    if circles == 2:  # all of them are in use
-                        break
-            made = Register()
-            self._begin(made)
-            pool.append(made)
-            around = cycle(pool)
-            return made
+            for _ in (1, 2):  # what is left of a circle, then a whole one
+                for made in around:
+                    if references(made) == idle:
+                        return made
+                around = iter(pool)
+            pool.append(Register(len(pool)))
+            return pool[-1]
 
         def operate(code: int, x: Any, factor: float) -> Any:
             made = new()
@@ -108,23 +81,23 @@ class Registers:
 
         def combining(sign: float) -> Any:
             """Make the method of `+`, or that of `-`, exactly the same as adding the negative."""
-            packed, last = dict[int, bytes](), nan  # with the last factor
+            plain, scaled, last = dict[int, bytes](), dict[int, bytes](), nan
 
             def combine(self: Any, other: Any) -> Any:
                 nonlocal last
-                if type(other) is Scaled:
-                    factor, other = sign * other.factor, other.register
-                elif type(other) is Register:
-                    factor = sign
+                if type(other) is Register:
+                    packed, factor = plain, 1.0
+                elif type(other) is Scaled:
+                    packed, factor, other = scaled, other.factor, other.register
+                    if factor is not last and (factor != last or not factor):  # zeros have signs
+                        packed.clear()
+                        last = factor
                 else:
                     self._refuse()
-                if factor != last or not factor:  # as zeros of either sign are equal
-                    packed.clear()
-                    last = factor
                 made = new()
                 registers = made.number + self.second + other.third
                 if registers not in packed:
-                    packed[registers] = pack(Code.ADD, registers, factor)
+                    packed[registers] = pack(Code.ADD, registers, sign * factor)
                 note(packed[registers])
                 return made
 
@@ -134,8 +107,20 @@ class Registers:
             """Stand-in for a vector."""
 
             __slots__ = ("asks", "mark", "number", "receives", "second", "sends", "third")
-            __init__ = object.__init__
             why = LOOKS
+
+            def __init__(self, number: int) -> None:
+                if number == 1 << FIELD:
+                    raise Unsupported("its server keeps too many vectors")
+                self.number, self.second, self.third = (number << FIELD * i for i in range(3))
+                self.mark = pack(Code.MARK, number << VECTOR, 0.0)
+                self.sends, self.receives, self.asks = (
+                    [pack(code, number << VECTOR | slot, 0.0) for slot in range(slots)]
+                    for code in (Code.SEND, Code.RECEIVE, Code.GATE)
+                )
+
+            def plain(self) -> Any:
+                return self
 
             def __mul__(self, factor: Any) -> Any:
                 made = Scaled()
@@ -156,7 +141,7 @@ class Registers:
             __init__ = object.__init__
             why = LOOKS
 
-            def plain(self) -> Any:
+            def plain(self: Any) -> Any:
                 return operate(Code.SCALE, self.register, self.factor)
 
             def __add__(self, other: Any) -> Any:
@@ -170,9 +155,4 @@ class Registers:
 
             __rmul__ = __mul__
 
-        def held(x: Any) -> Any:
-            if type(x) is Scaled:
-                x = x.plain()
-            return x if type(x) is Register else None
-
-        return Register, new, held
+        return Register, Scaled, new

@@ -5,8 +5,10 @@ then works out the times of each seed by itself, so that nothing depends on whic
 together or on the number of threads.
 """
 
+import sys
 from collections.abc import Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
@@ -26,6 +28,7 @@ from paceline.simulator.results.run import Run
 from paceline.simulator.scenario.scenario import Algorithm, Scenario
 
 CHUNK = (256, 16384)  # arrivals that are traced at once, at first and at most
+SWITCH = 1e-4  # seconds that a thread waits for the GIL; Python's 5 ms are those of a whole piece
 EACH = 64  # the most is so many of each worker, if more: changing to another seed has its price
 
 
@@ -68,7 +71,9 @@ def run(
     running = runs = [SeedRun(shared, seed) for seed in seeds]
     needed, most = shared.limit, max(CHUNK[1], EACH * shared.workers)
     arrivals = CHUNK[0]
-    with ThreadPoolExecutor(threads) as pool:
+    with ThreadPoolExecutor(threads) as pool, ExitStack() as after:
+        after.callback(sys.setswitchinterval, sys.getswitchinterval())
+        sys.setswitchinterval(SWITCH)
         trace = server.write(arrivals)
         while running:
             needed -= arrivals
@@ -77,7 +82,7 @@ def run(
             # traced ahead of need: if it fails, that counts only once it is needed
             ahead = pool.submit(write) if threads > 1 else None
             follow = partial(
-                SeedRun.follow, trace=trace, gate=server.gate, registers=server.registers.count
+                SeedRun.follow, trace=trace, gate=server.gate, registers=len(server.registers.all)
             )
             list(pool.map(follow, running))
             running = [each for each in running if not each.done]

@@ -181,9 +181,8 @@ class SeedRun:
             iteration, until = int(iterations[rank]), ALWAYS
             if self._draws[rank]:
                 drawn = self._drawn[rank]
-                until = self._drawn[rank] = (
-                    max(iteration - 1, 0) + ring
-                )  # its last number is still needed
+                until = max(iteration - 1, 0) + ring  # its last number is still needed
+                self._drawn[rank] = until
                 place = drawn & (ring - 1)
                 for numbers, draw in self._draws[rank]:
                     found = draw(until - drawn)

@@ -95,12 +95,9 @@ class ServerTrace(TracingNode):
         slot = self._slots.pop()
         sender = Sender()
         sender.trace, sender.slot = self, slot
-        if self._moves:
-            payload = self._new()
-            self._note(payload.receives[slot])
-            return sender, payload
-        self._note(self._none.receives[slot])
-        return sender, self._payload
+        held = self._new() if self._moves else self._none
+        self._note(held.receives[slot])
+        return sender, held if self._moves else self._payload
 
     def work(self, seconds: float) -> None:
         """Record it."""
@@ -115,8 +112,9 @@ class ServerTrace(TracingNode):
 
     def _held(self, x: Vector) -> Any:
         """Return a vector's stand-in. Raises Unsupported for what is not the server's own."""
-        held = self.registers.held(x) if self._moves else self._none
-        return self._refuse() if held is None else held
+        if not self._moves:
+            return self._none
+        return x.plain() if type(x) in self.registers.kinds else self._refuse()
 
     def discard(self) -> None:
         """Record it."""

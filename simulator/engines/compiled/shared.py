@@ -56,9 +56,8 @@ class SharedRun:
     """One algorithm of a scenario.
 
     `alike`: all of its bytes are charged as egress, or none are. `limit`: number of gradients after
-    which the next update is the last; `ring`: numbers of a
-    worker that are drawn ahead, at most, a power of two. `dimension`: of the vectors, 0 without;
-    `whole`: bytes of the parameters in a message.
+    which the next update is the last; `ring`: numbers of a worker that are drawn ahead, at most, a
+    power of two. `dimension`: of the vectors, 0 without; `whole`: bytes of the parameters, sent.
     """
 
     def __init__(  # noqa: PLR0913, PLR0917 - what is run, and its vectors
@@ -83,9 +82,7 @@ class SharedRun:
         self.links, self._link = np.unique(routes, return_inverse=True)
         self._charged = np.array([name in network.charged for name in self.links])
         self.alike = bool(self._charged.all() or not self._charged.any())
-        quickest = min(
-            cluster.mean_compute(scenario)
-        )  # seconds of a step of a worker that never waits
+        quickest = min(cluster.mean_compute(scenario))  # seconds of a step, if it never waits
         in_time = (scenario.run.duration or inf) / quickest if quickest else inf
         steps = min(scenario.run.steps or inf, in_time)
         most = min(max(NUMBERS // (workers * max(seeds, 1)), RING[0]), RING[1])
