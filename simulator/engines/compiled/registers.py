@@ -123,7 +123,7 @@ class Registers:
                 return self
 
             def __mul__(self, factor: Any) -> Any:
-                made = Scaled()
+                made: Any = Scaled()
                 made.register = self
                 made.factor = factor if type(factor) is float else real(self, factor)
                 return made

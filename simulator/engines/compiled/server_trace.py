@@ -68,7 +68,7 @@ class ServerTrace(TracingNode):
         self._arrivals = 0  # still to be traced
         self._slots, self._asked = list(range(self.workers)), 0
         self.gate: Gate | None = None
-        self._gated = 0  # number of operations when the last sender came to the gate
+        self._gated: bytes | None = None  # the last operation, while a sender is at the gate
         self._released = Sender()
         self._seconds, self._work = 0.0, b""  # of the last `work`
         self._coroutine = begin(self)
@@ -85,8 +85,10 @@ class ServerTrace(TracingNode):
         """Record that the server receives the next message; return a stand-in for its sender."""
         if source != ANY:
             self._refuse()
-        if self._gated:
-            self._leave_gate()
+        if self._gated is not None:  # those whom the gate let go were answered, and no more done
+            if self._released.slot != ANSWERED or self._operations[-1] is not self._gated:
+                self._refuse()
+            self._gated = None
         if not self._arrivals:
             yield
         self._arrivals -= 1
@@ -108,12 +110,11 @@ class ServerTrace(TracingNode):
 
     def mark(self, x: Vector) -> None:
         """Record it."""
-        self._note((x if type(x) is self._plain else self._held(x)).mark)
+        held = x if type(x) is self._plain else self._held(x) if self._moves else self._none
+        self._note(held.mark)
 
     def _held(self, x: Vector) -> Any:
         """Return a vector's stand-in. Raises Unsupported for what is not the server's own."""
-        if not self._moves:
-            return self._none
         return x.plain() if type(x) in self.registers.kinds else self._refuse()
 
     def discard(self) -> None:
@@ -124,14 +125,17 @@ class ServerTrace(TracingNode):
         """Record the answer to a sender, once."""
         if type(to) is not Sender or (type(value) is complex) is self._moves:
             self._refuse()
-        slot, held = to.slot, value if type(value) is self._plain else self._held(value)
+        held = value
+        if type(value) is not self._plain:
+            held = self._held(value) if self._moves else self._none
+        slot = to.slot
         if slot >= 0:
             self._note(held.sends[slot])
             self._slots.append(slot)
-        elif slot == ANSWERED:
+        elif slot == ANSWERED or self._operations[-1] is not self._gated:
             self._refuse()
         else:
-            self._operations[-1] = held.asks[self._asked]
+            self._gated = self._operations[-1] = held.asks[self._asked]
         to.slot = ANSWERED
 
     def through(self, sender: Sender, gate: Gate) -> Iterable[Sender]:
@@ -140,16 +144,10 @@ class ServerTrace(TracingNode):
         if (self.gate is not gate and self.gate is not None) or slot < 0 or self._gated:
             self._refuse()
         self.gate, self._asked = gate, slot
-        self._note(self._none.asks[slot])
+        self._gated = self._none.asks[slot]
+        self._note(self._gated)
         self._slots.append(slot)
         sender.slot = ANSWERED
         released = self._released = Sender()
         released.slot = RELEASED
-        self._gated = len(self._operations)
         return (released,)
-
-    def _leave_gate(self) -> None:
-        """Check that all the program did for those whom the gate let go was to answer each."""
-        if self._released.slot != ANSWERED or len(self._operations) != self._gated:
-            self._refuse()
-        self._gated = 0
