@@ -140,8 +140,10 @@ class Registers:
             __slots__ = ("factor", "register")
             __init__ = object.__init__
             why = LOOKS
+            factor: float
+            register: Any
 
-            def plain(self: Any) -> Any:
+            def plain(self) -> Any:
                 return operate(Code.SCALE, self.register, self.factor)
 
             def __add__(self, other: Any) -> Any:
