@@ -63,8 +63,8 @@ def used(scenario: Scenario, run: Run, time: float) -> dict[str, float]:
     own = next(each for each in scenario.algorithm if each.label == run.label)
     paid = {key: float(np.interp(time, run.curve["time"], run.paid[key])) for key in run.paid}
     if tokens:
-        whole = run.gradients is not None and run.steps  # clients, some of whom may miss a round
-        tokens *= run.gradients / run.steps if whole else scenario.participants(own)
+        sampled = run.gradients is not None and run.steps > 0  # of these some may miss a round
+        tokens *= (run.gradients or 0.0) / run.steps if sampled else scenario.participants(own)
         found["tokens_per_second"] = tokens * run.steps / run.duration if run.duration else inf
         if cost.flops:
             found["mfu"] = found["tokens_per_second"] * _flops(scenario) / (many * cost.flops)

@@ -263,7 +263,8 @@ class Clocks(Schedule):
     def _stand(self, handle: Timed, step: int) -> None:
         """Wait until `done`: for other workers up to `begins`, then for the network."""
         begins, done = handle.begins[:, None], handle.done[:, None] - handle.ahead
-        now, here, blocked = self.now, True, None
+        now, blocked = self.now, None
+        here: Any = True
         if self.deadline < inf:
             here, late = now < NEVER, done > self.deadline
             blocked, done = late & (done > now), np.where(late, self._end, done)

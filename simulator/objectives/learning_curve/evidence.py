@@ -165,7 +165,7 @@ def errors(parts: Parts) -> np.ndarray:
 
 def penalty(  # noqa: PLR0913
     program: str,
-    replicas: int,
+    replicas: float,
     period: float,
     parameters: float,
     *,
