@@ -244,12 +244,12 @@ def _decades(value: float, low: float, high: float) -> float:
     return max(math.log10(low / value), math.log10(value / high), 0.0)
 
 
-def best_outer_lr(replicas: int) -> float:
+def best_outer_lr(replicas: float) -> float:
     """Return the published optimum, between those of `OUTER` by the logarithm."""
     return float(np.interp(math.log2(max(replicas, 1)), range(4), [*OUTER.values()]))
 
 
-def _untuned(replicas: int, rate: float, momentum: float) -> tuple[float, list[str]]:
+def _untuned(replicas: float, rate: float, momentum: float) -> tuple[float, list[str]]:
     """Return what an outer step far from the published optimum is assumed to cost."""
     best = best_outer_lr(replicas)
     doublings = abs(math.log2(rate / (1 - min(momentum, 0.999)) / (10 * best)))
