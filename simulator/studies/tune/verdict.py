@@ -246,8 +246,8 @@ def extremes(
         near = [row for row in rows if row[key] <= rows[0][key] * (1 + MARGIN)]
         return next((row for row in near if row["label"] in front_labels), rows[0])
 
-    named = {"best": row for row in found if row["label"] == best}  # it may miss in some runs
-    return named | {"soonest": least("days"), "cheapest": least("cost")}
+    own = [("best", row) for row in found if row["label"] == best]  # none if some runs miss
+    return dict([*own, ("soonest", least("days")), ("cheapest", least("cost"))])
 
 
 def warnings(  # noqa: PLR0913, PLR0917 - the parts of a verdict
