@@ -20,9 +20,11 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 from torch.optim import SGD, AdamW
 
 import paceline
+from paceline.deploy import live
 from paceline.deploy.steering.controller import Controller
 from paceline.deploy.steering.policies import Decision
 from paceline.simulator.errors import InputError
+from paceline.validate.host import huge_pages
 from tests.deploy.emit import worker
 from tests.helpers.waiting import PATIENCE
 
@@ -290,6 +292,16 @@ def every_program(rank, lesson, kills):
 
 
 KILLED = 32
+
+
+def large(rank, lesson, labels):
+    """Run programs with vectors taken for large ones, and with small ones."""
+    start, inputs, targets = torch.load(lesson)
+    batches = list(zip(inputs[rank], targets[rank], strict=True))
+    found = []
+    for live.VIEW, huge_pages.LEAST in ((0, 1), (0, 1 << 60)):
+        found.append({label: attached(label, start, batches) for label in labels})
+    return found
 
 
 def beyond(rank, lesson):

@@ -7,6 +7,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from torch.nn.utils import parameters_to_vector
+
 from paceline.simulator.objectives import build
 from paceline.simulator.studies.simulate import simulate
 from paceline.validate.launch import launch
@@ -23,6 +25,7 @@ MLP |= {"data": "random-classification"}
 """On the few levels of grey of the digits many entries of a gradient are equal, so that rounding
 decides which of them are the largest that a codec sends."""
 KILLS = 20
+LARGE = 24  # steps
 
 
 def written(label):
@@ -73,6 +76,20 @@ def world(tmp_path_factory):
     draw = random.Random(3)
     kills = [(label, draw.randrange(1, KILLED)) for label in draw.sample([*ALL], KILLS)]
     return real, loops.together(loops.every_program, 2, folder, lesson, kills)
+
+
+@pytest.mark.long
+def test_large_vectors_are_averaged_to_the_bits_of_small_ones(tmp_path):
+    """Where they lie, if they are of no other use, and by compiled loops; hpsgd depends on time."""
+    labels = [label for label in ALL if label.split()[0] != "hpsgd"]
+    torch.manual_seed(SEED)
+    start = parameters_to_vector(loops.network().parameters()).detach()
+    lesson = start, torch.rand(2, LARGE, 8, 20).double(), torch.randint(10, (2, LARGE, 8))
+    torch.save(lesson, tmp_path / "lesson")
+    found = loops.together(loops.large, 2, tmp_path, tmp_path / "lesson", labels)
+    for ours, known in found:
+        assert [label for label in labels if not torch.equal(ours[label], known[label])] == []
+    assert not torch.equal(found[0][0]["ssgd"], start)
 
 
 @pytest.mark.long
