@@ -1,11 +1,12 @@
-"""A program's arithmetic on large vectors, in huge pages that are used again, and in one pass.
+"""A program's arithmetic on large vectors, in huge pages that are used again, and block by block.
 
 Strategy. The kernel takes longer to give and clear memory than torch to compute with it: results
 take the places of vectors that have gone. And memory is slower than arithmetic: operations are put
-off until somebody looks at a result, and then done together by one loop over the entries, compiled
-by numba. A result that has gone by then is not written at all. Each entry sees the same operations
-in the same order: the bits are the same. Before each vector there is room for what travels with it,
-so that one that is of no other use is averaged where it is.
+off until somebody looks at a result, and are then done together, a block of all vectors after the
+other, so that one reads what the last has left in the caches. A result that has gone by then is
+not written at all. Each entry sees the same operations in the same order: the bits are the same.
+Before each vector there is room for what travels with it, so that one that is of no other use is
+averaged where it is.
 
 Invariants. What is put off holds the vectors that it reads, which nobody changes in place but
 torch's other functions, before which it is done (`settle`); it is done, too, where a program is
@@ -18,7 +19,7 @@ import mmap
 from bisect import bisect
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache, partial
+from functools import partial
 from itertools import accumulate, pairwise
 from threading import Lock
 from typing import Any, NamedTuple
@@ -32,11 +33,11 @@ from torch.overrides import TorchFunctionMode
 LEAST = 1 << 23  # bytes: four huge pages
 ROOM = 1 << 16  # bytes before a vector, for what travels with it
 ADVICE = getattr(mmap, "MADV_HUGEPAGE", None)  # of Linux alone
-INTO: dict[Any, str] = {
-    Tensor.add: "{} + {}", Tensor.sub: "{} - {}", Tensor.mul: "{} * {}", Tensor.div: "{} / {}",
-    Tensor.clone: "{}",
+INTO: dict[Any, Any] = {
+    Tensor.add: np.add, Tensor.sub: np.subtract, Tensor.mul: np.multiply, Tensor.div: np.divide,
+    Tensor.clone: np.positive,
 }  # fmt: skip
-"""Operations on vectors, as they are written for one entry of each."""
+"""Operations on vectors, as NumPy has them for blocks: they round alike."""
 LOOKS = {
     Tensor.__len__, Tensor.numel, Tensor.dim, Tensor.element_size, Tensor.is_floating_point,
     Tensor.data_ptr,
@@ -44,7 +45,7 @@ LOOKS = {
 }  # fmt: skip
 """Functions that need no entry of a vector."""
 KINDS = {torch.float32: np.float32, torch.float64: np.float64}
-BLOCK = 1 << 20  # entries that a thread takes at once
+BLOCK = 1 << 17  # entries of a thread: some vectors' blocks are in a core's cache together
 MOST = 32  # operations to put off, as each may keep a vector
 
 
@@ -58,7 +59,7 @@ class Operation(NamedTuple):
     An operand that is a tuple of vectors stands for all of them, one behind the other.
     """
 
-    form: str
+    do: Any
     operands: tuple[Any, ...]
     place: Callable[[], Any]
 
@@ -151,14 +152,18 @@ class HugePages(TorchFunctionMode):
             return parts
         copies: Any = torch.split(found[0], len(parts[0]))
         for part, copy in zip(parts, copies, strict=True):
-            self._put_off("{}", (part,), copy, partial(Tensor.view_as, copy, copy))
+            self._put_off(np.positive, (part,), copy, partial(Tensor.view_as, copy, copy))
         self.give(copies)
         return tuple(copies)
 
     def gather(self, parts: Sequence[Tensor]) -> Tensor:
         """Return vectors, which stay unchanged until the program is suspended, as one."""
         found = self._place(parts, joins=True) if self._inside else None
-        return self.join(parts) if found is None else self._put_off("{}", (tuple(parts),), *found)
+        return (
+            self.join(parts)
+            if found is None
+            else self._put_off(np.positive, (tuple(parts),), *found)
+        )
 
     def settle(self) -> None:
         """Do what was put off."""
@@ -178,50 +183,55 @@ class HugePages(TorchFunctionMode):
             raise
 
     def _do(self, todo: Sequence[Operation]) -> None:
-        kind, size, threads = KINDS[self._dtype], self._size, torch.get_num_threads()
-        vectors, names = list[list[Any]](), dict[int, str]()  # read or written; those read, by id
-        numbers, loads, lines, stores = list[Any](), list[str](), list[str](), list[str]()
+        threads, kind = torch.get_num_threads(), KINDS[self._dtype]
+        kept = {
+            n: found.numpy() for n, each in enumerate(todo) if (found := each.place()) is not None
+        }
+        needed = {*kept}
+        for number in reversed(range(len(todo))):
+            if number in needed:
+                needed |= {each for each in todo[number].operands if isinstance(each, Later)}
+        steps = [
+            (number, todo[number].do, [_read(each, kind) for each in todo[number].operands])
+            for number in sorted(needed)
+        ]
+        read = [each for *_, operands in steps for each in operands if isinstance(each, Vectors)]
+        last = {
+            each: n for n, _, operands in steps for each in operands if isinstance(each, Later)
+        }  # who reads each one last
+        places, free = dict[int, int](), list[int]()  # of results that these alone read
+        for number, *_ in steps:
+            free += [places[each] for each, n in last.items() if n == number and each in places]
+            if number not in kept:
+                places[number] = free.pop() if free else number
+        cuts = {*range(0, self._size, BLOCK), self._size}
+        blocks = [*pairwise(sorted(cuts.union(*(each.starts for each in read))))]
 
-        def array(parts: Sequence[Tensor]) -> str:
-            vectors.append([each.detach().numpy() for each in parts])
-            return f"a{len(vectors) - 1}[i]"
+        def work(blocks: Sequence[tuple[int, int]]) -> None:
+            spares = {place: np.empty(BLOCK, kind) for place in places.values()}
+            done = dict[int, Any]()
 
-        def name(operand: Any) -> str:
-            if isinstance(operand, Later):
-                return f"r{operand}"
-            if not isinstance(operand, tuple) and not getattr(operand, "ndim", 0):
-                numbers.append(kind(float(operand)))
-                return f"s{len(numbers) - 1}"
-            if id(operand) not in names:
-                names[id(operand)] = f"x{len(names)}"
-                parts = operand if isinstance(operand, tuple) else (operand,)
-                loads.append(f"{names[id(operand)]} = {array(parts)}")
-            return names[id(operand)]
+            def part(operand: Any, low: int, high: int) -> Any:
+                if isinstance(operand, Later):
+                    return done[operand]
+                return operand.part(low, high) if isinstance(operand, Vectors) else operand
 
-        for number, (form, operands, place) in enumerate(todo):
-            lines.append(f"r{number} = {form.format(*map(name, operands))}")
-            if (result := place()) is not None:
-                stores.append(f"{array([result])} = r{number}")
-        if not stores:
-            return
-        step = min(BLOCK, -(-size // threads))
-        cuts = sorted({*range(0, size, step), *(
-            end for parts in vectors for end in accumulate(map(len, parts))
-        )})  # fmt: skip
-        given = [f"a{n}" for n in range(len(vectors))] + [f"s{n}" for n in range(len(numbers))]
-        body = "\n  ".join([*loads, *lines, *stores])
-        text = f"def run({', '.join(given)}):\n for i in range(len(a0)):\n  {body}"
-        run = _compiled(text, len(vectors), len(numbers), kind.__name__)
-        blocks = zip(*(_blocks(parts, cuts) for parts in vectors), strict=True)
+            with np.errstate(all="ignore"):  # as torch does
+                for low, high in blocks:
+                    for number, do, operands in steps:
+                        spare = number not in kept
+                        out = spares[places[number]] if spare else kept[number][low:high]
+                        out = out[: high - low]
+                        done[number] = do(*(part(each, low, high) for each in operands), out=out)
+
         if threads == 1:
-            for block in blocks:
-                run(*block, *numbers)
-        else:
-            with ThreadPoolExecutor(threads) as pool:
-                [*pool.map(lambda block: run(*block, *numbers), blocks)]
+            work(blocks)
+            return
+        with ThreadPoolExecutor(threads) as pool:
+            [*pool.map(work, (blocks[n::threads] for n in range(threads)))]
 
     def _put_off(
-        self, form: str, args: Sequence[Any], out: Tensor, place: Callable[[], Any]
+        self, do: Any, args: Sequence[Any], out: Tensor, place: Callable[[], Any]
     ) -> Tensor:
         """Put an operation off; return where its result will be."""
         if len(self._todo) == MOST or (len(out), out.dtype) != (self._size, self._dtype):
@@ -232,7 +242,7 @@ class HugePages(TorchFunctionMode):
             for each in args
         )
         self._due[out.data_ptr()] = Later(len(self._todo))
-        self._todo.append(Operation(form, operands, place))
+        self._todo.append(Operation(do, operands, place))
         return out
 
     def _place(
@@ -267,22 +277,24 @@ class HugePages(TorchFunctionMode):
         return found, again
 
 
-def _blocks(parts: Sequence[Any], cuts: Sequence[int]) -> list[Any]:
-    """Return the part of some vectors, one behind the other, that lies between two cuts each."""
-    *starts, _ = accumulate(map(len, parts), initial=0)
-    found = ((parts[at := bisect(starts, low) - 1], low - starts[at], high - starts[at])
-             for low, high in pairwise(cuts))  # fmt: skip
-    return [part[low:high] for part, low, high in found]
+class Vectors(NamedTuple):
+    """Vectors, one behind the other: `starts` of each."""
+
+    starts: list[int]
+    arrays: list[Any]
+
+    def part(self, low: int, high: int) -> Any:
+        """Return the entries between two places, which lie in one of them."""
+        at = bisect(self.starts, low) - 1
+        return self.arrays[at][low - self.starts[at] : high - self.starts[at]]
 
 
-@cache
-def _compiled(text: str, vectors: int, numbers: int, kind: str) -> Any:
-    """Compile a loop over the entries of vectors."""
-    from numba import njit, types  # noqa: PLC0415 - which takes half a second
-
-    made: dict[str, Any] = {}
-    exec(text, made)
-    one = getattr(types, kind)
-    shapes = types.void(*[one[::1]] * vectors, *[one] * numbers)
-    compiled = njit([shapes], nogil=True, error_model="numpy")(made["run"])
-    return compiled.get_overload(shapes.args)  # without numba's dispatch
+def _read(operand: Any, kind: Any) -> Any:
+    """Return an operand as blocks are computed with it: a result, a number or `Vectors`."""
+    if isinstance(operand, Later):
+        return operand
+    if not isinstance(operand, tuple) and not getattr(operand, "ndim", 0):
+        return kind(float(operand))
+    parts = operand if isinstance(operand, tuple) else (operand,)
+    arrays = [each.detach().numpy() for each in parts]
+    return Vectors([0, *accumulate(map(len, arrays[:-1]))], arrays)
