@@ -91,7 +91,6 @@ class AttachedNode(TensorNode):
         self.channels: list[Any] = []
         self._bases: dict[RealCollective, Tensor] = {}  # of shifts whose mean is under way
         self._made: list[np.random.Generator] = []
-        self._landed: Tensor | None = None  # the last mean of parameters
         self._phase: tuple[int, int] | None = None  # the local phase's next step, and steps done
         self._names: tuple[str, ...] = ()
         self._frame: Any = None
@@ -109,7 +108,7 @@ class AttachedNode(TensorNode):
         await GRADIENT
         if self.unread:
             return None
-        g = self.live.gradient()
+        g = self.live.pages.outside(self.live.gradient)
         return g.add_(x, alpha=self._decay) if self._decay else g
 
     async def loss_and_gradient(self, x: Vector) -> tuple[float, Vector]:
@@ -122,7 +121,7 @@ class AttachedNode(TensorNode):
     async def start_backward(self, x: Vector, pieces: Pieces) -> Sequence[Handle]:
         """As `gradient`, cut into pieces that are there at once: their own handles."""
         g = await self.gradient(x)
-        return self.cut(self.live.pages.outside(self.live.gradient) if g is None else g, pieces)
+        return self.cut(self.live.gradient() if g is None else g, pieces)
 
     def leap(self, transform: Any) -> Any:
         """Return the effect that takes a local phase in place, by the user's optimizer."""
@@ -137,8 +136,7 @@ class AttachedNode(TensorNode):
     ) -> tuple[Vector, Any, int]:
         done, local = 0, self._local
         assert local is not None
-        vector = self.live.enter(x, free=x is self._landed and transform is local)
-        self._landed = None
+        vector = self.live.enter(x)
         if self._saved is not None:
             k, done = self._saved["phase"]
             vector.copy_(self._saved["x"])
@@ -160,23 +158,18 @@ class AttachedNode(TensorNode):
     # Collectives and messages
 
     def start_mean(self, value: Payload) -> Handle:
-        """Start an all-reduce. Where its vectors lie, if they are of no other use."""
-        pages, base = self.live.pages, None
+        """Start an all-reduce."""
+        return self.live.pages.outside(self._start_mean, value)
+
+    def _start_mean(self, value: Payload) -> Handle:
         if value is None and self.live.small:
             value = self.live.gradient()
-        elif value is None:  # from where backward passes left it to where it travels, or there
+        elif value is None:  # one copy, from where backward passes left it to where it travels
             value = tuple(self.live.gradients())
-            pages.give(value)
-        elif isinstance(value, Shift):
-            base, value = value.base, value.to
-            pages.give([value])
-        elif isinstance(value, Tensor):
-            (value,) = pages.lend([value])
-        elif isinstance(value, tuple) and all(isinstance(each, Tensor) for each in value):
-            value = tuple(pages.lend(value))
-        handle = pages.outside(self.transport.collectives.mean, value, self.step)
-        if base is not None:
-            self._bases[handle] = base
+        shift = isinstance(value, Shift)
+        handle = self.transport.collectives.mean(value.to if shift else value, self.step)
+        if shift:
+            self._bases[handle] = value.base
         return self._time(handle)
 
     def start_gather(self, value: Payload) -> Handle:
@@ -206,10 +199,7 @@ class AttachedNode(TensorNode):
         if not isinstance(handle, RealCollective):
             return handle  # a piece of a gradient
         found, base = self.land(handle), self._bases.pop(handle, None)
-        if base is None:
-            return found
-        self._landed = found
-        return Shift(base, found)
+        return found if base is None else Shift(base, found)
 
     @contextmanager
     def waiting(self) -> Iterator[None]:

@@ -1,17 +1,15 @@
 """What a session's step takes beside one written by hand: python -m tests.deploy.overhead
 
-With `--real`, beside a bare loop of a real model. Prints the numbers of docs/how-to/deploy.md. One
-process; nobody waits.
+Prints the numbers of docs/how-to/deploy.md. One process; nobody waits.
 """
 
 import argparse
-import copy
 import time
 
 import torch
 from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
-from torch.optim import SGD, AdamW
+from torch.optim import SGD
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import paceline
@@ -26,13 +24,6 @@ PLANS = {  # those with a period end a round at each step
     "cocod-sgd": {"tau": 1}, "overlap-local-sgd": {"tau": 1}, "easgd": {"tau": 1}, "d-psgd": {},
     "d2": {}, "dts": {"delay": 2}, "hpsgd": {},
 }  # fmt: skip
-
-
-REAL = {
-    **{name: {"tau": USUAL} for name in ("local-sgd", "diloco", "bmuf")},
-    "dts": {"delay": USUAL, "period": USUAL, "inner": "adamw"},
-}
-WORDS, WIDTH, LENGTH = 8192, 512, 64
 
 
 class Vectors(TorchDispatchMode):
@@ -144,47 +135,13 @@ def seconds(name, entries, turns=3):
     return [min(times) for times in found.values()]
 
 
-def real(name, rounds=3):
-    """Return the processor's milliseconds of a step of AdamW on a real model, in a bare loop, and
-    of `session.step` beyond `optimizer.step`, in turns: the least of a bare step, of a local one,
-    and of one that ends a round.
-    """
-    layers = (
-        nn.TransformerEncoderLayer(WIDTH, 8, 4 * WIDTH, 0.0, batch_first=True) for _ in range(7)
-    )
-    net = nn.Sequential(nn.Embedding(WORDS, WIDTH), *layers, nn.Linear(WIDTH, WORDS))
-    bare = copy.deepcopy(net)
-    loops = [(each, AdamW(each.parameters())) for each in (bare, net)]
-    session = paceline.deploy(*loops[1], {"name": name, **REAL[name]})
-    text, took = torch.randint(WORDS, (1, LENGTH + 1)), torch.zeros(rounds + 2, USUAL, 2, 2)
-    for times in took.flatten(0, 1):
-        for own, (each, optimizer) in enumerate(loops):
-            began = time.process_time()
-            optimizer.zero_grad()
-            loss = nn.functional.cross_entropy(each(text[:, :-1])[0], text[0, 1:])
-            loss.backward()
-            middle = time.process_time()
-            session.step(loss) if own else optimizer.step()
-            times[own] = torch.tensor([middle - began, time.process_time() - middle])
-    session.close()
-    before, usual = 1e3 * took[2:, :, 0].amin((0, 1))
-    local, end = (1e3 * each.min() for each in (took[2:, :-1, 1, 1], took[2:, -1, 1, 1]))
-    return float(before + usual), float((USUAL - 1) * local + end) / USUAL - float(usual)
-
-
 def main():
     parser = argparse.ArgumentParser(prog="python -m tests.deploy.overhead")
     parser.add_argument("programs", nargs="*", default=PLANS)
     parser.add_argument("--entries", type=int, default=30_000_000)
     parser.add_argument("--count", action="store_true", help="vectors alone")
-    parser.add_argument("--real", action="store_true", help="beside a bare loop of a real model")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    for name in REAL.keys() & {*options.programs} if options.real else ():
-        step, more = real(name)
-        print(f"| `{name}` | {step:.0f} | {more:.1f} | {more / step:.1%} |", flush=True)
-    if options.real:
-        return
     for name in options.programs:
         line = [f"`{name}`", *(f"{each:g}" for each in counted(name))]
         if not options.count:

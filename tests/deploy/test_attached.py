@@ -80,7 +80,7 @@ def world(tmp_path_factory):
 
 @pytest.mark.long
 def test_large_vectors_are_averaged_to_the_bits_of_small_ones(tmp_path):
-    """Where they lie, if they are of no other use, and by compiled loops; hpsgd depends on time."""
+    """By arithmetic that is put off, in places that are used again; hpsgd depends on time."""
     labels = [label for label in ALL if label.split()[0] != "hpsgd"]
     torch.manual_seed(SEED)
     start = parameters_to_vector(loops.network().parameters()).detach()

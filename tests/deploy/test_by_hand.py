@@ -11,7 +11,6 @@ from torch.optim import SGD
 
 import paceline
 from paceline.deploy.attached import AttachedNode
-from paceline.deploy.live import LiveParameters
 from tests.deploy.by_hand import PROGRAMS, flat
 from tests.deploy.overhead import PLANS
 
@@ -42,19 +41,6 @@ def trained(name, tau, attached):
         sum(((k % 5 + 1) * each.sin() + each**2).sum() for each in net).backward()
         step()
     return flat(net)[0]
-
-
-@pytest.mark.parametrize("small", [True, False])
-def test_a_local_phase_leaves_the_parameters_that_synchronous_steps_ended_at(small, monkeypatch):
-    """From which its displacement is taken: post-local-sgd goes from these to those."""
-    monkeypatch.setattr("paceline.deploy.live.VIEW", 8192 if small else 0)
-    net = nn.Linear(3, 4)
-    live = LiveParameters(net, SGD(net.parameters(), 0.1))
-    anchor = live.take(live.start)
-    at = anchor.clone()
-    live.enter(anchor).add_(1.0)
-    assert torch.equal(anchor, at)
-    assert torch.equal(live.at, at + 1.0)
 
 
 @pytest.mark.parametrize("small", [True, False])

@@ -5,46 +5,35 @@ take the places of vectors that have gone. And memory is slower than arithmetic:
 off until somebody looks at a result, and are then done together, a block of all vectors after the
 other, so that one reads what the last has left in the caches. A result that has gone by then is
 not written at all. Each entry sees the same operations in the same order: the bits are the same.
-Before each vector there is room for what travels with it, so that one that is of no other use is
-averaged where it is.
 
 Invariants. What is put off holds the vectors that it reads, which nobody changes in place but
 torch's other functions, before which it is done (`settle`); it is done, too, where a program is
-suspended, and before another thread may look. It writes to vectors of its own alone, so that it may
-be done again. A result that is put off has no view of a part of it, so that it is known by its
-address.
+suspended, and before another thread may look. A result that is put off has no view of a part of it,
+so that it is known by its address.
 """
 
 import mmap
-from bisect import bisect
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
-from itertools import accumulate, pairwise
 from threading import Lock
 from typing import Any, NamedTuple
 from weakref import ref
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 LEAST = 1 << 23  # bytes: four huge pages
-ROOM = 1 << 16  # bytes before a vector, for what travels with it
 ADVICE = getattr(mmap, "MADV_HUGEPAGE", None)  # of Linux alone
-INTO: dict[Any, Any] = {
-    Tensor.add: np.add, Tensor.sub: np.subtract, Tensor.mul: np.multiply, Tensor.div: np.divide,
-    Tensor.clone: np.positive,
+INTO: dict[Any, Callable[..., Tensor]] = {
+    Tensor.add: torch.add, Tensor.sub: torch.sub, Tensor.mul: torch.mul, Tensor.div: torch.div,
+    Tensor.clone: lambda x, out: out.copy_(x), torch.cat: torch.cat,
 }  # fmt: skip
-"""Operations on vectors, as NumPy has them for blocks: they round alike."""
+"""Operations on vectors, as they are with a place for the result."""
 LOOKS = {
     Tensor.__len__, Tensor.numel, Tensor.dim, Tensor.element_size, Tensor.is_floating_point,
-    Tensor.data_ptr,
     *(getattr(Tensor, name).__get__ for name in ("shape", "ndim", "dtype", "device")),
 }  # fmt: skip
 """Functions that need no entry of a vector."""
-KINDS = {torch.float32: np.float32, torch.float64: np.float64}
 BLOCK = 1 << 17  # entries of a thread: some vectors' blocks are in a core's cache together
 MOST = 32  # operations to put off, as each may keep a vector
 
@@ -54,12 +43,9 @@ class Later(int):
 
 
 class Operation(NamedTuple):
-    """An operation that is put off: `place()` is where its result lies; None: it has gone.
+    """An operation that is put off: `place()` is where its result lies; None: it has gone."""
 
-    An operand that is a tuple of vectors stands for all of them, one behind the other.
-    """
-
-    do: Any
+    do: Callable[..., Tensor]
     operands: tuple[Any, ...]
     place: Callable[[], Any]
 
@@ -75,9 +61,7 @@ class HugePages(TorchFunctionMode):
     def __init__(self, size: int = LEAST) -> None:
         super().__init__()
         self._helps, self._inside, self._lock = size >= LEAST, False, Lock()
-        # by address, with a weak reference to what lies there
-        self._places: dict[int, tuple[mmap.mmap, Callable[[], Any]]] = {}
-        self._given = set[int]()  # addresses of vectors that may be overwritten where they are
+        self._places: list[tuple[mmap.mmap, Callable[[], object]]] = []  # with what lies there
         self._todo: list[Operation] = []
         self._dtype, self._size = torch.float32, 0  # of their results
         self._due: dict[int, Later] = {}  # by address
@@ -97,13 +81,15 @@ class HugePages(TorchFunctionMode):
     ) -> Any:
         """Run an operation of torch's."""
         if function in INTO and not kwargs:
-            given = [each for each in args if getattr(each, "ndim", 0)]
-            if given and (found := self._place(given)) is not None:
-                return self._put_off(INTO[function], args, *found)
+            joins = function is torch.cat
+            given = args[0] if joins else [each for each in args if getattr(each, "ndim", 0)]
+            if given and (found := self._place(given, joins)) is not None:
+                if not joins:
+                    return self._put_off(INTO[function], args, *found)
+                self._settle()
+                return torch.cat(*args, out=found[0])
         if function not in LOOKS:
             self._settle()
-        if function is torch.cat and not kwargs:
-            return self.join(*args)
         return function(*args, **(kwargs or {}))
 
     def outside(self, do: Callable[..., Any], *args: Any) -> Any:
@@ -117,53 +103,9 @@ class HugePages(TorchFunctionMode):
             self.__enter__()
 
     def join(self, parts: Sequence[Tensor]) -> Tensor:
-        """Return vectors as one, also on another thread, and while not entered.
-
-        A short first one goes before the others; these stay where they are if they were given.
-        """
-        one, count = parts[0], sum(each.numel() for each in parts)
-        before = one.nbytes if one.nbytes <= ROOM and len(parts) > 1 else 0
-        others = parts[1:] if before else parts
-        where = others[0].data_ptr()
-        given = where in self._given
-        self._given.discard(where)
-        if not given:
-            found = self._place(others, joins=True) if self._helps else None
-            if found is None:
-                return torch.cat([*parts])
-            where = found[0].data_ptr()
-        memory, at = self._places[where][1](), ROOM - before
-        joined = torch.frombuffer(memory, dtype=one.dtype, offset=at, count=count)
-        return joined if given else torch.cat([*parts], out=joined)
-
-    def give(self, parts: Sequence[Tensor]) -> None:
-        """Let vectors of no other use be joined where they are, if one lies behind the other."""
-        sizes = [each.nbytes for each in parts]
-        *starts, end = accumulate(sizes, initial=parts[0].data_ptr())
-        place, _ = self._places.get(starts[0], ((), None))
-        lie = [each.data_ptr() for each in parts if each.is_contiguous()]
-        if lie == starts and len(place) == ROOM + end - starts[0]:
-            self._given.add(starts[0])
-
-    def lend(self, parts: Sequence[Tensor]) -> Sequence[Tensor]:
-        """Return copies of vectors, given away; the vectors where torch's are as good."""
-        found = self._place(parts, joins=True) if self._inside else None
-        if found is None or not self._todo or len({*map(len, parts)}) > 1:
-            return parts
-        copies: Any = torch.split(found[0], len(parts[0]))
-        for part, copy in zip(parts, copies, strict=True):
-            self._put_off(np.positive, (part,), copy, partial(Tensor.view_as, copy, copy))
-        self.give(copies)
-        return tuple(copies)
-
-    def gather(self, parts: Sequence[Tensor]) -> Tensor:
-        """Return vectors, which stay unchanged until the program is suspended, as one."""
-        found = self._place(parts, joins=True) if self._inside else None
-        return (
-            self.join(parts)
-            if found is None
-            else self._put_off(np.positive, (tuple(parts),), *found)
-        )
+        """Return vectors as one, also on another thread, and while not entered."""
+        found = self._place(parts, True) if self._helps else None
+        return torch.cat([*parts], out=found and found[0])
 
     def settle(self) -> None:
         """Do what was put off."""
@@ -183,55 +125,36 @@ class HugePages(TorchFunctionMode):
             raise
 
     def _do(self, todo: Sequence[Operation]) -> None:
-        threads, kind = torch.get_num_threads(), KINDS[self._dtype]
-        kept = {
-            n: found.numpy() for n, each in enumerate(todo) if (found := each.place()) is not None
-        }
-        needed = {*kept}
+        size = BLOCK * torch.get_num_threads()
+        count = -(-self._size // size)
+        read = [[each for each in own if isinstance(each, Later)] for _, own, _ in todo]
+        kept, last = [place() for *_, place in todo], dict[int, int]()  # who reads each one last
         for number in reversed(range(len(todo))):
-            if number in needed:
-                needed |= {each for each in todo[number].operands if isinstance(each, Later)}
-        steps = [
-            (number, todo[number].do, [_read(each, kind) for each in todo[number].operands])
-            for number in sorted(needed)
-        ]
-        read = [each for *_, operands in steps for each in operands if isinstance(each, Vectors)]
-        last = {
-            each: n for n, _, operands in steps for each in operands if isinstance(each, Later)
-        }  # who reads each one last
-        places, free = dict[int, int](), list[int]()  # of results that these alone read
-        for number, *_ in steps:
-            free += [places[each] for each, n in last.items() if n == number and each in places]
-            if number not in kept:
-                places[number] = free.pop() if free else number
-        cuts = {*range(0, self._size, BLOCK), self._size}
-        blocks = [*pairwise(sorted(cuts.union(*(each.starts for each in read))))]
-
-        def work(blocks: Sequence[tuple[int, int]]) -> None:
-            spares = {place: np.empty(BLOCK, kind) for place in places.values()}
-            done = dict[int, Any]()
-
-            def part(operand: Any, low: int, high: int) -> Any:
-                if isinstance(operand, Later):
-                    return done[operand]
-                return operand.part(low, high) if isinstance(operand, Vectors) else operand
-
-            with np.errstate(all="ignore"):  # as torch does
-                for low, high in blocks:
-                    for number, do, operands in steps:
-                        spare = number not in kept
-                        out = spares[places[number]] if spare else kept[number][low:high]
-                        out = out[: high - low]
-                        done[number] = do(*(part(each, low, high) for each in operands), out=out)
-
-        if threads == 1:
-            work(blocks)
-            return
-        with ThreadPoolExecutor(threads) as pool:
-            [*pool.map(work, (blocks[n::threads] for n in range(threads)))]
+            if kept[number] is not None or number in last:
+                for each in read[number]:
+                    last.setdefault(each, number)
+        results: list[Sequence[Tensor]] = []
+        spares, free, steps = dict[int, Tensor](), list[Tensor](), []
+        for number, (do, operands, _) in enumerate(todo):
+            if kept[number] is not None:
+                results.append(torch.split(torch.frombuffer(kept[number], dtype=self._dtype), size))
+            elif number in last:  # it is read by others of these alone
+                spare = free.pop() if free else torch.empty(size, dtype=self._dtype, device="cpu")
+                results.append([*[spare] * (count - 1), spare[: self._size - (count - 1) * size]])
+                spares[number] = spare
+            else:
+                results.append([])
+                continue
+            own = [_blocks(each, results, size, count) for each in operands]
+            steps.append((do, own, results[-1]))
+            free += [spares.pop(each) for each in {*read[number]} & spares.keys()
+                     if last[each] == number]  # fmt: skip
+        for index in range(count):
+            for do, own, result in steps:
+                do(*[each[index] for each in own], out=result[index])
 
     def _put_off(
-        self, do: Any, args: Sequence[Any], out: Tensor, place: Callable[[], Any]
+        self, do: Callable[..., Tensor], args: Sequence[Any], out: Tensor, place: Callable[[], Any]
     ) -> Tensor:
         """Put an operation off; return where its result will be."""
         if len(self._todo) == MOST or (len(out), out.dtype) != (self._size, self._dtype):
@@ -246,55 +169,36 @@ class HugePages(TorchFunctionMode):
         return out
 
     def _place(
-        self, operands: Sequence[Tensor], joins: bool = False
+        self, operands: Sequence[Tensor], joins: bool
     ) -> tuple[Tensor, Callable[[], Any]] | None:
-        """Return a vector for what is computed from others, and a function that finds it again.
+        """Return a vector for what is computed from others, and a weak reference to its memory.
 
-        None where torch's own is as good; the function returns None once the vector has gone.
+        None where torch's own is as good.
         """
         one, size = operands[0], sum(each.numel() for each in (operands if joins else operands[:1]))
-        kinds = {(each.dtype, each.device, joins or each.shape) for each in operands}
-        plain = one.dtype in KINDS and one.device.type == "cpu" and one.ndim == 1
-        if not plain or len(kinds) > 1 or size * one.element_size() < LEAST:
+        kinds = {(each.dtype, each.device, each.ndim, joins or each.numel()) for each in operands}
+        plain = one.ndim == 1 and one.is_floating_point() and one.device.type == "cpu"
+        if not plain or len(kinds) > 1 or (size := size * one.element_size()) < LEAST:
             return None
         with self._lock:
-            length = ROOM + size * one.element_size()
-            free = (at for at, (place, used) in self._places.items()
-                    if used() is None and len(place) == length)  # fmt: skip
-            where = next(free, 0)
-            place = self._places[where][0] if where else mmap.mmap(-1, length)
-            if not where and ADVICE is not None:
+            old = [each for each in self._places if each[1]() is None and len(each[0]) == size]
+            place = old[0][0] if old else mmap.mmap(-1, size)
+            if old:
+                self._places.remove(old[0])
+            elif ADVICE is not None:
                 place.madvise(ADVICE)
             used = memoryview(place)  # lives as long as the last tensor in it
-            found = torch.frombuffer(used, dtype=one.dtype, offset=ROOM)
-            self._places[found.data_ptr()] = place, (known := ref(used))
+            known = ref(used)
+            self._places.append((place, known))
+        found = torch.frombuffer(used, dtype=one.dtype)
         self._due.pop(found.data_ptr(), None)  # of a result that has gone
-
-        def again(kind: Any = one.dtype) -> Tensor | None:
-            memory = known()
-            return None if memory is None else torch.frombuffer(memory, dtype=kind, offset=ROOM)
-
-        return found, again
+        return found, known
 
 
-class Vectors(NamedTuple):
-    """Vectors, one behind the other: `starts` of each."""
-
-    starts: list[int]
-    arrays: list[Any]
-
-    def part(self, low: int, high: int) -> Any:
-        """Return the entries between two places, which lie in one of them."""
-        at = bisect(self.starts, low) - 1
-        return self.arrays[at][low - self.starts[at] : high - self.starts[at]]
-
-
-def _read(operand: Any, kind: Any) -> Any:
-    """Return an operand as blocks are computed with it: a result, a number or `Vectors`."""
+def _blocks(operand: Any, results: Sequence[Sequence[Tensor]], size: int, count: int) -> Any:
+    """Return an operand's part in each block: of a number the number itself."""
     if isinstance(operand, Later):
-        return operand
-    if not isinstance(operand, tuple) and not getattr(operand, "ndim", 0):
-        return kind(float(operand))
-    parts = operand if isinstance(operand, tuple) else (operand,)
-    arrays = [each.detach().numpy() for each in parts]
-    return Vectors([0, *accumulate(map(len, arrays[:-1]))], arrays)
+        return results[operand]
+    if getattr(operand, "ndim", 0):
+        return operand.split(size)
+    return [operand] * count
