@@ -444,16 +444,6 @@ async def _summing(me):
         me.send(worker, 2 * x)
 
 
-def test_any_sum_of_vectors_is_that_of_the_reference_engine():
-    programs = {"asgd": replace(catalogue()["asgd"], server=_summing)}
-    world = scenario(ASGD, compute=EXPONENTIAL, programs=programs, objective=QUADRATIC)
-    ours = compiled.run(programs["asgd"], world.algorithm[0], world, [3])[0]
-    theirs = virtual.run(world.algorithm[0], world, 3, programs=programs)
-    assert_equal(ours, theirs)
-    assert ours.curve["loss"] == theirs.curve["loss"]
-    assert np.isfinite(ours.curve["loss"]).all()
-
-
 async def _signs(me):
     """Zeros of either sign, by factors that are equal; a first gradient that is kept for long."""
     x, first = me.start, None
@@ -466,13 +456,16 @@ async def _signs(me):
         me.send(worker, x)
 
 
-def test_zeros_keep_their_signs_and_vectors_that_are_kept_their_registers():
-    programs = {"asgd": replace(catalogue()["asgd"], server=_signs)}
+@pytest.mark.parametrize("server", [_summing, _signs])
+def test_any_sum_of_vectors_is_that_of_the_reference_engine(server):
+    """To the signs of zeros, and where a vector is kept for long."""
+    programs = {"asgd": replace(catalogue()["asgd"], server=server)}
     world = scenario(ASGD, compute=EXPONENTIAL, programs=programs, objective=QUADRATIC)
     ours = compiled.run(programs["asgd"], world.algorithm[0], world, [3])[0]
     theirs = virtual.run(world.algorithm[0], world, 3, programs=programs)
     assert_equal(ours, theirs)
     assert ours.curve["loss"] == theirs.curve["loss"]
+    assert np.isfinite(ours.curve["loss"]).all()
 
 
 @pytest.mark.parametrize("case", [
