@@ -114,7 +114,7 @@ class ShiftedExponential(Distribution):
         return Exponential.model_construct(mean=self.mean - self.shift)
 
     def _draw(self, rng: np.random.Generator, n: int) -> Array:
-        return self.shift + self.random_part.sample(rng, n)
+        return self.shift + rng.exponential(self.mean - self.shift, n)
 
     def _moments(self) -> tuple[float, float]:
         return self.mean, self.random_part.variance

@@ -346,6 +346,7 @@ class Traffic:
         self._starts: dict[tuple[str, float, Team], tuple[list[float], float]] = {}
         self._volumes: dict[tuple[str, Team], tuple[float, float]] = {}
         self._messages: dict[tuple[int, int], MessageRoute] = {}
+        self._costly: list[MessageRoute] = []  # those whose bytes are charged
         self._added: defaultdict[str, int] = defaultdict(int)  # bytes of others, by link
 
     def _plan(self, key: str, team: Team = None) -> CollectivePlan:
@@ -446,12 +447,14 @@ class Traffic:
         if (source, to) not in self._messages:
             link, size = self.network.message_link(source, to), self.network.model_bytes
             key = source * (self.network.workers + 1) + to
-            self._messages[source, to] = self._make_route(link, size, self._seed, key)
+            made = self._messages[source, to] = self._make_route(link, size, self._seed, key)
+            if link.name in self.network.charged:
+                self._costly.append(made)
         return self._messages[source, to]
 
     def add_message(self, source: int, to: int, size: int) -> None:
         """Count the bytes of a message whose time is known."""
-        self._added[self.network.message_link(source, to).name] += size
+        self._added[self.network.link(source, to).name] += size
 
     def links(self) -> dict[str, float]:
         """Return the bytes so far over each link, by "from->to"."""
@@ -483,8 +486,8 @@ class Traffic:
             moved += payload * each
             charged += payload * egress
         own = sum(route.bytes for route in self._messages.values()) + sum(self._added.values())
-        costly = self.network.charged
-        paid = sum(size for size, name in self._sent() if name in costly) if costly else 0
+        paid = sum(route.bytes for route in self._costly)
+        paid += sum(size for name, size in self._added.items() if name in self.network.charged)
         return float(round(moved) + own), charged + paid
 
 
