@@ -1,6 +1,8 @@
 """`run` of the reference engine: any scenario, one seed, in simulated time on SimPy."""
 
-from collections.abc import Mapping
+import gc
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 import numpy as np
 
@@ -15,6 +17,7 @@ from paceline.simulator.results import divergence
 from paceline.simulator.results.run import Full, Run, Spans
 from paceline.simulator.scenario.scenario import Algorithm, Scenario
 
+RARELY = 100_000  # objects made before those kept are walked for garbage: the default is 700
 SEED_DISTANCE = 10**9  # between seeds of a run and of its jobs, so that no streams coincide
 
 
@@ -32,8 +35,8 @@ def run(
     """
     program = (programs or catalogue())[algorithm.name]
     kept, scenario = Spans(spans) if spans else None, scenario.under(algorithm)
-    with np.errstate(over="ignore", invalid="ignore"):  # divergence is reported, not warned about
-        simulation = _simulated(program, algorithm, scenario, seed, kept)
+    with np.errstate(over="ignore", invalid="ignore"), _rarely_collected():
+        simulation = _simulated(program, algorithm, scenario, seed, kept)  # may diverge: it is told
     simulation.observer.close(simulation.horizon)
     curve = simulation.observer.curve
     drawn = (None, None) if kept is None else accounts.timeline(simulation, kept, simulation.end)
@@ -67,6 +70,25 @@ def run(
         stall=simulation.stall,
         paid=simulation.observer.paid,
     )
+
+
+@contextmanager
+def _rarely_collected() -> Iterator[None]:
+    """Look for cyclic garbage rarely in a run: it keeps nearly all that it makes.
+
+    What earlier runs have left is collected at the end of a long one.
+    """
+    usual, before = gc.get_threshold(), gc.get_stats()[0]["collections"]
+    if not usual[0]:
+        yield
+        return
+    gc.set_threshold(max(RARELY, usual[0]), *usual[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*usual)
+    if gc.get_stats()[0]["collections"] > before:
+        gc.collect()
 
 
 def _simulated(
