@@ -11,6 +11,7 @@ import pytest
 
 from paceline.simulator.cluster import workers as cluster
 from paceline.simulator.distributions.random_streams import Purpose, generator
+from paceline.simulator.errors import DeadlockError
 from paceline.simulator.programs import Program, catalogue
 from paceline.simulator.results.run import Kind
 from paceline.simulator.theory import seconds_per_step
@@ -552,6 +553,27 @@ def test_memory_does_not_grow_with_the_steps(row):
 
     simulate(world(1000))  # imports and caches
     assert peak(world(8000)) < peak(world(3000)) + 4 * 5000  # blocks of numbers have grown by then
+
+
+async def hears_nobody(me, *, lr: float):
+    await me.receive(1)
+
+
+@pytest.mark.parametrize("own", [(0, 10, 10), (700, 10, 10), (10**6, 5, 5)])
+def test_a_run_leaves_the_garbage_collector_as_it_was(own):
+    """Also where it is long enough to collect what it left, and where it fails."""
+    usual = gc.get_threshold()
+    world = scenario(SSGD, compute=EXPONENTIAL, steps=20_000, workers=4)
+    broken = {"ssgd": Program("ssgd", hears_nobody, "here")}
+    try:
+        gc.set_threshold(*own)
+        simulate(world)
+        assert gc.get_threshold() == own
+        with pytest.raises(DeadlockError):
+            play("virtual", world, programs=broken)
+        assert gc.get_threshold() == own
+    finally:
+        gc.set_threshold(*usual)
 
 
 def test_curves_keep_a_few_hundred_points():
