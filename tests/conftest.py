@@ -33,6 +33,6 @@ with suppress(ImportError):
 
 
 def pytest_collection_finish() -> None:
-    """Leave the ten thousand tests out of searches for garbage: these took a quarter of the time."""
+    """Leave ten thousand tests out of searches for garbage: they took a quarter of the time."""
     gc.collect()
     gc.freeze()
