@@ -168,6 +168,7 @@ class Result(Shown):
             exact=deterministic(scenario),
             bases=bases(scenario),
             models=learning.errors(scenario, self.groups, self._models, self.links),
+            stated={row["label"]: row.get("interval90", {}) for row in self.algorithms},
         )
         return dict(
             statistics.jsonable(found | {"sentence": found["sentence"] + self._of_one(found)})
