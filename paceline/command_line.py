@@ -41,6 +41,7 @@ LISTED = "algorithms|distributions|objectives|scenarios"
 PROFILE, PROFILE_FILE = "Profile: ", "profile.toml"
 OBJECTIVE = "Objective: "
 PAGE = "Page: "
+RESULTS = "Directory for the results."
 SILENCE = 30.0  # seconds between two lines of progress
 
 # typer carries click along under a private name; this is click's UsageError.
@@ -95,9 +96,9 @@ def _count(about: str, default: str | None = None) -> Any:
     return _option("INTEGER", about, default=default, parser=_whole)
 
 
-def _out(metavar: str, about: str, *short: str) -> Any:
-    """Return the option --out, perhaps with a `short` name."""
-    return _option(metavar, about, *short, "--out", callback=_possible)
+def _out(metavar: str, about: str, *names: str) -> Any:
+    """Return the option --out, or -o, which is another one's where `names` are given."""
+    return _option(metavar, about, *names or ("-o", "--out"), callback=_possible)
 
 
 def _flag(name: str, about: str, *short: str) -> Any:
@@ -111,7 +112,7 @@ SCENARIO: Any = typer.Argument(
 )
 DEVICE = _option("auto|cpu|cuda", "Device of the workers.", default="auto")
 PROFILE_OUT = _out(
-    "PROFILE.toml", "The profile to write; default: profile.toml, or the next free name.", "-o"
+    "PROFILE.toml", "The profile to write; default: profile.toml, or the next free name."
 )
 OVERRIDES = _option(
     "TABLE.KEY=VALUE",
@@ -138,7 +139,7 @@ STUDY: dict[str, tuple[Any, Any]] = {  # type and option of each parameter of a 
         bool,
         _flag("--force", "Run even if the estimated time or memory exceeds the safety limit."),
     ),
-    "out": (Path | None, _out("DIR", "Directory for the results.")),
+    "out": (Path | None, _out("DIR", RESULTS)),
     "overwrite": (bool, OVERWRITE),
     "figure": (str, FIGURE),
 }
@@ -321,17 +322,14 @@ def _solve(
     _answer(as_json, result.json, lambda: [*result.sentences, *said], result.notes)
 
 
-@_study_command("fit", "figure")
+@_study_command("fit", "figure", out=_out("DIR", RESULTS, "--out"))
 def _fit(
     scenario: str = SCENARIO,
     targets: Path = typer.Argument(
         metavar="TARGETS.toml", help="The keys that may vary, and the numbers to match."
     ),
-    fitted: Path | None = _option(
-        "FITTED.toml",
-        "Write the scenario here, with the values found.",
-        *("-o", "--fitted"),
-        callback=_possible,
+    fitted: Path | None = _out(
+        "FITTED.toml", "Write the scenario here, with the values found.", "-o", "--fitted"
     ),
     as_json: bool = AS_JSON,
     **given: Any,
@@ -540,7 +538,9 @@ def _reproduce(  # noqa: PLR0913, PLR0917 - the contract's options
     ),
     jobs: int | None = JOBS,
     report: Path = _option("DIR", "Directory for the page.", default=Path("docs")),
-    out: Path = _option("DIR", "Directory for finished runs.", default=Path("runs/reproduce")),
+    out: Path = _option(
+        "DIR", "Directory for finished runs.", "-o", "--out", default=Path("runs/reproduce")
+    ),
     as_json: bool = AS_JSON,
 ) -> None:
     """Check the claims of four papers.
@@ -839,7 +839,7 @@ def _emit(  # noqa: PLR0913, PLR0917 - a pick, and where it goes
     ),
     overrides: list[str] | None = OVERRIDES,
     allow_paths: bool = ALLOW_PATHS,
-    out: Path | None = _out("DIR", "Directory to write to.", "-o"),
+    out: Path | None = _out("DIR", "Directory to write to."),
     overwrite: bool = OVERWRITE,
     as_json: bool = AS_JSON,
 ) -> None:
@@ -868,7 +868,6 @@ def _report(
     out: Path | None = _out(
         "FILE",
         "The file to write; default: report.html in the first directory, or the next free name.",
-        "-o",
     ),
     overwrite: bool = OVERWRITE,
     as_json: bool = AS_JSON,

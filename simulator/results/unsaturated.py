@@ -7,16 +7,18 @@ saturated line. So more bandwidth on a line that was never saturated changes no 
 import re
 from collections import Counter
 from collections.abc import Sequence
-from math import ceil
+from math import ceil, inf
+from typing import Any
 
 from paceline.simulator.results import usage
 from paceline.simulator.results.run import Run
 from paceline.simulator.results.saturation import CARD, held_share
-from paceline.simulator.results.statistics import Groups, breakdown, human
+from paceline.simulator.results.statistics import Groups, breakdown, human, seconds_per_step
 from paceline.simulator.scenario.scenario import Scenario
 
 LATE = ("overlap", "delay")  # parameters, in steps, by which averages may be late
 TELLING = 0.05  # share of the time, waiting for those, from which it is worth a note
+SLOWER = 0.01  # than ssgd, from which that is worth a note
 BUSY = 0.9  # of the time
 FEW = 3  # names in a note
 ENDS = re.compile("<?->")
@@ -76,6 +78,24 @@ def unhidden(scenario: Scenario, groups: Groups) -> list[str]:
             f"average, and workers wait {human(wait)} for the rest; {remedy}"
         )
     return found
+
+
+def in_pieces(scenario: Scenario, groups: Groups) -> list[str]:
+    """Say why averages of buckets take longer than one of the whole gradient, where they do."""
+    paces = {label: sum(map(seconds_per_step, runs)) / len(runs) for label, runs in groups.items()}
+    raw = [e for e in scenario.algorithm
+           if getattr(e.parameters.get("codec"), "kind", "raw") == "raw"]  # fmt: skip
+    plain, counts = min((paces[e.label] for e in raw if e.name == "ssgd"), default=inf), {}
+    for each in raw:
+        pieces: Any = each.parameters.get("buckets", 1)
+        if pieces != 1 and paces[each.label] > (1 + SLOWER) * plain:
+            counts[each.label] = pieces if isinstance(pieces, int) else len(pieces)
+    return [
+        f"{label}: slower than ssgd, as each of its {count} buckets is an average of its own: it "
+        "pays every latency again and, over NCCL, a launch and the lower rate of a small message; "
+        "fewer buckets (a larger bucket_cap_mb of DistributedDataParallel) pay less"
+        for label, count in counts.items()
+    ]
 
 
 def _outages(runs: Sequence[Run]) -> list[str]:

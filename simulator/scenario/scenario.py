@@ -5,6 +5,7 @@ other, and `load.load` reads files.
 """
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from copy import deepcopy
 from functools import cache
 from math import ceil, inf
@@ -24,6 +25,7 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from paceline.simulator.distributions.distribution import Distribution
 from paceline.simulator.inputs.messages import nearest
+from paceline.simulator.inputs.units import to_si
 from paceline.simulator.programs import Program, catalogue
 from paceline.simulator.programs.codecs.codec import Raw
 from paceline.simulator.programs.pieces.piece import TomlSchema
@@ -35,6 +37,7 @@ from paceline.simulator.scenario.table import Many, Name, Section, optional
 from paceline.simulator.scenario.tables import (
     Bound,
     Choice,
+    CurveOfLaw,
     LearningCurve,
     Model,
     NoObjective,
@@ -347,9 +350,22 @@ class Scenario(Section):
     @property
     def notes(self) -> tuple[str, ...]:
         """How keys were understood that the scenario calls by another name, or that mislead."""
-        parts = self.cluster.accumulation
-        whole = f"cluster.compute is read as the time of all {parts} micro-batches of a step"
-        return (*self._notes, *[f"{whole} (cluster.accumulation), not of one"] * (parts > 1))
+        parts, found = self.cluster.accumulation, [*self._notes]
+        goal: Any = self.objective
+        if parts > 1:
+            whole = f"cluster.compute is read as the time of all {parts} micro-batches of a step"
+            found.append(f"{whole} (cluster.accumulation), not of one")
+        team = isinstance(goal, LearningCurve) and self.cluster.workers > 1
+        if team and isinstance(goal.curve, CurveOfLaw) and goal.curve.batch is None:
+            found.append(
+                "objective.curve.batch is left out: the law is taken to speak of steps of "
+                f"{goal.tokens:,.0f} tokens, one worker's; of steps with more, a token teaches "
+                "less (critical batch); set it if the law's own runs had other steps"
+            )
+        if far := [*unusual(self.table)]:
+            more = [f"{len(far) - 3} more"] * (len(far) > 3)
+            found.append(f"is the unit right? {'; '.join([*far[:3], *more])}")
+        return tuple(found)
 
     @property
     def shares(self) -> bool:
@@ -396,6 +412,30 @@ class Scenario(Section):
     def table(self) -> dict[str, Any]:
         """The TOML table after overrides, JSON-able."""
         return self._table
+
+
+TIME, RATE = ("time", 0, 2, "up to 2 s"), ("bandwidth", 125, 1.25e14, "1 kbit/s to 1 Pbit/s")
+COMPUTE = ("time", 0, 3600, "up to 1 h")
+MAGNITUDES = {"latency": TIME, "bandwidth": RATE, "up": RATE, "down": RATE, "compute": COMPUTE}
+"""By key: dimension, least and most that is usual in SI units, and these in words."""
+
+
+def unusual(value: Any, path: str = "", usual: Any = None) -> Iterator[str]:
+    """Yield the keys of a table with quantities that hardly any link or worker has, and the usual.
+
+    `usual`: of the `value` at `path`, as in `MAGNITUDES`.
+    """
+    if isinstance(value, dict):
+        for key, each in value.items():
+            yield from unusual(each, f"{path}.{key}".lstrip("."), MAGNITUDES.get(key, usual))
+    elif isinstance(value, list):
+        for index, each in enumerate(value):
+            yield from unusual(each, f"{path}[{index}]", usual)
+    elif isinstance(value, str) and usual:
+        dimension, least, most, said = usual
+        with suppress(ValueError):  # a name, or of another dimension
+            if not least <= to_si(value, dimension) <= most:
+                yield f"{path} = {value!r} (usual: {said})"
 
 
 def laws(*values: Any) -> Iterator[Distribution]:

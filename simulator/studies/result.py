@@ -168,6 +168,7 @@ class Result(Shown):
             exact=deterministic(scenario),
             bases=bases(scenario),
             models=learning.errors(scenario, self.groups, self._models, self.links),
+            stated={row["label"]: row.get("interval90", {}) for row in self.algorithms},
         )
         return dict(
             statistics.jsonable(found | {"sentence": found["sentence"] + self._of_one(found)})
@@ -197,6 +198,7 @@ class Result(Shown):
             *learning.notes({k: (each.basis, each.why) for k, each in self._models.items()}),
             *unsaturated.notes(self.scenario, self.runs),
             *unsaturated.unhidden(self.scenario, self.groups),
+            *unsaturated.in_pieces(self.scenario, self.groups),
             *extrapolation.notes(self.scenario, self.groups),
             *prediction_interval.notes(self._unfitted),
             *prediction_interval.ideal(self.scenario, max(shares)),

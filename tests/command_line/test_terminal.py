@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import typer.main
 
 import paceline.command_line
 from paceline.simulator.errors import InputError
@@ -104,6 +105,17 @@ def test_every_command_can_be_quiet():
     assert len(commands) > 15
     for each in commands:
         assert "quiet" in inspect.signature(each.callback).parameters, each.name
+
+
+def test_o_is_out_wherever_that_is_an_option_or_the_scenario_that_fit_writes():
+    short = {}
+    for name, each in typer.main.get_command(paceline.command_line.app).commands.items():
+        for option in each.params:
+            if "--out" in option.opts or "-o" in option.opts:
+                short.setdefault(name, set()).update(option.opts)
+    assert len(short) > 12
+    assert all({"-o", "--out"} <= opts for opts in short.values())
+    assert [name for name, opts in short.items() if opts != {"-o", "--out"}] == ["fit"]
 
 
 @pytest.mark.parametrize("before", [True, False])

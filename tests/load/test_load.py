@@ -1112,3 +1112,22 @@ def test_the_time_of_a_step_of_several_micro_batches_is_said_to_be_that_of_all()
     assert parse(table()).notes == ()
     (note,) = parse(table(), overrides=["cluster.accumulation=4"]).notes
     assert "cluster.compute is read as the time of all 4 micro-batches of a step" in note
+
+
+def test_a_law_without_its_batch_says_of_which_steps_it_is_taken_to_speak():
+    goal = 'objective={kind="learning-curve", tokens=512, curve={law="chinchilla", parameters=1e6'
+    (note,) = parse(table(), overrides=[goal + "}}"]).notes
+    assert "objective.curve.batch is left out" in note
+    assert "steps of 512 tokens, one worker's" in note
+    assert parse(table(), overrides=[goal + ", batch=2048}}"]).notes == ()
+
+
+def test_quantities_that_no_link_has_are_doubted_by_key_value_and_what_is_usual():
+    odd = {"network.latency": "60 s", "network.bandwidth": "1 bit/s", "cluster.compute": "3 d"}
+    (note,) = parse(table(), overrides=[f'{key}="{value}"' for key, value in odd.items()]).notes
+    assert note.startswith("is the unit right? ")
+    for key, value in odd.items():
+        assert f"{key} = '{value}' (usual: " in note
+    law = 'cluster.compute={dist="gamma", mean="2 h", shape=4}'
+    (note,) = parse(table(), overrides=[law]).notes
+    assert note == "is the unit right? cluster.compute.mean = '2 h' (usual: up to 1 h)"

@@ -395,3 +395,19 @@ def test_rows_of_a_sweep_have_the_same_columns_whether_time_is_lost_or_not() -> 
     rows = even([{"x": 1, "down_share": 0.5}, {"x": 2, "y": 3}])
     assert rows == [{"x": 1, "down_share": 0.5, "y": None}, {"x": 2, "down_share": None, "y": 3}]
     assert table.csv_table(rows).decode().splitlines() == ["x,down_share,y", "1,0.5,", "2,,3"]
+
+
+def test_buckets_that_are_slower_than_one_average_are_explained():
+    line = {"latency": "1 ms", "bandwidth": "100 Gbit/s", "library": "nccl"}
+
+    def said(compute):
+        world = scenario(
+            {"name": "ssgd-bucketed", "buckets": 7}, {"name": "ssgd"}, workers=16, network=line,
+            model={"parameters": 124_000_000}, compute=compute, objective={"kind": "none"},
+        )  # fmt: skip
+        groups = {each.label: [simulate(world, at)] for at, each in enumerate(world.algorithm)}
+        return unsaturated.in_pieces(world, groups)
+
+    (note,) = said("10 ms")
+    assert note.startswith("ssgd-bucketed buckets=7: slower than ssgd, as each of its 7 buckets")
+    assert said("3 s") == []

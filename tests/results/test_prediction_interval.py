@@ -16,7 +16,8 @@ from paceline import simulate, sweep
 from paceline.simulator.load.load import parse
 from paceline.simulator.network import tcp
 from paceline.simulator.programs import catalogue
-from paceline.simulator.results import prediction_interval
+from paceline.simulator.results import prediction_interval, wording
+from paceline.simulator.results.intervals import stated
 from paceline.simulator.results.loss_model import NO_ERRORS
 from paceline.simulator.results.order import order
 from paceline.simulator.results.prediction_interval import ALONE, FITTED, Spread
@@ -121,6 +122,24 @@ def test_a_pick_by_pace_says_what_a_measured_run_may_take():
     low, high = map(human, paced.algorithms[0]["seconds_per_step"]["interval90"])
     said = f"A measured run is expected between {low} and {high} (90 %)."
     assert paced.pick["sentence"].endswith(said)
+
+
+@pytest.mark.parametrize("run", [{}, {"target_loss": 9.0}])
+def test_one_number_has_one_interval_in_the_table_and_in_the_answer(run):
+    line = {"latency": "20 ms", "bandwidth": "100 kbit/s", "transport": "tcp"}
+    goal = {"kind": "learning-curve", "curve": {"law": "chinchilla", "parameters": 1e8},
+            "tokens": 512}  # fmt: skip
+    aim = {"objective": goal if run else {"kind": "none"}, "network": line}
+    world = scenario({"name": "ssgd"}, {"name": "dts", "delay": 2}, **aim)
+    table = dict(world.table) | {"run": {"steps": 2000, "seeds": 3, **run}}
+    result = simulate(parse(table))
+    found = result.pick
+    row = next(each for each in result.algorithms if each["label"] == found["label"])
+    assert found["measure"] == ("time_to_target" if run else "seconds_per_step")
+    assert found["interval"] == row[found["measure"]]["interval90"] != [None, None]
+    estimate = stated(found, "value")
+    assert wording.ends(estimate, "s") in found["sentence"]
+    assert found["ci95"] is None
 
 
 @pytest.mark.parametrize(("workers", "other"), [(2, 1.0), (4, 4 / 3), (8, 8 / 7)])
@@ -255,11 +274,11 @@ def test_an_interval_knows_that_slower_links_are_no_longer_hidden(bandwidth, pro
     (row,), (known,) = found.algorithms, found.links.values()
     pace, share = row["seconds_per_step"]["mean"], row["breakdown"]["communicate"]
     low, high = row["seconds_per_step"]["interval90"]
-    for end, stated in (("low", known.faster), ("high", known.slower)):
+    for end, side in (("low", known.faster), ("high", known.slower)):
         factor = links[end] / links["median"]
         (other,) = over_links(factor).algorithms
         moved = math.log(other["seconds_per_step"]["mean"] / pace)
-        assert stated == pytest.approx(moved, abs=0.01)
+        assert side == pytest.approx(moved, abs=0.01)
         assert low < other["seconds_per_step"]["mean"] < high
         unseen = moved > share * math.log(factor) + 0.05
         assert unseen == (end == "high" and program["name"] != "ssgd")

@@ -11,6 +11,7 @@ import time
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -912,3 +913,25 @@ def test_a_search_without_a_loss_has_tables_a_page_and_resumes(tmp_path):
     page = paceline.report([tmp_path / "a"]).read_text("utf-8")
     assert "nothing is said of loss" in page
     assert "beyond the cap" in page
+
+
+def test_the_soonest_line_and_the_answer_name_one_row(monkeypatch):
+    """A row that is not a trade-off, as one of nearly its days surely loses less, is neither."""
+
+    def tried(label, losses, days):
+        return SimpleNamespace(
+            candidate=SimpleNamespace(label=label), reached=2, all_reached=True, model=None,
+            factors=None, scores=[SimpleNamespace(value=loss) for loss in losses],
+            used=lambda key: days,
+        )  # fmt: skip
+
+    monkeypatch.setattr(verdict, "amounts", lambda *of: {"used": None})
+    ranked = [
+        tried("best", (1, 1), 10), tried("unsure", (1, 1.2), 4.9), tried("sure", (1.2, 1.2), 5),
+    ]  # fmt: skip
+    aim = SimpleNamespace(steps=100, target=None)
+    front = verdict.tradeoffs(ranked, aim, None)
+    assert [row["label"] for row in front] == ["best", "sure"]
+    found = verdict.extremes(ranked, aim, "best", front)
+    assert found["soonest"]["label"] == verdict.soonest(front)["label"] == "sure"
+    assert found["cheapest"]["label"] == "unsure"

@@ -11,7 +11,7 @@ from paceline.simulator.reports.page.documents import is_measured
 from paceline.simulator.reports.page.parts import percent
 from paceline.simulator.reports.page.reading import FoundRun
 from paceline.simulator.results import statistics, wording
-from paceline.simulator.results.intervals import MEDIAN, USUAL, difference, stated
+from paceline.simulator.results.intervals import MEDIAN, MODEL, USUAL, difference, stated
 from paceline.simulator.results.order import MARGIN as ORDER_MARGIN
 from paceline.simulator.results.order import within
 from paceline.simulator.results.pick import ENOUGH, all_of, any_of, decided, headline, scored
@@ -152,7 +152,8 @@ def _sure(
         yield from unsure(pick)
     assert found.main is not None
     known = (found.main.rows[pick["label"]].get("interval90") or {}).get("time_to_target")
-    if known and known[0] is not None:
+    beside = (pick.get("basis") or "").endswith(MODEL)  # the value, already
+    if known and known[0] is not None and not beside:
         high = "later" if known[1] is None else human(known[1])
         yield f"By its calibration, a real run takes {human(known[0])} to {high} ({USUAL})."
     if found.comparison and is_measured(found.comparison):

@@ -124,7 +124,7 @@ class TuneResult(Shown):
         None: the best, or it takes as long as the one to take.
         """
         rows, most = self.tradeoffs, self.simplest.used("days") / (1 + MARGIN)
-        soonest = min(rows, key=lambda row: row["sooner"], default=None)
+        soonest = verdict.soonest(rows)
         late = soonest is None or soonest is rows[0] or soonest["days"] > most
         return None if late else soonest
 
@@ -145,7 +145,7 @@ class TuneResult(Shown):
             f"If time counts as well: {row['label']} is done {', '.join(spent)}, not in {whole}, "
             f"at {row['loss_above']:+.2%} loss ({USUAL}: {low:+.2%} to "
             f"{high:+.2%}{basis}); with the tokens that make up for that it takes "
-            f"{human(DAY * row['sooner'])}, and no other is sooner."
+            f"{human(DAY * row['sooner'])}, and no other trade-off is sooner."
         )
 
     @cached_property

@@ -223,19 +223,25 @@ def _tradeoff(each: Contender, first: Contender) -> Row:
     }
 
 
+def soonest(front: Sequence[Row]) -> Row | None:
+    """Return which of the `tradeoffs` reaches as low a loss first, with the tokens for that."""
+    return min(front, key=itemgetter("sooner"), default=None)
+
+
 def extremes(
     ranked: Sequence[Contender], objective: TuningObjective, best: str, front: Sequence[Row]
 ) -> dict[str, Row]:
     """Return the `best`, the soonest and the cheapest way to the target, or to as low a loss.
 
     Each with its `label`, and `days` and `cost` with the tokens that make up for a higher loss; of
-    those whose runs all got there, and of equivalents one of the `front`, the `tradeoffs`. Empty
-    where time has no price, or runs no common end.
+    those whose runs all got there. The soonest is that of the `front`, the `tradeoffs`, if there
+    are any, and the cheapest of equivalents one of them. Empty where time has no price, or runs no
+    common end.
     """
     there = [each for each in ranked if each.reached and each.all_reached]
     if not there or not (objective.target or objective.steps) or math.isnan(there[0].used("cost")):
         return {}
-    found, front_labels = [], {row["label"] for row in front}
+    found, front_labels, quick = [], {row["label"] for row in front}, soonest(front)
     for each in there:
         row = _tradeoff(each, there[0]) if objective.steps else {}
         days, cost = row.get("sooner", each.used("days")), row.get("cheaper", each.used("cost"))
@@ -243,6 +249,8 @@ def extremes(
 
     def least(key: str) -> Row:
         rows = sorted(found, key=itemgetter(key))
+        if key == "days" and quick:
+            return next(row for row in rows if row["label"] == quick["label"])
         near = [row for row in rows if row[key] <= rows[0][key] * (1 + MARGIN)]
         return next((row for row in near if row["label"] in front_labels), rows[0])
 
