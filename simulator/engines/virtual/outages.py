@@ -217,8 +217,6 @@ class Outages:
                 crash = start
                 if why == Why.ABSENT:
                     back = run.availability.members.returns(self._node.rank, start)
-            elif run.availability.absent(self._node.rank, max(crash, start)):
-                why = Why.ABSENT
             if crash >= start + takes:
                 if start == begun:
                     self._final_attempt = takes
@@ -226,6 +224,8 @@ class Outages:
                 self._final_attempt = takes * step / work if work else 0.0
                 return start + takes - begun
             since, crash = crash, max(crash, start)
+            if abrupt and run.availability.absent(self._node.rank, crash):
+                why = Why.ABSENT
             self._node.end_busy_span(crash)
             self._lose_unshared(crash, crash - start + unshared)
             if why is not None:

@@ -167,8 +167,9 @@ class Presence:
         for rank, outages in enumerate(run.outages[: run.workers]):
             if outages.down_since is not None and rank not in arrivals:
                 noticed = max(noticed, outages.down_since + self.timeout * outages.abrupt)
-        calendars = run.calendars
-        downs = ((calendars[rank].next(arrivals[rank])[0], rank) for rank in calendars and team)
+        calendars, leave = run.calendars, not self.waits or run.availability.members is not None
+        asked = team if calendars and leave else ()
+        downs = ((calendars[rank].next(arrivals[rank])[0], rank) for rank in asked)
         for crash, rank in sorted(each for each in downs if self.skips(*each[::-1])):
             if reports and crash >= reports[rank]:
                 continue
