@@ -14,6 +14,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from paceline.command_line import app
+from paceline.simulator.cluster.workers import mean_compute
 from paceline.simulator.engines import normalisation
 from paceline.simulator.engines.dispatch import run_seeds, taken
 from paceline.simulator.errors import InputError
@@ -567,8 +568,17 @@ def test_what_the_answer_names_is_in_the_table_however_short_and_in_the_json(mon
     table["run"]["duration"] = "60 s"
     table["cost"] = {"node_hour": 1.0}
     result = tune(parse(table), objective="loss-at-tokens")
-    hours = [(row["cost"], 4 * 24 * row["days"]) for row in result.extremes.values()]
+    rows = dict(result.extremes)
+    one = rows.pop("alone")  # no step of one worker waits for another: four times as many steps
+    assert one["days"] == pytest.approx(4 * 600 * mean_compute(result.space.scenario)[0] / 86_400)
+    assert one["cost"] == pytest.approx(24 * one["days"])
+    assert "One worker alone, worker 0, takes" in result.lines[-1]
+    hours = [(row["cost"], 4 * 24 * row["days"]) for row in rows.values()]
     assert all(cost == pytest.approx(time) for cost, time in hours)
+    for row in rows.values():
+        low, high = row["days_interval"]
+        assert low <= row["days"] <= high
+        assert row["cost_interval"] == pytest.approx([4 * 24 * low, 4 * 24 * high])
     assert {result.extremes[which]["label"] for which in ("soonest", "cheapest")} == {
         result.soonest
     }

@@ -352,7 +352,7 @@ def test_cost_to_loss_prefers_fewer_bytes_where_these_are_dear():
     assert said["best"] == said["cheapest"] == "local-sgd tau=8 lr=0.1"
     assert result.extremes["cheapest"]["cost"] == pytest.approx(dear)
     assert result.extremes["soonest"]["days"] == min(each.used("days") for each in result.ranked)
-    assert [line.split()[0] for line in result.lines] == ["Best", "Soonest", "Cheapest"]
+    assert [line.split(" to ")[0] for line in result.lines] == ["Best, soonest, cheapest"]
 
 
 @pytest.mark.parametrize(
@@ -932,6 +932,9 @@ def test_the_soonest_line_and_the_answer_name_one_row(monkeypatch):
     aim = SimpleNamespace(steps=100, target=None)
     front = verdict.tradeoffs(ranked, aim, None)
     assert [row["label"] for row in front] == ["best", "sure"]
-    found = verdict.extremes(ranked, aim, "best", front)
+    world = SimpleNamespace(
+        scenario=SimpleNamespace(objective=None, cluster=SimpleNamespace(workers=1))
+    )
+    found = verdict.extremes(ranked, aim, "best", front, world)
     assert found["soonest"]["label"] == verdict.soonest(front)["label"] == "sure"
     assert found["cheapest"]["label"] == "unsure"

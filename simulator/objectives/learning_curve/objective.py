@@ -312,7 +312,7 @@ def length(scenario: Scenario, algorithm: Algorithm) -> float:
     run, spec = scenario.run, scenario.objective
     enough = math.inf
     if run.target_loss is not None and isinstance(spec, LearningCurve):
-        enough = _to_target(spec, scenario.participants(algorithm), run.target_loss)
+        enough = to_target(spec, scenario.participants(algorithm), run.target_loss)
     if enough < math.inf:
         return float(min(run.steps or math.inf, enough))
     if run.duration is None:
@@ -321,7 +321,7 @@ def length(scenario: Scenario, algorithm: Algorithm) -> float:
     return float(min(run.steps or math.inf, most if math.isfinite(most) else 1e6))
 
 
-def _to_target(spec: LearningCurve, workers: int, target: float) -> float:
+def to_target(spec: LearningCurve, workers: int, target: float) -> float:
     """Return the steps of data-parallel training to a loss; its critical batch is that of a run
     which ends there.
     """

@@ -10,7 +10,7 @@ from paceline.simulator.objectives import plugins
 from paceline.simulator.objectives.basis import loss_basis
 from paceline.simulator.results import pick, statistics, units, wording
 from paceline.simulator.results.figures.style import Figure
-from paceline.simulator.results.intervals import USUAL, stated
+from paceline.simulator.results.intervals import LEVEL, USUAL, stated
 from paceline.simulator.results.order import MARGIN, Order, within
 from paceline.simulator.results.statistics import human
 from paceline.simulator.results.units import SECONDS_PER_DAY as DAY
@@ -152,18 +152,33 @@ class TuneResult(Shown):
     def extremes(self) -> dict[str, dict[str, Any]]:
         """The best, the soonest and the cheapest, as `verdict.extremes` returns them."""
         best = self.simplest.candidate.label
-        return verdict.extremes(self.ranked, self.objective, best, self.tradeoffs)
+        return verdict.extremes(self.ranked, self.objective, best, self.tradeoffs, self.space)
 
     @property
     def lines(self) -> list[str]:
-        """A line for each of the `extremes`."""
-        target, currency = self.objective.target, self.objective.currency
-        where = f" to loss {target:g}" if target else " to that loss"
-        return [
-            f"{which.capitalize()}{where if target or which != 'best' else ''}: {row['label']}, "
-            f"{human(DAY * row['days'])}, {statistics.said(row['cost'], currency)}."
-            for which, row in self.extremes.items()
-        ]
+        """A line for each of the `extremes`, or for those of one configuration."""
+        target, unit = self.objective.target, self.objective.currency
+        where, rows = f" to loss {target:g}" if target else " to that loss", dict(self.extremes)
+        one, found, which = rows.pop("alone", None), [], dict[str, list[str]]()
+        for name, row in rows.items():
+            which.setdefault(row["label"], []).append(name)
+        for label, names in which.items():
+            row, end = rows[names[0]], where if target or names != ["best"] else ""
+            spent = self._spent_by(row, "days", "s", DAY), self._spent_by(row, "cost", unit)
+            found.append(f"{', '.join(names).capitalize()}{end}: {label}, {', '.join(spent)}.")
+        if one:
+            goal = where if target else " for as many tokens"
+            time, cost = human(DAY * one["days"]), statistics.said(one["cost"], unit)
+            found.append(
+                f"One worker alone, {one['label']}, takes {time}{goal} ({cost}) by its mean step, "
+                "as nothing is sent" + ("." if target else ", and its loss is no higher.")
+            )
+        return found
+
+    @staticmethod
+    def _spent_by(row: dict[str, Any], key: str, *unit: Any) -> str:
+        of = {"interval": row.get(f"{key}_interval"), "level": LEVEL}
+        return wording.amount(stated(row | of, key), *unit)
 
     def _spent(self, used: dict[str, Any] | None) -> list[str]:
         """Say in what time, and for how much, with intervals; not what the value itself is."""

@@ -7,13 +7,18 @@ from typing import Any
 
 import numpy as np
 
+from paceline.simulator.cluster import prices
+from paceline.simulator.cluster.workers import mean_compute
 from paceline.simulator.errors import InputError
 from paceline.simulator.load.load import known_programs
+from paceline.simulator.objectives.learning_curve.objective import to_target
 from paceline.simulator.programs import Program
 from paceline.simulator.results import intervals, prediction_interval, units
 from paceline.simulator.results.order import MARGIN, Order, order, within
 from paceline.simulator.results.pick import ONE_SEED
-from paceline.simulator.scenario.tables import Range
+from paceline.simulator.results.units import SECONDS_PER_DAY as DAY
+from paceline.simulator.scenario.scenario import Scenario
+from paceline.simulator.scenario.tables import LearningCurve, Range
 from paceline.simulator.studies.tune.objective import TuningObjective
 from paceline.simulator.studies.tune.race import Contender
 from paceline.simulator.studies.tune.space import Candidate, Space, Values
@@ -208,7 +213,7 @@ def tradeoffs(ranked: Sequence[Contender], objective: TuningObjective, space: Sp
 
 def _tradeoff(each: Contender, first: Contender) -> Row:
     above, days = _log_above(each, first), each.used("days")
-    more = (1 + MARGIN) ** (above.value / math.log1p(each.model.margin if each.model else MARGIN))
+    more = _more(above, each)[0]
     return {
         "label": each.candidate.label,
         "basis": each.model and each.model.basis,
@@ -223,39 +228,90 @@ def _tradeoff(each: Contender, first: Contender) -> Row:
     }
 
 
+def _more(above: intervals.Estimate, each: Contender) -> list[float]:
+    """Return how many times the tokens make up for a loss above another's: the mean, and ends."""
+    worth = math.log1p(each.model.margin if each.model else MARGIN)
+    logs = above.value, *(above.interval or [above.value] * 2)
+    return [(1 + MARGIN) ** (log / worth) for log in logs]
+
+
 def soonest(front: Sequence[Row]) -> Row | None:
     """Return which of the `tradeoffs` reaches as low a loss first, with the tokens for that."""
     return min(front, key=itemgetter("sooner"), default=None)
 
 
 def extremes(
-    ranked: Sequence[Contender], objective: TuningObjective, best: str, front: Sequence[Row]
-) -> dict[str, Row]:
+    ranked: Sequence[Contender], objective: TuningObjective, best: str, front: Sequence[Row],
+    space: Space,
+) -> dict[str, Row]:  # fmt: skip
     """Return the `best`, the soonest and the cheapest way to the target, or to as low a loss.
 
-    Each with its `label`, and `days` and `cost` with the tokens that make up for a higher loss; of
-    those whose runs all got there. The soonest is that of the `front`, the `tradeoffs`, if there
-    are any, and the cheapest of equivalents one of them. Empty where time has no price, or runs no
+    Each with its `label`, and `days` and `cost` with the tokens that make up for a higher loss,
+    beside their intervals; of those whose runs all got there. The soonest is that of the `front`,
+    the `tradeoffs`, if there are any, and the cheapest of equivalents one of them. Also one worker
+    `alone`, where it is sooner or cheaper than these. Empty where time has no price, or runs no
     common end.
     """
     there = [each for each in ranked if each.reached and each.all_reached]
     if not there or not (objective.target or objective.steps) or math.isnan(there[0].used("cost")):
         return {}
-    found, front_labels, quick = [], {row["label"] for row in front}, soonest(front)
+    found, front_labels, quick = {}, {row["label"] for row in front}, soonest(front)
     for each in there:
         row = _tradeoff(each, there[0]) if objective.steps else {}
         days, cost = row.get("sooner", each.used("days")), row.get("cheaper", each.used("cost"))
-        found.append({"label": each.candidate.label, "days": days, "cost": cost})
+        found[each.candidate.label] = {"label": each.candidate.label, "days": days, "cost": cost}
 
     def least(key: str) -> Row:
-        rows = sorted(found, key=itemgetter(key))
+        rows = sorted(found.values(), key=itemgetter(key))
         if key == "days" and quick:
-            return next(row for row in rows if row["label"] == quick["label"])
+            return found[quick["label"]]
         near = [row for row in rows if row[key] <= rows[0][key] * (1 + MARGIN)]
         return next((row for row in near if row["label"] in front_labels), rows[0])
 
-    own = [("best", row) for row in found if row["label"] == best]  # none if some runs miss
-    return dict([*own, ("soonest", least("days")), ("cheapest", least("cost"))])
+    own = {"best": found[best]} if best in found else {}  # not if some runs miss
+    own |= {"soonest": least("days"), "cheapest": least("cost")}
+    for each in there:
+        row, used = found[each.candidate.label], amounts(each, objective, space)["used"]
+        if used and any(row is named for named in own.values()):
+            more = _more(_log_above(each, there[0]), each) if objective.steps else None
+            row |= {f"{key}_interval": _interval(used[key], more) for key in ("days", "cost")}
+    one = alone(space.scenario, objective)
+    if one and any(one[key] < min(row[key] for row in own.values()) for key in ("days", "cost")):
+        own["alone"] = one
+    return own
+
+
+def _interval(spent: Row, more: Sequence[float] | None) -> list[float] | None:
+    """Return the interval of an amount times `more`: a factor and its ends, independent of it."""
+    known = intervals.stated(spent)
+    if known.interval is None or known.value <= 0 or known.interval[0] <= 0:
+        return None
+    value, *ends = more or (1.0, 1.0, 1.0)
+    off = [
+        math.hypot(math.log(end / known.value), math.log(other / value))
+        for end, other in zip(known.interval, ends, strict=True)
+    ]
+    return [
+        known.value * value * math.exp(sign * by) for sign, by in zip((-1, 1), off, strict=True)
+    ]
+
+
+def alone(scenario: Scenario, objective: TuningObjective) -> Row | None:
+    """Return the `days` and `cost` of the fastest worker alone, by its mean step: to the target, or
+    for as many tokens, of which it makes as much as the others together, or more. Nothing is sent.
+
+    None where the loss is no curve of tokens, and where workers are clients.
+    """
+    spec, workers = scenario.objective, scenario.cluster.workers
+    if not isinstance(spec, LearningCurve) or scenario.cluster.sampling or workers == 1:
+        return None
+    steps = to_target(spec, 1, objective.target) if objective.target else None
+    steps = steps or (objective.steps or 0) * workers
+    means = mean_compute(scenario)
+    rank = int(np.argmin(means))
+    seconds = steps * means[rank]
+    cost = float(prices.worker_prices(scenario)[rank]) * seconds
+    return {"label": f"worker {rank}", "days": seconds / DAY, "cost": cost}
 
 
 def warnings(  # noqa: PLR0913, PLR0917 - the parts of a verdict
