@@ -26,7 +26,7 @@ from paceline.simulator.reports.page.sentences import CHANGE, MARGIN, SURE, marg
 from paceline.simulator.reports.page.series import apart, sampled, series
 from paceline.simulator.reports.page.tradeoffs import dominated, importances, unbeaten
 from paceline.simulator.reports.page.tuned import ranking
-from paceline.simulator.results import ownership, store
+from paceline.simulator.results import ownership, store, usage
 from paceline.simulator.results.figures import style
 from paceline.simulator.results.figures.curves import in_picture
 from paceline.simulator.results.intervals import difference
@@ -171,6 +171,10 @@ def test_gradients_of_sampled_clients_are_kept_for_the_page(folder):
         "ms less per useful gradient than fedavg", facts(folder / "sampled")[MARGIN][0]
     )
     assert any("are no whole days" in note for note in found.notes)
+    day = [replace(run, duration=86400.0, workers={}) for run in found.runs]
+    (note,) = usage.hours(made, day)
+    assert note.startswith("nobody is there for 18.0 h of a day: times per round and step are of ")
+    assert note.endswith("they are about 0.250 times as long")
 
 
 def test_targets_that_would_change_the_answer_are_where_curves_cross(folder):
