@@ -379,7 +379,9 @@ def _theory(scenario: str = SCENARIO, as_json: bool = AS_JSON, **given: Any) -> 
     from paceline.simulator.studies.learning import penalties
 
     loaded = load(scenario, given["overrides"] or (), allow_paths=given["allow_paths"])
-    found = theory.theory(loaded) | {"penalties": penalties(loaded)}
+    found = theory.theory(loaded)
+    if as_json or given["out"]:  # may need whole runs, and no table shows them
+        found["penalties"] = penalties(loaded)
     found["notes"] = [*loaded.notes, *found["notes"]]
     document = statistics.jsonable(found)
     if out := given["out"]:
