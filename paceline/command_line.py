@@ -925,6 +925,7 @@ def _answer(
 
 
 def _show(parts: Iterable[Any]) -> None:
+    from rich.cells import cell_len
     from rich.console import Console
     from rich.text import Text
 
@@ -941,7 +942,15 @@ def _show(parts: Iterable[Any]) -> None:
                 part, soft_wrap=part.startswith((FILES, PROFILE, OBJECTIVE, PAGE))
             )  # never break a path
         else:
-            console.print(part, "")
+            for column in part.columns:  # no number is cut, however narrow the terminal
+                said = "\n".join(map(str, [column.header, *column.cells]))
+                parts = said.splitlines() if column.no_wrap else said.split()
+                column.min_width = max(map(cell_len, parts), default=0)
+            wide = console.options.update(max_width=10**4)
+            if console.measure(part, options=wide).minimum > console.width:
+                part.pad_edge = False
+                part.width = console.measure(part, options=wide).minimum
+            console.print(part, "", crop=False)
 
 
 def _print_json(document: Any) -> None:
