@@ -379,7 +379,9 @@ def _theory(scenario: str = SCENARIO, as_json: bool = AS_JSON, **given: Any) -> 
     from paceline.simulator.studies.learning import penalties
 
     loaded = load(scenario, given["overrides"] or (), allow_paths=given["allow_paths"])
-    found = theory.theory(loaded) | {"penalties": penalties(loaded)}
+    found = theory.theory(loaded)
+    if as_json or given["out"]:  # may need whole runs, and no table shows them
+        found["penalties"] = penalties(loaded)
     found["notes"] = [*loaded.notes, *found["notes"]]
     document = statistics.jsonable(found)
     if out := given["out"]:
@@ -923,6 +925,7 @@ def _answer(
 
 
 def _show(parts: Iterable[Any]) -> None:
+    from rich.cells import cell_len
     from rich.console import Console
     from rich.text import Text
 
@@ -939,7 +942,15 @@ def _show(parts: Iterable[Any]) -> None:
                 part, soft_wrap=part.startswith((FILES, PROFILE, OBJECTIVE, PAGE))
             )  # never break a path
         else:
-            console.print(part, "")
+            for column in part.columns:  # no number is cut, however narrow the terminal
+                said = "\n".join(map(str, [column.header, *column.cells]))
+                parts = said.splitlines() if column.no_wrap else said.split()
+                column.min_width = max(map(cell_len, parts), default=0)
+            wide = console.options.update(max_width=10**4)
+            if console.measure(part, options=wide).minimum > console.width:
+                part.pad_edge = False
+                part.width = console.measure(part, options=wide).minimum
+            console.print(part, "", crop=False)
 
 
 def _print_json(document: Any) -> None:

@@ -102,9 +102,8 @@ def _may_miss(scenario: Scenario, algorithm: Algorithm) -> bool:
 def _counted(scenario: Scenario, algorithm: Algorithm, expected: Expected, run: RunOne) -> float:
     """Return the gradients that count in a local step of all clients, in the run's first rounds."""
     steps = int(max(FEWEST, min(ROUNDS * expected.period, length(scenario, algorithm))))
-    settings = RunSettings(
-        steps=steps, duration=scenario.run.duration, evaluate_every=max(1, steps // 8)
-    )
+    settings = RunSettings(steps=steps, evaluate_every=max(1, steps // 8))
+    settings = settings.model_copy(update={"duration": scenario.run.duration})
     timed = {"objective": expected, "run": settings}
     timed["recovery"] = algorithm.recovery or scenario.recovery  # `run` takes the algorithm's away
     found = run(scenario.model_copy(update=timed), algorithm)

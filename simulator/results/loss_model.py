@@ -5,6 +5,7 @@ Draws of all algorithms are joint, so that what two of them share cancels in the
 
 from collections.abc import Mapping, Sequence
 from math import inf, isfinite
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -28,10 +29,14 @@ class LossModel(Protocol):
 
 
 class Errors(NamedTuple):
-    """What may be wrong of an algorithm: its `loss`, and its times by draws of a factor."""
+    """What may be wrong of an algorithm: its `loss`, and its times by draws of a factor.
+
+    `stated`: 90 % intervals that tables have of one run, by measure.
+    """
 
     loss: LossModel | None = None
     times: np.ndarray | None = None
+    stated: Mapping[str, Any] = MappingProxyType({})
 
     def of_loss(self, runs: Sequence[Run], time: float) -> np.ndarray:
         """Draw a factor of the loss at `time` (seconds), where late runs have done fewer steps."""

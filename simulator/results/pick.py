@@ -1,10 +1,8 @@
 """The pick: the algorithm to use, whether that is decided and, if not, what would decide it."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -13,8 +11,7 @@ from paceline.simulator.errors import InputError
 from paceline.simulator.programs.program import BOUND
 from paceline.simulator.results import wording
 from paceline.simulator.results.divergence import diverged
-from paceline.simulator.results.intervals import MODEL
-from paceline.simulator.results.loss_model import NO_MODELS, Models
+from paceline.simulator.results.loss_model import NO_ERRORS, NO_MODELS, Models
 from paceline.simulator.results.order import MARGIN, MOST, Order, order, within
 from paceline.simulator.results.statistics import (
     Groups,
@@ -57,7 +54,6 @@ def pick(  # noqa: PLR0913 - what is known of the runs
     exact: bool = False,
     bases: Bases = NO_BASES,
     models: Models = NO_MODELS,
-    stated: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
 ) -> dict[str, Any]:
     """Say which algorithm to use, and whether it is known to be the best.
 
@@ -68,19 +64,15 @@ def pick(  # noqa: PLR0913 - what is known of the runs
     reaches the model. Algorithms that stall with some seed are out, and so are bounds, whose
     workers never meet; `label` is None where none
     is left. `exact`: nothing is random, so that one seed tells all. `bases`: what the loss is the
-    loss of, by label; `models`: errors of losses and times, which add to what seeds leave open;
-    `stated`: what tables state as 90 % intervals, by label and measure, which the answer repeats.
+    loss of, by label; `models`: errors of losses and times, which add to what seeds leave open.
     The keys are those of `verdict`, `measure`, `sentence`.
     """
     stalled = [label for label, runs in groups.items() if any(run.stall for run in runs)]
     bounds = [label for label, runs in groups.items() if runs and runs[0].bound]
     left = {label: runs for label, runs in groups.items() if label not in (*stalled, *bounds)}
     known = {label: models[label] for label in left if label in models}
-    say = partial(_said, exact=exact, stated=stated)
     picked = (
-        _pick(left, target, heavy, exact, bases, known, say)
-        if left
-        else _nothing(all_stall=not bounds)
+        _pick(left, target, heavy, exact, bases, known) if left else _nothing(all_stall=not bounds)
     )
     if stalled and left:
         picked["sentence"] += f" Out, as standing still for good: {', '.join(stalled)}."
@@ -108,7 +100,6 @@ def _nothing(all_stall: bool) -> dict[str, Any]:
 
 def _pick(  # noqa: PLR0913, PLR0917 - as `pick`
     groups: Groups, target: float | None, heavy: bool, exact: bool, bases: Bases, models: Models,
-    say: Callable[..., dict[str, Any]],
 ) -> dict[str, Any]:  # fmt: skip
     """Pick among the algorithms that may be picked."""
     if target is not None:
@@ -121,7 +112,7 @@ def _pick(  # noqa: PLR0913, PLR0917 - as `pick`
         found = order(times, ran, heavy=heavy, exact=exact, factors=factors)
         if found.estimates:
             what = f"loss {target:g} after"
-            return say(found, times, "time_to_target", what, "s", bases, models)
+            return _said(found, times, "time_to_target", what, "s", exact, bases, models)
         if reached(times[found.best]):
             return _most_often(found, times, target, bases)
     end = _end(groups)
@@ -136,7 +127,7 @@ def _pick(  # noqa: PLR0913, PLR0917 - as `pick`
         worth = (each.worth(groups[k], end) for k, each in models.items())
         near = min(worth, default=MARGIN)
         found = order(gone, gone, exact=exact, factors=factors, margin=near)
-        picked = say(found, losses, "loss", what, "", bases, models)
+        picked = _said(found, losses, "loss", what, "", exact, bases, models)
         return picked | {"sentence": missed + picked["sentence"]}
     sampled = all(run.gradients is not None for runs in groups.values() for run in runs)
     measure = "seconds_per_gradient" if sampled else "seconds_per_step"
@@ -144,7 +135,7 @@ def _pick(  # noqa: PLR0913, PLR0917 - as `pick`
     what = f"fewest seconds per {PACES[measure][0]} (nothing is said of loss):"
     factors = {k: one.times for k, one in models.items() if one.times is not None}
     found = order(paces, heavy=heavy, exact=exact, factors=factors)
-    return say(found, paces, measure, what, "s", models=models)
+    return _said(found, paces, measure, what, "s", exact, models=models)
 
 
 def scored(groups: Groups, measure: str, target: float | None = None) -> dict[str, list[float]]:
@@ -163,15 +154,14 @@ def _end(groups: Groups) -> float:
 
 def _said(  # noqa: PLR0913, PLR0917 - the parts of a sentence
     found: Order, scores: Mapping[str, Sequence[float]], measure: str, what: str, unit: str,
-    bases: Bases = NO_BASES, models: Models = NO_MODELS, *, exact: bool,
-    stated: Mapping[str, Mapping[str, Any]],
+    exact: bool, bases: Bases = NO_BASES, models: Models = NO_MODELS,
 ) -> dict[str, Any]:  # fmt: skip
     """Return the verdict on scores in `unit`, "s" or "", with its sentence."""
     best, seeds, say = found.best, len(scores[found.best]), human if unit else said_loss
-    value, ends = found.estimates[best], stated.get(best, {}).get(measure)
-    if ends and unit and value.basis.endswith(MODEL):
-        low, high = ends  # unknown: infinite
-        value = replace(value, interval=(low, math.inf if high is None else high), ci95=None)
+    value, ends = found.estimates[best], models.get(best, NO_ERRORS).stated.get(measure)
+    if ends and unit:  # as tables state it; None: infinite
+        low, high = (math.inf if end is None else end for end in ends)
+        value = replace(value, interval=(low, high), ci95=None)
         found = replace(found, estimates={**found.estimates, best: value})
     said = f"{best}: {what} {say(value.value)}{wording.sentence(value, unit, seeds)}"
     said += wording.on(bases.get(best))

@@ -12,6 +12,7 @@ from paceline.simulator.results.statistics import human, number
 from paceline.simulator.scenario.cluster import DAY
 from paceline.simulator.scenario.scenario import Scenario
 
+MINUTE = 60.0  # s
 SILENT = 0.001  # of the gradients: a last round that is cut off may add as much
 
 
@@ -78,16 +79,25 @@ def silent(row: Mapping[str, Any]) -> list[str]:
 
 
 def hours(scenario: Scenario, runs: Iterable[Run]) -> list[str]:
-    """Note runs that are no whole days, where workers are there at certain times of day."""
-    daily = (scenario.cluster, *scenario.cluster.group)
-    if not any(each.membership and each.membership.windows for each in daily):
+    """Note runs of no whole days, and hours of a day in which no worker is there."""
+    specs = scenario.cluster.of_workers("membership")
+    calendars = [each.windows if each else () for each in specs]
+    if not any(calendars):
         return []
-    longest = max(map(span, runs), default=0.0)
-    if abs(longest / DAY - max(round(longest / DAY), 1)) < 0.02:
+    longest, there = max(map(span, runs), default=0.0), np.zeros(round(DAY / MINUTE), dtype=bool)
+    if abs(longest / DAY - max(round(longest / DAY), 1)) >= 0.02:
+        return [
+            f"workers are there at times of day, and {human(longest)} are no whole days: times per "
+            "round and step, rates and bytes a day are those of these hours alone"
+        ]
+    for start, end in {window for each in calendars for window in each}:
+        there[np.arange(start // MINUTE, end // MINUTE, dtype=int) % there.size] = True
+    if not all(calendars) or there.all():
         return []
     return [
-        f"workers are there at times of day, and {human(longest)} are no whole days: times per "
-        "round and step, rates and bytes a day are those of these hours alone"
+        f"nobody is there for {human(MINUTE * (~there).sum())} of a day: times per round and step "
+        f"are of whole days; in the hours of workers they are about {number(there.mean())} times "
+        "as long"
     ]
 
 

@@ -161,14 +161,15 @@ class Result(Shown):
     def pick(self) -> dict[str, Any]:
         """The algorithm to use, and how sure that is, as `results.pick` returns it."""
         scenario = self.scenario
+        errors = learning.errors(scenario, self.groups, self._models, self.links)
+        stated = {row["label"]: row.get("interval90", {}) for row in self.algorithms}
         found = pick(
             self.groups,
             scenario.run.target_loss,
             heavy=scenario.heavy_tailed,
             exact=deterministic(scenario),
             bases=bases(scenario),
-            models=learning.errors(scenario, self.groups, self._models, self.links),
-            stated={row["label"]: row.get("interval90", {}) for row in self.algorithms},
+            models={label: each._replace(stated=stated[label]) for label, each in errors.items()},
         )
         return dict(
             statistics.jsonable(found | {"sentence": found["sentence"] + self._of_one(found)})

@@ -20,6 +20,7 @@ import pytest
 import paceline
 import paceline.command_line
 from paceline.simulator.results import store
+from paceline.simulator.studies import learning
 from paceline.simulator.studies.task import Task
 from tests import corpus
 from tests.helpers.waiting import PATIENCE, wait_until
@@ -430,6 +431,11 @@ def test_theory(folder, capsys):
     assert status == 0
     assert "speed-up" in out
     assert f"hidden by a delay of {document['hide']['delay']} step" in out
+
+
+def test_theory_s_table_needs_no_run_of_what_algorithms_cost_in_loss(folder, capsys, monkeypatch):
+    monkeypatch.setattr(learning, "penalties", lambda scenario: pytest.fail("whole runs"))
+    assert run(capsys, "theory", "test.toml")[0] == 0
 
 
 def test_theory_says_when_no_delay_hides_an_average(folder, capsys):

@@ -13,6 +13,7 @@ import typer.main
 import paceline.command_line
 from paceline.simulator.errors import InputError
 from paceline.simulator.load.load import load, parse
+from paceline.simulator.reports import terminal
 from paceline.simulator.scenario.scenario import json_schema
 from paceline.simulator.studies import size
 from tests.helpers.worlds import QUADRATIC, RING, scenario
@@ -278,3 +279,16 @@ def test_what_is_left_is_told_by_the_pace_of_each_part(monkeypatch, capsys):
         "0 of 10 runs; none has ended in 1 min",
         "2 of 10 runs, about 8 min left",
     ]
+
+
+def test_no_number_is_cut_where_a_table_is_wider_than_the_terminal(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
+    table = terminal.headed("configuration", "cost", "days")
+    table.add_row(
+        "streaming-diloco tau=100", "123456789.0\n(123456780.0–123456799.5)", "12.25–13.75"
+    )
+    paceline.command_line._show([table])
+    shown = capsys.readouterr().out
+    for said in ("configuration", "streaming-diloco", "(123456780.0–123456799.5)", "12.25–13.75"):
+        assert said in shown
+    assert "…" not in shown

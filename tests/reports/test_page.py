@@ -26,7 +26,7 @@ from paceline.simulator.reports.page.sentences import CHANGE, MARGIN, SURE, marg
 from paceline.simulator.reports.page.series import apart, sampled, series
 from paceline.simulator.reports.page.tradeoffs import dominated, importances, unbeaten
 from paceline.simulator.reports.page.tuned import ranking
-from paceline.simulator.results import ownership, store
+from paceline.simulator.results import ownership, store, usage
 from paceline.simulator.results.figures import style
 from paceline.simulator.results.figures.curves import in_picture
 from paceline.simulator.results.intervals import difference
@@ -171,6 +171,10 @@ def test_gradients_of_sampled_clients_are_kept_for_the_page(folder):
         "ms less per useful gradient than fedavg", facts(folder / "sampled")[MARGIN][0]
     )
     assert any("are no whole days" in note for note in found.notes)
+    day = [replace(run, duration=86400.0, workers={}) for run in found.runs]
+    (note,) = usage.hours(made, day)
+    assert note.startswith("nobody is there for 18.0 h of a day: times per round and step are of ")
+    assert note.endswith("they are about 0.250 times as long")
 
 
 def test_targets_that_would_change_the_answer_are_where_curves_cross(folder):
@@ -693,16 +697,16 @@ def test_of_two_pages_at_once_in_one_file_the_second_is_refused(run, tmp_path, m
 
 
 def test_many_links_of_one_kind_share_a_row_and_are_told_apart_on_demand():
-    sent = {f"server->worker {rank}": 1e6 * (rank + 1) for rank in range(9)}
+    sent = {f"server->worker {rank}": 1e6 * (rank + 1) for rank in range(29)}
     ring = {f"worker {rank}->worker {rank + 1}": 2e6 for rank in range(9)}
     line = SimpleNamespace(name="fedavg", row={"links": sent | ring, "duration": 10})
     shown, folded = spent.links([line]).tables
     assert [row[1:3] for row in shown.rows] == [
-        ("9 links such as server → worker 0", "5.00 MB (1.00 MB to 9.00 MB)"),
+        ("29 links such as server → worker 0", "15.0 MB (1.00 MB to 29.0 MB)"),
         ("9 links such as worker 0 → worker 1", "2.00 MB"),
     ]
     assert [row[1:] for row in folded.rows][:1] == [("server → worker 0", "1.00 MB", "100 kB/s")]
-    assert folded.folded == "9 groups of about equal links"
+    assert folded.folded == "29 more"
     few = SimpleNamespace(name="ssgd", row={"links": dict([*sent.items()][:3]), "duration": 10})
     (shown,) = spent.links([few]).tables
     assert len(shown.rows) == 3

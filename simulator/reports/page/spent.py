@@ -1,8 +1,7 @@
 """The sections about time per step, the first rounds as a timeline, and the use of links."""
 
 import re
-from collections.abc import Mapping, Sequence
-from itertools import chain
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from paceline.simulator.reports.page import parts
@@ -23,9 +22,8 @@ SPANS = 1200  # of all workers of a timeline together, at most
 ALL_SPANS = 12_000  # of all timelines together, at most
 LINKS = 24  # rows of the table of links that is not folded
 MOST = 600  # rows of the folded one
-ALIKE = 6  # rows of one kind of links, of which more share a row
+LAST = re.compile(r"\d+")  # what tells links of one kind apart
 SAID = 6  # bottlenecks that are listed, at most
-Texts = tuple[Cell | str, ...]
 
 
 def _look(part: str) -> Json:
@@ -161,10 +159,12 @@ def links(lines: Sequence[Series]) -> parts.PageSection | None:
     """Tabulate bytes over each link and, where transfers share links, the link's utilisation."""
     rows = [row for line in lines for row in _shared(line)]
     if not rows:
-        plain, apart = ([*chain(*each)] for each in zip(*map(_carried, lines), strict=True))
+        plain = [row for line in lines for row in _carried(line, lambda _, sent: f"{sent:.1e}")]
         lead = 'Links have a utilisation where transfers share them: `network.model = "flows"`.'
+        own = [row for line in lines for row in _carried(line, lambda name, _: LAST.sub("", name))]
+        own = own if len(plain) > LINKS else []  # and the others on demand
         columns = ("algorithm", "links", "sent over each", "mean rate")
-        tables = _folded(columns, plain) + _folded(columns, apart, shown=0)
+        tables = _folded(columns, own + plain, len(own) or LINKS)
         section = parts.PageSection("links", "Bytes sent over each link", lead, tables=tables)
         return section if plain else None
     carried = [
@@ -173,13 +173,13 @@ def links(lines: Sequence[Series]) -> parts.PageSection | None:
     by, most = max(carried, key=lambda pair: pair[1]["utilisation"] or 0.0)
     used = percent(most["utilisation"])
     heading = f"The busiest link, {_arrow(most['line'])}, is {used} utilised, by {by.name}"
-    shared = ("algorithm", "link", "sent", "mean rate", "bandwidth", "saturated", "utilisation")
+    columns = ("algorithm", "link", "sent", "mean rate", "bandwidth", "saturated", "utilisation")
     lead = "Utilisation: bytes sent over the bytes that the link could have carried; busiest first."
     rows.sort(key=lambda row: -(row[-1].bar or 0.0) if isinstance(row[-1], Cell) else 0.0)
-    return parts.PageSection("links", heading, lead, tables=_folded(shared, rows))
+    return parts.PageSection("links", heading, lead, tables=_folded(columns, rows))
 
 
-def _shared(line: Series) -> list[Texts]:
+def _shared(line: Series) -> list[tuple[Cell | str, ...]]:
     duration = line.row["duration"] or 1
     return [
         (
@@ -195,31 +195,20 @@ def _shared(line: Series) -> list[Texts]:
     ]
 
 
-def _carried(line: Series) -> tuple[list[Texts], list[Texts]]:
-    """Return rows of other links, of which those that carried about the same share one.
-
-    Where many rows are alike but for numbers in names, they share one, and are returned apart.
-    """
-    kinds: dict[str, dict[str, dict[str, float]]] = {}
+def _carried(line: Series, kind: Callable[[str, float], str]) -> list[tuple[Cell | str, ...]]:
+    """Rows of other links; those of one `kind`, by name and bytes, share a row."""
+    groups: dict[str, dict[str, float]] = {}
     for link, count in (line.row.get("links") or {}).items():
-        groups = kinds.setdefault(re.sub(r"\d+", "", link), {})
-        groups.setdefault(f"{count:.1e}", {})[link] = count
-    rows, apart = list[Texts](), list[Texts]()
-    for groups in kinds.values():
-        own = [_of_group(line, group) for group in groups.values()]
-        if len(own) > ALIKE:
-            apart += own
-            own = [_of_group(line, {k: v for group in groups.values() for k, v in group.items()})]
-        rows += own
-    return rows, apart
-
-
-def _of_group(line: Series, group: Mapping[str, float]) -> Texts:
-    first, mean = next(iter(group)), sum(group.values()) / len(group)
-    name = first if len(group) == 1 else f"{len(group)} links such as {first}"
-    sent, ends = said(mean, "B"), [said(end(group.values()), "B") for end in (min, max)]
-    sent += f" ({' to '.join(ends)})" * (len({sent, *ends}) > 1)
-    return line.name, _arrow(name), sent, said(mean / (line.row["duration"] or 1), "B/s")
+        groups.setdefault(kind(link, count), {})[link] = count
+    rows: list[tuple[Cell | str, ...]] = []
+    for group in groups.values():
+        first, mean = next(iter(group)), sum(group.values()) / len(group)
+        name = first if len(group) == 1 else f"{len(group)} links such as {first}"
+        rate = said(mean / (line.row["duration"] or 1), "B/s")
+        sent, ends = said(mean, "B"), [said(end(group.values()), "B") for end in (min, max)]
+        sent += f" ({' to '.join(ends)})" * (len({sent, *ends}) > 1)
+        rows.append((line.name, _arrow(name), sent, rate))
+    return rows
 
 
 def _arrow(link: str) -> str:
@@ -227,9 +216,6 @@ def _arrow(link: str) -> str:
 
 
 def _folded(
-    columns: Sequence[str], rows: Sequence[Texts], shown: int = LINKS
+    columns: Sequence[str], rows: Sequence[Sequence[Cell | str]], shown: int = LINKS
 ) -> list[parts.PageTable]:
-    """Return the table of the first `shown` rows, if any, and the folded one of the others."""
-    caption, what = "Links, mean over seeds", "more" if shown else "groups of about equal links"
-    tables = parts.folded(caption, columns, rows, texts=2, shown=shown, most=MOST, what=what)
-    return [each for each in tables if each.rows]
+    return parts.folded("Links, mean over seeds", columns, rows, texts=2, shown=shown, most=MOST)
