@@ -84,11 +84,9 @@ def _sure(tune: Row) -> Iterator[str]:
     if seeds == 1 and not decided(pick):
         yield f"One seed cannot tell chance from merit; run more with `--seeds {ENOUGH}`."
     elif decided(pick) and len(rows) > 1:
-        ran = len(rows) - 1 - early
-        yield (
-            f"Known at {USUAL}: {rows[0]['label']} is better than "
-            f"{few(ran, 'other', 'others')} with {seeds} seeds."
-        )
+        if ran := len(rows) - 1 - early:
+            than = few(ran, "other", "others")
+            yield f"Known at {USUAL}: {rows[0]['label']} is better than {than} with {seeds} seeds."
     else:
         yield from sentences.unsure(pick)
     if early:
