@@ -163,8 +163,8 @@ def links(lines: Sequence[Series]) -> parts.PageSection | None:
         lead = 'Links have a utilisation where transfers share them: `network.model = "flows"`.'
         own = [row for line in lines for row in _carried(line, lambda name, _: LAST.sub("", name))]
         own = own if len(plain) > LINKS else []  # and the others on demand
-        columns = ("algorithm", "links", "sent over each", "mean rate")
-        tables = _folded(columns, own + plain, len(own) or LINKS)
+        heads = ("algorithm", "links", "sent over each", "mean rate")
+        tables = _folded(heads, own + plain, len(own) or LINKS)
         section = parts.PageSection("links", "Bytes sent over each link", lead, tables=tables)
         return section if plain else None
     carried = [
