@@ -68,11 +68,12 @@ def clients(scenario: Scenario, runs: Sequence[Run]) -> list[dict[str, Any]] | N
 
 def silent(row: Mapping[str, Any]) -> list[str]:
     """Note the groups of sampled clients from which the model learns next to nothing."""
+    by_rounds = "buffer" not in row["parameters"]
+    remedy = "a longer cluster.sampling.deadline" if by_rounds else "a greater max_staleness"
     return [
         f"{row['label']}: under {100 * SILENT:g} % of the gradients in the model are of group "
         f"{each['group']} ({each['clients']} clients): their reports come too late; "
-        "a longer cluster.sampling.deadline, a greater max_staleness or fewer steps "
-        "(tau) would let them in"
+        f"{remedy} or fewer steps (tau) would let them in"
         for each in row["clients"] or ()
         if each["group"] and each["gradients"] is not None and each["gradients"] < SILENT
     ]

@@ -411,3 +411,14 @@ def test_buckets_that_are_slower_than_one_average_are_explained():
     (note,) = said("10 ms")
     assert note.startswith("ssgd-bucketed buckets=7: slower than ssgd, as each of its 7 buckets")
     assert said("3 s") == []
+
+
+def test_clients_that_come_too_late_are_let_in_by_a_key_that_the_program_has():
+    late = [{"group": "old", "clients": 3, "gradients": 0.0}]
+    for own, said, other in (
+        ({"tau": 5}, "cluster.sampling.deadline", "max_staleness"),
+        ({"tau": 5, "buffer": 2}, "max_staleness", "cluster.sampling.deadline"),
+    ):
+        (note,) = usage.silent({"label": "a", "parameters": own, "clients": late})
+        assert said in note
+        assert other not in note
