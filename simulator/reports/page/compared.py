@@ -159,7 +159,7 @@ def differences(every: Sequence[FoundRun]) -> PageTable:
     rows += [
         (name, *values)
         for name, values in (
-            ("seeds", [str(len(found.document.get("seeds") or ())) or "-" for found in every]),
+            ("seeds", [str(len(found.document.get("seeds") or ()) or "-") for found in every]),
             ("engine", [str(found.document.get("engine") or "-") for found in every]),
         )
         if len(set(values)) > 1
