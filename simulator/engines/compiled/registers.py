@@ -37,12 +37,13 @@ class Code(IntEnum):
 
 pack = struct.Struct("=iid").pack  # an operation
 FIELD = 10  # bits of a register's number where three are packed into one integer
+SPARE = 12  # registers at first: of so many, the next one is free most of the time
 LOOKS = "its server looks into a vector"
 VECTOR = 16  # bits before a register's number where it is packed with a slot
 
 
 class Registers:
-    """The registers of a program. `all`: the stand-ins of as many as it has used at once, at most.
+    """The registers of a program. `all`: the stand-ins of as many as it has used at once, or more.
 
     `plain`: the class of stand-ins, each with its `number` and the operations that it may be in:
     `mark`, and by slot `sends`, `receives` and `asks` (a gate). `new`: returns a stand-in that
@@ -157,4 +158,5 @@ class Registers:
 
             __rmul__ = __mul__
 
+        self.all.extend(Register(number) for number in range(SPARE))
         return Register, Scaled, new
