@@ -7,10 +7,9 @@ threads. On a diagonal quadratic it computes the vectors, too: a gradient when t
 it, since its worker's parameters stay as they are until it is answered.
 
 How it works: a worker whose answer has been sent is `ready`. Before each RECEIVE the loop lets all
-ready workers compute and send their next gradient, which enters a message into a tree by time of
-arrival (a tournament: each worker has one on its way, at most); then the server takes the first.
-Numbers are drawn in Python (`seed_run`) into rings, one per worker, indexed by the worker's
-iteration modulo the ring's length.
+ready workers compute and send their next gradient, which enters a tournament by time of arrival;
+then the server takes the first. Numbers are drawn in Python (`seed_run`) into rings, one per
+worker, indexed by the worker's iteration modulo the ring's length.
 
 Invariants:
 - Every rule, and the order of every floating-point sum, is that of `virtual.node.VirtualNode` and
@@ -47,9 +46,8 @@ for a larger staleness; or all workers wait for each other (STUCK); or the run i
 RANK = 16
 """Bits of a rank. A message is an integer: its number, then its sender's rank."""
 
-NEVER = 2**62  # in place of a message: none
-
 SLOT = (1 << VECTOR) - 1  # the bits of a slot in an operation
+NEVER = 2**62  # later than every message, iteration
 
 # A worker, and its messages to the server (up) and back (down); seconds and bytes. `until`: the
 # iteration from which on it needs new numbers; `work`: computation beside a gradient; `size`: of
@@ -69,18 +67,16 @@ SHOWN = np.dtype([("step", "i8"), ("now", "f8"), ("updates", "i8"), ("moved", "i
 # The server and the run. `place`: index into the trace; `pace_in`, `pace_out`: seconds per byte of
 # its network card, free from `free_in`, `free_out` on; `hole`: see above, the sender's rank plus 1,
 # or 0; `mark_at`: step of the next evaluation, one every `every` steps, the last at `limit`;
-# `shown`: marks that wait for the observer; `ready`: number of workers that have been answered, of
-# whom `started` have sent their next gradient;
-# `beyond`: answers that arrive after the end; `served`: number of times in `begun`, the oldest at
-# `oldest`; `held`: workers at the gate; `stale`: staleness of the gradient received last; `inbox`:
-# most bytes that ever waited; `stopped`: the observer has ended the run.
+# `shown`: marks that wait for the observer; `ready`: workers that have been answered, of whom
+# `started` have sent again; `beyond`: answers that arrive after the end; `served`: number of times
+# in `begun`, the oldest at `oldest`; `held`: workers at the gate; `stale`: staleness of the
+# gradient received last; `inbox`: most bytes that ever waited; `stopped`: by the observer.
 STATE = np.dtype(
     [(name, "f8") for name in ("now", "deadline", "receive", "whole", "inbox")]
     + [(name, "f8") for name in ("pace_in", "free_in", "pace_out", "free_out")]
     + [(name, "i8") for name in ("place", "step", "updates", "sent", "moved", "hole")]
-    + [(name, "i8") for name in ("mark_at", "every", "limit", "shown")]
-    + [(name, "i8") for name in ("ready", "started", "held", "beyond")]
-    + [(name, "i8") for name in ("stale", "served", "oldest", "stopped")]
+    + [(name, "i8") for name in ("mark_at", "every", "limit", "shown", "served", "oldest")]
+    + [(name, "i8") for name in ("ready", "started", "held", "beyond", "stale", "stopped")]
 )
 
 _RULE = types.int64(types.int64[::1], types.int64)
@@ -112,9 +108,7 @@ def _copy(vectors, row, to, place):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _answer(state, workers, ready, downs, worker, vectors, row, models):  # type: ignore[no-untyped-def]  # noqa: PLR0913, PLR0917
-    if vectors.shape[1]:
-        _copy(vectors, row, models, worker)
+def _answer(state, workers, ready, downs, worker):  # type: ignore[no-untyped-def]
     to = workers[worker]
     size = state.whole
     transit = downs[worker, (to.iterations - 1) & (downs.shape[1] - 1)] + size * to.pace_down
@@ -170,12 +164,12 @@ def _operate(code, vectors, registers, factor):  # type: ignore[no-untyped-def]
 
 
 _ranks, _times, _numbers = types.int64[::1], types.float64[::1], types.float64[:, ::1]
+_integers = types.uint64[:, ::1]
 _FOLLOW = types.int64(
     from_dtype(STATE)[::1], types.Array(from_dtype(OPERATION), 1, "C", readonly=True),
     from_dtype(WORKER)[::1], _numbers, _numbers, _numbers, _times, _ranks, _ranks, _ranks,
     _times, _ranks, _ranks, _ranks, from_dtype(SHOWN)[::1], types.FunctionType(_RULE),
-    _numbers, _numbers, _numbers, _numbers, _numbers, types.uint64[:, ::1], _numbers,
-    types.uint64[:, ::1],
+    _numbers, _numbers, _numbers, _numbers, _numbers, _integers, _numbers, _integers,
 )  # fmt: skip
 
 
@@ -277,7 +271,9 @@ def _follow(  # type: ignore[no-untyped-def]  # noqa: PLR0911, PLR0912, PLR0913,
             state.now += trace[place].seconds
         elif code == Code.SEND:
             row, worker = trace[place].slot >> VECTOR, slots[trace[place].slot & SLOT]
-            _answer(state, workers, ready, downs, worker, vectors, row, models)
+            if law.shape[1]:
+                _copy(vectors, row, models, worker)
+            _answer(state, workers, ready, downs, worker)
         elif code == Code.MARK:
             state.updates += 1
             step = state.step
@@ -295,16 +291,13 @@ def _follow(  # type: ignore[no-untyped-def]  # noqa: PLR0911, PLR0912, PLR0913,
         elif code == Code.GATE:
             row, worker = trace[place].slot >> VECTOR, slots[trace[place].slot & SLOT]
             follows = rule(gate, worker)
-            if follows == GO:
-                _answer(state, workers, ready, downs, worker, vectors, row, models)
-            else:
-                held[state.held] = worker
-                state.held += 1
-                if follows == ALL:
-                    for each in range(state.held):
-                        worker = held[each]
-                        _answer(state, workers, ready, downs, worker, vectors, row, models)
-                    state.held = 0
+            held[state.held] = worker
+            first = 0 if follows == ALL else state.held + (follows != GO)
+            for each in range(first, state.held + 1):
+                if law.shape[1]:
+                    _copy(vectors, row, models, held[each])
+                _answer(state, workers, ready, downs, held[each])
+            state.held = first
         elif code == Code.DISCARD:
             state.step -= 1
             ages[state.stale] -= 1

@@ -172,7 +172,7 @@ def streams(seed: int, purpose: Purpose, keys: int, count: int) -> tuple[Any, An
 @cache
 def check() -> bool:
     """Return whether the numbers are NumPy's."""
-    states, *numbers = streams(0, Purpose.BATCH, 1, CHECKED)
-    refill(states, 0, *numbers, np.uint64(CHECKED))
+    states, numbers, scratch = streams(0, Purpose.BATCH, 1, CHECKED)
+    refill(states, 0, numbers, scratch, np.uint64(CHECKED))
     theirs = generator(0, Purpose.BATCH, 0).standard_normal(CHECKED)
-    return np.array_equal(numbers[0][0, :CHECKED], theirs)
+    return np.array_equal(numbers[0, :CHECKED], theirs)

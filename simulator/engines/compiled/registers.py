@@ -37,7 +37,6 @@ class Code(IntEnum):
 
 pack = struct.Struct("=iid").pack  # an operation
 FIELD = 10  # bits of a register's number where three are packed into one integer
-SPARE = 12  # registers at first: of so many, the next one is free most of the time
 LOOKS = "its server looks into a vector"
 VECTOR = 16  # bits before a register's number where it is packed with a slot
 
@@ -158,5 +157,5 @@ class Registers:
 
             __rmul__ = __mul__
 
-        self.all.extend(Register(number) for number in range(SPARE))
+        self.all.extend(map(Register, range(12)))  # of so many, the next one is mostly free
         return Register, Scaled, new

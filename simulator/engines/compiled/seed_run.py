@@ -41,7 +41,6 @@ from paceline.simulator.programs.effects import NOTHING
 from paceline.simulator.programs.pieces.gate import COMPILED, Gate, always
 from paceline.simulator.results.run import Run
 
-ALWAYS = 2**62  # sentinel: valid for every iteration
 MARKS = 256  # marks buffered before the loop returns to Python (it runs without the GIL until then)
 
 
@@ -179,7 +178,7 @@ class SeedRun:
         iterations, untils = self._workers["iterations"], self._workers["until"]
         first = end = 0  # iterations of the last worker's stretch
         for rank in np.flatnonzero(untils - iterations < ring // 2).tolist():
-            iteration, until = int(iterations[rank]), ALWAYS
+            iteration, until = int(iterations[rank]), loop.NEVER
             if self._draws[rank]:
                 drawn = self._drawn[rank]
                 until = max(iteration - 1, 0) + ring  # its last number is still needed
