@@ -10,7 +10,6 @@ from paceline.simulator.programs.codecs.codec import Raw
 from paceline.simulator.programs.effects import Node
 from paceline.simulator.programs.local import Codec, LearningRate, LocalMomentum
 from paceline.simulator.programs.pieces.gate import bounded_lead
-from paceline.simulator.programs.pieces.schedule import FixedPeriod
 from paceline.simulator.programs.pieces.threshold import StepsOf, Threshold
 from paceline.simulator.programs.pieces.transform import Identity
 from paceline.simulator.programs.program import Function, Program, doc
@@ -129,7 +128,7 @@ async def hybrid_server(
 ) -> None:
     """Hybrid: each update sums more gradients, from asynchronous at first to synchronous."""
     await collect(
-        me, lr, momentum, threshold or StepsOf(step_size), codec,
+        me, lr, momentum, threshold or StepsOf(step_size).__call__, codec,
         mean=aggregate == "mean", blocking=wait, by_updates=count == "updates",
     )  # fmt: skip
 
@@ -138,14 +137,14 @@ async def k_async_server(
     me: Node, *, lr: LearningRate, momentum: LocalMomentum = Identity(), k: K, codec: Codec = Raw()
 ) -> None:
     """K-async SGD: update with the mean of K workers' gradients; they wait for it, others go on."""
-    await collect(me, lr, momentum, FixedPeriod(k), codec, mean=True, blocking=True)
+    await collect(me, lr, momentum, lambda _: k, codec, mean=True, blocking=True)
 
 
 async def k_batch_async_server(
     me: Node, *, lr: LearningRate, momentum: LocalMomentum = Identity(), k: K, codec: Codec = Raw()
 ) -> None:
     """K-batch-async SGD: update with the mean of any K gradients; no worker waits."""
-    await collect(me, lr, momentum, FixedPeriod(k), codec, mean=True, blocking=False)
+    await collect(me, lr, momentum, lambda _: k, codec, mean=True, blocking=False)
 
 
 async def race(me: Node, *, codec: Codec = Raw()) -> None:

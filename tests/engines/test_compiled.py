@@ -485,13 +485,16 @@ def test_what_the_loop_cannot_compute_is_handed_over(case, more):
 def test_normal_numbers_are_those_of_numpy(monkeypatch):
     """Pieces of any length, from several streams; other numbers than NumPy's are refused."""
     sizes = np.random.default_rng(0).integers(1, 200, 600).tolist()
-    states = normals.streams(7, Purpose.BATCH, 3)
+    states, numbers, scratch = normals.streams(7, Purpose.BATCH, 3, 200)
     for key in range(3):
         theirs = generator(7, Purpose.BATCH, key)
         for size in sizes:
-            found = np.empty((2, size))
-            normals.fill(states, key, found, 1)
-            np.testing.assert_array_equal(found[1], theirs.standard_normal(size))
+            if states[key, normals.END] - states[key, normals.TAKEN] < size:
+                normals.refill(states, key, numbers, scratch, np.uint64(size))
+            first = int(states[key, normals.TAKEN])
+            states[key, normals.TAKEN] += np.uint64(size)
+            found = numbers[key, first : first + size]
+            np.testing.assert_array_equal(found, theirs.standard_normal(size))
     monkeypatch.setattr(normals, "check", lambda: False)
     with pytest.raises(Unsupported, match="NumPy's normal numbers"):
         run(scenario(ASGD, objective=QUADRATIC))

@@ -597,7 +597,8 @@ def test_what_the_answer_names_is_in_the_table_however_short_and_in_the_json(mon
     console.print(terminal.tune(result)[0])
     lines = [*map(str.split, console.file.getvalue().splitlines())]
     assert result.soonest not in (None, result.pick["label"])
-    assert any({"diloco", "soonest"} <= {*line} for line in lines)
+    at = next(n for n, line in enumerate(lines) if line[:2] == result.soonest.split())
+    assert any("soonest" in line for line in lines[at : at + 3])  # a verdict takes up to three
     assert any(line[:1] == ["ssgd"] for line in lines)  # the others are compared with it
     document = result.json()
     assert f"If time counts as well: {document['soonest']} is done" in document["sentence"]

@@ -7,20 +7,20 @@ threads. On a diagonal quadratic it computes the vectors, too: a gradient when t
 it, since its worker's parameters stay as they are until it is answered.
 
 How it works: a worker whose answer has been sent is `ready`. Before each RECEIVE the loop lets all
-ready workers compute and send their next gradient, which puts a message into a heap by time of
-arrival; then the server takes the first. Numbers are drawn in Python (`seed_run`) into rings, one
-per worker, indexed by the worker's iteration modulo the ring's length.
+ready workers compute and send their next gradient, which enters a tournament by time of arrival;
+then the server takes the first. Numbers are drawn in Python (`seed_run`) into rings, one per
+worker, indexed by the worker's iteration modulo the ring's length.
 
 Invariants:
 - Every rule, and the order of every floating-point sum, is that of `virtual.node.VirtualNode` and
   `virtual.simulation.Simulation`: times are equal and ties fall alike. Change both or neither.
 - Equal times of arrival go in the order of sending: a message is the integer
-  (its number << RANK) | its sender, and the heap compares (time, message).
+  (its number << RANK) | its sender, and the tree compares (time, message).
 - After DRAW or GROW the loop enters the operation at `state.place` anew. What the operation has
   done so far must be safe to meet again: workers that have sent are no longer ready, and a hole
   that was closed is none.
-- `hole`: the top of the heap has been taken and not yet replaced. The message that usually follows
-  takes its place at once, which saves half of the heap's work.
+- `hole`: the tree's first message has been taken and not yet replaced, by its sender's next or by
+  none. The former usually follows at once, which saves half of the tree's work.
 - Vectors are rounded as NumPy rounds them: no fused multiply-add, no sum in another order.
 - Codes of operations and of gate rules are compiled into cached code: never renumber them.
 
@@ -47,6 +47,7 @@ RANK = 16
 """Bits of a rank. A message is an integer: its number, then its sender's rank."""
 
 SLOT = (1 << VECTOR) - 1  # the bits of a slot in an operation
+NEVER = 2**62  # later than every message, iteration
 
 # A worker, and its messages to the server (up) and back (down); seconds and bytes. `until`: the
 # iteration from which on it needs new numbers; `work`: computation beside a gradient; `size`: of
@@ -64,19 +65,18 @@ WORKER = np.dtype(
 SHOWN = np.dtype([("step", "i8"), ("now", "f8"), ("updates", "i8"), ("moved", "i8")])
 
 # The server and the run. `place`: index into the trace; `pace_in`, `pace_out`: seconds per byte of
-# its network card, free from `free_in`, `free_out` on; `flying`: messages in transit to it; `hole`:
-# see above; `mark_at`: step of the next evaluation, one every `every` steps, the last at `limit`;
-# `shown`: marks that wait for the observer; `ready`: number of workers that have been answered;
-# `beyond`: answers that arrive after the end; `served`: number of times in `begun`, the oldest at
-# `oldest`; `held`: workers at the gate; `stale`: staleness of the gradient received last; `inbox`:
-# most bytes that ever waited; `stopped`: the observer has ended the run.
+# its network card, free from `free_in`, `free_out` on; `hole`: see above, the sender's rank plus 1,
+# or 0; `mark_at`: step of the next evaluation, one every `every` steps, the last at `limit`;
+# `shown`: marks that wait for the observer; `ready`: workers that have been answered, of whom
+# `started` have sent again; `beyond`: answers that arrive after the end; `served`: number of times
+# in `begun`, the oldest at `oldest`; `held`: workers at the gate; `stale`: staleness of the
+# gradient received last; `inbox`: most bytes that ever waited; `stopped`: by the observer.
 STATE = np.dtype(
     [(name, "f8") for name in ("now", "deadline", "receive", "whole", "inbox")]
     + [(name, "f8") for name in ("pace_in", "free_in", "pace_out", "free_out")]
-    + [(name, "i8") for name in ("place", "step", "updates", "sent", "moved", "flying", "hole")]
-    + [(name, "i8") for name in ("mark_at", "every", "limit", "shown")]
-    + [(name, "i8") for name in ("ready", "ready_first", "held", "held_first", "beyond")]
-    + [(name, "i8") for name in ("stale", "served", "oldest", "stopped")]
+    + [(name, "i8") for name in ("place", "step", "updates", "sent", "moved", "hole")]
+    + [(name, "i8") for name in ("mark_at", "every", "limit", "shown", "served", "oldest")]
+    + [(name, "i8") for name in ("ready", "started", "held", "beyond", "stale", "stopped")]
 )
 
 _RULE = types.int64(types.int64[::1], types.int64)
@@ -89,26 +89,22 @@ def compiled(rule: Rule) -> Any:
 
 
 @njit(cache=True, nogil=True)
-def _put(when, messages, place, at, message):  # type: ignore[no-untyped-def]
-    """Put a message into a 4-ary heap, sifting from `place` to where it belongs."""
-    while True:
-        least = first = 4 * place + 1
-        for other in range(first + 1, first + 4):
-            if when[other] < when[least] or (
-                when[other] == when[least] and messages[other] < messages[least]
-            ):
-                least = other
-        if at < when[least] or (at == when[least] and message < messages[least]):
-            break
-        when[place], messages[place] = when[least], messages[least]
-        place = least
-    while place > 0:
-        above = (place - 1) >> 2
-        if when[above] < at or (when[above] == at and messages[above] < message):
-            break
-        when[place], messages[place] = when[above], messages[above]
-        place = above
+def _enter(when, messages, worker, at, message):  # type: ignore[no-untyped-def]
+    """Put a worker's message into the tree, each node of which holds the first of two below."""
+    place = (len(when) >> 1) + worker
     when[place], messages[place] = at, message
+    while place > 1:  # selecting, without a branch that would be guessed wrong half of the time
+        other, place = place ^ 1, place >> 1
+        before, number = when[other], messages[other]
+        first = (before < at) | ((before == at) & (number < message))
+        at, message = before if first else at, number if first else message
+        when[place], messages[place] = at, message
+
+
+@njit(cache=True, nogil=True)
+def _copy(vectors, row, to, place):  # type: ignore[no-untyped-def]
+    for i in range(vectors.shape[1]):
+        to[place, i] = vectors[row, i]
 
 
 @njit(cache=True, nogil=True)
@@ -127,22 +123,10 @@ def _answer(state, workers, ready, downs, worker):  # type: ignore[no-untyped-de
     to.version = state.updates
     if at <= state.deadline:
         to.answer, to.transit = at, transit
-        _append(ready, state.ready_first, state.ready, worker)
+        ready[state.ready] = worker
         state.ready += 1
     else:
         state.beyond += 1
-
-
-@njit(cache=True, nogil=True)
-def _append(ring, first, count, worker):  # type: ignore[no-untyped-def]
-    """Append a worker to a ring buffer that holds `count` from `first` on."""
-    place = first + count
-    ring[place if place < len(ring) else place - len(ring)] = worker
-
-
-@njit(cache=True, nogil=True)
-def _next(ring, first):  # type: ignore[no-untyped-def]
-    return first + 1 if first + 1 < len(ring) else 0
 
 
 @njit(cache=True, nogil=True)
@@ -156,17 +140,11 @@ def _lengthen(state, begun, size):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _add_slope(vectors, to, models, worker, optima, law):  # type: ignore[no-untyped-def]  # noqa: PLR0913, PLR0917
-    """Make noise a gradient of the diagonal quadratic, in the order of its `slope`."""
-    for i in range(vectors.shape[1]):
+def _differentiate(vectors, to, models, worker, optima, law, numbers, place):  # type: ignore[no-untyped-def]  # noqa: PLR0913, PLR0917
+    """Compute a gradient of the diagonal quadratic, in the order of its `slope`."""
+    for i in range(np.uint64(vectors.shape[1])):
         slope = (models[worker, i] - optima[worker, i]) * law[0, i]
-        vectors[to, i] = slope + law[1, i] * vectors[to, i]
-
-
-@njit(cache=True, nogil=True)
-def _copy(vectors, row, to, place):  # type: ignore[no-untyped-def]
-    for i in range(vectors.shape[1]):
-        to[place, i] = vectors[row, i]
+        vectors[to, i] = slope + law[1, i] * numbers[worker, place + i]
 
 
 @njit(cache=True, nogil=True)
@@ -186,37 +164,39 @@ def _operate(code, vectors, registers, factor):  # type: ignore[no-untyped-def]
 
 
 _ranks, _times, _numbers = types.int64[::1], types.float64[::1], types.float64[:, ::1]
+_integers = types.uint64[:, ::1]
 _FOLLOW = types.int64(
     from_dtype(STATE)[::1], types.Array(from_dtype(OPERATION), 1, "C", readonly=True),
     from_dtype(WORKER)[::1], _numbers, _numbers, _numbers, _times, _ranks, _ranks, _ranks,
     _times, _ranks, _ranks, _ranks, from_dtype(SHOWN)[::1], types.FunctionType(_RULE),
-    _numbers, _numbers, _numbers, _numbers, _numbers, types.uint64[:, ::1],
+    _numbers, _numbers, _numbers, _numbers, _numbers, _integers, _numbers, _integers,
 )  # fmt: skip
 
 
 @njit(_FOLLOW, cache=True, nogil=True)
 def _follow(  # type: ignore[no-untyped-def]  # noqa: PLR0911, PLR0912, PLR0913, PLR0915, PLR0917
     run, trace, workers, times, ups, downs, when, messages, ready, slots, begun, ages, held, gate,
-    marks, rule, vectors, models, optima, law, shown, noises,
+    marks, rule, vectors, models, optima, law, shown, noises, numbers, scratch,
 ):  # fmt: skip
     """Go on with one seed; return the reason why Python must act (MORE to DONE).
 
     `times`, `ups`, `downs` (workers, a power of two): rings of seconds, by iteration, of computing
-    and of the latencies to and from the server. `when`, `messages` (4 workers + 1,): the heap of
-    messages to the server. `ready`, `slots`, `held` (workers,): ranks. `begun` (workers + 2,):
-    service start times of the last k + 1 messages, k being the longest queue so far. `ages`: the
-    histogram of staleness. `gate`: the state of the gate's `rule`. `marks`: room for marks. With
-    vectors of d coordinates, otherwise 0: `vectors` (registers, d) of the server; `models`,
-    `optima` (workers, d): what it answered last, and optima; `law` (2, d): curvatures, and standard
-    deviations of noise; `shown`: vectors of the marks; `noises`: the workers' streams of numbers.
+    and of the latencies to and from the server. `when`, `messages` (a power of two): the tree of
+    messages to the server, the first at 1, the workers' in the second half. `ready`, `slots`,
+    `held` (workers,): ranks. `begun` (workers + 2,): service start times of the last k + 1
+    messages, k being the longest queue so far. `ages`: the histogram of staleness. `gate`: the
+    state of the gate's `rule`. `marks`: room for marks. With vectors of d coordinates, otherwise 0:
+    `vectors` (registers, d) of the server; `models`, `optima` (workers, d): what it answered last,
+    and optima; `law` (2, d): curvatures, and standard deviations of noise; `shown`: vectors of the
+    marks; `noises`, `numbers`, `scratch`: the workers' streams of normal numbers.
     """
     state = run[0]
     for place in range(state.place, len(trace)):
         state.place = place
         code = trace[place].code
         if code == Code.RECEIVE:
-            while state.ready > 0:
-                worker = ready[state.ready_first]
+            while state.started < state.ready:
+                worker = ready[state.started]
                 me = workers[worker]
                 iteration = me.iterations
                 if iteration >= me.until:
@@ -240,33 +220,25 @@ def _follow(  # type: ignore[no-untyped-def]  # noqa: PLR0911, PLR0912, PLR0913,
                 state.moved += whole
                 me.iterations = iteration + 1
                 state.sent += 1
-                message = state.sent << RANK | worker
-                if state.hole:
+                _enter(when, messages, worker, at, state.sent << RANK | worker)
+                if state.hole == worker + 1:
                     state.hole = 0
-                    _put(when, messages, 0, at, message)
-                else:
-                    _put(when, messages, state.flying, at, message)
-                    state.flying += 1
-                state.ready -= 1
-                state.ready_first = _next(ready, state.ready_first)
+                state.started += 1
+            state.ready = state.started = 0
             if state.stopped:
                 return DONE
             if state.hole:
+                _enter(when, messages, state.hole - 1, np.inf, np.int64(NEVER))
                 state.hole = 0
-                last = state.flying = state.flying - 1
-                at, message = when[last], messages[last]
-                when[last] = np.inf
-                if last:
-                    _put(when, messages, 0, at, message)
-            if state.flying == 0:
+            at, worker = when[1], messages[1] & ((1 << RANK) - 1)
+            if at == np.inf:
                 return DONE if state.beyond else STUCK
-            at, worker = when[0], messages[0] & ((1 << RANK) - 1)
             if at > state.deadline:
                 return DONE
             stale = state.updates - workers[worker].version
             if stale >= len(ages):
                 return GROW
-            state.hole = 1
+            state.hole = worker + 1
             size = workers[worker].flying
             if state.pace_in > 0:
                 at = state.free_in = max(state.free_in, at) + size * state.pace_in
@@ -287,16 +259,20 @@ def _follow(  # type: ignore[no-untyped-def]  # noqa: PLR0911, PLR0912, PLR0913,
             state.now = now + state.receive
             slot = trace[place].slot
             if law.shape[1]:
-                normals.fill(noises, worker, vectors, slot >> VECTOR)
-                _add_slope(vectors, slot >> VECTOR, models, worker, optima, law)
+                count = np.uint64(law.shape[1])
+                if noises[worker, normals.END] - noises[worker, normals.TAKEN] < count:
+                    normals.refill(noises, worker, numbers, scratch, count)
+                first = noises[worker, normals.TAKEN]
+                noises[worker, normals.TAKEN] += count
+                to = slot >> VECTOR
+                _differentiate(vectors, to, models, worker, optima, law, numbers, first)
             slots[slot & SLOT] = worker
         elif code == Code.WORK:
             state.now += trace[place].seconds
         elif code == Code.SEND:
-            slot = trace[place].slot
-            worker = slots[slot & SLOT]
+            row, worker = trace[place].slot >> VECTOR, slots[trace[place].slot & SLOT]
             if law.shape[1]:
-                _copy(vectors, slot >> VECTOR, models, worker)
+                _copy(vectors, row, models, worker)
             _answer(state, workers, ready, downs, worker)
         elif code == Code.MARK:
             state.updates += 1
@@ -313,22 +289,15 @@ def _follow(  # type: ignore[no-untyped-def]  # noqa: PLR0911, PLR0912, PLR0913,
                     state.place += 1
                     return POINT
         elif code == Code.GATE:
-            slot = trace[place].slot
-            worker = slots[slot & SLOT]
+            row, worker = trace[place].slot >> VECTOR, slots[trace[place].slot & SLOT]
             follows = rule(gate, worker)
-            if follows == GO:
+            held[state.held] = worker
+            first = 0 if follows == ALL else state.held + (follows != GO)
+            for each in range(first, state.held + 1):
                 if law.shape[1]:
-                    _copy(vectors, slot >> VECTOR, models, worker)
-                _answer(state, workers, ready, downs, worker)
-            else:
-                _append(held, state.held_first, state.held, worker)
-                state.held += 1
-                while follows == ALL and state.held:
-                    if law.shape[1]:
-                        _copy(vectors, slot >> VECTOR, models, held[state.held_first])
-                    _answer(state, workers, ready, downs, held[state.held_first])
-                    state.held -= 1
-                    state.held_first = _next(held, state.held_first)
+                    _copy(vectors, row, models, held[each])
+                _answer(state, workers, ready, downs, held[each])
+            state.held = first
         elif code == Code.DISCARD:
             state.step -= 1
             ages[state.stale] -= 1

@@ -1,10 +1,11 @@
 """NumPy's normal numbers, to the last bit, inside compiled code: several times as fast.
 
-A gradient of 48 coordinates takes 48 normal numbers, which NumPy's generator draws in half a
-microsecond: longer than everything else that the loop does for a gradient. Half of that goes into
-its Philox (Salmon et al., SC 2011), which computes one block of four after the other, and is called
-for each number. Here the blocks of several counters are computed together, so that the processor
-overlaps them. From them numbers are made by the same ziggurat (Marsaglia and Tsang, JSS 2000).
+NumPy's generator takes longer for the numbers of a gradient than the loop for everything else. Half
+of that goes into its Philox (Salmon et al., SC 2011), which computes one block of four after the
+other. Here the blocks of many counters overlap. From them numbers are made by the same ziggurat
+(Marsaglia and Tsang, JSS 2000), in passes: only the last one branches, on what has long been
+computed. A branch that waits for Philox is guessed wrong for one number in 80, which costs nearly
+as much as Philox itself.
 
 NumPy does not promise that its streams stay as they are between versions. So `check` compares.
 """
@@ -20,12 +21,14 @@ from numba.np.random import _constants as ziggurat
 
 from paceline.simulator.distributions.random_streams import Purpose, generator
 
-AHEAD = 64  # random integers computed at once: 16 blocks of Philox
-STATE = AHEAD + 4  # those; the key; the counter, whose upper words stay 0; integers used of `AHEAD`
+AHEAD = 512  # random integers computed at once: 128 blocks of Philox
+WORD = 64  # of them are judged at once
+ROOM = AHEAD + WORD  # of a stream's numbers, beside those that are asked for at once
 CHECKED = 2**16  # numbers compared with NumPy's
 
 _U = np.uint64
-_KEY, _COUNTER, _USED = AHEAD, AHEAD + 2, AHEAD + 3
+_KEY, _AT, TAKEN, END, STATE = 0, 2, 3, 4, 5
+"""A stream's key, integers used so far; the row of its numbers: those taken, its end."""
 _KI, _WI, _FI = ziggurat.ki_double.astype(np.int64), ziggurat.wi_double, ziggurat.fi_double
 _R, _INVERSE = ziggurat.ziggurat_nor_r, ziggurat.ziggurat_nor_inv_r
 _LAYER, _SIGN, _BITS = _U(0xFF), _U(0x100), _U(0x000FFFFFFFFFFFFF)  # of an integer
@@ -46,13 +49,23 @@ def _halves(_: Any, a: Any, b: Any) -> Any:
     return pair(types.uint64, types.uint64), generate
 
 
+def _zeros(_: Any, a: Any) -> Any:
+    """Return the number of zeros below an integer's lowest one."""
+
+    def generate(_: Any, builder: Any, __: Any, arguments: Any) -> Any:
+        return builder.cttz(*arguments, ir.IntType(1)(0))
+
+    return types.uint64(types.uint64), generate
+
+
 _product: Any = intrinsic(_halves)
+_below: Any = intrinsic(_zeros)
 
 
 @njit(cache=True, nogil=True)
-def _refill(states, own):  # type: ignore[no-untyped-def]
-    """Compute the next `AHEAD` random integers."""
-    counter, key, other_key = states[own, _COUNTER], states[own, _KEY], states[own, _KEY + 1]
+def _compute(states, own, scratch):  # type: ignore[no-untyped-def]
+    """Compute the next random integers, from the block of the first one on."""
+    counter, key, other_key = states[own, _AT] >> _U(2), states[own, _KEY], states[own, _KEY + 1]
     of_key, under = _product(_FIRST, key)  # the same in the second round of each block
     for place in range(0, AHEAD, 4):
         counter += _U(1)
@@ -64,18 +77,22 @@ def _refill(states, own):  # type: ignore[no-untyped-def]
             k, m = k + _WEYL[0], m + _WEYL[1]
             (high, low), (other, least) = _product(_FIRST, a), _product(_SECOND, c)
             a, b, c, d = other ^ b ^ k, least, high ^ d ^ m, low
-        states[own, place], states[own, place + 1] = a, b
-        states[own, place + 2], states[own, place + 3] = c, d
-    states[own, _COUNTER], states[own, _USED] = counter, _U(0)
+        scratch[0, place], scratch[0, place + 1] = a, b
+        scratch[0, place + 2], scratch[0, place + 3] = c, d
 
 
 @njit(cache=True, nogil=True)
-def _integer(states, own):  # type: ignore[no-untyped-def]
-    if states[own, _USED] == _U(AHEAD):
-        _refill(states, own)
-    found = states[own, states[own, _USED]]
-    states[own, _USED] += _U(1)
-    return found
+def _judge(scratch, numbers):  # type: ignore[no-untyped-def]
+    """Make a number of every integer; note, by bits, which 1.2 % of them may not be one."""
+    for word in range(AHEAD // WORD):
+        found = _U(0)
+        for i in range(WORD):
+            r = scratch[0, word * WORD + i]
+            layer, bits = r & _LAYER, np.int64((r >> _U(9)) & _BITS)
+            x = bits * _WI[layer]
+            numbers[-1, word * WORD + i] = -x if r & _SIGN else x
+            found |= _U(bits >= _KI[layer]) << _U(i)
+        scratch[1, word] = found
 
 
 @njit(cache=True, nogil=True)
@@ -91,67 +108,71 @@ def _in_wedge(layer, x, integer):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _rare(states, own):  # type: ignore[no-untyped-def]
-    """Return the stream's next number, whichever way the ziggurat makes it."""
-    while True:
-        r = _integer(states, own)
-        layer, bits = r & _LAYER, np.int64((r >> _U(9)) & _BITS)
-        x = -bits * _WI[layer] if r & _SIGN else bits * _WI[layer]
-        if bits < _KI[layer]:
-            return x
-        if layer == 0:
-            while True:
-                far = -_INVERSE * np.log1p(-_uniform(_integer(states, own)))
-                height = -np.log1p(-_uniform(_integer(states, own)))
-                if height + height > far * far:
-                    return -(_R + far) if (bits >> 8) & 1 else _R + far
-        elif _in_wedge(layer, x, _integer(states, own)):
-            return x
+def _tail(scratch, used):  # type: ignore[no-untyped-def]
+    """Return a number beyond all layers, and the integers used, too many if they do not suffice."""
+    bits, used = scratch[0, used] >> _U(9), used + _U(1)
+    while used + _U(2) <= _U(AHEAD):
+        far = -_INVERSE * np.log1p(-_uniform(scratch[0, used]))
+        height = -np.log1p(-_uniform(scratch[0, used + _U(1)]))
+        used += _U(2)
+        if height + height > far * far:
+            return -(_R + far) if (bits >> _U(8)) & _U(1) else _R + far, used
+    return 0.0, _U(AHEAD + 1)
 
 
 @njit(cache=True, nogil=True)
-def fill(states, own, out, row):  # type: ignore[no-untyped-def]
-    """Draw the next numbers of stream `own` into a row: 98.8 % of them in the inner loop.
+def _draw(states, own, numbers, scratch, end):  # type: ignore[no-untyped-def]
+    """Write more numbers of a stream to its row, from `end` on; return where they end."""
+    _compute(states, own, scratch)
+    _judge(scratch, numbers)
+    used, word = states[own, _AT] & _U(3), _U(WORD)
+    states[own, _AT] -= used
+    while used < _U(AHEAD):
+        for i in range(word):  # always as many, which is sooner done than only those that fit
+            numbers[own, end + i] = numbers[-1, used + i]
+        rest = scratch[1, used // word] >> used % word
+        fit = _below(rest) if rest else word - used % word
+        end, used = end + fit, used + fit
+        if rest:
+            layer, behind, found = scratch[0, used] & _LAYER, used + _U(2), True
+            if layer == 0:
+                numbers[own, end], behind = _tail(scratch, used)
+            elif behind <= _U(AHEAD):
+                found = _in_wedge(layer, numbers[-1, used], scratch[0, used + _U(1)])
+            if behind > _U(AHEAD):
+                break
+            end, used = end + _U(found), behind
+    states[own, _AT] += used
+    return end
 
-    Rows are not passed as arrays, whose reference counts would take as long as ten numbers.
+
+@njit(cache=True, nogil=True)
+def refill(states, own, numbers, scratch, count):  # type: ignore[no-untyped-def]
+    """Draw numbers of a stream until its row holds `count`; it then begins with those not taken."""
+    first = states[own, TAKEN]
+    end = states[own, END] - first
+    for i in range(end):
+        numbers[own, i] = numbers[own, first + i]
+    while end < count:
+        end = _draw(states, own, numbers, scratch, end)
+    states[own, TAKEN], states[own, END] = 0, end
+
+
+def streams(seed: int, purpose: Purpose, keys: int, count: int) -> tuple[Any, Any, Any]:
+    """Return the states of the streams of `generator(seed, purpose, key)`, and rows for numbers.
+
+    `count`: of numbers that are taken at once, at most.
     """
-    place, size = np.int64(0), out.shape[1]
-    while place < size:
-        used = np.int64(states[own, _USED])
-        if used == AHEAD:
-            _refill(states, own)
-            used = np.int64(0)
-        end, shift, fits = used + min(size - place, AHEAD - used), place - used, True
-        while fits and used < end:
-            r = states[own, used]
-            layer, bits = r & _LAYER, np.int64((r >> _U(9)) & _BITS)
-            x = bits * _WI[layer]
-            out[row, shift + used] = -x if r & _SIGN else x
-            fits = bits < _KI[layer]
-            used += 1
-        place = shift + used
-        states[own, _USED] = used
-        if not fits and layer and used < AHEAD:  # in the layer's wedge, most of the time
-            place -= not _in_wedge(layer, x, states[own, used])
-            states[own, _USED] = used + 1
-        elif not fits:
-            states[own, _USED] = used - 1
-            out[row, place - 1] = _rare(states, own)
-
-
-def streams(seed: int, purpose: Purpose, keys: int) -> Any:
-    """Return the states of the streams of `generator(seed, purpose, key)`, key by key."""
     states = np.zeros((keys, STATE), np.uint64)
     for key, state in enumerate(states):
-        of_numpy = generator(seed, purpose, key).bit_generator.state["state"]
-        state[_KEY : _KEY + 2] = of_numpy["key"]
-        state[_COUNTER], state[_USED] = of_numpy["counter"][0], AHEAD
-    return states
+        state[_KEY:_AT] = generator(seed, purpose, key).bit_generator.state["state"]["key"]
+    return states, np.empty((keys + 1, count + ROOM)), np.empty((2, AHEAD), np.uint64)
 
 
 @cache
 def check() -> bool:
     """Return whether the numbers are NumPy's."""
-    found = np.empty((1, CHECKED))
-    fill(streams(0, Purpose.BATCH, 1), 0, found, 0)
-    return np.array_equal(found[0], generator(0, Purpose.BATCH, 0).standard_normal(CHECKED))
+    states, numbers, scratch = streams(0, Purpose.BATCH, 1, CHECKED)
+    refill(states, 0, numbers, scratch, np.uint64(CHECKED))
+    theirs = generator(0, Purpose.BATCH, 0).standard_normal(CHECKED)
+    return np.array_equal(numbers[0, :CHECKED], theirs)

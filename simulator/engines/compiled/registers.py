@@ -42,7 +42,7 @@ VECTOR = 16  # bits before a register's number where it is packed with a slot
 
 
 class Registers:
-    """The registers of a program. `all`: the stand-ins of as many as it has used at once, at most.
+    """The registers of a program. `all`: the stand-ins of as many as it has used at once, or more.
 
     `plain`: the class of stand-ins, each with its `number` and the operations that it may be in:
     `mark`, and by slot `sends`, `receives` and `asks` (a gate). `new`: returns a stand-in that
@@ -157,4 +157,5 @@ class Registers:
 
             __rmul__ = __mul__
 
+        self.all.extend(map(Register, range(12)))  # of so many, the next one is mostly free
         return Register, Scaled, new

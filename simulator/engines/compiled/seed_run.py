@@ -41,7 +41,6 @@ from paceline.simulator.programs.effects import NOTHING
 from paceline.simulator.programs.pieces.gate import COMPILED, Gate, always
 from paceline.simulator.results.run import Run
 
-ALWAYS = 2**62  # sentinel: valid for every iteration
 MARKS = 256  # marks buffered before the loop returns to Python (it runs without the GIL until then)
 
 
@@ -69,7 +68,8 @@ class SeedRun:
         state["served"] = 1
         state["ready"] = workers  # all workers begin
         self._ages = np.zeros(64, np.int64)
-        self._heap = np.full(4 * workers + 1, inf), np.full(4 * workers + 1, ALWAYS)
+        nodes = 2 << (workers - 1).bit_length()
+        self._tree = np.full(nodes, inf), np.full(nodes, loop.NEVER)
         self._ready = np.arange(workers)
         self._slots, self._held = np.zeros((2, workers), np.int64)
         self._begun = np.zeros(workers + 2)
@@ -84,12 +84,12 @@ class SeedRun:
     def _make_objective(self) -> list[Array]:
         """Make arrays of the quadratic for the loop, or empty ones where no vector is computed."""
         if not self._shared.dimension:
-            return [*np.zeros((4, 0, 0)), np.zeros((0, 0), np.uint64)]
+            return [*np.zeros((4, 0, 0)), *normals.streams(self.seed, Purpose.BATCH, 0, 0)]
         goal, workers = cast(NoisyQuadratic, self._goal), self._shared.workers
         law = np.stack([goal.spectrum, np.broadcast_to(goal.noise / goal.spread, goal.dimension)])
-        noises = normals.streams(self.seed, Purpose.BATCH, workers)
+        noises = normals.streams(self.seed, Purpose.BATCH, workers, goal.dimension)
         models = np.repeat(goal.start[None], workers, axis=0)
-        return [models, goal.shifts, law, np.zeros((MARKS, goal.dimension)), noises]
+        return [models, goal.shifts, law, np.zeros((MARKS, goal.dimension)), *noises]
 
     def _registers(self, count: int) -> Array:
         """Return the server's registers, `count` at least; the first starts with the parameters."""
@@ -135,7 +135,7 @@ class SeedRun:
         self._state["place"] = 0
         while True:
             code = loop.follow(
-                self._run, trace, self._workers, *self._rings, *self._heap, self._ready,
+                self._run, trace, self._workers, *self._rings, *self._tree, self._ready,
                 self._slots, self._begun, self._ages, self._held, self._gate,
                 self._room(len(trace)), rule, self._registers(registers), *self._objective,
             )  # fmt: skip
@@ -178,7 +178,7 @@ class SeedRun:
         iterations, untils = self._workers["iterations"], self._workers["until"]
         first = end = 0  # iterations of the last worker's stretch
         for rank in np.flatnonzero(untils - iterations < ring // 2).tolist():
-            iteration, until = int(iterations[rank]), ALWAYS
+            iteration, until = int(iterations[rank]), loop.NEVER
             if self._draws[rank]:
                 drawn = self._drawn[rank]
                 until = max(iteration - 1, 0) + ring  # its last number is still needed

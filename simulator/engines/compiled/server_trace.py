@@ -37,8 +37,18 @@ class Sender(Unknown, Anyone):
     slot: int
 
     def come_to(self, gate: Gate) -> Iterable[Anyone]:
-        """Record that the loop asks the gate."""
-        return self.trace.through(self, gate)
+        """Record that the loop asks the gate; return the stand-in for all whom it lets go."""
+        trace, slot = self.trace, self.slot
+        if (trace.gate is not gate and trace.gate is not None) or slot < 0 or trace._gated:
+            trace._refuse()
+        trace.gate, trace._asked = gate, slot
+        trace._gated = trace._none.asks[slot]
+        trace._note(trace._gated)
+        trace._slots.append(slot)
+        self.slot = ANSWERED
+        released = trace._released = Sender()
+        released.slot = RELEASED
+        return (released,)
 
 
 ANSWERED = -1
@@ -137,17 +147,3 @@ class ServerTrace(TracingNode):
         else:
             self._gated = self._operations[-1] = held.asks[self._asked]
         to.slot = ANSWERED
-
-    def through(self, sender: Sender, gate: Gate) -> Iterable[Sender]:
-        """Record that a sender comes to the gate; return the stand-in for all whom it lets go."""
-        slot = sender.slot
-        if (self.gate is not gate and self.gate is not None) or slot < 0 or self._gated:
-            self._refuse()
-        self.gate, self._asked = gate, slot
-        self._gated = self._none.asks[slot]
-        self._note(self._gated)
-        self._slots.append(slot)
-        sender.slot = ANSWERED
-        released = self._released = Sender()
-        released.slot = RELEASED
-        return (released,)
