@@ -947,10 +947,10 @@ def _show(parts: Iterable[Any]) -> None:
                 parts = said.splitlines() if column.no_wrap else said.split()
                 column.min_width = max(map(cell_len, parts), default=0)
             wide = console.options.update(max_width=10**4)
-            if console.measure(part, options=wide).minimum > console.width:
+            if cut := console.measure(part, options=wide).minimum > console.width + 1:
                 part.pad_edge = False
                 part.width = console.measure(part, options=wide).minimum
-            console.print(part, "", crop=False)
+            console.print(part, "", crop=not cut)  # of one column more: the blank at its edge
 
 
 def _print_json(document: Any) -> None:
