@@ -108,7 +108,7 @@ class AttachedNode(TensorNode):
         await GRADIENT
         if self.unread:
             return None
-        g = self.live.pages.outside(self.live.gradient)
+        g = self.live.gradient()
         return g.add_(x, alpha=self._decay) if self._decay else g
 
     async def loss_and_gradient(self, x: Vector) -> tuple[float, Vector]:

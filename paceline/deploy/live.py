@@ -115,7 +115,7 @@ class LiveParameters(Flat):
 
     def gradient(self) -> Tensor:
         """Return the gradients as one vector, a copy."""
-        return self.pages.join([each.reshape(-1) for each in self.gradients()])
+        return torch.cat(self.pages.beside(lambda: [each.reshape(-1) for each in self.gradients()]))
 
     def write(self, gradient: Tensor | Sequence[Tensor]) -> None:
         """Make the parameters' gradients views of a vector, or the tensors given for them."""

@@ -1,40 +1,47 @@
-"""A program's arithmetic on large vectors, in huge pages that are used again, and block by block.
+"""A program's arithmetic on large vectors, in huge pages that are used again, and in one pass.
 
 Strategy. The kernel takes longer to give and clear memory than torch to compute with it: results
 take the places of vectors that have gone. And memory is slower than arithmetic: operations are put
 off until somebody looks at a result, and are then done together, a block of all vectors after the
-other, so that one reads what the last has left in the caches. A result that has gone by then is
-not written at all. Each entry sees the same operations in the same order: the bits are the same.
+other (`blocks`). A result that has gone by then is not written at all. Each entry sees the same
+operations in the same order: the bits are the same.
 
 Invariants. What is put off holds the vectors that it reads, which nobody changes in place but
 torch's other functions, before which it is done (`settle`); it is done, too, where a program is
-suspended, and before another thread may look. A result that is put off has no view of a part of it,
-so that it is known by its address.
+suspended, and before another thread may look. It writes to vectors of its own alone, so that it may
+be done again. A result that is put off has no view of a part of it, so that it is known by its
+address.
 """
 
 import mmap
 from collections.abc import Callable, Sequence
-from threading import Lock
+from concurrent.futures import ThreadPoolExecutor
+from threading import Lock, get_ident
 from typing import Any, NamedTuple
 from weakref import ref
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 LEAST = 1 << 23  # bytes: four huge pages
+ROOM = 1 << 16  # bytes before a vector, for what travels with it
 ADVICE = getattr(mmap, "MADV_HUGEPAGE", None)  # of Linux alone
-INTO: dict[Any, Callable[..., Tensor]] = {
-    Tensor.add: torch.add, Tensor.sub: torch.sub, Tensor.mul: torch.mul, Tensor.div: torch.div,
-    Tensor.clone: lambda x, out: out.copy_(x), torch.cat: torch.cat,
+ADD, SUBTRACT, MULTIPLY, DIVIDE, STORE = range(5)
+INTO: dict[Any, int] = {
+    Tensor.add: ADD, Tensor.sub: SUBTRACT, Tensor.mul: MULTIPLY, Tensor.div: DIVIDE,
+    Tensor.clone: STORE, torch.cat: STORE,
 }  # fmt: skip
-"""Operations on vectors, as they are with a place for the result."""
+"""Operations on vectors."""
 LOOKS = {
     Tensor.__len__, Tensor.numel, Tensor.dim, Tensor.element_size, Tensor.is_floating_point,
+    Tensor.data_ptr,
     *(getattr(Tensor, name).__get__ for name in ("shape", "ndim", "dtype", "device")),
 }  # fmt: skip
 """Functions that need no entry of a vector."""
-BLOCK = 1 << 17  # entries of a thread: some vectors' blocks are in a core's cache together
+KINDS = {torch.float32: np.dtype("f4"), torch.float64: np.dtype("f8")}
+BLOCK = 1 << 11  # entries: some dozens of blocks are in a core's second cache together
 MOST = 32  # operations to put off, as each may keep a vector
 
 
@@ -43,11 +50,15 @@ class Later(int):
 
 
 class Operation(NamedTuple):
-    """An operation that is put off: `place()` is where its result lies; None: it has gone."""
+    """An operation that is put off; its result lies at an address, while `alive()`.
 
-    do: Callable[..., Tensor]
+    An operand that is a tuple of vectors stands for all of them, one behind the other.
+    """
+
+    code: int
     operands: tuple[Any, ...]
-    place: Callable[[], Any]
+    address: int
+    alive: Callable[[], Any]
 
 
 class HugePages(TorchFunctionMode):
@@ -65,9 +76,10 @@ class HugePages(TorchFunctionMode):
         self._todo: list[Operation] = []
         self._dtype, self._size = torch.float32, 0  # of their results
         self._due: dict[int, Later] = {}  # by address
+        self._thread = 0  # whose operations those are
 
     def __enter__(self) -> Any:
-        self._inside = self._helps
+        self._inside, self._thread = self._helps, get_ident()
         return super().__enter__() if self._helps else self  # type: ignore[no-untyped-call]
 
     def __exit__(self, *error: object) -> None:
@@ -80,37 +92,56 @@ class HugePages(TorchFunctionMode):
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         """Run an operation of torch's."""
-        if function in INTO and not kwargs:
-            joins = function is torch.cat
+        joins = function is torch.cat and len(args) == 1
+        if (joins or function in INTO) and not kwargs:
             given = args[0] if joins else [each for each in args if getattr(each, "ndim", 0)]
+            if joins and any(each.data_ptr() in self._due for each in given):
+                self._settle()  # of whose results a part may be read
             if given and (found := self._place(given, joins)) is not None:
-                if not joins:
-                    return self._put_off(INTO[function], args, *found)
-                self._settle()
-                return torch.cat(*args, out=found[0])
+                return self._put_off(INTO[function], (tuple(given),) if joins else args, *found)
         if function not in LOOKS:
             self._settle()
         return function(*args, **(kwargs or {}))
 
     def outside(self, do: Callable[..., Any], *args: Any) -> Any:
         """Call what is no arithmetic of the program's as if not entered; return its result."""
+        self.settle()
+        return self.beside(do, *args)
+
+    def beside(self, do: Callable[..., Any], *args: Any) -> Any:
+        """As `outside`, but what was put off may stay so: `do` looks at no entry of it."""
         if not self._inside:
             return do(*args)
-        self.__exit__(None, None, None)
+        self._inside = False
+        super().__exit__(None, None, None)  # type: ignore[no-untyped-call]
         try:
             return do(*args)
         finally:
             self.__enter__()
 
-    def join(self, parts: Sequence[Tensor]) -> Tensor:
-        """Return vectors as one, also on another thread, and while not entered."""
-        found = self._place(parts, True) if self._helps else None
-        return torch.cat([*parts], out=found and found[0])
+    def pack(self, head: Tensor, parts: Sequence[Tensor], scale: float) -> Tensor:
+        """As `pack`, in one pass with what was put off; also on another thread, or not entered."""
+        found = self._place(parts, True) if self._helps and head.nbytes <= ROOM else None
+        own = get_ident() == self._thread
+        if found is None or (own and len(parts) > 1):
+            self.settle()
+        if found is None:
+            return pack(head, parts, scale)
+        vector, alive = found
+        code, numbers = (STORE, ()) if scale == 1.0 else (MULTIPLY, (scale,))
+        if own:
+            self._put_off(code, (parts[0] if len(parts) == 1 else tuple(parts), *numbers), *found)
+            self._settle()
+        else:
+            todo = [Operation(code, (tuple(parts), *numbers), vector.data_ptr(), alive)]
+            self._do(todo, len(vector), vector.dtype)
+        begin, count = ROOM - head.nbytes, len(head) + len(vector)
+        return torch.frombuffer(alive(), dtype=head.dtype, offset=begin, count=count)
 
     def settle(self) -> None:
         """Do what was put off."""
         if self._todo:
-            self.outside(self._settle)
+            self.beside(self._settle)
 
     def _settle(self) -> None:
         """Do what was put off, all of it again if it is interrupted."""
@@ -119,70 +150,102 @@ class HugePages(TorchFunctionMode):
         todo, due = self._todo, self._due
         self._todo, self._due = [], {}
         try:
-            self._do(todo)
+            self._do(todo, self._size, self._dtype)
         except BaseException:
             self._todo, self._due = todo, due
             raise
 
-    def _do(self, todo: Sequence[Operation]) -> None:
-        size = BLOCK * torch.get_num_threads()
-        count = -(-self._size // size)
-        read = [[each for each in own if isinstance(each, Later)] for _, own, _ in todo]
-        kept, last = [place() for *_, place in todo], dict[int, int]()  # who reads each one last
+    def _do(self, todo: Sequence[Operation], size: int, dtype: torch.dtype) -> None:
+        from paceline.validate.host import blocks  # noqa: PLC0415 - numba takes half a second
+
+        threads, kind = torch.get_num_threads(), KINDS[dtype]
+        kept, needed = [each.alive() for each in todo], set[int]()
         for number in reversed(range(len(todo))):
-            if kept[number] is not None or number in last:
-                for each in read[number]:
-                    last.setdefault(each, number)
-        results: list[Sequence[Tensor]] = []
-        spares, free, steps = dict[int, Tensor](), list[Tensor](), []
-        for number, (do, operands, _) in enumerate(todo):
+            if kept[number] is not None or number in needed:
+                needed |= {number, *(own for own in todo[number].operands if type(own) is Later)}
+        joined = [own for each in todo for own in each.operands if isinstance(own, tuple)]
+        share = -(-size // threads)
+        cuts = np.unique(np.concatenate([np.arange(0, size, share), *map(_starts, joined)]))
+        begins, rows = cuts[:-1], list[float]()
+        results, steps = dict[int, Place](), list[tuple[int, Place, Place, Place]]()
+
+        def row(value: float) -> Place:
+            rows.append(value)
+            return Place(0, np.full(len(begins), (len(rows) - 1) * BLOCK * kind.itemsize))
+
+        def place(operand: Any) -> Place:
+            if isinstance(operand, Later):
+                return results[operand]
+            if not isinstance(operand, tuple):
+                return row(float(operand))
+            starts, at = _starts(operand), np.array([each.data_ptr() for each in operand])
+            part = np.searchsorted(starts, begins, "right") - 1
+            return Place(kind.itemsize, at[part] + (begins - starts[part]) * kind.itemsize)
+
+        for number in sorted(needed):
+            code, operands, address, _ = todo[number]
+            found = [place(each) for each in operands]
+            if code != STORE:
+                steps.append((code, row(0.0), found[0], found[1]))
+                found = [steps[-1][1]]
+            results[number] = found[0]
             if kept[number] is not None:
-                results.append(torch.split(torch.frombuffer(kept[number], dtype=self._dtype), size))
-            elif number in last:  # it is read by others of these alone
-                spare = free.pop() if free else torch.empty(size, dtype=self._dtype, device="cpu")
-                results.append([*[spare] * (count - 1), spare[: self._size - (count - 1) * size]])
-                spares[number] = spare
-            else:
-                results.append([])
-                continue
-            own = [_blocks(each, results, size, count) for each in operands]
-            steps.append((do, own, results[-1]))
-            free += [spares.pop(each) for each in {*read[number]} & spares.keys()
-                     if last[each] == number]  # fmt: skip
-        for index in range(count):
-            for do, own, result in steps:
-                do(*[each[index] for each in own], out=result[index])
+                to = Place(kind.itemsize, address + begins * kind.itemsize)
+                steps.append((STORE, to, found[0], found[0]))
+        if not steps:
+            return
+        codes = np.array([code for code, *_ in steps])
+        moves = np.array([[each.move for each in own] for _, *own in steps])
+        places = np.array([[each.at for each in own] for _, *own in steps])
+        places = np.ascontiguousarray(places.transpose(2, 0, 1))
+
+        def work(first: int) -> None:
+            mine = slice(*np.searchsorted(begins, [first, first + share]))
+            scratch = np.repeat(np.array(rows or [0.0], kind)[:, None], BLOCK, 1)
+            blocks.run(codes, places[mine], moves, np.diff(cuts)[mine], scratch)
+
+        if threads == 1:
+            work(0)
+        else:
+            with ThreadPoolExecutor(threads) as pool:
+                [*pool.map(work, range(0, size, share))]
 
     def _put_off(
-        self, do: Callable[..., Tensor], args: Sequence[Any], out: Tensor, place: Callable[[], Any]
+        self, code: int, args: Sequence[Any], out: Tensor, alive: Callable[[], Any]
     ) -> Tensor:
         """Put an operation off; return where its result will be."""
         if len(self._todo) == MOST or (len(out), out.dtype) != (self._size, self._dtype):
             self._settle()
             self._size, self._dtype = len(out), out.dtype
         operands = tuple(
-            self._due.get(each.data_ptr(), each) if getattr(each, "ndim", 0) else each
+            self._due.get(each.data_ptr(), (each,)) if getattr(each, "ndim", 0) else each
             for each in args
         )
         self._due[out.data_ptr()] = Later(len(self._todo))
-        self._todo.append(Operation(do, operands, place))
+        self._todo.append(Operation(code, operands, out.data_ptr(), alive))
         return out
 
     def _place(
-        self, operands: Sequence[Tensor], joins: bool
+        self, operands: Sequence[Tensor], joins: bool = False
     ) -> tuple[Tensor, Callable[[], Any]] | None:
         """Return a vector for what is computed from others, and a weak reference to its memory.
 
         None where torch's own is as good.
         """
         one, size = operands[0], sum(each.numel() for each in (operands if joins else operands[:1]))
-        kinds = {(each.dtype, each.device, each.ndim, joins or each.numel()) for each in operands}
-        plain = one.ndim == 1 and one.is_floating_point() and one.device.type == "cpu"
-        if not plain or len(kinds) > 1 or (size := size * one.element_size()) < LEAST:
+        kinds = {
+            (each.dtype, each.device, each.ndim, each.is_contiguous(), joins or each.numel())
+            for each in operands
+        }
+        plain = one.ndim == 1 and one.dtype in KINDS and one.device.type == "cpu"
+        size *= one.element_size()
+        if not plain or len(kinds) > 1 or not one.is_contiguous() or size < LEAST:
             return None
         with self._lock:
-            old = [each for each in self._places if each[1]() is None and len(each[0]) == size]
-            place = old[0][0] if old else mmap.mmap(-1, size)
+            old = [
+                each for each in self._places if each[1]() is None and len(each[0]) == ROOM + size
+            ]
+            place = old[0][0] if old else mmap.mmap(-1, ROOM + size)
             if old:
                 self._places.remove(old[0])
             elif ADVICE is not None:
@@ -190,15 +253,26 @@ class HugePages(TorchFunctionMode):
             used = memoryview(place)  # lives as long as the last tensor in it
             known = ref(used)
             self._places.append((place, known))
-        found = torch.frombuffer(used, dtype=one.dtype)
+        found = torch.frombuffer(used, dtype=one.dtype, offset=ROOM)
         self._due.pop(found.data_ptr(), None)  # of a result that has gone
         return found, known
 
 
-def _blocks(operand: Any, results: Sequence[Sequence[Tensor]], size: int, count: int) -> Any:
-    """Return an operand's part in each block: of a number the number itself."""
-    if isinstance(operand, Later):
-        return results[operand]
-    if getattr(operand, "ndim", 0):
-        return operand.split(size)
-    return [operand] * count
+class Place(NamedTuple):
+    """Where something lies: `at` an address in each stretch, and `move` bytes from one entry on."""
+
+    move: int
+    at: Any
+
+
+def pack(head: Tensor, parts: Sequence[Tensor], scale: float) -> Tensor:
+    """Return a vector, and then others times `scale`, as one."""
+    found = torch.cat([head, *parts])
+    if scale != 1.0:
+        found[len(head) :].mul_(scale)
+    return found
+
+
+def _starts(parts: Sequence[Tensor]) -> Any:
+    """Return where each of some vectors, one behind the other, starts; last their end."""
+    return np.cumsum([0, *map(len, parts)])
