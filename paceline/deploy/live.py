@@ -1,6 +1,6 @@
 """A user's model as one flat vector, of which its trained parameters are views."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 from weakref import ref
 
@@ -115,21 +115,49 @@ class LiveParameters(Flat):
         return given.clone() if given is self._own else given
 
     def gradients(self) -> list[Tensor]:
-        """Return what backward passes left in the parameters' gradients."""
+        """Return what backward passes left in each parameter's gradient, as a vector."""
+        own = ((each, each.grad) for each in self.parameters)
         return [
-            torch.zeros_like(each) if each.grad is None else each.grad.to_dense()
-            for each in self.parameters
+            (torch.zeros_like(each) if grad is None else grad.to_dense()).reshape(-1)
+            for each, grad in own
         ]
 
     def gradient(self) -> Tensor:
         """Return the gradients as one vector, a copy."""
-        return torch.cat(self.pages.beside(lambda: [each.reshape(-1) for each in self.gradients()]))
+        return torch.cat(self.pages.beside(self.gradients))
 
-    def write(self, gradient: Tensor | Sequence[Tensor]) -> None:
-        """Make the parameters' gradients views of a vector, or the tensors given for them."""
-        parts = self.views(gradient) if isinstance(gradient, Tensor) else gradient
+    def write(self, gradient: "Tensor | Stretch") -> None:
+        """Make the parameters' gradients views of a vector."""
+        if isinstance(gradient, Stretch) and len(gradient) > 1:
+            parts = [
+                each[0] if len(each) == 1 else torch.cat([*each])
+                for each in stretches(gradient, self._sizes)
+            ]
+            parts = [each.view(own.shape) for each, own in zip(parts, self.parameters, strict=True)]
+        else:
+            parts = self.views(gradient[0] if isinstance(gradient, Stretch) else gradient)
         for parameter, part in zip(self.parameters, parts, strict=True):
             parameter.grad = part
+
+
+class Stretch(tuple[Tensor, ...]):
+    """Vectors that stand for one, as if they lay one behind the other."""
+
+
+def stretches(vectors: Iterable[Tensor], sizes: Iterable[int]) -> list[Stretch]:
+    """Cut vectors that stand for one anew, into others of these sizes."""
+    rest, found = [*vectors][::-1], []
+    for size in sizes:
+        parts, missing = list[Tensor](), size
+        while missing:
+            one = rest.pop()
+            if len(one) > missing:
+                rest.append(one[missing:])
+                one = one[:missing]
+            parts.append(one)
+            missing -= len(one)
+        found.append(Stretch(parts))
+    return found
 
 
 def _demand_plain(model: nn.Module, trained: Iterable[Tensor]) -> None:

@@ -64,6 +64,7 @@ class RealCollective:
         self.result: Payload = None
         self.pending: list[Pending] = []
         self.packed = Packed(None, [], [], [])
+        self.parts: Sequence[Tensor] = ()
         self.versions: list[int] = []
         self.line = _line()
         self.landed: Landed | None = None
@@ -115,9 +116,10 @@ class Collectives:
         self.started = self.settled = 0
         self.ending = False  # whether any rank's clock was past the end of the run
 
-    def mean(self, payload: Payload, step: int) -> RealCollective:
-        """Start an average."""
+    def mean(self, payload: Payload, step: int, parts: Sequence[Tensor] = ()) -> RealCollective:
+        """Start an average. `parts`: vectors that stand for the payload, which has its length."""
         handle = self._next("mean", step)
+        handle.parts = parts
         self._network.starts("mean", self._meter(payload), handle.team)
         self._start_mean(handle, lambda: payload)
         return handle
@@ -204,7 +206,9 @@ class Collectives:
 
     def _buffer(self, handle: RealCollective, dtype: torch.dtype, first: bool) -> Tensor:
         packed = handle.packed
-        parts = [each.detach().reshape(-1) for each in packed.tensors if each.dtype == dtype]
+        parts, handle.parts = handle.parts, ()
+        if not parts:
+            parts = [each.detach().reshape(-1) for each in packed.tensors if each.dtype == dtype]
         if self.selection.leaves_out(handle.team):
             parts = [*map(torch.zeros_like, parts)]
         length = self._length(packed) if first else 0
