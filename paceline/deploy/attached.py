@@ -179,8 +179,10 @@ class AttachedNode(TensorNode):
         start, bases = self.transport.collectives.mean, self._bases
         if value is None:
             value = Stretch(self.live.gradients())
-        if isinstance(value, Stretch):  # one copy, from where backward passes left it
-            handle = start(self.start[:1].expand(sum(map(len, value))), self.step, value)
+        if isinstance(value, Stretch):  # one copy, from where backward passes left it, or none
+            self.live.pages.give(value[0])
+            size = sum(each.numel() for each in value)
+            handle = start(self.start[:1].expand(size), self.step, value)
             bases[handle] = Stretch()
         elif isinstance(value, Shift):
             handle = start(value.to, self.step)

@@ -72,7 +72,9 @@ class HugePages(TorchFunctionMode):
     def __init__(self, size: int = LEAST) -> None:
         super().__init__()
         self._helps, self._inside, self._lock = size >= LEAST, False, Lock()
-        self._places: list[tuple[mmap.mmap, Callable[[], object]]] = []  # with what lies there
+        # by address, with a weak reference to what lies there
+        self._places: dict[int, tuple[mmap.mmap, Callable[[], Any]]] = {}
+        self._given = 0  # address of a vector that may be overwritten
         self._todo: list[Operation] = []
         self._dtype, self._size = torch.float32, 0  # of their results
         self._due: dict[int, Later] = {}  # by address
@@ -121,22 +123,32 @@ class HugePages(TorchFunctionMode):
 
     def pack(self, head: Tensor, parts: Sequence[Tensor], scale: float) -> Tensor:
         """As `pack`, in one pass with what was put off; also on another thread, or not entered."""
-        found = self._place(parts, True) if self._helps and head.nbytes <= ROOM else None
-        own = get_ident() == self._thread
-        if found is None or (own and len(parts) > 1):
+        begin, own = ROOM - head.nbytes, get_ident() == self._thread
+        helps, given, self._given = self._helps and begin >= 0, self._given, 0
+        if helps and len(parts) == 1 and given == parts[0].data_ptr() and given in self._places:
+            vector, alive = parts[0].mul_(scale), self._places[given][1]
+        elif (found := self._place(parts, True) if helps else None) is None:
             self.settle()
-        if found is None:
             return pack(head, parts, scale)
-        vector, alive = found
-        code, numbers = (STORE, ()) if scale == 1.0 else (MULTIPLY, (scale,))
-        if own:
-            self._put_off(code, (parts[0] if len(parts) == 1 else tuple(parts), *numbers), *found)
-            self._settle()
         else:
-            todo = [Operation(code, (tuple(parts), *numbers), vector.data_ptr(), alive)]
-            self._do(todo, len(vector), vector.dtype)
-        begin, count = ROOM - head.nbytes, len(head) + len(vector)
+            vector, alive = found
+            code, numbers = (STORE, ()) if scale == 1.0 else (MULTIPLY, (scale,))
+            if own:
+                if len(parts) > 1:
+                    self.settle()
+                self._put_off(
+                    code, (parts[0] if len(parts) == 1 else tuple(parts), *numbers), *found
+                )
+                self._settle()
+            else:
+                todo = [Operation(code, (tuple(parts), *numbers), vector.data_ptr(), alive)]
+                self._do(todo, len(vector), vector.dtype)
+        count = len(head) + len(vector)
         return torch.frombuffer(alive(), dtype=head.dtype, offset=begin, count=count)
+
+    def give(self, vector: Tensor) -> None:
+        """Let a vector be overwritten where it is packed next."""
+        self._given = vector.data_ptr()
 
     def settle(self) -> None:
         """Do what was put off."""
@@ -242,18 +254,16 @@ class HugePages(TorchFunctionMode):
         if not plain or len(kinds) > 1 or not one.is_contiguous() or size < LEAST:
             return None
         with self._lock:
-            old = [
-                each for each in self._places if each[1]() is None and len(each[0]) == ROOM + size
-            ]
-            place = old[0][0] if old else mmap.mmap(-1, ROOM + size)
-            if old:
-                self._places.remove(old[0])
-            elif ADVICE is not None:
-                place.madvise(ADVICE)
+            free = (at for at, (place, used) in self._places.items()
+                    if used() is None and len(place) == ROOM + size)  # fmt: skip
+            place, _ = self._places.pop(next(free, 0), (None, None))
+            if place is None:
+                place = mmap.mmap(-1, ROOM + size)
+                if ADVICE is not None:
+                    place.madvise(ADVICE)
             used = memoryview(place)  # lives as long as the last tensor in it
-            known = ref(used)
-            self._places.append((place, known))
-        found = torch.frombuffer(used, dtype=one.dtype, offset=ROOM)
+            found, known = torch.frombuffer(used, dtype=one.dtype, offset=ROOM), ref(used)
+            self._places[found.data_ptr()] = place, known
         self._due.pop(found.data_ptr(), None)  # of a result that has gone
         return found, known
 
@@ -275,4 +285,4 @@ def pack(head: Tensor, parts: Sequence[Tensor], scale: float) -> Tensor:
 
 def _starts(parts: Sequence[Tensor]) -> Any:
     """Return where each of some vectors, one behind the other, starts; last their end."""
-    return np.cumsum([0, *map(len, parts)])
+    return np.cumsum([0, *(each.numel() for each in parts)])
