@@ -17,7 +17,7 @@ import numpy as np
 from torch import Tensor
 
 from paceline.deploy.checkpoint import Freezer
-from paceline.deploy.live import LiveParameters, Stretch, stretches
+from paceline.deploy.live import LiveParameters
 from paceline.deploy.local_steps import Reached, Shift, UserRate, UserSteps
 from paceline.deploy.transport import Transport
 from paceline.simulator.errors import ProgramError, RunError
@@ -89,7 +89,7 @@ class AttachedNode(TensorNode):
         self.took: list[float] = []  # seconds of those that the program has waited for
         self._timed: dict[Any, tuple[float, Future[float]]] = {}
         self.channels: list[Any] = []
-        self._bases: dict[RealCollective, Any] = {}  # of shifts whose mean is under way
+        self._bases: dict[RealCollective, Tensor] = {}  # of shifts whose mean is under way
         self._landed: Tensor | None = None  # the last mean of parameters
         self._queued = False  # whether a thread may start what this node starts
         self._made: list[np.random.Generator] = []
@@ -123,16 +123,7 @@ class AttachedNode(TensorNode):
     async def start_backward(self, x: Vector, pieces: Pieces) -> Sequence[Handle]:
         """As `gradient`, cut into pieces that are there at once: their own handles."""
         g = await self.gradient(x)
-        if g is not None:
-            return self.cut(g, pieces)
-        sizes = [len(each) for each in self.cut(x, pieces)][::-1]
-        return self.live.pages.beside(lambda: stretches(self.live.gradients(), sizes))[::-1]
-
-    def join(self, pieces: Sequence[Vector]) -> Vector:
-        """Undo the cut."""
-        if all(isinstance(each, Stretch) for each in pieces):
-            return Stretch(part for each in pieces[::-1] for part in each)
-        return super().join(pieces)
+        return self.cut(self.live.gradient() if g is None else g, pieces)
 
     def leap(self, transform: Any) -> Any:
         """Return the effect that takes a local phase in place, by the user's optimizer."""
@@ -176,19 +167,14 @@ class AttachedNode(TensorNode):
         return (pages.outside if self._queued else pages.beside)(self._start_mean, value)
 
     def _start_mean(self, value: Payload) -> Handle:
-        start, bases = self.transport.collectives.mean, self._bases
-        if value is None:
-            value = Stretch(self.live.gradients())
-        if isinstance(value, Stretch):  # one copy, from where backward passes left it, or none
-            self.live.pages.give(value[0])
-            size = sum(each.numel() for each in value)
-            handle = start(self.start[:1].expand(size), self.step, value)
-            bases[handle] = Stretch()
-        elif isinstance(value, Shift):
-            handle = start(value.to, self.step)
-            bases[handle] = value.base
-        else:
-            handle = start(value, self.step)
+        parts, shift = [], isinstance(value, Shift)
+        if value is None:  # one copy, from where backward passes left it, or none
+            value, parts = self.start[:1].expand(self.parameters), self.live.gradients()
+            self.live.pages.given = parts[0].data_ptr()
+        start = self.transport.collectives.mean
+        handle = start(value.to if shift else value, self.step, parts)
+        if shift:
+            self._bases[handle] = value.base
         return self._time(handle)
 
     def start_gather(self, value: Payload) -> Handle:
@@ -222,8 +208,6 @@ class AttachedNode(TensorNode):
         found, base = self.land(handle), self._bases.pop(handle, None)
         if base is None:
             return found
-        if isinstance(base, Stretch):
-            return Stretch([found])
         self._landed = found
         return Shift(base, found)
 

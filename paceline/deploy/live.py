@@ -1,8 +1,7 @@
 """A user's model as one flat vector, of which its trained parameters are views."""
 
-from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Sequence
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from typing import Any
 from weakref import ref
 
@@ -56,7 +55,6 @@ class LiveParameters(Flat):
         self.small = self.dimension < VIEW * len(self.parameters)
         self.vector: Tensor | None = None
         self.taken: Callable[[], Tensor | None] = lambda: None  # what `vector` is a copy of
-        self._known = 0  # address of the vector that gradients were last found to be views of
         self._own: Tensor | None = None  # of small models, never given away
         inside = [each.module for each in model.modules() if isinstance(each, Wrapper)]
         self._silence = Silence()
@@ -120,64 +118,36 @@ class LiveParameters(Flat):
     def gradients(self) -> list[Tensor]:
         """Return what backward passes left in each parameter's gradient, as a vector.
 
-        As one for all where these are views of one, in order.
+        As one for all if these are views of one, in order, as `write` makes them.
         """
         grads = [each.grad for each in self.parameters]
-        if flat := self._flat(grads):
-            return flat
-        pairs = zip(self.parameters, grads, strict=True)
-        return [(torch.zeros_like(each) if grad is None else grad.to_dense()).reshape(-1)
-                for each, grad in pairs]  # fmt: skip
+        if self._lie_in_a_row(grads):
+            return [grads[0].as_strided((self.dimension,), (1,))]  # type: ignore[union-attr]
+        return [(torch.zeros_like(own) if each is None else each.to_dense()).reshape(-1)
+                for own, each in zip(self.parameters, grads, strict=True)]  # fmt: skip
 
-    def _flat(self, grads: list[Tensor | None]) -> list[Tensor]:
-        """Return the vector that gradients are views of, in order; [] if they are of none."""
-        one, self._known, begins = grads[0], 0, accumulate(self._sizes, initial=0)
-        if one is None or one.layout != torch.strided:
-            return []
-        at, size, width = one.storage_offset(), self.dimension, one.element_size()
-        if one.untyped_storage().nbytes() < (at + size) * width:
-            return []
-        own, begin = one.data_ptr(), zip(grads, begins, strict=False)
-        if any(each is None or each.data_ptr() != own + width * at or not each.is_contiguous()
-               for each, at in begin):  # fmt: skip
-            return []
-        self._known = own
-        return [one.as_strided((size,), (1,))]
+    def _lie_in_a_row(self, grads: Sequence[Any]) -> bool:
+        one, width = grads[0], self.start.element_size()
+        if getattr(one, "layout", None) is not torch.strided:
+            return False
+        behind = one.untyped_storage().nbytes() - one.storage_offset() * width
+        ends = accumulate(self._sizes, initial=one.data_ptr() // width)
+        return behind >= self.dimension * width and all(
+            getattr(each, "layout", None) is torch.strided
+            and each.is_contiguous() and each.data_ptr() == end * width
+            for each, end in zip(grads, ends, strict=False)
+        )  # fmt: skip
 
     def gradient(self) -> Tensor:
         """Return the gradients as one vector, a copy."""
         return torch.cat(self.pages.beside(self.gradients))
 
-    def write(self, gradient: "Tensor | Stretch") -> None:
+    def write(self, gradient: Tensor) -> None:
         """Make the parameters' gradients views of a vector, unless they are."""
-        vectors = gradient if isinstance(gradient, Stretch) else Stretch([gradient])
-        if vectors[0].data_ptr() == self._known:
-            return
-        parts = self.views(vectors[0]) if len(vectors) == 1 else [
-            (each[0] if len(each) == 1 else torch.cat([*each])).view(own.shape)
-            for each, own in zip(stretches(vectors, self._sizes), self.parameters, strict=True)
-        ]  # fmt: skip
-        for parameter, part in zip(self.parameters, parts, strict=True):
-            parameter.grad = part
-
-
-class Stretch(tuple[Tensor, ...]):
-    """Vectors that stand for one, as if they lay one behind the other."""
-
-
-def stretches(vectors: Sequence[Tensor], sizes: Sequence[int]) -> list[Stretch]:
-    """Cut vectors that stand for one anew, into others of these sizes."""
-    found: list[list[Tensor]] = [[] for _ in sizes]
-    ends, begin = [*accumulate(sizes)], 0
-    for one in vectors:
-        end = begin + one.numel()
-        first, last = bisect_right(ends, begin), bisect_left(ends, end)
-        cuts = [begin, *ends[first:last], end]
-        parts = one.split_with_sizes([high - low for low, high in pairwise(cuts)])
-        for number, part in enumerate(parts, first):
-            found[number].append(part)
-        begin = end
-    return [Stretch(each or [vectors[0][:0]]) for each in found]
+        one = self.parameters[0].grad
+        if one is None or one.is_sparse or one.data_ptr() != gradient.data_ptr():
+            for parameter, part in zip(self.parameters, self.views(gradient), strict=True):
+                parameter.grad = part
 
 
 def _demand_plain(model: nn.Module, trained: Iterable[Tensor]) -> None:

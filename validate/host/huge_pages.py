@@ -16,7 +16,7 @@ address.
 import mmap
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from threading import Lock, get_ident
+from threading import get_ident
 from typing import Any, NamedTuple
 from weakref import ref
 
@@ -40,7 +40,7 @@ LOOKS = {
     *(getattr(Tensor, name).__get__ for name in ("shape", "ndim", "dtype", "device")),
 }  # fmt: skip
 """Functions that need no entry of a vector."""
-KINDS = {torch.float32: np.dtype("f4"), torch.float64: np.dtype("f8")}
+KINDS = torch.float32, torch.float64
 BLOCK = 1 << 11  # entries: some dozens of blocks are in a core's second cache together
 MOST = 32  # operations to put off, as each may keep a vector
 
@@ -71,10 +71,10 @@ class HugePages(TorchFunctionMode):
 
     def __init__(self, size: int = LEAST) -> None:
         super().__init__()
-        self._helps, self._inside, self._lock = size >= LEAST, False, Lock()
+        self._helps, self._inside = size >= LEAST, False
         # by address, with a weak reference to what lies there
         self._places: dict[int, tuple[mmap.mmap, Callable[[], Any]]] = {}
-        self._given = 0  # address of a vector that may be overwritten
+        self.given = 0  # address of a vector that may be overwritten where it is packed next
         self._todo: list[Operation] = []
         self._dtype, self._size = torch.float32, 0  # of their results
         self._due: dict[int, Later] = {}  # by address
@@ -122,33 +122,28 @@ class HugePages(TorchFunctionMode):
             self.__enter__()
 
     def pack(self, head: Tensor, parts: Sequence[Tensor], scale: float) -> Tensor:
-        """As `pack`, in one pass with what was put off; also on another thread, or not entered."""
-        begin, own = ROOM - head.nbytes, get_ident() == self._thread
-        helps, given, self._given = self._helps and begin >= 0, self._given, 0
-        if helps and len(parts) == 1 and given == parts[0].data_ptr() and given in self._places:
-            vector, alive = parts[0].mul_(scale), self._places[given][1]
-        elif (found := self._place(parts, True) if helps else None) is None:
-            self.settle()
-            return pack(head, parts, scale)
-        else:
-            vector, alive = found
-            code, numbers = (STORE, ()) if scale == 1.0 else (MULTIPLY, (scale,))
-            if own:
-                if len(parts) > 1:
-                    self.settle()
-                self._put_off(
-                    code, (parts[0] if len(parts) == 1 else tuple(parts), *numbers), *found
-                )
-                self._settle()
-            else:
-                todo = [Operation(code, (tuple(parts), *numbers), vector.data_ptr(), alive)]
-                self._do(todo, len(vector), vector.dtype)
-        count = len(head) + len(vector)
-        return torch.frombuffer(alive(), dtype=head.dtype, offset=begin, count=count)
+        """As `pack`, in one pass with what was put off: perhaps on another thread, or not entered.
 
-    def give(self, vector: Tensor) -> None:
-        """Let a vector be overwritten where it is packed next."""
-        self._given = vector.data_ptr()
+        A vector of this object that is `given` is changed where it is.
+        """
+        begin, at, place = ROOM - head.nbytes, parts[0].data_ptr(), None
+        given, self.given, one = self.given == at, 0, len(parts) == 1
+        if get_ident() != self._thread:
+            return pack(head, parts, scale)
+        if given or not one:
+            self.settle()
+        if begin >= 0 and one and given and at in self._places:
+            parts[0].mul_(scale)
+            place = parts[0], self._places[at][1]
+        elif begin >= 0 and (place := self._place(parts, True)):
+            self._put_off(MULTIPLY, (parts[0] if one else tuple(parts), scale), *place)
+        self.settle()
+        if place is None:
+            return pack(head, parts, scale)
+        count = len(head) + len(place[0])
+        found = torch.frombuffer(place[1](), dtype=head.dtype, offset=begin, count=count)
+        found[: len(head)] = head
+        return found
 
     def settle(self) -> None:
         """Do what was put off."""
@@ -162,65 +157,62 @@ class HugePages(TorchFunctionMode):
         todo, due = self._todo, self._due
         self._todo, self._due = [], {}
         try:
-            self._do(todo, self._size, self._dtype)
+            self._do(todo)
         except BaseException:
             self._todo, self._due = todo, due
             raise
 
-    def _do(self, todo: Sequence[Operation], size: int, dtype: torch.dtype) -> None:
-        from paceline.validate.host import blocks  # noqa: PLC0415 - numba takes half a second
+    def _do(self, todo: Sequence[Operation]) -> None:
+        from paceline.validate.host.blocks import run  # noqa: PLC0415 - numba takes half a second
 
-        threads, kind = torch.get_num_threads(), KINDS[dtype]
+        size, width, threads = self._size, self._dtype.itemsize, torch.get_num_threads()
         kept, needed = [each.alive() for each in todo], set[int]()
+        read = set[int]()
         for number in reversed(range(len(todo))):
-            if kept[number] is not None or number in needed:
-                needed |= {number, *(own for own in todo[number].operands if type(own) is Later)}
+            if kept[number] is not None or number in read:
+                needed.add(number)
+                read |= {own for own in todo[number].operands if type(own) is Later}
         joined = [own for each in todo for own in each.operands if isinstance(own, tuple)]
         share = -(-size // threads)
         cuts = np.unique(np.concatenate([np.arange(0, size, share), *map(_starts, joined)]))
         begins, rows = cuts[:-1], list[float]()
-        results, steps = dict[int, Place](), list[tuple[int, Place, Place, Place]]()
+        results, steps = dict[Any, Any](), list[Any]()
 
-        def row(value: float) -> Place:
-            rows.append(value)
-            return Place(0, np.full(len(begins), (len(rows) - 1) * BLOCK * kind.itemsize))
-
-        def place(operand: Any) -> Place:
+        def place(operand: Any) -> Any:
+            """Return bytes from an entry of an operand to the next, and where each stretch is."""
             if isinstance(operand, Later):
                 return results[operand]
-            if not isinstance(operand, tuple):
-                return row(float(operand))
-            starts, at = _starts(operand), np.array([each.data_ptr() for each in operand])
-            part = np.searchsorted(starts, begins, "right") - 1
-            return Place(kind.itemsize, at[part] + (begins - starts[part]) * kind.itemsize)
+            if isinstance(operand, tuple):
+                starts, at = _starts(operand), np.array([each.data_ptr() for each in operand])
+                part = np.searchsorted(starts, begins, "right") - 1
+                return width, at[part] + (begins - starts[part]) * width
+            rows.append(float(operand))
+            return 0, np.full(len(begins), (len(rows) - 1) * BLOCK * width)
 
         for number in sorted(needed):
             code, operands, address, _ = todo[number]
-            found = [place(each) for each in operands]
-            if code != STORE:
-                steps.append((code, row(0.0), found[0], found[1]))
-                found = [steps[-1][1]]
+            found, factor = [place(each) for each in operands], 1.0
+            if code == MULTIPLY and number not in read and isinstance(operands[1], float):
+                factor = operands[1]  # as it is stored
+            elif code != STORE:
+                found.insert(0, place(0.0))
+                steps.append((code, *found))
             results[number] = found[0]
             if kept[number] is not None:
-                to = Place(kind.itemsize, address + begins * kind.itemsize)
-                steps.append((STORE, to, found[0], found[0]))
-        if not steps:
-            return
+                to = width, address + begins * width
+                steps.append((STORE, to, found[0], place(factor)))
         codes = np.array([code for code, *_ in steps])
-        moves = np.array([[each.move for each in own] for _, *own in steps])
-        places = np.array([[each.at for each in own] for _, *own in steps])
-        places = np.ascontiguousarray(places.transpose(2, 0, 1))
+        moves = np.array([[move for move, _ in own] for _, *own in steps])
+        places = np.array([[at for _, at in own] for _, *own in steps])
+        places = np.ascontiguousarray(np.moveaxis(places, 2, 0))
 
         def work(first: int) -> None:
             mine = slice(*np.searchsorted(begins, [first, first + share]))
-            scratch = np.repeat(np.array(rows or [0.0], kind)[:, None], BLOCK, 1)
-            blocks.run(codes, places[mine], moves, np.diff(cuts)[mine], scratch)
+            scratch = torch.tensor(rows or [0.0], dtype=self._dtype)[:, None].repeat(1, BLOCK)
+            run(codes, places[mine], moves, np.diff(cuts)[mine], scratch.numpy())
 
-        if threads == 1:
-            work(0)
-        else:
-            with ThreadPoolExecutor(threads) as pool:
-                [*pool.map(work, range(0, size, share))]
+        with ThreadPoolExecutor(threads) as pool:
+            [*(pool.map if threads > 1 else map)(work, range(0, size if steps else 0, share))]
 
     def _put_off(
         self, code: int, args: Sequence[Any], out: Tensor, alive: Callable[[], Any]
@@ -251,28 +243,21 @@ class HugePages(TorchFunctionMode):
         }
         plain = one.ndim == 1 and one.dtype in KINDS and one.device.type == "cpu"
         size *= one.element_size()
-        if not plain or len(kinds) > 1 or not one.is_contiguous() or size < LEAST:
+        plain = plain and one.is_contiguous() and len(kinds) == 1
+        if not (self._helps and plain and size >= LEAST):
             return None
-        with self._lock:
-            free = (at for at, (place, used) in self._places.items()
-                    if used() is None and len(place) == ROOM + size)  # fmt: skip
-            place, _ = self._places.pop(next(free, 0), (None, None))
-            if place is None:
-                place = mmap.mmap(-1, ROOM + size)
-                if ADVICE is not None:
-                    place.madvise(ADVICE)
-            used = memoryview(place)  # lives as long as the last tensor in it
-            found, known = torch.frombuffer(used, dtype=one.dtype, offset=ROOM), ref(used)
-            self._places[found.data_ptr()] = place, known
+        free = (at for at, (place, used) in self._places.items()
+                if used() is None and len(place) == ROOM + size)  # fmt: skip
+        place, _ = self._places.pop(next(free, 0), (None, None))
+        if place is None:
+            place = mmap.mmap(-1, ROOM + size)
+            if ADVICE is not None:
+                place.madvise(ADVICE)
+        used = memoryview(place)  # lives as long as the last tensor in it
+        found, known = torch.frombuffer(used, dtype=one.dtype, offset=ROOM), ref(used)
+        self._places[found.data_ptr()] = place, known
         self._due.pop(found.data_ptr(), None)  # of a result that has gone
         return found, known
-
-
-class Place(NamedTuple):
-    """Where something lies: `at` an address in each stretch, and `move` bytes from one entry on."""
-
-    move: int
-    at: Any
 
 
 def pack(head: Tensor, parts: Sequence[Tensor], scale: float) -> Tensor:
