@@ -149,8 +149,7 @@ class AttachedNode(TensorNode):
             self._phase = None
             lr(k)  # so that it is known later
             if isinstance(transform, Proximal):
-                g = self.live.gradient() + transform.mu * (vector - state[0])
-                self.live.pages.outside(self.live.write, g)
+                self.live.write(self.live.gradient() + transform.mu * (vector - state[0]))
             local.begun = True
             self.live.pages.outside(local.apply)
             done += 1
@@ -167,12 +166,12 @@ class AttachedNode(TensorNode):
         return (pages.outside if self._queued else pages.beside)(self._start_mean, value)
 
     def _start_mean(self, value: Payload) -> Handle:
-        parts, shift = [], isinstance(value, Shift)
-        if value is None:  # one copy, from where backward passes left it, or none
-            value, parts = self.start[:1].expand(self.parameters), self.live.gradients()
-            self.live.pages.given = parts[0].data_ptr()
-        start = self.transport.collectives.mean
-        handle = start(value.to if shift else value, self.step, parts)
+        if value is None and self.live.small:
+            value = self.live.gradient()
+        elif value is None:  # one copy, from where backward passes left it to where it travels
+            value = tuple(self.live.gradients())
+        shift = isinstance(value, Shift)
+        handle = self.transport.collectives.mean(value.to if shift else value, self.step)
         if shift:
             self._bases[handle] = value.base
         return self._time(handle)
@@ -206,10 +205,9 @@ class AttachedNode(TensorNode):
         if not isinstance(handle, RealCollective):
             return handle  # a piece of a gradient
         found, base = self.land(handle), self._bases.pop(handle, None)
-        if base is None:
-            return found
-        self._landed = found
-        return Shift(base, found)
+        if base is not None:
+            self._landed, found = found, Shift(base, found)
+        return found
 
     @contextmanager
     def waiting(self) -> Iterator[None]:

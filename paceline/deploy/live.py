@@ -1,7 +1,6 @@
 """A user's model as one flat vector, of which its trained parameters are views."""
 
 from collections.abc import Callable, Iterable, Sequence
-from itertools import accumulate
 from typing import Any
 from weakref import ref
 
@@ -78,10 +77,7 @@ class LiveParameters(Flat):
         self.at = x
 
     def enter(self, x: Tensor, free: bool = False) -> Tensor:
-        """Go to a copy of `x`, to be changed in place until it is given: for a local phase.
-
-        To `x` itself if it is `free`: nobody looks at it again.
-        """
+        """Go to a copy of `x`, or, `free`, to it, to be changed in place until it is given."""
         if not self.small and not free:
             return self.copy(x)
         if self.small:
@@ -116,38 +112,22 @@ class LiveParameters(Flat):
         return given.clone() if given is self._own else given
 
     def gradients(self) -> list[Tensor]:
-        """Return what backward passes left in each parameter's gradient, as a vector.
-
-        As one for all if these are views of one, in order, as `write` makes them.
-        """
-        grads = [each.grad for each in self.parameters]
-        if self._lie_in_a_row(grads):
-            return [grads[0].as_strided((self.dimension,), (1,))]  # type: ignore[union-attr]
-        return [(torch.zeros_like(own) if each is None else each.to_dense()).reshape(-1)
-                for own, each in zip(self.parameters, grads, strict=True)]  # fmt: skip
-
-    def _lie_in_a_row(self, grads: Sequence[Any]) -> bool:
-        one, width = grads[0], self.start.element_size()
-        if getattr(one, "layout", None) is not torch.strided:
-            return False
-        behind = one.untyped_storage().nbytes() - one.storage_offset() * width
-        ends = accumulate(self._sizes, initial=one.data_ptr() // width)
-        return behind >= self.dimension * width and all(
-            getattr(each, "layout", None) is torch.strided
-            and each.is_contiguous() and each.data_ptr() == end * width
-            for each, end in zip(grads, ends, strict=False)
-        )  # fmt: skip
+        """Return what backward passes left in the parameters' gradients."""
+        return [
+            torch.zeros_like(each) if each.grad is None else each.grad.to_dense()
+            for each in self.parameters
+        ]
 
     def gradient(self) -> Tensor:
         """Return the gradients as one vector, a copy."""
-        return torch.cat(self.pages.beside(self.gradients))
+        parts = self.pages.beside(lambda: [each.reshape(-1) for each in self.gradients()])
+        return torch.cat(parts)
 
-    def write(self, gradient: Tensor) -> None:
-        """Make the parameters' gradients views of a vector, unless they are."""
-        one = self.parameters[0].grad
-        if one is None or one.is_sparse or one.data_ptr() != gradient.data_ptr():
-            for parameter, part in zip(self.parameters, self.views(gradient), strict=True):
-                parameter.grad = part
+    def write(self, gradient: Tensor | Sequence[Tensor]) -> None:
+        """Make the parameters' gradients views of a vector, or the tensors given for them."""
+        parts = self.views(gradient) if isinstance(gradient, Tensor) else gradient
+        for parameter, part in zip(self.parameters, parts, strict=True):
+            parameter.grad = part
 
 
 def _demand_plain(model: nn.Module, trained: Iterable[Tensor]) -> None:

@@ -79,18 +79,15 @@ def by_hand(name, net, kind=SGD):
     return step
 
 
-def attached(name, net, kind=SGD, kept=False):
-    """Return a session, and a function that takes one of its steps.
-
-    `kept`: the loop keeps the gradients' memory, as by hand, by `zero_grad(set_to_none=False)`.
-    """
+def attached(name, net, kind=SGD):
+    """Return a session, and a function that takes one of its steps."""
     given = [each.grad for each in net]
     optimizer = kind(net.parameters(), LR, momentum=MOMENTUM.get(name, 0.0))
     session = paceline.deploy(net, optimizer, {"name": name, **PLANS[name]})
     net = list(net)
 
     def step():
-        for each, gradient in () if kept else zip(net, given, strict=True):
+        for each, gradient in zip(net, given, strict=True):
             each.grad = gradient  # as a backward pass leaves its own
         session.step(0.0)
 
@@ -123,9 +120,9 @@ def counted(name, entries=1_500_000):
     return [round(each, 1) for each in found]
 
 
-def seconds(name, entries, kept=False, turns=3):
+def seconds(name, entries, turns=3):
     """Return the processor's seconds of a step, by hand and attached in turns: least of each."""
-    session, own = attached(name, network(entries), kept=kept)
+    session, own = attached(name, network(entries))
     found = {by_hand(name, network(entries)): [], own: []}
     for turn in range(2 * turns):  # the first half brings them to where they stay
         for step, times in found.items():
@@ -143,13 +140,12 @@ def main():
     parser.add_argument("programs", nargs="*", default=PLANS)
     parser.add_argument("--entries", type=int, default=30_000_000)
     parser.add_argument("--count", action="store_true", help="vectors alone")
-    parser.add_argument("--kept", action="store_true", help="gradients stay where they are")
     options = parser.parse_args()
     torch.set_num_threads(1)
     for name in options.programs:
         line = [f"`{name}`", *(f"{each:g}" for each in counted(name))]
         if not options.count:
-            hand, own = (1e3 * each for each in seconds(name, options.entries, options.kept))
+            hand, own = (1e3 * each for each in seconds(name, options.entries))
             steps = USUAL if "tau" in PLANS[name] else 1
             line += [f"{hand:.1f}", f"{own:.1f}", f"{(own - hand) / steps:.1f}"]
         print("| " + " | ".join(line) + " |", flush=True)

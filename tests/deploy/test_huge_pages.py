@@ -104,10 +104,6 @@ def test_what_travels_is_packed_with_what_was_put_off(scale):
     known = torch.cat([head, (x + x) * scale])
     assert all(torch.equal(each, known) for each in found)
     assert torch.equal(z, x)
-    pages.given = y.data_ptr()
-    own = pages.pack(head, [y], scale)
-    assert torch.equal(own, known)
-    assert own[9:].data_ptr() == y.data_ptr()
 
 
 def test_what_is_put_off_is_done_before_another_thread_looks():
@@ -141,8 +137,10 @@ def test_results_that_have_gone_take_no_memory():
     x, pages = torch.ones(ENTRIES), HugePages()
     with pages:
         y = 1.0 - 0.5 * (x + 0.5 * (x + 0.5 * (x + x)))
+        x + y  # which nobody looks at
+        pages.settle()
     assert y.eq(0.0).all()
-    assert len(pages._places) <= 3
+    assert len(pages._places) <= 4
 
 
 def test_types_and_shapes_stay_as_torch_has_them():

@@ -13,8 +13,8 @@ from llvmlite import ir
 from numba import carray, njit, types  # type: ignore[attr-defined]
 from numba.extending import intrinsic
 
-from paceline.validate.host.huge_pages import ADD, MULTIPLY, STORE, SUBTRACT
-
+ADD, SUBTRACT, MULTIPLY, DIVIDE, STORE = range(5)
+CODES = {"add": ADD, "subtract": SUBTRACT, "multiply": MULTIPLY, "divide": DIVIDE, "store": STORE}
 LINE = 64  # bytes of a cache line
 
 

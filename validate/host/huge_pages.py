@@ -28,12 +28,11 @@ from torch.overrides import TorchFunctionMode
 LEAST = 1 << 23  # bytes: four huge pages
 ROOM = 1 << 16  # bytes before a vector, for what travels with it
 ADVICE = getattr(mmap, "MADV_HUGEPAGE", None)  # of Linux alone
-ADD, SUBTRACT, MULTIPLY, DIVIDE, STORE = range(5)
-INTO: dict[Any, int] = {
-    Tensor.add: ADD, Tensor.sub: SUBTRACT, Tensor.mul: MULTIPLY, Tensor.div: DIVIDE,
-    Tensor.clone: STORE, torch.cat: STORE,
+INTO = {
+    Tensor.add: "add", Tensor.sub: "subtract", Tensor.mul: "multiply", Tensor.div: "divide",
+    Tensor.clone: "store", torch.cat: "store",
 }  # fmt: skip
-"""Operations on vectors."""
+"""Operations on vectors, by the names of `blocks.CODES`."""
 LOOKS = {
     Tensor.__len__, Tensor.numel, Tensor.dim, Tensor.element_size, Tensor.is_floating_point,
     Tensor.data_ptr,
@@ -55,7 +54,7 @@ class Operation(NamedTuple):
     An operand that is a tuple of vectors stands for all of them, one behind the other.
     """
 
-    code: int
+    name: str
     operands: tuple[Any, ...]
     address: int
     alive: Callable[[], Any]
@@ -74,7 +73,6 @@ class HugePages(TorchFunctionMode):
         self._helps, self._inside = size >= LEAST, False
         # by address, with a weak reference to what lies there
         self._places: dict[int, tuple[mmap.mmap, Callable[[], Any]]] = {}
-        self.given = 0  # address of a vector that may be overwritten where it is packed next
         self._todo: list[Operation] = []
         self._dtype, self._size = torch.float32, 0  # of their results
         self._due: dict[int, Later] = {}  # by address
@@ -122,25 +120,18 @@ class HugePages(TorchFunctionMode):
             self.__enter__()
 
     def pack(self, head: Tensor, parts: Sequence[Tensor], scale: float) -> Tensor:
-        """As `pack`, in one pass with what was put off: perhaps on another thread, or not entered.
-
-        A vector of this object that is `given` is changed where it is.
-        """
-        begin, at, place = ROOM - head.nbytes, parts[0].data_ptr(), None
-        given, self.given, one = self.given == at, 0, len(parts) == 1
+        """As `pack`, in one pass with what was put off, and on another thread: then by torch."""
         if get_ident() != self._thread:
             return pack(head, parts, scale)
-        if given or not one:
+        if len(parts) != 1:
             self.settle()
-        if begin >= 0 and one and given and at in self._places:
-            parts[0].mul_(scale)
-            place = parts[0], self._places[at][1]
-        elif begin >= 0 and (place := self._place(parts, True)):
-            self._put_off(MULTIPLY, (parts[0] if one else tuple(parts), scale), *place)
-        self.settle()
+        place = self._place(parts, True) if parts and head.nbytes <= ROOM else None
         if place is None:
+            self.settle()
             return pack(head, parts, scale)
-        count = len(head) + len(place[0])
+        self._put_off("multiply", (parts[0] if len(parts) == 1 else tuple(parts), scale), *place)
+        self.settle()
+        begin, count = ROOM - head.nbytes, len(head) + len(place[0])
         found = torch.frombuffer(place[1](), dtype=head.dtype, offset=begin, count=count)
         found[: len(head)] = head
         return found
@@ -163,11 +154,10 @@ class HugePages(TorchFunctionMode):
             raise
 
     def _do(self, todo: Sequence[Operation]) -> None:
-        from paceline.validate.host.blocks import run  # noqa: PLC0415 - numba takes half a second
+        from paceline.validate.host.blocks import CODES, run  # noqa: PLC0415 - imports numba
 
         size, width, threads = self._size, self._dtype.itemsize, torch.get_num_threads()
-        kept, needed = [each.alive() for each in todo], set[int]()
-        read = set[int]()
+        kept, needed, read = [each.alive() for each in todo], set[int](), set[int]()
         for number in reversed(range(len(todo))):
             if kept[number] is not None or number in read:
                 needed.add(number)
@@ -190,32 +180,34 @@ class HugePages(TorchFunctionMode):
             return 0, np.full(len(begins), (len(rows) - 1) * BLOCK * width)
 
         for number in sorted(needed):
-            code, operands, address, _ = todo[number]
+            name, operands, address, _ = todo[number]
             found, factor = [place(each) for each in operands], 1.0
-            if code == MULTIPLY and number not in read and isinstance(operands[1], float):
+            if name == "multiply" and number not in read and isinstance(operands[1], float):
                 factor = operands[1]  # as it is stored
-            elif code != STORE:
+            elif name != "store":
                 found.insert(0, place(0.0))
-                steps.append((code, *found))
+                steps.append((name, *found))
             results[number] = found[0]
             if kept[number] is not None:
                 to = width, address + begins * width
-                steps.append((STORE, to, found[0], place(factor)))
-        codes = np.array([code for code, *_ in steps])
+                steps.append(("store", to, found[0], place(factor)))
+        if not steps:
+            return
+        codes = np.array([CODES[name] for name, *_ in steps])
         moves = np.array([[move for move, _ in own] for _, *own in steps])
         places = np.array([[at for _, at in own] for _, *own in steps])
         places = np.ascontiguousarray(np.moveaxis(places, 2, 0))
 
         def work(first: int) -> None:
             mine = slice(*np.searchsorted(begins, [first, first + share]))
-            scratch = torch.tensor(rows or [0.0], dtype=self._dtype)[:, None].repeat(1, BLOCK)
+            scratch = torch.tensor(rows, dtype=self._dtype)[:, None].repeat(1, BLOCK)
             run(codes, places[mine], moves, np.diff(cuts)[mine], scratch.numpy())
 
         with ThreadPoolExecutor(threads) as pool:
-            [*(pool.map if threads > 1 else map)(work, range(0, size if steps else 0, share))]
+            [*(pool.map if threads > 1 else map)(work, range(0, size, share))]
 
     def _put_off(
-        self, code: int, args: Sequence[Any], out: Tensor, alive: Callable[[], Any]
+        self, name: str, args: Sequence[Any], out: Tensor, alive: Callable[[], Any]
     ) -> Tensor:
         """Put an operation off; return where its result will be."""
         if len(self._todo) == MOST or (len(out), out.dtype) != (self._size, self._dtype):
@@ -226,7 +218,7 @@ class HugePages(TorchFunctionMode):
             for each in args
         )
         self._due[out.data_ptr()] = Later(len(self._todo))
-        self._todo.append(Operation(code, operands, out.data_ptr(), alive))
+        self._todo.append(Operation(name, operands, out.data_ptr(), alive))
         return out
 
     def _place(
@@ -236,15 +228,13 @@ class HugePages(TorchFunctionMode):
 
         None where torch's own is as good.
         """
-        one, size = operands[0], sum(each.numel() for each in (operands if joins else operands[:1]))
-        kinds = {
-            (each.dtype, each.device, each.ndim, each.is_contiguous(), joins or each.numel())
+        one, count = operands[0], sum(each.numel() for each in operands[: None if joins else 1])
+        size, plain = count * one.element_size(), (one.dtype, "cpu", 1, True, joins or count)
+        found = {
+            (each.dtype, each.device.type, each.ndim, each.is_contiguous(), joins or each.numel())
             for each in operands
         }
-        plain = one.ndim == 1 and one.dtype in KINDS and one.device.type == "cpu"
-        size *= one.element_size()
-        plain = plain and one.is_contiguous() and len(kinds) == 1
-        if not (self._helps and plain and size >= LEAST):
+        if not self._helps or found != {plain} or one.dtype not in KINDS or size < LEAST:
             return None
         free = (at for at, (place, used) in self._places.items()
                 if used() is None and len(place) == ROOM + size)  # fmt: skip
@@ -254,10 +244,10 @@ class HugePages(TorchFunctionMode):
             if ADVICE is not None:
                 place.madvise(ADVICE)
         used = memoryview(place)  # lives as long as the last tensor in it
-        found, known = torch.frombuffer(used, dtype=one.dtype, offset=ROOM), ref(used)
-        self._places[found.data_ptr()] = place, known
-        self._due.pop(found.data_ptr(), None)  # of a result that has gone
-        return found, known
+        vector, known = torch.frombuffer(used, dtype=one.dtype, offset=ROOM), ref(used)
+        self._places[vector.data_ptr()] = place, known
+        self._due.pop(vector.data_ptr(), None)  # of a result that has gone
+        return vector, known
 
 
 def pack(head: Tensor, parts: Sequence[Tensor], scale: float) -> Tensor:

@@ -64,7 +64,6 @@ class RealCollective:
         self.result: Payload = None
         self.pending: list[Pending] = []
         self.packed = Packed(None, [], [], [])
-        self.parts: Sequence[Tensor] = ()
         self.versions: list[int] = []
         self.line = _line()
         self.landed: Landed | None = None
@@ -116,10 +115,9 @@ class Collectives:
         self.started = self.settled = 0
         self.ending = False  # whether any rank's clock was past the end of the run
 
-    def mean(self, payload: Payload, step: int, parts: Sequence[Tensor] = ()) -> RealCollective:
-        """Start an average. `parts`: vectors that stand for the payload, which has its length."""
+    def mean(self, payload: Payload, step: int) -> RealCollective:
+        """Start an average."""
         handle = self._next("mean", step)
-        handle.parts = parts
         self._network.starts("mean", self._meter(payload), handle.team)
         self._start_mean(handle, lambda: payload)
         return handle
@@ -206,9 +204,7 @@ class Collectives:
 
     def _buffer(self, handle: RealCollective, dtype: torch.dtype, first: bool) -> Tensor:
         packed = handle.packed
-        parts, handle.parts = handle.parts, ()
-        if not parts:
-            parts = [each.detach().reshape(-1) for each in packed.tensors if each.dtype == dtype]
+        parts = [each.detach().reshape(-1) for each in packed.tensors if each.dtype == dtype]
         if self.selection.leaves_out(handle.team):
             parts = [*map(torch.zeros_like, parts)]
         length = self._length(packed) if first else 0
@@ -227,10 +223,7 @@ class Collectives:
         return self._ranks * (WHOLE + PARTS * (OWN - WHOLE + len(packed.numbers)))
 
     def _scale(self, handle: RealCollective, dtype: torch.dtype) -> float:
-        """Return what a rank's payload is multiplied by as it is copied, before it is summed.
-
-        The division by a power of two is exact there, and takes no pass of its own; 1: none.
-        """
+        """Return by what to multiply a payload as it is copied: exact by a power of two, else 1."""
         count = len(handle.team or range(self._ranks))
         return 1 / count if dtype in EXACT and not count & (count - 1) else 1.0
 
