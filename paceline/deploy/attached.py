@@ -90,6 +90,8 @@ class AttachedNode(TensorNode):
         self._timed: dict[Any, tuple[float, Future[float]]] = {}
         self.channels: list[Any] = []
         self._bases: dict[RealCollective, Tensor] = {}  # of shifts whose mean is under way
+        self._landed: Tensor | None = None  # the last mean of parameters
+        self._queued = False  # whether a thread may start what this node starts
         self._made: list[np.random.Generator] = []
         self._phase: tuple[int, int] | None = None  # the local phase's next step, and steps done
         self._names: tuple[str, ...] = ()
@@ -108,7 +110,7 @@ class AttachedNode(TensorNode):
         await GRADIENT
         if self.unread:
             return None
-        g = self.live.pages.outside(self.live.gradient)
+        g = self.live.gradient()
         return g.add_(x, alpha=self._decay) if self._decay else g
 
     async def loss_and_gradient(self, x: Vector) -> tuple[float, Vector]:
@@ -136,7 +138,8 @@ class AttachedNode(TensorNode):
     ) -> tuple[Vector, Any, int]:
         done, local = 0, self._local
         assert local is not None
-        vector = self.live.enter(x)
+        vector = self.live.enter(x, free=x is self._landed and transform is local)
+        self._landed = None
         if self._saved is not None:
             k, done = self._saved["phase"]
             vector.copy_(self._saved["x"])
@@ -158,8 +161,9 @@ class AttachedNode(TensorNode):
     # Collectives and messages
 
     def start_mean(self, value: Payload) -> Handle:
-        """Start an all-reduce."""
-        return self.live.pages.outside(self._start_mean, value)
+        """Start an all-reduce, by a copy that is made in one pass with what was put off."""
+        pages = self.live.pages
+        return (pages.outside if self._queued else pages.beside)(self._start_mean, value)
 
     def _start_mean(self, value: Payload) -> Handle:
         if value is None and self.live.small:
@@ -175,12 +179,14 @@ class AttachedNode(TensorNode):
     def start_gather(self, value: Payload) -> Handle:
         """Start an all-gather."""
         self.live.pages.settle()
+        self._queued = True
         return self._time(self.transport.collectives.gather(value, self.step))
 
     def start_mean_after(self, handle: Handle, value: Callable[[Payload], Payload]) -> Handle:
         """Start an all-reduce on a thread, once the first one is there."""
         self._timed.pop(handle, None)
         self.live.pages.settle()  # before that thread looks
+        self._queued = True
         return self._time(self.transport.collectives.mean_after(handle, value, self.step))
 
     def _time(self, handle: RealCollective) -> RealCollective:
@@ -199,7 +205,9 @@ class AttachedNode(TensorNode):
         if not isinstance(handle, RealCollective):
             return handle  # a piece of a gradient
         found, base = self.land(handle), self._bases.pop(handle, None)
-        return found if base is None else Shift(base, found)
+        if base is not None:
+            self._landed, found = found, Shift(base, found)
+        return found
 
     @contextmanager
     def waiting(self) -> Iterator[None]:

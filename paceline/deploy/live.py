@@ -1,7 +1,8 @@
 """A user's model as one flat vector, of which its trained parameters are views."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
+from weakref import ref
 
 import torch
 from torch import Tensor, nn
@@ -52,6 +53,7 @@ class LiveParameters(Flat):
         self.pages = HugePages(self.start.nbytes if self.start.device.type == "cpu" else 0)
         self.small = self.dimension < VIEW * len(self.parameters)
         self.vector: Tensor | None = None
+        self.taken: Callable[[], Tensor | None] = lambda: None  # what `vector` is a copy of
         self._own: Tensor | None = None  # of small models, never given away
         inside = [each.module for each in model.modules() if isinstance(each, Wrapper)]
         self._silence = Silence()
@@ -70,21 +72,23 @@ class LiveParameters(Flat):
 
     def go_to(self, x: Tensor) -> None:
         """Make the parameters views of `x`, unless they are."""
-        if x is not self.at:
+        if x.data_ptr() != self.at.data_ptr():
             self.pages.outside(super().go_to, x)
-            self.at = x
+        self.at = x
 
-    def enter(self, x: Tensor) -> Tensor:
-        """Go to a copy of `x`, to be changed in place until it is given: for a local phase."""
-        if not self.small:
+    def enter(self, x: Tensor, free: bool = False) -> Tensor:
+        """Go to a copy of `x`, or, `free`, to it, to be changed in place until it is given."""
+        if not self.small and not free:
             return self.copy(x)
-        self._own = self.vector = x.clone() if self._own is None else self._own.copy_(x)
-        self.go_to(self.vector)
-        return self.vector
+        if self.small:
+            x = self._own = x.clone() if self._own is None else self._own.copy_(x)
+        self.vector = x
+        self.go_to(x)
+        return x
 
     def copy(self, x: Tensor) -> Tensor:
         """Go to a new copy of `x`, to be changed in place."""
-        self.vector = x.clone()
+        self.vector, self.taken = x.clone(), ref(x)
         self.go_to(self.vector)
         return self.vector
 
@@ -93,11 +97,12 @@ class LiveParameters(Flat):
 
         A program that steps one by one drops its last vector as it makes the next.
         """
-        if self.vector is None:
+        if self.vector is not None and (x is self.vector or x is self.taken()):
+            return self.vector
+        if self.vector is None or not self.small:
             return self.copy(x)
-        if x is not self.vector:
-            self.vector.copy_(x)
-            self.go_to(self.vector)
+        self.taken = ref(x)
+        self.go_to(self.vector.copy_(x))
         return self.vector
 
     def give(self) -> Tensor:
@@ -115,7 +120,8 @@ class LiveParameters(Flat):
 
     def gradient(self) -> Tensor:
         """Return the gradients as one vector, a copy."""
-        return self.pages.join([each.reshape(-1) for each in self.gradients()])
+        parts = self.pages.beside(lambda: [each.reshape(-1) for each in self.gradients()])
+        return torch.cat(parts)
 
     def write(self, gradient: Tensor | Sequence[Tensor]) -> None:
         """Make the parameters' gradients views of a vector, or the tensors given for them."""

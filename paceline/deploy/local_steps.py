@@ -25,7 +25,7 @@ class Shift:
     @property
     def vector(self) -> Tensor:
         """The vector itself."""
-        if self.base is self.to:
+        if self.base.data_ptr() == self.to.data_ptr():
             raise ProgramError("a program asks for a step whose beginning it has given away")
         return self.base - self.to
 
@@ -121,7 +121,7 @@ class UserSteps:
         to = self._live.copy(x) if self._keeps else self._live.take(x)
         if gradient is not None:
             self._live.pages.outside(self._live.write, gradient)
-        self.begun = True
+        self.begun, self._live.taken = True, lambda: None
         self._live.pages.outside(self.apply)
         return Moved(x, to), None
 

@@ -101,7 +101,7 @@ class Session:
         """Connect to the other processes; begin the program anew."""
         gossips = self.plan.program.gossips
         self._transport = Transport(self.place, self._live.start, gossips, self._timeout)
-        self._transport.collectives.join = self._live.pages.join
+        self._transport.collectives.pack = self._live.pages.pack
         self._start()
 
     def _agree(self) -> None:

@@ -74,7 +74,12 @@ def network():
 
 
 class Loop:
-    """A model, its optimizer and its data; `take` runs the loop."""
+    """A model, its optimizer and its data; `take` runs the loop.
+
+    `fresh`: each backward pass makes new gradients, as is torch's default.
+    """
+
+    fresh = True
 
     def __init__(self, start, optimizer, batches):
         self.net, self.batches = network(), batches
@@ -84,7 +89,7 @@ class Loop:
     def take(self, step, steps, model=None):
         for k in steps:
             inputs, labels = self.batches[k]
-            self.optimizer.zero_grad()
+            self.optimizer.zero_grad(set_to_none=self.fresh)
             loss = cross_entropy((model or self.net)(inputs), labels)
             loss.backward()
             step(loss)
@@ -295,11 +300,12 @@ KILLED = 32
 
 
 def large(rank, lesson, labels):
-    """Run programs with vectors taken for large ones, and with small ones."""
+    """Run programs with vectors taken for large ones, whose gradients stay or not, or for small."""
     start, inputs, targets = torch.load(lesson)
     batches = list(zip(inputs[rank], targets[rank], strict=True))
     found = []
-    for live.VIEW, huge_pages.LEAST in ((0, 1), (0, 1 << 60)):
+    ways = (0, 1, True), (0, 1, False), (0, 1 << 60, True)
+    for live.VIEW, huge_pages.LEAST, Loop.fresh in ways:
         found.append({label: attached(label, start, batches) for label in labels})
     return found
 

@@ -19,8 +19,9 @@ from torch.optim.lr_scheduler import CosineAnnealingLR
 
 import paceline
 from paceline.deploy import plan as plans
-from paceline.simulator.errors import InputError, ProgramError
+from paceline.simulator.errors import InputError, ProgramError, RunError
 from paceline.simulator.programs import catalogue
+from paceline.validate.training.transport import DeviceGroup
 from tests.deploy.loops import ALL, table
 
 
@@ -122,6 +123,37 @@ def test_several_optimizers_of_one_model_step_together(plan):
     assert not equal(nets[0], Net())
     with pytest.raises(InputError, match="SeveralOptimizers cannot run dts"):
         paceline.deploy(nets[0], made[0], "dts", delay=2)
+
+
+@pytest.mark.parametrize("large", [False, True])
+@pytest.mark.parametrize("name", ["ssgd", "ssgd-bucketed", "local-sgd", "bmuf", "diloco"])
+def test_a_mean_that_fails_leaves_the_parameters_that_steps_ended_at(name, large, monkeypatch):
+    """As others' sums are part of what travels when a process is lost."""
+
+    class Broken:
+        def __init__(self, buffer, after=None):
+            buffer().fill_(math.nan)
+
+        def wait(self):
+            raise RuntimeError("Connection closed by peer")
+
+    if large:
+        monkeypatch.setattr("paceline.deploy.live.VIEW", 0)
+        monkeypatch.setattr("paceline.validate.host.huge_pages.LEAST", 1)
+    nets, tau = [Net(), Net()], {} if name.startswith("ssgd") else {"tau": 3}
+    more = {"overlap": False} if name == "ssgd-bucketed" else tau
+    own, known = (SGD(each.parameters(), 0.1) for each in nets)
+    session = paceline.deploy(nets[0], own, {"name": name, **more})
+    train(session.step, nets[0], own, range(5))
+    monkeypatch.setattr(DeviceGroup, "total", Broken)
+    with pytest.raises(RunError, match="another process has ended"):
+        train(session.step, nets[0], own, range(5, 6))
+    for each in nets[0].parameters():
+        assert each.isfinite().all()
+    if name in {"bmuf", "diloco"}:
+        return  # that do not go the way of plain SGD
+    train(lambda loss: known.step(), nets[1], known, range(6 if tau else 5))
+    assert all(map(torch.equal, nets[0].parameters(), nets[1].parameters()))
 
 
 def test_a_closed_session_says_so():

@@ -1,40 +1,46 @@
-"""A program's arithmetic on large vectors, in huge pages that are used again, and block by block.
+"""A program's arithmetic on large vectors, in huge pages that are used again, and in one pass.
 
 Strategy. The kernel takes longer to give and clear memory than torch to compute with it: results
 take the places of vectors that have gone. And memory is slower than arithmetic: operations are put
 off until somebody looks at a result, and are then done together, a block of all vectors after the
-other, so that one reads what the last has left in the caches. A result that has gone by then is
-not written at all. Each entry sees the same operations in the same order: the bits are the same.
+other (`blocks`). A result that has gone by then is not written at all. Each entry sees the same
+operations in the same order: the bits are the same.
 
 Invariants. What is put off holds the vectors that it reads, which nobody changes in place but
 torch's other functions, before which it is done (`settle`); it is done, too, where a program is
-suspended, and before another thread may look. A result that is put off has no view of a part of it,
-so that it is known by its address.
+suspended, and before another thread may look. It writes to vectors of its own alone, so that it may
+be done again. A result that is put off has no view of a part of it, so that it is known by its
+address.
 """
 
 import mmap
 from collections.abc import Callable, Sequence
-from threading import Lock
+from concurrent.futures import ThreadPoolExecutor
+from threading import get_ident
 from typing import Any, NamedTuple
 from weakref import ref
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 LEAST = 1 << 23  # bytes: four huge pages
+ROOM = 1 << 16  # bytes before a vector, for what travels with it
 ADVICE = getattr(mmap, "MADV_HUGEPAGE", None)  # of Linux alone
-INTO: dict[Any, Callable[..., Tensor]] = {
-    Tensor.add: torch.add, Tensor.sub: torch.sub, Tensor.mul: torch.mul, Tensor.div: torch.div,
-    Tensor.clone: lambda x, out: out.copy_(x), torch.cat: torch.cat,
+INTO = {
+    Tensor.add: "add", Tensor.sub: "subtract", Tensor.mul: "multiply", Tensor.div: "divide",
+    Tensor.clone: "store", torch.cat: "store",
 }  # fmt: skip
-"""Operations on vectors, as they are with a place for the result."""
+"""Operations on vectors, by the names of `blocks.CODES`."""
 LOOKS = {
     Tensor.__len__, Tensor.numel, Tensor.dim, Tensor.element_size, Tensor.is_floating_point,
+    Tensor.data_ptr,
     *(getattr(Tensor, name).__get__ for name in ("shape", "ndim", "dtype", "device")),
 }  # fmt: skip
 """Functions that need no entry of a vector."""
-BLOCK = 1 << 17  # entries of a thread: some vectors' blocks are in a core's cache together
+KINDS = torch.float32, torch.float64
+BLOCK = 1 << 11  # entries: some dozens of blocks are in a core's second cache together
 MOST = 32  # operations to put off, as each may keep a vector
 
 
@@ -43,11 +49,15 @@ class Later(int):
 
 
 class Operation(NamedTuple):
-    """An operation that is put off: `place()` is where its result lies; None: it has gone."""
+    """An operation that is put off; its result lies at an address, while `alive()`.
 
-    do: Callable[..., Tensor]
+    An operand that is a tuple of vectors stands for all of them, one behind the other.
+    """
+
+    name: str
     operands: tuple[Any, ...]
-    place: Callable[[], Any]
+    address: int
+    alive: Callable[[], Any]
 
 
 class HugePages(TorchFunctionMode):
@@ -60,14 +70,16 @@ class HugePages(TorchFunctionMode):
 
     def __init__(self, size: int = LEAST) -> None:
         super().__init__()
-        self._helps, self._inside, self._lock = size >= LEAST, False, Lock()
-        self._places: list[tuple[mmap.mmap, Callable[[], object]]] = []  # with what lies there
+        self._helps, self._inside = size >= LEAST, False
+        # by address, with a weak reference to what lies there
+        self._places: dict[int, tuple[mmap.mmap, Callable[[], Any]]] = {}
         self._todo: list[Operation] = []
         self._dtype, self._size = torch.float32, 0  # of their results
         self._due: dict[int, Later] = {}  # by address
+        self._thread = 0  # whose operations those are
 
     def __enter__(self) -> Any:
-        self._inside = self._helps
+        self._inside, self._thread = self._helps, get_ident()
         return super().__enter__() if self._helps else self  # type: ignore[no-untyped-call]
 
     def __exit__(self, *error: object) -> None:
@@ -80,37 +92,54 @@ class HugePages(TorchFunctionMode):
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         """Run an operation of torch's."""
-        if function in INTO and not kwargs:
-            joins = function is torch.cat
+        joins = function is torch.cat and len(args) == 1
+        if (joins or function in INTO) and not kwargs:
             given = args[0] if joins else [each for each in args if getattr(each, "ndim", 0)]
+            if joins and any(each.data_ptr() in self._due for each in given):
+                self._settle()  # of whose results a part may be read
             if given and (found := self._place(given, joins)) is not None:
-                if not joins:
-                    return self._put_off(INTO[function], args, *found)
-                self._settle()
-                return torch.cat(*args, out=found[0])
+                return self._put_off(INTO[function], (tuple(given),) if joins else args, *found)
         if function not in LOOKS:
             self._settle()
         return function(*args, **(kwargs or {}))
 
     def outside(self, do: Callable[..., Any], *args: Any) -> Any:
         """Call what is no arithmetic of the program's as if not entered; return its result."""
+        self.settle()
+        return self.beside(do, *args)
+
+    def beside(self, do: Callable[..., Any], *args: Any) -> Any:
+        """As `outside`, but what was put off may stay so: `do` looks at no entry of it."""
         if not self._inside:
             return do(*args)
-        self.__exit__(None, None, None)
+        self._inside = False
+        super().__exit__(None, None, None)  # type: ignore[no-untyped-call]
         try:
             return do(*args)
         finally:
             self.__enter__()
 
-    def join(self, parts: Sequence[Tensor]) -> Tensor:
-        """Return vectors as one, also on another thread, and while not entered."""
-        found = self._place(parts, True) if self._helps else None
-        return torch.cat([*parts], out=found and found[0])
+    def pack(self, head: Tensor, parts: Sequence[Tensor], scale: float) -> Tensor:
+        """As `pack`, in one pass with what was put off, and on another thread: then by torch."""
+        if get_ident() != self._thread:
+            return pack(head, parts, scale)
+        if len(parts) != 1:
+            self.settle()
+        place = self._place(parts, True) if parts and head.nbytes <= ROOM else None
+        if place is None:
+            self.settle()
+            return pack(head, parts, scale)
+        self._put_off("multiply", (parts[0] if len(parts) == 1 else tuple(parts), scale), *place)
+        self.settle()
+        begin, count = ROOM - head.nbytes, len(head) + len(place[0])
+        found = torch.frombuffer(place[1](), dtype=head.dtype, offset=begin, count=count)
+        found[: len(head)] = head
+        return found
 
     def settle(self) -> None:
         """Do what was put off."""
         if self._todo:
-            self.outside(self._settle)
+            self.beside(self._settle)
 
     def _settle(self) -> None:
         """Do what was put off, all of it again if it is interrupted."""
@@ -125,80 +154,110 @@ class HugePages(TorchFunctionMode):
             raise
 
     def _do(self, todo: Sequence[Operation]) -> None:
-        size = BLOCK * torch.get_num_threads()
-        count = -(-self._size // size)
-        read = [[each for each in own if isinstance(each, Later)] for _, own, _ in todo]
-        kept, last = [place() for *_, place in todo], dict[int, int]()  # who reads each one last
+        from paceline.validate.host.blocks import CODES, run  # noqa: PLC0415 - imports numba
+
+        size, width, threads = self._size, self._dtype.itemsize, torch.get_num_threads()
+        kept, needed, read = [each.alive() for each in todo], set[int](), set[int]()
         for number in reversed(range(len(todo))):
-            if kept[number] is not None or number in last:
-                for each in read[number]:
-                    last.setdefault(each, number)
-        results: list[Sequence[Tensor]] = []
-        spares, free, steps = dict[int, Tensor](), list[Tensor](), []
-        for number, (do, operands, _) in enumerate(todo):
+            if kept[number] is not None or number in read:
+                needed.add(number)
+                read |= {own for own in todo[number].operands if type(own) is Later}
+        joined = [own for each in todo for own in each.operands if isinstance(own, tuple)]
+        share = -(-size // threads)
+        cuts = np.unique(np.concatenate([np.arange(0, size, share), *map(_starts, joined)]))
+        begins, rows = cuts[:-1], list[float]()
+        results, steps = dict[Any, Any](), list[Any]()
+
+        def place(operand: Any) -> Any:
+            """Return bytes from an entry of an operand to the next, and where each stretch is."""
+            if isinstance(operand, Later):
+                return results[operand]
+            if isinstance(operand, tuple):
+                starts, at = _starts(operand), np.array([each.data_ptr() for each in operand])
+                part = np.searchsorted(starts, begins, "right") - 1
+                return width, at[part] + (begins - starts[part]) * width
+            rows.append(float(operand))
+            return 0, np.full(len(begins), (len(rows) - 1) * BLOCK * width)
+
+        for number in sorted(needed):
+            name, operands, address, _ = todo[number]
+            found, factor = [place(each) for each in operands], 1.0
+            if name == "multiply" and number not in read and isinstance(operands[1], float):
+                factor = operands[1]  # as it is stored
+            elif name != "store":
+                found.insert(0, place(0.0))
+                steps.append((name, *found))
+            results[number] = found[0]
             if kept[number] is not None:
-                results.append(torch.split(torch.frombuffer(kept[number], dtype=self._dtype), size))
-            elif number in last:  # it is read by others of these alone
-                spare = free.pop() if free else torch.empty(size, dtype=self._dtype, device="cpu")
-                results.append([*[spare] * (count - 1), spare[: self._size - (count - 1) * size]])
-                spares[number] = spare
-            else:
-                results.append([])
-                continue
-            own = [_blocks(each, results, size, count) for each in operands]
-            steps.append((do, own, results[-1]))
-            free += [spares.pop(each) for each in {*read[number]} & spares.keys()
-                     if last[each] == number]  # fmt: skip
-        for index in range(count):
-            for do, own, result in steps:
-                do(*[each[index] for each in own], out=result[index])
+                to = width, address + begins * width
+                steps.append(("store", to, found[0], place(factor)))
+        if not steps:
+            return
+        codes = np.array([CODES[name] for name, *_ in steps])
+        moves = np.array([[move for move, _ in own] for _, *own in steps])
+        places = np.array([[at for _, at in own] for _, *own in steps])
+        places = np.ascontiguousarray(np.moveaxis(places, 2, 0))
+
+        def work(first: int) -> None:
+            mine = slice(*np.searchsorted(begins, [first, first + share]))
+            scratch = torch.tensor(rows, dtype=self._dtype)[:, None].repeat(1, BLOCK)
+            run(codes, places[mine], moves, np.diff(cuts)[mine], scratch.numpy())
+
+        with ThreadPoolExecutor(threads) as pool:
+            [*(pool.map if threads > 1 else map)(work, range(0, size, share))]
 
     def _put_off(
-        self, do: Callable[..., Tensor], args: Sequence[Any], out: Tensor, place: Callable[[], Any]
+        self, name: str, args: Sequence[Any], out: Tensor, alive: Callable[[], Any]
     ) -> Tensor:
         """Put an operation off; return where its result will be."""
         if len(self._todo) == MOST or (len(out), out.dtype) != (self._size, self._dtype):
             self._settle()
             self._size, self._dtype = len(out), out.dtype
         operands = tuple(
-            self._due.get(each.data_ptr(), each) if getattr(each, "ndim", 0) else each
+            self._due.get(each.data_ptr(), (each,)) if getattr(each, "ndim", 0) else each
             for each in args
         )
         self._due[out.data_ptr()] = Later(len(self._todo))
-        self._todo.append(Operation(do, operands, place))
+        self._todo.append(Operation(name, operands, out.data_ptr(), alive))
         return out
 
     def _place(
-        self, operands: Sequence[Tensor], joins: bool
+        self, operands: Sequence[Tensor], joins: bool = False
     ) -> tuple[Tensor, Callable[[], Any]] | None:
         """Return a vector for what is computed from others, and a weak reference to its memory.
 
         None where torch's own is as good.
         """
-        one, size = operands[0], sum(each.numel() for each in (operands if joins else operands[:1]))
-        kinds = {(each.dtype, each.device, each.ndim, joins or each.numel()) for each in operands}
-        plain = one.ndim == 1 and one.is_floating_point() and one.device.type == "cpu"
-        if not plain or len(kinds) > 1 or (size := size * one.element_size()) < LEAST:
+        one, count = operands[0], sum(each.numel() for each in operands[: None if joins else 1])
+        size, plain = count * one.element_size(), (one.dtype, "cpu", 1, True, joins or count)
+        found = {
+            (each.dtype, each.device.type, each.ndim, each.is_contiguous(), joins or each.numel())
+            for each in operands
+        }
+        if not self._helps or found != {plain} or one.dtype not in KINDS or size < LEAST:
             return None
-        with self._lock:
-            old = [each for each in self._places if each[1]() is None and len(each[0]) == size]
-            place = old[0][0] if old else mmap.mmap(-1, size)
-            if old:
-                self._places.remove(old[0])
-            elif ADVICE is not None:
+        free = (at for at, (place, used) in self._places.items()
+                if used() is None and len(place) == ROOM + size)  # fmt: skip
+        place, _ = self._places.pop(next(free, 0), (None, None))
+        if place is None:
+            place = mmap.mmap(-1, ROOM + size)
+            if ADVICE is not None:
                 place.madvise(ADVICE)
-            used = memoryview(place)  # lives as long as the last tensor in it
-            known = ref(used)
-            self._places.append((place, known))
-        found = torch.frombuffer(used, dtype=one.dtype)
-        self._due.pop(found.data_ptr(), None)  # of a result that has gone
-        return found, known
+        used = memoryview(place)  # lives as long as the last tensor in it
+        vector, known = torch.frombuffer(used, dtype=one.dtype, offset=ROOM), ref(used)
+        self._places[vector.data_ptr()] = place, known
+        self._due.pop(vector.data_ptr(), None)  # of a result that has gone
+        return vector, known
 
 
-def _blocks(operand: Any, results: Sequence[Sequence[Tensor]], size: int, count: int) -> Any:
-    """Return an operand's part in each block: of a number the number itself."""
-    if isinstance(operand, Later):
-        return results[operand]
-    if getattr(operand, "ndim", 0):
-        return operand.split(size)
-    return [operand] * count
+def pack(head: Tensor, parts: Sequence[Tensor], scale: float) -> Tensor:
+    """Return a vector, and then others times `scale`, as one."""
+    found = torch.cat([head, *parts])
+    if scale != 1.0:
+        found[len(head) :].mul_(scale)
+    return found
+
+
+def _starts(parts: Sequence[Tensor]) -> Any:
+    """Return where each of some vectors, one behind the other, starts; last their end."""
+    return np.cumsum([0, *(each.numel() for each in parts)])

@@ -7,7 +7,7 @@ that they run the same collective, know when the last one joined, and stop after
 
 import sys
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import inf, nan
 from threading import Lock
 from typing import Any
@@ -20,6 +20,7 @@ from paceline.simulator.errors import ProgramError
 from paceline.simulator.network.closed_form import Team
 from paceline.simulator.programs.effects import Encoded, Payload
 from paceline.validate.host.device import host
+from paceline.validate.host.huge_pages import pack
 from paceline.validate.training import packing
 from paceline.validate.training.clock import Clock
 from paceline.validate.training.emulated_network import RealNetwork
@@ -109,7 +110,7 @@ class Collectives:
         self._network, self._meter = network, meter
         self._rank, self._ranks, self._clock, self._device = rank, ranks, clock, device
         self._deadline, self.selection = deadline, selection
-        self.join: Callable[[list[Tensor]], Tensor] = torch.cat
+        self.pack: Callable[[Tensor, Sequence[Tensor], float], Tensor] = pack
         self._unsettled: deque[RealCollective] = deque()
         self.started = self.settled = 0
         self.ending = False  # whether any rank's clock was past the end of the run
@@ -206,11 +207,11 @@ class Collectives:
         parts = [each.detach().reshape(-1) for each in packed.tensors if each.dtype == dtype]
         if self.selection.leaves_out(handle.team):
             parts = [*map(torch.zeros_like, parts)]
+        length = self._length(packed) if first else 0
+        head = torch.empty(length, dtype=dtype, device=self._device)
+        buffer = self.pack(head, parts, self._scale(handle, dtype))
         if not first:
-            return self.join(parts)
-        length = self._length(packed)
-        parts.insert(0, torch.empty(length, dtype=dtype, device=self._device))
-        buffer = self.join(parts)
+            return buffer
         own = self._own(handle)  # last, as it holds the time of issue
         whole, numbers = own[:WHOLE], [*own[WHOLE:], *packed.numbers]
         written = packing.write_numbers(whole, numbers, self._rank, self._ranks, buffer)
@@ -220,6 +221,11 @@ class Collectives:
     def _length(self, packed: Packed) -> int:
         """Return the entries that the numbers of all ranks take."""
         return self._ranks * (WHOLE + PARTS * (OWN - WHOLE + len(packed.numbers)))
+
+    def _scale(self, handle: RealCollective, dtype: torch.dtype) -> float:
+        """Return by what to multiply a payload as it is copied: exact by a power of two, else 1."""
+        count = len(handle.team or range(self._ranks))
+        return 1 / count if dtype in EXACT and not count & (count - 1) else 1.0
 
     def arrived(self, handle: RealCollective) -> None:
         """Wait until a collective is there, perhaps not due yet."""
@@ -243,7 +249,8 @@ class Collectives:
         offsets[first] = length = self._length(packed)
         by_rank = packing.read_numbers(totals[first][:length], m, WHOLE)
         for dtype, total in totals.items():  # at once, as a payload may have hundreds of tensors
-            total[offsets[dtype] :].div_(len(team))
+            if self._scale(handle, dtype) * len(team) != 1.0:
+                total[offsets[dtype] :].div_(len(team))
         tensors = []
         for one in packed.tensors:
             start = offsets[one.dtype]
