@@ -8,7 +8,7 @@ must support, so that it is false with at most 10 % however many others there ar
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
 
@@ -46,6 +46,14 @@ class Order:
     seeds: int | None
     model: bool = False
     margin: float = MARGIN
+
+    def stating(self, label: str, ends: Sequence[float | None] | None) -> "Order":
+        """Return the order with the interval that a table states of one; an end of None: inf."""
+        if not ends:
+            return self
+        low, high = (math.inf if end is None else end for end in ends)
+        told = replace(self.estimates[label], interval=(low, high), ci95=None)
+        return replace(self, estimates={**self.estimates, label: told})
 
     @property
     def open(self) -> list[str]:

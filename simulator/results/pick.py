@@ -1,8 +1,6 @@
 """The pick: the algorithm to use, whether that is decided and, if not, what would decide it."""
 
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -158,11 +156,9 @@ def _said(  # noqa: PLR0913, PLR0917 - the parts of a sentence
 ) -> dict[str, Any]:  # fmt: skip
     """Return the verdict on scores in `unit`, "s" or "", with its sentence."""
     best, seeds, say = found.best, len(scores[found.best]), human if unit else said_loss
-    value, ends = found.estimates[best], models.get(best, NO_ERRORS).stated.get(measure)
-    if ends and unit:  # as tables state it; None: infinite
-        low, high = (math.inf if end is None else end for end in ends)
-        value = replace(value, interval=(low, high), ci95=None)
-        found = replace(found, estimates={**found.estimates, best: value})
+    if unit:
+        found = found.stating(best, models.get(best, NO_ERRORS).stated.get(measure))
+    value = found.estimates[best]
     said = f"{best}: {what} {say(value.value)}{wording.sentence(value, unit, seeds)}"
     said += wording.on(bases.get(best))
     of_loss = any(each.loss for each in models.values())

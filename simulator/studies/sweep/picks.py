@@ -52,4 +52,5 @@ def picked(scenario: Scenario, records: Mapping[str, Mapping[str, Any]]) -> dict
     found = order(
         scores, at_least, heavy=heavy, exact=deterministic(scenario), factors=factors, margin=margin
     )
+    found = found.stating(found.best, records[found.best].get("stated", {}).get(measure))
     return verdict(found) | {"measure": measure}

@@ -14,7 +14,14 @@ from paceline.simulator.cluster.workers import ideal_rate
 from paceline.simulator.inputs import csv_cells, messages
 from paceline.simulator.objectives import plugins
 from paceline.simulator.objectives.basis import bases
-from paceline.simulator.results import divergence, intervals, statistics, units, wording
+from paceline.simulator.results import (
+    divergence,
+    intervals,
+    prediction_interval,
+    statistics,
+    units,
+    wording,
+)
 from paceline.simulator.results.columns import (
     BY_KEY,
     RESULT_COLUMNS,
@@ -27,6 +34,7 @@ from paceline.simulator.results.columns import (
 from paceline.simulator.results.figures.style import Figure
 from paceline.simulator.results.run import Run
 from paceline.simulator.scenario.scenario import Algorithm, Scenario
+from paceline.simulator.scenario.tables import LearningCurve
 from paceline.simulator.studies import learning, links
 from paceline.simulator.studies.execution import Execution
 from paceline.simulator.studies.shown.shown import Shown, even, shown_columns, text
@@ -37,6 +45,7 @@ Row = dict[str, Any]
 Record = dict[str, Any]
 """The JSON-able numbers and notes of one algorithm at one point."""
 
+PACE = "seconds_per_step"
 SHARES = ("compute_share", "wait_share", "communicate_share")
 _WORD = re.compile(r"(?:\((?:[^()]|\([^()]*\))*\)|[^\s(])+")
 
@@ -189,20 +198,29 @@ def measured(scenario: Scenario, runs: Sequence[Run], execution: Execution) -> R
 
 
 def _errors(scenario: Scenario, runs: Sequence[Run], execution: Execution) -> Row:
-    """Return the draws that `paceline simulate` compares its algorithms by, to six digits."""
-    target, groups = scenario.run.target_loss, {runs[0].label: [*runs]}
+    """Return the draws that `paceline simulate` compares its algorithms by, to six digits, and what
+    it states of their times.
+    """
+    label, target = runs[0].label, scenario.run.target_loss
+    groups = {label: [*runs]}
     losses = learning.models(scenario, groups, execution.programs)
     unmeasured = links.uncalibrated(scenario, groups, execution)
-    known = learning.errors(scenario, groups, losses, unmeasured).get(runs[0].label)
+    known = learning.errors(scenario, groups, losses, unmeasured).get(label)
     if known is None:
         return {}
+    said: dict[str, list[float] | None] = {}
+    if model := unmeasured.get(label):
+        said = prediction_interval.intervals(runs, (), target=target, paired=False, model=model)
+    if isinstance(scenario.objective, LearningCurve):
+        said = learning.intervals(losses.get(label), runs, said, target)
+    stated = {"time_to_target_s": said.get("time_to_target"), PACE: said.get(PACE)}
     drawn = {"final_loss": known.of_loss(runs, math.inf)}
     if target is not None:
         drawn["time_to_target_s"] = known.to_target(runs, target)
     if known.times is not None:
-        drawn["seconds_per_step"] = known.times
+        drawn[PACE] = known.times
     rounded = {key: [float(f"{x:.6g}") for x in each] for key, each in drawn.items()}
-    return {"errors": rounded, "margin": known.worth(runs, math.inf)}
+    return {"errors": rounded, "margin": known.worth(runs, math.inf), "stated": stated}
 
 
 def _numbers(run: Run, given: Conditions) -> Row:
