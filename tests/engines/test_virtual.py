@@ -538,10 +538,19 @@ def peak(world):
 
 
 TIMED = [row for row in ROWS if row.name != "adacomm"]  # which needs a loss
+OF_EACH_KIND = (  # of what grows with a run: means, parts of them, answers, messages, rounds
+    "local-sgd", "ssgd-bucketed", "streaming-diloco", "asgd", "ad-psgd", "fedbuff",
+)  # fmt: skip
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("row", TIMED, ids=lambda row: row.name)
+@pytest.mark.parametrize(
+    "row",
+    [
+        pytest.param(row, id=row.name, marks=() if row.name in OF_EACH_KIND else pytest.mark.slow)
+        for row in TIMED
+    ],
+)
 def test_memory_does_not_grow_with_the_steps(row):
     """By less than a byte for each step of each worker."""
 
