@@ -462,14 +462,11 @@ class Traffic:
         for (kind, team), payload in self._payloads.items():
             for name, volume in self._plan(kind, team).moved.items():
                 total[name] += volume * payload
-        for size, name in self._sent():
+        for route in self._messages.values():
+            total[route.link.name] += route.bytes
+        for name, size in self._added.items():
             total[name] += size
         return {name: float(total[name]) for name in sorted(total)}
-
-    def _sent(self) -> list[tuple[int, str]]:
-        """Return the bytes of messages so far and the name of their link."""
-        routes = [(route.bytes, route.link.name) for route in self._messages.values()]
-        return routes + [(size, name) for name, size in self._added.items()]
 
     def phases(self) -> dict[str, dict[str, float]]:
         """Return nothing: the stages of a collective are not told apart."""

@@ -18,7 +18,7 @@ from paceline.simulator.results import loss_model, prediction_interval
 from paceline.simulator.results.intervals import NORMAL, TAILS
 from paceline.simulator.results.loss_model import Errors, Models
 from paceline.simulator.results.pick import all_of
-from paceline.simulator.results.prediction_interval import Uncalibrated
+from paceline.simulator.results.prediction_interval import Uncalibrated, Unfitted
 from paceline.simulator.results.run import Run
 from paceline.simulator.results.statistics import Groups, crossing
 from paceline.simulator.scenario.scenario import Algorithm, Scenario
@@ -107,6 +107,31 @@ def notes(known: Mapping[str, tuple[str, Sequence[str]]]) -> list[str]:
         labels.setdefault(said, []).append(label)
     rest = "; ".join(f"{said}: {all_of(own)}" for said, own in labels.items())
     return [f"what losses rest on: {rest}"] if rest else []
+
+
+def stated(  # noqa: PLR0913 - what is known of the runs
+    scenario: Scenario,
+    runs: Sequence[Run],
+    model: Expected | None,
+    missed: Unfitted | None,
+    replicates: Sequence[Run] | None = None,
+    *,
+    paired: bool = False,
+) -> dict[str, list[float] | None]:
+    """Return, by quantity, the 90 % intervals that tables state of one algorithm's `runs`.
+
+    `model`: of a learning curve's loss; `missed`: the error of the model of times; `replicates`,
+    `paired`: as of `prediction_interval.intervals`; None: without a profile.
+    """
+    found: dict[str, list[float] | None] = {}
+    target = scenario.run.target_loss
+    if replicates is not None or missed:
+        found = prediction_interval.intervals(
+            runs, replicates or (), target=target, paired=paired, model=missed
+        )
+    if isinstance(scenario.objective, LearningCurve):
+        found = intervals(model, runs, found, target)
+    return found
 
 
 def intervals(

@@ -32,7 +32,6 @@ from paceline.simulator.results.pick import pick
 from paceline.simulator.results.prediction_interval import Uncalibrated, Unfitted
 from paceline.simulator.results.run import Run
 from paceline.simulator.scenario.scenario import Algorithm, Scenario
-from paceline.simulator.scenario.tables import LearningCurve
 from paceline.simulator.studies import learning
 from paceline.simulator.studies.shown.logged import LoggedRun
 from paceline.simulator.studies.shown.shown import Shown, shown_columns
@@ -100,18 +99,13 @@ class Result(Shown):
             "bottleneck": bottleneck.sentence(scenario.under(algorithm), algorithm, runs),
         }
         model = self._unfitted[algorithm.label]
-        stated: dict[str, list[float] | None] = {}
+        replicates = statistics.group(self.replicates).get(algorithm.label, ())
+        stated = learning.stated(
+            scenario, runs, known, model, replicates if self.replicates else None,
+            paired=self.paired,
+        )  # fmt: skip
         if self.replicates or model:
-            stated = prediction_interval.intervals(
-                runs,
-                statistics.group(self.replicates).get(algorithm.label, ()),
-                target=scenario.run.target_loss,
-                paired=self.paired,
-                model=model,
-            )
             found["interval90_basis"] = prediction_interval.basis(scenario, model)
-        if isinstance(scenario.objective, LearningCurve):
-            stated = learning.intervals(known, runs, stated, scenario.run.target_loss)
         if stated:
             found["interval90"] = stated
         for quantity, interval in stated.items():

@@ -14,14 +14,7 @@ from paceline.simulator.cluster.workers import ideal_rate
 from paceline.simulator.inputs import csv_cells, messages
 from paceline.simulator.objectives import plugins
 from paceline.simulator.objectives.basis import bases
-from paceline.simulator.results import (
-    divergence,
-    intervals,
-    prediction_interval,
-    statistics,
-    units,
-    wording,
-)
+from paceline.simulator.results import divergence, intervals, statistics, units, wording
 from paceline.simulator.results.columns import (
     BY_KEY,
     RESULT_COLUMNS,
@@ -32,9 +25,9 @@ from paceline.simulator.results.columns import (
     estimate_of,
 )
 from paceline.simulator.results.figures.style import Figure
+from paceline.simulator.results.prediction_interval import PACE, TARGET
 from paceline.simulator.results.run import Run
 from paceline.simulator.scenario.scenario import Algorithm, Scenario
-from paceline.simulator.scenario.tables import LearningCurve
 from paceline.simulator.studies import learning, links
 from paceline.simulator.studies.execution import Execution
 from paceline.simulator.studies.shown.shown import Shown, even, shown_columns, text
@@ -45,7 +38,6 @@ Row = dict[str, Any]
 Record = dict[str, Any]
 """The JSON-able numbers and notes of one algorithm at one point."""
 
-PACE = "seconds_per_step"
 SHARES = ("compute_share", "wait_share", "communicate_share")
 _WORD = re.compile(r"(?:\((?:[^()]|\([^()]*\))*\)|[^\s(])+")
 
@@ -208,12 +200,8 @@ def _errors(scenario: Scenario, runs: Sequence[Run], execution: Execution) -> Ro
     known = learning.errors(scenario, groups, losses, unmeasured).get(label)
     if known is None:
         return {}
-    said: dict[str, list[float] | None] = {}
-    if model := unmeasured.get(label):
-        said = prediction_interval.intervals(runs, (), target=target, paired=False, model=model)
-    if isinstance(scenario.objective, LearningCurve):
-        said = learning.intervals(losses.get(label), runs, said, target)
-    stated = {"time_to_target_s": said.get("time_to_target"), PACE: said.get(PACE)}
+    said = learning.stated(scenario, runs, losses.get(label), unmeasured.get(label))
+    stated = {"time_to_target_s": said.get(TARGET), PACE: said.get(PACE)}
     drawn = {"final_loss": known.of_loss(runs, math.inf)}
     if target is not None:
         drawn["time_to_target_s"] = known.to_target(runs, target)

@@ -270,11 +270,12 @@ def extremes(
 
     own = {"best": found[best]} if best in found else {}  # not if some runs miss
     own |= {"soonest": least("days"), "cheapest": least("cost")}
-    for each in there:
-        row, used = found[each.candidate.label], amounts(each, objective, space)["used"]
-        if used and any(row is named for named in own.values()):
+    named = {row["label"] for row in own.values()}
+    for each in (each for each in there if each.candidate.label in named):
+        if used := amounts(each, objective, space)["used"]:
             more = _more(_log_above(each, there[0]), each) if objective.steps else None
-            row |= {f"{key}_interval": _interval(used[key], more) for key in ("days", "cost")}
+            ends = {f"{key}_interval": _interval(used[key], more) for key in ("days", "cost")}
+            found[each.candidate.label] |= ends
     one = alone(space.scenario, objective)
     if one and any(one[key] < min(row[key] for row in own.values()) for key in ("days", "cost")):
         own["alone"] = one
@@ -305,9 +306,8 @@ def alone(scenario: Scenario, objective: TuningObjective) -> Row | None:
     spec, workers = scenario.objective, scenario.cluster.workers
     if not isinstance(spec, LearningCurve) or scenario.cluster.sampling or workers == 1:
         return None
-    steps = to_target(spec, 1, objective.target) if objective.target else None
-    steps = steps or (objective.steps or 0) * workers
-    means = mean_compute(scenario)
+    target, means = objective.target, mean_compute(scenario)
+    steps = to_target(spec, 1, target) if target else (objective.steps or 0) * workers
     rank = int(np.argmin(means))
     seconds = steps * means[rank]
     cost = float(prices.worker_prices(scenario)[rank]) * seconds
