@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from paceline.simulator.results.order import MARGIN
+from paceline.simulator.results.prediction_interval import Uncalibrated
 from paceline.simulator.results.run import Run
 from paceline.simulator.results.statistics import at, crossing
 
@@ -31,11 +32,13 @@ class LossModel(Protocol):
 class Errors(NamedTuple):
     """What may be wrong of an algorithm: its `loss`, and its times by draws of a factor.
 
-    `stated`: 90 % intervals that tables have of one run, by measure.
+    `links`: what those are drawn from. `stated`: 90 % intervals that tables have of one run, by
+    measure.
     """
 
     loss: LossModel | None = None
     times: np.ndarray | None = None
+    links: Uncalibrated | None = None
     stated: Mapping[str, Any] = MappingProxyType({})
 
     def of_loss(self, runs: Sequence[Run], time: float) -> np.ndarray:

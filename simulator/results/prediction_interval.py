@@ -66,6 +66,10 @@ class Unfitted:
         """
         return Spread(self.error.of(quantity, self.family) ** 2, self.error.programs - 1)
 
+    def spreads(self, quantity: str) -> tuple[Spread, Spread]:
+        """Return the spread of measured values that are smaller, and of those that are larger."""
+        return self.spread(quantity, above=False), self.spread(quantity, above=True)
+
     @property
     def basis(self) -> str:
         """Say where the error comes from."""
@@ -134,15 +138,12 @@ def _drawn(source: str, freedom: float) -> np.ndarray:
     return np.random.default_rng([*source.encode()]).standard_t(freedom, DRAWS)
 
 
-def of_one_run(values: Sequence[float], quantity: str, model: Unfitted | None) -> list[float]:
-    """Return the ends, over the mean, of the interval of one measured run's time.
+def of_one_run(values: Sequence[float], spreads: Sequence[Spread]) -> list[float] | None:
+    """Return the interval of one measured run's time around the mean of `values`, one per seed.
 
-    `values`: of runs with a profile's numbers redrawn, which are as far apart as measured ones.
+    `spreads`: as `Unfitted.spreads`, or none. None where some seed has no time.
     """
-    logs = np.log([each for each in values if 0 < each < inf])
-    found = Spread(float(logs.var(ddof=1)) if len(logs) > 1 else 0.0, max(len(logs) - 1, 1))
-    half = (found + model.spread(quantity) if model else found).within()
-    return [exp(-half), exp(half)]
+    return _interval([], values, [], range(len(values)), False, spreads)
 
 
 def links(scenario: Scenario) -> tuple[tcp.Missed, str] | None:
@@ -285,7 +286,7 @@ def intervals(
             [each.seed for each in replicates],
             [each.seed for each in runs],
             paired,
-            (model.spread(name, False), model.spread(name, True)) if model else None,
+            model.spreads(name) if model else (),
         )
         for name, of in quantities.items()
     }
@@ -297,7 +298,7 @@ def _interval(  # noqa: PLR0913, PLR0917
     seeds: Sequence[int],
     own_seeds: Sequence[int],
     paired: bool,
-    model: tuple[Spread, Spread] | None,
+    model: Sequence[Spread],
 ) -> list[float] | None:
     """Return Student's interval of lognormal values around the prediction, the mean of `own`.
 

@@ -16,6 +16,7 @@ from paceline.simulator.cluster import prices
 from paceline.simulator.cluster.workers import ideal_rate
 from paceline.simulator.results import intervals, loss_model, wording
 from paceline.simulator.results.loss_model import LossModel
+from paceline.simulator.results.prediction_interval import PACE, TARGET
 from paceline.simulator.results.run import Run
 from paceline.simulator.results.statistics import at, crossing, estimated, number, said
 from paceline.simulator.scenario.scenario import Scenario
@@ -112,21 +113,30 @@ def notes(scenario: Scenario) -> list[str]:
 
 
 def summary(
-    scenario: Scenario, runs: Sequence[Run], model: LossModel | None = None
+    scenario: Scenario,
+    runs: Sequence[Run],
+    model: LossModel | None = None,
+    stated: Mapping[str, Sequence[float] | None] = MappingProxyType({}),
 ) -> dict[str, Any]:
     """Return what the runs of an algorithm use, one per seed: as `told`, and `to_target`.
 
-    `model`: of the loss, whose error adds to the intervals of amounts up to the target.
+    `model`: of the loss, whose error adds to the intervals of amounts up to the target. `stated`:
+    the intervals of one run's seconds per step and time to the target, which are those of days.
     """
     target, heavy = scenario.run.target_loss, scenario.heavy_tailed
     there = [] if target is None else [used(scenario, run, crossing(run, target)) for run in runs]
     whole = [used(scenario, run, run.duration) for run in runs]
     own = next(each for each in scenario.algorithm if each.label == runs[0].label)
     limits = most(scenario, served=own.served)
-    found = told(whole, scenario.cost, heavy=heavy, limits=limits)
+    pace = stated.get(PACE) if scenario.run.duration is None else None
+    steps = sum(run.steps for run in runs) / len(runs)
+    within = pace and [end * steps for end in pace]
+    found = told(whole, scenario.cost, heavy=heavy, limits=limits, within=within)
     factors = loss_model.to_target(model, runs, target) if model and target is not None else None
-    until = _amounts(there, scenario.cost, heavy, factors) if there else None
-    return found | {"to_target": until}
+    until = stated.get(TARGET)
+    return found | {
+        "to_target": _amounts(there, scenario.cost, heavy, factors, within=until) if there else None
+    }
 
 
 def told(  # noqa: PLR0913 - what is known of the amounts
@@ -135,38 +145,21 @@ def told(  # noqa: PLR0913 - what is known of the amounts
     *,
     heavy: bool,
     factors: np.ndarray | None = None,
-    times: np.ndarray | None = None,
     limits: Used = MappingProxyType({}),
-    run: np.ndarray | None = None,
+    within: Sequence[float] | None = None,
 ) -> dict[str, Any]:
     """Return means over seeds of `cost` and `RATES`, and estimates of all `used`; None: not set.
 
-    `factors`: draws of what steps, and `times`, of what seconds per step may be wrong by; `limits`:
-    what no seed exceeds; `run`: ends of a run's time over the mean; intervals are then a run's,
-    and `ci95` the mean's.
+    `factors`: draws of what steps may be wrong by; `limits`: what no seed exceeds; `within`: the
+    interval of one run's seconds. What follows from these has then the interval of one run, also as
+    `interval90`, and `ci95` is the mean's.
     """
     means = {
         key: float(np.mean([each[key] for each in seeds])) if key in seeds[0] else None
         for key in (*RATES, "cost")
     }
-    amounts = _amounts(seeds, cost, heavy, factors, times, limits, run)
+    amounts = _amounts(seeds, cost, heavy, factors, limits, within)
     return means | {"currency": cost.currency, "used": amounts}
-
-
-def predicted(
-    scenario: Scenario, used: Mapping[str, Row], pace: float, within: Sequence[float]
-) -> dict[str, Row]:
-    """Give what a run of given steps uses the interval of its pace, as `interval90`.
-
-    `pace`, `within`: seconds per step and their interval. The price of traffic is not moved.
-    """
-    traffic = used.get("egress_bytes", {"mean": 0.0})["mean"] / prices.BYTES_PER_GB
-    found, fixed = dict(used), traffic * (scenario.cost.egress_per_gb or 0.0)
-    for key in used.keys() & TIMED:
-        paid = fixed if key == "cost" else 0.0
-        ends = [paid + (used[key]["mean"] - paid) * end / pace for end in within]
-        found[key] = {**used[key], "interval90": ends}
-    return found
 
 
 def _amounts(  # noqa: PLR0913, PLR0917 - as `told`
@@ -174,28 +167,27 @@ def _amounts(  # noqa: PLR0913, PLR0917 - as `told`
     cost: Prices,
     heavy: bool,
     factors: np.ndarray | None = None,
-    times: np.ndarray | None = None,
     limits: Used = MappingProxyType({}),
-    run: np.ndarray | None = None,
+    within: Sequence[float] | None = None,
 ) -> dict[str, Any] | None:
     every = {key: [each[key] for each in seeds] for key in seeds[0] if key not in RATES}
     each_byte = (cost.egress_per_gb or 0.0) / prices.BYTES_PER_GB
     traffic = each_byte * float(np.mean(every.get("egress_bytes", 0.0)))
+    seconds = SECONDS_PER_DAY * float(np.mean(every.get("days", 0.0)))
 
-    def estimate(key: str) -> intervals.Estimate:
-        found = intervals.positive(every[key], heavy=heavy).within(0.0, limits.get(key, inf))
-        drawn = np.ones(1) if factors is None else factors
-        fixed = traffic / found.value if key == "cost" and found.value else 0.0
-        if times is not None and key in TIMED:
-            drawn = drawn * (fixed + (1 - fixed) * times)
-        found = found if drawn.size == 1 else intervals.widened(found, found.value * drawn)
-        if run is None or key not in TIMED:
-            return found
-        whole = intervals.widened(found, found.value * (fixed + (1 - fixed) * run))
-        basis = f"{found.basis}, of one run"
-        return replace(whole, of_mean=found.of_mean, ci95=found.ci95, basis=basis)
+    def amount(key: str, values: Sequence[float]) -> dict[str, Any]:
+        found = intervals.positive(values, heavy=heavy).within(0.0, limits.get(key, inf))
+        if factors is not None:
+            found = intervals.widened(found, found.value * factors)
+        if not within or key not in TIMED:
+            return estimated(values, found)
+        fixed = traffic if key == "cost" and factors is None else 0.0  # the bytes of given steps
+        low, high = (fixed + (found.value - fixed) * end / seconds for end in within)
+        basis, level = f"{found.basis}, of one run", intervals.LEVEL
+        found = replace(found, interval=(low, high), level=level, basis=basis)
+        return estimated(values, found) | {"interval90": [low, high]}
 
-    return {key: estimated(values, estimate(key)) for key, values in every.items()} or None
+    return {key: amount(key, values) for key, values in every.items()} or None
 
 
 def cells(rows: Sequence[Row], target: float | None = None) -> tuple[str, dict[str, Cell]]:
@@ -217,8 +209,8 @@ def cells(rows: Sequence[Row], target: float | None = None) -> tuple[str, dict[s
 def _level(rows: Sequence[Row], until: str, key: str) -> str:
     """Return the level of a column's intervals, unless each says its own."""
     amounts = [(row.get(until) or {}).get(key) or {} for row in rows if key in SPREAD]
-    known = [each for each in amounts if "mean" in each and "interval90" not in each]
-    return wording.usual(found for each in known if not _same(found := intervals.stated(each)))
+    known = [intervals.stated(each) for each in amounts if "mean" in each]
+    return wording.usual(found for found in known if not _same(found))
 
 
 def _same(found: intervals.Estimate) -> bool:
@@ -230,9 +222,6 @@ def _same(found: intervals.Estimate) -> bool:
 def _cell(key: str, unit: str, until: str, row: Row) -> str:
     """Format a value for reading, days and costs with their intervals."""
     amount = (row.get(until) or {}).get(key) or {"mean": row.get(key) if key in RATES else None}
-    if (ends := amount.get("interval90")) and key in SPREAD:
-        within = {"interval": ends, "level": intervals.LEVEL}
-        return wording.cell(intervals.stated({"mean": amount["mean"], **within}), "")
     if key in SPREAD and amount["mean"] is not None:
         found = intervals.stated(amount)
         return number(found.value) if _same(found) else wording.cell(found, "")

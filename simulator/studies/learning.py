@@ -18,7 +18,7 @@ from paceline.simulator.results import loss_model, prediction_interval
 from paceline.simulator.results.intervals import NORMAL, TAILS
 from paceline.simulator.results.loss_model import Errors, Models
 from paceline.simulator.results.pick import all_of
-from paceline.simulator.results.prediction_interval import Uncalibrated, Unfitted
+from paceline.simulator.results.prediction_interval import PACE, TARGET, Uncalibrated, Unfitted
 from paceline.simulator.results.run import Run
 from paceline.simulator.results.statistics import Groups, crossing
 from paceline.simulator.scenario.scenario import Algorithm, Scenario
@@ -90,12 +90,12 @@ def errors(
 ) -> Models:
     """Return what may be wrong beside what seeds tell, of `losses` (as `models`) and of times."""
     found = dict[str, Errors]()
-    quantity = prediction_interval.TARGET if scenario.run.target_loss else prediction_interval.PACE
+    quantity = TARGET if scenario.run.target_loss else PACE
     for each in (each for each in scenario.algorithm if each.label in groups):
         known = links.get(each.label)
         times = known.factors(each.name, quantity) if known else None
         if each.label in losses or times is not None:
-            found[each.label] = Errors(losses.get(each.label), times)
+            found[each.label] = Errors(losses.get(each.label), times, known)
     return found
 
 
@@ -147,24 +147,36 @@ def intervals(
     """
     if model is None:
         return {**stated, "loss": None}
-    many = len(runs)
-
-    def of_runs(values: Sequence[float], factors: np.ndarray) -> list[float]:
-        drawn = factors * [values[draw % many] for draw in range(len(factors))]
-        return [*map(float, np.quantile(drawn, TAILS, method="inverted_cdf"))]
-
     lasts = [run.curve["loss"][-1] for run in runs]
-    found: dict[str, list[float] | None] = {"loss": of_runs(lasts, loss_model.of_loss(model, runs))}
+    last = _of_runs(lasts, loss_model.of_loss(model, runs))
     if target is None:
-        return {**stated, **found}
+        return {**stated, "loss": last}
     times = [crossing(run, target) for run in runs]
     until = times if any(map(isfinite, times)) else [run.duration for run in runs]
-    low, high = of_runs(until, loss_model.to_target(model, runs, target))
-    centre, within = sum(times) / many, stated.get("time_to_target")
+    factors = loss_model.to_target(model, runs, target)
+    reached = of_steps(until, factors, stated.get(TARGET) if until is times else None)
+    return {**stated, "loss": last, TARGET: reached}
+
+
+def of_steps(
+    times: Sequence[float], factors: np.ndarray, within: Sequence[float] | None
+) -> list[float]:
+    """Return the 90 % interval of what runs take to a loss, from `times`, one per seed.
+
+    `factors`: draws of what their steps may be wrong by; `within`: the interval that their pace
+    makes of them, which adds.
+    """
+    low, high = _of_runs(times, factors)
+    centre = sum(times) / len(times)
     if within and 0 < centre < inf:
         low, high = (
-            centre * exp(side * np.hypot(log(centre / end), log(centre / other)))
+            centre * exp(side * float(np.hypot(log(centre / end), log(centre / other))))
             if 0 < end < inf and 0 < other < inf else max(end, other)
             for side, end, other in ((-1, low, within[0]), (1, high, within[1]))
         )  # fmt: skip
-    return {**stated, **found, "time_to_target": [float(low), float(high)]}
+    return [low, high]
+
+
+def _of_runs(values: Sequence[float], factors: np.ndarray) -> list[float]:
+    drawn = factors * [values[draw % len(values)] for draw in range(len(factors))]
+    return [*map(float, np.quantile(drawn, TAILS, method="inverted_cdf"))]

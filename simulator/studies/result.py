@@ -83,7 +83,6 @@ class Result(Shown):
             heavy=scenario.heavy_tailed,
         )
         known = self._models.get(algorithm.label)
-        summary |= units.summary(scenario, runs, known)
         named = {
             "label": algorithm.label,
             "name": algorithm.name,
@@ -110,10 +109,7 @@ class Result(Shown):
             found["interval90"] = stated
         for quantity, interval in stated.items():
             summary[quantity] = summary[quantity] | {"interval90": interval}
-        pace, steps = stated.get("seconds_per_step"), scenario.run.duration is None
-        if pace and steps and summary["used"]:
-            mean = summary["seconds_per_step"]["mean"]
-            summary["used"] = units.predicted(scenario, summary["used"], mean, pace)
+        summary |= units.summary(scenario, runs, known, stated)
         return named | dict(statistics.jsonable(summary | found))
 
     @cached_property

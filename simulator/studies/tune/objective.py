@@ -11,7 +11,7 @@ import numpy as np
 from paceline.simulator.cluster.prices import least_per_second, price_per_second
 from paceline.simulator.errors import InputError
 from paceline.simulator.objectives.learning_curve.objective import Expected
-from paceline.simulator.results import intervals, pick, units
+from paceline.simulator.results import intervals, pick, prediction_interval, units
 from paceline.simulator.results.divergence import diverged
 from paceline.simulator.results.loss_model import NO_ERRORS, Errors
 from paceline.simulator.results.order import MARGIN
@@ -44,15 +44,17 @@ class Modelled(NamedTuple):
 
     `basis`: that of the loss, if a learning curve's, and `why`, what makes it extrapolated;
     `factors`: draws of what the value, or its lower bound, may be wrong by, none if nothing is
-    known to err, and `times` of what seconds per step may; `margin`: the share of it up to which
-    others are equivalent.
+    known to err, and `steps` of what the steps to the target may; `margin`: the share of it up to
+    which others are equivalent; `spreads`: variance and freedom of times that are shorter, and of
+    those that are longer, where links have an error.
     """
 
     basis: str | None
     why: tuple[str, ...]
     factors: tuple[float, ...]
-    times: tuple[float, ...] | None
+    steps: tuple[float, ...]
     margin: float
+    spreads: tuple[float, ...]
 
 
 class Score(NamedTuple):
@@ -159,21 +161,25 @@ class TuningObjective:
     def _modelled(
         self, model: Expected | None, errors: Errors, run: Run, time: float
     ) -> Modelled | None:
-        times, margin = errors.times, MARGIN
+        times, margin, drawn, steps = errors.times, MARGIN, np.ones(0), np.ones(0)
         if self.name == GOODPUT or (errors.loss is None and times is None):
             return None
         if self.cap:
-            model, drawn = None, np.ones(0) if times is None else times
+            model, drawn = None, drawn if times is None else times
         elif self.target:
             drawn = errors.to_target([run], self.target)
+            if errors.loss is not None:
+                steps = Errors(errors.loss).to_target([run], self.target)
         elif self.steps and errors.loss is None:
-            drawn = np.ones(0)
+            pass
         else:
-            errors = Errors(errors.loss) if self.steps else errors
-            drawn, margin = errors.of_loss([run], time), errors.worth([run], time)
+            at = Errors(errors.loss) if self.steps else errors
+            drawn, margin = at.of_loss([run], time), at.worth([run], time)
         basis, why = (model.basis, model.why) if model else (None, ())
-        apart = None if times is None else _rounded(times)
-        return Modelled(basis, why, _rounded(drawn), apart, margin)
+        quantity = prediction_interval.TARGET if self.target else prediction_interval.PACE
+        spreads = errors.links.spreads(quantity) if errors.links else ()
+        each = tuple(part for one in spreads for part in (one.variance, one.freedom))
+        return Modelled(basis, why, _rounded(drawn), _rounded(steps), margin, each)
 
     def _gap(self, run: Run) -> float:
         losses = np.asarray(run.curve["loss"])

@@ -71,12 +71,11 @@ class TuneDirectory(store.RecordDirectory):
             value, ran = (math.inf if each is None else float(each) for each in (value, ran))
             amounts = used and {k: math.inf if v is None else float(v) for k, v in used.items()}
             if model:
-                basis, why, factors, times, margin = model
-                apart = None if times is None else _draws(times)
-                because = tuple(map(str, why))
+                basis, why, factors, steps, margin, spreads = model
                 model = Modelled(
-                    basis and str(basis), because, _draws(factors), apart, float(margin)
-                )
+                    basis and str(basis), tuple(map(str, why)), _draws(factors), _draws(steps),
+                    float(margin), _draws(spreads),
+                )  # fmt: skip
             return Score(value, float(gap), ran, tuple(map(str, notes)), amounts, model)
         except (AttributeError, KeyError, TypeError, ValueError):
             return None

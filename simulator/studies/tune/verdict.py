@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from operator import itemgetter
 from typing import Any
 
@@ -16,15 +17,18 @@ from paceline.simulator.programs import Program
 from paceline.simulator.results import intervals, prediction_interval, units
 from paceline.simulator.results.order import MARGIN, Order, order, within
 from paceline.simulator.results.pick import ONE_SEED
+from paceline.simulator.results.prediction_interval import PACE, TARGET, Spread
 from paceline.simulator.results.units import SECONDS_PER_DAY as DAY
 from paceline.simulator.scenario.scenario import Scenario
 from paceline.simulator.scenario.tables import LearningCurve, Range
+from paceline.simulator.studies import learning
 from paceline.simulator.studies.tune.objective import TuningObjective
 from paceline.simulator.studies.tune.race import Contender
 from paceline.simulator.studies.tune.space import Candidate, Space, Values
 
 Row = dict[str, Any]
 DATA_PARALLEL = ("ssgd", "ssgd-bucketed")
+TIMES = ("time-to-loss", "seconds-per-step")
 LATE = ("delay", "overlap", "staleness")  # parameters that a cap on delay is about
 
 
@@ -112,6 +116,8 @@ def row(
     if factors is not None and first is not None and math.isfinite(found.value):
         paired = intervals.widened(paired, paired.value + _moved(contender) - _moved(best))
         found = intervals.widened(found, found.value * factors)
+    if contender.all_reached and (ends := _of_value(contender, objective, space, values)):
+        found = replace(found, interval=(ends[0], ends[1]), level=intervals.LEVEL)
     apart = contender.all_reached and contender is not best
     return {
         "label": contender.candidate.label,
@@ -137,23 +143,50 @@ def row(
 
 def amounts(contender: Contender, objective: TuningObjective, space: Space) -> Row:
     """Return what a configuration used, as `units.told`: a deadline or a budget is given."""
-    model, steps, times, run = contender.model, None, None, None
-    if space.scenario.calibration and (objective.target or objective.steps or objective.cap):
-        world, name = space.world(contender.candidate.table), contender.candidate.name
-        family = known_programs(space.programs)[name].family
-        missed = prediction_interval.unfitted(world, world.algorithm[0], family)
-        days = [(score.used or {}).get("days", math.nan) for score in contender.scores]
-        quantity = prediction_interval.TARGET if objective.target else prediction_interval.PACE
-        run = np.array(prediction_interval.of_one_run(days, quantity, missed))
-    if model and model.times and (objective.target or objective.steps or objective.cap):
-        times = np.array(model.times)
-    if objective.target and (steps := contender.factors) is not None and times is not None:
-        steps = steps / times
+    seconds = [DAY * (score.used or {}).get("days", math.nan) for score in contender.scores]
+    timed = objective.target or objective.steps or objective.cap
+    model = contender.model
     return units.told(
-        [score.used or {} for score in contender.scores], space.scenario.cost, run=run,
-        heavy=objective.heavy, factors=steps, times=times,
+        [score.used or {} for score in contender.scores], space.scenario.cost,
+        within=_of_one_run(contender, objective, space, seconds) if timed else None,
+        heavy=objective.heavy, factors=np.array(model.steps) if model and model.steps else None,
         limits={} if objective.target else objective.most,
     )  # fmt: skip
+
+
+def _of_value(
+    contender: Contender, objective: TuningObjective, space: Space, values: Sequence[float]
+) -> Sequence[float] | None:
+    """Return the interval that `simulate` states of a time, price or loss of one run."""
+    if objective.name in TIMES:
+        return _of_one_run(contender, objective, space, values)
+    if objective.name == "cost-to-loss":
+        spent: Row = amounts(contender, objective, space)["used"] or {}
+        return spent["cost"]["interval"] if "cost" in spent else None
+    if contender.factors is None or not objective.of_loss:
+        return None
+    return learning.of_steps(values, contender.factors, None)
+
+
+def _of_one_run(
+    contender: Contender, objective: TuningObjective, space: Space, times: Sequence[float]
+) -> Sequence[float] | None:
+    """Return the interval of one measured run's time, as `simulate` states it; None: no interval.
+
+    `times`: of the runs, one per seed.
+    """
+    model, spreads = contender.model, list[Spread]()
+    if model and model.spreads:
+        spreads = [Spread(*model.spreads[:2]), Spread(*model.spreads[2:])]
+    elif space.scenario.calibration:
+        world, name = space.world(contender.candidate.table), contender.candidate.name
+        family = known_programs(space.programs)[name].family
+        if missed := prediction_interval.unfitted(world, world.algorithm[0], family):
+            spreads = [*missed.spreads(TARGET if objective.target else PACE)]
+    known = space.scenario.calibration or spreads
+    within = prediction_interval.of_one_run(times, spreads) if known else None
+    steps = np.array(model.steps) if model and model.steps else None
+    return within if steps is None else learning.of_steps(times, steps, within)
 
 
 def reference(ranked: Sequence[Contender]) -> Contender | None:
