@@ -15,6 +15,7 @@ from paceline.simulator.results.columns import (
     SWEEP,
     ResultColumn,
     estimate_of,
+    ranked_by,
 )
 from paceline.simulator.results.intervals import USUAL, Estimate, stated
 from paceline.simulator.results.run import TIMES
@@ -253,10 +254,14 @@ def sweep(result: "SweepResult") -> Table:
     shown |= {"time_to_target_s"} if "reached" in known else set()
     shown |= {"final_loss"} if any(row["diverged"] for row in result.rows) else set()
     shown -= {"seconds_per_step", "rounds"} if "gradients_per_hour" in known else set()
+    ranked = ranked_by(result.rows)
     for column in RESULT_COLUMNS:
         if SWEEP in column.shown_in and column.key in shown:
-            own = cells.get(column.key) or partial(_value_of, column)
-            columns[_heading(column, said, usual)] = own
+            own, heading = cells.get(column.key), _heading(column, said, usual)
+            own = own or partial(_value_of, column)
+            if column is ranked and any(_ends_of(row, column.key) for row in rows):
+                own, heading = partial(_with_ends, own, column.key), f"{heading}\n({USUAL})"
+            columns[heading] = own
     shares = [f"{kind}_share" for kind in TIMES if f"{kind}_share" in result.rows[0]]
     heading = _spent([share.removesuffix("_share") for share in shares])
     if "gradients_per_hour" not in known:  # beside what is shown of clients there is no room
@@ -281,6 +286,18 @@ def _whole_words(column: Column, narrow: bool = False) -> None:
 
 def _value_of(column: ResultColumn, row: Row) -> str:
     return column.show(None if row[column.key] is None else estimate_of(row, column.key).value)
+
+
+def _with_ends(cell: Cell, key: str, row: Row) -> str:
+    return "\n".join(filter(None, [cell(row), _ends_of(row, key)]))
+
+
+def _ends_of(row: Row, key: str) -> str:
+    """Return the interval of a loss or a pace that is wide enough to be shown."""
+    if key == "time_to_target_s" or row[key] is None or (found := estimate_of(row, key)).narrow:
+        return ""
+    low, high = found.span
+    return f"{low:.3g}–{high:.3g}" if key == "final_loss" else _within([low, high])
 
 
 def _spent(kinds: Sequence[str]) -> str:

@@ -61,6 +61,12 @@ class Estimate:
         return self.interval or (self.value, self.value)
 
     @property
+    def narrow(self) -> bool:
+        """Whether the interval is within a per cent, which is too narrow to be shown."""
+        low, high = self.span
+        return high - low <= 0.01 * abs(self.value)
+
+    @property
     def exact(self) -> bool:
         """Whether every seed has this value, so that there is no interval to state."""
         return self.basis == SAME

@@ -210,13 +210,7 @@ def _level(rows: Sequence[Row], until: str, key: str) -> str:
     """Return the level of a column's intervals, unless each says its own."""
     amounts = [(row.get(until) or {}).get(key) or {} for row in rows if key in SPREAD]
     known = [intervals.stated(each) for each in amounts if "mean" in each]
-    return wording.usual(found for found in known if not _same(found))
-
-
-def _same(found: intervals.Estimate) -> bool:
-    """Whether an interval is within a per cent, which is too narrow to be shown."""
-    low, high = found.span
-    return high - low <= 0.01 * abs(found.value)
+    return wording.usual(found for found in known if not found.narrow)
 
 
 def _cell(key: str, unit: str, until: str, row: Row) -> str:
@@ -224,5 +218,5 @@ def _cell(key: str, unit: str, until: str, row: Row) -> str:
     amount = (row.get(until) or {}).get(key) or {"mean": row.get(key) if key in RATES else None}
     if key in SPREAD and amount["mean"] is not None:
         found = intervals.stated(amount)
-        return number(found.value) if _same(found) else wording.cell(found, "")
+        return number(found.value) if found.narrow else wording.cell(found, "")
     return said(amount["mean"], unit)

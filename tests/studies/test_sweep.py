@@ -590,3 +590,31 @@ def test_its_pick_has_the_joint_draws_of_a_learning_curve():
     assert (found["label"], found["decided"]) == (ours["label"], ours["decided"])
     assert found["interval"] == pytest.approx(ours["interval"], rel=1e-5)
     assert found["basis"] == ours["basis"] == "logarithms and the model"
+
+
+def test_simulate_sweep_and_tune_state_one_interval_of_one_number():
+    """Over TCP: of a pace, days and a price, and of a learning curve's loss."""
+    curve = {"law": "chinchilla", "parameters": 1e9}
+    table = {
+        "model": {"parameters": 1e9},
+        "objective": {"kind": "learning-curve", "curve": curve, "tokens": 500_000},
+        "optimizer": {"lr": 1e-3},
+        "cluster": {"workers": 4, "compute": {"dist": "exponential", "mean": "1 s"}},
+        "network": {"latency": "20 ms", "bandwidth": "1 Gbit/s", "transport": "tcp"},
+        "run": {"steps": 320, "seeds": 2},
+        "cost": {"node_hour": 2.0, "egress_per_gb": 0.01},
+        "algorithm": [{"name": "diloco", "tau": 32}],
+        "tune": {"diloco": {"tau": [32]}},
+    }
+    scenario = parse(table, file="tcp")
+    (ours,) = paceline.simulate(scenario).algorithms
+    (row,) = paceline.sweep(scenario, {"run.seeds": [2]}).records()
+    best = paceline.tune(scenario, objective="loss-at-tokens").json()["best"]
+    for key, name in (("seconds_per_step", "seconds_per_step"), ("loss", "final_loss")):
+        within = [row[f"{name}_low"], row[f"{name}_high"]]
+        assert within == pytest.approx(ours["interval90"][key])
+    assert best["interval"] == pytest.approx(ours["interval90"]["loss"], rel=1e-4)
+    for key in ("days", "cost"):
+        within, known = [row[f"{key}_low"], row[f"{key}_high"]], ours["used"][key]["interval90"]
+        assert within == pytest.approx(known)
+        assert best["used"][key]["interval"] == pytest.approx(known, rel=1e-4)

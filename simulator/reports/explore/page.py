@@ -183,9 +183,7 @@ def _theory(view: View) -> list[Any]:
 
 def _units(view: View) -> list[Any]:
     """Tabulate whole runs in units of the trade; nothing where none is set."""
-    names = zip(view.labels, view.parts, strict=True)
-    runs = {name: part.runs for name, part in names if part.runs and part.share == 1}
-    rows = {name: units.summary(view.scenario, own) for name, own in runs.items()}
+    rows = view.used
     what, cells = units.cells([*rows.values()], view.scenario.run.target_loss)
     body = [
         html.Tr([html.Th(name, scope="row"), *(html.Td(cell(row)) for cell in cells.values())])

@@ -6,15 +6,20 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from paceline.simulator.errors import InputError
 from paceline.simulator.objectives.basis import bases
+from paceline.simulator.objectives.learning_curve.objective import Expected
 from paceline.simulator.reports.explore import address
 from paceline.simulator.reports.explore.controls import controls
 from paceline.simulator.reports.explore.pool import Pool
 from paceline.simulator.reports.explore.previews import Preview, Previewer
+from paceline.simulator.results import units
 from paceline.simulator.results.determinism import deterministic
 from paceline.simulator.results.pick import pick
+from paceline.simulator.results.prediction_interval import Uncalibrated
+from paceline.simulator.results.run import Run
 from paceline.simulator.scenario.scenario import Scenario
 from paceline.simulator.studies import learning, links
 from paceline.simulator.studies.execution import Execution
@@ -48,21 +53,46 @@ class View:
         if any(part.share < ENOUGH for part in self.parts):
             return "The pick appears when the slider rests."
         seeds = min(len(part.runs) for part in self.parts)
-        groups = {
-            label: part.runs[:seeds] for label, part in zip(self.labels, self.parts, strict=True)
-        }
+        groups = {label: runs[:seeds] for label, runs in self._groups.items()}
         whole = all(part.share == 1 for part in self.parts)
-        losses = learning.models(self.scenario, groups)
-        unmeasured = links.uncalibrated(self.scenario, groups, Execution())
+        losses, unmeasured, stated = self._known
+        errors = learning.errors(self.scenario, groups, losses, unmeasured)
         said = pick(
             groups,
             self.scenario.run.target_loss if whole else None,
             heavy=self.scenario.heavy_tailed,
             exact=deterministic(self.scenario),
             bases=bases(self.scenario),
-            models=learning.errors(self.scenario, groups, losses, unmeasured),
+            models={key: each._replace(stated=stated[key]) for key, each in errors.items()},
         )["sentence"]
         return said if whole else f"So far: {said}"
+
+    @property
+    def used(self) -> dict[str, Any]:
+        """Return by label what whole runs used, as `units.summary`."""
+        losses, _, stated = self._known
+        parts = zip(self._groups.items(), self.parts, strict=True)
+        return {
+            label: units.summary(self.scenario, runs, losses.get(label), stated[label])
+            for (label, runs), part in parts
+            if runs and part.share == 1
+        }
+
+    @property
+    def _groups(self) -> dict[str, list[Run]]:
+        return dict(zip(self.labels, (part.runs for part in self.parts), strict=True))
+
+    @cached_property
+    def _known(self) -> tuple[dict[str, Expected], dict[str, Uncalibrated], dict[str, Any]]:
+        """What losses and times may miss, and the intervals that `simulate` states, by label."""
+        scenario, groups = self.scenario, {k: runs for k, runs in self._groups.items() if runs}
+        losses = learning.models(scenario, groups)
+        missed = links.uncalibrated(scenario, groups, Execution())
+        stated = {
+            label: learning.stated(scenario, runs, losses.get(label), missed.get(label))
+            for label, runs in groups.items()
+        }
+        return losses, missed, stated
 
     @property
     def shown(self) -> str:

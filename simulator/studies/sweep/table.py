@@ -5,7 +5,7 @@ import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from operator import itemgetter
 from typing import Any
@@ -14,6 +14,7 @@ from paceline.simulator.cluster.workers import ideal_rate
 from paceline.simulator.inputs import csv_cells, messages
 from paceline.simulator.objectives import plugins
 from paceline.simulator.objectives.basis import bases
+from paceline.simulator.objectives.learning_curve.objective import Expected
 from paceline.simulator.results import divergence, intervals, statistics, units, wording
 from paceline.simulator.results.columns import (
     BY_KEY,
@@ -25,7 +26,7 @@ from paceline.simulator.results.columns import (
     estimate_of,
 )
 from paceline.simulator.results.figures.style import Figure
-from paceline.simulator.results.prediction_interval import PACE, TARGET
+from paceline.simulator.results.prediction_interval import PACE, TARGET, Uncalibrated
 from paceline.simulator.results.run import Run
 from paceline.simulator.scenario.scenario import Algorithm, Scenario
 from paceline.simulator.studies import learning, links
@@ -38,6 +39,8 @@ Row = dict[str, Any]
 Record = dict[str, Any]
 """The JSON-able numbers and notes of one algorithm at one point."""
 
+STATED = {"time_to_target_s": TARGET, PACE: PACE, "final_loss": "loss"}
+"""Columns of which `simulate` states the interval of one run, by its names of them."""
 SHARES = ("compute_share", "wait_share", "communicate_share")
 _WORD = re.compile(r"(?:\((?:[^()]|\([^()]*\))*\)|[^\s(])+")
 
@@ -154,7 +157,11 @@ def measured(scenario: Scenario, runs: Sequence[Run], execution: Execution) -> R
     summary = statistics.summarise(
         runs, target=given.target, workers=workers, ideal_rate=ideal, heavy=heavy
     )
-    summary |= units.summary(scenario, runs)
+    groups, label = {algorithm.label: [*runs]}, algorithm.label
+    losses = learning.models(scenario, groups, execution.programs)
+    missed = links.uncalibrated(scenario, groups, execution)
+    stated = learning.stated(scenario, runs, losses.get(label), missed.get(label))
+    summary |= units.summary(scenario, runs, losses.get(label), stated)
     each = [_numbers(run, given) for run in runs]
     row: Row = {}
     for column in RESULT_COLUMNS:
@@ -166,6 +173,12 @@ def measured(scenario: Scenario, runs: Sequence[Run], execution: Execution) -> R
         if name == "total_cost" and over_seeds:
             limits = units.most(scenario, served=algorithm.served)
             over_seeds = over_seeds.within(0.0, limits.get("cost", math.inf))
+            spent = (summary["used"] or {}).get("cost", {})
+            over_seeds = intervals.stated(spent) if "interval90" in spent else over_seeds
+        one = stated.get(STATED.get(name, ""))
+        if one and over_seeds and math.isfinite(over_seeds.value):
+            ends = one[0], one[1]
+            over_seeds = replace(over_seeds, interval=ends, of_mean=ends, level=intervals.LEVEL)
         row |= estimate_columns(name, over_seeds)
         if name == "time_to_target_s":
             reached = summary["time_to_target"]
@@ -184,31 +197,30 @@ def measured(scenario: Scenario, runs: Sequence[Run], execution: Execution) -> R
         "runs": [{"seed": run.seed, **one} for run, one in zip(runs, each, strict=True)],
         # those that points may share: the step at which a run diverged is its own
         "notes": [note for note in told if not note.startswith("diverged")],
-        **_errors(scenario, runs, execution),
+        **_errors(scenario, runs, losses, missed),
+        "stated": {name: stated.get(key) for name, key in STATED.items()},
     }
     return dict(statistics.jsonable(found))
 
 
-def _errors(scenario: Scenario, runs: Sequence[Run], execution: Execution) -> Row:
-    """Return the draws that `paceline simulate` compares its algorithms by, to six digits, and what
-    it states of their times.
-    """
+def _errors(
+    scenario: Scenario,
+    runs: Sequence[Run],
+    losses: Mapping[str, Expected],
+    missed: Mapping[str, Uncalibrated],
+) -> Row:
+    """Return the draws that `paceline simulate` compares its algorithms by, to six digits."""
     label, target = runs[0].label, scenario.run.target_loss
-    groups = {label: [*runs]}
-    losses = learning.models(scenario, groups, execution.programs)
-    unmeasured = links.uncalibrated(scenario, groups, execution)
-    known = learning.errors(scenario, groups, losses, unmeasured).get(label)
+    known = learning.errors(scenario, {label: [*runs]}, losses, missed).get(label)
     if known is None:
         return {}
-    said = learning.stated(scenario, runs, losses.get(label), unmeasured.get(label))
-    stated = {"time_to_target_s": said.get(TARGET), PACE: said.get(PACE)}
     drawn = {"final_loss": known.of_loss(runs, math.inf)}
     if target is not None:
         drawn["time_to_target_s"] = known.to_target(runs, target)
     if known.times is not None:
         drawn[PACE] = known.times
     rounded = {key: [float(f"{x:.6g}") for x in each] for key, each in drawn.items()}
-    return {"errors": rounded, "margin": known.worth(runs, math.inf), "stated": stated}
+    return {"errors": rounded, "margin": known.worth(runs, math.inf)}
 
 
 def _numbers(run: Run, given: Conditions) -> Row:
