@@ -8,7 +8,7 @@ way: where its ends meet the condition are the ends of the answer's interval.
 
 import re
 from bisect import bisect_left
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import asdict, dataclass, replace
@@ -24,7 +24,7 @@ from paceline.simulator.errors import InputError
 from paceline.simulator.inputs import messages, units
 from paceline.simulator.load.load import Programs, load, varied
 from paceline.simulator.load.overrides import override
-from paceline.simulator.results import intervals, statistics, store
+from paceline.simulator.results import intervals, prediction_interval, statistics, store
 from paceline.simulator.results.determinism import deterministic
 from paceline.simulator.results.figures import style
 from paceline.simulator.results.figures.style import Figure
@@ -55,7 +55,7 @@ SHORT = {
     "final_loss": "loss.last",
     "final_accuracy": "accuracy.last",
     "time_to_target_s": "time_to_target",
-    "total_cost": "cost",
+    "total_cost": "used.cost",
 }
 """Short names of numbers, beside their own paths in a row of `algorithms`."""
 Reading = tuple[float, float, float, float]
@@ -270,7 +270,8 @@ class Solution:
     `interval`: where the interval of the number, `number` at the value, begins and ends to meet
     the condition, an end beyond the range being None; None without a value, and where one seed
     leaves the interval unknown; `level`: the probability that it holds the number; `depends`: False
-    where the number is the same at both ends and in the middle of the range.
+    where the number is the same at both ends and in the middle of the range. Where it holds never,
+    `nearest` is the value tried at which `number` is closest to the bound.
     """
 
     label: str
@@ -280,13 +281,15 @@ class Solution:
     number: float | None = None
     level: float | None = None
     depends: bool = True
+    nearest: float | None = None
 
 
 @dataclass(frozen=True, repr=False)
 class SolveResult(Shown):
     """The solutions of a condition, one for each algorithm; `scale` has the unit of their values.
 
-    `evaluations`: simulations of one algorithm that the answers took.
+    `evaluations`: simulations of one algorithm that the answers took; `limits`: what more of the
+    key changes nothing of, in words.
     """
 
     scenario: Scenario
@@ -295,6 +298,7 @@ class SolveResult(Shown):
     scale: Scale
     solutions: list[Solution]
     evaluations: int
+    limits: Sequence[str] = ()
     _index = ("label",)
 
     @property
@@ -307,10 +311,11 @@ class SolveResult(Shown):
         low, high = say(self.scale.low), say(self.scale.high)
         if found.value is None:
             which = "every" if found.holds == "always" else "no"
-            without = "" if found.depends else f"; it does not depend on {self.key}"
-            return (
-                f"{self.condition.text} at {which} {self.key} from {low} to {high}{unit}{without}"
-            )
+            beside = "" if found.depends else f"; it does not depend on {self.key}"
+            if found.nearest is not None and found.number is not None:
+                near = statistics.number(found.number)
+                beside += f"; the nearest is {near}, at {say(found.nearest)}{unit}"
+            return f"{self.condition.text} at {which} {self.key} from {low} to {high}{unit}{beside}"
         place = f"{self.condition.text} {found.holds} {self.key} = {say(found.value)}{unit}"
         if found.interval is None:
             return f"{place} (one seed: no interval)"
@@ -332,9 +337,9 @@ class SolveResult(Shown):
         rows = network.regions.rows.values() if network.regions else ()
         own += ["network.regions"] * any(getattr(row, key, None) is not None for row in rows)
         if table != "network" or not own:
-            return [*self.scenario.notes]
+            return [*self.scenario.notes, *self.limits]
         fixed = f"{self.key} is not that of {', '.join(own)}, with values of their own"
-        return [*self.scenario.notes, f"{fixed}: only what has none follows it"]
+        return [*self.scenario.notes, *self.limits, f"{fixed}: only what has none follows it"]
 
     def records(self) -> list[dict[str, Any]]:
         """Return a flat row for each algorithm: its value, and the ends of its interval."""
@@ -461,7 +466,10 @@ def solve(  # noqa: PLR0913 - the options of the command
                 replace(each, interval=None) if len({*(each.interval or ())}) == 1 else each
                 for each in solutions
             ]
-        result = SolveResult(base, vary, asked, tried, solutions, count)
+        most_of_it = varied(base, [f"{vary}={tried.text(tried.high)}"], programs=programs)
+        never = vary.endswith("bandwidth") and any(each.holds == "never" for each in solutions)
+        limits = prediction_interval.ideal(most_of_it, 1.0) if never else []
+        result = SolveResult(base, vary, asked, tried, solutions, count, limits)
         if directory:
             directory.finish({}, result.json())
     return result
@@ -507,9 +515,18 @@ def _solution(
 ) -> Solution:
     """Solve for one algorithm. Raises InputError where the number moves both ways."""
     known = {x: numbers(x) for x in {*tried.first[:: TRIED // 2], tried.first[-1]}}
+
+    def throughout(depends: bool) -> Solution:
+        """Return a solution without a value."""
+        if asked.met(known[tried.first[0]][0]):
+            return Solution(label, "always", depends=depends)
+        there = [x for x in tried.first if x in known and isfinite(known[x][0])]
+        near = max(there, key=lambda x: asked.beyond(known[x][0]), default=None)
+        number = None if near is None else known[near][0]
+        return Solution(label, "never", number=number, depends=depends, nearest=near)
+
     if len({*known.values()}) == 1:
-        met = asked.met(known[tried.first[0]][0])
-        return Solution(label, "always" if met else "never", depends=False)
+        return throughout(depends=False)
     known |= {x: numbers(x) for x in tried.first if x not in known}
     found = [known[x] for x in tried.first]
     turns = len({sign for a, b in pairwise(found) if (sign := _moves(a, b))})
@@ -538,7 +555,7 @@ def _solution(
 
     value, first = edge(0), asked.met(found[0][0])
     if value is None:
-        return Solution(label, "always" if first else "never")
+        return throughout(depends=True)
     worse, better = (edge(2), edge(1)) if asked.most else (edge(1), edge(2))
     low, high = (worse, better) if first else (better, worse)  # the worse is met by fewer values
     # each edge is found to a tolerance, so that one may come to lie beyond the value

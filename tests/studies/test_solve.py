@@ -5,9 +5,11 @@ from dataclasses import replace
 
 import pytest
 
+import paceline
 from paceline import InputError, solve
 from paceline.command_line import run as command
 from paceline.simulator.load.load import parse
+from paceline.simulator.results.statistics import number
 
 MODEL = 1e6  # parameters
 TABLE = {
@@ -173,3 +175,17 @@ def test_the_command(tmp_path, monkeypatch, capsys):
     assert shown["solutions"][0]["holds"] == "from"
     assert command([*asked[:-1], "seconds_per_step <= 0.4", "--out", "runs/my-solve"]) == 2
     assert "--overwrite" in capsys.readouterr().err
+
+
+def test_a_condition_that_no_value_meets_says_how_near_it_comes_and_what_limits_it():
+    """Over TCP a window limits one connection, so that more bandwidth changes nothing."""
+    tcp = world(network={"latency": "40 ms", "bandwidth": "1 Gbit/s", "transport": "tcp"})
+    asked = "algorithm.ssgd.seconds_per_step <= 101 ms"
+    result = solve(tcp, "network.bandwidth", asked, between="1 Gbit/s,100 Gbit/s")
+    (found,) = result.solutions
+    widest = parse(tcp.table, overrides=["network.bandwidth=100 Gbit/s"])
+    most = paceline.simulate(widest).algorithms[0]["seconds_per_step"]["mean"]
+    assert (found.holds, found.value) == ("never", None)
+    assert found.number == pytest.approx(most, rel=1e-6)
+    assert f"; the nearest is {number(most)}, at" in result.sentences[0]
+    assert any("TCP has at most" in note for note in result.notes)
