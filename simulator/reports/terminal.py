@@ -149,6 +149,7 @@ def in_units(
     broken = {
         heading.replace(" (", "\n(").replace("-", "-\n"): partial(_said, cell)
         for heading, cell in cells.items()
+        if not (first and heading == "tokens" and len({*map(cell, rows)}) == 1)  # said above
     }
     table = _table(rows, {first or what: _named, **broken})
     _whole_words(table.columns[0])

@@ -18,7 +18,7 @@ from paceline.simulator.results import intervals, loss_model, wording
 from paceline.simulator.results.loss_model import LossModel
 from paceline.simulator.results.prediction_interval import PACE, TARGET
 from paceline.simulator.results.run import Run
-from paceline.simulator.results.statistics import at, crossing, estimated, number, said
+from paceline.simulator.results.statistics import at, crossing, estimated, said
 from paceline.simulator.scenario.scenario import Scenario
 from paceline.simulator.scenario.tables import Prices
 
@@ -218,5 +218,5 @@ def _cell(key: str, unit: str, until: str, row: Row) -> str:
     amount = (row.get(until) or {}).get(key) or {"mean": row.get(key) if key in RATES else None}
     if key in SPREAD and amount["mean"] is not None:
         found = intervals.stated(amount)
-        return number(found.value) if found.narrow else wording.cell(found, "")
+        return wording.cell(replace(found, interval=None) if found.narrow else found, "")
     return said(amount["mean"], unit)

@@ -96,6 +96,6 @@ def difference(found: Estimate, unit: str) -> tuple[str, str]:
 def _scale(value: float, unit: str) -> tuple[float, str]:
     """Return the unit in which a number is said, as (its size, its name after a space)."""
     if unit != "s":
-        return 1.0, f" {unit}".rstrip()
+        return (1e3, " k") if not unit and value >= 1e5 else (1.0, f" {unit}".rstrip())
     size, name = (1e-3, "ms") if 0 < value < 0.9995 else time_unit(value)
     return size, f" {name}"

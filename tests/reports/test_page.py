@@ -22,7 +22,7 @@ from paceline.simulator.reports.page import reading, spent
 from paceline.simulator.reports.page.curves import error
 from paceline.simulator.reports.page.page import answer, report
 from paceline.simulator.reports.page.parts import literal
-from paceline.simulator.reports.page.sentences import CHANGE, MARGIN, SURE, margin, targets
+from paceline.simulator.reports.page.sentences import CHANGE, MARGIN, SPENT, SURE, margin, targets
 from paceline.simulator.reports.page.series import apart, sampled, series
 from paceline.simulator.reports.page.tradeoffs import dominated, importances, unbeaten
 from paceline.simulator.reports.page.tuned import ranking
@@ -197,10 +197,12 @@ def test_targets_that_would_change_the_answer_are_where_curves_cross(folder):
 def test_every_question_is_answered(run, tuned, swept, validated):
     for path in (run, tuned, swept, validated):
         found = facts(path)
-        assert set(found) == {MARGIN, SURE, CHANGE}
+        assert set(found) - {SPENT} == {MARGIN, SURE, CHANGE}
         assert all(found.values()), path
     assert any("Real training: predicted times per step" in said for said in facts(validated)[SURE])
     assert any("paceline tune" in said for said in facts(run)[CHANGE])
+    lines = json.loads((tuned / "tune.json").read_text("utf-8"))["lines"]
+    assert facts(tuned).get(SPENT, []) == lines
 
 
 def test_a_search_says_in_which_worlds_its_pick_is_first(tuned):

@@ -938,3 +938,46 @@ def test_the_soonest_line_and_the_answer_name_one_row(monkeypatch):
     found = verdict.extremes(ranked, aim, "best", front, world)
     assert found["soonest"]["label"] == verdict.soonest(front)["label"] == "sure"
     assert found["cheapest"]["label"] == "unsure"
+
+
+@pytest.mark.parametrize(
+    ("aim", "ends"),
+    [("loss-at-tokens", {}), ("time-to-loss", {"target_loss": 3.2}), ("loss-at-deadline", {})],
+)
+def test_one_worker_alone_is_told_by_its_own_run(aim, ends):
+    """Where links take nearly all of the time it is sooner and cheaper, and that comes first."""
+    table = {
+        "title": "alone",
+        "model": {"parameters": 1_000_000_000},
+        "objective": {
+            "kind": "learning-curve",
+            "curve": {"law": "chinchilla", "parameters": 1e9},
+            "tokens": 500_000,
+        },
+        "cluster": {"workers": 4, "compute": "1 s"},
+        "network": {"latency": "20 ms", "bandwidth": "1 Gbit/s"},
+        "run": {"steps": 2000, "seeds": 2, "evaluate_every": 20, **ends},
+        "cost": {"node_hour": 2.0},
+        "algorithm": [{"name": "ssgd"}, {"name": "diloco", "tau": 50}],
+        "tune": {"ssgd": {}, "diloco": {"tau": [50]}},
+    }
+    result = tune(parse(table), objective=aim)
+    one = result.extremes["alone"]
+    steps = round(one["days"] * 86400)
+    own = {
+        "tune": {},
+        "cluster": table["cluster"] | {"workers": 1},
+        "algorithm": [{"name": "ssgd"}],
+    }
+    run = table["run"] | {"steps": steps, "evaluate_every": 1, "seeds": 1}
+    (row,) = simulate(parse(table | own | {"run": run})).algorithms
+    assert row["used"]["days"]["mean"] == pytest.approx(one["days"], rel=1e-3)
+    assert row["used"]["cost"]["mean"] == pytest.approx(one["cost"], rel=1e-3)
+    assert row["loss"]["last"] == pytest.approx(one["loss"], rel=1e-4)
+    assert row["interval90"]["loss"] == pytest.approx(one["loss_interval"], rel=1e-3)
+    if aim == "loss-at-tokens":
+        assert steps == 4 * 2000
+        assert result.sentence.startswith("One worker alone is sooner and cheaper, at no higher")
+    if aim == "time-to-loss":
+        assert one["loss"] == pytest.approx(3.2, rel=1e-3)
+    assert result.lines[-1].startswith("One worker alone")

@@ -278,12 +278,9 @@ def expect(
     spec = scenario.objective
     assert isinstance(spec, LearningCurve)
     workers = scenario.participants(algorithm) if counted is None else counted
-    known, steps = baseline(spec), length(scenario, algorithm)
-    tokens = steps * workers * spec.tokens
-    critical = _critical(spec, tokens)
-    bare = Expected(
-        known, critical, 0.0, 0.0, "mechanism", "", False, 1.0, spec.tokens, workers, steps
-    )
+    steps = length(scenario, algorithm)
+    bare = data_parallel(spec, workers, steps)
+    known, critical = bare.curve, bare.critical
     cost = _cost(scenario, algorithm, program, bare)
     if cost is None:
         cost = _mechanism(scenario, algorithm, program, apart or 1.0, bare)
@@ -301,6 +298,14 @@ def expect(
         found, log_ratio=cost.log_ratio, sd=cost.sd, basis=far, sentence=sentence, parts=cost.parts,
         why=why, log_steps=grows[0] if grows and "measured" in spec.penalty else None,
     )  # fmt: skip
+
+
+def data_parallel(spec: LearningCurve, workers: float, steps: float) -> Expected:
+    """Return what is known of the loss of data-parallel training by its curve alone."""
+    critical = _critical(spec, steps * workers * spec.tokens)
+    return Expected(
+        baseline(spec), critical, 0.0, 0.0, "mechanism", "", False, 1.0, spec.tokens, workers, steps
+    )
 
 
 def length(scenario: Scenario, algorithm: Algorithm) -> float:

@@ -22,6 +22,7 @@ Groups = Mapping[str, Sequence[Run]]
 BASELINES = ("ssgd",)  # names of algorithms to compare with; else the scenario's first
 LEVELS = 80  # losses, or times, at which we look for the leader
 MARGIN, SURE, CHANGE = "By how much?", "How sure is that?", "What would change the answer?"
+SPENT = "What does it take?"
 
 
 @dataclass(frozen=True)

@@ -37,6 +37,7 @@ def verdict(found: FoundRun) -> sentences.RunVerdict:
         return sentences.RunVerdict(found.name, "Nothing to deploy yet", tune["sentence"], warned)
     pick = tune["pick"]
     facts = [
+        *([(sentences.SPENT, tune["lines"])] if tune.get("lines") else []),
         (sentences.MARGIN, [*_margins(tune)]),
         (sentences.SURE, [*_sure(tune)]),
         (sentences.CHANGE, [*_change(tune)]),

@@ -167,13 +167,25 @@ class TuneResult(Shown):
             spent = self._spent_by(row, "days", "s", DAY), self._spent_by(row, "cost", unit)
             found.append(f"{', '.join(names).capitalize()}{end}: {label}, {', '.join(spent)}.")
         if one:
-            goal = where if target else " for as many tokens"
+            low, high = (f"{end:.3g}" for end in one["loss_interval"])
+            last = f", loss {statistics.said_loss(one['loss'])} ({USUAL}: {low} to {high})"
+            loss = "" if target else last
+            goal = where if target else f" {self.objective.says.removeprefix('loss ')}"
             time, cost = human(DAY * one["days"]), statistics.said(one["cost"], unit)
             found.append(
-                f"One worker alone, {one['label']}, takes {time}{goal} ({cost}) by its mean step, "
-                "as nothing is sent" + ("." if target else ", and its loss is no higher.")
+                f"One worker alone{goal}: {one['label']}, {time}, {cost}{loss}, by its mean step, "
+                "as nothing is sent."
             )
         return found
+
+    @property
+    def _outdone(self) -> bool:
+        """Whether one worker alone is better than the configuration to take in all that counts."""
+        one, best = self.extremes.get("alone"), self.simplest
+        if not one or not (self.objective.target or self.objective.steps):
+            return False
+        ahead = all(one[key] < best.used(key) for key in ("days", "cost"))
+        return ahead and (bool(self.objective.target) or one["loss"] <= best.mean())
 
     @staticmethod
     def _spent_by(row: dict[str, Any], key: str, *unit: Any) -> str:
@@ -193,7 +205,8 @@ class TuneResult(Shown):
     @property
     def sentence(self) -> str:
         """The answer: the best, and what to take if time counts as well."""
-        return f"{self._answer} {self.trade}".rstrip()
+        alone = "One worker alone is sooner and cheaper, at no higher loss." * self._outdone
+        return " ".join(filter(None, [alone, self._answer, self.trade]))
 
     @property
     def _answer(self) -> str:
@@ -320,6 +333,7 @@ class TuneResult(Shown):
             "trade": self.trade or None,
             "soonest": self.soonest,
             "extremes": self.extremes,
+            "lines": self.lines,
             "sentence": self.sentence,
             "ranking": self.rows(self.ranked),
             "regret": self.regret,

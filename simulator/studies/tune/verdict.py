@@ -12,7 +12,7 @@ from paceline.simulator.cluster import prices
 from paceline.simulator.cluster.workers import mean_compute
 from paceline.simulator.errors import InputError
 from paceline.simulator.load.load import known_programs
-from paceline.simulator.objectives.learning_curve.objective import to_target
+from paceline.simulator.objectives.learning_curve.objective import data_parallel, to_target
 from paceline.simulator.programs import Program
 from paceline.simulator.results import intervals, prediction_interval, units
 from paceline.simulator.results.order import MARGIN, Order, order, within
@@ -282,12 +282,14 @@ def extremes(
     Each with its `label`, and `days` and `cost` with the tokens that make up for a higher loss,
     beside their intervals; of those whose runs all got there. The soonest is that of the `front`,
     the `tradeoffs`, if there are any, and the cheapest of equivalents one of them. Also one worker
-    `alone`, where it is sooner or cheaper than these. Empty where time has no price, or runs no
-    common end.
+    `alone`. Empty where time has no price; no more than that one where runs have no common end.
     """
     there = [each for each in ranked if each.reached and each.all_reached]
-    if not there or not (objective.target or objective.steps) or math.isnan(there[0].used("cost")):
+    if not there or math.isnan(there[0].used("cost")):
         return {}
+    one = alone(space.scenario, objective)
+    if not (objective.target or objective.steps):
+        return {"alone": one} if one else {}
     found, front_labels, quick = {}, {row["label"] for row in front}, soonest(front)
     for each in there:
         row = _tradeoff(each, there[0]) if objective.steps else {}
@@ -309,10 +311,7 @@ def extremes(
             more = _more(_log_above(each, there[0]), each) if objective.steps else None
             ends = {f"{key}_interval": _interval(used[key], more) for key in ("days", "cost")}
             found[each.candidate.label] |= ends
-    one = alone(space.scenario, objective)
-    if one and any(one[key] < min(row[key] for row in own.values()) for key in ("days", "cost")):
-        own["alone"] = one
-    return own
+    return own | ({"alone": one} if one else {})
 
 
 def _interval(spent: Row, more: Sequence[float] | None) -> list[float] | None:
@@ -331,20 +330,30 @@ def _interval(spent: Row, more: Sequence[float] | None) -> list[float] | None:
 
 
 def alone(scenario: Scenario, objective: TuningObjective) -> Row | None:
-    """Return the `days` and `cost` of the fastest worker alone, by its mean step: to the target, or
-    for as many tokens, of which it makes as much as the others together, or more. Nothing is sent.
+    """Return the `days`, `cost` and `loss` of the fastest worker alone, by its mean step: to the
+    target, at the deadline, or for as many tokens as all workers see. Nothing is sent.
 
-    None where the loss is no curve of tokens, and where workers are clients.
+    None where the loss is no curve of tokens, where workers are clients, and under a budget.
     """
     spec, workers = scenario.objective, scenario.cluster.workers
     if not isinstance(spec, LearningCurve) or scenario.cluster.sampling or workers == 1:
         return None
     target, means = objective.target, mean_compute(scenario)
-    steps = to_target(spec, 1, target) if target else (objective.steps or 0) * workers
     rank = int(np.argmin(means))
-    seconds = steps * means[rank]
+    if target:
+        steps = to_target(spec, 1, target)
+    elif objective.name == "loss-at-deadline" and objective.deadline and means[rank]:
+        steps = objective.deadline / means[rank]
+    elif objective.steps:
+        steps = float(objective.steps * workers)
+    else:
+        return None
+    seconds, known = steps * means[rank], data_parallel(spec, 1, steps)
+    loss = float(known.parallel(steps))
+    within = np.quantile(loss * known.factors(steps)[:, 0], intervals.TAILS)
     cost = float(prices.worker_prices(scenario)[rank]) * seconds
-    return {"label": f"worker {rank}", "days": seconds / DAY, "cost": cost}
+    amounts = {"days": seconds / DAY, "cost": cost, "loss": loss, "loss_interval": within.tolist()}
+    return {"label": f"worker {rank}"} | amounts
 
 
 def warnings(  # noqa: PLR0913, PLR0917 - the parts of a verdict
