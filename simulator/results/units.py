@@ -26,6 +26,7 @@ SECONDS_PER_DAY = 86400.0
 FLOPS_PER_PARAMETER = 6.0  # and token: two forwards, four backwards (arXiv 2001.08361, section 2.1)
 FASTEST = 2.5e15  # operations per second: no GPU of 2025 does more in bf16 (B200, without sparsity)
 RATES = ("tokens_per_second", "mfu")
+IDLE = 0.02  # of a device's peak: no training computes so slowly that is not held up
 UNITS = {  # words and unit of each
     "tokens_per_second": ("tokens/s", "#"),
     "mfu": ("MFU", "%"),
@@ -94,7 +95,7 @@ def most(scenario: Scenario, *, served: bool) -> dict[str, float]:
 
 
 def notes(scenario: Scenario) -> list[str]:
-    """Say what counts as a device, and where [cluster] computes faster than its devices can."""
+    """Say what counts as a device, and where [cluster] computes faster or slower than those do."""
     cost, found, many = scenario.cost, list[str](), prices.devices(scenario)
     counted = cost.device_hour is not None or (cost.node_hour is None and cost.flops is not None)
     if counted and not any("devices" in each.model_fields_set for each in scenario.cluster.group):
@@ -108,6 +109,11 @@ def notes(scenario: Scenario) -> list[str]:
         found.append(
             f"cluster.compute: a device computes {rate / 1e12:.4g} TFLOP/s, above {known} "
             f"({peak / 1e12:.4g}); are compute, tokens and parameters of one worker's step?"
+        )
+    elif cost.flops and 0 < rate < IDLE * peak:
+        found.append(
+            f"cluster.compute: a device computes {rate / 1e12:.4g} TFLOP/s, {100 * rate / peak:.2g} "
+            "% of cost.flops; are the tokens those of a worker's whole step?"
         )
     return found
 

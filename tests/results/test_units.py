@@ -204,13 +204,16 @@ def test_days_and_money_have_the_interval_of_the_pace_they_are_paid_for():
     assert "interval90" not in row["used"]["days"]
 
 
-def test_computing_faster_than_the_device_can_is_said():
+def test_computing_faster_than_the_device_can_or_far_slower_is_said():
     """Six operations a parameter and token, over the step of one worker and its devices."""
 
     def said(flops, **more):
         made = world(cost={**TOKENS, "flops": flops, **more})
         return [each for each in simulate(parse(made)).notes if "TFLOP/s" in each]
 
-    assert said("1 PFLOP/s") == []
     (note,) = said("1 MFLOP/s")
     assert "above cost.flops" in note
+    rate = float(note.split("computes ")[1].split(" TFLOP/s")[0])
+    assert said(f"{3 * rate} TFLOP/s") == []
+    (note,) = said(f"{100 * rate} TFLOP/s")
+    assert "1 % of cost.flops; are the tokens" in note
