@@ -375,14 +375,15 @@ def _theory(scenario: str = SCENARIO, as_json: bool = AS_JSON, **given: Any) -> 
     from paceline.simulator import theory
     from paceline.simulator.load.load import load
     from paceline.simulator.reports import terminal
-    from paceline.simulator.results import statistics, store
+    from paceline.simulator.results import prediction_interval, statistics, store
     from paceline.simulator.studies.learning import penalties
 
     loaded = load(scenario, given["overrides"] or (), allow_paths=given["allow_paths"])
     found = theory.theory(loaded)
     if as_json or given["out"]:  # may need whole runs, and no table shows them
         found["penalties"] = penalties(loaded)
-    found["notes"] = [*loaded.notes, *found["notes"]]
+    limits = filter(None, [prediction_interval.windowed(loaded)])
+    found["notes"] = [*loaded.notes, *found["notes"], *limits]
     document = statistics.jsonable(found)
     if out := given["out"]:
         file, data = out / "theory.json", store.dump(document)

@@ -175,7 +175,7 @@ def ideal(scenario: Scenario, share: float) -> list[str]:
     limited = tcp.rates(network)
     if scenario.calibration or not limited or share < TELLING:
         return []
-    if slower := _windowed(scenario):
+    if slower := windowed(scenario):
         return [slower]
     hosts = ClosedForm(scenario).hosts(range(scenario.cluster.workers))
     if network.transport == "tcp" or (network.library == "nccl" and len(hosts) == 1):
@@ -199,9 +199,11 @@ def of_amounts(scenario: Scenario) -> list[str]:
     return [f"{said} hold chance alone, not what real links take", *ideal(scenario, 1.0)]
 
 
-def _windowed(scenario: Scenario) -> str | None:
+def windowed(scenario: Scenario) -> str | None:
     """Say how much longer TCP's window makes it, where a link has more in flight than that."""
     network, workers = scenario.network, scenario.cluster.workers
+    if scenario.calibration or not tcp.rates(network):
+        return None
     links, over_tcp = ClosedForm(scenario), network.transport == "tcp"
     hops = [links.link(rank, (rank + 1) % workers) for rank in range(workers)]
 

@@ -112,8 +112,8 @@ def notes(scenario: Scenario) -> list[str]:
         )
     elif cost.flops and 0 < rate < IDLE * peak:
         found.append(
-            f"cluster.compute: a device computes {rate / 1e12:.4g} TFLOP/s, {100 * rate / peak:.2g} "
-            "% of cost.flops; are the tokens those of a worker's whole step?"
+            f"cluster.compute: a device computes {rate / 1e12:.4g} TFLOP/s, "
+            f"{100 * rate / peak:.2g} % of cost.flops; are the tokens of a worker's whole step?"
         )
     return found
 

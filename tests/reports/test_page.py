@@ -18,6 +18,7 @@ from hypothesis.extra.numpy import arrays
 import paceline
 import paceline.command_line
 from paceline.simulator.errors import InputError
+from paceline.simulator.load.load import parse
 from paceline.simulator.reports.page import reading, spent
 from paceline.simulator.reports.page.curves import error
 from paceline.simulator.reports.page.page import answer, report
@@ -203,6 +204,22 @@ def test_every_question_is_answered(run, tuned, swept, validated):
     assert any("paceline tune" in said for said in facts(run)[CHANGE])
     lines = json.loads((tuned / "tune.json").read_text("utf-8"))["lines"]
     assert facts(tuned).get(SPENT, []) == lines
+
+
+def test_runs_that_answer_other_questions_are_not_said_to_differ(run, far, tuned, tmp_path):
+    table = world(objective=QUADRATIC).table | {"tune": {"ssgd": {}}}
+    tune(parse(table), seeds=2, objective="loss-at-deadline", out=tmp_path / "other")
+    page = text(tmp_path / "other", tuned, out=tmp_path / "two.html")
+    assert "Each run answers its own question" in page
+    assert "Each run answers its own" not in text(run, far, out=tmp_path / "one.html")
+
+
+def test_a_sweep_of_one_algorithm_claims_no_winner(tmp_path):
+    one = parse(world().table | {"algorithm": [{"name": "ssgd"}]})
+    sweep(one, {"network.latency": ["1 ms", "200 ms"]}, seeds=2, out=tmp_path / "one")
+    found = answer(*reading.read([tmp_path / "one"]))
+    assert (found.headline, found.pick) == ("One algorithm was swept", None)
+    assert re.fullmatch(r"ssgd: .* at latency = 1 ms to .* at latency = 200 ms\.", found.sentence)
 
 
 def test_a_search_says_in_which_worlds_its_pick_is_first(tuned):

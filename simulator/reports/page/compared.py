@@ -134,14 +134,17 @@ def picks(verdicts: Sequence[RunVerdict]) -> PageSection:
     """Tabulate the pick of each RUN."""
     picked = [_picked(each) for each in verdicts]
     names = dict.fromkeys(picked)
+    asked = {each.asked for each in verdicts if each.pick}
     heading = "The picks differ: " + ", ".join(names)
     if len(names) == 1:
         heading = f"Every run picks {next(iter(names))}"
+    elif len(asked) > 1:
+        heading = "Each run answers its own question"
     rows = [
-        (each.run, Cell(name, strong=True), each.value, each.within)
+        (each.run, Cell(name, strong=True), each.asked or "-", each.value, each.within)
         for each, name in zip(verdicts, picked, strict=True)
     ]
-    columns = ("run", "pick", "value", USUAL)
+    columns = ("run", "pick", "by", "value", USUAL)
     return PageSection(
         "picks", heading, tables=[PageTable("The pick of each run", columns, rows, 2)]
     )

@@ -28,7 +28,7 @@ SPENT = "What does it take?"
 @dataclass(frozen=True)
 class RunVerdict:
     """The verdict of one RUN. `facts`: questions and their answers; `decided`: the pick is.
-    `basis`: what the loss is the loss of."""
+    `basis`: what the loss is the loss of; `asked`: what the pick is the best in."""
 
     run: str
     headline: str
@@ -39,6 +39,7 @@ class RunVerdict:
     value: str = "-"
     within: str = "-"
     basis: str = ""
+    asked: str = ""
 
 
 def verdict(found: FoundRun) -> RunVerdict:
@@ -64,11 +65,21 @@ def verdict(found: FoundRun) -> RunVerdict:
     basis = (
         "" if pick["measure"].startswith("seconds_per_") else run.summary.get("loss_basis") or ""
     )
+    asked = _asked(pick["measure"], found.target)
     if pick["measure"] == "reached":
-        return RunVerdict(found.name, said, pick["sentence"], facts, best, sure, basis=basis)
+        return RunVerdict(
+            found.name, said, pick["sentence"], facts, best, sure, basis=basis, asked=asked
+        )
     within = wording.qualified(stated(pick, "value"), _unit(pick["measure"]))
-    value = say(pick["value"])
-    return RunVerdict(found.name, said, pick["sentence"], facts, best, sure, value, within, basis)
+    value, sentence = say(pick["value"]), pick["sentence"]
+    return RunVerdict(found.name, said, sentence, facts, best, sure, value, within, basis, asked)
+
+
+def _asked(measure: str, target: float | None) -> str:
+    """Return what a pick is the best in, as a search names it."""
+    if measure in ("time_to_target", "reached"):
+        return f"time to loss {target:g}"
+    return measure.replace("seconds_per_", "time per ")
 
 
 def _unit(measure: str) -> str:

@@ -41,6 +41,10 @@ def verdict(found: FoundRun) -> RunVerdict:
     if not picks:
         why = "No algorithm that may be picked has a value at any point."
         return RunVerdict(found.name, "Nothing to deploy", why, [])
+    basis = "" if column.key == "seconds_per_step" else sweep.get("loss_basis") or ""
+    if len({row["label"] for row in sweep["rows"]}) == 1:
+        span = _span(points, column)
+        return RunVerdict(found.name, "One algorithm was swept", span, [], basis=basis)
     wins: dict[str, list[str]] = {}
     for name, pick in picks.items():
         wins.setdefault(pick["label"] if pick["decided"] else "", []).append(name)
@@ -55,7 +59,6 @@ def verdict(found: FoundRun) -> RunVerdict:
         either = dict.fromkeys(label for pick in picks.values() for label in _open(pick))
         headline = undecided([best, *(label for label in either if label != best)])
     many = few(len(points), "point", "points")
-    basis = "" if column.key == "seconds_per_step" else sweep.get("loss_basis") or ""
     known = f"Smallest {column.words}, known at {USUAL}: {', '.join(said)} of {many}"
     sentence = f"{known}{wording.on(basis and f'({basis})')}."
     change = [f"At {'; '.join(names)}: {label}." for label, names in wins.items() if label != best]
@@ -67,6 +70,19 @@ def verdict(found: FoundRun) -> RunVerdict:
         (CHANGE, change[:CHANGES] or none),
     ]
     return RunVerdict(found.name, headline, sentence, facts, best, sure, basis=basis)
+
+
+def _span(points: Mapping[str, Sequence[Row]], column: ResultColumn) -> str:
+    """Say at which points the one algorithm's value is smallest and largest."""
+    rows = {name: own[0] for name, own in points.items() if own[0][column.key] is not None}
+    found = sorted(rows, key=lambda name: estimate_of(rows[name], column.key).value)
+    if not found:
+        return f"It has no {column.words} at any point."
+    least, most = (
+        f"{wording.cell(estimate_of(rows[name], column.key), column.unit)} at {name}"
+        for name in (found[0], found[-1])
+    )
+    return f"{rows[found[0]]['label']}: {column.words} from {least} to {most}."
 
 
 def _open(pick: Row) -> list[str]:

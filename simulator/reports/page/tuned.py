@@ -45,7 +45,7 @@ def verdict(found: FoundRun) -> sentences.RunVerdict:
     within = wording.qualified(stated(pick, "value"), tune["unit"])
     return sentences.RunVerdict(
         found.name, headline(pick), tune["sentence"], facts, pick["label"], decided(pick),
-        say(pick["value"]), within, tune.get("loss_basis") or "",
+        say(pick["value"]), within, tune.get("loss_basis") or "", tune["measure"],
     )  # fmt: skip
 
 
