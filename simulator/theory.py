@@ -287,7 +287,7 @@ def theory(scenario: Scenario) -> dict[str, Any]:
         ],
         "intervals": _intervals(scenario, bound, step) if bound else [],
         "crossings": _crossings(bound, step, scenario.theory.periods) if bound else [],
-        "hide": _hide(max(means), cost) if max(means) else None,
+        "hide": _hide(scenario, max(means), cost) if max(means) else None,
         "notes": _notes(scenario, bound),
     }
 
@@ -356,7 +356,9 @@ def _crossings(
     return rows
 
 
-def _hide(compute: float, cost: CollectiveCost) -> dict[str, Any]:
+def _hide(scenario: Scenario, compute: float, cost: CollectiveCost) -> dict[str, Any]:
+    if scenario.cluster.sampling:  # a round waits for reports, not for an average
+        return {}
     period = smallest_period(compute, cost.transmission)
     return {
         "delay": steps_to_hide(compute, cost.transmission, cost.latency),

@@ -30,6 +30,7 @@ from paceline.simulator.distributions.parametric import (
 from paceline.simulator.errors import InputError
 from paceline.simulator.load.load import parse
 from paceline.simulator.network import closed_form
+from paceline.simulator.reports import terminal
 from paceline.simulator.scenario.overhead import Overhead
 from paceline.simulator.theory import ErrorBound, expected_max, seconds_per_step
 from tests.helpers import worlds
@@ -544,6 +545,12 @@ def test_the_table_of_unlike_workers():
 def test_what_hides_an_average_that_takes_longer_than_steps():
     table = theory.theory(unlike(network={"collective": "given", "duration": "30 s"}))
     assert table["hide"] == {"delay": None, "smallest_period": 10, "delay_at_smallest_period": 10}
+
+
+def test_no_delay_is_advised_where_clients_are_sampled():
+    fleet = unlike(cluster={"workers": 2, "compute": "1 s", "sampling": {"clients": 1}})
+    assert theory.theory(fleet)["hide"] == {}
+    assert terminal.theory(theory.theory(fleet))[-1].startswith("No delay is advised: a round of")
 
 
 def test_a_rate_beyond_floats_that_no_algorithm_takes_has_no_bound():

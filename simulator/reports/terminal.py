@@ -518,6 +518,8 @@ def _hide(hide: Row | None) -> str:
     """Say after how many steps of delay an average costs no time."""
     if hide is None:
         return "No delay hides an average: computing takes no time."
+    if not hide:
+        return "No delay is advised: a round of sampled clients ends with reports, not an average."
     if hide["delay"] is not None:
         return f"An average at every step is hidden by a delay of {_steps(hide['delay'])}."
     return (

@@ -20,6 +20,7 @@ from paceline.simulator.results.statistics import (
     said_loss,
     seconds_per_gradient,
     seconds_per_step,
+    unequal,
 )
 
 PACES = {
@@ -130,7 +131,9 @@ def _pick(  # noqa: PLR0913, PLR0917 - as `pick`
     sampled = all(run.gradients is not None for runs in groups.values() for run in runs)
     measure = "seconds_per_gradient" if sampled else "seconds_per_step"
     paces = scored(groups, measure)
-    what = f"fewest seconds per {PACES[measure][0]} (nothing is said of loss):"
+    at_work = unequal(groups) if sampled else ""
+    at_work = at_work and f"; clients at work differ, {at_work}"
+    what = f"fewest seconds per {PACES[measure][0]} (nothing is said of loss{at_work}):"
     factors = {k: one.times for k, one in models.items() if one.times is not None}
     found = order(paces, heavy=heavy, exact=exact, factors=factors)
     return _said(found, paces, measure, what, "s", exact, models=models)

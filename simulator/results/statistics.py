@@ -392,17 +392,22 @@ def _goodput(runs: Sequence[Run]) -> dict[str, Any] | None:
     return {**estimated(values, intervals.share(values)), "lost": lost}
 
 
-def crowds(groups: Groups) -> list[str]:
-    """Say so where algorithms that are compared keep unequal numbers of clients at work."""
+def unequal(groups: Groups) -> str:
+    """Say how many clients each algorithm keeps at work where that differs; else nothing."""
     of = {label: runs for label, runs in groups.items() if runs[0].gradients is not None}
     found = {label: _mean([at_work(run) for run in runs]) for label, runs in of.items()}
     if len(found) < 2 or max(found.values()) <= EQUAL * min(found.values()):
-        return []
-    said = "; ".join(f"{label}: {number(count)}" for label, count in found.items())
+        return ""
+    return "; ".join(f"{label}: {number(count)}" for label, count in found.items())
+
+
+def crowds(groups: Groups) -> list[str]:
+    """Say so where algorithms that are compared keep unequal numbers of clients at work."""
+    said = unequal(groups)
     return [
         f"the numbers of clients at work at a time differ ({said}), and more of them make more "
         "gradients; compare algorithms at equal numbers, by cluster.sampling.clients and over"
-    ]
+    ] * bool(said)
 
 
 def notes(groups: Groups) -> list[str]:

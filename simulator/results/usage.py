@@ -7,13 +7,15 @@ import numpy as np
 
 from paceline.simulator.cluster.workers import mean_compute
 from paceline.simulator.cluster.workers import workers as listed
-from paceline.simulator.results.run import Run
+from paceline.simulator.results.run import TIMES, Run
 from paceline.simulator.results.statistics import human, number
 from paceline.simulator.scenario.cluster import DAY
 from paceline.simulator.scenario.scenario import Scenario
 
 MINUTE = 60.0  # s
 SILENT = 0.001  # of the gradients: a last round that is cut off may add as much
+NEVER = "none of them was selected in this run, which is too short, or has too few rounds, for that"
+OUT = ("down", "absent", "unselected")  # kinds of time in which a client is in no round
 
 
 def percent(share: float) -> str:
@@ -39,8 +41,8 @@ def clients(scenario: Scenario, runs: Sequence[Run]) -> list[dict[str, Any]] | N
     """Return what each group of sampled clients adds and transfers, mean over seeds; else None.
 
     `gradients`: its share of those in the model, by the time that clients computed what was used
-    over their mean time of a step; bytes are a client's in a day, None
-    where links are not clients' own.
+    over their mean time of a step; bytes are a client's in a day, None where links are not clients'
+    own; `absent`, `selected`: shares of their time in which they are not there, or in a round.
     """
     steps, days = mean_compute(scenario), sum(map(span, runs)) / DAY
     if runs[0].gradients is None or not days or not all(steps):
@@ -54,12 +56,20 @@ def clients(scenario: Scenario, runs: Sequence[Run]) -> list[dict[str, Any]] | N
         sizes = [run.links[name] for name in names for run in runs if name in run.links]
         return sum(sizes) / len(ranks) / days if sizes else None
 
+    def time(ranks: Sequence[int], *kinds: str) -> float:
+        spent = [
+            np.take(run.workers[k], ranks).sum() for run in runs for k in kinds if k in run.workers
+        ]
+        return float(sum(spent) / len(ranks) / DAY / days)
+
     return [
         {
             "group": group or None,
             "clients": len(ranks),
             "gradients": float(made[ranks].sum() / made.sum()) if made.sum() else None,
             **{f"{way}_bytes_per_day": sent(way, ranks) for way in ways},
+            "absent": time(ranks, "absent"),
+            "selected": time(ranks, *(kind for kind in TIMES if kind not in OUT)),
         }
         for group in dict.fromkeys(of)
         for ranks in [[rank for rank, each in enumerate(of) if each == group]]
@@ -70,12 +80,18 @@ def silent(row: Mapping[str, Any]) -> list[str]:
     """Note the groups of sampled clients from which the model learns next to nothing."""
     by_rounds = "buffer" not in row["parameters"]
     remedy = "a longer cluster.sampling.deadline" if by_rounds else "a greater max_staleness"
+    late = f"their reports come too late; {remedy} or fewer steps (tau) would let them in"
+    by_cause: dict[str, list[Mapping[str, Any]]] = {}
+    for each in row["clients"] or ():
+        if each["group"] and each["gradients"] is not None and each["gradients"] < SILENT:
+            away = each["absent"] > 1 - SILENT
+            never = "they are not there in the hours of this run" if away else NEVER
+            by_cause.setdefault(late if each["selected"] else never, []).append(each)
     return [
-        f"{row['label']}: under {100 * SILENT:g} % of the gradients in the model are of group "
-        f"{each['group']} ({each['clients']} clients): their reports come too late; "
-        f"{remedy} or fewer steps (tau) would let them in"
-        for each in row["clients"] or ()
-        if each["group"] and each["gradients"] is not None and each["gradients"] < SILENT
+        f"{row['label']}: under {100 * SILENT:g} % of the gradients in the model are of group"
+        f"{'s' * (len(found) > 1)} {', '.join(each['group'] for each in found)} "
+        f"({sum(each['clients'] for each in found)} clients): {why}"
+        for why, found in by_cause.items()
     ]
 
 

@@ -10,6 +10,7 @@ import pytest
 import paceline
 from paceline import Telemetry
 from paceline.command_line import run
+from paceline.simulator.objectives.learning_curve.objective import baseline
 from paceline.validate.calibration import error_model
 from tests.helpers.worlds import DIGITS, scenario
 
@@ -47,7 +48,12 @@ def test_a_baseline_and_a_local_run_make_an_objective(tmp_path, capsys):
     objective = found["objective"]
     assert objective["kind"] == "learning-curve"
     assert objective["tokens"] == 512
-    assert objective["curve"] == {"file": "loss.csv", "workers": 4, "parameters": 1_000_000_000}
+    assert objective["curve"] == {
+        "file": "loss.csv", "workers": 4, "tokens": 512, "parameters": 1_000_000_000
+    }  # fmt: skip
+    objective["curve"]["file"] = str(tmp_path / "loss.csv")
+    smaller = scenario({"name": "ssgd"}, objective=objective | {"tokens": 16}, steps=400)
+    assert baseline(smaller.objective).batch == 4 * 512  # its own, whatever the scenario's steps
     (own,) = objective["own"]
     assert (own["algorithm"], own["workers"], own["tau"]) == ("diloco", 4, 8)
     assert own["log_steps"] == pytest.approx(np.log(4), abs=own["sd"])

@@ -4,6 +4,7 @@ import json
 import math
 import re
 import tomllib
+from dataclasses import replace
 from io import StringIO
 
 import numpy as np
@@ -324,6 +325,18 @@ def test_a_factor_of_steps_has_draws_of_loss_and_of_steps_that_agree(warmup, tmp
     slow = warmup + (800 - warmup) * math.exp(-0.5)  # the ratio at any step is that of the factor
     behind = known.curve.loss(known.curve.at(slow)) / known.curve.loss(known.curve.at(800))
     assert float(known.ratio(800.0)) == pytest.approx(behind, rel=0.02)
+
+
+def test_no_draw_of_a_loss_is_below_its_own_floor(tmp_path):
+    """Where the penalty is as uncertain as it is for a hundred clients that nobody published."""
+    world = scenario({"name": "local-sgd", "tau": 8}, steps=2000, **logged(tmp_path))
+    known = expect(world, world.algorithm[0], catalogue()["local-sgd"])
+    for log, sd in ((0.25, 0.3), (0.0, 0.5)):
+        wide = replace(known, log_ratio=log, sd=sd, parts={("anything", None): sd})
+        for step in (100.0, 2000.0):
+            drawn = (wide.parallel(step) * wide.ratio(step) * wide.factors(step))[:, 0]
+            assert (drawn >= wide.curve.draws[:, 0] * (1 - 1e-12)).all()
+            assert drawn.min() < wide.parallel(step) < drawn.max()
 
 
 def test_prices_to_a_target_have_the_interval_of_the_loss():

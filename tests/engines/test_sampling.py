@@ -282,6 +282,28 @@ def test_clients_at_work_are_counted_and_unequal_numbers_are_noted():
         assert at_work == pytest.approx(counts)
         noted = [note for note in found.notes if "clients at work" in note]
         assert len(noted) == (over == 2), found.notes
+        told = f"fedavg tau=5: {counts[0]:.2f}; fedbuff" in found.pick["sentence"]
+        assert told == (over == 2), found.pick["sentence"]
+
+
+def test_groups_that_are_not_there_in_a_run_or_not_selected_are_not_called_late():
+    away = [{"name": each, "workers": 2, "membership": {"daily": "04:00-06:00"}} for each in "ab"]
+    here = {"name": "here", "workers": 2}
+    sampling = {"clients": 1, "by": "availability"}
+
+    def noted(group, duration, seed=0):
+        world = scenario(
+            {"name": "fedavg", "tau": 5}, cluster={"sampling": sampling, "group": group}, workers=6,
+            network=SERVED, steps=None, run={"duration": duration},
+        )  # fmt: skip
+        result = study.simulate(world, seeds=1, seed=seed)
+        return [note for note in result.notes if "of the gradients in the model" in note]
+
+    (note,) = noted([here, *away], "1000 s")
+    assert note.endswith("of groups a, b (4 clients): they are not there in the hours of this run")
+    notes = [noted([here, {"name": "other", "workers": 4}], "8 s", seed) for seed in range(6)]
+    assert all("none of them was selected" in each for one in notes for each in one)
+    assert any("of group here (2 clients)" in each for one in notes for each in one)
 
 
 def test_what_ends_a_round_and_whose_reports_it_took_are_said():

@@ -414,7 +414,7 @@ def test_buckets_that_are_slower_than_one_average_are_explained():
 
 
 def test_clients_that_come_too_late_are_let_in_by_a_key_that_the_program_has():
-    late = [{"group": "old", "clients": 3, "gradients": 0.0}]
+    late = [{"group": "old", "clients": 3, "gradients": 0.0, "absent": 0.0, "selected": 0.2}]
     for own, said, other in (
         ({"tau": 5}, "cluster.sampling.deadline", "max_staleness"),
         ({"tau": 5, "buffer": 2}, "max_staleness", "cluster.sampling.deadline"),

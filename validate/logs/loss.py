@@ -150,10 +150,11 @@ def _curve(
     ]
     size = given.parameters or first.parameters
     optional = {"warmup": _whole(given.warmup), "parameters": size and _whole(size), "lr": given.lr}
+    tokens = _whole(first.batch / first.workers)
     table: dict[str, Any] = {
         "kind": "learning-curve",
-        "tokens": _whole(first.batch / first.workers),
-        "curve": {"file": f"{stem}.csv", "workers": first.workers}
+        "tokens": tokens,  # of the scenario's steps, which may say others
+        "curve": {"file": f"{stem}.csv", "workers": first.workers, "tokens": tokens}
         | {key: value for key, value in optional.items() if value},
     }
     critical, notes = batch.published(end), []

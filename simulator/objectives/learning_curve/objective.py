@@ -128,12 +128,13 @@ class Expected:
         """Return by what the loss may be wrong: draws of a factor at each step, (draws, steps).
 
         Curve, critical batch and penalty are drawn together, and what algorithms share of them is
-        the same for all; a factor is the same for all seeds.
+        the same for all; a factor is the same for all seeds. No loss is below its draw's floor.
         """
         steps = np.atleast_1d(steps)
         drawn = self.curve.drawn(self.seen(steps, critical=self._criticals()))
         penalty = np.exp(evidence.errors(self.parts)[:, None] * self.ramp(steps))
-        found: np.ndarray = drawn / self.parallel(steps) * penalty
+        least = self.curve.draws[:, :1] / self.ratio(steps)
+        found: np.ndarray = np.maximum(drawn * penalty, least) / self.parallel(steps)
         return found
 
     def stretches(self, step: float, gain: float = 1.0) -> np.ndarray:
@@ -441,7 +442,7 @@ def _mechanism(
     added, whose = max(found.log_ratio, 0.0), "your own" if own else "published"
     said += f"; {math.expm1(added):+.2%} for {apart:.3g} steps apart, as {whose} runs with as many"
     whole = math.hypot(sd, table["local"], found.sd)
-    return evidence.Penalty(added, whole, "mechanism", said, {**here, **found.parts})
+    return evidence.Penalty(added, whole, "mechanism", said, {**here, **found.parts}, found.why)
 
 
 @cache
