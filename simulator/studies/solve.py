@@ -466,9 +466,10 @@ def solve(  # noqa: PLR0913 - the options of the command
                 replace(each, interval=None) if len({*(each.interval or ())}) == 1 else each
                 for each in solutions
             ]
-        most_of_it = varied(base, [f"{vary}={tried.text(tried.high)}"], programs=programs)
-        never = vary.endswith("bandwidth") and any(each.holds == "never" for each in solutions)
-        limits = prediction_interval.ideal(most_of_it, 1.0) if never else []
+        limits = list[str]()
+        if vary.endswith("bandwidth") and any(each.holds == "never" for each in solutions):
+            most_of_it = varied(base, [f"{vary}={tried.text(tried.high)}"], programs=programs)
+            limits = prediction_interval.ideal(most_of_it, 1.0)
         result = SolveResult(base, vary, asked, tried, solutions, count, limits)
         if directory:
             directory.finish({}, result.json())

@@ -572,14 +572,21 @@ def test_geometric_values_get_a_logarithmic_axis():
     assert not sweep_plot.geometric([1, 10])
 
 
+CURVE = {
+    "model": {"parameters": 1e9},
+    "objective": {
+        "kind": "learning-curve",
+        "curve": {"law": "chinchilla", "parameters": 1e9},
+        "tokens": 500_000,
+    },
+    "optimizer": {"lr": 1e-3},
+    "cluster": {"workers": 4, "compute": {"dist": "exponential", "mean": "1 s"}},
+}
+
+
 def test_its_pick_has_the_joint_draws_of_a_learning_curve():
     """The interval and the verdict of `simulate`, beyond what seeds alone would say."""
-    curve = {"law": "chinchilla", "parameters": 1e9}
-    table = {
-        "model": {"parameters": 1e9},
-        "objective": {"kind": "learning-curve", "curve": curve, "tokens": 500_000},
-        "optimizer": {"lr": 1e-3},
-        "cluster": {"workers": 4, "compute": {"dist": "exponential", "mean": "1 s"}},
+    table = CURVE | {
         "network": {"latency": "20 ms", "bandwidth": "100 Gbit/s"},
         "run": {"steps": 500, "seeds": 3, "target_loss": 4.0, "evaluate_every": 20},
         "algorithm": [{"name": "diloco", "tau": 32}, {"name": "diloco", "tau": 64}],
@@ -594,12 +601,7 @@ def test_its_pick_has_the_joint_draws_of_a_learning_curve():
 
 def test_simulate_sweep_and_tune_state_one_interval_of_one_number():
     """Over TCP: of a pace, days and a price, and of a learning curve's loss."""
-    curve = {"law": "chinchilla", "parameters": 1e9}
-    table = {
-        "model": {"parameters": 1e9},
-        "objective": {"kind": "learning-curve", "curve": curve, "tokens": 500_000},
-        "optimizer": {"lr": 1e-3},
-        "cluster": {"workers": 4, "compute": {"dist": "exponential", "mean": "1 s"}},
+    table = CURVE | {
         "network": {"latency": "20 ms", "bandwidth": "1 Gbit/s", "transport": "tcp"},
         "run": {"steps": 320, "seeds": 2},
         "cost": {"node_hour": 2.0, "egress_per_gb": 0.01},
