@@ -16,7 +16,7 @@ from paceline.simulator.inputs.messages import toml
 from paceline.simulator.inputs.units import EXAMPLES
 from paceline.simulator.scenario.scenario import json_schema
 
-Schema = dict[str, Any]
+Schema = Mapping[str, Any]
 TAGS = ("kind", "dist")
 ELSEWHERE = {
     "algorithm": "Each algorithm has its own parameters, which [its page](../programs/README.md) "

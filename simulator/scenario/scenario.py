@@ -6,7 +6,6 @@ other, and `load.load` reads files.
 
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from copy import deepcopy
 from functools import cache
 from math import ceil, inf
 from typing import Annotated, Any
@@ -449,9 +448,12 @@ def laws(*values: Any) -> Iterator[Distribution]:
             yield from laws(*value)
 
 
-def json_schema(programs: Mapping[str, Program] | None = None) -> dict[str, Any]:
-    """Return the JSON Schema (draft 2020-12) of a scenario, with every program's parameters."""
-    return deepcopy(_json_schema(tuple((programs or catalogue()).items())))
+def json_schema(programs: Mapping[str, Program] | None = None) -> Mapping[str, Any]:
+    """Return the JSON Schema (draft 2020-12) of a scenario, with every program's parameters.
+
+    One for all who ask for the same programs: to be read, not changed.
+    """
+    return _json_schema(tuple((programs or catalogue()).items()))
 
 
 @cache
