@@ -5,7 +5,7 @@ docs/hooks.py calls `commands()` when the site is built, a test `undescribed()`.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import typer

@@ -3,9 +3,11 @@
 `make explore-properties` tries new ones; an input that fails there becomes an @example.
 """
 
+import functools
 import gc
 from contextlib import suppress
 
+import typer.main
 from hypothesis import HealthCheck, Phase, settings
 
 settings.register_profile(
@@ -30,6 +32,9 @@ with suppress(ImportError):
     from hypothesis.internal.conjecture import providers
 
     providers.is_local_module_file = lambda path: False
+
+# A process of ours runs one command, a test process hundreds: it makes the parser of all once.
+typer.main.get_command = functools.cache(typer.main.get_command)
 
 
 def pytest_collection_finish() -> None:
