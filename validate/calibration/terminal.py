@@ -21,7 +21,7 @@ def calibration(result: CalibrationResult) -> list[Table]:
         slowest = row.get("slowest")
         laws.add_row(
             f"{group}{row['family']}",
-            *("-" if each is None else f"{each:.3g}" for each in numbers),
+            *("-" if each is None else _rounded(each, 3) for each in numbers),
             "-" if slowest is None else f"{100 * (slowest - 1):+z.1f} %",
             style="bold" if row["chosen"] else "",
         )
@@ -76,4 +76,9 @@ def _cost(value: Any, factors: Sequence[float] | None) -> str:
         return str(value)
     number, _, unit = str(value).partition(" ")
     low, high = sorted(float(number) * np.quantile(factors, TAILS))
-    return f"{low:.2g} to {high:.2g} {unit}".rstrip()
+    return f"{_rounded(low, 2)} to {_rounded(high, 2)} {unit}".rstrip()
+
+
+def _rounded(value: float, digits: int) -> str:
+    """Write a number to so many digits, without a power of ten below a million."""
+    return f"{float(f'{value:.{digits}g}'):.6g}"
