@@ -132,9 +132,11 @@ class Members:
     def _while_member(self, rank: int, crashes: Iterator[Down]) -> Iterator[Down]:
         away = self.calendars[rank]
         for crash, back in crashes:
-            left, _ = away.next(crash)
+            left, joined = away.next(crash)
             if left > crash:  # who joins again is sound; a gap keeps the two apart in a `Calendar`
                 yield crash, min(back, nextafter(left, 0.0))
+            elif joined == inf:  # it is gone for good
+                return
 
     def of(self, rank: int, after: float = 0.0) -> Iterator[Absence]:
         """Yield a worker's absences in order, from the first that ends after a time (s) on."""
