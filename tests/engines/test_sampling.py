@@ -577,6 +577,54 @@ def test_clients_at_rest_doze_through_a_phase_and_change_no_number(
     assert 2 * few < many
 
 
+@pytest.mark.parametrize("where", TROUBLED)
+@pytest.mark.parametrize("name", ["fedavg", "fedbuff"])
+def test_steps_with_vectors_cost_no_effect_each_and_change_no_number(where, name, monkeypatch):
+    """Of 12 clients two take 40 steps at a time, and the others one before the rest and one after.
+
+    With notice, so that fedbuff's are asked in a phase whether they leave.
+    """
+    counted = dict.fromkeys(("asked", "at rest"), 0)
+    gradient, rest = VirtualNode.gradient, VirtualNode.rest
+
+    async def asked(node, x):
+        counted["asked"] += 1
+        return await gradient(node, x)
+
+    def rested(node, *durations):
+        def drawn():
+            while True:
+                counted["at rest"] += 1
+                yield durations[0]
+
+        own, node._durations = rest(node, *durations), drawn()
+        return own
+
+    monkeypatch.setattr(VirtualNode, "gradient", asked)
+    monkeypatch.setattr(VirtualNode, "rest", rested)
+    troubles = TROUBLED[where]
+    if "membership" in troubles:
+        troubles = {"membership": troubles["membership"] | {"notice": "20 s"}}
+    cluster = {"sampling": {"clients": 2, "by": "availability"}, **troubles}
+
+    def played():
+        counted.update(dict.fromkeys(counted, 0))
+        own = {"buffer": 2} if name == "fedbuff" else {}
+        found = run(
+            {"name": name, "tau": 40, "momentum": 0.5, **own}, workers=12, compute=EXPONENTIAL,
+            cluster=cluster, network=SERVED, steps=400, objective=QUADRATIC,
+            recovery={"policy": "shrink" if name == "fedavg" else "wait"},
+        )  # fmt: skip
+        return {**counted}, store.encode(found)
+
+    few, striding = played()
+    monkeypatch.setattr(VirtualNode, "leap", lambda node, transform: None)
+    many, stepping = played()
+    assert striding == stepping
+    assert 5 * few["asked"] < many["asked"]
+    assert 10 * few["at rest"] <= many["at rest"]
+
+
 @pytest.mark.parametrize("membership", [None, TROUBLED["some are away"]["membership"]])
 def test_a_client_of_fedbuff_is_down_only_while_it_is_selected(membership):
     """Two of 40 train at a time, so that nearly all crashes meet clients that do not."""
