@@ -12,6 +12,7 @@ from paceline.simulator.errors import InputError
 from paceline.simulator.objectives.build import build
 from paceline.simulator.programs.codecs.message_codec import MessageChannel
 from paceline.simulator.results import statistics, store
+from paceline.simulator.studies import executors
 from paceline.simulator.studies import simulate as study
 from tests.helpers.worlds import (
     DIGITS,
@@ -623,6 +624,29 @@ def test_steps_with_vectors_cost_no_effect_each_and_change_no_number(where, name
     assert striding == stepping
     assert 5 * few["asked"] < many["asked"]
     assert 10 * few["at rest"] <= many["at rest"]
+
+
+@pytest.mark.parametrize(
+    ("name", "limit"), [("fedavg", {"steps": 600}), ("fedbuff", {"duration": "600 s"})]
+)
+def test_the_share_of_a_run_that_is_done_is_told_but_not_that_of_its_probe(
+    name, limit, monkeypatch
+):
+    monkeypatch.setattr(executors, "PULSE", 0.0)
+    told = []
+    own = {"buffer": 2} if name == "fedbuff" else {}
+    curve = {"kind": "learning-curve", "curve": {"law": "chinchilla", "parameters": 1e7}}
+    world = scenario(
+        {"name": name, "tau": 20, **own}, compute=EXPONENTIAL, network=SERVED, workers=12,
+        cluster={"sampling": {"clients": 2}}, objective=curve | {"tokens": 9}, run=limit,
+        steps=limit.get("steps"),
+    )  # fmt: skip
+    study.simulate(world, seeds=1, progress=lambda done, total: told.append((done, total)))
+    shares = [done for done, _ in told]
+    assert {total for _, total in told} == {1}
+    assert (shares[0], shares[-1]) == (0, 1)
+    assert shares == sorted(shares)
+    assert max(np.diff(shares)) < 0.1
 
 
 @pytest.mark.parametrize("membership", [None, TROUBLED["some are away"]["membership"]])
