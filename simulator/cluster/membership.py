@@ -239,6 +239,14 @@ class Members:
             ]
         )
 
+    def deserted(self, end: float) -> float:
+        """Return the seconds before `end` in which every worker was absent."""
+        spans = [span for each in self.calendars for span in each.during(0.0, end)]
+        times = np.array(spans).reshape(-1, 2)
+        edges, order = times.ravel(), np.argsort(times.ravel(), kind="stable")
+        away = np.cumsum(np.tile([1, -1], len(times))[order])
+        return float(np.diff(edges[order])[away[:-1] == len(self.calendars)].sum())
+
     def split(self, rank: int, start: float, end: float, kind: str) -> np.ndarray:
         """Split an outage into its seconds of each kind in `OUT`; until an absence of `kind`.
 

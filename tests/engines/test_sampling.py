@@ -25,6 +25,7 @@ from tests.helpers.worlds import (
     scenario,
 )
 
+NIGHT = {"daily": "00:00-06:10"}
 PLAIN = {"tau": 3, "momentum": 0.9}
 SERVED = RING | {"collective": "server"}  # a payload takes 32 ms, and a message 20 ms more
 UNEVEN = DIGITS | {"partition": {"dirichlet": 0.3}}
@@ -647,6 +648,19 @@ def test_the_share_of_a_run_that_is_done_is_told_but_not_that_of_its_probe(
     assert (shares[0], shares[-1]) == (0, 1)
     assert shares == sorted(shares)
     assert max(np.diff(shares)) < 0.1
+
+
+@pytest.mark.parametrize("name", ["fedavg", "fedbuff"])
+def test_hours_without_anybody_are_in_no_round(name):
+    """Of three days the clients are there for a quarter; a round takes half an hour of that."""
+    own = {"buffer": 1} if name == "fedbuff" else {}
+    found = run(
+        {"name": name, "tau": 3, **own}, compute="10 min", network=FREE, steps=None,
+        cluster={"sampling": {"clients": 1, "by": "availability"}, "membership": NIGHT},
+        run={"duration": "72 h"},
+    )  # fmt: skip
+    assert found.round_seconds == pytest.approx(1800, rel=0.1)
+    assert found.rounds == pytest.approx(36, abs=3)
 
 
 @pytest.mark.parametrize("membership", [None, TROUBLED["some are away"]["membership"]])

@@ -544,7 +544,7 @@ class VirtualNode(EngineNode):
         observer, begun = self._run.observer, self._pause_at
         last = min(observer.limit, NEVER if observer.by_rounds else self._mark_at)
         if isinstance(getattr(tau, "__self__", tau), FixedPeriod):  # all but the last step, at once
-            left = first + tau(k) - 1 - k
+            left: int = first + tau(k) - 1 - k
             if self.step + left < min(begun, last):
                 times = np.full(left + 1, next(self._durations))
                 times[0] = self.now
