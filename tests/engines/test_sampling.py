@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.simulator.engines.dispatch import run_seeds
+from paceline.simulator.engines.dispatch import run_seeds, taken
 from paceline.simulator.engines.virtual import simulation
 from paceline.simulator.engines.virtual.node import VirtualNode
 from paceline.simulator.errors import InputError
@@ -661,6 +661,34 @@ def test_hours_without_anybody_are_in_no_round(name):
     )  # fmt: skip
     assert found.round_seconds == pytest.approx(1800, rel=0.1)
     assert found.rounds == pytest.approx(36, abs=3)
+
+
+def learning(algorithm, target, **tables):
+    """Return 20 clients that learn by a curve, of which nobody is late in the end."""
+    curve = {"kind": "learning-curve", "curve": {"law": "chinchilla", "parameters": 1e7}}
+    return scenario(
+        algorithm, workers=20, compute=EXPONENTIAL, network=SERVED, steps=None,
+        objective=curve | {"tokens": 320}, run={"duration": "3 h", "target_loss": target}, **tables,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("tau", [100, 200])
+def test_of_clients_that_are_not_late_all_gradients_count(tau):
+    """However long a round is beside the steps of a probe."""
+    sampling = {"clients": 5, "over": 1.2, "deadline": "30 min"}
+    world = learning({"name": "fedavg", "tau": tau}, 5.0, cluster={"sampling": sampling})
+    assert taken(world, world.algorithm[0])[0].objective.expected.workers == pytest.approx(5)
+
+
+def test_a_target_within_the_first_round_costs_what_local_steps_do():
+    world = learning({"name": "fedavg", "tau": 5000}, 9.5)
+    assert taken(world, world.algorithm[0])[0].objective.expected.period == 5000
+
+
+def test_a_target_that_the_start_has_reached_takes_no_time():
+    world = learning({"name": "fedavg", "tau": 50}, 12.0, cost={"currency": "USD", "node_hour": 1})
+    (row,) = study.simulate(world, seeds=1).json()["algorithms"]
+    assert row["to_target"]["cost"]["mean"] == row["time_to_target"]["mean"] == 0
 
 
 @pytest.mark.parametrize("membership", [None, TROUBLED["some are away"]["membership"]])
