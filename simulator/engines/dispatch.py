@@ -4,6 +4,7 @@ import signal
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import Context
 from dataclasses import replace
 from functools import partial
 from itertools import chain
@@ -15,7 +16,6 @@ from threadpoolctl import ThreadpoolController
 from paceline.simulator.cluster.workers import ideal_rate
 from paceline.simulator.engines.batched import run as batched
 from paceline.simulator.engines.normalisation import normalised
-from paceline.simulator.engines.observer import heard
 from paceline.simulator.engines.unsupported import attempt
 from paceline.simulator.engines.virtual import run as virtual
 from paceline.simulator.load.load import Programs, known_programs
@@ -81,8 +81,8 @@ def taken(
 
     def one(scenario: Scenario, algorithm: Algorithm) -> Run:
         alone = algorithm.model_copy(update={"recovery": None})  # nothing fails in a probe
-        with heard(None):
-            return run_seeds(scenario, alone, [0], programs=programs)[0]
+        unheard = partial(run_seeds, scenario, alone, [0], programs=programs)
+        return Context().run(unheard)[0]
 
     return normalised(scenario, algorithm, known_programs(programs), one)
 

@@ -6,8 +6,8 @@ It takes no simulated time. A *mark* is a node's report of its parameters after 
 import math
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from itertools import pairwise
 from typing import Any
 
@@ -34,22 +34,8 @@ def evaluation_interval(scenario: Scenario) -> tuple[int, bool]:
     return 1, True
 
 
-_tell: Callable[[float], None] | None = None
-
-
-@contextmanager
-def heard(tell: Callable[[float], None] | None) -> Iterator[None]:
-    """Have `tell` called with the share of a run that is done, as its curve grows in this process.
-
-    None: let nobody hear of the runs in this context.
-    """
-    global _tell  # noqa: PLW0603 - engines have nothing to do with who waits for them
-    before, _tell = _tell, tell
-    try:
-        yield
-    finally:
-        _tell = before
-
+TELL: ContextVar[Callable[[float], None]] = ContextVar("TELL")
+"""Called, where it is set, with the share of a run that is done, as its curve grows."""
 
 Bytes = tuple[float, float]
 """Bytes over all links, and over those charged as egress."""
@@ -206,8 +192,8 @@ class Observer:
         paid = (charged, time * self._devices - unused)
         for column, value in zip(self.paid.values(), paid, strict=False):
             column.append(value)
-        if _tell is not None:
-            _tell(min(1.0, max(step * self._scale / self.limit, time / self.deadline)))
+        if tell := TELL.get(None):
+            tell(min(1.0, max(step * self._scale / self.limit, time / self.deadline)))
 
     def thin(self) -> None:
         """Drop every second point, and evaluate half as often."""

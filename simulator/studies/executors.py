@@ -4,10 +4,11 @@ import multiprocessing
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor, as_completed
 from contextlib import contextmanager
+from contextvars import copy_context
 from time import monotonic
 from typing import Any, TypeVar
 
-from paceline.simulator.engines.observer import heard
+from paceline.simulator.engines.observer import TELL
 from paceline.simulator.errors import InputError, RunError
 from paceline.simulator.studies.execution import Execution
 from paceline.simulator.studies.processes import DiedError, Processes, interrupts_held
@@ -56,9 +57,9 @@ def results(
     """
     if executor is None:
         for key, task in tasks.items():
-            with heard(_seldom(waiting)):
-                result = work(task)
-            yield key, result
+            context = copy_context()
+            context.run(TELL.set, _seldom(waiting))
+            yield key, context.run(work, task)
         return
     with interrupts_held():  # in the threads and processes that this starts, too
         futures = {executor.submit(work, task): key for key, task in tasks.items()}

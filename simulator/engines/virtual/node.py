@@ -520,12 +520,8 @@ class VirtualNode(EngineNode):
                 self.now += work
                 gradient = self._gradient(x)
             direction, after = transform.update(gradient, state, x)
-            still = (
-                outages is not None
-                and outages.resting
-                and not np.any(direction)
-                and _same(state, after)
-            )
+            rests = outages is not None and outages.resting
+            still = rests and not np.any(direction) and _same(state, after)
             x, state = x - lr(k) * direction, after
             if k - first + 1 >= tau(k):
                 return x, state, k
