@@ -580,6 +580,7 @@ def test_days_and_prices_of_a_search_have_the_interval_of_the_links():
     shown = console.file.getvalue()
     cell = wording.cell(stated(result.tradeoffs[0]["used"]["cost"]), "").split(" ")[1]
     assert cell in shown
+    assert "\n5 % less time or more, " in shown
     assert any(line.rstrip().endswith(" best") for line in shown.splitlines())
 
 
