@@ -43,8 +43,21 @@ Agenda = list[tuple[float, int, Absence, float]]
 
 def _absences(spec: Membership | None, seed: int, rank: int) -> Iterator[Down]:
     """Yield when a worker is absent, in order, not counting what joining takes."""
-    if spec is None:
-        return
+    since = until = -inf
+    both = (_outside(spec, rank), _by_law(spec, seed, rank)) if spec else ()
+    for left, back in merge(*both):
+        if left > until:
+            if until > since:
+                yield since, until
+            since = left
+        until = max(until, back)
+        if until == inf:
+            break
+    if until > since:
+        yield since, until
+
+
+def _by_law(spec: Membership, seed: int, rank: int) -> Iterator[Down]:
     if spec.present is not None and spec.absent is not None:
         rng, present, absent = generator(seed, Purpose.MEMBERSHIP, rank), spec.present, spec.absent
 
@@ -63,6 +76,10 @@ def _absences(spec: Membership | None, seed: int, rank: int) -> Iterator[Down]:
             yield left, back
             left = back + draw(present)
             back = left + draw(absent)
+
+
+def _outside(spec: Membership, rank: int) -> Iterator[Down]:
+    """Yield when a worker is absent by the hours of a day, or a trace."""
     windows: Iterator[Down] = iter(spec.trace.get(rank, [(0.0, inf)]))
     if spec.windows:
         parts = (part for a, b in spec.windows for part in ((a, min(b, DAY)), (0.0, b - DAY)))

@@ -398,6 +398,10 @@ def test_a_trace_and_a_calendar_say_who_is_there(tmp_path: Any) -> None:
     (calendar, *_) = Members(world, 0, lambda rank: (0.0, 0.0)).calendars
     hours = [(a / 3600, b / 3600) for a, b in calendar.during(0.0, 86_400.0)]
     assert hours == [(6, 12), (13, 22)]
+    world = elastic({"daily": "22:00-06:00", "present": "2 h", "absent": "1 h"})
+    (calendar, *_) = Members(world, 0, lambda rank: (0.0, 0.0)).calendars
+    hours = [(a / 3600, b / 3600) for a, b in calendar.during(0.0, 100_800.0)]
+    assert hours == [(2, 3), (5, 22), (23, 24), (26, 27)]
 
 
 @pytest.mark.parametrize(
