@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 FILE = re.compile(r'^```\w+ title="([\w.-]+)"\n(.*?)^```', re.MULTILINE | re.DOTALL)
+PROGRESS = re.compile(r"^paceline: [\w ]+: [\d.]+ of \d+ .*\n", re.MULTILINE)
 BLOCK = re.compile(r"^```console\n\$ ([^\n]*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
@@ -43,7 +44,8 @@ def outputs(page: str, folder: Path) -> Iterator[str]:
         )
         if ran.returncode:
             raise RuntimeError(f"{command}: exit status {ran.returncode}\n{ran.stdout}")
-        yield "".join(line.rstrip() + "\n" for line in ran.stdout.splitlines())
+        shown = PROGRESS.sub("", ran.stdout)  # of a slow machine
+        yield "".join(line.rstrip() + "\n" for line in shown.splitlines())
 
 
 def filled(page: str, wrote: list[str]) -> str:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import wraps
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -42,7 +43,7 @@ PROFILE, PROFILE_FILE = "Profile: ", "profile.toml"
 OBJECTIVE = "Objective: "
 PAGE = "Page: "
 RESULTS = "Directory for the results."
-SILENCE = 30.0  # seconds between two lines of progress
+FIRST, SILENCE = 10.0, 30.0  # seconds before the first line of progress, and between two
 
 # typer carries click along under a private name; this is click's UsageError.
 UsageError: type[Any] = typer.BadParameter.__bases__[0]
@@ -1003,7 +1004,7 @@ def _progress(doing: str = "simulating", what: str = "runs, left") -> "Iterator[
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("")
 
-        def show(done: int, total: int) -> None:
+        def show(done: float, total: int) -> None:
             if done < bar.tasks[task].completed:  # a new part of the work has a pace of its own
                 bar.reset(task)
             bar.update(task, completed=done, total=total)
@@ -1012,25 +1013,28 @@ def _progress(doing: str = "simulating", what: str = "runs, left") -> "Iterator[
 
 
 def _lines(doing: str, what: str) -> "Progress":
-    """Return a callback that says twice a minute how much is done, and how long the rest takes."""
-    began = said = time.monotonic()
-    before, last = 0, (sys.maxsize, 0)  # done before: by an earlier command
+    """Return a callback that says after ten seconds, then twice a minute, how much is done, and how
+    long the rest takes.
+    """
+    start = began = said = time.monotonic()
+    before, last = 0.0, (inf, 0)  # done before: by an earlier command
 
-    def show(done: int, total: int) -> None:
+    def show(done: float, total: int) -> None:
         nonlocal began, said, before, last
         now = time.monotonic()
         if done < last[0] or total != last[1]:  # a new part of the work, as of another condition
             began, before = now, done
         last = done, total
         spent = now - began
-        if now - said < SILENCE or done == total or (done == before and spent < SILENCE):
+        patience = SILENCE if said > start else FIRST
+        if now - said < patience or done == total or (done == before and spent < patience):
             return
         said = now
         if done > before:
             left = spent * (total - done) / (done - before)
-            _note(f"{doing}: {done} of {total} {what}, about {left / 60:.0f} min left")
+            _note(f"{doing}: {done:.3g} of {total} {what}, about {left / 60:.0f} min left")
         else:
-            _note(f"{doing}: {done} of {total} {what}; none has ended in {spent / 60:.0f} min")
+            _note(f"{doing}: {done:.3g} of {total} {what}; none has ended in {spent / 60:.0f} min")
 
     return show
 

@@ -43,8 +43,21 @@ Agenda = list[tuple[float, int, Absence, float]]
 
 def _absences(spec: Membership | None, seed: int, rank: int) -> Iterator[Down]:
     """Yield when a worker is absent, in order, not counting what joining takes."""
-    if spec is None:
-        return
+    since = until = -inf
+    both = (_outside(spec, rank), _by_law(spec, seed, rank)) if spec else ()
+    for left, back in merge(*both):
+        if left > until:
+            if until > since:
+                yield since, until
+            since = left
+        until = max(until, back)
+        if until == inf:
+            break
+    if until > since:
+        yield since, until
+
+
+def _by_law(spec: Membership, seed: int, rank: int) -> Iterator[Down]:
     if spec.present is not None and spec.absent is not None:
         rng, present, absent = generator(seed, Purpose.MEMBERSHIP, rank), spec.present, spec.absent
 
@@ -63,6 +76,10 @@ def _absences(spec: Membership | None, seed: int, rank: int) -> Iterator[Down]:
             yield left, back
             left = back + draw(present)
             back = left + draw(absent)
+
+
+def _outside(spec: Membership, rank: int) -> Iterator[Down]:
+    """Yield when a worker is absent by the hours of a day, or a trace."""
     windows: Iterator[Down] = iter(spec.trace.get(rank, [(0.0, inf)]))
     if spec.windows:
         parts = (part for a, b in spec.windows for part in ((a, min(b, DAY)), (0.0, b - DAY)))
@@ -132,9 +149,11 @@ class Members:
     def _while_member(self, rank: int, crashes: Iterator[Down]) -> Iterator[Down]:
         away = self.calendars[rank]
         for crash, back in crashes:
-            left, _ = away.next(crash)
+            left, joined = away.next(crash)
             if left > crash:  # who joins again is sound; a gap keeps the two apart in a `Calendar`
                 yield crash, min(back, nextafter(left, 0.0))
+            elif joined == inf:  # it is gone for good
+                return
 
     def of(self, rank: int, after: float = 0.0) -> Iterator[Absence]:
         """Yield a worker's absences in order, from the first that ends after a time (s) on."""
@@ -236,6 +255,14 @@ class Members:
                 for rank in range(len(self.calendars))
             ]
         )
+
+    def deserted(self, end: float) -> float:
+        """Return the seconds before `end` in which every worker was absent."""
+        spans = [span for each in self.calendars for span in each.during(0.0, end)]
+        times = np.array(spans).reshape(-1, 2)
+        edges, order = times.ravel(), np.argsort(times.ravel(), kind="stable")
+        away = np.cumsum(np.tile([1, -1], len(times))[order])
+        return float(np.diff(edges[order])[away[:-1] == len(self.calendars)].sum())
 
     def split(self, rank: int, start: float, end: float, kind: str) -> np.ndarray:
         """Split an outage into its seconds of each kind in `OUT`; until an absence of `kind`.

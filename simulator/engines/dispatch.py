@@ -4,6 +4,7 @@ import signal
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import Context
 from dataclasses import replace
 from functools import partial
 from itertools import chain
@@ -80,7 +81,8 @@ def taken(
 
     def one(scenario: Scenario, algorithm: Algorithm) -> Run:
         alone = algorithm.model_copy(update={"recovery": None})  # nothing fails in a probe
-        return run_seeds(scenario, alone, [0], programs=programs)[0]
+        unheard = partial(run_seeds, scenario, alone, [0], programs=programs)
+        return Context().run(unheard)[0]
 
     return normalised(scenario, algorithm, known_programs(programs), one)
 

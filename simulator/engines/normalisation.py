@@ -25,7 +25,7 @@ from paceline.simulator.objectives.learning_curve.objective import (
 from paceline.simulator.objectives.learning_curve.surrogate import Gains, Probe
 from paceline.simulator.programs import Program
 from paceline.simulator.programs.codecs.codec import Raw
-from paceline.simulator.programs.pieces.schedule import ConstantSchedule
+from paceline.simulator.programs.pieces.schedule import ConstantSchedule, FixedPeriod
 from paceline.simulator.programs.pieces.transform import AdamW, FedAdam, Momentum
 from paceline.simulator.results import store
 from paceline.simulator.results.run import Run
@@ -34,6 +34,7 @@ from paceline.simulator.scenario.tables import LearningCurve, RunSettings
 
 FEWEST, GRADIENTS = 128, 16_384  # local steps and gradients of a probe
 ROUNDS = 96  # of its averages: an outer momentum of 0.9 has settled by the middle
+COUNTED = 8  # rounds at least from which gradients that count are known
 CODED = 48  # rounds after which a program whose codec lets it diverge has done so ...
 SEEN = 16  # ... and how often each entry was sent by then
 FINER, LEAST = 4.0, 1e-6  # steps in which limits are tried, and the last
@@ -101,7 +102,12 @@ def _may_miss(scenario: Scenario, algorithm: Algorithm) -> bool:
 
 def _counted(scenario: Scenario, algorithm: Algorithm, expected: Expected, run: RunOne) -> float:
     """Return the gradients that count in a local step of all clients, in the run's first rounds."""
-    steps = int(max(FEWEST, min(ROUNDS * expected.period, length(scenario, algorithm))))
+    tau = algorithm.parameters.get("tau")
+    period = tau.value if isinstance(tau, FixedPeriod) else 1
+    rounds = max(
+        FEWEST, COUNTED * period, min(ROUNDS * expected.period, length(scenario, algorithm))
+    )
+    steps = period * int(-(-rounds // period))  # as gradients count when their round ends
     settings = RunSettings(steps=steps, evaluate_every=max(1, steps // 8))
     settings = settings.model_copy(update={"duration": scenario.run.duration})
     timed = {"objective": expected, "run": settings}
@@ -159,6 +165,7 @@ def _probed(
         period = float(periods.mean()) if periods.size else np.nan
         late = _lateness(found)
         enough = ROUNDS * (period + late) if meets else steps
+        most = most if periods.size or not meets else 10**7  # a target may be nearer than a round
         if steps >= min(most, 10**7) or steps >= enough:
             break
         longer = 8 * steps if np.isnan(enough) else ROUNDS * int(period + np.ceil(late))

@@ -7,6 +7,7 @@ import math
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from itertools import pairwise
 from typing import Any
 
@@ -32,6 +33,9 @@ def evaluation_interval(scenario: Scenario) -> tuple[int, bool]:
         return max(1, settings.steps // POINTS), False
     return 1, True
 
+
+TELL: ContextVar[Callable[[float], None]] = ContextVar("TELL")
+"""Called, where it is set, with the share of a run that is done, as its curve grows."""
 
 Bytes = tuple[float, float]
 """Bytes over all links, and over those charged as egress."""
@@ -188,6 +192,8 @@ class Observer:
         paid = (charged, time * self._devices - unused)
         for column, value in zip(self.paid.values(), paid, strict=False):
             column.append(value)
+        if tell := TELL.get(None):
+            tell(min(1.0, max(step * self._scale / self.limit, time / self.deadline)))
 
     def thin(self) -> None:
         """Drop every second point, and evaluate half as often."""

@@ -140,14 +140,14 @@ def leaping(
     run: Any, rule: Sampled | None, parameters: Mapping[str, Any]
 ) -> tuple[Any, bool, bool]:
     """Return a run's `Parked`, if its clients may be parked, whether its workers take strides, and
-    whether clients at rest doze through a phase.
+    whether clients take steps that nothing disturbs at once, and doze while they are at rest.
 
     The first two need a run without vectors and a fixed period, so that phases are alike.
     """
     period, unsaved = parameters.get("tau", FixedPeriod(1)), run.availability.save_every == NEVER
     if not (isinstance(run.objective.start, complex) and isinstance(period, FixedPeriod)):
         known = isinstance(period, FixedPeriod | OwnPeriod)
-        return None, False, rule is not None and unsaved and known
+        return None, False, (rule is not None or run.program.selects) and unsaved and known
     family = run.program.family
     parked = Parked(run, rule) if rule is not None and family == "blocking" else None
     return parked, family == "server" and unsaved, False

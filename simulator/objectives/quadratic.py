@@ -1,5 +1,6 @@
 """A noisy quadratic: the objective whose behaviour has a closed form."""
 
+from itertools import chain, count
 from math import nan
 from typing import Any
 
@@ -12,6 +13,7 @@ from paceline.simulator.scenario.tables import Modes, Quadratic
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 
+DRAWN = 1024  # normal numbers at once, at most; their stream is the same however many
 SIGNS = 1  # key of the stream of Purpose.OBJECTIVE for couplings; stream 0 shifts the optima
 ONE_CURVATURE = (
     "on a quadratic with one curvature for all workers the mean of their models moves alike "
@@ -107,11 +109,15 @@ class _QuadraticSource:
         self._objective = objective
         couplings = objective.couplings
         self._own = objective.shifts[rank], None if couplings is None else couplings[rank]
-        self._rng = generator(objective.seed, Purpose.BATCH, rank)
+        scale = 1.0 if objective.growth else objective.deviation(objective.start)
+        normal = generator(objective.seed, Purpose.BATCH, rank).standard_normal
+        shape = max(1, DRAWN // objective.dimension), objective.dimension
+        self._noise = chain.from_iterable(scale * normal(shape) for _ in count())
 
     def gradient(self, x: Vector) -> Vector:
-        goal = self._objective
-        noise = goal.deviation(x) * self._rng.standard_normal(goal.dimension)
+        goal, noise = self._objective, next(self._noise)
+        if goal.growth:
+            noise = goal.deviation(x) * noise
         return goal.slope(x, *self._own) + noise
 
     def loss_and_gradient(self, x: Vector) -> tuple[float, Vector]:

@@ -18,6 +18,7 @@ from paceline.simulator.results.columns import (
     ranked_by,
 )
 from paceline.simulator.results.intervals import USUAL, Estimate, stated
+from paceline.simulator.results.order import MARGIN
 from paceline.simulator.results.run import TIMES
 from paceline.simulator.results.statistics import human, number, time_unit
 from paceline.simulator.results.statistics import said as with_unit
@@ -430,7 +431,7 @@ def _tradeoffs(rows: Sequence[Row]) -> Table:
     """What less time costs in loss after as many tokens, and what it takes."""
     within = f"({USUAL})"
     columns: dict[str, Cell] = {
-        "less time for more loss": lambda row: row["label"],
+        f"{100 * MARGIN:.0f} % less time or more,\nfor more loss": lambda row: row["label"],
         f"loss\n{within}": lambda row: _above({**row, "value": row["loss_above"]}),
         f"days\n{within}": lambda row: _beneath(wording.cell(stated(row["used"]["days"]), "")),
         "saved": lambda row: number(row["days_saved"]),

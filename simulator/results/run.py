@@ -159,7 +159,8 @@ class Run:
       it.
 
     It is empty where nothing was counted. `rounds`: means that sampled clients, or updates for
-    which a server filled its buffer, each of `round_seconds`; `reports`: what clients sent that
+    which a server filled its buffer, each of `round_seconds`, not counting time when no worker was
+    there; `reports`: what clients sent that
     went into these, and `gradients`: those in it, where clients are sampled; `closed`: rounds that
     the report of each client ended, as the last wanted. `inbox_bytes`: the
     most bytes of messages that waited at the server at once. `handed_over`: the reason why another
@@ -230,8 +231,9 @@ class Run:
 
         `staleness` may be in any order and have zeros; `fields` are the other fields of `Run`.
         """
+        there = curve["time"][-1] - fields.pop("deserted", 0.0)
         if "buffer" in algorithm.parameters and (rounds := fields.get("updates")):
-            fields |= {"rounds": rounds, "round_seconds": curve["time"][-1] / rounds}
+            fields |= {"rounds": rounds, "round_seconds": there / rounds}
             if fields.get("gradients") is not None:
                 together = min(algorithm.parameters["buffer"], len(fields["workers"]["compute"]))
                 fields["reports"] = rounds * together

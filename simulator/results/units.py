@@ -183,9 +183,9 @@ def _amounts(  # noqa: PLR0913, PLR0917 - as `told`
 
     def amount(key: str, values: Sequence[float]) -> dict[str, Any]:
         found = intervals.positive(values, heavy=heavy).within(0.0, limits.get(key, inf))
-        if factors is not None:
+        if factors is not None and isfinite(found.value):
             found = intervals.widened(found, found.value * factors)
-        if not within or key not in TIMED:
+        if not within or key not in TIMED or not seconds:
             return estimated(values, found)
         fixed = traffic if key == "cost" and factors is None else 0.0  # the bytes of given steps
         low, high = (fixed + (found.value - fixed) * end / seconds for end in within)

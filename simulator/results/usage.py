@@ -112,9 +112,9 @@ def hours(scenario: Scenario, runs: Iterable[Run]) -> list[str]:
     if not all(calendars) or there.all():
         return []
     return [
-        f"nobody is there for {human(MINUTE * (~there).sum())} of a day: times per round and step "
-        f"are of whole days; in the hours of workers they are about {number(there.mean())} times "
-        "as long"
+        f"nobody is there for {human(MINUTE * (~there).sum())} of a day: times per round leave "
+        "that out; times per step and rates are of whole days, so that in the hours of workers "
+        f"rates are about {number(1 / there.mean())} times as high"
     ]
 
 

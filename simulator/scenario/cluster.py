@@ -170,7 +170,9 @@ def _in_order(row: list[float], line: int) -> None:
 
 
 class Membership(Section):
-    """When workers are members: a law (`present` and `absent`), a calendar, or a trace."""
+    """When workers are members: a law (`present` and `absent`), a calendar, both at once (then who
+    is there by the law is away at other times of day), or a trace.
+    """
 
     present: Law | None = optional("time from joining to leaving")
     absent: Law | None = optional("time from leaving to coming back")
@@ -203,10 +205,10 @@ class Membership(Section):
     @model_validator(mode="after")
     def _read(self, info: ValidationInfo) -> Self:
         laws = (self.present is not None) + (self.absent is not None)
-        if laws == 1 or bool(laws) + bool(self.daily) + bool(self.file) != 1:
+        if laws == 1 or bool(laws or self.daily) + bool(self.file) != 1:
             raise ValueError(
-                'neither one law, nor one calendar, nor one trace; write { present = "6 h", absent '
-                '= "2 h" }, { daily = "22:00-06:00" } or "trace.csv"'
+                "neither one law, nor one calendar, nor both, nor one trace; write { present = "
+                '"6 h", absent = "2 h" }, { daily = "22:00-06:00" }, both in one, or "trace.csv"'
             )
         if any(law is not None and not law.expectation for law in (self.present, self.absent)):
             raise ValueError("takes no time; write times above 0 to be present and absent")

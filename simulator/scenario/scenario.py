@@ -425,8 +425,13 @@ def unusual(value: Any, path: str = "", usual: Any = None) -> Iterator[str]:
     `usual`: of the `value` at `path`, as in `MAGNITUDES`.
     """
     if isinstance(value, dict):
+        known = MAGNITUDES
+        with suppress(ValueError, KeyError, TypeError):
+            if "between" not in value:  # a phone's or a home's link, not one of two directions
+                most = to_si(value["down"], "bandwidth")
+                known = known | {"up": ("bandwidth", 125, most, "at most that of down")}
         for key, each in value.items():
-            yield from unusual(each, f"{path}.{key}".lstrip("."), MAGNITUDES.get(key, usual))
+            yield from unusual(each, f"{path}.{key}".lstrip("."), known.get(key, usual))
     elif isinstance(value, list):
         for index, each in enumerate(value):
             yield from unusual(each, f"{path}[{index}]", usual)

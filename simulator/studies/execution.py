@@ -20,8 +20,8 @@ JOBS_PER_CORE = 32  # processes, at most: beyond that a machine only swaps
 
 D = TypeVar("D", bound=Directory)
 
-Progress = Callable[[int, int], None]
-"""Called with the number of finished tasks and of all tasks."""
+Progress = Callable[[float, int], None]
+"""Called with the number of finished tasks, and shares of one, and that of all tasks."""
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,11 @@ import multiprocessing
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor, as_completed
 from contextlib import contextmanager
+from contextvars import copy_context
+from time import monotonic
 from typing import Any, TypeVar
 
+from paceline.simulator.engines.observer import TELL
 from paceline.simulator.errors import InputError, RunError
 from paceline.simulator.studies.execution import Execution
 from paceline.simulator.studies.processes import DiedError, Processes, interrupts_held
@@ -13,7 +16,7 @@ from paceline.simulator.studies.processes import DiedError, Processes, interrupt
 T = TypeVar("T")
 R = TypeVar("R")
 
-PATIENCE = 30.0  # seconds without a word on what is done
+PATIENCE, PULSE = 30.0, 2.0  # seconds without a word on what is done: by others, and in here
 
 
 @contextmanager
@@ -44,16 +47,19 @@ def results(
     work: Callable[[T], R],
     tasks: Mapping[int, T],
     description: Callable[[T], str],
-    waiting: Callable[[], None] = lambda: None,
+    waiting: Callable[[float], None] = lambda share: None,
 ) -> Iterator[tuple[int, R]]:
     """Run `work` on each task; yield each result, with its task's key, as soon as it is there.
 
-    `waiting` is called every `PATIENCE` seconds meanwhile, unless tasks run in this very process.
+    `waiting` is called every `PATIENCE` seconds meanwhile; if tasks run in this very process, every
+    `PULSE` seconds with the share of the run under way that is done.
     Raises RunError, which begins with the task's description, when a process dies twice of it.
     """
     if executor is None:
         for key, task in tasks.items():
-            yield key, work(task)
+            context = copy_context()
+            context.run(TELL.set, _seldom(waiting))
+            yield key, context.run(work, task)
         return
     with interrupts_held():  # in the threads and processes that this starts, too
         futures = {executor.submit(work, task): key for key, task in tasks.items()}
@@ -62,7 +68,7 @@ def results(
         try:
             future = next(ended)
         except TimeoutError:
-            waiting()
+            waiting(0.0)
             ended = as_completed(futures, PATIENCE)
             continue
         key = futures.pop(future)
@@ -71,6 +77,18 @@ def results(
         except DiedError as died:
             raise RunError(f"{description(tasks[key])}: {died}") from None
         yield key, result
+
+
+def _seldom(tell: Callable[[float], None]) -> Callable[[float], None]:
+    last = monotonic()
+
+    def told(share: float) -> None:
+        nonlocal last
+        if (now := monotonic()) >= last + PULSE:
+            last = now
+            tell(share)
+
+    return told
 
 
 def _is_imported_by_a_child() -> bool:

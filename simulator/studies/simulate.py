@@ -139,9 +139,13 @@ def execute(  # noqa: PLR0913 - what is run, where, and who is told
     versions = plugins.versions(scenario.objective)
     work = partial(run_block, scenario, execution=execution, expected=versions)
 
-    def say() -> None:
+    reached = 0.0
+
+    def say(share: float = 0.0) -> None:
+        nonlocal reached
+        reached = max(reached, len(done) + share)
         if progress:
-            progress(len(done), len(tasks))
+            progress(reached, len(tasks))
 
     say()
     for number, runs in executors.results(executor, work, todo, _description, say):

@@ -281,6 +281,18 @@ def test_what_is_left_is_told_by_the_pace_of_each_part(monkeypatch, capsys):
     ]
 
 
+def test_the_first_word_on_a_long_run_comes_soon(monkeypatch, capsys):
+    now = iter([0, 0, 9, 11, 20, 41])
+    monkeypatch.setattr(paceline.command_line.time, "monotonic", lambda: next(now))
+    show = paceline.command_line._lines("simulating", "runs")
+    for done in (0, 0.1, 0.125, 0.25, 0.5):
+        show(done, 1)
+    assert capsys.readouterr().err.splitlines() == [
+        "paceline: simulating: 0.125 of 1 runs, about 1 min left",
+        "paceline: simulating: 0.5 of 1 runs, about 1 min left",
+    ]
+
+
 def test_no_number_is_cut_where_a_table_is_wider_than_the_terminal(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "40")
     table = terminal.headed("configuration", "cost", "days")

@@ -499,6 +499,7 @@ def test_what_is_wrong_is_named(objective, said):
 def test_clients_whose_reports_never_count_teach_nothing(more):
     """Three of four clients miss each deadline: loss and tokens are those of the fourth alone."""
     own, world = {"name": "fedavg", "tau": 20, "lr": 0.1, **more}, dict(scenario().table)
+    world["run"] = world["run"] | {"steps": 2000}  # in which an outer momentum settles
     found = []
     for sampling, slow in (({"clients": 40, "deadline": "30 s"}, 30), ({"clients": 10}, 0)):
         group = [{"name": "slow", "workers": slow, "compute": "10 s"}] if slow else []
@@ -507,7 +508,7 @@ def test_clients_whose_reports_never_count_teach_nothing(more):
         found.append((row["curve"]["loss"][-1], row["used"]["tokens"]["mean"]))
     (loss, tokens), (alone, theirs) = found
     assert tokens == pytest.approx(theirs)
-    assert loss == pytest.approx(alone, rel=0.02)  # with numbers of their own; 11 % if all counted
+    assert loss == pytest.approx(alone, rel=1e-4)  # with numbers of their own
 
 
 def test_clients_that_may_be_late_are_counted_in_a_run_that_ends_by_its_duration():
@@ -579,6 +580,7 @@ def test_days_and_prices_of_a_search_have_the_interval_of_the_links():
     shown = console.file.getvalue()
     cell = wording.cell(stated(result.tradeoffs[0]["used"]["cost"]), "").split(" ")[1]
     assert cell in shown
+    assert "\n5 % less time or more, " in shown
     assert any(line.rstrip().endswith(" best") for line in shown.splitlines())
 
 

@@ -376,6 +376,15 @@ def elastic(spec: Any, folder: Any = None, **tables: Any) -> Any:
     return parse(table, **({"folder": folder} if folder else {}))
 
 
+def test_crashes_of_a_worker_that_is_gone_for_good_are_not_looked_for(tmp_path: Any) -> None:
+    """Down until 5 s; down at 7 s; from 10 s on no crash can find it."""
+    (tmp_path / "trace.csv").write_text("worker,start,end\n0, 5 s, 10 s\n")
+    members = Members(elastic("trace.csv", folder=tmp_path), 0, None)
+    crashes = iter([(at, at + 0.5) for at in (1.0, 7.0, 11.0, 12.0)])
+    assert [*members.beside(0, crashes)] == [(0.0, 5.0), (7.0, 7.5), (10.0, inf)]
+    assert next(crashes) == (12.0, 12.5)
+
+
 def test_a_trace_and_a_calendar_say_who_is_there(tmp_path: Any) -> None:
     """Worker 3 is there from 5 s to 10 s, worker 2 from 2 s on; others always."""
     (tmp_path / "trace.csv").write_text("worker,start,end\n3, 5, 10 s\n2, 2 s,\n")
@@ -387,6 +396,10 @@ def test_a_trace_and_a_calendar_say_who_is_there(tmp_path: Any) -> None:
     (calendar, *_) = Members(world, 0, lambda rank: (0.0, 0.0)).calendars
     hours = [(a / 3600, b / 3600) for a, b in calendar.during(0.0, 86_400.0)]
     assert hours == [(6, 12), (13, 22)]
+    world = elastic({"daily": "22:00-06:00", "present": "2 h", "absent": "1 h"})
+    (calendar, *_) = Members(world, 0, lambda rank: (0.0, 0.0)).calendars
+    hours = [(a / 3600, b / 3600) for a, b in calendar.during(0.0, 100_800.0)]
+    assert hours == [(2, 3), (5, 22), (23, 24), (26, 27)]
 
 
 @pytest.mark.parametrize(

@@ -5,13 +5,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.simulator.engines.dispatch import run_seeds
+from paceline.simulator.engines.dispatch import run_seeds, taken
 from paceline.simulator.engines.virtual import simulation
 from paceline.simulator.engines.virtual.node import VirtualNode
 from paceline.simulator.errors import InputError
 from paceline.simulator.objectives.build import build
 from paceline.simulator.programs.codecs.message_codec import MessageChannel
 from paceline.simulator.results import statistics, store
+from paceline.simulator.studies import executors
 from paceline.simulator.studies import simulate as study
 from tests.helpers.worlds import (
     DIGITS,
@@ -24,6 +25,7 @@ from tests.helpers.worlds import (
     scenario,
 )
 
+NIGHT = {"daily": "00:00-06:10"}
 PLAIN = {"tau": 3, "momentum": 0.9}
 SERVED = RING | {"collective": "server"}  # a payload takes 32 ms, and a message 20 ms more
 UNEVEN = DIGITS | {"partition": {"dirichlet": 0.3}}
@@ -575,6 +577,118 @@ def test_clients_at_rest_doze_through_a_phase_and_change_no_number(
     many, awake = played()
     assert dozing == awake
     assert 2 * few < many
+
+
+@pytest.mark.parametrize("where", TROUBLED)
+@pytest.mark.parametrize("name", ["fedavg", "fedbuff"])
+def test_steps_with_vectors_cost_no_effect_each_and_change_no_number(where, name, monkeypatch):
+    """Of 12 clients two take 40 steps at a time, and the others one before the rest and one after.
+
+    With notice, so that fedbuff's are asked in a phase whether they leave.
+    """
+    counted = dict.fromkeys(("asked", "at rest"), 0)
+    gradient, rest = VirtualNode.gradient, VirtualNode.rest
+
+    async def asked(node, x):
+        counted["asked"] += 1
+        return await gradient(node, x)
+
+    def rested(node, *durations):
+        def drawn():
+            while True:
+                counted["at rest"] += 1
+                yield durations[0]
+
+        own, node._durations = rest(node, *durations), drawn()
+        return own
+
+    monkeypatch.setattr(VirtualNode, "gradient", asked)
+    monkeypatch.setattr(VirtualNode, "rest", rested)
+    troubles = TROUBLED[where]
+    if "membership" in troubles:
+        troubles = {"membership": troubles["membership"] | {"notice": "20 s"}}
+    cluster = {"sampling": {"clients": 2, "by": "availability"}, **troubles}
+
+    def played():
+        counted.update(dict.fromkeys(counted, 0))
+        own = {"buffer": 2} if name == "fedbuff" else {}
+        found = run(
+            {"name": name, "tau": 40, "momentum": 0.5, **own}, workers=12, compute=EXPONENTIAL,
+            cluster=cluster, network=SERVED, steps=400, objective=QUADRATIC,
+            recovery={"policy": "shrink" if name == "fedavg" else "wait"},
+        )  # fmt: skip
+        return {**counted}, store.encode(found)
+
+    few, striding = played()
+    monkeypatch.setattr(VirtualNode, "leap", lambda node, transform: None)
+    many, stepping = played()
+    assert striding == stepping
+    assert 5 * few["asked"] < many["asked"]
+    assert 10 * few["at rest"] <= many["at rest"]
+
+
+@pytest.mark.parametrize(
+    ("name", "limit"), [("fedavg", {"steps": 600}), ("fedbuff", {"duration": "600 s"})]
+)
+def test_the_share_of_a_run_that_is_done_is_told_but_not_that_of_its_probe(
+    name, limit, monkeypatch
+):
+    monkeypatch.setattr(executors, "PULSE", 0.0)
+    told = []
+    own = {"buffer": 2} if name == "fedbuff" else {}
+    curve = {"kind": "learning-curve", "curve": {"law": "chinchilla", "parameters": 1e7}}
+    world = scenario(
+        {"name": name, "tau": 20, **own}, compute=EXPONENTIAL, network=SERVED, workers=12,
+        cluster={"sampling": {"clients": 2}}, objective=curve | {"tokens": 9}, run=limit,
+        steps=limit.get("steps"),
+    )  # fmt: skip
+    study.simulate(world, seeds=1, progress=lambda done, total: told.append((done, total)))
+    shares = [done for done, _ in told]
+    assert {total for _, total in told} == {1}
+    assert (shares[0], shares[-1]) == (0, 1)
+    assert shares == sorted(shares)
+    assert max(np.diff(shares)) < 0.1
+
+
+@pytest.mark.parametrize("name", ["fedavg", "fedbuff"])
+def test_hours_without_anybody_are_in_no_round(name):
+    """Of three days the clients are there for a quarter; a round takes half an hour of that."""
+    own = {"buffer": 1} if name == "fedbuff" else {}
+    found = run(
+        {"name": name, "tau": 3, **own}, compute="10 min", network=FREE, steps=None,
+        cluster={"sampling": {"clients": 1, "by": "availability"}, "membership": NIGHT},
+        run={"duration": "72 h"},
+    )  # fmt: skip
+    assert found.round_seconds == pytest.approx(1800, rel=0.1)
+    assert found.rounds == pytest.approx(36, abs=3)
+
+
+def learning(algorithm, target, **tables):
+    """Return 20 clients that learn by a curve, of which nobody is late in the end."""
+    curve = {"kind": "learning-curve", "curve": {"law": "chinchilla", "parameters": 1e7}}
+    return scenario(
+        algorithm, workers=20, compute=EXPONENTIAL, network=SERVED, steps=None,
+        objective=curve | {"tokens": 320}, run={"duration": "3 h", "target_loss": target}, **tables,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("tau", [100, 200])
+def test_of_clients_that_are_not_late_all_gradients_count(tau):
+    """However long a round is beside the steps of a probe."""
+    sampling = {"clients": 5, "over": 1.2, "deadline": "30 min"}
+    world = learning({"name": "fedavg", "tau": tau}, 5.0, cluster={"sampling": sampling})
+    assert taken(world, world.algorithm[0])[0].objective.expected.workers == pytest.approx(5)
+
+
+def test_a_target_within_the_first_round_costs_what_local_steps_do():
+    world = learning({"name": "fedavg", "tau": 5000}, 9.5)
+    assert taken(world, world.algorithm[0])[0].objective.expected.period == 5000
+
+
+def test_a_target_that_the_start_has_reached_takes_no_time():
+    world = learning({"name": "fedavg", "tau": 50}, 12.0, cost={"currency": "USD", "node_hour": 1})
+    (row,) = study.simulate(world, seeds=1).json()["algorithms"]
+    assert row["to_target"]["cost"]["mean"] == row["time_to_target"]["mean"] == 0
 
 
 @pytest.mark.parametrize("membership", [None, TROUBLED["some are away"]["membership"]])

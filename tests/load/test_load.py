@@ -20,7 +20,7 @@ from paceline.simulator.inputs.untrusted import LARGEST
 from paceline.simulator.load.listing import shipped
 from paceline.simulator.load.load import load, parse
 from paceline.simulator.programs import Program, catalogue
-from paceline.simulator.scenario.scenario import Scenario, json_schema
+from paceline.simulator.scenario.scenario import Scenario, json_schema, unusual
 
 SHIPPED = [*shipped().values()]
 
@@ -1128,6 +1128,12 @@ def test_quantities_that_no_link_has_are_doubted_by_key_value_and_what_is_usual(
     assert note.startswith("is the unit right? ")
     for key, value in odd.items():
         assert f"{key} = '{value}' (usual: " in note
+    links = ['network.up="8 MB/s"', 'network.down="40 Mbit/s"']
+    (note,) = parse(table(), overrides=links).notes
+    assert note == "is the unit right? network.up = '8 MB/s' (usual: at most that of down)"
+    assert parse(table(), overrides=[links[0].replace("MB", "Mbit"), links[1]]).notes == ()
+    two_ways = 'network.link=[{between=["a", "b"], up="9 Mbit/s", down="8 Mbit/s"}]'
+    assert not [*unusual(tomllib.loads(two_ways.removeprefix("network.")))]
     law = 'cluster.compute={dist="gamma", mean="2 h", shape=4}'
     (note,) = parse(table(), overrides=[law]).notes
     assert note == "is the unit right? cluster.compute.mean = '2 h' (usual: up to 1 h)"

@@ -174,8 +174,10 @@ def test_gradients_of_sampled_clients_are_kept_for_the_page(folder):
     assert any("are no whole days" in note for note in found.notes)
     day = [replace(run, duration=86400.0, workers={}) for run in found.runs]
     (note,) = usage.hours(made, day)
-    assert note.startswith("nobody is there for 18.0 h of a day: times per round and step are of ")
-    assert note.endswith("they are about 0.250 times as long")
+    assert note.startswith(
+        "nobody is there for 18.0 h of a day: times per round leave that out; times per step and "
+    )
+    assert note.endswith("in the hours of workers rates are about 4.00 times as high")
 
 
 def test_targets_that_would_change_the_answer_are_where_curves_cross(folder):

@@ -46,19 +46,22 @@ def rounds(run: Simulation) -> dict[str, Any]:
     """Return how many rounds have selected clients, their mean seconds, and what clients have
     reported, as in `Run`.
     """
-    cluster, rule = run.scenario.cluster, run.recovery.sampled
+    cluster, rule, members = run.scenario.cluster, run.recovery.sampled, run.availability.members
+    deserted = (lambda time: 0.0) if members is None else members.deserted
     if cluster.sampling is None:
         return {}
     if rule is None:
         at_once = cluster.participants if run.program.selects else run.workers
-        return {"gradients": at_once * run.observer.curve["step"][-1]}
+        time, step, *_ = (column[-1] for column in run.observer.curve.values())
+        return {"gradients": at_once * step, "deserted": deserted(time)}
     walls = map(run.availability.wall_clock, rule.starts[1:])
     ends = [end for end in walls if end <= run.ended * ROUNDING]
     reports, gradients, last = [*zip(*rule.taken[: len(ends)], strict=True)] or ((), (), ())
     closed = np.bincount([rank for rank in last if rank is not None], minlength=run.workers)
     found = {"reports": sum(reports), "gradients": float(sum(gradients)), "rounds": len(ends)}
     found["closed"] = closed.tolist()
-    return found | ({"round_seconds": ends[-1] / len(ends)} if ends else {})
+    own = ends and (ends[-1] - deserted(ends[-1])) / len(ends)
+    return found | ({"round_seconds": own} if ends else {})
 
 
 def means(seconds: dict[str, list[float]]) -> dict[str, float]:

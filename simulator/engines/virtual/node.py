@@ -76,6 +76,7 @@ from paceline.simulator.errors import ProgramError
 from paceline.simulator.network.closed_form import MessageRoute
 from paceline.simulator.objectives.objective import GradientSource
 from paceline.simulator.programs.effects import ANY, Handle, Payload, Pieces, Vector
+from paceline.simulator.programs.pieces.schedule import FixedPeriod
 from paceline.simulator.results.run import Kind
 
 Message = tuple[float, int, MessageRoute, float, int, Payload]
@@ -500,16 +501,34 @@ class VirtualNode(EngineNode):
     async def _doze(  # noqa: PLR0913, PLR0917 - as `descend`
         self, x: Vector, state: Any, k: int, lr: Any, transform: Any, tau: Any
     ) -> tuple[Vector, Any, int]:
-        """Take local steps; skip those of a client at rest, once one has changed nothing."""
-        assert self.outages is not None
-        first = k
+        """Take local steps; skip those of a client at rest, once one has changed nothing.
+
+        Steps that end before `until` take what is drawn, and nothing looks before step `unseen`.
+        """
+        outages, first, until, unseen = self.outages, k, 0.0, 0
+        by_rounds = self._run.observer.by_rounds
         while True:
-            direction, after = transform.update(await self.gradient(x), state, x)
-            still = self.outages.resting and not np.any(direction) and _same(state, after)
+            if self.now >= until or self.step >= unseen:
+                gradient = await self.gradient(x)
+                until = inf if outages is None else outages.undisturbed_until()
+                unseen = min(self._pause_at, NEVER if by_rounds else self._mark_at)
+            else:
+                self.step += 1
+                work = next(self._durations)
+                if self.now + work >= until and outages is not None:
+                    work, until = await outages.takes(work), 0.0
+                self.now += work
+                gradient = self._gradient(x)
+            direction, after = transform.update(gradient, state, x)
+            rests = outages is not None and outages.resting
+            still = rests and not np.any(direction) and _same(state, after)
             x, state = x - lr(k) * direction, after
             if k - first + 1 >= tau(k):
                 return x, state, k
-            self.mark(x)
+            if self.now < until and self.step < unseen:
+                self.x, self.updates = x, self.updates + 1
+            else:
+                self.mark(x)
             k += 1
             if still:
                 k += self._skip(k, first, tau)
@@ -520,6 +539,15 @@ class VirtualNode(EngineNode):
         """
         observer, begun = self._run.observer, self._pause_at
         last = min(observer.limit, NEVER if observer.by_rounds else self._mark_at)
+        if isinstance(getattr(tau, "__self__", tau), FixedPeriod):  # all but the last step, at once
+            left: int = first + tau(k) - 1 - k
+            if self.step + left < min(begun, last):
+                times = np.full(left + 1, next(self._durations))
+                times[0] = self.now
+                self.now = float(times.cumsum()[-1])  # rounds as if they were added one by one
+                self.step += left
+                self.updates += left
+                return left
         now, step, pause_at = self.now, self.step, begun
         ahead = step
         for work in self._durations:

@@ -165,9 +165,11 @@ class Outages:
         return late + await self._through_crashes(work, why)
 
     def undisturbed_until(self) -> float:
-        """Return the time (s) before which steps that end take what was drawn, under a server."""
+        """Return the time (s) before which steps that end take what was drawn, under a server or
+        within a round of its clients.
+        """
         node, members = self._node, self._run.availability.members
-        if self._speed is not None:
+        if self._speed is not None or self.down_since is not None:
             return 0.0
         crash = self.calendar.next(node.now)[0]
         return crash if members is None else min(crash, members.told(node.rank, node.now))

@@ -333,7 +333,7 @@ def to_target(spec: LearningCurve, workers: int, target: float) -> float:
     """
     known, step = baseline(spec), spec.tokens * workers
     seen = tokens = known.tokens_to(target)
-    for _ in range(AGREED) if math.isfinite(seen) else ():
+    for _ in range(AGREED) if 0 < seen < math.inf else ():
         critical = _critical(spec, tokens)
         progress = batch.progress(step, known.batch, critical.value)
         tokens = known.even(seen, progress) / (known.batch * progress) * step
