@@ -231,8 +231,8 @@ def _unknown(found: Sequence[Observed], fitted: Fitted, of: Sequence[int]) -> li
             f"{names}: at odds with the links and the computing that are stated or shown: "
             f"{'; '.join(conflicts)}. Links may be slower than stated (measure busbw of "
             "nccl-tests, or one mean), buckets hide less than declared (overlap; record a trace of "
-            "torch.profiler), or collectives slow computing (time a step with and without no_sync; published GPUs: "
-            "by 19 % on average, 40 % at most)"
+            "torch.profiler), or collectives slow computing (time a step with and without "
+            "no_sync; published GPUs: by 19 % on average, 40 % at most)"
         )
     for each, predicted in zip(found, fitted.paces, strict=True):
         missed = predicted / each.pace - 1
