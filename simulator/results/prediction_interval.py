@@ -285,9 +285,9 @@ def notes(models: Mapping[str, Unfitted | None]) -> list[str]:
     for label, found in models.items():
         if found:
             labels.setdefault(found.basis, []).append(label)
-    found = [f"{USUAL} intervals of {', '.join(own)}: {said}" for said, own in labels.items()]
+    kinds = [f"{USUAL} intervals of {', '.join(own)}: {said}" for said, own in labels.items()]
     wide = {k: v.largest for k, v in models.items() if isinstance(v, Uncalibrated) and v.largest}
-    return found + [f"{k}: its upper end is wide, {said} the mean" for k, said in wide.items()]
+    return kinds + [f"{k}: its upper end is wide, {said} the mean" for k, said in wide.items()]
 
 
 def intervals(

@@ -114,8 +114,9 @@ def notes(known: Mapping[str, tuple[str, Sequence[str]]]) -> list[str]:
 def of_unit(scenario: Scenario) -> list[str]:
     """Doubt tokens of a law of language that are too few for a step of text."""
     own = scenario.objective
-    law = getattr(own.curve, "law", None) if isinstance(own, LearningCurve) else None
-    if law is None or own.tokens >= FEW:
+    if not isinstance(own, LearningCurve) or own.tokens >= FEW:
+        return []
+    if (law := getattr(own.curve, "law", None)) is None:
         return []
     return [
         f"objective.tokens = {own.tokens:g}: {law} is a law of tokens of text, and few "

@@ -77,6 +77,7 @@ def calibrate(
     scenarios = [_with_unit_steps(each, laws[c]) for each, c in zip(found, conditions, strict=True)]
     done(2, STAGES)
     fitted = transport.fit(found, scenarios, conditions)
+    assert fitted is not None  # as any misfit is taken
     if bucketed := [
         each.job.name for each in found if each.job.scenario.algorithm[0].name == BUCKETED
     ]:

@@ -140,10 +140,11 @@ def margin(
         return f"{name}, reached the target with only {count} of {len(seeds)} seeds."
     median, measure = _by_median(pick), pick["measure"]
     found = difference(two, one, heavy=median)
-    if measure != "loss" and all(each and None not in each for each in ends):
+    known = [each for each in ends if each and None not in each]
+    if measure != "loss" and len(known) == 2:
         (down, up), (low, high) = (
             (float(middle - each[0]), float(each[1] - middle))
-            for middle, each in zip((one.mean(), two.mean()), ends, strict=True)
+            for middle, each in zip((one.mean(), two.mean()), known, strict=True)
         )
         span = found.value - math.hypot(low, up), found.value + math.hypot(high, down)
         found = replace(found, interval=span, level=LEVEL, basis=MODEL)
