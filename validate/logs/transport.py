@@ -42,7 +42,7 @@ Array = np.ndarray
 # bandwidth, e, ln p (s/B; less over faster links), ln of the buckets' g over that of others (as
 # g's own), and powers of a tree's time over a ring's, as WAYS says
 CENTRE = np.array([log(3e-4), log(2e-5), 0.0, 0.03, 0.0, log(5e-11), 0.0, 0.0, 0.0])
-WIDTH = np.array([1.2, 1.5, 0.5, 0.1, 0.02, 1.2, 0.1, 1e-3, 1e-3])
+WIDTH = np.array([1.2, 1.2, 0.5, 0.1, 0.02, 1.2, 0.1, 1e-3, 1e-3])
 # probabilities of a ring (0) and a tree (1) of whole means, which NCCL sends around a ring unless
 # its settings differ, and of buckets
 WAYS = {(0.0, 0.0): 0.45, (0.0, 1.0): 0.45, (1.0, 0.0): 0.05, (1.0, 1.0): 0.05}
@@ -99,7 +99,7 @@ class Fitted:
         return [
             f"{KEYS[n]} {said(exp(self.point[n]), unit)}, where {said(ends[0, n], unit)} to "
             f"{said(ends[1, n], unit)} is usual"
-            for n, unit in ((SETUP, "s"), (LATENCY, ""), (FACTOR, ""))
+            for n, unit in ((SETUP, "s"), (HOP, "s"), (LATENCY, ""), (FACTOR, ""))
             if abs(self.unusual[n]) > UNUSUAL
         ]
 
