@@ -83,6 +83,12 @@ def unknown(path: messages.KeyPath, places: list[Schema], root: Schema) -> str:
         for name, nodes in sections.items()
         if name != path[0] and any(key in node.get("properties", {}) for node in nodes)
     ]
+    homes += [
+        f"[[{path[0]}.{name}]]"
+        for place in sections.get(str(path[0]), ())
+        for name, node in place.get("properties", {}).items()
+        if name not in path and any(key in each.get("properties", {}) for each in items(root, node))
+    ]
     moved = f"it belongs in {' or '.join(homes)}; " if homes else ""
     return f"unknown key; {moved}{messages.nearest(key, keys, 'the keys here are')}"
 
@@ -125,6 +131,12 @@ def alternatives(root: Schema, node: Schema, value: Any = None) -> list[Schema]:
     inner = [*node.get("anyOf", ()), *node.get("oneOf", ())]
     nodes = [each for choice in inner for each in alternatives(root, choice, value)] or [node]
     return [each for each in nodes if _fits(each, value)] or nodes
+
+
+def items(root: Schema, node: Schema) -> list[Schema]:
+    """Return the tables of a list of tables, by their schemas."""
+    lists = alternatives(root, node)
+    return [each for own in lists for each in alternatives(root, own.get("items", {}))]
 
 
 def _fits(schema: Schema, value: Any) -> bool:

@@ -291,8 +291,9 @@ class ClosedForm:
         key = f"{kind} by {choice.algorithm}"
         below = ranks // len(hosts) - 1
         hops = 2 * below if key == tree else (ranks - len(hosts)) * (1 if gather else 2)
-        extra = choice.slowdown * held[key] - self._plans[key, team].held
-        other = held[ring if key == tree else tree] / held[key] if held[key] else 1.0
+        own = choice.slowdown * held[key]
+        extra = own - self._plans[key, team].held
+        other = held[ring if key == tree else tree] / own if own else 1.0
         return Way(key, None, choice.latency + hops * hop + extra * payload, other)
 
     def growth(self, team: Team) -> float:

@@ -56,7 +56,7 @@ def summary(result: "Result") -> Table:
     target, rows, seeds = result.scenario.run.target_loss, result.algorithms, len(result.seeds)
     usual = wording.usual(stated(row["time_to_target"]) for row in rows if target is not None)
     cells: dict[str, Cell] = {
-        "seconds_per_step": _pace,
+        "seconds_per_step": paced,
         "time_to_target_s": lambda row: _beneath(_time(row["time_to_target"], seeds, usual)),
         "final_loss": lambda row: _final(row["loss"]["last"], row["diverged"]),
     }
@@ -178,8 +178,13 @@ def _named(row: Row) -> str:
     return f"{row['label']} (a bound)" if row.get("bound") else str(row["label"])
 
 
-def _pace(row: Row) -> str:
-    return "stalled" if row["stall"] else human(stated(row["seconds_per_step"]).value)
+def paced(row: Row) -> str:
+    """Return an algorithm's time per step and, on a line of its own, its interval if it has one."""
+    if row["stall"]:
+        return "stalled"
+    said = human(stated(row["seconds_per_step"]).value)
+    known = (row.get("interval90") or {}).get("seconds_per_step")
+    return f"{said}\n{_within(known)}" if known else said
 
 
 def _time(times: Row, seeds: int, usual: str) -> str:
@@ -192,9 +197,6 @@ def _mean_of(column: ResultColumn, row: Row) -> str:
 
 def _with_intervals(seeds: int, known: Row) -> dict[str, Cell]:
     """Return the cells of columns that show a prediction interval, as far as it is `known`."""
-
-    def paced(row: Row) -> str:
-        return f"{_pace(row)}\n{_within(row['interval90']['seconds_per_step'])}"
 
     def reached(row: Row) -> str:
         times = row["time_to_target"]
@@ -224,7 +226,8 @@ def _within(interval: list[float | None] | None) -> str:
         return f"> {human(low)}"
     size, unit = (1e-3, "ms") if high < 0.9995 else time_unit(high)
     digits = math.ceil(-math.log10(max(high - low, 1e-9) / size))
-    decimals = min(max(digits + 1, 0), 4)  # two digits of the width
+    shown = 1 - math.floor(math.log10(low / size)) if low > 0 else 0
+    decimals = min(max(digits + 1, shown, 0), 4)  # two digits of the width, and of the lower end
     return f"{low / size:.{decimals}f}–{high / size:.{decimals}f} {unit}"
 
 

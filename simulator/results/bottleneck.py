@@ -18,6 +18,7 @@ from paceline.simulator.scenario.scenario import Algorithm, Scenario
 
 WORTH = 0.1  # of the time: less is not worth a second word
 MATTERS = 1.05  # times the mean: a smaller difference is not worth reporting
+SLOWER = 1.02  # times the mean, where the scenario says that workers differ
 FEW = 3  # names in a list
 TAKING_PART = {
     "compute": "compute what is used",
@@ -94,7 +95,8 @@ def _computing(
         return []  # workers' counted steps differ in number
     computed = [np.array(run.workers["compute"]) for run in runs]
     ratio = float(np.mean([each.max() / each.mean() for each in computed]))
-    if ratio < MATTERS:
+    unlike = max(workers.paces(scenario)) > SLOWER  # so that the slowest is no chance
+    if ratio < (SLOWER if unlike else MATTERS):
         return ["all workers are about as fast"]
     who, ranks = _called(scenario, computed)
     if not ranks:

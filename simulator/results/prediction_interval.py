@@ -6,7 +6,7 @@ bootstrap replicates show, and the model's own, which programs show that no run 
 
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from math import ceil, exp, inf, isfinite, log, sqrt
 from pathlib import Path
@@ -82,6 +82,7 @@ class Unfitted:
         )
 
 
+WIDE = 1.5  # times a mean, of an upper end whose largest cause a note names
 TELLING = 0.05  # share of the time from which links are worth a note
 
 
@@ -101,12 +102,24 @@ class Uncalibrated(Unfitted):
 
     `faster`, `slower`: logarithms of the time where links take as long as at the 5 and 95 %
     quantiles that `known_from` says, over the time predicted; learnt from so many `conditions`.
+    `without`: what `slower` would be without one of its causes.
     """
 
     faster: float
     slower: float
     conditions: int
     known_from: str
+    without: Mapping[str, float]
+
+    @property
+    def largest(self) -> str:
+        """Say what most of a wide upper end is from; "" where it is not wide."""
+        cause = min(self.without, key=self.without.__getitem__, default="")
+        less = replace(self, slower=self.without.get(cause, self.slower))
+        times, rest = (exp(each.spread(PACE).within()) for each in (self, less))
+        if times < WIDE:
+            return ""
+        return f"most of it from {cause}: without that {number(rest)}, not {number(times)} times"
 
     def spread(self, quantity: str, above: bool = True) -> Spread:
         """Return the spread of measured values: that of programs, and of the time in links."""
@@ -172,7 +185,18 @@ def ideal(scenario: Scenario, share: float) -> list[str]:
     `share`: of the time, the most that is communicating.
     """
     network = scenario.network
-    limited = tcp.rates(network)
+    limited, seen = tcp.rates(network), tcp.measured()
+    over = limited and network.transport == "tcp" and network.library == "nccl"
+    if over and not scenario.calibration and min(limited) > seen["hosts_high"]:
+        rate, most, usual = (
+            f"{number(8e-9 * each)} Gbit/s"
+            for each in (min(limited), seen["hosts_high"], seen["hosts_median"])
+        )
+        return [
+            f"network.bandwidth: {rate} is more than published hosts move through NCCL's sockets "
+            f"({most} at most, {usual} in the median, which is what is simulated): more changes "
+            "little; was Gbit/s meant where it says GB/s?"
+        ]
     if scenario.calibration or not limited or share < TELLING:
         return []
     if slower := windowed(scenario):
@@ -261,7 +285,9 @@ def notes(models: Mapping[str, Unfitted | None]) -> list[str]:
     for label, found in models.items():
         if found:
             labels.setdefault(found.basis, []).append(label)
-    return [f"{USUAL} intervals of {', '.join(own)}: {said}" for said, own in labels.items()]
+    kinds = [f"{USUAL} intervals of {', '.join(own)}: {said}" for said, own in labels.items()]
+    wide = {k: v.largest for k, v in models.items() if isinstance(v, Uncalibrated) and v.largest}
+    return kinds + [f"{k}: its upper end is wide, {said} the mean" for k, said in wide.items()]
 
 
 def intervals(

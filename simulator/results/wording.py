@@ -90,7 +90,8 @@ def difference(found: Estimate, unit: str) -> tuple[str, str]:
     if found.interval is None:
         return said, ""
     low, high = (number(end / size) for end in found.interval)
-    return said, f" ({found.of}, {level(found)}: {low} to {high}{name}, paired over seeds)"
+    model = f"with the error of {MODEL}" if found.basis == MODEL else "paired over seeds"
+    return said, f" ({found.of}, {level(found)}: {low} to {high}{name}, {model})"
 
 
 def _scale(value: float, unit: str) -> tuple[float, str]:

@@ -24,6 +24,8 @@ from paceline.simulator.results.statistics import Groups, crossing
 from paceline.simulator.scenario.scenario import Algorithm, Scenario
 from paceline.simulator.scenario.tables import LearningCurve
 
+FEW = 1024  # tokens of a worker's step: a sequence of text of most models has more
+
 
 def expected(
     scenario: Scenario, algorithm: Algorithm, runs: Sequence[Run] = (), programs: Programs = None
@@ -107,6 +109,20 @@ def notes(known: Mapping[str, tuple[str, Sequence[str]]]) -> list[str]:
         labels.setdefault(said, []).append(label)
     rest = "; ".join(f"{said}: {all_of(own)}" for said, own in labels.items())
     return [f"what losses rest on: {rest}"] if rest else []
+
+
+def of_unit(scenario: Scenario) -> list[str]:
+    """Doubt tokens of a law of language that are too few for a step of text."""
+    own = scenario.objective
+    if not isinstance(own, LearningCurve) or own.tokens >= FEW:
+        return []
+    if (law := getattr(own.curve, "law", None)) is None:
+        return []
+    return [
+        f"objective.tokens = {own.tokens:g}: {law} is a law of tokens of text, and few "
+        "GPUs take so few a step; images or other samples have no law here: fit one to your run "
+        '(`paceline fit-loss`), or take kind = "none" for times alone'
+    ]
 
 
 def stated(  # noqa: PLR0913 - what is known of the runs

@@ -20,6 +20,7 @@ PERIODS, FEWEST = 50, 100  # averages, and steps, that show the pace of a steady
 KEPT = 1024  # paces: a page asks again for the same ones with every block of its seeds
 BESIDE = 0.40  # most by which GPUs compute longer beside collectives (Lee et al., arXiv:2507.03114)
 COPIES = 0.06  # and DistributedDataParallel on one GPU, for its buckets (docs/network.md)
+HOSTS = "what hosts move through NCCL's sockets, which iperf3 does not show and busbw does"
 
 _paces: dict[str, float] = {}
 
@@ -36,6 +37,9 @@ def uncalibrated(
     if known is None:
         return {}
     (low, median, high, number), source = known
+    seen = tcp.measured()
+    # NCCL's other algorithm alone, with hosts that move all that cards can
+    usual = seen["high"] / seen["median"] * high / tcp.missed(scenario.network).high
     error = ModelError.model_validate(prediction_interval.model_errors()["real"])
     found, catalogue = {}, known_programs(execution.programs)
     for each in (each for each in scenario.algorithm if groups.get(each.label)):
@@ -44,16 +48,21 @@ def uncalibrated(
         share = breakdown(runs)["communicate"]
         whole = _pace(short, each, 1.0, runs[0].seed, execution)
         ends = []
-        for factor in (low / median, high / median):
+        for factor in (low / median, high / median, usual):
             again = _pace(short, each, factor, runs[0].seed, execution)
             moved = log(again / whole) if 0 < again < inf and 0 < whole < inf else log(factor)
             # latencies of messages stay as they are: at least what is visible moves
             least, most = sorted((log1p(share * (factor - 1)), log(factor)))
             ends.append(min(max(moved, least), most))
-        faster, slower = ends
+        faster, slower, without = ends
+        causes = {}
         if scenario.network.library == "nccl":  # what GPUs add does not depend on links
-            slower = hypot(slower, log1p(_on_gpus(scenario.under(each), each, runs)))
-        found[each.label] = Uncalibrated(error, program.family, faster, slower, number, source)
+            beside = log1p(_on_gpus(scenario.under(each), each, runs))
+            causes = {HOSTS: hypot(without, beside), "computing beside collectives": slower}
+            slower = hypot(slower, beside)
+        found[each.label] = Uncalibrated(
+            error, program.family, faster, slower, number, source, causes
+        )
     return found
 
 

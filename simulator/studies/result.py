@@ -186,6 +186,7 @@ class Result(Shown):
             *statistics.crowds(self.groups),
             *[note for row in self.algorithms for note in usage.silent(row)],
             *usage.hours(self.scenario, self.runs),
+            *learning.of_unit(self.scenario),
             *learning.notes({k: (each.basis, each.why) for k, each in self._models.items()}),
             *unsaturated.notes(self.scenario, self.runs),
             *unsaturated.unhidden(self.scenario, self.groups),

@@ -1,9 +1,10 @@
 """`paceline solve`: the value of a key from which, or up to which, a number meets a condition.
 
-The range is first tried at a few values, a constant ratio apart. Where the number moves one way
-there, so that the condition begins or ends once, Brent's method finds where; else no single value
-answers, and none is given. The number's own interval, at the same seeds, is followed in the same
-way: where its ends meet the condition are the ends of the answer's interval.
+The range is first tried at a few values, a constant ratio apart. Where the condition begins or ends
+once there, Brent's method finds where. Where it does so more often, or a number that both rises and
+falls meets it at all values or none, no single value answers, and none is given. The number's own
+interval, at the same seeds, is followed in the same way: where its ends meet the condition are the
+ends of the answer's interval.
 """
 
 import re
@@ -531,7 +532,8 @@ def _solution(
     known |= {x: numbers(x) for x in tried.first if x not in known}
     found = [known[x] for x in tried.first]
     turns = len({sign for a, b in pairwise(found) if (sign := _moves(a, b))})
-    if turns > 1 or sum(asked.met(a[0]) != asked.met(b[0]) for a, b in pairwise(found)) > 1:
+    crossed = sum(asked.met(a[0]) != asked.met(b[0]) for a, b in pairwise(found))
+    if crossed > 1 or (turns > 1 and not crossed):
         points = zip(tried.first, found, strict=True)
         said = ", ".join(f"{statistics.number(each[0])} at {tried.text(x)}" for x, each in points)
         raise InputError(

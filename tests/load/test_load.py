@@ -238,6 +238,10 @@ WRONG = {
         ('name = "asia"', 'name = "asia"\nregoin = "x"'),
         ['cluster.group[0].regoin = "x"', "did you mean `region`?"],
     ),
+    "key of a device in a group": (
+        ('name = "asia"', 'name = "asia"\nspeed = 0.95'),
+        ["cluster.group[0].speed = 0.95", "it belongs in [[cluster.device]]", "compute"],
+    ),
     "unknown key of a link": (
         ('latency = "150 ms"', 'latency = "150 ms"\nloss = 0.1'),
         ["network.link[0].loss = 0.1", "the keys here are: bandwidth, jitter"],

@@ -1,6 +1,7 @@
 """The page of `paceline report`, read as a file and seen in a browser."""
 
 import json
+import math
 import os
 import re
 import subprocess
@@ -731,3 +732,24 @@ def test_many_links_of_one_kind_share_a_row_and_are_told_apart_on_demand():
     few = SimpleNamespace(name="ssgd", row={"links": dict([*sent.items()][:3]), "duration": 10})
     (shown,) = spent.links([few]).tables
     assert len(shown.rows) == 3
+
+
+def test_a_margin_and_a_row_have_the_interval_of_the_terminal(folder):
+    """Seeds agree, and links are known from published hosts: the margin is no surer than rows."""
+    line = {"latency": "60 us", "bandwidth": "25 Gbit/s", "transport": "tcp", "library": "nccl"}
+    made = scenario(
+        {"name": "ssgd"}, {"name": "local-sgd", "tau": 8}, workers=2, objective=TIME_ONLY,
+        network=line, model={"parameters": 304_000_000}, compute="0.4 s",
+    )  # fmt: skip
+    found = simulate(made, seeds=2, out=folder / "sockets")
+    paces = [row["seconds_per_step"] for row in found.algorithms]
+    low, high = paces[0]["interval90"]
+    gap = paces[0]["mean"] - paces[1]["mean"]
+    above = math.hypot(high - paces[0]["mean"], paces[1]["mean"] - paces[1]["interval90"][0])
+    said = facts(folder / "sockets")[MARGIN][0]
+    assert "with the error of the model" in said
+    assert f"{gap + above:#.3g} s" in said
+    report([folder / "sockets"], folder / "sockets.html")
+    page = (folder / "sockets.html").read_text("utf-8")
+    assert f"{low:.2f}–{high:.2f} s)" in page
+    assert "time per step (90 %)" in page

@@ -262,6 +262,13 @@ def test_workers_about_as_slow_as_the_slowest_are_named_together() -> None:
         assert re.search(f"the others wait for {who}, which wait for 0 % of the time", said(made))
 
 
+def test_a_worker_said_to_be_a_few_per_cent_slower_is_named() -> None:
+    for slower, named in (("1.04 s", True), ("1.01 s", False)):
+        group = {"group": [{"name": "old", "workers": 1, "compute": slower}]}
+        sentence = said(world(SSGD, network=FREE, workers=8, cluster=group))
+        assert ("the slowest, worker 0 (old), takes 1.0" in sentence) == named, sentence
+
+
 def test_crashes_and_checkpoints_are_counted_in_words() -> None:
     crash = {"crash": [{"worker": 1, "at": "20 s", "lasts": "100 s"}]}
     saves = {"checkpoint": {"every": 5, "cost": "1 s"}, "policy": "restart"}

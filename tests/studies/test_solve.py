@@ -136,6 +136,17 @@ def test_no_single_answer_is_refused():
         solve(bound, "algorithm.local-sgd.tau", "algorithm[1].loss.last <= 1", between="1,1000")
 
 
+def test_a_fall_that_stays_on_one_side_of_the_value_is_no_refusal():
+    """The loss falls from 1.2 to an optimum and rises to 50, past 2 once."""
+    objective = {"kind": "bound", "initial_gap": 10.0, "smoothness": 1.0, "gradient_variance": 5.0}
+    bound = world(objective=objective, run={"duration": "2 min", "seeds": 1})
+    asked = "algorithm[1].loss.last <= 2"
+    (found,) = solve(bound, "algorithm.local-sgd.tau", asked, between="1,1000").solutions
+    assert found.holds == "up to"
+    assert 32 <= found.value < 100
+    assert found.number <= 2
+
+
 @pytest.mark.parametrize(
     ("vary", "asked", "between", "said"),
     [

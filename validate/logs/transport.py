@@ -9,7 +9,8 @@ where f, g, e and p are the latency factor, the transmission factor, its exponen
 per byte of any link: keys of [[overhead]]. Buckets of a gradient have a g of their own: libraries
 carry out payloads of other sizes by other algorithms. Where a ring is declared it may be a double
 tree, whose g depends on the number of workers: each is as likely as its prior and the jobs make it,
-as payloads hardly travel faster than their link. The pace that follows is simulated by the
+as payloads hardly travel faster than their link. A bandwidth that is stated is what payloads get,
+or a nominal figure that they come nowhere near. The pace that follows is simulated by the
 algorithm's own text. Few jobs do not determine nine numbers, so each has a prior, wide where
 systems differ; what the jobs leave open then shows in the draws from the posterior, and so in
 intervals that widen with the distance from what was measured
@@ -17,16 +18,18 @@ intervals that widen with the distance from what was measured
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from math import copysign, exp, log
-from typing import Any
+from dataclasses import dataclass, field, replace
+from math import copysign, exp, inf, log
+from operator import is_
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from paceline.simulator.distributions.random_streams import Purpose, generator
 from paceline.simulator.engines.dispatch import run_seeds
 from paceline.simulator.network.closed_form import ClosedForm
-from paceline.simulator.results.intervals import TAILS
+from paceline.simulator.results.intervals import NORMAL, TAILS
+from paceline.simulator.results.statistics import said
 from paceline.simulator.scenario.overhead import GIGABIT, Overhead, tree
 from paceline.simulator.scenario.redraw import scaled
 from paceline.simulator.scenario.scenario import Scenario
@@ -39,10 +42,13 @@ Array = np.ndarray
 # bandwidth, e, ln p (s/B; less over faster links), ln of the buckets' g over that of others (as
 # g's own), and powers of a tree's time over a ring's, as WAYS says
 CENTRE = np.array([log(3e-4), log(2e-5), 0.0, 0.03, 0.0, log(5e-11), 0.0, 0.0, 0.0])
-WIDTH = np.array([2.0, 1.5, 0.5, 0.1, 0.02, 1.2, 0.1, 1e-3, 1e-3])
+WIDTH = np.array([1.2, 1.2, 0.5, 0.1, 0.02, 1.2, 0.1, 1e-3, 1e-3])
 # probabilities of a ring (0) and a tree (1) of whole means, which NCCL sends around a ring unless
 # its settings differ, and of buckets
 WAYS = {(0.0, 0.0): 0.45, (0.0, 1.0): 0.45, (1.0, 0.0): 0.05, (1.0, 1.0): 0.05}
+# probability that a stated bandwidth is nominal, and median and standard deviation of ln g then:
+# half of it, as of a card that hosts cannot fill, or a rate between two where all share the host
+NOMINAL, NOMINALLY = 0.1, (0.7, 0.25)
 SETUP, HOP, LATENCY, FACTOR, EXPONENT, PER_BYTE, BUCKETS, TREE = range(8)
 LAW = 9  # TREE of whole means, then of buckets
 SPREAD, SPREAD_WIDTH = 0.7, 0.7  # a worker's own spread over that of whole steps; of its logarithm
@@ -57,9 +63,13 @@ COPYING = 0.03  # most of a transmission's time in the prior's median that hosts
 LEAST = 1e-5  # an exponent: draws are factors of it, a million at most
 DRAWS, TRIES = 24, 96
 LIKELY = 0.999  # probability, beyond which a draw is none of the posterior
+# of logarithms of computing and of transmissions, within which paces are taken for straight lines;
+# relative, what a line may miss further away
+STRAIGHT, BEND = 0.25, 0.002
 FAR = 13.0  # most of a logarithm from the point's: a profile's factors are a million at most
 STEPS, PERIODS, SEEDS = 256, 12, 2  # of the simulations
 ROBUST = 3.0  # standard errors from which a job counts less (soft L1)
+UNUSUAL = 3.0  # standard deviations of a usual number, from which a note names it
 ROUNDS, NEAR = 4, 1e-4
 SHIFT = 0.02  # relative, of a number whose effect on the pace is simulated
 SEED = 0
@@ -72,7 +82,7 @@ class Fitted:
     Columns: the law's nine numbers, the logarithms of each condition's seconds of computing, and
     of the factor of each unknown link. `paces`: predicted, by job. `spreads`: of each draw, what
     part of whole steps' spread a worker's own computing has. `misfit`: squares of what jobs and
-    priors miss.
+    priors miss. `unusual`: standard deviations of the usual prior by which the law is off.
     """
 
     point: Array
@@ -81,6 +91,17 @@ class Fitted:
     reference: float
     spreads: Array
     misfit: float
+    unusual: Array
+
+    def conflicts(self) -> list[str]:
+        """Say which numbers of the law are far from what is usual, and what is usual."""
+        ends = np.exp(CENTRE + np.multiply.outer([-1, 1], NORMAL * WIDTH))
+        return [
+            f"{KEYS[n]} {said(exp(self.point[n]), unit)}, where {said(ends[0, n], unit)} to "
+            f"{said(ends[1, n], unit)} is usual"
+            for n, unit in ((SETUP, "s"), (HOP, "s"), (LATENCY, ""), (FACTOR, ""))
+            if abs(self.unusual[n]) > UNUSUAL
+        ]
 
     def range_of(self, condition: int) -> tuple[float, float]:
         """Return the ends of the 90 % interval of a condition's computing (seconds)."""
@@ -94,6 +115,33 @@ class Fitted:
         law[FACTOR] *= (self.reference / GIGABIT) ** row[EXPONENT] * exp(bucketed * row[BUCKETS])
         found = dict(zip(KEYS, law.tolist(), strict=True))
         return found | {"tree_exponent": max(float(row[TREE + bucketed]), LEAST)}
+
+
+class _Prior(NamedTuple):
+    """Medians and standard deviations of all numbers, where links are of one kind, as `likely`."""
+
+    centre: Array
+    width: Array
+    likely: float
+
+
+def _priors(centre: Array, width: Array, nominal: bool) -> list[_Prior]:
+    """Return the prior of each way, the usual ones first; `nominal`: bandwidths that may be so."""
+    found = []
+    for powers, likely in WAYS.items():
+        own = np.r_[centre[:TREE], powers, centre[LAW:]]
+        found.append(_Prior(own, width, likely * (1 - NOMINAL * nominal)))
+    for own, _, likely in [*found] if nominal else ():
+        medians, spreads = own.copy(), width.copy()
+        medians[FACTOR], spreads[FACTOR] = NOMINALLY
+        found.append(_Prior(medians, spreads, likely * NOMINAL / (1 - NOMINAL)))
+    return found
+
+
+def _evidence(fitted: Any, prior: _Prior) -> float:
+    """Return how likely a way is after its fit: the logarithm, by Laplace's approximation."""
+    curved = np.linalg.slogdet(fitted.jac.T @ fitted.jac)[1]
+    return float(log(prior.likely) - fitted.cost - np.log(prior.width).sum() - curved / 2)
 
 
 @dataclass
@@ -157,14 +205,26 @@ class _Linear:
         ])  # fmt: skip
         self.slopes.resize(7)
 
+    def near(self, costs: Array) -> "_Linear":
+        """Return the job as it is if its line meets the pace with `costs`, else simulated there."""
+        apart = np.abs(np.log(costs[[0, -2]] / self.at[[0, -2]])).max()
+        if apart < STRAIGHT or abs(_simulated(self, costs) / self.pace(costs) - 1) <= BEND:
+            return self
+        found = replace(self)
+        found.simulate(costs)
+        return found
+
 
 def _simulated(job: _Linear, costs: Array) -> float:
     compute, setup, hop, latency, around, factor, spread = costs.tolist()
+    scenario = job.scenario
+    if job.link is not None:  # a library chooses by the bandwidth that the profile will state
+        network = scenario.network.model_copy(update={"bandwidth": GIGABIT / factor})
+        scenario, around, factor = scenario.model_copy(update={"network": network}), 1.0, 1.0
     overhead = Overhead.model_construct(
         collective=setup, hop=hop, latency_factor=latency, transmission_factor=factor,
         tree_exponent=log(around / factor) / job.by_tree,
     )  # fmt: skip
-    scenario = job.scenario
     for key in [
         "cluster.compute",
         *(f"cluster.group.{n}.compute" for n in range(len(scenario.cluster.group))),
@@ -179,9 +239,10 @@ def _simulated(job: _Linear, costs: Array) -> float:
 
 
 def fit(
-    jobs: Sequence[Observed], scenarios: Sequence[Scenario], conditions: Sequence[int]
-) -> Fitted:
-    """Fit the law to jobs.
+    jobs: Sequence[Observed], scenarios: Sequence[Scenario], conditions: Sequence[int],
+    most: float = inf,
+) -> Fitted | None:  # fmt: skip
+    """Fit the law to jobs; None where their misfit is `most` or more.
 
     `scenarios`: of each job, with computing times of mean 1 s; `conditions`: which jobs compute
     alike, numbered from 0.
@@ -212,18 +273,19 @@ def fit(
     error = ERROR
     known = sum(1 + (each.compute > 0) for each in jobs)  # numbers that the jobs show
 
-    def residuals(theta: Array, centre: Array, spread: float = SPREAD) -> Array:
-        return _residuals(theta, linear, centre, width, count, reference, error, spread)
+    def residuals(
+        theta: Array, prior: _Prior, spread: float = SPREAD, near: Sequence[_Linear] = linear
+    ) -> Array:
+        return _residuals(theta, near, prior, count, reference, error, spread)
 
-    ways = [np.r_[centre[:TREE], powers, centre[LAW:]] for powers in WAYS]
+    priors = _priors(centre, width, nominal=bool(rates))
     for _ in range(ROUNDS):
         before = theta
         for each in linear:
             each.simulate(each.costs(theta, count, reference))
-        fits = [least_squares(residuals, theta, x_scale=width, args=(own,)) for own in ways]
-        likely = np.log([*WAYS.values()]) - [each.cost for each in fits]
-        best = int(np.argmax(likely))
-        found, centre = fits[best], ways[best]
+        fits = [least_squares(residuals, theta, x_scale=width, args=(own,)) for own in priors]
+        best = int(np.argmax([*map(_evidence, fits, priors)]))
+        found, prior = fits[best], priors[best]
         theta, slopes = found.x, np.asarray(found.jac)
         inverse = np.linalg.inv(slopes.T @ slopes)
         seen, missed = slopes[: 2 * len(linear)], found.fun[: 2 * len(linear)]
@@ -232,14 +294,23 @@ def fit(
         error = float(np.sqrt(squares / (ERROR_FREEDOM + max(0.0, known - spent))))
         if np.abs(theta - before).max() < NEAR:
             break
-    draws, spreads = _posterior(theta, width, residuals, ways, np.exp(likely - max(likely)))
+
+    missed = _residuals(theta, linear, prior, count, reference, ERROR, SPREAD)
+    if (misfit := float(missed @ missed)) >= most:
+        return None
+
+    def bent(theta: Array, near: Sequence[_Linear]) -> list[_Linear]:
+        """Return the jobs near `theta`, of which those whose lines miss it are simulated there."""
+        return [each.near(each.costs(theta, count, reference)) for each in near]
+
+    draws, spreads = _posterior(theta, residuals, bent, linear, [*zip(priors, fits, strict=True)])
     rng = generator(SEED, Purpose.CALIBRATION, 1)
     # the law, on a link that it has not seen, and by each factor e in bandwidth from those it has
     draws[:, [FACTOR, EXPONENT]] += error * rng.standard_normal((len(draws), 2))
     draws[:, LAW : LAW + count] += STEADY * rng.standard_normal((len(draws), 1))
-    paces = [float(each.pace(each.costs(theta, count, reference))) for each in linear]
-    missed = _residuals(theta, linear, centre, width, count, reference, ERROR, SPREAD)
-    return Fitted(theta, draws, paces, reference, spreads, float(missed @ missed))
+    paces = [_simulated(each, each.costs(theta, count, reference)) for each in linear]
+    unusual = (theta - priors[0].centre) / priors[0].width
+    return Fitted(theta, draws, paces, reference, spreads, misfit, unusual)
 
 
 def _linear(
@@ -254,8 +325,8 @@ def _linear(
 
 
 def _residuals(  # noqa: PLR0913, PLR0917
-    theta: Array, jobs: Sequence[_Linear], centre: Array, width: Array, count: int,
-    reference: float, error: float, spread: float,
+    theta: Array, jobs: Sequence[_Linear], prior: _Prior, count: int, reference: float,
+    error: float, spread: float,
 ) -> Array:  # fmt: skip
     """Return, over the last axis, what the law misses in standard errors: two of a job, priors."""
     found = []
@@ -278,39 +349,46 @@ def _residuals(  # noqa: PLR0913, PLR0917
         found.append(missed / np.sqrt(second + shared**2 + 1e-8))
     far = np.stack(found, axis=-1) / ROBUST
     near = np.sign(far) * ROBUST * np.sqrt(2 * (np.sqrt(1 + far**2) - 1))  # soft L1
-    return np.concatenate([near, (theta - centre) / width], axis=-1)
+    return np.concatenate([near, (theta - prior.centre) / prior.width], axis=-1)
 
 
 def _posterior(
-    theta: Array, width: Array, residuals: Callable[..., Array],
-    centres: Sequence[Array], likely: Array,
+    theta: Array, residuals: Callable[..., Array], bent: Callable[..., list[_Linear]],
+    jobs: list[_Linear], known: Sequence[tuple[_Prior, Any]],
 ) -> tuple[Array, Array]:  # fmt: skip
     """Draw from the posterior: the fit to what jobs show and priors say, each moved by its error.
 
     So draws follow where several numbers explain the jobs together, however bent their range is;
-    one that ends where it is far less likely than that takes no part. `centres`: of the priors with
-    rings and trees, one of which each draw takes, as `likely`. Returns the spreads, too.
+    one that ends where it is far less likely than that takes no part. Each takes a way, one of
+    `known`, a prior and its fit, as likely as that makes it; `bent` says what jobs do where it
+    ends. Returns the spreads, too.
     """
     from scipy.optimize import least_squares  # noqa: PLC0415
     from scipy.stats import chi2  # noqa: PLC0415
 
-    point = residuals(theta, centres[int(np.argmax(likely))])
     rng, other = (generator(SEED, Purpose.CALIBRATION, n) for n in (0, 2))
-    most = point @ point + chi2.ppf(LIKELY, len(theta))
+    evidence = np.array([_evidence(fitted, prior) for prior, fitted in known])
+    likely = np.exp(evidence - evidence.max())
     tries = SPREAD * np.exp(SPREAD_WIDTH * other.standard_normal(TRIES))
-    ways = other.choice(len(centres), TRIES, p=likely / likely.sum())
+    ways = other.choice(len(known), TRIES, p=likely / likely.sum())
+    further = chi2.ppf(LIKELY, len(theta))
     draws: list[Array] = []
     spreads: list[float] = []
     for left, spread, way in zip(range(TRIES, 0, -1), tries, ways, strict=True):
-        by, centre = rng.standard_normal(len(point)), centres[way]
+        (prior, fitted), by = known[way], rng.standard_normal(len(known[way][1].fun))
 
-        def missed(at: Array, by: Array = by, own: tuple[Any, ...] = (centre, spread)) -> Array:
-            found: Array = residuals(at, *own) + by
+        def missed(at: Array, near: list[_Linear], *own: Any, by: Array = by) -> Array:
+            found: Array = residuals(at, *own, near) + by
             return found
 
-        at = least_squares(missed, theta, x_scale=width).x
-        far = residuals(at, centre, spread)
-        if far @ far <= most or left <= DRAWS - len(draws):
+        at, near = theta, jobs
+        for _ in range(ROUNDS):
+            at = least_squares(missed, at, x_scale=prior.width, args=(near, prior, spread)).x
+            before, near = near, bent(at, near)
+            if all(map(is_, before, near)):
+                break
+        far = residuals(at, prior, spread, near)
+        if far @ far <= 2 * fitted.cost + further or left <= DRAWS - len(draws):
             draws.append(at)
             spreads.append(spread)
         if len(draws) == DRAWS:

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from paceline.simulator.inputs.messages import quoted, toml
+from paceline.simulator.reports import terminal
 from paceline.simulator.reports.page.documents import is_measured
 from paceline.simulator.reports.page.parts import Cell, PageSection, PageTable, percent
 from paceline.simulator.reports.page.reading import FoundRun
@@ -44,7 +45,9 @@ def results(
     within = {line.name: (line.row.get("interval90") or {}).get("loss") for line in lines}
     words = {column.key: column.words for column in shown}
     words |= {"final_loss": f"final loss ({USUAL})"} if any(within.values()) else {}
-    columns += [*words.values(), BY_KEY["seconds_per_step"].words, "steps"]
+    known = any((line.row.get("interval90") or {}).get("seconds_per_step") for line in lines)
+    pace = BY_KEY["seconds_per_step"].words + f" ({USUAL})" * known
+    columns += [*words.values(), pace, "steps"]
     rows = []
     for line in lines:
         row, seeds = line.row, len(line.runs)
@@ -64,8 +67,9 @@ def results(
             ends = column.key == "final_loss" and within[line.name]
             said = f" ({number(ends[0])}–{number(ends[1])})" if ends else ""
             cells.append(percent(value, 1) if share else column.show(value) + said)
-        stalled = "stands still" if row["stall"] else human(stated(row["seconds_per_step"]).value)
-        rows.append([*cells, stalled, f"{row['steps']:.0f}" if row["steps"] is not None else "-"])
+        pace, *ends = ["stands still"] if row["stall"] else terminal.paced(row).split("\n")
+        pace += f" ({ends[0]})" if ends else ""
+        rows.append([*cells, pace, f"{row['steps']:.0f}" if row["steps"] is not None else "-"])
     same = shared([*dict.fromkeys(line.label for line in lines)])
     medians = any(stated(line.row["seconds_per_step"]).of == MEDIAN for line in lines)
     said = "median" if medians else "mean"

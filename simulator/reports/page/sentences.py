@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ from paceline.simulator.reports.page.documents import is_measured
 from paceline.simulator.reports.page.parts import percent
 from paceline.simulator.reports.page.reading import FoundRun
 from paceline.simulator.results import statistics, wording
-from paceline.simulator.results.intervals import MEDIAN, MODEL, USUAL, difference, stated
+from paceline.simulator.results.intervals import LEVEL, MEDIAN, MODEL, USUAL, difference, stated
 from paceline.simulator.results.order import MARGIN as ORDER_MARGIN
 from paceline.simulator.results.order import within
 from paceline.simulator.results.pick import ENOUGH, all_of, any_of, decided, headline, scored
@@ -57,7 +57,7 @@ def verdict(found: FoundRun) -> RunVerdict:
         for label, values in scored(groups, pick["measure"], found.target).items()
     }
     facts = [
-        (MARGIN, _margins(scores, pick, baseline(found))),
+        (MARGIN, _margins(scores, pick, baseline(found), run.rows)),
         (SURE, [*_sure(found, scores, pick)]),
         (CHANGE, [*filter(None, _change(found, groups, pick))]),
     ]
@@ -95,9 +95,10 @@ def baseline(found: FoundRun) -> str | None:
 
 
 def _margins(
-    scores: Mapping[str, Mapping[int, float]], pick: Mapping[str, Any], against: str | None
-) -> list[str]:
-    """Say how far the next algorithm and the baseline are behind."""
+    scores: Mapping[str, Mapping[int, float]], pick: Mapping[str, Any], against: str | None,
+    rows: Mapping[str, Mapping[str, Any]],
+) -> list[str]:  # fmt: skip
+    """Say how far the next algorithm and the baseline are behind; `rows`: of all, by label."""
     best, middle = pick["label"], np.median if _by_median(pick) else np.mean
     values = {label: float(middle([*each.values()])) for label, each in scores.items()}
     others = sorted((k for k in values if k != best), key=lambda k: not math.isfinite(values[k]))
@@ -109,7 +110,8 @@ def _margins(
     if against is not None and against != best and against in values:
         roles[against] = "next and the baseline" if against in roles else "baseline"
     for label, role in roles.items():
-        said.append(margin(scores[best], scores[label], pick, f"{label}, the {role}"))
+        ends = [(rows[each].get("interval90") or {}).get(pick["measure"]) for each in (best, label)]
+        said.append(margin(scores[best], scores[label], pick, f"{label}, the {role}", ends))
     if against == best:
         said.append("It is the baseline itself.")
     return said
@@ -120,11 +122,14 @@ def _by_median(pick: Mapping[str, Any]) -> bool:
 
 
 def margin(
-    best: Mapping[int, float], other: Mapping[int, float], pick: Mapping[str, Any], name: str
-) -> str:
+    best: Mapping[int, float], other: Mapping[int, float], pick: Mapping[str, Any], name: str,
+    ends: Sequence[Sequence[float] | None] = (None, None),
+) -> str:  # fmt: skip
     """Say how much smaller `best` is than `other`, paired over their common seeds.
 
-    By the median of the differences if the pick is by medians, else by the mean.
+    By the median of the differences if the pick is by medians, else by the mean. `ends`: where a
+    measured run of each is expected, if times have such an interval; then that of the difference
+    is theirs together.
     """
     seeds = [seed for seed in best if seed in other]
     if pick["measure"] == "seconds_per_gradient" and math.inf in best.values():
@@ -134,7 +139,16 @@ def margin(
         count = int(np.isfinite(two).sum())
         return f"{name}, reached the target with only {count} of {len(seeds)} seeds."
     median, measure = _by_median(pick), pick["measure"]
-    gap, within = wording.difference(difference(two, one, heavy=median), _unit(measure))
+    found = difference(two, one, heavy=median)
+    known = [each for each in ends if each and None not in each]
+    if measure != "loss" and len(known) == 2:
+        (down, up), (low, high) = (
+            (float(middle - each[0]), float(each[1] - middle))
+            for middle, each in zip((one.mean(), two.mean()), known, strict=True)
+        )
+        span = found.value - math.hypot(low, up), found.value + math.hypot(high, down)
+        found = replace(found, interval=span, level=LEVEL, basis=MODEL)
+    gap, within = wording.difference(found, _unit(measure))
     what = {
         "loss": "lower",
         "seconds_per_step": "less per step",
