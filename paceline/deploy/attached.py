@@ -10,8 +10,10 @@ import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from itertools import accumulate, pairwise
 from math import inf, nan
-from typing import Any
+from operator import sub
+from typing import Any, NamedTuple
 
 import numpy as np
 from torch import Tensor
@@ -37,6 +39,13 @@ class Gradient:
 GRADIENT = Gradient()
 
 
+class Part(NamedTuple):
+    """Stands for entries of a gradient that is averaged where the optimizer reads it."""
+
+    low: int
+    high: int
+
+
 class Period:
     """A communication period that may be changed while it is used: `now`, in steps, if that is set.
 
@@ -59,7 +68,8 @@ class AttachedNode(TensorNode):
     waiting in all. `local`: the user's optimizer as the program's transform, None where the program
     makes the step itself, with `decay` as weight decay. `plain`: a phase's displacement is of no
     other use than to be averaged, and be taken from where the phase began; `unread`: so is a
-    gradient than to be averaged, or to be given to the optimizer, so that None may stand for it.
+    gradient than to be averaged, or to be given to the optimizer, so that None may stand for it,
+    as for its mean.
     """
 
     def __init__(  # noqa: PLR0913, PLR0917 - what a node is made of
@@ -90,6 +100,8 @@ class AttachedNode(TensorNode):
         self._timed: dict[Any, tuple[float, Future[float]]] = {}
         self.channels: list[Any] = []
         self._bases: dict[RealCollective, Tensor] = {}  # of shifts whose mean is under way
+        self._gradients: Tensor  # as gathered last
+        self._averaged: dict[Part, RealCollective] = {}  # under way
         self._landed: Tensor | None = None  # the last mean of parameters
         self._queued = False  # whether a thread may start what this node starts
         self._made: list[np.random.Generator] = []
@@ -123,7 +135,20 @@ class AttachedNode(TensorNode):
     async def start_backward(self, x: Vector, pieces: Pieces) -> Sequence[Handle]:
         """As `gradient`, cut into pieces that are there at once: their own handles."""
         g = await self.gradient(x)
-        return self.cut(self.live.gradient() if g is None else g, pieces)
+        if g is not None:
+            return self.cut(g, pieces)
+        sizes = self.live.pages.beside(lambda: [*map(len, self.cut(self._gather(), pieces))])
+        ends = pairwise(accumulate(sizes, sub, initial=self.parameters))
+        return [Part(low, high) for high, low in ends]
+
+    def _gather(self) -> Tensor:
+        scale = self.transport.collectives.scale(self.start.dtype)
+        self._gradients = self.live.gather(scale)
+        return self._gradients
+
+    def join(self, pieces: Sequence[Vector]) -> Vector:
+        """Undo the cut."""
+        return None if pieces[0] is None else super().join(pieces)
 
     def leap(self, transform: Any) -> Any:
         """Return the effect that takes a local phase in place, by the user's optimizer."""
@@ -166,12 +191,15 @@ class AttachedNode(TensorNode):
         return (pages.outside if self._queued else pages.beside)(self._start_mean, value)
 
     def _start_mean(self, value: Payload) -> Handle:
-        if value is None and self.live.small:
-            value = self.live.gradient()
-        elif value is None:  # one copy, from where backward passes left it to where it travels
-            value = tuple(self.live.gradients())
+        mean = self.transport.collectives.mean
+        if value is None:
+            value = Part(0, len(self._gather()))
+        if isinstance(value, Part):
+            handle = mean(self._gradients[slice(*value)], self.step, lies=True)
+            self._averaged[value] = self._time(handle)
+            return value
         shift = isinstance(value, Shift)
-        handle = self.transport.collectives.mean(value.to if shift else value, self.step)
+        handle = mean(value.to if shift else value, self.step)
         if shift:
             self._bases[handle] = value.base
         return self._time(handle)
@@ -202,6 +230,11 @@ class AttachedNode(TensorNode):
 
     async def wait(self, handle: Handle) -> Any:
         """Wait until a result has arrived."""
+        if isinstance(handle, Part) and handle in self._averaged:
+            found, own = self.land(self._averaged.pop(handle)), self._gradients[slice(*handle)]
+            if found.data_ptr() != own.data_ptr():  # of a GPU, as gloo sums on the host
+                own.copy_(found)
+            return None
         if not isinstance(handle, RealCollective):
             return handle  # a piece of a gradient
         found, base = self.land(handle), self._bases.pop(handle, None)

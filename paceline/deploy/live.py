@@ -1,6 +1,8 @@
 """A user's model as one flat vector, of which its trained parameters are views."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
+from operator import is_
+from sys import getrefcount
 from typing import Any
 from weakref import ref
 
@@ -36,6 +38,24 @@ class Silence:
             self.wrappers.add(wrapper)
 
 
+class Gathered:
+    """A vector of gradients, and the views of it that belong to the parameters."""
+
+    def __init__(self, vector: Tensor, views: list[Tensor]) -> None:
+        self.vector, self.views = vector, views
+        self._own = self._uses()
+
+    def _uses(self) -> tuple[int, int]:
+        """Count what refers to the vector's memory, and to its views."""
+        uses: Any = torch._C._storage_Use_Count
+        return uses(self.vector.untyped_storage()._cdata), sum(map(getrefcount, self.views))
+
+    @property
+    def free(self) -> bool:
+        """Whether nobody else refers to them, so that they may be written to."""
+        return self._uses() == self._own
+
+
 class LiveParameters(Flat):
     """The parameters that an optimizer trains, each once, in the model's order.
 
@@ -55,6 +75,7 @@ class LiveParameters(Flat):
         self.vector: Tensor | None = None
         self.taken: Callable[[], Tensor | None] = lambda: None  # what `vector` is a copy of
         self._own: Tensor | None = None  # of small models, never given away
+        self._gathered: list[Gathered] = []
         inside = [each.module for each in model.modules() if isinstance(each, Wrapper)]
         self._silence = Silence()
         self._hooks = [each.register_forward_pre_hook(self._silence) for each in (model, *inside)]
@@ -123,11 +144,32 @@ class LiveParameters(Flat):
         parts = self.pages.beside(lambda: [each.reshape(-1) for each in self.gradients()])
         return torch.cat(parts)
 
-    def write(self, gradient: Tensor | Sequence[Tensor]) -> None:
-        """Make the parameters' gradients views of a vector, or the tensors given for them."""
-        parts = self.views(gradient) if isinstance(gradient, Tensor) else gradient
-        for parameter, part in zip(self.parameters, parts, strict=True):
-            parameter.grad = part
+    def gather(self, scale: float) -> Tensor:
+        """Multiply the gradients by `scale`, and make them views of one vector, which is returned.
+
+        A loop that keeps their memory has them there already. Else they are copied, to where nobody
+        else looks any more.
+        """
+        own, grads = self._gathered, [each.grad for each in self.parameters]
+        found = next((each for each in own if all(map(is_, grads, each.views))), None)
+        if found is not None:
+            return found.vector if scale == 1.0 else found.vector.mul_(scale)
+        found = next((each for each in own if each.free), None)
+        if found is None:
+            vector, _ = self.pages.place([self.at]) or (torch.empty_like(self.at), None)
+            found = Gathered(vector, self.views(vector))
+            self._gathered = [found, *own[:1]]
+        self.pages.fill(found.vector, found.views, self.gradients(), scale)
+        self._set(found.views)
+        return found.vector
+
+    def write(self, gradient: Tensor) -> None:
+        """Make the parameters' gradients views of a vector."""
+        self._set(self.views(gradient))
+
+    def _set(self, gradients: Iterable[Tensor]) -> None:
+        for parameter, own in zip(self.parameters, gradients, strict=True):
+            parameter.grad = own
 
 
 def _demand_plain(model: nn.Module, trained: Iterable[Tensor]) -> None:

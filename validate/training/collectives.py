@@ -49,14 +49,15 @@ class RealCollective:
 
     `step`: the worker's at the start; `last`: rank that joined last, and when; `begins`, `done`
     (seconds) and `size` (bytes of a payload): known once settled; `chained`: another collective
-    averages what is computed from its result; `team`: workers whose payloads count, None: all.
+    averages what is computed from its result; `team`: workers whose payloads count, None: all;
+    `lies`: its payload, one vector times `scale`, is overwritten by the sum.
     """
 
     def __init__(
         self, number: int, kind: str, step: int, first: "RealCollective | None" = None
     ) -> None:
         self.number, self.kind, self.step, self.first = number, kind, step, first
-        self.chained = self.settled = False
+        self.chained = self.settled = self.lies = False
         self.team: Team = None
         self.begins = self.done = inf
         self.last = 0, -inf
@@ -83,7 +84,7 @@ class RealCollective:
 
     def check(self) -> None:
         """Raise ProgramError if the payload was changed meanwhile."""
-        if self.versions != [each._version for each in self.packed.tensors]:
+        if not self.lies and self.versions != [each._version for each in self.packed.tensors]:
             raise ProgramError(
                 f"{self.kind} {self.number}: what is averaged was changed before its wait; vectors "
                 "are never changed in place"
@@ -115,9 +116,10 @@ class Collectives:
         self.started = self.settled = 0
         self.ending = False  # whether any rank's clock was past the end of the run
 
-    def mean(self, payload: Payload, step: int) -> RealCollective:
-        """Start an average."""
+    def mean(self, payload: Payload, step: int, *, lies: bool = False) -> RealCollective:
+        """Start an average; of a vector that `lies` where it may be summed, without a copy."""
         handle = self._next("mean", step)
+        handle.lies = lies
         self._network.starts("mean", self._meter(payload), handle.team)
         self._start_mean(handle, lambda: payload)
         return handle
@@ -189,7 +191,7 @@ class Collectives:
         """Start one sum for each dtype; numbers travel in the first that holds them exactly."""
         if after is None:
             packed = handle.hold(payload())
-            dtypes = _dtypes(packed)
+            dtypes = _dtypes(packed, handle.lies)
         else:  # its payload depends on the first result, and has the same dtypes
             assert handle.first is not None
             dtypes = _dtypes(handle.first.packed)
@@ -205,11 +207,13 @@ class Collectives:
     def _buffer(self, handle: RealCollective, dtype: torch.dtype, first: bool) -> Tensor:
         packed = handle.packed
         parts = [each.detach().reshape(-1) for each in packed.tensors if each.dtype == dtype]
+        if handle.lies and not first:
+            return parts[0]
         if self.selection.leaves_out(handle.team):
             parts = [*map(torch.zeros_like, parts)]
         length = self._length(packed) if first else 0
         head = torch.empty(length, dtype=dtype, device=self._device)
-        buffer = self.pack(head, parts, self._scale(handle, dtype))
+        buffer = self.pack(head, parts, self.scale(dtype, handle.team))
         if not first:
             return buffer
         own = self._own(handle)  # last, as it holds the time of issue
@@ -222,9 +226,9 @@ class Collectives:
         """Return the entries that the numbers of all ranks take."""
         return self._ranks * (WHOLE + PARTS * (OWN - WHOLE + len(packed.numbers)))
 
-    def _scale(self, handle: RealCollective, dtype: torch.dtype) -> float:
+    def scale(self, dtype: torch.dtype, team: Team = None) -> float:
         """Return by what to multiply a payload as it is copied: exact by a power of two, else 1."""
-        count = len(handle.team or range(self._ranks))
+        count = len(team or range(self._ranks))
         return 1 / count if dtype in EXACT and not count & (count - 1) else 1.0
 
     def arrived(self, handle: RealCollective) -> None:
@@ -243,13 +247,13 @@ class Collectives:
         found, m = [each.wait() for each in handle.pending], self._ranks
         packed = handle.packed  # known by now, also for chained collectives
         team = handle.team or range(m)
-        totals = dict(zip(_dtypes(packed), found, strict=True))
+        totals = dict(zip(_dtypes(packed, handle.lies), found, strict=True))
         offsets = dict.fromkeys(totals, 0)
         first = next(iter(totals))
         offsets[first] = length = self._length(packed)
         by_rank = packing.read_numbers(totals[first][:length], m, WHOLE)
         for dtype, total in totals.items():  # at once, as a payload may have hundreds of tensors
-            if self._scale(handle, dtype) * len(team) != 1.0:
+            if self.scale(dtype, handle.team) == 1.0 and len(team) > 1:
                 total[offsets[dtype] :].div_(len(team))
         tensors = []
         for one in packed.tensors:
@@ -340,10 +344,15 @@ def _room(payload: Payload) -> float:
     return float((payload.most - len(values)) * (values.element_size() + PLACES.itemsize))
 
 
-def _dtypes(packed: Packed) -> list[torch.dtype]:
-    """Return the dtypes of a payload's sums, first one that holds numbers exactly."""
+def _dtypes(packed: Packed, apart: bool = False) -> list[torch.dtype]:
+    """Return the dtypes of a payload's sums, first one that holds numbers exactly.
+
+    `apart`: the numbers have a sum of their own.
+    """
     found = sorted({each.dtype for each in packed.tensors}, key=lambda each: each not in EXACT)
-    return found if found and found[0] in EXACT else [torch.float64, *found]
+    if found and found[0] in EXACT and not apart:
+        return found
+    return [next(each for each in reversed(EXACT) if each not in found), *found]
 
 
 def _line() -> int:
