@@ -10,10 +10,8 @@ import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from itertools import accumulate, pairwise
 from math import inf, nan
-from operator import sub
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from torch import Tensor
@@ -37,14 +35,9 @@ class Gradient:
 
 
 GRADIENT = Gradient()
-
-
-class Part(NamedTuple):
-    """Stands for entries of a gradient that is averaged where the optimizer reads it."""
-
-    low: int
-    high: int
-
+PIECE, MEAN = object(), object()
+"""Stand for a piece of a gradient that is averaged where the optimizer reads it, and for its mean.
+"""
 
 class Period:
     """A communication period that may be changed while it is used: `now`, in steps, if that is set.
@@ -100,8 +93,8 @@ class AttachedNode(TensorNode):
         self._timed: dict[Any, tuple[float, Future[float]]] = {}
         self.channels: list[Any] = []
         self._bases: dict[RealCollective, Tensor] = {}  # of shifts whose mean is under way
-        self._gradients: Tensor  # as gathered last
-        self._averaged: dict[Part, RealCollective] = {}  # under way
+        self._pieces: Sequence[Tensor] = ()  # of a gradient, to be averaged
+        self._mean: RealCollective | None = None  # of them, under way
         self._landed: Tensor | None = None  # the last mean of parameters
         self._queued = False  # whether a thread may start what this node starts
         self._made: list[np.random.Generator] = []
@@ -137,14 +130,11 @@ class AttachedNode(TensorNode):
         g = await self.gradient(x)
         if g is not None:
             return self.cut(g, pieces)
-        sizes = self.live.pages.beside(lambda: [*map(len, self.cut(self._gather(), pieces))])
-        ends = pairwise(accumulate(sizes, sub, initial=self.parameters))
-        return [Part(low, high) for high, low in ends]
+        self._pieces = self.live.pages.beside(lambda: self.cut(self._gather(), pieces))
+        return [PIECE] * len(self._pieces)
 
     def _gather(self) -> Tensor:
-        scale = self.transport.collectives.scale(self.start.dtype)
-        self._gradients = self.live.gather(scale)
-        return self._gradients
+        return self.live.gather(self.transport.collectives.scale(self.start.dtype))
 
     def join(self, pieces: Sequence[Vector]) -> Vector:
         """Undo the cut."""
@@ -191,15 +181,15 @@ class AttachedNode(TensorNode):
         return (pages.outside if self._queued else pages.beside)(self._start_mean, value)
 
     def _start_mean(self, value: Payload) -> Handle:
-        mean = self.transport.collectives.mean
+        team, shift = self.transport.collectives, isinstance(value, Shift)
         if value is None:
-            value = Part(0, len(self._gather()))
-        if isinstance(value, Part):
-            handle = mean(self._gradients[slice(*value)], self.step, lies=True)
-            self._averaged[value] = self._time(handle)
-            return value
-        shift = isinstance(value, Shift)
-        handle = mean(value.to if shift else value, self.step)
+            value, self._pieces = PIECE, [self._gather()]
+        if value is PIECE:
+            if self._pieces:  # all at once, as all are there
+                self._mean = self._time(team.mean_in_place(self._pieces, self.step))
+                self._pieces = ()
+            return MEAN
+        handle = team.mean(value.to if shift else value, self.step)
         if shift:
             self._bases[handle] = value.base
         return self._time(handle)
@@ -230,10 +220,10 @@ class AttachedNode(TensorNode):
 
     async def wait(self, handle: Handle) -> Any:
         """Wait until a result has arrived."""
-        if isinstance(handle, Part) and handle in self._averaged:
-            found, own = self.land(self._averaged.pop(handle)), self._gradients[slice(*handle)]
-            if found.data_ptr() != own.data_ptr():  # of a GPU, as gloo sums on the host
-                own.copy_(found)
+        if handle is MEAN:
+            if self._mean is not None:
+                self.land(self._mean)
+                self._mean = None
             return None
         if not isinstance(handle, RealCollective):
             return handle  # a piece of a gradient

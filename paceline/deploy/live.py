@@ -134,13 +134,18 @@ class LiveParameters(Flat):
 
     def gradients(self) -> list[Tensor]:
         """Return what backward passes left in the parameters' gradients."""
+        grads = [each.grad for each in self.parameters]
+        if all(each is not None and each.layout is torch.strided for each in grads):
+            return grads
         return [
-            torch.zeros_like(each) if each.grad is None else each.grad.to_dense()
-            for each in self.parameters
+            torch.zeros_like(own) if each is None else each.to_dense()
+            for own, each in zip(self.parameters, grads, strict=True)
         ]
 
     def gradient(self) -> Tensor:
         """Return the gradients as one vector, a copy."""
+        if self.small:
+            return torch._utils._flatten_dense_tensors(self.gradients())
         parts = self.pages.beside(lambda: [each.reshape(-1) for each in self.gradients()])
         return torch.cat(parts)
 

@@ -138,8 +138,8 @@ class HugePages(TorchFunctionMode):
 
     def fill(self, vector: Tensor, views: Sequence[Tensor], parts: Any, scale: float) -> None:
         """Write tensors times `scale` to the views of a vector, one behind the other."""
-        alike = {(each.dtype, each.is_contiguous()) for each in parts} == {(vector.dtype, True)}
-        if self._helps and alike and vector.dtype in KINDS:
+        alike, kind = self._helps and vector.dtype in KINDS, vector.dtype
+        if alike and all(each.dtype is kind and each.is_contiguous() for each in parts):
             self.settle()
             self._put_off("multiply", (tuple(parts), scale), vector, lambda: vector)
             self.settle()

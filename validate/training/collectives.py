@@ -50,14 +50,14 @@ class RealCollective:
     `step`: the worker's at the start; `last`: rank that joined last, and when; `begins`, `done`
     (seconds) and `size` (bytes of a payload): known once settled; `chained`: another collective
     averages what is computed from its result; `team`: workers whose payloads count, None: all;
-    `lies`: its payload, one vector times `scale`, is overwritten by the sum.
+    `lying`: vectors beside the payload, which their sums overwrite.
     """
 
     def __init__(
         self, number: int, kind: str, step: int, first: "RealCollective | None" = None
     ) -> None:
         self.number, self.kind, self.step, self.first = number, kind, step, first
-        self.chained = self.settled = self.lies = False
+        self.chained = self.settled = False
         self.team: Team = None
         self.begins = self.done = inf
         self.last = 0, -inf
@@ -65,6 +65,7 @@ class RealCollective:
         self.result: Payload = None
         self.pending: list[Pending] = []
         self.packed = Packed(None, [], [], [])
+        self.lying: Sequence[Tensor] = ()
         self.versions: list[int] = []
         self.line = _line()
         self.landed: Landed | None = None
@@ -78,13 +79,14 @@ class RealCollective:
 
     def about(self) -> float:
         """Return a hash of what all ranks must have in common: kind, dtypes, sizes if averaged."""
-        sizes = [(str(each.dtype), each.numel()) for each in self.packed.tensors]
+        tensors = *self.packed.tensors, *self.lying
+        sizes = [(str(each.dtype), each.numel()) for each in tensors]
         alike = sizes if self.kind == "mean" else packing.head(self.packed)
         return float(crc32(repr((self.kind, alike)).encode()) & HASH)
 
     def check(self) -> None:
         """Raise ProgramError if the payload was changed meanwhile."""
-        if not self.lies and self.versions != [each._version for each in self.packed.tensors]:
+        if self.versions != [each._version for each in self.packed.tensors]:
             raise ProgramError(
                 f"{self.kind} {self.number}: what is averaged was changed before its wait; vectors "
                 "are never changed in place"
@@ -116,12 +118,19 @@ class Collectives:
         self.started = self.settled = 0
         self.ending = False  # whether any rank's clock was past the end of the run
 
-    def mean(self, payload: Payload, step: int, *, lies: bool = False) -> RealCollective:
-        """Start an average; of a vector that `lies` where it may be summed, without a copy."""
+    def mean(self, payload: Payload, step: int) -> RealCollective:
+        """Start an average."""
         handle = self._next("mean", step)
-        handle.lies = lies
         self._network.starts("mean", self._meter(payload), handle.team)
         self._start_mean(handle, lambda: payload)
+        return handle
+
+    def mean_in_place(self, vectors: Sequence[Tensor], step: int) -> RealCollective:
+        """Start an average of vectors, already times `scale`, each of which it overwrites."""
+        handle = self._next("mean", step)
+        handle.lying = vectors
+        self._network.starts("mean", self._meter(tuple(vectors)), handle.team)
+        self._start_mean(handle, tuple)
         return handle
 
     def mean_after(
@@ -191,7 +200,7 @@ class Collectives:
         """Start one sum for each dtype; numbers travel in the first that holds them exactly."""
         if after is None:
             packed = handle.hold(payload())
-            dtypes = _dtypes(packed, handle.lies)
+            dtypes = _dtypes(packed)
         else:  # its payload depends on the first result, and has the same dtypes
             assert handle.first is not None
             dtypes = _dtypes(handle.first.packed)
@@ -203,17 +212,17 @@ class Collectives:
                 return self._buffer(handle, dtype, first=index == 0)
 
             handle.pending.append(self._transport.total(buffer, after if index == 0 else None))
+        handle.pending += [self._transport.total(own.detach) for own in handle.lying]
 
     def _buffer(self, handle: RealCollective, dtype: torch.dtype, first: bool) -> Tensor:
         packed = handle.packed
         parts = [each.detach().reshape(-1) for each in packed.tensors if each.dtype == dtype]
-        if handle.lies and not first:
-            return parts[0]
         if self.selection.leaves_out(handle.team):
             parts = [*map(torch.zeros_like, parts)]
         length = self._length(packed) if first else 0
-        head = torch.empty(length, dtype=dtype, device=self._device)
-        buffer = self.pack(head, parts, self.scale(dtype, handle.team))
+        buffer = torch.empty(length, dtype=dtype, device=self._device)
+        if parts:
+            buffer = self.pack(buffer, parts, self.scale(dtype, handle.team))
         if not first:
             return buffer
         own = self._own(handle)  # last, as it holds the time of issue
@@ -247,14 +256,18 @@ class Collectives:
         found, m = [each.wait() for each in handle.pending], self._ranks
         packed = handle.packed  # known by now, also for chained collectives
         team = handle.team or range(m)
-        totals = dict(zip(_dtypes(packed, handle.lies), found, strict=True))
+        dtypes = _dtypes(packed)
+        totals = dict(zip(dtypes, found, strict=False))
         offsets = dict.fromkeys(totals, 0)
         first = next(iter(totals))
         offsets[first] = length = self._length(packed)
         by_rank = packing.read_numbers(totals[first][:length], m, WHOLE)
         for dtype, total in totals.items():  # at once, as a payload may have hundreds of tensors
-            if self.scale(dtype, handle.team) == 1.0 and len(team) > 1:
-                total[offsets[dtype] :].div_(len(team))
+            self._divide(total[offsets[dtype] :], handle.team)
+        for own, total in zip(handle.lying, found[len(dtypes) :], strict=True):
+            if own.data_ptr() != total.data_ptr():  # which has travelled through the host's memory
+                own.copy_(total)
+            self._divide(own, handle.team)
         tensors = []
         for one in packed.tensors:
             start = offsets[one.dtype]
@@ -263,6 +276,11 @@ class Collectives:
         columns = zip(*(by_rank[rank] for rank in team), strict=True)
         own = [sum(column) / len(team) for column in columns][OWN:]
         return packing.put_together(Packed(packed.skeleton, tensors, packed.places, own)), by_rank
+
+    def _divide(self, total: Tensor, team: Team) -> None:
+        """Make a mean of the sum of what was not scaled."""
+        if self.scale(total.dtype, team) == 1.0 and self._ranks > 1:
+            total.div_(len(team or range(self._ranks)))
 
     def land(self, handle: RealCollective | None = None) -> None:
         """Wait until `handle` and all before it have arrived; None: all that were started."""
@@ -344,15 +362,10 @@ def _room(payload: Payload) -> float:
     return float((payload.most - len(values)) * (values.element_size() + PLACES.itemsize))
 
 
-def _dtypes(packed: Packed, apart: bool = False) -> list[torch.dtype]:
-    """Return the dtypes of a payload's sums, first one that holds numbers exactly.
-
-    `apart`: the numbers have a sum of their own.
-    """
+def _dtypes(packed: Packed) -> list[torch.dtype]:
+    """Return the dtypes of a payload's sums, first one that holds numbers exactly."""
     found = sorted({each.dtype for each in packed.tensors}, key=lambda each: each not in EXACT)
-    if found and found[0] in EXACT and not apart:
-        return found
-    return [next(each for each in reversed(EXACT) if each not in found), *found]
+    return found if found and found[0] in EXACT else [torch.float64, *found]
 
 
 def _line() -> int:
