@@ -36,8 +36,8 @@ class Gradient:
 
 GRADIENT = Gradient()
 PIECE, MEAN = object(), object()
-"""Stand for a piece of a gradient that is averaged where the optimizer reads it, and for its mean.
-"""
+"""Stand for a piece of a gradient that is averaged where the optimizer reads it, and its mean."""
+
 
 class Period:
     """A communication period that may be changed while it is used: `now`, in steps, if that is set.

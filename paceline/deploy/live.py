@@ -1,6 +1,6 @@
 """A user's model as one flat vector, of which its trained parameters are views."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from operator import is_
 from sys import getrefcount
 from typing import Any
@@ -43,17 +43,12 @@ class Gathered:
 
     def __init__(self, vector: Tensor, views: list[Tensor]) -> None:
         self.vector, self.views = vector, views
-        self._own = self._uses()
+        self.alone = self.uses()
 
-    def _uses(self) -> tuple[int, int]:
-        """Count what refers to the vector's memory, and to its views."""
-        uses: Any = torch._C._storage_Use_Count
-        return uses(self.vector.untyped_storage()._cdata), sum(map(getrefcount, self.views))
-
-    @property
-    def free(self) -> bool:
-        """Whether nobody else refers to them, so that they may be written to."""
-        return self._uses() == self._own
+    def uses(self) -> tuple[int, int]:
+        """Count what refers to the vector's memory, and to its views: `alone` if nobody else."""
+        count: Any = torch._C._storage_Use_Count
+        return count(self.vector.untyped_storage()._cdata), sum(map(getrefcount, self.views))
 
 
 class LiveParameters(Flat):
@@ -156,25 +151,23 @@ class LiveParameters(Flat):
         else looks any more.
         """
         own, grads = self._gathered, [each.grad for each in self.parameters]
-        found = next((each for each in own if all(map(is_, grads, each.views))), None)
-        if found is not None:
-            return found.vector if scale == 1.0 else found.vector.mul_(scale)
-        found = next((each for each in own if each.free), None)
+        for found in own:
+            if all(map(is_, grads, found.views)):
+                return found.vector if scale == 1.0 else found.vector.mul_(scale)
+        found = next((each for each in own if each.uses() == each.alone), None)
         if found is None:
             vector, _ = self.pages.place([self.at]) or (torch.empty_like(self.at), None)
             found = Gathered(vector, self.views(vector))
             self._gathered = [found, *own[:1]]
         self.pages.fill(found.vector, found.views, self.gradients(), scale)
-        self._set(found.views)
+        self.write(found.views)
         return found.vector
 
-    def write(self, gradient: Tensor) -> None:
-        """Make the parameters' gradients views of a vector."""
-        self._set(self.views(gradient))
-
-    def _set(self, gradients: Iterable[Tensor]) -> None:
-        for parameter, own in zip(self.parameters, gradients, strict=True):
-            parameter.grad = own
+    def write(self, gradient: Tensor | Sequence[Tensor]) -> None:
+        """Make the parameters' gradients views of a vector, or the tensors given for them."""
+        parts = self.views(gradient) if isinstance(gradient, Tensor) else gradient
+        for parameter, part in zip(self.parameters, parts, strict=True):
+            parameter.grad = part
 
 
 def _demand_plain(model: nn.Module, trained: Iterable[Tensor]) -> None:

@@ -236,7 +236,7 @@ class Collectives:
         return self._ranks * (WHOLE + PARTS * (OWN - WHOLE + len(packed.numbers)))
 
     def scale(self, dtype: torch.dtype, team: Team = None) -> float:
-        """Return by what to multiply a payload as it is copied: exact by a power of two, else 1."""
+        """Return by what to multiply a payload before, exactly; 1: the sum is to be divided."""
         count = len(team or range(self._ranks))
         return 1 / count if dtype in EXACT and not count & (count - 1) else 1.0
 
@@ -262,12 +262,13 @@ class Collectives:
         first = next(iter(totals))
         offsets[first] = length = self._length(packed)
         by_rank = packing.read_numbers(totals[first][:length], m, WHOLE)
-        for dtype, total in totals.items():  # at once, as a payload may have hundreds of tensors
-            self._divide(total[offsets[dtype] :], handle.team)
         for own, total in zip(handle.lying, found[len(dtypes) :], strict=True):
             if own.data_ptr() != total.data_ptr():  # which has travelled through the host's memory
                 own.copy_(total)
-            self._divide(own, handle.team)
+        # at once, as a payload may have hundreds of tensors
+        for total in *(total[offsets[dtype] :] for dtype, total in totals.items()), *handle.lying:
+            if self.scale(total.dtype, handle.team) == 1.0 and len(team) > 1:
+                total.div_(len(team))
         tensors = []
         for one in packed.tensors:
             start = offsets[one.dtype]
@@ -276,11 +277,6 @@ class Collectives:
         columns = zip(*(by_rank[rank] for rank in team), strict=True)
         own = [sum(column) / len(team) for column in columns][OWN:]
         return packing.put_together(Packed(packed.skeleton, tensors, packed.places, own)), by_rank
-
-    def _divide(self, total: Tensor, team: Team) -> None:
-        """Make a mean of the sum of what was not scaled."""
-        if self.scale(total.dtype, team) == 1.0 and self._ranks > 1:
-            total.div_(len(team or range(self._ranks)))
 
     def land(self, handle: RealCollective | None = None) -> None:
         """Wait until `handle` and all before it have arrived; None: all that were started."""
