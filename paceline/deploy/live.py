@@ -14,6 +14,7 @@ from paceline.simulator.errors import InputError
 from paceline.validate.host.huge_pages import HugePages
 from paceline.validate.torch_objective.flat import Flat
 
+flatten: Callable[[Any], Tensor] = torch._utils._flatten_dense_tensors
 VIEW = 8192  # entries that are copied as fast as a tensor is made a view of others
 
 
@@ -129,7 +130,7 @@ class LiveParameters(Flat):
 
     def gradients(self) -> list[Tensor]:
         """Return what backward passes left in the parameters' gradients."""
-        grads = [each.grad for each in self.parameters]
+        grads: list[Any] = [each.grad for each in self.parameters]
         if all(each is not None and each.layout is torch.strided for each in grads):
             return grads
         return [
@@ -140,7 +141,7 @@ class LiveParameters(Flat):
     def gradient(self) -> Tensor:
         """Return the gradients as one vector, a copy."""
         if self.small:
-            return torch._utils._flatten_dense_tensors(self.gradients())
+            return flatten(self.gradients())
         parts = self.pages.beside(lambda: [each.reshape(-1) for each in self.gradients()])
         return torch.cat(parts)
 
@@ -154,11 +155,12 @@ class LiveParameters(Flat):
         for found in own:
             if all(map(is_, grads, found.views)):
                 return found.vector if scale == 1.0 else found.vector.mul_(scale)
-        found = next((each for each in own if each.uses() == each.alone), None)
-        if found is None:
+        unused = [each for each in own if each.uses() == each.alone]
+        if not unused:
             vector, _ = self.pages.place([self.at]) or (torch.empty_like(self.at), None)
-            found = Gathered(vector, self.views(vector))
-            self._gathered = [found, *own[:1]]
+            unused = [Gathered(vector, self.views(vector))]
+            self._gathered = [*unused, *own[:1]]
+        found = unused[0]
         self.pages.fill(found.vector, found.views, self.gradients(), scale)
         self.write(found.views)
         return found.vector

@@ -1,6 +1,7 @@
 """What a session's step takes beside one written by hand: python -m tests.deploy.overhead
 
-Prints the numbers of docs/how-to/deploy.md. One process, which divides as one of two; nobody waits.
+Prints the numbers of docs/how-to/deploy.md. One process, which divides as one of two, and starts
+all-reduces with itself; nobody waits.
 Gradients are *kept* where the loop's `zero_grad(set_to_none=False)` leaves them, by hand in one
 vector; or they are *fresh*, as torch makes them anew by default: what travels is then copied to one
 vector, also by hand (`WHOLE`); where they are only read, they are by hand in one for nothing.
@@ -10,6 +11,7 @@ import argparse
 import time
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.optim import SGD
@@ -17,6 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import paceline
 from paceline.deploy.attached import AttachedNode
+from paceline.validate.training.transport import gloo
 from tests.deploy.by_hand import PROGRAMS, flat
 
 TENSORS, LR, USUAL = 150, 0.1, 16
@@ -76,7 +79,12 @@ def by_hand(name, net, kept, kind=SGD):
     given = [each.grad for each in net]
     x, g = flat(net)
     optimizer = kind(net.parameters(), LR, momentum=MOMENTUM.get(name, 0.0))
-    steps = PROGRAMS[name](x, g, lambda vector: vector.div_(2), optimizer, 1)
+    group = gloo(dist.HashStore(), 0, 1, 100.0)
+
+    def mean(vector):
+        group.allreduce([vector.div_(2)]).wait()
+
+    steps = PROGRAMS[name](x, g, mean, optimizer, 1)
     net, views = list(net), [each.grad for each in net]
 
     def step():

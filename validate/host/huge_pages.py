@@ -144,7 +144,7 @@ class HugePages(TorchFunctionMode):
             self._put_off("multiply", (tuple(parts), scale), vector, lambda: vector)
             self.settle()
         else:
-            torch._foreach_copy_(views, parts)
+            torch._foreach_copy_([*views], parts)
             if scale != 1.0:
                 vector.mul_(scale)
 

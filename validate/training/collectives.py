@@ -262,13 +262,13 @@ class Collectives:
         first = next(iter(totals))
         offsets[first] = length = self._length(packed)
         by_rank = packing.read_numbers(totals[first][:length], m, WHOLE)
-        for own, total in zip(handle.lying, found[len(dtypes) :], strict=True):
-            if own.data_ptr() != total.data_ptr():  # which has travelled through the host's memory
-                own.copy_(total)
+        for lying, total in zip(handle.lying, found[len(dtypes) :], strict=True):
+            if lying.data_ptr() != total.data_ptr():  # which travelled through the host's memory
+                lying.copy_(total)
         # at once, as a payload may have hundreds of tensors
-        for total in *(total[offsets[dtype] :] for dtype, total in totals.items()), *handle.lying:
-            if self.scale(total.dtype, handle.team) == 1.0 and len(team) > 1:
-                total.div_(len(team))
+        for each in *(total[offsets[dtype] :] for dtype, total in totals.items()), *handle.lying:
+            if self.scale(each.dtype, handle.team) == 1.0 and len(team) > 1:
+                each.div_(len(team))
         tensors = []
         for one in packed.tensors:
             start = offsets[one.dtype]
