@@ -35,8 +35,6 @@ class Gradient:
 
 
 GRADIENT = Gradient()
-PIECE, MEAN = object(), object()
-"""Stand for a piece of a gradient that is averaged where the optimizer reads it, and its mean."""
 
 
 class Period:
@@ -62,7 +60,7 @@ class AttachedNode(TensorNode):
     makes the step itself, with `decay` as weight decay. `plain`: a phase's displacement is of no
     other use than to be averaged, and be taken from where the phase began; `unread`: so is a
     gradient than to be averaged, or to be given to the optimizer, so that None may stand for it,
-    as for its mean.
+    its pieces and their means.
     """
 
     def __init__(  # noqa: PLR0913, PLR0917 - what a node is made of
@@ -93,8 +91,8 @@ class AttachedNode(TensorNode):
         self._timed: dict[Any, tuple[float, Future[float]]] = {}
         self.channels: list[Any] = []
         self._bases: dict[RealCollective, Tensor] = {}  # of shifts whose mean is under way
-        self._pieces: Sequence[Tensor] = ()  # of a gradient, to be averaged
-        self._mean: RealCollective | None = None  # of them, under way
+        self._pieces: Pieces = 1  # of an unread gradient
+        self._mean: RealCollective | None = None  # of such a gradient, the last
         self._landed: Tensor | None = None  # the last mean of parameters
         self._queued = False  # whether a thread may start what this node starts
         self._made: list[np.random.Generator] = []
@@ -130,11 +128,8 @@ class AttachedNode(TensorNode):
         g = await self.gradient(x)
         if g is not None:
             return self.cut(g, pieces)
-        self._pieces = self.live.pages.beside(lambda: self.cut(self._gather(), pieces))
-        return [PIECE] * len(self._pieces)
-
-    def _gather(self) -> Tensor:
-        return self.live.gather(self.transport.collectives.scale(self.start.dtype))
+        self._pieces = pieces
+        return [None] * (pieces if isinstance(pieces, int) else len(pieces))
 
     def join(self, pieces: Sequence[Vector]) -> Vector:
         """Undo the cut."""
@@ -183,12 +178,10 @@ class AttachedNode(TensorNode):
     def _start_mean(self, value: Payload) -> Handle:
         team, shift = self.transport.collectives, isinstance(value, Shift)
         if value is None:
-            value, self._pieces = PIECE, [self._gather()]
-        if value is PIECE:
-            if self._pieces:  # all at once, as all are there
-                self._mean = self._time(team.mean_in_place(self._pieces, self.step))
-                self._pieces = ()
-            return MEAN
+            if self._mean is None or self._mean.settled:  # of all pieces, as all are there
+                pieces = self.cut(self.live.gather(team.scale(self.start.dtype)), self._pieces)
+                self._mean = self._time(team.mean_in_place(pieces, self.step))
+            return self._mean
         handle = team.mean(value.to if shift else value, self.step)
         if shift:
             self._bases[handle] = value.base
@@ -220,14 +213,11 @@ class AttachedNode(TensorNode):
 
     async def wait(self, handle: Handle) -> Any:
         """Wait until a result has arrived."""
-        if handle is MEAN:
-            if self._mean is not None:
-                self.land(self._mean)
-                self._mean = None
-            return None
         if not isinstance(handle, RealCollective):
             return handle  # a piece of a gradient
         found, base = self.land(handle), self._bases.pop(handle, None)
+        if handle is self._mean:
+            return None
         if base is not None:
             self._landed, found = found, Shift(base, found)
         return found

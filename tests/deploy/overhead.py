@@ -145,6 +145,7 @@ def counted(name, kept=False, entries=1_500_000):
                     for each in net:
                         each.grad = None
                 held.append(count.held)
+                time.sleep(0.01)  # until gloo's threads have let go of what they have summed
             if session:
                 session.close()
         # gradients that are a vector made here

@@ -8,6 +8,7 @@ that they run the same collective, know when the last one joined, and stop after
 import sys
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from math import inf, nan
 from threading import Lock
 from typing import Any
@@ -50,7 +51,7 @@ class RealCollective:
     `step`: the worker's at the start; `last`: rank that joined last, and when; `begins`, `done`
     (seconds) and `size` (bytes of a payload): known once settled; `chained`: another collective
     averages what is computed from its result; `team`: workers whose payloads count, None: all;
-    `lying`: vectors beside the payload, which their sums overwrite.
+    `lying`: vectors beside the payload, which their means overwrite.
     """
 
     def __init__(
@@ -77,6 +78,7 @@ class RealCollective:
         self.versions = [each._version for each in self.packed.tensors]
         return self.packed
 
+    @cached_property
     def about(self) -> float:
         """Return a hash of what all ranks must have in common: kind, dtypes, sizes if averaged."""
         tensors = *self.packed.tensors, *self.lying
@@ -189,7 +191,7 @@ class Collectives:
     def _own(self, handle: RealCollective) -> list[float]:
         """Return this rank's numbers that describe the collective."""
         now = self._clock.now()
-        return [float(handle.line), handle.about(), float(now > self._deadline), now]
+        return [float(handle.line), handle.about, float(now > self._deadline), now]
 
     def _start_mean(
         self,
@@ -265,10 +267,11 @@ class Collectives:
         for lying, total in zip(handle.lying, found[len(dtypes) :], strict=True):
             if lying.data_ptr() != total.data_ptr():  # which travelled through the host's memory
                 lying.copy_(total)
-        # at once, as a payload may have hundreds of tensors
+        # all at once, as a payload may have hundreds of tensors
         for each in *(total[offsets[dtype] :] for dtype, total in totals.items()), *handle.lying:
             if self.scale(each.dtype, handle.team) == 1.0 and len(team) > 1:
                 each.div_(len(team))
+        handle.pending, handle.lying = [], ()
         tensors = []
         for one in packed.tensors:
             start = offsets[one.dtype]
@@ -323,7 +326,7 @@ class Collectives:
 
         Raises ProgramError if the ranks run different collectives.
         """
-        mine = handle.line, handle.about()
+        mine = handle.line, handle.about
         for rank, (line, about, past, *_) in enumerate(by_rank):
             self.ending = self.ending or past > 0
             if (line, about) != mine:
