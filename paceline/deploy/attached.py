@@ -59,7 +59,8 @@ class AttachedNode(TensorNode):
     waiting in all. `local`: the user's optimizer as the program's transform, None where the program
     makes the step itself, with `decay` as weight decay. `plain`: a phase's displacement is of no
     other use than to be averaged, and be taken from where the phase began; `unread`: so is a
-    gradient than to be averaged, or to be given to the optimizer, so that None may stand for it.
+    gradient than to be averaged, or to be given to the optimizer, so that None may stand for it,
+    its pieces and their means.
     """
 
     def __init__(  # noqa: PLR0913, PLR0917 - what a node is made of
@@ -90,6 +91,8 @@ class AttachedNode(TensorNode):
         self._timed: dict[Any, tuple[float, Future[float]]] = {}
         self.channels: list[Any] = []
         self._bases: dict[RealCollective, Tensor] = {}  # of shifts whose mean is under way
+        self._pieces: Pieces = 1  # of an unread gradient
+        self._mean: RealCollective | None = None  # of such a gradient, the last
         self._landed: Tensor | None = None  # the last mean of parameters
         self._queued = False  # whether a thread may start what this node starts
         self._made: list[np.random.Generator] = []
@@ -123,7 +126,14 @@ class AttachedNode(TensorNode):
     async def start_backward(self, x: Vector, pieces: Pieces) -> Sequence[Handle]:
         """As `gradient`, cut into pieces that are there at once: their own handles."""
         g = await self.gradient(x)
-        return self.cut(self.live.gradient() if g is None else g, pieces)
+        if g is not None:
+            return self.cut(g, pieces)
+        self._pieces = pieces
+        return [None] * (pieces if isinstance(pieces, int) else len(pieces))
+
+    def join(self, pieces: Sequence[Vector]) -> Vector:
+        """Undo the cut."""
+        return None if pieces[0] is None else super().join(pieces)
 
     def leap(self, transform: Any) -> Any:
         """Return the effect that takes a local phase in place, by the user's optimizer."""
@@ -166,12 +176,13 @@ class AttachedNode(TensorNode):
         return (pages.outside if self._queued else pages.beside)(self._start_mean, value)
 
     def _start_mean(self, value: Payload) -> Handle:
-        if value is None and self.live.small:
-            value = self.live.gradient()
-        elif value is None:  # one copy, from where backward passes left it to where it travels
-            value = tuple(self.live.gradients())
-        shift = isinstance(value, Shift)
-        handle = self.transport.collectives.mean(value.to if shift else value, self.step)
+        team, shift = self.transport.collectives, isinstance(value, Shift)
+        if value is None:
+            if self._mean is None or self._mean.settled:  # of all pieces, as all are there
+                pieces = self.cut(self.live.gather(team.scale(self.start.dtype)), self._pieces)
+                self._mean = self._time(team.mean_in_place(pieces, self.step))
+            return self._mean
+        handle = team.mean(value.to if shift else value, self.step)
         if shift:
             self._bases[handle] = value.base
         return self._time(handle)
@@ -205,6 +216,8 @@ class AttachedNode(TensorNode):
         if not isinstance(handle, RealCollective):
             return handle  # a piece of a gradient
         found, base = self.land(handle), self._bases.pop(handle, None)
+        if handle is self._mean:
+            return None
         if base is not None:
             self._landed, found = found, Shift(base, found)
         return found

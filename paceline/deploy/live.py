@@ -1,6 +1,8 @@
 """A user's model as one flat vector, of which its trained parameters are views."""
 
 from collections.abc import Callable, Iterable, Sequence
+from operator import is_
+from sys import getrefcount
 from typing import Any
 from weakref import ref
 
@@ -12,6 +14,7 @@ from paceline.simulator.errors import InputError
 from paceline.validate.host.huge_pages import HugePages
 from paceline.validate.torch_objective.flat import Flat
 
+flatten: Callable[[Any], Tensor] = torch._utils._flatten_dense_tensors
 VIEW = 8192  # entries that are copied as fast as a tensor is made a view of others
 
 
@@ -36,6 +39,19 @@ class Silence:
             self.wrappers.add(wrapper)
 
 
+class Gathered:
+    """A vector of gradients, and the views of it that belong to the parameters."""
+
+    def __init__(self, vector: Tensor, views: list[Tensor]) -> None:
+        self.vector, self.views = vector, views
+        self.alone = self.uses()
+
+    def uses(self) -> tuple[int, int]:
+        """Count what refers to the vector's memory, and to its views: `alone` if nobody else."""
+        count: Any = torch._C._storage_Use_Count
+        return count(self.vector.untyped_storage()._cdata), sum(map(getrefcount, self.views))
+
+
 class LiveParameters(Flat):
     """The parameters that an optimizer trains, each once, in the model's order.
 
@@ -55,6 +71,7 @@ class LiveParameters(Flat):
         self.vector: Tensor | None = None
         self.taken: Callable[[], Tensor | None] = lambda: None  # what `vector` is a copy of
         self._own: Tensor | None = None  # of small models, never given away
+        self._gathered: list[Gathered] = []
         inside = [each.module for each in model.modules() if isinstance(each, Wrapper)]
         self._silence = Silence()
         self._hooks = [each.register_forward_pre_hook(self._silence) for each in (model, *inside)]
@@ -113,15 +130,40 @@ class LiveParameters(Flat):
 
     def gradients(self) -> list[Tensor]:
         """Return what backward passes left in the parameters' gradients."""
+        grads: list[Any] = [each.grad for each in self.parameters]
+        if all(each is not None and each.layout is torch.strided for each in grads):
+            return grads
         return [
-            torch.zeros_like(each) if each.grad is None else each.grad.to_dense()
-            for each in self.parameters
+            torch.zeros_like(own) if each is None else each.to_dense()
+            for own, each in zip(self.parameters, grads, strict=True)
         ]
 
     def gradient(self) -> Tensor:
         """Return the gradients as one vector, a copy."""
+        if self.small:
+            return flatten(self.gradients())
         parts = self.pages.beside(lambda: [each.reshape(-1) for each in self.gradients()])
         return torch.cat(parts)
+
+    def gather(self, scale: float) -> Tensor:
+        """Multiply the gradients by `scale`, and make them views of one vector, which is returned.
+
+        A loop that keeps their memory has them there already. Else they are copied, to where nobody
+        else looks any more.
+        """
+        own, grads = self._gathered, [each.grad for each in self.parameters]
+        for found in own:
+            if all(map(is_, grads, found.views)):
+                return found.vector if scale == 1.0 else found.vector.mul_(scale)
+        unused = [each for each in own if each.uses() == each.alone]
+        if not unused:
+            vector, _ = self.pages.place([self.at]) or (torch.empty_like(self.at), None)
+            unused = [Gathered(vector, self.views(vector))]
+            self._gathered = [*unused, *own[:1]]
+        found = unused[0]
+        self.pages.fill(found.vector, found.views, self.gradients(), scale)
+        self.write(found.views)
+        return found.vector
 
     def write(self, gradient: Tensor | Sequence[Tensor]) -> None:
         """Make the parameters' gradients views of a vector, or the tensors given for them."""

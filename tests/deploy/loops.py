@@ -262,6 +262,28 @@ def parallel(start, batches):
     return loop.parameters
 
 
+def buckets(start, batches):
+    """Synchronous SGD in buckets through a wrapper whose gradients are views of its own buckets.
+
+    Last, what the wrapper makes of that after the session.
+    """
+    found = []
+    for fresh in (True, False):
+        loop = Loop(start, "momentum", batches)
+        loop.fresh = fresh
+        model = DistributedDataParallel(loop.net, gradient_as_bucket_view=True)
+        with paceline.deploy(model, loop.optimizer, table("ssgd-bucketed")) as session:
+            loop.take(session.step, range(len(batches)), model)
+        found.append(loop.parameters)
+        loop.take(partial(without_loss, loop.optimizer), range(8), model)
+        found.append(loop.parameters)
+    return found
+
+
+def without_loss(optimizer, loss):
+    optimizer.step()
+
+
 def together(work, size, folder, *arguments):
     """Call `work(rank, *arguments)` in `size` processes; return what each of them returns."""
     context = mp.get_context("forkserver")
@@ -317,6 +339,7 @@ def beyond(rank, lesson):
     return {
         "local-sgd": (attached_plain(start, batches), averager(start, batches, 4)),
         "ssgd": (attached("ssgd", start, batches), parallel(start, batches)),
+        "buckets": buckets(start, batches),
         "wrapped": wrapped(start, batches),
     }
 

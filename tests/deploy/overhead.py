@@ -1,22 +1,30 @@
 """What a session's step takes beside one written by hand: python -m tests.deploy.overhead
 
-Prints the numbers of docs/how-to/deploy.md. One process; nobody waits.
+Prints the numbers of docs/how-to/deploy.md. One process, which divides as one of two, and starts
+all-reduces with itself; nobody waits.
+Gradients are *kept* where the loop's `zero_grad(set_to_none=False)` leaves them, by hand in one
+vector; or they are *fresh*, as torch makes them anew by default: what travels is then copied to one
+vector, also by hand (`WHOLE`); where they are only read, they are by hand in one for nothing.
 """
 
 import argparse
 import time
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.optim import SGD
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import paceline
+from paceline.deploy.attached import AttachedNode
+from paceline.validate.training.transport import gloo
 from tests.deploy.by_hand import PROGRAMS, flat
 
 TENSORS, LR, USUAL = 150, 0.1, 16
 MOMENTUM = {"dts": 0.9}
+WHOLE = "ssgd", "ssgd-bucketed"
 PLANS = {  # those with a period end a round at each step
     "ssgd": {}, "ssgd-bucketed": {"overlap": False}, "local-sgd": {"tau": 1},
     "post-local-sgd": {"switch_step": 0, "tau": 1}, "fedavg": {"tau": 1}, "bmuf": {"tau": 1},
@@ -66,35 +74,59 @@ def network(entries):
     return net
 
 
-def by_hand(name, net, kind=SGD):
+def by_hand(name, net, kept, kind=SGD):
     """Return a function that takes a step of a program as an expert writes it."""
+    given = [each.grad for each in net]
     x, g = flat(net)
     optimizer = kind(net.parameters(), LR, momentum=MOMENTUM.get(name, 0.0))
-    steps = PROGRAMS[name](x, g, lambda vector: vector.div_(1), optimizer, 1)
+    group = gloo(dist.HashStore(), 0, 1, 100.0)
+
+    def mean(vector):
+        group.allreduce([vector.div_(2)]).wait()
+
+    steps = PROGRAMS[name](x, g, mean, optimizer, 1)
+    net, views = list(net), [each.grad for each in net]
 
     def step():
         with torch.no_grad():
+            if name in WHOLE and not kept:
+                leave(net, given)
+                torch._foreach_copy_(views, [each.grad for each in net])
+                leave(net, views)
             next(steps)
 
     return step
 
 
-def attached(name, net, kind=SGD):
+def leave(net, gradients):
+    """Leave gradients as a backward pass does."""
+    for each, gradient in zip(net, gradients, strict=True):
+        each.grad = gradient
+
+
+async def landed(self, handle):
+    """Find a mean finished, which else depends on time."""
+    self.land(handle)
+    return True
+
+
+def attached(name, net, kept, kind=SGD):
     """Return a session, and a function that takes one of its steps."""
     given = [each.grad for each in net]
     optimizer = kind(net.parameters(), LR, momentum=MOMENTUM.get(name, 0.0))
     session = paceline.deploy(net, optimizer, {"name": name, **PLANS[name]})
+    session._transport.collectives.scale = lambda *_: 0.5
     net = list(net)
 
     def step():
-        for each, gradient in zip(net, given, strict=True):
-            each.grad = gradient  # as a backward pass leaves its own
+        if not kept:
+            leave(net, given)
         session.step(0.0)
 
     return session, step
 
 
-def counted(name, entries=1_500_000):
+def counted(name, kept=False, entries=1_500_000):
     """Return vectors, beside gradients: those that a session holds between steps, with them the
     most in a step, and those by hand. Of six steps after six.
     """
@@ -103,34 +135,37 @@ def counted(name, entries=1_500_000):
         net = network(entries)
         given = [each.grad for each in net]
         with Vectors(sum(each.numel() for each in net), given) as count:
-            session, step = attached(name, net) if own else (None, by_hand(name, net))
+            session, step = attached(name, net, kept) if own else (None, by_hand(name, net, kept))
             for _ in range(6):
                 step()
             held, count.most = [], 0.0
             for _ in range(6):
                 step()
-                if own:
+                if own and not kept:
                     for each in net:
                         each.grad = None
                 held.append(count.held)
+                time.sleep(0.01)  # until gloo's threads have let go of what they have summed
             if session:
                 session.close()
-        # by hand the gradients are a vector made here
-        found += [max(held), count.most] if own else [max(held) - 1]
+        # gradients that are a vector made here
+        less = kept if own else kept or name not in WHOLE
+        found += [max(held) - less, count.most - less] if own else [max(held) - less]
     return [round(each, 1) for each in found]
 
 
-def seconds(name, entries, turns=3):
+def seconds(name, entries, kept, turns=5):
     """Return the processor's seconds of a step, by hand and attached in turns: least of each."""
-    session, own = attached(name, network(entries))
-    found = {by_hand(name, network(entries)): [], own: []}
+    session, own = attached(name, network(entries), kept)
+    steps = 2 if entries > 1e6 else 50
+    found = {by_hand(name, network(entries), kept): [], own: []}
     for turn in range(2 * turns):  # the first half brings them to where they stay
         for step, times in found.items():
             began = time.process_time()
-            for _ in range(2):
+            for _ in range(steps):
                 step()
             if turn >= turns:
-                times.append((time.process_time() - began) / 2)
+                times.append((time.process_time() - began) / steps)
     session.close()
     return [min(times) for times in found.values()]
 
@@ -142,12 +177,13 @@ def main():
     parser.add_argument("--count", action="store_true", help="vectors alone")
     options = parser.parse_args()
     torch.set_num_threads(1)
+    AttachedNode.finished = landed
     for name in options.programs:
         line = [f"`{name}`", *(f"{each:g}" for each in counted(name))]
-        if not options.count:
-            hand, own = (1e3 * each for each in seconds(name, options.entries))
+        for kept in () if options.count else (True, False):
+            hand, own = (1e3 * each for each in seconds(name, options.entries, kept))
             steps = USUAL if "tau" in PLANS[name] else 1
-            line += [f"{hand:.1f}", f"{own:.1f}", f"{(own - hand) / steps:.1f}"]
+            line += [f"{hand:.2f}", f"{own:.2f}", f"{(own - hand) / steps:.2f}"]
         print("| " + " | ".join(line) + " |", flush=True)
 
 

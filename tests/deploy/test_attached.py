@@ -126,6 +126,10 @@ def test_three_train_as_torchs_do(tmp_path):
     found = loops.together(loops.beyond, 3, tmp_path, tmp_path / "lesson")
     wrapped = [own.pop("wrapped") for own in found]
     for own in found:
+        fresh, after, kept, then = own.pop("buckets")
+        assert torch.equal(fresh, kept)
+        for one, other in ((after, then), (fresh, own["ssgd"][1])):
+            assert torch.linalg.norm(one - other) <= 1e-6 * torch.linalg.norm(other)
         for ours, theirs in own.values():
             assert torch.linalg.norm(ours - theirs) <= 1e-6 * torch.linalg.norm(theirs)
     for own, (given, hidden, after) in zip(found, wrapped, strict=True):

@@ -12,15 +12,10 @@ from torch.optim import SGD
 import paceline
 from paceline.deploy.attached import AttachedNode
 from tests.deploy.by_hand import PROGRAMS, flat
-from tests.deploy.overhead import PLANS
+from tests.deploy.overhead import PLANS, landed
 
 HEAVY = {"momentum": 0.9}
 STEPS, TAU = 24, 3
-
-
-async def landed(self, handle):
-    self.land(handle)
-    return True
 
 
 def trained(name, tau, attached):

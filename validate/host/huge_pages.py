@@ -97,7 +97,7 @@ class HugePages(TorchFunctionMode):
             given = args[0] if joins else [each for each in args if getattr(each, "ndim", 0)]
             if joins and any(each.data_ptr() in self._due for each in given):
                 self._settle()  # of whose results a part may be read
-            if given and (found := self._place(given, joins)) is not None:
+            if given and (found := self.place(given, joins)) is not None:
                 return self._put_off(INTO[function], (tuple(given),) if joins else args, *found)
         if function not in LOOKS:
             self._settle()
@@ -125,7 +125,7 @@ class HugePages(TorchFunctionMode):
             return pack(head, parts, scale)
         if len(parts) != 1:
             self.settle()
-        place = self._place(parts, True) if parts and head.nbytes <= ROOM else None
+        place = self.place(parts, True) if parts and head.nbytes <= ROOM else None
         if place is None:
             self.settle()
             return pack(head, parts, scale)
@@ -135,6 +135,18 @@ class HugePages(TorchFunctionMode):
         found = torch.frombuffer(place[1](), dtype=head.dtype, offset=begin, count=count)
         found[: len(head)] = head
         return found
+
+    def fill(self, vector: Tensor, views: Sequence[Tensor], parts: Any, scale: float) -> None:
+        """Write tensors times `scale` to the views of a vector, one behind the other."""
+        alike, kind = self._helps and vector.dtype in KINDS, vector.dtype
+        if alike and all(each.dtype is kind and each.is_contiguous() for each in parts):
+            self.settle()
+            self._put_off("multiply", (tuple(parts), scale), vector, lambda: vector)
+            self.settle()
+        else:
+            torch._foreach_copy_([*views], parts)
+            if scale != 1.0:
+                vector.mul_(scale)
 
     def settle(self) -> None:
         """Do what was put off."""
@@ -221,7 +233,7 @@ class HugePages(TorchFunctionMode):
         self._todo.append(Operation(name, operands, out.data_ptr(), alive))
         return out
 
-    def _place(
+    def place(
         self, operands: Sequence[Tensor], joins: bool = False
     ) -> tuple[Tensor, Callable[[], Any]] | None:
         """Return a vector for what is computed from others, and a weak reference to its memory.

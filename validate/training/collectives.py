@@ -8,6 +8,7 @@ that they run the same collective, know when the last one joined, and stop after
 import sys
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from math import inf, nan
 from threading import Lock
 from typing import Any
@@ -49,7 +50,8 @@ class RealCollective:
 
     `step`: the worker's at the start; `last`: rank that joined last, and when; `begins`, `done`
     (seconds) and `size` (bytes of a payload): known once settled; `chained`: another collective
-    averages what is computed from its result; `team`: workers whose payloads count, None: all.
+    averages what is computed from its result; `team`: workers whose payloads count, None: all;
+    `lying`: vectors beside the payload, which their means overwrite.
     """
 
     def __init__(
@@ -64,6 +66,7 @@ class RealCollective:
         self.result: Payload = None
         self.pending: list[Pending] = []
         self.packed = Packed(None, [], [], [])
+        self.lying: Sequence[Tensor] = ()
         self.versions: list[int] = []
         self.line = _line()
         self.landed: Landed | None = None
@@ -75,9 +78,11 @@ class RealCollective:
         self.versions = [each._version for each in self.packed.tensors]
         return self.packed
 
+    @cached_property
     def about(self) -> float:
         """Return a hash of what all ranks must have in common: kind, dtypes, sizes if averaged."""
-        sizes = [(str(each.dtype), each.numel()) for each in self.packed.tensors]
+        tensors = *self.packed.tensors, *self.lying
+        sizes = [(str(each.dtype), each.numel()) for each in tensors]
         alike = sizes if self.kind == "mean" else packing.head(self.packed)
         return float(crc32(repr((self.kind, alike)).encode()) & HASH)
 
@@ -120,6 +125,14 @@ class Collectives:
         handle = self._next("mean", step)
         self._network.starts("mean", self._meter(payload), handle.team)
         self._start_mean(handle, lambda: payload)
+        return handle
+
+    def mean_in_place(self, vectors: Sequence[Tensor], step: int) -> RealCollective:
+        """Start an average of vectors, already times `scale`, each of which it overwrites."""
+        handle = self._next("mean", step)
+        handle.lying = vectors
+        self._network.starts("mean", self._meter(tuple(vectors)), handle.team)
+        self._start_mean(handle, tuple)
         return handle
 
     def mean_after(
@@ -178,7 +191,7 @@ class Collectives:
     def _own(self, handle: RealCollective) -> list[float]:
         """Return this rank's numbers that describe the collective."""
         now = self._clock.now()
-        return [float(handle.line), handle.about(), float(now > self._deadline), now]
+        return [float(handle.line), handle.about, float(now > self._deadline), now]
 
     def _start_mean(
         self,
@@ -201,6 +214,7 @@ class Collectives:
                 return self._buffer(handle, dtype, first=index == 0)
 
             handle.pending.append(self._transport.total(buffer, after if index == 0 else None))
+        handle.pending += [self._transport.total(own.detach) for own in handle.lying]
 
     def _buffer(self, handle: RealCollective, dtype: torch.dtype, first: bool) -> Tensor:
         packed = handle.packed
@@ -208,8 +222,9 @@ class Collectives:
         if self.selection.leaves_out(handle.team):
             parts = [*map(torch.zeros_like, parts)]
         length = self._length(packed) if first else 0
-        head = torch.empty(length, dtype=dtype, device=self._device)
-        buffer = self.pack(head, parts, self._scale(handle, dtype))
+        buffer = torch.empty(length, dtype=dtype, device=self._device)
+        if parts:
+            buffer = self.pack(buffer, parts, self.scale(dtype, handle.team))
         if not first:
             return buffer
         own = self._own(handle)  # last, as it holds the time of issue
@@ -222,9 +237,9 @@ class Collectives:
         """Return the entries that the numbers of all ranks take."""
         return self._ranks * (WHOLE + PARTS * (OWN - WHOLE + len(packed.numbers)))
 
-    def _scale(self, handle: RealCollective, dtype: torch.dtype) -> float:
-        """Return by what to multiply a payload as it is copied: exact by a power of two, else 1."""
-        count = len(handle.team or range(self._ranks))
+    def scale(self, dtype: torch.dtype, team: Team = None) -> float:
+        """Return by what to multiply a payload before, exactly; 1: the sum is to be divided."""
+        count = len(team or range(self._ranks))
         return 1 / count if dtype in EXACT and not count & (count - 1) else 1.0
 
     def arrived(self, handle: RealCollective) -> None:
@@ -243,14 +258,20 @@ class Collectives:
         found, m = [each.wait() for each in handle.pending], self._ranks
         packed = handle.packed  # known by now, also for chained collectives
         team = handle.team or range(m)
-        totals = dict(zip(_dtypes(packed), found, strict=True))
+        dtypes = _dtypes(packed)
+        totals = dict(zip(dtypes, found, strict=False))
         offsets = dict.fromkeys(totals, 0)
         first = next(iter(totals))
         offsets[first] = length = self._length(packed)
         by_rank = packing.read_numbers(totals[first][:length], m, WHOLE)
-        for dtype, total in totals.items():  # at once, as a payload may have hundreds of tensors
-            if self._scale(handle, dtype) * len(team) != 1.0:
-                total[offsets[dtype] :].div_(len(team))
+        for lying, total in zip(handle.lying, found[len(dtypes) :], strict=True):
+            if lying.data_ptr() != total.data_ptr():  # which travelled through the host's memory
+                lying.copy_(total)
+        # all at once, as a payload may have hundreds of tensors
+        for each in *(total[offsets[dtype] :] for dtype, total in totals.items()), *handle.lying:
+            if self.scale(each.dtype, handle.team) == 1.0 and len(team) > 1:
+                each.div_(len(team))
+        handle.pending, handle.lying = [], ()
         tensors = []
         for one in packed.tensors:
             start = offsets[one.dtype]
@@ -305,7 +326,7 @@ class Collectives:
 
         Raises ProgramError if the ranks run different collectives.
         """
-        mine = handle.line, handle.about()
+        mine = handle.line, handle.about
         for rank, (line, about, past, *_) in enumerate(by_rank):
             self.ending = self.ending or past > 0
             if (line, about) != mine:
