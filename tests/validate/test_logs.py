@@ -233,6 +233,17 @@ def test_a_log_at_odds_with_what_is_stated_says_so_and_leaves_both_open(tmp_path
     assert wide[0] < sure[1] < wide[1]
 
 
+def test_means_faster_than_their_link_have_other_causes(tmp_path):
+    """A mean of 0.5 s, where 40 MB around a ring of 4 at 200 Mbit/s take 2.4 s."""
+    paces = np.where(np.arange(400) % 8 == 7, 0.7, 0.2)
+    written(tmp_path, log(paces), "0.csv")
+    text = job("0.csv", **OVER | {"bandwidth": 25e6, "tau": 8})
+    (note,) = [each for each in calibrate([written(tmp_path, text, "jobs.toml")]).notes
+               if "at odds" in each]  # fmt: skip
+    assert "faster than stated" in note
+    assert "slow" not in note
+
+
 def test_an_overlap_that_jobs_contradict_is_said_and_intervals_span_both(tmp_path):
     """DDP that hides its buckets at 2 Gbit/s, beside local SGD that tells computing, 0.4 s."""
     sizes, lasted = [1_000_000, 25_000_000, 25_000_000, 25_000_000, 24_000_000], 0.648

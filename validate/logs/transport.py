@@ -93,15 +93,17 @@ class Fitted:
     misfit: float
     unusual: Array
 
-    def conflicts(self) -> list[str]:
-        """Say which numbers of the law are far from what is usual, and what is usual."""
+    def conflicts(self) -> tuple[list[str], list[str]]:
+        """Say which numbers of the law are far below what is usual, and which above."""
         ends = np.exp(CENTRE + np.multiply.outer([-1, 1], NORMAL * WIDTH))
-        return [
-            f"{KEYS[n]} {said(exp(self.point[n]), unit)}, where {said(ends[0, n], unit)} to "
-            f"{said(ends[1, n], unit)} is usual"
-            for n, unit in ((SETUP, "s"), (HOP, "s"), (LATENCY, ""), (FACTOR, ""))
-            if abs(self.unusual[n]) > UNUSUAL
-        ]
+        found: tuple[list[str], list[str]] = [], []
+        for n, unit in (SETUP, "s"), (HOP, "s"), (LATENCY, ""), (FACTOR, ""):
+            if abs(self.unusual[n]) > UNUSUAL:
+                usual = " to ".join(said(end, unit) for end in ends[:, n])
+                found[int(self.unusual[n] > 0)].append(
+                    f"{KEYS[n]} {said(exp(self.point[n]), unit)}, where {usual} is usual"
+                )
+        return found
 
     def range_of(self, condition: int) -> tuple[float, float]:
         """Return the ends of the 90 % interval of a condition's computing (seconds)."""
