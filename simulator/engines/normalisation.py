@@ -29,11 +29,13 @@ from paceline.simulator.programs.pieces.schedule import ConstantSchedule, FixedP
 from paceline.simulator.programs.pieces.transform import AdamW, FedAdam, Momentum
 from paceline.simulator.results import store
 from paceline.simulator.results.run import Run
+from paceline.simulator.results.units import contributing
 from paceline.simulator.scenario.scenario import Algorithm, Scenario
 from paceline.simulator.scenario.tables import LearningCurve, RunSettings
 
 FEWEST, GRADIENTS = 128, 16_384  # local steps and gradients of a probe
 ROUNDS = 96  # of its averages: an outer momentum of 0.9 has settled by the middle
+LONGEST = 400_000  # gradients from which the share of workers that are away is known
 COUNTED = 8  # rounds at least from which gradients that count are known
 CODED = 48  # rounds after which a program whose codec lets it diverge has done so ...
 SEEN = 16  # ... and how often each entry was sent by then
@@ -92,28 +94,33 @@ def _goal(
 
 
 def _may_miss(scenario: Scenario, algorithm: Algorithm) -> bool:
-    """Whether clients that are selected may send nothing that counts."""
+    """Whether workers, or clients that are selected, may send nothing that counts."""
     cluster = scenario.cluster
-    if cluster.sampling is None or not algorithm.samples:
-        return False
-    late = cluster.sampling.deadline is not None
-    return late or cluster.elastic or cluster.fails(scenario.server)
+    away = cluster.elastic or cluster.fails(scenario.server)
+    if cluster.sampling is None:
+        policy = (algorithm.recovery or scenario.recovery).policy
+        return policy == "backup" or (away and policy in ("shrink", "quorum"))
+    return algorithm.samples and (away or cluster.sampling.deadline is not None)
 
 
 def _counted(scenario: Scenario, algorithm: Algorithm, expected: Expected, run: RunOne) -> float:
-    """Return the gradients that count in a local step of all clients, in the run's first rounds."""
+    """Return the gradients that count in a local step of all workers: of clients, in the run's
+    first rounds; of others, which are away for longer, in as much of it as takes seconds.
+    """
     tau = algorithm.parameters.get("tau")
     period = tau.value if isinstance(tau, FixedPeriod) else 1
     rounds = max(
         FEWEST, COUNTED * period, min(ROUNDS * expected.period, length(scenario, algorithm))
     )
     steps = period * int(-(-rounds // period))  # as gradients count when their round ends
+    if scenario.cluster.sampling is None:
+        steps = int(max(steps, min(length(scenario, algorithm), LONGEST / expected.workers)))
     settings = RunSettings(steps=steps, evaluate_every=max(1, steps // 8))
     settings = settings.model_copy(update={"duration": scenario.run.duration})
     timed = {"objective": expected, "run": settings}
     timed["recovery"] = algorithm.recovery or scenario.recovery  # `run` takes the algorithm's away
     found = run(scenario.model_copy(update=timed), algorithm)
-    return found.gradients / found.steps if found.gradients and found.steps else expected.workers
+    return contributing(found) or expected.workers
 
 
 def coded(algorithm: Algorithm) -> bool:

@@ -169,7 +169,8 @@ class Run:
     crashed worker, or all, were where they had been), `lost_seconds` and `down_seconds` (of all
     workers), `goodput` (share of the workers' time that is neither lost nor down; that of the time
     in which they computed what was used is `statistics.goodput`), `dropped` (contributions to
-    means that were left out), `stall` (description of a deadlock; None without). `lines`, where
+    means that were left out), `contributing` (workers in a mean, on average),
+    `stall` (description of a deadlock; None without). `lines`, where
     transfers share them: of each `line` its full `bandwidth` (bytes/s; None: no limit), the `bytes`
     that it has carried, its `utilisation` (share of what it could have carried; None where every
     flow has all of it), `saturated_seconds` and `down_seconds` (without any capacity). `phases`,

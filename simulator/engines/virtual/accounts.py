@@ -94,6 +94,7 @@ def failures(run: Simulation, mean: dict[str, float]) -> dict[str, Any] | None:
         "checkpoint_seconds": _saving(run),
         "goodput": 1 - (mean["lost"] + mean["down"]) / whole if whole else 1.0,
         "dropped": run.recovery.dropped,
+        "contributing": run.recovery.taken / run.recovery.means if run.recovery.means else None,
         "stall": run.stall or None,
     }
 

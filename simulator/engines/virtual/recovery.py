@@ -223,6 +223,7 @@ class Presence:
 
 class Participation:
     """Who takes part in the collectives of one run. `dropped`: contributions that were left out;
+    `taken`: those that were not, of so many `means`;
     `kept`: workers that a mean waits for; `sampled`: the rule that selects clients, if any;
     `by_server`: whether clients get the model from a server, which takes in each one's report;
     `chosen`: whether a server chooses them, without rounds; `abandons_phases`: whether those who
@@ -241,7 +242,7 @@ class Participation:
         self.by_server = self.sampled is not None and served
         self._card = Nic(run.scenario.server.bandwidth or inf)
         self.abandons_phases = settings.policy == "quorum" or self.sampled is not None
-        self.dropped = 0
+        self.dropped = self.taken = self.means = 0
         self._most_restarts = 0, ""  # of one collective, and its name
         self._downloads: dict[int, tuple[float, float]] = {}
         self._begun: list[tuple[float, int]] = []  # downloads not yet counted: s, rank
@@ -360,6 +361,8 @@ class Participation:
         """Leave out workers that are not in the team: what they computed for this is lost."""
         run = self._run
         out = set(range(run.workers)).difference(team)
+        self.taken += len(team)
+        self.means += 1
         if self.sampled is not None:
             last = collective.last[0] if len(team) == self.sampled.wanted else None
             gradients = sum(run.nodes[rank].period for rank in team)
