@@ -511,6 +511,28 @@ def test_clients_whose_reports_never_count_teach_nothing(more):
     assert loss == pytest.approx(alone, rel=1e-4)  # with numbers of their own
 
 
+@pytest.mark.parametrize("own", [{"name": "ssgd"}, {"name": "diloco", "tau": 20}])
+@pytest.mark.parametrize("policy", ["shrink", "quorum", "backup"])
+def test_a_worker_that_no_mean_waits_for_trains_nothing(own, policy):
+    """Four of which one is lost for good, or left out, have the tokens and the loss of three."""
+    table = dict(scenario(own).table)
+    table["cost"] = {"flops": "1 TFLOP/s", "flops_per_token": 1e3}
+    found = []
+    for workers in (4, 3):
+        cluster = {"workers": workers, "compute": "1 s"}
+        more = {"cluster": cluster}
+        if workers == 4:
+            more["recovery"] = {"policy": policy}
+            if policy != "backup":
+                cluster["crash"] = [{"worker": 3, "at": "0.5 s"}]
+        (row,) = simulate(parse({**table, **more})).algorithms
+        found.append((row["curve"]["loss"][-1], row["used"]["tokens"]["mean"]))
+    (loss, tokens), (alone, theirs) = found
+    assert tokens == pytest.approx(theirs, rel=0.01)
+    assert loss == pytest.approx(alone, rel=1e-3)
+    assert alone > 1.01 * simulate(parse(table)).algorithms[0]["curve"]["loss"][-1]
+
+
 def test_clients_that_may_be_late_are_counted_in_a_run_that_ends_by_its_duration():
     cluster = {"workers": 40, "compute": "1 s", "sampling": {"clients": 10, "deadline": "30 s"}}
     own = {"name": "fedavg", "tau": 20, "lr": 0.1}
