@@ -34,7 +34,7 @@ Buckets = Annotated[
     Size | Annotated[tuple[Size, ...], Strict(False), Field(min_length=1)],
     doc(
         "pieces the gradient is averaged in: their number, or their sizes relative to each other; "
-        "left out, and [model] has tensors: those of DistributedDataParallel"
+        "left out, where [model] has tensors or over NCCL: those of DistributedDataParallel"
     ),
 ]
 Codec = Annotated[CodecOf, doc("compression of what is sent", shown="raw")]

@@ -302,6 +302,7 @@ def test_a_prediction_is_compared_with_a_log(tmp_path, capsys):
     assert document["covered"]
     assert document["measured"] == pytest.approx(lasted[10:].mean(), rel=1e-6)
     assert document["error"] == pytest.approx(document["predicted"] / document["measured"] - 1)
+    assert json.loads(said("--algorithm", "local-sgd", "--json")[1].out) == document
     code, found = said("--algorithm", "ssgd")
     assert (code, "outside" in " ".join(found.out.split())) == (0, True)
     code, found = said()

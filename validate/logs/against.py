@@ -97,6 +97,9 @@ def check(
             f"{predicted}: has {', '.join(run.rows)}; say with --algorithm which one the job ran"
         )
     label = label or next(iter(run.rows))
+    of_name = [each for each in run.rows if each.split()[0] == label]
+    if label not in run.rows and len(of_name) == 1:  # a program that ran once
+        label = of_name[0]
     if label not in run.rows:
         raise InputError(f"{predicted}: no {label!r}; {nearest(label, run.rows, 'it has')}")
     path = Path(log)
