@@ -977,7 +977,7 @@ def test_one_worker_alone_is_told_by_its_own_run(aim, ends):
     assert row["interval90"]["loss"] == pytest.approx(one["loss_interval"], rel=1e-3)
     if aim == "loss-at-tokens":
         assert steps == 4 * 2000
-        assert result.sentence.startswith("One worker alone is sooner and cheaper, at no higher")
+        assert result.sentence.startswith("One worker alone is sooner and cheaper than ssgd, at no")
     if aim == "time-to-loss":
         assert one["loss"] == pytest.approx(3.2, rel=1e-3)
     assert result.lines[-1].startswith("One worker alone")

@@ -205,7 +205,12 @@ class TuneResult(Shown):
     @property
     def sentence(self) -> str:
         """The answer: the best, and what to take if time counts as well."""
-        alone = "One worker alone is sooner and cheaper, at no higher loss." * self._outdone
+        alone = ""
+        if self._outdone:
+            one, label = self.extremes["alone"], self.simplest.candidate.label
+            took = human(DAY * one["days"]), statistics.said(one["cost"], self.objective.currency)
+            alone = f"One worker alone is sooner and cheaper than {label}, at no higher loss: "
+            alone += f"{', '.join(took)}."
         return " ".join(filter(None, [alone, self._answer, self.trade]))
 
     @property
