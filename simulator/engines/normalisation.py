@@ -29,7 +29,6 @@ from paceline.simulator.programs.pieces.schedule import ConstantSchedule, FixedP
 from paceline.simulator.programs.pieces.transform import AdamW, FedAdam, Momentum
 from paceline.simulator.results import store
 from paceline.simulator.results.run import Run
-from paceline.simulator.results.units import contributing
 from paceline.simulator.scenario.scenario import Algorithm, Scenario
 from paceline.simulator.scenario.tables import LearningCurve, RunSettings
 
@@ -120,7 +119,7 @@ def _counted(scenario: Scenario, algorithm: Algorithm, expected: Expected, run: 
     timed = {"objective": expected, "run": settings}
     timed["recovery"] = algorithm.recovery or scenario.recovery  # `run` takes the algorithm's away
     found = run(scenario.model_copy(update=timed), algorithm)
-    return contributing(found) or expected.workers
+    return found.contributing or expected.workers
 
 
 def coded(algorithm: Algorithm) -> bool:

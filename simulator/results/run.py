@@ -217,6 +217,13 @@ class Run:
     bound: bool = False
     paid: dict[str, list[float]] = field(default_factory=dict)
 
+    @property
+    def contributing(self) -> float | None:
+        """How many workers' gradients count in a step; None where no worker ever misses one."""
+        if self.gradients is not None and self.steps > 0:
+            return self.gradients / self.steps
+        return (self.failures or {}).get("contributing")
+
     @classmethod
     def of(
         cls,

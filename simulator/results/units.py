@@ -48,14 +48,6 @@ def tokens_per_step(scenario: Scenario) -> float | None:
     return getattr(scenario.objective, "tokens", None) or scenario.cost.tokens
 
 
-def contributing(run: Run) -> float | None:
-    """Return how many workers' gradients count in a step; None where no worker ever misses one."""
-    if run.gradients is not None and run.steps > 0:
-        return run.gradients / run.steps
-    found: float | None = (run.failures or {}).get("contributing")
-    return found
-
-
 def _flops(scenario: Scenario) -> float:
     """Return the operations per token."""
     return scenario.cost.flops_per_token or FLOPS_PER_PARAMETER * scenario.model.parameters
@@ -73,7 +65,7 @@ def used(scenario: Scenario, run: Run, time: float) -> dict[str, float]:
     own = next(each for each in scenario.algorithm if each.label == run.label)
     paid = {key: float(np.interp(time, run.curve["time"], run.paid[key])) for key in run.paid}
     if tokens:
-        tokens *= contributing(run) or scenario.participants(own)
+        tokens *= run.contributing or scenario.participants(own)
         found["tokens_per_second"] = tokens * run.steps / run.duration if run.duration else inf
         if cost.flops:
             found["mfu"] = found["tokens_per_second"] * _flops(scenario) / (many * cost.flops)

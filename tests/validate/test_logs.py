@@ -206,7 +206,13 @@ def rows_of(folder):
     return [row["seconds_per_step"] for row in rows]
 
 
-@pytest.mark.parametrize("stated", [(), ("compute",), ("bandwidth",), ("bandwidth", "compute")])
+@pytest.mark.parametrize(
+    "stated",
+    [
+        (), ("bandwidth", "compute"),
+        *(pytest.param((each,), marks=pytest.mark.slow) for each in ("bandwidth", "compute")),
+    ],
+)  # fmt: skip
 def test_a_profile_has_the_pace_of_its_own_log(stated, tmp_path):
     found, pace = misfit(tmp_path, *stated)
     own, _ = rows_of(tmp_path)
@@ -457,7 +463,7 @@ def test_one_log_over_one_fast_link_is_a_profile_that_loads(latency, tmp_path):
     (tmp_path / "jobs.toml").write_text(
         '[[job]]\nlog = "run.csv"\nworkers = 8\nalgorithm = { name = "ssgd-bucketed" }\n'
         f'network = {{ library = "nccl", bandwidth = "10 GB/s", latency = "{latency}" }}\n'
-        "model = { parameters = 350_000_000, bytes_per_parameter = 2 }\n"
+        "model = { parameters = 100_000_000, bytes_per_parameter = 2 }\n"
     )
     profiled(tmp_path, tmp_path / "jobs.toml")
     table = {
