@@ -61,7 +61,9 @@ def test_who_waits_for_results_is_called_meanwhile(monkeypatch):
     monkeypatch.setattr(executors, "PATIENCE", 0.01)
     called = threading.Event()
     with ThreadPoolExecutor(1) as pool:
-        found = executors.results(pool, lambda task: called.wait(60), {7: 0}, str, called.set)
+        found = executors.results(
+            pool, lambda task: called.wait(60), {7: 0}, str, lambda _: called.set()
+        )
         assert [*found] == [(7, True)]
 
 
