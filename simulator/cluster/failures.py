@@ -75,15 +75,25 @@ class Calendar:
         self._ends.append(back)
 
 
+def united(spans: Iterable[Down]) -> Iterator[Down]:
+    """Yield the union of spans of time that are in order, disjoint; there may be no end of them."""
+    found: Down | None = None
+    for start, end in spans:
+        if found is None or start > found[1]:
+            if found is not None:
+                yield found
+            found = start, end
+        else:
+            found = found[0], max(found[1], end)
+        if found[1] == inf:
+            break
+    if found is not None:
+        yield found
+
+
 def merged(spans: Iterable[Down]) -> list[Down]:
     """Return the union of spans of time, disjoint and in order."""
-    found: list[Down] = []
-    for start, end in sorted(spans):
-        if found and start <= found[-1][1]:
-            found[-1] = found[-1][0], max(found[-1][1], end)
-        else:
-            found.append((start, end))
-    return found
+    return [*united(sorted(spans))]
 
 
 def _random(failures: Failures, seed: int, rank: int) -> Iterator[Down]:

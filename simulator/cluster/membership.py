@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from paceline.simulator.cluster.failures import Calendar, Down, merged
+from paceline.simulator.cluster.failures import Calendar, Down, merged, united
 from paceline.simulator.distributions.distribution import Distribution
 from paceline.simulator.distributions.random_streams import Purpose, generator
 from paceline.simulator.scenario.cluster import DAY, Membership
@@ -43,18 +43,8 @@ Agenda = list[tuple[float, int, Absence, float]]
 
 def _absences(spec: Membership | None, seed: int, rank: int) -> Iterator[Down]:
     """Yield when a worker is absent, in order, not counting what joining takes."""
-    since = until = -inf
     both = (_outside(spec, rank), _by_law(spec, seed, rank)) if spec else ()
-    for left, back in merge(*both):
-        if left > until:
-            if until > since:
-                yield since, until
-            since = left
-        until = max(until, back)
-        if until == inf:
-            break
-    if until > since:
-        yield since, until
+    return united(merge(*both))
 
 
 def _by_law(spec: Membership, seed: int, rank: int) -> Iterator[Down]:

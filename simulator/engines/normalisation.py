@@ -98,7 +98,8 @@ def _may_miss(scenario: Scenario, algorithm: Algorithm) -> bool:
     away = cluster.elastic or cluster.fails(scenario.server)
     if cluster.sampling is None:
         policy = (algorithm.recovery or scenario.recovery).policy
-        return policy == "backup" or (away and policy in ("shrink", "quorum"))
+        leaves_out = policy == "backup" or (away and policy in ("shrink", "quorum"))
+        return leaves_out and not algorithm.served  # a server takes what it gets
     return algorithm.samples and (away or cluster.sampling.deadline is not None)
 
 
@@ -108,12 +109,11 @@ def _counted(scenario: Scenario, algorithm: Algorithm, expected: Expected, run: 
     """
     tau = algorithm.parameters.get("tau")
     period = tau.value if isinstance(tau, FixedPeriod) else 1
-    rounds = max(
-        FEWEST, COUNTED * period, min(ROUNDS * expected.period, length(scenario, algorithm))
-    )
-    steps = period * int(-(-rounds // period))  # as gradients count when their round ends
+    end = length(scenario, algorithm)
+    least = max(FEWEST, COUNTED * period, min(ROUNDS * expected.period, end))
+    steps = period * int(-(-least // period))  # as gradients count when their round ends
     if scenario.cluster.sampling is None:
-        steps = int(max(steps, min(length(scenario, algorithm), LONGEST / expected.workers)))
+        steps = int(max(steps, min(end, LONGEST / expected.workers)))
     settings = RunSettings(steps=steps, evaluate_every=max(1, steps // 8))
     settings = settings.model_copy(update={"duration": scenario.run.duration})
     timed = {"objective": expected, "run": settings}

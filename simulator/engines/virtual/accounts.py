@@ -60,8 +60,9 @@ def rounds(run: Simulation) -> dict[str, Any]:
     closed = np.bincount([rank for rank in last if rank is not None], minlength=run.workers)
     found = {"reports": sum(reports), "gradients": float(sum(gradients)), "rounds": len(ends)}
     found["closed"] = closed.tolist()
-    own = ends and (ends[-1] - deserted(ends[-1])) / len(ends)
-    return found | ({"round_seconds": own} if ends else {})
+    if ends:
+        found["round_seconds"] = (ends[-1] - deserted(ends[-1])) / len(ends)
+    return found
 
 
 def means(seconds: dict[str, list[float]]) -> dict[str, float]:
