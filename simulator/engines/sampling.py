@@ -32,7 +32,8 @@ class Sampled:
     A round is one collective. Its draw depends on the seed and its number alone; by availability it
     passes over those who are away when the round begins. `away`: tells that of a client; `starts`:
     when each round began, as the one before ended (seconds); `taken`: the results that each one's
-    mean has taken, their gradients, and whose came last (None: fewer than wanted have come).
+    mean has taken, their gradients, whose came last (None: fewer than wanted have come), and
+    whether its deadline was over.
     """
 
     why = Why.UNSELECTED
@@ -47,7 +48,7 @@ class Sampled:
         self._patience = inf if settings.deadline is None else settings.deadline
         self._chosen: dict[int, frozenset[int]] = {}
         self.starts: list[float] = []
-        self.taken: list[tuple[int, float, int | None]] = []
+        self.taken: list[tuple[int, float, int | None, bool]] = []
 
     def chosen(self, index: int, at: float) -> frozenset[int]:
         """Return the clients of a round, drawn when it is first asked, as the last one ends."""

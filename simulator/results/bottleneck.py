@@ -76,10 +76,13 @@ def _clients(scenario: Scenario, runs: Sequence[Run], share: dict[str, float]) -
         for name, count in last.most_common(FEW)
         if count
     ]
-    if few := rounds - last.total():
-        limit = scenario.cluster.sampling and scenario.cluster.sampling.deadline
-        why = f"at the deadline of {human(limit)} or " if limit else ""
-        said.append(f"{percent(few / rounds)} end with fewer reports, {why}as no more could come")
+    due, settings = sum(run.overdue for run in runs), scenario.cluster.sampling
+    limit = human(settings.deadline if settings else None)
+    for few, why in (
+        (due, f"at the deadline of {limit}"),
+        (rounds - last.total() - due, "as no more could come"),
+    ):
+        said += [f"{percent(few / rounds)} end with fewer reports, {why}"] if few else []
     yield f"{usage.few(rounds / len(runs), 'round', 'rounds')}: {', '.join(said)}"
 
 

@@ -162,9 +162,9 @@ class Run:
     which a server filled its buffer, each of `round_seconds`, not counting time when no worker was
     there; `reports`: what clients sent that
     went into these, and `gradients`: those in it, where clients are sampled; `closed`: rounds that
-    the report of each client ended, as the last wanted. `inbox_bytes`: the
-    most bytes of messages that waited at the server at once. `handed_over`: the reason why another
-    engine than the one asked for ran it.
+    the report of each client ended, as the last wanted, and `overdue`: those that the deadline did.
+    `inbox_bytes`: the most bytes of messages that waited at the server at once. `handed_over`: the
+    reason why another engine than the one asked for ran it.
     `failures`, where nodes can crash: `crashes` (number), `recovery_seconds` (mean time until a
     crashed worker, or all, were where they had been), `lost_seconds` and `down_seconds` (of all
     workers), `goodput` (share of the workers' time that is neither lost nor down; that of the time
@@ -204,6 +204,7 @@ class Run:
     gradients: float | None = None
     round_seconds: float = 0.0
     closed: list[int] = field(default_factory=list)
+    overdue: int = 0
     staleness: dict[int, int] = field(default_factory=dict)
     staleness_unit: str = ""
     inbox_bytes: float = 0.0

@@ -310,13 +310,13 @@ def test_groups_that_are_not_there_in_a_run_or_not_selected_are_not_called_late(
 
 def test_what_ends_a_round_and_whose_reports_it_took_are_said():
     """Of four a second a step and four nine times as slow, rounds of 3 steps take whom they can."""
-    slow = {"name": "slow", "workers": 4, "compute": "9 s"}
     size = {"parameters": 1000}  # 4 kB
 
-    def row(name="fedavg", **sampling):
+    def row(name="fedavg", slow=(), **sampling):
+        group = {"name": "slow", "workers": 4, "compute": "9 s", **dict(slow)}
         cluster = {
             "sampling": {"clients": 8} | sampling,
-            "group": [{"name": "fast", "workers": 4}, slow],
+            "group": [{"name": "fast", "workers": 4}, group],
         }
         algorithm = {"name": name, "tau": 3} | ({"buffer": 1} if name == "fedbuff" else {})
         run = {"duration": "300 s"}
@@ -330,7 +330,9 @@ def test_what_ends_a_round_and_whose_reports_it_took_are_said():
 
     waits, hurries, buffers = row(), row(deadline="6 s"), row("fedbuff")
     assert "rounds: 100 % end with the last report wanted, by group slow" in waits["bottleneck"]
-    assert "100 % end with fewer reports, at the deadline of 6.00 s or as" in hurries["bottleneck"]
+    assert "100 % end with fewer reports, at the deadline of 6.00 s." in hurries["bottleneck"]
+    away = row(slow={"membership": {"daily": "04:00-06:00"}}, by="availability", deadline="60 s")
+    assert "100 % end with fewer reports, as no more could come." in away["bottleneck"]
     assert "take part, clients compute what is used for" in hurries["bottleneck"]
     shares = [[each["gradients"] for each in one["clients"]] for one in (waits, hurries, buffers)]
     assert np.array(shares[:2]) == pytest.approx(np.array([[0.5, 0.5], [1, 0]]), abs=0.02)

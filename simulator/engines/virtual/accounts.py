@@ -56,10 +56,11 @@ def rounds(run: Simulation) -> dict[str, Any]:
         return {"gradients": at_once * step, "deserted": deserted(time)}
     walls = map(run.availability.wall_clock, rule.starts[1:])
     ends = [end for end in walls if end <= run.ended * ROUNDING]
-    reports, gradients, last = [*zip(*rule.taken[: len(ends)], strict=True)] or ((), (), ())
+    reports, gradients, last, due = [*zip(*rule.taken[: len(ends)], strict=True)] or ((),) * 4
     closed = np.bincount([rank for rank in last if rank is not None], minlength=run.workers)
     found = {"reports": sum(reports), "gradients": float(sum(gradients)), "rounds": len(ends)}
     found["closed"] = closed.tolist()
+    found["overdue"] = sum(late and rank is None for late, rank in zip(due, last, strict=True))
     if ends:
         found["round_seconds"] = (ends[-1] - deserted(ends[-1])) / len(ends)
     return found

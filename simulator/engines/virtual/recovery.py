@@ -366,7 +366,8 @@ class Participation:
         if self.sampled is not None:
             last = collective.last[0] if len(team) == self.sampled.wanted else None
             gradients = sum(run.nodes[rank].period for rank in team)
-            self.sampled.taken.append((len(team), gradients, last))
+            due = collective.begins >= self.sampled.due
+            self.sampled.taken.append((len(team), gradients, last, due))
         if out:
             collective.leave_out(out)
             self.dropped += len(out)
