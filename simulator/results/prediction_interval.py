@@ -22,6 +22,7 @@ from paceline.simulator.results import extrapolation, statistics
 from paceline.simulator.results.intervals import LEVEL, NORMAL, USUAL
 from paceline.simulator.results.run import Run
 from paceline.simulator.results.statistics import human, number, said
+from paceline.simulator.scenario.network import SOCKETS
 from paceline.simulator.scenario.overhead import ModelError
 from paceline.simulator.scenario.scenario import Algorithm, Scenario
 
@@ -242,11 +243,14 @@ def windowed(scenario: Scenario) -> str | None:
         return None
     rate, given = (said(each, "B/s") for each in (window / trip, whole(link)))
     if over_tcp:
+        more = ceil(times * network.sockets)
+        filled = f"network.sockets = {more} would fill it"
+        if more > SOCKETS:
+            filled = f"{more} sockets would fill it, and network.sockets is at most {SOCKETS}"
         return (
             f"TCP has at most {said(window, 'B')} in flight, which over a round trip of "
             f"{human(trip)} is {rate} of the {given} that the link can carry: collectives take up "
-            f"to {number(times)} times as long, and more bandwidth changes nothing; "
-            f"network.sockets = {ceil(times * network.sockets)} would fill it"
+            f"to {number(times)} times as long, and more bandwidth changes nothing; {filled}"
         )
     return (
         f"ideal links: over TCP a connection has at most {said(window, 'B')} in flight, which over "

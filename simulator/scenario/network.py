@@ -22,6 +22,8 @@ from paceline.simulator.scenario.table import (
     optional,
 )
 
+SOCKETS = 64  # between two nodes, at most
+
 CollectiveName = Literal[
     "ring",
     "tree",
@@ -113,7 +115,7 @@ class Network(_Line):
         "what travels: payloads alone, or TCP's packets, with its windows", "ideal"
     )
     mtu: Literal[1500, 9000] = optional('bytes of a packet, with transport = "tcp"', 1500)
-    sockets: Annotated[int, Field(ge=1, le=64)] = optional(
+    sockets: Annotated[int, Field(ge=1, le=SOCKETS)] = optional(
         'connections between two nodes, with transport = "tcp"', 1
     )
     burst: Annotated[Bytes, Field(gt=0)] | None = optional(

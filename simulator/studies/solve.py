@@ -534,11 +534,15 @@ def _solution(
     turns = len({sign for a, b in pairwise(found) if (sign := _moves(a, b))})
     crossed = sum(asked.met(a[0]) != asked.met(b[0]) for a, b in pairwise(found))
     if crossed > 1 or (turns > 1 and not crossed):
-        points = zip(tried.first, found, strict=True)
+        points = [*zip(tried.first, found, strict=True)]
         said = ", ".join(f"{statistics.number(each[0])} at {tried.text(x)}" for x, each in points)
+        advice = "narrow the range with --between, or see it whole by `paceline sweep`"
+        if not any(asked.met(each[0]) for each in found):
+            near = max(points, key=lambda each: asked.beyond(each[1][0]))
+            advice = f"none of these meets it, the nearest at {tried.text(near[0])}"
         raise InputError(
             f"--for {asked.text}: {asked.number.path} of {label} both rises and falls with {key}: "
-            f"{said}; narrow the range with --between, or see it whole by `paceline sweep`"
+            f"{said}; {advice}"
         )
 
     def edge(end: int) -> float | None:

@@ -134,6 +134,8 @@ def test_no_single_answer_is_refused():
     bound = world(objective=objective, run={"duration": "2 min", "seeds": 1})
     with pytest.raises(InputError, match=r"both rises and falls with algorithm\.local-sgd\.tau"):
         solve(bound, "algorithm.local-sgd.tau", "algorithm[1].loss.last <= 1", between="1,1000")
+    with pytest.raises(InputError, match=r"none of these meets it, the nearest at \d+$"):
+        solve(bound, "algorithm.local-sgd.tau", "algorithm[1].loss.last <= 0.5", between="1,1000")
 
 
 def test_a_fall_that_stays_on_one_side_of_the_value_is_no_refusal():
