@@ -716,7 +716,7 @@ def _calibrate(  # noqa: PLR0913, PLR0917 - the contract's options
     where = profile or Path(PROFILE_FILE)
     _torch("paceline.validate.calibration.profile").require_writable(where)
     module = _torch("paceline.validate.logs.calibrate")
-    with _progress("calibrating", "stages, left") as progress:
+    with _progress("calibrating", "steps, left") as progress:
         result = module.calibrate(runs, base=base, allow_paths=allow_paths, progress=progress)
     where = result.profile.write(where, given=profile is not None, overwrite=overwrite)
     _note_name(where, PROFILE_FILE, profile)

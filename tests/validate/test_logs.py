@@ -421,6 +421,18 @@ def test_buckets_may_take_longer_than_whole_means(tmp_path):
         )
 
 
+def test_the_fit_tells_its_steps(tmp_path):
+    told = []
+    path = written(tmp_path, ddp(tmp_path, "ddp.csv", '"ssgd-bucketed"', 0.4), "jobs.toml")
+    calibrate([path], progress=lambda done, total: told.append((done, total)))
+    assert told[:3] == [(0, 3), (1, 3), (2, 3)]
+    steps = [done for done, _ in told[3:-1]]
+    assert {of for _, of in told[3:-1]} == {56}  # twice: paces, and draws
+    assert steps == sorted(steps)
+    assert len({*steps}) > 20
+    assert told[-1] == (3, 3)
+
+
 def test_an_unknown_link_is_fitted_by_itself(tmp_path):
     path = over(tmp_path, HiddenLaw(), (SLOW, 8))
     text = re.sub(r"network = .*\n", "", path.read_text())

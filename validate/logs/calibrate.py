@@ -65,8 +65,8 @@ def calibrate(
 
     `paths`: those of `calibration.calibrate`, which then fits them with `base`; or a file of
     [[job]] tables, whose logs, as all files that it names, must lie in its folder, unless
-    `allow_paths`. `progress` receives the number of stages done. Raises InputError; for a log alone
-    it says what is missing, with a file of jobs to fill in.
+    `allow_paths`. `progress` receives the number of stages done, and in the last one of its steps.
+    Raises InputError; for a log alone it says what is missing, with a file of jobs to fill in.
     """
     named = [Path(path) for path in paths]
     if not any(path.name.endswith((".toml", *tables.TEXTS)) for path in named):
@@ -86,13 +86,17 @@ def calibrate(
             for n in range(max(conditions) + 1)]  # fmt: skip
     scenarios = [_with_unit_steps(each, laws[c]) for each, c in zip(found, conditions, strict=True)]
     done(2, STAGES)
-    fitted = transport.fit(found, scenarios, conditions)
+    bucketed = [each.job.name for each in found if each.job.scenario.algorithm[0].name == BUCKETED]
+    fits = 2 if bucketed else 1
+    fitted = transport.fit(
+        found, scenarios, conditions, told=lambda n, steps: done(n, fits * steps)
+    )
     assert fitted is not None  # as any misfit is taken
-    if bucketed := [
-        each.job.name for each in found if each.job.scenario.algorithm[0].name == BUCKETED
-    ]:
-        otherwise = [*map(_overlapping_otherwise, scenarios)]
-        if other := transport.fit(found, otherwise, conditions, fitted.misfit - TOLD):
+    if bucketed:
+        otherwise, least = [*map(_overlapping_otherwise, scenarios)], fitted.misfit - TOLD
+        if other := transport.fit(
+            found, otherwise, conditions, least, lambda n, steps: done(steps + n, fits * steps)
+        ):
             fitted, doubt = _either(fitted, other, ", ".join(bucketed))
             notes.append(doubt)
     done(STAGES, STAGES)

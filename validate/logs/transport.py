@@ -33,6 +33,7 @@ from paceline.simulator.results.statistics import said
 from paceline.simulator.scenario.overhead import GIGABIT, Overhead, tree
 from paceline.simulator.scenario.redraw import scaled
 from paceline.simulator.scenario.scenario import Scenario
+from paceline.simulator.studies.execution import Progress
 from paceline.validate.comparison.quantities import pace
 from paceline.validate.logs.steps import Observed
 
@@ -242,12 +243,12 @@ def _simulated(job: _Linear, costs: Array) -> float:
 
 def fit(
     jobs: Sequence[Observed], scenarios: Sequence[Scenario], conditions: Sequence[int],
-    most: float = inf,
+    most: float = inf, told: Progress = lambda done, steps: None,
 ) -> Fitted | None:  # fmt: skip
     """Fit the law to jobs; None where their misfit is `most` or more.
 
     `scenarios`: of each job, with computing times of mean 1 s; `conditions`: which jobs compute
-    alike, numbered from 0.
+    alike, numbered from 0. `told` is called with the steps that are done: paces, then draws.
     """
     from scipy.optimize import least_squares  # noqa: PLC0415
 
@@ -281,9 +282,11 @@ def fit(
         return _residuals(theta, near, prior, count, reference, error, spread)
 
     priors = _priors(centre, width, nominal=bool(rates))
-    for _ in range(ROUNDS):
+    steps = ROUNDS * len(linear)
+    for number in range(ROUNDS):
         before = theta
-        for each in linear:
+        for n, each in enumerate(linear, number * len(linear)):
+            told(n, steps + DRAWS)
             each.simulate(each.costs(theta, count, reference))
         fits = [least_squares(residuals, theta, x_scale=width, args=(own,)) for own in priors]
         best = int(np.argmax([*map(_evidence, fits, priors)]))
@@ -301,9 +304,13 @@ def fit(
     if (misfit := float(missed @ missed)) >= most:
         return None
 
-    def bent(theta: Array, near: Sequence[_Linear]) -> list[_Linear]:
+    def bent(theta: Array, near: Sequence[_Linear], drawn: int) -> list[_Linear]:
         """Return the jobs near `theta`, of which those whose lines miss it are simulated there."""
-        return [each.near(each.costs(theta, count, reference)) for each in near]
+        found = []
+        for each in near:
+            told(steps + drawn, steps + DRAWS)
+            found.append(each.near(each.costs(theta, count, reference)))
+        return found
 
     draws, spreads = _posterior(theta, residuals, bent, linear, [*zip(priors, fits, strict=True)])
     rng = generator(SEED, Purpose.CALIBRATION, 1)
@@ -386,7 +393,7 @@ def _posterior(
         at, near = theta, jobs
         for _ in range(ROUNDS):
             at = least_squares(missed, at, x_scale=prior.width, args=(near, prior, spread)).x
-            before, near = near, bent(at, near)
+            before, near = near, bent(at, near, len(draws))
             if all(map(is_, before, near)):
                 break
         far = residuals(at, prior, spread, near)
