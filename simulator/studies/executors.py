@@ -16,7 +16,7 @@ from paceline.simulator.studies.processes import DiedError, Processes, interrupt
 T = TypeVar("T")
 R = TypeVar("R")
 
-PATIENCE, PULSE = 30.0, 2.0  # seconds without a word on what is done: by others, and in here
+PATIENCE, PULSE = 10.0, 2.0  # seconds without a word on what is done: by others, and in here
 
 
 @contextmanager
@@ -42,23 +42,24 @@ def start(execution: Execution) -> Iterator[Executor | None]:
         pool.shutdown()
 
 
-def results(
+def results(  # noqa: PLR0913, PLR0917 - what is run, where, and who is told
     executor: Executor | None,
     work: Callable[[T], R],
     tasks: Mapping[int, T],
     description: Callable[[T], str],
-    waiting: Callable[[float], None] = lambda share: None,
+    waiting: Callable[[float], None] = lambda runs: None,
+    runs: Callable[[T], int] = lambda task: 1,
 ) -> Iterator[tuple[int, R]]:
     """Run `work` on each task; yield each result, with its task's key, as soon as it is there.
 
     `waiting` is called every `PATIENCE` seconds meanwhile; if tasks run in this very process, every
-    `PULSE` seconds with the share of the run under way that is done.
+    `PULSE` seconds with how many of the `runs` of the task under way are done, and share of one.
     Raises RunError, which begins with the task's description, when a process dies twice of it.
     """
     if executor is None:
         for key, task in tasks.items():
             context = copy_context()
-            context.run(TELL.set, _seldom(waiting))
+            context.run(TELL.set, _counted(waiting, runs(task)))
             yield key, context.run(work, task)
         return
     with interrupts_held():  # in the threads and processes that this starts, too
@@ -79,14 +80,17 @@ def results(
         yield key, result
 
 
-def _seldom(tell: Callable[[float], None]) -> Callable[[float], None]:
-    last = monotonic()
+def _counted(tell: Callable[[float], None], runs: int) -> Callable[[float], None]:
+    """Return what takes the shares that are done of one run after another, to tell their sum."""
+    said, ended, last, reached = monotonic(), 0, 0.0, 0.0
 
     def told(share: float) -> None:
-        nonlocal last
-        if (now := monotonic()) >= last + PULSE:
-            last = now
-            tell(share)
+        nonlocal said, ended, last, reached
+        ended += share == 0 < last
+        last, reached = share, max(reached, min(runs, ended + share))
+        if (now := monotonic()) >= said + PULSE:
+            said = now
+            tell(reached)
 
     return told
 

@@ -139,16 +139,12 @@ def execute(  # noqa: PLR0913 - what is run, where, and who is told
     versions = plugins.versions(scenario.objective)
     work = partial(run_block, scenario, execution=execution, expected=versions)
 
-    reached = 0.0
-
-    def say(share: float = 0.0) -> None:
-        nonlocal reached
-        reached = max(reached, len(done) + share)
+    def say(under_way: float = 0.0) -> None:
         if progress:
-            progress(reached, len(tasks))
+            progress(len(done) + under_way, len(tasks))
 
     say()
-    for number, runs in executors.results(executor, work, todo, _description, say):
+    for number, runs in executors.results(executor, work, todo, _description, say, len):
         for index, run in zip(blocks[number], runs, strict=True):
             done[index] = run
             if kept:

@@ -453,10 +453,13 @@ def solve(  # noqa: PLR0913 - the options of the command
             drawn = seed_range(one, seeds, seed)
             if not force:
                 size.demand([(one, drawn)], execution)
-            found = _reading(run_on(execution, executor, one, drawn, kept=kept), asked.number)
-            if progress:
-                progress(min(most, count), most)
-            return found
+
+            def told(done: float, runs: int) -> None:
+                if progress:
+                    progress(min(most, count - 1 + done / runs), most)
+
+            result = run_on(execution, executor, one, drawn, kept=kept, progress=told)
+            return _reading(result, asked.number)
 
         solutions = [
             _solution(base.algorithm[index].label, vary, asked, tried, partial(numbers, index))

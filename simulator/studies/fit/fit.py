@@ -238,13 +238,18 @@ def fit(  # noqa: PLR0913 - the options of the command
             todo = {i: each for i, each in enumerate(jobs) if names[i] not in kept}
             versions = plugins.versions(*(each.scenario.objective for each in jobs))
             work = partial(_work, execution=execution, expected=versions)
-            for index, found in executors.results(executor, work, todo, _description):
+            count += len(jobs) - len(todo)
+
+            def say(under_way: float = 0.0) -> None:
+                if progress:
+                    progress(min(count / len({id(each.variant) for each in every}), most), most)
+
+            for index, found in executors.results(executor, work, todo, _description, say):
                 kept[names[index]] = found
+                count += 1
+                say()
                 if directory:
                     directory.keep_record(names[index], found)
-            count += len(jobs)
-            if progress:
-                progress(min(count // len({id(each.variant) for each in every}), most), most)
             return [[[nan if x is None else x for x in one] for one in kept[n]] for n in names]
 
         result = _fitted(base, file, _Bench(keys, numbers, measure), every, lambda: count)

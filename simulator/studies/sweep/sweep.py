@@ -129,18 +129,21 @@ def execute(
     todo = {key: task for key, task in unique.items() if key not in done}
     resumed = ready = sum(len(unique[key].seeds) for key in done)
     total = sum(len(task.seeds) for task in unique.values())
-    if progress:
-        progress(ready, total)
+
+    def say(under_way: float = 0.0) -> None:
+        if progress:
+            progress(ready + under_way, total)
+
+    say()
     versions = plugins.versions(*(task.scenario.objective for task in tasks))
     work = partial(run_batch, execution=execution, expected=versions)
-    with closing(_results(work, todo, execution)) as results:
+    with closing(_results(work, todo, execution, say)) as results:
         for key, record in results:
             done[key] = record
             ready += len(unique[key].seeds)
             if directory:
                 directory.keep_record(key, record)
-            if progress:
-                progress(ready, total)
+            say()
     return [done[key] for key in keys], resumed
 
 
@@ -179,6 +182,7 @@ def _results(
     work: Callable[[Sequence[SweepTask]], list[Record]],
     tasks: Mapping[str, SweepTask],
     execution: Execution,
+    waiting: Callable[[float], None],
 ) -> Generator[tuple[str, Record], None, None]:
     """Run the tasks in batches; yield each record, with its task's key, as soon as it is there."""
     todo = [*tasks]
@@ -194,7 +198,9 @@ def _results(
             batches = [todo[start : start + size] for start in range(0, len(todo), size)]
             given = {index: [tasks[key] for key in keys] for index, keys in enumerate(batches)}
             undone = []
-            for index, records in executors.results(executor, work, given, _description):
+            for index, records in executors.results(
+                executor, work, given, _description, waiting, lambda own: len(own[0].seeds)
+            ):
                 yield from zip(batches[index], records, strict=False)
                 undone += batches[index][len(records) :]
             todo, size = undone, max(1, size // 4)

@@ -16,7 +16,7 @@ from paceline.simulator.results.loss_model import NO_ERRORS
 from paceline.simulator.results.ownership import TakenError
 from paceline.simulator.scenario.scenario import Scenario
 from paceline.simulator.studies import executors, learning, links
-from paceline.simulator.studies.execution import Execution
+from paceline.simulator.studies.execution import Execution, Progress
 from paceline.simulator.studies.task import Task
 from paceline.simulator.studies.tune.objective import Modelled, Score, TuningObjective
 
@@ -89,7 +89,8 @@ def _draws(kept: Sequence[float | None]) -> tuple[float, ...]:
 class Runner:
     """Scores configurations: runs them on `executor` (None: this process), and counts the runs.
 
-    `done`: runs that were needed; `resumed`: those of them that the `directory` had.
+    `done`: runs that were needed; `resumed`: those of them that the `directory` had. `told` is
+    called with how many runs of a call are done, and how many there are.
     """
 
     objective: TuningObjective
@@ -98,6 +99,7 @@ class Runner:
     directory: TuneDirectory | None = None
     done: int = 0
     resumed: int = 0
+    told: Progress = lambda done, total: None
 
     def __call__(self, requests: Sequence[RunRequest]) -> list[list[Score]]:
         """Return the scores of each request, seed by seed; they depend on the request alone."""
@@ -113,11 +115,19 @@ class Runner:
             execution=self.execution,
             expected=plugins.versions(*(each.scenario.objective for each in requests)),
         )
-        for index, scores in executors.results(self.executor, work, todo, _description):
+
+        def say(under_way: float = 0.0) -> None:
+            total = sum(len(each.seeds) for each in requests)
+            self.told(sum(map(len, found)) + under_way, total)
+
+        for index, scores in executors.results(
+            self.executor, work, todo, _description, say, lambda request: len(request.seeds)
+        ):
             for seed, score in zip(todo[index].seeds, scores, strict=True):
                 found[index][seed] = score
                 if self.directory and keys[index]:
                     self.directory.keep_record(keys[index][seed], statistics.jsonable(score))
+            say()
         self.done += sum(map(len, found))
         pairs = zip(requests, found, strict=True)
         return [[scores[seed] for seed in request.seeds] for request, scores in pairs]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from paceline.simulator.errors import InputError
+from paceline.simulator.studies.execution import Progress
 from paceline.simulator.studies.tune.race import Contender, Race, seed_counts
 from paceline.simulator.studies.tune.runner import quiet
 from paceline.simulator.studies.tune.space import Space
@@ -82,7 +83,7 @@ class Search:
 
     race: Race
     seed: int
-    progress: Callable[[int, int], None] | None = None
+    progress: Progress | None = None
     refused: dict[str, str] = field(default_factory=dict)
     trials: list["ToldTrial"] = field(default_factory=list)
 
@@ -102,8 +103,8 @@ class Search:
         for point in [*first, *(self._others(first) if whole else ())]:
             study.enqueue_trial(point)
         asked = batch = 0
-        if self.progress:
-            self.progress(0, total)
+        self.race.runner.told = say = self._teller(total)
+        say()
         while asked < (total if whole else PATIENCE * total) and self._tried < total:
             study.sampler = optuna.samplers.TPESampler(
                 seed=int(np.random.SeedSequence([self.seed, batch]).generate_state(1)[0]),
@@ -115,16 +116,33 @@ class Search:
             wanted = min(wanted, total - (asked if whole else self._tried))
             self._batch(study, [study.ask() for _ in range(wanted)])
             asked, batch = asked + wanted, batch + 1
-            if self.progress:
-                self.progress(self._tried, total)
+            say()
         self.trials = [_told(trial) for trial in study.trials]
         while self.race.contenders and (again := self.race.readmitted()):
+            self.race.runner.told = self._teller(total)
             self._race(again)
         return list(self.race.contenders.values())
 
     @property
     def _tried(self) -> int:
         return len(self.race.contenders) + len(self.refused)
+
+    def _teller(self, total: int) -> Callable[..., None]:
+        """Return what tells how many configurations are done, of one that races by its seeds."""
+        reached, seeds = 0.0, len(self.race.seeds)
+
+        def say(runs: float = 0.0, of: int = 0) -> None:
+            nonlocal reached
+            done = sum(
+                1.0 if each.stopped else sum(score.ran > 0 for score in each.scores) / seeds
+                for each in self.race.contenders.values()
+            )
+            # runs that were cut are repeated, and count once
+            reached = max(reached, min(self._tried, len(self.refused) + done + runs / seeds))
+            if self.progress:
+                self.progress(reached, total)
+
+        return say
 
     def _others(self, first: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         """The rest of the grid in random order, so that good ones come early."""

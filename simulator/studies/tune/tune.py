@@ -105,6 +105,8 @@ def tune(  # noqa: PLR0913 - the options of the command
                 notes += prediction_interval.of_amounts(scenario)
             close = closest(ranked, order)
             timed = len(close) > 1 and not aim.steps  # after equal tokens, times change no loss
+            if progress:
+                runner.told = lambda done, runs: progress(len(close) * done / runs, len(close))
             regret = regrets(tried, aim, runner, close, numbers, order) if timed else []
         refused, took = list(search.refused.values()), time.perf_counter() - began
         ran = runner.done, runner.resumed
