@@ -10,6 +10,8 @@ PINNED_TORCH := $(shell grep ^torch== constraints.txt)
 PARALLEL := -n 2 --dist worksteal
 QUICK := not long and not browser
 LEFT_OUT := not slow and not gpu and not alone and not frameworks
+# These files hold all of them: to collect the other ten thousand tests takes longer.
+ALONE = -m alone $(shell grep -rl --include="*.py" mark.alone tests)
 
 .PHONY: demo docs site test test-long test-all test-slow test-gpu test-frameworks explore-properties bench compat audit reliability mutants soak lint lock clean
 
@@ -29,9 +31,10 @@ test: .venv/dev            ## most tests, every algorithm on every engine among 
 	$(AGAIN) '$(PARALLEL) -m "$(QUICK) and $(LEFT_OUT)"'
 
 test-long: .venv/dev       ## the others: fuzzing, kills, browsers, commands of the docs, ...
-	$(AGAIN) '$(PARALLEL) -m "not ($(QUICK)) and $(LEFT_OUT)"' "-m alone"
+	$(AGAIN) '$(PARALLEL) -m "not ($(QUICK)) and $(LEFT_OUT)"' "$(ALONE)"
 
-test-all: test test-long   ## all of these
+test-all: .venv/dev        ## all of these, collected once
+	$(AGAIN) '$(PARALLEL) -m "$(LEFT_OUT)"' "$(ALONE)"
 
 test-slow: .venv/dev       ## what takes minutes
 	$(BIN)/python -m pytest -m slow
