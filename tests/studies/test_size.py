@@ -35,7 +35,7 @@ def paced(monkeypatch):
         (["run.steps=1000000000", "run.duration=36500 days"], "would take about"),
         (
             [
-                'objective={kind="quadratic", dimension=1000000}',
+                'objective={kind="quadratic", dimension=100000}',
                 "run.steps=100000000",
                 "run.duration=36500 days",
             ],
