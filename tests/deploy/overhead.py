@@ -37,32 +37,36 @@ PLANS = {  # those with a period end a round at each step
 class Vectors(TorchDispatchMode):
     """Counts the vectors that torch makes under it, in lengths of the model's.
 
-    `made`: in all; `most`: that there were at once; `held`: that there are. Not counted: `given`.
+    `most`: that there were at once; `held`: that there are. Not counted: `given`.
     """
 
     def __init__(self, entries, given):
         super().__init__()
-        self._entries, self.made, self.most = entries, 0.0, 0.0
+        self._entries, self.most = entries, 0.0
         storages = [each.untyped_storage() for each in given]
-        self._known = {each._cdata: (StorageWeakRef(each), 0.0) for each in storages}
+        self._given = {each._cdata: StorageWeakRef(each) for each in storages}
+        self._known = {}  # of those made here that were there at last: reference, and size
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         found = function(*args, **(kwargs or {}))
         for each in found if isinstance(found, tuple | list) else [found]:
-            if isinstance(each, torch.Tensor):
-                self._take_in(each.untyped_storage())
-        self.most = max(self.most, self.held)
+            if isinstance(each, torch.Tensor) and self._takes_in(each.untyped_storage()):
+                self.most = max(self.most, self.held)
         return found
 
-    def _take_in(self, storage):
-        size, known = storage.nbytes() / self._entries / 4, self._known.get(storage._cdata)
-        if size > 1 / TENSORS / 2 and (known is None or known[0].expired()):
+    def _takes_in(self, storage):
+        size = storage.nbytes() / self._entries / 4
+        known = self._known.get(storage._cdata)
+        new = storage._cdata not in self._given and (known is None or known[0].expired())
+        if found := new and size > 1 / TENSORS / 2:
             self._known[storage._cdata] = StorageWeakRef(storage), size
-            self.made += size
+        return found
 
     @property
     def held(self):
-        return sum(size for ref, size in self._known.values() if not ref.expired())
+        left = {key: each for key, each in self._known.items() if not each[0].expired()}
+        self._known = left
+        return sum(size for _, size in left.values())
 
 
 def network(entries):
@@ -138,7 +142,7 @@ def counted(name, kept=False, entries=1_500_000):
             session, step = attached(name, net, kept) if own else (None, by_hand(name, net, kept))
             for _ in range(6):
                 step()
-            held, count.most = [], 0.0
+            held, count.most = [], count.held
             for _ in range(6):
                 step()
                 if own and not kept:

@@ -13,6 +13,7 @@ import pytest
 
 pytest.importorskip("torch")
 
+from paceline.command_line import run
 from paceline.validate.host import namespaces
 from paceline.validate.training import rendezvous
 from tests.command_line.test_command_line import INTERRUPTED, ROOT
@@ -177,12 +178,12 @@ def test_a_server_without_work_waits_as_long_as_it_takes(folder):
         ("validation.network=kernel", "the kernel's links have a latency and a bandwidth"),
     ],
 )
-def test_what_cannot_be_run_for_real_is_refused(folder, change, said):
+def test_what_cannot_be_run_for_real_is_refused(folder, change, said, monkeypatch, capsys):
+    monkeypatch.chdir(folder)
     ring = 'network={ collective = "ring", latency = "1 ms" }'
     more = ("--set", ring) if "flows" in change else ()
-    process = start(folder, *more, "--set", change)
-    _, notes = process.communicate(timeout=PATIENCE)
-    assert (process.returncode, said in notes) == (2, True), notes
+    status = run(["validate", "test.toml", "--out", "out", *more, "--set", change])
+    assert (status, said in (notes := capsys.readouterr().err)) == (2, True), notes
     assert not ranks(folder)
 
 
