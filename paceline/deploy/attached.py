@@ -225,7 +225,6 @@ class AttachedNode(TensorNode):
     @contextmanager
     def waiting(self) -> Iterator[None]:
         """Count the time of the block as waiting for others. Raises RunError if they are gone."""
-        self.live.pages.settle()  # which is no waiting, and has time while a mean is under way
         begin = time.monotonic()
         try:
             yield
@@ -237,6 +236,7 @@ class AttachedNode(TensorNode):
     def land(self, handle: RealCollective) -> Any:
         """Wait until a collective has arrived; return its result."""
         if not handle.settled:
+            self.live.pages.settle()  # which has time while a mean is under way
             with self.waiting():
                 self.transport.collectives.land(handle)
                 self.live.pages.outside(self.transport.collectives.settle, handle)
@@ -246,10 +246,10 @@ class AttachedNode(TensorNode):
         return handle.result
 
     async def finished(self, handle: Handle) -> bool:
-        """Ask whether a mean is finished on all ranks: the sum of one flag of each."""
+        """Ask whether a mean is finished on all ranks. What was put off stays so."""
         team = self.transport.collectives
         with self.waiting():
-            return team.answer(team.question(handle, self.step))
+            return self.live.pages.beside(lambda: team.answer(team.question(handle, self.step)))
 
     def send(self, to: int, value: Payload) -> None:
         """Hand a message to gloo, without waiting."""
@@ -261,6 +261,7 @@ class AttachedNode(TensorNode):
     async def receive(self, source: int = ANY) -> tuple[int, Payload]:
         """Wait for the first message of `source`."""
         box = self._declared_mailbox()
+        self.live.pages.settle()
         with self.waiting():
             message = box.take(source, inf, lambda: False, self.transport.timeout)
         if message is None:

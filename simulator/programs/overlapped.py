@@ -137,15 +137,15 @@ async def hpsgd(
     lost, and its last mean is applied twice.
     """
     channel = codec.open(me)
-    x = me.start
-    nothing = 0.0 * x
+    x, nothing = me.start, 0.0
     # fresh: whether x is the model itself, from which the replica is to begin
     x, model, pending, mean, fresh, first = me.resumed(
         x=x, model=x, pending=nothing, mean=None, fresh=True, k=1
     )
     for k in count(first):
         step = lr(k) * await me.gradient(x)
-        pending = pending + step
+        x, pending = x - step, pending + step
+        del step  # else it would be kept while the next gradient is computed
         if epoch and k % epoch == 0:
             arrived = nothing if mean is None else await channel.wait(mean)
             mean = channel.start_mean(pending)
@@ -155,12 +155,12 @@ async def hpsgd(
             x, pending, fresh = model, nothing, True
         elif mean is None and (shortest_window == 1 or not fresh):  # nothing can have arrived
             mean, pending = channel.start_mean(pending), nothing
-            x = x - step if shortest_window == 2 else x  # the replica goes on, or begins at x
+            x = x if shortest_window == 2 else model  # the replica goes on, or begins there
         elif (shortest_window == 1 or not fresh) and await channel.finished(mean):
             x = model = model - await channel.wait(mean)
             mean, pending, fresh = channel.start_mean(pending), nothing, True
         else:
-            x, fresh = x - step, False
+            fresh = False
         me.mark(x)
 
 

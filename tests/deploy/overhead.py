@@ -110,7 +110,7 @@ def leave(net, gradients):
 
 async def landed(self, handle):
     """Find a mean finished, which else depends on time."""
-    self.land(handle)
+    self.live.pages.beside(self.transport.collectives.settle, handle)
     return True
 
 
