@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from pydantic import TypeAdapter
 
 from paceline.simulator.cluster import workers as cluster
+from paceline.simulator.cluster.speed import beside
 from paceline.simulator.distributions.distribution import Distribution
 from paceline.simulator.distributions.empirical import ReplayedTimes
 from paceline.simulator.distributions.order_statistics import expected_max
@@ -55,17 +56,22 @@ def speedup(workers: Workers, D: float, tau: int) -> float:
 
 
 def bucketed_seconds_per_step(
-    compute: float, ready: Sequence[float], costs: Sequence[CollectiveCost]
+    compute: float, ready: Sequence[float], costs: Sequence[CollectiveCost], times: float = 1.0
 ) -> float:
     """Return seconds per step of ssgd-bucketed, DistributedDataParallel, for workers alike.
 
     `compute`: of a step (seconds); each bucket is complete after the share `ready` of it, and costs
-    `costs`. Buckets pass the links in turn, and their latencies overlap.
+    `costs`. Buckets pass the links in turn, and their latencies overlap; computing takes `times` as
+    long meanwhile.
     """
-    free = end = 0.0
+    free = end = freed = done = 0.0
+    flights: list[tuple[float, float]] = []
     for share, cost in zip(ready, costs, strict=True):
-        free = max(free, compute * share) + cost.transmission
+        freed, done = float(beside(freed, compute * (share - done), flights, times)), share
+        begins = max(free, freed)
+        free = begins + cost.transmission
         end = max(end, free + cost.latency)
+        flights = [each for each in flights if each[1] > freed] + [(begins, free + cost.latency)]
     return end
 
 
@@ -311,7 +317,7 @@ def _bucketed(scenario: Scenario) -> float | None:
     own = scenario.under(found)
     network, compute = ClosedForm(own), expected_max(_laws(own), 1)
     costs = [network.mean_cost(size / sum(sizes)) for size in sizes]
-    return bucketed_seconds_per_step(compute, ready, costs)
+    return bucketed_seconds_per_step(compute, ready, costs, own.cluster.beside_collectives)
 
 
 def _bound(scenario: Scenario, workers: int) -> ErrorBound | None:

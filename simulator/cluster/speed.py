@@ -10,7 +10,9 @@ from functools import partial
 from heapq import merge
 from math import inf
 from operator import add
-from typing import Protocol
+from typing import Any, Protocol
+
+import numpy as np
 
 from paceline.simulator.cluster import workers
 from paceline.simulator.cluster.workers import Worker
@@ -139,6 +141,22 @@ def burst_segments(bursts: Bursts, seed: int, rank: int) -> Iterator[Segment]:
         yield time, 1 / bursts.factor if on else 1.0
         time += length * (bursts.on if on else bursts.off)
         on = not on
+
+
+def beside(start: Any, work: Any, flights: Iterable[tuple[Any, Any]], times: float) -> Any:
+    """Return when `work` seconds of computing that begin at `start` end (s), numbers or arrays.
+
+    It takes `times` as long during `flights`, which have begins and ends, in order of begins.
+    """
+    now, left = start, work
+    for begins, done in flights:
+        if np.all(begins >= now + left):
+            break
+        free = np.minimum(np.maximum(begins - now, 0.0), left)
+        now, left = now + free, left - free
+        slow = np.minimum(np.maximum((done - now) / times, 0.0), left)
+        now, left = now + slow * times, left - slow
+    return now + left
 
 
 def stretched(node: HasClock, durations: Iterator[float], speed: Speed) -> Iterator[float]:

@@ -125,11 +125,17 @@ class Collective:
 
 
 class GradientPiece:
-    """A piece of a gradient; `done`: when the backward pass frees it, in seconds."""
+    """A piece of a gradient; `done`: when the backward pass frees it, in seconds.
+
+    Where that is None yet: so many seconds of `work` after the piece `before`, or that time.
+    """
 
     ahead = None
 
-    __slots__ = ("begins", "done", "result")
+    __slots__ = ("before", "begins", "done", "result", "work")
+    before: Any
+    work: float
+    done: Any
 
     def __init__(self, result: Payload, done: float) -> None:
         self.result = result

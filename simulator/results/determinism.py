@@ -8,7 +8,7 @@ from paceline.simulator.scenario.scenario import Scenario, laws
 PLAIN = {  # keys by which nothing becomes random, if their times are constant; any other may
     "cluster": {
         *("workers", "compute", "region", "nic", "device", "forward_share", "allow_zero", "group"),
-        *("accumulation", "crash"),
+        *("accumulation", "beside_collectives", "crash"),
     },
     "group": {"name", "workers", "compute", "region", "nic", "device"},
     "network": {

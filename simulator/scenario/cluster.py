@@ -335,6 +335,10 @@ class Cluster(_Nodes):
         "share of a micro-batch before its backward pass frees the first gradient",
         1 / 3, ge=0, lt=1,
     )  # fmt: skip
+    beside_collectives: float = optional(
+        "times as long that computing takes while a collective of the worker is under way",
+        1.0, ge=1, le=1000,
+    )  # fmt: skip
     group: Many[Group] = optional("overrides for some of the workers", ())
     crash: Many[Crash] = optional("crashes at given times", ())
     sampling: Sampling | None = optional("clients that each round selects")

@@ -27,13 +27,14 @@ a step costs.
 """
 
 import sys
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
 from collections.abc import Sequence
 from math import inf
 from typing import Any
 
 import numpy as np
 
+from paceline.simulator.cluster.speed import beside
 from paceline.simulator.distributions.distribution import Array
 from paceline.simulator.engines.batched.schedule import Leg, Schedule, StepTimes
 from paceline.simulator.engines.tolerances import deadline
@@ -41,6 +42,7 @@ from paceline.simulator.network.closed_form import Traffic
 from paceline.simulator.results.run import Kind, Spans
 from paceline.simulator.scenario.scenario import Scenario
 
+FAR = sys.float_info.max  # in place of NEVER, where it is reckoned with
 NEVER = inf  # the clock of a worker that waits for an event after the deadline
 
 
@@ -48,7 +50,8 @@ class Timed:
     """A handle: a collective, or a piece of a gradient, and its times once `Clocks` knows them.
 
     `kind`: of collective, None for a piece of a gradient. `step`: the step at which it was started.
-    `result`: the value that a wait for it returns. `begins`, `done`: seconds, (seeds,). `moved`:
+    `result`: the value that a wait for it returns. `begins`, `done`: seconds, (seeds,); of a piece
+    whose `done` is not known, `begins` is the piece before, or seconds, and its work. `moved`:
     the version of the clocks at which it began. `ahead`: by how many seconds each worker is done
     before that, (seeds, workers) or zero. `last`: rank and time of the worker of the first
     seed that joined last, where a timeline is recorded.
@@ -93,6 +96,8 @@ class Clocks(Schedule):
         self._leg: Leg | None = None
         self._version = 0
         self._free = np.zeros(self._seeds)  # time from which the links are free
+        self._beside = scenario.cluster.beside_collectives
+        self._flights: deque[tuple[Array, Array]] = deque()  # if they slow computing: begins, ends
         self.waited = np.zeros((self._seeds, workers))  # seconds
         self.communicated = np.zeros((self._seeds, workers))
         self._stood = np.zeros((2, self._seeds))  # the part of both that is common to all workers
@@ -125,8 +130,17 @@ class Clocks(Schedule):
             return latest
         return self._at if self._leg is None else self._at + self._leg.slowest
 
+    def _ends(self, start: Array, work: Array) -> Array:
+        """Return when computing ends that begins at `start`, which never falls."""
+        while self._flights and np.all(self._flights[0][1] <= start):
+            self._flights.popleft()
+        ends: Array = beside(start, work, self._flights, self._beside)
+        return ends
+
     def _compute(self, segment: int) -> None:
-        if self._at is not None and self._leg is None:
+        if self._flights:
+            self.now = self._ends(self.now, self._legs.each[segment])
+        elif self._at is not None and self._leg is None:
             self._leg = Leg(*(each[segment] for each in self._legs))
             self._version += 1
         else:
@@ -161,12 +175,25 @@ class Clocks(Schedule):
         segment: int,
     ) -> None:
         duration, (done, whole) = self._legs.each[segment], progress
+        before, since = self.now, 0.0
         for far, piece in zip(done, pieces, strict=True):
-            piece.done = self.now + duration * (forward + (1 - forward) * far / whole)
+            share = forward + (1 - forward) * far / whole
+            if self._beside == 1:
+                piece.done = self.now + duration * share
+            piece.begins = before, duration * (share - since)
+            before, since = piece, share
 
     def piece(self, piece: Timed) -> None:
         """Let every worker wait for a piece of its gradient."""
-        self.now = np.maximum(self.now, piece.done)
+        self.now = np.maximum(self.now, self._freed(piece))
+
+    def _freed(self, piece: Any) -> Array:
+        """Return when a piece is freed, or the seconds that stand for one."""
+        if isinstance(piece, Timed) and piece.done is None:
+            before, work = piece.begins
+            piece.done = self._ends(self._freed(before), work)
+        found: Array = piece.done if isinstance(piece, Timed) else piece
+        return found
 
     def start(self, handle: Timed, payload: float) -> None:
         """Begin a collective that all workers have joined, as soon as the links are free."""
@@ -190,6 +217,9 @@ class Clocks(Schedule):
         if begun is not True:
             free, done = np.where(begun, free, self._free), np.where(begun, done, NEVER)
         self._free, handle.done = free, done
+        if self._beside > 1:
+            ends = done[:, None] - handle.ahead
+            self._flights.append((np.minimum(begins[:, None], FAR), np.minimum(ends, FAR)))
         if kind not in self._begun:  # clocks only rise: where the first never begins, none does
             self._begun[kind] = begun
         self._payloads[kind][round(payload)] += begun

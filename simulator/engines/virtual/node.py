@@ -92,8 +92,17 @@ class Computing(Protocol):
     async def takes(self, work: float) -> float:
         """Return the seconds that `work` seconds at full speed take from the node's clock on."""
 
+    async def backward(self, work: float) -> float:
+        """Return the same of a gradient whose pieces are `freed`."""
+
     def freed(self, pieces: Sequence[GradientPiece]) -> Sequence[GradientPiece]:
-        """Return the pieces of the last gradient, freed when the node has really computed them."""
+        """Return the pieces of the last gradient, freed when the node has really computed them.
+
+        One whose `done` is None yet is computed by `free`, which is waited for.
+        """
+
+    def free(self, piece: GradientPiece) -> Generator[None, Any, None]:
+        """Compute a piece."""
 
 
 def _same(one: Any, other: Any) -> bool:
@@ -284,6 +293,8 @@ class VirtualNode(EngineNode):
         """
         if self.stopped:
             yield  # for ever
+        if handle.done is None and self.computing is not None:
+            yield from self.computing.free(handle)
         if self._messages_heard == NEVER and self._run.nodes[-1].rank != self.server:
             self._messages_heard = 0
         message = self._take_kept(source) if self.mailbox else None
@@ -619,7 +630,7 @@ class VirtualNode(EngineNode):
 
     async def loss_and_gradient(self, x: Vector) -> tuple[float, Vector]:
         """Compute for one drawn duration; return the loss and the gradient."""
-        self.now += await self._step()
+        self.now += await self._step(backward=False)
         return self._loss_and_gradient(x)
 
     async def start_backward(self, x: Vector, pieces: Pieces) -> Sequence[Handle]:
@@ -646,13 +657,16 @@ class VirtualNode(EngineNode):
         ]
         return freed if self.computing is None else self.computing.freed(freed)
 
-    async def _step(self) -> float:
-        """Count one step; return its duration in seconds."""
+    async def _step(self, *, backward: bool = True) -> float:
+        """Count one step; return its duration in seconds, if `backward` that of its pieces."""
         if self.step >= self._pause_at:
             await self._pause()
         self.step += 1
         work = next(self._durations)
-        return work if self.computing is None else await self.computing.takes(work)
+        computing = self.computing
+        if computing is None:
+            return work
+        return await (computing.backward(work) if backward else computing.takes(work))
 
     @types.coroutine
     def _pause(self) -> Generator[None, None, None]:
@@ -681,11 +695,13 @@ class VirtualNode(EngineNode):
     # Collectives
 
     @types.coroutine
-    def wait(self, handle: Handle) -> Generator[None, None, Any]:
+    def wait(self, handle: Handle) -> Generator[None, None, Any]:  # noqa: PLR0912 - hot
         """Block until `handle` is done; return its result.
 
         A handle that is done after the deadline never resumes the node.
         """
+        if handle.done is None and type(handle) is GradientPiece and self.computing is not None:
+            yield from self.computing.free(handle)
         if handle.done is None:
             self.handle = handle
             handle.waiting.append(self)

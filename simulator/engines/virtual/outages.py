@@ -164,6 +164,8 @@ class Outages:
         late: float = self._node.now - now  # for the model
         return late + await self._through_crashes(work, why)
 
+    backward = takes
+
     def undisturbed_until(self) -> float:
         """Return the time (s) before which steps that end take what was drawn, under a server or
         within a round of its clients.

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import numpy as np
 
 from paceline.simulator.engines.unsupported import attempt
-from paceline.simulator.engines.virtual import accounts, request_reply
+from paceline.simulator.engines.virtual import accounts, beside_collectives, request_reply
 from paceline.simulator.engines.virtual.request_reply import RequestReply
 from paceline.simulator.engines.virtual.simulation import Simulation
 from paceline.simulator.objectives.objective import Objective
@@ -56,6 +56,7 @@ def run(
         notes=[
             *notes(program, algorithm, simulation.objective, curve, simulation.averages_begun()),
             *(stalled or simulation.recovery.notes()),
+            *beside_collectives.notes(simulation),
         ],
         spans_truncated=kept is not None and kept.truncated,
         updates=simulation.observer.updates,

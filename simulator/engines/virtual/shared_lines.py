@@ -163,6 +163,8 @@ class SharedDevice:
             took = nextafter(took, inf)
         return took
 
+    backward = takes
+
     def freed(self, pieces: Sequence[GradientPiece]) -> Sequence[GradientPiece]:
         """Free all pieces at the end of the step."""
         now = max(self._run.lines.fabric.clock, *(piece.done for piece in pieces))

@@ -47,6 +47,7 @@ from paceline.simulator.engines.sampling import Absentees, leaping
 from paceline.simulator.engines.tolerances import deadline
 from paceline.simulator.engines.virtual import checkpoints
 from paceline.simulator.engines.virtual.agenda import LAST, Agenda
+from paceline.simulator.engines.virtual.beside_collectives import join, slow, tell
 from paceline.simulator.engines.virtual.node import Message, VirtualNode
 from paceline.simulator.engines.virtual.outages import Outages
 from paceline.simulator.engines.virtual.recovery import Participation, Team
@@ -71,16 +72,16 @@ class Simulation:
     many of SimPy's are this run's, not counting its end; `in_flight`: its transfers over `lines`,
     which it shares with the `background`, runs that only load them. `staleness`: uses of results,
     by age. `strides`: whether workers take a phase's steps at once, as only outages can disturb
-    them; `dozes`: whether clients at rest do so, up to a time. `inbox_bytes`: the most that waited
-    at the server at once. `work_left`: whether the server has messages to serve after the deadline;
-    `over`: whether a node has stopped at `limit`.
+    them; `beside`: whether collectives slow computing; `dozes`: whether clients at rest do so, up
+    to a time. `inbox_bytes`: the most that waited at the server at once. `work_left`: whether the
+    server has messages to serve after the deadline; `over`: whether a node has stopped at `limit`.
     `unfinished`: what never gets done, as clauses; `stall`: why the run stopped early, or empty.
     """
 
     __slots__ = (  # more attributes than CPython 3.11 reads fast without
         "_last_completion", "_stalled_since", "absentees", "agenda", "answer", "availability",
-        "background", "calendars", "deadline", "dozes", "events", "guard", "host", "in_flight",
-        "inbox_bytes", "label",
+        "background", "beside", "calendars", "deadline", "dozes", "events", "guard", "host",
+        "in_flight", "inbox_bytes", "label",
         "lines", "meter", "nodes", "objective", "observer", "open_collectives", "outages",
         "over", "parked", "program", "ready", "recovery", "scenario", "seed", "sent", "spans",
         "staleness", "stall", "strides", "traffic", "transport", "undelivered", "unfinished",
@@ -111,8 +112,7 @@ class Simulation:
         self.background: list[Simulation] = []
         self.connect()
         self.traffic, self.answer = self.transport.traffic, self.transport.answer
-        self.spans = spans
-        self.ready = self.agenda.ready
+        self.spans, self.ready = spans, self.agenda.ready
         self.outages: list[Outages] = []
         self.undelivered: list[Message] = []
         self.sent = self.events = self.in_flight = 0
@@ -145,6 +145,7 @@ class Simulation:
             if self.lines is not None:
                 self.lines.share_device(self, node)
             node.execute(program.start(program.worker, costs.on(node), algorithm.parameters))
+        self.beside = slow(self)
         if program.server:
             (server,) = watched
             server.serve(scenario.server.receive)
@@ -407,6 +408,8 @@ class Simulation:
             at = self.outages[rank].joined(collective, at)
         elif self.transport.staggered:
             collective.arrivals[rank] = at
+        if self.beside:
+            join(self.nodes[rank], collective)
         collective.join(rank, step, value, at)
         if not collective.missing:
             self._begin(collective)
@@ -418,6 +421,8 @@ class Simulation:
         if collective.kind == "mean":  # the payloads of all who brought one are alike
             some = [some[collective.last[0]]]
         self.transport.carry(collective, [self.meter(each) for each in some])
+        if self.beside:
+            tell(self.nodes)
 
     def complete(
         self,
@@ -430,6 +435,8 @@ class Simulation:
         if team is not None:
             self.recovery.settle(collective, team)
         collective.done = done
+        if self.beside:
+            tell(self.nodes)
         waiting = collective.waiting
         if self.recovery.sampled is not None:
             self.recovery.sampled.chosen(collective.index + 1, done)

@@ -1,0 +1,119 @@
+"""Computing that is slower while a collective of the worker is under way.
+
+How long it takes follows from when collectives begin and end, which is known once all workers have
+joined, over shared links once they have ended. So a worker that computes meanwhile is resumed when
+something of that becomes known, or when it is done if nothing does.
+"""
+
+import types
+from collections import deque
+from collections.abc import Generator, Sequence
+from math import inf
+from typing import Any
+
+import simpy
+
+from paceline.simulator.cluster.speed import beside
+from paceline.simulator.engines.collective import Collective, GradientPiece
+from paceline.simulator.engines.virtual.node import VirtualNode
+
+
+class BesideCollectives:
+    """A worker's computing; `flights`: collectives it has joined, `due`: when it ends (s)."""
+
+    def __init__(self, run: Any, node: VirtualNode) -> None:
+        self._run, self._node = run, node
+        self._times = run.scenario.cluster.beside_collectives
+        self.flights: deque[Collective] = deque()
+        self.due: float | None = None
+
+    @types.coroutine
+    def takes(self, work: float, since: float | None = None) -> Generator[None, Any, float]:
+        """Compute `work` seconds from `since` on, else from now; return the seconds it takes."""
+        run, node, flights = self._run, self._node, self.flights
+        start = node.now if since is None else since
+        while flights and (first := flights[0]).done is not None:
+            if first.reaches(node.rank) > start:
+                break
+            flights.popleft()
+        if not flights:
+            return work
+        node.handle = GradientPiece(None, inf)
+        while True:
+            known = [
+                (each.begins, inf if each.done is None else each.reaches(node.rank))
+                for each in flights if not each.missing
+            ]  # fmt: skip
+            at = float(beside(start, work, known, self._times))
+            if at <= run.agenda.env.now or all(each.done is not None for each in flights):
+                break
+            self.due = at
+            if at <= run.deadline:
+                run.events += 1
+                run.agenda.call_at(at, self._ring, at)
+            yield
+        node.handle = None
+        return at - start
+
+    def _ring(self, event: simpy.Event) -> None:
+        rings = event.value == self.due
+        event._value = [self._node] if rings else []
+        self.due = None if rings else self.due
+        self._run.release(event)
+
+    async def backward(self, work: float) -> float:
+        """Leave the computing to its pieces."""
+        return work
+
+    def freed(self, pieces: Sequence[GradientPiece]) -> Sequence[GradientPiece]:
+        """Free each piece when it is waited for, after the one before it."""
+        before: Any = self._node.now
+        since = before
+        for piece in pieces:
+            piece.before, piece.work = before, piece.done - since
+            before, since, piece.done = piece, piece.done, None
+        return pieces
+
+    def free(self, piece: GradientPiece) -> Generator[None, Any, None]:
+        """Compute a piece, and those before it that nobody has waited for."""
+        before = piece.before
+        if isinstance(before, GradientPiece):
+            if before.done is None:
+                yield from self.free(before)
+            before = before.done
+        piece.done = before + (yield from self.takes(piece.work, before))
+
+
+def slow(run: Any) -> bool:
+    """Let collectives slow the computing of a run's workers, unless something else disturbs it;
+    tell whether they may.
+    """
+    slows: bool = run.scenario.cluster.beside_collectives > 1 and not run.program.server
+    for node in run.nodes if slows else ():
+        if node.computing is None:
+            node.computing = BesideCollectives(run, node)
+    return slows
+
+
+def join(node: VirtualNode, collective: Collective) -> None:
+    """Let a collective that a node joins slow its computing, where none of its own does."""
+    if isinstance(node.computing, BesideCollectives):
+        node.computing.flights.append(collective)
+
+
+def notes(run: Any) -> list[str]:
+    """Say where it has no effect, as something else disturbs all computing."""
+    if not run.beside or isinstance(run.nodes[0].computing, BesideCollectives):
+        return []
+    return [
+        "cluster.beside_collectives has no effect on workers that crash, come and go, or share "
+        "devices"
+    ]
+
+
+def tell(nodes: Sequence[VirtualNode]) -> None:
+    """Resume those who wait to know more of collectives."""
+    for node in nodes:
+        if isinstance(node.computing, BesideCollectives) and node.computing.due is not None:
+            node.computing.due = None
+            node._run.agenda.ready.append((node, None))
