@@ -35,6 +35,8 @@ def _problems(scenario: Scenario, launched: bool) -> Iterator[tuple[str, str]]:
             "the kernel's links have a latency and a bandwidth; write those, or "
             'validation.network = "emulated"',
         )
+    if scenario.cluster.drops:
+        yield "cluster.drop", "a real client is not stopped amid its work; remove it"
     yield from _sampling(scenario)
     selected = scenario.cluster.model_copy(update={"sampling": None})
     every = scenario.model_copy(update={"cluster": selected})

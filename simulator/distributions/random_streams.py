@@ -34,6 +34,7 @@ class Purpose(IntEnum):
     CALIBRATION = 16
     MEMBERSHIP = 17
     SAMPLING = 18
+    DROP_OUT = 19
 
 
 def generator(seed: int, purpose: Purpose, *key: int) -> np.random.Generator:

@@ -40,6 +40,7 @@ class Collective:
     `ahead`: by how many seconds each worker has the result before `done`; None: none has.
     `arrivals`: when each present worker joined, where that matters; `reports`: when what it sent
     then has come, where a server takes in each by itself.
+    `falls`: when clients of its round dropped out that are left out of it for that.
     With failures or [recovery]: `computed`: the seconds that each had computed when it joined;
     `left_out`: workers whose contributions were dropped, and why;
     `restarts`: crashes that kept it from beginning or cut it off; `stalls`: when it stood still for
@@ -48,7 +49,7 @@ class Collective:
 
     __slots__ = (
         "_guard", "_question", "ahead", "arrivals", "begins", "chained", "computed", "done",
-        "followers", "index", "joined", "kind", "last", "left_out", "missing", "payloads",
+        "falls", "followers", "index", "joined", "kind", "last", "left_out", "missing", "payloads",
         "protected", "reports", "restarts", "result", "stalls", "waiting",
     )  # fmt: skip
 
@@ -68,6 +69,7 @@ class Collective:
         self.last = 0, 0.0
         self.arrivals: dict[int, float] = {}
         self.reports: dict[int, float] = {}
+        self.falls: dict[int, float] = {}
         self.computed: dict[int, float] = {}
         self.left_out: dict[int, Why] = {}
         self.restarts = 0

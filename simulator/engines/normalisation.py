@@ -95,7 +95,7 @@ def _goal(
 def _may_miss(scenario: Scenario, algorithm: Algorithm) -> bool:
     """Whether workers, or clients that are selected, may send nothing that counts."""
     cluster = scenario.cluster
-    away = cluster.elastic or cluster.fails(scenario.server)
+    away = cluster.elastic or cluster.fails(scenario.server) or cluster.drops
     if cluster.sampling is None:
         policy = (algorithm.recovery or scenario.recovery).policy
         leaves_out = policy == "backup" or (away and policy in ("shrink", "quorum"))

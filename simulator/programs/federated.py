@@ -113,10 +113,13 @@ async def fedbuff_server(
     idle = [rank for rank in range(me.workers) if rank not in busy]
     had = [0 if rank in busy else -1 for rank in range(me.workers)]  # the update trained from
     while True:
-        client, (away, steps, *weight) = await channel.receive()
+        client, came = await channel.receive()
         late = updates - had[client]
-        dropped = max_staleness is not None and late > max_staleness
+        away, steps, *weight = came or (x, 0)  # nothing: the client has dropped out
+        dropped = not came or (max_staleness is not None and late > max_staleness)
         me.count(0 if dropped else int(steps))
+        if not came:
+            had[client] = -1  # it has said nothing of this model
         if not dropped:
             worth = (1 + late) ** -0.5 if staleness == "root" else 1.0
             held.append((client, (worth * away, *weight)))

@@ -170,6 +170,7 @@ class Run:
     workers), `goodput` (share of the workers' time that is neither lost nor down; that of the time
     in which they computed what was used is `statistics.goodput`), `dropped` (contributions to
     means that were left out), `contributing` (workers in a mean, on average),
+    `drop_outs` (of rounds or reports, by clients that were selected),
     `stall` (description of a deadlock; None without). `lines`, where
     transfers share them: of each `line` its full `bandwidth` (bytes/s; None: no limit), the `bytes`
     that it has carried, its `utilisation` (share of what it could have carried; None where every

@@ -195,6 +195,7 @@ def of_failures(row: Mapping[str, Any]) -> str:
     vain, down = (shares.get(kind) or 0.0 for kind in ("lost", "down"))
     said = f"{row['label']}: {few(lost['crashes'], 'crash', 'crashes')}; "
     said += f"{few(lost['absences'], 'absence', 'absences')}; " if "absent" in shares else ""
+    said += f"{few(lost['drop_outs'], 'drop-out', 'drop-outs')}; " if lost.get("drop_outs") else ""
     said += "until it stood still, " if lost.get("stall") else ""
     out = {"unselected": "not selected", "absent": "absent"}
     said += "".join(f"{words} {percent(shares[k])}, " for k, words in out.items() if k in shares)

@@ -257,6 +257,11 @@ class _Nodes(Section):
     bursts: Bursts | None = optional("slow periods, correlated in time")
     failures: Failures | None = optional("crashes and repairs")
     membership: MembershipOf | None = optional("when workers are there; left out: always")
+    drop: float | None = optional(
+        "probability that a client which is selected drops out of that round, or of its report "
+        "where there are none (default: 0)",
+        ge=0, lt=1,
+    )  # fmt: skip
     region: Name | None = optional("where the workers are")
     nic: Bandwidth | None = optional(
         "bandwidth of a worker's network card, each way; left out: that of its place"
@@ -345,9 +350,16 @@ class Cluster(_Nodes):
 
     def of_workers(self, key: str) -> list[Any]:
         """Return the key's value of each worker, in rank order: its group's, or the cluster's."""
-        own = getattr(self, key)
-        found = [getattr(each, key) or own for each in self.group for _ in range(each.workers)]
+        own, found = getattr(self, key), list[Any]()
+        for each in self.group:
+            its = getattr(each, key)
+            found += [own if its is None else its] * each.workers
         return found + [own] * (self.workers - len(found))
+
+    @property
+    def drops(self) -> bool:
+        """Whether clients that are selected may drop out."""
+        return any(self.of_workers("drop"))
 
     def fails(self, server: Any) -> bool:
         """Tell whether workers, or the server of a [server] table, can crash."""

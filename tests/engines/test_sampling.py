@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from paceline.simulator.engines.dispatch import run_seeds, taken
 from paceline.simulator.engines.virtual import simulation
 from paceline.simulator.engines.virtual.node import VirtualNode
+from paceline.simulator.engines.virtual.recovery import Participation
 from paceline.simulator.errors import InputError
 from paceline.simulator.objectives.build import build
 from paceline.simulator.programs.codecs.message_codec import MessageChannel
@@ -105,6 +106,7 @@ def test_a_round_lasts_as_long_as_the_last_wanted_of_those_selected(wanted, sele
 OWN = {"ssgd": {}, "fedbuff": {"tau": 3, "buffer": 2, "max_staleness": 1}}
 TROUBLED = {
     "all are there": {},
+    "some drop out": {"drop": 0.3},
     "some crash": {"failures": {"between": "30 s", "repair": "9 s"}},
     "some are away": {
         "membership": {
@@ -455,6 +457,80 @@ def test_a_crash_lasts_to_the_end_of_its_round_if_the_next_does_without_that_cli
     assert crashed.failures["recovery_seconds"] == pytest.approx(3)
     assert sum(crashed.workers["down"]) == pytest.approx(3)
     assert sum(crashed.workers["lost"]) == pytest.approx(2)
+
+
+@pytest.mark.parametrize("objective", [QUADRATIC, TIME_ONLY], ids=lambda table: table["kind"])
+@pytest.mark.parametrize("name", ["fedavg", "fedbuff", "diloco"])
+def test_a_share_of_reports_never_comes_whose_clients_drop_out(name, objective):
+    """Binomial in each group; they drop out at uniform points of 4 s of steps and 52 ms of sending.
+
+    Neither does anybody crash who is at rest, nor does a report of fedbuff come later.
+    """
+    group = [{"name": "firm", "workers": 20, "drop": 0.0}, {"name": "loose", "workers": 20}]
+    buffer = {"buffer": 5} if name == "fedbuff" else {}
+    found = run(
+        {"name": name, "tau": 4, **buffer}, workers=40, steps=None, network=SERVED,
+        objective=objective, cluster={"sampling": {"clients": 20}, "drop": 0.3, "group": group},
+        run={"duration": "1000 s"},
+    )  # fmt: skip
+    assert np.sum([*found.workers.values()], axis=0) == pytest.approx([1000] * 40)
+    lost, out = np.array(found.workers["lost"]), found.failures["drop_outs"]
+    up = [found.links[f"worker {rank}->server"] / 4000 for rank in range(40)]
+    assert (found.failures["crashes"], lost[:20].tolist()) == (0, [0] * 20)
+    each = 4 - 8 / 4.052  # s computed by one that drops out: of 4.052 s, the first 4
+    assert lost.sum() == pytest.approx(out * each, abs=4 * (out / 3) ** 0.5 + 8)
+    loose = sum(up[20:]) + out
+    assert out == pytest.approx(0.3 * loose, abs=4 * (0.21 * loose) ** 0.5)
+    if name == "fedbuff":
+        assert sum(found.workers["down"]) == 0
+    else:
+        assert found.reports + out == 20 * found.rounds
+
+
+def test_a_round_that_all_drop_out_of_changes_nothing_and_ends_when_that_is_known():
+    tables = {"workers": 2, "objective": QUADRATIC, "network": SERVED, "steps": 400}
+    cluster = {"sampling": {"clients": 2}, "drop": 0.9}
+    found = run({"name": "fedavg", "tau": 4}, cluster=cluster, **tables)
+    losses, ends = np.array(found.curve["loss"]), np.diff(found.curve["time"])
+    still = np.flatnonzero(np.diff(losses) == 0)
+    assert len(still) == pytest.approx(0.81 * 100, abs=16)
+    assert ends[still].max() <= 4 + 2 * 0.052
+    late = run({"name": "fedavg", "tau": 4}, cluster=cluster, recovery={"timeout": "9 s"}, **tables)
+    assert np.diff(late.curve["time"])[still[1:]] == pytest.approx(ends[still[1:]] + 9)
+
+
+def test_the_draw_of_who_drops_out_is_of_the_seed_the_client_and_the_round_alone():
+    def falls(tau, **tables):
+        found = []
+        kept = Participation.fallen
+
+        def noted(self, collective, dues):
+            found.append(sorted(kept(self, collective, dues)))
+            return kept(self, collective, dues)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Participation, "fallen", noted)
+            run(
+                {"name": "fedavg", "tau": tau}, workers=30, network=SERVED, steps=20 * tau,
+                cluster={"sampling": {"clients": 10}, "drop": 0.3}, **tables,
+            )  # fmt: skip
+        return found
+
+    assert falls(2) == falls(7, compute=EXPONENTIAL) != falls(2, seed=2)
+
+
+def test_drop_outs_need_clients_that_are_selected():
+    for cluster, key in (
+        ({"drop": 0.1}, "cluster.drop"),
+        ({"group": [{"name": "a", "workers": 2, "drop": 0.1}]}, "cluster.group[0].drop"),
+    ):
+        with pytest.raises(InputError, match=key.replace("[", r"\[")):
+            scenario({"name": "fedavg", "tau": 2}, cluster=cluster)
+    flows = RING | {"model": "flows"}
+    cluster = {"sampling": {"clients": 2}, "drop": 0.1}
+    scenario({"name": "fedavg", "tau": 2}, cluster=cluster, network=flows)
+    with pytest.raises(InputError, match="not cut off amid its way"):
+        scenario({"name": "fedbuff", "tau": 2, "buffer": 1}, cluster=cluster, network=flows)
 
 
 @pytest.mark.parametrize("codec", ["top-k", "random-k"])

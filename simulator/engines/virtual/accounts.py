@@ -96,6 +96,7 @@ def failures(run: Simulation, mean: dict[str, float]) -> dict[str, Any] | None:
         "checkpoint_seconds": _saving(run),
         "goodput": 1 - (mean["lost"] + mean["down"]) / whole if whole else 1.0,
         "dropped": run.recovery.dropped,
+        "drop_outs": run.recovery.drop_outs,
         "contributing": run.recovery.taken / run.recovery.means if run.recovery.means else None,
         "stall": run.stall or None,
     }

@@ -217,6 +217,10 @@ class VirtualNode(EngineNode):
         if at < route.last:  # noqa: PLR1730 - five times as fast; no message overtakes another
             at = route.last
         route.last = self.sent_until = at
+        if outages is not None:
+            self.sent_until -= route.delay
+            if run.recovery.chosen and self.rank != self.server:
+                at, value = self._report(route, at, value)
         route.version = self.updates
         if self.spans is not None:
             self.spans.sent(self.rank, to, self.now)
@@ -234,8 +238,21 @@ class VirtualNode(EngineNode):
             route.in_flight += 1
             run.sent = number = run.sent + 1
             heappush(run.undelivered, (at, number, route, transit, self.rank, value))
-        if outages is not None:
-            self.sent_until -= route.delay
+
+    def _report(self, route: MessageRoute, due: float, value: Payload) -> tuple[float, Payload]:
+        """Return when a client's report is `due` at the server, and its value; where the client
+        drops out, when the server learns that, from an empty message.
+        """
+        run, outages, began = self._run, self.outages, self.now
+        assert outages is not None
+        fall = outages.drops_out(due)
+        if fall == inf:
+            return due, value
+        unsent = min(1.0, (due - fall) / (due - began)) if due > began else 1.0
+        route.bytes -= round(unsent * run.meter(value))
+        self.sent_until = fall
+        route.last = fall + run.recovery.presence.timeout
+        return route.last, ()
 
     def _route(self, to: int) -> MessageRoute:
         run = self._run
@@ -685,7 +702,8 @@ class VirtualNode(EngineNode):
                 run.stop_at(self.now)
             yield  # for ever
         alone = self._joined_step <= self._paused_at or self.workers == 1
-        alone = alone and run.parked is None  # there a mean follows soon
+        # where clients are parked a mean follows soon, where they are chosen a report
+        alone = alone and run.parked is None and not run.recovery.chosen
         self._paused_at = self.step
         self._pause_at = min(self.step + run.observer.every, run.observer.limit)
         if alone:

@@ -68,6 +68,8 @@ class Outages:
         self.abrupt = True
         self._idle: Drawn | None = None  # its compute times, while it is not selected
         self._round = -1  # collectives that it had joined when it last began a step
+        self._sources: tuple[Any, ...] = ()  # its own, in a round that it drops out of
+        self._reports = 0  # that it has sent, or dropped out of, where a server chooses it
         self._sat_out: dict[float, Why | None] = {}  # why (None: a crash), by when that began
         self._passed_over = False  # whether it is not selected, in the outage under way
         self.joined_at = self._step_began = self._crashed = 0.0
@@ -162,9 +164,20 @@ class Outages:
         if not self._run.program.averages:
             self.shared = self.computed  # it saves every step, as no other node has a copy
         late: float = self._node.now - now  # for the model
+        if sampled and not (resumed or why):
+            self._spare()
         return late + await self._through_crashes(work, why)
 
     backward = takes
+
+    def _spare(self) -> None:
+        """Compute no gradients of a round that it drops out of, as they reach nobody."""
+        node = self._node
+        if self._sources:
+            node.replace_source(*self._sources)
+        spared = self._run.recovery.part(node.rank, node.collectives) < 1
+        zero = _zero_gradient, _zero_loss_and_gradient
+        self._sources = node.replace_source(*zero) if spared else ()
 
     def undisturbed_until(self) -> float:
         """Return the time (s) before which steps that end take what was drawn, under a server or
@@ -324,12 +337,27 @@ class Outages:
         that it has done since it last waited, unless it has joined others since.
         """
         node, done = self._node, handle.done
-        if done is not None and done < node.now == self.joined_at:
+        if done is None or self._falls(handle, done):
+            return
+        if done < node.now == self.joined_at:
             if self.down_since is not None:
                 node.now = max(self.down_since, done)
             elif handle.index == collectives - 1 and node.rank in handle.left_out:
                 phase = self._run.recovery.abandons_phases
                 self._abandon(max(done, node.busy_since if phase else self._step_began))
+
+    def _falls(self, handle: Any, done: float) -> bool:
+        """Drop out of a round that is done at a time (s), if it does: it is down up to then."""
+        node, fall = self._node, handle.falls.get(self._node.rank, inf)
+        if fall >= done or self.down_since is not None or node.now != self.joined_at:
+            return False
+        if fall < node.now:
+            self._abandon(fall)
+        self._block(node.now, fall, ())
+        if node.now < done:
+            self._be_down(node.now, done)
+            node.now = done
+        return True
 
     def _abandon(self, done: float) -> None:
         """Abandon what it has done since `done`: what it computed up to then is lost."""
@@ -340,6 +368,19 @@ class Outages:
         self.shared = self.computed
 
     # Messages and marks
+
+    def drops_out(self, due: float) -> float:
+        """Return when it drops out of sending what is `due` at a server (s); infinite: it does not.
+
+        It goes back to then.
+        """
+        node, self._reports = self._node, self._reports + 1
+        fall: float = self._run.recovery.falls(node.rank, self._reports, due)
+        self._run.recovery.drop_outs += fall <= self._run.deadline
+        if fall < node.now:
+            self._sent -= node.now - fall
+            self._abandon(fall)
+        return fall
 
     def send(self) -> bool:
         """Note that the node shares what it has; return whether it can: not if down for good."""
@@ -439,6 +480,8 @@ class Outages:
             node.now = done
             return
         begins = max(begins, node.now)
+        if type(on) is Collective and self._falls(on, done):
+            return
         stalls = run.recovery.stalls(on, node.now, begins) if run.calendars else ()
         if type(on) is Collective and on.reports:
             self._block(node.now, min(max(on.reports[node.rank], node.now), done), ())

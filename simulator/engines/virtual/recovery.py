@@ -13,13 +13,14 @@ After a change run tests/engines/test_crashes.py, test_membership.py and test_fl
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 from math import inf
 from typing import Any, Protocol
 
 from paceline.simulator.cluster.failures import PATIENCE, Down, merged
 from paceline.simulator.cluster.membership import Members
 from paceline.simulator.cluster.workers import mean_compute
+from paceline.simulator.distributions.random_streams import Purpose, quick
 from paceline.simulator.engines.collective import Collective, Why, earliest
 from paceline.simulator.engines.sampling import Sampled
 from paceline.simulator.engines.virtual.node import VirtualNode
@@ -163,7 +164,8 @@ class Presence:
         `narrow`: the rules, which may let it begin before the last of them arrives.
         """
         run, arrivals, reports = self._run, collective.arrivals, collective.reports
-        team, noticed = sorted(arrivals), 0.0
+        team = [rank for rank in sorted(arrivals) if rank not in collective.falls]
+        noticed = max((at + self.timeout for at in collective.falls.values()), default=0.0)
         for rank, outages in enumerate(run.outages[: run.workers]):
             if outages.down_since is not None and rank not in arrivals:
                 noticed = max(noticed, outages.down_since + self.timeout * outages.abrupt)
@@ -223,7 +225,7 @@ class Presence:
 
 class Participation:
     """Who takes part in the collectives of one run. `dropped`: contributions that were left out;
-    `taken`: those that were not, of so many `means`;
+    `taken`: those that were not, of so many `means`; `drop_outs`: of clients that were selected;
     `kept`: workers that a mean waits for; `sampled`: the rule that selects clients, if any;
     `by_server`: whether clients get the model from a server, which takes in each one's report;
     `chosen`: whether a server chooses them, without rounds; `abandons_phases`: whether those who
@@ -240,28 +242,57 @@ class Participation:
         self.chosen = run.program.selects and run.scenario.cluster.sampling is not None
         served = run.scenario.network.collective == "server"
         self.by_server = self.sampled is not None and served
+        self._drop = run.scenario.cluster.of_workers("drop")
+        self._lots = lru_cache(256)(
+            lambda number: quick(run.seed, Purpose.DROP_OUT, number).random(run.workers).tolist()
+        )
         self._card = Nic(run.scenario.server.bandwidth or inf)
         self.abandons_phases = settings.policy == "quorum" or self.sampled is not None
-        self.dropped = self.taken = self.means = 0
+        self.dropped = self.taken = self.means = self.drop_outs = 0
         self._most_restarts = 0, ""  # of one collective, and its name
         self._downloads: dict[int, tuple[float, float]] = {}
         self._begun: list[tuple[float, int]] = []  # downloads not yet counted: s, rank
+
+    def part(self, rank: int, number: int) -> float:
+        """Return after which share of its `number`-th work a client drops out; 1: never."""
+        share = self._drop[rank]
+        return min(self._lots(number)[rank] / share, 1.0) if share else 1.0
+
+    def falls(self, rank: int, number: int, due: float) -> float:
+        """Return when a client drops out of what it does since it got the model, and would have
+        done when `due` (s); infinite: it does not.
+        """
+        since, part = self._run.nodes[rank].busy_since, self.part(rank, number)
+        return since + part * (due - since) if part < 1 else inf
+
+    def fallen(self, collective: Collective, dues: Mapping[int, float]) -> dict[int, float]:
+        """Return when clients drop out of a round, given when their reports are due (s)."""
+        if self.sampled is None:
+            return {}
+        found = {rank: self.falls(rank, collective.index, due) for rank, due in dues.items()}
+        return {rank: at for rank, at in found.items() if at < inf}
 
     def team(self, collective: Collective) -> Team:
         """Return the workers that a collective takes; set when it begins, and who came last."""
         run, arrivals = self._run, collective.reports or collective.arrivals
         if not run.outages:  # nodes are always up
             return None
+        if not collective.reports:
+            collective.falls = self.fallen(collective, arrivals)
 
         def narrow(team: list[int], begins: float) -> float:
             for rule in self.rules:
                 begins = rule.narrow(team, arrivals, begins)
-            return max(begins, *(arrivals[rank] for rank in team))
+            return max([begins, *(arrivals[rank] for rank in team)])
 
         team, begins = self.presence.present(collective, narrow)
-        if not team:  # all are down: it begins when the first is back
-            since = max([begins, *arrivals.values()])
-            collective.begins = min(self.presence.up(rank, since) for rank in range(run.workers))
+        if (
+            not team
+        ):  # all are down: it begins when the first is back, or without any after drop-outs
+            since = max([begins, *(arrivals[each] for each in arrivals.keys() - collective.falls)])
+            back = () if collective.falls else range(run.workers)
+            ups = (self.presence.up(rank, since) for rank in back)
+            collective.begins = min(ups, default=since)
             return team
         collective.begins = narrow(team, begins)
         if collective.begins == inf:
@@ -362,6 +393,7 @@ class Participation:
         run = self._run
         out = set(range(run.workers)).difference(team)
         self.taken += len(team)
+        self.drop_outs += len(collective.falls)
         self.means += 1
         if self.sampled is not None:
             last = collective.last[0] if len(team) == self.sampled.wanted else None

@@ -167,12 +167,15 @@ class ClosedFormTransport:
         self.traffic.add("mean", 0)
         routes = {rank: self.traffic.route(rank, run.workers) for rank in came}
         sent = {rank: setup + routes[rank].send(at, size[rank])[0] for rank, at in came.items()}
+        falls = collective.falls = run.recovery.fallen(collective, sent)
         for rank in sorted(sent, key=lambda rank: (sent[rank], rank)):
-            collective.reports[rank] = card.through(sent[rank], size[rank])
+            at = sent[rank]
+            collective.reports[rank] = at if rank in falls else card.through(at, size[rank])
         team = run.recovery.team(collective) or []
         closes = collective.begins
         for rank in sent.keys() - team:
-            ends = min(closes, run.deadline, run.recovery.first_crash([rank], came[rank])[0])
+            crash = run.recovery.first_crash([rank], came[rank])[0]
+            ends = min(closes, run.deadline, crash, falls.get(rank, inf))
             done = (
                 max(0.0, ends - came[rank]) / (sent[rank] - came[rank]) if ends < sent[rank] else 1
             )

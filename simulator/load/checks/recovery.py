@@ -22,6 +22,8 @@ def recovery_problems(scenario: Scenario, programs: Mapping[str, Program]) -> It
             ("cluster", "sampling", "clients"),
             f"more than the {cluster.workers} workers; write {cluster.workers} or less",
         )
+    if cluster.drops:
+        yield from _drop(scenario, programs)
     seen: dict[KeyPath, Recovery] = {}
     for index, algorithm in enumerate(scenario.algorithm):
         own = algorithm.table.get("recovery")
@@ -38,6 +40,24 @@ def recovery_problems(scenario: Scenario, programs: Mapping[str, Program]) -> It
                 yield Problem((*path, key), what)
             elif path == ("recovery",) or key in ("policy", "backup"):  # others are inherited
                 yield Problem(path if path[0] == "algorithm" else (*path, key), what)
+
+
+def _drop(scenario: Scenario, programs: Mapping[str, Program]) -> Iterator[Problem]:
+    groups = scenario.cluster.group
+    where = next((("group", i) for i, each in enumerate(groups) if each.drop), ())
+    path: KeyPath = ("cluster", *(() if scenario.cluster.drop else where), "drop")
+    if scenario.cluster.sampling is None:
+        yield Problem(
+            path, "no client is selected; write cluster.sampling = { clients = 10 }, or remove it"
+        )
+    elif not scenario.network.closed_form and any(
+        programs[each.name].selects for each in scenario.algorithm
+    ):
+        yield Problem(
+            path,
+            "a report over shared links is not cut off amid its way; write network.model = "
+            '"closed-form"',
+        )
 
 
 def _own(scenario: Scenario, path: KeyPath) -> Mapping[str, Any]:
