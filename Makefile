@@ -33,8 +33,7 @@ test: .venv/dev            ## most tests, every algorithm on every engine among 
 test-long: .venv/dev       ## the others: fuzzing, kills, browsers, commands of the docs, ...
 	$(AGAIN) '$(PARALLEL) -m "not ($(QUICK)) and $(LEFT_OUT)"' "$(ALONE)"
 
-test-all: .venv/dev        ## all of these, collected once
-	$(AGAIN) '$(PARALLEL) -m "$(LEFT_OUT)"' "$(ALONE)"
+test-all: test test-long   ## all of these
 
 test-slow: .venv/dev       ## what takes minutes
 	$(BIN)/python -m pytest -m slow
