@@ -423,7 +423,8 @@ def test_buckets_may_take_longer_than_whole_means(tmp_path):
 
 def test_the_fit_tells_its_steps(tmp_path):
     told = []
-    path = written(tmp_path, ddp(tmp_path, "ddp.csv", '"ssgd-bucketed"', 0.4), "jobs.toml")
+    two = '{ name = "ssgd-bucketed", buckets = 2 }'
+    path = written(tmp_path, ddp(tmp_path, "ddp.csv", two, 0.4), "jobs.toml")
     calibrate([path], progress=lambda done, total: told.append((done, total)))
     assert told[:3] == [(0, 3), (1, 3), (2, 3)]
     steps = [done for done, _ in told[3:-1]]
