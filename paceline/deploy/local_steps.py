@@ -16,11 +16,23 @@ ODD = "nesterov", "dampening", "maximize"
 ALIKE = "lr", "momentum", "weight_decay"
 
 
-class Shift:
-    """The vector `base - to`, computed only where it is needed: `base` minus it is `to` exactly."""
+class Shift(Tensor):
+    """The vector `base - to`, computed only where it is needed: `base` minus it is `to` exactly.
+
+    A tensor only so that Python asks it first, where torch would write an error: of `to` in vain.
+    """
+
+    def __new__(cls, base: Tensor, to: Tensor) -> Any:
+        """Make a tensor of a class of ours."""
+        return to.as_subclass(cls)
 
     def __init__(self, base: Tensor, to: Tensor) -> None:
         self.base, self.to = base, to
+
+    @classmethod
+    def __torch_function__(cls, function: Any, *_: Any) -> Any:
+        """Refuse what is not defined here."""
+        raise ProgramError(f"a program asks for {function.__name__} of a step; add 0.0 to it first")
 
     @property
     def vector(self) -> Tensor:

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from paceline.simulator.programs.effects import Vector
 
+unflatten: Callable[..., Sequence[Tensor]] = torch._utils._unflatten_dense_tensors
 Freed = Callable[[int, Tensor], None]
 """Receives a complete piece of a gradient: its number, and the piece."""
 
@@ -37,13 +38,13 @@ class Flat:
 
     def named(self, x: Tensor) -> dict[str, Tensor]:
         """Return `x` (dimension,) as named parameters for `torch.func.functional_call`."""
-        return dict(zip(self._names, self.views(x), strict=True))
+        # split, not slices: its derivative is one concatenation
+        parts = zip(self._names, x.split_with_sizes(self._sizes), self.parameters, strict=True)
+        return {name: part.view(own.shape) for name, part, own in parts}
 
     def views(self, vector: Tensor) -> list[Tensor]:
         """Return the part of a vector (dimension,) that belongs to each parameter, in its shape."""
-        # split, not slices: its derivative is one concatenation
-        parts = vector.split_with_sizes(self._sizes)
-        return [part.view(own.shape) for part, own in zip(parts, self.parameters, strict=True)]
+        return list(unflatten(vector, self.parameters))
 
     def go_to(self, x: Tensor) -> None:
         """Make the parameters views of `x`, which training reads and never changes."""

@@ -151,9 +151,8 @@ def write_numbers(
     `whole`: numbers that every dtype holds exactly, in one part.
     """
     parts = [*whole, *(part for number in numbers for part in split(number, like.dtype))]
-    buffer = torch.zeros((ranks, len(parts)), dtype=like.dtype)
-    buffer[rank] = torch.tensor(parts, dtype=like.dtype)
-    return buffer.flatten()
+    before, after = [0.0] * (rank * len(parts)), [0.0] * ((ranks - 1 - rank) * len(parts))
+    return torch.tensor(before + parts + after, dtype=like.dtype)
 
 
 def read_numbers(buffer: Tensor, ranks: int, whole: int) -> list[list[float]]:
