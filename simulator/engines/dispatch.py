@@ -21,7 +21,7 @@ from paceline.simulator.engines.virtual import run as virtual
 from paceline.simulator.load.load import Programs, known_programs
 from paceline.simulator.programs import Program, awaits
 from paceline.simulator.results.run import Run
-from paceline.simulator.scenario.redraw import factor, redrawn
+from paceline.simulator.scenario.redraw import factor, measured, redrawn
 from paceline.simulator.scenario.scenario import Algorithm, Scenario
 
 ENGINES = ("auto", "batched", "virtual")
@@ -107,7 +107,8 @@ def run_replicates(
     found = []
     scenario, algorithm = taken(scenario, algorithm, options.get("programs"))  # as written
     for seed, number in zip(seeds, replicates, strict=True):
-        (run,) = run_seeds(redrawn(scenario, number), algorithm, [seed], **options)
+        own = measured(scenario, algorithm, number)
+        (run,) = run_seeds(redrawn(scenario, number), own, [seed], **options)
         found.append(_slowed(run, factor(number, 0, spread)))
     return found
 

@@ -163,11 +163,16 @@ def of_one_run(values: Sequence[float], spreads: Sequence[Spread]) -> list[float
 def links(scenario: Scenario) -> tuple[tcp.Missed, str] | None:
     """Return what links take over what TCP's rules say, and how that is known.
 
-    None with a profile, or over ideal links.
+    None with a profile, or over ideal links. Over those of GPUs it is nothing: what is unknown is
+    how long they compute.
     """
     network, seen = scenario.network, tcp.measured()
-    if scenario.calibration or network.transport != "tcp":
+    if scenario.calibration or (network.transport, network.library) == ("ideal", "ideal"):
         return None
+    if network.transport != "tcp":
+        known = "what published GPUs add to computing beside collectives"
+        usual = tcp.Missed(1.0, 1.0, 1.0, int(seen["collectives"]))
+        return (usual, known) if network.library == "nccl" else None
     found = tcp.missed(network)
     known = f"what network.transport missed in {seen['collectives']} conditions of links"
     if network.library == "nccl":  # whose version and settings choose the algorithm, too
@@ -211,6 +216,8 @@ def ideal(scenario: Scenario, share: float) -> list[str]:
         f"ideal links: over TCP collectives took {typical} longer in the median of "
         f"{known['cells']} measured conditions, {most} at the 95th percentile "
         '(docs/transport.md); network.transport = "tcp" models it'
+        + ", unless they are RDMA (InfiniBand, RoCE)"
+        * (network.library == "nccl")
     ]
 
 

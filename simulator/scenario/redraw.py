@@ -8,7 +8,7 @@ from pydantic import BaseModel
 
 from paceline.simulator.distributions.distribution import Distribution
 from paceline.simulator.distributions.random_streams import Purpose, generator
-from paceline.simulator.scenario.scenario import Scenario
+from paceline.simulator.scenario.scenario import Algorithm, Scenario
 
 
 def redrawn(scenario: Scenario, replicate: int) -> Scenario:
@@ -22,6 +22,27 @@ def redrawn(scenario: Scenario, replicate: int) -> Scenario:
     for key, factors in calibration.draws.items():
         scenario = scaled(scenario, key, factors[replicate % len(factors)])
     return scenario
+
+
+def measured(scenario: Scenario, algorithm: Algorithm, replicate: int) -> Algorithm:
+    """Return the algorithm as it ran in jobs that declared the same overlap, by one replicate."""
+    known, overlap = scenario.calibration, algorithm.parameters.get("overlap")
+    if known is None or not known.otherwise or not isinstance(overlap, bool):
+        return algorithm
+    declared = {
+        "overlap=false" not in own for own in known.fitted if own.startswith(algorithm.name)
+    }
+    flips = overlap in declared and known.otherwise[replicate % len(known.otherwise)]
+    return otherwise(algorithm) if flips else algorithm
+
+
+def otherwise(algorithm: Algorithm) -> Algorithm:
+    """Return it averaging buckets after the backward pass if it does during, and the reverse."""
+    overlap = algorithm.parameters.get("overlap")
+    if not isinstance(overlap, bool):
+        return algorithm
+    parameters = algorithm.parameters | {"overlap": not overlap}
+    return algorithm.model_copy(update={"parameters": parameters})
 
 
 def factor(replicate: int, index: int, sd: float) -> float:

@@ -44,21 +44,27 @@ def uncalibrated(
     found, catalogue = {}, known_programs(execution.programs)
     for each in (each for each in scenario.algorithm if groups.get(each.label)):
         program, runs = catalogue[each.name], groups[each.label]
-        short = _short(scenario.under(each), runs[0], looks=program.needs_loss)
-        share = breakdown(runs)["communicate"]
-        whole = _pace(short, each, 1.0, runs[0].seed, execution)
-        ends = []
-        for factor in (low / median, high / median, usual):
-            again = _pace(short, each, factor, runs[0].seed, execution)
-            moved = log(again / whole) if 0 < again < inf and 0 < whole < inf else log(factor)
-            # latencies of messages stay as they are: at least what is visible moves
-            least, most = sorted((log1p(share * (factor - 1)), log(factor)))
-            ends.append(min(max(moved, least), most))
-        faster, slower, without = ends
+        faster, slower, without = 0.0, 0.0, 0.0
+        if low < high:
+            short = _short(scenario.under(each), runs[0], looks=program.needs_loss)
+            share = breakdown(runs)["communicate"]
+            whole = _pace(short, each, 1.0, runs[0].seed, execution)
+            ends = []
+            for factor in (low / median, high / median, usual):
+                again = _pace(short, each, factor, runs[0].seed, execution)
+                moved = log(again / whole) if 0 < again < inf and 0 < whole < inf else log(factor)
+                # latencies of messages stay as they are: at least what is visible moves
+                least, most = sorted((log1p(share * (factor - 1)), log(factor)))
+                ends.append(min(max(moved, least), most))
+            faster, slower, without = ends
         causes = {}
         if scenario.network.library == "nccl":  # what GPUs add does not depend on links
             beside = log1p(_on_gpus(scenario.under(each), each, runs))
-            causes = {HOSTS: hypot(without, beside), "computing beside collectives": slower}
+            if not slower + beside:
+                continue
+            causes = {"computing beside collectives": slower}
+            if low < high:
+                causes[HOSTS] = hypot(without, beside)
             slower = hypot(slower, beside)
         found[each.label] = Uncalibrated(
             error, program.family, faster, slower, number, source, causes
@@ -71,6 +77,8 @@ def _on_gpus(scenario: Scenario, algorithm: Algorithm, runs: Sequence[Run]) -> f
     share = breakdown(runs)
     held = saturation.held_share(scenario, algorithm, runs) or 0.0
     hidden = min(max(held - share["communicate"], 0.0), share["compute"])
+    if "beside_collectives" in scenario.cluster.model_fields_set:
+        hidden = 0.0  # it is simulated
     return BESIDE * hidden + COPIES * share["compute"] * (algorithm.name == "ssgd-bucketed")
 
 

@@ -15,6 +15,7 @@ from paceline.simulator.errors import InputError
 from paceline.simulator.network.closed_form import ClosedForm
 from paceline.simulator.results.intervals import USUAL
 from paceline.simulator.results.statistics import human
+from paceline.simulator.scenario import redraw
 from paceline.simulator.scenario.cluster import Cluster
 from paceline.simulator.scenario.overhead import GIGABIT
 from paceline.simulator.scenario.scenario import Scenario
@@ -27,7 +28,16 @@ from paceline.validate.calibration.profile import Profile
 from paceline.validate.logs import jobs as files
 from paceline.validate.logs import tables, transport
 from paceline.validate.logs.steps import Observed, observe
-from paceline.validate.logs.transport import BUCKETED, DRAWS, LAW, SPREAD, STEADY, Fitted
+from paceline.validate.logs.transport import (
+    BESIDE,
+    BUCKETED,
+    DRAWS,
+    LAW,
+    LEAST,
+    SPREAD,
+    STEADY,
+    Fitted,
+)
 from paceline.validate.measurement.fingerprints import fingerprints
 
 SURE = 3.0  # standard errors by which jobs' computing differs
@@ -37,14 +47,16 @@ TOLD = 4.0  # squares by which one overlap explains jobs better than the other: 
 UNSURE = 0.05  # relative sd of computing, from which a note says so
 ABOUT = {
     "calibration.draws": "factors of numbers, uncertain together: a replicate takes one of each",
+    "calibration.otherwise": "replicates whose buckets overlap as no job declares",
     "calibration.model_error": "of other programs: relative standard deviations, by family",
     "overhead.0": "one law of the links, fitted to all jobs: docs/calibrate.md",
     "overhead.1": "the same of buckets, whose factor is their own",
 }
 SLOWER = (
-    "Links may be slower than stated (measure busbw of nccl-tests, or one mean), buckets hide less "
-    "than declared (overlap; record a trace of torch.profiler), or collectives slow computing (time"
-    " a step with and without no_sync; published GPUs: by 19 % on average, 40 % at most)"
+    "Collectives may slow computing (cluster.beside_collectives; time a step with and without "
+    "no_sync; published GPUs: by 19 % on average, 40 % at most), links may be slower than stated "
+    "(measure busbw of nccl-tests, or one mean), or buckets hide less than declared (overlap; "
+    "record a trace of torch.profiler)"
 )
 FASTER = (
     "Links may be faster than stated, or less travels than declared (rarer averages, "
@@ -140,12 +152,7 @@ def _conditions(found: Sequence[Observed]) -> tuple[list[int], list[str]]:
 
 def _overlapping_otherwise(scenario: Scenario) -> Scenario:
     """Return a scenario whose buckets are averaged after the backward pass if they said during."""
-    own = scenario.algorithm[0]
-    if own.name != BUCKETED:
-        return scenario
-    overlap = {"overlap": not own.parameters["overlap"]}
-    other = own.model_copy(update={"parameters": own.parameters | overlap})
-    return scenario.model_copy(update={"algorithm": [other]})
+    return scenario.model_copy(update={"algorithm": [*map(redraw.otherwise, scenario.algorithm)]})
 
 
 def _either(fitted: Fitted, other: Fitted, names: str) -> tuple[Fitted, str]:
@@ -157,6 +164,7 @@ def _either(fitted: Fitted, other: Fitted, names: str) -> tuple[Fitted, str]:
         key: np.concatenate([getattr(fitted, key)[::2], getattr(other, key)[1::2]])
         for key in ("draws", "spreads")
     }
+    parts["otherwise"] = [n >= len(fitted.draws[::2]) for n in range(len(parts["draws"]))]
     return replace(fitted, **parts), (
         f"{names}: the jobs together contradict the overlap of buckets with the backward pass: "
         "numbers are of what is declared, intervals span both; correct overlap in the [[job]]"
@@ -293,6 +301,10 @@ def _result(
         said = {key: profile.seconds(at[key]) for key in ("collective", "hop")}
         rounded = {key: profile.rounded(own) for key, own in at.items()}
         laws_of_links.append(rounded | said | ({"algorithm": BUCKETED} if n else {}))
+    if fitted.point[BESIDE] > math.log(LEAST):
+        draws["cluster.beside_collectives"] = (
+            (1 + np.exp(fitted.draws[:, BESIDE])) / (1 + math.exp(fitted.point[BESIDE]))
+        ).tolist()
     draws["cluster.compute"] = times
     if hidden:
         draws["cluster.compute.shape"] = ((times / fitted.spreads * SPREAD) ** 2).tolist()
@@ -312,6 +324,8 @@ def _result(
     cluster: dict[str, Any] = {
         key: own for key, (own, *others) in common.items() if not others and own > 1
     }
+    if "cluster.beside_collectives" in draws:
+        cluster["beside_collectives"] = profile.rounded(1 + math.exp(fitted.point[BESIDE]))
     others = [
         f"{jobs[conditions.index(n)].name}: a step computes "
         f"{profile.seconds(math.exp(fitted.point[LAW + n]))}: not in [cluster], which has one law"
@@ -330,6 +344,7 @@ def _result(
             "transport": network.get("transport", "ideal"),
             "notes": [*notes, *others, *law.notes],
             "draws": draws,
+            **({"otherwise": fitted.otherwise} if fitted.otherwise else {}),
         },
         "cluster": cluster | _cluster(law, first.scenario.cluster.workers),
         "overhead": laws_of_links,

@@ -41,9 +41,10 @@ Array = np.ndarray
 
 # medians and standard deviations of ln set-up (s), ln hop (s), ln f, ln g at the jobs' own
 # bandwidth, e, ln p (s/B; less over faster links), ln of the buckets' g over that of others (as
-# g's own), and powers of a tree's time over a ring's, as WAYS says
-CENTRE = np.array([log(3e-4), log(2e-5), 0.0, 0.03, 0.0, log(5e-11), 0.0, 0.0, 0.0])
-WIDTH = np.array([1.2, 1.2, 0.5, 0.1, 0.02, 1.2, 0.1, 1e-3, 1e-3])
+# g's own), powers of a tree's time over a ring's, as WAYS says, and ln of what GPUs compute longer
+# beside collectives: published ones 0.19 on average, 0.4 at most (docs/transport.md)
+CENTRE = np.array([log(3e-4), log(2e-5), 0.0, 0.03, 0.0, log(5e-11), 0.0, 0.0, 0.0, log(0.08)])
+WIDTH = np.array([1.2, 1.2, 0.5, 0.1, 0.02, 1.2, 0.1, 1e-3, 1e-3, 1.0])
 # probabilities of a ring (0) and a tree (1) of whole means, which NCCL sends around a ring unless
 # its settings differ, and of buckets
 WAYS = {(0.0, 0.0): 0.45, (0.0, 1.0): 0.45, (1.0, 0.0): 0.05, (1.0, 1.0): 0.05}
@@ -51,7 +52,8 @@ WAYS = {(0.0, 0.0): 0.45, (0.0, 1.0): 0.45, (1.0, 0.0): 0.05, (1.0, 1.0): 0.05}
 # half of it, as of a card that hosts cannot fill, or a rate between two where all share the host
 NOMINAL, NOMINALLY = 0.1, (0.7, 0.25)
 SETUP, HOP, LATENCY, FACTOR, EXPONENT, PER_BYTE, BUCKETS, TREE = range(8)
-LAW = 9  # TREE of whole means, then of buckets
+BESIDE, LAW = 9, 10  # TREE of whole means, then of buckets
+UNSLOWED = log(1e-9), 1e-3  # median and standard deviation of BESIDE without such GPUs
 SPREAD, SPREAD_WIDTH = 0.7, 0.7  # a worker's own spread over that of whole steps; of its logarithm
 BUCKETED = "ssgd-bucketed"
 KEYS = ("collective", "hop", "latency_factor", "transmission_factor", "transmission_exponent",
@@ -68,7 +70,8 @@ LIKELY = 0.999  # probability, beyond which a draw is none of the posterior
 # relative, what a line may miss further away
 STRAIGHT, BEND = 0.25, 0.002
 FAR = 13.0  # most of a logarithm from the point's: a profile's factors are a million at most
-STEPS, PERIODS, SEEDS = 256, 12, 2  # of the simulations
+# of the simulations, and most pieces of gradients that cost no steps
+STEPS, SHORTEST, PERIODS, SEEDS, PIECES = 256, 24, 12, 2, 2048
 ROBUST = 3.0  # standard errors from which a job counts less (soft L1)
 UNUSUAL = 3.0  # standard deviations of a usual number, from which a note names it
 ROUNDS, NEAR = 4, 1e-4
@@ -80,10 +83,11 @@ SEED = 0
 class Fitted:
     """The law and every condition's computing, as `point` and as `draws`, one row each.
 
-    Columns: the law's nine numbers, the logarithms of each condition's seconds of computing, and
+    Columns: the law's ten numbers, the logarithms of each condition's seconds of computing, and
     of the factor of each unknown link. `paces`: predicted, by job. `spreads`: of each draw, what
     part of whole steps' spread a worker's own computing has. `misfit`: squares of what jobs and
     priors miss. `unusual`: standard deviations of the usual prior by which the law is off.
+    `otherwise`: draws in which buckets overlap as no job declares.
     """
 
     point: Array
@@ -93,6 +97,7 @@ class Fitted:
     spreads: Array
     misfit: float
     unusual: Array
+    otherwise: Sequence[bool] = ()
 
     def conflicts(self) -> tuple[list[str], list[str]]:
         """Say which numbers of the law are far below what is usual, and which above."""
@@ -132,7 +137,7 @@ def _priors(centre: Array, width: Array, nominal: bool) -> list[_Prior]:
     """Return the prior of each way, the usual ones first; `nominal`: bandwidths that may be so."""
     found = []
     for powers, likely in WAYS.items():
-        own = np.r_[centre[:TREE], powers, centre[LAW:]]
+        own = np.r_[centre[:TREE], powers, centre[BESIDE:]]
         found.append(_Prior(own, width, likely * (1 - NOMINAL * nominal)))
     for own, _, likely in [*found] if nominal else ():
         medians, spreads = own.copy(), width.copy()
@@ -141,17 +146,12 @@ def _priors(centre: Array, width: Array, nominal: bool) -> list[_Prior]:
     return found
 
 
-def _evidence(fitted: Any, prior: _Prior) -> float:
-    """Return how likely a way is after its fit: the logarithm, by Laplace's approximation."""
-    curved = np.linalg.slogdet(fitted.jac.T @ fitted.jac)[1]
-    return float(log(prior.likely) - fitted.cost - np.log(prior.width).sum() - curved / 2)
-
-
 @dataclass
 class _Linear:
     """A job's pace near some numbers: `base` seconds, and `slopes` by its costs.
 
-    `hidden`: no log of its condition shows what a worker's computing varies by.
+    `hidden`: no log of its condition shows what a worker's computing varies by; `slowed`: it may
+    compute beside collectives, on GPUs.
     """
 
     observed: Observed
@@ -160,9 +160,10 @@ class _Linear:
     link: int | None
     rate: float
     hidden: bool
+    slowed: bool
     base: float = 0.0
-    at: Array = field(default_factory=lambda: np.zeros(7))
-    slopes: Array = field(default_factory=lambda: np.zeros(7))
+    at: Array = field(default_factory=lambda: np.zeros(8))
+    slopes: Array = field(default_factory=lambda: np.zeros(8))
 
     @property
     def by_tree(self) -> float:
@@ -172,7 +173,8 @@ class _Linear:
     def costs(
         self, theta: Array, conditions: int, reference: float, spread: float = SPREAD
     ) -> Array:
-        """Return compute, set-up, hop, latency factor, factors on transmissions, and spread.
+        """Return compute, set-up, hop, latency factor, what computing takes longer beside
+        collectives, factors on transmissions, and spread.
 
         The factors are of means around a ring, and of all else.
         """
@@ -186,7 +188,8 @@ class _Linear:
             factors = [np.exp(theta[..., LAW + conditions + self.link])] * 2
         compute = np.exp(theta[..., LAW + self.condition])
         spreads = np.full_like(compute, spread)
-        return np.stack([compute, *np.exp(theta[..., :FACTOR]).T, *factors, spreads], axis=-1)
+        added = np.exp(theta[..., [*range(FACTOR), BESIDE]]).T
+        return np.stack([compute, *added, *factors, spreads], axis=-1)
 
     def pace(self, costs: Array) -> Array:
         """Return the pace (seconds per step) with these costs, positive however far they are."""
@@ -197,30 +200,36 @@ class _Linear:
         )
         return found
 
-    def simulate(self, costs: Array) -> None:
-        """Simulate the pace with `costs`, with each a little larger, and with little spread."""
-        self.at, self.base = costs, _simulated(self, costs)
-        shifts = SHIFT * np.maximum(costs, [0, 1e-5, 1e-5, 0, 0, 0, 0])
-        shifts[-1] = -0.9 * costs[-1]  # far, as other numbers are drawn
-        self.slopes = np.array([
-            (_simulated(self, costs + shift) - self.base) / shift.sum()
-            for shift in np.diag(shifts)[: 6 + self.hidden]
-        ])  # fmt: skip
-        self.slopes.resize(7)
+    def simulated(self, costs: Array, base: float | None = None) -> "_Linear":
+        """Return the job with its pace at `costs`, with each a little larger, and little spread.
+
+        `base`: the pace at `costs`, if that is known.
+        """
+        base = base or _simulated(self, costs)
+        shifts = SHIFT * np.maximum(costs, [0, 1e-5, 1e-5, 0, 0.05, 0, 0, 0])
+        shifts[4] *= self.slowed
+        shifts[-1] = -0.9 * costs[-1] * self.hidden  # far, as other numbers are drawn
+        slopes = [
+            (_simulated(self, costs + shift) - base) / shift.sum() if shift.any() else 0.0
+            for shift in np.diag(shifts)
+        ]
+        return replace(self, at=costs, base=base, slopes=np.array(slopes))
 
     def near(self, costs: Array) -> "_Linear":
         """Return the job as it is if its line meets the pace with `costs`, else simulated there."""
         apart = np.abs(np.log(costs[[0, -2]] / self.at[[0, -2]])).max()
-        if apart < STRAIGHT or abs(_simulated(self, costs) / self.pace(costs) - 1) <= BEND:
+        if apart < STRAIGHT:
             return self
-        found = replace(self)
-        found.simulate(costs)
-        return found
+        pace = _simulated(self, costs)
+        return self if abs(pace / self.pace(costs) - 1) <= BEND else self.simulated(costs, pace)
 
 
 def _simulated(job: _Linear, costs: Array) -> float:
-    compute, setup, hop, latency, around, factor, spread = costs.tolist()
-    scenario = job.scenario
+    compute, setup, hop, latency, slower, around, factor, spread = costs.tolist()
+    cluster = job.scenario.cluster.model_copy(
+        update={"beside_collectives": 1 + slower * job.slowed}
+    )
+    scenario = job.scenario.model_copy(update={"cluster": cluster})
     if job.link is not None:  # a library chooses by the bandwidth that the profile will state
         network = scenario.network.model_copy(update={"bandwidth": GIGABIT / factor})
         scenario, around, factor = scenario.model_copy(update={"network": network}), 1.0, 1.0
@@ -241,7 +250,25 @@ def _simulated(job: _Linear, costs: Array) -> float:
     return sum(map(pace, found)) / SEEDS
 
 
-def fit(
+class _Way(NamedTuple):
+    """A prior, its fit, and the jobs near that with the law's relative error."""
+
+    prior: _Prior
+    fit: Any
+    near: list[_Linear]
+    error: float
+
+    def evidence(self) -> float:
+        """Return how likely it is after its fit: the logarithm, by Laplace's approximation."""
+        return _evidence(self.fit, self.prior)
+
+
+def _evidence(fitted: Any, prior: _Prior) -> float:
+    curved = np.linalg.slogdet(fitted.jac.T @ fitted.jac)[1]
+    return float(log(prior.likely) - fitted.cost - np.log(prior.width).sum() - curved / 2)
+
+
+def fit(  # noqa: PLR0915
     jobs: Sequence[Observed], scenarios: Sequence[Scenario], conditions: Sequence[int],
     most: float = inf, told: Progress = lambda done, steps: None,
 ) -> Fitted | None:  # fmt: skip
@@ -269,39 +296,56 @@ def fit(
     if rates:  # hosts that copy for longer would not reach the bandwidth that was stated
         centre[PER_BYTE] = min(centre[PER_BYTE], log(COPYING / max(rates)))
     width = np.concatenate([WIDTH, [COMPUTE_WIDTH] * count, [LINK_WIDTH] * len(unknown)])
-    theta = centre.copy()
-    for each in linear:
-        if each.observed.compute > 0:
-            theta[LAW + each.condition] = log(each.observed.compute)
-    error = ERROR
+    if not any(each.slowed for each in linear):
+        centre[BESIDE], width[BESIDE] = UNSLOWED
     known = sum(1 + (each.compute > 0) for each in jobs)  # numbers that the jobs show
 
     def residuals(
-        theta: Array, prior: _Prior, spread: float = SPREAD, near: Sequence[_Linear] = linear
-    ) -> Array:
+        theta: Array, near: Sequence[_Linear], prior: _Prior, spread: float = SPREAD,
+        error: float = ERROR,
+    ) -> Array:  # fmt: skip
         return _residuals(theta, near, prior, count, reference, error, spread)
 
-    priors = _priors(centre, width, nominal=bool(rates))
-    steps = ROUNDS * len(linear)
-    for number in range(ROUNDS):
-        before = theta
-        for n, each in enumerate(linear, number * len(linear)):
-            told(n, steps + DRAWS)
-            each.simulate(each.costs(theta, count, reference))
-        fits = [least_squares(residuals, theta, x_scale=width, args=(own,)) for own in priors]
-        best = int(np.argmax([*map(_evidence, fits, priors)]))
-        found, prior = fits[best], priors[best]
-        theta, slopes = found.x, np.asarray(found.jac)
-        inverse = np.linalg.inv(slopes.T @ slopes)
-        seen, missed = slopes[: 2 * len(linear)], found.fun[: 2 * len(linear)]
-        spent = float(np.einsum("ij,jk,ik", seen, inverse, seen))  # what the jobs have determined
-        squares = ERROR_FREEDOM * ERROR**2 + error**2 * float(missed @ missed)
-        error = float(np.sqrt(squares / (ERROR_FREEDOM + max(0.0, known - spent))))
-        if np.abs(theta - before).max() < NEAR:
-            break
+    def settled(ways: Sequence[_Prior], begun: int) -> list[_Way]:
+        """Fit each of some ways, with paces as they are near the likeliest of them."""
+        theta, near, error = ways[0].centre.copy(), linear, ERROR
+        for each in linear:
+            if each.observed.compute > 0:
+                theta[LAW + each.condition] = log(each.observed.compute)
+        for number in range(begun, begun + ROUNDS):
+            before, now = theta, []
+            for n, each in enumerate(near, number * len(near)):
+                told(n, steps + DRAWS)
+                now.append(each.simulated(each.costs(theta, count, reference)))
+            near = now
+            fits = [
+                least_squares(residuals, theta, x_scale=width, args=(near, own, SPREAD, error))
+                for own in ways
+            ]
+            found = fits[int(np.argmax([*map(_evidence, fits, ways)]))]
+            theta, slopes = found.x, np.asarray(found.jac)
+            inverse = np.linalg.inv(slopes.T @ slopes)
+            seen, missed = slopes[: 2 * len(near)], found.fun[: 2 * len(near)]
+            spent = float(np.einsum("ij,jk,ik", seen, inverse, seen))  # what jobs have determined
+            squares = ERROR_FREEDOM * ERROR**2 + error**2 * float(missed @ missed)
+            error = float(np.sqrt(squares / (ERROR_FREEDOM + max(0.0, known - spent))))
+            if np.abs(theta - before).max() < NEAR:
+                break
+        return [_Way(*each, near, error) for each in zip(ways, fits, strict=True)]
 
-    missed = _residuals(theta, linear, prior, count, reference, ERROR, SPREAD)
-    if (misfit := float(missed @ missed)) >= most:
+    priors = _priors(centre, width, nominal=bool(rates))
+    steps = 2 * ROUNDS * len(linear)
+    ways = settled(priors, 0)
+    best = max(ways, key=_Way.evidence)
+    off = (best.fit.x - priors[0].centre)[: FACTOR + 1] / priors[0].width[: FACTOR + 1]
+    if rates and np.abs(off).max() > UNUSUAL:  # lines through a usual law say nothing of slow links
+        ways = [*ways[: len(WAYS)], *settled(priors[len(WAYS) :], ROUNDS)]
+        best = max(ways, key=_Way.evidence)
+    theta, linear, error = best.fit.x, best.near, best.error
+
+    missed = _residuals(theta, linear, best.prior, count, reference, ERROR, SPREAD)
+    misfit = float(missed @ missed) - 2 * log(best.prior.likely)
+    if misfit >= most:
         return None
 
     def bent(theta: Array, near: Sequence[_Linear], drawn: int) -> list[_Linear]:
@@ -312,7 +356,7 @@ def fit(
             found.append(each.near(each.costs(theta, count, reference)))
         return found
 
-    draws, spreads = _posterior(theta, residuals, bent, linear, [*zip(priors, fits, strict=True)])
+    draws, spreads = _posterior(residuals, bent, ways)
     rng = generator(SEED, Purpose.CALIBRATION, 1)
     # the law, on a link that it has not seen, and by each factor e in bandwidth from those it has
     draws[:, [FACTOR, EXPONENT]] += error * rng.standard_normal((len(draws), 2))
@@ -326,11 +370,14 @@ def _linear(
     observed: Observed, scenario: Scenario, condition: int, link: int | None, hidden: bool
 ) -> _Linear:
     period = observed.pattern.period
-    steps = period * max(PERIODS, -(-STEPS // period))
+    pieces = scenario.algorithm[0].parameters.get("buckets", 1)
+    most = max(SHORTEST, min(STEPS, PIECES // (pieces if isinstance(pieces, int) else len(pieces))))
+    steps = period * max(PERIODS, -(-most // period))
     run = scenario.run.model_copy(update={"steps": steps, "evaluate_every": period})
     scenario = scenario.model_copy(update={"run": run})
     rate = ClosedForm(scenario).mean_plan.rate
-    return _Linear(observed, scenario, condition, link, rate, hidden)
+    slowed = scenario.network.library == "nccl" and observed.job.family == "overlapped"
+    return _Linear(observed, scenario, condition, link, rate, hidden, slowed)
 
 
 def _residuals(  # noqa: PLR0913, PLR0917
@@ -362,45 +409,46 @@ def _residuals(  # noqa: PLR0913, PLR0917
 
 
 def _posterior(
-    theta: Array, residuals: Callable[..., Array], bent: Callable[..., list[_Linear]],
-    jobs: list[_Linear], known: Sequence[tuple[_Prior, Any]],
+    residuals: Callable[..., Array], bent: Callable[..., list[_Linear]], ways: Sequence[_Way],
 ) -> tuple[Array, Array]:  # fmt: skip
     """Draw from the posterior: the fit to what jobs show and priors say, each moved by its error.
 
     So draws follow where several numbers explain the jobs together, however bent their range is;
-    one that ends where it is far less likely than that takes no part. Each takes a way, one of
-    `known`, a prior and its fit, as likely as that makes it; `bent` says what jobs do where it
-    ends. Returns the spreads, too.
+    one that ends where it is far less likely than that takes no part. Each takes one of the `ways`,
+    as likely as its fit makes it; `bent` says what jobs do where it ends. Returns the spreads, too.
     """
     from scipy.optimize import least_squares  # noqa: PLC0415
     from scipy.stats import chi2  # noqa: PLC0415
 
     rng, other = (generator(SEED, Purpose.CALIBRATION, n) for n in (0, 2))
-    evidence = np.array([_evidence(fitted, prior) for prior, fitted in known])
+    evidence = np.array([each.evidence() for each in ways])
     likely = np.exp(evidence - evidence.max())
     tries = SPREAD * np.exp(SPREAD_WIDTH * other.standard_normal(TRIES))
-    ways = other.choice(len(known), TRIES, p=likely / likely.sum())
-    further = chi2.ppf(LIKELY, len(theta))
+    chosen = other.choice(len(ways), TRIES, p=likely / likely.sum())
+    centre = ways[int(evidence.argmax())].fit.x
+    further = chi2.ppf(LIKELY, len(centre))
     draws: list[Array] = []
     spreads: list[float] = []
-    for left, spread, way in zip(range(TRIES, 0, -1), tries, ways, strict=True):
-        (prior, fitted), by = known[way], rng.standard_normal(len(known[way][1].fun))
+    for left, spread, number in zip(range(TRIES, 0, -1), tries, chosen, strict=True):
+        prior, fitted, near, error = ways[number]
+        by = rng.standard_normal(len(fitted.fun))
 
-        def missed(at: Array, near: list[_Linear], *own: Any, by: Array = by) -> Array:
-            found: Array = residuals(at, *own, near) + by
+        def missed(at: Array, *own: Any, by: Array = by) -> Array:
+            found: Array = residuals(at, *own) + by
             return found
 
-        at, near = theta, jobs
+        at = fitted.x
         for _ in range(ROUNDS):
-            at = least_squares(missed, at, x_scale=prior.width, args=(near, prior, spread)).x
+            own = near, prior, spread, error
+            at = least_squares(missed, at, x_scale=prior.width, args=own).x
             before, near = near, bent(at, near, len(draws))
             if all(map(is_, before, near)):
                 break
-        far = residuals(at, prior, spread, near)
+        far = residuals(at, near, prior, spread, error)
         if far @ far <= 2 * fitted.cost + further or left <= DRAWS - len(draws):
             draws.append(at)
             spreads.append(spread)
         if len(draws) == DRAWS:
             break
-    found: Array = np.clip(draws, theta - FAR, theta + FAR)
+    found: Array = np.clip(draws, centre - FAR, centre + FAR)
     return found, np.array(spreads)

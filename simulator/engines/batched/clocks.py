@@ -130,9 +130,16 @@ class Clocks(Schedule):
             return latest
         return self._at if self._leg is None else self._at + self._leg.slowest
 
+    def _fly(self, begins: Array, ends: Array) -> None:
+        """Note a collective; those that follow one another at once are one flight."""
+        if self._flights and (begins <= self._flights[-1][1]).all():
+            begins, before = self._flights.pop()
+            ends = np.maximum(before, ends)
+        self._flights.append((begins, ends))
+
     def _ends(self, start: Array, work: Array) -> Array:
         """Return when computing ends that begins at `start`, which never falls."""
-        while self._flights and np.all(self._flights[0][1] <= start):
+        while self._flights and (self._flights[0][1] <= start).all():
             self._flights.popleft()
         ends: Array = beside(start, work, self._flights, self._beside)
         return ends
@@ -218,8 +225,8 @@ class Clocks(Schedule):
             free, done = np.where(begun, free, self._free), np.where(begun, done, NEVER)
         self._free, handle.done = free, done
         if self._beside > 1:
-            ends = done[:, None] - handle.ahead
-            self._flights.append((np.minimum(begins[:, None], FAR), np.minimum(ends, FAR)))
+            ends = np.minimum(done[:, None] - handle.ahead, FAR)
+            self._fly(np.minimum(begins[:, None], FAR), ends)
         if kind not in self._begun:  # clocks only rise: where the first never begins, none does
             self._begun[kind] = begun
         self._payloads[kind][round(payload)] += begun
