@@ -32,6 +32,7 @@ NAMED = 3  # most algorithms that a sentence names; the others are counted
 ENOUGH = 8  # seeds to ask for where one says nothing
 Bases = Mapping[str, str | None]
 NO_BASES: Bases = {}
+ALONE = "one worker alone"  # a choice in a search; no algorithm
 GUESS = "The best guess is"
 UNCERTAIN = (
     "more seeds would not decide, as the difference is within the error of the loss: a run of your "
@@ -216,7 +217,9 @@ def verdict(found: Order) -> dict[str, Any]:
 
 
 def headline(picked: Mapping[str, Any]) -> str:
-    """Return the headline of a verdict, from memory or JSON."""
+    """Return the headline of a verdict, from memory or JSON, if it has none of its own."""
+    if "headline" in picked:
+        return str(picked["headline"])
     if picked["label"] is None:
         return "Nothing to deploy"
     if decided(picked):
@@ -234,10 +237,11 @@ def to_run(document: Mapping[str, Any], label: str | None, where: str) -> str | 
     """
     trades = [each["label"] for each in document.get("tradeoffs", ())]
     picked = document["pick"]["label"]
-    if label is None and len(trades) > 1:
+    names = [each for each in dict.fromkeys([picked, *trades]) if each != ALONE]
+    if label is None and len(trades) > 1 and len(names) > 1:
         raise InputError(
             f"{where}: {picked} has the lowest loss, whatever time it takes; "
-            f"say which to run: {', '.join(map(repr, dict.fromkeys([picked, *trades])))}"
+            f"say which to run: {', '.join(map(repr, names))}"
         )
     return label or picked
 

@@ -99,6 +99,11 @@ class Expected:
         """
         return self.curve.at(step, self.progress(averaged, critical))
 
+    @property
+    def beyond(self) -> bool:
+        """Whether the run sees more tokens than the curve was fitted to."""
+        return float(self.seen(self.steps)) > self.curve.fitted[1] * (1 + 1e-9)
+
     def progress(self, averaged: float | None = None, critical: Any = None) -> Any:
         """Return the progress of a step, in steps of the baseline."""
         own = self.tokens * (self.workers if averaged is None else averaged)
@@ -289,7 +294,7 @@ def expect(
     else:
         found = replace(bare, direct=True, period=max(_period(algorithm, program) or 1.0, 1.0))
     far, said, why = cost.basis, known.basis, cost.why
-    if float(bare.seen(steps)) > known.fitted[1] * (1 + 1e-9):
+    if bare.beyond:
         said += f", fitted up to {known.fitted[1]:.3g} tokens: extrapolated beyond"
         far = "extrapolated" if far in ("published", "measured") else far
         why = (*why, f"more than the {known.fitted[1]:.3g} tokens that the curve was fitted to")
@@ -304,9 +309,11 @@ def expect(
 def data_parallel(spec: LearningCurve, workers: float, steps: float) -> Expected:
     """Return what is known of the loss of data-parallel training by its curve alone."""
     critical = _critical(spec, steps * workers * spec.tokens)
-    return Expected(
-        baseline(spec), critical, 0.0, 0.0, "mechanism", "", False, 1.0, spec.tokens, workers, steps
+    basis = "measured" if isinstance(spec.curve, CurveOfFile) else "published"
+    known = Expected(
+        baseline(spec), critical, 0.0, 0.0, basis, "", False, 1.0, spec.tokens, workers, steps
     )
+    return replace(known, basis="extrapolated") if known.beyond else known
 
 
 def length(scenario: Scenario, algorithm: Algorithm) -> float:
@@ -376,8 +383,7 @@ def _cost(
     if period is None or getattr(given.get("codec"), "kind", "raw") != "raw":
         return None
     if program.bound_covers and period == 1:
-        basis = "measured" if isinstance(spec.curve, CurveOfFile) else "published"
-        return evidence.Penalty(0.0, 0.0, basis, f"{algorithm.name} is data-parallel", {})
+        return evidence.Penalty(0.0, 0.0, known.basis, f"{algorithm.name} is data-parallel", {})
     if program.overlaps and algorithm.name not in evidence.ALIKE:
         return None  # late means cost more than local steps alone
     own = _own(scenario, known)

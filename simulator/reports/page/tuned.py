@@ -10,7 +10,7 @@ from paceline.simulator.reports.page.reading import FoundRun
 from paceline.simulator.reports.page.series import apart
 from paceline.simulator.results import wording
 from paceline.simulator.results.intervals import USUAL, Estimate, stated
-from paceline.simulator.results.pick import ENOUGH, ONE_SEED, decided, headline
+from paceline.simulator.results.pick import ENOUGH, ONE_SEED, any_of, decided, headline
 from paceline.simulator.results.statistics import said, time_unit
 from paceline.simulator.results.usage import few
 from paceline.simulator.studies.tune.costs import cost, notes
@@ -42,10 +42,15 @@ def verdict(found: FoundRun) -> sentences.RunVerdict:
         (sentences.SURE, [*_sure(tune)]),
         (sentences.CHANGE, [*_change(tune)]),
     ]
-    within = wording.qualified(stated(pick, "value"), tune["unit"])
+    shown, label = pick, pick["label"]
+    if tune.get("trade") and not decided(pick) and tune.get("extremes"):
+        chosen = dict.fromkeys(tune["extremes"][key]["label"] for key in ("soonest", "cheapest"))
+        label = any_of([*chosen])
+        shown = next((row for row in tune["ranking"] if row["label"] in chosen), pick)
+    within = wording.qualified(stated(shown, "value"), tune["unit"])
     return sentences.RunVerdict(
-        found.name, headline(pick), tune["sentence"], facts, pick["label"], decided(pick),
-        say(pick["value"]), within, tune.get("loss_basis") or "", tune["measure"],
+        found.name, headline(pick), tune["sentence"], facts, label, decided(pick),
+        say(shown["value"]), within, tune.get("loss_basis") or "", tune["measure"],
     )  # fmt: skip
 
 

@@ -1,5 +1,6 @@
 """The result of a search: its ranking, its ties, and the answer in a sentence."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -12,6 +13,7 @@ from paceline.simulator.results import pick, statistics, units, wording
 from paceline.simulator.results.figures.style import Figure
 from paceline.simulator.results.intervals import LEVEL, USUAL, stated
 from paceline.simulator.results.order import MARGIN, Order, within
+from paceline.simulator.results.pick import ALONE
 from paceline.simulator.results.statistics import human
 from paceline.simulator.results.units import SECONDS_PER_DAY as DAY
 from paceline.simulator.studies.shown.shown import Shown, even, without_tables
@@ -104,6 +106,35 @@ class TuneResult(Shown):
         world = self.space.world(self.simplest.candidate.table)
         return loss_basis(world, world.algorithm[0]) if self.objective.of_loss else None
 
+    @cached_property
+    def _alone(self) -> verdict.Alone | None:
+        """One worker alone, where it is a choice."""
+        return verdict.alone(self.space.scenario, self.objective, len(self.seeds))
+
+    @property
+    def _choices(self) -> list[Contender]:
+        """All that was tried, and one worker alone, the best first."""
+        one, best = self._alone, self.best
+        if one is None:
+            return self.ranked
+        return [one, *self.ranked] if one.mean() < best.mean() else [*self.ranked, one]
+
+    @cached_property
+    def _order(self) -> Order:
+        """The order of the choices after as many tokens, else that of configurations."""
+        if self._alone is None or not self.objective.steps:
+            return self.order
+        return verdict.ordered(self._choices, self.objective)
+
+    @property
+    def _first(self) -> Contender:
+        """What to take if time does not count: the simplest, or one worker alone."""
+        one, known, best = self._alone, self._order, self.simplest
+        if one is None or known.best != ALONE:
+            return best
+        sooner = best.used("days") * (1 + MARGIN) < one.used("days")
+        return best if sooner and best.candidate.label in known.equivalent else one
+
     @property
     def _on(self) -> str:
         """What the loss is the loss of, or the cap, to stand after a value."""
@@ -115,7 +146,7 @@ class TuneResult(Shown):
         """What less time costs in loss after as many tokens, as `verdict.tradeoffs` returns it."""
         if not self.objective.steps:
             return []
-        return verdict.tradeoffs(self.ranked, self.objective, self.space)
+        return verdict.tradeoffs(self._choices, self.objective, self.space)
 
     @property
     def _trade(self) -> dict[str, Any] | None:
@@ -123,7 +154,7 @@ class TuneResult(Shown):
 
         None: the best, or it takes as long as the one to take.
         """
-        rows, most = self.tradeoffs, self.simplest.used("days") / (1 + MARGIN)
+        rows, most = self.tradeoffs, self._first.used("days") / (1 + MARGIN)
         soonest = verdict.soonest(rows)
         late = soonest is None or soonest is rows[0] or soonest["days"] > most
         return None if late else soonest
@@ -138,21 +169,37 @@ class TuneResult(Shown):
         """What the soonest way to as low a loss costs and saves; empty where that is the best."""
         if (row := self._trade) is None:
             return ""
-        low, high = row["interval"] or [row["loss_above"]] * 2
-        whole, spent = human(DAY * (row["days"] + row["days_saved"])), self._spent(row["used"])
-        basis = f", {row['basis']}" if row["basis"] else ""
+        found = {each.candidate.label: each for each in self._choices}
+        first = found[self.tradeoffs[0]["label"]]  # with the lowest loss
+        if self._alone and row["label"] != ALONE:
+            first = self._alone
+        spent, above = self._spent(row["used"]), verdict.tradeoff(found[row["label"]], first)
+        took = " for ".join([human(DAY * first.used("days")), *self._price(first.used("cost"))])
         return (
-            f"If time counts as well: {row['label']} is done {', '.join(spent)}, not in {whole}, "
-            f"at {row['loss_above']:+.2%} loss ({USUAL}: {low:+.2%} to "
-            f"{high:+.2%}{basis}); with the tokens that make up for that it takes "
-            f"{human(DAY * row['sooner'])}, and no other trade-off is sooner."
+            f"If time counts as well: {row['label']} is done {', '.join(spent)}, not in {took}, "
+            f"at {self._over(above, first)}; with the tokens that make up for that it takes "
+            f"{human(DAY * above['sooner'])}, and no other trade-off is sooner."
         )
+
+    @staticmethod
+    def _over(above: dict[str, Any], first: Contender) -> str:
+        """Say by what a loss is above that of the `first`, seed by seed and draw by draw."""
+        low, high = above["interval"] or [above["loss_above"]] * 2
+        basis = f", {above['basis']}" if above["basis"] else ""
+        return (
+            f"{above['loss_above']:+.2%} loss over {first.candidate.label} "
+            f"({USUAL}: {low:+.2%} to {high:+.2%}, paired{basis})"
+        )
+
+    def _price(self, cost: float) -> list[str]:
+        """Say a price, if there is one."""
+        return [] if math.isnan(cost) else [statistics.said(cost, self.objective.currency)]
 
     @cached_property
     def extremes(self) -> dict[str, dict[str, Any]]:
         """The best, the soonest and the cheapest, as `verdict.extremes` returns them."""
-        best = self.simplest.candidate.label
-        return verdict.extremes(self.ranked, self.objective, best, self.tradeoffs, self.space)
+        best = self._first.candidate.label
+        return verdict.extremes(self._choices, self.objective, best, self.tradeoffs, self.space)
 
     @property
     def lines(self) -> list[str]:
@@ -180,12 +227,11 @@ class TuneResult(Shown):
 
     @property
     def _outdone(self) -> bool:
-        """Whether one worker alone is better than the configuration to take in all that counts."""
-        one, best = self.extremes.get("alone"), self.simplest
-        if not one or not (self.objective.target or self.objective.steps):
+        """Whether one worker alone is sooner and cheaper at the target than what is to be taken."""
+        one, best = self._alone, self.simplest
+        if one is None or not self.objective.target:
             return False
-        ahead = all(one[key] < best.used(key) for key in ("days", "cost"))
-        return ahead and (bool(self.objective.target) or one["loss"] <= best.mean())
+        return all(one.used(key) < best.used(key) for key in ("days", "cost"))
 
     @staticmethod
     def _spent_by(row: dict[str, Any], key: str, *unit: Any) -> str:
@@ -205,13 +251,35 @@ class TuneResult(Shown):
     @property
     def sentence(self) -> str:
         """The answer: the best, and what to take if time counts as well."""
-        alone = ""
-        if self._outdone:
-            one, label = self.extremes["alone"], self.simplest.candidate.label
-            took = human(DAY * one["days"]), statistics.said(one["cost"], self.objective.currency)
-            alone = f"One worker alone is sooner and cheaper than {label}, at no higher loss: "
-            alone += f"{', '.join(took)}."
-        return " ".join(filter(None, [alone, self._answer, self.trade]))
+        lead = ""
+        if self._alone and self._outdone:
+            one, label = self._alone, self.simplest.candidate.label
+            took = human(DAY * one.used("days")), *self._price(one.used("cost"))
+            lead = f"One worker alone is sooner and cheaper than {label}, at no higher loss: "
+            lead += f"{', '.join(took)}."
+        return " ".join(filter(None, [lead, self._answer]))
+
+    @property
+    def headline(self) -> str:
+        """The answer in short: where the lowest losses are undecided, the trade-off leads."""
+        first, known, trade = self._first.candidate.label, self._order, self._trade
+        lead = "The lowest loss is undecided"
+        if known.decided and first == ALONE:
+            lead = "One worker alone has the lowest loss"
+        elif known.decided or not self.best.reached:
+            return pick.headline(self._verdict)
+        if trade is None:
+            return lead if known.decided else pick.undecided(self._open)
+        cheapest = self.extremes["cheapest"]["label"] if self.extremes else None
+        both = " and cheapest" if cheapest == trade["label"] else ""
+        last = f", cheapest {cheapest}" if cheapest and not both else ""
+        return f"{lead}; soonest{both} to it is {trade['label']}{last}"
+
+    @property
+    def _open(self) -> list[str]:
+        """The labels of the choices that may have the lowest loss, the one to take first."""
+        first, known = self._first.candidate.label, self._order
+        return [*dict.fromkeys([first, known.best, *sorted(known.open, key=known.value)])]
 
     @property
     def _answer(self) -> str:
@@ -224,33 +292,37 @@ class TuneResult(Shown):
                 return "Every configuration diverged; try smaller learning rates."
             near = f"{best.candidate.label} came closest to loss {target:g}{self._on}"
             return f"{near}; no seed reached it."
-        found = self._verdict
-        said = self._reached(found["label"])
-        if self.simplest is not best:
-            near = within(self.order.margin)
-            sooner = self.simplest.used("days") * (1 + MARGIN) < best.used("days")
-            ahead = "sooner" if sooner else "simpler"
-            said = f"{said}; {ahead} than {best.candidate.label} and equivalent to it ({near})"
-        if self.order.decided:
-            return f"{said}."
-        guess = LOWEST if self.trade and self.simplest is best else pick.GUESS
-        if self.simplest is not best and not self.order.unsettled:  # said already
-            return f"{pick.headline(found)}. {guess} {said}."
-        of_loss = bool(best.model and best.model.basis)
-        rest = pick.outlook(self.order, seeds, of_loss=of_loss)
-        return f"{pick.headline(found)}. {guess} {said}; {rest}."
+        first, known, trade = self._first, self._order, self.trade
+        label, said = first.candidate.label, self._reached(first)
+        if label != known.best:
+            days = next(e.used("days") for e in self._choices if e.candidate.label == known.best)
+            ahead = "sooner" if first.used("days") * (1 + MARGIN) < days else "simpler"
+            said += f"; {ahead} than {known.best} and equivalent to it ({within(known.margin)})"
+        if self._alone and self.objective.steps and first is not self._alone and not trade:
+            said += f"; {self._over(verdict.tradeoff(first, self._alone), self._alone)}"
+        if known.decided and first is not self._alone:
+            return f"{said}. {trade}".strip()
+        guess = f"{LOWEST if trade and label == known.best else pick.GUESS} "
+        short = [f"{self.headline}.", trade, f"{pick.undecided(self._open)}."]
+        if known.decided:
+            guess, said, short = "", f"{said[0].upper()}{said[1:]}", short[:2]
+        elif label == known.best or known.unsettled:
+            of_loss = bool(best.model and best.model.basis)
+            said += f"; {pick.outlook(known, seeds, of_loss=of_loss)}"
+        return " ".join(filter(None, [*dict.fromkeys(short), f"{guess}{said}."]))
 
-    def _reached(self, label: str) -> str:
-        """Say what one of the best configurations reached."""
-        seeds, target = len(self.seeds), self.objective.target
-        if label not in self.order.estimates:
+    def _reached(self, each: Contender) -> str:
+        """Say what one of the best choices reached."""
+        seeds, target, label = len(self.seeds), self.objective.target, each.candidate.label
+        if label not in self._order.estimates:
             often = f"{self.best.reached} of {seeds} seeds"
             return f"{label}: reached loss {target:g} with {often}{self._on}"
-        found = self.order.estimates[label]
+        found = self._order.estimates[label]
         spread = wording.sentence(found, self.objective.unit, seeds)
-        used = verdict.amounts(self.simplest, self.objective, self.space)["used"]
+        used = verdict.amounts(each, self.objective, self.space)["used"]
         spent = "".join(f", {each}" for each in self._spent(used))
-        return f"{label}: {self.objective.sentence(found.value)}{spread}{self._on}{spent}"
+        on = wording.on(each.phrase) if isinstance(each, verdict.Alone) else self._on
+        return f"{label}: {self.objective.sentence(found.value)}{spread}{on}{spent}"
 
     @property
     def pick(self) -> dict[str, Any]:
@@ -258,7 +330,13 @@ class TuneResult(Shown):
 
         That is the simplest of the best and its equivalents; None where no run got there.
         """
-        return self._verdict | {"measure": self.objective.name, "sentence": self.sentence}
+        alone = self._first.candidate.label == ALONE
+        return self._verdict | {
+            "decided": self._order.decided and not alone,
+            "measure": self.objective.name,
+            "headline": self.headline,
+            "sentence": self.sentence,
+        }
 
     @property
     def _verdict(self) -> dict[str, Any]:

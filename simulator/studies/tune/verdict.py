@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from typing import Any
 
@@ -16,20 +16,33 @@ from paceline.simulator.objectives.learning_curve.objective import data_parallel
 from paceline.simulator.programs import Program
 from paceline.simulator.results import intervals, prediction_interval, units
 from paceline.simulator.results.order import MARGIN, Order, order, within
-from paceline.simulator.results.pick import ONE_SEED
+from paceline.simulator.results.pick import ALONE, ONE_SEED
 from paceline.simulator.results.prediction_interval import PACE, TARGET, Spread
 from paceline.simulator.results.units import SECONDS_PER_DAY as DAY
 from paceline.simulator.scenario.scenario import Scenario
 from paceline.simulator.scenario.tables import LearningCurve, Range
 from paceline.simulator.studies import learning
-from paceline.simulator.studies.tune.objective import TuningObjective
+from paceline.simulator.studies.tune.objective import Modelled, Score, TuningObjective
 from paceline.simulator.studies.tune.race import Contender
 from paceline.simulator.studies.tune.space import Candidate, Space, Values
 
 Row = dict[str, Any]
 DATA_PARALLEL = ("ssgd", "ssgd-bucketed")
 TIMES = ("time-to-loss", "seconds-per-step")
+NOISE = 0.1
+"""Of half an interval: about the standard error of its end, as the quantile of 200 draws."""
 LATE = ("delay", "overlap", "staleness")  # parameters that a cap on delay is about
+
+
+@dataclass
+class Alone(Contender):
+    """One worker alone, the `worker` of that rank; `losses`: the one it reaches, and draws of it;
+    `phrase`: what they are by.
+    """
+
+    worker: int = 0
+    losses: np.ndarray = field(default_factory=lambda: np.ones(1))
+    phrase: str = ""
 
 
 def simplicity(candidate: Candidate, programs: Mapping[str, Program]) -> tuple[Any, ...]:
@@ -144,7 +157,8 @@ def row(
 def amounts(contender: Contender, objective: TuningObjective, space: Space) -> Row:
     """Return what a configuration used, as `units.told`: a deadline or a budget is given."""
     seconds = [DAY * (score.used or {}).get("days", math.nan) for score in contender.scores]
-    timed = objective.target or objective.steps or objective.cap
+    ends = objective.target or objective.steps or objective.cap
+    timed = ends and not isinstance(contender, Alone)  # of whose time the mean is known alone
     model = contender.model
     return units.told(
         [score.used or {} for score in contender.scores], space.scenario.cost,
@@ -228,14 +242,16 @@ def tradeoffs(ranked: Sequence[Contender], objective: TuningObjective, space: Sp
     `loss_above` that of the best, a share, with its interval and `basis`; what each takes,
     `used`, with its intervals; what is saved: `days_saved`, `cost_saved`; `sooner`, `cheaper`: days
     and cost with those that make up for the loss, by what tokens are worth. Only of what takes
-    `MARGIN` fewer days than all whose loss is surely as low, by their intervals.
+    `MARGIN` fewer days than all whose loss is surely as low, by their intervals, and what no other
+    beats in days and cost at no higher a loss, apart from what draws leave open.
     """
     there = [each for each in ranked if each.reached and each.all_reached]
     rows = [
-        _tradeoff(each, there[0]) | {"used": amounts(each, objective, space)["used"]}
+        tradeoff(each, there[0]) | {"used": amounts(each, objective, space)["used"]}
         for each in there
     ]
-    rows.sort(key=lambda row: (([row["loss_above"]] + (row["interval"] or []))[-1], row["days"]))
+    rows = [row for row in rows if not any(beaten(row, other) for other in rows)]
+    rows.sort(key=lambda row: (_highest(row), row["days"]))
     least, found = math.inf, list[Row]()
     for row in rows:
         if row["days"] * (1 + MARGIN) <= least:
@@ -244,7 +260,25 @@ def tradeoffs(ranked: Sequence[Contender], objective: TuningObjective, space: Sp
     return found
 
 
-def _tradeoff(each: Contender, first: Contender) -> Row:
+def _highest(row: Row) -> float:
+    return float(([row["loss_above"]] + (row["interval"] or []))[-1])
+
+
+def beaten(row: Row, other: Row) -> bool:
+    """Whether another takes less at no higher a loss; upper ends differ by chance by `NOISE`."""
+    room = NOISE * (_highest(row) - row["loss_above"])
+    as_low = other["loss_above"] <= row["loss_above"] * (1 + intervals.ROUNDING)
+    dearer = other["cost_saved"] < row["cost_saved"]  # not where nothing has a price
+    return (
+        other["days"] < row["days"]
+        and as_low
+        and not dearer
+        and _highest(other) <= _highest(row) + room
+    )
+
+
+def tradeoff(each: Contender, first: Contender) -> Row:
+    """Return what the loss of one is above the other's, paired, and what making up for it takes."""
     above, days = _log_above(each, first), each.used("days")
     more = _more(above, each)[0]
     return {
@@ -282,17 +316,18 @@ def extremes(
     Each with its `label`, and `days` and `cost` with the tokens that make up for a higher loss,
     beside their intervals; of those whose runs all got there. The soonest is that of the `front`,
     the `tradeoffs`, if there are any, and the cheapest of equivalents one of them. Also one worker
-    `alone`. Empty where time has no price; no more than that one where runs have no common end.
+    `alone`, where it is a choice. Empty where time has no price; no more than that one where runs
+    have no common end.
     """
     there = [each for each in ranked if each.reached and each.all_reached]
     if not there or math.isnan(there[0].used("cost")):
         return {}
-    one = alone(space.scenario, objective)
+    one = next((each for each in there if isinstance(each, Alone)), None)
     if not (objective.target or objective.steps):
-        return {"alone": one} if one else {}
+        return {"alone": _of_alone(one, ())} if one else {}
     found, front_labels, quick = {}, {row["label"] for row in front}, soonest(front)
     for each in there:
-        row = _tradeoff(each, there[0]) if objective.steps else {}
+        row = tradeoff(each, there[0]) if objective.steps else {}
         days, cost = row.get("sooner", each.used("days")), row.get("cheaper", each.used("cost"))
         found[each.candidate.label] = {"label": each.candidate.label, "days": days, "cost": cost}
 
@@ -305,13 +340,15 @@ def extremes(
 
     own = {"best": found[best]} if best in found else {}  # not if some runs miss
     own |= {"soonest": least("days"), "cheapest": least("cost")}
-    named = {row["label"] for row in own.values()}
-    for each in (each for each in there if each.candidate.label in named):
+    labels = {row["label"] for row in own.values()}
+    named = [each for each in there if each.candidate.label in labels]
+    for each in named:
         if used := amounts(each, objective, space)["used"]:
             more = _more(_log_above(each, there[0]), each) if objective.steps else None
             ends = {f"{key}_interval": _interval(used[key], more) for key in ("days", "cost")}
             found[each.candidate.label] |= ends
-    return own | ({"alone": one} if one else {})
+    others = [each for each in named if objective.steps and each is not one]
+    return own | ({"alone": _of_alone(one, others)} if one else {})
 
 
 def _interval(spent: Row, more: Sequence[float] | None) -> list[float] | None:
@@ -329,9 +366,9 @@ def _interval(spent: Row, more: Sequence[float] | None) -> list[float] | None:
     ]
 
 
-def alone(scenario: Scenario, objective: TuningObjective) -> Row | None:
-    """Return the `days`, `cost` and `loss` of the fastest worker alone, by its mean step: to the
-    target, at the deadline, or for as many tokens as all workers see. Nothing is sent.
+def alone(scenario: Scenario, objective: TuningObjective, seeds: int) -> Alone | None:
+    """Return the fastest worker alone, by its mean step, as a choice beside the configurations: to
+    the target, at the deadline, or for as many tokens as all workers see. Nothing is sent.
 
     None where the loss is no curve of tokens, where workers are clients, and under a budget.
     """
@@ -343,17 +380,38 @@ def alone(scenario: Scenario, objective: TuningObjective) -> Row | None:
     if target:
         steps = to_target(spec, 1, target)
     elif objective.name == "loss-at-deadline" and objective.deadline and means[rank]:
-        steps = objective.deadline / means[rank]
+        steps = float(objective.deadline / means[rank])
     elif objective.steps:
         steps = float(objective.steps * workers)
     else:
         return None
-    seconds, known = steps * means[rank], data_parallel(spec, 1, steps)
+    seconds, known = float(steps * means[rank]), data_parallel(spec, 1, steps)
+    used = {"days": seconds / DAY}
+    if scenario.cost.priced:
+        used["cost"] = float(prices.worker_prices(scenario)[rank]) * seconds
     loss = float(known.parallel(steps))
-    within = np.quantile(loss * known.factors(steps)[:, 0], intervals.TAILS)
-    cost = float(prices.worker_prices(scenario)[rank]) * seconds
-    amounts = {"days": seconds / DAY, "cost": cost, "loss": loss, "loss_interval": within.tolist()}
-    return {"label": f"worker {rank}"} | amounts
+    losses = np.array([loss, *(loss * known.factors(steps)[:, 0])])
+    value, drawn, margin = loss, losses[1:] / loss, known.worth(steps, MARGIN)
+    if target:
+        value, drawn = used["cost"] if objective.name == "cost-to-loss" else seconds, np.ones(0)
+    model = Modelled(known.basis, (), tuple(drawn.tolist()), (), margin, ())
+    scores = [Score(value, 0.0, math.inf, used=used, model=model)] * seeds
+    candidate = Candidate(ALONE, {"name": "ssgd"}, {})
+    return Alone(candidate, scores, worker=rank, losses=losses, phrase=known.phrase)
+
+
+def _of_alone(one: Alone, named: Iterable[Contender]) -> Row:
+    """Return what one worker alone takes, and by what the losses of `named` are `above` its own."""
+    loss, *drawn = one.losses.tolist()
+    return {
+        "label": f"worker {one.worker}",
+        "days": one.used("days"),
+        "cost": one.used("cost"),
+        "loss": loss,
+        "loss_interval": learning.of_steps([1.0], np.array(drawn), None),
+        "basis": one.model and one.model.basis,
+        "above": [tradeoff(each, one) for each in named],
+    }
 
 
 def warnings(  # noqa: PLR0913, PLR0917 - the parts of a verdict
