@@ -7,6 +7,7 @@ import re
 import tomllib
 from contextlib import suppress
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -66,9 +67,15 @@ def profiled(folder, path):
 # Hidden laws
 
 
-def test_two_links_predict_others(tmp_path):
+@pytest.fixture(scope="module")
+def two_links(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("two links")
+    return calibrate([over(folder, HiddenLaw(), (SLOW, 8), (FAST, 8))])
+
+
+def test_two_links_predict_others(tmp_path, two_links):
     law = HiddenLaw()
-    profiled(tmp_path, over(tmp_path, law, (SLOW, 8), (FAST, 8)))
+    two_links.profile.write(tmp_path / "p.toml")
     for bandwidth, tau, workers in ((0.5 * GIGABIT, 8, 4), (0.1 * GIGABIT, 16, 4), (FAST, 2, 8)):
         found = predicted(tmp_path, bandwidth, tau, workers)
         truth = law.pace(bandwidth=bandwidth, tau=tau, **OVER | {"workers": workers})
@@ -181,20 +188,27 @@ def test_what_ddp_hides_is_said_as_a_range_until_something_tells_it(tmp_path, ca
             calibrate([written(tmp_path, stated.replace("410 ms", wrong), "jobs.toml")])
 
 
-def misfit(folder, *stated):
+@pytest.fixture(scope="module")
+def misfit(tmp_path_factory):
     """Profile a log of DDP on 8 GPUs, 391 ms a step, where 11 GB/s and 310 ms would make 330 ms."""
     paces = 0.391 * (1 + 0.004 * np.random.default_rng(2).standard_normal(190))
-    written(folder, log(paces), "ddp.csv")
-    link = 'bandwidth = "11 GB/s", ' * ("bandwidth" in stated)
-    text = (
-        '[[job]]\nlog = "ddp.csv"\nworkers = 8\nwarmup = 0\n'
-        'algorithm = { name = "ssgd-bucketed", buckets = 6 }\n'
-        f'network = {{ {link}latency = "10 us", library = "nccl" }}\n'
-        "model = { parameters = 304_000_000, bytes_per_parameter = 2 }\n"
-    ) + 'compute = "310 ms"\n' * ("compute" in stated)
-    found = calibrate([written(folder, text, "jobs.toml")])
-    found.profile.write(folder / "p.toml", overwrite=True)
-    return found, paces.mean()
+
+    @cache
+    def fitted(*stated):
+        folder = tmp_path_factory.mktemp("misfit")
+        written(folder, log(paces), "ddp.csv")
+        link = 'bandwidth = "11 GB/s", ' * ("bandwidth" in stated)
+        text = (
+            '[[job]]\nlog = "ddp.csv"\nworkers = 8\nwarmup = 0\n'
+            'algorithm = { name = "ssgd-bucketed", buckets = 6 }\n'
+            f'network = {{ {link}latency = "10 us", library = "nccl" }}\n'
+            "model = { parameters = 304_000_000, bytes_per_parameter = 2 }\n"
+        ) + 'compute = "310 ms"\n' * ("compute" in stated)
+        found = calibrate([written(folder, text, "jobs.toml")])
+        found.profile.write(folder / "p.toml")
+        return folder, found, paces.mean()
+
+    return fitted
 
 
 def rows_of(folder):
@@ -213,29 +227,29 @@ def rows_of(folder):
         *(pytest.param((each,), marks=pytest.mark.slow) for each in ("bandwidth", "compute")),
     ],
 )  # fmt: skip
-def test_a_profile_has_the_pace_of_its_own_log(stated, tmp_path):
-    found, pace = misfit(tmp_path, *stated)
-    own, _ = rows_of(tmp_path)
+def test_a_profile_has_the_pace_of_its_own_log(stated, misfit):
+    folder, found, pace = misfit(*stated)
+    own, _ = rows_of(folder)
     assert own["mean"] == pytest.approx(pace, rel=0.004)
     low, high = own["interval90"]
     assert low < pace < high < 1.05 * low
     assert abs(found.checks[0].error) < 0.004
 
 
-def test_a_log_at_odds_with_what_is_stated_says_so_and_leaves_both_open(tmp_path):
+def test_a_log_at_odds_with_what_is_stated_says_so_and_leaves_both_open(misfit):
     """Slow links, not a set-up of 68 ms, explain it; without `compute` the interval is as wide."""
-    known, _ = misfit(tmp_path, "bandwidth", "compute")
+    folder, known, _ = misfit("bandwidth", "compute")
     (note,) = [each for each in known.notes if "at odds" in each]
     for said in ("transmission_factor 2.", "busbw", "overlap", "no_sync"):
         assert said in note
     law = known.profile.tables["overhead"][0]
     assert float(law["collective"].removesuffix(" ms")) < 5
-    sure = rows_of(tmp_path)[1]["interval90"]
-    other, _ = misfit(tmp_path, "bandwidth")
+    sure = rows_of(folder)[1]["interval90"]
+    folder, other, _ = misfit("bandwidth")
     assert not [each for each in other.notes if "at odds" in each]
     (note,) = [each for each in other.notes if "cannot be told" in each]
     assert "slow computing" in note
-    wide = rows_of(tmp_path)[1]["interval90"]
+    wide = rows_of(folder)[1]["interval90"]
     assert wide[0] < sure[1] < wide[1]
 
 
@@ -282,9 +296,9 @@ def test_an_overlap_that_jobs_contradict_is_said_and_intervals_span_both(tmp_pat
     assert slow["interval90"][0] < first + 4 * lasted < slow["interval90"][1]
 
 
-def test_a_prediction_is_compared_with_a_log(tmp_path, capsys):
+def test_a_prediction_is_compared_with_a_log(tmp_path, capsys, two_links):
     """The same log is inside the interval of the program that it ran, and outside another's."""
-    profiled(tmp_path, over(tmp_path, HiddenLaw(), (SLOW, 8), (FAST, 8)))
+    two_links.profile.write(tmp_path / "p.toml")
     text = (
         scenario_of(tmp_path).read_text().replace("= 8", "= 400")
         + '[[algorithm]]\nname = "local-sgd"\ntau = 8\n'
@@ -370,16 +384,15 @@ def test_jobs_that_compute_apart_are_conditions_of_their_own(tmp_path):
     assert high > 0.29
 
 
-def test_evaluations_between_steps_are_left_out(tmp_path):
+def test_evaluations_between_steps_are_left_out(tmp_path, two_links):
     path = over(tmp_path, HiddenLaw(), (SLOW, 8), (FAST, 8))
-    calm = calibrate([path])
     for name in ("0.csv", "1.csv"):
         lasted = tables.read(tmp_path / name).seconds
         lasted[99::100] += 20  # such as an evaluation takes
         written(tmp_path, log(lasted), name)
     found = calibrate([path])
     assert "1.csv: a pause every 100 steps (4 in all) is left out" in found.notes
-    for one, other in zip(calm.checks, found.checks, strict=True):
+    for one, other in zip(two_links.checks, found.checks, strict=True):
         assert one.predicted == pytest.approx(other.predicted, rel=2e-3)
     short = "".join(f"{n},0.4\n" for n in range(1, 14))
     with pytest.raises(InputError, match=r"0.csv: 3 lines after the warm-up; give 4"):
