@@ -180,7 +180,7 @@ class AttachedNode(TensorNode):
         if value is None:
             if self._mean is None or self._mean.settled:  # of all pieces, as all are there
                 pieces = self.cut(self.live.gather(team.scale(self.start.dtype)), self._pieces)
-                self._mean = self._time(team.mean_in_place(pieces, self.step))
+                self._mean = self._time(team.mean((), self.step, pieces))
             return self._mean
         handle = team.mean(value.to if shift else value, self.step)
         if shift:
@@ -249,7 +249,8 @@ class AttachedNode(TensorNode):
         """Ask whether a mean is finished on all ranks. What was put off stays so."""
         team = self.transport.collectives
         with self.waiting():
-            return self.live.pages.beside(lambda: team.answer(team.question(handle, self.step)))
+            asked = self.live.pages.beside(team.question, handle, self.step)
+            return bool(self.live.pages.beside(team.answer, asked))
 
     def send(self, to: int, value: Payload) -> None:
         """Hand a message to gloo, without waiting."""
@@ -261,7 +262,6 @@ class AttachedNode(TensorNode):
     async def receive(self, source: int = ANY) -> tuple[int, Payload]:
         """Wait for the first message of `source`."""
         box = self._declared_mailbox()
-        self.live.pages.settle()
         with self.waiting():
             message = box.take(source, inf, lambda: False, self.transport.timeout)
         if message is None:

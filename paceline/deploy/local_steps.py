@@ -16,23 +16,16 @@ ODD = "nesterov", "dampening", "maximize"
 ALIKE = "lr", "momentum", "weight_decay"
 
 
-class Shift(Tensor):
-    """The vector `base - to`, computed only where it is needed: `base` minus it is `to` exactly.
-
-    A tensor only so that Python asks it first, where torch would write an error: of `to` in vain.
-    """
-
-    def __new__(cls, base: Tensor, to: Tensor) -> Any:
-        """Make a tensor of a class of ours."""
-        return to.as_subclass(cls)
+class Shift:
+    """The vector `base - to`, computed only where it is needed: `base` minus it is `to` exactly."""
 
     def __init__(self, base: Tensor, to: Tensor) -> None:
         self.base, self.to = base, to
 
     @classmethod
-    def __torch_function__(cls, function: Any, *_: Any) -> Any:
-        """Refuse what is not defined here."""
-        raise ProgramError(f"a program asks for {function.__name__} of a step; add 0.0 to it first")
+    def __torch_function__(cls, function: Any, types: Any, args: Any = (), _: Any = None) -> Any:
+        """Take part where torch would first write an error, and then ask `__rsub__`."""
+        return args[1].__rsub__(args[0]) if function is Tensor.sub else NotImplemented
 
     @property
     def vector(self) -> Tensor:

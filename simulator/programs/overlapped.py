@@ -153,14 +153,14 @@ async def hpsgd(
             if epoch_flush == "exact":
                 model, mean = model - arrived, None
             x, pending, fresh = model, nothing, True
-        elif mean is None and (shortest_window == 1 or not fresh):  # nothing can have arrived
+        elif fresh and shortest_window == 2:
+            fresh = False
+        elif mean is None:  # nothing can have arrived
             mean, pending = channel.start_mean(pending), nothing
             x = x if shortest_window == 2 else model  # the replica goes on, or begins there
-        elif (shortest_window == 1 or not fresh) and await channel.finished(mean):
+        elif await channel.finished(mean):
             x = model = model - await channel.wait(mean)
             mean, pending, fresh = channel.start_mean(pending), nothing, True
-        else:
-            fresh = False
         me.mark(x)
 
 

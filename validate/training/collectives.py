@@ -120,19 +120,12 @@ class Collectives:
         self.started = self.settled = 0
         self.ending = False  # whether any rank's clock was past the end of the run
 
-    def mean(self, payload: Payload, step: int) -> RealCollective:
-        """Start an average."""
+    def mean(self, payload: Payload, step: int, lying: Sequence[Tensor] = ()) -> RealCollective:
+        """Start an average; it overwrites vectors that are `lying`, already times `scale`."""
         handle = self._next("mean", step)
-        self._network.starts("mean", self._meter(payload), handle.team)
+        handle.lying = lying
+        self._network.starts("mean", self._meter((payload, *lying)), handle.team)
         self._start_mean(handle, lambda: payload)
-        return handle
-
-    def mean_in_place(self, vectors: Sequence[Tensor], step: int) -> RealCollective:
-        """Start an average of vectors, already times `scale`, each of which it overwrites."""
-        handle = self._next("mean", step)
-        handle.lying = vectors
-        self._network.starts("mean", self._meter(tuple(vectors)), handle.team)
-        self._start_mean(handle, tuple)
         return handle
 
     def mean_after(
@@ -225,12 +218,11 @@ class Collectives:
         buffer = torch.empty(length, dtype=dtype, device=self._device)
         if parts:
             buffer = self.pack(buffer, parts, self.scale(dtype, handle.team))
-        if not first:
-            return buffer
-        own = self._own(handle)  # last, as it holds the time of issue
-        whole, numbers = own[:WHOLE], [*own[WHOLE:], *packed.numbers]
-        written = packing.write_numbers(whole, numbers, self._rank, self._ranks, buffer)
-        buffer[:length].copy_(written, non_blocking=True)
+        if first:
+            own = self._own(handle)  # last, as it holds the time of issue
+            whole, numbers = own[:WHOLE], [*own[WHOLE:], *packed.numbers]
+            written = packing.write_numbers(whole, numbers, self._rank, self._ranks, buffer)
+            buffer[:length].copy_(written, non_blocking=True)
         return buffer
 
     def _length(self, packed: Packed) -> int:
