@@ -620,3 +620,20 @@ def test_simulate_sweep_and_tune_state_one_interval_of_one_number():
         within, known = [row[f"{key}_low"], row[f"{key}_high"]], ours["used"][key]["interval90"]
         assert within == pytest.approx(known)
         assert best["used"][key]["interval"] == pytest.approx(known, rel=1e-4)
+
+
+def test_an_order_of_points_that_the_model_of_the_loss_cannot_tell_is_noted():
+    """How a penalty grows with tau is known less well than the losses here differ."""
+    table = CURVE | {
+        "network": {"latency": "20 ms", "bandwidth": "100 Gbit/s"},
+        "run": {"steps": 600, "seeds": 3, "evaluate_every": 100},
+        "algorithm": [{"name": "diloco", "tau": 32}],
+    }
+    scenario = parse(table, file="curves")
+    found = paceline.sweep(scenario, {"algorithm.diloco.tau": [100, 200]})
+    assert [each["decided"] for each in found.picks] == [True, True]
+    note = found.notes[-1]
+    assert note.startswith("diloco: which algorithm.diloco.tau is best is undecided")
+    assert "1 other may be as good as" in note
+    apart = paceline.sweep(scenario, {"run.steps": [100, 600]})
+    assert not any("undecided" in each for each in apart.notes)

@@ -14,17 +14,21 @@ from paceline.simulator.scenario.scenario import Scenario
 
 
 def picked(scenario: Scenario, records: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the verdict on a point: the keys of `pick.verdict`, and `measure`, a column.
+    """Return the verdict on a point: that on those of its algorithms that are no bounds.
 
-    `records`: as of `table.measured`, by label and in the order of the scenario's algorithms. The
-    measure is the first of `columns.RANKING` that some algorithm has with every seed, or with most.
-    Bounds and what stands still are left out; `label` is None where nothing is left.
+    `records`: as of `table.measured`, by label and in the order of the scenario's algorithms.
     """
-    left = {
-        label: record["runs"]
-        for (label, record), each in zip(records.items(), scenario.algorithm, strict=True)
-        if not (each.bound or record.get("stalled"))
-    }
+    each = zip(records.items(), scenario.algorithm, strict=True)
+    return judged(scenario, {label: known for (label, known), own in each if not own.bound})
+
+
+def judged(scenario: Scenario, records: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the verdict on records, by label: the keys of `pick.verdict`, and `measure`, a column.
+
+    The measure is the first of `columns.RANKING` that some record has with every seed, or with
+    most. What stands still is left out; `label` is None where nothing is left.
+    """
+    left = {k: record["runs"] for k, record in records.items() if not record.get("stalled")}
     for measure in RANKING:
         scores = {
             label: [math.inf if run[measure] is None else run[measure] for run in own]

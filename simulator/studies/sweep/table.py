@@ -32,7 +32,7 @@ from paceline.simulator.scenario.scenario import Algorithm, Scenario
 from paceline.simulator.studies import learning, links
 from paceline.simulator.studies.execution import Execution
 from paceline.simulator.studies.shown.shown import Shown, even, shown_columns, text
-from paceline.simulator.studies.sweep.picks import picked
+from paceline.simulator.studies.sweep.picks import judged, picked
 from paceline.simulator.studies.sweep.points import Point, value
 
 Row = dict[str, Any]
@@ -242,7 +242,7 @@ def collected(
     values = [{key: value(text) for key, text in point.items()} for point in points]
     rows, seed_rows, outcomes, picks = [], [], [], []
     told: Counter[tuple[str, str]] = Counter()
-    left, bounds = iter(records), set[str]()
+    left, bounds, kept = iter(records), set[str](), dict[str, list[Record]]()
     for point, scenario, names in zip(values, scenarios, labels(scenarios), strict=True):
         own = [next(left) for _ in names]
         outcomes.append(json.dumps(own))
@@ -251,10 +251,12 @@ def collected(
             rows.append(point | head | {"seeds": len(record["runs"])} | record["row"])
             seed_rows += [point | head | run for run in record["runs"]]
             told.update((label, note) for note in record["notes"])
+            kept.setdefault(label, []).append(record)
             bounds |= {label} if algorithm.bound else set()
         named = dict(zip(names, own, strict=True))
         picks.append(dict(statistics.jsonable(picked(scenario, named))))
     told_of = [*base.notes, *notes(without_effect(points, outcomes), rows, told)]
+    told_of += unordered(scenarios[0], values, kept)
     versions = plugins.versions(*(each.objective for each in scenarios))
     said = {basis for each in scenarios for basis in bases(each).values()}
     return SweepResult(
@@ -321,6 +323,27 @@ def notes(idle: Iterable[str], rows: Sequence[Row], told: Counter[tuple[str, str
         f"{'every algorithm' if len(who) == everyone else ', '.join(who)}: {note}{where}"
         for (note, where), who in about.items()
     ]
+
+
+def unordered(
+    scenario: Scenario, points: Sequence[Mapping[str, Any]], records: Mapping[str, list[Record]]
+) -> list[str]:
+    """Note the algorithms whose best point the error of the model of their loss leaves open."""
+    found, words = [], ", ".join(points[0])
+    for label, own in records.items():
+        at = {
+            ", ".join(map(text, point.values())): record
+            for point, record in zip(points, own, strict=False)  # some may be without it
+        }
+        verdict = judged(scenario, at)
+        others = len(verdict["alternatives"])
+        if len(at) == len(points) and others and verdict["measure"] in own[0].get("errors", {}):
+            many = f"{others} other{'s' * (others > 1)}"
+            found.append(
+                f"{label}: which {words} is best is undecided: by what the model of the loss may "
+                f"miss, {many} may be as good as {verdict['label']}"
+            )
+    return found
 
 
 def csv_table(rows: Sequence[Mapping[str, Any]]) -> bytes:
