@@ -7,9 +7,9 @@ before, it begins anew when it is back.
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from heapq import heappop, heappush, merge
-from itertools import count, takewhile
+from itertools import chain, count, takewhile
 from math import inf, nextafter
 from typing import NamedTuple
 
@@ -18,7 +18,7 @@ import numpy as np
 from paceline.simulator.cluster.failures import Calendar, Down, merged, united
 from paceline.simulator.distributions.distribution import Distribution
 from paceline.simulator.distributions.random_streams import Purpose, generator
-from paceline.simulator.scenario.cluster import DAY, Membership
+from paceline.simulator.scenario.cluster import DAY, Cluster, Membership
 from paceline.simulator.scenario.scenario import Scenario
 
 Transfer = Callable[[int], tuple[float, float]]
@@ -72,11 +72,10 @@ def _outside(spec: Membership, rank: int) -> Iterator[Down]:
     """Yield when a worker is absent by the hours of a day, or a trace."""
     windows: Iterator[Down] = iter(spec.trace.get(rank, [(0.0, inf)]))
     if spec.windows:
-        parts = (part for a, b in spec.windows for part in ((a, min(b, DAY)), (0.0, b - DAY)))
-        hours = merged((a, b) for a, b in parts if a < b)
-        if hours == [(0.0, DAY)]:
+        daily = hours(spec.windows)
+        if daily == [(0.0, DAY)]:
             return
-        windows = ((day * DAY + a, day * DAY + b) for day in count() for a, b in hours)
+        windows = ((day * DAY + a, day * DAY + b) for day in count() for a, b in daily)
     end = 0.0
     for start, until in windows:
         if start > end:
@@ -84,6 +83,35 @@ def _outside(spec: Membership, rank: int) -> Iterator[Down]:
         end = max(end, until)
     if end < inf:
         yield end, inf
+
+
+def hours(windows: Iterable[Down]) -> list[Down]:
+    """Return the union of times of day, which may pass midnight, in order (s)."""
+    parts = (part for a, b in windows for part in ((a, min(b, DAY)), (0.0, b - DAY)))
+    return merged((a, b) for a, b in parts if a < b)
+
+
+def working_hours(cluster: Cluster) -> list[Down]:
+    """Return the times of day when workers may be there (s)."""
+    specs = cluster.of_workers("membership")
+    calendars = {each.windows if each else () for each in specs}
+    return hours(chain(*calendars) if all(calendars) else [(0.0, DAY)])
+
+
+def stretched(cluster: Cluster, time: float, factors: np.ndarray) -> np.ndarray:
+    """Return the factors of a time (s) for factors of the work done by then, by working hours."""
+    daily = working_hours(cluster)
+    if daily == [(0.0, DAY)] or not 0 < time < inf:
+        return factors
+    edges = np.array([0.0, *chain(*daily), DAY])
+    spans = np.diff(edges) * np.where(np.arange(len(edges) - 1) % 2, 1.0, 1e-9)  # never still
+    done = np.append(0.0, spans.cumsum())
+    whole, rest = divmod(time, DAY)
+    work = (whole * done[-1] + np.interp(rest, edges, done)) * np.minimum(factors, 1e9)
+    days, left = np.divmod(work, done[-1])
+    ends = days * DAY + np.interp(left, done, edges)
+    found: np.ndarray = np.where(np.isfinite(factors), ends / time, factors)
+    return found
 
 
 class Members:

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from paceline.simulator.cluster.membership import working_hours
 from paceline.simulator.cluster.workers import mean_compute
 from paceline.simulator.cluster.workers import workers as listed
 from paceline.simulator.results.run import TIMES, Run
@@ -12,7 +13,6 @@ from paceline.simulator.results.statistics import human, number
 from paceline.simulator.scenario.cluster import DAY
 from paceline.simulator.scenario.scenario import Scenario
 
-MINUTE = 60.0  # s
 SILENT = 0.001  # of the gradients: a last round that is cut off may add as much
 NEVER = "none of them was selected in this run, which is too short, or has too few rounds, for that"
 OUT = ("down", "absent", "unselected")  # kinds of time in which a client is in no round
@@ -101,20 +101,19 @@ def hours(scenario: Scenario, runs: Iterable[Run]) -> list[str]:
     calendars = [each.windows if each else () for each in specs]
     if not any(calendars):
         return []
-    longest, there = max(map(span, runs), default=0.0), np.zeros(round(DAY / MINUTE), dtype=bool)
+    longest = max(map(span, runs), default=0.0)
     if abs(longest / DAY - max(round(longest / DAY), 1)) >= 0.02:
         return [
             f"workers are there at times of day, and {human(longest)} are no whole days: times per "
             "round and step, rates and bytes a day are those of these hours alone"
         ]
-    for start, end in {window for each in calendars for window in each}:
-        there[np.arange(start // MINUTE, end // MINUTE, dtype=int) % there.size] = True
-    if not all(calendars) or there.all():
+    there = sum(end - start for start, end in working_hours(scenario.cluster))
+    if there == DAY:
         return []
     return [
-        f"nobody is there for {human(MINUTE * (~there).sum())} of a day: times per round leave "
+        f"nobody is there for {human(DAY - there)} of a day: times per round leave "
         "that out; times per step and rates are of whole days, so that in the hours of workers "
-        f"rates are about {number(1 / there.mean())} times as high"
+        f"rates are about {number(DAY / there)} times as high"
     ]
 
 

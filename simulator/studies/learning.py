@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from paceline.simulator.cluster.membership import stretched
 from paceline.simulator.engines.dispatch import run_seeds, taken
 from paceline.simulator.load.load import Programs
 from paceline.simulator.objectives.learning_curve.objective import (
@@ -21,6 +22,7 @@ from paceline.simulator.results.pick import all_of
 from paceline.simulator.results.prediction_interval import PACE, TARGET, Uncalibrated, Unfitted
 from paceline.simulator.results.run import Run
 from paceline.simulator.results.statistics import Groups, crossing
+from paceline.simulator.scenario.cluster import Cluster
 from paceline.simulator.scenario.scenario import Algorithm, Scenario
 from paceline.simulator.scenario.tables import LearningCurve
 
@@ -101,27 +103,37 @@ def errors(
     return found
 
 
-def notes(known: Mapping[str, tuple[str, Sequence[str]]]) -> list[str]:
-    """Say in a sentence on what losses rest; `known`: basis and why it is that, by label."""
+def rest(known: Expected) -> str:
+    """Say on what an algorithm's loss rests."""
+    return f"{known.basis} ({'; '.join(known.why)})" if known.why else known.basis
+
+
+def notes(known: Mapping[str, Expected]) -> list[str]:
+    """Say in a sentence on what losses rest, by label."""
     labels: dict[str, list[str]] = {}
-    for label, (basis, why) in known.items():
-        said = f"{basis} ({'; '.join(why)})" if why else basis
-        labels.setdefault(said, []).append(label)
-    rest = "; ".join(f"{said}: {all_of(own)}" for said, own in labels.items())
-    return [f"what losses rest on: {rest}"] if rest else []
+    for label, each in known.items():
+        labels.setdefault(rest(each), []).append(label)
+    whole = "; ".join(f"{said}: {all_of(own)}" for said, own in labels.items())
+    return [f"what losses rest on: {whole}"] if whole else []
 
 
 def of_unit(scenario: Scenario) -> list[str]:
-    """Doubt tokens of a law of language that are too few for a step of text."""
+    """Doubt laws of language where a step takes too few tokens to be one of text."""
     own = scenario.objective
     if not isinstance(own, LearningCurve) or own.tokens >= FEW:
         return []
-    if (law := getattr(own.curve, "law", None)) is None:
+    if law := getattr(own.curve, "law", None):
+        return [
+            f"objective.tokens = {own.tokens:g}: {law} is a law of tokens of text, and few "
+            "GPUs take so few a step; images or other samples have no law here: fit one to your "
+            'run (`paceline fit-loss`), or take kind = "none" for times alone'
+        ]
+    if own.noise_scale is not None:
         return []
     return [
-        f"objective.tokens = {own.tokens:g}: {law} is a law of tokens of text, and few "
-        "GPUs take so few a step; images or other samples have no law here: fit one to your run "
-        '(`paceline fit-loss`), or take kind = "none" for times alone'
+        f"objective.tokens = {own.tokens:g}: if these are pictures or other samples, their "
+        "critical batch is not known: the law taken is of language; state objective.noise_scale, "
+        "or give `paceline fit-loss` two runs of different batches"
     ]
 
 
@@ -146,11 +158,12 @@ def stated(  # noqa: PLR0913 - what is known of the runs
             runs, replicates or (), target=target, paired=paired, model=missed
         )
     if isinstance(scenario.objective, LearningCurve):
-        found = intervals(model, runs, found, target)
+        found = intervals(scenario.cluster, model, runs, found, target)
     return found
 
 
 def intervals(
+    cluster: Cluster,
     model: Expected | None,
     runs: Sequence[Run],
     stated: dict[str, list[float] | None],
@@ -169,7 +182,8 @@ def intervals(
         return {**stated, "loss": last}
     times = [crossing(run, target) for run in runs]
     until = times if any(map(isfinite, times)) else [run.duration for run in runs]
-    factors = loss_model.to_target(model, runs, target)
+    steps, mean = loss_model.to_target(model, runs, target), sum(until) / len(until)
+    factors = stretched(cluster, mean, steps)  # nobody works at night
     reached = of_steps(until, factors, stated.get(TARGET) if until is times else None)
     return {**stated, "loss": last, TARGET: reached}
 

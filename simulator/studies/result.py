@@ -187,7 +187,7 @@ class Result(Shown):
             *[note for row in self.algorithms for note in usage.silent(row)],
             *usage.hours(self.scenario, self.runs),
             *learning.of_unit(self.scenario),
-            *learning.notes({k: (each.basis, each.why) for k, each in self._models.items()}),
+            *learning.notes(self._models),
             *unsaturated.notes(self.scenario, self.runs),
             *unsaturated.unhidden(self.scenario, self.groups),
             *unsaturated.in_pieces(self.scenario, self.groups),

@@ -196,7 +196,10 @@ def measured(scenario: Scenario, runs: Sequence[Run], execution: Execution) -> R
         "stalled": any(run.stall for run in runs),
         "runs": [{"seed": run.seed, **one} for run, one in zip(runs, each, strict=True)],
         # those that points may share: the step at which a run diverged is its own
-        "notes": [note for note in told if not note.startswith("diverged")],
+        "notes": [
+            *(note for note in told if not note.startswith("diverged")),
+            *(f"what its loss rests on: {learning.rest(each)}" for each in losses.values()),
+        ],
         **_errors(scenario, runs, losses, missed),
         "stated": {name: stated.get(key) for name, key in STATED.items()},
     }
@@ -255,7 +258,11 @@ def collected(
             bounds |= {label} if algorithm.bound else set()
         named = dict(zip(names, own, strict=True))
         picks.append(dict(statistics.jsonable(picked(scenario, named))))
-    told_of = [*base.notes, *notes(without_effect(points, outcomes), rows, told)]
+    told_of = [
+        *base.notes,
+        *learning.of_unit(scenarios[0]),
+        *notes(without_effect(points, outcomes), rows, told),
+    ]
     told_of += unordered(scenarios[0], values, kept)
     versions = plugins.versions(*(each.objective for each in scenarios))
     said = {basis for each in scenarios for basis in bases(each).values()}

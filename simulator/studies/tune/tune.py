@@ -98,7 +98,7 @@ def tune(  # noqa: PLR0913 - the options of the command
             order = verdict.ordered(contenders, aim)
             ranked = verdict.ranking(contenders, order.best)
             models = {each.candidate.label: each.model for each in ranked if each.model}
-            based = {k: (each.basis, each.why) for k, each in models.items() if each.basis}
+            based = {label: each for label, each in models.items() if each.basis}
             notes += [*learning.notes(based), *verdict.noted(tried, ranked[0])]
             notes += verdict.ended_short(tried, ranked, aim.target)
             if ranked[0].used("days") >= 0:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from paceline.simulator.cluster import prices
+from paceline.simulator.cluster.membership import stretched
 from paceline.simulator.cluster.workers import mean_compute
 from paceline.simulator.errors import InputError
 from paceline.simulator.load.load import known_programs
@@ -200,7 +201,10 @@ def _of_one_run(
     known = space.scenario.calibration or spreads
     within = prediction_interval.of_one_run(times, spreads) if known else None
     steps = np.array(model.steps) if model and model.steps else None
-    return within if steps is None else learning.of_steps(times, steps, within)
+    if steps is None:
+        return within
+    mean = sum(times) / len(times)
+    return learning.of_steps(times, stretched(space.scenario.cluster, mean, steps), within)
 
 
 def reference(ranked: Sequence[Contender]) -> Contender | None:
