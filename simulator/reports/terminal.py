@@ -41,6 +41,8 @@ OF_CLIENTS = (
     "goodput", "useful_share",
 )  # fmt: skip
 FEW = 3  # kinds of time, which fit one column
+AWAY = ("absent", "unselected")
+IDLE = 0.025  # of the time: of shares that all round to less than 3 % a table says nothing
 
 
 def headed(first: str, *columns: str) -> Table:
@@ -100,11 +102,12 @@ def spent(rows: Sequence[Row]) -> list[Table]:
         if column.key in OF_CLIENTS
     }
     found = [_table(rows, {"clients": _named, **shown})] if _sampled(rows) else []
+    busy = max(row["breakdown"].get(k) or 0 for row in rows for k in TIMES if k not in AWAY)
     for each in (column for table in found for column in table.columns[1:]):
         each.no_wrap = True
     return [
         *found,
-        *([_table(rows, {"% of the time": _named, **kinds})] if len(kinds) > FEW else []),
+        *([_table(rows, {"% of the time": _named, **kinds})] * (len(kinds) > FEW and busy > IDLE)),
         *_by_group(rows),
     ]
 
@@ -182,9 +185,9 @@ def paced(row: Row) -> str:
     """Return an algorithm's time per step and, on a line of its own, its interval if it has one."""
     if row["stall"]:
         return "stalled"
-    said = human(stated(row["seconds_per_step"]).value)
+    mean = stated(row["seconds_per_step"]).value
     known = (row.get("interval90") or {}).get("seconds_per_step")
-    return f"{said}\n{_within(known)}" if known else said
+    return f"{human(mean)}\n{_within(mean, known)}" if known else human(mean)
 
 
 def _time(times: Row, seeds: int, usual: str) -> str:
@@ -202,8 +205,8 @@ def _with_intervals(seeds: int, known: Row) -> dict[str, Cell]:
         times = row["time_to_target"]
         if times["mean"] is None:
             return _time(times, seeds, USUAL)
-        time = human(stated(times).value)
-        return f"{time}\n{_within(row['interval90']['time_to_target'])}"
+        time = stated(times).value
+        return f"{human(time)}\n{_within(time, row['interval90']['time_to_target'])}"
 
     def final(row: Row) -> str:
         low, high = row["interval90"]["loss"] or (None, None)
@@ -218,13 +221,14 @@ def _with_intervals(seeds: int, known: Row) -> dict[str, Cell]:
     return dict(cell for quantity, cell in cells.items() if quantity in known)
 
 
-def _within(interval: list[float | None] | None) -> str:
+def _within(value: float, interval: Sequence[float | None] | None) -> str:
+    """Return an interval of a time in the unit of its value."""
     low, high = interval or (None, None)
     if low is None:
         return "-"
+    size, unit = (1e-3, "ms") if value < 0.9995 else time_unit(value)
     if high is None:
-        return f"> {human(low)}"
-    size, unit = (1e-3, "ms") if high < 0.9995 else time_unit(high)
+        return f"> {number(low / size)} {unit}"
     digits = math.ceil(-math.log10(max(high - low, 1e-9) / size))
     shown = 1 - math.floor(math.log10(low / size)) if low > 0 else 0
     decimals = min(max(digits + 1, shown, 0), 4)  # two digits of the width, and of the lower end
@@ -302,7 +306,7 @@ def _ends_of(row: Row, key: str) -> str:
     if key == "time_to_target_s" or row[key] is None or (found := estimate_of(row, key)).narrow:
         return ""
     low, high = found.span
-    return f"{low:.3g}–{high:.3g}" if key == "final_loss" else _within([low, high])
+    return f"{low:.3g}–{high:.3g}" if key == "final_loss" else _within(found.value, [low, high])
 
 
 def _spent(kinds: Sequence[str]) -> str:

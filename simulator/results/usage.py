@@ -105,7 +105,7 @@ def hours(scenario: Scenario, runs: Iterable[Run]) -> list[str]:
     if abs(longest / DAY - max(round(longest / DAY), 1)) >= 0.02:
         return [
             f"workers are there at times of day, and {human(longest)} are no whole days: times per "
-            "round and step, rates and bytes a day are those of these hours alone"
+            "round and step and rates are those of these hours alone, bytes a day of 24 such hours"
         ]
     there = sum(end - start for start, end in working_hours(scenario.cluster))
     if there == DAY:

@@ -1,7 +1,7 @@
 """Estimates over seeds in words: the value, what is estimated, and its interval in one unit."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from paceline.simulator.results.intervals import LEVEL, MEAN, MEDIAN, MODEL, USUAL, Estimate
@@ -48,6 +48,12 @@ def ends(found: Estimate, unit: str) -> str:
     if math.isinf(high):
         return f"{number(low)}{name} or more"
     return f"{number(low)} to {number(high)}{name}"
+
+
+def span(interval: Sequence[float | None]) -> tuple[float, float]:
+    """Return the ends of an interval as JSON has it, where an infinite one is None."""
+    low, high = (math.inf if end is None else end for end in interval)
+    return low, high
 
 
 def kind(found: Estimate) -> str:

@@ -54,3 +54,17 @@ def test_one_seed_has_no_heading_of_intervals(tmp_path):
     shown = printed(terminal.summary(paceline.simulate(tmp_path / "a.toml", seeds=1)))
     assert "to loss 0.5" in shown
     assert "%)" not in shown
+
+
+def test_an_interval_is_in_the_unit_of_its_mean():
+    assert terminal._within(53.0, [52.3, 13_248.0]) == "52.3–13248.0 s"
+    assert terminal._within(2500.0, [3139.2, None]) == "> 52.3 min"
+    assert terminal._within(0.2, [0.1, 1.5]) == "100–1500 ms"
+
+
+def test_shares_of_time_that_say_nothing_are_no_table():
+    def tables(compute):
+        rest = {"wait": 0.01, "communicate": 0.0, "lost": 0.0, "absent": 0.62, "unselected": 0.35}
+        return terminal.spent([{"label": "a", "breakdown": {"compute": compute, **rest}}])
+
+    assert (len(tables(0.01)), len(tables(0.03))) == (0, 1)

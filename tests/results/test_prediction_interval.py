@@ -22,7 +22,7 @@ from paceline.simulator.results.intervals import stated
 from paceline.simulator.results.loss_model import NO_ERRORS
 from paceline.simulator.results.order import order
 from paceline.simulator.results.prediction_interval import ALONE, FITTED, Spread
-from paceline.simulator.results.statistics import human
+from paceline.simulator.results.statistics import number
 from paceline.simulator.studies import learning
 from paceline.simulator.studies.tune.objective import tuning_objective
 from tests.helpers.worlds import scenario
@@ -120,8 +120,8 @@ def test_over_tcp_a_prediction_without_a_profile_has_an_interval():
 def test_a_pick_by_pace_says_what_a_measured_run_may_take():
     """Its own interval is that of the mean over seeds, without the profile's errors."""
     paced = simulate(scenario({"name": "ssgd"}, objective={"kind": "none"}, calibration=KNOWN))
-    low, high = map(human, paced.algorithms[0]["seconds_per_step"]["interval90"])
-    said = f"A measured run is expected between {low} and {high} (90 %)."
+    low, high = paced.algorithms[0]["interval90"]["seconds_per_step"]
+    said = f"A measured run is expected to take {number(low)} to {number(high)} s (90 %)."
     assert paced.pick["sentence"].endswith(said)
 
 

@@ -177,11 +177,12 @@ def _sure(
     elif ahead:
         yield from unsure(pick)
     assert found.main is not None
-    known = (found.main.rows[pick["label"]].get("interval90") or {}).get("time_to_target")
+    row = found.main.rows[pick["label"]]
+    known = (row.get("interval90") or {}).get("time_to_target")
     beside = (pick.get("basis") or "").endswith(MODEL)  # the value, already
     if known and known[0] is not None and not beside:
-        high = "later" if known[1] is None else human(known[1])
-        yield f"By its calibration, a real run takes {human(known[0])} to {high} ({USUAL})."
+        told = replace(stated(row["time_to_target"]), interval=wording.span(known))
+        yield f"By its calibration, a real run takes {wording.ends(told, 's')} ({USUAL})."
     if found.comparison and is_measured(found.comparison):
         yield from _measured(found.comparison)
     elif "measured" not in found.sides:
