@@ -499,6 +499,23 @@ def test_a_round_that_all_drop_out_of_changes_nothing_and_ends_when_that_is_know
     assert np.diff(late.curve["time"])[still[1:]] == pytest.approx(ends[still[1:]] + 9)
 
 
+@pytest.mark.parametrize("limit", [{"duration": "1000 s"}, {"steps": 4000}], ids=str)
+@pytest.mark.parametrize("network", [SERVED, RING | {"model": "flows"}], ids=["closed", "flows"])
+def test_a_server_whose_only_clients_left_for_good_stands_still_and_says_so(
+    limit, network, tmp_path
+):
+    """The next client is drawn from all, and has left: the model that it is sent never comes."""
+    stays = [f"{rank},0 s,{30 if rank < 2 else 60} s" for rank in range(6)]
+    (tmp_path / "stays.csv").write_text("\n".join(["worker,start,end", *stays]))
+    found = run(
+        {"name": "fedbuff", "tau": 3, "buffer": 1}, workers=6, compute=EXPONENTIAL,
+        cluster={"sampling": {"clients": 1}, "membership": "stays.csv"}, run=limit, steps=None,
+        network=network, folder=tmp_path,
+    )  # fmt: skip
+    assert "down for good since" in found.stall
+    assert 10 < found.curve["time"][-1] < 70 or "duration" in limit
+
+
 def test_the_draw_of_who_drops_out_is_of_the_seed_the_client_and_the_round_alone():
     def falls(tau, **tables):
         found = []

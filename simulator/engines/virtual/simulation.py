@@ -261,6 +261,11 @@ class Simulation:
         for node in self.nodes:  # who left for good
             if node.outages is not None and node.outages.gone_since is not None:
                 gone_since.setdefault(self.name_of(node.rank), node.outages.gone_since)
+        if self.recovery.chosen and not gone_since:  # what is sent to one that left never comes
+            last = max(node.now for node in self.nodes)
+            downs = [(*each.next(last), rank) for rank, each in enumerate(self.calendars)]
+            left = sorted((crash, rank) for crash, back, rank in downs if crash < back == inf)
+            gone_since = {self.name_of(rank): crash for crash, rank in left[:1]}
         self._stalled_since = max(gone_since.values(), default=0.0)
         nodes = [*dict.fromkeys(nodes)]
         crashed = [
