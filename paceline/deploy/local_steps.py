@@ -22,11 +22,6 @@ class Shift:
     def __init__(self, base: Tensor, to: Tensor) -> None:
         self.base, self.to = base, to
 
-    @classmethod
-    def __torch_function__(cls, function: Any, types: Any, args: Any = (), _: Any = None) -> Any:
-        """Take part where torch would first write an error, and then ask `__rsub__`."""
-        return args[1].__rsub__(args[0]) if function is Tensor.sub else NotImplemented
-
     @property
     def vector(self) -> Tensor:
         """The vector itself."""

@@ -93,7 +93,7 @@ class HugePages(TorchFunctionMode):
     ) -> Any:
         """Run an operation of torch's."""
         joins = function is torch.cat and len(args) == 1
-        if (joins or function in INTO) and not (kwargs or types):
+        if (joins or function in INTO) and not kwargs:
             given = args[0] if joins else [each for each in args if getattr(each, "ndim", 0)]
             if joins and any(each.data_ptr() in self._due for each in given):
                 self._settle()  # of whose results a part may be read
