@@ -40,7 +40,7 @@ UNCERTAIN = (
     "that (`paceline fit-loss`)"
 )
 UNMEASURED = (
-    "more seeds would not decide, as the difference is within what TCP may take of the links: a "
+    "more seeds would not decide, as the difference is within what links and GPUs may add: a "
     "profile of yours would narrow that (`paceline calibrate`)"
 )
 ONE_SEED = f"one seed cannot tell chance from merit; run more, such as --seeds {ENOUGH}"

@@ -11,6 +11,8 @@ from paceline.simulator.results.intervals import TAILS
 from paceline.validate.calibration.calibrate import CalibrationResult
 from paceline.validate.calibration.profile import Profile
 
+NOTHING = ("1e-05 to 1", "1e-05 to 1e-05")  # said of a power that is 0, or may be 1 as well
+
 
 def calibration(result: CalibrationResult) -> list[Table]:
     """Tabulate the laws tried for compute times, best first, and what a real system adds."""
@@ -26,7 +28,12 @@ def calibration(result: CalibrationResult) -> list[Table]:
             style="bold" if row["chosen"] else "",
         )
     tables = result.profile.tables
-    return [laws, overheads(tables["overhead"], tables["calibration"].get("draws", {}))]
+    draws = tables["calibration"].get("draws", {})
+    costs, slower = overheads(tables["overhead"], draws), "cluster.beside_collectives"
+    if slower in draws:
+        costs.add_row(slower, _cost(tables["cluster"]["beside_collectives"], draws[slower]))
+    tried = any(row.get("bic") is not None for row in result.laws.ranking)
+    return [laws, costs] if tried else [costs]
 
 
 def probe(profile: Profile) -> list[Table]:
@@ -64,7 +71,8 @@ def overheads(
             _cost(each.get(name, "-"), (draws or {}).get(f"overhead.{n}.{name}"))
             for n, each in enumerate(tables)
         ]
-        table.add_row(name, *cells)
+        if not all(cell in NOTHING or cell == "-" for cell in cells):
+            table.add_row(name, *cells)
     return table
 
 

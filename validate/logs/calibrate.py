@@ -190,7 +190,8 @@ def _law(mine: Sequence[Observed]) -> FittedLaws:
 def _with_unit_steps(each: Observed, law: FittedLaws) -> Scenario:
     """Return a job's scenario with the law of computing times, whose mean is 1 s."""
     scenario = each.job.scenario
-    own = {"workers": scenario.cluster.workers, "accumulation": scenario.cluster.accumulation}
+    keys = {"workers", "accumulation", "region"} & scenario.cluster.model_fields_set
+    own = {key: getattr(scenario.cluster, key) for key in keys}
     table = own | _cluster(law, scenario.cluster.workers)
     with TemporaryDirectory() as folder:
         for name, content in law.files.items():

@@ -35,6 +35,7 @@ class _Table(Section):
     compute: Duration | None = Field(
         default=None, description="mean computing of a step, where it is known beside the log"
     )
+    region: Name | None = Field(default=None, description="the one box that its workers are in")
     accumulation: int = Field(default=1, description="micro-batches of a step")
     model: dict[str, Any] = Field(description="what it sent, as in a scenario")
     network: dict[str, Any] = Field(default={}, description="its links, as in a scenario")
@@ -103,12 +104,14 @@ def _job(path: Path, index: int, table: _Table, allow_paths: bool) -> Job:
     algorithm = {"name": table.algorithm} if isinstance(table.algorithm, str) else table.algorithm
     network = dict(table.network)
     link = {} if LINKS & network.keys() else UNKNOWN_LINK
+    inside = {"link": [{"between": [table.region] * 2}]} if table.region else {}
     whole = {
         "model": table.model,
         "cluster": {
-            "workers": table.workers, "compute": "1 s", "accumulation": table.accumulation
+            "workers": table.workers, "compute": "1 s", "accumulation": table.accumulation,
+            **({"region": table.region} if table.region else {}),
         },
-        "network": UNSAID | network | link,
+        "network": inside | UNSAID | network | link,
         "run": {"steps": 1},
         "algorithm": [algorithm],
     }  # fmt: skip

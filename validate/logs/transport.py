@@ -218,7 +218,7 @@ class _Linear:
     def near(self, costs: Array) -> "_Linear":
         """Return the job as it is if its line meets the pace with `costs`, else simulated there."""
         apart = np.abs(np.log(costs[[0, -2]] / self.at[[0, -2]])).max()
-        if apart < STRAIGHT:
+        if apart < STRAIGHT and not self.slowed:  # which bends where buckets are hidden no longer
             return self
         pace = _simulated(self, costs)
         return self if abs(pace / self.pace(costs) - 1) <= BEND else self.simulated(costs, pace)
