@@ -103,12 +103,12 @@ def errors(
     return found
 
 
-def rest(known: Expected) -> str:
+def rest(known: Any) -> str:
     """Say on what an algorithm's loss rests."""
     return f"{known.basis} ({'; '.join(known.why)})" if known.why else known.basis
 
 
-def notes(known: Mapping[str, Expected]) -> list[str]:
+def notes(known: Mapping[str, Any]) -> list[str]:
     """Say in a sentence on what losses rest, by label."""
     labels: dict[str, list[str]] = {}
     for label, each in known.items():

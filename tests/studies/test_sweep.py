@@ -22,6 +22,7 @@ from paceline.simulator.load.overrides import override
 from paceline.simulator.reports import terminal
 from paceline.simulator.results import store
 from paceline.simulator.results.columns import BY_KEY, estimate_of
+from paceline.simulator.studies import learning
 from paceline.simulator.studies.execution import Execution
 from paceline.simulator.studies.sweep import figure as sweep_plot
 from paceline.simulator.studies.sweep import points
@@ -635,5 +636,23 @@ def test_an_order_of_points_that_the_model_of_the_loss_cannot_tell_is_noted():
     note = found.notes[-1]
     assert note.startswith("diloco: which algorithm.diloco.tau is best is undecided")
     assert "1 other may be as good as" in note
+    assert any(each.startswith("diloco: what its loss rests on: ") for each in found.notes)
     apart = paceline.sweep(scenario, {"run.steps": [100, 600]})
     assert not any("undecided" in each for each in apart.notes)
+
+
+def test_the_critical_batch_of_what_may_be_pictures_is_said_to_be_unknown(tmp_path):
+    rows = [f"{step},{1 + 3 * step**-0.5}" for step in range(1, 200)]
+    (tmp_path / "log.csv").write_text("\n".join(["step,loss", *rows]))
+    log = {"file": str(tmp_path / "log.csv"), "workers": 1, "tokens": 256}
+    own = {"kind": "learning-curve", "curve": log}
+
+    def noted(**keys):
+        table = CURVE | {"objective": own | keys, "algorithm": [{"name": "diloco", "tau": 32}]}
+        return learning.of_unit(
+            parse(table | {"run": {"steps": 9}, "network": {}}, file="pictures")
+        )
+
+    (note,) = noted(tokens=20)
+    assert "the law taken is of language; state objective.noise_scale" in note
+    assert noted(tokens=20, noise_scale=[500, 10000]) == noted(tokens=4096) == []
