@@ -650,7 +650,11 @@ def test_the_critical_batch_of_what_may_be_pictures_is_said_to_be_unknown(tmp_pa
     def noted(**keys):
         table = CURVE | {"objective": own | keys, "algorithm": [{"name": "diloco", "tau": 32}]}
         return learning.of_unit(
-            parse(table | {"run": {"steps": 9}, "network": {}}, file="pictures")
+            parse(
+                table
+                | {"run": {"steps": 9}, "network": {"latency": "1 ms", "bandwidth": "1 Gbit/s"}},
+                file="pictures",
+            )
         )
 
     (note,) = noted(tokens=20)
