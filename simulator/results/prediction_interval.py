@@ -152,12 +152,22 @@ def _drawn(source: str, freedom: float) -> np.ndarray:
     return np.random.default_rng([*source.encode()]).standard_t(freedom, DRAWS)
 
 
-def of_one_run(values: Sequence[float], spreads: Sequence[Spread]) -> list[float] | None:
+def of_one_run(
+    values: Sequence[float], spreads: Sequence[Spread], held_up: Sequence[float]
+) -> list[float] | None:
     """Return the interval of one measured run's time around the mean of `values`, one per seed.
 
-    `spreads`: as `Unfitted.spreads`, or none. None where some seed has no time.
+    `spreads`: as `Unfitted.spreads`, or none; `held_up`: as `statistics.held_up`, of each. None
+    where some seed has no time.
     """
-    return _interval([], values, [], range(len(values)), False, spreads)
+    own, failed = _parts(values, held_up)
+    return _interval([], own, [], range(len(values)), False, spreads, failed)
+
+
+def _parts(values: Sequence[float], held_up: Sequence[float]) -> tuple[list[float], list[float]]:
+    """Return times without what crashes held up, and that."""
+    failed = [value * share if share else 0.0 for value, share in zip(values, held_up, strict=True)]
+    return [a - b if b else a for a, b in zip(values, failed, strict=True)], failed
 
 
 def links(scenario: Scenario) -> tuple[tcp.Missed, str] | None:
@@ -318,17 +328,16 @@ def intervals(
     quantities = {PACE: statistics.seconds_per_step}
     if target is not None:
         quantities[TARGET] = lambda run: statistics.crossing(run, target)
-    return {
-        name: _interval(
-            [of(run) for run in replicates],
-            [of(run) for run in runs],
-            [each.seed for each in replicates],
-            [each.seed for each in runs],
-            paired,
-            model.spreads(name) if model else (),
+    found = dict[str, list[float] | None]()
+    both = replicates, runs
+    again, own = ([run.seed for run in each] for each in both)
+    for name, of in quantities.items():
+        (values, _), (times, failed) = (
+            _parts([*map(of, each)], [*map(statistics.held_up, each)]) for each in both
         )
-        for name, of in quantities.items()
-    }
+        spreads = model.spreads(name) if model else ()
+        found[name] = _interval(values, times, again, own, paired, spreads, failed)
+    return found
 
 
 def _interval(  # noqa: PLR0913, PLR0917
@@ -338,10 +347,13 @@ def _interval(  # noqa: PLR0913, PLR0917
     own_seeds: Sequence[int],
     paired: bool,
     model: Sequence[Spread],
+    failed: Sequence[float],
 ) -> list[float] | None:
     """Return Student's interval of lognormal values around the prediction, the mean of `own`.
 
-    None where the spread is unknown; an infinite upper end where some replicate has no value.
+    `failed`: what crashes add to each of `own`. It is never negative, so that no lower end is below
+    that of a run without crashes, however few of them the seeds have met. None where the spread is
+    unknown; an infinite upper end where some replicate has no value.
     """
     centre = sum(own) / len(own)
     of_seed = dict(zip(own_seeds, own, strict=True))
@@ -359,7 +371,12 @@ def _interval(  # noqa: PLR0913, PLR0917
     found = Spread(variance, max(len(logs) - 1, 1))
     below, above = ((found + each if each else found).within() for each in model or (None, None))
     high = centre * exp(above) if len(logs) >= len(values) else inf
-    return [centre * exp(-below), high]
+    low, cost, count = centre * exp(-below), sum(failed) / len(own), len(own)
+    if not cost or paired:  # the measured run meets the very crashes
+        return [low + cost, high + cost]
+    chance = cost**2 if count == 1 else float(np.var(failed, ddof=1)) * (1 + 1 / count)
+    half = sqrt(chance) if count == 1 else Spread(chance, count - 1).within()
+    return [low + max(cost - half, 0.0), centre + cost + float(np.hypot(high - centre, half))]
 
 
 def _logs(values: Sequence[float], bases: Sequence[float]) -> list[float]:

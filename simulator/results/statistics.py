@@ -116,6 +116,12 @@ def mean_pace(runs: Sequence[Run], heavy: bool) -> Estimate:
     return intervals.positive([*map(seconds_per_step, runs)], heavy=heavy)
 
 
+def held_up(run: Run) -> float:
+    """Return by what share of its time crashes held up a run: every worker, the least one."""
+    kinds = [run.workers[key] for key in ("stalled", "lost", "down") if "down" in run.workers]
+    return min(map(sum, zip(*kinds, strict=True)), default=0.0) / (run.duration or math.inf)
+
+
 def crossing(run: Run, target: float) -> float:
     """Return the time (seconds) at which the loss first reaches `target`; infinite if never.
 

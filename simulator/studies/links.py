@@ -9,7 +9,7 @@ from paceline.simulator.network import tcp
 from paceline.simulator.results import prediction_interval, saturation
 from paceline.simulator.results.prediction_interval import Uncalibrated
 from paceline.simulator.results.run import Run
-from paceline.simulator.results.statistics import Groups, breakdown, seconds_per_step
+from paceline.simulator.results.statistics import Groups, breakdown, held_up, seconds_per_step
 from paceline.simulator.scenario.overhead import ModelError
 from paceline.simulator.scenario.scenario import Algorithm, Scenario
 from paceline.simulator.scenario.tables import NoObjective
@@ -47,7 +47,8 @@ def uncalibrated(
         faster, slower, without = 0.0, 0.0, 0.0
         if low < high:
             short = _short(scenario.under(each), runs[0], looks=program.needs_loss)
-            share = breakdown(runs)["communicate"]
+            working = 1 - sum(map(held_up, runs)) / len(runs)
+            share = breakdown(runs)["communicate"] / (working or 1.0)
             whole = _pace(short, each, 1.0, runs[0].seed, execution)
             ends = []
             for factor in (low / median, high / median, usual):
@@ -99,14 +100,14 @@ def _short(scenario: Scenario, run: Run, *, looks: bool) -> Scenario:
 def _pace(
     scenario: Scenario, algorithm: Algorithm, factor: float, seed: int, execution: Execution
 ) -> float:
-    """Return the seconds per step over links that take `factor` times as long."""
+    """Return the seconds per step over links that take `factor` times as long, without crashes."""
     slowed = tcp.slowed(scenario, factor)
     own = execution.programs is not None  # whose code has no version
     key = "" if own else Task(algorithm, seed, 0, execution.engine).key(scenario) + repr(slowed)
     found = None if own else _paces.get(key)
     if found is None:
         (run,) = execution.run(slowed, algorithm, [seed])
-        found = inf if run.stall else seconds_per_step(run)
+        found = inf if run.stall else seconds_per_step(run) * (1 - held_up(run))
         if len(_paces) >= KEPT:
             _paces.clear()
         _paces[key] = found

@@ -25,6 +25,7 @@ from paceline.simulator.results.prediction_interval import ALONE, FITTED, Spread
 from paceline.simulator.results.statistics import number
 from paceline.simulator.studies import learning
 from paceline.simulator.studies.tune.objective import tuning_objective
+from paceline.simulator.studies.tune.tune import tune
 from tests.helpers.worlds import scenario
 
 ERROR = {
@@ -71,6 +72,39 @@ def test_programs_that_were_not_fitted_have_their_family_s_error():
     (note,) = [each for each in result.notes if "that of server programs" in each]
     assert note.startswith("90 % intervals of asgd: ")
     assert not [each for each in result.notes if "ssgd" in each]
+
+
+def test_few_crashes_make_no_run_shorter_than_one_without_them():
+    """A quarter of the runs meets a crash, that holds all up for as long as they compute."""
+    model = [Spread(0.02**2, 9), Spread(0.05**2, 9)]
+    calm = prediction_interval.of_one_run([10.0] * 8, model, [0.0] * 8)
+    times, held_up = [10.0] * 6 + [20.0] * 2, [0.0] * 6 + [0.5] * 2
+    low, high = prediction_interval.of_one_run(times, model, held_up)
+    assert low == pytest.approx(calm[0])
+    half = t.ppf(0.95, 7) * np.std([0] * 6 + [10] * 2, ddof=1) * math.sqrt(9 / 8)
+    assert high == pytest.approx(12.5 + math.hypot(calm[1] - 10, half))
+    low, _ = prediction_interval.of_one_run([20.0] * 8, model, [0.5] * 8)
+    assert low == pytest.approx(calm[0] + 10)  # all runs meet as much of them
+    one = prediction_interval.of_one_run([20.0], model, [0.5])
+    assert one[0] == pytest.approx(prediction_interval.of_one_run([10.0], model, [0.0])[0])
+
+
+def test_what_crashes_add_is_the_same_in_a_run_and_in_a_search():
+    table = scenario({"name": "ssgd"}, compute="1 s", steps=60).table | {
+        "recovery": {"policy": "wait"},
+        "calibration": KNOWN | {"fitted": []},
+        "cost": {"node_hour": 1.0, "tokens": 1},
+        "objective": {"kind": "quadratic", "dimension": 2},
+        "tune": {"ssgd": {"lr": [0.1]}},
+    }
+    table["cluster"] = table["cluster"] | {"failures": {"between": "5 min", "repair": "30 s"}}
+    world = parse(table)
+    (row,) = simulate(world, seeds=8).algorithms
+    within = row["interval90"]["seconds_per_step"]
+    calm = simulate(parse(table | {"cluster": scenario().table["cluster"]}), seeds=8).algorithms
+    searched = tune(world, objective="loss-at-tokens", seeds=8).json()["best"]["used"]["days"]
+    assert [86400 * end / 60 for end in searched["interval"]] == pytest.approx(within, rel=0.01)
+    assert 0 < calm[0]["interval90"]["seconds_per_step"][0] <= within[0] < within[1]
 
 
 def test_a_label_makes_no_program_a_fitted_one():

@@ -20,6 +20,7 @@ from paceline.simulator.results.statistics import (
     at,
     crossing,
     goodput,
+    held_up,
     human,
     loss_at,
     said,
@@ -64,7 +65,8 @@ class Score(NamedTuple):
     `gap`: the share of the way to the target left at the end, in the logarithm of the loss (1: no
     progress), or how many times the cap was exceeded. `ran`: the seconds that the run was given,
     infinite where its steps ended it. `notes`: those of the run. `used`: what `units.used` says it
-    had used when it had the value. `model`: under a learning curve.
+    had used when it had the value. `model`: under a learning curve. `held_up`: as
+    `statistics.held_up`.
     """
 
     value: float
@@ -73,6 +75,7 @@ class Score(NamedTuple):
     notes: tuple[str, ...] = ()
     used: Mapping[str, float] | None = None
     model: Modelled | None = None
+    held_up: float = 0.0
 
     @property
     def reached(self) -> bool:
@@ -156,7 +159,8 @@ class TuningObjective:
             if self.name == "cost-to-loss" and math.isfinite(time):
                 value = at(run, time, "cost")
         spent = units.used(scenario, run, time)
-        return Score(value, gap, ran, notes, spent, self._modelled(model, errors, run, time))
+        known = self._modelled(model, errors, run, time)
+        return Score(value, gap, ran, notes, spent, known, held_up(run))
 
     def _modelled(
         self, model: Expected | None, errors: Errors, run: Run, time: float

@@ -67,7 +67,7 @@ class TuneDirectory(store.RecordDirectory):
     def score(self, key: str) -> Score | None:
         """Return the score kept under `key`; None where there is none, or no valid one."""
         try:
-            value, gap, ran, notes, used, model = self.kept[key]
+            value, gap, ran, notes, used, model, held_up = self.kept[key]
             value, ran = (math.inf if each is None else float(each) for each in (value, ran))
             amounts = used and {k: math.inf if v is None else float(v) for k, v in used.items()}
             if model:
@@ -76,7 +76,8 @@ class TuneDirectory(store.RecordDirectory):
                     basis and str(basis), tuple(map(str, why)), _draws(factors), _draws(steps),
                     float(margin), _draws(spreads),
                 )  # fmt: skip
-            return Score(value, float(gap), ran, tuple(map(str, notes)), amounts, model)
+            said = tuple(map(str, notes))
+            return Score(value, float(gap), ran, said, amounts, model, float(held_up))
         except (AttributeError, KeyError, TypeError, ValueError):
             return None
 

@@ -199,7 +199,8 @@ def _of_one_run(
         if missed := prediction_interval.unfitted(world, world.algorithm[0], family):
             spreads = [*missed.spreads(TARGET if objective.target else PACE)]
     known = space.scenario.calibration or spreads
-    within = prediction_interval.of_one_run(times, spreads) if known else None
+    held_up = [score.held_up for score in contender.scores]
+    within = prediction_interval.of_one_run(times, spreads, held_up) if known else None
     steps = np.array(model.steps) if model and model.steps else None
     if steps is None:
         return within
