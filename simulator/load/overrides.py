@@ -18,9 +18,9 @@ _KEY = re.compile(r"""\s*(?:"([^"]*)"|'([^']*)'|\[(\d+)\]|([^\s."'=[]+))\s*([.=]
 def override(table: dict[str, Any], text: str) -> KeyPath:
     """Set "table.key=value" in `table`; return the path of what is new: the key, or its table.
 
-    The value is TOML, or else plain text. A list's entries go by number (`algorithm[0].tau`), name
-    or label (`algorithm.local-sgd.tau`). Tables that are missing are made. Raises InputError naming
-    the text.
+    The value is TOML, or else plain text; none at all unsets the key. A list's entries go by number
+    (`algorithm[0].tau`), name or label (`algorithm.local-sgd.tau`). Tables that are missing are
+    made. Raises InputError naming the text.
     """
     parts, position = [], 0
     while (match := _KEY.match(text, position)) is not None:
@@ -35,7 +35,8 @@ def override(table: dict[str, Any], text: str) -> KeyPath:
     path: KeyPath = ()
     new: KeyPath | None = None
     here: Any = table
-    value = _value(text[position:].strip(), text)
+    said = text[position:].strip()
+    value = _value(said, text) if said else None
     demand_shallow({"": value}, f"--set {text[:80]}")
     for depth, part in enumerate(parts):
         if not isinstance(here, dict | list):
@@ -49,8 +50,14 @@ def override(table: dict[str, Any], text: str) -> KeyPath:
         path = (*path, key)
         if new is None and (last or not holds(here, key)):
             new = path
-        if last:
+        if last and said:
             here[key] = value
+        elif last:
+            if not holds(here, key):
+                raise InputError(
+                    f'--set {text}: {dotted(path)} is not set; write a value, "" for an empty text'
+                )
+            del here[key]
         elif isinstance(here, dict):
             here = here.setdefault(key, {})
         else:
@@ -102,8 +109,6 @@ def _index(entries: list[Any], part: str, where: str, text: str) -> int:
 
 
 def _value(text: str, whole: str) -> Any:
-    if not text:
-        raise InputError(f'--set {whole}: no value; write "" for an empty text')
     try:
         table = untrusted.toml(f"value = {text}", DEEPEST)
     except (ValueError, RecursionError) as error:

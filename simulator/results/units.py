@@ -27,6 +27,7 @@ FLOPS_PER_PARAMETER = 6.0  # and token: two forwards, four backwards (arXiv 2001
 FASTEST = 2.5e15  # operations per second: no GPU of 2025 does more in bf16 (B200, without sparsity)
 RATES = ("tokens_per_second", "mfu")
 IDLE = 0.02  # of a device's peak: no training computes so slowly that is not held up
+USUAL = 0.35, 0.6  # MFU of computing that published large runs report, roughly
 UNITS = {  # words and unit of each
     "tokens_per_second": ("tokens/s", "#"),
     "mfu": ("MFU", "%"),
@@ -108,6 +109,11 @@ def notes(scenario: Scenario) -> list[str]:
         found.append(
             f"cluster.compute: a device computes {rate / 1e12:.4g} TFLOP/s, above {known} "
             f"({peak / 1e12:.4g}); are compute, tokens and parameters of one worker's step?"
+        )
+    elif cost.flops and (share := rate / peak) >= IDLE and not USUAL[0] <= share <= USUAL[1]:
+        found.append(
+            f"cluster.compute: computing alone is {100 * share:.0f} % MFU, where training of large "
+            f"models reaches {100 * USUAL[0]:.0f} to {100 * USUAL[1]:.0f} %: is it your step's?"
         )
     elif cost.flops and 0 < rate < IDLE * peak:
         found.append(

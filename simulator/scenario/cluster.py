@@ -299,7 +299,9 @@ class Group(_Nodes):
         1, ge=1, le=65_536,
     )  # fmt: skip
     inner: Inner | None = optional("links between the devices of a worker")
-    node_hour: NonNegative | None = optional("one worker for one hour, if not cost.node_hour")
+    node_hour: NonNegative | None = optional(
+        "one worker, with all its devices, for one hour, if not cost.node_hour"
+    )
     device_hour: NonNegative | None = optional("one device, if not cost.device_hour")
 
 

@@ -22,7 +22,7 @@ from paceline.simulator.scenario.table import (
     optional,
 )
 
-SOCKETS = 64  # between two nodes, at most
+SOCKETS = 4096  # between two nodes, at most: of a site, those of all its devices
 
 CollectiveName = Literal[
     "ring",

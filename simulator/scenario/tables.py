@@ -299,7 +299,11 @@ class CurveOfFile(Section):
 
 
 def _curve(value: Any) -> str:
-    return "a file" if "file" in (value if isinstance(value, dict) else vars(value)) else "a law"
+    return (
+        "a file"
+        if "file" in (value if isinstance(value, dict) else getattr(value, "__dict__", ()))
+        else "a law"
+    )
 
 
 Log = Annotated[float, Field(ge=-10, le=10)]
@@ -451,7 +455,7 @@ class Prices(Section):
     currency: Annotated[str, Field(min_length=1, max_length=16)] | None = optional(
         'currency of the prices, such as "USD"'
     )
-    node_hour: NonNegative | None = optional("one worker for one hour")
+    node_hour: NonNegative | None = optional("one worker, with all its devices, for one hour")
     device_hour: NonNegative | None = optional(
         "one device for one hour: a worker, or each of an island's"
     )

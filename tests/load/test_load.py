@@ -754,6 +754,14 @@ def test_wrong_input_is_refused_with_file_key_value_and_remedy(name):
         assert jargon not in text
 
 
+def test_an_override_without_a_value_unsets_a_key():
+    plain = table()
+    again = parse(plain, overrides=["run.target_loss=0.1", "run.target_loss="]).table
+    assert "target_loss" not in again["run"]
+    with pytest.raises(InputError, match=r"run\.target_los is not set; write a value"):
+        parse(plain, overrides=["run.target_los="])
+
+
 def test_several_problems_are_told_at_once_but_not_too_many():
     two = change("seeds = 8", "seeds = 0").replace("node_hour = 2.5", "node_hour = -1")
     assert len(message(two).splitlines()) == 2

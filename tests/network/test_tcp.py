@@ -289,7 +289,8 @@ def test_nccl_has_connections_for_each_channel():
     ({"tcp_window": "1 MiB"}, []),  # that window is the link's already
     ({"transport": "tcp"}, ["is 26.2 MB/s of the 293 MB/s", "11.2 times", "sockets = 12 would"]),
     ({"transport": "tcp", "sockets": 6}, ["1.86 times", "network.sockets = 12 would fill it"]),
-    ({"transport": "tcp", "bandwidth": "100 Gbit/s"}, ["is at most 64"]),
+    ({"transport": "tcp", "bandwidth": "100 Gbit/s"}, ["network.sockets = ", " would fill it"]),
+    ({"transport": "tcp", "bandwidth": "1000 Gbit/s"}, ["is at most 4096"]),
     ({"transport": "tcp", "tcp_window": "1 MiB"}, ["at most 1.05 MB", "33.5 times"]),
     ({"transport": "tcp", "sockets": 12}, []),
 ])  # fmt: skip

@@ -211,9 +211,15 @@ def test_computing_faster_than_the_device_can_or_far_slower_is_said():
         made = world(cost={**TOKENS, "flops": flops, **more})
         return [each for each in simulate(parse(made)).notes if "TFLOP/s" in each]
 
+    def alone(flops):
+        made = world(cost={**TOKENS, "flops": flops})
+        return [each for each in simulate(parse(made)).notes if "MFU" in each]
+
     (note,) = said("1 MFLOP/s")
     assert "above cost.flops" in note
     rate = float(note.split("computes ")[1].split(" TFLOP/s")[0])
-    assert said(f"{3 * rate} TFLOP/s") == []
+    assert said(f"{2 * rate} TFLOP/s") == alone(f"{2 * rate} TFLOP/s") == []
+    (note,) = alone(f"{5 * rate} TFLOP/s")
+    assert note.startswith("cluster.compute: computing alone is 20 % MFU, where")
     (note,) = said(f"{100 * rate} TFLOP/s")
     assert "1 % of cost.flops; are the tokens" in note
