@@ -902,7 +902,7 @@ def test_the_last_override_wins_and_labels_work_too():
         ("run.seeds", ["--set run.seeds:", "not table.key=value"]),
         ("=3", ["--set =3:", "not table.key=value"]),
         ("run..seeds=3", ["--set run..seeds=3:", "not table.key=value"]),
-        ("run.seeds=", ["--set run.seeds=:", "no value"]),
+        ("run.seedz=", ["--set run.seedz=: run.seedz is not set"]),
         ("theory.periods=[1, 2", ["--set theory.periods=[1, 2:", "not TOML"]),
         ("title.x=3", ["--set title.x=3:", 'title = "Four continents" is not a table']),
         ("algorithm[2].tau=4", ["--set algorithm[2].tau=4:", "numbers from 0 to 1"]),
