@@ -1,6 +1,6 @@
 """A collective in progress: which workers have joined it, which wait, and its result."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from enum import StrEnum
 from typing import Any
 
@@ -129,12 +129,14 @@ class Collective:
 class GradientPiece:
     """A piece of a gradient; `done`: when the backward pass frees it, in seconds.
 
-    Where that is None yet: so many seconds of `work` after the piece `before`, or that time.
+    Where that is None yet, whoever waits for the piece computes it by `free`: so many seconds of
+    `work` after the piece `before`, or that time.
     """
 
     ahead = None
 
-    __slots__ = ("before", "begins", "done", "result", "work")
+    __slots__ = ("before", "begins", "done", "free", "result", "work")
+    free: Callable[[], Generator[None, Any, None]]
     before: Any
     work: float
     done: Any

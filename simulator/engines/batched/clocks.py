@@ -182,7 +182,8 @@ class Clocks(Schedule):
         segment: int,
     ) -> None:
         duration, (done, whole) = self._legs.each[segment], progress
-        before, since = self.now, 0.0
+        before: Any = self.now
+        since = 0.0
         for far, piece in zip(done, pieces, strict=True):
             share = forward + (1 - forward) * far / whole
             if self._beside == 1:

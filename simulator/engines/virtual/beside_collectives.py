@@ -8,6 +8,7 @@ something of that becomes known, or when it is done if nothing does.
 import types
 from collections import deque
 from collections.abc import Generator, Sequence
+from functools import partial
 from math import inf
 from typing import Any
 
@@ -72,14 +73,15 @@ class BesideCollectives:
         for piece in pieces:
             piece.before, piece.work = before, piece.done - since
             before, since, piece.done = piece, piece.done, None
+            piece.free = partial(self._free, piece)
         return pieces
 
-    def free(self, piece: GradientPiece) -> Generator[None, Any, None]:
+    def _free(self, piece: GradientPiece) -> Generator[None, Any, None]:
         """Compute a piece, and those before it that nobody has waited for."""
         before = piece.before
         if isinstance(before, GradientPiece):
             if before.done is None:
-                yield from self.free(before)
+                yield from before.free()
             before = before.done
         piece.done = before + (yield from self.takes(piece.work, before))
 

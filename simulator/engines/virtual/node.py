@@ -96,13 +96,7 @@ class Computing(Protocol):
         """Return the same of a gradient whose pieces are `freed`."""
 
     def freed(self, pieces: Sequence[GradientPiece]) -> Sequence[GradientPiece]:
-        """Return the pieces of the last gradient, freed when the node has really computed them.
-
-        One whose `done` is None yet is computed by `free`, which is waited for.
-        """
-
-    def free(self, piece: GradientPiece) -> Generator[None, Any, None]:
-        """Compute a piece."""
+        """Return the pieces of the last gradient, freed when the node has really computed them."""
 
 
 def _same(one: Any, other: Any) -> bool:
@@ -310,8 +304,8 @@ class VirtualNode(EngineNode):
         """
         if self.stopped:
             yield  # for ever
-        if handle.done is None and self.computing is not None:
-            yield from self.computing.free(handle)
+        if handle.done is None:
+            yield from handle.free()
         if self._messages_heard == NEVER and self._run.nodes[-1].rank != self.server:
             self._messages_heard = 0
         message = self._take_kept(source) if self.mailbox else None
@@ -718,8 +712,8 @@ class VirtualNode(EngineNode):
 
         A handle that is done after the deadline never resumes the node.
         """
-        if handle.done is None and type(handle) is GradientPiece and self.computing is not None:
-            yield from self.computing.free(handle)
+        if handle.done is None and type(handle) is GradientPiece:
+            yield from handle.free()
         if handle.done is None:
             self.handle = handle
             handle.waiting.append(self)
