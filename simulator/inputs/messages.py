@@ -61,14 +61,14 @@ TAGS = ("dist", "kind", "schedule")
 """Keys that choose between the members of a union: with another value the table means another."""
 
 
-def closest(word: str, options: Iterable[str], what: str, count: int = 3) -> str:
-    """Name the option most like `word`, if it is much alike, and then the `count` most alike."""
+def closest(word: str, options: Iterable[str], what: str) -> str:
+    """Name the option most like `word`, if it is much alike, and then the three most alike."""
 
     def likeness(option: str) -> float:
         ends = (option, option.rpartition("/")[2])
         return max(SequenceMatcher(None, word[:LONGEST].lower(), end).ratio() for end in ends)
 
-    names = sorted(options, key=likeness, reverse=True)[:count]
+    names = sorted(options, key=likeness, reverse=True)[:3]
     guess = f"did you mean `{names[0]}`? " if likeness(names[0]) >= CLOSE else ""
     return f"{guess}{what}: {', '.join(names)}"
 

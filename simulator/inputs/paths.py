@@ -22,7 +22,7 @@ REMEDY = "move it there, or allow it by --allow-paths (in Python: load(..., allo
 NAME, WHOLE = 255, 4095  # bytes of a file's name and of a path, on the usual systems
 
 
-def demand_possible(path: Path, option: str = "--out") -> None:
+def demand_possible(path: Path) -> None:
     """Raise InputError for a path that no file can have, before anything is computed."""
     text = str(path)
     whole = len(os.fsencode(path.absolute()))
@@ -32,7 +32,7 @@ def demand_possible(path: Path, option: str = "--out") -> None:
         what = f"too long: a name may have {NAME} bytes, and a path {WHOLE}"
     else:
         return
-    raise InputError(f"{option} {text[:80]}{'...' * (len(text) > 80)}: {what}; choose another")
+    raise InputError(f"--out {text[:80]}{'...' * (len(text) > 80)}: {what}; choose another")
 
 
 def named(value: Any, path: KeyPath = ()) -> Iterator[tuple[KeyPath, str]]:
