@@ -359,6 +359,7 @@ def tune(result: "TuneResult") -> list[Table | str]:
 
     missed = "beyond the cap" if objective.cap else "not reached"
     first = "best" if result.best.reached else "" if result.best.diverged else "closest"
+    first += " of these" * (first == "best" and result.first not in result.ranked)
 
     def verdict(row: Row) -> str:
         label, early = row["label"], "given up early" if row["stopped"] else ""

@@ -10,7 +10,7 @@ from paceline.simulator.reports.page.reading import FoundRun
 from paceline.simulator.reports.page.series import apart
 from paceline.simulator.results import wording
 from paceline.simulator.results.intervals import USUAL, Estimate, stated
-from paceline.simulator.results.pick import ENOUGH, ONE_SEED, any_of, decided, headline
+from paceline.simulator.results.pick import ALONE, ENOUGH, ONE_SEED, any_of, decided, headline
 from paceline.simulator.results.statistics import said, time_unit
 from paceline.simulator.results.usage import few
 from paceline.simulator.studies.tune.costs import cost, notes
@@ -224,12 +224,13 @@ def _tables(tune: Row, say: Say) -> list[parts.PageTable]:
 
     missed = "beyond the cap" if tune["objective"] in PACES else "not reached"
     best, pick = tune["ranking"][0]["label"], tune["pick"]
+    first = (tune.get("extremes") or {}).get("best", {}).get("label", best)
     apart = pick.get("not_separated", pick["ties"])
     ties = {pick["label"], *pick["ties"]}.difference(apart)
 
     def verdict(row: Row) -> str:
         if row["label"] == best:
-            return "best"
+            return "best of these" if first == ALONE else "best"
         said = "not separated" if row["label"] in apart else ""
         said = "equivalent" if row["label"] in ties else said
         return said or ("given up early" if row["stopped"] else "")

@@ -127,7 +127,7 @@ class TuneResult(Shown):
         return verdict.ordered(self._choices, self.objective)
 
     @property
-    def _first(self) -> Contender:
+    def first(self) -> Contender:
         """What to take if time does not count: the simplest, or one worker alone."""
         one, known, best = self._alone, self._order, self.simplest
         if one is None or known.best != ALONE:
@@ -154,7 +154,7 @@ class TuneResult(Shown):
 
         None: the best, or it takes as long as the one to take.
         """
-        rows, most = self.tradeoffs, self._first.used("days") / (1 + MARGIN)
+        rows, most = self.tradeoffs, self.first.used("days") / (1 + MARGIN)
         soonest = verdict.soonest(rows)
         late = soonest is None or soonest is rows[0] or soonest["days"] > most
         return None if late else soonest
@@ -198,7 +198,7 @@ class TuneResult(Shown):
     @cached_property
     def extremes(self) -> dict[str, dict[str, Any]]:
         """The best, the soonest and the cheapest, as `verdict.extremes` returns them."""
-        best = self._first.candidate.label
+        best = self.first.candidate.label
         return verdict.extremes(self._choices, self.objective, best, self.tradeoffs, self.space)
 
     @property
@@ -262,7 +262,7 @@ class TuneResult(Shown):
     @property
     def headline(self) -> str:
         """The answer in short: where the lowest losses are undecided, the trade-off leads."""
-        first, known, trade = self._first.candidate.label, self._order, self._trade
+        first, known, trade = self.first.candidate.label, self._order, self._trade
         lead = "The lowest loss is undecided"
         if known.decided and first == ALONE:
             lead = "One worker alone has the lowest loss"
@@ -278,7 +278,7 @@ class TuneResult(Shown):
     @property
     def _open(self) -> list[str]:
         """The labels of the choices that may have the lowest loss, the one to take first."""
-        first, known = self._first.candidate.label, self._order
+        first, known = self.first.candidate.label, self._order
         return [*dict.fromkeys([first, known.best, *sorted(known.open, key=known.value)])]
 
     @property
@@ -292,7 +292,7 @@ class TuneResult(Shown):
                 return "Every configuration diverged; try smaller learning rates."
             near = f"{best.candidate.label} came closest to loss {target:g}{self._on}"
             return f"{near}; no seed reached it."
-        first, known, trade = self._first, self._order, self.trade
+        first, known, trade = self.first, self._order, self.trade
         label, said = first.candidate.label, self._reached(first)
         if label != known.best:
             days = next(e.used("days") for e in self._choices if e.candidate.label == known.best)
@@ -330,7 +330,7 @@ class TuneResult(Shown):
 
         That is the simplest of the best and its equivalents; None where no run got there.
         """
-        alone = self._first.candidate.label == ALONE
+        alone = self.first.candidate.label == ALONE
         return self._verdict | {
             "decided": self._order.decided and not alone,
             "measure": self.objective.name,
