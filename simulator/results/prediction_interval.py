@@ -318,12 +318,14 @@ def intervals(
     target: float | None,
     paired: bool,
     model: Unfitted | None = None,
+    mixed: bool = False,
 ) -> dict[str, list[float] | None]:
     """Return, by quantity, an interval that holds a measured run's value with probability `LEVEL`.
 
     `runs` use the calibrated numbers as they are, `replicates` redrawn ones; without a profile
     there are none. `paired`: the measured run will meet the very delays of `runs`, seed by seed;
-    otherwise delays of its own. `model`: the error of the model itself.
+    otherwise delays of its own. `model`: the error of the model itself. `mixed`: some replicates
+    are of another explanation of what was measured, which the prediction is not of.
     """
     quantities = {PACE: statistics.seconds_per_step}
     if target is not None:
@@ -336,7 +338,7 @@ def intervals(
             _parts([*map(of, each)], [*map(statistics.held_up, each)]) for each in both
         )
         spreads = model.spreads(name) if model else ()
-        found[name] = _interval(values, times, again, own, paired, spreads, failed)
+        found[name] = _interval(values, times, again, own, paired, spreads, failed, mixed)
     return found
 
 
@@ -348,12 +350,14 @@ def _interval(  # noqa: PLR0913, PLR0917
     paired: bool,
     model: Sequence[Spread],
     failed: Sequence[float],
+    mixed: bool = False,
 ) -> list[float] | None:
     """Return Student's interval of lognormal values around the prediction, the mean of `own`.
 
     `failed`: what crashes add to each of `own`. It is never negative, so that no lower end is below
-    that of a run without crashes, however few of them the seeds have met. None where the spread is
-    unknown; an infinite upper end where some replicate has no value.
+    that of a run without crashes, however few of them the seeds have met. `mixed`: as `intervals`
+    has it; the interval is then wider on the side where the mean of the logarithms lies. None where
+    the spread is unknown; an infinite upper end where some replicate has no value.
     """
     centre = sum(own) / len(own)
     of_seed = dict(zip(own_seeds, own, strict=True))
@@ -370,6 +374,8 @@ def _interval(  # noqa: PLR0913, PLR0917
         variance += spread / len(seeded if several else logs)
     found = Spread(variance, max(len(logs) - 1, 1))
     below, above = ((found + each if each else found).within() for each in model or (None, None))
+    if mixed:
+        below, above = max(below, below - np.mean(logs)), max(above, above + np.mean(logs))
     high = centre * exp(above) if len(logs) >= len(values) else inf
     low, cost, count = centre * exp(-below), sum(failed) / len(own), len(own)
     if not cost or paired:  # the measured run meets the very crashes

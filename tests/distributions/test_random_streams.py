@@ -28,7 +28,7 @@ def test_published_numbers_stay():
         "COMPUTE": 0, "EXTRA": 1, "BATCH": 2, "COLLECTIVE": 3, "MESSAGE": 4, "PLACEMENT": 5,
         "OBJECTIVE": 6, "PROGRAM": 7, "SHARED": 8, "AGGREGATE": 9, "BURST": 10, "FAILURE": 11,
         "OUTAGE": 12, "BACKGROUND": 13, "TRACE": 14, "OVERHEAD": 15, "CALIBRATION": 16,
-        "MEMBERSHIP": 17, "SAMPLING": 18,
+        "MEMBERSHIP": 17, "SAMPLING": 18, "DROP_OUT": 19,
     }  # fmt: skip
     assert generator(7, Purpose.EXTRA, 3).random() == 0.6584116808495275
     assert quick(7, Purpose.AGGREGATE, 3).random() == 0.007927335676510272

@@ -453,7 +453,7 @@ def test_the_fit_tells_its_steps(tmp_path):
     calibrate([path], progress=lambda done, total: told.append((done, total)))
     assert told[:3] == [(0, 3), (1, 3), (2, 3)]
     steps = [done for done, _ in told[3:-1]]
-    assert {of for _, of in told[3:-1]} == {56}  # twice: paces, and draws
+    assert {of for _, of in told[3:-1]} == {64}  # twice: paces, of slow links again, and draws
     assert steps == sorted(steps)
     assert len({*steps}) > 20
     assert told[-1] == (3, 3)
