@@ -311,7 +311,7 @@ def notes(models: Mapping[str, Unfitted | None]) -> list[str]:
     return kinds + [f"{k}: its upper end is wide, {said} the mean" for k, said in wide.items()]
 
 
-def intervals(
+def intervals(  # noqa: PLR0913 - what is known of the runs
     runs: Sequence[Run],
     replicates: Sequence[Run],
     *,

@@ -306,6 +306,20 @@ def test_a_power_law_is_found_again():
     assert found.fitted == (tokens[0], tokens[-1])
 
 
+@pytest.mark.parametrize("exponent", [0.25, 0.4, 0.8])
+def test_a_curve_with_a_long_start_is_found_again(exponent):
+    """Its shift and its exponent are nearly exchangeable: both must be searched together."""
+    steps = np.arange(1.0, 4001.0)
+    loss = 3.4 + 4.8 * ((steps + 33) / 33) ** -exponent
+    found = curve.fit(1e4 * steps, loss, 0 * steps, batch=1e4)
+    assert found.floor == pytest.approx(3.4, rel=2e-3)
+    assert found.exponent == pytest.approx(exponent, rel=5e-3)
+    assert found.shift == pytest.approx(33e4, rel=0.02)
+    low, high = found.interval90(4e7)
+    assert low == pytest.approx(loss[-1], rel=2e-3)
+    assert high == pytest.approx(loss[-1], rel=2e-3)
+
+
 def test_intervals_hold_the_truth_as_often_as_they_say():
     within = []
     for seed in range(16):

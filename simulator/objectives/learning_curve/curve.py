@@ -30,8 +30,11 @@ FEWEST, LARGEST = 8, 1e18  # points of a curve; tokens or steps
 BINS = 200  # means of neighbouring points, for the fit
 BLOCKS = (8, 24)  # of neighbouring bins, which the bootstrap draws
 OUTLIER = 3.0  # median absolute errors, beyond which a point counts less
-EXPONENTS, SHIFTS = np.geomspace(0.03, 6.0, 56), np.geomspace(1e-6, 10.0, 18)
-ZOOMS, LIKELY = 3, 500  # finer grids; cells among which the bootstrap chooses
+EXPONENTS, SHIFTS = np.geomspace(0.03, 6.0, 56), np.geomspace(1e-6, 10.0, 120)
+# factors of the best exponent, and of the best shift of each, among which the bootstrap chooses:
+# far from the fit, and near it, where one that is 10 % off moves the other as much
+FAR = np.geomspace(0.5, 2.0, 13)
+NEAR = np.geomspace(1 / 1.5, 1.5, 33), np.geomspace(0.8, 1.25, 21)
 KINDS = {
     "tokens": "tokens tokens_seen seen_tokens num_tokens n_tokens total_tokens consumed_tokens "
     "train_tokens samples consumed_samples num_samples",
@@ -256,22 +259,20 @@ def fit(  # noqa: PLR0913
     binned = [_binned(tokens[run == one], loss[run == one]) for one in np.unique(run)]
     u, y = np.concatenate(binned, axis=1)
     top = float(u.max())
-    u, weight, cells = u / top, y**-2.0, _cells(EXPONENTS, SHIFTS)
+    u, weight = u / top, y**-2.0
     for _ in range(2):  # points far off the fit count less (Huber)
-        (best,), (error,) = _solve(u, y, weight[None], cells)
+        best = _best(u, y, weight)
         off = np.abs(best[0] + best[1] * (u + best[3]) ** -best[2] - y) / y
         weight = y**-2.0 / np.maximum(off / (OUTLIER * max(float(np.median(off)), 1e-12)), 1.0)
-    for zoom in range(1, ZOOMS + 1):
-        near = [value * (grid[1] / grid[0]) ** (np.linspace(-2, 2, 9) / 4**zoom)
-                for value, grid in zip(best[2:], (EXPONENTS, SHIFTS), strict=True)]  # fmt: skip
-        (best,), _ = _solve(u, y, weight[None], _cells(*near))
+    best = _best(u, y, weight)
     rng = np.random.default_rng(SEED)
     factors = [_blocks(rng, each.shape[1]) for each in binned]
     if len(binned) > 1:
         runs = rng.exponential(size=(len(binned), DRAWS, 1))
         factors = [each * own for each, own in zip(factors, runs, strict=True)]
-    likely = cells[np.argsort(error)[:LIKELY]]
-    draws, _ = _solve(u, y, weight * np.concatenate(factors, axis=1), likely)
+    near = best[2] * NEAR[0]
+    cells = [_valley(u, y, weight, EXPONENTS, FAR), _valley(u, y, weight, near, NEAR[1])]
+    draws, _ = _solve(u, y, weight * np.concatenate(factors, axis=1), np.concatenate(cells))
     rows = np.array([best, *draws]) * 1.0
     rows[:, 1] *= top ** rows[:, 2]
     rows[:, 3] *= top
@@ -299,8 +300,33 @@ def _blocks(rng: np.random.Generator, length: int) -> np.ndarray:
     return factors[:, np.arange(length) * blocks // length]
 
 
-def _cells(exponents: np.ndarray, shifts: np.ndarray) -> np.ndarray:
-    return np.stack(np.meshgrid(exponents, shifts), axis=-1).reshape(-1, 2)
+def _best(u: np.ndarray, y: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    """Return the best (floor, scale, exponent, shift), searched from the best cell of a grid.
+
+    Exponent and shift are nearly exchangeable: on a grid of shifts the exponent is off with them.
+    """
+    from scipy.optimize import minimize  # noqa: PLC0415 - takes 0.2 s
+
+    cells = np.stack(np.meshgrid(EXPONENTS, SHIFTS[::6]), axis=-1).reshape(-1, 2)
+    (start,), _ = _solve(u, y, weight[None], cells)
+    least = 1e-15 * float(weight @ (y * y))  # of rounding
+
+    def missed(logs: np.ndarray) -> float:
+        return math.log(max(float(_solve(u, y, weight[None], np.exp(logs)[None])[1][0, 0]), least))
+
+    ends = [(math.log(grid[0]), math.log(grid[-1])) for grid in (EXPONENTS, SHIFTS)]
+    found = minimize(missed, np.log(start[2:]), method="Nelder-Mead", bounds=ends)
+    return _solve(u, y, weight[None], np.exp(found.x)[None])[0][0]
+
+
+def _valley(
+    u: np.ndarray, y: np.ndarray, weight: np.ndarray, exponents: np.ndarray, factors: np.ndarray
+) -> np.ndarray:
+    """Return (exponent, shift) with these factors of the best shift of each exponent."""
+    cells = np.stack(np.meshgrid(exponents, SHIFTS), axis=-1)
+    _, error = _solve(u, y, weight[None], cells.reshape(-1, 2))
+    shifts = SHIFTS[error.reshape(cells.shape[:2]).argmin(axis=0)]
+    return np.stack(np.broadcast_arrays(exponents, np.outer(factors, shifts)), -1).reshape(-1, 2)
 
 
 def _solve(
