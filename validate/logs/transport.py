@@ -71,7 +71,8 @@ LIKELY = 0.999  # probability, beyond which a draw is none of the posterior
 STRAIGHT, BEND = 0.25, 0.002
 FAR = 13.0  # most of a logarithm from the point's: a profile's factors are a million at most
 # of the simulations, and most pieces of gradients that cost no steps
-STEPS, SHORTEST, PERIODS, SEEDS, PIECES = 256, 24, 12, 2, 2048
+STEPS, SHORTEST, PERIODS, SEEDS, PIECES = 256, 24, 12, 2, 1024
+EVALUATED = 20  # times in them, which has its price
 ROBUST = 3.0  # standard errors from which a job counts less (soft L1)
 UNUSUAL = 3.0  # standard deviations of a usual number, from which a note names it
 ROUNDS, NEAR = 4, 1e-4
@@ -373,7 +374,8 @@ def _linear(
     pieces = scenario.algorithm[0].parameters.get("buckets", 1)
     most = max(SHORTEST, min(STEPS, PIECES // (pieces if isinstance(pieces, int) else len(pieces))))
     steps = period * max(PERIODS, -(-most // period))
-    run = scenario.run.model_copy(update={"steps": steps, "evaluate_every": period})
+    often = max(steps // period // EVALUATED, 1) * period
+    run = scenario.run.model_copy(update={"steps": steps, "evaluate_every": often})
     scenario = scenario.model_copy(update={"run": run})
     rate = ClosedForm(scenario).mean_plan.rate
     slowed = scenario.network.library == "nccl" and observed.job.family == "overlapped"

@@ -4,6 +4,7 @@ loss(tokens) = floor + scale (tokens + shift)^-exponent, with the uncertainty of
 """
 
 import math
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -312,7 +313,8 @@ def _best(u: np.ndarray, y: np.ndarray, weight: np.ndarray) -> np.ndarray:
     least = 1e-15 * float(weight @ (y * y))  # of rounding
 
     def missed(logs: np.ndarray) -> float:
-        return math.log(max(float(_solve(u, y, weight[None], np.exp(logs)[None])[1][0, 0]), least))
+        _, ((error,),) = _solve(u, y, weight[None], np.exp(logs)[None])
+        return math.log(min(max(float(error), least), sys.float_info.max))
 
     ends = [(math.log(grid[0]), math.log(grid[-1])) for grid in (EXPONENTS, SHIFTS)]
     found = minimize(missed, np.log(start[2:]), method="Nelder-Mead", bounds=ends)
