@@ -375,7 +375,8 @@ def _interval(  # noqa: PLR0913, PLR0917
     found = Spread(variance, max(len(logs) - 1, 1))
     below, above = ((found + each if each else found).within() for each in model or (None, None))
     if mixed:
-        below, above = max(below, below - np.mean(logs)), max(above, above + np.mean(logs))
+        off = float(np.mean(logs))
+        below, above = max(below, below - off), max(above, above + off)
     high = centre * exp(above) if len(logs) >= len(values) else inf
     low, cost, count = centre * exp(-below), sum(failed) / len(own), len(own)
     if not cost or paired:  # the measured run meets the very crashes

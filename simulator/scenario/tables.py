@@ -275,7 +275,7 @@ class CurveOfLaw(Section):
     """The loss of data-parallel training by a published law of parameters and tokens."""
 
     law: Literal["chinchilla"] = Field(description="E + A / parameters^alpha + B / tokens^beta")
-    parameters: Positive = Field(description="parameters of the model that is trained")
+    parameters: float = Field(ge=10_000, description="parameters of the model that is trained")
     E: Positive | None = optional("constant of the law (nats)")
     A: Positive | None = optional("constant of the law")
     B: Positive | None = optional("constant of the law")

@@ -230,7 +230,7 @@ def scale(table: Mapping[str, Any], key: str, between: str | None) -> Scale:
     Raises InputError.
     """
     where = f"--between {between}" if between else f"--vary {key}"
-    remedy = "name a range, such as --between '10 Mbit/s,100 Gbit/s'"
+    remedy = "name a range, such as --between '10 Mbit/s,100 Gbit/s' of a bandwidth"
     if between:
         texts = [each.strip() for each in between.split(",")]
         if len(texts) != 2:

@@ -121,7 +121,7 @@ def covered(cell: Cell, objective: dict[str, Any], curve: np.ndarray, at: np.nda
     runs = run_seeds(scenario, algorithm, [cell.seed])
     model, held = expected(scenario, algorithm, runs), []
     for level in at:
-        found = intervals(model, runs, {}, float(level))
+        found = intervals(scenario.cluster, model, runs, {}, float(level))
         low, high = found["time_to_target"] or (np.nan, np.nan)
         truth = seconds(curve, level)
         held.append(bool(low <= truth and min(truth, curve[-1, 1]) <= high))

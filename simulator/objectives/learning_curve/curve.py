@@ -318,7 +318,8 @@ def _best(u: np.ndarray, y: np.ndarray, weight: np.ndarray) -> np.ndarray:
 
     ends = [(math.log(grid[0]), math.log(grid[-1])) for grid in (EXPONENTS, SHIFTS)]
     found = minimize(missed, np.log(start[2:]), method="Nelder-Mead", bounds=ends)
-    return _solve(u, y, weight[None], np.exp(found.x)[None])[0][0]
+    best: np.ndarray = _solve(u, y, weight[None], np.exp(found.x)[None])[0][0]
+    return best
 
 
 def _valley(
