@@ -605,7 +605,7 @@ def test_days_and_prices_of_a_search_have_the_interval_of_the_links():
     cell = wording.cell(stated(result.tradeoffs[-1]["used"]["cost"]), "").split(" ")[1]
     assert cell in shown
     assert "\n5 % less time " in shown
-    assert any(line.rstrip().endswith(" best") for line in shown.splitlines())
+    assert any(line.rstrip().endswith(" best of") for line in shown.splitlines())  # these
 
 
 def test_what_the_answer_names_is_in_the_table_however_short_and_in_the_json(monkeypatch):
