@@ -286,9 +286,7 @@ class Participation:
             return max([begins, *(arrivals[rank] for rank in team)])
 
         team, begins = self.presence.present(collective, narrow)
-        if (
-            not team
-        ):  # all are down: it begins when the first is back, or without any after drop-outs
+        if not team:  # it begins when the first is back, or without any after drop-outs
             since = max([begins, *(arrivals[each] for each in arrivals.keys() - collective.falls)])
             back = () if collective.falls else range(run.workers)
             ups = (self.presence.up(rank, since) for rank in back)
