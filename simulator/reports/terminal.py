@@ -1,7 +1,7 @@
 """Tables that commands print on a terminal."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -240,7 +240,8 @@ def sweep(result: "SweepResult") -> Table:
     rows = result.rows[:SWEEP_ROWS]
     known = {key for row in result.rows for key, value in row.items() if value is not None}
     varied = [key for key, values in result.vary.items() if len(values) > 1] or [*result.vary]
-    columns = {_short(key, varied): _text(key) for key in varied}
+    programs = {row["program"] for row in result.rows}
+    columns = {_short(key, varied): _varied(key, programs) for key in varied}
     texts = {*columns, "algorithm"}
     called = {(row["label"], row["program"]) for row in result.rows}
     brief = len({program for _, program in called}) == len(called)
@@ -334,6 +335,15 @@ def _final(last: float | None, lost: Row | None) -> str:
 def _final_of_sweep(row: Row) -> str:
     lost = row["diverged"] and {"seeds": row["diverged"], "of": row["seeds"]}
     return _final(row["final_loss"], lost)
+
+
+def _varied(key: str, programs: Collection[str]) -> Cell:
+    """Return the value of a key that is varied; "-" in rows of programs that do not have it."""
+    table, _, rest = key.partition(".")
+    name = rest.partition(".")[0]
+    if table != "algorithm" or name not in programs:
+        return _text(key)
+    return lambda row: toml(row[key]) if row["program"] == name else "-"
 
 
 def _text(key: str) -> Cell:

@@ -49,6 +49,17 @@ def test_no_name_is_cut_however_wide_the_intervals(tmp_path):
     assert "\N{HORIZONTAL ELLIPSIS}" not in found
 
 
+def test_a_sweep_shows_a_parameter_only_of_the_program_that_has_it(tmp_path):
+    both = SCENARIO + '[[algorithm]]\nname = "ssgd"\nlr = 0.1\n'
+    (tmp_path / "a.toml").write_text(both, "utf-8")
+    axes = {"algorithm.local-sgd.tau": [4, 8]}
+    swept = terminal.sweep(paceline.sweep(paceline.load(tmp_path / "a.toml"), axes))
+    tau, programs = ([*column.cells] for column in swept.columns[:2])
+    assert {(a, b) for a, b in zip(tau, programs, strict=True)} == {
+        ("4", "local-sgd"), ("8", "local-sgd"), ("-", "ssgd")
+    }  # fmt: skip
+
+
 def test_one_seed_has_no_heading_of_intervals(tmp_path):
     (tmp_path / "a.toml").write_text(SCENARIO, "utf-8")
     shown = printed(terminal.summary(paceline.simulate(tmp_path / "a.toml", seeds=1)))
