@@ -1018,23 +1018,28 @@ def _lines(doing: str, what: str) -> "Progress":
     """
     start = began = said = time.monotonic()
     before, last = 0.0, (inf, 0)  # done before: by an earlier command
+    lately = inf  # done when it was said last
 
     def show(done: float, total: int) -> None:
-        nonlocal began, said, before, last
+        nonlocal began, said, before, last, lately
         now = time.monotonic()
         if done < last[0] or total != last[1]:  # a new part of the work, as of another condition
-            began, before = now, done
+            began, before, lately = now, done, inf
         last = done, total
         spent = now - began
         patience = SILENCE if said > start else FIRST
         if now - said < patience or done == total or (done == before and spent < patience):
             return
-        said = now
+        since, said = now - said, now
         if done > before:
             left = spent * (total - done) / (done - before)
+            if done > lately:  # what is left may be slower than what is done
+                left = max(left, since * (total - done) / (done - lately))
+            lately = done
             _note(f"{doing}: {done:.3g} of {total} {what}, about {left / 60:.0f} min left")
         else:
-            _note(f"{doing}: {done:.3g} of {total} {what}; none has ended in {spent / 60:.0f} min")
+            took = f"{spent / 60:.0f} min" if spent >= 60 else f"{spent:.0f} s"
+            _note(f"{doing}: {done:.3g} of {total} {what}; none has ended in {took}")
 
     return show
 

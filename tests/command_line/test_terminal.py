@@ -281,6 +281,17 @@ def test_what_is_left_is_told_by_the_pace_of_each_part(monkeypatch, capsys):
     ]
 
 
+def test_the_last_of_many_may_be_slower_than_the_others(monkeypatch, capsys):
+    now = iter([0, 0, 20, 60, 100])
+    monkeypatch.setattr(paceline.command_line.time, "monotonic", lambda: next(now))
+    show = paceline.command_line._lines("tuning", "configurations")
+    for done in (0, 9, 9.1, 9.2):
+        show(done, 10)
+    assert [line.split(", ")[1] for line in capsys.readouterr().err.splitlines()] == [
+        "about 0 min left", "about 6 min left", "about 5 min left",
+    ]  # fmt: skip
+
+
 def test_the_first_word_on_a_long_run_comes_soon(monkeypatch, capsys):
     now = iter([0, 0, 9, 11, 20, 41])
     monkeypatch.setattr(paceline.command_line.time, "monotonic", lambda: next(now))
