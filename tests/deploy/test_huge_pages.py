@@ -42,6 +42,9 @@ def results(x, y):
         x / 3,
         x * y,
         1.0 - x,
+        x + 1,
+        2 * x * y - x * 0,
+        0.3 * x + 0.7 * y,
         x.clone(),
         torch.cat([x[:5], y]),
     ]

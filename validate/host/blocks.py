@@ -13,8 +13,11 @@ from llvmlite import ir
 from numba import carray, njit, types  # type: ignore[attr-defined]
 from numba.extending import intrinsic
 
-ADD, SUBTRACT, MULTIPLY, DIVIDE, STORE = range(5)
-CODES = {"add": ADD, "subtract": SUBTRACT, "multiply": MULTIPLY, "divide": DIVIDE, "store": STORE}
+ADD, SUBTRACT, MULTIPLY, DIVIDE, SCALE, STORE = range(6)
+CODES = {
+    "add": ADD, "subtract": SUBTRACT, "multiply": MULTIPLY, "divide": DIVIDE, "scale": SCALE,
+    "store": STORE,
+}  # fmt: skip
 LINE = 64  # bytes of a cache line
 
 
@@ -62,8 +65,11 @@ def _store(out, x, factor, to, source):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
-def run(codes, places, moves, sizes, scratch):  # type: ignore[no-untyped-def] # noqa: PLR0912
+def run(codes, factors, places, moves, sizes, scratch):  # type: ignore[no-untyped-def] # noqa: PLR0912, PLR0913, PLR0917
     """Run operations on stretches of vectors that have `sizes` entries.
+
+    `factors[operation]`: of the second operand where it is added or subtracted, rounded before; of
+    the first, and the only one, where it is scaled or stored.
 
     `places[stretch, operation]`: addresses of the result and of two operands, where the stretch
     begins; `moves[operation]`: bytes from one entry to the next, or 0 of what lies in `scratch`
@@ -71,27 +77,33 @@ def run(codes, places, moves, sizes, scratch):  # type: ignore[no-untyped-def] #
     """
     at, block = np.empty(3, np.int64), scratch.shape[1]
     for stretch in range(len(sizes)):
-        for low in range(0, sizes[stretch], block):
-            count = min(block, sizes[stretch] - low)
+        # the first block is shorter, so that others begin with a line of the last result
+        low, count = 0, block - places[stretch, -1, 0] % LINE // scratch.itemsize % block
+        while low < sizes[stretch]:
+            count = min(count, sizes[stretch] - low)
             for k in range(len(codes)):
                 for n in range(3):
                     move = moves[k, n]
                     at[n] = places[stretch, k, n] + (low * move if move else scratch.ctypes.data)
-                code = codes[k]
+                code, f = codes[k], factors[k]
                 out = carray(_at(at[0]), count, scratch.dtype)
                 x = carray(_at(at[1]), count, scratch.dtype)
                 y = carray(_at(at[2]), count, scratch.dtype)
                 if code == STORE:
-                    _store(out, x, y[0], at[0], at[1])
+                    _store(out, x, f, at[0], at[1])
                 elif code == ADD:
                     for i in range(count):
-                        out[i] = x[i] + y[i]
+                        out[i] = x[i] + y[i] * f
                 elif code == SUBTRACT:
                     for i in range(count):
-                        out[i] = x[i] - y[i]
+                        out[i] = x[i] - y[i] * f
+                elif code == SCALE:
+                    for i in range(count):
+                        out[i] = x[i] * f
                 elif code == MULTIPLY:
                     for i in range(count):
                         out[i] = x[i] * y[i]
                 else:
                     for i in range(count):
                         out[i] = x[i] / y[i]
+            low, count = low + count, block

@@ -178,12 +178,10 @@ class HugePages(TorchFunctionMode):
         share = -(-size // threads)
         cuts = np.unique(np.concatenate([np.arange(0, size, share), *map(_starts, joined)]))
         begins, rows = cuts[:-1], list[float]()
-        results, steps = dict[Any, Any](), list[Any]()
+        results, steps = dict[Any, tuple[Any, float]](), list[Any]()
 
         def place(operand: Any) -> Any:
             """Return bytes from an entry of an operand to the next, and where each stretch is."""
-            if isinstance(operand, Later):
-                return results[operand]
             if isinstance(operand, tuple):
                 starts, at = _starts(operand), np.array([each.data_ptr() for each in operand])
                 part = np.searchsorted(starts, begins, "right") - 1
@@ -191,29 +189,43 @@ class HugePages(TorchFunctionMode):
             rows.append(float(operand))
             return 0, np.full(len(begins), (len(rows) - 1) * BLOCK * width)
 
+        def computed(name: str, factor: float, *found: Any) -> Any:
+            """Return where the result of an operation will be."""
+            to = place(0.0)
+            steps.append((name, factor, to, *found))
+            return to
+
+        def whole(found: tuple[Any, float]) -> Any:
+            """Return where a result is, which may have to be multiplied first."""
+            at, factor = found
+            return at if factor == 1.0 else computed("scale", factor, at, at)
+
         for number in sorted(needed):
             name, operands, address, _ = todo[number]
-            found, factor = [place(each) for each in operands], 1.0
-            if name == "multiply" and number not in read and isinstance(operands[1], float):
-                factor = operands[1]  # as it is stored
+            # where they are, and by what they are to be multiplied: as they are read, for nothing
+            found = [results[x] if type(x) is Later else (place(x), 1.0) for x in operands]
+            if name == "multiply" and not isinstance(operands[1], Later | tuple):
+                found = [(whole(found[0]), float(operands[1]))]
             elif name != "store":
-                found.insert(0, place(0.0))
-                steps.append((name, *found))
-            results[number] = found[0]
+                if name == "add" and found[0][1] != 1.0:
+                    found.reverse()
+                second = found[1] if name in {"add", "subtract"} else (whole(found[1]), 1.0)
+                found = [(computed(name, second[1], whole(found[0]), second[0]), 1.0)]
+            results[number] = at, factor = found[0]
             if kept[number] is not None:
-                to = width, address + begins * width
-                steps.append(("store", to, found[0], place(factor)))
+                steps.append(("store", factor, (width, address + begins * width), at, at))
         if not steps:
             return
         codes = np.array([CODES[name] for name, *_ in steps])
-        moves = np.array([[move for move, _ in own] for _, *own in steps])
-        places = np.array([[at for _, at in own] for _, *own in steps])
+        factors = np.array([factor for _, factor, *_ in steps], str(self._dtype).partition(".")[2])
+        moves = np.array([[move for move, _ in own] for _, _, *own in steps])
+        places = np.array([[at for _, at in own] for _, _, *own in steps])
         places = np.ascontiguousarray(np.moveaxis(places, 2, 0))
 
         def work(first: int) -> None:
             mine = slice(*np.searchsorted(begins, [first, first + share]))
             scratch = torch.tensor(rows, dtype=self._dtype)[:, None].repeat(1, BLOCK)
-            run(codes, places[mine], moves, np.diff(cuts)[mine], scratch.numpy())
+            run(codes, factors, places[mine], moves, np.diff(cuts)[mine], scratch.numpy())
 
         with ThreadPoolExecutor(threads) as pool:
             [*(pool.map if threads > 1 else map)(work, range(0, size, share))]
