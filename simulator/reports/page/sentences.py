@@ -23,6 +23,7 @@ BASELINES = ("ssgd",)  # names of algorithms to compare with; else the scenario'
 LEVELS = 80  # losses, or times, at which we look for the leader
 MARGIN, SURE, CHANGE = "By how much?", "How sure is that?", "What would change the answer?"
 SPENT = "What does it take?"
+LOSS_ALONE = "the error of the learning curve, and on no calibration of times"
 
 
 @dataclass(frozen=True)
@@ -182,7 +183,8 @@ def _sure(
     beside = (pick.get("basis") or "").endswith(MODEL)  # the value, already
     if known and known[0] is not None and not beside:
         told = replace(stated(row["time_to_target"]), interval=wording.span(known))
-        yield f"By its calibration, a real run takes {wording.ends(told, 's')} ({USUAL})."
+        yield f"A measured run is expected to take {wording.ends(told, 's')} ({USUAL})."
+        yield f"That rests on {row.get('interval90_basis') or LOSS_ALONE}."
     if found.comparison and is_measured(found.comparison):
         yield from _measured(found.comparison)
     elif "measured" not in found.sides:
