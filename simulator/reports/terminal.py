@@ -402,7 +402,7 @@ def tune(result: "TuneResult") -> list[Table | str]:
     plain, above = result.reference, dict[str, Cell]()
     if plain and any(row["to_reference"] for row in rows):
         than = f"above {plain.candidate.label}\n({USUAL})"
-        above = {than: lambda row: _above(row["to_reference"])}
+        above = {than: lambda row: _above(row["to_reference"], "value")}
         if usual:  # else the table is wider than 80 columns
             values = {f"{objective.says}\n({usual})": lambda row: f"{value(row)}\n{within(row)}"}
     ranking = _table(
@@ -437,12 +437,8 @@ def tune(result: "TuneResult") -> list[Table | str]:
     return [*shown_tables, *notes]
 
 
-def _above(found: Mapping[str, Any] | None) -> str:
-    """A share above another, with its interval beneath: "+0.35%", "(-0.06 to +0.74)"."""
-    if found is None:
-        return "-"
-    ends = " to ".join(f"{100 * end:+z.2f}" for end in found["interval"] or ())
-    return f"{found['value']:+.2%}" + (f"\n({ends})" if ends else "")
+def _above(found: Mapping[str, Any] | None, key: str) -> str:
+    return _beneath(wording.above(found[key], found["interval"])) if found else "-"
 
 
 def _tradeoffs(rows: Sequence[Row]) -> Table:
@@ -450,7 +446,7 @@ def _tradeoffs(rows: Sequence[Row]) -> Table:
     within = f"({USUAL})"
     columns: dict[str, Cell] = {
         f"{100 * MARGIN:.0f} % less time or more,\nfor more loss": lambda row: row["label"],
-        f"loss\n{within}": lambda row: _above({**row, "value": row["loss_above"]}),
+        f"loss\n{within}": lambda row: _above(row, "loss_above"),
         f"days\n{within}": lambda row: _beneath(wording.cell(stated(row["used"]["days"]), "")),
         "saved": lambda row: number(row["days_saved"]),
     }

@@ -29,6 +29,12 @@ def amount(found: Estimate, unit: str, size: float = 1.0) -> str:
     return f"{said(whole.value, unit)} ({level(found)}: {within})"
 
 
+def above(share: float, interval: Sequence[float] | None) -> str:
+    """Return a share above another, with its interval in per cent: "+0.35% (-0.06 to +0.74)"."""
+    ends = " to ".join(f"{100 * end:+z.2f}" for end in interval or ())
+    return f"{share:+.2%}" + (f" ({ends})" if ends else "")
+
+
 def on(basis: str | None) -> str:
     """Return what a loss is the loss of, to stand after a value."""
     return f" {basis}" if basis else ""

@@ -24,6 +24,7 @@ from paceline.simulator.objectives.learning_curve import evidence
 from paceline.simulator.objectives.learning_curve.objective import expect
 from paceline.simulator.programs import catalogue
 from paceline.simulator.reports import terminal
+from paceline.simulator.reports.page import tuned
 from paceline.simulator.results import wording
 from paceline.simulator.results.intervals import stated
 from paceline.simulator.studies.learning import penalties
@@ -602,8 +603,11 @@ def test_days_and_prices_of_a_search_have_the_interval_of_the_links():
     for each in terminal.tune(result):
         console.print(each)
     shown = console.file.getvalue()
-    cell = wording.cell(stated(result.tradeoffs[-1]["used"]["cost"]), "").split(" ")[1]
-    assert cell in shown
+    cell = wording.cell(stated(result.tradeoffs[-1]["used"]["cost"]), "")
+    assert cell.split(" ")[1] in shown
+    (on_page,) = tuned._tradeoffs(result.json())
+    assert [row[0] for row in on_page.rows] == [each["label"] for each in result.tradeoffs]
+    assert on_page.rows[-1][-1] == cell
     assert "\n5 % less time " in shown
     assert any(line.rstrip().endswith(" best of") for line in shown.splitlines())  # these
 

@@ -224,7 +224,8 @@ class HugePages(TorchFunctionMode):
 
         def work(first: int) -> None:
             mine = slice(*np.searchsorted(begins, [first, first + share]))
-            scratch = torch.tensor(rows, dtype=self._dtype)[:, None].repeat(1, BLOCK)
+            block = BLOCK if rows else size  # what is only copied needs no blocks
+            scratch = torch.tensor(rows, dtype=self._dtype)[:, None].repeat(1, block)
             run(codes, factors, places[mine], moves, np.diff(cuts)[mine], scratch.numpy())
 
         with ThreadPoolExecutor(threads) as pool:

@@ -10,8 +10,9 @@ from paceline.simulator.reports.page.reading import FoundRun
 from paceline.simulator.reports.page.series import apart
 from paceline.simulator.results import wording
 from paceline.simulator.results.intervals import USUAL, Estimate, stated
+from paceline.simulator.results.order import MARGIN
 from paceline.simulator.results.pick import ALONE, ENOUGH, ONE_SEED, any_of, decided, headline
-from paceline.simulator.results.statistics import said, time_unit
+from paceline.simulator.results.statistics import number, said, time_unit
 from paceline.simulator.results.usage import few
 from paceline.simulator.studies.tune.costs import cost, notes
 from paceline.simulator.studies.tune.objective import PACES
@@ -253,7 +254,29 @@ def _tables(tune: Row, say: Say) -> list[parts.PageTable]:
     return [
         *parts.folded(caption, columns, rows, texts=2 + len(based), shown=SHOWN, most=FOLDED),
         *compared.in_units(used, "What each used"),
+        *_tradeoffs(tune),
     ]
+
+
+def _tradeoffs(tune: Row) -> Iterator[parts.PageTable]:
+    """Tabulate what less time costs in loss after as many tokens."""
+    rows = tune.get("tradeoffs", [])
+    if len(rows) < 2:
+        return
+    spent = {"days": "days", "cost": f"cost ({tune['ranking'][0].get('currency')})"}
+    spent = {key: head for key, head in spent.items() if key in rows[0]["used"]}
+    columns = ["configuration", f"loss ({USUAL})", "days saved", *spent.values()]
+    table = [
+        [
+            row["label"],
+            wording.above(row["loss_above"], row["interval"]),
+            number(row["days_saved"]),
+            *[wording.cell(stated(row["used"][key]), "") for key in spent],
+        ]
+        for row in rows
+    ]
+    caption = f"{100 * MARGIN:.0f} % less time or more, for more loss after as many tokens"
+    yield parts.PageTable(caption, columns, table)
 
 
 def sensitivity(found: FoundRun, place: int) -> parts.PageSection | None:
