@@ -128,12 +128,18 @@ class Number:
 
 @dataclass(frozen=True)
 class Condition:
-    """A number that must be at least (or at `most`) a `bound` in SI units."""
+    """A number that must be at least (or at `most`) a `bound` in SI units, said in a `unit`."""
 
     text: str
     number: Number
     most: bool
     bound: float
+    unit: str = ""
+
+    def said(self, found: float) -> str:
+        """Return a number in the unit of the bound."""
+        size = quantity(f"1 {self.unit}", self.unit) if self.unit else 1.0
+        return f"{statistics.number(found / size)} {self.unit}".rstrip()
 
     def met(self, found: float) -> bool:
         """Whether a number meets the condition; nan, such as a loss never reached, does not."""
@@ -158,8 +164,9 @@ def parsed(text: str) -> Condition:
     if (parts := _CONDITION.fullmatch(text)) is None:
         raise InputError(f"{where}: not NUMBER >= VALUE or NUMBER <= VALUE; {remedy}")
     number, sign, written = parts.groups()
-    bound = quantity(written, where)
-    return Condition(text.strip(), Number.parsed(number, where), sign == "<=", bound)
+    bound, parts = quantity(written, where), _QUANTITY.fullmatch(written)
+    unit = ((parts and parts[2]) or "").strip()
+    return Condition(text.strip(), Number.parsed(number, where), sign == "<=", bound, unit)
 
 
 def quantity(written: str, where: str) -> float:
@@ -314,7 +321,7 @@ class SolveResult(Shown):
             which = "every" if found.holds == "always" else "no"
             beside = "" if found.depends else f"; it does not depend on {self.key}"
             if found.nearest is not None and found.number is not None:
-                near = statistics.number(found.number)
+                near = self.condition.said(found.number)
                 beside += f"; the nearest is {near}, at {say(found.nearest)}{unit}"
             return f"{self.condition.text} at {which} {self.key} from {low} to {high}{unit}{beside}"
         place = f"{self.condition.text} {found.holds} {self.key} = {say(found.value)}{unit}"

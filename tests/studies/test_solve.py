@@ -200,5 +200,5 @@ def test_a_condition_that_no_value_meets_says_how_near_it_comes_and_what_limits_
     most = paceline.simulate(widest).algorithms[0]["seconds_per_step"]["mean"]
     assert (found.holds, found.value) == ("never", None)
     assert found.number == pytest.approx(most, rel=1e-6)
-    assert f"; the nearest is {number(most)}, at" in result.sentences[0]
+    assert f"; the nearest is {number(1e3 * most)} ms, at" in result.sentences[0]
     assert any("TCP has at most" in note for note in result.notes)
