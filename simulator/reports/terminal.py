@@ -20,7 +20,7 @@ from paceline.simulator.results.columns import (
 from paceline.simulator.results.intervals import USUAL, Estimate, stated
 from paceline.simulator.results.order import MARGIN
 from paceline.simulator.results.run import TIMES
-from paceline.simulator.results.statistics import human, number, time_unit
+from paceline.simulator.results.statistics import human, number, said_loss, time_unit
 from paceline.simulator.results.statistics import said as with_unit
 from paceline.simulator.studies.tune import costs
 
@@ -210,7 +210,7 @@ def _with_intervals(seeds: int, known: Row) -> dict[str, Cell]:
 
     def final(row: Row) -> str:
         low, high = row["interval90"]["loss"] or (None, None)
-        within = "-" if low is None or high is None else f"{low:.3g}–{high:.3g}"
+        within = "-" if low is None or high is None else f"{_loss(low)}–{_loss(high)}"
         return f"{_final(row['loss']['last'], row['diverged'])}\n{within}"
 
     cells: dict[str, tuple[str, Cell]] = {
@@ -307,7 +307,9 @@ def _ends_of(row: Row, key: str) -> str:
     if key == "time_to_target_s" or row[key] is None or (found := estimate_of(row, key)).narrow:
         return ""
     low, high = found.span
-    return f"{low:.3g}–{high:.3g}" if key == "final_loss" else _within(found.value, [low, high])
+    if key == "final_loss":
+        return f"{_loss(low)}–{_loss(high)}"
+    return _within(found.value, [low, high])
 
 
 def _spent(kinds: Sequence[str]) -> str:
@@ -323,10 +325,15 @@ def _short(key: str, keys: Iterable[str]) -> str:
     return next((end for end in ends if sum(f".{k}".endswith(f".{end}") for k in keys) == 1), key)
 
 
+def _loss(value: float | None) -> str:
+    """A loss; one of a model of language, say, with a digit more, as parts of a per cent count."""
+    return said_loss(value) if value is not None and abs(value) >= 1 else _plain(value)
+
+
 def _final(last: float | None, lost: Row | None) -> str:
     """A final loss, or with how many seeds there is none."""
     if not lost:
-        return _plain(last)
+        return _loss(last)
     return (
         "diverged" if lost["seeds"] == lost["of"] else f"{lost['seeds']} of {lost['of']} diverged"
     )
@@ -445,7 +452,7 @@ def _tradeoffs(rows: Sequence[Row]) -> Table:
     """What less time costs in loss after as many tokens, and what it takes."""
     within = f"({USUAL})"
     columns: dict[str, Cell] = {
-        f"{100 * MARGIN:.0f} % less time or more,\nfor more loss": lambda row: row["label"],
+        f"{100 * MARGIN:.0f} % sooner or cheaper\nthan all above": lambda row: row["label"],
         f"loss\n{within}": lambda row: _above(row, "loss_above"),
         f"days\n{within}": lambda row: _beneath(wording.cell(stated(row["used"]["days"]), "")),
         "saved": lambda row: number(row["days_saved"]),

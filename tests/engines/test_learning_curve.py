@@ -608,7 +608,7 @@ def test_days_and_prices_of_a_search_have_the_interval_of_the_links():
     (on_page,) = tuned._tradeoffs(result.json())
     assert [row[0] for row in on_page.rows] == [each["label"] for each in result.tradeoffs]
     assert on_page.rows[-1][-1] == cell
-    assert "\n5 % less time " in shown
+    assert "\n5 % sooner or cheaper " in shown
     assert any(line.rstrip().endswith(" best of") for line in shown.splitlines())  # these
 
 

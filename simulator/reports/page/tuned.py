@@ -275,7 +275,10 @@ def _tradeoffs(tune: Row) -> Iterator[parts.PageTable]:
         ]
         for row in rows
     ]
-    caption = f"{100 * MARGIN:.0f} % less time or more, for more loss after as many tokens"
+    caption = (
+        f"Each {100 * MARGIN:.0f} % or more sooner or cheaper than all above, for more loss after "
+        "as many tokens"
+    )
     yield parts.PageTable(caption, columns, table)
 
 

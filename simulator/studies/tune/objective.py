@@ -10,7 +10,7 @@ import numpy as np
 
 from paceline.simulator.cluster.prices import least_per_second, price_per_second
 from paceline.simulator.errors import InputError
-from paceline.simulator.objectives.learning_curve.objective import Expected
+from paceline.simulator.objectives.learning_curve.objective import Expected, baseline
 from paceline.simulator.results import intervals, pick, prediction_interval, units
 from paceline.simulator.results.divergence import diverged
 from paceline.simulator.results.loss_model import NO_ERRORS, Errors
@@ -23,11 +23,12 @@ from paceline.simulator.results.statistics import (
     held_up,
     human,
     loss_at,
+    number,
     said,
     said_loss,
 )
 from paceline.simulator.scenario.scenario import Scenario
-from paceline.simulator.scenario.tables import Cap, NoObjective
+from paceline.simulator.scenario.tables import Cap, LearningCurve, NoObjective
 
 TOKENS, GOODPUT, PACE, USEFUL = (
     "loss-at-tokens", "goodput", "seconds-per-step", "seconds-per-gradient"
@@ -301,6 +302,9 @@ def tuning_objective(scenario: Scenario, name: str | None) -> TuningObjective:
             f'{file}: objective.kind = "none": has no loss, which {name} is about; choose an '
             'objective such as objective.kind = "quadratic" or "softmax", or --objective ' + PACE
         )
+    spec = scenario.objective
+    floor = baseline(spec).floor if isinstance(spec, LearningCurve) else 0.0
+    attainable = f"{number(1.1 * floor)}, above its floor of {number(floor)}" if floor else "0.1"
     bears = "what your training bears, as the rarest and latest averages are always the fastest"
     of_loss, of_cost = ("time-to-loss", "cost-to-loss"), ("cost-to-loss", "loss-at-budget")
     for key, value, names, remedy in (
@@ -309,7 +313,7 @@ def tuning_objective(scenario: Scenario, name: str | None) -> TuningObjective:
         ("run.steps", run.steps, (TOKENS,),
          "run.steps = 100_000: of each worker, after which the losses are compared"),
         ("run.target_loss", run.target_loss, of_loss,
-         "run.target_loss = 0.1, or choose --objective loss-at-deadline"),
+         f"run.target_loss = {attainable}, or choose --objective loss-at-deadline"),
         ("cost.node_hour", price_per_second(scenario, served=True) or cost.egress_per_gb, of_cost,
          "cost.node_hour = 1.5, cost.egress_per_gb = 0.08, or both"),
         ("cost.budget", cost.budget, of_cost[1:], "cost.budget = 500"),

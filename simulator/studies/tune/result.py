@@ -217,21 +217,24 @@ class TuneResult(Shown):
             low, high = (f"{end:.3g}" for end in one["loss_interval"])
             last = f", loss {statistics.said_loss(one['loss'])} ({USUAL}: {low} to {high})"
             loss = "" if target else last
+            crashes = any(self.space.scenario.cluster.of_workers("failures"))
             goal = where if target else f" {self.objective.says.removeprefix('loss ')}"
             time, cost = human(DAY * one["days"]), statistics.said(one["cost"], unit)
             found.append(
-                f"One worker alone{goal}: {one['label']}, {time}, {cost}{loss}, by its mean step, "
-                "as nothing is sent."
+                f"One worker alone{goal}: {one['label']}, {time}, {cost}{loss}, by its mean step"
+                f"{' and times down' * crashes}, as nothing is sent."
             )
         return found
 
     @property
-    def _outdone(self) -> bool:
-        """Whether one worker alone is sooner and cheaper at the target than what is to be taken."""
+    def _outdone(self) -> str:
+        """In what one worker alone is better at the target than what is to be taken."""
         one, best = self._alone, self.simplest
         if one is None or not self.objective.target:
-            return False
-        return all(one.used(key) < best.used(key) for key in ("days", "cost"))
+            return ""
+        sooner, cheaper = (one.used(key) < best.used(key) for key in ("days", "cost"))
+        asked = self.objective.name == "cost-to-loss"
+        return "sooner and cheaper" if sooner and cheaper else "cheaper" * (asked and cheaper)
 
     @staticmethod
     def _spent_by(row: dict[str, Any], key: str, *unit: Any) -> str:
@@ -252,10 +255,10 @@ class TuneResult(Shown):
     def sentence(self) -> str:
         """The answer: the best, and what to take if time counts as well."""
         lead = ""
-        if self._alone and self._outdone:
+        if self._alone and (better := self._outdone):
             one, label = self._alone, self.simplest.candidate.label
             took = human(DAY * one.used("days")), *self._price(one.used("cost"))
-            lead = f"One worker alone is sooner and cheaper than {label}, at no higher loss: "
+            lead = f"One worker alone is {better} than {label}, at no higher loss: "
             lead += f"{', '.join(took)}."
         return " ".join(filter(None, [lead, self._answer]))
 

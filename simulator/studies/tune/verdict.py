@@ -247,8 +247,9 @@ def tradeoffs(ranked: Sequence[Contender], objective: TuningObjective, space: Sp
     `loss_above` that of the best, a share, with its interval and `basis`; what each takes,
     `used`, with its intervals; what is saved: `days_saved`, `cost_saved`; `sooner`, `cheaper`: days
     and cost with those that make up for the loss, by what tokens are worth. Only of what takes
-    `MARGIN` fewer days than all whose loss is surely as low, by their intervals, and what no other
-    beats in days and cost at no higher a loss, apart from what draws leave open.
+    `MARGIN` fewer days, or costs so much less, than all whose loss is surely as low, by their
+    intervals, and what no other beats in both at no higher a loss, apart from what draws leave
+    open.
     """
     there = [each for each in ranked if each.reached and each.all_reached]
     rows = [
@@ -257,10 +258,11 @@ def tradeoffs(ranked: Sequence[Contender], objective: TuningObjective, space: Sp
     ]
     rows = [row for row in rows if not any(beaten(row, other) for other in rows)]
     rows.sort(key=lambda row: (_highest(row), row["days"]))
-    least, found = math.inf, list[Row]()
+    least, found = {"days": math.inf, "cost": math.inf}, list[Row]()
     for row in rows:
-        if row["days"] * (1 + MARGIN) <= least:
-            least = row["days"]
+        spent = {key: used["mean"] for key, used in row["used"].items() if key in least}
+        if any(mean * (1 + MARGIN) <= least[key] for key, mean in spent.items()):
+            least |= {key: min(least[key], mean) for key, mean in spent.items()}
             found.append(row)
     return found
 
@@ -372,23 +374,28 @@ def _interval(spent: Row, more: Sequence[float] | None) -> list[float] | None:
 
 
 def alone(scenario: Scenario, objective: TuningObjective, seeds: int) -> Alone | None:
-    """Return the fastest worker alone, by its mean step, as a choice beside the configurations: to
-    the target, at the deadline, or for as many tokens as all workers see. Nothing is sent.
+    """Return the fastest worker alone, by its mean step and mean times down, as a choice beside the
+    configurations: to the target, at the deadline, or for as many tokens as all workers see.
 
-    None where the loss is no curve of tokens, where workers are clients, and under a budget.
+    None where the loss is no curve of tokens, or never at the target, where workers are clients,
+    and under a budget.
     """
     spec, workers = scenario.objective, scenario.cluster.workers
     if not isinstance(spec, LearningCurve) or scenario.cluster.sampling or workers == 1:
         return None
     target, means = objective.target, mean_compute(scenario)
-    rank = int(np.argmin(means))
+    for each, failures in enumerate(scenario.cluster.of_workers("failures")):
+        if failures is not None:  # it stands still until it is back
+            down = failures.repair + scenario.recovery.restarting
+            means[each] *= 1 + down / failures.between
+    rank, steps = int(np.argmin(means)), 0.0
     if target:
         steps = to_target(spec, 1, target)
     elif objective.name == "loss-at-deadline" and objective.deadline and means[rank]:
         steps = float(objective.deadline / means[rank])
     elif objective.steps:
         steps = float(objective.steps * workers)
-    else:
+    if not 0 < steps < math.inf:
         return None
     seconds, known = float(steps * means[rank]), data_parallel(spec, 1, steps)
     used = {"days": seconds / DAY}
