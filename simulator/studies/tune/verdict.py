@@ -260,9 +260,8 @@ def tradeoffs(ranked: Sequence[Contender], objective: TuningObjective, space: Sp
     rows.sort(key=lambda row: (_highest(row), row["days"]))
     least, found = {"days": math.inf, "cost": math.inf}, list[Row]()
     for row in rows:
-        spent = {key: used["mean"] for key, used in row["used"].items() if key in least}
-        if any(mean * (1 + MARGIN) <= least[key] for key, mean in spent.items()):
-            least |= {key: min(least[key], mean) for key, mean in spent.items()}
+        if any(row[key] * (1 + MARGIN) <= low for key, low in least.items()):
+            least = {key: min(low, row[key]) for key, low in least.items()}
             found.append(row)
     return found
 
@@ -295,6 +294,7 @@ def tradeoff(each: Contender, first: Contender) -> Row:
         "interval": above.interval and [*map(math.expm1, above.interval)],
         "ci95": above.ci95 and [*map(math.expm1, above.ci95)],
         "days": days,
+        "cost": each.used("cost"),
         "days_saved": first.used("days") - days,
         "cost_saved": first.used("cost") - each.used("cost"),
         "sooner": days * more,
