@@ -288,7 +288,9 @@ class Group(_Nodes):
     """Some of the workers; a key that is left out is taken from [cluster]."""
 
     name: Name = Field(description="name of the group, unique")
-    workers: Count = Field(description="how many of the cluster's workers are in the group")
+    workers: int = Field(
+        ge=0, le=10**9, description="how many of the cluster's workers are in the group, or none"
+    )
     compute: ComputeLaw | None = optional(_COMPUTE)
     device: Name | None = optional("their device: one of cluster.device, or just a label")
     extra_share: Share | None = optional(_EXTRA_SHARE)

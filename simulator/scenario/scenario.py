@@ -305,6 +305,20 @@ class Scenario(Section):
         "origin of measured numbers, and their standard errors"
     )
 
+    @field_validator("run")
+    @classmethod
+    def _of_tokens(cls, run: RunSettings, info: ValidationInfo) -> RunSettings:
+        """Turn tokens of all workers into steps of each."""
+        cluster, each = info.data.get("cluster"), getattr(info.data.get("objective"), "tokens", 0)
+        if run.tokens is None or cluster is None:
+            return run
+        if run.steps is not None:
+            raise ValueError("both steps and tokens; write one of them")
+        if not each:
+            raise ValueError("tokens need objective.tokens, those of a worker's step; write steps")
+        steps = ceil(run.tokens / (each * cluster.participants))
+        return run.model_copy(update={"steps": steps})
+
     @field_validator("algorithm")
     @classmethod
     def _complete(

@@ -401,6 +401,10 @@ class RunSettings(Section):
     """Length, repetitions and evaluations of a run."""
 
     steps: Count | None = optional("number of local steps after which the run stops")
+    tokens: Positive | None = optional(
+        "in place of steps: tokens, of `objective.tokens` in each worker's step, that all workers "
+        "together train on"
+    )
     duration: Duration | None = optional("time after which the run stops")
     target_loss: Positive | None = optional("the loss to reach")
     seeds: int = optional("number of repetitions", 1, ge=1, le=10**6)

@@ -479,6 +479,14 @@ WRONG = {
         ("steps = 2000", ""),
         ["run = {", "neither steps nor duration", "run.steps", "run.duration"],
     ),
+    "steps and tokens": (
+        ("steps = 2000", "steps = 2000\ntokens = 1e9"),
+        ["run = {", "both steps and tokens", "write one of them"],
+    ),
+    "tokens of no known step": (
+        ("steps = 2000", "tokens = 1e9"),
+        ["run = {", "tokens need objective.tokens", "write steps"],
+    ),
     "no run": (
         ("[run]\nsteps = 2000\ntarget_loss = 0.1\nseeds = 8", ""),
         ["run: missing", "[run]"],
@@ -982,6 +990,7 @@ def test_without_a_loss_evaluations_may_lie_beyond_the_end():
 
 BEYOND_SCHEMA = {
     "labels alike", "unit missing in text", "unit of another dimension", "unit unknown",
+    "steps and tokens", "tokens of no known step",
     "negative latency", "negative latency of a link", "no bandwidth at all", "nan", "inf",
     "lr missing", "lr that is nan", "compute takes no time", "compute of a group takes no time",
     "mean below shift", "samples missing", "neither steps nor duration", "given without a duration",
@@ -1124,6 +1133,19 @@ def test_the_time_of_a_step_of_several_micro_batches_is_said_to_be_that_of_all()
     assert parse(table()).notes == ()
     (note,) = parse(table(), overrides=["cluster.accumulation=4"]).notes
     assert "cluster.compute is read as the time of all 4 micro-batches of a step" in note
+
+
+def test_tokens_stand_for_the_steps_of_as_many_workers_as_there_are():
+    goal = {"kind": "learning-curve", "tokens": 1000, "curve": {"law": "chinchilla", "batch": 1000}}
+    goal["curve"]["parameters"] = 1e8
+    group = [{"name": "near", "workers": 3}, {"name": "far", "workers": 1}]
+    own = table() | {"objective": goal, "run": {"tokens": 9.5e6}}
+    own |= {"network": {"latency": "1 ms", "bandwidth": "1 Gbit/s"}}
+    own["cluster"] = {"workers": 4, "compute": "1 s", "group": group}
+    assert parse(own).run.steps == 2375
+    fewer = parse(own, overrides=["cluster.workers=3", "cluster.group.far.workers=0"])
+    assert fewer.run.steps == 3167
+    assert [*fewer.cluster.of_workers("region")] == [None] * 3
 
 
 def test_a_law_without_its_batch_says_of_which_steps_it_is_taken_to_speak():

@@ -186,10 +186,10 @@ class Space:
 
         None: that end at `run.steps` alone.
         """
-        gone, ends = "duration", {}
+        gone, ends = {"duration"}, dict[str, str]()
         if deadline is not None:
-            gone, ends = "steps", {"duration": f"{deadline!r} s"}
-        run = {key: value for key, value in self.scenario.table["run"].items() if key != gone}
+            gone, ends = {"steps", "tokens"}, {"duration": f"{deadline!r} s"}
+        run = {key: value for key, value in self.scenario.table["run"].items() if key not in gone}
         table = self.scenario.table | {"run": run | ends}
         return replace(self, scenario=varied(self.scenario, table=table, programs=self.programs))
 

@@ -114,7 +114,8 @@ def adacomm_tau0(
             'with name = "adacomm" and tau0 = 16'
         )
     interval = float(algorithm.parameters["interval"])
-    run = {key: value for key, value in scenario.table["run"].items() if key != "steps"}
+    own = scenario.table["run"].items()
+    run = {key: value for key, value in own if key not in {"steps", "tokens"}}
     table = scenario.table | {
         "algorithm": [dict(algorithm.table)],
         "run": run | {"duration": f"{interval!r} s"},
