@@ -250,7 +250,7 @@ PROGRAMS = (
     ),
     Program(
         "ssgd-bucketed", ssgd_bucketed, "Li et al., arXiv 2006.15704",
-        linear=True, bound_covers=True, sends_gradients=True, overlaps=True,
+        linear=True, bound_covers=True, sends_gradients=True, overlaps=True, alike=True,
     ),
     Program(
         "local-sgd", local_sgd, f"{ADACOMM}, eq. 2 and 3",

@@ -3,7 +3,7 @@
 import tracemalloc
 from dataclasses import asdict, replace
 from functools import cache, wraps
-from itertools import count
+from itertools import count, product
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from paceline.simulator.engines.batched import run as batched
+from paceline.simulator.engines.batched.node import BatchedNode
 from paceline.simulator.engines.dispatch import run_seeds
 from paceline.simulator.engines.observer import POINTS
 from paceline.simulator.engines.tolerances import TIME_TOLERANCE
@@ -237,8 +238,9 @@ class Watcher:
 def test_the_company_a_seed_keeps_changes_nothing(objective, run, monkeypatch):
     """Nor do threads, nor spans, nor how much is worked out at once."""
     world = scenario(
-        {"name": "local-sgd", "tau": 7}, {"name": "ssgd"}, {"name": "dts", "delay": 3}, workers=70,
-        compute=EXPONENTIAL, steps=60, objective=objective, network=RING, run=run,
+        {"name": "local-sgd", "tau": 7}, {"name": "ssgd"}, {"name": "dts", "delay": 3},
+        {"name": "ssgd-bucketed"}, workers=70, compute=EXPONENTIAL, steps=60, objective=objective,
+        network=RING, run=run,
     )  # fmt: skip
     for algorithm in world.algorithm:
         together = batched.run(algorithm, world, [1, 2, 3], threads=2, spans=100)
@@ -436,3 +438,51 @@ def test_what_it_does_not_take_it_hands_over():
             np.testing.assert_equal(mine, expected)
         (quiet,) = run_seeds(world, algorithm, SEEDS[:1])
         assert not any("engine" in note for note in quiet.notes)
+
+
+WEIBULL = {"dist": "weibull", "scale": "1 s", "shape": 2.0}  # drawn one by one, so comparable
+TCP = {"library": "nccl", "transport": "tcp", "latency": "5 ms", "bandwidth": "1 GB/s"}
+
+
+@pytest.mark.parametrize("more", [
+    {"run": {"steps": 90}},
+    {"run": {"duration": "100 s", "timeline_spans": 10_000}},
+    {"run": {"duration": "47.11 s"}, "network": TCP, "cluster": {"beside_collectives": 1.3}},
+    {"run": {"steps": 90, "evaluate_every": 7}, "overhead": [{"issue": "3 ms", "collect": "1 ms"}],
+     "cluster": {"beside_collectives": 1.5}},
+    {"run": {"steps": 30}, "network": RING | {"library": "gloo"}, "stepped": True},
+    {"run": {"steps": 30}, "network": RING | {"jitter": EXPONENTIAL}, "stepped": True},
+], ids=["steps", "duration", "tcp", "overheads", "staggered", "jitter"])  # fmt: skip
+def test_steps_side_by_side_are_those_one_after_another(more, monkeypatch):
+    """With the timeline and the deadline's cuts, and in the engine that takes step by step."""
+    monkeypatch.setattr("paceline.simulator.engines.batched.repeats.ENTRIES", 5 * 11)
+    run, calls = {"sampling": "aggregate", **more["run"]}, 31 if more.pop("stepped", None) else 4
+    world = scenario(
+        {"name": "ssgd-bucketed", "buckets": (1, 3, 2)},
+        {"name": "ssgd-bucketed", "overlap": False},
+        workers=5, compute=WEIBULL, **{"network": RING, "steps": None, **more, "run": run},
+    )  # fmt: skip
+    for algorithm, spans in product(world.algorithm, (100, 10**5)):
+        with monkeypatch.context() as only:
+            only.setattr(BatchedNode, "start_backward", at_most(calls, BatchedNode.start_backward))
+            ours = batched.run(algorithm, world, SEEDS, spans=spans)
+        alone = batched.run(algorithm, world, SEEDS[1:2])[0]
+        np.testing.assert_equal(asdict(ours[1]), asdict(alone))
+        for seed, mine in zip(SEEDS, ours, strict=True):
+            theirs = virtual.run(algorithm, world, seed, spans=0 if seed else spans)
+            mine.notes = mine.notes[1:]  # of the law of a sum
+            assert mine.spans_truncated == theirs.spans_truncated
+            if theirs.spans_truncated:  # engines record them in orders of their own
+                mine.spans = mine.arrows = theirs.spans = theirs.arrows = None
+            alike(mine, theirs)
+
+
+def at_most(times: int, effect: Any) -> Any:
+    """Return an effect that may be asked for so often."""
+    left = iter(range(times + 1))
+
+    async def counted(*arguments: Any) -> Any:
+        assert next(left, None) is not None
+        return await effect(*arguments)
+
+    return counted

@@ -186,8 +186,7 @@ class Clocks(Schedule):
         since = 0.0
         for far, piece in zip(done, pieces, strict=True):
             share = forward + (1 - forward) * far / whole
-            if self._beside == 1:
-                piece.done = self.now + duration * share
+            piece.done = self.now + duration * share if self._beside == 1 else None
             piece.begins = before, duration * (share - since)
             before, since = piece, share
 

@@ -19,6 +19,7 @@ from paceline.simulator.engines.batched.arrays import Stack, array
 from paceline.simulator.engines.batched.clocks import Clocks
 from paceline.simulator.engines.batched.compute_times import Draws, SumDraws
 from paceline.simulator.engines.batched.node import BatchedNode, SeedsDiffer
+from paceline.simulator.engines.batched.repeats import Repeats
 from paceline.simulator.engines.batched.schedule import StepTimes
 from paceline.simulator.engines.compiled import run as compiled
 from paceline.simulator.engines.observer import POINTS, Observer, next_shown
@@ -129,7 +130,9 @@ class Batch:
         times, timeless = self._step_times(threads), isinstance(start, complex)
         if not timeless and not all(np.array_equal(start, each) for each in others):
             start = np.stack([start, *others])
-        self.clocks = Clocks(times, self.traffic, scenario, self.spans, merge=timeless)
+        alike = timeless and program.alike and scenario.run.sampling == "aggregate"
+        clocks = Repeats if alike else Clocks
+        self.clocks = clocks(times, self.traffic, scenario, self.spans, merge=timeless)
         self.observers = [
             Observer(program, scenario, goal, traffic.totals, self.clocks.deadline)
             for goal, traffic in zip(self.objectives, self.traffic, strict=True)
