@@ -329,6 +329,25 @@ def test_a_factor_of_steps_has_draws_of_loss_and_of_steps_that_agree(warmup, tmp
     assert float(known.ratio(800.0)) == pytest.approx(behind, rel=0.02)
 
 
+def test_the_time_to_a_loss_of_an_own_run_is_as_uncertain_as_its_factor_of_steps(tmp_path):
+    """By hand: exp(4 - 1.645 0.2) to exp(4 + 1.645 0.2) times data-parallel's steps.
+
+    So it is with 79.5 of the own run's 80 clients. Near the floor the ratio shrinks as the run goes
+    on, the faster the larger the factor.
+    """
+    own = {"algorithm": "local-sgd", "workers": 80, "tau": 40, "log_steps": 4, "sd": 0.2}
+    objective = logged(tmp_path) | {"noise_scale": 1e3}
+    world = scenario(
+        {"name": "local-sgd", "tau": 40}, workers=80, steps=10**8, own=[own], **objective,
+        run={"target_loss": 1.95}.items(),
+    )  # fmt: skip
+    known = expect(world, world.algorithm[0], catalogue()["local-sgd"], counted=79.5)
+    taken = known.steps * math.exp(4)
+    assert float(known.parallel(taken) * known.ratio(taken)) == pytest.approx(1.95, rel=2e-3)
+    ends = np.quantile(known.stretches(taken), [0.05, 0.95])
+    assert np.log(ends) == pytest.approx([-0.33, 0.33], abs=0.06)
+
+
 def test_no_draw_of_a_loss_is_below_its_own_floor(tmp_path):
     """Where the penalty is as uncertain as it is for a hundred clients that nobody published."""
     world = scenario({"name": "local-sgd", "tau": 8}, steps=2000, **logged(tmp_path))

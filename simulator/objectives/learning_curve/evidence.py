@@ -191,7 +191,8 @@ def penalty(  # noqa: PLR0913
     if period <= 1:
         return Penalty(0.0, 0.0, "published", f"{program} with period 1 is data-parallel", {})
     ratio = (tokens or TOKENS * parameters) / parameters
-    at = replicas, period, parameters
+    seen = (each.replicas for each in runs if not _decades(replicas, *[each.replicas] * 2))
+    at = next(seen, replicas), period, parameters  # of 80 clients 79.5 count: no other place
     mean, sd, said, parts = _expected(program, at, ratio, overlap)
     basis = "extrapolated" if said else "published"
     words = [OF_RUNS]

@@ -40,6 +40,7 @@ from paceline.simulator.scenario.tables import CurveOfFile, LearningCurve
 
 MECHANISM = Path(__file__).with_name("mechanism.toml")
 AGREED = 20  # rounds after which what depends on the steps, and these on it, agree
+HALVED = 40  # times that a range of steps is halved, in logarithms: to less than 1e-9
 ROUNDS = 4.0  # over which a penalty sets in
 SHARPEST = 0.1
 """Curvature times rate of the sharpest modes that count at tuned rates: a program that is not
@@ -151,15 +152,24 @@ class Expected:
         drawn, start = evidence.errors(self.parts), self.ramp(step)
         progress = self.progress(critical=self._criticals()[:, 0])
         here = self.curve.even(self.curve.at(step, progress), progress)
-        ramp, found = start, np.ones(len(drawn))
-        for _ in range(1 if self.log_steps is None else AGREED):  # a ratio that grows does so on
+
+        def enough(found: Any) -> Any:
+            """Return the same with the ratio that a run of `found` times `step` has."""
+            ramp = self.ramp(np.minimum(step * found, curve.LARGEST))
             error = drawn * ramp + self.log_ratio * (ramp - start)
             with np.errstate(divide="ignore"):
                 above = np.maximum(gain * self.parallel(step) * np.exp(-error) - floor, 0.0) / scale
                 seen = np.maximum(above ** (-1 / exponent) - shift, 0.0)
-            found = self.curve.even(seen, progress) / here
-            ramp = self.ramp(np.minimum(step * found, curve.LARGEST))
-        return found
+            return self.curve.even(seen, progress) / here
+
+        if self.log_steps is None:
+            return np.asarray(enough(1.0))
+        low, high = np.full((2, len(drawn)), [[1 / curve.LARGEST], [most := curve.LARGEST / step]])
+        for _ in range(HALVED):
+            middle = np.sqrt(low * high)
+            less = enough(middle) <= middle
+            low, high = np.where(less, low, middle), np.where(less, middle, high)
+        return np.where(high < most, high, np.inf)
 
     def worth(self, step: float, share: float) -> float:
         """Return the share of the loss that such a `share` of the steps up to `step` is worth."""
