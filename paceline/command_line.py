@@ -377,14 +377,16 @@ def _theory(scenario: str = SCENARIO, as_json: bool = AS_JSON, **given: Any) -> 
     from paceline.simulator.load.load import load
     from paceline.simulator.reports import terminal
     from paceline.simulator.results import prediction_interval, statistics, store
-    from paceline.simulator.studies.learning import penalties
+    from paceline.simulator.studies import learning
 
     loaded = load(scenario, given["overrides"] or (), allow_paths=given["allow_paths"])
     found = theory.theory(loaded)
+    found["notes"] += filter(None, [prediction_interval.windowed(loaded)])
     if as_json or given["out"]:  # may need whole runs, and no table shows them
-        found["penalties"] = penalties(loaded)
-    limits = filter(None, [prediction_interval.windowed(loaded)])
-    found["notes"] = [*loaded.notes, *found["notes"], *limits]
+        found["penalties"] = rows = learning.penalties(loaded)
+        lost = (each["label"] for each in rows if each["ratio"] == float("inf"))
+        found["notes"] += [f"{label} {learning.LOST}" for label in lost]
+    found["notes"] = [*loaded.notes, *found["notes"]]
     document = statistics.jsonable(found)
     if out := given["out"]:
         file, data = out / "theory.json", store.dump(document)

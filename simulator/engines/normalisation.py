@@ -81,10 +81,8 @@ def _goal(
     if expected.direct:
         return expected
     gains = _probed(scenario, algorithm, program, expected, run)
-    part = expected.workers / scenario.cluster.workers
-    per_update = part if program.selects else 1.0  # of a server, whose updates are as large
-    signal = gains.signal * per_update  # a probe samples no clients
-    gains = replace(gains, averaged=gains.averaged * part, signal=signal)
+    part = expected.workers / scenario.cluster.workers  # a probe has gradients of all in turn
+    gains = replace(gains, averaged=gains.averaged * part)
     known = expect(scenario, algorithm, program, gains.apart, expected.workers)
     found = goal(known, gains, algorithm)
     if coded(algorithm):
@@ -107,8 +105,7 @@ def _counted(scenario: Scenario, algorithm: Algorithm, expected: Expected, run: 
     """Return the gradients that count in a local step of all workers: of clients, in the run's
     first rounds; of others, which are away for longer, in as much of it as takes seconds.
     """
-    tau = algorithm.parameters.get("tau")
-    period = tau.value if isinstance(tau, FixedPeriod) else 1
+    period = _fixed(algorithm)
     end = length(scenario, algorithm)
     least = max(FEWEST, COUNTED * period, min(ROUNDS * expected.period, end))
     steps = period * int(-(-least // period))  # as gradients count when their round ends
@@ -122,6 +119,12 @@ def _counted(scenario: Scenario, algorithm: Algorithm, expected: Expected, run: 
     return found.contributing or expected.workers
 
 
+def _fixed(algorithm: Algorithm) -> int:
+    """Return the local steps between reports, 1 where that is not fixed."""
+    tau = algorithm.parameters.get("tau")
+    return tau.value if isinstance(tau, FixedPeriod) else 1
+
+
 def coded(algorithm: Algorithm) -> bool:
     """Whether what an algorithm sends is compressed."""
     return getattr(algorithm.parameters.get("codec"), "kind", "raw") != "raw"
@@ -133,7 +136,7 @@ def _settled(scenario: Scenario, algorithm: Algorithm, found: Goal, run: RunOne)
     steps = int(max(FEWEST, min(rounds * found.expected.period, found.expected.steps)))
     share = 1.0
     while share > LEAST:
-        calm = _calm(scenario, found.limited(share), steps)
+        calm = _calm(scenario, algorithm, found.limited(share), steps)
         loss = np.array(run(calm, algorithm).curve["loss"])
         if np.isfinite(loss).all() and loss[-1] <= loss.min() * (1 + TOLERATED):
             return share if share == 1 else share / FINER
@@ -161,11 +164,12 @@ def _probed(
     """
     workers, most = scenario.cluster.workers, int(min(length(scenario, algorithm), NEVER))
     plain = _at(algorithm, 1.0, **({"codec": Raw()} if coded(algorithm) else {}))
-    steps = max(FEWEST, min(1024, GRADIENTS // workers))
+    reports = COUNTED * _fixed(algorithm) if program.server else 0
+    steps = max(FEWEST, min(1024, GRADIENTS // workers), reports)
     meets = program.averages and not (program.server or program.gossips)
     while True:
         probe = Probe(workers, lambda step: float(expected.parallel(step)), program.gossips)
-        found = run(_calm(scenario, probe, steps), plain)
+        found = run(_calm(scenario, algorithm, probe, steps), plain)
         tau = np.array(found.curve["tau"])
         periods = tau[np.isfinite(tau)]
         period = float(periods.mean()) if periods.size else np.nan
@@ -196,13 +200,17 @@ def _lateness(run: Run) -> float:
     return mean * run.steps / run.updates if run.staleness_unit == "updates" else mean
 
 
-def _calm(scenario: Scenario, probe: Probe | Goal, steps: int) -> Scenario:
-    """Return the scenario of a probe: so many steps, no node or link that fails, no other job."""
+def _calm(scenario: Scenario, algorithm: Algorithm, probe: Probe | Goal, steps: int) -> Scenario:
+    """Return the scenario of a probe: so many steps, no node or link that fails, no other job.
+
+    Rounds are of all workers; a server has as many at work as are selected, as late as they are.
+    """
     settings = RunSettings(steps=steps, evaluate_every=max(1, steps // 8), sampling="aggregate")
     cluster, network = scenario.cluster, scenario.network
-    steady = {"failures": None, "membership": None}
+    steady = {"failures": None, "membership": None, "drop": None}
     groups = tuple(each.model_copy(update=steady) for each in cluster.group)
-    calm_cluster = steady | {"crash": (), "group": groups, "sampling": None}
+    sampling = cluster.sampling if algorithm.served else None
+    calm_cluster = steady | {"crash": (), "group": groups, "sampling": sampling}
     links = tuple(each.model_copy(update={"outages": None}) for each in network.link)
     calm: Sequence[tuple[str, Any]] = (
         ("cluster", cluster.model_copy(update=calm_cluster)),

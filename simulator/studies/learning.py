@@ -16,6 +16,7 @@ from paceline.simulator.objectives.learning_curve.objective import (
     size,
 )
 from paceline.simulator.results import loss_model, prediction_interval
+from paceline.simulator.results.divergence import diverged
 from paceline.simulator.results.intervals import NORMAL, TAILS
 from paceline.simulator.results.loss_model import Errors, Models
 from paceline.simulator.results.pick import all_of
@@ -26,6 +27,7 @@ from paceline.simulator.scenario.cluster import Cluster
 from paceline.simulator.scenario.scenario import Algorithm, Scenario
 from paceline.simulator.scenario.tables import LearningCurve
 
+LOST = "diverges at any rate of the mechanism: try a smaller outer_lr or alpha, or a larger buffer"
 FEW = 1024  # tokens of a worker's step: a sequence of text of most models has more
 
 
@@ -40,11 +42,11 @@ def expected(
     if isinstance(goal, Expected):
         return goal
     found: Expected = goal.expected
-    ends = [
-        (run.curve["loss"][-1], run.steps)
+    ratios = [
+        run.curve["loss"][-1] / float(found.parallel(run.steps))
         for run in runs or run_seeds(scenario, algorithm, [0], programs=programs)
+        if run.steps and not diverged(run)
     ]
-    ratios = [loss / float(found.parallel(step)) for loss, step in ends if step and isfinite(loss)]
     ratio = log(sum(ratios) / len(ratios)) if ratios else inf
     share, place = mechanism()["share"] * ratio, (found.workers, found.period, size(scenario))
     parts = {**found.parts, (f"ratio of {algorithm.name}", place): share}
@@ -54,7 +56,8 @@ def expected(
 def penalties(scenario: Scenario, programs: Programs = None) -> list[dict[str, Any]]:
     """Return what each algorithm costs in loss, by what, and how sure that is.
 
-    `ratio`: of the loss at the end of [run] over data-parallel training's on as many tokens.
+    `ratio`: of the loss at the end of [run] over data-parallel training's on as many tokens;
+    infinite where it diverges.
     """
     if not isinstance(scenario.objective, LearningCurve):
         return []
@@ -63,13 +66,14 @@ def penalties(scenario: Scenario, programs: Programs = None) -> list[dict[str, A
         found = expected(scenario, algorithm, programs=programs)
         at = found.log_ratio * (float(found.ramp(found.steps)) if found.direct else 1.0)
         ends = [exp(min(at + side * NORMAL * found.sd, 700)) for side in (-1, 1)]
+        lost = f"{LOST}; " * (at == inf)
         rows.append({
             "label": algorithm.label,
             "workers": found.workers,
-            "ratio": exp(min(at, 700)),
+            "ratio": exp(at),
             "interval90": ends if isfinite(found.sd) else None,
             "basis": found.basis,
-            "sentence": found.sentence,
+            "sentence": lost + found.sentence,
         })  # fmt: skip
     return rows
 

@@ -463,17 +463,22 @@ def test_a_slow_worker_is_hidden_by_no_delay():
     assert "nothing hides that, as the slowest worker computes nearly all the time" in said
 
 
-def test_theory_says_what_each_algorithm_costs(tmp_path):
-    file = tmp_path / "loss.toml"
+def theory(file, *algorithms, workers=4):
+    """What `paceline theory --json` says of a scenario that is written to `file`."""
     file.write_text(
         'model.parameters = 130_000_000\nnetwork = { latency = "1 ms", bandwidth = "1 Gbit/s" }\n'
         'objective = { kind = "learning-curve", curve = { law = "chinchilla", parameters = 1.3e8 },'
-        ' tokens = 65536 }\ncluster = { workers = 4, compute = "1 s" }\nrun.steps = 500\n'
-        '[[algorithm]]\nname = "ssgd"\n[[algorithm]]\nname = "diloco"\ntau = 30\n'
-        '[[algorithm]]\nname = "asgd"\n'
+        f' tokens = 65536 }}\ncluster = {{ workers = {workers}, compute = "1 s" }}\n'
+        f"run.steps = 500\nalgorithm = [{', '.join(algorithms)}]\n"
     )
-    answer = CliRunner().invoke(app, ["theory", str(file), "--json"])
-    rows = {row["label"]: row for row in json.loads(answer.stdout)["penalties"]}
+    return json.loads(CliRunner().invoke(app, ["theory", str(file), "--json"]).stdout)
+
+
+def test_theory_says_what_each_algorithm_costs(tmp_path):
+    file = tmp_path / "loss.toml"
+    rest = '{ name = "diloco", tau = 30 }', '{ name = "asgd" }'
+    found = theory(file, '{ name = "ssgd" }', *rest)
+    rows = {row["label"]: row for row in found["penalties"]}
     assert rows["ssgd"]["ratio"] == 1
     assert rows["ssgd"]["workers"] == 4
     assert rows["diloco tau=30"]["basis"] in ("published", "extrapolated")
@@ -483,6 +488,15 @@ def test_theory_says_what_each_algorithm_costs(tmp_path):
     run = simulate(parse(_table(file)), seeds=1).algorithms[1]["loss"]["last"]
     parallel = simulate(parse(_table(file)), seeds=1).algorithms[0]["loss"]["last"]
     assert run / parallel == pytest.approx(rows["diloco tau=30"]["ratio"], rel=1e-9)
+
+
+def test_theory_has_no_ratio_of_what_diverges(tmp_path):
+    """A pull of 0.9 by each of 400 workers throws the centre of EASGD ever further."""
+    own = '{ name = "easgd", tau = 20, alpha = 0.9, lr = 0.1 }'
+    found = theory(tmp_path / "loss.toml", own, workers=400)
+    (row,) = found["penalties"]
+    assert row["ratio"] is row["interval90"] is None
+    assert "alpha=0.9 lr=0.1 diverges" in found["notes"][-1]
 
 
 def _table(file):
@@ -590,6 +604,22 @@ def test_a_sample_of_the_clients_has_its_own_tokens_penalty_and_end():
     assert result.objective.tokens == 400 * 4 * 65536
     for row in result.rows(result.ranked):
         assert row["used"]["tokens"]["mean"] == pytest.approx(result.objective.tokens)
+
+
+def test_the_rate_of_fedbuff_is_that_of_as_many_clients_as_are_at_work():
+    """Ten of 400, and ten alone, whose reports are as late: with 400 at work they would be later.
+
+    The probe lasts until reports have come, however many steps each takes.
+    """
+    own = {"name": "fedbuff", "tau": 200, "buffer": 2, "lr": 0.1}
+    found = []
+    for clients in ({"workers": 400, "sampling": {"clients": 10}, "drop": 0.1}, {"workers": 10}):
+        cluster = {"compute": {"dist": "exponential", "mean": "1 s"}, **clients}
+        world = parse({**dict(scenario(steps=8000).table), "algorithm": [own], "cluster": cluster})
+        found.append(taken(world, world.algorithm[0])[0].objective.rate)
+        (row,) = simulate(world, seeds=1).algorithms
+        assert row["loss"]["last"] < 0.7 * row["loss"]["first"]
+    assert found[0] == pytest.approx(found[1], rel=0.1)
 
 
 def test_days_and_prices_of_a_search_have_the_interval_of_the_links():

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from paceline.simulator.objectives.evaluation import Evaluation
+from paceline.simulator.objectives.learning_curve.curve import LARGEST
 from paceline.simulator.objectives.quadratic import Array, NoisyQuadratic
 from paceline.simulator.programs.effects import Vector
 
@@ -163,7 +164,7 @@ class Probe:
         each = (before - after)[:count] / max(last - first, 1)
         sizes = np.array([len(ranks) for ranks in self.groups])
         signal = float(each.sum())
-        if not np.isfinite(signal) or signal <= 0:
+        if not 0 < signal < LARGEST:  # it has diverged
             return Gains(1.0, float(self.workers), 2.0, apart)
         averaged = self.workers if together else signal**2 / float((each**2 / sizes).sum())
         stable = np.abs(after[count : count + len(CURVATURES)]) < 1
