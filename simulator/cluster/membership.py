@@ -98,18 +98,26 @@ def working_hours(cluster: Cluster) -> list[Down]:
     return hours(chain(*calendars) if all(calendars) else [(0.0, DAY)])
 
 
-def stretched(cluster: Cluster, time: float, factors: np.ndarray) -> np.ndarray:
-    """Return the factors of a time (s) for factors of the work done by then, by working hours."""
-    daily = working_hours(cluster)
-    if daily == [(0.0, DAY)] or not 0 < time < inf:
-        return factors
-    edges = np.array([0.0, *chain(*daily), DAY])
+def _day(cluster: Cluster) -> tuple[np.ndarray, np.ndarray]:
+    """Return times of day (s), and the share of its working hours that are over by then."""
+    edges = np.array([0.0, *chain(*working_hours(cluster)), DAY])
     spans = np.diff(edges) * np.where(np.arange(len(edges) - 1) % 2, 1.0, 1e-9)  # never still
     done = np.append(0.0, spans.cumsum())
+    return edges, done / done[-1]
+
+
+def worked(cluster: Cluster, time: float) -> float:
+    """Return the days of working hours up to a time (s): nights, where phones have those alone."""
     whole, rest = divmod(time, DAY)
-    work = (whole * done[-1] + np.interp(rest, edges, done)) * np.minimum(factors, 1e9)
-    days, left = np.divmod(work, done[-1])
-    ends = days * DAY + np.interp(left, done, edges)
+    return whole + float(np.interp(rest, *_day(cluster)))
+
+
+def stretched(cluster: Cluster, time: float, factors: np.ndarray) -> np.ndarray:
+    """Return the factors of a time (s) for factors of the work done by then, by working hours."""
+    if working_hours(cluster) == [(0.0, DAY)] or not 0 < time < inf:
+        return factors
+    days, left = np.divmod(worked(cluster, time) * np.minimum(factors, 1e9), 1.0)
+    ends = days * DAY + np.interp(left, *reversed(_day(cluster)))
     found: np.ndarray = np.where(np.isfinite(factors), ends / time, factors)
     return found
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from paceline.simulator.cluster import prices
+from paceline.simulator.cluster.membership import worked, working_hours
 from paceline.simulator.cluster.workers import ideal_rate
 from paceline.simulator.results import intervals, loss_model, wording
 from paceline.simulator.results.loss_model import LossModel
@@ -33,12 +34,15 @@ UNITS = {  # words and unit of each
     "mfu": ("MFU", "%"),
     "tokens": ("tokens", "#"),
     "days": ("days", ""),
+    "nights": ("nights", ""),
+    "rounds": ("rounds", ""),
+    "client_bytes": ("bytes/client", "B"),
     "device_hours": ("device-hours", ""),
     "egress_bytes": ("egress", "B"),
     "cost": ("cost", ""),
 }
 TIMED = {"days", "device_hours", "cost"}  # what takes longer costs more of; traffic does not
-SPREAD = {"days", "cost"}  # shown with their intervals; device-hours go with the days
+SPREAD = {"days", "rounds", "cost"}  # shown with intervals; nights, device-hours go with the days
 Used = Mapping[str, float]
 Row = Mapping[str, Any]
 Cell = Callable[[Row], str]
@@ -72,6 +76,11 @@ def used(scenario: Scenario, run: Run, time: float) -> dict[str, float]:
             found["mfu"] = found["tokens_per_second"] * _flops(scenario) / (many * cost.flops)
         found["tokens"] = tokens * at(run, time, "step")
     found["days"] = time / SECONDS_PER_DAY
+    if run.gradients is not None and run.rounds:  # of clients that are selected
+        if working_hours(scenario.cluster) != [(0.0, SECONDS_PER_DAY)]:
+            found["nights"] = worked(scenario.cluster, time)
+        found["rounds"] = run.rounds * at(run, time, "step") / run.steps
+        found["client_bytes"] = at(run, time, "bytes") / scenario.cluster.workers
     if cost.node_hour is not None or cost.device_hour is not None:
         found["device_hours"] = paid.get("device_seconds", many * time) / prices.SECONDS_PER_HOUR
     if cost.priced:

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from paceline.simulator.cluster.membership import working_hours
+from paceline.simulator.cluster.membership import worked, working_hours
 from paceline.simulator.cluster.workers import mean_compute
 from paceline.simulator.cluster.workers import workers as listed
 from paceline.simulator.results.run import TIMES, Run
@@ -43,8 +43,10 @@ def clients(scenario: Scenario, runs: Sequence[Run]) -> list[dict[str, Any]] | N
     `gradients`: its share of those in the model, by the time that clients computed what was used
     over their mean time of a step; bytes are a client's in a day, None where links are not clients'
     own; `absent`, `selected`: shares of their time in which they are not there, or in a round.
+    A day has its working hours, of which a shorter run has some.
     """
     steps, days = mean_compute(scenario), sum(map(span, runs)) / DAY
+    nights = sum(worked(scenario.cluster, span(run)) for run in runs)
     if runs[0].gradients is None or not days or not all(steps):
         return None
     made = np.sum([run.workers["compute"] for run in runs], axis=0) / np.array(steps)
@@ -54,7 +56,7 @@ def clients(scenario: Scenario, runs: Sequence[Run]) -> list[dict[str, Any]] | N
     def sent(way: str, ranks: Sequence[int]) -> float | None:
         names = [ways[way].format(rank) for rank in ranks]
         sizes = [run.links[name] for name in names for run in runs if name in run.links]
-        return sum(sizes) / len(ranks) / days if sizes else None
+        return sum(sizes) / len(ranks) / nights if sizes else None
 
     def time(ranks: Sequence[int], *kinds: str) -> float:
         spent = [
@@ -102,12 +104,13 @@ def hours(scenario: Scenario, runs: Iterable[Run]) -> list[str]:
     if not any(calendars):
         return []
     longest = max(map(span, runs), default=0.0)
+    there = sum(end - start for start, end in working_hours(scenario.cluster))
     if abs(longest / DAY - max(round(longest / DAY), 1)) >= 0.02:
         return [
             f"workers are there at times of day, and {human(longest)} are no whole days: times per "
-            "round and step and rates are those of these hours alone, bytes a day of 24 such hours"
+            "round and step and rates are those of these hours alone, bytes a day of "
+            f"{there / 3600:.3g} such hours"
         ]
-    there = sum(end - start for start, end in working_hours(scenario.cluster))
     if there == DAY:
         return []
     return [

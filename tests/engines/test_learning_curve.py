@@ -622,6 +622,29 @@ def test_the_rate_of_fedbuff_is_that_of_as_many_clients_as_are_at_work():
     assert found[0] == pytest.approx(found[1], rel=0.1)
 
 
+def test_what_a_loss_takes_is_counted_in_nights_rounds_and_bytes_of_a_client():
+    """A night's six hours have 18 rounds of 20 min, each with a tenth of the clients."""
+    cluster = {
+        "workers": 40, "compute": "1 min", "sampling": {"clients": 4},
+        "membership": {"daily": "00:00-06:00"},
+    }  # fmt: skip
+    more = {"algorithm": [{"name": "fedavg", "tau": 20}], "cluster": cluster}
+    more["network"] = {"collective": "server", "latency": "1 us", "bandwidth": "1 Tbit/s"}
+    more["server"] = {"bandwidth": "1 Tbit/s"}
+
+    def row(**run):
+        return simulate(parse({**dict(scenario().table), **more, "run": run})).algorithms[0]
+
+    until = row(duration="40 h", target_loss=5.2)["to_target"]
+    spent = {key: each["mean"] for key, each in until.items()}
+    assert 1 < spent["nights"] < 2, spent
+    assert spent["rounds"] == pytest.approx(18 * spent["nights"], rel=0.02)
+    assert spent["client_bytes"] == pytest.approx(spent["rounds"] / 10 * 2 * 0.52e9, rel=0.05)
+    (half,), (whole,) = (row(duration=each)["clients"] for each in ("3 h", "24 h"))
+    assert half["down_bytes_per_day"] == pytest.approx(whole["down_bytes_per_day"], rel=0.15)
+    assert whole["down_bytes_per_day"] == pytest.approx(1.8 * 0.52e9, rel=0.15)
+
+
 def test_days_and_prices_of_a_search_have_the_interval_of_the_links():
     """In the rows, the sentence and the tables; the traffic's price does not move."""
     table = dict(scenario({"name": "ssgd"}, steps=600).table)
