@@ -44,6 +44,7 @@ OBJECTIVE = "Objective: "
 PAGE = "Page: "
 RESULTS = "Directory for the results."
 FIRST, SILENCE = 10.0, 30.0  # seconds before the first line of progress, and between two
+KNOWN = 0.02  # of all runs, or one: the part done that tells how long the rest takes
 
 # typer carries click along under a private name; this is click's UsageError.
 UsageError: type[Any] = typer.BadParameter.__bases__[0]
@@ -1016,7 +1017,7 @@ def _progress(doing: str = "simulating", what: str = "runs, left") -> "Iterator[
 
 def _lines(doing: str, what: str) -> "Progress":
     """Return a callback that says after ten seconds, then twice a minute, how much is done, and how
-    long the rest takes.
+    long the rest takes, once that shows: a run's first steps have what is made only once.
     """
     start = began = said = time.monotonic()
     before, last = 0.0, (inf, 0)  # done before: by an earlier command
@@ -1033,7 +1034,7 @@ def _lines(doing: str, what: str) -> "Progress":
         if now - said < patience or done == total or (done == before and spent < patience):
             return
         since, said = now - said, now
-        if done > before:
+        if done - before >= min(1, total * KNOWN):
             left = spent * (total - done) / (done - before)
             if done > lately:  # what is left may be slower than what is done
                 left = max(left, since * (total - done) / (done - lately))

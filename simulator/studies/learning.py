@@ -135,9 +135,8 @@ def of_unit(scenario: Scenario) -> list[str]:
     if own.noise_scale is not None:
         return []
     return [
-        f"objective.tokens = {own.tokens:g}: if these are pictures or other samples, their "
-        "critical batch is not known: the law taken is of language; state objective.noise_scale, "
-        "or give `paceline fit-loss` two runs of different batches"
+        f"objective.tokens = {own.tokens:g}: the critical batch is by a law of language; of other "
+        "samples state objective.noise_scale"
     ]
 
 

@@ -304,6 +304,18 @@ def test_the_first_word_on_a_long_run_comes_soon(monkeypatch, capsys):
     ]
 
 
+def test_how_long_the_rest_takes_is_not_told_by_a_run_that_has_hardly_begun(monkeypatch, capsys):
+    now = iter([0, 0, 11, 42, 73, 104])
+    monkeypatch.setattr(paceline.command_line.time, "monotonic", lambda: next(now))
+    show = paceline.command_line._lines("simulating", "runs")
+    for done in (0, 0.001, 0.1, 0.2, 0.3):
+        show(done, 2)
+    assert [line.split(" runs")[1] for line in capsys.readouterr().err.splitlines()] == [
+        "; none has ended in 11 s", ", about 13 min left", ", about 11 min left",
+        ", about 10 min left",
+    ]  # fmt: skip
+
+
 def test_no_number_is_cut_where_a_table_is_wider_than_the_terminal(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "40")
     table = terminal.headed("configuration", "cost", "days")

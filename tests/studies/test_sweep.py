@@ -658,5 +658,5 @@ def test_the_critical_batch_of_what_may_be_pictures_is_said_to_be_unknown(tmp_pa
         )
 
     (note,) = noted(tokens=20)
-    assert "the law taken is of language; state objective.noise_scale" in note
+    assert "by a law of language; of other samples state objective.noise_scale" in note
     assert noted(tokens=20, noise_scale=[500, 10000]) == noted(tokens=4096) == []
