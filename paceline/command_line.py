@@ -284,7 +284,7 @@ def _sweep(
         result = sweep(loaded, points=chosen(vary or (), pair, points), **how)
     if result.resumed:
         _note(f"{result.resumed} runs were kept from before")
-    rest = len(result.rows) - terminal.SWEEP_ROWS
+    rest = len(terminal.distinct(result)[0]) - terminal.SWEEP_ROWS
     said = [f"{rest} more rows are in {how['out']}/sweep.csv"] if rest > 0 else []
     said.append(f"{FILES}{how['out']}")
     _answer(as_json, result.json, lambda: [terminal.sweep(result), *said], result.notes)

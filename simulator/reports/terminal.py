@@ -236,12 +236,10 @@ def _within(value: float, interval: Sequence[float | None] | None) -> str:
 
 
 def sweep(result: "SweepResult") -> Table:
-    """The first `SWEEP_ROWS` rows of a sweep: what was varied, and the most asked for."""
-    rows = result.rows[:SWEEP_ROWS]
+    """The first `SWEEP_ROWS` of `distinct` rows: what was varied, and the most asked for."""
+    rows, columns = distinct(result)
+    rows, varied = rows[:SWEEP_ROWS], _keys(result)
     known = {key for row in result.rows for key, value in row.items() if value is not None}
-    varied = [key for key, values in result.vary.items() if len(values) > 1] or [*result.vary]
-    programs = {row["program"] for row in result.rows}
-    columns = {_short(key, varied): _varied(key, programs) for key in varied}
     texts = {*columns, "algorithm"}
     called = {(row["label"], row["program"]) for row in result.rows}
     brief = len({program for _, program in called}) == len(called)
@@ -282,6 +280,20 @@ def sweep(result: "SweepResult") -> Table:
         each.no_wrap = each.header not in {*texts, interval}
         _whole_words(each)
     return table
+
+
+def distinct(result: "SweepResult") -> tuple[list[Row], dict[str, Cell]]:
+    """Return a row of each algorithm and values that it has, and the columns of what was varied."""
+    varied, programs = _keys(result), {row["program"] for row in result.rows}
+    columns = {_short(key, varied): _varied(key, programs) for key in varied}
+    found = dict[tuple[str, ...], Row]()
+    for row in result.rows:
+        found.setdefault((row["label"], *(cell(row) for cell in columns.values())), row)
+    return [*found.values()], columns
+
+
+def _keys(result: "SweepResult") -> list[str]:
+    return [key for key, values in result.vary.items() if len(values) > 1] or [*result.vary]
 
 
 def _whole_words(column: Column, narrow: bool = False) -> None:
