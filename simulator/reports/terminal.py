@@ -238,7 +238,7 @@ def _within(value: float, interval: Sequence[float | None] | None) -> str:
 def sweep(result: "SweepResult") -> Table:
     """The first `SWEEP_ROWS` of `distinct` rows: what was varied, and the most asked for."""
     rows, columns = distinct(result)
-    rows, varied = rows[:SWEEP_ROWS], _keys(result)
+    rows = rows[:SWEEP_ROWS]
     known = {key for row in result.rows for key, value in row.items() if value is not None}
     texts = {*columns, "algorithm"}
     called = {(row["label"], row["program"]) for row in result.rows}
@@ -250,7 +250,7 @@ def sweep(result: "SweepResult") -> Table:
 
     columns["algorithm"] = named
     target = result.scenario.run.target_loss
-    constant = target is not None and "run.target_loss" not in varied
+    constant = target is not None and "run.target_loss" not in result.vary
     said = f"loss {target:g}" if constant else "target"
     timed = [row for row in rows if row["time_to_target_s"] is not None]
     usual = wording.usual(estimate_of(row, "time_to_target_s") for row in timed)
@@ -284,16 +284,13 @@ def sweep(result: "SweepResult") -> Table:
 
 def distinct(result: "SweepResult") -> tuple[list[Row], dict[str, Cell]]:
     """Return a row of each algorithm and values that it has, and the columns of what was varied."""
-    varied, programs = _keys(result), {row["program"] for row in result.rows}
+    varied = [key for key, values in result.vary.items() if len(values) > 1] or [*result.vary]
+    programs = {row["program"] for row in result.rows}
     columns = {_short(key, varied): _varied(key, programs) for key in varied}
     found = dict[tuple[str, ...], Row]()
     for row in result.rows:
         found.setdefault((row["label"], *(cell(row) for cell in columns.values())), row)
     return [*found.values()], columns
-
-
-def _keys(result: "SweepResult") -> list[str]:
-    return [key for key, values in result.vary.items() if len(values) > 1] or [*result.vary]
 
 
 def _whole_words(column: Column, narrow: bool = False) -> None:

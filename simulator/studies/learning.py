@@ -66,14 +66,13 @@ def penalties(scenario: Scenario, programs: Programs = None) -> list[dict[str, A
         found = expected(scenario, algorithm, programs=programs)
         at = found.log_ratio * (float(found.ramp(found.steps)) if found.direct else 1.0)
         ends = [exp(min(at + side * NORMAL * found.sd, 700)) for side in (-1, 1)]
-        lost = f"{LOST}; " * (at == inf)
         rows.append({
             "label": algorithm.label,
             "workers": found.workers,
             "ratio": exp(at),
             "interval90": ends if isfinite(found.sd) else None,
             "basis": found.basis,
-            "sentence": lost + found.sentence,
+            "sentence": f"{LOST}; " * (at == inf) + found.sentence,
         })  # fmt: skip
     return rows
 
