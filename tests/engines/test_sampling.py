@@ -677,7 +677,7 @@ def test_clients_at_rest_doze_through_a_phase_and_change_no_number(
 @pytest.mark.parametrize("where", TROUBLED)
 @pytest.mark.parametrize("name", ["fedavg", "fedbuff"])
 def test_steps_with_vectors_cost_no_effect_each_and_change_no_number(where, name, monkeypatch):
-    """Of 12 clients two take 40 steps at a time, and the others one before the rest and one after.
+    """Of 12 clients two take 40 steps at a time, and the others one before all the rest.
 
     With notice, so that fedbuff's are asked in a phase whether they leave.
     """
@@ -719,7 +719,7 @@ def test_steps_with_vectors_cost_no_effect_each_and_change_no_number(where, name
     many, stepping = played()
     assert striding == stepping
     assert 5 * few["asked"] < many["asked"]
-    assert 10 * few["at rest"] <= many["at rest"]
+    assert 15 * few["at rest"] <= many["at rest"]
 
 
 @pytest.mark.parametrize(

@@ -60,6 +60,7 @@ test_request_reply compare engines to the last bit or to 1e-9), then `make bench
 import types
 from collections import deque
 from collections.abc import Coroutine, Generator, Iterator, Sequence
+from functools import lru_cache
 from heapq import heappush
 from itertools import islice, repeat
 from math import inf
@@ -103,8 +104,18 @@ def _same(one: Any, other: Any) -> bool:
     """Whether two states of a transform, tuples of vectors and numbers, are equal."""
     if isinstance(one, tuple) and isinstance(other, tuple):
         return len(one) == len(other) and all(map(_same, one, other))
-    known = one is None or isinstance(one, int | float | complex | np.ndarray)
+    if one is None:
+        return other is None
+    known = isinstance(one, int | float | complex | np.ndarray)
     return known and bool(np.array_equal(one, other))
+
+
+@lru_cache(4096)  # clients at rest begin a round together
+def _later(now: float, work: float, times: int) -> float:
+    """Return `now` and so many times `work` (s), rounded as if they were added one by one."""
+    seconds = np.full(times + 1, work)
+    seconds[0] = now
+    return float(seconds.cumsum()[-1])
 
 
 class VirtualNode(EngineNode):
@@ -542,33 +553,36 @@ class VirtualNode(EngineNode):
                 self.now += work
                 gradient = self._gradient(x)
             direction, after = transform.update(gradient, state, x)
-            rests = outages is not None and outages.resting
-            still = rests and not np.any(direction) and _same(state, after)
-            x, state = x - lr(k) * direction, after
             if k - first + 1 >= tau(k):
-                return x, state, k
+                return x - lr(k) * direction, after, k
+            rests = outages is not None and outages.resting
+            still = rests and not np.count_nonzero(direction) and _same(state, after)
+            x, state = x - lr(k) * direction, after
+            if still:
+                until = inf  # of the round, as all its steps are alike
             if self.now < until and self.step < unseen:
-                self.x, self.updates = x, self.updates + 1
+                self.x, self.updates = None if rests else x, self.updates + 1
             else:
                 self.mark(x)
             k += 1
             if still:
                 k += self._skip(k, first, tau)
+                if k - first >= tau(k - 1):
+                    return x, state, k - 1
 
     def _skip(self, k: int, first: int, tau: Any) -> int:
-        """Skip steps of a client at rest, of the phase that began with step `first`: up to its last
-        pause, or if there is none to the last, or to the first mark to show; return how many.
+        """Skip steps of a client at rest, of the phase that began with step `first`: all, or up to
+        its last pause, or if there is none to the last, or to the first mark to show; return how
+        many.
         """
         observer, begun = self._run.observer, self._pause_at
         last = min(observer.limit, NEVER if observer.by_rounds else self._mark_at)
-        if isinstance(getattr(tau, "__self__", tau), FixedPeriod):  # all but the last step, at once
-            left: int = first + tau(k) - 1 - k
-            if self.step + left < min(begun, last):
-                times = np.full(left + 1, next(self._durations))
-                times[0] = self.now
-                self.now = float(times.cumsum()[-1])  # rounds as if they were added one by one
+        if isinstance(getattr(tau, "__self__", tau), FixedPeriod):
+            left: int = first + tau(k) - k
+            if self.step + left <= min(begun, last):
+                self.now = _later(self.now, next(self._durations), left)
                 self.step += left
-                self.updates += left
+                self.updates += left - 1  # the last step is not marked
                 return left
         now, step, pause_at = self.now, self.step, begun
         ahead = step

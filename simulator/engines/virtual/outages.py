@@ -154,7 +154,8 @@ class Outages:
             if why and not resumed and self._idle is None and sampled:
                 self._rest(work)
             if why or resumed or self.calendar.next(now)[0] <= now:
-                if (passed_over := self._unselected()) != self._passed_over:
+                passed_over = why is Why.UNSELECTED or self._unselected()
+                if passed_over != self._passed_over:
                     self._sit_out(now, Why.UNSELECTED if passed_over else why)
                 self._final_attempt = self._seconds_for(now, work)
                 return self._final_attempt

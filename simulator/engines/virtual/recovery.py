@@ -415,7 +415,10 @@ class Participation:
 
     def sits_out(self, rank: int, index: int, at: float) -> Why | None:
         """Return why a worker takes no part in its next collective, by the rules; None: it does."""
-        return next((each.why for each in self.rules if each.sits_out(rank, index, at)), None)
+        for each in self.rules:
+            if each.sits_out(rank, index, at):
+                return each.why
+        return None
 
     def download(self, rank: int) -> float:
         """Return the seconds that a client needs to get the model, once it is selected (again)."""
