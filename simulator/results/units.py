@@ -219,7 +219,10 @@ def cells(rows: Sequence[Row], target: float | None = None) -> tuple[str, dict[s
     reached = any(mean is not None and isfinite(mean) for mean in known)
     until, found = "to_target" if reached else "used", dict[str, Cell]()
     for key, (words, unit) in UNITS.items():
-        if any(row.get(key) is not None or key in (row.get(until) or {}) for row in rows):
+        rate = key in RATES
+        if any(
+            (rate and row.get(key) is not None) or key in (row.get(until) or {}) for row in rows
+        ):
             own = [rows[0].get("currency") or "" if key == "cost" else "", _level(rows, until, key)]
             about = ", ".join(filter(None, own))
             found[f"{words} ({about})" if about else words] = partial(_cell, key, unit, until)

@@ -223,3 +223,8 @@ def test_computing_faster_than_the_device_can_or_far_slower_is_said():
     assert note.startswith("cluster.compute: computing alone is 20 % MFU, where")
     (note,) = said(f"{100 * rate} TFLOP/s")
     assert "1 % of cost.flops; are the tokens" in note
+
+
+def test_what_a_row_has_beside_its_amounts_heads_no_column():
+    row = {"rounds": {"mean": 5.0}, "used": None, "mfu": 0.4}
+    assert [*units.cells([row])[1]] == ["MFU"]
