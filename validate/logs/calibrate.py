@@ -14,7 +14,7 @@ import numpy as np
 from paceline.simulator.errors import InputError
 from paceline.simulator.network.closed_form import ClosedForm
 from paceline.simulator.results.intervals import USUAL
-from paceline.simulator.results.statistics import human
+from paceline.simulator.results.statistics import human, said
 from paceline.simulator.scenario import redraw
 from paceline.simulator.scenario.cluster import Cluster
 from paceline.simulator.scenario.overhead import GIGABIT
@@ -52,17 +52,12 @@ ABOUT = {
     "overhead.0": "one law of the links, fitted to all jobs: docs/calibrate.md",
     "overhead.1": "the same of buckets, whose factor is their own",
 }
-SLOWER = (
-    "Collectives may slow computing (cluster.beside_collectives; time a step with and without "
-    "no_sync; published GPUs: by 19 % on average, 40 % at most), links may be slower than stated "
-    "(measure busbw of nccl-tests, or one mean), or buckets hide less than declared (overlap; "
-    "record a trace of torch.profiler)"
-)
+BUSBW = "Links may be slower than stated (measure busbw of nccl-tests, or one mean)"
 FASTER = (
     "Links may be faster than stated, or less travels than declared (rarer averages, "
     "a codec, fewer bytes_per_parameter, parameters that are not averaged)"
 )
-"""What may explain a law far above what is usual, and far below."""
+"""What may explain a law far above what is usual, of whole means, and far below."""
 STAGES = 3  # reading, computing, links
 
 
@@ -103,17 +98,20 @@ def calibrate(
     fitted = transport.fit(
         found, scenarios, conditions, told=lambda n, steps: done(n, fits * steps)
     )
-    assert fitted is not None  # as any misfit is taken
+    odd, slower = fitted.conflicts(), BUSBW
     if bucketed:
-        otherwise, least = [*map(_overlapping_otherwise, scenarios)], fitted.misfit - TOLD
-        if other := transport.fit(
+        otherwise = [*map(_overlapping_otherwise, scenarios)]
+        least = fitted.misfit - (0.0 if any(odd) else TOLD)
+        other = transport.fit(
             found, otherwise, conditions, least, lambda n, steps: done(steps + n, fits * steps)
-        ):
+        )
+        slower = _slower(found, scenarios, conditions, fitted, other) if odd[1] else BUSBW
+        if other.misfit < least:
             fitted, doubt = _either(fitted, other, ", ".join(bucketed))
             notes.append(doubt)
     done(STAGES, STAGES)
-    said = [note for each in found for note in each.notes]
-    notes = [*dict.fromkeys(said), *notes, *_unknown(found, fitted, conditions)]
+    of_logs = dict.fromkeys(note for each in found for note in each.notes)
+    notes = [*of_logs, *notes, *_unknown(found, fitted, conditions, slower)]
     return _result(found, conditions, laws, fitted, notes)
 
 
@@ -156,7 +154,7 @@ def _overlapping_otherwise(scenario: Scenario) -> Scenario:
 
 
 def _either(fitted: Fitted, other: Fitted, names: str) -> tuple[Fitted, str]:
-    """Let half of the draws be those of the other overlap, which explains the jobs better.
+    """Let half of the draws be those of the other overlap, which explains the jobs too.
 
     `names`: of the jobs that average buckets.
     """
@@ -165,9 +163,14 @@ def _either(fitted: Fitted, other: Fitted, names: str) -> tuple[Fitted, str]:
         for key in ("draws", "spreads")
     }
     parts["otherwise"] = [n >= len(fitted.draws[::2]) for n in range(len(parts["draws"]))]
+    why = (
+        "the jobs together contradict the overlap of buckets with the backward pass"
+        if fitted.misfit - other.misfit > TOLD
+        else "another overlap of buckets with the backward pass explains the jobs with usual links"
+    )
     return replace(fitted, **parts), (
-        f"{names}: the jobs together contradict the overlap of buckets with the backward pass: "
-        "numbers are of what is declared, intervals span both; correct overlap in the [[job]]"
+        f"{names}: {why}: numbers are of what is declared, intervals span both; correct overlap "
+        "in the [[job]]"
     )
 
 
@@ -181,10 +184,13 @@ def _law(mine: Sequence[Observed]) -> FittedLaws:
     mean = float(np.mean(whole))
     if best.computing:
         return compute_laws.fit([own / mean for own in best.times])
-    spread = max(1.4826 * float(np.median(np.abs(whole - np.median(whole)))), STEADY * mean)
+    spread = 1.4826 * float(np.median(np.abs(whole - np.median(whole))))
+    if best.compute > 0:  # what workers wait for the slowest is less than what is left of a step
+        spread = min(spread, (best.pace - best.compute) / 2)
+    spread = max(spread, STEADY * mean)
     law = {"dist": "gamma", "mean": "1000 ms", "shape": spread**-2}
-    said = {"family": "gamma", "parameters": law, "chosen": True}
-    return FittedLaws(law, None, [], {}, {}, [said], 0.0)
+    chosen = {"family": "gamma", "parameters": law, "chosen": True}
+    return FittedLaws(law, None, [], {}, {}, [chosen], 0.0)
 
 
 def _with_unit_steps(each: Observed, law: FittedLaws) -> Scenario:
@@ -219,10 +225,43 @@ def _scaled(value: Any, by: float) -> Any:
     return value
 
 
-def _unknown(found: Sequence[Observed], fitted: Fitted, of: Sequence[int]) -> list[str]:
+def _slower(
+    found: Sequence[Observed], scenarios: Sequence[Scenario], conditions: Sequence[int],
+    fitted: Fitted, other: Fitted,
+) -> str:  # fmt: skip
+    """Say what may explain buckets that take longer than is usual, and what each would have to be.
+
+    `other`: the fit of the other overlap.
+    """
+    first = next(each for each in scenarios if each.algorithm[0].name == BUCKETED)
+    if not found[scenarios.index(first)].job.knows_link:
+        return BUSBW
+    rate = ClosedForm(first).mean_plan.rate
+    causes = [
+        f"links that give {said(fitted.given(rate), 'B/s')} of {said(rate, 'B/s')} "
+        "(measure busbw of nccl-tests, or one mean)"
+    ]
+    if first.algorithm[0].parameters["overlap"]:
+        causes.append(
+            f"buckets that are averaged after the backward pass, over links of "
+            f"{said(other.given(rate), 'B/s')} (overlap = false; record a trace of torch.profiler)"
+        )
+    if fitted.point[BESIDE] > math.log(LEAST):
+        slowed = transport.fit(found, scenarios, conditions, -math.inf, only=BESIDE)
+        causes.append(
+            f"collectives that slow computing by {100 * math.exp(slowed.point[BESIDE]):.0f} % "
+            "(cluster.beside_collectives; published GPUs: by 19 % on average, 40 % at most; time a "
+            "step with and without no_sync)"
+        )
+    return f"Any of these would explain it alone: {'; '.join(causes)}"
+
+
+def _unknown(
+    found: Sequence[Observed], fitted: Fitted, of: Sequence[int], slower: str
+) -> list[str]:
     """Say what the fit found out about links of which nothing was known, and what it misses.
 
-    `of`: the condition of each job.
+    `of`: the condition of each job; `slower`: what may explain a law far above what is usual.
     """
     notes, conditions = [], max(of) + 1
     unknown = [each for each in found if not each.job.knows_link]
@@ -249,7 +288,7 @@ def _unknown(found: Sequence[Observed], fitted: Fitted, of: Sequence[int]) -> li
                 'write compute = "..." into the [[job]], or add a log of another period (local-sgd)'
                 " or over another link"
             )
-    for causes, conflicts in zip((FASTER, SLOWER), fitted.conflicts(), strict=True):
+    for causes, conflicts in zip((FASTER, slower), fitted.conflicts(), strict=True):
         if conflicts:
             names = ", ".join(dict.fromkeys(each.job.name for each in found))
             notes.append(
@@ -299,9 +338,9 @@ def _result(
         at = fitted.overhead(fitted.point, n == 1)
         rows = [fitted.overhead(row, n == 1) for row in fitted.draws]
         draws |= {f"overhead.{n}.{key}": [row[key] / at[key] for row in rows] for key in at}
-        said = {key: profile.seconds(at[key]) for key in ("collective", "hop")}
+        times_of = {key: profile.seconds(at[key]) for key in ("collective", "hop")}
         rounded = {key: profile.rounded(own) for key, own in at.items()}
-        laws_of_links.append(rounded | said | ({"algorithm": BUCKETED} if n else {}))
+        laws_of_links.append(rounded | times_of | ({"algorithm": BUCKETED} if n else {}))
     if fitted.point[BESIDE] > math.log(LEAST):
         draws["cluster.beside_collectives"] = (
             (1 + np.exp(fitted.draws[:, BESIDE])) / (1 + math.exp(fitted.point[BESIDE]))

@@ -69,11 +69,14 @@ LIKELY = 0.999  # probability, beyond which a draw is none of the posterior
 # of logarithms of computing and of transmissions, within which paces are taken for straight lines;
 # relative, what a line may miss further away
 STRAIGHT, BEND = 0.25, 0.002
+EDGE = 1e-4  # of a pace, what edges between lines are rounded by
 FAR = 13.0  # most of a logarithm from the point's: a profile's factors are a million at most
 # of the simulations, and most pieces of gradients that cost no steps
 STEPS, SHORTEST, PERIODS, SEEDS, PIECES = 256, 24, 12, 2, 1024
 EVALUATED = 20  # times in them, which has its price
 ROBUST = 3.0  # standard errors from which a job counts less (soft L1)
+FREE = 0.7, 3.0  # median and standard deviation of a logarithm of which nothing is known: far,
+# as a little of what collectives slow shows only where computing ends last
 UNUSUAL = 3.0  # standard deviations of a usual number, from which a note names it
 ROUNDS, NEAR = 4, 1e-4
 SHIFT = 0.02  # relative, of a number whose effect on the pace is simulated
@@ -112,6 +115,12 @@ class Fitted:
                 )
         return found
 
+    def given(self, rate: float) -> float:
+        """Return the bytes per second that buckets get of a link of `rate`."""
+        law = self.overhead(self.point, bucketed=True)
+        slower = (rate / GIGABIT) ** -law["transmission_exponent"] * law["transmission_factor"]
+        return float(rate / (slower + rate * law["per_byte"]))
+
     def range_of(self, condition: int) -> tuple[float, float]:
         """Return the ends of the 90 % interval of a condition's computing (seconds)."""
         low, high = np.exp(np.quantile(self.draws[:, LAW + condition], TAILS))
@@ -149,7 +158,9 @@ def _priors(centre: Array, width: Array, nominal: bool) -> list[_Prior]:
 
 @dataclass
 class _Linear:
-    """A job's pace near some numbers: `base` seconds, and `slopes` by its costs.
+    """A job's pace near some numbers: `base` seconds, and `slopes` by its costs; and the `lines` of
+    all numbers that were tried, each its value without costs, then slopes. The highest counts, as
+    who waits for the last of several ends with that.
 
     `hidden`: no log of its condition shows what a worker's computing varies by; `slowed`: it may
     compute beside collectives, on GPUs.
@@ -165,6 +176,7 @@ class _Linear:
     base: float = 0.0
     at: Array = field(default_factory=lambda: np.zeros(8))
     slopes: Array = field(default_factory=lambda: np.zeros(8))
+    lines: Array = field(default_factory=lambda: np.zeros((0, 9)))
 
     @property
     def by_tree(self) -> float:
@@ -194,7 +206,9 @@ class _Linear:
 
     def pace(self, costs: Array) -> Array:
         """Return the pace (seconds per step) with these costs, positive however far they are."""
-        lines, floor = self.base + (costs - self.at) @ self.slopes, 0.1 * self.base
+        floor, edge = 0.1 * self.base, EDGE * self.base
+        each = self.lines[:, 0] + costs @ self.lines[:, 1:].T
+        lines = edge * np.logaddexp.reduce(each / edge, axis=-1)
         # it falls everywhere, so that a search finds back
         found: Array = np.where(
             lines > floor, lines, floor * np.exp(np.minimum(lines / floor, 1) - 1)
@@ -214,7 +228,12 @@ class _Linear:
             (_simulated(self, costs + shift) - base) / shift.sum() if shift.any() else 0.0
             for shift in np.diag(shifts)
         ]
-        return replace(self, at=costs, base=base, slopes=np.array(slopes))
+        kept = [own for own in self.lines if own[0] + costs @ own[1:] < (1 + EDGE) * base]
+        line = [base - costs @ slopes, *slopes]
+        lines = np.array([*kept, line])
+        found = replace(self, at=costs, base=base, slopes=np.array(slopes), lines=lines)
+        lines[:, 0] -= found.pace(costs) - base  # what edges add
+        return found
 
     def near(self, costs: Array) -> "_Linear":
         """Return the job as it is if its line meets the pace with `costs`, else simulated there."""
@@ -269,14 +288,15 @@ def _evidence(fitted: Any, prior: _Prior) -> float:
     return float(log(prior.likely) - fitted.cost - np.log(prior.width).sum() - curved / 2)
 
 
-def fit(  # noqa: PLR0915
+def fit(  # noqa: PLR0913, PLR0915, PLR0917
     jobs: Sequence[Observed], scenarios: Sequence[Scenario], conditions: Sequence[int],
-    most: float = inf, told: Progress = lambda done, steps: None,
-) -> Fitted | None:  # fmt: skip
-    """Fit the law to jobs; None where their misfit is `most` or more.
+    most: float = inf, told: Progress = lambda done, steps: None, only: int | None = None,
+) -> Fitted:  # fmt: skip
+    """Fit the law to jobs; without draws where their misfit is `most` or more.
 
     `scenarios`: of each job, with computing times of mean 1 s; `conditions`: which jobs compute
     alike, numbered from 0. `told` is called with the steps that are done: paces, then draws.
+    `only`: the number of the law that may be unusual, as all others are what is usual.
     """
     from scipy.optimize import least_squares  # noqa: PLC0415
 
@@ -299,6 +319,9 @@ def fit(  # noqa: PLR0915
     width = np.concatenate([WIDTH, [COMPUTE_WIDTH] * count, [LINK_WIDTH] * len(unknown)])
     if not any(each.slowed for each in linear):
         centre[BESIDE], width[BESIDE] = UNSLOWED
+    if only is not None:
+        width[:LAW] *= 1e-3
+        centre[only], width[only] = FREE
     known = sum(1 + (each.compute > 0) for each in jobs)  # numbers that the jobs show
 
     def residuals(
@@ -329,25 +352,31 @@ def fit(  # noqa: PLR0915
             seen, missed = slopes[: 2 * len(near)], found.fun[: 2 * len(near)]
             spent = float(np.einsum("ij,jk,ik", seen, inverse, seen))  # what jobs have determined
             squares = ERROR_FREEDOM * ERROR**2 + error**2 * float(missed @ missed)
-            error = float(np.sqrt(squares / (ERROR_FREEDOM + max(0.0, known - spent))))
+            if len(near) > 1:
+                error = float(np.sqrt(squares / (ERROR_FREEDOM + max(0.0, known - spent))))
             if np.abs(theta - before).max() < NEAR:
                 break
         return [_Way(*each, near, error) for each in zip(ways, fits, strict=True)]
 
-    priors = _priors(centre, width, nominal=bool(rates))
+    priors = _priors(centre, width, nominal=bool(rates) and only is None)
     steps = 2 * ROUNDS * len(linear)
     ways = settled(priors, 0)
     best = max(ways, key=_Way.evidence)
     off = (best.fit.x - priors[0].centre)[: FACTOR + 1] / priors[0].width[: FACTOR + 1]
-    if rates and np.abs(off).max() > UNUSUAL:  # lines through a usual law say nothing of slow links
+    if (
+        priors[len(WAYS) :] and np.abs(off).max() > UNUSUAL
+    ):  # lines through a usual law say nothing of slow links
         ways = [*ways[: len(WAYS)], *settled(priors[len(WAYS) :], ROUNDS)]
         best = max(ways, key=_Way.evidence)
     theta, linear, error = best.fit.x, best.near, best.error
 
     missed = _residuals(theta, linear, best.prior, count, reference, ERROR, SPREAD)
     misfit = float(missed @ missed) - 2 * log(best.prior.likely)
+    unusual = (theta - priors[0].centre) / priors[0].width
+    paces = [_simulated(each, each.costs(theta, count, reference)) for each in linear]
+    fitted = Fitted(theta, theta[:0], paces, reference, theta[:0], misfit, unusual)
     if misfit >= most:
-        return None
+        return fitted
 
     def bent(theta: Array, near: Sequence[_Linear], drawn: int) -> list[_Linear]:
         """Return the jobs near `theta`, of which those whose lines miss it are simulated there."""
@@ -362,9 +391,7 @@ def fit(  # noqa: PLR0915
     # the law, on a link that it has not seen, and by each factor e in bandwidth from those it has
     draws[:, [FACTOR, EXPONENT]] += error * rng.standard_normal((len(draws), 2))
     draws[:, LAW : LAW + count] += STEADY * rng.standard_normal((len(draws), 1))
-    paces = [_simulated(each, each.costs(theta, count, reference)) for each in linear]
-    unusual = (theta - priors[0].centre) / priors[0].width
-    return Fitted(theta, draws, paces, reference, spreads, misfit, unusual)
+    return replace(fitted, draws=draws, spreads=spreads)
 
 
 def _linear(
@@ -405,9 +432,10 @@ def _residuals(  # noqa: PLR0913, PLR0917
             second = covariance[1, 1]
             found.append(np.zeros_like(missed))
         found.append(missed / np.sqrt(second + shared**2 + 1e-8))
-    far = np.stack(found, axis=-1) / ROBUST
-    near = np.sign(far) * ROBUST * np.sqrt(2 * (np.sqrt(1 + far**2) - 1))  # soft L1
-    return np.concatenate([near, (theta - prior.centre) / prior.width], axis=-1)
+    far = np.stack(found, axis=-1)
+    if len(jobs) > 1:  # soft L1: one of several may be at odds with the others
+        far = far * np.sqrt(2 / (1 + np.sqrt(1 + (far / ROBUST) ** 2)))
+    return np.concatenate([far, (theta - prior.centre) / prior.width], axis=-1)
 
 
 def _posterior(
