@@ -1008,3 +1008,12 @@ def test_one_worker_alone_is_told_by_its_own_run(aim, ends):
     if aim == "time-to-loss":
         assert one["loss"] == pytest.approx(3.2, rel=1e-3)
     assert result.lines[-1].startswith("One worker alone")
+    if aim != "loss-at-deadline":
+        inside = {"link": [{"between": ["box", "box"], "bandwidth": "10 GB/s"}]}
+        box = {
+            "cluster": table["cluster"] | {"region": "box"}, "network": table["network"] | inside
+        }  # fmt: skip
+        result = tune(parse(table | box), objective=aim)
+        assert "alone" not in result.sentence + "".join(result.lines)
+    if aim == "loss-at-tokens":  # what is in use comes first
+        assert result.tradeoffs[0]["label"] == "ssgd"

@@ -13,6 +13,7 @@ from paceline.simulator.cluster.membership import stretched
 from paceline.simulator.cluster.workers import mean_compute
 from paceline.simulator.errors import InputError
 from paceline.simulator.load.load import known_programs
+from paceline.simulator.network.closed_form import ClosedForm
 from paceline.simulator.objectives.learning_curve.objective import data_parallel, to_target
 from paceline.simulator.programs import Program
 from paceline.simulator.results import intervals, prediction_interval, units
@@ -378,10 +379,12 @@ def alone(scenario: Scenario, objective: TuningObjective, seeds: int) -> Alone |
     configurations: to the target, at the deadline, or for as many tokens as all workers see.
 
     None where the loss is no curve of tokens, or never at the target, where workers are clients,
-    and under a budget.
+    under a budget, and where all are devices of one box, which nobody buys to use one of them.
     """
     spec, workers = scenario.objective, scenario.cluster.workers
     if not isinstance(spec, LearningCurve) or scenario.cluster.sampling or workers == 1:
+        return None
+    if len(ClosedForm(scenario).hosts(range(workers))) == 1:
         return None
     target, means = objective.target, mean_compute(scenario)
     for each, failures in enumerate(scenario.cluster.of_workers("failures")):
