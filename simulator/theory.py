@@ -25,7 +25,8 @@ from paceline.simulator.network.closed_form import ClosedForm, CollectiveCost
 from paceline.simulator.network.mean_cost import mean_cost
 from paceline.simulator.programs.pieces.schedule import Rate
 from paceline.simulator.scenario.cluster import Cluster, Group
-from paceline.simulator.scenario.scenario import Bound, Scenario
+from paceline.simulator.scenario.model_tensors import BUCKET
+from paceline.simulator.scenario.scenario import Algorithm, Bound, Scenario
 from paceline.simulator.scenario.table import LEAST, MOST
 from paceline.simulator.scenario.tables import LearningCurve
 
@@ -272,7 +273,9 @@ def theory(scenario: Scenario) -> dict[str, Any]:
     means = [sum(law.expectation for law in laws) for laws in workers]
     alone = len(means) / cluster.ideal_rate(scenario)  # a step, if no worker waited
     bound = _bound(scenario, len(workers))
-    bucketed = _bucketed(scenario)
+    bucketed = in_buckets(
+        scenario, next((each for each in scenario.algorithm if each.name == "ssgd-bucketed"), None)
+    )
     return {
         "sync_seconds_per_step": step(1),
         "bucketed_seconds_per_step": bucketed,
@@ -304,10 +307,9 @@ def _laws(scenario: Scenario) -> list[list[Distribution]]:
     return [[*own, added] for own in laws] if added.expectation else laws
 
 
-def _bucketed(scenario: Scenario) -> float | None:
-    """Return seconds per step of the first ssgd-bucketed, by formulas; None if there is none."""
-    found = next((each for each in scenario.algorithm if each.name == "ssgd-bucketed"), None)
-    if found is None or not scenario.network.closed_form:
+def in_buckets(scenario: Scenario, found: Algorithm | None) -> float | None:
+    """Return seconds per step of an ssgd-bucketed, by formulas; None where these do not apply."""
+    if found is None or found.name != "ssgd-bucketed" or not scenario.network.closed_form:
         return None
     pieces, first = found.parameters["buckets"], scenario.cluster.unfreed_share
     sizes = [1] * pieces if isinstance(pieces, int) else pieces
@@ -318,6 +320,20 @@ def _bucketed(scenario: Scenario) -> float | None:
     network, compute = ClosedForm(own), expected_max(_laws(own), 1)
     costs = [network.mean_cost(size / sum(sizes)) for size in sizes]
     return bucketed_seconds_per_step(compute, ready, costs, own.cluster.beside_collectives)
+
+
+def by_size(scenario: Scenario, algorithm: Algorithm) -> dict[int, float]:
+    """Return how many times as long steps take with buckets of so many MiB, from DDP's own on."""
+    now, whole = in_buckets(scenario, algorithm), scenario.model.bytes
+    sizes = (
+        [BUCKET << n for n in range(math.ceil(math.log2(max(whole / BUCKET, 1))) + 1)]
+        if now
+        else []
+    )
+    tried = [algorithm.parameters | {"buckets": math.ceil(whole / size)} for size in sizes]
+    others = [algorithm.model_copy(update={"parameters": own}) for own in tried]
+    paces = [in_buckets(scenario, other) or math.inf for other in others]
+    return {size >> 20: pace / (now or math.inf) for size, pace in zip(sizes, paces, strict=True)}
 
 
 def _bound(scenario: Scenario, workers: int) -> ErrorBound | None:

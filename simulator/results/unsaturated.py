@@ -6,7 +6,7 @@ saturated line. So more bandwidth on a line that was never saturated changes no 
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import ceil, inf
 from typing import Any
 
@@ -14,7 +14,7 @@ from paceline.simulator.results import usage
 from paceline.simulator.results.run import Run
 from paceline.simulator.results.saturation import CARD, held_share
 from paceline.simulator.results.statistics import Groups, breakdown, human, seconds_per_step
-from paceline.simulator.scenario.scenario import Scenario
+from paceline.simulator.scenario.scenario import Algorithm, Scenario
 
 LATE = ("overlap", "delay")  # parameters, in steps, by which averages may be late
 TELLING = 0.05  # share of the time, waiting for those, from which it is worth a note
@@ -80,22 +80,31 @@ def unhidden(scenario: Scenario, groups: Groups) -> list[str]:
     return found
 
 
-def in_pieces(scenario: Scenario, groups: Groups) -> list[str]:
-    """Say why averages of buckets take longer than one of the whole gradient, where they do."""
+def in_pieces(
+    scenario: Scenario, groups: Groups, by_size: Callable[[Scenario, Algorithm], dict[int, float]]
+) -> list[str]:
+    """Say why averages of buckets take longer than one of the whole gradient, where they do, and
+    what buckets of other sizes would take, where one saves as much as `TELLING`: `theory.by_size`.
+    """
     paces = {label: sum(map(seconds_per_step, runs)) / len(runs) for label, runs in groups.items()}
     raw = [e for e in scenario.algorithm
            if getattr(e.parameters.get("codec"), "kind", "raw") == "raw"]  # fmt: skip
-    plain, counts = min((paces[e.label] for e in raw if e.name == "ssgd"), default=inf), {}
+    plain, found = min((paces[e.label] for e in raw if e.name == "ssgd"), default=inf), []
     for each in raw:
         pieces: Any = each.parameters.get("buckets", 1)
-        if pieces != 1 and paces[each.label] > (1 + SLOWER) * plain:
-            counts[each.label] = pieces if isinstance(pieces, int) else len(pieces)
-    return [
-        f"{label}: slower than ssgd, as each of its {count} buckets is an average of its own: it "
-        "pays every latency again and, over NCCL, a launch and the lower rate of a small message; "
-        "fewer buckets (a larger bucket_cap_mb of DistributedDataParallel) pay less"
-        for label, count in counts.items()
-    ]
+        count, pace = pieces if isinstance(pieces, int) else len(pieces), paces[each.label]
+        sizes = {size: by * pace for size, by in by_size(scenario, each).items()}
+        saves = min(sizes.values(), default=inf) < (1 - TELLING) * pace
+        slower = count != 1 and pace > (1 + SLOWER) * plain
+        other = ", ".join(f"{human(took)} with {size} MiB" for size, took in sizes.items())
+        if slower or saves:
+            found.append(
+                f"{each.label}: {'slower than ssgd, as ' * slower}each of its {count} buckets is "
+                "an average of its own: it pays every latency again and, over NCCL, a launch and "
+                "the lower rate of a small message; fewer buckets (a larger bucket_cap_mb of "
+                f"DistributedDataParallel) pay less{saves * f', by formulas: {other}'}"
+            )
+    return found
 
 
 def _outages(runs: Sequence[Run]) -> list[str]:

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from paceline.simulator import theory
 from paceline.simulator.cluster.workers import ideal_rate
 from paceline.simulator.errors import InputError
 from paceline.simulator.objectives import plugins
@@ -191,7 +192,7 @@ class Result(Shown):
             *learning.notes(self._models),
             *unsaturated.notes(self.scenario, self.runs),
             *unsaturated.unhidden(self.scenario, self.groups),
-            *unsaturated.in_pieces(self.scenario, self.groups),
+            *unsaturated.in_pieces(self.scenario, self.groups, theory.by_size),
             *extrapolation.notes(self.scenario, self.groups),
             *prediction_interval.notes(self._unfitted),
             *prediction_interval.ideal(self.scenario, max(shares)),
