@@ -105,13 +105,19 @@ def most(scenario: Scenario, *, served: bool) -> dict[str, float]:
 
 def notes(scenario: Scenario) -> list[str]:
     """Say what counts as a device, and where [cluster] computes faster or slower than those do."""
-    cost, found, many = scenario.cost, list[str](), prices.devices(scenario)
+    cost, found = scenario.cost, list[str]()
     counted = cost.device_hour is not None or (cost.node_hour is None and cost.flops is not None)
     if counted and not any("devices" in each.model_fields_set for each in scenario.cluster.group):
         found.append(
             "a worker counts as one device, in device-hours and MFU; write devices in "
             "[[cluster.group]] where it has more"
         )
+    return [*found, *paces(scenario)]
+
+
+def paces(scenario: Scenario) -> list[str]:
+    """Say where [cluster] computes faster or slower than its devices do."""
+    cost, found, many = scenario.cost, list[str](), prices.devices(scenario)
     rate = (tokens_per_step(scenario) or 0) * _flops(scenario) * ideal_rate(scenario) / many
     if rate > (peak := cost.flops or FASTEST):
         known = "cost.flops" if cost.flops else "the fastest GPU known here"

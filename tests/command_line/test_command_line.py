@@ -433,6 +433,20 @@ def test_theory(folder, capsys):
     assert f"hidden by a delay of {document['hide']['delay']} step" in out
 
 
+@pytest.mark.parametrize("command", ["theory", "simulate"])
+def test_a_device_above_its_peak_is_noted_without_a_loss(command, folder, capsys):
+    """6 x 1e9 x 8192 operations in 0.01 s; of times alone, whose tokens [cost] states."""
+    Path("fast.toml").write_text(
+        "[model]\nparameters = 1e9\n[objective]\nkind = 'none'\n[run]\nsteps = 4\n"
+        "[cluster]\nworkers = 2\ncompute = '10 ms'\n"
+        "[network]\nlatency = '1 ms'\nbandwidth = '1 GB/s'\n"
+        "[cost]\nflops = '165 TFLOP/s'\ntokens = 8192\n[[algorithm]]\nname = 'ssgd'\n"
+    )
+    status, _, err = run(capsys, command, "fast.toml")
+    assert status == 0
+    assert "a device computes 4915 TFLOP/s, above cost.flops (165)" in " ".join(err.split())
+
+
 def test_theory_s_table_needs_no_run_of_what_algorithms_cost_in_loss(folder, capsys, monkeypatch):
     monkeypatch.setattr(learning, "penalties", lambda scenario: pytest.fail("whole runs"))
     assert run(capsys, "theory", "test.toml")[0] == 0
