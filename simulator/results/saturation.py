@@ -16,6 +16,12 @@ from paceline.simulator.scenario.scenario import Algorithm, Scenario
 SERVER = r"server( in| out)?"
 CARD = re.compile(rf"worker \d+( in| out)?|{SERVER}")
 """Names of the lines of network cards."""
+REST = 0.1  # of the time, beside transmissions, from which it is named
+BESIDE = {
+    "ideal": "what [[overhead]] or TCP's packets add",
+    "nccl": "what NCCL adds: its own latencies, and lower rates of messages of this size",
+    "gloo": "what gloo adds: a second latency for each hop, and pauses between its segments",
+}
 NEARLY = 1.05  # saturated nearly as long
 
 
@@ -36,7 +42,23 @@ def reasons(
     if late or held > 1.01 * share["communicate"]:
         return [said]  # they overlap with computing, for an unknown part of them
     limit = "bandwidth, or TCP's window," if _windows(scenario) else "bandwidth"
-    return [f"{said}, so {limit} dominates"]
+    rest = share["communicate"] - held
+    whole = getattr(algorithm.parameters.get("codec"), "kind", "raw") == "raw"
+    if rest < REST or not whole or runs[0].staleness_unit != "steps":
+        return [f"{said}, so {limit} dominates"]
+    beside = f"most of the other {percent(rest)} is {_beside(scenario, algorithm)}"
+    return [f"{said}, so {limit} dominates", beside]
+
+
+def _beside(scenario: Scenario, algorithm: Algorithm) -> str:
+    """Name what adds the most to the transmissions of an average."""
+    network, pieces = ClosedForm(scenario.under(algorithm)), algorithm.parameters.get("buckets", 1)
+    size = scenario.model.bytes / (pieces if isinstance(pieces, int) else len(pieces))
+    plan = network.plan(network.way("mean", size, None).key, tuple(range(network.workers)))
+    cost = network.mean_cost(size / scenario.model.bytes)
+    if 2 * plan.latency > cost.transmission + cost.latency - plan.held * size:
+        return "latency"
+    return BESIDE[scenario.network.library]
 
 
 def _lines(scenario: Scenario, runs: Sequence[Run], communicate: float) -> str:

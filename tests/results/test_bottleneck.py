@@ -254,6 +254,21 @@ def test_the_sentence_names_what_takes_the_time(
     assert sentence.count(". ") == 0
 
 
+def test_what_transmissions_do_not_explain_is_named():
+    """84 averages of 26 MB, 22 ms of 10 Gbit/s and 19 ms more each; 3.2 s, and 0.6 s of latency."""
+    boxes = world(
+        {"name": "ssgd-bucketed", "buckets": 84}, workers=2, steps=20, compute="0.7 s",
+        cluster={"group": [{"name": "boxes", "workers": 2, "devices": 8}]},
+        network={"latency": "150 us", "bandwidth": "10 Gbit/s", "library": "nccl"},
+        model={"parameters": 1_100_000_000, "bytes_per_parameter": 2},
+    )  # fmt: skip
+    sentence = said(boxes)
+    assert re.search(r"bandwidth dominates; most of the other [34]. % is what NCCL adds", sentence)
+    far = world(SSGD, workers=2, network={"latency": "0.3 s", "bandwidth": "1 Mbit/s"}, model=MODEL)
+    sentence = said(far)
+    assert re.search(r"bandwidth dominates; most of the other [0-9]+ % is latency", sentence)
+
+
 def test_workers_about_as_slow_as_the_slowest_are_named_together() -> None:
     """Whether waited for or computing; of a group all are one."""
     slow = {"group": [{"name": name, "workers": 1, "compute": "3 s"} for name in "xy"]}
