@@ -32,7 +32,7 @@ class Repeats(Clocks):
     _of = 0  # that step
     _later = 0  # steps between it and the one whose timeline is being recorded
     _ready: Sequence["Repeats | None"] = ()  # of each seed: the same steps, side by side
-    _number = _used = _size = 0  # of those: the first one's number; how many are used, of how many
+    _number, _used, _size = 0, 16, 16  # of those: the first's number; how many are used; how many
     _took: Array  # seconds of steps side by side
 
     def learn(self, step: int) -> bool:
@@ -51,7 +51,8 @@ class Repeats(Clocks):
         self.now = self.now.copy()
         while steps:
             if self._used == self._size:
-                most = max(1, ENTRIES // self._workers)
+                # grows, so that little is timed in vain past a deadline
+                most = min(4 * self._size, max(1, ENTRIES // self._workers))
                 self._number, self._used = self._noted - steps + 1, 0
                 self._size = min(most, self.limit - self._number)
                 each = self._times.legs([1] * self._size).each
