@@ -246,7 +246,7 @@ PROGRAMS = (
     Program("psgd", psgd, "Zhou et al., arXiv 2009.02701, section 4 (offline)", averages=False),
     Program(
         "ssgd", ssgd, f"{ADACOMM}, eq. 1",
-        linear=True, bound_covers=True, sends_gradients=True, rounds=True,
+        linear=True, bound_covers=True, sends_gradients=True, rounds=True, alike=True,
     ),
     Program(
         "ssgd-bucketed", ssgd_bucketed, "Li et al., arXiv 2006.15704",

@@ -46,7 +46,7 @@ class Program:
     - `linear`: without momentum it applies every gradient once, so that on a quadratic the mean of
       its models does not depend on how often they average.
     - `sends_gradients`: what it averages are gradients, not displacements of local steps.
-    - `alike`: all its steps do the same, and end with all workers waiting for the last mean.
+    - `alike`: without a codec all its steps do the same, and end with a wait for their last mean.
     - `rounds`: after each mean all workers have the same model, so that clients can be sampled.
     - `selects`: its server chooses who trains, so that it limits how many do at once.
     - `local_momentum`: the parameter that [optimizer].momentum is for.

@@ -452,19 +452,24 @@ TCP = {"library": "nccl", "transport": "tcp", "latency": "5 ms", "bandwidth": "1
      "cluster": {"beside_collectives": 1.5}},
     {"run": {"steps": 30}, "network": RING | {"library": "gloo"}, "stepped": True},
     {"run": {"steps": 30}, "network": RING | {"jitter": EXPONENTIAL}, "stepped": True},
-], ids=["steps", "duration", "tcp", "overheads", "staggered", "jitter"])  # fmt: skip
+    {"run": {"steps": 30}, "codec": {"kind": "dgc", "ratio": 0.01, "warmup": 9}, "stepped": True},
+], ids=["steps", "duration", "tcp", "overheads", "staggered", "jitter", "warm-up"])  # fmt: skip
 def test_steps_side_by_side_are_those_one_after_another(more, monkeypatch):
     """With the timeline and the deadline's cuts, and in the engine that takes step by step."""
     monkeypatch.setattr("paceline.simulator.engines.batched.repeats.ENTRIES", 5 * 11)
-    run, calls = {"sampling": "aggregate", **more["run"]}, 31 if more.pop("stepped", None) else 4
+    tables = {"network": RING, "steps": None, **more}
+    tables["run"] = {"sampling": "aggregate", **more["run"]}
+    calls, codec = 31 if tables.pop("stepped", None) else 4, tables.pop("codec", "raw")
     world = scenario(
-        {"name": "ssgd-bucketed", "buckets": (1, 3, 2)},
-        {"name": "ssgd-bucketed", "overlap": False},
-        workers=5, compute=WEIBULL, **{"network": RING, "steps": None, **more, "run": run},
+        {"name": "ssgd-bucketed", "buckets": (1, 3, 2), "codec": codec},
+        {"name": "ssgd-bucketed", "overlap": False, "codec": codec},
+        {"name": "ssgd", "codec": codec},
+        workers=5, compute=WEIBULL, **tables,
     )  # fmt: skip
     for algorithm, spans in product(world.algorithm, (100, 10**5)):
         with monkeypatch.context() as only:
-            only.setattr(BatchedNode, "start_backward", at_most(calls, BatchedNode.start_backward))
+            for effect in ("gradient", "start_backward"):
+                only.setattr(BatchedNode, effect, at_most(calls, getattr(BatchedNode, effect)))
             ours = batched.run(algorithm, world, SEEDS, spans=spans)
         alone = batched.run(algorithm, world, SEEDS[1:2])[0]
         np.testing.assert_equal(asdict(ours[1]), asdict(alone))

@@ -130,8 +130,9 @@ class Batch:
         times, timeless = self._step_times(threads), isinstance(start, complex)
         if not timeless and not all(np.array_equal(start, each) for each in others):
             start = np.stack([start, *others])
-        alike = timeless and program.alike and scenario.run.sampling == "aggregate"
-        clocks = Repeats if alike else Clocks
+        raw = algorithm.parameters.get("codec", Raw()) == Raw()  # others may warm up
+        alike = program.alike and raw and scenario.run.sampling == "aggregate"
+        clocks = Repeats if timeless and alike else Clocks
         self.clocks = clocks(times, self.traffic, scenario, self.spans, merge=timeless)
         self.observers = [
             Observer(program, scenario, goal, traffic.totals, self.clocks.deadline)
