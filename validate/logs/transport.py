@@ -363,9 +363,8 @@ def fit(  # noqa: PLR0913, PLR0915, PLR0917
     ways = settled(priors, 0)
     best = max(ways, key=_Way.evidence)
     off = (best.fit.x - priors[0].centre)[: FACTOR + 1] / priors[0].width[: FACTOR + 1]
-    if (
-        priors[len(WAYS) :] and np.abs(off).max() > UNUSUAL
-    ):  # lines through a usual law say nothing of slow links
+    # lines through a usual law say nothing of slow links
+    if priors[len(WAYS) :] and np.abs(off).max() > UNUSUAL:
         ways = [*ways[: len(WAYS)], *settled(priors[len(WAYS) :], ROUNDS)]
         best = max(ways, key=_Way.evidence)
     theta, linear, error = best.fit.x, best.near, best.error
