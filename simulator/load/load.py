@@ -18,7 +18,7 @@ from paceline.simulator.load.checks.settings import problems
 from paceline.simulator.load.explain import explain, line
 from paceline.simulator.load.extends import demand_headers_once, extended
 from paceline.simulator.load.listing import find
-from paceline.simulator.load.overrides import EXTENDS, override, without_loss
+from paceline.simulator.load.overrides import EXTENDS, one_length, override, without_loss
 from paceline.simulator.load.synonyms import amended, named
 from paceline.simulator.load.toml_file import demand_shallow, read
 from paceline.simulator.programs import Program, awaits, catalogue
@@ -95,6 +95,7 @@ def parse(  # noqa: PLR0913 - its origin, and what it may name
                if path[-1] == "tau" and text.partition("=")[0].strip().endswith("H")]  # fmt: skip
     notes = [f"--set {text}: H is read as tau, the steps between averages" for text in renamed]
     notes += without_loss(table, changed)
+    one_length(table, changed)
     while True:
         context["notes"] = tuple(filter(None, notes))
         try:

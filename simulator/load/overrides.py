@@ -83,6 +83,14 @@ def without_loss(table: dict[str, Any], changed: Mapping[KeyPath, str]) -> list[
     return [f"--set {said}: without a loss there is no {left}: left out"] if gone else []
 
 
+def one_length(table: dict[str, Any], changed: Mapping[KeyPath, str]) -> None:
+    """Drop run.tokens where an override says run.steps, and the other way round."""
+    run = table.get("run")
+    for key, other in ("steps", "tokens"), ("tokens", "steps"):
+        if isinstance(run, dict) and ("run", key) in changed and ("run", other) not in changed:
+            run.pop(other, None)
+
+
 def _index(entries: list[Any], part: str, where: str, text: str) -> int:
     """Return the position of the entry that `part` numbers, names or labels."""
     names = [

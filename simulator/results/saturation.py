@@ -34,17 +34,20 @@ def reasons(
     held = held_share(scenario, algorithm, runs)
     if held is None:
         return []
+    whole = getattr(algorithm.parameters.get("codec"), "kind", "raw") == "raw"
+    plain = whole and runs[0].staleness_unit == "steps"
     if held < share["communicate"] / 2:
         little = f"the links transmit for only {percent(held)} of the time"
-        return [f"{little}, so latency dominates"]
+        cause = _beside(scenario, algorithm) if plain else "latency"
+        most = f", so {cause} dominates" if cause == "latency" else f"; most of the rest is {cause}"
+        return [little + most]
     said = f"transmissions hold a worker's links for {percent(held)} of the time"
     late = runs[0].staleness_unit == "steps" and any(max(run.staleness, default=0) for run in runs)
     if late or held > 1.01 * share["communicate"]:
         return [said]  # they overlap with computing, for an unknown part of them
     limit = "bandwidth, or TCP's window," if _windows(scenario) else "bandwidth"
     rest = share["communicate"] - held
-    whole = getattr(algorithm.parameters.get("codec"), "kind", "raw") == "raw"
-    if rest < REST or not whole or runs[0].staleness_unit != "steps":
+    if rest < REST or not plain:
         return [f"{said}, so {limit} dominates"]
     beside = f"most of the other {percent(rest)} is {_beside(scenario, algorithm)}"
     return [f"{said}, so {limit} dominates", beside]
@@ -58,7 +61,7 @@ def _beside(scenario: Scenario, algorithm: Algorithm) -> str:
     cost = network.mean_cost(size / scenario.model.bytes)
     if 2 * plan.latency > cost.transmission + cost.latency - plan.held * size:
         return "latency"
-    return BESIDE[scenario.network.library]
+    return "what [[overhead]] adds" if scenario.overhead else BESIDE[scenario.network.library]
 
 
 def _lines(scenario: Scenario, runs: Sequence[Run], communicate: float) -> str:

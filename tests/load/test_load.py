@@ -1146,6 +1146,9 @@ def test_tokens_stand_for_the_steps_of_as_many_workers_as_there_are():
     fewer = parse(own, overrides=["cluster.workers=3", "cluster.group.far.workers=0"])
     assert fewer.run.steps == 3167
     assert [*fewer.cluster.of_workers("region")] == [None] * 3
+    assert parse(own, overrides=["run.steps=100"]).run.steps == 100
+    own["run"] = {"steps": 100}
+    assert parse(own, overrides=["run.tokens=9.5e6"]).run.steps == 2375
 
 
 def test_a_law_without_its_batch_says_of_which_steps_it_is_taken_to_speak():

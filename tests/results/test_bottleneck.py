@@ -267,6 +267,11 @@ def test_what_transmissions_do_not_explain_is_named():
     far = world(SSGD, workers=2, network={"latency": "0.3 s", "bandwidth": "1 Mbit/s"}, model=MODEL)
     sentence = said(far)
     assert re.search(r"bandwidth dominates; most of the other [0-9]+ % is latency", sentence)
+    near = world(
+        SSGD, workers=2, network={"latency": "0 s", "bandwidth": "1 Mbit/s"}, model=MODEL,
+        overhead=[{"transmission_factor": 3.0}],
+    )  # fmt: skip
+    assert re.search(r"only 3. % of the time; most of the rest is what \[\[overhead", said(near))
 
 
 def test_workers_about_as_slow_as_the_slowest_are_named_together() -> None:

@@ -253,7 +253,7 @@ def _slower(
             "(cluster.beside_collectives; published GPUs: by 19 % on average, 40 % at most; time a "
             "step with and without no_sync)"
         )
-    return f"Any of these would explain it alone: {'; '.join(causes)}"
+    return f"Any of these would explain it, with the rest as usual: {'; '.join(causes)}"
 
 
 def _unknown(
