@@ -142,6 +142,7 @@ def counted(name, kept=False, entries=1_500_000):
             session, step = attached(name, net, kept) if own else (None, by_hand(name, net, kept))
             for _ in range(6):
                 step()
+                time.sleep(0.03)  # until gloo's threads have let go of what they have summed
             held, count.most = [], count.held
             for _ in range(6):
                 step()
@@ -149,7 +150,7 @@ def counted(name, kept=False, entries=1_500_000):
                     for each in net:
                         each.grad = None
                 held.append(count.held)
-                time.sleep(0.01)  # until gloo's threads have let go of what they have summed
+                time.sleep(0.03)
             if session:
                 session.close()
         # gradients that are a vector made here
