@@ -98,6 +98,11 @@ def working_hours(cluster: Cluster) -> list[Down]:
     return hours(chain(*calendars) if all(calendars) else [(0.0, DAY)])
 
 
+def all_day(cluster: Cluster) -> bool:
+    """Whether workers may be there at all times of day."""
+    return working_hours(cluster) == [(0.0, DAY)]
+
+
 def _day(cluster: Cluster) -> tuple[np.ndarray, np.ndarray]:
     """Return times of day (s), and the share of its working hours that are over by then."""
     edges = np.array([0.0, *chain(*working_hours(cluster)), DAY])
@@ -114,7 +119,7 @@ def worked(cluster: Cluster, time: float) -> float:
 
 def stretched(cluster: Cluster, time: float, factors: np.ndarray) -> np.ndarray:
     """Return the factors of a time (s) for factors of the work done by then, by working hours."""
-    if working_hours(cluster) == [(0.0, DAY)] or not 0 < time < inf:
+    if all_day(cluster) or not 0 < time < inf:
         return factors
     days, left = np.divmod(worked(cluster, time) * np.minimum(factors, 1e9), 1.0)
     ends = days * DAY + np.interp(left, *reversed(_day(cluster)))

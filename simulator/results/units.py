@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from paceline.simulator.cluster import prices
-from paceline.simulator.cluster.membership import worked, working_hours
+from paceline.simulator.cluster.membership import all_day, worked
 from paceline.simulator.cluster.workers import ideal_rate
 from paceline.simulator.results import intervals, loss_model, wording
 from paceline.simulator.results.loss_model import LossModel
@@ -77,7 +77,7 @@ def used(scenario: Scenario, run: Run, time: float) -> dict[str, float]:
         found["tokens"] = tokens * at(run, time, "step")
     found["days"] = time / SECONDS_PER_DAY
     if run.gradients is not None and run.rounds:  # of clients that are selected
-        if working_hours(scenario.cluster) != [(0.0, SECONDS_PER_DAY)]:
+        if not all_day(scenario.cluster):
             found["nights"] = worked(scenario.cluster, time)
         found["rounds"] = run.rounds * at(run, time, "step") / run.steps
         found["client_bytes"] = at(run, time, "bytes") / scenario.cluster.workers

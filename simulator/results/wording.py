@@ -1,10 +1,11 @@
 """Estimates over seeds in words: the value, what is estimated, and its interval in one unit."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
-from paceline.simulator.results.intervals import LEVEL, MEAN, MEDIAN, MODEL, USUAL, Estimate
+from paceline.simulator.results.intervals import LEVEL, MEAN, MEDIAN, MODEL, USUAL, Estimate, stated
 from paceline.simulator.results.statistics import number, said, time_unit
 
 
@@ -27,6 +28,12 @@ def amount(found: Estimate, unit: str, size: float = 1.0) -> str:
     low, high = (end * size for end in found.interval)
     within = ends(replace(whole, interval=(low, high)), unit)
     return f"{said(whole.value, unit)} ({level(found)}: {within})"
+
+
+def one_run(row: Mapping[str, Any], quantity: str) -> str:
+    """Return in which time one measured run is expected, by a row of `simulate`."""
+    told = replace(stated(row[quantity]), interval=span(row["interval90"][quantity]))
+    return f"A measured run is expected to take {ends(told, 's')} ({USUAL})."
 
 
 def above(share: float, interval: Sequence[float] | None) -> str:

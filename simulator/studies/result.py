@@ -29,7 +29,7 @@ from paceline.simulator.results import (
 from paceline.simulator.results.columns import RESULT_COLUMNS
 from paceline.simulator.results.determinism import deterministic
 from paceline.simulator.results.figures import curves, style
-from paceline.simulator.results.intervals import HEAVY, MODEL, USUAL, stated
+from paceline.simulator.results.intervals import HEAVY, MODEL
 from paceline.simulator.results.pick import pick
 from paceline.simulator.results.prediction_interval import Uncalibrated, Unfitted
 from paceline.simulator.results.run import Run
@@ -173,8 +173,7 @@ class Result(Shown):
         ends = (row.get("interval90") or {}).get(found["measure"])
         if not ends or found["measure"] == "loss" or (found.get("basis") or "").endswith(MODEL):
             return ""
-        told = replace(stated(row[found["measure"]]), interval=wording.span(ends))
-        return f" A measured run is expected to take {wording.ends(told, 's')} ({USUAL})."
+        return f" {wording.one_run(row, found['measure'])}"
 
     @cached_property
     def notes(self) -> list[str]:

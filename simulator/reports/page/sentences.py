@@ -182,8 +182,7 @@ def _sure(
     known = (row.get("interval90") or {}).get("time_to_target")
     beside = (pick.get("basis") or "").endswith(MODEL)  # the value, already
     if known and known[0] is not None and not beside:
-        told = replace(stated(row["time_to_target"]), interval=wording.span(known))
-        yield f"A measured run is expected to take {wording.ends(told, 's')} ({USUAL})."
+        yield wording.one_run(row, "time_to_target")
         yield f"That rests on {row.get('interval90_basis') or LOSS_ALONE}."
     if found.comparison and is_measured(found.comparison):
         yield from _measured(found.comparison)
