@@ -1,4 +1,4 @@
-"""Divide a log into rows and columns: CSV of any delimiter, JSON lines, or one list of objects.
+"""Divide a log into rows and columns: CSV of any delimiter, JSON lines, or a list of objects.
 
 Also reads what the name of a column says, as W&B, TensorBoard and training loops write it.
 """
@@ -9,6 +9,8 @@ import math
 import re
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ LARGEST = 100_000_000  # bytes of a log: a million steps take some twenty millio
 LONGEST, WIDEST, MOST = 1_000_000, 4096, 2_000_000  # characters of a line, columns, rows
 EVENTS = "tfevents"  # in the name of every event file of TensorBoard
 SHOWN = 80  # characters of a cell in a message
+HISTORY = "log_history"  # the list in a trainer_state.json of Transformers
 OBJECT = 'write an object per line, such as {{"step": 1, "{}": 0.41}}'
 
 Rows = Callable[[], Iterator[tuple[int, list[Any]]]]
@@ -129,8 +132,19 @@ def _csv(text: str, needed: str, value: str) -> tuple[list[str], Rows]:
     first = next((n for n, each in enumerate(lines) if each.strip()[:1] not in ("", "#")), None)
     if first is None:
         raise ValueError(f"empty; {needed}")
-    parsed = _parsed(lines[first:], max(",;\t|", key=lines[first].count), first + 1)
-    names = [name.strip() for name in next(parsed)[1]]
+
+    def parsed() -> Iterator[tuple[int, list[str]]]:
+        """Yield where each row begins, and its cells. Raises ValueError."""
+        reader = csv.reader(lines[first:], delimiter=max(",;\t|", key=lines[first].count))
+        begins = first + 1
+        try:
+            for cells in reader:
+                yield begins, cells
+                begins = first + 1 + reader.line_num
+        except csv.Error as error:
+            raise ValueError(f"line {begins}: {error}; is a quote left open?") from None
+
+    names = [name.strip() for name in next(parsed())[1]]
     if len(names) < 2 and " " in names[0]:
         raise ValueError(
             f"line {first + 1}: one column; divide columns by a comma, semicolon, tab or bar"
@@ -142,7 +156,7 @@ def _csv(text: str, needed: str, value: str) -> tuple[list[str], Rows]:
         )
 
     def rows() -> Iterator[tuple[int, list[Any]]]:
-        for line, cells in parsed:
+        for line, cells in islice(parsed(), 1, None):
             if not any(map(str.strip, cells)) or cells[0].lstrip()[:1] == "#":
                 continue
             if len(cells) != len(names):
@@ -153,17 +167,6 @@ def _csv(text: str, needed: str, value: str) -> tuple[list[str], Rows]:
             yield line, cells
 
     return names, rows
-
-
-def _parsed(lines: Sequence[str], delimiter: str, line: int) -> Iterator[tuple[int, list[str]]]:
-    """Yield where each row begins, counted from `line`, and its cells. Raises ValueError."""
-    reader, begins = csv.reader(lines, delimiter=delimiter), line
-    try:
-        for cells in reader:
-            yield begins, cells
-            begins = line + reader.line_num
-    except csv.Error as error:
-        raise ValueError(f"line {begins}: {error}; is a quote left open?") from None
 
 
 def _events(path: Path) -> tuple[list[str], Rows]:
@@ -192,7 +195,7 @@ def _events(path: Path) -> tuple[list[str], Rows]:
 
 
 def _json(text: str, value: str) -> tuple[list[str], Rows]:
-    """Divide JSON lines, or one list of objects, whose keys are the columns."""
+    """Divide JSON lines, or a list of objects, alone or as HISTORY, whose keys are the columns."""
 
     def loaded(part: str, where: str) -> Any:
         try:
@@ -201,6 +204,9 @@ def _json(text: str, value: str) -> tuple[list[str], Rows]:
             raise ValueError(f"{where}not JSON ({error}); {OBJECT.format(value)}") from None
 
     whole = loaded(text, "") if text.lstrip()[0] == "[" else None
+    if whole is None and f'"{HISTORY}": [' in text:
+        with suppress(ValueError):  # of JSON lines
+            whole = untrusted.loads(text)[HISTORY]
 
     def parsed() -> Iterator[tuple[int, dict[str, Any]]]:
         for number, each in enumerate(io.StringIO(text) if whole is None else whole, start=1):

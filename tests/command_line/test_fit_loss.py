@@ -118,6 +118,28 @@ def test_telemetry_is_a_baseline(tmp_path, capsys):
     assert objective["tokens"] == 10
 
 
+def test_the_column_of_losses_that_has_enough_of_them_is_taken_and_named(tmp_path, capsys):
+    """As trainers write them: an evaluation now and then, and a mean over the run at its end."""
+    steps = np.arange(4, 404, 4)
+    losses = 1.7 + 20.0 * (steps * 512.0 + 2e3) ** -0.25
+    pairs = list(zip(steps.tolist(), losses.tolist(), strict=True))
+    logged = [{"step": step, "loss": loss} for step, loss in pairs]
+    few = [{"step": step, "eval_loss": loss + 1} for step, loss in pairs[::20]]
+    last = [{"step": 400, "train_loss": 3.0}]
+    state = {"epoch": 1.0, "global_step": 400, "log_history": [*logged, *few, *last]}
+    (tmp_path / "trainer_state.json").write_text(json.dumps(state, indent=2))
+    lines = "".join(f"{json.dumps(each | {'eval_loss': None})}\n" for each in logged)
+    (tmp_path / "lines.jsonl").write_text(lines)
+    rows = (f"{n},{loss},{loss + 1 if n % 8 == 0 else ''}\n" for n, loss in pairs)
+    (tmp_path / "both.csv").write_text(f"step,train/loss,eval/loss\n{''.join(rows)}")
+    for name in ("trainer_state.json", "lines.jsonl", "both.csv (eval/loss)"):
+        out = f"of_{name.partition('.')[0]}.toml"
+        assert run(["fit-loss", name.split()[0], "--tokens", "512", "-o", out]) == 0
+        assert f"Baseline {name}:" in " ".join(capsys.readouterr().out.split())
+    fitted = [(tmp_path / f"of_{name}.csv").read_text() for name in ("trainer_state", "lines")]
+    assert fitted[0] == fitted[1]
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [

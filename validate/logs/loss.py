@@ -275,7 +275,9 @@ def _one(name: str, values: Sequence[Any], place: int, runs: int) -> Any:
 def _log(path: Path, given: Given, workers: int, tau: int, program: str) -> Trained:
     if not any(path.glob("rank-*.telemetry")):
         table = {"tokens": given.tokens, "workers": workers, "columns": given.columns}
-        return Trained(str(path), program, workers, tau, *curve.points(path, table))
+        tokens, loss, run, batch, column = curve.points(path, table)
+        name = f"{path}{f' ({column})' * (column != 'loss')}"
+        return Trained(name, program, workers, tau, tokens, loss, run, batch)
     recorded = telemetry_files.read(path)
     rows = np.concatenate([*recorded.losses.values()])
     if not len(rows) or given.tokens is None:

@@ -5,7 +5,7 @@ loss(tokens) = floor + scale (tokens + shift)^-exponent, with the uncertainty of
 
 import math
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -154,7 +154,7 @@ def from_file(path: Path | str, table: Mapping[str, Any]) -> Curve:
     step, loss, run); `warmup`: steps that the fit leaves out. Raises InputError, which names file,
     line, column and remedy.
     """
-    tokens, loss, run, batch = points(path, table)
+    tokens, loss, run, batch, _ = points(path, table)
     warmup = float(table.get("warmup") or 0)
     try:
         found = fit(tokens, loss, run, batch=batch, basis=f"fitted to {path}", warmup=warmup)
@@ -165,14 +165,16 @@ def from_file(path: Path | str, table: Mapping[str, Any]) -> Curve:
 
 def points(
     path: Path | str, table: Mapping[str, Any]
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, float]:
-    """Read tokens, losses and numbers of runs from a log, and the tokens of a step.
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, float, str]:
+    """Read tokens, losses, numbers of runs, a step's tokens, and the losses' column from a log.
 
     As `from_file`. Raises InputError.
     """
     try:
         names, rows = log_table.read(Path(path), NEEDED, "loss")
-        chosen = log_table.choose(names, table.get("columns") or {}, _quantity)
+        given = table.get("columns") or {}
+        few = [] if "loss" in given else _few(names, rows)
+        chosen = log_table.choose([each for each in names if each not in few], given, _quantity)
         if "loss" not in chosen or not {"tokens", "step"} & chosen.keys():
             lacks = "losses" if "loss" not in chosen else "steps or tokens"
             shown = ", ".join(each[:40] for each in names[:12]) + ", ..." * (len(names) > 12)
@@ -203,7 +205,18 @@ def points(
     except ValueError as error:
         raise InputError(f"{path}: {visible(str(error))}") from None
     seen = by[axis] * (1.0 if axis == "tokens" else batch)
-    return seen[order], by["loss"][order], run[order], batch
+    return seen[order], by["loss"][order], run[order], batch, visible(chosen["loss"])
+
+
+def _few(names: Sequence[str], rows: log_table.Rows) -> list[str]:
+    """Return columns of losses with fewer points than a fit takes, where others have enough."""
+    losses = [n for n, name in enumerate(names) if (_quantity(name) or [""])[0] == "loss"]
+    filled = dict.fromkeys(losses, 0)
+    for _, cells in rows() if len(losses) > 1 else ():
+        for n in losses:
+            filled[n] += cells[n] is not None and bool(str(cells[n]).strip())
+    few = [names[n] for n, count in filled.items() if count < FEWEST]
+    return few if len(few) < len(losses) else []
 
 
 def _reader(what: str, least: float, most: float) -> Callable[[Any], float]:
@@ -216,8 +229,9 @@ def _reader(what: str, least: float, most: float) -> Callable[[Any], float]:
         except (ValueError, TypeError, OverflowError):
             value = math.nan
         if not least <= value <= most:
-            raise ValueError(f"no {what}; write a number from {least:g} to {most:g}, or cut the "
-                             "log where the run diverged")  # fmt: skip
+            point = ", with a point for decimals" * ("," in str(cell))
+            raise ValueError(f"no {what}; write a number from {least:g} to {most:g}{point}, or cut "
+                             "the log where the run diverged")  # fmt: skip
         return value
 
     return read
