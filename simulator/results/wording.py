@@ -26,8 +26,9 @@ def amount(found: Estimate, unit: str, size: float = 1.0) -> str:
     if found.interval is None:
         return said(whole.value, unit)
     low, high = (end * size for end in found.interval)
-    within = ends(replace(whole, interval=(low, high)), unit)
-    return f"{said(whole.value, unit)} ({level(found)}: {within})"
+    value, within = said(whole.value, unit), ends(replace(whole, interval=(low, high)), unit)
+    same = said(low, unit) == said(high, unit) == value  # such as a price of a fixed time
+    return value if same else f"{value} ({level(found)}: {within})"
 
 
 def one_run(row: Mapping[str, Any], quantity: str) -> str:

@@ -10,7 +10,8 @@ import paceline.command_line
 from paceline.simulator.errors import InputError
 from paceline.simulator.load.load import parse
 from paceline.simulator.reports import terminal
-from paceline.simulator.results import units
+from paceline.simulator.results import units, wording
+from paceline.simulator.results.intervals import stated
 from paceline.simulator.results.statistics import crossing, said
 from paceline.simulator.studies.simulate import simulate
 from paceline.simulator.studies.sweep.sweep import sweep
@@ -159,6 +160,14 @@ def test_intervals_of_amounts_are_whole_on_a_narrow_terminal():
     Console(width=80, file=shown).print(*terminal.in_units([row], 2.4))
     for whole in ("streaming-diloco", "17.6–59.7", "45541–154445"):
         assert whole in shown.getvalue()
+
+
+def test_an_interval_whose_ends_read_like_its_value_is_not_said():
+    """Such as the price of a run that ends at a fixed time."""
+    row = {"mean": 4330.0, "estimate": "mean", "level": 0.9}
+    fixed, varies = (stated(row | {"interval": ends}) for ends in ([4329.9, 4330.2], [4300, 4400]))
+    assert wording.amount(fixed, "USD") == "4330 USD"
+    assert wording.amount(varies, "USD") == "4330 USD (90 %: 4300 to 4400 USD)"
 
 
 def test_no_interval_exceeds_what_a_limited_run_can_use():
