@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from paceline.simulator.results.order import MARGIN
-from paceline.simulator.results.prediction_interval import Uncalibrated
+from paceline.simulator.results.prediction_interval import TimeModel
 from paceline.simulator.results.run import Run
 from paceline.simulator.results.statistics import at, crossing
 
@@ -38,7 +38,7 @@ class Errors(NamedTuple):
 
     loss: LossModel | None = None
     times: np.ndarray | None = None
-    links: Uncalibrated | None = None
+    links: TimeModel | None = None
     stated: Mapping[str, Any] = MappingProxyType({})
 
     def of_loss(self, runs: Sequence[Run], time: float) -> np.ndarray:

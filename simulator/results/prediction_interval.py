@@ -147,6 +147,42 @@ class Uncalibrated(Unfitted):
         )
 
 
+@dataclass(frozen=True)
+class Calibrated:
+    """The error of times by a profile, and `model`, that of a program it was not fitted to.
+
+    `logs`: logarithms of the pace of each replicate over the pace as written; `mixed`: as
+    `intervals` has it.
+    """
+
+    logs: Sequence[float]
+    model: Unfitted | None
+    mixed: bool
+
+    def spreads(self, quantity: str) -> tuple[Spread, Spread]:
+        """Return the spread of measured values that are smaller, and of those that are larger."""
+        own = Spread(float(np.var(self.logs, ddof=1)), len(self.logs) - 1)
+        off = float(np.mean(self.logs)) / (own.within() or inf) if self.mixed else 0.0
+        sides = (
+            replace(own, variance=own.variance * max(1, 1 + side) ** 2) for side in (-off, off)
+        )
+        below, above = sides
+        if self.model is None:
+            return below, above
+        smaller, larger = self.model.spreads(quantity)
+        return below + smaller, above + larger
+
+    def factors(self, program: str, quantity: str) -> np.ndarray:
+        """Draw what times may be wrong by, jointly for all programs: Student's, of replicates."""
+        rng, count = np.random.default_rng([*b"profile"]), len(self.logs)
+        drawn = rng.standard_normal((count, DRAWS)) / np.sqrt(rng.chisquare(count, DRAWS))
+        found: np.ndarray = np.exp(np.array(self.logs) @ drawn)
+        return found
+
+
+TimeModel = Uncalibrated | Calibrated
+
+
 def _drawn(source: str, freedom: float) -> np.ndarray:
     """Draw Student's numbers, the same wherever a source is named."""
     return np.random.default_rng([*source.encode()]).standard_t(freedom, DRAWS)
@@ -317,7 +353,7 @@ def intervals(  # noqa: PLR0913 - what is known of the runs
     *,
     target: float | None,
     paired: bool,
-    model: Unfitted | None = None,
+    model: Unfitted | TimeModel | None = None,
     mixed: bool = False,
 ) -> dict[str, list[float] | None]:
     """Return, by quantity, an interval that holds a measured run's value with probability `LEVEL`.

@@ -20,7 +20,7 @@ from paceline.simulator.results.divergence import diverged
 from paceline.simulator.results.intervals import NORMAL, TAILS
 from paceline.simulator.results.loss_model import Errors, Models
 from paceline.simulator.results.pick import all_of
-from paceline.simulator.results.prediction_interval import PACE, TARGET, Uncalibrated, Unfitted
+from paceline.simulator.results.prediction_interval import PACE, TARGET, TimeModel, Unfitted
 from paceline.simulator.results.run import Run
 from paceline.simulator.results.statistics import Groups, crossing
 from paceline.simulator.scenario.cluster import Cluster
@@ -93,7 +93,7 @@ def errors(
     scenario: Scenario,
     groups: Groups,
     losses: Mapping[str, Expected],
-    links: Mapping[str, Uncalibrated],
+    links: Mapping[str, TimeModel],
 ) -> Models:
     """Return what may be wrong beside what seeds tell, of `losses` (as `models`) and of times."""
     found = dict[str, Errors]()
@@ -143,7 +143,7 @@ def stated(  # noqa: PLR0913 - what is known of the runs
     scenario: Scenario,
     runs: Sequence[Run],
     model: Expected | None,
-    missed: Unfitted | None,
+    missed: Unfitted | TimeModel | None,
     replicates: Sequence[Run] | None = None,
     *,
     paired: bool = False,

@@ -1,13 +1,15 @@
-"""What it makes of a run's time if links take longer, or less, than TCP's rules say."""
+"""What it makes of a run's time if links take longer, or less, than TCP's rules say, or what a
+profile's errors make of it.
+"""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import hypot, inf, isfinite, log, log1p
 from typing import Any
 
 from paceline.simulator.load.load import known_programs
 from paceline.simulator.network import tcp
 from paceline.simulator.results import prediction_interval, saturation
-from paceline.simulator.results.prediction_interval import Uncalibrated
+from paceline.simulator.results.prediction_interval import Calibrated, TimeModel, Uncalibrated
 from paceline.simulator.results.run import Run
 from paceline.simulator.results.statistics import Groups, breakdown, held_up, seconds_per_step
 from paceline.simulator.scenario.overhead import ModelError
@@ -17,12 +19,32 @@ from paceline.simulator.studies.execution import Execution
 from paceline.simulator.studies.task import Task
 
 PERIODS, FEWEST = 50, 100  # averages, and steps, that show the pace of a steady run
+PAIRED = 10  # averages, of runs that differ in no random number
 KEPT = 1024  # paces: a page asks again for the same ones with every block of its seeds
 BESIDE = 0.40  # most by which GPUs compute longer beside collectives (Lee et al., arXiv:2507.03114)
 COPIES = 0.06  # and DistributedDataParallel on one GPU, for its buckets (docs/network.md)
 HOSTS = "what hosts move through NCCL's sockets, which iperf3 does not show and busbw does"
 
-_paces: dict[str, float] = {}
+_paces: dict[str, list[float]] = {}
+
+
+def missed(scenario: Scenario, groups: Groups, execution: Execution) -> Mapping[str, TimeModel]:
+    """Return the error of each algorithm's times, by label: by the profile, if there is one."""
+    if (known := scenario.calibration) is None:
+        return uncalibrated(scenario, groups, execution)
+    found, catalogue = dict[str, TimeModel](), known_programs(execution.programs)
+    for each in (each for each in scenario.algorithm if groups.get(each.label)):
+        program, seed = catalogue[each.name], groups[each.label][0].seed
+        short = _short(
+            scenario.under(each), groups[each.label][0], looks=program.needs_loss, periods=PAIRED
+        )
+        (whole,) = _pace(short, each, seed, execution)
+        paces = _pace(short, each, seed, execution, range(known.replicates))
+        logs = [log(pace / whole) for pace in paces if 0 < pace < inf and 0 < whole < inf]
+        model = prediction_interval.unfitted(scenario, each, program.family)
+        if len(logs) == known.replicates:
+            found[each.label] = Calibrated(logs, model, bool(known.otherwise))
+    return found
 
 
 def uncalibrated(
@@ -49,10 +71,10 @@ def uncalibrated(
             short = _short(scenario.under(each), runs[0], looks=program.needs_loss)
             working = 1 - sum(map(held_up, runs)) / len(runs)
             share = breakdown(runs)["communicate"] / (working or 1.0)
-            whole = _pace(short, each, 1.0, runs[0].seed, execution)
+            (whole,) = _pace(tcp.slowed(short, 1.0), each, runs[0].seed, execution)
             ends = []
             for factor in (low / median, high / median, usual):
-                again = _pace(short, each, factor, runs[0].seed, execution)
+                (again,) = _pace(tcp.slowed(short, factor), each, runs[0].seed, execution)
                 moved = log(again / whole) if 0 < again < inf and 0 < whole < inf else log(factor)
                 # latencies of messages stay as they are: at least what is visible moves
                 least, most = sorted((log1p(share * (factor - 1)), log(factor)))
@@ -83,32 +105,37 @@ def _on_gpus(scenario: Scenario, algorithm: Algorithm, runs: Sequence[Run]) -> f
     return BESIDE * hidden + COPIES * share["compute"] * (algorithm.name == "ssgd-bucketed")
 
 
-def _short(scenario: Scenario, run: Run, *, looks: bool) -> Scenario:
+def _short(scenario: Scenario, run: Run, *, looks: bool, periods: int = PERIODS) -> Scenario:
     """Return a scenario with enough of a run's steps to show its pace, without a loss to compute.
 
     `looks`: the program reads the loss. A run whose period changes is left as long as it is.
     """
-    periods = {each for each in run.curve["tau"] if isfinite(each)} or {1.0}
+    taus = {each for each in run.curve["tau"] if isfinite(each)} or {1.0}
     update: dict[str, Any] = {} if looks else {"objective": NoObjective(kind="none")}
-    steps = int(max(PERIODS * max(periods), FEWEST))
-    if len(periods) == 1 and steps < run.steps:
+    steps = int(max(periods * max(taus), FEWEST))
+    if len(taus) == 1 and (steps < run.steps or scenario.calibration):  # which may be cut early
+        steps = max(1, min(steps, int(run.steps)))
         ends = {"steps": steps, "duration": None, "evaluate_every": steps}
         update["run"] = scenario.run.model_copy(update=ends)
     return scenario.model_copy(update=update)
 
 
 def _pace(
-    scenario: Scenario, algorithm: Algorithm, factor: float, seed: int, execution: Execution
-) -> float:
-    """Return the seconds per step over links that take `factor` times as long, without crashes."""
-    slowed = tcp.slowed(scenario, factor)
-    own = execution.programs is not None  # whose code has no version
-    key = "" if own else Task(algorithm, seed, 0, execution.engine).key(scenario) + repr(slowed)
-    found = None if own else _paces.get(key)
+    scenario: Scenario, algorithm: Algorithm, seed: int, execution: Execution,
+    replicates: Sequence[int] | None = None,
+) -> list[float]:  # fmt: skip
+    """Return the seconds per step without crashes, or those of each of a profile's replicates."""
+    key = ""
+    if execution.programs is None:  # their code has no version
+        key = Task(algorithm, seed, 0, execution.engine).key(scenario)
+        key += repr((scenario, replicates))
+    found = _paces.get(key)
     if found is None:
-        (run,) = execution.run(slowed, algorithm, [seed])
-        found = inf if run.stall else seconds_per_step(run) * (1 - held_up(run))
+        seeds = [seed for _ in replicates or [0]]
+        runs = execution.run(scenario, algorithm, seeds, replicates=replicates)
+        found = [inf if r.stall else seconds_per_step(r) * (1 - held_up(r)) for r in runs]
         if len(_paces) >= KEPT:
             _paces.clear()
-        _paces[key] = found
+        if key:
+            _paces[key] = found
     return found

@@ -23,7 +23,6 @@ from paceline.simulator.errors import InputError
 from paceline.simulator.load.load import known_programs, parse
 from paceline.simulator.reports import terminal
 from paceline.simulator.results import statistics, store
-from paceline.simulator.results.prediction_interval import Spread
 from paceline.simulator.studies.simulate import simulate
 from paceline.simulator.studies.tune import costs, figures, regret, verdict, warm_starts
 from paceline.simulator.studies.tune.objective import Score, TuningObjective, tuning_objective
@@ -136,28 +135,30 @@ def test_what_a_calibration_cannot_tell_is_in_the_interval_and_makes_ties():
     assert len(unsure.tied) >= len(sure.tied)
 
 
-def test_days_of_a_calibrated_search_are_of_one_run_and_ci95_of_the_mean():
-    """Equal runs apart by 5 % each: their mean is known to less, and the next run not."""
-    still = {"cluster": {"compute": "100 ms"}, "cost": {"node_hour": 1.0, "tokens": 1}}
+def test_days_of_a_calibrated_search_have_the_interval_that_simulate_states():
+    """With two seeds, too: all replicates of the profile are in it, not one of them for a seed."""
+    factors = np.exp(0.1 * np.random.default_rng(0).standard_normal(24)).tolist()
     error = {"programs": 9, "seconds_per_step": {"blocking": 0.04}}
-    run = {"run": {"duration": None, "steps": 40, "seeds": 8, "target_loss": None}}
-    choices = {"ssgd": {"lr": [0.1]}}
-    rows = {}
-    for name, known in (("seeds", {}), ("model", {"model_error": error})):
-        table = world(choices, **still, **run, calibration={"run_to_run": 0.05} | known)
-        result = found(table, objective="loss-at-tokens")
-        rows[name] = result.json()["best"]["used"]["days"]
-        assert rows[name]["basis"].endswith(", of one run")
-        assert any("are of one measured run" in note for note in result.notes)
-    (of_run, of_mean), (wide, same) = (
-        [math.log(row[key][1] / row[key][0]) / 2 for key in ("interval", "ci95")]
-        for row in rows.values()
-    )
-    assert same == of_mean
-    of_mean *= 1.895 / 2.365  # `ci95` has 95 %, by Student's t of 7 degrees of freedom
-    assert of_run == pytest.approx(3 * of_mean, rel=0.02)  # the square root of 8 + 1
-    known = Spread((of_run * math.sqrt(8 / 9) / 1.895) ** 2, 7) + Spread(0.04**2, 8)
-    assert wide == pytest.approx(math.hypot(of_mean, known.within()), rel=0.02)
+    known = {
+        "sd": {"cluster.compute": 0.05}, "draws": {"network.bandwidth": factors},
+        "replicates": 24, "run_to_run": 0.02, "fitted": ["ssgd"], "model_error": error,
+    }  # fmt: skip
+    run = {"duration": None, "steps": 400, "seeds": 2, "target_loss": None}
+    rest = {"cost": {"node_hour": 1.0, "tokens": 1}, "calibration": known, "run": run}
+    choices = {"local-sgd": {"tau": [2, 16], "lr": [0.1]}}
+    ssgd = {"name": "ssgd", "lr": 0.1}
+    searched = found(world(choices, ssgd, **rest), objective="loss-at-tokens")
+    two = {"name": "local-sgd", "tau": 2, "lr": 0.1}
+    simulated = simulate(parse(world(None, ssgd, two, **rest), file="test.toml"))
+    rows = {row["label"]: row["used"]["days"] for row in searched.json()["ranking"]}
+    for row in simulated.algorithms:
+        own, said = rows[row["label"]], row["used"]["days"]
+        assert own["mean"] == pytest.approx(said["mean"])
+        assert own["basis"].endswith(", of one run")
+        for end, other in zip(own["interval"], said["interval"], strict=True):
+            away = math.log(other / said["mean"])
+            assert math.log(end / own["mean"]) == pytest.approx(away, rel=0.2), row["label"]
+    assert any("are of one measured run" in note for note in searched.notes)
 
 
 def test_a_range_too_large_to_exhaust_is_searched():

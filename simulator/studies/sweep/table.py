@@ -26,7 +26,7 @@ from paceline.simulator.results.columns import (
     estimate_of,
 )
 from paceline.simulator.results.figures.style import Figure
-from paceline.simulator.results.prediction_interval import PACE, TARGET, Uncalibrated
+from paceline.simulator.results.prediction_interval import PACE, TARGET, TimeModel
 from paceline.simulator.results.run import Run
 from paceline.simulator.scenario.scenario import Algorithm, Scenario
 from paceline.simulator.studies import learning, links
@@ -159,7 +159,7 @@ def measured(scenario: Scenario, runs: Sequence[Run], execution: Execution) -> R
     )
     groups, label = {algorithm.label: [*runs]}, algorithm.label
     losses = learning.models(scenario, groups, execution.programs)
-    missed = links.uncalibrated(scenario, groups, execution)
+    missed = links.missed(scenario, groups, execution)
     stated = learning.stated(scenario, runs, losses.get(label), missed.get(label))
     summary |= units.summary(scenario, runs, losses.get(label), stated)
     each = [_numbers(run, given) for run in runs]
@@ -210,7 +210,7 @@ def _errors(
     scenario: Scenario,
     runs: Sequence[Run],
     losses: Mapping[str, Expected],
-    missed: Mapping[str, Uncalibrated],
+    missed: Mapping[str, TimeModel],
 ) -> Row:
     """Return the draws that `paceline simulate` compares its algorithms by, to six digits."""
     label, target = runs[0].label, scenario.run.target_loss

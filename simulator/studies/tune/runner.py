@@ -171,16 +171,12 @@ def run_request(
     execution: Execution,
     expected: Mapping[str, str],
 ) -> list[Score]:
-    """Run and score a request in this process; refuse versions other than those `expected`.
-
-    Where numbers come from a profile, each seed uses the bootstrap replicate of the same number.
-    """
+    """Run and score a request in this process; refuse versions other than those `expected`."""
     store.demand_versions(expected)
     scenario, seeds = request.scenario, request.seeds
-    replicates = seeds if scenario.calibration else None
-    runs = execution.run(scenario, scenario.algorithm[0], seeds, replicates=replicates)
+    runs = execution.run(scenario, scenario.algorithm[0], seeds)
     groups, label = {scenario.algorithm[0].label: runs}, scenario.algorithm[0].label
     losses = learning.models(scenario, groups, execution.programs)
-    unmeasured = links.uncalibrated(scenario, groups, execution)
-    errors = learning.errors(scenario, groups, losses, unmeasured).get(label, NO_ERRORS)
+    missed = links.missed(scenario, groups, execution)
+    errors = learning.errors(scenario, groups, losses, missed).get(label, NO_ERRORS)
     return [objective.score(run, scenario, losses.get(label), errors) for run in runs]

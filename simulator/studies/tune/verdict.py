@@ -12,14 +12,13 @@ from paceline.simulator.cluster import prices
 from paceline.simulator.cluster.membership import stretched
 from paceline.simulator.cluster.workers import mean_compute
 from paceline.simulator.errors import InputError
-from paceline.simulator.load.load import known_programs
 from paceline.simulator.network.closed_form import ClosedForm
 from paceline.simulator.objectives.learning_curve.objective import data_parallel, to_target
 from paceline.simulator.programs import Program
 from paceline.simulator.results import intervals, prediction_interval, units
 from paceline.simulator.results.order import MARGIN, Order, order, within
 from paceline.simulator.results.pick import ALONE, ONE_SEED
-from paceline.simulator.results.prediction_interval import PACE, TARGET, Spread
+from paceline.simulator.results.prediction_interval import Spread
 from paceline.simulator.results.units import SECONDS_PER_DAY as DAY
 from paceline.simulator.scenario.scenario import Scenario
 from paceline.simulator.scenario.tables import LearningCurve, Range
@@ -191,17 +190,11 @@ def _of_one_run(
 
     `times`: of the runs, one per seed.
     """
-    model, spreads = contender.model, list[Spread]()
+    model, within = contender.model, None
     if model and model.spreads:
-        spreads = [Spread(*model.spreads[:2]), Spread(*model.spreads[2:])]
-    elif space.scenario.calibration:
-        world, name = space.world(contender.candidate.table), contender.candidate.name
-        family = known_programs(space.programs)[name].family
-        if missed := prediction_interval.unfitted(world, world.algorithm[0], family):
-            spreads = [*missed.spreads(TARGET if objective.target else PACE)]
-    known = space.scenario.calibration or spreads
-    held_up = [score.held_up for score in contender.scores]
-    within = prediction_interval.of_one_run(times, spreads, held_up) if known else None
+        spreads = Spread(*model.spreads[:2]), Spread(*model.spreads[2:])
+        held_up = [score.held_up for score in contender.scores]
+        within = prediction_interval.of_one_run(times, spreads, held_up)
     steps = np.array(model.steps) if model and model.steps else None
     if steps is None:
         return within
