@@ -419,6 +419,8 @@ def _tune(
     wrong. Results go to --out (default: runs/NAME-tune); an interrupted command resumes when it
     is repeated.
     """
+    from paceline.deploy.emit.emit import unlike
+    from paceline.deploy.emit.picked import Pick
     from paceline.simulator.reports import terminal
     from paceline.simulator.studies.tune.tune import tune
 
@@ -428,7 +430,9 @@ def _tune(
         _note(f"{result.resumed} of {result.runs} runs were kept from before")
     count = f"{len(result.ranked)} configurations in {result.wall_seconds:.0f} s."
     said = [result.sentence, *result.lines, count, f"{FILES}{how['out']}"]
-    notes = [*result.notes, *(f"warning: {each}" for each in result.warnings)]
+    worlds = [result.space.world(each.candidate.table) for each in result.named]
+    notes = [*result.notes, *unlike(Pick(world, world.algorithm[0]) for world in worlds)]
+    notes += [f"warning: {each}" for each in result.warnings]
     _answer(as_json, result.json, lambda: [*terminal.tune(result), *said], notes)
 
 

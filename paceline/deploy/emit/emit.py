@@ -1,13 +1,13 @@
 """Write the configuration and the code that run a pick in another framework."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, is_dataclass
 from pathlib import Path
 from typing import Any
 
 from paceline.deploy.emit.picked import Pick
-from paceline.deploy.emit.targets import OPTIMIZERS, RATES, TARGETS, kind, problems
+from paceline.deploy.emit.targets import OPTIMIZERS, PROGRAMS, RATES, TARGETS, kind, problems
 from paceline.simulator.errors import InputError
 from paceline.simulator.inputs.escaping import visible
 from paceline.simulator.inputs.messages import nearest
@@ -71,6 +71,17 @@ def emit(target: str, pick: Pick) -> Emitted:
     if _rateless(pick):
         notes.append(f"the scenario sets no learning rate: write yours in place of {YOURS}")
     return Emitted(target, label, rendered, tuple(notes))
+
+
+def unlike(picks: Iterable[Pick]) -> Iterator[str]:
+    """Say of each pick that no framework runs as it is what differs in the nearest that has it."""
+    for pick in picks:
+        own = [each for each in TARGETS if pick.algorithm.name in PROGRAMS[each]]
+        wrong = {target: list(problems(target, pick)) for target in own}
+        target = min(own, key=lambda each: len(wrong[each]), default="")
+        if target and wrong[target]:
+            label = pick.algorithm.label
+            yield f"{label}: paceline emit {target} refuses it: {'; '.join(wrong[target])}"
 
 
 def _rateless(pick: Pick) -> bool:
