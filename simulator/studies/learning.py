@@ -10,6 +10,7 @@ import numpy as np
 from paceline.simulator.cluster.membership import stretched
 from paceline.simulator.engines.dispatch import run_seeds, taken
 from paceline.simulator.load.load import Programs
+from paceline.simulator.objectives.learning_curve import evidence
 from paceline.simulator.objectives.learning_curve.objective import (
     Expected,
     mechanism,
@@ -17,7 +18,7 @@ from paceline.simulator.objectives.learning_curve.objective import (
 )
 from paceline.simulator.results import loss_model, prediction_interval
 from paceline.simulator.results.divergence import diverged
-from paceline.simulator.results.intervals import NORMAL, TAILS
+from paceline.simulator.results.intervals import TAILS
 from paceline.simulator.results.loss_model import Errors, Models
 from paceline.simulator.results.pick import all_of
 from paceline.simulator.results.prediction_interval import PACE, TARGET, TimeModel, Unfitted
@@ -65,12 +66,16 @@ def penalties(scenario: Scenario, programs: Programs = None) -> list[dict[str, A
     for algorithm in scenario.algorithm:
         found = expected(scenario, algorithm, programs=programs)
         at = found.log_ratio * (float(found.ramp(found.steps)) if found.direct else 1.0)
-        ends = [exp(min(at + side * NORMAL * found.sd, 700)) for side in (-1, 1)]
+        ends = None
+        if isfinite(found.sd):
+            drawn = at + evidence.errors(found.parts) * float(found.ramp(found.steps))
+            low, high = np.exp(np.minimum(np.quantile(drawn, TAILS, method="inverted_cdf"), 700))
+            ends = [float(low), float(high)]
         rows.append({
             "label": algorithm.label,
             "workers": found.workers,
             "ratio": exp(at),
-            "interval90": ends if isfinite(found.sd) else None,
+            "interval90": ends,
             "basis": found.basis,
             "sentence": f"{LOST}; " * (at == inf) + found.sentence,
         })  # fmt: skip

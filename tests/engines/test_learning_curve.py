@@ -485,9 +485,13 @@ def test_theory_says_what_each_algorithm_costs(tmp_path):
     assert rows["asgd"]["basis"] == "mechanism"
     for row in rows.values():
         assert row["interval90"][0] <= row["ratio"] <= row["interval90"][1]
-    run = simulate(parse(_table(file)), seeds=1).algorithms[1]["loss"]["last"]
-    parallel = simulate(parse(_table(file)), seeds=1).algorithms[0]["loss"]["last"]
+    table = _table(file) | {"tune": {"diloco": {"tau": [30]}}}
+    parallel, run, _ = (row["loss"]["last"] for row in simulate(parse(table), seeds=1).algorithms)
     assert run / parallel == pytest.approx(rows["diloco tau=30"]["ratio"], rel=1e-9)
+    found = tune(parse(table), seeds=2, objective="loss-at-tokens").json()["ranking"]
+    (above,) = (row["to_reference"]["interval"] for row in found if row["name"] == "diloco")
+    said = [end - 1 for end in rows["diloco tau=30"]["interval90"]]
+    assert above == pytest.approx(said, abs=1e-4)  # the same draws
 
 
 def test_theory_has_no_ratio_of_what_diverges(tmp_path):

@@ -208,19 +208,22 @@ def penalty(  # noqa: PLR0913
         basis, said = ("measured", []) if near else ("extrapolated", ["far from the own run"])
     else:
         other = PAPERS * min(math.log(period) / math.log(USUAL), 1.0)
+        by_recipe = parts
         sd, parts = math.hypot(sd, other), {**parts, ("set-up diloco", at): other}
-        alike = f"; by the published runs' recipe {_range(mean, same)}"
+        alike = f"; by the published runs' recipe {_range(mean, by_recipe)}"
     sentence = (
         f"{program}, {replicas} replicas, period {period:g}: final loss "
-        f"{math.expm1(mean):+.2%} ({intervals.USUAL}: {_range(mean, sd)}{alike}) against "
+        f"{math.expm1(mean):+.2%} ({intervals.USUAL}: {_range(mean, parts)}{alike}) against "
         f"data-parallel on as many tokens, {basis}: {'; '.join([*words, *said])}"
     )
     parts = {source: each for source, each in parts.items() if each}
     return Penalty(mean, sd, basis, sentence, parts, tuple(said) * (basis == "extrapolated"), same)
 
 
-def _range(mean: float, sd: float) -> str:
-    low, high = (math.expm1(mean + side * intervals.NORMAL * sd) for side in (-1, 1))
+def _range(mean: float, parts: Parts) -> str:
+    """Say the interval by the draws that losses of runs have."""
+    found = mean + np.quantile(errors(parts), intervals.TAILS, method="inverted_cdf")
+    low, high = np.expm1(found)
     return f"{low:+.2%} to {high:+.2%}"
 
 
