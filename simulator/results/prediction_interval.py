@@ -84,6 +84,7 @@ class Unfitted:
 
 
 WIDE = 1.5  # times a mean, of an upper end whose largest cause a note names
+MOST = 0.95  # of a factor, without its largest cause: else no cause is the largest
 TELLING = 0.05  # share of the time from which links are worth a note
 
 
@@ -118,7 +119,7 @@ class Uncalibrated(Unfitted):
         cause = min(self.without, key=self.without.__getitem__, default="")
         less = replace(self, slower=self.without.get(cause, self.slower))
         times, rest = (exp(each.spread(PACE).within()) for each in (self, less))
-        if times < WIDE:
+        if times < WIDE or rest > MOST * times:
             return ""
         return f"most of it from {cause}: without that {number(rest)}, not {number(times)} times"
 
