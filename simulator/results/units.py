@@ -224,14 +224,18 @@ def cells(rows: Sequence[Row], target: float | None = None) -> tuple[str, dict[s
     known = [each["mean"] for row in rows for each in (row.get("to_target") or {}).values()]
     reached = any(mean is not None and isfinite(mean) for mean in known)
     until, found = "to_target" if reached else "used", dict[str, Cell]()
-    for key, (words, unit) in UNITS.items():
-        rate = key in RATES
+    days = [((row.get("used") or {}).get("days") or {}).get("mean") or 0.0 for row in rows]
+    daily = {"tokens_per_second": ("tokens/day", "#")} if min(days, default=0.0) >= 1 else {}
+    for key, (words, unit) in (UNITS | daily).items():
+        rate, times = key in RATES, SECONDS_PER_DAY if key in daily else 1.0
         if any(
             (rate and row.get(key) is not None) or key in (row.get(until) or {}) for row in rows
         ):
             own = [rows[0].get("currency") or "" if key == "cost" else "", _level(rows, until, key)]
             about = ", ".join(filter(None, own))
-            found[f"{words} ({about})" if about else words] = partial(_cell, key, unit, until)
+            found[f"{words} ({about})" if about else words] = partial(
+                _cell, key, unit, until, times
+            )
     return f"to loss {target:g}" if reached else "in the whole run", found
 
 
@@ -242,10 +246,10 @@ def _level(rows: Sequence[Row], until: str, key: str) -> str:
     return wording.usual(found for found in known if not found.narrow)
 
 
-def _cell(key: str, unit: str, until: str, row: Row) -> str:
-    """Format a value for reading, days and costs with their intervals."""
+def _cell(key: str, unit: str, until: str, times: float, row: Row) -> str:
+    """Format a value for reading, `times` as large, days and costs with their intervals."""
     amount = (row.get(until) or {}).get(key) or {"mean": row.get(key) if key in RATES else None}
     if key in SPREAD and amount["mean"] is not None:
         found = intervals.stated(amount)
         return wording.cell(replace(found, interval=None) if found.narrow else found, "")
-    return said(amount["mean"], unit)
+    return said(amount["mean"] and times * amount["mean"], unit)

@@ -103,6 +103,14 @@ def test_only_what_is_set_is_shown():
     assert [each.header for each in terminal.in_units(tokens.algorithms)[0].columns] == [
         "in the whole run", "tokens/s", "tokens", "days",
     ]  # fmt: skip
+    of_a_day = simulate(
+        parse(world(cost={"tokens": 10.0}, cluster={"workers": 3, "compute": "9 h"}))
+    )
+    (table,), (row,) = terminal.in_units(of_a_day.algorithms[:1]), of_a_day.algorithms[:1]
+    assert row["used"]["days"]["mean"] > 1
+    cells = {each.header: next(each.cells) for each in table.columns}
+    assert cells["tokens/day"] == said(86400 * row["tokens_per_second"], "#")
+    assert "tokens/s" not in cells
     egress = simulate(parse(world(cost={"egress_per_gb": 1.0})))
     assert {*egress.algorithms[0]["used"]} == {"days", "egress_bytes", "cost"}
     given = simulate(parse(world(cost={**TOKENS, "flops_per_token": 12e6})))
