@@ -41,14 +41,17 @@ class Task:
         """Hash everything that determines the task's numbers."""
         table = {key: value for key, value in scenario.table.items() if key not in PRESENTATION}
         table["run"] = {key: value for key, value in table["run"].items() if key != "seeds"}
-        algorithm = self.algorithm
+        algorithm, program = self.algorithm, catalogue()[self.algorithm.name]
+        if program.selects and "sampling" in table["cluster"]:  # its server asks for no more
+            sampling = {k: v for k, v in table["cluster"]["sampling"].items() if k != "over"}
+            table["cluster"] = table["cluster"] | {"sampling": sampling}
         notes = list(algorithm.notes)  # of changes by other tables
         task = [algorithm.table, algorithm.label, notes, self.seed, self.spans, self.engine]
         task += [self.replicate]
         files = [*_hashes(table, scenario.file).values()]
         plugin = plugins.other(scenario.objective)
         code = code_hash(
-            catalogue()[self.algorithm.name].worker.__code__.co_filename,
+            program.worker.__code__.co_filename,
             *(plugin.sources(scenario.objective) if plugin else ()),
         )
         versions, data = plugins.versions(scenario.objective), plugins.data(scenario.objective)

@@ -15,6 +15,7 @@ from paceline.simulator.programs.codecs.message_codec import MessageChannel
 from paceline.simulator.results import statistics, store
 from paceline.simulator.studies import executors
 from paceline.simulator.studies import simulate as study
+from paceline.simulator.studies.sweep.sweep import sweep
 from tests.helpers.worlds import (
     DIGITS,
     EXPONENTIAL,
@@ -575,6 +576,20 @@ def test_a_client_that_is_not_selected_keeps_what_its_codec_left_out(codec, monk
         assert len(resting) == 10 * (6 - clients)
         assert all(resting)
         assert not any(kept for rests, kept in encoded if not rests)
+
+
+def test_a_sweep_runs_a_buffer_once_for_all_numbers_that_rounds_select():
+    """As its server asks for no client in vain: `over` changes nothing of it."""
+    rounds, buffered = {"name": "fedavg", "tau": 5}, {"name": "fedbuff", "tau": 5, "buffer": 2}
+    cluster, told = {"sampling": {"clients": 2}}, []
+    world = scenario(rounds, buffered, workers=8, steps=40, cluster=cluster)
+    over = {"cluster.sampling.over": [1, 1.5, 2]}
+    rows = sweep(world, over, seeds=1, progress=lambda done, total: told.append(total)).rows
+    assert {*told} == {3 + 1}
+    cluster["sampling"]["over"] = 2.0
+    alone = run(buffered, workers=8, steps=40, cluster=cluster).duration / 40
+    paces = [row["seconds_per_step"] for row in rows if row["label"].startswith("fedbuff")]
+    assert paces == [pytest.approx(alone)] * 3
 
 
 def test_more_clients_than_there_are_is_noted():
