@@ -51,6 +51,7 @@ LOUDEST = 3e-7
 """Variance of a step's noise over the loss at the end, at most: a surrogate's own noise then moves
 the loss by some 0.02 % (a mode's noise times its distance counts, as long as it is far off)."""
 SETTLED = 0.6  # of the curvature up to which it is stable: what is sharper would settle late
+NEAR = 0.1  # of the log of a factor of steps: over so much its penalty is a straight line
 KEPT = 2  # entries that a sparse codec keeps, at least
 
 
@@ -115,13 +116,20 @@ class Expected:
         """Return the ratio that evidence adds to the loss: it sets in over the first rounds."""
         return np.exp(self.log_ratio * self.ramp(step))
 
-    def ramp(self, step: Any) -> Any:
-        """Return the share of the penalty that has set in; by steps: 1 at the end of the run."""
+    def ramp(self, step: Any, wrong: float = 0.0) -> Any:
+        """Return the share of the penalty that has set in; by steps: 1 at the end of the run.
+
+        `wrong`: of what the penalty is off by, if the log of the steps is by so much, or as little.
+        """
         if self.log_steps is None:
             return -np.expm1(-step / (ROUNDS * self.period))
+        less = self.log_steps - wrong if wrong else 0.0
         found, end = (
             np.expm1(-each / (ROUNDS * self.period))
-            * self.curve.behind(self.log_steps, each, self.progress())
+            * (
+                self.curve.behind(self.log_steps + wrong, each, self.progress())
+                - self.curve.behind(less, each, self.progress())
+            )
             for each in (step, self.steps)
         )
         return found / end
@@ -138,7 +146,7 @@ class Expected:
         """
         steps = np.atleast_1d(steps)
         drawn = self.curve.drawn(self.seen(steps, critical=self._criticals()))
-        penalty = np.exp(evidence.errors(self.parts)[:, None] * self.ramp(steps))
+        penalty = np.exp(evidence.errors(self.parts)[:, None] * self.ramp(steps, NEAR))
         least = self.curve.draws[:, :1] / self.ratio(steps)
         found: np.ndarray = np.maximum(drawn * penalty, least) / self.parallel(steps)
         return found
@@ -155,8 +163,8 @@ class Expected:
 
         def enough(found: Any) -> Any:
             """Return the same with the ratio that a run of `found` times `step` has."""
-            ramp = self.ramp(np.minimum(step * found, curve.LARGEST))
-            error = drawn * ramp + self.log_ratio * (ramp - start)
+            at = np.minimum(step * found, curve.LARGEST)
+            error = drawn * self.ramp(at, NEAR) + self.log_ratio * (self.ramp(at) - start)
             with np.errstate(divide="ignore"):
                 above = np.maximum(gain * self.parallel(step) * np.exp(-error) - floor, 0.0) / scale
                 seen = np.maximum(above ** (-1 / exponent) - shift, 0.0)
