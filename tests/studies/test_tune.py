@@ -24,6 +24,7 @@ from paceline.simulator.load.load import known_programs, parse
 from paceline.simulator.reports import terminal
 from paceline.simulator.results import statistics, store
 from paceline.simulator.studies.simulate import simulate
+from paceline.simulator.studies.sweep.sweep import sweep
 from paceline.simulator.studies.tune import costs, figures, regret, verdict, warm_starts
 from paceline.simulator.studies.tune.objective import Score, TuningObjective, tuning_objective
 from paceline.simulator.studies.tune.race import Contender, Race, seed_counts
@@ -159,6 +160,10 @@ def test_days_of_a_calibrated_search_have_the_interval_that_simulate_states():
             away = math.log(other / said["mean"])
             assert math.log(end / own["mean"]) == pytest.approx(away, rel=0.2), row["label"]
     assert any("are of one measured run" in note for note in searched.notes)
+    swept = sweep(parse(world(None, two, **rest), file="test.toml"), {"run.steps": [400]}).rows[0]
+    ends = [swept[f"seconds_per_step_{end}"] for end in ("low", "high")]
+    said = simulated.algorithms[1]["interval90"]["seconds_per_step"]
+    assert ends == pytest.approx(said, rel=0.03)
 
 
 def test_a_range_too_large_to_exhaust_is_searched():
