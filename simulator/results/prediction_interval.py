@@ -149,29 +149,21 @@ class Uncalibrated(Unfitted):
 
 
 @dataclass(frozen=True)
-class Calibrated:
-    """The error of times by a profile, and `model`, that of a program it was not fitted to.
+class Calibrated(Unfitted):
+    """The error of times by a profile, and the model's, none of a program that it was fitted to.
 
-    `logs`: logarithms of the pace of each replicate over the pace as written; `mixed`: as
-    `intervals` has it.
+    `logs`: logarithms of the pace of each replicate over that as written; `mixed`: as `intervals`.
     """
 
     logs: Sequence[float]
-    model: Unfitted | None
     mixed: bool
 
-    def spreads(self, quantity: str) -> tuple[Spread, Spread]:
-        """Return the spread of measured values that are smaller, and of those that are larger."""
+    def spread(self, quantity: str, above: bool = True) -> Spread:
+        """Return the spread of measured values: that of programs, and of replicates."""
         own = Spread(float(np.var(self.logs, ddof=1)), len(self.logs) - 1)
-        off = float(np.mean(self.logs)) / (own.within() or inf) if self.mixed else 0.0
-        sides = (
-            replace(own, variance=own.variance * max(1, 1 + side) ** 2) for side in (-off, off)
-        )
-        below, above = sides
-        if self.model is None:
-            return below, above
-        smaller, larger = self.model.spreads(quantity)
-        return below + smaller, above + larger
+        off = self.mixed * (1 if above else -1) * float(np.mean(self.logs))
+        wider = max(1.0, 1 + off / (own.within() or inf)) ** 2
+        return super().spread(quantity, above) + replace(own, variance=own.variance * wider)
 
     def factors(self, program: str, quantity: str) -> np.ndarray:
         """Draw what times may be wrong by, jointly for all programs: Student's, of replicates."""
@@ -354,7 +346,7 @@ def intervals(  # noqa: PLR0913 - what is known of the runs
     *,
     target: float | None,
     paired: bool,
-    model: Unfitted | TimeModel | None = None,
+    model: Unfitted | None = None,
     mixed: bool = False,
 ) -> dict[str, list[float] | None]:
     """Return, by quantity, an interval that holds a measured run's value with probability `LEVEL`.

@@ -148,7 +148,7 @@ def stated(  # noqa: PLR0913 - what is known of the runs
     scenario: Scenario,
     runs: Sequence[Run],
     model: Expected | None,
-    missed: Unfitted | TimeModel | None,
+    missed: Unfitted | None,
     replicates: Sequence[Run] | None = None,
     *,
     paired: bool = False,

@@ -44,7 +44,8 @@ def missed(scenario: Scenario, groups: Groups, execution: Execution) -> Mapping[
         logs = [log(pace / whole) for pace in paces if 0 < pace < inf and 0 < whole < inf]
         model = prediction_interval.unfitted(scenario, each, program.family)
         if len(logs) == known.replicates:
-            found[each.label] = Calibrated(logs, model, bool(known.otherwise))
+            error = model.error if model else ModelError(programs=2)  # of nothing
+            found[each.label] = Calibrated(error, program.family, logs, bool(known.otherwise))
     return found
 
 
