@@ -340,21 +340,19 @@ def notes(models: Mapping[str, Unfitted | None]) -> list[str]:
     return kinds + [f"{k}: its upper end is wide, {said} the mean" for k, said in wide.items()]
 
 
-def intervals(  # noqa: PLR0913 - what is known of the runs
+def intervals(
     runs: Sequence[Run],
     replicates: Sequence[Run],
     *,
     target: float | None,
     paired: bool,
     model: Unfitted | None = None,
-    mixed: bool = False,
 ) -> dict[str, list[float] | None]:
     """Return, by quantity, an interval that holds a measured run's value with probability `LEVEL`.
 
     `runs` use the calibrated numbers as they are, `replicates` redrawn ones; without a profile
     there are none. `paired`: the measured run will meet the very delays of `runs`, seed by seed;
-    otherwise delays of its own. `model`: the error of the model itself. `mixed`: some replicates
-    are of another explanation of what was measured, which the prediction is not of.
+    otherwise delays of its own. `model`: the error of the model itself.
     """
     quantities = {PACE: statistics.seconds_per_step}
     if target is not None:
@@ -367,7 +365,7 @@ def intervals(  # noqa: PLR0913 - what is known of the runs
             _parts([*map(of, each)], [*map(statistics.held_up, each)]) for each in both
         )
         spreads = model.spreads(name) if model else ()
-        found[name] = _interval(values, times, again, own, paired, spreads, failed, mixed)
+        found[name] = _interval(values, times, again, own, paired, spreads, failed)
     return found
 
 
@@ -379,33 +377,28 @@ def _interval(  # noqa: PLR0913, PLR0917
     paired: bool,
     model: Sequence[Spread],
     failed: Sequence[float],
-    mixed: bool = False,
 ) -> list[float] | None:
     """Return Student's interval of lognormal values around the prediction, the mean of `own`.
 
     `failed`: what crashes add to each of `own`. It is never negative, so that no lower end is below
-    that of a run without crashes, however few of them the seeds have met. `mixed`: as `intervals`
-    has it; the interval is then wider on the side where the mean of the logarithms lies. None where
-    the spread is unknown; an infinite upper end where some replicate has no value.
+    that of a run without crashes, however few of them the seeds have met. None where the spread is
+    unknown; an infinite upper end where some replicate has no value.
     """
     centre = sum(own) / len(own)
     of_seed = dict(zip(own_seeds, own, strict=True))
     bases = [of_seed[seed] if paired else centre for seed in seeds]
     logs, seeded = _logs(values, bases), _logs(own, [centre] * len(own))
-    several = len(seeded) > 1
-    if not values and several and not paired:  # without a profile: delays of its own
+    if not values and len(seeded) > 1 and not paired:  # without a profile: delays of its own
         logs = seeded
     if (values and len(logs) < 2) or not isfinite(centre):
         return None
     variance = float(np.var(logs, ddof=1)) if logs else 0.0
-    if logs and not paired:  # the centre is a mean over seeds, and itself not certain
-        spread = float(np.var(seeded, ddof=1)) if several else variance
-        variance += spread / len(seeded if several else logs)
+    if values:  # their middle is elsewhere: few seeds, or another explanation of the measurements
+        variance += float(np.mean(logs)) ** 2
+    elif logs:  # the centre is a mean over seeds, and itself not certain
+        variance *= 1 + 1 / len(logs)
     found = Spread(variance, max(len(logs) - 1, 1))
     below, above = ((found + each if each else found).within() for each in model or (None, None))
-    if mixed:
-        off = float(np.mean(logs))
-        below, above = max(below, below - off), max(above, above + off)
     high = centre * exp(above) if len(logs) >= len(values) else inf
     low, cost, count = centre * exp(-below), sum(failed) / len(own), len(own)
     if not cost or paired:  # the measured run meets the very crashes

@@ -161,9 +161,8 @@ def stated(  # noqa: PLR0913 - what is known of the runs
     found: dict[str, list[float] | None] = {}
     target = scenario.run.target_loss
     if replicates is not None or missed:
-        mixed = bool(scenario.calibration and scenario.calibration.otherwise)
         found = prediction_interval.intervals(
-            runs, replicates or (), target=target, paired=paired, model=missed, mixed=mixed
+            runs, replicates or (), target=target, paired=paired, model=missed
         )
     if isinstance(scenario.objective, LearningCurve):
         found = intervals(scenario.cluster, model, runs, found, target)

@@ -26,7 +26,7 @@ from paceline.simulator.results.statistics import number
 from paceline.simulator.studies import learning
 from paceline.simulator.studies.tune.objective import tuning_objective
 from paceline.simulator.studies.tune.tune import tune
-from tests.helpers.worlds import scenario
+from tests.helpers.worlds import EXPONENTIAL, scenario
 
 ERROR = {
     "programs": 9,
@@ -72,6 +72,19 @@ def test_programs_that_were_not_fitted_have_their_family_s_error():
     (note,) = [each for each in result.notes if "that of server programs" in each]
     assert note.startswith("90 % intervals of asgd: ")
     assert not [each for each in result.notes if "ssgd" in each]
+
+
+@pytest.mark.parametrize("seeds", [1, 4])
+def test_an_interval_holds_nine_of_ten_runs_however_few_seeds_predict_them(seeds):
+    """Chance is all that is unknown; a single run is as far from the others as they are apart."""
+    runs = simulate(scenario({"name": "ssgd"}, compute=EXPONENTIAL, steps=6), seeds=300).runs
+    times, held = np.array([run.duration / 6 for run in runs]), []
+    for first in range(0, 270, 5):
+        own, again = runs[first : first + seeds], runs[first + seeds : first + seeds + 24]
+        ends = prediction_interval.intervals(own, again, target=None, paired=False)
+        low, high = ends["seconds_per_step"]
+        held.append(np.mean((low <= times) & (times <= high)))
+    assert 0.87 <= np.mean(held) <= 0.93
 
 
 def test_few_crashes_make_no_run_shorter_than_one_without_them():
