@@ -100,7 +100,10 @@ def calibrate(
     )
     odd, slower = fitted.conflicts(), BUSBW
     if bucketed:
-        otherwise = [*map(_overlapping_otherwise, scenarios)]
+        otherwise = [
+            each.model_copy(update={"algorithm": [*map(redraw.otherwise, each.algorithm)]})
+            for each in scenarios
+        ]
         least = fitted.misfit - (0.0 if any(odd) else TOLD)
         other = transport.fit(
             found, otherwise, conditions, least, lambda n, steps: done(steps + n, fits * steps)
@@ -146,11 +149,6 @@ def _conditions(found: Sequence[Observed]) -> tuple[list[int], list[str]]:
             )
     order = [*dict.fromkeys(keys)]
     return [order.index(key) for key in keys], notes
-
-
-def _overlapping_otherwise(scenario: Scenario) -> Scenario:
-    """Return a scenario whose buckets are averaged after the backward pass if they said during."""
-    return scenario.model_copy(update={"algorithm": [*map(redraw.otherwise, scenario.algorithm)]})
 
 
 def _either(fitted: Fitted, other: Fitted, names: str) -> tuple[Fitted, str]:
@@ -327,7 +325,7 @@ def _result(
     law = replace(law, samples=samples, **longer)
     hidden = not any(each.computing for each, c in zip(found, conditions, strict=True) if c == main)
     if hidden:
-        law.compute["shape"] *= (math.exp(compute) / SPREAD) ** 2
+        law.compute["shape"] *= (by / SPREAD) ** 2
     # jobs of several conditions: each draw takes one of them
     times = [
         math.exp(row[LAW + alike[n % len(alike)]] - compute) for n, row in enumerate(fitted.draws)

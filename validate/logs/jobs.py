@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import Field, ValidationError
 
 from paceline.simulator.errors import InputError
 from paceline.simulator.inputs import messages, paths
@@ -83,7 +83,7 @@ def read(path: Path, *, allow_paths: bool = False) -> list[Job]:
     """
     table = toml_file.read(path)
     try:
-        found = TypeAdapter(_File).validate_python(table).job
+        found = _File.model_validate(table).job
     except ValidationError as error:
         wrong = explain(error, table, _File.model_json_schema())
         lines = [line(str(path), where, what, table, {}) for where, what in wrong.items()]

@@ -19,6 +19,7 @@ intervals that widen with the distance from what was measured
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from math import copysign, exp, inf, log
 from operator import is_
 from typing import Any, NamedTuple
@@ -280,12 +281,9 @@ class _Way(NamedTuple):
 
     def evidence(self) -> float:
         """Return how likely it is after its fit: the logarithm, by Laplace's approximation."""
-        return _evidence(self.fit, self.prior)
-
-
-def _evidence(fitted: Any, prior: _Prior) -> float:
-    curved = np.linalg.slogdet(fitted.jac.T @ fitted.jac)[1]
-    return float(log(prior.likely) - fitted.cost - np.log(prior.width).sum() - curved / 2)
+        curved = np.linalg.slogdet(self.fit.jac.T @ self.fit.jac)[1]
+        widths = np.log(self.prior.width).sum()
+        return float(log(self.prior.likely) - self.fit.cost - widths - curved / 2)
 
 
 def fit(  # noqa: PLR0913, PLR0915, PLR0917
@@ -324,11 +322,7 @@ def fit(  # noqa: PLR0913, PLR0915, PLR0917
         centre[only], width[only] = FREE
     known = sum(1 + (each.compute > 0) for each in jobs)  # numbers that the jobs show
 
-    def residuals(
-        theta: Array, near: Sequence[_Linear], prior: _Prior, spread: float = SPREAD,
-        error: float = ERROR,
-    ) -> Array:  # fmt: skip
-        return _residuals(theta, near, prior, count, reference, error, spread)
+    residuals = partial(_residuals, count=count, reference=reference)
 
     def settled(ways: Sequence[_Prior], begun: int) -> list[_Way]:
         """Fit each of some ways, with paces as they are near the likeliest of them."""
@@ -342,11 +336,10 @@ def fit(  # noqa: PLR0913, PLR0915, PLR0917
                 told(n, steps + DRAWS)
                 now.append(each.simulated(each.costs(theta, count, reference)))
             near = now
-            fits = [
-                least_squares(residuals, theta, x_scale=width, args=(near, own, SPREAD, error))
-                for own in ways
-            ]
-            found = fits[int(np.argmax([*map(_evidence, fits, ways)]))]
+            args = [(near, own, SPREAD, error) for own in ways]
+            fits = [least_squares(residuals, theta, x_scale=width, args=own) for own in args]
+            tried = [_Way(own, each, near, error) for own, each in zip(ways, fits, strict=True)]
+            found = max(tried, key=_Way.evidence).fit
             theta, slopes = found.x, np.asarray(found.jac)
             inverse = np.linalg.inv(slopes.T @ slopes)
             seen, missed = slopes[: 2 * len(near)], found.fun[: 2 * len(near)]
@@ -356,7 +349,7 @@ def fit(  # noqa: PLR0913, PLR0915, PLR0917
                 error = float(np.sqrt(squares / (ERROR_FREEDOM + max(0.0, known - spent))))
             if np.abs(theta - before).max() < NEAR:
                 break
-        return [_Way(*each, near, error) for each in zip(ways, fits, strict=True)]
+        return [each._replace(error=error) for each in tried]
 
     priors = _priors(centre, width, nominal=bool(rates) and only is None)
     steps = 2 * ROUNDS * len(linear)
@@ -369,7 +362,7 @@ def fit(  # noqa: PLR0913, PLR0915, PLR0917
         best = max(ways, key=_Way.evidence)
     theta, linear, error = best.fit.x, best.near, best.error
 
-    missed = _residuals(theta, linear, best.prior, count, reference, ERROR, SPREAD)
+    missed = residuals(theta, linear, best.prior)
     misfit = float(missed @ missed) - 2 * log(best.prior.likely)
     unusual = (theta - priors[0].centre) / priors[0].width
     paces = [_simulated(each, each.costs(theta, count, reference)) for each in linear]
@@ -408,9 +401,9 @@ def _linear(
     return _Linear(observed, scenario, condition, link, rate, hidden, slowed)
 
 
-def _residuals(  # noqa: PLR0913, PLR0917
-    theta: Array, jobs: Sequence[_Linear], prior: _Prior, count: int, reference: float,
-    error: float, spread: float,
+def _residuals(  # noqa: PLR0913
+    theta: Array, jobs: Sequence[_Linear], prior: _Prior, spread: float = SPREAD,
+    error: float = ERROR, *, count: int, reference: float,
 ) -> Array:  # fmt: skip
     """Return, over the last axis, what the law misses in standard errors: two of a job, priors."""
     found = []
@@ -458,18 +451,18 @@ def _posterior(
     further = chi2.ppf(LIKELY, len(centre))
     draws: list[Array] = []
     spreads: list[float] = []
+
+    def moved(at: Array, *own: Any) -> Array:
+        found: Array = residuals(at, *own[:-1]) + own[-1]
+        return found
+
     for left, spread, number in zip(range(TRIES, 0, -1), tries, chosen, strict=True):
         prior, fitted, near, error = ways[number]
         by = rng.standard_normal(len(fitted.fun))
-
-        def missed(at: Array, *own: Any, by: Array = by) -> Array:
-            found: Array = residuals(at, *own) + by
-            return found
-
         at = fitted.x
         for _ in range(ROUNDS):
-            own = near, prior, spread, error
-            at = least_squares(missed, at, x_scale=prior.width, args=own).x
+            own = near, prior, spread, error, by
+            at = least_squares(moved, at, x_scale=prior.width, args=own).x
             before, near = near, bent(at, near, len(draws))
             if all(map(is_, before, near)):
                 break
