@@ -81,7 +81,7 @@ def test_two_links_predict_others(tmp_path, two_links):
         truth = law.pace(bandwidth=bandwidth, tau=tau, **OVER | {"workers": workers})
         assert found["mean"] == pytest.approx(truth, rel=0.02)
         low, high = found["interval90"]
-        assert low <= truth <= high
+        assert low <= truth <= high < 1.03 * low  # a double tree, 1 % likely, is not in it
 
 
 @pytest.mark.long

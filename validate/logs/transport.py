@@ -62,7 +62,7 @@ KEYS = ("collective", "hop", "latency_factor", "transmission_factor", "transmiss
 COMPUTE_WIDTH, LINK_WIDTH = 0.7, 2.0  # of ln compute around half the shortest step; of ln factor
 # relative sds between equal jobs, whose paces differ by 0.1 to 0.2 % (docs/validation/README.md):
 # of links beside the law (0.1 % in docs/transport.md), as so many links show it, and of computing
-ERROR, ERROR_FREEDOM, STEADY = 0.001, 2.0, 0.001
+ERROR, ERROR_FREEDOM, STEADY = 0.001, 2.0, 0.0015
 COPYING = 0.03  # most of a transmission's time in the prior's median that hosts copy for
 LEAST = 1e-5  # an exponent: draws are factors of it, a million at most
 DRAWS, TRIES = 24, 96
@@ -446,6 +446,9 @@ def _posterior(
     evidence = np.array([each.evidence() for each in ways])
     likely = np.exp(evidence - evidence.max())
     tries = SPREAD * np.exp(SPREAD_WIDTH * other.standard_normal(TRIES))
+    likely /= likely.sum()
+    order = np.argsort(likely)
+    likely[order[np.cumsum(likely[order]) < TAILS[0]]] = 0.0  # what a 90 % interval need not hold
     chosen = other.choice(len(ways), TRIES, p=likely / likely.sum())
     centre = ways[int(evidence.argmax())].fit.x
     further = chi2.ppf(LIKELY, len(centre))
