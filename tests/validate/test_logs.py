@@ -84,6 +84,18 @@ def test_two_links_predict_others(tmp_path, two_links):
         assert low <= truth <= high < 1.03 * low  # a double tree, 1 % likely, is not in it
 
 
+def test_logs_that_compute_a_little_apart_say_nothing_of_the_links(tmp_path):
+    """A per cent between two jobs, by chance of what ran beside them, is no error of the law."""
+    path = over(tmp_path, HiddenLaw(), (SLOW, 8), (FAST, 8))
+    own = OVER | {"bandwidth": FAST, "tau": 8}
+    faster = HiddenLaw(compute=0.198)
+    written(tmp_path, log(faster.steps(np.random.default_rng(1), steps=400, **own)[0]), "1.csv")
+    profiled(tmp_path, path)
+    low, high = predicted(tmp_path, 0.1 * GIGABIT, 8)["interval90"]
+    truth = HiddenLaw().pace(bandwidth=0.1 * GIGABIT, tau=8, **OVER)
+    assert low < truth < high < 1.03 * low
+
+
 @pytest.mark.long
 def test_intervals_widen_with_the_distance_from_what_was_measured(tmp_path):
     profiled(tmp_path, over(tmp_path, HiddenLaw(), (SLOW, 4), (FAST, 4)))

@@ -320,7 +320,6 @@ def fit(  # noqa: PLR0913, PLR0915, PLR0917
     if only is not None:
         width[:LAW] *= 1e-3
         centre[only], width[only] = FREE
-    known = sum(1 + (each.compute > 0) for each in jobs)  # numbers that the jobs show
 
     residuals = partial(_residuals, count=count, reference=reference)
 
@@ -342,11 +341,12 @@ def fit(  # noqa: PLR0913, PLR0915, PLR0917
             found = max(tried, key=_Way.evidence).fit
             theta, slopes = found.x, np.asarray(found.jac)
             inverse = np.linalg.inv(slopes.T @ slopes)
-            seen, missed = slopes[: 2 * len(near)], found.fun[: 2 * len(near)]
-            spent = float(np.einsum("ij,jk,ik", seen, inverse, seen))  # what jobs have determined
+            # of paces: what logs show of computing varies by itself
+            seen, missed = slopes[1 : 2 * len(near) : 2], found.fun[1 : 2 * len(near) : 2]
+            spent = float(np.einsum("ij,jk,ik", seen, inverse, seen))  # what they have determined
             squares = ERROR_FREEDOM * ERROR**2 + error**2 * float(missed @ missed)
             if len(near) > 1:
-                error = float(np.sqrt(squares / (ERROR_FREEDOM + max(0.0, known - spent))))
+                error = float(np.sqrt(squares / (ERROR_FREEDOM + max(0.0, len(near) - spent))))
             if np.abs(theta - before).max() < NEAR:
                 break
         return [each._replace(error=error) for each in tried]
