@@ -346,7 +346,7 @@ def fit(  # noqa: PLR0913, PLR0915, PLR0917
             spent = float(np.einsum("ij,jk,ik", seen, inverse, seen))  # what they have determined
             squares = ERROR_FREEDOM * ERROR**2 + error**2 * float(missed @ missed)
             if len(near) > 1:
-                error = float(np.sqrt(squares / (ERROR_FREEDOM + max(0.0, len(near) - spent))))
+                error = float(np.sqrt(squares / (ERROR_FREEDOM + len(near) - spent)))
             if np.abs(theta - before).max() < NEAR:
                 break
         return [each._replace(error=error) for each in tried]
