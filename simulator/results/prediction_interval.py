@@ -152,18 +152,15 @@ class Uncalibrated(Unfitted):
 class Calibrated(Unfitted):
     """The error of times by a profile, and the model's, none of a program that it was fitted to.
 
-    `logs`: logarithms of the pace of each replicate over that as written; `mixed`: as `intervals`.
+    `logs`: logarithms of the pace of each replicate over that as written.
     """
 
     logs: Sequence[float]
-    mixed: bool
 
     def spread(self, quantity: str, above: bool = True) -> Spread:
         """Return the spread of measured values: that of programs, and of replicates."""
-        own = Spread(float(np.var(self.logs, ddof=1)), len(self.logs) - 1)
-        off = self.mixed * (1 if above else -1) * float(np.mean(self.logs))
-        wider = max(1.0, 1 + off / (own.within() or inf)) ** 2
-        return super().spread(quantity, above) + replace(own, variance=own.variance * wider)
+        variance = float(np.var(self.logs, ddof=1)) + float(np.mean(self.logs)) ** 2
+        return super().spread(quantity, above) + Spread(variance, len(self.logs) - 1)
 
     def factors(self, program: str, quantity: str) -> np.ndarray:
         """Draw what times may be wrong by, jointly for all programs: Student's, of replicates."""

@@ -45,7 +45,7 @@ def missed(scenario: Scenario, groups: Groups, execution: Execution) -> Mapping[
         model = prediction_interval.unfitted(scenario, each, program.family)
         if len(logs) == known.replicates:
             error = model.error if model else ModelError(programs=2)  # of nothing
-            found[each.label] = Calibrated(error, program.family, logs, bool(known.otherwise))
+            found[each.label] = Calibrated(error, program.family, logs)
     return found
 
 
