@@ -46,18 +46,21 @@ class Sampled:
         self._asked = min(workers, ceil(self.wanted * settings.over - 1e-9))
         self._present = settings.by == "availability"
         self._patience = inf if settings.deadline is None else settings.deadline
-        self._chosen: dict[int, frozenset[int]] = {}
+        self._chosen: dict[int, dict[int, None]] = {}
         self.starts: list[float] = []
         self.taken: list[tuple[int, float, int | None, bool]] = []
 
-    def chosen(self, index: int, at: float) -> frozenset[int]:
-        """Return the clients of a round, drawn when it is first asked, as the last one ends."""
+    def chosen(self, index: int, at: float) -> dict[int, None]:
+        """Return the clients of a round, drawn when it is first asked, as the last one ends.
+
+        They are in the order of their draw.
+        """
         if index not in self._chosen:
             order = generator(self._seed, Purpose.SAMPLING, index).permutation(self.workers)
             ranks = (int(rank) for rank in order)
             if self._present:
                 ranks = (rank for rank in ranks if not self._away(rank, at))
-            self._chosen[index] = frozenset(islice(ranks, self._asked))
+            self._chosen[index] = dict.fromkeys(islice(ranks, self._asked))
             self._chosen.pop(index - 2, None)
             self.starts.append(at)
         return self._chosen[index]
@@ -146,7 +149,8 @@ def leaping(
     The first two need a run without vectors and a fixed period, so that phases are alike.
     """
     period, unsaved = parameters.get("tau", FixedPeriod(1)), run.availability.save_every == NEVER
-    if not (isinstance(run.objective.start, complex) and isinstance(period, FixedPeriod)):
+    alike = isinstance(period, FixedPeriod) and "switch_step" not in parameters
+    if not (isinstance(run.objective.start, complex) and alike):
         known = isinstance(period, FixedPeriod | OwnPeriod)
         return None, False, (rule is not None or run.program.selects) and unsaved and known
     family = run.program.family

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from paceline.simulator.distributions.random_streams import Purpose, generator
 from paceline.simulator.engines.dispatch import run_seeds, taken
 from paceline.simulator.engines.virtual import simulation
 from paceline.simulator.engines.virtual.node import VirtualNode
@@ -104,7 +105,10 @@ def test_a_round_lasts_as_long_as_the_last_wanted_of_those_selected(wanted, sele
     assert (found.rounds, found.round_seconds) == (steps, pytest.approx(found.duration / steps))
 
 
-OWN = {"ssgd": {}, "fedbuff": {"tau": 3, "buffer": 2, "max_staleness": 1}}
+OWN = {
+    "ssgd": {}, "fedbuff": {"tau": 3, "buffer": 2, "max_staleness": 1},
+    "post-local-sgd": {"tau": 7, "switch_step": 2},
+}  # fmt: skip
 TROUBLED = {
     "all are there": {},
     "some drop out": {"drop": 0.3},
@@ -134,12 +138,57 @@ def test_clients_that_are_parked_change_no_number(where, name, network, monkeypa
     monkeypatch.setattr(simulation, "leaping", lambda *_: (None, False, False))
     other = run(algorithm, **tables)
     assert parked.curve["step"] == other.curve["step"]
-    assert parked.curve["time"] == pytest.approx(other.curve["time"], rel=1e-9)
+    assert parked.curve["time"] == other.curve["time"]
     assert (parked.links, parked.curve["bytes"]) == (other.links, other.curve["bytes"])
     for kind, seconds in parked.workers.items():
         assert seconds == pytest.approx(other.workers[kind], abs=1e-6), kind
     spent = np.sum([*parked.workers.values()], axis=0)
     assert spent == pytest.approx(np.full(30, 300.0), rel=1e-9)
+
+
+CURVE = {"kind": "learning-curve", "curve": {"law": "chinchilla", "parameters": 1e7}, "tokens": 9}
+PRESENT = {"daily": "00:00-00:02", **TROUBLED["some are away"]["membership"]}
+SAMPLED = ["ssgd", "local-sgd", "post-local-sgd", "bmuf", "diloco", "fedavg", "fedbuff"]
+
+
+@pytest.mark.parametrize("engine", ["virtual", "batched"])
+@pytest.mark.parametrize("name", SAMPLED)
+@pytest.mark.parametrize(
+    "where", [TROUBLED["some drop out"], {"membership": PRESENT, "drop": 0.1}], ids=["", "daily"]
+)
+def test_a_run_of_times_alone_takes_the_seconds_of_one_with_values(where, name, engine):
+    """A server whose card passes a model in 0.3 s serves a round's clients as they are drawn."""
+    own = OWN.get(name, {"tau": 7})
+    cluster = {"sampling": {"clients": 6, "over": 1.5, "by": "availability"}, **where}
+    found = [
+        run(
+            {"name": name, **own}, engine, workers=20, compute=EXPONENTIAL, network=SERVED,
+            steps=None, objective=objective, cluster=cluster, run={"duration": "150 s"},
+            server={"bandwidth": "0.1 Mbit/s"}, recovery={"policy": "shrink"},
+        )
+        for objective in (TIME_ONLY, QUADRATIC, CURVE)
+    ]  # fmt: skip
+    times, *others = [(each.rounds, each.round_seconds, each.reports) for each in found]
+    assert times[0] > 5
+    assert others == [times, times]
+    for each in found[1:]:
+        assert each.seconds == pytest.approx(found[0].seconds, abs=1e-9)
+
+
+def test_a_server_serves_clients_in_the_order_of_their_draw():
+    """Two of three, each of which it serves for 1 s: 1 + 1 s of the second round, and 2 + 1 s."""
+    orders = [generator(seed, Purpose.SAMPLING, 1).permutation(3)[:2].tolist() for seed in range(6)]
+    assert any(order != sorted(order) for order in orders)
+    for seed, order in enumerate(orders):
+        first, both = (
+            run(
+                {"name": "ssgd"}, workers=3, steps=steps, cluster={"sampling": {"clients": 2}},
+                network=FREE | {"collective": "server"}, server={"bandwidth": "32 kbit/s"},
+                objective=QUADRATIC, seed=seed,
+            ).workers["communicate"]
+            for steps in (1, 2)
+        )  # fmt: skip
+        assert [both[rank] - first[rank] for rank in order] == pytest.approx([2, 3]), order
 
 
 @pytest.mark.parametrize("where", TROUBLED)

@@ -624,10 +624,6 @@ class VirtualNode(EngineNode):
     async def _stride(self, most: int) -> int:
         """Take up to `most` steps, none after one that may be disturbed; return how many."""
         outages = self.outages
-        if outages is not None and self._run.parked is not None:
-            self.step += most
-            self.now += await outages.takes(sum(islice(self._durations, most)))
-            return most
         until = inf if outages is None else outages.undisturbed_until()
         for done, work in enumerate(islice(self._durations, most), 1):
             if outages is not None and self.now + work >= until:

@@ -153,7 +153,7 @@ class Outages:
         if self.down_since is not None:
             if why and not resumed and self._idle is None and sampled:
                 self._rest(work)
-            if why or resumed or self.calendar.next(now)[0] <= now:
+            if why or resumed or self.away(now):
                 passed_over = why is Why.UNSELECTED or self._unselected()
                 if passed_over != self._passed_over:
                     self._sit_out(now, Why.UNSELECTED if passed_over else why)
@@ -189,6 +189,10 @@ class Outages:
             return 0.0
         crash = self.calendar.next(node.now)[0]
         return crash if members is None else min(crash, members.told(node.rank, node.now))
+
+    def away(self, now: float) -> bool:
+        """Whether it stays out of a round that begins."""
+        return self.down_since is not None and self.calendar.next(now)[0] <= now
 
     def _sits_out(self, now: float) -> Why | None:
         """Return why it takes no part in its next collective, if a rule says so.

@@ -246,7 +246,7 @@ class Participation:
         self._lots = lru_cache(256)(
             lambda number: quick(run.seed, Purpose.DROP_OUT, number).random(run.workers).tolist()
         )
-        self._card = Nic(run.scenario.server.bandwidth or inf)
+        self._served = lru_cache(1)(self._serve)
         self.abandons_phases = settings.policy == "quorum" or self.sampled is not None
         self.dropped = self.taken = self.means = self.drop_outs = 0
         self._most_restarts = 0, ""  # of one collective, and its name
@@ -428,8 +428,22 @@ class Participation:
         self._begun.append((now, rank))
         sending, latency = self._downloads[rank]
         if self.by_server:
-            sending = max(sending, self._card.through(now, run.whole_bytes) - now)
+            sending = max(sending, self._served(run.nodes[rank].collectives).get(rank, now) - now)
         return sending + latency
+
+    def _serve(self, index: int) -> dict[int, float]:
+        """Return when the model for each client of a round has passed the server's card (s).
+
+        It serves them in the order of their draw, whoever asks first, without those who are away.
+        """
+        run, card = self._run, Nic(self._run.scenario.server.bandwidth or inf)
+        assert self.sampled is not None
+        at = self.sampled.starts[-1]
+        return {
+            rank: card.through(at, run.whole_bytes)
+            for rank in self.sampled.chosen(index, at)
+            if self.sits_out(rank, index, at) is None and not run.outages[rank].away(at)
+        }
 
     def count_downloads(self, until: float) -> None:
         """Count the bytes of the model that workers have got which joined, or began to get it,
