@@ -115,13 +115,16 @@ class Observer:
         """Expect marks of so many nodes from now on."""
         self._watched = nodes
 
-    def close(self, end: float) -> None:
+    def close(self, end: float, deserted: Callable[[float], float] = lambda time: 0.0) -> None:
         """End the curve at `end`, in seconds, if the run has stood still up to then.
 
-        That is: for longer than between any two of its points; never where it has no end.
+        That is: for longer than between any two of its points, or without any worker (`deserted`:
+        for how many seconds up to a time); never where it has no end.
         """
         times = self.curve["time"]
         longest = max((later - time for time, later in pairwise(times)), default=0.0)
+        if end < math.inf and deserted(end) > deserted(times[-1]):
+            longest = 0.0
         if math.inf > end - times[-1] > longest * ROUNDING:
             last = {name: column[-1] for name, column in self.curve.items()}
             seen = Evaluation(last["loss"], last["accuracy"], last["test_loss"])

@@ -113,10 +113,11 @@ def hours(scenario: Scenario, runs: Iterable[Run]) -> list[str]:
         ]
     if there == DAY:
         return []
+    hours = there * worked(scenario.cluster, longest)
     return [
         f"nobody is there for {human(DAY - there)} of a day: times per round leave "
         "that out; times per step and rates are of whole days, so that in the hours of workers "
-        f"rates are about {number(DAY / there)} times as high"
+        f"rates are about {number(longest / hours)} times as high"
     ]
 
 

@@ -820,6 +820,7 @@ def test_hours_without_anybody_are_in_no_round(name):
     )  # fmt: skip
     assert found.round_seconds == pytest.approx(1800, rel=0.1)
     assert found.rounds == pytest.approx(36, abs=3)
+    assert (found.steps, found.duration) == (pytest.approx(108, abs=9), 72 * 3600)
 
 
 def learning(algorithm, target, **tables):

@@ -179,6 +179,8 @@ def test_gradients_of_sampled_clients_are_kept_for_the_page(folder):
         "nobody is there for 18.0 h of a day: times per round leave that out; times per step and "
     )
     assert note.endswith("in the hours of workers rates are about 4.00 times as high")
+    (note,) = usage.hours(made, [replace(each, duration=85500.0) for each in day])
+    assert note.endswith("rates are about 3.96 times as high")
 
 
 def test_targets_that_would_change_the_answer_are_where_curves_cross(folder):

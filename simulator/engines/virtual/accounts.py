@@ -46,23 +46,24 @@ def rounds(run: Simulation) -> dict[str, Any]:
     """Return how many rounds have selected clients, their mean seconds, and what clients have
     reported, as in `Run`.
     """
-    cluster, rule, members = run.scenario.cluster, run.recovery.sampled, run.availability.members
-    deserted = (lambda time: 0.0) if members is None else members.deserted
+    cluster, rule = run.scenario.cluster, run.recovery.sampled
     if cluster.sampling is None:
         return {}
     if rule is None:
         at_once = cluster.participants if run.program.selects else run.workers
         time, step, *_ = (column[-1] for column in run.observer.curve.values())
-        return {"gradients": at_once * step, "deserted": deserted(time)}
+        return {"gradients": at_once * step, "deserted": run.deserted(time)}
     walls = map(run.availability.wall_clock, rule.starts[1:])
     ends = [end for end in walls if end <= run.ended * ROUNDING]
     reports, gradients, last, due = [*zip(*rule.taken[: len(ends)], strict=True)] or ((),) * 4
     closed = np.bincount([rank for rank in last if rank is not None], minlength=run.workers)
-    found = {"reports": sum(reports), "gradients": float(sum(gradients)), "rounds": len(ends)}
+    shown = sum(end <= run.observer.curve["time"][-1] * ROUNDING for end in ends)
+    found = {"reports": sum(reports), "rounds": len(ends)}
+    found["gradients"] = float(sum(gradients[:shown]))  # as many as the steps of the curve are of
     found["closed"] = closed.tolist()
     found["overdue"] = sum(late and rank is None for late, rank in zip(due, last, strict=True))
     if ends:
-        found["round_seconds"] = (ends[-1] - deserted(ends[-1])) / len(ends)
+        found["round_seconds"] = (ends[-1] - run.deserted(ends[-1])) / len(ends)
     return found
 
 

@@ -37,7 +37,7 @@ def run(
     kept, scenario = Spans(spans) if spans else None, scenario.under(algorithm)
     with np.errstate(over="ignore", invalid="ignore"), _rarely_collected():
         simulation = _simulated(program, algorithm, scenario, seed, kept)  # may diverge: it is told
-    simulation.observer.close(simulation.horizon)
+    simulation.observer.close(simulation.horizon, simulation.deserted)
     curve = simulation.observer.curve
     drawn = (None, None) if kept is None else accounts.timeline(simulation, kept, simulation.end)
     seconds = accounts.spent(simulation)

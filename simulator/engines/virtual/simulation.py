@@ -316,6 +316,11 @@ class Simulation:
         """Wall-clock time at which the scenario's duration ended the run; inf if it did not."""
         return inf if self.finished else self.scenario.run.duration or inf
 
+    def deserted(self, time: float) -> float:
+        """Return the seconds before a time in which every worker was absent."""
+        members = self.availability.members
+        return 0.0 if members is None else members.deserted(time)
+
     def averages_begun(self) -> bool:
         """Whether an average has begun, or workers of which some crash wait for one to begin."""
         crashing = (node for node in self.nodes if node.outages is not None)
