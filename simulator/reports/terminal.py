@@ -151,7 +151,7 @@ def in_units(
     """A line per row in units of the trade; no table where none is set."""
     what, cells = units.cells(rows, target)
     broken = {
-        heading.replace(" (", "\n(").replace("-", "-\n"): partial(_said, cell)
+        heading.replace(" (", "\n(").replace("-", "-\n").replace("/c", "/\nc"): partial(_said, cell)
         for heading, cell in cells.items()
         if not (first and heading == "tokens" and len({*map(cell, rows)}) == 1)  # said above
     }

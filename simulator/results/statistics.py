@@ -55,11 +55,17 @@ def said(value: float | None, unit: str) -> str:
         return "-"
     if unit in ("s", "%"):
         return human(value) if unit == "s" else f"{number(100 * value)} %"
+    size, prefix = prefixed(value) if unit in PREFIXED else (1.0, "")
+    digits = f"{value:.0f}" if unit in PREFIXED and not prefix else number(value / size)
+    return f"{digits} {prefix}{unit.strip('#')}".rstrip()
+
+
+def prefixed(value: float) -> tuple[float, str]:
+    """Return the power of 1000 in which a value is said, and its prefix."""
     power = 0
-    while unit in PREFIXED and abs(value) >= 999.5 and power < len(PREFIXES) - 1:
-        value, power = value / 1000, power + 1
-    digits = f"{value:.0f}" if unit in PREFIXED and not power else number(value)
-    return f"{digits} {PREFIXES[power]}{unit.strip('#')}".rstrip()
+    while abs(value) >= 999.5 * 1000**power and power < len(PREFIXES) - 1:
+        power += 1
+    return 1000.0**power, PREFIXES[power]
 
 
 def number(value: float, digits: int = 3) -> str:

@@ -42,7 +42,8 @@ UNITS = {  # words and unit of each
     "cost": ("cost", ""),
 }
 TIMED = {"days", "device_hours", "cost"}  # what takes longer costs more of; traffic does not
-SPREAD = {"days", "rounds", "cost"}  # shown with intervals; nights, device-hours go with the days
+COUNTED = {"nights", "rounds", "client_bytes"}  # as steps are, of clients that are selected
+SPREAD = {"days", "cost", *COUNTED}  # shown with intervals; device-hours go with the days
 Used = Mapping[str, float]
 Row = Mapping[str, Any]
 Cell = Callable[[Row], str]
@@ -205,10 +206,13 @@ def _amounts(  # noqa: PLR0913, PLR0917 - as `told`
         found = intervals.positive(values, heavy=heavy).within(0.0, limits.get(key, inf))
         if factors is not None and isfinite(found.value):
             found = intervals.widened(found, found.value * factors)
-        if not within or key not in TIMED or not seconds:
+        if within and key in TIMED and seconds:
+            fixed = traffic if key == "cost" and factors is None else 0.0  # bytes of given steps
+            low, high = (fixed + (found.value - fixed) * end / seconds for end in within)
+        elif factors is not None and key in COUNTED and isfinite(found.value):
+            low, high = (found.value * np.quantile(factors, intervals.TAILS)).tolist()
+        else:
             return estimated(values, found)
-        fixed = traffic if key == "cost" and factors is None else 0.0  # the bytes of given steps
-        low, high = (fixed + (found.value - fixed) * end / seconds for end in within)
         basis, level = f"{found.basis}, of one run", intervals.LEVEL
         found = replace(found, interval=(low, high), level=level, basis=basis)
         return estimated(values, found) | {"interval90": [low, high]}
@@ -251,5 +255,5 @@ def _cell(key: str, unit: str, until: str, times: float, row: Row) -> str:
     amount = (row.get(until) or {}).get(key) or {"mean": row.get(key) if key in RATES else None}
     if key in SPREAD and amount["mean"] is not None:
         found = intervals.stated(amount)
-        return wording.cell(replace(found, interval=None) if found.narrow else found, "")
+        return wording.cell(replace(found, interval=None) if found.narrow else found, unit)
     return said(amount["mean"] and times * amount["mean"], unit)

@@ -6,7 +6,13 @@ from dataclasses import replace
 from typing import Any
 
 from paceline.simulator.results.intervals import LEVEL, MEAN, MEDIAN, MODEL, USUAL, Estimate, stated
-from paceline.simulator.results.statistics import number, said, time_unit
+from paceline.simulator.results.statistics import (
+    PREFIXED,
+    number,
+    prefixed,
+    said,
+    time_unit,
+)
 
 
 def sentence(found: Estimate, unit: str, seeds: int) -> str:
@@ -116,6 +122,9 @@ def difference(found: Estimate, unit: str) -> tuple[str, str]:
 
 def _scale(value: float, unit: str) -> tuple[float, str]:
     """Return the unit in which a number is said, as (its size, its name after a space)."""
+    if unit in PREFIXED:
+        size, prefix = prefixed(value)
+        return size, f" {prefix}{unit}"
     if unit != "s":
         return (1e3, " k") if not unit and value >= 1e5 else (1.0, f" {unit}".rstrip())
     size, name = (1e-3, "ms") if 0 < value < 0.9995 else time_unit(value)

@@ -25,7 +25,7 @@ from paceline.simulator.objectives.learning_curve.objective import expect
 from paceline.simulator.programs import catalogue
 from paceline.simulator.reports import terminal
 from paceline.simulator.reports.page import tuned
-from paceline.simulator.results import wording
+from paceline.simulator.results import units, wording
 from paceline.simulator.results.intervals import stated
 from paceline.simulator.studies.learning import penalties
 from paceline.simulator.studies.simulate import simulate
@@ -641,7 +641,11 @@ def test_what_a_loss_takes_is_counted_in_nights_rounds_and_bytes_of_a_client():
     def row(**run):
         return simulate(parse({**dict(scenario().table), **more, "run": run})).algorithms[0]
 
-    until = row(duration="40 h", target_loss=5.2)["to_target"]
+    reached = row(duration="40 h", target_loss=5.2)
+    until, (_, cells) = reached["to_target"], units.cells([reached], 5.2)
+    ends = r"[\d.]+( [MG]B)? \([\d.]+–[\d.]+\)"
+    for key in ("nights", "rounds", "bytes/client"):
+        assert re.fullmatch(ends, cells[f"{key} (90 %)"](reached)), key
     spent = {key: each["mean"] for key, each in until.items()}
     assert 1 < spent["nights"] < 2, spent
     assert spent["rounds"] == pytest.approx(18 * spent["nights"], rel=0.02)
