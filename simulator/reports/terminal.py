@@ -38,7 +38,7 @@ SWEEP_ROWS = 40  # of a sweep, shown on a terminal
 TUNE_ROWS = 10  # of a search
 OF_CLIENTS = (
     "rounds", "seconds_per_round", "reports_per_round", "clients_at_work", "gradients_per_hour",
-    "goodput", "useful_share",
+    "useful_share",
 )  # fmt: skip
 FEW = 3  # kinds of time, which fit one column
 AWAY = ("absent", "unselected")
@@ -105,9 +105,10 @@ def spent(rows: Sequence[Row]) -> list[Table]:
     busy = max(row["breakdown"].get(k) or 0 for row in rows for k in TIMES if k not in AWAY)
     for each in (column for table in found for column in table.columns[1:]):
         each.no_wrap = True
+    whole = "% of all clients' time" if found else "% of the time"
     return [
         *found,
-        *([_table(rows, {"% of the time": _named, **kinds})] * (len(kinds) > FEW and busy > IDLE)),
+        *([_table(rows, {whole: _named, **kinds})] * (len(kinds) > FEW and busy > IDLE)),
         *_by_group(rows),
     ]
 

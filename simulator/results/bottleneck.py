@@ -25,8 +25,8 @@ TAKING_PART = {
     "lost": "compute in vain",
     "communicate": "transfer",
     "wait": "wait for others",
-    "stalled": "stand still for crashes",
-    "down": "are down",
+    "stalled": "stand still for drop-outs",
+    "down": "have dropped out",
 }  # what selected clients do
 
 

@@ -206,8 +206,12 @@ RESULT_COLUMNS = (
         heading="goodput",
         words="goodput",
         unit="%",
-        of_summary=lambda row: row.get("goodput") and row["goodput"]["mean"],
-        of_run=lambda run, _: None if run.failures is None else statistics.goodput(run),
+        of_summary=lambda row: (
+            None if row.get("gradients_per_hour") else row.get("goodput") and row["goodput"]["mean"]
+        ),
+        of_run=lambda run, _: (  # of clients who are mostly away it says nothing
+            None if run.failures is None or run.gradients is not None else statistics.goodput(run)
+        ),
         estimate=lambda values, _: intervals.share(values),
     ),
     ResultColumn(

@@ -194,21 +194,24 @@ def of_job(job: dict[str, Any], file: str, label: str) -> str:
 
 def of_failures(row: Mapping[str, Any]) -> str:
     """Say in one line what crashes and left-out contributions cost."""
-    lost, shares = row["failures"], row["breakdown"]
-    vain, down = (shares.get(kind) or 0.0 for kind in ("lost", "down"))
-    said = f"{row['label']}: {few(lost['crashes'], 'crash', 'crashes')}; "
-    said += f"{few(lost['absences'], 'absence', 'absences')}; " if "absent" in shares else ""
-    said += f"{few(lost['drop_outs'], 'drop-out', 'drop-outs')}; " if lost.get("drop_outs") else ""
+    lost, shares, sampled = row["failures"], row["breakdown"], "unselected" in row["breakdown"]
+    counted = {"crash": "crashes"} if lost["crashes"] or not sampled else {}
+    counted |= {"absence": "absences"} if "absent" in shares else {}
+    counted |= {"drop-out": "drop_outs"} if lost.get("drop_outs") else {}
+    said = f"{row['label']}: " + "".join(
+        f"{few(lost[key], one, key.replace('_', '-'))}; " for one, key in counted.items()
+    )
     said += "until it stood still, " if lost.get("stall") else ""
-    out = {"unselected": "not selected", "absent": "absent"}
-    said += "".join(f"{words} {percent(shares[k])}, " for k, words in out.items() if k in shares)
-    said += f"lost {percent(vain)}, down {percent(down)} of the time; "
-    said += f"goodput {percent(row['goodput']['mean'])}"
+    out = {"unselected": "not selected", "absent": "absent", "lost": "lost", "down": "down"}
+    there = {"lost": 0.0, "down": 0.0, **shares}
+    said += ", ".join(f"{out[kind]} {percent(there[kind])}" for kind in out if kind in there)
+    said += " of all clients' time" if sampled else " of the time; goodput "
+    said += "" if sampled else percent(row["goodput"]["mean"])
     if lost["recovery_seconds"] is not None:
         said += f"; {human(lost['recovery_seconds'])} to recover"
     if lost.get("server_down_seconds"):
         said += f"; the server down for {human(lost['server_down_seconds'])}"
-    if lost["dropped"] and "unselected" not in shares:
+    if lost["dropped"] and not sampled:
         said += f"; {few(lost['dropped'], 'contribution', 'contributions')} left out"
     return said + "."
 

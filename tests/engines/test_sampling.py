@@ -1,5 +1,7 @@
 """Sampling of clients, the federated programs, and periods of each worker's own."""
 
+import re
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -13,6 +15,7 @@ from paceline.simulator.engines.virtual.recovery import Participation
 from paceline.simulator.errors import InputError
 from paceline.simulator.objectives.build import build
 from paceline.simulator.programs.codecs.message_codec import MessageChannel
+from paceline.simulator.reports import terminal
 from paceline.simulator.results import statistics, store
 from paceline.simulator.studies import executors
 from paceline.simulator.studies import simulate as study
@@ -584,6 +587,28 @@ def test_the_draw_of_who_drops_out_is_of_the_seed_the_client_and_the_round_alone
         return found
 
     assert falls(2) == falls(7, compute=EXPONENTIAL) != falls(2, seed=2)
+
+
+def test_clients_that_drop_out_are_told_as_drop_outs_and_shares_say_of_what():
+    sampling = {"clients": 4, "over": 1.5, "by": "availability"}
+    result = study.simulate(
+        scenario(
+            {"name": "fedavg", "tau": 2}, workers=20, compute=EXPONENTIAL, network=SERVED,
+            steps=80, cluster={"sampling": sampling, "drop": 0.3}, recovery={"timeout": "9 s"},
+        ),
+        seeds=1,
+    )  # fmt: skip
+    (row,) = result.algorithms
+    (said,) = result.failures
+    assert re.fullmatch(
+        r"fedavg tau=2: \d+ drop-outs; not selected \d+ %, lost \d+ %, down \d+ % of all clients' "
+        "time.", said,
+    ), said  # fmt: skip
+    assert "have dropped out for" in row["bottleneck"]
+    assert "crash" not in row["bottleneck"] + said
+    heads = [[str(each.header) for each in table.columns] for table in terminal.spent([row])]
+    assert heads[1][0] == "% of all clients' time"
+    assert not any("goodput" in head for table in heads for head in table)
 
 
 def test_drop_outs_need_clients_that_are_selected():
