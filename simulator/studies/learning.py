@@ -130,7 +130,8 @@ def of_unit(scenario: Scenario) -> list[str]:
     own = scenario.objective
     if not isinstance(own, LearningCurve) or own.tokens >= FEW:
         return []
-    if law := getattr(own.curve, "law", None):
+    law = getattr(own.curve, "law", None)
+    if law and getattr(own.curve, "B", None) is None:
         return [
             f"objective.tokens = {own.tokens:g}: {law} is a law of tokens of text, and few "
             "GPUs take so few a step; images or other samples have no law here: fit one to your "

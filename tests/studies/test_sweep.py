@@ -660,3 +660,7 @@ def test_the_critical_batch_of_what_may_be_pictures_is_said_to_be_unknown(tmp_pa
     (note,) = noted(tokens=20)
     assert "by a law of language; of other samples state objective.noise_scale" in note
     assert noted(tokens=20, noise_scale=[500, 10000]) == noted(tokens=4096) == []
+    law = {"law": "chinchilla", "parameters": 1e6}
+    (note,) = noted(tokens=20, curve=law, noise_scale=500)
+    assert "chinchilla is a law of tokens of text" in note
+    assert noted(tokens=20, curve=law | {"B": 600}, noise_scale=500) == []

@@ -140,7 +140,7 @@ def from_law(table: Mapping[str, Any], batch: float) -> Curve:
         shift = (law["B"] / max(START - floor, 0.1)) ** (1 / law["beta"])
         rows.append((floor, law["B"], law["beta"], shift))
     own = [key for key in CHINCHILLA if key in table]
-    basis = f"law with the user's {', '.join(own)}" if own else "arXiv 2404.10102"
+    basis = f"law with the user's {' and '.join(own)}" if own else "arXiv 2404.10102"
     said = f"{table.get('law', 'chinchilla')} ({basis}), the envelope of runs planned to end then"
     floor, scale, exponent, shift = rows[0]
     return Curve(floor, scale, exponent, shift, batch, RUNS, np.array(rows[1:]), said)
