@@ -116,8 +116,8 @@ def hours(scenario: Scenario, runs: Iterable[Run]) -> list[str]:
     hours = there * worked(scenario.cluster, longest)
     return [
         f"nobody is there for {human(DAY - there)} of a day: times per round leave "
-        "that out; times per step and rates are of whole days, so that in the hours of workers "
-        f"rates are about {number(longest / hours)} times as high"
+        "that out; times per step, rates and clients at work are of whole days: in the hours of "
+        f"workers rates and clients at work are about {number(longest / hours)} times as high"
     ]
 
 

@@ -176,11 +176,11 @@ def test_gradients_of_sampled_clients_are_kept_for_the_page(folder):
     day = [replace(run, duration=86400.0, workers={}) for run in found.runs]
     (note,) = usage.hours(made, day)
     assert note.startswith(
-        "nobody is there for 18.0 h of a day: times per round leave that out; times per step and "
+        "nobody is there for 18.0 h of a day: times per round leave that out; times per step, "
     )
-    assert note.endswith("in the hours of workers rates are about 4.00 times as high")
+    assert note.endswith("rates and clients at work are about 4.00 times as high")
     (note,) = usage.hours(made, [replace(each, duration=85500.0) for each in day])
-    assert note.endswith("rates are about 3.96 times as high")
+    assert note.endswith("at work are about 3.96 times as high")
 
 
 def test_targets_that_would_change_the_answer_are_where_curves_cross(folder):

@@ -249,6 +249,8 @@ class TuneResult(Shown):
         if used and "cost" in used and name not in ("cost-to-loss", "loss-at-budget"):
             price = wording.amount(stated(used["cost"]), self.objective.currency)
             found.append(f"for {price}")
+        if used and "nights" in used:
+            found.append(f"in {wording.amount(stated(used['nights']), 'nights')}")
         return found
 
     @property
