@@ -111,10 +111,15 @@ def _day(cluster: Cluster) -> tuple[np.ndarray, np.ndarray]:
     return edges, done / done[-1]
 
 
+def working(cluster: Cluster) -> Callable[[float], float]:
+    """Return what tells the days of working hours up to a time (s)."""
+    day = _day(cluster)
+    return lambda time: time // DAY + float(np.interp(time % DAY, *day))
+
+
 def worked(cluster: Cluster, time: float) -> float:
     """Return the days of working hours up to a time (s): nights, where phones have those alone."""
-    whole, rest = divmod(time, DAY)
-    return whole + float(np.interp(rest, *_day(cluster)))
+    return working(cluster)(time)
 
 
 def stretched(cluster: Cluster, time: float, factors: np.ndarray) -> np.ndarray:

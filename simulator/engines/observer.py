@@ -8,9 +8,11 @@ import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
+from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
+from paceline.simulator.cluster.membership import working
 from paceline.simulator.cluster.prices import BYTES_PER_GB, devices, price_per_second
 from paceline.simulator.engines import payloads
 from paceline.simulator.objectives.evaluation import Evaluation
@@ -85,7 +87,7 @@ class Observer:
         self._completion_time = completion_time
         self._discount = discount or (lambda time: (0.0, 0.0))
         self.paid: dict[str, list[float]] = {name: [] for name in PAID} if discount else {}
-        self._devices = devices(scenario)
+        self._devices, self._cluster = devices(scenario), scenario.cluster
         self._watched, self._together = 1 if served else workers, served or program.pooled
         self._scale = program.counted(workers, scenario.cluster.participants)
         self.limit = self._scale * scenario.run.steps if scenario.run.steps else NEVER
@@ -196,7 +198,12 @@ class Observer:
         for column, value in zip(self.paid.values(), paid, strict=False):
             column.append(value)
         if tell := TELL.get(None):
-            tell(min(1.0, max(step * self._scale / self.limit, time / self.deadline)))
+            over = self._days(time) / self._days(self.deadline) if self.deadline < math.inf else 0.0
+            tell(min(1.0, max(step * self._scale / self.limit, over)))
+
+    @cached_property
+    def _days(self) -> Callable[[float], float]:
+        return working(self._cluster)  # the hours without anybody take no time
 
     def thin(self) -> None:
         """Drop every second point, and evaluate half as often."""

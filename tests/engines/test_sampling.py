@@ -1,6 +1,7 @@
 """Sampling of clients, the federated programs, and periods of each worker's own."""
 
 import re
+from contextvars import copy_context
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 
 from paceline.simulator.distributions.random_streams import Purpose, generator
 from paceline.simulator.engines.dispatch import run_seeds, taken
+from paceline.simulator.engines.observer import TELL
 from paceline.simulator.engines.virtual import simulation
 from paceline.simulator.engines.virtual.node import VirtualNode
 from paceline.simulator.engines.virtual.recovery import Participation
@@ -832,6 +834,20 @@ def test_the_share_of_a_run_that_is_done_is_told_but_not_that_of_its_probe(
     assert (shares[0], shares[-1]) == (0, 1)
     assert shares == sorted(shares)
     assert max(np.diff(shares)) < 0.1
+
+
+def test_the_share_of_nights_that_is_done_leaves_out_the_days():
+    told = []
+    context = copy_context()
+    context.run(TELL.set, told.append)
+    cluster = {"sampling": {"clients": 1, "by": "availability"}, "membership": NIGHT}
+    context.run(
+        run, {"name": "fedavg", "tau": 3}, compute="10 min", network=FREE, steps=None,
+        cluster=cluster, run={"duration": "48 h"},
+    )  # fmt: skip
+    assert told == sorted(told)
+    assert (told[0], told[-1]) == (0, pytest.approx(1))
+    assert max(np.diff(told)) < 0.1
 
 
 @pytest.mark.parametrize("name", ["fedavg", "fedbuff"])
