@@ -161,7 +161,8 @@ class Run:
     It is empty where nothing was counted. `rounds`: means that sampled clients, or updates for
     which a server filled its buffer, each of `round_seconds`, not counting time when no worker was
     there; `reports`: what clients sent that
-    went into these, and `gradients`: those in it, where clients are sampled; `closed`: rounds that
+    went into these, and `gradients`: those in it up to the last evaluation, where clients are
+    sampled; `closed`: rounds that
     the report of each client ended, as the last wanted, and `overdue`: those that the deadline did.
     `inbox_bytes`: the most bytes of messages that waited at the server at once. `handed_over`: the
     reason why another engine than the one asked for ran it.

@@ -651,10 +651,12 @@ def test_what_a_loss_takes_is_counted_in_nights_rounds_and_bytes_of_a_client():
     assert 1 < spent["nights"] < 2, spent
     table = {**dict(scenario().table), **more, "run": {"duration": "40 h", "target_loss": 5.2}}
     found = tune(parse(table | {"tune": {"fedavg": {}}}), seeds=1, jobs=1)
-    nights = found.rows(found.ranked)[0]["used"]["nights"]
+    (best,) = found.rows(found.ranked)
+    nights = best["used"]["nights"]
     low, high = map(number, nights["interval"])
     said = f", in {number(nights['mean'])} nights (90 %: {low} to {high} nights)"
     assert said in found.sentence, found.sentence
+    assert f"90 %: {wording.ends(stated(best, 'value'), 's')}, 1 seeds" in found.sentence
     assert spent["rounds"] == pytest.approx(18 * spent["nights"], rel=0.02)
     assert spent["client_bytes"] == pytest.approx(spent["rounds"] / 10 * 2 * 0.52e9, rel=0.05)
     (half,), (whole,) = (row(duration=each)["clients"] for each in ("3 h", "24 h"))

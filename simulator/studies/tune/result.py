@@ -323,6 +323,9 @@ class TuneResult(Shown):
             often = f"{self.best.reached} of {seeds} seeds"
             return f"{label}: reached loss {target:g} with {often}{self._on}"
         found = self._order.estimates[label]
+        row = {} if isinstance(each, verdict.Alone) else self.rows([each])[0]
+        if row.get("estimate") == found.of:  # with the interval of the table
+            found = self._order.stating(label, row["interval"]).estimates[label]
         spread = wording.sentence(found, self.objective.unit, seeds)
         used = verdict.amounts(each, self.objective, self.space)["used"]
         spent = "".join(f", {each}" for each in self._spent(used))
