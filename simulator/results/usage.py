@@ -204,7 +204,7 @@ def of_failures(row: Mapping[str, Any]) -> str:
     said += "until it stood still, " if lost.get("stall") else ""
     out = {"unselected": "not selected", "absent": "absent", "lost": "lost", "down": "down"}
     there = {"lost": 0.0, "down": 0.0, **shares}
-    said += ", ".join(f"{out[kind]} {percent(there[kind])}" for kind in out if kind in there)
+    said += ", ".join(f"{out[kind]} {percent(there[kind] or 0.0)}" for kind in out if kind in there)
     said += " of all clients' time" if sampled else " of the time; goodput "
     said += "" if sampled else percent(row["goodput"]["mean"])
     if lost["recovery_seconds"] is not None:

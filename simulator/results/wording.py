@@ -6,13 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from paceline.simulator.results.intervals import LEVEL, MEAN, MEDIAN, MODEL, USUAL, Estimate, stated
-from paceline.simulator.results.statistics import (
-    PREFIXED,
-    number,
-    prefixed,
-    said,
-    time_unit,
-)
+from paceline.simulator.results.statistics import PREFIXED, number, prefixed, said, time_unit
 
 
 def sentence(found: Estimate, unit: str, seeds: int) -> str:
