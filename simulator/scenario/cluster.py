@@ -181,9 +181,12 @@ class Membership(Section):
         "moment of a process that has long been going on",
         "present",
     )
-    daily: Annotated[Many[str], BeforeValidator(lambda v: [v] if isinstance(v, str) else v)] = (
-        optional('times of day when they are there, such as "22:00-06:00"', ())
-    )
+    daily: Annotated[
+        Many[str],
+        BeforeValidator(
+            lambda v: [v] if isinstance(v, str) else v, json_schema_input_type=str | list[str]
+        ),
+    ] = optional('times of day when they are there, such as "22:00-06:00"', ())
     file: Name | None = optional(
         "CSV file of three columns: worker, start and end of each time that it is "
         "there; an end left out: for good; a worker left out: always"

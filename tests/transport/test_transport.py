@@ -107,7 +107,7 @@ def test_ends_of_links_are_simulated_once_for_the_same_scenario_and_seed(monkeyp
     """A page asks for them with every block of its seeds."""
     ran = []
 
-    def counted(self, scenario, algorithm, seeds):
+    def counted(self, scenario, algorithm, seeds, **_):
         ran.append(scenario)
         return run_seeds(scenario, algorithm, seeds)
 
