@@ -49,7 +49,7 @@ class Order:
 
     def stating(self, label: str, ends: Sequence[float | None] | None) -> "Order":
         """Return the order with the interval that a table states of one; an end of None: inf."""
-        if not ends:
+        if not ends or label not in self.estimates:
             return self
         low, high = (math.inf if end is None else end for end in ends)
         told = replace(self.estimates[label], interval=(low, high), ci95=None)
@@ -63,8 +63,8 @@ class Order:
 
     @property
     def decided(self) -> bool:
-        """Whether the best is known to be better than every other."""
-        return not self.open
+        """Whether the best is known to be better than every other; alone: has a score at all."""
+        return not self.open and bool(self.worse or self.estimates)
 
     def value(self, label: str) -> float:
         """Return the estimate of an alternative; infinite where a seed has no score."""

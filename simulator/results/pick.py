@@ -185,12 +185,13 @@ def _most_often(
 ) -> dict[str, Any]:
     """Return the verdict where no algorithm reached the target with every seed."""
     own = times[found.best]
-    on = wording.on(bases.get(found.best))
-    often = f"{reached(own)} of {len(own)} seeds, median {human(float(np.median(own)))}"
-    said = f"No algorithm reached loss {target:g} with every seed. {found.best}: {often}{on}"
+    there, middle = reached(own), float(np.median(own))
+    often = f"{there} of {len(own)} seeds" + f", median {human(middle)}" * (middle < np.inf)
+    often += f"{wording.on(bases.get(found.best))}; {len(own) - there} did not reach it"
+    said = f"No algorithm reached loss {target:g} with every seed. {found.best}: {often}"
     if not found.decided:
         said = f"{headline(verdict(found))}. {said}; longer runs would decide"
-    value = {"measure": "reached", "value": reached(own), "ci95": None}
+    value = {"measure": "reached", "value": there, "ci95": None}
     return verdict(found) | value | {"sentence": f"{said}."}
 
 
@@ -280,13 +281,13 @@ def outlook(found: Order, seeds: int, exact: bool = False, *, of_loss: bool = Tr
     """
     if seeds == 1 and not exact:
         return ONE_SEED
-    if not found.unsettled:
+    if found.open and not found.unsettled:
         are, one = ("is", "either") if len(found.open) == 1 else ("are", "any of them")
         near = within(found.margin)
         return f"{all_of(found.open)} {are} equivalent ({near}), so that {one} will do"
     if found.model:
         return UNCERTAIN if of_loss else UNMEASURED
-    short = [label for label in found.unsettled if label not in found.estimates]
+    short = [label for label in (found.best, *found.unsettled) if label not in found.estimates]
     if short:
         return f"{all_of(short)} did not get there with every seed, and longer runs would decide"
     if found.seeds is None:

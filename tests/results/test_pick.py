@@ -10,7 +10,7 @@ from paceline.simulator.load.load import parse
 from paceline.simulator.results import statistics
 from paceline.simulator.results.determinism import deterministic
 from paceline.simulator.results.order import MARGIN, MOST, order
-from paceline.simulator.results.pick import any_of, headline, pick, to_run
+from paceline.simulator.results.pick import any_of, headline, outlook, pick, to_run
 from paceline.simulator.studies.simulate import simulate
 from tests.reliability import decisions
 from tests.results.test_statistics import NAN, make_run, seeds_reaching, summary
@@ -139,6 +139,14 @@ def test_else_the_most_often_then_the_median():
     assert (found["label"], found["measure"], found["value"]) == ("soon", "reached", 2)
     assert not found["decided"]
     assert "2 of 3 seeds, median 21.0 s" in found["sentence"]
+    alone = pick(groups_reaching(once=[1.0, never]), 0.5)
+    assert not alone["decided"]
+    assert alone["sentence"] == (
+        "Undecided: once. No algorithm reached loss 0.5 with every seed. once: 1 of 2 seeds; "
+        "1 did not reach it; longer runs would decide."
+    )
+    said = outlook(order({"once": [1.0, never]}), 2)
+    assert said == "once did not get there with every seed, and longer runs would decide"
     none = groups_reaching(one=[never, never], two=[never, never])
     assert "No algorithm reached loss 0.5." in pick(none, 0.5)["sentence"]
     assert pick(none, 0.5)["measure"] == "loss"

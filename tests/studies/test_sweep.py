@@ -21,12 +21,13 @@ from paceline.simulator.load.load import load, parse
 from paceline.simulator.load.overrides import override
 from paceline.simulator.reports import terminal
 from paceline.simulator.results import store
-from paceline.simulator.results.columns import BY_KEY, estimate_of
+from paceline.simulator.results.columns import BY_KEY, RANKING, estimate_of
 from paceline.simulator.studies import learning
 from paceline.simulator.studies.execution import Execution
 from paceline.simulator.studies.sweep import figure as sweep_plot
 from paceline.simulator.studies.sweep import points
 from paceline.simulator.studies.sweep import table as tidy
+from paceline.simulator.studies.sweep.picks import judged
 from paceline.simulator.studies.sweep.sweep import run_batch
 from tests.command_line.test_command_line import (
     INTERRUPTED,
@@ -634,11 +635,86 @@ def test_an_order_of_points_that_the_model_of_the_loss_cannot_tell_is_noted():
     found = paceline.sweep(scenario, {"algorithm.diloco.tau": [100, 200]})
     assert [each["decided"] for each in found.picks] == [True, True]
     note = found.notes[-1]
-    assert note.startswith("diloco: which algorithm.diloco.tau is best is undecided")
+    assert note.startswith("diloco: by final loss which algorithm.diloco.tau is best is undecided")
     assert "1 other may be as good as" in note
     assert any(each.startswith("diloco: what its loss rests on: ") for each in found.notes)
     apart = paceline.sweep(scenario, {"run.steps": [100, 600]})
     assert not any("undecided" in each for each in apart.notes)
+
+
+@pytest.mark.parametrize("taus", [(2,), (2, 4)])
+def test_none_some_or_all_seeds_reach_the_target(taus):
+    """Points at which so many do, alone and beside each other, have a verdict and a table."""
+    table = CURVE | {
+        "cluster": {"workers": 4, "compute": {"dist": "lognormal", "mean": "1 s", "sd": "2 s"}},
+        "network": {"latency": "20 ms", "bandwidth": "100 Gbit/s"},
+        "run": {"duration": "100 s", "seeds": 2, "target_loss": 6.0, "evaluate_every": 2},
+        "algorithm": [{"name": "diloco", "tau": tau} for tau in taus],
+    }
+    scenario = parse(table, file="seldom")
+    reached = {"40 s": 0, "70 s": 1, "100 s": 2}
+    for tried in [["70 s"], ["40 s", "70 s"], [*reached]]:
+        found = paceline.sweep(scenario, {"run.duration": tried})
+        first = [row["reached"] for row in found.rows if row["label"] == "diloco tau=2"]
+        assert first == [reached[each] for each in tried]
+        assert {each["label"] for each in found.picks} <= {row["label"] for row in found.rows}
+        assert terminal.sweep(found).row_count == len(found.rows)
+        if len(taus) == 1:
+            assert [each["decided"] for each in found.picks] == [each != 1 for each in first]
+        if len(tried) > 1 == len(taus):
+            why = "none reaches it with every seed" if max(first) == 1 else "by what the model may"
+            assert found.notes[-1].startswith(
+                f"diloco tau=2: by time to target which run.duration is best is undecided: {why}"
+            )
+
+
+def test_an_order_is_told_where_the_target_is_not_reached_and_intervals_overlap():
+    """The points have the same curve, whose error does not put their order in doubt."""
+    table = CURVE | {
+        "network": {"latency": "20 ms", "bandwidth": "100 Gbit/s"},
+        "run": {"duration": "100 s", "seeds": 2, "target_loss": 3.0},
+        "algorithm": [{"name": "diloco", "tau": 32}],
+    }
+    found = paceline.sweep(parse(table, file="far"), {"run.duration": ["150 s", "190 s"]})
+    assert found.notes[-1] == (
+        "diloco tau=32: by final loss the best run.duration is 190 s, at 90 %, though intervals "
+        "overlap: most of what the model may miss is the same at all points"
+    )
+    first, second = (estimate_of(row, "final_loss").interval for row in found.rows)
+    assert first[0] < second[1]
+    assert not any(row["reached"] for row in found.rows)
+
+
+@given(
+    seeds=st.lists(
+        st.lists(st.one_of(st.none(), st.floats(1, 1e6)), min_size=3, max_size=3),
+        min_size=1, max_size=3,
+    ),
+    told=st.sampled_from([None, [1.0, 9.0], [1.0, None]]),
+    model=st.booleans(),
+)  # fmt: skip
+def test_whatever_some_seeds_lack_there_is_a_verdict(seeds, told, model):
+    """Of losses that fall to a target, or never do, with an interval that is stated or not."""
+    table = CURVE | {"run": {"steps": 9, "target_loss": 3.0}, "algorithm": [{"name": "ssgd"}]}
+    table["network"] = {"latency": "1 ms", "bandwidth": "1 Gbit/s"}
+    drawn = {"errors": {"time_to_target_s": [0.5, 1.0, None], "final_loss": [0.9, 1.0, 1.1]}}
+    records = {
+        str(index): {
+            "runs": [
+                dict.fromkeys(RANKING, 2.0) | {"time_to_target_s": when, "duration_s": 2e6}
+                for when in own
+            ],
+            "stated": {"time_to_target_s": told, "final_loss": told},
+        } | (drawn if model else {})
+        for index, own in enumerate(seeds)
+    }  # fmt: skip
+    found = judged(parse(table, file="made up"), records)
+    often = [sum(when is not None for when in own) for own in seeds]
+    assert found["measure"] == ("time_to_target_s" if any(often) else "final_loss")
+    if found["measure"] == "time_to_target_s":
+        assert often[int(found["label"])] == max(often)
+    if len(seeds) == 1:
+        assert found["decided"] == (often[0] in {0, 3})
 
 
 def test_the_critical_batch_of_what_may_be_pictures_is_said_to_be_unknown(tmp_path):

@@ -335,7 +335,10 @@ def notes(idle: Iterable[str], rows: Sequence[Row], told: Counter[tuple[str, str
 def unordered(
     scenario: Scenario, points: Sequence[Mapping[str, Any]], records: Mapping[str, list[Record]]
 ) -> list[str]:
-    """Note the algorithms whose best point the error of the model of their loss leaves open."""
+    """Say whether the best point is known, where the errors of models leave that open or seem to.
+
+    They seem to where intervals overlap, though points share most of what a model may miss.
+    """
     found, words = [], ", ".join(points[0])
     for label, own in records.items():
         at = {
@@ -343,13 +346,24 @@ def unordered(
             for point, record in zip(points, own, strict=False)  # some may be without it
         }
         verdict = judged(scenario, at)
-        others = len(verdict["alternatives"])
-        if len(at) == len(points) and others and verdict["measure"] in own[0].get("errors", {}):
-            many = f"{others} other{'s' * (others > 1)}"
-            found.append(
-                f"{label}: which {words} is best is undecided: by what the model of the loss may "
-                f"miss, {many} may be as good as {verdict['label']}"
+        best, measure, others = (verdict[key] for key in ("label", "measure", "alternatives"))
+        if len(at) < len(points) or measure not in own[0].get("errors", {}):
+            continue
+        rows = [record["row"] for name, record in at.items() if name != best]
+        _, high = verdict.get("interval") or (math.inf, -math.inf)
+        many = f"{len(others)} other{'s' * (len(others) > 1)} may be as good as {best}"
+        if others:
+            seldom = "value" not in verdict
+            why = "none reaches it with every seed" if seldom else "by what the model may miss"
+            said = f"which {words} is best is undecided: {why}, {many}"
+        elif any(estimate_of(row, measure).span[0] < high for row in rows):
+            said = (
+                f"the best {words} is {best}, at 90 %, though intervals overlap: most of what the "
+                "model may miss is the same at all points"
             )
+        else:
+            continue
+        found.append(f"{label}: by {BY_KEY[measure].words} {said}")
     return found
 
 
