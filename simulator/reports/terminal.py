@@ -254,15 +254,19 @@ def sweep(result: "SweepResult") -> Table:
     constant = target is not None and "run.target_loss" not in result.vary
     said = f"loss {target:g}" if constant else "target"
     timed = [row for row in rows if row["time_to_target_s"] is not None]
-    usual = wording.usual(estimate_of(row, "time_to_target_s") for row in timed)
+    nights = bool(timed) and all(row.get("nights_to_target") is not None for row in timed)
+    until, unit = ("nights_to_target", "") if nights else ("time_to_target_s", "s")
+    usual = wording.usual(estimate_of(row, until) for row in timed)
     cells: dict[str, Cell] = {
-        "time_to_target_s": partial(_to_target, usual),
+        "time_to_target_s": partial(_to_target, usual, until, unit),
         "final_loss": _final_of_sweep,
     }
     shown = {"seconds_per_step", *known}
     shown |= {"time_to_target_s"} if "reached" in known else set()
     shown |= {"final_loss"} if any(row["diverged"] for row in result.rows) else set()
     shown -= {"seconds_per_step", "rounds"} if "gradients_per_hour" in known else set()
+    shown -= {"gradients_per_hour", "seconds_per_round"} if nights else set()  # for room, too
+    shown -= {"final_loss"} if nights and timed == rows else set()
     ranked = ranked_by(result.rows)
     for column in RESULT_COLUMNS:
         if SWEEP in column.shown_in and column.key in shown:
@@ -270,13 +274,17 @@ def sweep(result: "SweepResult") -> Table:
             own = own or partial(_value_of, column)
             if column is ranked and any(_ends_of(row, column.key) for row in rows):
                 own, heading = partial(_with_ends, own, column.key), f"{heading}\n({USUAL})"
+            if nights and column.key == "time_to_target_s":
+                columns[f"nights\n{heading}"] = own
+                own = partial(_bytes_to_target, usual)
+                heading = heading.replace(f"to {said}", "bytes/\nclient")
             columns[heading] = own
     shares = [f"{kind}_share" for kind in TIMES if f"{kind}_share" in result.rows[0]]
     heading = _spent([share.removesuffix("_share") for share in shares])
     if "gradients_per_hour" not in known:  # beside what is shown of clients there is no room
         columns[heading] = lambda row: _shares(row[share] for share in shares)
     table = _table(rows, columns)
-    interval = f"to {said}\n({usual})"
+    interval = "nights\n" * nights + f"to {said}\n({usual})"
     for each in table.columns:
         each.no_wrap = each.header not in {*texts, interval}
         _whole_words(each)
@@ -367,10 +375,14 @@ def _text(key: str) -> Cell:
     return lambda row: toml(row[key])
 
 
-def _to_target(usual: str, row: Row) -> str:
+def _to_target(usual: str, key: str, unit: str, row: Row) -> str:
     if row["reached"] is None:
         return "-"
-    return _reached(estimate_of(row, "time_to_target_s"), row["reached"], row["seeds"], usual)
+    return _reached(estimate_of(row, key), row["reached"], row["seeds"], usual, unit)
+
+
+def _bytes_to_target(usual: str, row: Row) -> str:
+    return _beneath(wording.cell(estimate_of(row, "client_bytes_to_target"), "B", usual))
 
 
 def tune(result: "TuneResult") -> list[Table | str]:
@@ -661,8 +673,8 @@ def _staleness(counted: Row | None) -> str:
     return f"{number(counted['mean'])}/{counted['max']}"
 
 
-def _reached(found: Estimate, reached: int, seeds: int, usual: str) -> str:
+def _reached(found: Estimate, reached: int, seeds: int, usual: str, unit: str = "s") -> str:
     """Format a time to the target with its interval (`usual`: most are), or how many have it."""
     if reached < seeds:
         return f"{reached} of {seeds} seeds" if reached else "not reached"
-    return wording.cell(found, "s", usual)
+    return wording.cell(found, unit, usual)

@@ -30,6 +30,7 @@ from paceline.simulator.results.intervals import stated
 from paceline.simulator.results.statistics import number
 from paceline.simulator.studies.learning import penalties
 from paceline.simulator.studies.simulate import simulate
+from paceline.simulator.studies.sweep.sweep import sweep
 from paceline.simulator.studies.tune import verdict
 from paceline.simulator.studies.tune.result import TuneResult
 from paceline.simulator.studies.tune.tune import plan, tune
@@ -643,6 +644,16 @@ def test_what_a_loss_takes_is_counted_in_nights_rounds_and_bytes_of_a_client():
         return simulate(parse({**dict(scenario().table), **more, "run": run})).algorithms[0]
 
     reached = row(duration="40 h", target_loss=5.2)
+    whole = parse(
+        {**dict(scenario().table), **more, "run": {"duration": "1 h", "target_loss": 5.2}}
+    )
+    swept = terminal.sweep(sweep(whole, {"run.duration": ["1 h", "40 h"]}))
+    shown = {column.header: [*column.cells] for column in swept.columns}
+    for heading in ("nights\nto loss 5.2\n(90 %)", "bytes/\nclient\n(90 %)"):
+        missed, there = shown[heading]
+        assert missed in {"not reached", "-"}
+        assert re.fullmatch(r"[\d.]+( [MG]B)?\s\([\d.]+–[\d.]+\)", there), there
+    assert not {"gradients\n/h", "to loss 5.2\n(90 %)"} & shown.keys()
     until, (_, cells) = reached["to_target"], units.cells([reached], 5.2)
     ends = r"[\d.]+( [MG]B)? \([\d.]+–[\d.]+\)"
     for key in ("nights", "rounds", "bytes/client"):
