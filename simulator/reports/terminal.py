@@ -270,8 +270,8 @@ def sweep(result: "SweepResult") -> Table:
     ranked = ranked_by(result.rows)
     for column in RESULT_COLUMNS:
         if SWEEP in column.shown_in and column.key in shown:
-            own, heading = cells.get(column.key), _heading(column, said, usual)
-            own = own or partial(_value_of, column)
+            own = cells.get(column.key, partial(_value_of, column))
+            heading = _heading(column, said, usual)
             if column is ranked and any(_ends_of(row, column.key) for row in rows):
                 own, heading = partial(_with_ends, own, column.key), f"{heading}\n({USUAL})"
             if nights and column.key == "time_to_target_s":

@@ -668,6 +668,12 @@ def test_none_some_or_all_seeds_reach_the_target(taus):
             )
 
 
+def test_numbers_of_seeds_may_be_swept(folder):
+    """Points with other seeds are not compared with each other."""
+    found = paceline.sweep(folder / "cheap.toml", {"run.seeds": [2, 3]})
+    assert [row["seeds"] for row in found.rows] == [2, 3]
+
+
 def test_an_order_is_told_where_the_target_is_not_reached_and_intervals_overlap():
     """The points have the same curve, whose error does not put their order in doubt."""
     table = CURVE | {

@@ -340,14 +340,14 @@ def unordered(
     They seem to where intervals overlap, though points share most of what a model may miss.
     """
     found, words = [], ", ".join(points[0])
+    names = [", ".join(map(text, point.values())) for point in points]
     for label, own in records.items():
-        at = {
-            ", ".join(map(text, point.values())): record
-            for point, record in zip(points, own, strict=False)  # some may be without it
-        }
+        at = dict(zip(names, own, strict=False))
+        if len(at) < len(points) or len({len(each["runs"]) for each in own}) > 1:
+            continue  # some points are without it, or have other seeds
         verdict = judged(scenario, at)
         best, measure, others = (verdict[key] for key in ("label", "measure", "alternatives"))
-        if len(at) < len(points) or measure not in own[0].get("errors", {}):
+        if measure not in own[0].get("errors", {}):
             continue
         rows = [record["row"] for name, record in at.items() if name != best]
         _, high = verdict.get("interval") or (math.inf, -math.inf)
