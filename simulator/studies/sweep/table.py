@@ -343,8 +343,9 @@ def unordered(
     names = [", ".join(map(text, point.values())) for point in points]
     for label, own in records.items():
         at = dict(zip(names, own, strict=False))
-        if len(at) < len(points) or len({len(each["runs"]) for each in own}) > 1:
-            continue  # some points are without it, or have other seeds
+        uneven = len(at) < len(points) or len({len(each["runs"]) for each in own}) > 1
+        if uneven or "run.target_loss" in points[0]:
+            continue  # some points are without it, or have other seeds or another target
         verdict = judged(scenario, at)
         best, measure, others = (verdict[key] for key in ("label", "measure", "alternatives"))
         if measure not in own[0].get("errors", {}):
