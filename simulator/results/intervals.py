@@ -22,6 +22,7 @@ FACTOR = 10.0  # a mean that is not known to within this factor gives way to the
 VAST = 1e9  # an interval that spans such a factor says nothing, and is not given
 ROUNDING = 1e-9  # relative differences up to this are floating-point error
 MEAN, MEDIAN = "mean", "median"
+BEST = "best estimate"  # the mean over seeds by a model as it is, not that of all it may be
 ONE_SEED, SAME, NEVER = "one seed", "same with every seed", "no value with some seed"
 """Bases of estimates without an interval."""
 MODEL = "the model"  # in the basis of an interval that holds the error of a model of the loss, too
@@ -40,11 +41,12 @@ OPEN: Ends = -math.inf, math.inf
 class Estimate:
     """An estimate over seeds, in the unit of the values.
 
-    `of`: "mean" or "median"; `interval` holds it with probability `level`, `LEVEL` unless too few
-    seeds attain that; its upper end is infinite where a seed that never got there may be beyond.
-    None where no interval can be had, or every seed has the same value; `basis` says which, or
-    how the interval was computed. `of_mean`: the interval of the mean, which a median may be
-    estimated in spite of, and `ci95`, the same with `CI95`; None where there is none.
+    `of`: "mean", "median" or, of a model that may err, "best estimate"; `interval` holds it with
+    probability `level`, `LEVEL` unless too few seeds attain that; its upper end is infinite where a
+    seed that never got there may be beyond. None where no interval can be had, or every seed has
+    the same value; `basis` says which, or how the interval was computed. `of_mean`: the interval of
+    the mean, which a median may be estimated in spite of, and `ci95`, the same with `CI95`; None
+    where there is none.
     """
 
     value: float
@@ -103,6 +105,12 @@ class Estimate:
         interval, of_mean, ci95 = map(cut, (self.interval, self.of_mean, self.ci95))
         return replace(self, interval=interval, of_mean=of_mean, ci95=ci95)
 
+    def by_model(self, low: float, high: float) -> "Estimate":
+        """Return the same with an interval that holds the error of a model, so no mean's."""
+        of, basis = self.of if self.of == MEDIAN else BEST, self.basis
+        basis = basis if basis.endswith(MODEL) else MODEL
+        return replace(self, of=of, interval=(low, high), level=LEVEL, basis=basis, ci95=None)
+
     def beside_mean(self) -> dict[str, Any]:
         """Return the keys that stand beside "mean": "ci95" is its interval with 95 %."""
         return {"ci95": self.ci95 and [*self.ci95], **self._keys()}
@@ -133,7 +141,7 @@ def stated(row: Mapping[str, Any], key: str = "mean") -> Estimate:
     if ends is not None and ends[0] is not None:
         interval = ends[0], math.inf if ends[1] is None else ends[1]
     level = row.get("level", CI95 if interval else None)
-    of_mean = interval if of == MEAN else None
+    of_mean = None if of == MEDIAN else interval
     return Estimate(value, of, interval, level, row.get("basis", ""), of_mean)
 
 
@@ -181,19 +189,19 @@ def widened(found: Estimate, drawn: Values | None) -> Estimate:
     """Add to an estimate's interval, in quadrature, draws of its value by a model that may err.
 
     Of logarithms, where all is positive. None: only chance errs. Of one seed there is no interval.
+    The interval is then none of a mean over seeds, and so there is no `ci95`.
     """
     if drawn is None or not (found.interval or found.exact) or not math.isfinite(found.value):
         return found
     basis = MODEL if found.exact else f"{found.basis} and {MODEL}"
-    whole = _widened(found.value, found.span, drawn, LEVEL)
-    wide = _widened(found.value, found.ci95 or found.span, drawn, CI95)
-    of_mean, ci95 = (whole, wide) if found.of_mean or found.exact else (None, None)
-    return Estimate(found.value, found.of, whole, found.level or LEVEL, basis, of_mean, ci95)
+    whole = _widened(found.value, found.span, drawn)
+    of_mean = whole if found.of_mean or found.exact else None
+    of = MEDIAN if found.of == MEDIAN else BEST
+    return Estimate(found.value, of, whole, found.level or LEVEL, basis, of_mean)
 
 
-def _widened(value: float, span: Ends, drawn: Values, level: float) -> Ends:
-    tails = (1 - level) / 2, (1 + level) / 2
-    ends = np.array([span, np.quantile(drawn, tails, method="inverted_cdf")])
+def _widened(value: float, span: Ends, drawn: Values) -> Ends:
+    ends = np.array([span, np.quantile(drawn, TAILS, method="inverted_cdf")])
     logs = value > 0 and bool((ends > 0).all())
     away = np.log(ends / value) if logs else ends - value
     down, up = np.hypot(*np.maximum(away * [-1, 1], 0.0)).tolist()

@@ -52,7 +52,9 @@ class Order:
         if not ends or label not in self.estimates:
             return self
         low, high = (math.inf if end is None else end for end in ends)
-        told = replace(self.estimates[label], interval=(low, high), ci95=None)
+        own = self.estimates[label]
+        told = replace(own, interval=(low, high), ci95=None)
+        told = told if own.interval else own.by_model(low, high)  # of one seed there was none
         return replace(self, estimates={**self.estimates, label: told})
 
     @property

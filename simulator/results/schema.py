@@ -9,7 +9,7 @@ from typing_extensions import TypedDict  # typing's own is not enough for pydant
 Known = Annotated[float, Field(allow_inf_nan=False)]
 Number = Known | None
 Pair = Annotated[list[Number], Field(min_length=2, max_length=2)] | None
-Statistic = Literal["mean", "median"]
+Statistic = Literal["mean", "median", "best estimate"]
 Table = dict[str, Any]
 
 

@@ -179,7 +179,7 @@ def told(  # noqa: PLR0913 - what is known of the amounts
 
     `factors`: draws of what steps may be wrong by; `limits`: what no seed exceeds; `within`: the
     interval of one run's seconds. What follows from these has then the interval of one run, also as
-    `interval90`, and `ci95` is the mean's.
+    `interval90`; `ci95` is the mean's, and there is none with `factors`.
     """
     means = {
         key: float(np.mean([each[key] for each in seeds])) if key in seeds[0] else None
@@ -213,9 +213,10 @@ def _amounts(  # noqa: PLR0913, PLR0917 - as `told`
             low, high = (found.value * np.quantile(factors, intervals.TAILS)).tolist()
         else:
             return estimated(values, found)
-        basis, level = f"{found.basis}, of one run", intervals.LEVEL
-        found = replace(found, interval=(low, high), level=level, basis=basis)
-        return estimated(values, found) | {"interval90": [low, high]}
+        found = replace(found, interval=(low, high), level=intervals.LEVEL)
+        found = found if factors is None else found.by_model(low, high)
+        told = replace(found, basis=f"{found.basis}, of one run")
+        return estimated(values, told) | {"interval90": [low, high]}
 
     return {key: amount(key, values) for key, values in every.items()} or None
 

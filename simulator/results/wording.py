@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from paceline.simulator.results.intervals import LEVEL, MEAN, MEDIAN, MODEL, USUAL, Estimate, stated
+from paceline.simulator.results.intervals import LEVEL, MEDIAN, MODEL, USUAL, Estimate, stated
 from paceline.simulator.results.statistics import PREFIXED, number, prefixed, said, time_unit
 
 
@@ -17,7 +17,8 @@ def sentence(found: Estimate, unit: str, seeds: int) -> str:
     if found.interval is None:
         return f" (median of {seeds} seeds)" if found.of == MEDIAN and seeds > 1 else ""
     model = f" and the error of {MODEL}" * found.basis.endswith(MODEL)
-    return f" ({found.of}, {level(found)}: {ends(found, unit)}, {seeds} seeds{model})"
+    many = f"{seeds} seeds" if seeds > 1 else "one seed"
+    return f" ({found.of}, {level(found)}: {ends(found, unit)}, {many}{model})"
 
 
 def amount(found: Estimate, unit: str, size: float = 1.0) -> str:
@@ -33,8 +34,13 @@ def amount(found: Estimate, unit: str, size: float = 1.0) -> str:
 
 def one_run(row: Mapping[str, Any], quantity: str) -> str:
     """Return in which time one measured run is expected, by a row of `simulate`."""
-    told = replace(stated(row[quantity]), interval=span(row["interval90"][quantity]))
-    return f"A measured run is expected to take {ends(told, 's')} ({USUAL})."
+    return f"A measured run is expected to take {ends(of_one(row, quantity), 's')} ({USUAL})."
+
+
+def of_one(row: Mapping[str, Any], quantity: str) -> Estimate:
+    """Return an estimate in a row of `simulate`, with the interval of one run if it has that."""
+    found, known = stated(row[quantity]), (row.get("interval90") or {}).get(quantity)
+    return found.by_model(*span(known)) if known and known[0] is not None else found
 
 
 def above(share: float, interval: Sequence[float] | None) -> str:
@@ -72,7 +78,7 @@ def span(interval: Sequence[float | None]) -> tuple[float, float]:
 
 def kind(found: Estimate) -> str:
     """Return what an interval is, for the heading of a column: "90 %" of a mean, or in full."""
-    return level(found) if found.of == MEAN else f"{found.of}, {level(found)}"
+    return f"{found.of}, {level(found)}" if found.of == MEDIAN else level(found)
 
 
 def usual(every: Iterable[Estimate]) -> str:

@@ -131,7 +131,7 @@ def test_what_a_calibration_cannot_tell_is_in_the_interval_and_makes_ties():
     sure = found(world(GRID, **quiet))
     sd = {"cluster.compute": 0.3, "network.latency": 0.3}
     unsure = found(world(GRID, **quiet, calibration={"sd": sd}))
-    wide, narrow = (each.json()["best"]["ci95"] for each in (unsure, sure))
+    wide, narrow = (each.json()["best"]["interval"] for each in (unsure, sure))
     assert wide[1] - wide[0] > 5 * (narrow[1] - narrow[0])
     assert len(unsure.tied) >= len(sure.tied)
 

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ from paceline.simulator.reports.page.documents import is_measured
 from paceline.simulator.reports.page.parts import percent
 from paceline.simulator.reports.page.reading import FoundRun
 from paceline.simulator.results import statistics, wording
-from paceline.simulator.results.intervals import LEVEL, MEDIAN, MODEL, USUAL, difference, stated
+from paceline.simulator.results.intervals import MEDIAN, MODEL, USUAL, difference, stated
 from paceline.simulator.results.order import MARGIN as ORDER_MARGIN
 from paceline.simulator.results.order import within
 from paceline.simulator.results.pick import ENOUGH, all_of, any_of, decided, headline, scored
@@ -148,7 +148,7 @@ def margin(
             for middle, each in zip((one.mean(), two.mean()), known, strict=True)
         )
         span = found.value - math.hypot(low, up), found.value + math.hypot(high, down)
-        found = replace(found, interval=span, level=LEVEL, basis=MODEL)
+        found = found.by_model(*span)
     gap, within = wording.difference(found, _unit(measure))
     what = {
         "loss": "lower",
