@@ -23,17 +23,17 @@ from paceline.simulator.load.load import parse
 from paceline.simulator.reports.page import reading, spent
 from paceline.simulator.reports.page.curves import error
 from paceline.simulator.reports.page.page import answer, report
-from paceline.simulator.reports.page.parts import literal
+from paceline.simulator.reports.page.parts import literal, percent
 from paceline.simulator.reports.page.sentences import CHANGE, MARGIN, SPENT, SURE, margin, targets
 from paceline.simulator.reports.page.series import apart, sampled, series
 from paceline.simulator.reports.page.tradeoffs import dominated, importances, unbeaten
 from paceline.simulator.reports.page.tuned import ranking
-from paceline.simulator.results import ownership, store, usage
+from paceline.simulator.results import ownership, store, usage, wording
 from paceline.simulator.results.figures import style
 from paceline.simulator.results.figures.curves import in_picture
 from paceline.simulator.results.intervals import difference
 from paceline.simulator.results.run import Run
-from paceline.simulator.results.statistics import crossing
+from paceline.simulator.results.statistics import crossing, number
 from paceline.simulator.studies.simulate import simulate
 from paceline.simulator.studies.sweep.sweep import sweep
 from paceline.simulator.studies.tune.tune import tune
@@ -756,3 +756,41 @@ def test_a_margin_and_a_row_have_the_interval_of_the_terminal(folder):
     assert paces[0]["mean"] < 1  # the unit is that of the mean
     assert f"{1e3 * low:.0f}–{1e3 * high:.0f} ms)" in page
     assert "time per step (90 %)" in page
+
+
+def test_times_to_a_loss_have_the_terminal_s_interval_and_clients_their_own_time(folder):
+    """Seeds hardly differ, the loss may; and sampled clients are elsewhere most of the time."""
+    made = parse({
+        "model": {"parameters": 1_000_000},
+        "objective": {
+            "kind": "learning-curve", "curve": {"law": "chinchilla", "parameters": 1.3e8},
+            "tokens": 65536, "noise_scale": [1e6, 1e7],
+        },
+        "cluster": {
+            "workers": 40, "compute": {"dist": "exponential", "mean": "1 min"},
+            "sampling": {"clients": 4}, "membership": {"daily": "00:00-06:00"},
+        },
+        "network": {"collective": "server", "latency": "1 us", "bandwidth": "1 Gbit/s"},
+        "server": {"bandwidth": "1 Gbit/s"},
+        "run": {"duration": "40 h", "target_loss": 5.2},
+        "algorithm": [{"name": "fedavg", "tau": 20}],
+    })  # fmt: skip
+    found = simulate(made, seeds=2, out=folder / "nights")
+    (row,) = found.algorithms
+    (low, high), size = row["time_to_target"]["interval90"], 3600.0
+    report([folder / "nights"], folder / "nights.html")
+    page = (folder / "nights.html").read_text("utf-8")
+    ends = f"{number(low / size)} to {number(high / size)} h"
+    assert f"<td>{ends}</td>" in re.sub(r"<td[^>]*>", "<td>", page)
+    assert found.pick["sentence"].count(f"90 %: {ends}") == 1
+    share = row["breakdown"]
+    there = share["compute"] / (1 - share["absent"] - share["unselected"])
+    assert there > 0.1
+    assert f"fedavg tau=20 computes {percent(there)} of the time in which clients take part" in page
+    own, known = wording.of_one(row, "time_to_target"), row["time_to_target"]["mean"]
+    (line,) = series(reading.read([folder / "nights"]))
+    (dot,) = [each for each in error([line], 5.2, "loss", "").data if each["mode"] == "markers"]
+    assert dot["error_x"]["array"] == [pytest.approx((own.span[1] - known) / size)]
+    row["interval90"]["time_to_target"] = [low, None]  # some draw never gets there
+    dot = error([replace(line, row=row)], 5.2, "loss", "").data[-1]
+    assert math.isfinite(dot["error_x"]["array"][0])

@@ -57,7 +57,7 @@ def results(
         if several:
             times = row["time_to_target"] or {}
             late = "not with every seed" if times.get("reached") else "not reached"
-            got = stated(times) if times.get("mean") is not None else None
+            got = wording.of_one(row, "time_to_target") if times.get("mean") is not None else None
             cells.append(late if got is None else human(got.value))
             cells.append("-" if got is None else wording.qualified(got, "s"))
             cells.append(f"{times.get('reached', 0)} of {seeds}")

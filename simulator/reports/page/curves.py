@@ -9,8 +9,8 @@ import numpy as np
 
 from paceline.simulator.reports.page import parts, series
 from paceline.simulator.reports.page.series import Series
+from paceline.simulator.results import wording
 from paceline.simulator.results.figures.curves import in_picture
-from paceline.simulator.results.intervals import stated
 from paceline.simulator.results.run import STALENESS
 from paceline.simulator.results.statistics import PREFIXES, number, said, time_unit
 
@@ -112,7 +112,7 @@ def _reached(line: Series, target: float, scale: float) -> list[parts.Json]:
     times = line.row["time_to_target"] or {}
     if times.get("mean") is None or line.found.target != target:
         return []
-    found = stated(times)
+    found = wording.of_one(line.row, "time_to_target")
     look = {
         "error_x": parts.error_bars([found], scale, color=line.colour, thickness=2, width=5),
         "marker": {"symbol": line.symbol, "color": line.colour, "size": 8},

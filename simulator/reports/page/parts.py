@@ -7,6 +7,7 @@ from typing import Any
 from paceline.simulator.results.intervals import Estimate
 
 Json = dict[str, Any]
+FAR = 1e3  # times a value: where a bar is cut
 
 
 @dataclass(frozen=True)
@@ -88,13 +89,18 @@ def folded(  # noqa: PLR0913 - a table, and how much of it is seen
 
 
 def error_bars(every: Iterable[Estimate | None], scale: float, **look: Any) -> Json:
-    """Return the intervals of estimates, in units of `scale`, as error bars of a trace."""
-    ends = [each and (each.value, *each.span) for each in every]
+    """Return the intervals of estimates, in units of `scale`, as error bars of a trace.
+
+    One without an upper end goes far beyond the value, as JSON has no infinite numbers.
+    """
+    known = [each and (each.value, *each.span) for each in every]
     return {
         "type": "data",
         "symmetric": False,
-        "array": [each and (each[2] - each[0]) / scale for each in ends],
-        "arrayminus": [each and (each[0] - each[1]) / scale for each in ends],
+        "array": [
+            each and min(each[2] - each[0], FAR * (abs(each[0]) + scale)) / scale for each in known
+        ],
+        "arrayminus": [each and (each[0] - each[1]) / scale for each in known],
         **look,
     }
 

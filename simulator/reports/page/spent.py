@@ -1,7 +1,7 @@
 """The sections about time per step, the first rounds as a timeline, and the use of links."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from paceline.simulator.reports.page import parts
@@ -63,17 +63,20 @@ def breakdown(lines: Sequence[Series]) -> parts.PageSection:
         "showlegend": True,
     }
     predicted = [line for line in known if not line.measured]
-    idle = {line.title: 1 - (line.row["breakdown"].get("compute") or 0.0) for line in predicted}
+    busy = {line.title: _busy(line.row["breakdown"]) for line in predicted}
+    sampled = any("unselected" in line.row["breakdown"] for line in predicted)
+    whole = "of all clients' time, " * sampled
     heading = "Where the time goes"
-    if idle:
-        worst, best = max(idle, key=lambda k: idle[k]), min(idle, key=lambda k: idle[k])
-        heading = f"{worst} computes {percent(1 - idle[worst])} of the time"
+    if busy:
+        worst, best = min(busy, key=lambda k: busy[k]), max(busy, key=lambda k: busy[k])
+        there = " in which clients take part" * sampled
+        heading = f"{worst} computes {percent(busy[worst])} of the time{there}"
         if worst != best:
-            heading += f", {best} {percent(1 - idle[best])}"
+            heading += f", {best} {percent(busy[best])}"
     says = f"time per local step of each algorithm, split into {', '.join(kinds)}: {heading}"
     figure = parts.Figure("breakdown", says, data, layout, height=130 + 42 * len(known))
     table = parts.PageTable(
-        "Time per local step and its shares, mean over workers and seeds",
+        f"Time per local step and its shares, {whole}mean over workers and seeds",
         ("algorithm", "time per step", *kinds),
         [
             (line.name, human(total), *(percent(line.row["breakdown"].get(p)) for p in kinds))
@@ -88,6 +91,13 @@ def breakdown(lines: Sequence[Series]) -> parts.PageSection:
         if line.row.get("bottleneck") and not line.measured
     )
     return parts.PageSection("breakdown", heading, "", [figure], [table], [*said][:SAID])
+
+
+def _busy(share: Mapping[str, float | None]) -> float:
+    """Return the share that computing has of the time; of clients, while they are selected."""
+    kinds = ("absent", "unselected") if "unselected" in share else ()
+    away = sum(share.get(kind) or 0.0 for kind in kinds)
+    return (share.get("compute") or 0.0) / (1.0 - away or 1.0)
 
 
 def timeline(every: Sequence[FoundRun]) -> parts.PageSection | None:
