@@ -375,6 +375,27 @@ def test_the_time_to_a_loss_of_an_own_run_is_as_uncertain_as_its_factor_of_steps
     assert spread == pytest.approx(0.2 * np.std(evidence.drawn("run 0 of local-sgd")), rel=0.01)
 
 
+def test_an_own_run_errs_alike_for_its_program_and_for_the_mechanism_beside_it(tmp_path):
+    """What it missed of local steps cancels, as far as both rest on it."""
+    own = {"algorithm": "local-sgd", "workers": 4, "tau": 30, "log_ratio": 0.05, "sd": 0.01}
+    cases = {"name": "local-sgd", "tau": 30}, {"name": "asgd"}
+    world = scenario(*cases, own=[own], **logged(tmp_path))
+    measured, beside = (
+        expect(world, each, catalogue()[each.name], apart=30.0) for each in world.algorithm
+    )
+    assert (measured.basis, beside.basis) == ("measured", "mechanism")
+    source = "run 0 of local-sgd", None
+    shares = [known.parts[source] for known in (measured, beside)]
+    assert shares[0] == pytest.approx(-0.01, rel=1e-3)
+    assert -0.01 < shares[1] < -0.002  # the rest is by published runs
+    others = [{**known.parts, source: 0.0} for known in (measured, beside)]
+    whole, rest = (
+        np.std(np.subtract(*map(evidence.errors, parts)))
+        for parts in ((measured.parts, beside.parts), others)
+    )
+    assert whole == pytest.approx(math.hypot(rest, shares[0] - shares[1]), rel=0.1)
+
+
 def test_no_draw_of_a_loss_is_below_its_own_floor(tmp_path):
     """Where the penalty is as uncertain as it is for a hundred clients that nobody published."""
     world = scenario({"name": "local-sgd", "tau": 8}, steps=2000, **logged(tmp_path))

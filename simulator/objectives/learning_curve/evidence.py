@@ -114,7 +114,10 @@ class Law:
 
 @dataclass(frozen=True)
 class OwnRun:
-    """What a user's own run with local steps has shown: `log_ratio` to data-parallel, its `sd`."""
+    """What a user's own run with local steps has shown: `log_ratio` to data-parallel, its `sd`.
+
+    `source`: of its error, which is the same whatever the run is taken to speak of.
+    """
 
     program: str
     replicas: int
@@ -122,6 +125,7 @@ class OwnRun:
     parameters: float
     log_ratio: float
     sd: float
+    source: str = ""
 
     @property
     def place(self) -> Place:
@@ -311,7 +315,7 @@ def _updated(
         mean += share * (run.log_ratio - law)
         there = f"set-up {kind}", run.place
         parts[there] = parts.get(there, 0.0) - share * float(sds[number + 1])
-        parts[f"run {number} of {kind}", None] = -share * run.sd
+        parts[run.source or f"run {number} of {kind}", None] = -share * run.sd
         if known and abs(run.log_ratio - law) > DISAGREE * math.hypot(run.sd, own_sd):
             words.append(
                 f"the own run (M = {run.replicas}, H = {run.period:g}: "

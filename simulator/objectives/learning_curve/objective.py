@@ -429,13 +429,14 @@ def _own(scenario: Scenario, known: Expected) -> list[evidence.OwnRun]:
     """
     spec, found = scenario.objective, []
     assert isinstance(spec, LearningCurve)
-    for each in spec.own if "measured" in spec.penalty else ():
+    for n, each in enumerate(spec.own if "measured" in spec.penalty else ()):
         shown = each.log_ratio or 0.0, each.sd
         if each.log_steps is not None:
             at = known.steps, known.progress(each.workers)
             shown = known.curve.ratio(each.log_steps, each.sd, *at)
         place = each.workers, each.tau, each.parameters or scenario.model.parameters
-        found.append(evidence.OwnRun(each.algorithm, *place, *shown))
+        source = f"run {n} of {each.algorithm}"
+        found.append(evidence.OwnRun(each.algorithm, *place, *shown, source))
     return found
 
 
