@@ -122,6 +122,12 @@ def worked(cluster: Cluster, time: float) -> float:
     return working(cluster)(time)
 
 
+def working_seconds(cluster: Cluster, time: float) -> float:
+    """Return the seconds of working hours up to a time (s)."""
+    there = sum(end - start for start, end in working_hours(cluster))
+    return time if there == DAY else there * worked(cluster, time)
+
+
 def stretched(cluster: Cluster, time: float, factors: np.ndarray) -> np.ndarray:
     """Return the factors of a time (s) for factors of the work done by then, by working hours."""
     if all_day(cluster) or not 0 < time < inf:

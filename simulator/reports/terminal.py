@@ -37,8 +37,8 @@ STYLE: dict[str, Any] = {"box": SIMPLE_HEAD, "show_edge": False, "padding": (0, 
 SWEEP_ROWS = 40  # of a sweep, shown on a terminal
 TUNE_ROWS = 10  # of a search
 OF_CLIENTS = (
-    "rounds", "seconds_per_round", "reports_per_round", "clients_at_work", "gradients_per_hour",
-    "useful_share",
+    "rounds", "seconds_per_round", "rounds_per_night", "reports_per_round", "clients_at_work",
+    "gradients_per_hour", "useful_share",
 )  # fmt: skip
 FEW = 3  # kinds of time, which fit one column
 AWAY = ("absent", "unselected")

@@ -135,6 +135,14 @@ RESULT_COLUMNS = (
         of_run=lambda run, _: run.round_seconds if run.rounds else None,
     ),
     ResultColumn(
+        key="rounds_per_night",
+        heading="rounds\n/night",
+        words="rounds per night",
+        unit="#",
+        of_summary=lambda row: row.get("rounds_per_night"),
+        of_run=lambda run, _: run.rounds / run.nights if run.rounds and run.nights else None,
+    ),
+    ResultColumn(
         key="reports_per_round",
         heading="reports\n/round",
         words="reports per round",
@@ -146,7 +154,7 @@ RESULT_COLUMNS = (
         heading="at\nwork",
         words="clients at work at a time",
         of_summary=lambda row: (row.get("clients_at_work") or {}).get("mean"),
-        of_run=lambda run, _: _sampled(run, statistics.at_work),
+        of_run=lambda run, _: None if run.gradients is None else run.at_work,
         estimate=_untimed,
     ),
     ResultColumn(

@@ -2,7 +2,7 @@
 
 import csv
 import io
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -101,10 +101,10 @@ def _runs(path: Path, rows: dict[str, dict[str, Any]]) -> dict[str, list[Run]]:
     runs: dict[str, list[Run]] = {label: [] for label, row in rows.items() if not row["stall"]}
     for (label, seed), found in points.items():
         if label in runs:
-            made = _run(rows[label], seed, np.array(found))
-            of_seeds = rows[label].get("gradients") or []
-            if len(runs[label]) < len(of_seeds):
-                made = replace(made, gradients=float(of_seeds[len(runs[label])]))
+            made, place = _run(rows[label], seed, np.array(found)), len(runs[label])
+            for name in ("gradients", "working_seconds"):
+                for each in (rows[label].get(name) or [])[place : place + 1]:
+                    setattr(made, name, float(each))
             runs[label].append(made)
     return {label: found for label, found in runs.items() if found}
 

@@ -162,7 +162,9 @@ class Run:
     which a server filled its buffer, each of `round_seconds`, not counting time when no worker was
     there; `reports`: what clients sent that
     went into these, and `gradients`: those in it up to the last evaluation, where clients are
-    sampled; `closed`: rounds that
+    sampled, in the `working_seconds` and `nights` of that time: of hours of the day when clients
+    may be there, and days of such hours (0: clients may be there at any); `at_work`: how many
+    computed or transferred in these hours, in vain or not; `closed`: rounds that
     the report of each client ended, as the last wanted, and `overdue`: those that the deadline did.
     `inbox_bytes`: the most bytes of messages that waited at the server at once. `handed_over`: the
     reason why another engine than the one asked for ran it.
@@ -205,6 +207,9 @@ class Run:
     reports: int = 0
     gradients: float | None = None
     round_seconds: float = 0.0
+    working_seconds: float | None = None
+    nights: float = 0.0
+    at_work: float = 0.0
     closed: list[int] = field(default_factory=list)
     overdue: int = 0
     staleness: dict[int, int] = field(default_factory=dict)

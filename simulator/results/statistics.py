@@ -182,14 +182,12 @@ def seconds_per_step(run: Run) -> float:
 
 
 def seconds_per_gradient(run: Run) -> float:
-    """Return the seconds per gradient that reaches the model, where clients are sampled."""
-    return math.inf if not run.gradients else run.duration / run.gradients
+    """Return the working seconds per gradient that reaches the model, of sampled clients."""
+    return math.inf if not run.gradients else _working(run) / run.gradients
 
 
-def at_work(run: Run) -> float:
-    """Return how many clients compute or transfer at a time, in vain or not; the mean."""
-    found = worker_time(run)
-    return ratio(found["useful"] + found["redoing"] + found["transfer"], run.duration)
+def _working(run: Run) -> float:
+    return run.duration if run.working_seconds is None else run.working_seconds
 
 
 def useful_share(run: Run) -> float:
@@ -359,11 +357,13 @@ def _reported(runs: Sequence[Run]) -> dict[str, Any]:
         return {}
     reports = [ratio(run.reports, run.rounds) for run in runs]
     rates, shares = ([3600 / seconds_per_gradient(run) for run in runs], [*map(useful_share, runs)])
-    busy = [*map(at_work, runs)]
+    busy = [run.at_work for run in runs]
     return {
+        "rounds_per_night": _mean([run.rounds / run.nights for run in runs if run.nights]),
         "reports_per_round": _mean(reports) if any(run.reports for run in runs) else None,
         "clients_at_work": estimated(busy, intervals.estimate(busy)),
         "gradients": [run.gradients for run in runs],
+        "working_seconds": [*map(_working, runs)],
         "gradients_per_hour": estimated(rates),
         "useful_share": estimated(shares, intervals.share(shares)),
     }
@@ -407,7 +407,7 @@ def _goodput(runs: Sequence[Run]) -> dict[str, Any] | None:
 def unequal(groups: Groups) -> str:
     """Say how many clients each algorithm keeps at work where that differs; else nothing."""
     of = {label: runs for label, runs in groups.items() if runs[0].gradients is not None}
-    found = {label: _mean([at_work(run) for run in runs]) for label, runs in of.items()}
+    found = {label: _mean([run.at_work for run in runs]) for label, runs in of.items()}
     if len(found) < 2 or max(found.values()) <= EQUAL * min(found.values()):
         return ""
     return "; ".join(f"{label}: {number(count)}" for label, count in found.items())

@@ -62,7 +62,8 @@ def _flops(scenario: Scenario) -> float:
 def used(scenario: Scenario, run: Run, time: float) -> dict[str, float]:
     """Return what a run of `scenario` has used by `time`, in seconds; infinite where that is never.
 
-    Of `UNITS` those that are set; `RATES` are of the whole run.
+    Of `UNITS` those that are set; `RATES` are of the whole run, and of whole days where workers
+    are there in some of their hours.
     """
     cost, many, found = scenario.cost, prices.devices(scenario), dict[str, float]()
     tokens = tokens_per_step(scenario)
@@ -72,7 +73,9 @@ def used(scenario: Scenario, run: Run, time: float) -> dict[str, float]:
     paid = {key: float(np.interp(time, run.curve["time"], run.paid[key])) for key in run.paid}
     if tokens:
         tokens *= run.contributing or scenario.participants(own)
-        found["tokens_per_second"] = tokens * run.steps / run.duration if run.duration else inf
+        nights = None if all_day(scenario.cluster) else worked(scenario.cluster, run.duration)
+        whole = run.duration if nights is None else nights * SECONDS_PER_DAY
+        found["tokens_per_second"] = tokens * run.steps / whole if whole else inf
         if cost.flops:
             found["mfu"] = found["tokens_per_second"] * _flops(scenario) / (many * cost.flops)
         found["tokens"] = tokens * at(run, time, "step")
@@ -229,8 +232,9 @@ def cells(rows: Sequence[Row], target: float | None = None) -> tuple[str, dict[s
     known = [each["mean"] for row in rows for each in (row.get("to_target") or {}).values()]
     reached = any(mean is not None and isfinite(mean) for mean in known)
     until, found = "to_target" if reached else "used", dict[str, Cell]()
-    days = [((row.get("used") or {}).get("days") or {}).get("mean") or 0.0 for row in rows]
-    daily = {"tokens_per_second": ("tokens/day", "#")} if min(days, default=0.0) >= 1 else {}
+    spent = [row.get("used") or {} for row in rows]
+    long = all("nights" in e or ((e.get("days") or {}).get("mean") or 0.0) >= 1 for e in spent)
+    daily = {"tokens_per_second": ("tokens/day", "#")} if long else {}
     for key, (words, unit) in (UNITS | daily).items():
         rate, times = key in RATES, SECONDS_PER_DAY if key in daily else 1.0
         if any(

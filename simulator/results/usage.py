@@ -98,27 +98,27 @@ def silent(row: Mapping[str, Any]) -> list[str]:
 
 
 def hours(scenario: Scenario, runs: Iterable[Run]) -> list[str]:
-    """Note runs of no whole days, and hours of a day in which no worker is there."""
+    """Note hours of a day in which no worker is there, and runs of parts of days that differ."""
     specs = scenario.cluster.of_workers("membership")
     calendars = [each.windows if each else () for each in specs]
     if not any(calendars):
         return []
     longest = max(map(span, runs), default=0.0)
     there = sum(end - start for start, end in working_hours(scenario.cluster))
-    if abs(longest / DAY - max(round(longest / DAY), 1)) >= 0.02:
-        return [
-            f"workers are there at times of day, and {human(longest)} are no whole days: times per "
-            "round and step and rates are those of these hours alone, bytes a day of "
-            f"{there / 3600:.3g} such hours"
-        ]
-    if there == DAY:
-        return []
-    hours = there * worked(scenario.cluster, longest)
-    return [
-        f"nobody is there for {human(DAY - there)} of a day: times per round leave "
-        "that out; times per step, rates and clients at work are of whole days: in the hours of "
-        f"workers rates and clients at work are about {number(longest / hours)} times as high"
-    ]
+    found = list[str]()
+    if there < DAY:
+        found.append(
+            f"nobody is there for {human(DAY - there)} of a day: times per round, gradients/h and "
+            "clients at work are those of the other hours, tokens and bytes per day of whole days; "
+            "times per step are of the whole run"
+        )
+    whole = abs(longest / DAY - max(round(longest / DAY), 1)) < 0.02
+    if not whole and any(each != calendars[0] for each in calendars):
+        found.append(
+            f"groups are there at different times of day, and {human(longest)} are no whole days: "
+            "means are those of these hours alone"
+        )
+    return found
 
 
 def failures(runs: Sequence[Run]) -> dict[str, Any] | None:

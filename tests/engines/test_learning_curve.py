@@ -714,7 +714,15 @@ def test_what_a_loss_takes_is_counted_in_nights_rounds_and_bytes_of_a_client():
     assert f"90 %: {wording.ends(stated(best, 'value'), 's')}, one seed and" in found.sentence
     assert spent["rounds"] == pytest.approx(18 * spent["nights"], rel=0.02)
     assert spent["client_bytes"] == pytest.approx(spent["rounds"] / 10 * 2 * 0.52e9, rel=0.05)
-    (half,), (whole,) = (row(duration=each)["clients"] for each in ("3 h", "24 h"))
+    short, day = row(duration="3 h"), row(duration="24 h")
+    for each in (short, day, reached):  # rates do not depend on the duration
+        steps = each["rounds_per_night"] * 4 * 20
+        assert each["rounds_per_night"] == pytest.approx(18, rel=0.03)
+        assert each["clients_at_work"]["mean"] == pytest.approx(4, rel=0.05)
+        assert each["gradients_per_hour"]["mean"] == pytest.approx(steps / 6, rel=0.1)
+        tokens = float(units.cells([each], 5.2)[1]["tokens/day"](each).removesuffix(" M"))
+        assert tokens * 1e6 == pytest.approx(65536 * steps, rel=0.1)
+    (half,), (whole,) = short["clients"], day["clients"]
     assert half["down_bytes_per_day"] == pytest.approx(whole["down_bytes_per_day"], rel=0.15)
     assert whole["down_bytes_per_day"] == pytest.approx(1.8 * 0.52e9, rel=0.15)
 

@@ -28,7 +28,7 @@ from paceline.simulator.reports.page.sentences import CHANGE, MARGIN, SPENT, SUR
 from paceline.simulator.reports.page.series import apart, sampled, series
 from paceline.simulator.reports.page.tradeoffs import dominated, importances, unbeaten
 from paceline.simulator.reports.page.tuned import ranking
-from paceline.simulator.results import ownership, store, usage, wording
+from paceline.simulator.results import ownership, pick, read, store, usage, wording
 from paceline.simulator.results.figures import style
 from paceline.simulator.results.figures.curves import in_picture
 from paceline.simulator.results.intervals import difference
@@ -172,15 +172,25 @@ def test_gradients_of_sampled_clients_are_kept_for_the_page(folder):
     assert re.search(
         "ms less per useful gradient than fedavg", facts(folder / "sampled")[MARGIN][0]
     )
-    assert any("are no whole days" in note for note in found.notes)
-    day = [replace(run, duration=86400.0, workers={}) for run in found.runs]
-    (note,) = usage.hours(made, day)
-    assert note.startswith(
-        "nobody is there for 18.0 h of a day: times per round leave that out; times per step, "
+    (note,) = usage.hours(made, found.runs)
+    assert note in found.notes
+    assert note.startswith("nobody is there for 18.0 h of a day: times per round, gradients/h and ")
+    late = {"name": "late", "workers": 5, "membership": {"daily": "05:00-09:00"}}
+    mixed = parse(
+        {
+            **made.table,
+            "cluster": {**made.table["cluster"], "group": [late, {"name": "early", "workers": 4}]},
+        }
     )
-    assert note.endswith("rates and clients at work are about 4.00 times as high")
-    (note,) = usage.hours(made, [replace(each, duration=85500.0) for each in day])
-    assert note.endswith("at work are about 3.96 times as high")
+    _, note = usage.hours(mixed, found.runs)
+    assert "5.00 min are no whole days" in note
+    (note,) = usage.hours(
+        mixed, [replace(each, duration=86400.0, workers={}) for each in found.runs]
+    )
+    assert note.startswith("nobody is there for 15.0 h of a day")
+    runs = read.read(folder / "sampled").runs
+    scores = [pick.scored(each, "seconds_per_gradient") for each in (runs, found.groups)]
+    assert scores[0] == scores[1]
 
 
 def test_targets_that_would_change_the_answer_are_where_curves_cross(folder):

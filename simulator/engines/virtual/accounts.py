@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from paceline.simulator.cluster.membership import OUT
+from paceline.simulator.cluster.membership import OUT, all_day, worked, working_seconds
 from paceline.simulator.engines.observer import NEVER
 from paceline.simulator.engines.sampling import samples
 from paceline.simulator.engines.virtual.simulation import Simulation
@@ -42,23 +42,27 @@ def spent(run: Simulation) -> dict[str, list[float]]:
     return found
 
 
-def rounds(run: Simulation) -> dict[str, Any]:
+def rounds(run: Simulation, seconds: dict[str, list[float]]) -> dict[str, Any]:
     """Return how many rounds have selected clients, their mean seconds, and what clients have
-    reported, as in `Run`.
+    reported, as in `Run`. `seconds`: what is `spent`.
     """
     cluster, rule = run.scenario.cluster, run.recovery.sampled
     if cluster.sampling is None:
         return {}
+    time, step, *_ = (column[-1] for column in run.observer.curve.values())
+    found: dict[str, Any] = {"working_seconds": working_seconds(cluster, time)}
+    busy = sum(sum(seconds.get(kind, ())) for kind in ("compute", "communicate", "lost"))
+    found["at_work"] = busy / (working_seconds(cluster, run.ended) or inf)
+    found["nights"] = 0.0 if all_day(cluster) else worked(cluster, time)
     if rule is None:
         at_once = cluster.participants if run.program.selects else run.workers
-        time, step, *_ = (column[-1] for column in run.observer.curve.values())
-        return {"gradients": at_once * step, "deserted": run.deserted(time)}
+        return found | {"gradients": at_once * step, "deserted": run.deserted(time)}
     walls = map(run.availability.wall_clock, rule.starts[1:])
     ends = [end for end in walls if end <= run.ended * ROUNDING]
     reports, gradients, last, due = [*zip(*rule.taken[: len(ends)], strict=True)] or ((),) * 4
     closed = np.bincount([rank for rank in last if rank is not None], minlength=run.workers)
-    shown = sum(end <= run.observer.curve["time"][-1] * ROUNDING for end in ends)
-    found = {"reports": sum(reports), "rounds": len(ends)}
+    shown = sum(end <= time * ROUNDING for end in ends)
+    found |= {"reports": sum(reports), "rounds": len(ends)}
     found["gradients"] = float(sum(gradients[:shown]))  # as many as the steps of the curve are of
     found["closed"] = closed.tolist()
     found["overdue"] = sum(late and rank is None for late, rank in zip(due, last, strict=True))

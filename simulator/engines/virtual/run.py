@@ -60,7 +60,7 @@ def run(
         ],
         spans_truncated=kept is not None and kept.truncated,
         updates=simulation.observer.updates,
-        **accounts.rounds(simulation),
+        **accounts.rounds(simulation, seconds),
         staleness=simulation.staleness,
         staleness_unit=simulation.staleness_unit,
         inbox_bytes=simulation.inbox_bytes,
