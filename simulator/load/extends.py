@@ -36,15 +36,18 @@ def extended(
     path = folder / name
     if anywhere and not os.path.exists(path) and os.path.exists(name):  # on the command line
         path = Path(name)
-    if name in shipped() and not os.path.exists(path):
+    home = None if os.path.exists(path) else shipped().get(name)
+    profile = {} if home else {k: each for k, each in read(path).items() if k not in ASIDE}
+    fitted = profile.keys() & {"overhead", "calibration"}
+    if home or (not fitted and profile.keys() & {"algorithm", "cluster", "extends"}):
         raise InputError(
-            f"{file}: extends = {name!r}: a scenario, which nothing extends; change a copy of "
-            f"{shipped()[name]}, or give its keys with --set"
+            f"{file}: extends = {name!r}: a scenario, which nothing extends, but profiles and an "
+            "[objective] alone; give its keys with --set, vary them with `paceline sweep --vary`, "
+            f"or change a copy of {home or path}"
         )
-    profile = {key: each for key, each in read(path).items() if key not in ASIDE}
     if "extends" in profile:
         raise InputError(f"{path}: extends: a profile extends no other; calibrate it with --base")
-    if not profile.keys() & {"overhead", "calibration"} and {*profile} != {"objective"}:
+    if not fitted and {*profile} != {"objective"}:
         raise InputError(
             f"{file}: extends = {name!r}: no profile, for it has neither [[overhead]] nor "
             "[calibration]; make one by `paceline probe` or `paceline calibrate`"

@@ -11,6 +11,7 @@ from paceline.simulator.cluster.membership import stretched
 from paceline.simulator.engines.dispatch import run_seeds, taken
 from paceline.simulator.load.load import Programs
 from paceline.simulator.objectives.learning_curve import evidence
+from paceline.simulator.objectives.learning_curve.batch import FEW
 from paceline.simulator.objectives.learning_curve.objective import (
     Expected,
     mechanism,
@@ -29,7 +30,6 @@ from paceline.simulator.scenario.scenario import Algorithm, Scenario
 from paceline.simulator.scenario.tables import LearningCurve
 
 LOST = "diverges at any rate of the mechanism: try a smaller outer_lr or alpha, or a larger buffer"
-FEW = 1024  # tokens of a worker's step: a sequence of text of most models has more
 
 
 def expected(

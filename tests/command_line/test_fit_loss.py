@@ -234,6 +234,11 @@ def test_options_that_cannot_be_are_refused(tmp_path, capsys):
     assert run([*common, "--noise-scale", "9e6", "--noise-scale", "2e6"]) == 0
     made = tomllib.loads((tmp_path / "made.toml").read_text())
     assert made["objective"]["noise_scale"] == [2e6, 9e6]
+    capsys.readouterr()
+    assert run([*common, "--overwrite"]) == 0  # 64 samples a step may be sounds or pictures
+    assert (
+        "no law of it is known for so few tokens, or samples that are no" in capsys.readouterr().err
+    )
 
 
 def test_a_fitted_loss_says_nothing_of_times(trained, tmp_path, capsys):

@@ -195,6 +195,8 @@ def test_wrong_types_are_left_to_the_validation(tmp_path, text, own, said):
     [
         ("x = 1\n", "no profile, for it has neither"),
         ('extends = "q.toml"\n[[overhead]]\n', "a profile extends no other"),
+        ('extends = "q.toml"\n[objective]\nkind = "none"\n', "`paceline sweep --vary`"),
+        ('[cluster]\nworkers = 4\n', "a scenario, which nothing extends, but profiles"),
         ('[cluster]\ncompute = "1 s"\n[[overhead]]\nissue = 3\n',
          "p.toml: overhead[0].issue = 3: a number without a unit"),
         ('[cluster]\ncompute = "1 s"\n[[overhead]]\nissues = "3 s"\n', "p.toml: overhead[0]"),

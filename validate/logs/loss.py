@@ -165,7 +165,13 @@ def _curve(
         said.append(f"Critical batch: {critical.low:.3g} to {critical.high:.3g} tokens ({USUAL}), "
                     f"{critical.basis}.")  # fmt: skip
     else:
-        notes.append(f"one batch size does not show the critical batch: taken {critical.basis}")
+        known = f"taken {critical.basis}"
+        if tokens < batch.FEW or critical.high > batch.VAGUE * critical.value:
+            known = (
+                "no law of it is known for so few tokens, or samples that are no text (for want of "
+                f"one {known}); give --noise-scale, or a run with another batch size as well"
+            )
+        notes.append(f"one batch size does not show the critical batch: {known}")
     own = []
     for each in (each for each in others if each.tau > 1):
         log, sd = _behind(fitted, first, each, critical)

@@ -4,6 +4,7 @@ loss(tokens) = floor + scale (tokens + shift)^-exponent, with the uncertainty of
 """
 
 import math
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -155,9 +156,10 @@ def from_file(path: Path | str, table: Mapping[str, Any]) -> Curve:
     line, column and remedy.
     """
     tokens, loss, run, batch, _ = points(path, table)
-    warmup = float(table.get("warmup") or 0)
+    warmup, near = float(table.get("warmup") or 0), os.path.relpath(path)
+    basis = f"fitted to {path if near.startswith(os.pardir) else near}"
     try:
-        found = fit(tokens, loss, run, batch=batch, basis=f"fitted to {path}", warmup=warmup)
+        found = fit(tokens, loss, run, batch=batch, basis=basis, warmup=warmup)
     except ValueError as error:
         raise InputError(f"{path}: {error}") from None
     return replace(found, lr=table.get("lr"))
