@@ -39,6 +39,11 @@ ROUNDING = 1e-12
 INTERVALS = 1000
 """The most intervals that best periods are given for."""
 
+UNKNOWN = (
+    "sampled clients that differ, are more than a mean takes, meet a deadline or have a server: no "
+    "formula is known for their rounds; `paceline simulate` tells seconds per round and step"
+)
+
 Workers = Sequence[Sequence[Distribution]]
 
 
@@ -259,9 +264,16 @@ def theory(scenario: Scenario) -> dict[str, Any]:
     """Return all predictions for one scenario, as `paceline theory --json` prints them.
 
     The bound's columns are empty or None unless the objective is "bound". Raises InputError if a
-    time has no expectation, or nothing takes time.
+    time has no expectation, or nothing takes time. Where `selected` knows no formula, none is made.
     """
-    workers, cost = _laws(scenario), mean_cost(scenario)
+    world = selected(scenario)
+    if world is None:
+        none: dict[str, Any] = dict.fromkeys(("sync_seconds_per_step", "bucketed_seconds_per_step"))
+        tables: dict[str, Any] = {
+            key: [] for key in ("periods", "tau_star", "intervals", "crossings")
+        }
+        return none | tables | {"hide": {}, "notes": [UNKNOWN]}
+    workers, cost = _laws(world), mean_cost(world)
     D = cost.transmission + cost.latency
     step = cache(lambda tau: seconds_per_step(workers, D, tau))
     if not 0 < step(1) < math.inf:
@@ -271,7 +283,7 @@ def theory(scenario: Scenario) -> dict[str, Any]:
             "(a pareto distribution has one for alpha above 1)"
         )
     means = [sum(law.expectation for law in laws) for laws in workers]
-    alone = len(means) / cluster.ideal_rate(scenario)  # a step, if no worker waited
+    alone = len(means) / cluster.ideal_rate(world)  # a step, if no worker waited
     bound = _bound(scenario, len(workers))
     bucketed = in_buckets(
         scenario, next((each for each in scenario.algorithm if each.name == "ssgd-bucketed"), None)
@@ -299,6 +311,21 @@ def theory(scenario: Scenario) -> dict[str, Any]:
         "hide": _hide(scenario, max(means), cost) if max(means) else None,
         "notes": _notes(scenario, bound),
     }
+
+
+def selected(scenario: Scenario) -> Scenario | None:
+    """Return a scenario with the clients of a round as its workers, where all are alike; else None.
+
+    Without sampling it is the scenario itself.
+    """
+    own, network = scenario.cluster, scenario.network
+    if own.sampling is None:
+        return scenario
+    first = own.sampling.over > 1 or own.sampling.deadline is not None
+    if first or own.group or network.link or network.collective == "server":
+        return None
+    clients = own.model_copy(update={"workers": own.participants, "sampling": None})
+    return scenario.model_copy(update={"cluster": clients})
 
 
 def _laws(scenario: Scenario) -> list[list[Distribution]]:
@@ -407,7 +434,7 @@ def _notes(scenario: Scenario, bound: ErrorBound | None) -> list[str]:
     if any(part.failures or part.membership for part in parts):
         notes.append("failures and absences are left out: Theorem 1 has independent times")
     if scenario.cluster.sampling is not None:
-        notes.append("all clients count as selected in every round: sampling is left out")
+        notes.append(f"steps are those of the {scenario.cluster.participants} clients of a round")
     network = scenario.network
     if network.outage or any(link.profile or link.outages for link in network.link):
         notes.append("the network counts as it is at the start: what changes later is left out")

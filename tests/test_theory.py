@@ -553,6 +553,21 @@ def test_no_delay_is_advised_where_clients_are_sampled():
     assert terminal.theory(theory.theory(fleet))[-1].startswith("No delay is advised: a round of")
 
 
+def test_steps_of_sampled_clients_are_those_of_a_round():
+    """Three of forty that are alike; of others, or of the first to come, no formula is known."""
+    law = {"dist": "exponential", "mean": "1 s"}
+    three = theory.theory(unlike(cluster={"workers": 3, "compute": law}))
+    cluster = {"workers": 40, "compute": law, "sampling": {"clients": 3}}
+    few = theory.theory(unlike(cluster=cluster))
+    for key in ("sync_seconds_per_step", "periods", "tau_star"):
+        assert few[key] == three[key]
+    assert "steps are those of the 3 clients of a round" in few["notes"]
+    for more in ({"sampling": {"clients": 3, "over": 2}}, {"group": [{"name": "a", "workers": 4}]}):
+        found = theory.theory(unlike(cluster=cluster | more))
+        assert (found["periods"], found["notes"]) == ([], [theory.UNKNOWN])
+        assert terminal.theory(found) == [terminal.theory(few)[-1]]
+
+
 def test_a_rate_beyond_floats_that_no_algorithm_takes_has_no_bound():
     algorithm = [{"name": "ssgd", "lr": 0.03}]
     table = theory.theory(unlike(optimizer={"lr": 1e-200}, algorithm=algorithm))

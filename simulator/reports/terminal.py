@@ -553,7 +553,7 @@ def theory(document: Row) -> list[Table | str]:
     tables = [
         _table(document[name], {heading: _value(key) for heading, key in columns.items()})
         for name, columns in keys.items()
-        if document[name] or name == "periods"
+        if document[name]
     ]
     return [*tables, _hide(document["hide"])]
 

@@ -42,10 +42,10 @@ def _period(algorithm: Algorithm) -> int | None:
 
 def theorem(scenario: Scenario) -> Covered:
     """Return the algorithms that Theorem 2 covers: with constant tau and learning rate."""
-    objective = scenario.objective
-    if not isinstance(objective, Bound):
+    objective, world = scenario.objective, theory.selected(scenario)
+    if not isinstance(objective, Bound) or world is None:
         return []
-    pace, found = _pace(scenario), []
+    pace, found = _pace(world), []
     for index, algorithm in enumerate(scenario.algorithm):
         tau, lr = _period(algorithm), _constant(algorithm.parameters.get("lr"))
         program = catalogue().get(algorithm.name)
