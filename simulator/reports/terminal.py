@@ -99,7 +99,7 @@ def spent(rows: Sequence[Row]) -> list[Table]:
     shown = {
         column.heading: partial(_mean_of, column)
         for column in RESULT_COLUMNS
-        if column.key in OF_CLIENTS
+        if column.key in OF_CLIENTS and any(column.of_summary(row) is not None for row in rows)
     }
     found = [_table(rows, {"clients": _named, **shown})] if _sampled(rows) else []
     busy = max(row["breakdown"].get(k) or 0 for row in rows for k in TIMES if k not in AWAY)
