@@ -78,9 +78,12 @@ def test_real_processes_end_with_the_simulated_parameters(workers, dtype, tmp_pa
         measured = measure.measure(task, made)
         assert measured.whole
         expected = simulated(task, made, measured)
-        finals = [each.rows["x"][-1] for each in measured.records if len(each.rows)]
-        assert len(finals) in (1, workers)
-        for ours, theirs in zip(expected[-len(finals) :], finals, strict=True):
+        # where nobody waits for it, a worker that a busy machine starves has not come to a mark
+        marked = [n for n, each in enumerate(measured.records) if len(each.rows)]
+        assert marked
+        alike = expected * len(marked) if len(expected) == 1 else [expected[n] for n in marked]
+        for n, ours in zip(marked, alike, strict=True):
+            theirs = measured.records[n].rows["x"][-1]
             error = np.linalg.norm(theirs - ours) / np.linalg.norm(ours)
             moved = not np.array_equal(ours, build.build(made, task.algorithm, SEED).start)
             halves = task.algorithm.table.get("codec") == "fp16"
