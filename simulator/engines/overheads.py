@@ -1,10 +1,11 @@
 """Overheads of effects on a real node, added as work around them, in every engine alike."""
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any, cast
 
 from paceline.simulator.network import tcp
-from paceline.simulator.network.mean_cost import hop_latency
+from paceline.simulator.network.mean_cost import word_cost
 from paceline.simulator.programs.effects import ANY, Handle, Node, Payload, Pieces, Vector
 from paceline.simulator.scenario.overhead import Overhead
 from paceline.simulator.scenario.scenario import Scenario
@@ -14,10 +15,14 @@ class EffectCosts:
     """Seconds of a node's own time per effect, from a scenario's [[overhead]]."""
 
     def __init__(self, scenario: Scenario) -> None:
+        self._scenario = scenario
         self.overhead: Overhead = tcp.costs(scenario)
-        self.agree = self.overhead.agree
-        if self.overhead.agree_latencies:
-            self.agree += self.overhead.agree_latencies * hop_latency(scenario)
+
+    @cached_property
+    def agree(self) -> float:
+        """Seconds of a question to all workers, of as many words as it takes latencies."""
+        own, words = self.overhead.agree, self.overhead.agree_latencies
+        return own + words * word_cost(self._scenario) if words else own
 
     def on(self, node: Node) -> Node:
         """Return the node, wrapped if its effects have overheads."""
@@ -31,7 +36,7 @@ class NodeWithOverheads:
     """
 
     def __init__(self, node: Node, costs: EffectCosts) -> None:
-        self._node, self._costs, self._agree = node, costs.overhead, costs.agree
+        self._node, self._costs, self._effects = node, costs.overhead, costs
         self._pieces: Sequence[Handle] = ()
         self.gradient, self.mark = node.gradient, node.mark  # looked up at every step
 
@@ -70,7 +75,7 @@ class NodeWithOverheads:
     async def finished(self, handle: Handle) -> bool:
         """Ask all workers; agreeing takes time."""
         answer = await self._node.finished(handle)
-        self._node.work(self._agree)
+        self._node.work(self._effects.agree)
         return answer
 
     # Messages

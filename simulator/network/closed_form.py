@@ -154,13 +154,24 @@ class ClosedForm:
         they have heard that the other has asked, too: who asked one latency before the last is
         told one before it.
         """
-        one = min(self.overhead.agree_latencies, 1.0) * self.hop
+        one = min(self.overhead.agree_latencies, 1.0) * self.word
         return np.asarray(np.minimum(_before_last(asked), one))
 
     @property
     def hop(self) -> float:
         """Expected seconds of latency between the first two workers."""
         return self.link(0, min(1, self.workers - 1)).latency
+
+    @cached_property
+    def word(self) -> float:
+        """Expected seconds until the farthest of two neighbours has what the other says.
+
+        That has half of the bytes that a hop of a collective has beside its payload: such a hop is
+        the word that it may be sent, and the segment.
+        """
+        size = self.overhead.hop_bytes / 2
+        links = (self.link((n - 1) % self.workers, n) for n in range(self.workers))
+        return max(link.latency + size / link.bandwidth for link in links)
 
     def message_link(self, source: int, to: int) -> RegionPath:
         """Return the link with the overheads of one message.

@@ -1,8 +1,9 @@
-"""Cost of one mean of the whole model, and of one hop, with either network model."""
+"""Cost of one mean of the whole model, and of one message, with either network model."""
 
 from collections.abc import Callable
 from math import inf
 
+from paceline.simulator.network import tcp
 from paceline.simulator.network.closed_form import ClosedForm, CollectiveCost
 from paceline.simulator.scenario.scenario import Scenario
 
@@ -91,10 +92,11 @@ def download_cost(scenario: Scenario, served: bool) -> Callable[[int], tuple[flo
     return of
 
 
-def hop_latency(scenario: Scenario) -> float:
-    """Return the expected seconds of latency between the first two workers."""
-    if scenario.network.closed_form or scenario.cluster.workers == 1:
-        return ClosedForm(scenario).hop
-    from paceline.simulator.network.topology.routes import Topology  # noqa: PLC0415 - only with flows
-
-    return sum(law.expectation for law in Topology(scenario).route((0, 1)).laws)
+def word_cost(scenario: Scenario) -> float:
+    """Return the expected seconds of `ClosedForm.word`, with either network model."""
+    workers = scenario.cluster.workers
+    if scenario.network.closed_form or workers == 1:
+        return ClosedForm(scenario).word
+    cost, share = message_cost(scenario), tcp.costs(scenario).hop_bytes / 2 / scenario.model.bytes
+    around = (cost((rank - 1) % workers, rank) for rank in range(workers))
+    return max(each.latency + share * each.transmission for each in around)

@@ -49,7 +49,8 @@ class Overhead(Section):
     )
     agree: Delay = optional("time to ask all workers whether a collective has finished", 0.0)
     agree_latencies: NonNegative = optional(
-        "latencies of [network] that the question takes in addition", 0.0
+        "latencies of [network] that the question takes in addition, with half of hop_bytes each",
+        0.0,
     )
     send: Delay = optional("a node's own time to send a message", 0.0)
     message: Delay = optional("added to the latency of each message", 0.0)

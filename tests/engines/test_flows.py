@@ -87,18 +87,35 @@ def test_a_crash_during_what_a_real_system_adds_begins_the_mean_again() -> None:
         assert flows.workers[kind] == pytest.approx(spent)
 
 
-def test_asking_costs_the_latencies_of_the_route() -> None:
-    """Routers are between the workers: 3 ms and 4 ms, whatever [network] says of other pairs."""
+def test_asking_costs_what_words_take_on_the_route() -> None:
+    """Routers are between the workers: 3 ms and 4 ms, and 25 B in 2 ms, whatever [network] says of
+    other pairs.
+    """
     group = [{"name": place, "workers": 1, "region": place} for place in ("a", "b")]
     links = [
         {"between": ["a", "router"], "latency": "3 ms"},
-        {"between": ["router", "b"], "latency": "4 ms"},
+        {"between": ["router", "b"], "latency": "4 ms", "bandwidth": "100 kbit/s"},
     ]
     world = scenario(
         {"name": "hpsgd"}, workers=2, network=RING | {"model": "flows", "link": links},
-        cluster={"group": group}, overhead=[{"agree_latencies": 2.0}],
+        cluster={"group": group}, overhead=[{"agree_latencies": 2.0, "hop_bytes": "50 B"}],
     )  # fmt: skip
-    assert EffectCosts(world).agree == pytest.approx(0.014)
+    assert EffectCosts(world).agree == pytest.approx(0.018)
+
+
+@pytest.mark.parametrize("model", ["closed-form", "flows"])
+def test_asking_takes_as_long_as_the_farthest_neighbours_need(model: str) -> None:
+    group = [{"name": place, "workers": 2, "region": place} for place in ("a", "b", "c")]
+    links = [
+        {"between": ["a", "b"], "latency": "30 ms"},
+        {"between": ["b", "c"], "latency": "30 ms"},
+        {"between": ["c", "a"], "latency": "20 ms", "bandwidth": "10 kbit/s"},
+    ]
+    world = scenario(
+        {"name": "hpsgd"}, workers=6, network=RING | {"model": model, "link": links},
+        cluster={"group": group}, overhead=[{"agree_latencies": 1.5, "hop_bytes": "50 B"}],
+    )  # fmt: skip
+    assert EffectCosts(world).agree == pytest.approx(1.5 * (0.020 + 25 / 1250))
 
 
 @pytest.mark.parametrize("case", cases(), ids=called)

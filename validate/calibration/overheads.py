@@ -230,11 +230,11 @@ class Nominal:
     """Expected seconds that a scenario prescribes without emulation, by bytes.
 
     `latency`: seconds of an all-reduce of 0 bytes; `hops`: the number of link latencies in it;
-    `gloo`: seconds of those in gloo's ring, whatever the scenario's collective; `question`: of two.
-    `headers`: whether payloads travel with headers that the scenario does not prescribe: by which
-    they occupy links longer by `mean_factor` and `message_factor`, and `hop_bytes` of each hop,
-    which are those of two segments of no payload. `staggered`: whether workers
-    have a mean at times of their own.
+    `gloo`: seconds of those in gloo's ring, whatever the scenario's collective; `question`: of one
+    to all workers. `headers`: whether payloads travel with headers that the scenario does not
+    prescribe: by which they occupy links longer by `mean_factor` and `message_factor`, and
+    `hop_bytes` of each hop, which are those of two segments of no payload. `staggered`: whether
+    workers have a mean at times of their own.
     """
 
     def __init__(self, scenario: Scenario) -> None:
@@ -247,13 +247,14 @@ class Nominal:
         if scenario.network.library == "ideal" and len(team) > 1:
             self.gloo = 2 * COLLECTIVES["ring"].formula(network, team).latency
         self._network = network
-        self.question = 2 * network.hop
         self._link = network.link(0, network.workers)
         kernel = scenario.validation.network == "kernel"
         self.headers = kernel and scenario.network.transport == "ideal"
         segment, bare = network.model_bytes / (2 * len(team)), gloo_bytes(0.0, len(team))
         self.mean_factor = (gloo_bytes(segment, len(team)) - bare) / segment
         self.hop_bytes = 2 * bare
+        added = self.hop_bytes / network.mean_plan.rate if self.headers else 0.0
+        self.question = 2 * network.word + added
         self.message_factor = message_bytes(network.model_bytes) if self.headers else 1.0
 
     def mean(self, size: float) -> float:

@@ -116,7 +116,7 @@ def _known(name: str, costs: Overhead, run: RunEvents) -> float:
     nominal = Nominal(run.scenario)
     more = {
         "collective": (costs.latency_factor - 1) * nominal.latency,
-        "agree": costs.agree_latencies * nominal.latency / (nominal.hops or 1),
+        "agree": costs.agree_latencies / 2 * nominal.question,
     }
     return float(getattr(costs, name)) + more.get(name, 0.0)
 
