@@ -2,7 +2,8 @@
 
 `python -m tests.transport measure [--cells N] [--seconds S]` goes on where the last call ended: it
 measures the cells of the design that have no record, then those that others disturbed. `fit` prints
-the model's residuals; `page` writes them, beside every cell, into docs/transport.md.
+the model's residuals; `page` writes them, beside every cell, into docs/transport.md. `logs`
+measures logs of real jobs, and prints how well calibration from two of them predicts the others.
 """
 
 import argparse
@@ -10,7 +11,7 @@ import sys
 import time
 
 from paceline.validate.host import namespaces
-from tests.transport import fit, measure, page
+from tests.transport import fit, measure, page, real_logs
 from tests.transport.cells import CELLS, design
 
 
@@ -55,12 +56,16 @@ def measured(cells: int, seconds: float) -> int:
 def main() -> int:
     """Read the command line and return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m tests.transport", description=__doc__)
-    parser.add_argument("what", choices=("measure", "fit", "page"))
+    parser.add_argument("what", choices=("measure", "fit", "page", "logs"))
     parser.add_argument("--cells", type=int, default=CELLS, help="how many cells of the design")
     parser.add_argument("--seconds", type=float, default=5400.0, help="time limit of this call")
     options = parser.parse_args()
     if options.what == "measure":
         return measured(options.cells, options.seconds)
+    if options.what == "logs":
+        real_logs.measure()
+        print(real_logs.words())
+        return 0
     print(fit.words() if options.what == "fit" else page.write())
     return 0
 
