@@ -65,12 +65,10 @@ def penalties(scenario: Scenario, programs: Programs = None) -> list[dict[str, A
     rows = []
     for algorithm in scenario.algorithm:
         found = expected(scenario, algorithm, programs=programs)
-        at = found.log_ratio * (float(found.ramp(found.steps)) if found.direct else 1.0)
-        ends = None
+        grown = float(found.ramp(found.steps))
+        at, ends = found.log_ratio * (grown if found.direct else 1.0), None
         if isfinite(found.sd):
-            drawn = at + evidence.errors(found.parts) * float(found.ramp(found.steps))
-            low, high = np.exp(np.minimum(np.quantile(drawn, TAILS, method="inverted_cdf"), 700))
-            ends = [float(low), float(high)]
+            ends = np.exp(np.minimum(evidence.ends(at, found.parts, grown), 700)).tolist()
         rows.append({
             "label": algorithm.label,
             "workers": found.workers,

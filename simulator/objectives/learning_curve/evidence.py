@@ -224,10 +224,14 @@ def penalty(  # noqa: PLR0913
     return Penalty(mean, sd, basis, sentence, parts, tuple(said) * (basis == "extrapolated"), same)
 
 
+def ends(mean: float, parts: Parts, share: float = 1.0) -> np.ndarray:
+    """Return the 90 % interval of a log ratio, of whose error a share counts."""
+    tails = np.quantile(errors(parts), intervals.TAILS, method="inverted_cdf")
+    return np.asarray(mean + share * tails)
+
+
 def _range(mean: float, parts: Parts) -> str:
-    """Say the interval by the draws that losses of runs have."""
-    found = mean + np.quantile(errors(parts), intervals.TAILS, method="inverted_cdf")
-    low, high = np.expm1(found)
+    low, high = np.expm1(ends(mean, parts))
     return f"{low:+.2%} to {high:+.2%}"
 
 
