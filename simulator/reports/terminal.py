@@ -70,7 +70,8 @@ def summary(result: "Result") -> Table:
         known = any(column.of_summary(row) is not None for row in rows)
         apart = column.key in OF_CLIENTS and _sampled(rows)
         if SIMULATE in column.shown_in and not apart and (known or column.key in always):
-            heading = _heading(column, target and f"loss {target:g}", usual)
+            heading = column.heading.format(target=f"loss {target:g}" if target else "", kind=usual)
+            heading = heading.removesuffix("\n()")  # without any interval
             if column.key in intervals:
                 heading = heading.partition("\n")[0] + f"\n({USUAL})"
             columns[heading] = cells.get(column.key) or partial(_mean_of, column)
@@ -173,11 +174,6 @@ def _beneath(said: str) -> str:
     return said.replace(" (", "\n(")
 
 
-def _heading(column: ResultColumn, target: object, usual: str) -> str:
-    """Head a column, without a line on intervals where it has none."""
-    return column.heading.format(target=target, kind=usual).removesuffix("\n()")
-
-
 def _named(row: Row) -> str:
     return f"{row['label']} (a bound)" if row.get("bound") else str(row["label"])
 
@@ -255,12 +251,13 @@ def sweep(result: "SweepResult") -> Table:
     said = f"loss {target:g}" if constant else "target"
     timed = [row for row in rows if row["time_to_target_s"] is not None]
     nights = bool(timed) and all(row.get("nights_to_target") is not None for row in timed)
-    until, unit = ("nights_to_target", "") if nights else ("time_to_target_s", "s")
-    usual = wording.usual(estimate_of(row, until) for row in timed)
-    cells: dict[str, Cell] = {
-        "time_to_target_s": partial(_to_target, usual, until, unit),
-        "final_loss": _final_of_sweep,
-    }
+    key, unit = ("nights_to_target", "") if nights else ("time_to_target_s", "s")
+    usual = wording.usual(estimate_of(row, key) for row in timed)
+    kind = f"\n({usual})" * bool(usual)
+    until = "nights\n" * nights + f"to {said}{kind}"
+    to_target: dict[str, Cell] = {until: partial(_to_target, usual, key, unit)}
+    if nights:
+        to_target[f"bytes/\nclient{kind}"] = partial(_bytes_to_target, usual)
     shown = {"seconds_per_step", *known}
     shown |= {"time_to_target_s"} if "reached" in known else set()
     shown |= {"final_loss"} if any(row["diverged"] for row in result.rows) else set()
@@ -269,24 +266,21 @@ def sweep(result: "SweepResult") -> Table:
     shown -= {"final_loss"} if nights and timed == rows else set()
     ranked = ranked_by(result.rows)
     for column in RESULT_COLUMNS:
-        if SWEEP in column.shown_in and column.key in shown:
-            own = cells.get(column.key, partial(_value_of, column))
-            heading = _heading(column, said, usual)
+        if column.key == "time_to_target_s":
+            columns |= to_target if column.key in shown else {}
+        elif SWEEP in column.shown_in and column.key in shown:
+            of_loss, heading = column.key == "final_loss", column.heading
+            own = _final_of_sweep if of_loss else partial(_value_of, column)
             if column is ranked and any(_ends_of(row, column.key) for row in rows):
                 own, heading = partial(_with_ends, own, column.key), f"{heading}\n({USUAL})"
-            if nights and column.key == "time_to_target_s":
-                columns[f"nights\n{heading}"] = own
-                own = partial(_bytes_to_target, usual)
-                heading = heading.replace(f"to {said}", "bytes/\nclient")
             columns[heading] = own
     shares = [f"{kind}_share" for kind in TIMES if f"{kind}_share" in result.rows[0]]
     heading = _spent([share.removesuffix("_share") for share in shares])
     if "gradients_per_hour" not in known:  # beside what is shown of clients there is no room
         columns[heading] = lambda row: _shares(row[share] for share in shares)
     table = _table(rows, columns)
-    interval = "nights\n" * nights + f"to {said}\n({usual})"
     for each in table.columns:
-        each.no_wrap = each.header not in {*texts, interval}
+        each.no_wrap = each.header not in {*texts, until}
         _whole_words(each)
     return table
 
@@ -322,7 +316,7 @@ def _with_ends(cell: Cell, key: str, row: Row) -> str:
 
 def _ends_of(row: Row, key: str) -> str:
     """Return the interval of a loss or a pace that is wide enough to be shown."""
-    if key == "time_to_target_s" or row[key] is None or (found := estimate_of(row, key)).narrow:
+    if row[key] is None or (found := estimate_of(row, key)).narrow:
         return ""
     low, high = found.span
     if key == "final_loss":
