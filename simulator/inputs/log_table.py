@@ -204,9 +204,10 @@ def _json(text: str, value: str) -> tuple[list[str], Rows]:
             raise ValueError(f"{where}not JSON ({error}); {OBJECT.format(value)}") from None
 
     whole = loaded(text, "") if text.lstrip()[0] == "[" else None
-    if whole is None and f'"{HISTORY}": [' in text:
+    if whole is None and re.search(rf'"{HISTORY}"\s*:\s*\[', text):
         with suppress(ValueError):  # of JSON lines
-            whole = untrusted.loads(text)[HISTORY]
+            found = untrusted.loads(text).get(HISTORY)
+            whole = found if isinstance(found, list) else None
 
     def parsed() -> Iterator[tuple[int, dict[str, Any]]]:
         for number, each in enumerate(io.StringIO(text) if whole is None else whole, start=1):
