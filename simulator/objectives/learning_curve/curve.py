@@ -155,11 +155,11 @@ def from_file(path: Path | str, table: Mapping[str, Any]) -> Curve:
     step, loss, run); `warmup`: steps that the fit leaves out. Raises InputError, which names file,
     line, column and remedy.
     """
-    tokens, loss, run, batch, _ = points(path, table)
     warmup, near = float(table.get("warmup") or 0), os.path.relpath(path)
-    basis = f"fitted to {path if near.startswith(os.pardir) else near}"
+    path = path if near.startswith(os.pardir) else near
+    tokens, loss, run, batch, _ = points(path, table)
     try:
-        found = fit(tokens, loss, run, batch=batch, basis=basis, warmup=warmup)
+        found = fit(tokens, loss, run, batch=batch, basis=f"fitted to {path}", warmup=warmup)
     except ValueError as error:
         raise InputError(f"{path}: {error}") from None
     return replace(found, lr=table.get("lr"))
