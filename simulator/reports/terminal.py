@@ -10,12 +10,14 @@ from rich.table import Column, Table
 
 from paceline.simulator.results import units, wording
 from paceline.simulator.results.columns import (
+    NIGHTS,
     RESULT_COLUMNS,
     SIMULATE,
     SWEEP,
     ResultColumn,
     estimate_of,
     ranked_by,
+    to_target,
 )
 from paceline.simulator.results.intervals import USUAL, Estimate, stated
 from paceline.simulator.results.order import MARGIN
@@ -70,8 +72,7 @@ def summary(result: "Result") -> Table:
         known = any(column.of_summary(row) is not None for row in rows)
         apart = column.key in OF_CLIENTS and _sampled(rows)
         if SIMULATE in column.shown_in and not apart and (known or column.key in always):
-            heading = column.heading.format(target=f"loss {target:g}" if target else "", kind=usual)
-            heading = heading.removesuffix("\n()")  # without any interval
+            heading = _heading(column, target and f"loss {target:g}", usual)
             if column.key in intervals:
                 heading = heading.partition("\n")[0] + f"\n({USUAL})"
             columns[heading] = cells.get(column.key) or partial(_mean_of, column)
@@ -174,6 +175,11 @@ def _beneath(said: str) -> str:
     return said.replace(" (", "\n(")
 
 
+def _heading(column: ResultColumn, target: object, usual: str) -> str:
+    """Head a column, without a line on intervals where it has none."""
+    return column.heading.format(target=target, kind=usual).removesuffix("\n()")
+
+
 def _named(row: Row) -> str:
     return f"{row['label']} (a bound)" if row.get("bound") else str(row["label"])
 
@@ -223,7 +229,7 @@ def _within(value: float, interval: Sequence[float | None] | None) -> str:
     low, high = interval or (None, None)
     if low is None:
         return "-"
-    size, unit = (1e-3, "ms") if value < 0.9995 else time_unit(value)
+    size, unit = time_unit(value)
     if high is None:
         return f"> {number(low / size)} {unit}"
     digits = math.ceil(-math.log10(max(high - low, 1e-9) / size))
@@ -250,14 +256,14 @@ def sweep(result: "SweepResult") -> Table:
     constant = target is not None and "run.target_loss" not in result.vary
     said = f"loss {target:g}" if constant else "target"
     timed = [row for row in rows if row["time_to_target_s"] is not None]
-    nights = bool(timed) and all(row.get("nights_to_target") is not None for row in timed)
-    key, unit = ("nights_to_target", "") if nights else ("time_to_target_s", "s")
-    usual = wording.usual(estimate_of(row, key) for row in timed)
-    kind = f"\n({usual})" * bool(usual)
-    until = "nights\n" * nights + f"to {said}{kind}"
-    to_target: dict[str, Cell] = {until: partial(_to_target, usual, key, unit)}
+    counted = to_target(rows)
+    nights = counted is NIGHTS
+    usual = wording.usual(estimate_of(row, counted.key) for row in timed)
+    until = _heading(counted, said, usual)
+    until_target: dict[str, Cell] = {until: partial(_to_target, usual, counted)}
     if nights:
-        to_target[f"bytes/\nclient{kind}"] = partial(_bytes_to_target, usual)
+        bytes_of_client = "bytes/\nclient" + f"\n({usual})" * bool(usual)
+        until_target[bytes_of_client] = partial(_bytes_to_target, usual)
     shown = {"seconds_per_step", *known}
     shown |= {"time_to_target_s"} if "reached" in known else set()
     shown |= {"final_loss"} if any(row["diverged"] for row in result.rows) else set()
@@ -267,7 +273,7 @@ def sweep(result: "SweepResult") -> Table:
     ranked = ranked_by(result.rows)
     for column in RESULT_COLUMNS:
         if column.key == "time_to_target_s":
-            columns |= to_target if column.key in shown else {}
+            columns |= until_target if column.key in shown else {}
         elif SWEEP in column.shown_in and column.key in shown:
             of_loss, heading = column.key == "final_loss", column.heading
             own = _final_of_sweep if of_loss else partial(_value_of, column)
@@ -369,10 +375,11 @@ def _text(key: str) -> Cell:
     return lambda row: toml(row[key])
 
 
-def _to_target(usual: str, key: str, unit: str, row: Row) -> str:
+def _to_target(usual: str, column: ResultColumn, row: Row) -> str:
     if row["reached"] is None:
         return "-"
-    return _reached(estimate_of(row, key), row["reached"], row["seeds"], usual, unit)
+    known = estimate_of(row, column.key)
+    return _reached(known, row["reached"], row["seeds"], usual, column.unit)
 
 
 def _bytes_to_target(usual: str, row: Row) -> str:
@@ -648,7 +655,7 @@ def _value(key: str) -> Cell:
 def _moment(seconds: float) -> str:
     """Return a time as people say it and, with four digits, in seconds: "19.2 min (1149 s)"."""
     exact = f"{seconds:.0f} s" if seconds >= 1000 else f"{seconds:#.4g} s"
-    return exact if time_unit(seconds)[1] == "s" else f"{human(seconds)} ({exact})"
+    return exact if seconds < 120 else f"{human(seconds)} ({exact})"
 
 
 def _plain(value: Any) -> str:

@@ -8,8 +8,8 @@ Outputs that show more than the number (an interval, "diverged") have a cell of 
 staleness and shares of time are such cells, in `reports/terminal.py` and `reports/page/`.
 """
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from math import isfinite, nan
 from typing import Any
@@ -262,7 +262,24 @@ RANKING = ("time_to_target_s", "final_loss", "seconds_per_gradient", "seconds_pe
 """Keys of the columns that algorithms are ranked by: the first that has a value."""
 
 
-def ranked_by(rows: Iterable[Mapping[str, Any]]) -> ResultColumn:
-    """Return the column of `RANKING` that rows of a sweep are compared by."""
+NIGHTS = replace(
+    BY_KEY["time_to_target_s"],
+    key="nights_to_target",
+    heading="nights\nto {target}\n({kind})",
+    words="nights to target",
+    unit="",
+)
+
+
+def to_target(rows: Iterable[Mapping[str, Any]]) -> ResultColumn:
+    """Return the column of what a target takes: nights, if days without clients lie between."""
+    reached = [row for row in rows if row.get("time_to_target_s") is not None]
+    nights = reached and all(row.get(NIGHTS.key) is not None for row in reached)
+    return NIGHTS if nights else BY_KEY["time_to_target_s"]
+
+
+def ranked_by(rows: Sequence[Mapping[str, Any]]) -> ResultColumn:
+    """Return the column of `RANKING` that rows of a sweep are compared by; see `to_target`."""
     known = {key for row in rows for key in RANKING if row.get(key) is not None}
-    return BY_KEY[next((key for key in RANKING if key in known), RANKING[-1])]
+    key = next((key for key in RANKING if key in known), RANKING[-1])
+    return to_target(rows) if key == "time_to_target_s" else BY_KEY[key]

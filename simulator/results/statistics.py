@@ -20,7 +20,7 @@ Groups = Mapping[str, Sequence[Run]]
 BATCHES = 20
 EQUAL = 1.05  # times as many clients at work: fewer are not worth a note
 PREFIXES, PREFIXED = ("", "k", "M", "G", "T", "P"), ("B", "B/s", "#")
-TIME_UNITS = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"), (1.0, "s"))
+TIME_UNITS = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"))
 
 
 def group(runs: Sequence[Run]) -> dict[str, list[Run]]:
@@ -32,16 +32,15 @@ def group(runs: Sequence[Run]) -> dict[str, list[Run]]:
 
 
 def time_unit(seconds: float) -> tuple[float, str]:
-    """Return the largest unit of which `seconds` are at least two, as (seconds, name)."""
-    return next((unit for unit in TIME_UNITS if seconds >= 2 * unit[0]), TIME_UNITS[-1])
+    """Return the largest unit of which `seconds` are at least two, or one second or ms."""
+    small = (1e-3, "ms") if 0 < seconds < 0.9995 else (1.0, "s")
+    return next((unit for unit in TIME_UNITS if seconds >= 2 * unit[0]), small)
 
 
 def human(seconds: float | None) -> str:
     """Format a duration: "12.3 min"; "-" for None."""
     if seconds is None or not math.isfinite(seconds):
         return "-"
-    if 0 < seconds < 0.9995:
-        return f"{number(seconds * 1e3)} ms"
     size, name = time_unit(seconds)
     return f"{number(seconds / size)} {name}"
 

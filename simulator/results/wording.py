@@ -127,5 +127,5 @@ def _scale(value: float, unit: str) -> tuple[float, str]:
         return size, f" {prefix}{unit}"
     if unit != "s":
         return (1e3, " k") if not unit and value >= 1e5 else (1.0, f" {unit}".rstrip())
-    size, name = (1e-3, "ms") if 0 < value < 0.9995 else time_unit(value)
+    size, name = time_unit(value)
     return size, f" {name}"

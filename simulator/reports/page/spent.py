@@ -43,7 +43,7 @@ def breakdown(lines: Sequence[Series]) -> parts.PageSection:
     """Draw and tabulate seconds per local step by part."""
     known = [line for line in lines if line.row["seconds_per_step"]["mean"]]
     totals = [line.row["seconds_per_step"]["mean"] for line in known]
-    scale, unit = (1e-3, "ms") if max(totals, default=1.0) < 1 else time_unit(max(totals))
+    scale, unit = time_unit(max(totals, default=1.0))
     kinds = [part for part in PARTS if any(line.row["breakdown"].get(part) for line in known)]
     data = []
     for part in kinds:

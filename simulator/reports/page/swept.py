@@ -149,8 +149,7 @@ def section(found: FoundRun, place: int) -> parts.PageSection:
     column = ranked_by(rows)
     measure = column.key
     longest = max((row[measure] for row in rows if row.get(measure) is not None), default=1.0)
-    timed = column.unit == "s"
-    scale, unit = ((1e-3, "ms") if longest < 1 else time_unit(longest)) if timed else (1.0, "")
+    scale, unit = time_unit(longest) if column.unit == "s" else (1.0, "")
     say = column.show
     names = [*points]
     data, legend, known = [], {}, list[Estimate]()

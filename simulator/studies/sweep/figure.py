@@ -106,14 +106,12 @@ def geometric(values: Sequence[float]) -> bool:
 def _measure(result: SweepResult) -> tuple[str, str, float]:
     """Return the column to draw, the name of its axis, and the size of its unit."""
     column, target = ranked_by(result.rows), result.scenario.run.target_loss
+    constant = target is not None and "run.target_loss" not in result.vary
+    name = column.words.replace("to target", f"to loss {target:g}" if constant else "to the target")
     if column.unit != "s":
-        return column.key, column.words, 1.0
-    name = column.words
-    if column.key == "time_to_target_s":
-        varied = target is None or "run.target_loss" in result.vary
-        name = "time to the target" if varied else f"time to loss {target:g}"
+        return column.key, name, 1.0
     values = [row[column.key] for row in result.rows]
-    size, unit = time_unit(min(value for value in values if value is not None))
+    size, unit = time_unit(max(value for value in values if value is not None))
     return column.key, f"{name} ({unit})", size
 
 

@@ -24,6 +24,7 @@ from paceline.simulator.results.columns import (
     ResultColumn,
     estimate_columns,
     estimate_of,
+    to_target,
 )
 from paceline.simulator.results.figures.style import Figure
 from paceline.simulator.results.prediction_interval import PACE, TARGET, TimeModel
@@ -108,6 +109,8 @@ class SweepResult(Shown):
 
     def _table(self) -> list[dict[str, str]]:
         columns = shown_columns(self.rows, {key: itemgetter(key) for key in BY_KEY}, SWEEP)
+        until = to_target(self.rows)
+        columns = [until if each.key == "time_to_target_s" else each for each in columns]
         return [
             {key: text(row[key]) for key in self.vary}
             | {"algorithm": row["label"]}
