@@ -201,7 +201,8 @@ def widened(found: Estimate, drawn: Values | None) -> Estimate:
 
 
 def _widened(value: float, span: Ends, drawn: Values) -> Ends:
-    ends = np.array([span, np.quantile(drawn, TAILS, method="inverted_cdf")])
+    known = np.where(np.isnan(drawn), value, drawn)  # infinite less infinite: nothing is known
+    ends = np.array([span, np.quantile(known, TAILS, method="inverted_cdf")])
     logs = value > 0 and bool((ends > 0).all())
     away = np.log(ends / value) if logs else ends - value
     down, up = np.hypot(*np.maximum(away * [-1, 1], 0.0)).tolist()

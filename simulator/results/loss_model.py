@@ -3,6 +3,7 @@
 Draws of all algorithms are joint, so that what two of them share cancels in their ratio.
 """
 
+import sys
 from collections.abc import Mapping, Sequence
 from math import inf, isfinite
 from types import MappingProxyType
@@ -46,7 +47,7 @@ class Errors(NamedTuple):
         found = np.ones(1) if self.loss is None else of_loss(self.loss, runs, time)
         if self.times is None:
             return found
-        times = time / np.append(1.0, self.times)
+        times = time / np.append(1.0, np.minimum(self.times, sys.float_info.max))
         each = [np.interp(times, run.curve["time"], run.curve["loss"]) for run in runs]
         there = np.mean(each, axis=0)
         moved: np.ndarray = found * there[1:] / there[0]

@@ -41,8 +41,8 @@ class Spread:
     def __add__(self, other: "Spread") -> "Spread":
         """Add an independent one; degrees of freedom by Welch and Satterthwaite."""
         whole = self.variance + other.variance
-        if not whole:
-            return self
+        if not 0 < whole < inf:
+            return replace(self, variance=whole)
         parts = self.variance**2 / self.freedom + other.variance**2 / other.freedom
         return Spread(whole, whole**2 / parts)
 
@@ -152,22 +152,33 @@ class Uncalibrated(Unfitted):
 class Calibrated(Unfitted):
     """The error of times by a profile, and the model's, none of a program that it was fitted to.
 
-    `logs`: logarithms of the pace of each replicate over that as written.
+    `logs`: logarithms of the pace of each replicate over that as written, infinite where it stalls.
     """
 
     logs: Sequence[float]
 
     def spread(self, quantity: str, above: bool = True) -> Spread:
-        """Return the spread of measured values: that of programs, and of replicates."""
-        variance = float(np.var(self.logs, ddof=1)) + float(np.mean(self.logs)) ** 2
-        return super().spread(quantity, above) + Spread(variance, len(self.logs) - 1)
+        """Return the spread of measured values: that of programs, and of replicates.
+
+        No upper end is known where some replicate stalls.
+        """
+        ended = [each for each in self.logs if each < inf]
+        variance = float(np.var(ended, ddof=1)) + float(np.mean(ended)) ** 2
+        open_end = above and len(ended) < len(self.logs)
+        own = Spread(inf if open_end else variance, len(ended) - 1)
+        return super().spread(quantity, above) + own
 
     def factors(self, program: str, quantity: str) -> np.ndarray:
-        """Draw what times may be wrong by, jointly for all programs: Student's, of replicates."""
+        """Draw what times may be wrong by, jointly for all programs: Student's, of replicates.
+
+        One of `count` replicates that stalls makes as many of the draws infinite.
+        """
         rng, count = np.random.default_rng([*b"profile"]), len(self.logs)
-        drawn = rng.standard_normal((count, DRAWS)) / np.sqrt(rng.chisquare(count, DRAWS))
-        found: np.ndarray = np.exp(np.array(self.logs) @ drawn)
-        return found
+        normal, logs = rng.standard_normal((count, DRAWS)), np.array(self.logs)
+        drawn, ended = normal / np.sqrt(rng.chisquare(count, DRAWS)), logs < inf
+        found = np.exp(logs[ended] @ drawn[ended] * sqrt(count / ended.sum()))
+        stalls = normal[~ended] > np.quantile(normal, 1 - 1 / count)
+        return np.where(stalls.any(axis=0), inf, found)
 
 
 TimeModel = Uncalibrated | Calibrated
@@ -337,6 +348,11 @@ def notes(models: Mapping[str, Unfitted | None]) -> list[str]:
     return kinds + [f"{k}: its upper end is wide, {said} the mean" for k, said in wide.items()]
 
 
+def pace(run: Run) -> float:
+    """Return a run's seconds per step; infinite where it stalls, however far it has come."""
+    return inf if run.stall else statistics.seconds_per_step(run)
+
+
 def intervals(
     runs: Sequence[Run],
     replicates: Sequence[Run],
@@ -351,7 +367,7 @@ def intervals(
     there are none. `paired`: the measured run will meet the very delays of `runs`, seed by seed;
     otherwise delays of its own. `model`: the error of the model itself.
     """
-    quantities = {PACE: statistics.seconds_per_step}
+    quantities = {PACE: pace}
     if target is not None:
         quantities[TARGET] = lambda run: statistics.crossing(run, target)
     found = dict[str, list[float] | None]()

@@ -11,7 +11,7 @@ from paceline.simulator.network import tcp
 from paceline.simulator.results import prediction_interval, saturation
 from paceline.simulator.results.prediction_interval import Calibrated, TimeModel, Uncalibrated
 from paceline.simulator.results.run import Run
-from paceline.simulator.results.statistics import Groups, breakdown, held_up, seconds_per_step
+from paceline.simulator.results.statistics import Groups, breakdown, held_up
 from paceline.simulator.scenario.overhead import ModelError
 from paceline.simulator.scenario.scenario import Algorithm, Scenario
 from paceline.simulator.scenario.tables import NoObjective
@@ -41,9 +41,9 @@ def missed(scenario: Scenario, groups: Groups, execution: Execution) -> Mapping[
         )
         (whole,) = _pace(short, each, seed, execution)
         paces = _pace(short, each, seed, execution, range(known.replicates))
-        logs = [log(pace / whole) for pace in paces if 0 < pace < inf and 0 < whole < inf]
+        logs = [log(pace / whole) if 0 < pace < inf and 0 < whole < inf else inf for pace in paces]
         model = prediction_interval.unfitted(scenario, each, program.family)
-        if len(logs) == known.replicates:
+        if sum(each < inf for each in logs) > 1:
             error = model.error if model else ModelError(programs=2)  # of nothing
             found[each.label] = Calibrated(error, program.family, logs)
     return found
@@ -136,7 +136,7 @@ def _pace(
     if found is None:
         seeds = [seed for _ in replicates or [0]]
         runs = execution.run(scenario, algorithm, seeds, replicates=replicates)
-        found = [inf if r.stall else seconds_per_step(r) * (1 - held_up(r)) for r in runs]
+        found = [prediction_interval.pace(run) * (1 - held_up(run)) for run in runs]
         if len(_paces) >= KEPT:
             _paces.clear()
         if key:

@@ -136,9 +136,14 @@ def test_what_a_calibration_cannot_tell_is_in_the_interval_and_makes_ties():
     assert len(unsure.tied) >= len(sure.tied)
 
 
-def test_days_of_a_calibrated_search_have_the_interval_that_simulate_states():
-    """With two seeds, too: all replicates of the profile are in it, not one of them for a seed."""
+@pytest.mark.parametrize("stalls", [False, True])
+def test_days_of_a_calibrated_search_have_the_interval_that_simulate_states(stalls):
+    """With two seeds, too: all replicates of the profile are in it, not one of them for a seed.
+
+    One that is too slow to end before a crash for good leaves the interval without an upper end.
+    """
     factors = np.exp(0.1 * np.random.default_rng(0).standard_normal(24)).tolist()
+    factors[0] = 1e-3 if stalls else factors[0]
     error = {"programs": 9, "seconds_per_step": {"blocking": 0.04}}
     known = {
         "sd": {"cluster.compute": 0.05}, "draws": {"network.bandwidth": factors},
@@ -146,6 +151,7 @@ def test_days_of_a_calibrated_search_have_the_interval_that_simulate_states():
     }  # fmt: skip
     run = {"duration": None, "steps": 400, "seeds": 2, "target_loss": None}
     rest = {"cost": {"node_hour": 1.0, "tokens": 1}, "calibration": known, "run": run}
+    rest["cluster"] = {"crash": [{"worker": 1, "at": "5 min"}]}
     choices = {"local-sgd": {"tau": [2, 16], "lr": [0.1]}}
     ssgd = {"name": "ssgd", "lr": 0.1}
     searched = found(world(choices, ssgd, **rest), objective="loss-at-tokens")
@@ -156,14 +162,22 @@ def test_days_of_a_calibrated_search_have_the_interval_that_simulate_states():
         own, said = rows[row["label"]], row["used"]["days"]
         assert own["mean"] == pytest.approx(said["mean"])
         assert own["basis"].endswith(", of one run")
+        assert (own["interval"][1] is None) is stalls
         for end, other in zip(own["interval"], said["interval"], strict=True):
+            if other is None:
+                assert end is None
+                continue
             away = math.log(other / said["mean"])
             assert math.log(end / own["mean"]) == pytest.approx(away, rel=0.2), row["label"]
     assert any("are of one measured run" in note for note in searched.notes)
     swept = sweep(parse(world(None, two, **rest), file="test.toml"), {"run.steps": [400]}).rows[0]
     ends = [swept[f"seconds_per_step_{end}"] for end in ("low", "high")]
     said = simulated.algorithms[1]["interval90"]["seconds_per_step"]
-    assert ends == pytest.approx(said, rel=0.03)
+    assert ends[0] == pytest.approx(said[0], rel=0.03)
+    assert (ends[1] is said[1] is None) if stalls else ends[1] == pytest.approx(said[1], rel=0.03)
+    run |= {"steps": 1000, "target_loss": 0.2}  # and draws of who is sooner
+    rows = found(world(choices, ssgd, **rest), objective="time-to-loss").json()["ranking"]
+    assert [row["interval"][1] is None for row in rows] == [stalls] * 3
 
 
 def test_a_range_too_large_to_exhaust_is_searched():

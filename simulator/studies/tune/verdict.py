@@ -128,7 +128,8 @@ def row(
     paired = intervals.signed(behind(contender, best), heavy=objective.heavy)
     factors, first = contender.factors, best.factors
     if factors is not None and first is not None and math.isfinite(found.value):
-        paired = intervals.widened(paired, paired.value + _moved(contender) - _moved(best))
+        with np.errstate(invalid="ignore"):  # of draws in which neither gets there
+            paired = intervals.widened(paired, paired.value + _moved(contender) - _moved(best))
         found = intervals.widened(found, found.value * factors)
     if contender.all_reached and (ends := _of_value(contender, objective, space, values)):
         found = replace(found, interval=(ends[0], ends[1]), level=intervals.LEVEL)
@@ -226,7 +227,8 @@ def _log_above(each: Contender, first: Contender) -> intervals.Estimate:
     above = intervals.signed(np.log([one.value / two.value for one, two in pairs]), scale=1.0)
     if each.factors is None or first.factors is None:
         return above
-    return intervals.widened(above, above.value + np.log(each.factors / first.factors))
+    with np.errstate(invalid="ignore"):
+        return intervals.widened(above, above.value + np.log(each.factors / first.factors))
 
 
 def _moved(contender: Contender) -> np.ndarray:
