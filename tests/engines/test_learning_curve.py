@@ -28,7 +28,7 @@ from paceline.simulator.reports.page import tuned
 from paceline.simulator.results import units, wording
 from paceline.simulator.results.intervals import stated
 from paceline.simulator.results.statistics import number
-from paceline.simulator.studies.learning import penalties
+from paceline.simulator.studies.learning import expected, penalties
 from paceline.simulator.studies.simulate import simulate
 from paceline.simulator.studies.sweep.sweep import sweep
 from paceline.simulator.studies.tune import verdict
@@ -373,6 +373,22 @@ def test_the_time_to_a_loss_of_an_own_run_is_as_uncertain_as_its_factor_of_steps
     assert np.log(ends) == pytest.approx([-0.33, 0.33], abs=0.06)  # by as few draws
     spread = np.std(np.log(known.stretches(taken)))
     assert spread == pytest.approx(0.2 * np.std(evidence.drawn("run 0 of local-sgd")), rel=0.01)
+
+
+def test_an_own_run_of_as_many_selected_clients_is_at_the_same_place():
+    """However many of them report before the deadline, which the own run's had, too."""
+    own = [{"algorithm": "fedavg", "workers": 50, "tau": 20, "log_steps": 0.3, "sd": 0.1}]
+    table = dict(scenario({"name": "fedavg", "tau": 20}, own=own).table)
+    found = []
+    for deadline in ("1 h", "24 s"):
+        sampling = {"clients": 50, "deadline": deadline}
+        cluster = table["cluster"] | {"workers": 400, "sampling": sampling}
+        world = parse(table | {"cluster": cluster})
+        found.append(expected(world, world.algorithm[0]))
+    whole, late = found
+    assert late.workers < 44 < whole.workers == 50
+    assert late.sd == pytest.approx(whole.sd, rel=0.03)
+    assert "fedavg, 50 replicas" in late.sentence
 
 
 def test_an_own_run_errs_alike_for_its_program_and_for_the_mechanism_beside_it(tmp_path):

@@ -8,6 +8,7 @@ runs on a `Surrogate`, which shows what delay, noise, lost gradients and codecs 
 import json
 import math
 import tomllib
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
 from pathlib import Path
@@ -411,7 +412,7 @@ def _cost(
         return None
     return evidence.penalty(
         algorithm.name,
-        known.workers,
+        _replicas(scenario, algorithm, known, shared),
         period,
         size(scenario),
         tokens=known.steps * known.workers * known.tokens,
@@ -440,6 +441,15 @@ def _own(scenario: Scenario, known: Expected) -> list[evidence.OwnRun]:
     return found
 
 
+def _replicas(
+    scenario: Scenario, algorithm: Algorithm, known: Expected, own: Collection[Any]
+) -> float:
+    """Return the workers that evidence is asked for: beside own runs, which state the clients that
+    they selected, those that are selected here, else those that count.
+    """
+    return scenario.participants(algorithm) if own and algorithm.samples else known.workers
+
+
 def size(scenario: Scenario) -> float:
     """Return the parameters of the model whose loss is meant."""
     known = getattr(getattr(scenario.objective, "curve", None), "parameters", None)
@@ -460,7 +470,8 @@ def _mechanism(
     tuned = _speed(known.curve, algorithm) is None  # as published runs are
     like = "diloco" if tuned else "local-sgd"
     own = [replace(each, program=like) for each in _own(scenario, known)]
-    found = evidence.penalty(like, workers, apart, size(scenario), own=own)
+    replicas = _replicas(scenario, algorithm, known, own)
+    found = evidence.penalty(like, replicas, apart, size(scenario), own=own)
     here: evidence.Parts = {(algorithm.name, place): math.hypot(sd, table["local"])}
     if found is None:
         return evidence.Penalty(0.0, math.hypot(sd, table["local"]), "mechanism", said, here)
