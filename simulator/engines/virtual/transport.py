@@ -176,9 +176,8 @@ class ClosedFormTransport:
         for rank in sent.keys() - team:
             crash = run.recovery.first_crash([rank], came[rank])[0]
             ends = min(closes, run.deadline, crash, falls.get(rank, inf))
-            done = (
-                max(0.0, ends - came[rank]) / (sent[rank] - came[rank]) if ends < sent[rank] else 1
-            )
+            took = sent[rank] - came[rank] or inf  # nothing, over ideal links
+            done = max(0.0, ends - came[rank]) / took if ends < sent[rank] else 1
             routes[rank].bytes -= round(size[rank]) - round(done * size[rank])
         if run.recovery.begin(collective, team, closes):
             card.clear(closes)
