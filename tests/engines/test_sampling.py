@@ -196,6 +196,21 @@ def test_a_server_serves_clients_in_the_order_of_their_draw():
         assert [both[rank] - first[rank] for rank in order] == pytest.approx([2, 3]), order
 
 
+@pytest.mark.parametrize(("back", "computed"), [("4 s", [1, 2, 2]), ("5.9 s", [0, 2, 2])])
+def test_who_comes_back_into_a_round_is_served_after_its_others(back, computed):
+    """The card passes a model in 1 s, up to 8 s in the round from 5 to 10 s: after 9 s the client
+    that is back at 6.4 s is too late. Back at 4.5 s, its report of no seconds is, after 5 s.
+    """
+    crash = [{"worker": 0, "at": "500 ms", "lasts": back}]
+    found = run(
+        {"name": "ssgd"}, workers=3, steps=2, compute="1 s", objective=QUADRATIC,
+        network=FREE | {"collective": "server"}, server={"bandwidth": "32 kbit/s"},
+        cluster={"sampling": {"clients": 3, "deadline": "5 s"}, "crash": crash}, seed=0,
+    )  # fmt: skip
+    assert found.curve["time"][-1] == 10
+    assert found.workers["compute"] == pytest.approx(computed)
+
+
 @pytest.mark.parametrize("where", TROUBLED)
 @pytest.mark.parametrize("by", ["availability", "uniform"])
 def test_strides_change_no_number(where, by, monkeypatch):

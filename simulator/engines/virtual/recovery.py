@@ -428,22 +428,29 @@ class Participation:
         self._begun.append((now, rank))
         sending, latency = self._downloads[rank]
         if self.by_server:
-            sending = max(sending, self._served(run.nodes[rank].collectives).get(rank, now) - now)
+            passed, last = self._served(run.nodes[rank].collectives)
+            until = passed.get(rank, 0.0)
+            if until <= now < last:  # it was away as the round began, or has lost what it got
+                until = last + run.whole_bytes / run.scenario.server.bandwidth
+            sending = max(sending, until - now)
         return sending + latency
 
-    def _serve(self, index: int) -> dict[int, float]:
-        """Return when the model for each client of a round has passed the server's card (s).
+    def _serve(self, index: int) -> tuple[dict[int, float], float]:
+        """Return when the model for each client of a round has passed the server's card, and the
+        last one (s).
 
-        It serves them in the order of their draw, whoever asks first, without those who are away.
+        It serves them in the order of their draw, whoever asks first, without those who are away;
+        each of these is served after all others, as if alone.
         """
         run, card = self._run, Nic(self._run.scenario.server.bandwidth or inf)
         assert self.sampled is not None
         at = self.sampled.starts[-1]
-        return {
+        passed = {
             rank: card.through(at, run.whole_bytes)
             for rank in self.sampled.chosen(index, at)
             if self.sits_out(rank, index, at) is None and not run.outages[rank].away(at)
         }
+        return passed, max(passed.values(), default=at)
 
     def count_downloads(self, until: float) -> None:
         """Count the bytes of the model that workers have got which joined, or began to get it,
