@@ -64,6 +64,12 @@ def profiled(folder, path):
     calibrate([path]).profile.write(folder / "p.toml")
 
 
+@pytest.fixture
+def brief(monkeypatch):
+    """Let fits simulate buckets for a quarter of their steps, whose paces here hardly vary."""
+    monkeypatch.setattr(transport, "PIECES", 256)
+
+
 # Hidden laws
 
 
@@ -164,6 +170,7 @@ def ddp(folder, name, algorithm, lasted, more=""):
     )
 
 
+@pytest.mark.usefixtures("brief")
 def test_what_ddp_hides_is_said_as_a_range_until_something_tells_it(tmp_path, capsys):
     """A step of 426 ms, 410 of them computing: from DDP's log alone, with compute, with a log more.
 
@@ -225,7 +232,7 @@ def misfit(tmp_path_factory):
 
 def rows_of(folder, overlap=True):
     table = {
-        "extends": "p.toml", "objective": {"kind": "none"}, "run": {"steps": 192, "seeds": 2},
+        "extends": "p.toml", "objective": {"kind": "none"}, "run": {"steps": 96, "seeds": 2},
         "algorithm": [{"name": "ssgd-bucketed", "buckets": 6, "overlap": overlap},
                       {"name": "local-sgd", "tau": 32}],
     }  # fmt: skip
@@ -233,6 +240,7 @@ def rows_of(folder, overlap=True):
     return [row["seconds_per_step"] for row in rows]
 
 
+@pytest.mark.usefixtures("brief")
 @pytest.mark.parametrize(
     "stated",
     [
@@ -249,6 +257,7 @@ def test_a_profile_has_the_pace_of_its_own_log(stated, misfit):
     assert abs(found.checks[0].error) < 0.004
 
 
+@pytest.mark.usefixtures("brief")
 @pytest.mark.parametrize(
     ("pace", "noise", "error"),
     [
@@ -274,6 +283,7 @@ def test_the_fit_meets_its_log_where_buckets_are_hidden_no_longer(
     assert abs(check.error) < error
 
 
+@pytest.mark.usefixtures("brief")
 @pytest.mark.parametrize(("overlap", "pace"), [(False, 0.345), (True, 0.45)])
 def test_draws_of_another_overlap_have_the_pace_of_the_log_too(overlap, pace, misfit):
     """DDP that hides more than declared, and less, as far as anyone can tell."""
@@ -285,6 +295,7 @@ def test_draws_of_another_overlap_have_the_pace_of_the_log_too(overlap, pace, mi
     assert low < pace < high < 1.05 * low
 
 
+@pytest.mark.usefixtures("brief")
 def test_a_log_at_odds_with_what_is_stated_says_so_and_leaves_both_open(misfit):
     """Slow links, not a set-up of 68 ms, explain it; without `compute` the interval is as wide."""
     folder, known, _ = misfit("bandwidth", "compute")
@@ -465,6 +476,7 @@ def test_evaluations_between_steps_are_left_out(tmp_path, two_links):
         calibrate([written(tmp_path, "step,seconds\n" + short, "0.csv").with_name("jobs.toml")])
 
 
+@pytest.mark.usefixtures("brief")
 def test_buckets_may_take_longer_than_whole_means(tmp_path):
     """DistributedDataParallel whose buckets go through a double tree, beside means by a ring."""
     law, text, sizes = HiddenLaw(), "", [1e6, 13e6, 13e6, 13e6]
@@ -547,6 +559,7 @@ def test_overlapped_programs_are_fitted_by_their_own_text(tmp_path):
     assert all(abs(check.error) < 0.005 for check in found.checks)
 
 
+@pytest.mark.usefixtures("brief")
 @pytest.mark.parametrize("latency", ["0 us", pytest.param("5 us", marks=pytest.mark.slow)])
 def test_one_log_over_one_fast_link_is_a_profile_that_loads(latency, tmp_path):
     """One link tells nothing of how its law depends on the rate: the exponent is about 0."""
