@@ -347,10 +347,11 @@ def _fit(
     from paceline.simulator.results import store
     from paceline.simulator.results.ownership import free_file
     from paceline.simulator.studies.fit.fit import fit
+    from paceline.simulator.studies.shown.shown import extra
 
     overwrite, sets = given["overwrite"], given["overrides"] or ()
     if fitted:
-        export.library()  # before anything is computed
+        extra("tomlkit", "explore")  # before anything is computed
         free_file(fitted, None, given=True, overwrite=overwrite)
     with _study(scenario, "-fit", "fitting", "points, at most", figure=FIGURES, **given) as (
         loaded,

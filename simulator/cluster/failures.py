@@ -106,10 +106,6 @@ def _random(failures: Failures, seed: int, rank: int) -> Iterator[Down]:
         yield crash, time
 
 
-def _reloaded(downs: Iterable[Down], reload: float) -> Iterator[Down]:
-    return ((crash, back + reload) for crash, back in downs)
-
-
 def any_in(scenario: Scenario) -> bool:
     """Tell whether nodes of the scenario can crash, or workers come and go."""
     return scenario.cluster.fails(scenario.server) or scenario.cluster.elastic
@@ -138,6 +134,6 @@ def calendars(scenario: Scenario, seed: int, beside: Beside | None = None) -> li
             if crash.worker == ("server" if rank == cluster.workers else rank)
         )
         random = iter(()) if failures is None else _random(failures, seed, rank)
-        downs = _reloaded(merge(given, random), reload)
+        downs = ((crash, back + reload) for crash, back in merge(given, random))
         found.append(Calendar(beside(rank, downs) if beside and rank < cluster.workers else downs))
     return found

@@ -41,9 +41,9 @@ def share(mtu: int, frame: int = FRAME) -> float:
     return payload(mtu) / (mtu + frame)
 
 
-def acknowledgements(mtu: int, frame: int = FRAME) -> float:
+def acknowledgements(mtu: int) -> float:
     """Return the bytes of acknowledgements that travel back, per byte of full packets."""
-    return (HEADERS + frame) / (PER_ACK * (mtu + frame))
+    return (HEADERS + FRAME) / (PER_ACK * (mtu + FRAME))
 
 
 def start(sizes: Iterable[float], rate: float, round_trip: float, first: float) -> float:

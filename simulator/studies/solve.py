@@ -243,7 +243,7 @@ def scale(table: Mapping[str, Any], key: str, between: str | None) -> Scale:
         if len(texts) != 2:
             raise InputError(f"{where}: not LOW,HIGH; {remedy}")
     else:
-        own = _own(table, key)
+        own = messages.get(table, override(deepcopy(dict(table)), f"{key}=0"))
         if isinstance(own, dict | list) or own is None or isinstance(own, bool):
             missing = "not in the scenario; check its name" if own is None else "not a number there"
             raise InputError(f"{where}: {missing}; {remedy}")
@@ -263,11 +263,6 @@ def scale(table: Mapping[str, Any], key: str, between: str | None) -> Scale:
     if not 0 < numbers[0] < numbers[-1] or not isfinite(numbers[-1]):
         raise InputError(f"{where}: not from a lower to a higher value above zero; {remedy}")
     return Scale(numbers[0], numbers[-1], unit, whole)
-
-
-def _own(table: Mapping[str, Any], key: str) -> Any:
-    """Return the scenario's own value of a key as `--set` names it; None where it has none."""
-    return messages.get(table, override(deepcopy(dict(table)), f"{key}=0"))
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ import os
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from paceline.simulator.load import toml_file
 from paceline.simulator.results import store
 from paceline.simulator.results.ownership import free_file
 from paceline.simulator.scenario.overhead import Overhead
+from paceline.simulator.studies.shown.shown import extra
 
 INLINE = "dist"  # a table with this key is a law, written on one line
 DIGITS = 4  # significant ones of a number
@@ -203,10 +205,4 @@ def _plain(value: Any) -> Any:
     return rounded(value) if isinstance(value, float) else value
 
 
-def _tomlkit() -> Any:
-    """Import tomlkit, which keeps comments, on first use."""
-    try:
-        import tomlkit  # noqa: PLC0415
-    except ModuleNotFoundError:
-        raise InputError('tomlkit is not installed; pip install "paceline[train]"') from None
-    return tomlkit
+_tomlkit = partial(extra, "tomlkit", "train")  # keeps comments

@@ -41,7 +41,7 @@ def find(series: Series, lasts: Series) -> SlowPeriods | None:
     begun_from = (_Chain(series, window) for window in (1, 3, 9, 27))
     found = max(begun_from, key=lambda each: (each.shift > math.log(SLOWER), each.likely))
     for _ in range(ROUNDS):
-        found.improve(_median)
+        found.improve(lambda values, weights: _quantiles(values, weights, [0.5])[0])
     slow = [p > 0.5 for p in found.slow]
     begun = [int(np.sum(each[1:] & ~each[:-1])) for each in slow]
     factor = _factor(series, slow)
@@ -191,10 +191,6 @@ def _density(values: Array, weights: Array) -> Callable[[Array], Array]:
     found = np.log((1 - STRAY) * smooth + STRAY / (high - low + width))
     centers = 0.5 * (edges[1:] + edges[:-1])
     return lambda at: np.interp(at, centers, found)
-
-
-def _median(values: Array, weights: Array) -> float:
-    return _quantiles(values, weights, [0.5])[0]
 
 
 def _quantiles(values: Array, weights: Array, at: Sequence[float]) -> list[float]:

@@ -35,7 +35,7 @@ def _pace(result: ComparisonStatistics) -> Table:
     for label, row in result.of(PACE, counted=False).items():
         beyond = result.excess[label]
         table.add_row(
-            _name(result, label),
+            f"{label}\nnot counted" if label in result.not_counted else label,
             _pair(row, human),
             _error(row),
             f"{_signed(beyond['predicted'], None)}\n{_signed(beyond['measured'], beyond['share'])}",
@@ -86,10 +86,6 @@ def _spent(result: ComparisonStatistics) -> Table:
             style=_style(pace),
         )
     return table
-
-
-def _name(result: ComparisonStatistics, label: str) -> str:
-    return f"{label}\nnot counted" if label in result.not_counted else label
 
 
 def _style(row: Row) -> str | None:

@@ -11,6 +11,7 @@ from paceline.simulator.load.overrides import override
 from paceline.simulator.reports.explore.address import State, changes
 from paceline.simulator.reports.explore.controls import Control, put
 from paceline.simulator.scenario.scenario import Scenario
+from paceline.simulator.studies.shown.shown import extra
 
 ELSEWHERE = "# It names files outside its folder: run paceline simulate --allow-paths\n"
 
@@ -49,7 +50,7 @@ def changed(
 
     The other arguments and the text are as of `text`.
     """
-    tomlkit = library()
+    tomlkit = extra("tomlkit", "explore")  # keeps comments
     own = _own(scenario, overrides)
     document: Any = tomlkit.parse(own) if own else tomlkit.item(scenario.table)
     change(document)
@@ -60,15 +61,6 @@ def changed(
     return f"# From {name} by {what}.\n{ELSEWHERE if named else ''}\n" + str(
         tomlkit.dumps(document)
     )
-
-
-def library() -> Any:
-    """Import and return tomlkit, which keeps comments. Raises InputError where it is missing."""
-    try:
-        import tomlkit  # noqa: PLC0415 - an extra
-    except ModuleNotFoundError:
-        raise InputError('tomlkit is not installed; pip install "paceline[explore]"') from None
-    return tomlkit
 
 
 def _own(scenario: Scenario, overrides: Sequence[str]) -> str | None:

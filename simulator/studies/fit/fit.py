@@ -230,7 +230,7 @@ def fit(  # noqa: PLR0913 - the options of the command
         executors.start(execution) as executor,
     ):
         kept = directory.kept if directory else {}
-        count, most = 0, _most(keys)
+        count, most = 0, _first(keys) + 2 * STARTS * STEPS * (1 + 2 * len(keys))
 
         def measure(jobs: Sequence[Job]) -> list[list[Reading]]:
             nonlocal count
@@ -269,10 +269,6 @@ def _description(job: Job) -> str:
 
 def _first(keys: Sequence[Key]) -> int:
     return 1 << max(3, ceil(log2(4 * len(keys))))
-
-
-def _most(keys: Sequence[Key]) -> int:
-    return _first(keys) + 2 * STARTS * STEPS * (1 + 2 * len(keys))
 
 
 def _fitted(

@@ -181,12 +181,14 @@ def _safe(text: str) -> str:
     return html.escape(_whole(text))
 
 
-def extra(name: str) -> Any:
-    """Return a library of an extra of its name. Raises InputError where it is not installed."""
+def extra(name: str, of: str | None = None) -> Any:
+    """Return a library of an extra `of` this name (default: its own). Raises InputError where it is
+    not installed.
+    """
     try:
         return importlib.import_module(name)
     except ImportError:
-        raise InputError(f'{name} is not installed; pip install "paceline[{name}]"') from None
+        raise InputError(f'{name} is not installed; pip install "paceline[{of or name}]"') from None
 
 
 def text(value: Any) -> str:
