@@ -54,7 +54,7 @@ def expected(
     return replace(found, log_ratio=ratio, sd=float(np.hypot(found.sd, share)), parts=parts)
 
 
-def penalties(scenario: Scenario, programs: Programs = None) -> list[dict[str, Any]]:
+def penalties(scenario: Scenario) -> list[dict[str, Any]]:
     """Return what each algorithm costs in loss, by what, and how sure that is.
 
     `ratio`: of the loss at the end of [run] over data-parallel training's on as many tokens;
@@ -64,7 +64,7 @@ def penalties(scenario: Scenario, programs: Programs = None) -> list[dict[str, A
         return []
     rows = []
     for algorithm in scenario.algorithm:
-        found = expected(scenario, algorithm, programs=programs)
+        found = expected(scenario, algorithm)
         grown = float(found.ramp(found.steps))
         at, ends = found.log_ratio * (grown if found.direct else 1.0), None
         if isfinite(found.sd):
