@@ -66,7 +66,8 @@ def chained(x, y):
     w.add_(x)  # in place, after it was read
     part = (v / 3)[5:]
     z = v[:-1] * w[1:]  # another length
-    return [v, w, part, z, torch.cat([v, z]), *(k * x - y for k in range(MOST))]
+    copied = (x - y).clone()
+    return [v, w, part, z, copied, torch.cat([v, z]), *(k * x - y for k in range(MOST))]
 
 
 @pytest.mark.parametrize("block", [1000, BLOCK])

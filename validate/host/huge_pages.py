@@ -40,7 +40,7 @@ LOOKS = {
 }  # fmt: skip
 """Functions that need no entry of a vector."""
 KINDS = torch.float32, torch.float64
-BLOCK = 1 << 11  # entries: some dozens of blocks are in a core's second cache together
+BLOCK = 1 << 9  # entries: a dozen blocks are in a core's first cache together
 MOST = 32  # operations to put off, as each may keep a vector
 
 
@@ -175,10 +175,11 @@ class HugePages(TorchFunctionMode):
                 needed.add(number)
                 read |= {own for own in todo[number].operands if type(own) is Later}
         joined = [own for each in todo for own in each.operands if isinstance(own, tuple)]
-        share = -(-size // threads)
-        cuts = np.unique(np.concatenate([np.arange(0, size, share), *map(_starts, joined)]))
+        shares = range(0, size, -(-size // threads))
+        cuts = np.unique(np.concatenate([shares, *map(_starts, joined)]))
         begins, rows = cuts[:-1], list[float]()
         results, steps = dict[Any, tuple[Any, float]](), list[Any]()
+        nowhere = 0, np.full(len(begins), -1)
 
         def place(operand: Any) -> Any:
             """Return bytes from an entry of an operand to the next, and where each stretch is."""
@@ -191,14 +192,12 @@ class HugePages(TorchFunctionMode):
 
         def computed(name: str, factor: float, *found: Any) -> Any:
             """Return where the result of an operation will be."""
-            to = place(0.0)
-            steps.append((name, factor, to, *found))
-            return to
+            steps.append([name, factor, place(0.0), nowhere, *found])
+            return steps[-1][2]
 
         def whole(found: tuple[Any, float]) -> Any:
             """Return where a result is, which may have to be multiplied first."""
-            at, factor = found
-            return at if factor == 1.0 else computed("scale", factor, at, at)
+            return found[0] if found[1] == 1.0 else computed("scale", found[1], *2 * found[:1])
 
         for number in sorted(needed):
             name, operands, address, _ = todo[number]
@@ -213,23 +212,28 @@ class HugePages(TorchFunctionMode):
                 found = [(computed(name, second[1], whole(found[0]), second[0]), 1.0)]
             results[number] = at, factor = found[0]
             if kept[number] is not None:
-                steps.append(("store", factor, (width, address + begins * width), at, at))
+                computes = [own[2] is at and own[3] is nowhere for own in steps[-1:]]
+                if computes != [True] or factor != 1.0:
+                    steps.append(["scale", factor, nowhere, nowhere, at, at])
+                steps[-1][3] = width, address + begins * width
         if not steps:
             return
         codes = np.array([CODES[name] for name, *_ in steps])
         factors = np.array([factor for _, factor, *_ in steps], str(self._dtype).partition(".")[2])
         moves = np.array([[move for move, _ in own] for _, _, *own in steps])
-        places = np.array([[at for _, at in own] for _, _, *own in steps])
-        places = np.ascontiguousarray(np.moveaxis(places, 2, 0))
+        addresses = np.array([[at for _, at in own] for _, _, *own in steps])
+        places = np.ascontiguousarray(np.moveaxis(addresses, 2, 0))
 
         def work(first: int) -> None:
-            mine = slice(*np.searchsorted(begins, [first, first + share]))
-            block = BLOCK if rows else size  # what is only copied needs no blocks
-            scratch = torch.tensor(rows, dtype=self._dtype)[:, None].repeat(1, block)
+            mine = slice(*np.searchsorted(begins, [first, first + shares.step]))
+            # of what is only copied none is needed, and one block is all
+            scratch = torch.tensor(rows, dtype=self._dtype)[:, None].repeat(
+                1, BLOCK if rows else size
+            )
             run(codes, factors, places[mine], moves, np.diff(cuts)[mine], scratch.numpy())
 
         with ThreadPoolExecutor(threads) as pool:
-            [*(pool.map if threads > 1 else map)(work, range(0, size, share))]
+            [*(pool.map if threads > 1 else map)(work, shares)]
 
     def _put_off(
         self, name: str, args: Sequence[Any], out: Tensor, alive: Callable[[], Any]
