@@ -8,12 +8,17 @@ vector, also by hand (`WHOLE`); where they are only read, they are by hand in on
 """
 
 import argparse
+import os
 import time
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
 from torch.multiprocessing.reductions import StorageWeakRef
+from torch.nn.parallel import DistributedDataParallel
 from torch.optim import SGD
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -177,11 +182,17 @@ def counted(name, kept=False, entries=1_500_000):
     return [round(each, 1) for each in found]
 
 
-def seconds(name, entries, kept, turns=5):
-    """Return the processor's seconds of a step, by hand and attached in turns: least of each."""
+def seconds(name, entries, kept):
+    """Return the processor's seconds of a step, by hand and attached."""
     session, own = attached(name, network(entries), kept)
-    steps = 2 if entries > 1e6 else 50
-    found = {by_hand(name, network(entries), kept): [], own: []}
+    found = least([by_hand(name, network(entries), kept), own], 2 if entries > 1e6 else 50)
+    session.close()
+    return found
+
+
+def least(functions, steps, turns=5):
+    """Return the processor's seconds of a step of each function, all in turns: least of each."""
+    found = {step: [] for step in functions}
     for turn in range(2 * turns):  # the first half brings them to where they stay
         for step, times in found.items():
             began = time.process_time()
@@ -189,8 +200,59 @@ def seconds(name, entries, kept, turns=5):
                 step()
             if turn >= turns:
                 times.append((time.process_time() - began) / steps)
-    session.close()
     return [min(times) for times in found.values()]
+
+
+class Given(torch.autograd.Function):
+    """Zero, of a gradient that is given."""
+
+    @staticmethod
+    def forward(ctx, parameter, gradient):
+        ctx.gradient = gradient
+        return parameter.new_zeros(())
+
+    @staticmethod
+    def backward(ctx, _):
+        return ctx.gradient, None
+
+
+class Model(nn.Module):
+    """One that takes no time of its own, and whose backward pass leaves given gradients."""
+
+    def __init__(self, entries):
+        super().__init__()
+        self.net = network(entries)
+        self.given = [each.grad for each in self.net]
+        self.net.zero_grad()
+
+    def forward(self):
+        return torch.stack([*map(Given.apply, self.net, self.given)]).sum()
+
+
+LIBRARY = "none", "ssgd", "DDP", "DDP, gradients in buckets", "local-sgd", "PeriodicModelAverager"
+
+
+def library(kind, entries, kept):
+    """Return the processor's seconds of a step of a loop: of sessions, and of torch's own."""
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    model = called = Model(entries)
+    own = optimizer = SGD(model.parameters(), LR)
+    averager = PeriodicModelAverager(1) if kind == "PeriodicModelAverager" else None
+    if kind.startswith("DDP"):
+        called = DistributedDataParallel(model, gradient_as_bucket_view="buckets" in kind)
+    elif kind in PLANS:
+        own = paceline.deploy(model, optimizer, {"name": kind, **PLANS[kind]})
+        own._transport.collectives.scale = lambda *_: 0.5
+
+    def taken():
+        optimizer.zero_grad(set_to_none=not kept)
+        called().backward()
+        own.step()
+        if averager:
+            averager.average_parameters(model.parameters())
+
+    return least([taken], 2, 10)[0]
 
 
 def main():
@@ -198,9 +260,24 @@ def main():
     parser.add_argument("programs", nargs="*", default=PLANS)
     parser.add_argument("--entries", type=int, default=30_000_000)
     parser.add_argument("--count", action="store_true", help="vectors alone")
+    parser.add_argument("--library", action="store_true", help="beside torch's own programs")
     options = parser.parse_args()
     torch.set_num_threads(1)
     AttachedNode.finished = landed
+    if options.library:
+        # a process for each, in which glibc gives no memory back: else its pages are cleared again
+        os.environ |= dict.fromkeys(
+            ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_"), f"{1 << 33}"
+        )
+        context = get_context("spawn")
+        for kind in LIBRARY:
+            with ProcessPoolExecutor(1, context) as one, ProcessPoolExecutor(1, context) as two:
+                found = [
+                    1e3 * pool.submit(library, kind, options.entries, kept).result()
+                    for pool, kept in ((one, True), (two, False))
+                ]
+            print(f"| {kind} |", " | ".join(f"{each:.2f}" for each in found), "|", flush=True)
+        return
     for name in options.programs:
         line = [f"`{name}`", *(f"{each:g}" for each in counted(name))]
         for kept in () if options.count else (True, False):
