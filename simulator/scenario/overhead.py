@@ -185,6 +185,9 @@ class Calibration(Section):
         "factors contain what TCP's packets take",
         "ideal",
     )
+    library: Literal["ideal", "nccl", "gloo"] = optional(
+        "the network.library that overheads were measured beside: they come on top of it", "ideal"
+    )
     overlap: float | None = optional(
         "share of the collectives' time hidden behind computing", ge=0, le=1
     )

@@ -90,6 +90,19 @@ def test_two_links_predict_others(tmp_path, two_links):
         assert low <= truth <= high < 1.03 * low  # a double tree, 1 % likely, is not in it
 
 
+def test_a_profile_of_gloos_jobs_is_for_gloos_jobs(tmp_path):
+    """Its law comes on top of what gloo does, whose two latencies a hop it does not count again."""
+    law = HiddenLaw()
+    path = over(tmp_path, law, (SLOW, 8), (FAST, 8))
+    written(tmp_path, path.read_text().replace("latency =", 'library = "gloo", latency ='), path)
+    profiled(tmp_path, path)
+    found = predicted(tmp_path, 0.5 * GIGABIT, 8)
+    made = load(scenario_of(tmp_path))
+    assert (made.network.library, made.costs.agree_latencies) == ("gloo", 2)
+    truth = law.pace(bandwidth=0.5 * GIGABIT, tau=8, **OVER)
+    assert found["mean"] == pytest.approx(truth, rel=0.01)
+
+
 def test_logs_that_compute_a_little_apart_say_nothing_of_the_links(tmp_path):
     """A per cent between two jobs, by chance of what ran beside them, is no error of the law."""
     path = over(tmp_path, HiddenLaw(), (SLOW, 8), (FAST, 8))

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from paceline.validate.host import namespaces
 from paceline.validate.host.namespaces import Links, Path, available, counters, join
-from paceline.validate.host.relay import MTU, QUEUE, RelayedPath, marked, mtu
+from paceline.validate.host.relay import MTU, QUEUE, RelayedPath, bare, marked, mtu
 from tests.helpers.waiting import PATIENCE, wait_until
 
 ROOT = Folder(__file__).parents[2]
@@ -85,6 +85,24 @@ def test_a_full_queue_drops_and_an_unlimited_link_never():
     assert sum(release < math.inf for release in burst) == pytest.approx(QUEUE / 1000, abs=2)
     link = RelayedPath(1, Path(0.1, math.inf), 0.1)
     assert {link.release(65000, 0.0) for _ in range(2000)} == {0.1}
+
+
+def test_an_acknowledgement_goes_before_data_and_takes_its_time():
+    link = RelayedPath(1, Path(0.5, 1000.0), 0.5)
+    assert [link.release(1000, 0.0) for _ in range(3)] == [1.5, 2.5, 3.5]
+    assert link.release(50, 0.25, first=True) == 0.25 + 0.05 + 0.5
+    assert link.release(1000, 0.25) == pytest.approx(3 + 0.05 + 1 + 0.5)
+
+
+@given(options=st.integers(0, 10), more=st.integers(0, 10), data=st.binary(max_size=9))
+def test_acknowledgements_are_told_from_data_whatever_options_their_headers_have(
+    options, more, data
+):
+    first, last = bytes([0x45 + options]), bytes([16 * (5 + more)])
+    for protocol, is_tcp in ((6, True), (17, False)):
+        head = first + bytes(8) + bytes([protocol]) + bytes(10 + 4 * options)
+        packet = head + bytes(12) + last + bytes(7 + 4 * more) + data
+        assert bare(packet) == (is_tcp and not data)
 
 
 def ones_complement_sum(header):

@@ -178,6 +178,7 @@ def calibrate(
             "sd": sd | (model.sd if model else {}),
             "measured": _measured(found, times, model, link),
             "transport": found[0].scenario.network.transport,
+            "library": found[0].scenario.network.library,
             "notes": [*notes, *law.notes, *(model.notes if model else [])],
         },
         "cluster": _workers(found) | law.tables,

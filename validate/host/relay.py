@@ -62,26 +62,37 @@ class RelayedPath:
     """The state of a path: a bounded queue, served at the bandwidth, followed by the latency.
 
     Beyond twice the bandwidth-delay product it marks packets, so that TCP slows down before any is
-    dropped and yet keeps the link busy.
+    dropped and yet keeps the link busy. Acknowledgements go first, as a host has few packets of a
+    connection wait for its link (TCP's small queues): behind those of data that goes the same way
+    they would keep the other way's sender idle.
     """
 
     def __init__(self, to: int, path: Path, back: float) -> None:
         self.to, self.latency, self.bandwidth = to, path.latency, path.bandwidth
-        # both in seconds of transmission; twenty packets where the product is small
+        # both in seconds of transmission; sixty packets where the product is small
         round_trip = path.latency + back
-        self.long = max(2 * round_trip, 20 * mtu(path.bandwidth) / path.bandwidth)
+        self.long = max(2 * round_trip, 60 * mtu(path.bandwidth) / path.bandwidth)
         self.room = max(4 * self.long, QUEUE / path.bandwidth)
         self.free = 0.0
         self.congested = False  # whether the last packet found a long queue
 
-    def release(self, size: int, now: float) -> float:
+    def release(self, size: int, now: float, first: bool = False) -> float:
         """Return when a packet of `size` bytes that enters `now` comes out; inf if dropped."""
+        if first:
+            self.free = max(now, self.free) + size / self.bandwidth
+            return now + size / self.bandwidth + self.latency
         start = max(now, self.free)
         self.congested = start - now > self.long
         if start - now > self.room:
             return math.inf
         self.free = start + size / self.bandwidth
         return self.free + self.latency
+
+
+def bare(packet: bytes) -> bool:
+    """Whether an IPv4 packet is one of TCP without data (RFC 791, RFC 9293)."""
+    header = 4 * (packet[0] & 15)
+    return packet[9] == 6 and len(packet) == header + 4 * (packet[header + 12] >> 4)
 
 
 def marked(packet: bytes) -> bytes:
@@ -194,7 +205,8 @@ class Relay:
                 return
             link = links.get(packet[16:20])  # IPv4's destination; there is no multicast
             if link is not None:
-                release = link.release(len(packet), monotonic() - self.credit)
+                at = monotonic() - self.credit
+                release = link.release(len(packet), at, first=bare(packet))
                 if release < math.inf:
                     packet = marked(packet) if link.congested else packet
                     heappush(self.flying, (release, next(self.number), link.to, packet))

@@ -330,15 +330,17 @@ def _result(
     times = [
         math.exp(row[LAW + alike[n % len(alike)]] - compute) for n, row in enumerate(fitted.draws)
     ]
-    laws_of_links: list[dict[str, Any]] = []
-    draws: dict[str, list[float]] = {}
+    network = files.common(jobs)
+    # a question of gloo waits for the word that it may be sent
+    asks = {"agree_latencies": 2.0} if network.get("library") == "gloo" else {}
+    laws_of_links, draws = list[dict[str, Any]](), dict[str, list[float]]()
     for n in range(2):
         at = fitted.overhead(fitted.point, n == 1)
         rows = [fitted.overhead(row, n == 1) for row in fitted.draws]
         draws |= {f"overhead.{n}.{key}": [row[key] / at[key] for row in rows] for key in at}
         times_of = {key: profile.seconds(at[key]) for key in ("collective", "hop")}
         rounded = {key: profile.rounded(own) for key, own in at.items()}
-        laws_of_links.append(rounded | times_of | ({"algorithm": BUCKETED} if n else {}))
+        laws_of_links.append(rounded | times_of | asks | ({"algorithm": BUCKETED} if n else {}))
     if fitted.point[BESIDE] > math.log(LEAST):
         draws["cluster.beside_collectives"] = (
             (1 + np.exp(fitted.draws[:, BESIDE])) / (1 + math.exp(fitted.point[BESIDE]))
@@ -347,7 +349,6 @@ def _result(
     if hidden:
         draws["cluster.compute.shape"] = ((times / fitted.spreads * SPREAD) ** 2).tolist()
     draws |= {f"cluster.group.{n}.compute": times for n in range(len(law.group))}
-    network = files.common(jobs)
     if not any(job.knows_link for job in jobs):
         link = fitted.draws[:, -1] - fitted.point[-1]
         network["bandwidth"] = profile.rate(GIGABIT / math.exp(fitted.point[-1]))
@@ -380,6 +381,7 @@ def _result(
             "model_error": _model_error(families),
             "measured": _measured(found),
             "transport": network.get("transport", "ideal"),
+            "library": network.get("library", "ideal"),
             "notes": [*notes, *others, *law.notes],
             "draws": draws,
             **({"otherwise": fitted.otherwise} if fitted.otherwise else {}),

@@ -83,7 +83,9 @@ def _library(scenario: Scenario) -> Iterator[Problem]:
             ("network", "library"),
             "not with network.platform, whose links it does not know; remove one of them",
         )
-    if library == "gloo" and scenario.costs.latency_factor != 1:
+    known = scenario.calibration
+    beside = known is not None and known.library == "gloo"
+    if library == "gloo" and not beside and scenario.costs.latency_factor != 1:
         yield Problem(
             ("network", "library"),
             "counts two latencies a hop, and so does overhead.latency_factor = "

@@ -31,12 +31,12 @@ class Changing(relay.RelayedPath):
         super().__init__(to, path, back)
         self.nominal = path.bandwidth
 
-    def release(self, size, now):
+    def release(self, size, now, first=False):
         cls = type(self)
         if now - cls.looked > LOOK and (file := Path(os.environ[ORIGIN])).exists():
             cls.looked, cls.origin = monotonic(), float(file.read_text("ascii") or "inf")
         self.bandwidth = self.nominal * factor(cls.schedule, now - cls.origin)
-        return super().release(size, now)
+        return super().release(size, now, first)
 
 
 if __name__ == "__main__":
