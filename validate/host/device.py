@@ -140,7 +140,7 @@ class Accelerator(Device):
 
     def fetch(self, tensor: Tensor) -> Callable[[], Tensor]:
         """Copy to pinned memory on a stream of its own."""
-        host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+        host = self._pinned(tensor)
         self._copies.wait_event(self.mark())
         with self._api.stream(self._copies):
             host.copy_(tensor.detach(), non_blocking=True)
@@ -152,6 +152,9 @@ class Accelerator(Device):
             return host
 
         return wait
+
+    def _pinned(self, like: Tensor) -> Tensor:
+        return torch.empty(like.shape, dtype=like.dtype, pin_memory=True)
 
     def land(self, works: Sequence[Any]) -> None:
         """Block the host: wait() of a native group holds up a stream only, here one of its own."""
