@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from math import inf, nan
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from torch import Tensor
@@ -19,7 +19,7 @@ from torch import Tensor
 from paceline.deploy.checkpoint import Freezer
 from paceline.deploy.live import LiveParameters
 from paceline.deploy.local_steps import Reached, Shift, UserRate, UserSteps
-from paceline.deploy.transport import Transport
+from paceline.deploy.transport import InPlace, Transport
 from paceline.simulator.errors import ProgramError, RunError
 from paceline.simulator.programs.effects import ANY, Handle, Payload, Pieces, Vector
 from paceline.simulator.programs.pieces.transform import Proximal
@@ -35,6 +35,7 @@ class Gradient:
 
 
 GRADIENT = Gradient()
+Started = TypeVar("Started", RealCollective, InPlace)
 
 
 class Period:
@@ -90,9 +91,9 @@ class AttachedNode(TensorNode):
         self.took: list[float] = []  # seconds of those that the program has waited for
         self._timed: dict[Any, tuple[float, Future[float]]] = {}
         self.channels: list[Any] = []
-        self._bases: dict[RealCollective, Tensor] = {}  # of shifts whose mean is under way
+        self._bases: dict[Handle, Tensor] = {}  # of shifts whose mean is under way
         self._pieces: Pieces = 1  # of an unread gradient
-        self._mean: RealCollective | None = None  # of such a gradient, the last
+        self._mean: InPlace | None = None  # of such a gradient, the last
         self._landed: Tensor | None = None  # the last mean of parameters
         self._queued = False  # whether a thread may start what this node starts
         self._made: list[np.random.Generator] = []
@@ -113,6 +114,7 @@ class AttachedNode(TensorNode):
         await GRADIENT
         if self.unread:
             return None
+        self.live.pages.enter()
         g = self.live.gradient()
         return g.add_(x, alpha=self._decay) if self._decay else g
 
@@ -164,6 +166,7 @@ class AttachedNode(TensorNode):
             self.live.pages.outside(local.apply)
             done += 1
             if done >= tau(k):
+                self.live.pages.enter()
                 x = self.live.give()
                 return x.as_subclass(Reached) if self.plain else x, state, k
             k += 1
@@ -173,16 +176,22 @@ class AttachedNode(TensorNode):
     def start_mean(self, value: Payload) -> Handle:
         """Start an all-reduce, by a copy that is made in one pass with what was put off."""
         pages = self.live.pages
-        return (pages.outside if self._queued else pages.beside)(self._start_mean, value)
-
-    def _start_mean(self, value: Payload) -> Handle:
-        team, shift = self.transport.collectives, isinstance(value, Shift)
         if value is None:
             if self._mean is None or self._mean.settled:  # of all pieces, as all are there
-                pieces = self.cut(self.live.gather(team.scale(self.start.dtype)), self._pieces)
-                self._mean = self._time(team.mean((), self.step, pieces))
+                self._mean = pages.beside(self._mean_in_place)
             return self._mean
-        handle = team.mean(value.to if shift else value, self.step)
+        return (pages.outside if self._queued else pages.beside)(self._start_mean, value)
+
+    def _mean_in_place(self) -> InPlace:
+        scale = self.transport.collectives.scale(self.start.dtype)
+        vector = self.live.gather(scale)
+        pieces = [vector] if self._pieces == 1 else self.cut(vector, self._pieces)
+        self.transport.network.bytes += vector.nbytes
+        return self._time(self.transport.mean_in_place(pieces, scale))
+
+    def _start_mean(self, value: Payload) -> RealCollective:
+        shift = isinstance(value, Shift)
+        handle = self.transport.collectives.mean(value.end if shift else value, self.step)
         if shift:
             self._bases[handle] = value.base
         return self._time(handle)
@@ -200,12 +209,12 @@ class AttachedNode(TensorNode):
         self._queued = True
         return self._time(self.transport.collectives.mean_after(handle, value, self.step))
 
-    def _time(self, handle: RealCollective) -> RealCollective:
+    def _time(self, handle: Started) -> Started:
         """Have a collective timed that starts now, by a thread, as the program may wait late."""
         if self.watcher is not None:
 
             def end() -> float:
-                self.transport.collectives.arrived(handle)
+                handle.arrived()
                 return time.monotonic()
 
             self._timed[handle] = time.monotonic(), self.watcher.submit(end)
@@ -213,13 +222,13 @@ class AttachedNode(TensorNode):
 
     async def wait(self, handle: Handle) -> Any:
         """Wait until a result has arrived."""
-        if not isinstance(handle, RealCollective):
+        if not isinstance(handle, RealCollective | InPlace):
             return handle  # a piece of a gradient
         found, base = self.land(handle), self._bases.pop(handle, None)
-        if handle is self._mean:
-            return None
         if base is not None:
             self._landed, found = found, Shift(base, found)
+        if found is not None:
+            self.live.pages.enter()
         return found
 
     @contextmanager
@@ -233,13 +242,17 @@ class AttachedNode(TensorNode):
         finally:
             self.waited += time.monotonic() - begin
 
-    def land(self, handle: RealCollective) -> Any:
+    def land(self, handle: RealCollective | InPlace) -> Any:
         """Wait until a collective has arrived; return its result."""
         if not handle.settled:
-            self.live.pages.settle()  # which has time while a mean is under way
+            pages, team = self.live.pages, self.transport.collectives
+            pages.settle()  # which has time while a mean is under way
             with self.waiting():
-                self.transport.collectives.land(handle)
-                self.live.pages.outside(self.transport.collectives.settle, handle)
+                if isinstance(handle, InPlace):
+                    pages.beside(handle.land)
+                else:
+                    team.land(handle)
+                    pages.outside(team.settle, handle)
             if handle in self._timed:
                 since, end = self._timed.pop(handle)
                 self.took.append(end.result() - since)
@@ -266,6 +279,7 @@ class AttachedNode(TensorNode):
             message = box.take(source, inf, lambda: False, self.transport.timeout)
         if message is None:
             raise ProgramError(f"worker {source} has ended its training; a message was due from it")
+        self.live.pages.enter()
         return message.sender, message.payload
 
     async def request(self, to: int, value: Payload) -> Payload:

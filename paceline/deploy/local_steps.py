@@ -3,7 +3,7 @@
 import inspect
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -14,51 +14,63 @@ from paceline.simulator.errors import InputError, ProgramError
 
 ODD = "nesterov", "dampening", "maximize"
 ALIKE = "lr", "momentum", "weight_decay"
+EMPTY = torch.empty(0)
 
 
-class Shift:
-    """The vector `base - to`, computed only where it is needed: `base` minus it is `to` exactly."""
+class Shift(Tensor):
+    """The vector `base - end`, computed only where it is needed: `base` minus it is `end` exactly.
 
-    def __init__(self, base: Tensor, to: Tensor) -> None:
-        self.base, self.to = base, to
+    Itself it is empty: a tensor, so that Python asks it first when one is subtracted from another.
+    """
+
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+
+    base: Tensor
+    end: Tensor
+
+    def __new__(cls, base: Tensor, end: Tensor) -> Self:
+        """Make an empty tensor, as torch makes parameters: whatever mode the loop is in."""
+        made = Tensor._make_subclass(cls, EMPTY)
+        made.base, made.end = base, end
+        return made
 
     @property
     def vector(self) -> Tensor:
         """The vector itself."""
-        if self.base.data_ptr() == self.to.data_ptr():
+        if self.base.data_ptr() == self.end.data_ptr():
             raise ProgramError("a program asks for a step whose beginning it has given away")
-        return self.base - self.to
+        return self.base - self.end
 
-    def __rmul__(self, rate: float) -> Any:
+    def __rmul__(self, rate: Any) -> Any:
         return self if rate == 1.0 else rate * self.vector
 
-    def __mul__(self, other: "Shift") -> Tensor:
+    def __mul__(self, other: Any) -> Any:
         return self.vector * other.vector
 
-    def __rsub__(self, other: Tensor) -> Tensor:
+    def __rsub__(self, other: Any) -> Any:
         if other is not self.base:
             return other - self.vector
-        self.base = self.to  # a program that still names this keeps no second vector by it
-        return self.to
+        self.base = self.end  # a program that still names this keeps no second vector by it
+        return self.end
 
-    def __add__(self, other: Tensor) -> Tensor:
+    def __add__(self, other: Any) -> Any:
         return self.vector + other
 
-    def __radd__(self, other: Tensor) -> Tensor:
+    def __radd__(self, other: Any) -> Any:
         return other + self.vector
 
-    def __truediv__(self, number: float) -> Tensor:
+    def __truediv__(self, number: Any) -> Any:
         return self.vector / number
 
 
 class Moved(Shift):
     """A step of the user's optimizer as a direction of descent, which has its rate in it."""
 
-    def __rmul__(self, rate: float) -> "Moved":
+    def __rmul__(self, rate: Any) -> Self:
         return self
 
-    def __rsub__(self, other: Tensor) -> Tensor:
-        return self.to if other is self.base else other - self.vector
+    def __rsub__(self, other: Any) -> Any:
+        return self.end if other is self.base else other - self.vector
 
 
 class Reached(Tensor):

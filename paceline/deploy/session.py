@@ -140,16 +140,19 @@ class Session:
     def _go_on(self) -> None:
         """Run the program up to its next gradient."""
         try:
-            with torch.no_grad(), self._live.pages:
+            with torch.no_grad():
                 awaited = self._coroutine.send(None)
         except StopIteration:
             raise ProgramError("the program has ended, though training goes on") from None
+        finally:
+            self._live.pages.leave()
         if awaited is not GRADIENT:
             raise ProgramError("a program may await only methods of its node (`me`)")
 
     def _begin(self) -> None:
         if not self._begun:
             self._begun = True
+            self._live.pages.enter()
             self._go_on()
 
     def step(self, loss: Any = None, scaler: Any = None) -> None:
@@ -163,8 +166,9 @@ class Session:
             raise ProgramError("the session is closed: deploy another to go on")
         node = self._node
         if self._local is not None:
-            each = parts(self._optimizer)
-            self._local.apply = (lambda: [*map(scaler.step, each)]) if scaler else self._own_step
+            self._local.apply = self._own_step
+            if scaler:
+                self._local.apply = lambda: [*map(scaler.step, parts(self._optimizer))]
         elif scaler is not None:
             raise InputError(
                 f"scaler: {self.plan.program.name} reads the gradients itself, so that a "
@@ -172,7 +176,8 @@ class Session:
             )
         else:
             self._optimizer._opt_called = True  # it never steps, and schedules would warn of that
-        if all(each.grad is None for each in self._live.parameters):
+        own = self._live.parameters
+        if own[0].grad is None and all(each.grad is None for each in own):
             raise ProgramError("no parameter has a gradient: call loss.backward() before the step")
         self._begin()
         node.loss = loss.detach() if isinstance(loss, Tensor) else loss

@@ -17,7 +17,7 @@ import mmap
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from threading import get_ident
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 from weakref import ref
 
 import numpy as np
@@ -78,14 +78,24 @@ class HugePages(TorchFunctionMode):
         self._due: dict[int, Later] = {}  # by address
         self._thread = 0  # whose operations those are
 
-    def __enter__(self) -> Any:
-        self._inside, self._thread = self._helps, get_ident()
-        return super().__enter__() if self._helps else self  # type: ignore[no-untyped-call]
+    def __enter__(self) -> Self:
+        self.enter()
+        return self
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(self, *_: object) -> None:
+        self.leave()
+
+    def enter(self) -> None:
+        """Begin, unless it has begun."""
+        if self._helps and not self._inside:
+            self._inside, self._thread = True, get_ident()
+            super().__enter__()  # type: ignore[no-untyped-call]
+
+    def leave(self) -> None:
+        """End what `enter` began, if it has."""
         if self._inside:
             self._inside = False  # first, as what follows may be interrupted
-            super().__exit__(*error)  # type: ignore[no-untyped-call]
+            super().__exit__(None, None, None)  # type: ignore[no-untyped-call]
             self._settle()
 
     def __torch_function__(
@@ -106,7 +116,7 @@ class HugePages(TorchFunctionMode):
     def outside(self, do: Callable[..., Any], *args: Any) -> Any:
         """Call what is no arithmetic of the program's as if not entered; return its result."""
         self.settle()
-        return self.beside(do, *args)
+        return self.beside(do, *args) if self._inside else do(*args)
 
     def beside(self, do: Callable[..., Any], *args: Any) -> Any:
         """As `outside`, but what was put off may stay so: `do` looks at no entry of it."""
@@ -117,7 +127,7 @@ class HugePages(TorchFunctionMode):
         try:
             return do(*args)
         finally:
-            self.__enter__()
+            self.enter()
 
     def pack(self, head: Tensor, parts: Sequence[Tensor], scale: float) -> Tensor:
         """As `pack`, in one pass with what was put off, and on another thread: then by torch."""

@@ -50,8 +50,7 @@ class RealCollective:
 
     `step`: the worker's at the start; `last`: rank that joined last, and when; `begins`, `done`
     (seconds) and `size` (bytes of a payload): known once settled; `chained`: another collective
-    averages what is computed from its result; `team`: workers whose payloads count, None: all;
-    `lying`: vectors beside the payload, which their means overwrite.
+    averages what is computed from its result; `team`: workers whose payloads count, None: all.
     """
 
     def __init__(
@@ -66,7 +65,6 @@ class RealCollective:
         self.result: Payload = None
         self.pending: list[Pending] = []
         self.packed = Packed(None, [], [], [])
-        self.lying: Sequence[Tensor] = ()
         self.versions: list[int] = []
         self.line = _line()
         self.landed: Landed | None = None
@@ -81,10 +79,14 @@ class RealCollective:
     @cached_property
     def about(self) -> float:
         """Return a hash of what all ranks must have in common: kind, dtypes, sizes if averaged."""
-        tensors = *self.packed.tensors, *self.lying
-        sizes = [(str(each.dtype), each.numel()) for each in tensors]
+        sizes = [(str(each.dtype), each.numel()) for each in self.packed.tensors]
         alike = sizes if self.kind == "mean" else packing.head(self.packed)
         return float(crc32(repr((self.kind, alike)).encode()) & HASH)
+
+    def arrived(self) -> None:
+        """Wait until it is there, perhaps not due yet."""
+        for each in self.pending:
+            each.wait()
 
     def check(self) -> None:
         """Raise ProgramError if the payload was changed meanwhile."""
@@ -120,11 +122,10 @@ class Collectives:
         self.started = self.settled = 0
         self.ending = False  # whether any rank's clock was past the end of the run
 
-    def mean(self, payload: Payload, step: int, lying: Sequence[Tensor] = ()) -> RealCollective:
-        """Start an average; it overwrites vectors that are `lying`, already times `scale`."""
+    def mean(self, payload: Payload, step: int) -> RealCollective:
+        """Start an average."""
         handle = self._next("mean", step)
-        handle.lying = lying
-        self._network.starts("mean", self._meter((payload, *lying)), handle.team)
+        self._network.starts("mean", self._meter(payload), handle.team)
         self._start_mean(handle, lambda: payload)
         return handle
 
@@ -134,7 +135,7 @@ class Collectives:
         """Start an average of `value(result of first)` as soon as that result is there."""
         first.chained = True
         handle = self._next("mean", step, first)
-        self._start_mean(handle, lambda: value(self._result(first)[0]), lambda: self.arrived(first))
+        self._start_mean(handle, lambda: value(self._result(first)[0]), first.arrived)
         return handle
 
     def gather(self, payload: Payload, step: int) -> RealCollective:
@@ -207,7 +208,6 @@ class Collectives:
                 return self._buffer(handle, dtype, first=index == 0)
 
             handle.pending.append(self._transport.total(buffer, after if index == 0 else None))
-        handle.pending += [self._transport.total(own.detach) for own in handle.lying]
 
     def _buffer(self, handle: RealCollective, dtype: torch.dtype, first: bool) -> Tensor:
         packed = handle.packed
@@ -234,11 +234,6 @@ class Collectives:
         count = len(team or range(self._ranks))
         return 1 / count if dtype in EXACT and not count & (count - 1) else 1.0
 
-    def arrived(self, handle: RealCollective) -> None:
-        """Wait until a collective is there, perhaps not due yet."""
-        for each in handle.pending:
-            each.wait()
-
     def _result(self, handle: RealCollective) -> Landed:
         """Return a mean that has arrived, perhaps not due yet, and the numbers of all ranks."""
         with handle.lock:  # a thread that starts a chained collective may need it, too
@@ -251,19 +246,16 @@ class Collectives:
         packed = handle.packed  # known by now, also for chained collectives
         team = handle.team or range(m)
         dtypes = _dtypes(packed)
-        totals = dict(zip(dtypes, found, strict=False))
+        totals = dict(zip(dtypes, found, strict=True))
         offsets = dict.fromkeys(totals, 0)
         first = next(iter(totals))
         offsets[first] = length = self._length(packed)
         by_rank = packing.read_numbers(totals[first][:length], m, WHOLE)
-        for lying, total in zip(handle.lying, found[len(dtypes) :], strict=True):
-            if lying.data_ptr() != total.data_ptr():  # which travelled through the host's memory
-                lying.copy_(total)
-        # all at once, as a payload may have hundreds of tensors
-        for each in *(total[offsets[dtype] :] for dtype, total in totals.items()), *handle.lying:
-            if self.scale(each.dtype, handle.team) == 1.0 and len(team) > 1:
-                each.div_(len(team))
-        handle.pending, handle.lying = [], ()
+        for dtype, total in totals.items():
+            if self.scale(dtype, handle.team) == 1.0 and len(team) > 1:
+                # all at once, as a payload may have hundreds of tensors
+                total[offsets[dtype] :].div_(len(team))
+        handle.pending = []
         tensors = []
         for one in packed.tensors:
             start = offsets[one.dtype]
@@ -276,7 +268,7 @@ class Collectives:
     def land(self, handle: RealCollective | None = None) -> None:
         """Wait until `handle` and all before it have arrived; None: all that were started."""
         for each in self._unsettled:
-            self.arrived(each)
+            each.arrived()
             if each is handle:
                 break
 

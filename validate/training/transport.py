@@ -109,15 +109,14 @@ class DeviceGroup:
             found.append(self._bring(buffer()))
             return begin(found[0], found)
 
-        works = self._in_order(start, after)
+        waits = after is not None or (self._last is not None and not self._last.done())
+        works = self._queue(start, after) if waits else start()
         return Pending(works, lambda: self._result(join(found)), self._land)
 
-    def _in_order(
+    def _queue(
         self, start: Callable[[], Works], after: Callable[[], object] | None
-    ) -> "Works | Future[Works]":
-        """Start at once, unless this collective or an earlier one must wait."""
-        if after is None and (self._last is None or self._last.done()):
-            return start()
+    ) -> "Future[Works]":
+        """Start on the thread, once `after()` has returned, and in its turn."""
 
         def run() -> Works:
             if after is not None:
