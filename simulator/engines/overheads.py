@@ -1,13 +1,17 @@
 """Overheads of effects on a real node, added as work around them, in every engine alike."""
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from functools import cached_property
+from operator import attrgetter
 from typing import Any, cast
+
+import numpy as np
 
 from paceline.simulator.network import tcp
 from paceline.simulator.network.mean_cost import word_cost
 from paceline.simulator.programs.effects import ANY, Handle, Node, Payload, Pieces, Vector
-from paceline.simulator.scenario.overhead import Overhead
+from paceline.simulator.scenario.overhead import CodecCost, Overhead
 from paceline.simulator.scenario.scenario import Scenario
 
 
@@ -24,9 +28,29 @@ class EffectCosts:
         own, words = self.overhead.agree, self.overhead.agree_latencies
         return own + words * word_cost(self._scenario) if words else own
 
+    @cached_property
+    def _codecs(self) -> dict[str, list[CodecCost]]:
+        found = defaultdict[str, list[CodecCost]](list)
+        for each in sorted(self._scenario.codec, key=attrgetter("size")):
+            found[each.kind].append(each)
+        return found
+
     def on(self, node: Node) -> Node:
         """Return the node, wrapped if its effects have overheads."""
-        return cast(Node, NodeWithOverheads(node, self)) if self.overhead.owns else node
+        wrapped = self.overhead.owns or self._codecs
+        return cast(Node, NodeWithOverheads(node, self)) if wrapped else node
+
+    def coding(self, kind: str, size: float) -> tuple[float, float]:
+        """Return the seconds to compress and decompress a vector of `size` bytes.
+
+        Between measured sizes they are interpolated; beyond the largest they grow with the size.
+        """
+        if not (known := self._codecs.get(kind)):
+            return 0.0, 0.0
+        sizes, *columns = zip(*((e.size, e.compress, e.decompress) for e in known), strict=True)
+        beyond = max(1.0, size / sizes[-1])
+        compress, decompress = (beyond * float(np.interp(size, sizes, own)) for own in columns)
+        return compress, decompress
 
 
 class NodeWithOverheads:
@@ -77,6 +101,11 @@ class NodeWithOverheads:
         answer = await self._node.finished(handle)
         self._node.work(self._effects.agree)
         return answer
+
+    def coding(self, kind: str, share: float) -> tuple[float, float]:
+        """Return the seconds that a codec takes, as a profile knows them."""
+        node = self._node
+        return self._effects.coding(kind, share * node.parameters * node.bytes_per_parameter)
 
     # Messages
 

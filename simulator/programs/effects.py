@@ -171,6 +171,12 @@ class Node(ABC):
     def work(self, seconds: float) -> None:
         """Be busy for `seconds`, such as the server's processing."""
 
+    def coding(self, kind: str, share: float) -> tuple[float, float]:
+        """Return the seconds that a codec is known to take for a `share` of the model, beside those
+        that it states: to compress it, and to decompress one message.
+        """
+        return 0.0, 0.0
+
     @abstractmethod
     def clock(self) -> float:
         """Return the seconds since the run began, on this node's own clock."""

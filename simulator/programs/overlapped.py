@@ -179,6 +179,6 @@ PROGRAMS = (
     ),
     Program(
         "hpsgd", hpsgd, "Zhou et al., arXiv 2009.02701, algorithm 1",
-        sends_gradients=True, overlaps=True,
+        sends_gradients=True, overlaps=True, asks=True,
     ),
 )  # fmt: skip

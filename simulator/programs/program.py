@@ -43,6 +43,7 @@ class Program:
     - `gossips`: its workers send messages to each other.
     - `overlaps`: its workers compute while a mean of theirs is under way.
     - `pooled`: its workers never wait for each other, so that their steps are counted together.
+    - `asks`: its workers ask whether a mean has arrived, and do something else if it has not.
     - `linear`: without momentum it applies every gradient once, so that on a quadratic the mean of
       its models does not depend on how often they average.
     - `sends_gradients`: what it averages are gradients, not displacements of local steps.
@@ -65,6 +66,7 @@ class Program:
     overlaps: bool = False
     linear: bool = False
     pooled: bool = False
+    asks: bool = False
     sends_gradients: bool = False
     alike: bool = False
     rounds: bool = False
@@ -84,6 +86,11 @@ class Program:
         if self.server is not None:
             return "server"
         return "gossip" if self.gossips else "overlapped" if self.overlaps else "blocking"
+
+    @property
+    def asynchronous(self) -> bool:
+        """Whether what is computed depends on when messages arrive."""
+        return self.server is not None or self.pooled or self.asks
 
     @property
     def bound(self) -> bool:

@@ -154,6 +154,15 @@ class ModelError(Section):
         return known.get(family or "", max(known.values(), default=0.0))
 
 
+class CodecCost(Section):
+    """What a codec takes a node, beyond what a mean without one does."""
+
+    kind: Name = Field(description="name of the codec")
+    size: Annotated[Bytes, Field(gt=0)] = Field(description="bytes of the vector")
+    compress: Delay = optional("time to compress it", 0.0)
+    decompress: Delay = optional("time to decompress one message of it", 0.0)
+
+
 class Calibration(Section):
     """Origin of a profile, and the standard errors of its numbers."""
 

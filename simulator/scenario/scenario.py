@@ -31,7 +31,7 @@ from paceline.simulator.programs.pieces.piece import TomlSchema
 from paceline.simulator.scenario.cluster import Cluster, Recovery
 from paceline.simulator.scenario.model_tensors import BUCKET
 from paceline.simulator.scenario.network import Network, Server
-from paceline.simulator.scenario.overhead import Calibration, Overhead, at
+from paceline.simulator.scenario.overhead import Calibration, CodecCost, Overhead, at
 from paceline.simulator.scenario.table import Many, Name, Section, optional
 from paceline.simulator.scenario.tables import (
     Bound,
@@ -65,7 +65,7 @@ __all__ = [
 
 OWN = ("name", "label", "recovery")
 """Keys of an [[algorithm]] table that are not parameters of its program."""
-MEASURED = ("overhead", "calibration")
+MEASURED = ("overhead", "codec", "calibration")
 """Tables of a real system's overheads, which the other tables do not include."""
 
 
@@ -301,6 +301,9 @@ class Scenario(Section):
     validation: ValidationSettings = ValidationSettings()
     cost: Prices = Prices()
     overhead: Many[Overhead] = optional("overheads of a real system, by the number of workers", ())
+    codec: Many[CodecCost] = optional(
+        "measured times of codecs for which no algorithm states `compress` or `decompress`", ()
+    )
     calibration: Calibration | None = optional(
         "origin of measured numbers, and their standard errors"
     )
@@ -417,7 +420,7 @@ class Scenario(Section):
     @property
     def nominal(self) -> "Scenario":
         """The scenario without overheads and calibration."""
-        bare = self.model_copy(update={"overhead": (), "calibration": None})
+        bare = self.model_copy(update={"overhead": (), "codec": (), "calibration": None})
         bare._table = {k: v for k, v in self._table.items() if k not in MEASURED}
         return bare
 

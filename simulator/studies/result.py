@@ -327,9 +327,10 @@ def save(
 def _free_codecs(scenario: Scenario) -> list[str]:
     """Say whose codecs compress in no time, as they do by default."""
     free = list[str]()
+    timed = {each.kind for each in scenario.codec}
     for each in scenario.algorithm:
         codec: Any = each.parameters.get("codec")
-        if getattr(codec, "kind", "raw") != "raw" and not codec.compress + codec.decompress:
-            free.append(each.label)
+        if getattr(codec, "kind", "raw") not in {"raw", *timed}:
+            free += [] if codec.compress + codec.decompress else [each.label]
     what = "compressing takes no time; codec.compress and codec.decompress set what it takes"
     return [f"{', '.join(free)}: {what}"] if free else []

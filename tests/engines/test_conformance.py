@@ -95,6 +95,11 @@ def test_delays_change_no_parameters(number, world):
     same_schedule(found, expected, STEPS)
 
 
+def test_all_others_are_asynchronous_or_read_the_clock():
+    found = {name for name, each in catalogue().items() if each.asynchronous}
+    assert {row.name for row in ROWS if not row.timeless} == found | {"adacomm"}
+
+
 @pytest.mark.parametrize("case", cases(), ids=called)
 def test_a_rerun_is_identical(case):
     tables = {"compute": EXPONENTIAL, "network": RING | {"jitter": EXPONENTIAL}}

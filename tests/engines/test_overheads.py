@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from paceline.simulator.cluster import workers as cluster
+from paceline.simulator.engines.overheads import EffectCosts
 from paceline.simulator.errors import InputError
 from paceline.simulator.load.load import parse
 from paceline.simulator.scenario.overhead import Overhead, at
@@ -50,6 +51,36 @@ def pace(case, **tables):
 )
 def test_by_hand(case, expected):
     assert pace(case) == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("name", "codec"),
+    [("ssgd", "top-k"), ("dts", "qsgd"), ("local-sgd", "power-sgd"), ("asgd", "dgc")],
+)
+def test_what_a_codec_takes_is_as_if_stated(name, codec):
+    """4,000 bytes lie in the middle of those measured; what an algorithm states counts more."""
+    known = [
+        {"kind": codec, "size": "2 kB", "compress": "20 ms", "decompress": "3 ms"},
+        {"kind": codec, "size": "6 kB", "compress": "60 ms", "decompress": "5 ms"},
+        {"kind": "fp16", "size": "6 kB", "compress": "600 ms", "decompress": "500 ms"},
+    ]
+    stated = {"kind": codec, "compress": "40 ms", "decompress": "4 ms"}
+    case = {"name": name} | {"dts": {"delay": 4}, "local-sgd": {"tau": 5}}.get(name, {})
+    plain = pace(case | {"codec": codec})
+    expected = pace(case | {"codec": stated})
+    assert expected > plain
+    assert pace(case | {"codec": codec}, codec=known) == expected
+    assert (
+        pace(case | {"codec": stated}, codec=[each | {"size": "1 B"} for each in known]) == expected
+    )
+
+
+def test_larger_vectors_take_a_codec_longer_and_small_ones_no_less():
+    table = {"kind": "qsgd", "size": "4 kB", "compress": "2 ms", "decompress": "1 ms"}
+    costs = EffectCosts(scenario({"name": "ssgd"}, codec=[table]))
+    assert costs.coding("qsgd", 4e3) == costs.coding("qsgd", 1.0) == (0.002, 0.001)
+    assert costs.coding("qsgd", 12e3) == pytest.approx((0.006, 0.003))
+    assert costs.coding("fp16", 4e3) == (0.0, 0.0)
 
 
 def test_a_question_costs_each_time():

@@ -207,6 +207,9 @@ class Recorder(Node):
         self._note("work")
         self._node.work(seconds)
 
+    def coding(self, kind, share):
+        return self._node.coding(kind, share)
+
     def clock(self):
         self._note("clock")
         return self._node.clock()

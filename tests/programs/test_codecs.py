@@ -115,6 +115,9 @@ class Fake:
     def work(self, seconds):
         self.busy += seconds
 
+    def coding(self, kind, share):
+        return 0.0, 0.0
+
     def generator(self, *, shared=False):
         number = self.generators[shared]
         self.generators[shared] += 1
@@ -725,6 +728,8 @@ def test_a_note_says_whose_compressing_takes_no_time():
     table = scenario(named[0]).table | {"algorithm": named}
     said = [each for each in study.simulate(parse(table)).notes if "compressing" in each]
     assert [each.partition(":")[0] for each in said] == ["0"]
+    known = table | {"codec": [{"kind": "fp16", "size": "1 kB", "compress": "1 ms"}]}
+    assert not [each for each in study.simulate(parse(known)).notes if "compressing" in each]
 
 
 def test_the_schema_accepts_what_is_accepted():

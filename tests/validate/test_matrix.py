@@ -35,7 +35,7 @@ def cell(program, condition="exponential", **changes):
         "workers": 4,
         "network": "emulated",
         "program": program,
-        "server": False,
+        "asynchronous": False,
         "counted": True,
         "reasons": [],
         PACE: pace | changes.pop("pace", {}),
@@ -58,7 +58,7 @@ def test_figures_are_those_of_the_cells():
     cells = [
         cell("a"),
         cell("b", pace={"error": 0.03, "predicted": 0.103}),
-        cell("c", server=True, target={"error": 0.05}),
+        cell("c", asynchronous=True, target={"error": 0.05}),
         cell("d", counted=False, reasons=["others used 9 %"], pace={"error": 9.0}),
     ]
     assert aim(cells, "seconds per step, same delays: median").value == pytest.approx(0.01)
@@ -67,7 +67,7 @@ def test_figures_are_those_of_the_cells():
     assert tail.met is False
     # 10 ms of excess each; missing are 1, 3 and 1 ms
     assert aim(cells, "excess").value == pytest.approx(1 - 5 / 30)
-    assert aim(cells, "time to target, real gradients, server: median").value == 0.05
+    assert aim(cells, "time to target, real gradients, asynchronous: median").value == 0.05
     assert aim(cells, "time to target, real gradients, synchronous: median").value == 0.01
     assert aim(cells, "time to target, quadratic").value == pytest.approx(0.1)
     assert aim(cells, "seconds per step, kernel").met is None

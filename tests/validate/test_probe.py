@@ -280,7 +280,7 @@ def test_a_probe_of_two_workers(tmp_path, capsys):
     for each in found["transfer"]:
         assert len(each["bytes"]) == len(each["times"])
         assert all(0 < to_si(time, "time") < 5 for time in each["times"])
-    kinds = [each["kind"] for each in found["codec"]]
+    kinds = [each["kind"] for each in printed["codec"]]
     codecs = ["top-k", "random-k", "dgc", "qsgd", "fp16", "power-sgd", "sparse-loco"]
     assert kinds == 2 * codecs
     (team,) = found["team"]

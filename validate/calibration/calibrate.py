@@ -189,6 +189,8 @@ def calibrate(
     if durations:
         whole["calibration"]["overlap"] = round(durations.overlap, 4)
         whole["calibration"]["collective"] = profile.seconds(durations.median)
+    if codecs := below.tables.get("codec"):
+        whole["codec"] = codecs
     if link:
         whole["network"] = link.table
     elif {each.scenario.network.library for each in found} == {"gloo"}:

@@ -18,7 +18,7 @@ PARTS = {
     "collective": "waiting for collectives or messages", "rest": "the program's own",
 }  # fmt: skip
 # tables that labels already distinguish, or that only predictions contain
-UNCOMPARED = ("title", "algorithm", "tune", "theory", "overhead", "calibration")
+UNCOMPARED = ("title", "algorithm", "tune", "theory", "overhead", "codec", "calibration")
 
 
 def summary(result: ComparisonStatistics) -> str:

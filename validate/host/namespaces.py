@@ -57,7 +57,7 @@ class Links:
     def __init__(self, paths: Mapping[tuple[int, int], Path], nodes: int) -> None:
         if not 0 < nodes <= NODES:
             raise ValueError(f"{nodes} nodes; write 1 to {NODES}")
-        for pair, (latency, bandwidth) in paths.items():
+        for pair, (latency, bandwidth, _) in paths.items():
             if not (all(0 <= rank < nodes for rank in pair) and pair[0] != pair[1]):
                 raise ValueError(f"no path {pair}; write two different ranks below {nodes}")
             if not 0 <= latency < math.inf:

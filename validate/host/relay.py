@@ -48,14 +48,15 @@ class Path(NamedTuple):
 
     latency: float  # one way, seconds
     bandwidth: float = math.inf  # bytes/s
+    least: int = MTU[0]  # bytes of a packet
 
+    @property
+    def mtu(self) -> int:
+        """The packet size: the bytes that pass in 1 ms, within limits.
 
-def mtu(bandwidth: float) -> int:
-    """Return the packet size for a link: the bytes that pass in 1 ms, within limits.
-
-    Larger packets cost the relay less, but one in transmission holds up those behind it.
-    """
-    return int(min(max(1e-3 * bandwidth, MTU[0]), MTU[1]))
+        Larger packets cost the relay less, but one in transmission holds up those behind it.
+        """
+        return int(min(max(1e-3 * self.bandwidth, self.least), MTU[1]))
 
 
 class RelayedPath:
@@ -71,7 +72,7 @@ class RelayedPath:
         self.to, self.latency, self.bandwidth = to, path.latency, path.bandwidth
         # both in seconds of transmission; sixty packets where the product is small
         round_trip = path.latency + back
-        self.long = max(2 * round_trip, 60 * mtu(path.bandwidth) / path.bandwidth)
+        self.long = max(2 * round_trip, 60 * path.mtu / path.bandwidth)
         self.room = max(4 * self.long, QUEUE / path.bandwidth)
         self.free = 0.0
         self.congested = False  # whether the last packet found a long queue
@@ -189,12 +190,12 @@ class Relay:
         self.sources[device] = partial(self.receive, device, links)
         if len(self.devices) == self.nodes:
             for member, each in self.members.items():
-                slowest = min(
-                    (path.bandwidth for pair, path in self.paths.items() if member in pair),
-                    default=math.inf,
+                least = min(
+                    (path.mtu for pair, path in self.paths.items() if member in pair),
+                    default=MTU[1],
                 )
                 with suppress(OSError):  # it has just ended, which `hear` finds next
-                    each.send(struct.pack("i", mtu(slowest)))
+                    each.send(struct.pack("i", least))
 
     def receive(self, device: int, links: Mapping[bytes, RelayedPath]) -> None:
         """Read packets that a node sends, and schedule their release."""

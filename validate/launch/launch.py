@@ -246,4 +246,5 @@ def _paths(scenario: Scenario, nodes: int) -> dict[tuple[int, int], LinkPath]:
     bare = scenario.network.model_copy(update={"transport": "ideal"})  # TCP itself runs over them
     network = ClosedForm(scenario.model_copy(update={"network": bare}))
     links = {pair: network.link(*pair) for pair in permutations(range(nodes), 2)}
-    return {pair: LinkPath(each.latency, each.bandwidth) for pair, each in links.items()}
+    least = [scenario.network.mtu] if scenario.network.transport == "tcp" else []
+    return {pair: LinkPath(each.latency, each.bandwidth, *least) for pair, each in links.items()}

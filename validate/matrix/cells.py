@@ -51,7 +51,7 @@ def cells(name: str, sides: Sides, costs: Overhead, loss: float | None = None) -
     quadratic = compare(sides.quadratic, sides.measured) if sides.quadratic else None
     (source,) = sources.read([sides.measured], allow_paths=True)
     runs = {run.algorithm.label: run for run in source.runs}
-    scenario = source.scenario
+    scenario, programs = source.scenario, known_programs(None)
     found = []
     for label in paired.labels:
         pace = paired.of(PACE, counted=False)[label]
@@ -60,7 +60,7 @@ def cells(name: str, sides: Sides, costs: Overhead, loss: float | None = None) -
             "workers": scenario.cluster.workers,
             "network": scenario.validation.network,
             "program": label,
-            "server": known_programs(None)[paired.measured.rows[label]["name"]].server is not None,
+            "asynchronous": programs[paired.measured.rows[label]["name"]].asynchronous,
             "counted": label in paired.counted and label not in paired.disturbed,
             "reasons": paired.not_counted.get(label, ["disturbed"] * (label in paired.disturbed)),
             PACE: _brief(pace) | {"nominal": paired.excess[label]["nominal"]},

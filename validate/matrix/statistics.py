@@ -120,13 +120,13 @@ def aims(found: Sequence[Cell]) -> list[Aim]:
 
 def _times(what: str, found: Sequence[Cell]) -> list[Aim]:
     """Return the aims for times to target with real gradients and the same delays."""
-    alike = [cell for cell in found if not cell["server"]]
-    served = [cell for cell in found if cell["server"]]
+    alike = [cell for cell in found if not cell["asynchronous"]]
+    others = [cell for cell in found if cell["asynchronous"]]
     return [
         _middle(f"{what}, synchronous: median", alike, TARGET, 0.01),
         _tail(f"{what}, synchronous: 95th percentile", alike, TARGET, 0.02),
-        _middle(f"{what}, server: median", served, TARGET, 0.03),
-        _tail(f"{what}, server: 95th percentile", served, TARGET, 0.06),
+        _middle(f"{what}, asynchronous: median", others, TARGET, 0.03),
+        _tail(f"{what}, asynchronous: 95th percentile", others, TARGET, 0.06),
     ]
 
 

@@ -32,6 +32,7 @@ SUSTAINED = (0.02, 0.05, 0.1)  # seconds of steps
 COMMENTS = {
     "calibration": "where these numbers come from",
     "calibration.sd": "relative standard errors",
+    "codec.0": "time for a vector, and for one message",
     "calibration.model_error": "of predictions: relative standard deviations, by family",
     "calibration.measured": "the range within which the numbers hold",
     "calibration.measured.step": "steps were stretched to lengths from one to the other",
@@ -46,7 +47,6 @@ COMMENTS = {
     "probe.team.0.shortest_step": "held by all, with their CPU use at most 40 %",
     "probe.team.0.cpu": "of one core, per worker and stretched step",
     "probe.team.0.sustained": f"workers at steps of {', '.join(map(seconds, SUSTAINED))}",
-    "probe.codec.0": "time for a vector, and for one message",
 }
 
 
@@ -74,8 +74,15 @@ def profile(
     tables = {
         "calibration": _calibration(about, teams, [*notes, *_notes(teams)]),
         "overhead": [_overhead(team) for team in teams],
-        "probe": _probe(about, teams, transits, codecs),
-    }
+        "codec": [
+            {
+                "kind": each.kind, "size": size(each.size), "compress": seconds(each.compress),
+                "decompress": seconds(each.decompress),
+            }
+            for each in codecs
+        ],
+        "probe": _probe(about, teams, transits),
+    }  # fmt: skip
     comments = COMMENTS | {
         "calibration.measured.bytes": f"the payload of the costs below: {about.model}",
         "probe.team.0.hidden": f"share of a mean of {seconds(about.delay)} that a step hides",
@@ -86,7 +93,7 @@ def profile(
         for name, term in team.terms.items():
             said = f"{Overhead.model_fields[name].description}; {term.samples} samples"
             comments[f"{path}.{name}"] = said
-    return Profile(tables, comments, _head(about, teams, codecs))
+    return Profile(tables, comments, _head(about, teams))
 
 
 def _calibration(
@@ -127,7 +134,6 @@ def _probe(
     about: ProbeSettings,
     teams: Sequence[TeamMeasurement],
     transits: AlphaBeta,
-    codecs: Sequence[CodecTime],
 ) -> dict[str, Any]:
     """Return [probe]: what a scenario has no keys for."""
     table = asdict(about) | {
@@ -141,14 +147,7 @@ def _probe(
         "compute": [_times(1, teams[0].alone), *(_times(t.workers, t.compute) for t in teams)],
         "transfer": [_transfer(*each) for each in [*fits, ("send", 2, transits)]],
         "team": [_team(team) for team in teams],
-        "codec": [
-            {
-                "kind": each.kind, "size": size(each.size), "compress": seconds(each.compress),
-                "decompress": seconds(each.decompress),
-            }
-            for each in codecs
-        ],
-    }  # fmt: skip
+    }
 
 
 def _times(workers: int, samples: np.ndarray) -> dict[str, Any]:
@@ -206,9 +205,7 @@ def _notes(teams: Sequence[TeamMeasurement]) -> list[str]:
     ]
 
 
-def _head(
-    about: ProbeSettings, teams: Sequence[TeamMeasurement], codecs: Sequence[CodecTime]
-) -> tuple[str, ...]:
+def _head(about: ProbeSettings, teams: Sequence[TeamMeasurement]) -> tuple[str, ...]:
     """Return the head: what the file is, and tables that a scenario can copy from it."""
     from jinja2 import Environment  # noqa: PLC0415 - 50 ms
 
@@ -216,6 +213,6 @@ def _head(
     team = teams[-1]
     said = Environment(trim_blocks=True).from_string(text).render(
         about=about, m=team.workers, times=team.compute, ring=team.collectives["mean"],
-        codecs=codecs, seconds=seconds, rate=rate,
+        seconds=seconds, rate=rate,
     )  # fmt: skip
     return tuple(said.rstrip().split("\n"))

@@ -13,7 +13,7 @@ from paceline.simulator.programs.codecs.codec import CODECS
 from paceline.simulator.programs.effects import Node, Vector
 from paceline.validate.training import clock
 
-PAUSE = 1e-3  # seconds between repetitions
+PAUSE = 0.05  # seconds: as after a step, a core has other things in its caches by then
 
 
 def vector(size: int, like: Vector) -> Vector:

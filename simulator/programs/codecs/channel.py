@@ -9,7 +9,7 @@ every engine.
 """
 
 from collections.abc import Awaitable
-from typing import Annotated, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Protocol
 
 from pydantic import Field
 
@@ -68,8 +68,11 @@ class Codec:
 
     `needs_collective`: it can average, but not send a message to one node. `carries_momentum`: its
     messages include momentum, so that the program's own must be off. `compress`, `decompress`:
-    seconds for a vector of the whole model's size.
+    seconds for a vector of the whole model's size; where both are 0, those that a profile knows.
     """
+
+    if TYPE_CHECKING:
+        kind: str
 
     needs_collective: ClassVar[bool] = False
     carries_momentum: ClassVar[bool] = False
@@ -79,6 +82,12 @@ class Codec:
     def open(self, me: Node) -> Channel:
         """Open a channel of one node on which vectors are compressed."""
         raise NotImplementedError
+
+    def seconds(self, me: Node, share: float) -> tuple[float, float]:
+        """Return the seconds to compress a `share` of the model, and to decompress one message."""
+        if self.compress or self.decompress:
+            return self.compress * share, self.decompress * share
+        return me.coding(self.kind, share)
 
     def generator(self, me: Node) -> Random:
         """Make the random generator of one channel, if it needs one, also in time-only runs.

@@ -109,7 +109,7 @@ class MessageChannel(Channel):
             return value
         me, codec = self._me, self._codec
         share = share_of(value, me.start)
-        me.work(codec.compress * share)
+        me.work(codec.seconds(me, share)[0])
         number = self._numbers[slot]
         self._numbers[slot] += 1
         if isinstance(value, complex):
@@ -142,8 +142,9 @@ class MessageChannel(Channel):
     def _sum(self, messages: tuple[Encoded, ...]) -> Vector:
         """Add the vectors of messages in rank order, as every engine does."""
         first = messages[0]
+        seconds = self._codec.seconds(self._me, first.share)[1]
         for _ in messages:
-            self._me.work(self._codec.decompress * first.share)
+            self._me.work(seconds)
         if isinstance(first.data[0], complex):
             return first.data[0]
         start = self._me.start

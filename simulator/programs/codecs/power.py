@@ -147,7 +147,7 @@ class PowerChannel(Channel):
             return value
         me, codec = self._me, self._codec
         share = share_of(value, me.start)
-        me.work(codec.compress * share)
+        me.work(codec.seconds(me, share)[0])
         size = codec.bytes(share * me.parameters, me.bytes_per_parameter)
         if isinstance(value, complex):
             return PowerMatrix(value, NOTHING, NOTHING, share, size)
@@ -161,7 +161,7 @@ class PowerChannel(Channel):
         return PowerMatrix(value, in_rows(value, columns), self._bases[slot], share, size)
 
     def _leave(self, slot: int, entry: PowerMatrix, left: Encoded, right: Encoded) -> Vector:
-        self._me.work(self._codec.decompress * entry.share)
+        self._me.work(self._codec.seconds(self._me, entry.share)[1])
         product = entry.product(left, right)
         if not entry.is_nothing:
             self._residuals[slot] = self._residuals[slot] + (entry.vector - product)
