@@ -112,9 +112,9 @@ class AttachedNode(TensorNode):
         else:
             self.live.take(x)
         await GRADIENT
+        self.live.pages.enter()
         if self.unread:
             return None
-        self.live.pages.enter()
         g = self.live.gradient()
         return g.add_(x, alpha=self._decay) if self._decay else g
 
@@ -161,6 +161,7 @@ class AttachedNode(TensorNode):
             self._phase = None
             lr(k)  # so that it is known later
             if isinstance(transform, Proximal):
+                self.live.pages.enter()
                 self.live.write(self.live.gradient() + transform.mu * (vector - state[0]))
             local.begun = True
             self.live.pages.outside(local.apply)
@@ -177,8 +178,9 @@ class AttachedNode(TensorNode):
         """Start an all-reduce, by a copy that is made in one pass with what was put off."""
         pages = self.live.pages
         if value is None:
+            pages.leave()  # such a program has no vector in hand
             if self._mean is None or self._mean.settled:  # of all pieces, as all are there
-                self._mean = pages.beside(self._mean_in_place)
+                self._mean = self._mean_in_place()
             return self._mean
         return (pages.outside if self._queued else pages.beside)(self._start_mean, value)
 

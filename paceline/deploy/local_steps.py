@@ -8,6 +8,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 from torch.optim import SGD
+from torch.utils._pytree import tree_map_only
 
 from paceline.deploy.live import LiveParameters
 from paceline.simulator.errors import InputError, ProgramError
@@ -20,10 +21,8 @@ EMPTY = torch.empty(0)
 class Shift(Tensor):
     """The vector `base - end`, computed only where it is needed: `base` minus it is `end` exactly.
 
-    Itself it is empty: a tensor, so that Python asks it first when one is subtracted from another.
+    A tensor, empty itself, so that Python asks it first when one is subtracted from another.
     """
-
-    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     base: Tensor
     end: Tensor
@@ -33,6 +32,14 @@ class Shift(Tensor):
         made = Tensor._make_subclass(cls, EMPTY)
         made.base, made.end = base, end
         return made
+
+    @classmethod
+    def __torch_function__(
+        cls, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        """Run any other operation of torch's on the vector itself."""
+        own = tree_map_only(Shift, lambda each: each.vector, (args, kwargs or {}))
+        return function(*own[0], **own[1])
 
     @property
     def vector(self) -> Tensor:

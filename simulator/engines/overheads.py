@@ -21,6 +21,7 @@ class EffectCosts:
     def __init__(self, scenario: Scenario) -> None:
         self._scenario = scenario
         self.overhead: Overhead = tcp.costs(scenario)
+        self._coding: dict[tuple[str, float], tuple[float, float]] = {}
 
     @cached_property
     def agree(self) -> float:
@@ -47,10 +48,12 @@ class EffectCosts:
         """
         if not (known := self._codecs.get(kind)):
             return 0.0, 0.0
-        sizes, *columns = zip(*((e.size, e.compress, e.decompress) for e in known), strict=True)
-        beyond = max(1.0, size / sizes[-1])
-        compress, decompress = (beyond * float(np.interp(size, sizes, own)) for own in columns)
-        return compress, decompress
+        if (kind, size) not in self._coding:
+            sizes, *columns = zip(*((e.size, e.compress, e.decompress) for e in known), strict=True)
+            beyond = max(1.0, size / sizes[-1])
+            compress, decompress = (beyond * float(np.interp(size, sizes, own)) for own in columns)
+            self._coding[kind, size] = compress, decompress
+        return self._coding[kind, size]
 
 
 class NodeWithOverheads:

@@ -172,8 +172,9 @@ class Node(ABC):
         """Be busy for `seconds`, such as the server's processing."""
 
     def coding(self, kind: str, share: float) -> tuple[float, float]:
-        """Return the seconds that a codec is known to take for a `share` of the model, beside those
-        that it states: to compress it, and to decompress one message.
+        """Return the seconds that a codec which states none takes, as far as measured.
+
+        To compress a `share` of the model, and to decompress one message of it.
         """
         return 0.0, 0.0
 

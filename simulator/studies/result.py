@@ -327,7 +327,7 @@ def save(
 def _free_codecs(scenario: Scenario) -> list[str]:
     """Say whose codecs compress in no time, as they do by default."""
     free = list[str]()
-    timed = {each.kind for each in scenario.codec}
+    timed = {each.kind for each in scenario.codec if each.compress + each.decompress}
     for each in scenario.algorithm:
         codec: Any = each.parameters.get("codec")
         if getattr(codec, "kind", "raw") not in {"raw", *timed}:

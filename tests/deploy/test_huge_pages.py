@@ -10,8 +10,13 @@ import pytest
 torch = pytest.importorskip("torch")
 resource = pytest.importorskip("resource")
 
+from torch.optim import SGD
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import paceline
 from paceline.validate.host import huge_pages
 from paceline.validate.host.huge_pages import ADVICE, BLOCK, LEAST, MOST, HugePages
+from tests.deploy.overhead import PLANS, leave, network
 
 ENTRIES = LEAST // 4 + 3
 MAPS = Path("/proc/self/smaps")
@@ -183,3 +188,38 @@ def test_a_vector_takes_the_place_of_one_that_has_gone_and_of_no_other():
     assert kept.eq(3.0).all()
     assert part.eq(5.0).all()
     assert len({each.data_ptr() for each in (kept, part, *others)}) == 12
+
+
+class Whole(TorchDispatchMode):
+    """Counts the vectors of so many entries that torch's own arithmetic makes under it."""
+
+    ARITHMETIC = "add.Tensor", "sub.Tensor", "mul.Tensor", "div.Tensor", "clone", "cat"
+
+    def __init__(self, entries):
+        super().__init__()
+        self._entries, self.made = entries, []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        found = function(*args, **(kwargs or {}))
+        name = str(function).removeprefix("aten.").removesuffix(".default")
+        if name in self.ARITHMETIC and found.numel() >= self._entries:
+            self.made.append(name)
+        return found
+
+
+@pytest.mark.parametrize("plan", [
+    *({"name": name, **plan} for name, plan in PLANS.items()),
+    {"name": "fedavg", "tau": 1, "mu": 0.1}, {"name": "local-sgd", "tau": 2, "outer": 0.5},
+    {"name": "dts", "delay": 2, "inner": "adamw"},
+], ids=lambda plan: " ".join(map(str, plan.values())))  # fmt: skip
+def test_a_sessions_arithmetic_is_in_huge_pages(plan, monkeypatch):
+    monkeypatch.setattr(huge_pages, "LEAST", 1)
+    monkeypatch.setattr(HugePages.__init__, "__defaults__", (1,))
+    net = network(1_500_000)
+    given, optimizer = [each.grad for each in net], SGD(net.parameters(), 0.1)
+    with paceline.deploy(net, optimizer, plan) as session, Whole(1_500_000) as whole:
+        for step in range(8):
+            leave(net, given)
+            whole.made *= step > 4  # by then places have been made
+            session.step(0.0)
+    assert not whole.made

@@ -321,6 +321,20 @@ def test_a_real_run_is_told_by_its_profile(tmp_path):
     assert row["loss"]["last"] < row["loss"]["first"]
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("codec", ["raw", "qsgd"])
+def test_codecs_of_the_base_count_unless_the_runs_have_one(codec, tmp_path):
+    known = [{"kind": "qsgd", "size": "9.64 kB", "compress": "0.7 ms", "decompress": "35 us"}]
+    Profile({"overhead": [{"issue": "1 ms"}], "codec": known}).write(tmp_path / "base.toml")
+    made = scenario(
+        {"name": "ssgd", "codec": codec}, workers=2, compute="25 ms", steps=20, network=RING
+    )
+    validate(made, out=tmp_path / "run")
+    found = calibrate([tmp_path / "run"], base=tmp_path / "base.toml").profile.tables
+    said = [each for each in found["calibration"]["notes"] if "[[codec]] is left out" in each]
+    assert (found.get("codec"), len(said)) == ((known, 0) if codec == "raw" else (None, 1))
+
+
 @pytest.mark.parametrize(
     ("hardware", "said"),
     [

@@ -14,7 +14,7 @@ from paceline.simulator.errors import InputError
 from paceline.simulator.load.load import known_programs
 from paceline.simulator.network.closed_form import ClosedForm
 from paceline.simulator.results.statistics import jsonable
-from paceline.simulator.scenario.scenario import Scenario
+from paceline.simulator.scenario.scenario import Algorithm, Scenario
 from paceline.simulator.scenario.tables import NoObjective
 from paceline.simulator.studies.execution import Progress
 from paceline.validate.calibration import (
@@ -164,6 +164,13 @@ def calibrate(
     checks = [check for source in found for check in _check(source, fitted)]
     machines = [machine.describe(source.summary.get("machine") or {}) for source in found]
     told = [run for source in found if not source.recorded for run in source.runs]
+    codecs = below.tables.get("codec")
+    if codecs and any(_compresses(run.algorithm) for run in told):
+        codecs = None
+        notes.append(
+            "runs with a codec have its computing in overhead.step and overhead.issue, so that "
+            f"{base}'s [[codec]] is left out"
+        )
     sd = fitted.sd | ({"cluster.compute": law.sd} if 0 < law.sd < math.inf else {})
     whole: dict[str, Any] = {
         "calibration": {
@@ -189,7 +196,7 @@ def calibrate(
     if durations:
         whole["calibration"]["overlap"] = round(durations.overlap, 4)
         whole["calibration"]["collective"] = profile.seconds(durations.median)
-    if codecs := below.tables.get("codec"):
+    if codecs:
         whole["codec"] = codecs
     if link:
         whole["network"] = link.table
@@ -201,6 +208,10 @@ def calibrate(
         whole["objective"] = model.objective
     written = Profile(whole, fitted.comments | COMMENTS, HEAD, law.files)
     return CalibrationResult(written, law, checks)
+
+
+def _compresses(algorithm: Algorithm) -> bool:
+    return getattr(algorithm.parameters.get("codec"), "kind", "raw") != "raw"
 
 
 def kind_of_network(found: Sequence[Source]) -> str:

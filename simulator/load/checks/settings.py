@@ -19,7 +19,7 @@ from paceline.simulator.load.checks.recovery import pacing_problems, recovery_pr
 from paceline.simulator.objectives.learning_curve.objective import baseline
 from paceline.simulator.objectives.plugins import ObjectiveError, other
 from paceline.simulator.programs import Program
-from paceline.simulator.programs.codecs.codec import Raw
+from paceline.simulator.programs.codecs.codec import CODECS, Raw
 from paceline.simulator.programs.pieces.schedule import ConstantSchedule, FixedPeriod, Period
 from paceline.simulator.programs.pieces.transform import Identity
 from paceline.simulator.scenario.cluster import Checkpoint, Cluster, Group
@@ -49,6 +49,7 @@ def problems(scenario: Scenario, programs: Mapping[str, Program]) -> dict[KeyPat
         *_tune(scenario, programs),
         *_calibration(scenario),
         *_named(("overhead",), scenario.overhead, programs),
+        *_codecs(scenario),
     ]
     first: dict[KeyPath, str] = {}
     for path, what in found:
@@ -77,6 +78,18 @@ def _named(where: KeyPath, tables: Sequence[Any], known: Collection[str]) -> Ite
         if each.algorithm is not None and each.algorithm not in known:
             what = f"unknown program; {nearest(each.algorithm, known, 'programs')}"
             yield Problem((*where, index, "algorithm"), what)
+
+
+def _codecs(scenario: Scenario) -> Iterator[Problem]:
+    """Check that measured codecs are known, or used, and have one time for each size."""
+    used = {getattr(each.parameters.get("codec"), "kind", "raw") for each in scenario.algorithm}
+    kinds = [*CODECS.kinds.keys() - {"raw"}]
+    for index, each in enumerate(scenario.codec):
+        if each.kind not in {*kinds, *used}:
+            what = f"unknown codec; {nearest(each.kind, kinds, 'codecs')}"
+            yield Problem(("codec", index, "kind"), what)
+        if (each.kind, each.size) in {(own.kind, own.size) for own in scenario.codec[:index]}:
+            yield Problem(("codec", index, "size"), f"{each.kind} has times at this size already")
 
 
 def _calibration(scenario: Scenario) -> Iterator[Problem]:

@@ -9,7 +9,7 @@ every engine.
 """
 
 from collections.abc import Awaitable
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Protocol
+from typing import Annotated, Any, ClassVar, Protocol
 
 from pydantic import Field
 
@@ -71,9 +71,6 @@ class Codec:
     seconds for a vector of the whole model's size; where both are 0, those that a profile knows.
     """
 
-    if TYPE_CHECKING:
-        kind: str
-
     needs_collective: ClassVar[bool] = False
     carries_momentum: ClassVar[bool] = False
     compress: Annotated[_Time, Field(description="time to compress one model's size")] = 0.0
@@ -87,7 +84,7 @@ class Codec:
         """Return the seconds to compress a `share` of the model, and to decompress one message."""
         if self.compress or self.decompress:
             return self.compress * share, self.decompress * share
-        return me.coding(self.kind, share)
+        return me.coding(getattr(self, "kind", ""), share)
 
     def generator(self, me: Node) -> Random:
         """Make the random generator of one channel, if it needs one, also in time-only runs.
