@@ -83,7 +83,7 @@ def _named(where: KeyPath, tables: Sequence[Any], known: Collection[str]) -> Ite
 def _codecs(scenario: Scenario) -> Iterator[Problem]:
     """Check that measured codecs are known, or used, and have one time for each size."""
     used = {getattr(each.parameters.get("codec"), "kind", "raw") for each in scenario.algorithm}
-    kinds = [*CODECS.kinds.keys() - {"raw"}]
+    kinds = [each for each in CODECS.kinds if each != "raw"]
     for index, each in enumerate(scenario.codec):
         if each.kind not in {*kinds, *used}:
             what = f"unknown codec; {nearest(each.kind, kinds, 'codecs')}"
