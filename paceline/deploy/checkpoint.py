@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from paceline.deploy.local_steps import Shift
 from paceline.deploy.steering.outlook import Curve
 from paceline.deploy.steering.policies import Decision
 from paceline.deploy.steering.telemetry import StepRecord
@@ -63,8 +62,8 @@ class Freezer(NamedTuple):
             return type(value)(self.freeze(each) for each in value)
         if isinstance(value, np.ndarray | np.generic):
             return {KIND: "array", "is": value.tolist(), "of": str(value.dtype)}
-        shift = isinstance(value, Shift)
-        if not shift and (value is None or isinstance(value, bool | int | float | str | Tensor)):
+        plain = value is None or isinstance(value, bool | int | float | str | Tensor)
+        if plain and not hasattr(type(value), "KEPT"):
             return value
         if isinstance(value, set):
             return {KIND: "set", "is": [self.freeze(each) for each in value]}

@@ -24,6 +24,7 @@ class Shift(Tensor):
     A tensor, empty itself, so that Python asks it first when one is subtracted from another.
     """
 
+    KEPT = "base", "end"  # in a checkpoint
     base: Tensor
     end: Tensor
 
