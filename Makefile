@@ -21,7 +21,7 @@ demo: .venv/core           ## simulate a real scenario; show its curves and its 
 docs: .venv/core           ## what is generated in docs/: keys, parameters, results, figures
 	$(BIN)/python docs/build.py
 
-site: .venv/dev build/types            ## the documentation as a site that needs no network: site/index.html
+site: .venv/dev            ## the documentation as a site that needs no network: site/index.html
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
 # A test that fails is run once more, alone, at the end: if it passes then, it is listed as FLAKY.
@@ -77,10 +77,10 @@ mutants: .venv/dev         ## an hour of changes to the core that tests must not
 soak: .venv/dev            ## an hour of mixed commands: nothing may grow; into docs/reliability.md
 	$(BIN)/python -m tests.reliability soak --seconds $(SECONDS)
 
-lint: .venv/dev build/types ## formatting, style and types
+lint: .venv/dev            ## formatting, style and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	cd build/types && $(CURDIR)/$(BIN)/mypy --config-file $(CURDIR)/pyproject.toml
+	$(BIN)/mypy
 
 RESOLVE = $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 \
   --generate-hashes --no-header --no-annotate -c constraints.txt
@@ -94,11 +94,6 @@ lock: .venv/dev            ## requirements/ anew, after a change of pyproject.to
 	$(RESOLVE) -c requirements/dev.lock .venv/torch.in -o requirements/torch.lock
 	$(BIN)/python -m pip download --quiet --no-deps --dest .venv/wheels $(PINNED_TORCH)+cpu
 	sed -i "/^$(PINNED_TORCH) /a\    $$($(BIN)/python -m pip hash .venv/wheels/torch-*+cpu-*.whl | tail -1) \\\\" requirements/torch.lock
-
-# The folders as they are installed, for tools that read sources: simulator/ is paceline.simulator.
-build/types:
-	mkdir -p $@/paceline
-	ln -sfn $(CURDIR)/simulator $(CURDIR)/validate $(CURDIR)/scenarios $(CURDIR)/paceline/* $@/paceline/
 
 clean:
 	rm -rf .venv .compat build site *.egg-info

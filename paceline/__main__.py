@@ -1,5 +1,5 @@
 """`python -m paceline`: the command line."""
 
-from paceline.command_line import main
+from .command_line import main
 
 main()

@@ -420,10 +420,11 @@ def _tune(
     wrong. Results go to --out (default: runs/NAME-tune); an interrupted command resumes when it
     is repeated.
     """
-    from paceline.deploy.emit.emit import unlike
-    from paceline.deploy.emit.picked import Pick
     from paceline.simulator.reports import terminal
     from paceline.simulator.studies.tune.tune import tune
+
+    from .deploy.emit.emit import unlike
+    from .deploy.emit.picked import Pick
 
     with _study(scenario, "-tune", "tuning", "configurations, left", **given) as (loaded, how):
         result = tune(loaded, objective=objective, trials=trials, preset=preset, **how)
@@ -860,8 +861,8 @@ def _emit(  # noqa: PLR0913, PLR0917 - a pick, and where it goes
     Prints configuration and code, or writes them to --out. Where the framework would train
     differently from the prediction, says what differs and where its source shows that.
     """
-    from paceline.deploy.emit.emit import emit
-    from paceline.deploy.emit.picked import find
+    from .deploy.emit.emit import emit
+    from .deploy.emit.picked import find
 
     found = emit(target, find(pick, label, overrides or (), allow_paths))
     if out:

@@ -15,20 +15,20 @@ from typing import Any, NamedTuple
 
 from pydantic import TypeAdapter
 
-from paceline.simulator.cluster import workers as cluster
-from paceline.simulator.cluster.speed import beside
-from paceline.simulator.distributions.distribution import Distribution
-from paceline.simulator.distributions.empirical import ReplayedTimes
-from paceline.simulator.distributions.order_statistics import expected_max
-from paceline.simulator.errors import InputError
-from paceline.simulator.network.closed_form import ClosedForm, CollectiveCost
-from paceline.simulator.network.mean_cost import mean_cost
-from paceline.simulator.programs.pieces.schedule import Rate
-from paceline.simulator.scenario.cluster import Cluster, Group
-from paceline.simulator.scenario.model_tensors import BUCKET
-from paceline.simulator.scenario.scenario import Algorithm, Bound, Scenario
-from paceline.simulator.scenario.table import LEAST, MOST
-from paceline.simulator.scenario.tables import LearningCurve
+from .cluster import workers as cluster
+from .cluster.speed import beside
+from .distributions.distribution import Distribution
+from .distributions.empirical import ReplayedTimes
+from .distributions.order_statistics import expected_max
+from .errors import InputError
+from .network.closed_form import ClosedForm, CollectiveCost
+from .network.mean_cost import mean_cost
+from .programs.pieces.schedule import Rate
+from .scenario.cluster import Cluster, Group
+from .scenario.model_tensors import BUCKET
+from .scenario.scenario import Algorithm, Bound, Scenario
+from .scenario.table import LEAST, MOST
+from .scenario.tables import LearningCurve
 
 LONGEST = 2**53
 """The longest period in steps: floats represent every whole number up to it."""

@@ -13,7 +13,7 @@ class _Callable(ModuleType):
 
     def __call__(self, *arguments: Any, **options: Any) -> Any:
         """Train for real, and compare: `validation.validate`."""
-        from paceline.validate.validation import validate  # noqa: PLC0415 - it loads torch
+        from .validation import validate  # noqa: PLC0415 - it loads torch
 
         return validate(*arguments, **options)
 

@@ -22,17 +22,18 @@ from paceline.simulator.studies.execution import Progress, demand_algorithms, se
 from paceline.simulator.studies.result import Result, save
 from paceline.simulator.studies.simulate import simulate
 from paceline.simulator.studies.task import Task, settings
-from paceline.validate import checks
-from paceline.validate.comparison import quantities
-from paceline.validate.comparison.compare import Comparison, ComparisonDirectory, compare
-from paceline.validate.host import machine
-from paceline.validate.host.device import find_device, used_by_others
-from paceline.validate.launch import launch
-from paceline.validate.launch.job import READING
-from paceline.validate.measurement import evidence
-from paceline.validate.measurement.measure import MeasuredRun, measure, surveys
-from paceline.validate.training import events
-from paceline.validate.training.task import Job, TrainingTask
+
+from . import checks
+from .comparison import quantities
+from .comparison.compare import Comparison, ComparisonDirectory, compare
+from .host import machine
+from .host.device import find_device, used_by_others
+from .launch import launch
+from .launch.job import READING
+from .measurement import evidence
+from .measurement.measure import MeasuredRun, measure, surveys
+from .training import events
+from .training.task import Job, TrainingTask
 
 MEASURING = ("torch_objective", "training", "launch", "host", "measurement")  # folders of code
 

@@ -17,7 +17,7 @@ class _Callable(ModuleType):
 
     def __call__(self, *arguments: Any, **options: Any) -> Any:
         """Attach a program to a training loop: `session.deploy`."""
-        from paceline.deploy.session import deploy
+        from .session import deploy
 
         return deploy(*arguments, **options)
 

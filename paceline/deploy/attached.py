@@ -16,15 +16,16 @@ from typing import Any, TypeVar
 import numpy as np
 from torch import Tensor
 
-from paceline.deploy.checkpoint import Freezer
-from paceline.deploy.live import LiveParameters
-from paceline.deploy.local_steps import Reached, Shift, UserRate, UserSteps
-from paceline.deploy.transport import InPlace, Transport
 from paceline.simulator.errors import ProgramError, RunError
 from paceline.simulator.programs.effects import ANY, Handle, Payload, Pieces, Vector
 from paceline.simulator.programs.pieces.transform import Proximal
 from paceline.validate.training.collectives import RealCollective
 from paceline.validate.training.node import TensorNode
+
+from .checkpoint import Freezer
+from .live import LiveParameters
+from .local_steps import Reached, Shift, UserRate, UserSteps
+from .transport import InPlace, Transport
 
 
 class Gradient:

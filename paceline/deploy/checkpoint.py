@@ -10,13 +10,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from paceline.deploy.steering.outlook import Curve
-from paceline.deploy.steering.policies import Decision
-from paceline.deploy.steering.telemetry import StepRecord
 from paceline.simulator.errors import InputError
 from paceline.simulator.programs.codecs.power import PowerMatrix, UnderWay
 from paceline.simulator.programs.effects import Encoded
 from paceline.validate.training.collectives import RealCollective
+
+from .steering.outlook import Curve
+from .steering.policies import Decision
+from .steering.telemetry import StepRecord
 
 KIND = "paceline"  # key that marks a container of ours
 RECORDS: dict[str, Any] = {

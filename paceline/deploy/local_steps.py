@@ -10,8 +10,9 @@ from torch import Tensor
 from torch.optim import SGD
 from torch.utils._pytree import tree_map_only
 
-from paceline.deploy.live import LiveParameters
 from paceline.simulator.errors import InputError, ProgramError
+
+from .live import LiveParameters
 
 ODD = "nesterov", "dampening", "maximize"
 ALIKE = "lr", "momentum", "weight_decay"

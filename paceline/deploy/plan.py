@@ -6,13 +6,14 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from paceline.deploy.steering.telemetry import settings
 from paceline.simulator.errors import InputError
 from paceline.simulator.load.load import parse
 from paceline.simulator.programs import Program, catalogue
 from paceline.simulator.programs.program import BOUND
 from paceline.simulator.results import store
 from paceline.simulator.results.pick import to_run
+
+from .steering.telemetry import settings
 
 Source = str | PathLike[str] | Mapping[str, Any]
 LARGEST = 10**7  # entries of a scenario's quadratic

@@ -15,11 +15,14 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from paceline.deploy import plan as plans
-from paceline.deploy.attached import GRADIENT, AttachedNode, Period
-from paceline.deploy.checkpoint import PLAIN
-from paceline.deploy.live import LiveParameters
-from paceline.deploy.local_steps import (
+from paceline.simulator.errors import InputError, ProgramError
+from paceline.simulator.programs.codecs.codec import Raw
+
+from . import plan as plans
+from .attached import GRADIENT, AttachedNode, Period
+from .checkpoint import PLAIN
+from .live import LiveParameters
+from .local_steps import (
     SeveralOptimizers,
     UserRate,
     UserSteps,
@@ -27,10 +30,8 @@ from paceline.deploy.local_steps import (
     parts,
     plain_sgd,
 )
-from paceline.deploy.steering.telemetry import StepRecord, codec_kind
-from paceline.deploy.transport import Transport, place
-from paceline.simulator.errors import InputError, ProgramError
-from paceline.simulator.programs.codecs.codec import Raw
+from .steering.telemetry import StepRecord, codec_kind
+from .transport import Transport, place
 
 RECORDS = 4096  # steps whose telemetry is kept
 VERSION = 4
@@ -200,7 +201,7 @@ class Session:
 
         Raises InputError, on every rank, where it can make none, or nothing can be changed.
         """
-        from paceline.deploy.steering.attach import Steering
+        from .steering.attach import Steering
 
         if not self._settings:
             raise InputError(f"adapt: {self.plan.program.name} has no setting that can be changed")
@@ -423,7 +424,7 @@ def deploy(  # noqa: PLR0913
     """
     if not adapt:
         return Session(model, optimizer, plan, parameters, seed, timeout)
-    from paceline.deploy.steering.attach import controller
+    from .steering.attach import controller
 
     if not isinstance(plan, str | Path) or not Path(plan).is_dir():
         raise InputError("adapt: only a pick with a prediction; name a run folder")

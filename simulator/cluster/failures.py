@@ -6,9 +6,9 @@ from heapq import merge
 from itertools import takewhile
 from math import inf
 
-from paceline.simulator.distributions.random_streams import Purpose, generator
-from paceline.simulator.scenario.cluster import Failures
-from paceline.simulator.scenario.scenario import Scenario
+from ..distributions.random_streams import Purpose, generator
+from ..scenario.cluster import Failures
+from ..scenario.scenario import Scenario
 
 NEVER = (inf, inf)
 PATIENCE = 10_000  # crashes that interrupt one action, after which it counts as never done

@@ -15,11 +15,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from paceline.simulator.cluster.failures import Calendar, Down, merged, united
-from paceline.simulator.distributions.distribution import Distribution
-from paceline.simulator.distributions.random_streams import Purpose, generator
-from paceline.simulator.scenario.cluster import DAY, Cluster, Membership
-from paceline.simulator.scenario.scenario import Scenario
+from ..distributions.distribution import Distribution
+from ..distributions.random_streams import Purpose, generator
+from ..scenario.cluster import DAY, Cluster, Membership
+from ..scenario.scenario import Scenario
+from .failures import Calendar, Down, merged, united
 
 Transfer = Callable[[int], tuple[float, float]]
 """Seconds that the model holds the source's link, and its latency, by the rank that joins."""

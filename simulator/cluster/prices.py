@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from paceline.simulator.scenario.scenario import Scenario
+from ..scenario.scenario import Scenario
 
 SECONDS_PER_HOUR, BYTES_PER_GB = 3600.0, 1e9
 HOURLY = "node_hour", "device_hour"  # prices that a group may have of its own

@@ -14,12 +14,12 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from paceline.simulator.cluster import workers
-from paceline.simulator.cluster.workers import Worker
-from paceline.simulator.distributions.random_streams import Purpose, blocks, generator
-from paceline.simulator.distributions.time_profile import Segment
-from paceline.simulator.scenario.cluster import Bursts
-from paceline.simulator.scenario.scenario import Scenario
+from ..distributions.random_streams import Purpose, blocks, generator
+from ..distributions.time_profile import Segment
+from ..scenario.cluster import Bursts
+from ..scenario.scenario import Scenario
+from . import workers
+from .workers import Worker
 
 KEPT = 256  # segments kept before the last start, for starts slightly out of order
 

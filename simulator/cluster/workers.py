@@ -9,14 +9,14 @@ from math import floor, inf
 
 import numpy as np
 
-from paceline.simulator.distributions.distribution import Array, Distribution
-from paceline.simulator.distributions.empirical import ReplayedTimes
-from paceline.simulator.distributions.parametric import Constant
-from paceline.simulator.distributions.random_streams import Purpose, blocks, generator
-from paceline.simulator.distributions.time_profile import TimeProfile
-from paceline.simulator.scenario.cluster import Bursts, Cluster, Group
-from paceline.simulator.scenario.overhead import Overhead
-from paceline.simulator.scenario.scenario import Scenario
+from ..distributions.distribution import Array, Distribution
+from ..distributions.empirical import ReplayedTimes
+from ..distributions.parametric import Constant
+from ..distributions.random_streams import Purpose, blocks, generator
+from ..distributions.time_profile import TimeProfile
+from ..scenario.cluster import Bursts, Cluster, Group
+from ..scenario.overhead import Overhead
+from ..scenario.scenario import Scenario
 
 NONE = Overhead().step
 

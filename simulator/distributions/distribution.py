@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from pydantic import BaseModel, ConfigDict
 
-from paceline.simulator.inputs.units import is_time
+from ..inputs.units import is_time
 
 Array = NDArray[np.float64]
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Literal, Self
 import numpy as np
 from pydantic import Field, PrivateAttr, ValidationInfo, model_validator
 
-from paceline.simulator.distributions.distribution import Array, Distribution
-from paceline.simulator.inputs import csv_columns
+from ..inputs import csv_columns
+from .distribution import Array, Distribution
 
 # array has a type parameter from Python 3.12 on, and pydantic evaluates the annotation
 if TYPE_CHECKING:

@@ -23,9 +23,11 @@ from pydantic import (
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema
 
-from paceline.simulator.distributions.distribution import Array, Distribution, invert
-from paceline.simulator.distributions.empirical import Empirical, ReplayedTimes
-from paceline.simulator.distributions.parametric import (
+from ..errors import InputError
+from ..inputs.units import EXAMPLES
+from .distribution import Array, Distribution, invert
+from .empirical import Empirical, ReplayedTimes
+from .parametric import (
     Constant,
     Exponential,
     Gamma,
@@ -37,8 +39,6 @@ from paceline.simulator.distributions.parametric import (
     Uniform,
     Weibull,
 )
-from paceline.simulator.errors import InputError
-from paceline.simulator.inputs.units import EXAMPLES
 
 
 def _installed() -> Iterator[type[Distribution]]:

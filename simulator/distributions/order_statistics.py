@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.simulator.distributions.distribution import Array, Distribution
-from paceline.simulator.distributions.parametric import Constant
+from .distribution import Array, Distribution
+from .parametric import Constant
 
 LATTICE = 2**16
 NODES, WEIGHTS = np.polynomial.legendre.leggauss(16)

@@ -6,8 +6,8 @@ from typing import Annotated, Literal, Self
 import numpy as np
 from pydantic import AfterValidator, Field, model_validator
 
-from paceline.simulator.distributions.distribution import Array, Distribution, invert
-from paceline.simulator.inputs.units import Seconds
+from ..inputs.units import Seconds
+from .distribution import Array, Distribution, invert
 
 
 def _above_zero(value: float) -> float:

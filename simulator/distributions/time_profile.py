@@ -22,8 +22,8 @@ from pydantic import (
     model_validator,
 )
 
-from paceline.simulator.inputs import csv_columns
-from paceline.simulator.inputs.units import Seconds
+from ..inputs import csv_columns
+from ..inputs.units import Seconds
 
 STEPS_OF_A_DAY = 96
 

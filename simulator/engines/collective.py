@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from paceline.simulator.engines import payloads
-from paceline.simulator.engines.tolerances import TIME_TOLERANCE
-from paceline.simulator.programs.effects import Payload
+from ..programs.effects import Payload
+from . import payloads
+from .tolerances import TIME_TOLERANCE
 
 ABSENT = -1  # in place of a step: this worker has not joined
 Follower = tuple[int, int, "Collective", Callable[[Payload], Payload]]

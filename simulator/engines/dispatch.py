@@ -13,16 +13,16 @@ from typing import Any
 
 from threadpoolctl import ThreadpoolController
 
-from paceline.simulator.cluster.workers import ideal_rate
-from paceline.simulator.engines.batched import run as batched
-from paceline.simulator.engines.normalisation import normalised
-from paceline.simulator.engines.unsupported import attempt
-from paceline.simulator.engines.virtual import run as virtual
-from paceline.simulator.load.load import Programs, known_programs
-from paceline.simulator.programs import Program, awaits
-from paceline.simulator.results.run import Run
-from paceline.simulator.scenario.redraw import factor, measured, redrawn
-from paceline.simulator.scenario.scenario import Algorithm, Scenario
+from ..cluster.workers import ideal_rate
+from ..load.load import Programs, known_programs
+from ..programs import Program, awaits
+from ..results.run import Run
+from ..scenario.redraw import factor, measured, redrawn
+from ..scenario.scenario import Algorithm, Scenario
+from .batched import run as batched
+from .normalisation import normalised
+from .unsupported import attempt
+from .virtual import run as virtual
 
 ENGINES = ("auto", "batched", "virtual")
 WORTH_COMPILING = 50_000  # gradients of one seed from which the compiled loop saves time

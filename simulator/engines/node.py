@@ -6,17 +6,17 @@ from typing import Any
 
 import numpy as np
 
-from paceline.simulator.cluster.workers import paces
-from paceline.simulator.distributions import random_streams
-from paceline.simulator.distributions.random_streams import Purpose
-from paceline.simulator.engines import payloads
-from paceline.simulator.engines.collective import Collective, Timer
-from paceline.simulator.engines.unsupported import Unknown, Unsupported
-from paceline.simulator.errors import ProgramError
-from paceline.simulator.objectives.objective import Objective, relative
-from paceline.simulator.programs.effects import Handle, Node, Payload, Pieces, Vector
-from paceline.simulator.programs.pieces.schedule import OfSlowest
-from paceline.simulator.scenario.scenario import Scenario
+from ..cluster.workers import paces
+from ..distributions import random_streams
+from ..distributions.random_streams import Purpose
+from ..errors import ProgramError
+from ..objectives.objective import Objective, relative
+from ..programs.effects import Handle, Node, Payload, Pieces, Vector
+from ..programs.pieces.schedule import OfSlowest
+from ..scenario.scenario import Scenario
+from . import payloads
+from .collective import Collective, Timer
+from .unsupported import Unknown, Unsupported
 
 
 def introduce(node: Node, scenario: Scenario, start: Vector) -> None:

@@ -14,23 +14,23 @@ from typing import Any
 
 import numpy as np
 
-from paceline.simulator.engines.observer import NEVER
-from paceline.simulator.objectives.learning_curve.objective import (
+from ..objectives.learning_curve.objective import (
     Expected,
     Goal,
     expect,
     goal,
     length,
 )
-from paceline.simulator.objectives.learning_curve.surrogate import Gains, Probe
-from paceline.simulator.programs import Program
-from paceline.simulator.programs.codecs.codec import Raw
-from paceline.simulator.programs.pieces.schedule import ConstantSchedule, FixedPeriod
-from paceline.simulator.programs.pieces.transform import AdamW, FedAdam, Momentum
-from paceline.simulator.results import store
-from paceline.simulator.results.run import Run
-from paceline.simulator.scenario.scenario import Algorithm, Scenario
-from paceline.simulator.scenario.tables import LearningCurve, RunSettings
+from ..objectives.learning_curve.surrogate import Gains, Probe
+from ..programs import Program
+from ..programs.codecs.codec import Raw
+from ..programs.pieces.schedule import ConstantSchedule, FixedPeriod
+from ..programs.pieces.transform import AdamW, FedAdam, Momentum
+from ..results import store
+from ..results.run import Run
+from ..scenario.scenario import Algorithm, Scenario
+from ..scenario.tables import LearningCurve, RunSettings
+from .observer import NEVER
 
 FEWEST, GRADIENTS = 128, 16_384  # local steps and gradients of a probe
 ROUNDS = 96  # of its averages: an outer momentum of 0.9 has settled by the middle

@@ -12,15 +12,15 @@ from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
-from paceline.simulator.cluster.membership import working
-from paceline.simulator.cluster.prices import BYTES_PER_GB, devices, price_per_second
-from paceline.simulator.engines import payloads
-from paceline.simulator.objectives.evaluation import Evaluation
-from paceline.simulator.objectives.objective import Objective
-from paceline.simulator.programs.effects import Vector
-from paceline.simulator.programs.program import Program
-from paceline.simulator.results.run import CURVE, PAID, ROUNDING
-from paceline.simulator.scenario.scenario import Scenario
+from ..cluster.membership import working
+from ..cluster.prices import BYTES_PER_GB, devices, price_per_second
+from ..objectives.evaluation import Evaluation
+from ..objectives.objective import Objective
+from ..programs.effects import Vector
+from ..programs.program import Program
+from ..results.run import CURVE, PAID, ROUNDING
+from ..scenario.scenario import Scenario
+from . import payloads
 
 NEVER = sys.maxsize  # a step, or a count, that no run reaches
 POINTS = 200  # of a curve, where the scenario does not say how often to evaluate

@@ -8,11 +8,11 @@ from typing import Any, cast
 
 import numpy as np
 
-from paceline.simulator.network import tcp
-from paceline.simulator.network.mean_cost import word_cost
-from paceline.simulator.programs.effects import ANY, Handle, Node, Payload, Pieces, Vector
-from paceline.simulator.scenario.overhead import CodecCost, Overhead
-from paceline.simulator.scenario.scenario import Scenario
+from ..network import tcp
+from ..network.mean_cost import word_cost
+from ..programs.effects import ANY, Handle, Node, Payload, Pieces, Vector
+from ..scenario.overhead import CodecCost, Overhead
+from ..scenario.scenario import Scenario
 
 
 class EffectCosts:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from paceline.simulator.programs.effects import NOTHING, Encoded, Payload, Pieces, Vector
+from ..programs.effects import NOTHING, Encoded, Payload, Pieces, Vector
 
 
 class VectorShare(complex):

@@ -11,14 +11,14 @@ from itertools import islice
 from math import ceil, inf
 from typing import Any
 
-from paceline.simulator.cluster.failures import Calendar
-from paceline.simulator.distributions.random_streams import Purpose, generator
-from paceline.simulator.engines.collective import Collective, Why, earliest
-from paceline.simulator.engines.observer import NEVER
-from paceline.simulator.programs import Program
-from paceline.simulator.programs.pieces.schedule import FixedPeriod, OwnPeriod
-from paceline.simulator.scenario.cluster import Cluster, Sampling
-from paceline.simulator.scenario.scenario import Scenario
+from ..cluster.failures import Calendar
+from ..distributions.random_streams import Purpose, generator
+from ..programs import Program
+from ..programs.pieces.schedule import FixedPeriod, OwnPeriod
+from ..scenario.cluster import Cluster, Sampling
+from ..scenario.scenario import Scenario
+from .collective import Collective, Why, earliest
+from .observer import NEVER
 
 
 def samples(program: Program, scenario: Scenario) -> bool:

@@ -2,7 +2,7 @@
 
 from math import inf
 
-from paceline.simulator.scenario.scenario import Scenario
+from ..scenario.scenario import Scenario
 
 TIME_TOLERANCE = 1e-12
 """Relative: times that differ by less are equal up to rounding."""

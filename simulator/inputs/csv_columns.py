@@ -4,8 +4,8 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from paceline.simulator.inputs import untrusted
-from paceline.simulator.inputs.units import LEAST, demand_within, to_si
+from . import untrusted
+from .units import LEAST, demand_within, to_si
 
 LARGEST = 256_000_000  # bytes: 20 million times of nine digits
 Reader = Callable[[str], float]

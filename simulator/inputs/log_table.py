@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from paceline.simulator.inputs import untrusted
-from paceline.simulator.inputs.messages import nearest
+from . import untrusted
+from .messages import nearest
 
 LARGEST = 100_000_000  # bytes of a log: a million steps take some twenty million
 LONGEST, WIDEST, MOST = 1_000_000, 4096, 2_000_000  # characters of a line, columns, rows

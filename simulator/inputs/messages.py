@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic_core import ErrorDetails
 
-from paceline.simulator.inputs.escaping import CONTROL_CHARACTERS, visible
+from .escaping import CONTROL_CHARACTERS, visible
 
 KeyPath = tuple[str | int, ...]
 

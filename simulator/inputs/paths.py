@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from paceline.simulator.errors import InputError
-from paceline.simulator.inputs.messages import KeyPath, dotted, show
+from ..errors import InputError
+from .messages import KeyPath, dotted, show
 
 NAMING = ("extends", "file", "folder", "membership", "platform", "regions")
 """KeyPath whose values name files."""

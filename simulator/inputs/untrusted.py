@@ -19,7 +19,7 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-from paceline.simulator.errors import InputError
+from ..errors import InputError
 
 LARGEST = 10_000_000  # bytes of a file written by hand: a scenario has a few thousand
 LARGEST_WRITTEN = 1_000_000_000  # bytes of a file that a program has written

@@ -6,7 +6,7 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from paceline.simulator.inputs import messages
+from ..inputs import messages
 
 Schema = Mapping[str, Any]
 

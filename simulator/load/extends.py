@@ -6,11 +6,11 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
-from paceline.simulator.errors import InputError
-from paceline.simulator.inputs import paths
-from paceline.simulator.inputs.messages import TAGS, get, holds
-from paceline.simulator.load.listing import shipped
-from paceline.simulator.load.toml_file import read
+from ..errors import InputError
+from ..inputs import paths
+from ..inputs.messages import TAGS, get, holds
+from .listing import shipped
+from .toml_file import read
 
 ASIDE = ("probe",)
 """Tables of a profile that only people read."""

@@ -6,9 +6,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, get_args
 
-from paceline.simulator.distributions.law import ComputeLaw
-from paceline.simulator.programs import catalogue
-from paceline.simulator.scenario.tables import Objective
+from ..distributions.law import ComputeLaw
+from ..programs import catalogue
+from ..scenario.tables import Objective
 
 Rows = list[dict[str, Any]]
 """Rows of name, summary, parameters by name, and source."""

@@ -11,19 +11,19 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from paceline.simulator.errors import InputError
-from paceline.simulator.inputs import messages, paths
-from paceline.simulator.inputs.messages import KeyPath
-from paceline.simulator.load.checks.settings import problems
-from paceline.simulator.load.explain import explain, line
-from paceline.simulator.load.extends import demand_headers_once, extended
-from paceline.simulator.load.listing import find
-from paceline.simulator.load.overrides import EXTENDS, one_length, override, without_loss
-from paceline.simulator.load.synonyms import amended, named
-from paceline.simulator.load.toml_file import demand_shallow, read
-from paceline.simulator.programs import Program, awaits, catalogue
-from paceline.simulator.programs.program import Function
-from paceline.simulator.scenario.scenario import BackgroundJob, Scenario, json_schema
+from ..errors import InputError
+from ..inputs import messages, paths
+from ..inputs.messages import KeyPath
+from ..programs import Program, awaits, catalogue
+from ..programs.program import Function
+from ..scenario.scenario import BackgroundJob, Scenario, json_schema
+from .checks.settings import problems
+from .explain import explain, line
+from .extends import demand_headers_once, extended
+from .listing import find
+from .overrides import EXTENDS, one_length, override, without_loss
+from .synonyms import amended, named
+from .toml_file import demand_shallow, read
 
 SHOWN = 5  # problems reported at once
 FOREVER = 10**9  # steps of a background job: it outlasts every run

@@ -4,11 +4,11 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from paceline.simulator.errors import InputError
-from paceline.simulator.inputs import untrusted
-from paceline.simulator.inputs.messages import KeyPath, dotted, get, holds, nearest, show
-from paceline.simulator.load.synonyms import proper
-from paceline.simulator.load.toml_file import DEEPEST, demand_shallow
+from ..errors import InputError
+from ..inputs import untrusted
+from ..inputs.messages import KeyPath, dotted, get, holds, nearest, show
+from .synonyms import proper
+from .toml_file import DEEPEST, demand_shallow
 
 EXTENDS = re.compile(r"\s*extends\s*=")
 """Matches an override of the key `extends`, which is applied before the profile is read."""

@@ -7,9 +7,9 @@ for tau, as in the papers on DiLoCo, and 1.3e9 for 1300000000.
 from collections.abc import Mapping
 from typing import Any
 
-from paceline.simulator.inputs import messages
-from paceline.simulator.inputs.messages import KeyPath, dotted, get, holds
-from paceline.simulator.load.explain import Schema, describe
+from ..inputs import messages
+from ..inputs.messages import KeyPath, dotted, get, holds
+from .explain import Schema, describe
 
 WHOLE = "whole number"  # of which every refusal of a number that is none speaks
 

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from paceline.simulator.errors import InputError
-from paceline.simulator.inputs import messages, untrusted
-from paceline.simulator.load.listing import shipped
+from ..errors import InputError
+from ..inputs import messages, untrusted
+from .listing import shipped
 
 DEEPEST = 32  # tables and lists within each other; a scenario has some six
 

@@ -16,11 +16,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from paceline.simulator.cluster.workers import mean_compute
-from paceline.simulator.distributions.parametric import Constant
-from paceline.simulator.distributions.random_streams import Purpose, blocks, generator
-from paceline.simulator.network import tcp
-from paceline.simulator.network.collectives import (
+from ..cluster.workers import mean_compute
+from ..distributions.parametric import Constant
+from ..distributions.random_streams import Purpose, blocks, generator
+from ..scenario.scenario import Scenario
+from . import tcp
+from .collectives import (
     COLLECTIVES,
     GATHER,
     NOTHING_SENT,
@@ -28,15 +29,14 @@ from paceline.simulator.network.collectives import (
     around,
     double_tree_plan,
 )
-from paceline.simulator.network.libraries import (
+from .libraries import (
     Cluster,
     Segments,
     gloo_segments,
     nccl_choice,
 )
-from paceline.simulator.network.region_path import RegionPath
-from paceline.simulator.network.topology.places import Places
-from paceline.simulator.scenario.scenario import Scenario
+from .region_path import RegionPath
+from .topology.places import Places
 
 REMEMBERED = 10_000
 HALVINGS = 40  # after which every window is a first one

@@ -19,9 +19,9 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from paceline.simulator.network.fabric.messages import MessageBuilder, Messages, Team
-from paceline.simulator.network.region_path import RegionPath
-from paceline.simulator.scenario.network import CollectiveName
+from ..scenario.network import CollectiveName
+from .fabric.messages import MessageBuilder, Messages, Team
+from .region_path import RegionPath
 
 Regions = Sequence[object]
 """The region of each worker, by rank."""

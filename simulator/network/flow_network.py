@@ -15,15 +15,15 @@ from typing import Any
 
 import numpy as np
 
-from paceline.simulator.distributions.law import Law
-from paceline.simulator.distributions.random_streams import Purpose, blocks, generator
-from paceline.simulator.network import tcp
-from paceline.simulator.network.closed_form import ClosedForm, Way
-from paceline.simulator.network.collectives import double_tree, gather, messages
-from paceline.simulator.network.fabric.fabric import Fabric
-from paceline.simulator.network.fabric.messages import MessagePlan, Messages
-from paceline.simulator.network.topology.routes import Topology
-from paceline.simulator.scenario.scenario import Scenario
+from ..distributions.law import Law
+from ..distributions.random_streams import Purpose, blocks, generator
+from ..scenario.scenario import Scenario
+from . import tcp
+from .closed_form import ClosedForm, Way
+from .collectives import double_tree, gather, messages
+from .fabric.fabric import Fabric
+from .fabric.messages import MessagePlan, Messages
+from .topology.routes import Topology
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Team = tuple[int, ...]

@@ -13,7 +13,7 @@ it is ready (gloo/transport/tcp/pair.cc, sendNotifyRecvReady): a hop takes two l
 from math import ceil, inf
 from typing import NamedTuple
 
-from paceline.simulator.network.fabric.messages import MessageBuilder, Messages, Team
+from .fabric.messages import MessageBuilder, Messages, Team
 
 SEGMENT = 2**20
 """Bytes of gloo's largest segment (allreduce.h, kMaxSegmentSize)."""

@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from math import inf
 
-from paceline.simulator.network import tcp
-from paceline.simulator.network.closed_form import ClosedForm, CollectiveCost
-from paceline.simulator.scenario.scenario import Scenario
+from ..scenario.scenario import Scenario
+from . import tcp
+from .closed_form import ClosedForm, CollectiveCost
 
 
 def mean_cost(scenario: Scenario) -> CollectiveCost:
@@ -16,8 +16,8 @@ def mean_cost(scenario: Scenario) -> CollectiveCost:
     """
     if scenario.network.closed_form or scenario.cluster.workers == 1:
         return ClosedForm(scenario).mean_cost()
-    from paceline.simulator.network.flow_network import FlowNetwork, SharedNetwork  # noqa: PLC0415 - they load numba
-    from paceline.simulator.network.topology.routes import Topology  # noqa: PLC0415
+    from .flow_network import FlowNetwork, SharedNetwork  # noqa: PLC0415 - they load numba
+    from .topology.routes import Topology  # noqa: PLC0415
 
     workers, sizes = scenario.cluster.workers, [0.0, scenario.model.bytes]
     network = scenario.network.model_copy(update={"setup": 0})
@@ -48,7 +48,7 @@ def message_cost(scenario: Scenario) -> Callable[[int, int], CollectiveCost]:
             return CollectiveCost(size / link.bandwidth, link.latency)
 
         return formula
-    from paceline.simulator.network.topology.routes import Topology  # noqa: PLC0415 - only with flows
+    from .topology.routes import Topology  # noqa: PLC0415 - only with flows
 
     topology = Topology(scenario)
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from paceline.simulator.distributions.law import Law
+from ..distributions.law import Law
 
 
 @dataclass(frozen=True)

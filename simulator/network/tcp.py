@@ -11,10 +11,10 @@ from math import inf, ldexp
 from pathlib import Path
 from typing import NamedTuple
 
-from paceline.simulator.inputs import untrusted
-from paceline.simulator.scenario.network import Network
-from paceline.simulator.scenario.overhead import Overhead
-from paceline.simulator.scenario.scenario import Scenario
+from ..inputs import untrusted
+from ..scenario.network import Network
+from ..scenario.overhead import Overhead
+from ..scenario.scenario import Scenario
 
 HEADERS = 20 + 20 + 12  # IPv4 (RFC 791), TCP (RFC 9293), its timestamps (RFC 7323)
 FRAME = 14  # Ethernet's header, which the token bucket of a shaped link counts, too

@@ -1,10 +1,8 @@
 """Say in words what the loss of a scenario is the loss of: seldom the model's that users train."""
 
-from paceline.simulator.objectives.build import dimension_of
-from paceline.simulator.objectives.learning_curve.objective import baseline, expect, size
-from paceline.simulator.programs import catalogue
-from paceline.simulator.scenario.scenario import Algorithm, Scenario
-from paceline.simulator.scenario.tables import (
+from ..programs import catalogue
+from ..scenario.scenario import Algorithm, Scenario
+from ..scenario.tables import (
     Bound,
     LearningCurve,
     NoObjective,
@@ -12,6 +10,8 @@ from paceline.simulator.scenario.tables import (
     Softmax,
     Torch,
 )
+from .build import dimension_of
+from .learning_curve.objective import baseline, expect, size
 
 FAR = 2.0  # times as many parameters as [model], or as few: then it is another model
 STAND_IN = "a stand-in, not your model"

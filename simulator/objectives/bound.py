@@ -3,10 +3,10 @@
 from collections.abc import Callable
 from math import nan
 
-from paceline.simulator.objectives.evaluation import Evaluation
-from paceline.simulator.programs.effects import NOTHING, Vector
-from paceline.simulator.programs.pieces.schedule import FixedPeriod
-from paceline.simulator.theory import ErrorBound
+from ..programs.effects import NOTHING, Vector
+from ..programs.pieces.schedule import FixedPeriod
+from ..theory import ErrorBound
+from .evaluation import Evaluation
 
 
 class Nothing:

@@ -2,15 +2,15 @@
 
 from typing import Any
 
-from paceline.simulator.objectives.bound import Nothing, TheoremTwo
-from paceline.simulator.objectives.objective import Objective
-from paceline.simulator.objectives.plugins import other
-from paceline.simulator.objectives.quadratic import NoisyQuadratic, coordinates
-from paceline.simulator.objectives.softmax import SoftmaxRegression, dimension
-from paceline.simulator.programs.pieces.schedule import FixedPeriod
-from paceline.simulator.scenario.scenario import Algorithm, Scenario
-from paceline.simulator.scenario.tables import Bound, Quadratic, Softmax
-from paceline.simulator.theory import ErrorBound
+from ..programs.pieces.schedule import FixedPeriod
+from ..scenario.scenario import Algorithm, Scenario
+from ..scenario.tables import Bound, Quadratic, Softmax
+from ..theory import ErrorBound
+from .bound import Nothing, TheoremTwo
+from .objective import Objective
+from .plugins import other
+from .quadratic import NoisyQuadratic, coordinates
+from .softmax import SoftmaxRegression, dimension
 
 
 def dimension_of(spec: Any) -> int | None:

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Protocol
 
-from paceline.simulator.objectives.evaluation import Evaluation
-from paceline.simulator.programs.effects import Vector
+from ..programs.effects import Vector
+from .evaluation import Evaluation
 
 
 class GradientSource(Protocol):

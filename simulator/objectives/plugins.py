@@ -5,9 +5,9 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from paceline.simulator.errors import InputError
-from paceline.simulator.results import store
-from paceline.simulator.scenario.tables import (
+from ..errors import InputError
+from ..results import store
+from ..scenario.tables import (
     Bound,
     LearningCurve,
     NoObjective,
@@ -16,8 +16,8 @@ from paceline.simulator.scenario.tables import (
 )
 
 if TYPE_CHECKING:  # they import this module
-    from paceline.simulator.objectives.objective import Objective
-    from paceline.simulator.scenario.scenario import Scenario
+    from ..scenario.scenario import Scenario
+    from .objective import Objective
 
 
 class ObjectiveError(InputError):

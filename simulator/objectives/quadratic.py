@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from paceline.simulator.distributions.random_streams import Purpose, generator
-from paceline.simulator.objectives.evaluation import Evaluation
-from paceline.simulator.programs.effects import Vector
-from paceline.simulator.scenario.tables import Modes, Quadratic
+from ..distributions.random_streams import Purpose, generator
+from ..programs.effects import Vector
+from ..scenario.tables import Modes, Quadratic
+from .evaluation import Evaluation
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 

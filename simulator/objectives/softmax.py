@@ -5,11 +5,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from paceline.simulator.distributions.random_streams import Purpose, generator
-from paceline.simulator.errors import InputError
-from paceline.simulator.objectives.evaluation import Evaluation
-from paceline.simulator.programs.effects import Vector
-from paceline.simulator.scenario.tables import Dirichlet, Softmax
+from ..distributions.random_streams import Purpose, generator
+from ..errors import InputError
+from ..programs.effects import Vector
+from ..scenario.tables import Dirichlet, Softmax
+from .evaluation import Evaluation
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import entry_points
 
-from paceline.simulator.errors import InputError
-from paceline.simulator.programs import (
+from ..errors import InputError
+from . import (
     adaptive,
     awaits,
     decoupled,
@@ -21,7 +21,7 @@ from paceline.simulator.programs import (
     overlapped,
     server,
 )
-from paceline.simulator.programs.program import Program
+from .program import Program
 
 __all__ = ["Program", "catalogue"]
 

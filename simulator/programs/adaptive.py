@@ -7,19 +7,19 @@ from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field
 
-from paceline.simulator.inputs.units import Seconds
-from paceline.simulator.programs.codecs.codec import Raw
-from paceline.simulator.programs.effects import Node
-from paceline.simulator.programs.local import (
+from ..inputs.units import Seconds
+from .codecs.codec import Raw
+from .effects import Node
+from .local import (
     ADACOMM,
     Codec,
     LearningRate,
     LocalMomentum,
     OuterTransform,
 )
-from paceline.simulator.programs.pieces.piece import Number, piece
-from paceline.simulator.programs.pieces.transform import Identity
-from paceline.simulator.programs.program import Program, doc
+from .pieces.piece import Number, piece
+from .pieces.transform import Identity
+from .program import Program, doc
 
 
 class Shared(NamedTuple):

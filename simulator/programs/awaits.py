@@ -16,9 +16,9 @@ from functools import cache
 from traceback import extract_tb
 from typing import Any, get_origin
 
-from paceline.simulator.errors import InputError
-from paceline.simulator.programs.effects import Node
-from paceline.simulator.programs.program import Program
+from ..errors import InputError
+from .effects import Node
+from .program import Program
 
 EFFECTS = {
     name

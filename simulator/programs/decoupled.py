@@ -5,13 +5,13 @@ from itertools import count
 from operator import add
 from typing import Annotated, Any
 
-from paceline.simulator.inputs.units import Seconds
-from paceline.simulator.programs.codecs.codec import Raw
-from paceline.simulator.programs.diloco import Inner, OuterMomentum
-from paceline.simulator.programs.effects import Node
-from paceline.simulator.programs.local import Codec, LearningRate, OuterRate
-from paceline.simulator.programs.pieces.transform import AdamW, Nesterov
-from paceline.simulator.programs.program import Program, doc
+from ..inputs.units import Seconds
+from .codecs.codec import Raw
+from .diloco import Inner, OuterMomentum
+from .effects import Node
+from .local import Codec, LearningRate, OuterRate
+from .pieces.transform import AdamW, Nesterov
+from .program import Program, doc
 
 Fragments = Annotated[int, doc("pieces of the model that take turns", ge=1)]
 

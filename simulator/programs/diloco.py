@@ -3,12 +3,12 @@
 from collections.abc import Callable
 from typing import Annotated, Any
 
-from paceline.simulator.programs.codecs.codec import Raw
-from paceline.simulator.programs.effects import Node, Vector
-from paceline.simulator.programs.local import Codec, LearningRate, OuterRate, Tau, descend, rounds
-from paceline.simulator.programs.pieces.schedule import FixedPeriod
-from paceline.simulator.programs.pieces.transform import AdamW, Fraction, Nesterov, TransformOf
-from paceline.simulator.programs.program import Program, doc
+from .codecs.codec import Raw
+from .effects import Node, Vector
+from .local import Codec, LearningRate, OuterRate, Tau, descend, rounds
+from .pieces.schedule import FixedPeriod
+from .pieces.transform import AdamW, Fraction, Nesterov, TransformOf
+from .program import Program, doc
 
 Inner = Annotated[TransformOf, doc("the local steps' transform", shown={"kind": "adamw"})]
 OuterMomentum = Annotated[Fraction, doc("Nesterov momentum of the outer step")]

@@ -4,9 +4,9 @@ from collections.abc import Sequence, Set
 from itertools import islice
 from typing import Annotated, Any, Literal
 
-from paceline.simulator.programs.codecs.codec import Raw
-from paceline.simulator.programs.effects import Node, Payload, Vector
-from paceline.simulator.programs.local import (
+from .codecs.codec import Raw
+from .effects import Node, Payload, Vector
+from .local import (
     Codec,
     LearningRate,
     LocalMomentum,
@@ -16,8 +16,8 @@ from paceline.simulator.programs.local import (
     descend,
     rounds,
 )
-from paceline.simulator.programs.pieces.transform import Identity, Proximal, Transform
-from paceline.simulator.programs.program import Program, doc
+from .pieces.transform import Identity, Proximal, Transform
+from .program import Program, doc
 
 Mu = Annotated[
     float, doc("FedProx's pull towards the model with which the round began; 0 is none", ge=0)

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from itertools import count
 from typing import Annotated
 
-from paceline.simulator.programs.effects import Handle, Node, Vector
-from paceline.simulator.programs.local import LearningRate, LocalMomentum
-from paceline.simulator.programs.pieces.graph import GraphOf, Ring
-from paceline.simulator.programs.pieces.transform import Identity
-from paceline.simulator.programs.program import Program, doc
+from .effects import Handle, Node, Vector
+from .local import LearningRate, LocalMomentum
+from .pieces.graph import GraphOf, Ring
+from .pieces.transform import Identity
+from .program import Program, doc
 
 Neighbours = Annotated[GraphOf, doc("graph of the workers that exchange models", shown="ring")]
 Row = Sequence[tuple[int, float]]

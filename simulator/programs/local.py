@@ -9,11 +9,11 @@ from typing import Annotated, Any
 
 from pydantic import Field, Strict
 
-from paceline.simulator.programs.codecs.codec import CodecOf, Raw
-from paceline.simulator.programs.effects import Node, Vector
-from paceline.simulator.programs.pieces.schedule import OwnPeriod, PeriodOfSteps, Rate
-from paceline.simulator.programs.pieces.transform import Fraction, Identity, TransformOf
-from paceline.simulator.programs.program import Program, doc
+from .codecs.codec import CodecOf, Raw
+from .effects import Node, Vector
+from .pieces.schedule import OwnPeriod, PeriodOfSteps, Rate
+from .pieces.transform import Fraction, Identity, TransformOf
+from .program import Program, doc
 
 LearningRate = Annotated[
     Rate, doc("learning rate, or its schedule over local steps", shown="[optimizer].lr")

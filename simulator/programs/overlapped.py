@@ -4,12 +4,12 @@ from collections import deque
 from itertools import count
 from typing import Annotated, Any, Literal
 
-from paceline.simulator.programs.codecs.codec import Raw
-from paceline.simulator.programs.effects import Node
-from paceline.simulator.programs.local import Codec, LearningRate, LocalMomentum, Tau, descend
-from paceline.simulator.programs.pieces import compensation as compensations
-from paceline.simulator.programs.pieces.transform import Fraction, Identity, TransformOf
-from paceline.simulator.programs.program import Program, doc
+from .codecs.codec import Raw
+from .effects import Node
+from .local import Codec, LearningRate, LocalMomentum, Tau, descend
+from .pieces import compensation as compensations
+from .pieces.transform import Fraction, Identity, TransformOf
+from .program import Program, doc
 
 Delay = Annotated[int, doc("whole steps between starting a mean and acting on it", "steps", ge=0)]
 Period = Annotated[int, doc("steps between means", "steps", ge=1)]

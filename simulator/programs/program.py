@@ -9,9 +9,9 @@ from typing import Any, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
-from paceline.simulator.programs.effects import Node
-from paceline.simulator.programs.pieces.schedule import OwnPeriod
-from paceline.simulator.programs.pieces.transform import Identity
+from .effects import Node
+from .pieces.schedule import OwnPeriod
+from .pieces.transform import Identity
 
 BOUND = "workers never meet (a bound, never a pick)"
 

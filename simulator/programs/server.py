@@ -6,13 +6,13 @@ A server's learning rate follows the steps of a worker on average: gradients use
 from itertools import count
 from typing import Annotated, Literal
 
-from paceline.simulator.programs.codecs.codec import Raw
-from paceline.simulator.programs.effects import Node
-from paceline.simulator.programs.local import Codec, LearningRate, LocalMomentum
-from paceline.simulator.programs.pieces.gate import bounded_lead
-from paceline.simulator.programs.pieces.threshold import StepsOf, Threshold
-from paceline.simulator.programs.pieces.transform import Identity
-from paceline.simulator.programs.program import Function, Program, doc
+from .codecs.codec import Raw
+from .effects import Node
+from .local import Codec, LearningRate, LocalMomentum
+from .pieces.gate import bounded_lead
+from .pieces.threshold import StepsOf, Threshold
+from .pieces.transform import Identity
+from .program import Function, Program, doc
 
 K = Annotated[int, doc("gradients per update, at most the number of workers", "gradients", ge=1)]
 

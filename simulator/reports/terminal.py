@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from rich.box import SIMPLE_HEAD
 from rich.table import Column, Table
 
-from paceline.simulator.results import units, wording
-from paceline.simulator.results.columns import (
+from ..results import units, wording
+from ..results.columns import (
     NIGHTS,
     RESULT_COLUMNS,
     SIMULATE,
@@ -19,18 +19,18 @@ from paceline.simulator.results.columns import (
     ranked_by,
     to_target,
 )
-from paceline.simulator.results.intervals import USUAL, Estimate, stated
-from paceline.simulator.results.order import MARGIN
-from paceline.simulator.results.run import TIMES
-from paceline.simulator.results.statistics import human, number, said_loss, time_unit
-from paceline.simulator.results.statistics import said as with_unit
-from paceline.simulator.studies.tune import costs
+from ..results.intervals import USUAL, Estimate, stated
+from ..results.order import MARGIN
+from ..results.run import TIMES
+from ..results.statistics import human, number, said_loss, time_unit
+from ..results.statistics import said as with_unit
+from ..studies.tune import costs
 
 if TYPE_CHECKING:  # theory has no need of all that simulates
-    from paceline.simulator.studies.fit.fit import FitResult
-    from paceline.simulator.studies.result import Result
-    from paceline.simulator.studies.sweep.table import SweepResult
-    from paceline.simulator.studies.tune.result import TuneResult
+    from ..studies.fit.fit import FitResult
+    from ..studies.result import Result
+    from ..studies.sweep.table import SweepResult
+    from ..studies.tune.result import TuneResult
 
 Row = Mapping[str, Any]
 Cell = Callable[[Row], str]

@@ -9,12 +9,12 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from paceline.simulator.cluster import workers
-from paceline.simulator.results import saturation, usage
-from paceline.simulator.results.run import Run
-from paceline.simulator.results.statistics import breakdown, human, number
-from paceline.simulator.results.usage import percent
-from paceline.simulator.scenario.scenario import Algorithm, Scenario
+from ..cluster import workers
+from ..scenario.scenario import Algorithm, Scenario
+from . import saturation, usage
+from .run import Run
+from .statistics import breakdown, human, number
+from .usage import percent
 
 WORTH = 0.1  # of the time: less is not worth a second word
 MATTERS = 1.05  # times the mean: a smaller difference is not worth reporting

@@ -14,8 +14,8 @@ from functools import partial
 from math import isfinite, nan
 from typing import Any
 
-from paceline.simulator.results import divergence, intervals, statistics
-from paceline.simulator.results.run import Run
+from . import divergence, intervals, statistics
+from .run import Run
 
 Summary = Mapping[str, Any]
 SIMULATE, SWEEP, PAGE = "simulate", "sweep", "page"  # outputs that show columns

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from paceline.simulator.programs import catalogue
-from paceline.simulator.scenario.scenario import Scenario, laws
+from ..programs import catalogue
+from ..scenario.scenario import Scenario, laws
 
 PLAIN = {  # keys by which nothing becomes random, if their times are constant; any other may
     "cluster": {

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from paceline.simulator.results.run import Run
+from .run import Run
 
 BOUND = 1e6  # times its first loss: a loss above that has diverged, though it is finite
 CAUSE = "the learning rate is too high for this algorithm"

@@ -2,11 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 
-from paceline.simulator.cluster import workers
-from paceline.simulator.network.closed_form import ClosedForm
-from paceline.simulator.results.run import Run
-from paceline.simulator.scenario.overhead import MeasuredRange
-from paceline.simulator.scenario.scenario import Scenario
+from ..cluster import workers
+from ..network.closed_form import ClosedForm
+from ..scenario.overhead import MeasuredRange
+from ..scenario.scenario import Scenario
+from .run import Run
 
 
 def notes(scenario: Scenario, groups: Mapping[str, Sequence[Run]]) -> list[str]:

@@ -11,10 +11,10 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from paceline.simulator.results.order import MARGIN
-from paceline.simulator.results.prediction_interval import TimeModel
-from paceline.simulator.results.run import Run
-from paceline.simulator.results.statistics import at, crossing
+from .order import MARGIN
+from .prediction_interval import TimeModel
+from .run import Run
+from .statistics import at, crossing
 
 
 class LossModel(Protocol):

@@ -14,7 +14,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from paceline.simulator.results import intervals
+from . import intervals
 
 MARGIN = 0.05  # times, prices or tokens known to differ by less are equivalent; and other scores
 POWER = 0.9  # probability with which the estimated number of seeds settles a comparison

@@ -11,8 +11,8 @@ from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
 
-from paceline.simulator.errors import InputError
-from paceline.simulator.inputs import messages, untrusted
+from ..errors import InputError
+from ..inputs import messages, untrusted
 
 LOCK, HOLDER, SETTINGS = "lock", "holder", "settings.json"  # files of a folder of kept runs
 SHOWN = 3  # differing keys that a refusal names

@@ -5,13 +5,13 @@ from typing import Any
 
 import numpy as np
 
-from paceline.simulator.errors import InputError
-from paceline.simulator.programs.program import BOUND
-from paceline.simulator.results import wording
-from paceline.simulator.results.divergence import diverged
-from paceline.simulator.results.loss_model import NO_ERRORS, NO_MODELS, Models
-from paceline.simulator.results.order import MARGIN, MOST, Order, order, within
-from paceline.simulator.results.statistics import (
+from ..errors import InputError
+from ..programs.program import BOUND
+from . import wording
+from .divergence import diverged
+from .loss_model import NO_ERRORS, NO_MODELS, Models
+from .order import MARGIN, MOST, Order, order, within
+from .statistics import (
     Groups,
     crossing,
     human,

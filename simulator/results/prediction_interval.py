@@ -14,17 +14,17 @@ from typing import Any
 
 import numpy as np
 
-from paceline.simulator.inputs import untrusted
-from paceline.simulator.network import tcp
-from paceline.simulator.network.closed_form import ClosedForm
-from paceline.simulator.network.region_path import RegionPath
-from paceline.simulator.results import extrapolation, statistics
-from paceline.simulator.results.intervals import LEVEL, NORMAL, USUAL
-from paceline.simulator.results.run import Run
-from paceline.simulator.results.statistics import human, number, said
-from paceline.simulator.scenario.network import SOCKETS
-from paceline.simulator.scenario.overhead import ModelError
-from paceline.simulator.scenario.scenario import Algorithm, Scenario
+from ..inputs import untrusted
+from ..network import tcp
+from ..network.closed_form import ClosedForm
+from ..network.region_path import RegionPath
+from ..scenario.network import SOCKETS
+from ..scenario.overhead import ModelError
+from ..scenario.scenario import Algorithm, Scenario
+from . import extrapolation, statistics
+from .intervals import LEVEL, NORMAL, USUAL
+from .run import Run
+from .statistics import human, number, said
 
 MODEL_ERROR = Path(__file__).with_name("model_error.toml")
 PACE, TARGET = "seconds_per_step", "time_to_target"

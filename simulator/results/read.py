@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from paceline.simulator.errors import InputError
-from paceline.simulator.inputs import csv_cells, untrusted
-from paceline.simulator.results import schema, store
-from paceline.simulator.results.run import COLUMNS, Run
+from ..errors import InputError
+from ..inputs import csv_cells, untrusted
+from . import schema, store
+from .run import COLUMNS, Run
 
 CURVES = "curves.csv"
 REAL = "real"  # the engine of real runs

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from paceline.simulator.scenario.scenario import Algorithm
+from ..scenario.scenario import Algorithm
 
 TIMES = ("compute", "wait", "communicate", "stalled", "lost", "down", "absent", "unselected")
 """Uses of a worker's time; the last five where nodes can crash, are left out, or come and go."""

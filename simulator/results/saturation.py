@@ -5,13 +5,13 @@ from collections.abc import Sequence
 from itertools import permutations
 from math import ceil
 
-from paceline.simulator.network.closed_form import ClosedForm
-from paceline.simulator.network.topology.routes import Topology
-from paceline.simulator.results import usage
-from paceline.simulator.results.run import Run
-from paceline.simulator.results.statistics import human
-from paceline.simulator.results.usage import percent
-from paceline.simulator.scenario.scenario import Algorithm, Scenario
+from ..network.closed_form import ClosedForm
+from ..network.topology.routes import Topology
+from ..scenario.scenario import Algorithm, Scenario
+from . import usage
+from .run import Run
+from .statistics import human
+from .usage import percent
 
 SERVER = r"server( in| out)?"
 CARD = re.compile(rf"worker \d+( in| out)?|{SERVER}")

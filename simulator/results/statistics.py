@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from paceline.simulator.inputs import csv_cells
-from paceline.simulator.results import divergence, intervals
-from paceline.simulator.results.divergence import diverged
-from paceline.simulator.results.intervals import Estimate
-from paceline.simulator.results.run import COLUMNS, Run
+from ..inputs import csv_cells
+from . import divergence, intervals
+from .divergence import diverged
+from .intervals import Estimate
+from .run import COLUMNS, Run
 
 Groups = Mapping[str, Sequence[Run]]
 """The runs of each algorithm by its label, in the order of their seeds."""

@@ -23,12 +23,12 @@ from zipfile import ZIP_STORED, ZipFile
 
 import numpy as np
 
-from paceline.simulator.errors import InputError
-from paceline.simulator.inputs import untrusted
-from paceline.simulator.results import ownership
-from paceline.simulator.results.figures.style import FORMATS
-from paceline.simulator.results.run import COLUMNS, CURVE, Run
-from paceline.simulator.results.schema import Owned, demand_shape
+from ..errors import InputError
+from ..inputs import untrusted
+from . import ownership
+from .figures.style import FORMATS
+from .run import COLUMNS, CURVE, Run
+from .schema import Owned, demand_shape
 
 SCHEMA = 1
 LARGEST_DOCUMENT = 100_000_000  # bytes; parsed, JSON takes ten times as many

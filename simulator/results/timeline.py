@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from paceline.simulator.inputs import untrusted
-from paceline.simulator.results.run import Cause, Kind, Run
-from paceline.simulator.results.statistics import Groups
+from ..inputs import untrusted
+from .run import Cause, Kind, Run
+from .statistics import Groups
 
 Document = dict[str, Any]
 FILE = "timeline.json"

@@ -12,16 +12,16 @@ from typing import Any
 
 import numpy as np
 
-from paceline.simulator.cluster import prices
-from paceline.simulator.cluster.membership import all_day, worked
-from paceline.simulator.cluster.workers import ideal_rate
-from paceline.simulator.results import intervals, loss_model, wording
-from paceline.simulator.results.loss_model import LossModel
-from paceline.simulator.results.prediction_interval import PACE, TARGET
-from paceline.simulator.results.run import Run
-from paceline.simulator.results.statistics import at, crossing, estimated, said
-from paceline.simulator.scenario.scenario import Scenario
-from paceline.simulator.scenario.tables import Prices
+from ..cluster import prices
+from ..cluster.membership import all_day, worked
+from ..cluster.workers import ideal_rate
+from ..scenario.scenario import Scenario
+from ..scenario.tables import Prices
+from . import intervals, loss_model, wording
+from .loss_model import LossModel
+from .prediction_interval import PACE, TARGET
+from .run import Run
+from .statistics import at, crossing, estimated, said
 
 SECONDS_PER_DAY = 86400.0
 FLOPS_PER_PARAMETER = 6.0  # and token: two forwards, four backwards (arXiv 2001.08361, section 2.1)

@@ -10,11 +10,11 @@ from collections.abc import Callable, Sequence
 from math import ceil, inf
 from typing import Any
 
-from paceline.simulator.results import usage
-from paceline.simulator.results.run import Run
-from paceline.simulator.results.saturation import CARD, held_share
-from paceline.simulator.results.statistics import Groups, breakdown, human, seconds_per_step
-from paceline.simulator.scenario.scenario import Algorithm, Scenario
+from ..scenario.scenario import Algorithm, Scenario
+from . import usage
+from .run import Run
+from .saturation import CARD, held_share
+from .statistics import Groups, breakdown, human, seconds_per_step
 
 LATE = ("overlap", "delay")  # parameters, in steps, by which averages may be late
 TELLING = 0.05  # share of the time, waiting for those, from which it is worth a note

@@ -5,13 +5,13 @@ from typing import Any
 
 import numpy as np
 
-from paceline.simulator.cluster.membership import worked, working_hours
-from paceline.simulator.cluster.workers import mean_compute
-from paceline.simulator.cluster.workers import workers as listed
-from paceline.simulator.results.run import TIMES, Run
-from paceline.simulator.results.statistics import human, number
-from paceline.simulator.scenario.cluster import DAY
-from paceline.simulator.scenario.scenario import Scenario
+from ..cluster.membership import worked, working_hours
+from ..cluster.workers import mean_compute
+from ..cluster.workers import workers as listed
+from ..scenario.cluster import DAY
+from ..scenario.scenario import Scenario
+from .run import TIMES, Run
+from .statistics import human, number
 
 SILENT = 0.001  # of the gradients: a last round that is cut off may add as much
 NEVER = "none of them was selected in this run, which is too short, or has too few rounds, for that"

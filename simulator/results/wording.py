@@ -5,8 +5,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from paceline.simulator.results.intervals import LEVEL, MEDIAN, MODEL, USUAL, Estimate, stated
-from paceline.simulator.results.statistics import PREFIXED, number, prefixed, said, time_unit
+from .intervals import LEVEL, MEDIAN, MODEL, USUAL, Estimate, stated
+from .statistics import PREFIXED, number, prefixed, said, time_unit
 
 
 def sentence(found: Estimate, unit: str, seeds: int) -> str:

@@ -16,11 +16,11 @@ from pydantic import (
     model_validator,
 )
 
-from paceline.simulator.distributions.law import ComputeLaw, Law
-from paceline.simulator.distributions.time_profile import ProfileOf
-from paceline.simulator.inputs import csv_columns
-from paceline.simulator.inputs.units import Seconds
-from paceline.simulator.scenario.table import (
+from ..distributions.law import ComputeLaw, Law
+from ..distributions.time_profile import ProfileOf
+from ..inputs import csv_columns
+from ..inputs.units import Seconds
+from .table import (
     Bandwidth,
     Count,
     Delay,

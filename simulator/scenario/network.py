@@ -4,14 +4,14 @@ from typing import Annotated, Literal
 
 from pydantic import Field, Strict
 
-from paceline.simulator.distributions.law import Law
-from paceline.simulator.distributions.parametric import Constant
-from paceline.simulator.distributions.time_profile import ProfileOf
-from paceline.simulator.inputs.units import Bytes, Seconds
-from paceline.simulator.scenario.cluster import Failures
-from paceline.simulator.scenario.formats.region_table import TableOf
-from paceline.simulator.scenario.formats.simgrid_xml import PlatformOf
-from paceline.simulator.scenario.table import (
+from ..distributions.law import Law
+from ..distributions.parametric import Constant
+from ..distributions.time_profile import ProfileOf
+from ..inputs.units import Bytes, Seconds
+from .cluster import Failures
+from .formats.region_table import TableOf
+from .formats.simgrid_xml import PlatformOf
+from .table import (
     Bandwidth,
     Count,
     Delay,

@@ -10,10 +10,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from paceline.simulator.distributions.law import Law
-from paceline.simulator.distributions.parametric import Constant
-from paceline.simulator.inputs.units import Bytes, Seconds
-from paceline.simulator.scenario.table import (
+from ..distributions.law import Law
+from ..distributions.parametric import Constant
+from ..inputs.units import Bytes, Seconds
+from .table import (
     ZERO,
     Count,
     Delay,

@@ -6,9 +6,9 @@ from typing import Any, cast
 
 from pydantic import BaseModel
 
-from paceline.simulator.distributions.distribution import Distribution
-from paceline.simulator.distributions.random_streams import Purpose, generator
-from paceline.simulator.scenario.scenario import Algorithm, Scenario
+from ..distributions.distribution import Distribution
+from ..distributions.random_streams import Purpose, generator
+from .scenario import Algorithm, Scenario
 
 
 def redrawn(scenario: Scenario, replicate: int) -> Scenario:

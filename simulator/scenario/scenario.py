@@ -22,18 +22,18 @@ from pydantic import (
 from pydantic.json_schema import GenerateJsonSchema, models_json_schema
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
-from paceline.simulator.distributions.distribution import Distribution
-from paceline.simulator.inputs.messages import nearest
-from paceline.simulator.inputs.units import to_si
-from paceline.simulator.programs import Program, catalogue
-from paceline.simulator.programs.codecs.codec import Raw
-from paceline.simulator.programs.pieces.piece import TomlSchema
-from paceline.simulator.scenario.cluster import Cluster, Recovery
-from paceline.simulator.scenario.model_tensors import BUCKET
-from paceline.simulator.scenario.network import Network, Server
-from paceline.simulator.scenario.overhead import Calibration, CodecCost, Overhead, at
-from paceline.simulator.scenario.table import Many, Name, Section, optional
-from paceline.simulator.scenario.tables import (
+from ..distributions.distribution import Distribution
+from ..inputs.messages import nearest
+from ..inputs.units import to_si
+from ..programs import Program, catalogue
+from ..programs.codecs.codec import Raw
+from ..programs.pieces.piece import TomlSchema
+from .cluster import Cluster, Recovery
+from .model_tensors import BUCKET
+from .network import Network, Server
+from .overhead import Calibration, CodecCost, Overhead, at
+from .table import Many, Name, Section, optional
+from .tables import (
     Bound,
     Choice,
     CurveOfLaw,

@@ -4,7 +4,7 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, Strict
 
-from paceline.simulator.inputs.units import BytesPerSecond, Seconds
+from ..inputs.units import BytesPerSecond, Seconds
 
 T = TypeVar("T")
 Many = Annotated[tuple[T, ...], Strict(False)]  # a TOML array, frozen

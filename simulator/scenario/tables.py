@@ -22,11 +22,11 @@ from pydantic import (
     model_validator,
 )
 
-from paceline.simulator.inputs.units import FlopsPerSecond
-from paceline.simulator.programs.pieces.schedule import Rate
-from paceline.simulator.programs.pieces.transform import TransformOf
-from paceline.simulator.scenario.model_tensors import PRESETS, ddp_buckets
-from paceline.simulator.scenario.table import (
+from ..inputs.units import FlopsPerSecond
+from ..programs.pieces.schedule import Rate
+from ..programs.pieces.transform import TransformOf
+from .model_tensors import PRESETS, ddp_buckets
+from .table import (
     LEAST,
     MOST,
     Count,

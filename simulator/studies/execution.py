@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from paceline.simulator.engines.dispatch import ENGINES, batches_seeds, run_replicates, run_seeds
-from paceline.simulator.errors import InputError
-from paceline.simulator.load.load import Programs, known_programs
-from paceline.simulator.results.ownership import Destination, Settings
-from paceline.simulator.results.run import Run
-from paceline.simulator.results.store import Directory
-from paceline.simulator.scenario.scenario import Algorithm, Scenario
-from paceline.simulator.studies.processes import cores
+from ..engines.dispatch import ENGINES, batches_seeds, run_replicates, run_seeds
+from ..errors import InputError
+from ..load.load import Programs, known_programs
+from ..results.ownership import Destination, Settings
+from ..results.run import Run
+from ..results.store import Directory
+from ..scenario.scenario import Algorithm, Scenario
+from .processes import cores
 
 TOGETHER = 64  # seeds that are run at once, at most: what a killed command may lose
 JOBS_PER_CORE = 32  # processes, at most: beyond that a machine only swaps

@@ -8,10 +8,10 @@ from contextvars import copy_context
 from time import monotonic
 from typing import Any, TypeVar
 
-from paceline.simulator.engines.observer import TELL
-from paceline.simulator.errors import InputError, RunError
-from paceline.simulator.studies.execution import Execution
-from paceline.simulator.studies.processes import DiedError, Processes, interrupts_held
+from ..engines.observer import TELL
+from ..errors import InputError, RunError
+from .execution import Execution
+from .processes import DiedError, Processes, interrupts_held
 
 T = TypeVar("T")
 R = TypeVar("R")

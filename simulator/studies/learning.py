@@ -7,27 +7,27 @@ from typing import Any
 
 import numpy as np
 
-from paceline.simulator.cluster.membership import stretched
-from paceline.simulator.engines.dispatch import run_seeds, taken
-from paceline.simulator.load.load import Programs
-from paceline.simulator.objectives.learning_curve import evidence
-from paceline.simulator.objectives.learning_curve.batch import FEW
-from paceline.simulator.objectives.learning_curve.objective import (
+from ..cluster.membership import stretched
+from ..engines.dispatch import run_seeds, taken
+from ..load.load import Programs
+from ..objectives.learning_curve import evidence
+from ..objectives.learning_curve.batch import FEW
+from ..objectives.learning_curve.objective import (
     Expected,
     mechanism,
     size,
 )
-from paceline.simulator.results import loss_model, prediction_interval
-from paceline.simulator.results.divergence import diverged
-from paceline.simulator.results.intervals import TAILS
-from paceline.simulator.results.loss_model import Errors, Models
-from paceline.simulator.results.pick import all_of
-from paceline.simulator.results.prediction_interval import PACE, TARGET, TimeModel, Unfitted
-from paceline.simulator.results.run import Run
-from paceline.simulator.results.statistics import Groups, crossing
-from paceline.simulator.scenario.cluster import Cluster
-from paceline.simulator.scenario.scenario import Algorithm, Scenario
-from paceline.simulator.scenario.tables import LearningCurve
+from ..results import loss_model, prediction_interval
+from ..results.divergence import diverged
+from ..results.intervals import TAILS
+from ..results.loss_model import Errors, Models
+from ..results.pick import all_of
+from ..results.prediction_interval import PACE, TARGET, TimeModel, Unfitted
+from ..results.run import Run
+from ..results.statistics import Groups, crossing
+from ..scenario.cluster import Cluster
+from ..scenario.scenario import Algorithm, Scenario
+from ..scenario.tables import LearningCurve
 
 LOST = "diverges at any rate of the mechanism: try a smaller outer_lr or alpha, or a larger buffer"
 

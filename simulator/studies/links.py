@@ -6,17 +6,17 @@ from collections.abc import Mapping, Sequence
 from math import hypot, inf, isfinite, log, log1p
 from typing import Any
 
-from paceline.simulator.load.load import known_programs
-from paceline.simulator.network import tcp
-from paceline.simulator.results import prediction_interval, saturation
-from paceline.simulator.results.prediction_interval import Calibrated, TimeModel, Uncalibrated
-from paceline.simulator.results.run import Run
-from paceline.simulator.results.statistics import Groups, breakdown, held_up
-from paceline.simulator.scenario.overhead import ModelError
-from paceline.simulator.scenario.scenario import Algorithm, Scenario
-from paceline.simulator.scenario.tables import NoObjective
-from paceline.simulator.studies.execution import Execution
-from paceline.simulator.studies.task import Task
+from ..load.load import known_programs
+from ..network import tcp
+from ..results import prediction_interval, saturation
+from ..results.prediction_interval import Calibrated, TimeModel, Uncalibrated
+from ..results.run import Run
+from ..results.statistics import Groups, breakdown, held_up
+from ..scenario.overhead import ModelError
+from ..scenario.scenario import Algorithm, Scenario
+from ..scenario.tables import NoObjective
+from .execution import Execution
+from .task import Task
 
 PERIODS, FEWEST = 50, 100  # averages, and steps, that show the pace of a steady run
 PAIRED = 10  # averages, of runs that differ in no random number

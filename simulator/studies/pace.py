@@ -11,15 +11,15 @@ from dataclasses import replace
 from math import inf
 from typing import Any, NamedTuple
 
-from paceline.simulator.engines.batched.run import VECTORS
-from paceline.simulator.engines.dispatch import pays_off
-from paceline.simulator.engines.observer import POINTS
-from paceline.simulator.load.load import known_programs
-from paceline.simulator.objectives.build import dimension_of
-from paceline.simulator.results.run import Run
-from paceline.simulator.scenario.scenario import Algorithm, Quadratic, Scenario
-from paceline.simulator.scenario.tables import Modes
-from paceline.simulator.studies.execution import Execution
+from ..engines.batched.run import VECTORS
+from ..engines.dispatch import pays_off
+from ..engines.observer import POINTS
+from ..load.load import known_programs
+from ..objectives.build import dimension_of
+from ..results.run import Run
+from ..scenario.scenario import Algorithm, Quadratic, Scenario
+from ..scenario.tables import Modes
+from .execution import Execution
 
 ENOUGH = 0.2  # seconds that further steps take once their pace counts as known
 LONGEST = 3.0  # seconds after which the pace found so far has to do

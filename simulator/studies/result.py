@@ -7,14 +7,14 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from paceline.simulator import theory
-from paceline.simulator.cluster.workers import ideal_rate
-from paceline.simulator.errors import InputError
-from paceline.simulator.objectives import plugins
-from paceline.simulator.objectives.basis import bases
-from paceline.simulator.objectives.learning_curve.objective import Expected
-from paceline.simulator.programs import catalogue
-from paceline.simulator.results import (
+from .. import theory
+from ..cluster.workers import ideal_rate
+from ..errors import InputError
+from ..objectives import plugins
+from ..objectives.basis import bases
+from ..objectives.learning_curve.objective import Expected
+from ..programs import catalogue
+from ..results import (
     bottleneck,
     extrapolation,
     prediction_interval,
@@ -26,17 +26,17 @@ from paceline.simulator.results import (
     usage,
     wording,
 )
-from paceline.simulator.results.columns import RESULT_COLUMNS
-from paceline.simulator.results.determinism import deterministic
-from paceline.simulator.results.figures import curves, style
-from paceline.simulator.results.intervals import HEAVY, MODEL
-from paceline.simulator.results.pick import pick
-from paceline.simulator.results.prediction_interval import Uncalibrated, Unfitted
-from paceline.simulator.results.run import Run
-from paceline.simulator.scenario.scenario import Algorithm, Scenario
-from paceline.simulator.studies import learning
-from paceline.simulator.studies.shown.logged import LoggedRun
-from paceline.simulator.studies.shown.shown import Shown, shown_columns
+from ..results.columns import RESULT_COLUMNS
+from ..results.determinism import deterministic
+from ..results.figures import curves, style
+from ..results.intervals import HEAVY, MODEL
+from ..results.pick import pick
+from ..results.prediction_interval import Uncalibrated, Unfitted
+from ..results.run import Run
+from ..scenario.scenario import Algorithm, Scenario
+from . import learning
+from .shown.logged import LoggedRun
+from .shown.shown import Shown, shown_columns
 
 T = TypeVar("T")
 

@@ -5,22 +5,22 @@ from concurrent.futures import Executor
 from functools import partial
 from pathlib import Path
 
-from paceline.simulator.load.load import Programs, load
-from paceline.simulator.objectives import plugins
-from paceline.simulator.results import statistics, store
-from paceline.simulator.results.ownership import Destination
-from paceline.simulator.results.run import Run
-from paceline.simulator.scenario.scenario import Scenario
-from paceline.simulator.studies import executors, links, processes, size
-from paceline.simulator.studies.execution import (
+from ..load.load import Programs, load
+from ..objectives import plugins
+from ..results import statistics, store
+from ..results.ownership import Destination
+from ..results.run import Run
+from ..scenario.scenario import Scenario
+from . import executors, links, processes, size
+from .execution import (
     Execution,
     Progress,
     demand_algorithms,
     opened,
     seed_range,
 )
-from paceline.simulator.studies.result import Result, save
-from paceline.simulator.studies.task import Task, settings
+from .result import Result, save
+from .task import Task, settings
 
 
 def simulate(  # noqa: PLR0913 - the options of the command

@@ -11,15 +11,15 @@ from pathlib import Path
 from time import monotonic
 from typing import NamedTuple
 
-from paceline.simulator.cluster.workers import ideal_rate
-from paceline.simulator.engines.observer import POINTS
-from paceline.simulator.errors import InputError
-from paceline.simulator.objectives.build import dimension_of
-from paceline.simulator.results.run import COLUMNS, SPAN
-from paceline.simulator.results.statistics import human, number
-from paceline.simulator.scenario.scenario import Algorithm, Scenario
-from paceline.simulator.studies import pace, processes
-from paceline.simulator.studies.execution import Execution
+from ..cluster.workers import ideal_rate
+from ..engines.observer import POINTS
+from ..errors import InputError
+from ..objectives.build import dimension_of
+from ..results.run import COLUMNS, SPAN
+from ..results.statistics import human, number
+from ..scenario.scenario import Algorithm, Scenario
+from . import pace, processes
+from .execution import Execution
 
 LONGEST = 7 * 86_400.0  # seconds of computing that need --force
 BRIEF = 60.0  # seconds at most, by the numbers below, which exceed what a step takes by far

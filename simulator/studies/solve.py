@@ -21,29 +21,29 @@ from typing import Any
 
 import numpy as np
 
-from paceline.simulator.errors import InputError
-from paceline.simulator.inputs import messages, units
-from paceline.simulator.load.load import Programs, load, varied
-from paceline.simulator.load.overrides import override
-from paceline.simulator.results import intervals, prediction_interval, statistics, store
-from paceline.simulator.results.determinism import deterministic
-from paceline.simulator.results.figures import style
-from paceline.simulator.results.figures.style import Figure
-from paceline.simulator.results.ownership import Destination
-from paceline.simulator.scenario.scenario import Scenario
-from paceline.simulator.studies import executors, size
-from paceline.simulator.studies.execution import (
+from ..errors import InputError
+from ..inputs import messages, units
+from ..load.load import Programs, load, varied
+from ..load.overrides import override
+from ..results import intervals, prediction_interval, statistics, store
+from ..results.determinism import deterministic
+from ..results.figures import style
+from ..results.figures.style import Figure
+from ..results.ownership import Destination
+from ..scenario.scenario import Scenario
+from . import executors, size
+from .execution import (
     Execution,
     Progress,
     demand_algorithms,
     opened,
     seed_range,
 )
-from paceline.simulator.studies.result import Result
-from paceline.simulator.studies.shown.shown import Shown, without_tables
-from paceline.simulator.studies.simulate import run_on
-from paceline.simulator.studies.sweep.points import value
-from paceline.simulator.studies.task import settings
+from .result import Result
+from .shown.shown import Shown, without_tables
+from .simulate import run_on
+from .sweep.points import value
+from .task import settings
 
 TRIED = 7  # values of the range that are tried first
 RANGE = 1000.0  # factor below and above the scenario's own value

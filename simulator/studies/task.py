@@ -7,12 +7,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from paceline.simulator.inputs import paths, untrusted
-from paceline.simulator.load.load import Programs
-from paceline.simulator.objectives import plugins
-from paceline.simulator.programs import catalogue
-from paceline.simulator.results import store
-from paceline.simulator.scenario.scenario import Algorithm, Scenario
+from ..inputs import paths, untrusted
+from ..load.load import Programs
+from ..objectives import plugins
+from ..programs import catalogue
+from ..results import store
+from ..scenario.scenario import Algorithm, Scenario
 
 DETERMINING = (  # folders and files of simulator/ whose code determines a run's numbers
     *("inputs", "distributions", "programs", "scenario", "cluster", "network"),

@@ -17,7 +17,11 @@ from paceline.simulator.results.statistics import jsonable
 from paceline.simulator.scenario.scenario import Algorithm, Scenario
 from paceline.simulator.scenario.tables import NoObjective
 from paceline.simulator.studies.execution import Progress
-from paceline.validate.calibration import (
+
+from ..comparison import quantities
+from ..host import machine
+from ..measurement.fingerprints import fingerprints
+from . import (
     compute_laws,
     error_model,
     links,
@@ -26,15 +30,12 @@ from paceline.validate.calibration import (
     profile,
     sources,
 )
-from paceline.validate.calibration.compute_laws import FittedLaws
-from paceline.validate.calibration.links import Link
-from paceline.validate.calibration.overhead_tables import OverheadTables
-from paceline.validate.calibration.overheads import RunEvents
-from paceline.validate.calibration.profile import Profile
-from paceline.validate.calibration.sources import Source
-from paceline.validate.comparison import quantities
-from paceline.validate.host import machine
-from paceline.validate.measurement.fingerprints import fingerprints
+from .compute_laws import FittedLaws
+from .links import Link
+from .overhead_tables import OverheadTables
+from .overheads import RunEvents
+from .profile import Profile
+from .sources import Source
 
 HEAD = (
     'A profile of measured runs. A scenario takes it in by extends = "THIS FILE"; what the',

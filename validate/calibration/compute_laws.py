@@ -10,8 +10,9 @@ import numpy as np
 from paceline.simulator.distributions.distribution import Array, Distribution
 from paceline.simulator.distributions.parametric import Constant
 from paceline.simulator.errors import InputError
-from paceline.validate.calibration import distribution_fits, independence, slow_periods
-from paceline.validate.calibration.distribution_fits import FittedLaw
+
+from . import distribution_fits, independence, slow_periods
+from .distribution_fits import FittedLaw
 
 FEW = 20  # steps, below which families of distributions cannot be distinguished
 SEED = 0

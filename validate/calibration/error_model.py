@@ -20,7 +20,8 @@ from paceline.simulator.programs.pieces.transform import AdamW, Identity
 from paceline.simulator.results import read, store
 from paceline.simulator.results.read import RunDirectory
 from paceline.simulator.results.statistics import aligned
-from paceline.validate.calibration.error_model_modes import (
+
+from .error_model_modes import (
     FittedHeterogeneity,
     FittedModes,
     Noise,
@@ -29,7 +30,7 @@ from paceline.validate.calibration.error_model_modes import (
     modes,
     noise,
 )
-from paceline.validate.calibration.mean_dynamics import Observation
+from .mean_dynamics import Observation
 
 SURVEYS = "landscape.json"
 BLOCK = 16  # coordinates of a mode

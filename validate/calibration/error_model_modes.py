@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from scipy.optimize import nnls
 
-from paceline.validate.calibration.mean_dynamics import Array, Observation, squared_distances
+from .mean_dynamics import Array, Observation, squared_distances
 
 Points = Sequence[Mapping[str, Any]]
 """Points of a curvature survey, as `torch_objective.curvature.survey` returns them."""

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from paceline.simulator.errors import InputError
-from paceline.validate.calibration import profile
-from paceline.validate.measurement import alpha_beta
-from paceline.validate.training.events import WAIT
+
+from ..measurement import alpha_beta
+from ..training.events import WAIT
+from . import profile
 
 LIKE = 1.5  # ratio of sizes below which they do not determine a bandwidth
 APART = 1.25  # ratio of times, compared with those over one link, from which links differ

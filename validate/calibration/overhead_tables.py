@@ -7,9 +7,10 @@ from typing import Any
 
 from paceline.simulator.errors import InputError
 from paceline.simulator.scenario.overhead import Overhead, at
-from paceline.validate.calibration import overheads, profile
-from paceline.validate.calibration.overheads import Nominal, RunEvents, Term
-from paceline.validate.calibration.profile import Profile
+
+from . import overheads, profile
+from .overheads import Nominal, RunEvents, Term
+from .profile import Profile
 
 TERMS = ("issue", "collect", "collective", "agree", "send", "message", "receive")
 NOTHING = Profile({})

@@ -15,7 +15,8 @@ import numpy as np
 from paceline.simulator.network.closed_form import ClosedForm
 from paceline.simulator.network.collectives import COLLECTIVES
 from paceline.simulator.scenario.scenario import Algorithm, Scenario
-from paceline.validate.training.events import AGREE, COLLECT, ISSUE, SEND, SERVE, STEP, TAKE, WAIT
+
+from ..training.events import AGREE, COLLECT, ISSUE, SEND, SERVE, STEP, TAKE, WAIT
 
 WARM_UP = 0.1  # share of the steps that come first and are left out
 AT_ONCE = 1e-4  # seconds: a wait that takes no longer found its result ready

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from paceline.simulator.distributions.distribution import Array
-from paceline.validate.calibration.independence import NEARLY, Series, logs
+
+from .independence import NEARLY, Series, logs
 
 SLOWER = 1.15  # the least factor of a slow period that is distinguished from chance
 PERIODS = 3  # fewest, to estimate how long they last

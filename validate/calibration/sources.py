@@ -13,14 +13,15 @@ from paceline.simulator.load.load import parse
 from paceline.simulator.results import read as directories
 from paceline.simulator.results import store
 from paceline.simulator.scenario.scenario import Scenario
-from paceline.validate.calibration import independence, links, overheads, profile
-from paceline.validate.calibration.links import Collectives
-from paceline.validate.calibration.overheads import RunEvents
-from paceline.validate.comparison import quantities
-from paceline.validate.measurement import kineto, telemetry_files
-from paceline.validate.measurement.telemetry_files import Recorded, RecordedCollectives
-from paceline.validate.training import events
-from paceline.validate.training.events import STEP, WAIT
+
+from ..comparison import quantities
+from ..measurement import kineto, telemetry_files
+from ..measurement.telemetry_files import Recorded, RecordedCollectives
+from ..training import events
+from ..training.events import STEP, WAIT
+from . import independence, links, overheads, profile
+from .links import Collectives
+from .overheads import RunEvents
 
 BYTES = 4  # of a parameter, where a job does not say
 LARGEST = 4e15  # bytes of a model

@@ -8,8 +8,9 @@ from rich.table import Table
 
 from paceline.simulator.reports.terminal import headed
 from paceline.simulator.results.intervals import TAILS
-from paceline.validate.calibration.calibrate import CalibrationResult
-from paceline.validate.calibration.profile import Profile
+
+from .calibrate import CalibrationResult
+from .profile import Profile
 
 NOTHING = ("1e-05 to 1", "1e-05 to 1e-05")  # said of a power that is 0, or may be 1 as well
 

@@ -12,9 +12,10 @@ from paceline.simulator.results.read import RunDirectory
 from paceline.simulator.results.statistics import jsonable
 from paceline.simulator.studies.shown import saved
 from paceline.simulator.studies.shown.shown import Shown, without_tables
-from paceline.validate.comparison import sentences
-from paceline.validate.comparison.quantities import PACE, TARGET
-from paceline.validate.comparison.statistics import ComparisonStatistics
+
+from . import sentences
+from .quantities import PACE, TARGET
+from .statistics import ComparisonStatistics
 
 SAVED = "comparison.paceline"
 WRITTEN = ("kendall_tau", "kendall_over", "regret", "excess", "attribution", "overall",
@@ -75,7 +76,7 @@ class Comparison(Shown, ComparisonStatistics):
         return found
 
     def _figure(self) -> Figure | None:
-        from paceline.validate.comparison import figures  # noqa: PLC0415 - as in `write`
+        from . import figures  # noqa: PLC0415 - as in `write`
 
         return figures.curves(self)
 
@@ -118,7 +119,7 @@ class Comparison(Shown, ComparisonStatistics):
 
     def write(self, directory: ComparisonDirectory) -> None:
         """Write comparison.json, the figures and both timelines in one to an open directory."""
-        from paceline.validate.comparison import figures  # noqa: PLC0415 - matplotlib, half a second
+        from . import figures  # noqa: PLC0415 - matplotlib, half a second
 
         sides = {"predicted": self.predicted, self.basis: self.measured}
         spans = timeline.together({name: timeline.read(each.path) for name, each in sides.items()})

@@ -9,8 +9,9 @@ from paceline.simulator.results.figures import style
 from paceline.simulator.results.figures.style import Axes, Figure
 from paceline.simulator.results.intervals import USUAL
 from paceline.simulator.results.statistics import time_unit
-from paceline.validate.comparison.quantities import PACE, TARGET, Row
-from paceline.validate.comparison.statistics import ComparisonStatistics
+
+from .quantities import PACE, TARGET, Row
+from .statistics import ComparisonStatistics
 
 DOTS = 15  # markers on a measured curve
 NEAR = 0.1  # relative error of the scatter's band

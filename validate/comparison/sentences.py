@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from paceline.simulator.reports.page.compared import differing
 from paceline.simulator.results.intervals import USUAL
 from paceline.simulator.results.statistics import human
-from paceline.validate.comparison.quantities import PACE, TARGET, median
-from paceline.validate.comparison.statistics import ComparisonStatistics
-from paceline.validate.host import machine
-from paceline.validate.measurement.fingerprints import fitted_to
+
+from ..host import machine
+from ..measurement.fingerprints import fitted_to
+from .quantities import PACE, TARGET, median
+from .statistics import ComparisonStatistics
 
 NAMED = 6  # keys in which scenarios differ
 SHORT = 0.020  # seconds per step, below which a note says what they consist of

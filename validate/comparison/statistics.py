@@ -5,8 +5,9 @@ from functools import cached_property
 from typing import Any
 
 from paceline.simulator.results.read import RunDirectory
-from paceline.validate.comparison import attribution, quantities
-from paceline.validate.comparison.quantities import EQUAL_STEPS, PACE, TARGET, Row
+
+from . import attribution, quantities
+from .quantities import EQUAL_STEPS, PACE, TARGET, Row
 
 UNMEASURED = "Simulation against simulation"
 RANKED = 3  # algorithms whose order is worth a rank correlation

@@ -7,8 +7,9 @@ from rich.table import Table
 from paceline.simulator.reports.terminal import headed
 from paceline.simulator.results.run import TIMES
 from paceline.simulator.results.statistics import human, number
-from paceline.validate.comparison.quantities import EQUAL_STEPS, LOSS_TIMES, PACE, TARGET, Row
-from paceline.validate.comparison.statistics import ComparisonStatistics
+
+from .quantities import EQUAL_STEPS, LOSS_TIMES, PACE, TARGET, Row
+from .statistics import ComparisonStatistics
 
 
 def comparison(result: ComparisonStatistics) -> list[Table]:

@@ -176,7 +176,7 @@ class HugePages(TorchFunctionMode):
             raise
 
     def _do(self, todo: Sequence[Operation]) -> None:
-        from paceline.validate.host.blocks import CODES, run  # noqa: PLC0415 - imports numba
+        from .blocks import CODES, run  # noqa: PLC0415 - imports numba
 
         size, width, threads = self._size, self._dtype.itemsize, torch.get_num_threads()
         kept, needed, read = [each.alive() for each in todo], set[int](), set[int]()

@@ -12,7 +12,8 @@ from typing import Any
 import psutil
 
 from paceline.simulator.studies.processes import cores
-from paceline.validate.host import namespaces
+
+from . import namespaces
 
 BOOT = Path("/proc/sys/kernel/random/boot_id")
 USED = ("user", "nice", "system", "irq", "softirq", "steal")  # of the cores' seconds
@@ -48,7 +49,7 @@ def hardware(device: str) -> dict[str, Any]:
         "torch": str(torch.__version__),
     }
     if device.startswith("cuda"):
-        from paceline.validate.host import device as devices  # noqa: PLC0415 - imports torch
+        from . import device as devices  # noqa: PLC0415 - imports torch
 
         found |= devices.hardware()
     return found

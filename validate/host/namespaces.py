@@ -21,7 +21,7 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path as Folder
 
-from paceline.validate.host.relay import NETWORK, Path
+from .relay import NETWORK, Path
 
 INTERFACE = "paceline"
 NODES = 254  # of a /24 network

@@ -13,9 +13,9 @@ import sys
 import traceback
 from pathlib import Path
 
-from paceline.validate.host import namespaces
-from paceline.validate.launch.hangs import ENDED, STARTED
-from paceline.validate.training import clock
+from ..host import namespaces
+from ..training import clock
+from .hangs import ENDED, STARTED
 
 
 def main(path: str, nodes: int) -> None:
@@ -23,7 +23,7 @@ def main(path: str, nodes: int) -> None:
     clock.die_with_parent()
     clock.use_precise_timers()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is handled by the parent
-    from paceline.validate.launch import worker  # noqa: PLC0415 - a failure goes to the log
+    from . import worker  # noqa: PLC0415 - a failure goes to the log
 
     worker.preload(path)
     ranks = {_fork(path, rank): rank for rank in range(nodes)}
@@ -55,7 +55,7 @@ def _fork(path: str, rank: int) -> int:
         if "PACELINE_LINKS" in os.environ:
             _, interface = namespaces.join(rank, os.environ["PACELINE_LINKS"])
             os.environ["GLOO_SOCKET_IFNAME"] = interface
-        from paceline.validate.launch import worker  # noqa: PLC0415
+        from . import worker  # noqa: PLC0415
 
         status = worker.main(path)
     except BaseException:

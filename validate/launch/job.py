@@ -14,9 +14,10 @@ from multiprocessing import spawn
 from pathlib import Path
 
 from paceline.simulator.errors import InputError
-from paceline.validate.torch_objective.data import DATA
-from paceline.validate.torch_objective.models import MODELS
-from paceline.validate.training.task import Job
+
+from ..torch_objective.data import DATA
+from ..torch_objective.models import MODELS
+from ..training.task import Job
 
 JOB = "job"
 READING = "PACELINE_READING"  # set while a script is imported to read a job

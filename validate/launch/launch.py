@@ -30,14 +30,15 @@ from paceline.simulator.load.load import Programs, known_programs
 from paceline.simulator.network.closed_form import ClosedForm
 from paceline.simulator.scenario.scenario import Scenario
 from paceline.simulator.studies.processes import how
-from paceline.validate.host.namespaces import Links, available
-from paceline.validate.host.relay import Path as LinkPath
-from paceline.validate.launch import hangs, worker
-from paceline.validate.launch.hangs import ENDED, STARTED
-from paceline.validate.launch.job import write_job
-from paceline.validate.launch.worker import DONE, REASON, REFUSED
-from paceline.validate.training import clock, rendezvous
-from paceline.validate.training.task import Job, TrainingTask
+
+from ..host.namespaces import Links, available
+from ..host.relay import Path as LinkPath
+from ..training import clock, rendezvous
+from ..training.task import Job, TrainingTask
+from . import hangs, worker
+from .hangs import ENDED, STARTED
+from .job import write_job
+from .worker import DONE, REASON, REFUSED
 
 STORE, LOG = "store", "launch.log"  # files of a job's folder
 LOOK = 0.05  # seconds between checks of the processes

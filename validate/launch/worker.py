@@ -13,12 +13,13 @@ from paceline.simulator.errors import InputError
 from paceline.simulator.objectives import build, softmax
 from paceline.simulator.scenario.tables import Softmax, Torch
 from paceline.simulator.studies import processes
-from paceline.validate.host import device as devices
-from paceline.validate.host import machine
-from paceline.validate.launch.job import read_job
-from paceline.validate.torch_objective import data
-from paceline.validate.training import clock, learner, rendezvous, task
-from paceline.validate.training.task import Job, Place
+
+from ..host import device as devices
+from ..host import machine
+from ..torch_objective import data
+from ..training import clock, learner, rendezvous, task
+from ..training.task import Job, Place
+from .job import read_job
 
 REFUSED = 3  # exit status: this machine cannot run the scenario; the file REASON says why
 REASON, DONE = "refused", "done"  # files of a job's folder

@@ -12,8 +12,9 @@ from paceline.simulator.inputs.messages import nearest
 from paceline.simulator.results import intervals, read
 from paceline.simulator.results.intervals import USUAL
 from paceline.simulator.results.statistics import human, jsonable
-from paceline.validate.logs import jobs, steps, tables
-from paceline.validate.measurement.fingerprints import fitted_to
+
+from ..measurement.fingerprints import fitted_to
+from . import jobs, steps, tables
 
 BLOCKS = 20  # of successive steps, whose means tell the error of their mean
 Pair = tuple[float, float]

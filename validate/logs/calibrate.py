@@ -20,15 +20,17 @@ from paceline.simulator.scenario.cluster import Cluster
 from paceline.simulator.scenario.overhead import GIGABIT
 from paceline.simulator.scenario.scenario import Scenario
 from paceline.simulator.studies.execution import Progress
-from paceline.validate.calibration import compute_laws, model_error, profile
-from paceline.validate.calibration.calibrate import COMMENTS, HEAD, CalibrationResult, PaceCheck
-from paceline.validate.calibration.calibrate import calibrate as of_runs
-from paceline.validate.calibration.compute_laws import FittedLaws
-from paceline.validate.calibration.profile import Profile
-from paceline.validate.logs import jobs as files
-from paceline.validate.logs import tables, transport
-from paceline.validate.logs.steps import Observed, observe
-from paceline.validate.logs.transport import (
+
+from ..calibration import compute_laws, model_error, profile
+from ..calibration.calibrate import COMMENTS, HEAD, CalibrationResult, PaceCheck
+from ..calibration.calibrate import calibrate as of_runs
+from ..calibration.compute_laws import FittedLaws
+from ..calibration.profile import Profile
+from ..measurement.fingerprints import fingerprints
+from . import jobs as files
+from . import tables, transport
+from .steps import Observed, observe
+from .transport import (
     BESIDE,
     BUCKETED,
     DRAWS,
@@ -38,7 +40,6 @@ from paceline.validate.logs.transport import (
     STEADY,
     Fitted,
 )
-from paceline.validate.measurement.fingerprints import fingerprints
 
 SURE = 3.0  # standard errors by which jobs' computing differs
 ALIKE = 0.01  # relative difference below which it does not matter

@@ -16,9 +16,10 @@ from paceline.simulator.load.explain import explain, line
 from paceline.simulator.load.load import SHOWN, known_programs, parse
 from paceline.simulator.scenario.scenario import Scenario
 from paceline.simulator.scenario.table import Duration, Many, Name, Section
-from paceline.validate.logs import tables
-from paceline.validate.logs.columns import SPELLINGS
-from paceline.validate.logs.tables import ROWS, Log
+
+from . import tables
+from .columns import SPELLINGS
+from .tables import ROWS, Log
 
 MOST = 1000  # jobs
 UNKNOWN_LINK = {"bandwidth": "1 Gbit/s"}  # of a job that states none; its own factor is fitted

@@ -23,9 +23,10 @@ from paceline.simulator.programs import catalogue
 from paceline.simulator.results import read as directories
 from paceline.simulator.results import store
 from paceline.simulator.results.intervals import NORMAL, USUAL
-from paceline.validate.calibration import error_model, profile
-from paceline.validate.calibration.profile import Profile
-from paceline.validate.measurement import telemetry_files
+
+from ..calibration import error_model, profile
+from ..calibration.profile import Profile
+from ..measurement import telemetry_files
 
 QUANTITIES = ("tokens", "step", "loss", "run")
 KINDS = ("learning-curve", "quadratic")

@@ -17,9 +17,10 @@ from paceline.simulator.errors import InputError
 from paceline.simulator.results.statistics import human
 from paceline.simulator.scenario.overhead import Overhead
 from paceline.simulator.scenario.scenario import Scenario
-from paceline.validate.calibration import independence
-from paceline.validate.logs.jobs import Job
-from paceline.validate.logs.tables import ROWS, Log
+
+from ..calibration import independence
+from .jobs import Job
+from .tables import ROWS, Log
 
 Array = np.ndarray
 

@@ -10,10 +10,11 @@ import numpy as np
 from paceline.simulator.errors import InputError
 from paceline.simulator.inputs import log_table, untrusted
 from paceline.simulator.inputs.escaping import visible
-from paceline.validate.logs.columns import TIMES, Column, choose
-from paceline.validate.measurement import kineto, telemetry_files
-from paceline.validate.measurement.telemetry_files import Recorded
-from paceline.validate.training.events import STEP, WAIT
+
+from ..measurement import kineto, telemetry_files
+from ..measurement.telemetry_files import Recorded
+from ..training.events import STEP, WAIT
+from .columns import TIMES, Column, choose
 
 INCREASING = 0.75  # share of times, from which they are elapsed times
 NAMES = (".csv", ".tsv", ".txt", ".log", ".jsonl", ".ndjson")

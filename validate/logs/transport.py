@@ -35,8 +35,9 @@ from paceline.simulator.scenario.overhead import GIGABIT, Overhead, tree
 from paceline.simulator.scenario.redraw import scaled
 from paceline.simulator.scenario.scenario import Scenario
 from paceline.simulator.studies.execution import Progress
-from paceline.validate.comparison.quantities import pace
-from paceline.validate.logs.steps import Observed
+
+from ..comparison.quantities import pace
+from .steps import Observed
 
 Array = np.ndarray
 

@@ -11,12 +11,13 @@ from typing import Any
 from paceline.simulator.load.load import known_programs
 from paceline.simulator.results.statistics import jsonable
 from paceline.simulator.scenario.overhead import Overhead
-from paceline.validate.calibration import overheads, sources
-from paceline.validate.calibration.overhead_tables import TERMS
-from paceline.validate.calibration.overheads import Nominal, RunEvents
-from paceline.validate.comparison import quantities
-from paceline.validate.comparison.compare import Comparison, compare
-from paceline.validate.comparison.quantities import PACE, TARGET, Row
+
+from ..calibration import overheads, sources
+from ..calibration.overhead_tables import TERMS
+from ..calibration.overheads import Nominal, RunEvents
+from ..comparison import quantities
+from ..comparison.compare import Comparison, compare
+from ..comparison.quantities import PACE, TARGET, Row
 
 Cell = dict[str, Any]
 """One program under one condition; see `cells`."""

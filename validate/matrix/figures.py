@@ -7,8 +7,9 @@ import numpy as np
 
 from paceline.simulator.results.figures import curves, style
 from paceline.simulator.results.figures.style import Axes, Figure
-from paceline.validate.comparison.quantities import PACE, TARGET
-from paceline.validate.matrix.cells import Cell
+
+from ..comparison.quantities import PACE, TARGET
+from .cells import Cell
 
 KINDS = {"emulated": "emulated delays", "kernel": "links of the kernel", "real": "no delays"}
 LARGEST = 10.0  # percent: larger errors are drawn at this limit

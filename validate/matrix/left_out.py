@@ -12,10 +12,11 @@ from typing import Any
 from paceline.simulator.programs import catalogue
 from paceline.simulator.results.prediction_interval import Spread, Unfitted
 from paceline.simulator.scenario.overhead import Calibration, ModelError
-from paceline.validate.calibration.model_error import kind
-from paceline.validate.calibration.profile import rounded
-from paceline.validate.comparison.quantities import PACE, TARGET
-from paceline.validate.matrix.cells import Cell
+
+from ..calibration.model_error import kind
+from ..calibration.profile import rounded
+from ..comparison.quantities import PACE, TARGET
+from .cells import Cell
 
 QUANTITIES = (PACE, TARGET)
 WEIGHT = 3  # programs that all families together count as, beside those of a family itself

@@ -21,18 +21,19 @@ from paceline.simulator.studies.processes import cores
 from paceline.simulator.studies.result import save
 from paceline.simulator.studies.simulate import simulate
 from paceline.simulator.studies.task import Task
-from paceline.validate.calibration import profile
-from paceline.validate.calibration.calibrate import calibrate
-from paceline.validate.comparison.quantities import PACE, TARGET, pace
-from paceline.validate.host import machine
-from paceline.validate.host.device import find_device
-from paceline.validate.matrix import conditions, statistics
-from paceline.validate.matrix.cells import Cell, Sides, cells
-from paceline.validate.matrix.conditions import CONDITIONS, REPEATS, Condition
-from paceline.validate.matrix.page import write
-from paceline.validate.matrix.results import Matrix
-from paceline.validate.probe import probe
-from paceline.validate.validation import validate
+
+from ..calibration import profile
+from ..calibration.calibrate import calibrate
+from ..comparison.quantities import PACE, TARGET, pace
+from ..host import machine
+from ..host.device import find_device
+from ..probe import probe
+from ..validation import validate
+from . import conditions, statistics
+from .cells import Cell, Sides, cells
+from .conditions import CONDITIONS, REPEATS, Condition
+from .page import write
+from .results import Matrix
 
 CALIBRATION_SEED, INDEPENDENT_SEED = 100, 1000  # distinct from the conditions' seeds
 SEEDS = 4  # independent seeds that a prediction averages

@@ -7,9 +7,10 @@ from typing import Any
 
 from paceline.simulator.results import store
 from paceline.simulator.results.statistics import human
-from paceline.validate.matrix import conditions, figures, left_out, statistics
-from paceline.validate.matrix.cells import explained
-from paceline.validate.matrix.results import Matrix
+
+from . import conditions, figures, left_out, statistics
+from .cells import explained
+from .results import Matrix
 
 TEMPLATE = Path(__file__).with_name("page.md.j2")
 FIGURES = {

@@ -12,10 +12,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from paceline.simulator.results import prediction_interval, store
-from paceline.validate.calibration import model_error
-from paceline.validate.calibration.profile import Profile
-from paceline.validate.matrix import left_out, page
-from paceline.validate.matrix.results import Matrix
+
+from ..calibration import model_error
+from ..calibration.profile import Profile
+from . import left_out, page
+from .results import Matrix
 
 HEAD = (
     "What predictions missed of programs that no run was fitted to, by kind of network: relative",

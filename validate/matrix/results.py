@@ -7,8 +7,9 @@ from typing import Any
 from rich.table import Table
 
 from paceline.simulator.reports.terminal import headed
-from paceline.validate.matrix import left_out, statistics
-from paceline.validate.matrix.cells import Cell
+
+from . import left_out, statistics
+from .cells import Cell
 
 
 @dataclass

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from paceline.validate.calibration.overhead_tables import TERMS
-from paceline.validate.comparison.quantities import PACE, TARGET, median
-from paceline.validate.matrix import cells, left_out
-from paceline.validate.matrix.cells import Cell, explained
+from ..calibration.overhead_tables import TERMS
+from ..comparison.quantities import PACE, TARGET, median
+from . import cells, left_out
+from .cells import Cell, explained
 
 LOW, HIGH = 0.80, 0.98  # acceptable coverage of 90 % intervals
 REGRET = 0.05

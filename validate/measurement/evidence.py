@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 
 from paceline.simulator.scenario.scenario import Scenario
-from paceline.validate.measurement.measure import MeasuredRun
-from paceline.validate.training.events import PARTS, STEP
-from paceline.validate.training.records import Account
+
+from ..training.events import PARTS, STEP
+from ..training.records import Account
+from .measure import MeasuredRun
 
 OWN, FOREIGN = 0.40, 0.03  # shares of the machine's cores
 DISTURBED = 0.15  # share that others may use at most, of cores or GPUs, for a run to count at all

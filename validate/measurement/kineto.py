@@ -11,8 +11,9 @@ import numpy as np
 
 from paceline.simulator.errors import InputError
 from paceline.simulator.inputs import untrusted
-from paceline.validate.measurement.telemetry_files import Recorded, RecordedCollectives, ranks
-from paceline.validate.training.events import EVENT, ISSUE, STEP, WAIT, Key
+
+from ..training.events import EVENT, ISSUE, STEP, WAIT, Key
+from .telemetry_files import Recorded, RecordedCollectives, ranks
 
 PROFILED = re.compile(r"ProfilerStep#(\d+)")
 COLLECTIVE = re.compile(r"(?:nccl|gloo|mpi|ucc|xccl):_?(?:all_?reduce|all_?gather|all_?to_?all|"

@@ -19,12 +19,13 @@ from paceline.simulator.objectives.objective import Objective
 from paceline.simulator.programs import Program
 from paceline.simulator.results.run import TIMES, Run
 from paceline.simulator.scenario.scenario import Scenario
-from paceline.validate.torch_objective import curvature
-from paceline.validate.torch_objective.curvature import Snapshot
-from paceline.validate.torch_objective.objective import TorchObjective
-from paceline.validate.training import records
-from paceline.validate.training.records import Account, Record
-from paceline.validate.training.task import TrainingTask
+
+from ..torch_objective import curvature
+from ..torch_objective.curvature import Snapshot
+from ..torch_objective.objective import TorchObjective
+from ..training import records
+from ..training.records import Account, Record
+from ..training.task import TrainingTask
 
 
 @dataclass

@@ -18,9 +18,10 @@ from pathlib import Path
 from typing import Any, Self
 
 from paceline.simulator.errors import InputError
-from paceline.validate.host import machine
-from paceline.validate.measurement.telemetry_files import COLLECTIVE, FILE, LOSS, SCHEMA, read
-from paceline.validate.training.events import ISSUE, STEP, WAIT
+
+from ..host import machine
+from ..training.events import ISSUE, STEP, WAIT
+from .telemetry_files import COLLECTIVE, FILE, LOSS, SCHEMA, read
 
 __all__ = ["Telemetry", "read"]
 
@@ -136,7 +137,7 @@ def _environment() -> dict[str, Any]:
     }
     if (torch := sys.modules.get("torch")) is not None:
         versions["torch"] = str(torch.__version__)
-        from paceline.validate.host import device  # noqa: PLC0415 - torch is already there
+        from ..host import device  # noqa: PLC0415 - torch is already there
 
         if name := device.in_use():
             hardware["gpu"] = name

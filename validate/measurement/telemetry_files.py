@@ -11,7 +11,8 @@ import numpy as np
 
 from paceline.simulator.errors import InputError
 from paceline.simulator.inputs import untrusted
-from paceline.validate.training.events import EVENT, ISSUE, STEP, WAIT, Key
+
+from ..training.events import EVENT, ISSUE, STEP, WAIT, Key
 
 FILE = "rank-{}.telemetry"
 """File of one rank: a line of JSON, then rows of `ROW` doubles, in the machine's byte order: kind,

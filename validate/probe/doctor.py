@@ -26,11 +26,12 @@ from paceline.simulator.scenario.scenario import Scenario
 from paceline.simulator.studies import processes
 from paceline.simulator.studies.execution import Progress
 from paceline.simulator.studies.simulate import simulate
-from paceline.validate.host import device as devices
-from paceline.validate.host import machine, namespaces
-from paceline.validate.launch import launch
-from paceline.validate.measurement import evidence, measure
-from paceline.validate.training.task import Job, TrainingTask
+
+from ..host import device as devices
+from ..host import machine, namespaces
+from ..launch import launch
+from ..measurement import evidence, measure
+from ..training.task import Job, TrainingTask
 
 LISTENED = 1.0  # seconds, for what others use of the cores
 STEPS = 20  # of each part of the smoke test

@@ -15,16 +15,17 @@ from paceline.simulator.objectives import build
 from paceline.simulator.scenario.scenario import Scenario
 from paceline.simulator.studies import processes
 from paceline.simulator.studies.execution import Progress
-from paceline.validate.calibration.profile import Profile, seconds
-from paceline.validate.host.device import find_device
-from paceline.validate.launch import launch
-from paceline.validate.probe import read
-from paceline.validate.probe.profile import ProbeSettings, profile
-from paceline.validate.probe.programs import PROGRAMS
-from paceline.validate.probe.read import TeamMeasurement
-from paceline.validate.torch_objective import determinism
-from paceline.validate.training import clock, learner
-from paceline.validate.training.task import Job, TrainingTask
+
+from ..calibration.profile import Profile, seconds
+from ..host.device import find_device
+from ..launch import launch
+from ..torch_objective import determinism
+from ..training import clock, learner
+from ..training.task import Job, TrainingTask
+from . import read
+from .profile import ProbeSettings, profile
+from .programs import PROGRAMS
+from .read import TeamMeasurement
 
 SIZES = [2**k for k in range(10, 23, 2)]  # bytes: 1 KiB ... 4 MiB
 GATHERED = 2**20  # bytes of the largest payload that is gathered

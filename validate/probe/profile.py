@@ -12,9 +12,10 @@ import numpy as np
 from paceline.simulator.results import store
 from paceline.simulator.scenario.overhead import Overhead
 from paceline.simulator.studies import processes
-from paceline.validate.calibration import model_error
-from paceline.validate.calibration.overhead_tables import TERMS
-from paceline.validate.calibration.profile import (
+
+from ..calibration import model_error
+from ..calibration.overhead_tables import TERMS
+from ..calibration.profile import (
     Profile,
     between,
     law,
@@ -23,10 +24,10 @@ from paceline.validate.calibration.profile import (
     seconds,
     size,
 )
-from paceline.validate.host import machine
-from paceline.validate.measurement import evidence
-from paceline.validate.measurement.alpha_beta import AlphaBeta
-from paceline.validate.probe.read import CodecTime, TeamMeasurement
+from ..host import machine
+from ..measurement import evidence
+from ..measurement.alpha_beta import AlphaBeta
+from .read import CodecTime, TeamMeasurement
 
 SUSTAINED = (0.02, 0.05, 0.1)  # seconds of steps
 COMMENTS = {

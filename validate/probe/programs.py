@@ -11,7 +11,8 @@ import torch
 from paceline.simulator.programs import Program
 from paceline.simulator.programs.codecs.codec import CODECS
 from paceline.simulator.programs.effects import Node, Vector
-from paceline.validate.training import clock
+
+from ..training import clock
 
 PAUSE = 0.05  # seconds: as after a step, a core has other things in its caches by then
 

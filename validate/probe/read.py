@@ -10,15 +10,16 @@ import numpy as np
 from paceline.simulator.programs.codecs.codec import CODECS
 from paceline.simulator.results.run import Run
 from paceline.simulator.scenario.scenario import Scenario
-from paceline.validate.calibration import overheads
-from paceline.validate.calibration.overheads import Term
-from paceline.validate.measurement import alpha_beta, evidence
-from paceline.validate.measurement.alpha_beta import AlphaBeta
-from paceline.validate.measurement.measure import MeasuredRun
-from paceline.validate.training import clock, records
-from paceline.validate.training.events import COLLECT, ISSUE, SERVE, STEP, TAKE, WAIT
-from paceline.validate.training.records import Account, Record
-from paceline.validate.training.task import TrainingTask
+
+from ..calibration import overheads
+from ..calibration.overheads import Term
+from ..measurement import alpha_beta, evidence
+from ..measurement.alpha_beta import AlphaBeta
+from ..measurement.measure import MeasuredRun
+from ..training import clock, records
+from ..training.events import COLLECT, ISSUE, SERVE, STEP, TAKE, WAIT
+from ..training.records import Account, Record
+from ..training.task import TrainingTask
 
 FIRST = 1  # repetitions of each kind that are warm-up
 Array = np.ndarray

@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from rich.table import Table
 
 from paceline.simulator.reports.terminal import STYLE
-from paceline.validate.probe.doctor import Diagnosis
+
+from .doctor import Diagnosis
 
 
 def diagnosis(found: Diagnosis) -> Iterator[Table]:

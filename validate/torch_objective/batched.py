@@ -9,10 +9,11 @@ from torch.nn import functional
 
 from paceline.simulator.engines.batched.arrays import PerWorker, Stack, array
 from paceline.simulator.programs.effects import Vector
-from paceline.validate.torch_objective.batches import DeviceData
-from paceline.validate.torch_objective.determinism import one_thread
-from paceline.validate.torch_objective.flat import Flat
-from paceline.validate.torch_objective.gradients import TorchSource
+
+from .batches import DeviceData
+from .determinism import one_thread
+from .flat import Flat
+from .gradients import TorchSource
 
 
 class TorchGradients:

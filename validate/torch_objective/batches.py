@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from paceline.simulator.distributions.random_streams import Purpose, generator
-from paceline.validate.host.device import put
-from paceline.validate.torch_objective.data import Data
+
+from ..host.device import put
+from .data import Data
 
 CHUNK = 1000  # samples evaluated at a time
 

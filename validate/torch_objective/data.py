@@ -16,7 +16,8 @@ from paceline.simulator.inputs import untrusted
 from paceline.simulator.inputs.messages import nearest
 from paceline.simulator.objectives.plugins import ObjectiveError
 from paceline.simulator.objectives.softmax import load_data
-from paceline.validate.torch_objective.registry import Registry
+
+from .registry import Registry
 
 DEBIAN = Path("/usr/share/datasets")  # where Debian's packages put data sets
 FOLDER = ("objective", "folder")

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 import torch
 
-from paceline.validate.host.device import generators
+from ..host.device import generators
 
 CPU = torch.device("cpu")
 SEEDED = threading.RLock()  # of the process's random numbers, which all its threads share

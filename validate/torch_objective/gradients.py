@@ -9,9 +9,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from paceline.simulator.programs.effects import Vector
-from paceline.validate.torch_objective.batches import DeviceData
-from paceline.validate.torch_objective.determinism import one_thread, seeded
-from paceline.validate.torch_objective.flat import Buffers, Flat, Freed
+
+from .batches import DeviceData
+from .determinism import one_thread, seeded
+from .flat import Buffers, Flat, Freed
 
 
 class TorchSource:

@@ -11,8 +11,9 @@ from torch.nn import functional
 
 from paceline.simulator.inputs.messages import nearest
 from paceline.simulator.objectives.plugins import ObjectiveError
-from paceline.validate.torch_objective.gpt import Gpt
-from paceline.validate.torch_objective.registry import Registry
+
+from .gpt import Gpt
+from .registry import Registry
 
 MODEL = ("objective", "model")
 SIDE = 32  # of the images that torchvision's models are adapted to

@@ -25,13 +25,14 @@ from paceline.simulator.objectives.softmax import deal
 from paceline.simulator.programs.effects import Vector
 from paceline.simulator.scenario.scenario import Scenario
 from paceline.simulator.scenario.tables import Torch
-from paceline.validate.host.device import numbered_device
-from paceline.validate.torch_objective import data, models
-from paceline.validate.torch_objective.batched import TorchGradients
-from paceline.validate.torch_objective.batches import DeviceData, Epochs
-from paceline.validate.torch_objective.determinism import one_thread, seeded
-from paceline.validate.torch_objective.flat import Buffers, Flat
-from paceline.validate.torch_objective.gradients import TorchSource
+
+from ..host.device import numbered_device
+from . import data, models
+from .batched import TorchGradients
+from .batches import DeviceData, Epochs
+from .determinism import one_thread, seeded
+from .flat import Buffers, Flat
+from .gradients import TorchSource
 
 PACKAGES = ("torch", "torchvision")
 EVALUATED = 10_000  # most training samples that the loss is computed over

@@ -20,14 +20,15 @@ from torch import Tensor
 from paceline.simulator.errors import ProgramError
 from paceline.simulator.network.closed_form import Team
 from paceline.simulator.programs.effects import Encoded, Payload
-from paceline.validate.host.device import host
-from paceline.validate.host.huge_pages import pack
-from paceline.validate.training import packing
-from paceline.validate.training.clock import Clock
-from paceline.validate.training.emulated_network import RealNetwork
-from paceline.validate.training.packing import EXACT, PARTS, PLACES, Packed, TensorMeter
-from paceline.validate.training.selection import Selection
-from paceline.validate.training.transport import DeviceGroup, Pending, tell
+
+from ..host.device import host
+from ..host.huge_pages import pack
+from . import packing
+from .clock import Clock
+from .emulated_network import RealNetwork
+from .packing import EXACT, PARTS, PLACES, Packed, TensorMeter
+from .selection import Selection
+from .transport import DeviceGroup, Pending, tell
 
 # Numbers added before those of a payload: line of the program, hash, whether the time of issue is
 # past the end of the run, and that time; all but the last are whole

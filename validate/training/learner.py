@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from paceline.simulator.objectives.objective import Objective
-from paceline.validate.host.device import host, put
+
+from ..host.device import host, put
 
 Freed = Callable[[int, Tensor], None]
 

@@ -19,8 +19,9 @@ from torch import Tensor
 
 from paceline.simulator.errors import ProgramError
 from paceline.simulator.programs.effects import ANY, Payload
-from paceline.validate.training import packing
-from paceline.validate.training.clock import Clock
+
+from . import packing
+from .clock import Clock
 
 # Doubles before a message: the bytes of its head (0: the receiver has it), the number of its head,
 # the bytes of its body, when it was sent, its transit time (nan: as long as it takes), the bytes it

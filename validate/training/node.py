@@ -32,14 +32,15 @@ from paceline.simulator.errors import ProgramError
 from paceline.simulator.programs.effects import ANY, Handle, Payload, Pieces, Vector
 from paceline.simulator.results.run import Cause, Kind, Spans
 from paceline.simulator.scenario.scenario import Scenario
-from paceline.validate.host import device as devices
-from paceline.validate.training import events
-from paceline.validate.training.clock import Clock
-from paceline.validate.training.collectives import Collectives
-from paceline.validate.training.emulated_network import RealNetwork
-from paceline.validate.training.learner import Learner
-from paceline.validate.training.messages import Mailbox, Message
-from paceline.validate.training.packing import TensorMeter
+
+from ..host import device as devices
+from . import events
+from .clock import Clock
+from .collectives import Collectives
+from .emulated_network import RealNetwork
+from .learner import Learner
+from .messages import Mailbox, Message
+from .packing import TensorMeter
 
 
 class RunOver(BaseException):

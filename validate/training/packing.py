@@ -25,7 +25,8 @@ from torch import Tensor
 
 from paceline.simulator.engines import payloads
 from paceline.simulator.programs.effects import Encoded, Payload
-from paceline.validate.host.device import fetch, host, put
+
+from ..host.device import fetch, host, put
 
 PARTS = 3  # of a number: 3 x 24 bits hold the 53 of a double
 BYTE = 8  # bits

@@ -23,8 +23,9 @@ from paceline.simulator.errors import RunError
 from paceline.simulator.inputs import untrusted
 from paceline.simulator.results import store
 from paceline.simulator.results.run import ARROW, SPAN
-from paceline.validate.host.device import fetch
-from paceline.validate.training.events import EVENT
+
+from ..host.device import fetch
+from .events import EVENT
 
 COLUMNS = ("step", "time", "period", "updates", "bytes", "charged")
 HEAD = 1000  # bytes of a file's first line, at most

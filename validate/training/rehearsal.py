@@ -12,9 +12,9 @@ from typing import Any
 
 from torch import Tensor
 
-from paceline.validate.training.collectives import Collectives, RealCollective
-from paceline.validate.training.learner import OnHost
-from paceline.validate.training.transport import Make, Pending
+from .collectives import Collectives, RealCollective
+from .learner import OnHost
+from .transport import Make, Pending
 
 Asked = dict[tuple[str, int, str], None]
 """Method of `DeviceGroup`, entries and dtype of each rank's buffer; in order, each once."""

@@ -14,15 +14,16 @@ from torch import Tensor
 
 from paceline.simulator.errors import RunError
 from paceline.simulator.inputs.paths import leaves
-from paceline.validate.host import device as devices
-from paceline.validate.training import transport
-from paceline.validate.training.clock import Clock
-from paceline.validate.training.collectives import Collectives
-from paceline.validate.training.emulated_network import RealNetwork
-from paceline.validate.training.messages import SKELETON, START, Mailbox
-from paceline.validate.training.packing import TensorMeter
-from paceline.validate.training.selection import Selection
-from paceline.validate.training.transport import DeviceGroup
+
+from ..host import device as devices
+from . import transport
+from .clock import Clock
+from .collectives import Collectives
+from .emulated_network import RealNetwork
+from .messages import SKELETON, START, Mailbox
+from .packing import TensorMeter
+from .selection import Selection
+from .transport import DeviceGroup
 
 LOOK = 0.02  # seconds between looks
 CHUNK = 4 * 2**20  # bytes of a file that a store takes at once

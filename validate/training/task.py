@@ -21,15 +21,16 @@ from paceline.simulator.objectives import build
 from paceline.simulator.programs import Program, awaits
 from paceline.simulator.results.run import Spans
 from paceline.simulator.scenario.scenario import Algorithm, Scenario
-from paceline.validate.host import machine
-from paceline.validate.training import learner, rendezvous
-from paceline.validate.training.clock import Clock
-from paceline.validate.training.emulated_network import EmulatedNetwork, RealNetwork
-from paceline.validate.training.node import Limits, RealNode
-from paceline.validate.training.packing import TensorMeter
-from paceline.validate.training.records import Account, Recorder
-from paceline.validate.training.rehearsal import Alone, Asked, Echo, OneGradient, Post
-from paceline.validate.training.selection import Selection, selection
+
+from ..host import machine
+from . import learner, rendezvous
+from .clock import Clock
+from .emulated_network import EmulatedNetwork, RealNetwork
+from .node import Limits, RealNode
+from .packing import TensorMeter
+from .records import Account, Recorder
+from .rehearsal import Alone, Asked, Echo, OneGradient, Post
+from .selection import Selection, selection
 
 HEADSTART = 0.05  # seconds from agreeing on the start to the start
 COUNTING = 0.02  # seconds between updates of the workers' common step count

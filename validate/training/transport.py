@@ -25,7 +25,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from paceline.validate.host.device import Device, fetch, host, put
+from ..host.device import Device, fetch, host, put
 
 THREADS = 16  # of gloo: collectives of one group that run at once; the rest queue
 TASKS = Path("/proc/self/task")

@@ -6,8 +6,6 @@ from dataclasses import asdict, dataclass, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from paceline.deploy.emit.picked import Pick
-from paceline.deploy.emit.targets import OPTIMIZERS, PROGRAMS, RATES, TARGETS, kind, problems
 from paceline.simulator.errors import InputError
 from paceline.simulator.inputs.escaping import visible
 from paceline.simulator.inputs.messages import nearest
@@ -16,6 +14,9 @@ from paceline.simulator.programs.pieces.transform import Nesterov
 from paceline.simulator.results import store
 from paceline.simulator.results.ownership import free_file
 from paceline.simulator.scenario.tables import LearningCurve, NoObjective
+
+from .picked import Pick
+from .targets import OPTIMIZERS, PROGRAMS, RATES, TARGETS, kind, problems
 
 YOURS = "YOUR_LEARNING_RATE"  # no name of the code: it stops there, rather than train at any rate
 

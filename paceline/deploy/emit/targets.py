@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from paceline.deploy.emit.picked import Pick
 from paceline.simulator.programs import catalogue
 from paceline.simulator.programs.pieces.schedule import FixedPeriod
+
+from .picked import Pick
 
 TARGETS: dict[str, dict[str, Any]] = tomllib.loads(
     (Path(__file__).parent / "targets.toml").read_text("utf-8")

@@ -10,25 +10,26 @@ from typing import Any, ClassVar
 import numpy as np
 from pydantic import ValidationError
 
-from paceline.deploy.emit.picked import find
-from paceline.deploy.steering.controller import Controller
-from paceline.deploy.steering.inputs import Inputs
-from paceline.deploy.steering.outlook import Outlook, configured
-from paceline.deploy.steering.policies import AdaComm, Model, Policy
-from paceline.deploy.steering.telemetry import (
-    Settings,
-    StepRecord,
-    Telemetry,
-    numbers,
-    settings,
-)
-from paceline.deploy.steering.watch import Watch
 from paceline.simulator.errors import InputError
 from paceline.simulator.programs import catalogue
 from paceline.simulator.programs.adaptive import PaperRule
 from paceline.simulator.results import read
 from paceline.simulator.scenario.scenario import Algorithm
 from paceline.simulator.studies.simulate import simulate
+
+from ..emit.picked import find
+from .controller import Controller
+from .inputs import Inputs
+from .outlook import Outlook, configured
+from .policies import AdaComm, Model, Policy
+from .telemetry import (
+    Settings,
+    StepRecord,
+    Telemetry,
+    numbers,
+    settings,
+)
+from .watch import Watch
 
 POWERS = [2**n for n in range(10)]  # steps that are tried: a run of theirs around the pick's
 AROUND = 4

@@ -3,9 +3,9 @@
 from math import isfinite
 from typing import ClassVar
 
-from paceline.deploy.steering.policies import Decision, Policy
-from paceline.deploy.steering.telemetry import Settings, Telemetry
-from paceline.deploy.steering.watch import Watch
+from .policies import Decision, Policy
+from .telemetry import Settings, Telemetry
+from .watch import Watch
 
 
 class Controller:

@@ -4,8 +4,6 @@ from dataclasses import dataclass
 from math import exp, hypot, log
 from typing import ClassVar
 
-from paceline.deploy.steering.level import RELEVANT, Level
-from paceline.deploy.steering.telemetry import Settings, Telemetry, period
 from paceline.simulator import theory
 from paceline.simulator.cluster import workers as cluster
 from paceline.simulator.distributions.order_statistics import expected_max
@@ -13,6 +11,9 @@ from paceline.simulator.distributions.parametric import Gamma
 from paceline.simulator.network.mean_cost import mean_cost
 from paceline.simulator.results.intervals import NORMAL, USUAL
 from paceline.simulator.scenario.scenario import Scenario
+
+from .level import RELEVANT, Level
+from .telemetry import Settings, Telemetry, period
 
 AVERAGE_SPREAD = 0.05  # of one average, before there are any: latency and bandwidth hardly vary
 DISTINCT = 1.2  # factor by which a straggler stands out among the workers

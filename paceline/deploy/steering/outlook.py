@@ -15,14 +15,15 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from paceline.deploy.steering.inputs import Inputs
-from paceline.deploy.steering.telemetry import Settings, Telemetry, period
 from paceline.simulator.distributions.parametric import Constant
 from paceline.simulator.engines.dispatch import run_seeds
 from paceline.simulator.network.mean_cost import mean_cost
 from paceline.simulator.programs import catalogue
 from paceline.simulator.scenario.network import Network
 from paceline.simulator.scenario.scenario import Algorithm, Scenario
+
+from .inputs import Inputs
+from .telemetry import Settings, Telemetry, period
 
 SEEDS = 8  # whose mean is a curve
 POINTS = 250

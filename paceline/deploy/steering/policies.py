@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
-from paceline.deploy.steering.inputs import Inputs
-from paceline.deploy.steering.outlook import Outlook
-from paceline.deploy.steering.telemetry import Settings, Telemetry, period
 from paceline.simulator.programs.adaptive import PaperRule, Shared
 from paceline.simulator.results.intervals import NORMAL
+
+from .inputs import Inputs
+from .outlook import Outlook
+from .telemetry import Settings, Telemetry, period
 
 FIRST = 3  # rounds before the first decision
 GAIN = 0.03  # least expected share of the rest that a change must save

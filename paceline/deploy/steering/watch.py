@@ -6,10 +6,11 @@ from collections.abc import Callable
 from statistics import fmean, stdev
 from typing import ClassVar
 
-from paceline.deploy.steering.inputs import Inputs
-from paceline.deploy.steering.telemetry import Settings, Telemetry, period
 from paceline.simulator.results.intervals import NORMAL, USUAL
 from paceline.simulator.results.statistics import human, number
+
+from .inputs import Inputs
+from .telemetry import Settings, Telemetry, period
 
 ROUNDS = 8  # whose mean loss is compared, and before which nothing is said
 SURE = 3.0  # standard errors: each round is a test, so that one in twenty would soon be wrong

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from paceline.simulator.engines.unsupported import Unknown, Unsupported
+from ..unsupported import Unknown, Unsupported
 
 Operator = Callable[[Any, Any], Any]
 

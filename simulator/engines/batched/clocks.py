@@ -34,13 +34,13 @@ from typing import Any
 
 import numpy as np
 
-from paceline.simulator.cluster.speed import beside
-from paceline.simulator.distributions.distribution import Array
-from paceline.simulator.engines.batched.schedule import Leg, Schedule, StepTimes
-from paceline.simulator.engines.tolerances import deadline
-from paceline.simulator.network.closed_form import Traffic
-from paceline.simulator.results.run import Kind, Spans
-from paceline.simulator.scenario.scenario import Scenario
+from ...cluster.speed import beside
+from ...distributions.distribution import Array
+from ...network.closed_form import Traffic
+from ...results.run import Kind, Spans
+from ...scenario.scenario import Scenario
+from ..tolerances import deadline
+from .schedule import Leg, Schedule, StepTimes
 
 FAR = sys.float_info.max  # in place of NEVER, where it is reckoned with
 NEVER = inf  # the clock of a worker that waits for an event after the deadline

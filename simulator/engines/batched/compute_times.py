@@ -7,13 +7,13 @@ from typing import TypeVar
 
 import numpy as np
 
-from paceline.simulator.cluster import workers as cluster
-from paceline.simulator.distributions import random_streams
-from paceline.simulator.distributions.distribution import Array, Distribution
-from paceline.simulator.distributions.parametric import Constant
-from paceline.simulator.distributions.random_streams import Purpose
-from paceline.simulator.engines.batched.schedule import Leg
-from paceline.simulator.scenario.scenario import Scenario
+from ...cluster import workers as cluster
+from ...distributions import random_streams
+from ...distributions.distribution import Array, Distribution
+from ...distributions.parametric import Constant
+from ...distributions.random_streams import Purpose
+from ...scenario.scenario import Scenario
+from .schedule import Leg
 
 T = TypeVar("T")
 TILE = 64  # workers whose draws a thread keeps before it writes them: they fit into its cache

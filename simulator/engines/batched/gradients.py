@@ -6,16 +6,16 @@ from typing import Any
 
 import numpy as np
 
-from paceline.simulator.distributions.distribution import Array
-from paceline.simulator.distributions.random_streams import Purpose, generator, quick
-from paceline.simulator.engines.batched.arrays import PerWorker, Stack, array
-from paceline.simulator.engines.batched.compute_times import share
-from paceline.simulator.engines.unsupported import Unsupported
-from paceline.simulator.objectives.bound import Nothing
-from paceline.simulator.objectives.objective import GradientSource, Objective
-from paceline.simulator.objectives.quadratic import NoisyQuadratic
-from paceline.simulator.objectives.softmax import SoftmaxRegression
-from paceline.simulator.programs.effects import Vector
+from ...distributions.distribution import Array
+from ...distributions.random_streams import Purpose, generator, quick
+from ...objectives.bound import Nothing
+from ...objectives.objective import GradientSource, Objective
+from ...objectives.quadratic import NoisyQuadratic
+from ...objectives.softmax import SoftmaxRegression
+from ...programs.effects import Vector
+from ..unsupported import Unsupported
+from .arrays import PerWorker, Stack, array
+from .compute_times import share
 
 NOISE = 2**22  # numbers of noise in memory at once, at most
 
@@ -86,7 +86,7 @@ class QuadraticGradients:
 
     def _draw_steps(self, x: Vector, state: Any, transform: Any, rates: Sequence[float]) -> Any:
         """Return parameters and state after steps at these rates, drawn from their joint law."""
-        from paceline.simulator.engines.batched import jumps  # noqa: PLC0415 - numba takes half a second
+        from . import jumps  # noqa: PLC0415 - numba takes half a second
 
         P, root = jumps.law(transform, tuple(rates), self._curvature)
         if self._joint is None:

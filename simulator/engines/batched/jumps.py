@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numba import njit, types
 
-from paceline.simulator.distributions.distribution import Array
-from paceline.simulator.programs.pieces.transform import Identity
+from ...distributions.distribution import Array
+from ...programs.pieces.transform import Identity
 
 _vector, _arrays = types.float64[::1], types.float64[:, ::1]
 

@@ -10,17 +10,17 @@ from typing import Any, cast
 
 import numpy as np
 
-from paceline.simulator.distributions.distribution import Array
-from paceline.simulator.engines import payloads
-from paceline.simulator.engines.batched.arrays import PerWorker, Stack, array
-from paceline.simulator.engines.batched.clocks import Clocks, Timed
-from paceline.simulator.engines.batched.repeats import Repeats
-from paceline.simulator.engines.node import RefusingNode
-from paceline.simulator.engines.tolerances import TIME_TOLERANCE
-from paceline.simulator.engines.unsupported import Unsupported
-from paceline.simulator.objectives.objective import GradientSource
-from paceline.simulator.programs.effects import Handle, Payload, Pieces, Vector
-from paceline.simulator.programs.pieces.transform import Identity, Momentum, Nesterov
+from ...distributions.distribution import Array
+from ...objectives.objective import GradientSource
+from ...programs.effects import Handle, Payload, Pieces, Vector
+from ...programs.pieces.transform import Identity, Momentum, Nesterov
+from .. import payloads
+from ..node import RefusingNode
+from ..tolerances import TIME_TOLERANCE
+from ..unsupported import Unsupported
+from .arrays import PerWorker, Stack, array
+from .clocks import Clocks, Timed
+from .repeats import Repeats
 
 LINEAR = Identity, Momentum, Nesterov  # transforms by which steps stay normal
 LONGEST = 1024  # steps of one draw, at most

@@ -18,9 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from paceline.simulator.distributions.distribution import Array
-from paceline.simulator.engines.batched.clocks import NEVER, Clocks, Timed
-from paceline.simulator.engines.batched.schedule import Leg
+from ...distributions.distribution import Array
+from .clocks import NEVER, Clocks, Timed
+from .schedule import Leg
 
 ENTRIES = 2**15  # clocks side by side, at most: they fit into a core's cache
 

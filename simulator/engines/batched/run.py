@@ -11,32 +11,32 @@ from typing import Any
 
 import numpy as np
 
-from paceline.simulator.cluster import speed
-from paceline.simulator.cluster import workers as cluster
-from paceline.simulator.cluster.failures import troubled
-from paceline.simulator.engines.batched import gradients
-from paceline.simulator.engines.batched.arrays import Stack, array
-from paceline.simulator.engines.batched.clocks import Clocks
-from paceline.simulator.engines.batched.compute_times import Draws, SumDraws
-from paceline.simulator.engines.batched.node import BatchedNode, SeedsDiffer
-from paceline.simulator.engines.batched.repeats import Repeats
-from paceline.simulator.engines.batched.schedule import StepTimes
-from paceline.simulator.engines.compiled import run as compiled
-from paceline.simulator.engines.observer import POINTS, Observer, next_shown
-from paceline.simulator.engines.overheads import EffectCosts
-from paceline.simulator.engines.unsupported import Unsupported
-from paceline.simulator.engines.virtual import run as virtual
-from paceline.simulator.network.closed_form import ClosedForm, Traffic
-from paceline.simulator.objectives import build
-from paceline.simulator.objectives.objective import relative
-from paceline.simulator.programs import Program, catalogue
-from paceline.simulator.programs.codecs.codec import Raw
-from paceline.simulator.programs.effects import Vector
-from paceline.simulator.programs.pieces.schedule import paced
-from paceline.simulator.programs.server import race
-from paceline.simulator.results.run import Run, Spans
-from paceline.simulator.scenario.scenario import Algorithm, Scenario
-from paceline.simulator.scenario.tables import Quadratic
+from ...cluster import speed
+from ...cluster import workers as cluster
+from ...cluster.failures import troubled
+from ...network.closed_form import ClosedForm, Traffic
+from ...objectives import build
+from ...objectives.objective import relative
+from ...programs import Program, catalogue
+from ...programs.codecs.codec import Raw
+from ...programs.effects import Vector
+from ...programs.pieces.schedule import paced
+from ...programs.server import race
+from ...results.run import Run, Spans
+from ...scenario.scenario import Algorithm, Scenario
+from ...scenario.tables import Quadratic
+from ..compiled import run as compiled
+from ..observer import POINTS, Observer, next_shown
+from ..overheads import EffectCosts
+from ..unsupported import Unsupported
+from ..virtual import run as virtual
+from . import gradients
+from .arrays import Stack, array
+from .clocks import Clocks
+from .compute_times import Draws, SumDraws
+from .node import BatchedNode, SeedsDiffer
+from .repeats import Repeats
+from .schedule import StepTimes
 
 VECTORS = 2**21  # entries of all workers' vectors in memory at once, at most
 CLOCKS = 2**16  # workers of all seeds at once, at most

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from paceline.simulator.distributions.distribution import Array
+from ...distributions.distribution import Array
 
 LONGEST = 1024  # steps in one segment, at most
 SEGMENTS = 2**24  # in memory at once, of all workers of all seeds

@@ -34,10 +34,10 @@ from typing import Any
 import numpy as np
 from numba import cfunc, from_dtype, njit, types
 
-from paceline.simulator.engines.compiled import normals
-from paceline.simulator.engines.compiled.registers import FIELD, VECTOR, Code
-from paceline.simulator.engines.compiled.server_trace import OPERATION
-from paceline.simulator.programs.pieces.gate import ALL, GO, Rule
+from ...programs.pieces.gate import ALL, GO, Rule
+from . import normals
+from .registers import FIELD, VECTOR, Code
+from .server_trace import OPERATION
 
 MORE, POINT, DRAW, GROW, STUCK, DONE = range(6)
 """Why the loop returned: it needs more of the trace, an evaluation, numbers for a worker, or room

@@ -19,7 +19,7 @@ from numba import njit, types
 from numba.extending import intrinsic
 from numba.np.random import _constants as ziggurat
 
-from paceline.simulator.distributions.random_streams import Purpose, generator
+from ...distributions.random_streams import Purpose, generator
 
 AHEAD = 512  # random integers computed at once: 128 blocks of Philox
 WORD = 64  # of them are judged at once

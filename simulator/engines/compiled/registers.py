@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from paceline.simulator.engines.unsupported import Unknown, Unsupported
+from ..unsupported import Unknown, Unsupported
 
 
 class Code(IntEnum):

@@ -14,18 +14,18 @@ from typing import Any
 
 import numpy as np
 
-from paceline.simulator.engines import payloads
-from paceline.simulator.engines.compiled.server_trace import ServerTrace
-from paceline.simulator.engines.compiled.shared import SharedRun
-from paceline.simulator.engines.compiled.worker_trace import WorkerTrace
-from paceline.simulator.engines.overheads import EffectCosts
-from paceline.simulator.engines.unsupported import Unsupported
-from paceline.simulator.objectives import bound, build
-from paceline.simulator.programs import Program
-from paceline.simulator.programs.effects import Node
-from paceline.simulator.programs.program import Function
-from paceline.simulator.results.run import Run
-from paceline.simulator.scenario.scenario import Algorithm, Scenario
+from ...objectives import bound, build
+from ...programs import Program
+from ...programs.effects import Node
+from ...programs.program import Function
+from ...results.run import Run
+from ...scenario.scenario import Algorithm, Scenario
+from .. import payloads
+from ..overheads import EffectCosts
+from ..unsupported import Unsupported
+from .server_trace import ServerTrace
+from .shared import SharedRun
+from .worker_trace import WorkerTrace
 
 CHUNK = (256, 16384)  # arrivals that are traced at once, at first and at most
 SWITCH = 1e-4  # seconds that a thread waits for the GIL; Python's 5 ms are those of a whole piece
@@ -53,7 +53,7 @@ def run(
     dimension = build.dimension_of(scenario.objective) or 0
     whole = scenario.model.bytes
     if dimension:
-        from paceline.simulator.engines.compiled.normals import check  # noqa: PLC0415 - as below
+        from .normals import check  # noqa: PLC0415 - as below
 
         whole = payloads.Meter(whole, dimension)(np.empty(dimension))  # as `virtual` weighs it
 
@@ -65,7 +65,7 @@ def run(
     worker.trace(1)
     server = ServerTrace(scenario, partial(begin, program.server), worker.payload, dimension > 0)
 
-    from paceline.simulator.engines.compiled.seed_run import SeedRun  # noqa: PLC0415 - numba takes half a second
+    from .seed_run import SeedRun  # noqa: PLC0415 - numba takes half a second
 
     shared = SharedRun(program, algorithm, scenario, worker, len(seeds), dimension, whole)
     running = runs = [SeedRun(shared, seed) for seed in seeds]

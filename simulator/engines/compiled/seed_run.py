@@ -26,20 +26,20 @@ from typing import cast
 
 import numpy as np
 
-from paceline.simulator.cluster import workers as cluster
-from paceline.simulator.distributions.distribution import Array
-from paceline.simulator.distributions.random_streams import Purpose
-from paceline.simulator.engines import tolerances
-from paceline.simulator.engines.compiled import loop, normals
-from paceline.simulator.engines.compiled.shared import MOST, Draw, SharedRun
-from paceline.simulator.engines.observer import Observer
-from paceline.simulator.engines.unsupported import Unsupported
-from paceline.simulator.engines.virtual import run
-from paceline.simulator.objectives import build
-from paceline.simulator.objectives.quadratic import NoisyQuadratic
-from paceline.simulator.programs.effects import NOTHING
-from paceline.simulator.programs.pieces.gate import COMPILED, Gate, always
-from paceline.simulator.results.run import Run
+from ...cluster import workers as cluster
+from ...distributions.distribution import Array
+from ...distributions.random_streams import Purpose
+from ...objectives import build
+from ...objectives.quadratic import NoisyQuadratic
+from ...programs.effects import NOTHING
+from ...programs.pieces.gate import COMPILED, Gate, always
+from ...results.run import Run
+from .. import tolerances
+from ..observer import Observer
+from ..unsupported import Unsupported
+from ..virtual import run
+from . import loop, normals
+from .shared import MOST, Draw, SharedRun
 
 MARKS = 256  # marks buffered before the loop returns to Python (it runs without the GIL until then)
 

@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from paceline.simulator.engines.compiled.registers import Code, Registers, pack
-from paceline.simulator.engines.compiled.worker_trace import Begin, TracingNode
-from paceline.simulator.engines.unsupported import Unknown, Unsupported
-from paceline.simulator.objectives.bound import Nothing
-from paceline.simulator.programs.effects import ANY, Payload, Vector
-from paceline.simulator.programs.pieces.gate import Anyone, Gate
-from paceline.simulator.scenario.scenario import Scenario
+from ...objectives.bound import Nothing
+from ...programs.effects import ANY, Payload, Vector
+from ...programs.pieces.gate import Anyone, Gate
+from ...scenario.scenario import Scenario
+from ..unsupported import Unknown, Unsupported
+from .registers import Code, Registers, pack
+from .worker_trace import Begin, TracingNode
 
 # `slot`: index under which the loop keeps the sender of an arrival until it is answered; in upper
 # bits the register of the vector that comes, goes or is marked, if any; or three registers.

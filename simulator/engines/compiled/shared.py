@@ -9,16 +9,16 @@ from threading import Lock
 
 import numpy as np
 
-from paceline.simulator.cluster import workers as cluster
-from paceline.simulator.distributions.distribution import Array
-from paceline.simulator.distributions.parametric import Constant
-from paceline.simulator.distributions.random_streams import Purpose, generator
-from paceline.simulator.engines.compiled.worker_trace import WorkerTrace
-from paceline.simulator.engines.observer import NEVER
-from paceline.simulator.network.closed_form import ClosedForm
-from paceline.simulator.network.region_path import RegionPath
-from paceline.simulator.programs import Program
-from paceline.simulator.scenario.scenario import Algorithm, Scenario
+from ...cluster import workers as cluster
+from ...distributions.distribution import Array
+from ...distributions.parametric import Constant
+from ...distributions.random_streams import Purpose, generator
+from ...network.closed_form import ClosedForm
+from ...network.region_path import RegionPath
+from ...programs import Program
+from ...scenario.scenario import Algorithm, Scenario
+from ..observer import NEVER
+from .worker_trace import WorkerTrace
 
 NUMBERS = 2**22  # random numbers of one kind in memory, at most
 RING = (256, 4096)  # numbers of one worker, at least and at most; fewer in short runs

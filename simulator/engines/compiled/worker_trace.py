@@ -9,11 +9,11 @@ from typing import Any, cast
 
 import numpy as np
 
-from paceline.simulator.engines.node import RefusingNode
-from paceline.simulator.engines.unsupported import Unknown, Unsupported
-from paceline.simulator.objectives.bound import Nothing
-from paceline.simulator.programs.effects import NOTHING, Encoded, Node, Payload, Vector
-from paceline.simulator.scenario.scenario import Scenario
+from ...objectives.bound import Nothing
+from ...programs.effects import NOTHING, Encoded, Node, Payload, Vector
+from ...scenario.scenario import Scenario
+from ..node import RefusingNode
+from ..unsupported import Unknown, Unsupported
 
 # A stretch of iterations alike: from iteration `first` on a worker computes `work` seconds beside
 # the gradient and sends `size` bytes.

@@ -7,11 +7,11 @@ program, given these outcomes again, must compute the same parameters.
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from paceline.simulator.engines.lockstep.run import Lockstep, LockstepNode, pass_turn
-from paceline.simulator.objectives.objective import Objective
-from paceline.simulator.programs import Program
-from paceline.simulator.programs.effects import ANY, Handle, Payload, Vector
-from paceline.simulator.scenario.scenario import Algorithm, Scenario
+from ...objectives.objective import Objective
+from ...programs import Program
+from ...programs.effects import ANY, Handle, Payload, Vector
+from ...scenario.scenario import Algorithm, Scenario
+from .run import Lockstep, LockstepNode, pass_turn
 
 
 class ReplayLog(NamedTuple):

@@ -13,15 +13,15 @@ from heapq import heappop, heappush
 from math import inf
 from typing import Any, ClassVar
 
-from paceline.simulator.engines import payloads
-from paceline.simulator.engines.collective import Collective, GradientPiece
-from paceline.simulator.engines.node import EngineNode, compare
-from paceline.simulator.errors import DeadlockError
-from paceline.simulator.objectives.objective import Objective
-from paceline.simulator.programs import Program
-from paceline.simulator.programs.effects import ANY, Handle, Payload, Pieces, Vector
-from paceline.simulator.programs.pieces.schedule import paced
-from paceline.simulator.scenario.scenario import Algorithm, Scenario
+from ...errors import DeadlockError
+from ...objectives.objective import Objective
+from ...programs import Program
+from ...programs.effects import ANY, Handle, Payload, Pieces, Vector
+from ...programs.pieces.schedule import paced
+from ...scenario.scenario import Algorithm, Scenario
+from .. import payloads
+from ..collective import Collective, GradientPiece
+from ..node import EngineNode, compare
 
 
 def run(

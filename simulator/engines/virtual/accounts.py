@@ -5,11 +5,11 @@ from typing import Any
 
 import numpy as np
 
-from paceline.simulator.cluster.membership import OUT, all_day, worked, working_seconds
-from paceline.simulator.engines.observer import NEVER
-from paceline.simulator.engines.sampling import samples
-from paceline.simulator.engines.virtual.simulation import Simulation
-from paceline.simulator.results.run import ROUNDING, Spans
+from ...cluster.membership import OUT, all_day, worked, working_seconds
+from ...results.run import ROUNDING, Spans
+from ..observer import NEVER
+from ..sampling import samples
+from .simulation import Simulation
 
 
 def spent(run: Simulation) -> dict[str, list[float]]:

@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from paceline.simulator.cluster.failures import Calendar
-from paceline.simulator.cluster.membership import Members
-from paceline.simulator.engines.observer import NEVER
-from paceline.simulator.engines.virtual.node import VirtualNode
-from paceline.simulator.engines.virtual.outages import Outages
+from ...cluster.failures import Calendar
+from ...cluster.membership import Members
+from ..observer import NEVER
+from .node import VirtualNode
+from .outages import Outages
 
 
 class Availability:

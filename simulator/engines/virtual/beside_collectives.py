@@ -14,9 +14,9 @@ from typing import Any
 
 import simpy
 
-from paceline.simulator.cluster.speed import beside
-from paceline.simulator.engines.collective import Collective, GradientPiece
-from paceline.simulator.engines.virtual.node import VirtualNode
+from ...cluster.speed import beside
+from ..collective import Collective, GradientPiece
+from .node import VirtualNode
 
 
 class BesideCollectives:

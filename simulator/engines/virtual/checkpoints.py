@@ -15,19 +15,19 @@ from typing import Any, NamedTuple
 import numpy as np
 import simpy
 
-from paceline.simulator.cluster import failures
-from paceline.simulator.cluster.failures import NEVER, PATIENCE, Calendar, Down
-from paceline.simulator.cluster.membership import Members
-from paceline.simulator.engines.sampling import samples
-from paceline.simulator.engines.tolerances import deadline
-from paceline.simulator.engines.virtual.agenda import LAST
-from paceline.simulator.engines.virtual.availability import Availability
-from paceline.simulator.engines.virtual.node import VirtualNode
-from paceline.simulator.engines.virtual.outages import Outages
-from paceline.simulator.network.mean_cost import download_cost
-from paceline.simulator.programs import Program
-from paceline.simulator.results.run import SPAN, Kind
-from paceline.simulator.scenario.scenario import Scenario
+from ...cluster import failures
+from ...cluster.failures import NEVER, PATIENCE, Calendar, Down
+from ...cluster.membership import Members
+from ...network.mean_cost import download_cost
+from ...programs import Program
+from ...results.run import SPAN, Kind
+from ...scenario.scenario import Scenario
+from ..sampling import samples
+from ..tolerances import deadline
+from .agenda import LAST
+from .availability import Availability
+from .node import VirtualNode
+from .outages import Outages
 
 
 class Rollback(NamedTuple):

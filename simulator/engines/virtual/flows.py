@@ -14,13 +14,13 @@ from typing import Any
 
 import simpy
 
-from paceline.simulator.cluster.failures import PATIENCE
-from paceline.simulator.engines.collective import Collective
-from paceline.simulator.engines.virtual.node import VirtualNode
-from paceline.simulator.engines.virtual.recovery import Team
-from paceline.simulator.engines.virtual.shared_lines import SharedLines
-from paceline.simulator.network.flow_network import FlowNetwork
-from paceline.simulator.programs.effects import ANY, Payload
+from ...cluster.failures import PATIENCE
+from ...network.flow_network import FlowNetwork
+from ...programs.effects import ANY, Payload
+from ..collective import Collective
+from .node import VirtualNode
+from .recovery import Team
+from .shared_lines import SharedLines
 
 
 class Connection:

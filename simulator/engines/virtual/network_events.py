@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 from heapq import heappop, heappush
 from math import inf
 
-from paceline.simulator.network.flow_network import SharedNetwork
-from paceline.simulator.network.topology.routes import Greedy
+from ...network.flow_network import SharedNetwork
+from ...network.topology.routes import Greedy
 
 ENDLESS = 1e24  # bytes of a flow that never ends
 

@@ -68,17 +68,17 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from paceline.simulator.engines import payloads
-from paceline.simulator.engines.collective import Collective, GradientPiece
-from paceline.simulator.engines.node import EngineNode
-from paceline.simulator.engines.observer import NEVER
-from paceline.simulator.engines.virtual.outages import Drawn, Outages
-from paceline.simulator.errors import ProgramError
-from paceline.simulator.network.closed_form import MessageRoute
-from paceline.simulator.objectives.objective import GradientSource
-from paceline.simulator.programs.effects import ANY, Handle, Payload, Pieces, Vector
-from paceline.simulator.programs.pieces.schedule import FixedPeriod
-from paceline.simulator.results.run import Kind
+from ...errors import ProgramError
+from ...network.closed_form import MessageRoute
+from ...objectives.objective import GradientSource
+from ...programs.effects import ANY, Handle, Payload, Pieces, Vector
+from ...programs.pieces.schedule import FixedPeriod
+from ...results.run import Kind
+from .. import payloads
+from ..collective import Collective, GradientPiece
+from ..node import EngineNode
+from ..observer import NEVER
+from .outages import Drawn, Outages
 
 Message = tuple[float, int, MessageRoute, float, int, Payload]
 """Arrival (s), serial number, route, transit (s), the sender's rank, payload.

@@ -23,12 +23,12 @@ from typing import Any
 
 import numpy as np
 
-from paceline.simulator.cluster.failures import PATIENCE, Calendar, Down
-from paceline.simulator.cluster.membership import OUT
-from paceline.simulator.cluster.speed import Speed
-from paceline.simulator.engines.collective import Collective, GradientPiece, Why
-from paceline.simulator.programs.effects import Vector
-from paceline.simulator.results.run import Kind
+from ...cluster.failures import PATIENCE, Calendar, Down
+from ...cluster.membership import OUT
+from ...cluster.speed import Speed
+from ...programs.effects import Vector
+from ...results.run import Kind
+from ..collective import Collective, GradientPiece, Why
 
 _DOWN, _STALLED = int(Kind.DOWN), int(Kind.STALLED)
 KINDS: dict[Why | None, str] = {

@@ -17,16 +17,16 @@ from functools import cached_property, lru_cache, partial
 from math import inf
 from typing import Any, Protocol
 
-from paceline.simulator.cluster.failures import PATIENCE, Down, merged
-from paceline.simulator.cluster.membership import Members
-from paceline.simulator.cluster.workers import mean_compute
-from paceline.simulator.distributions.random_streams import Purpose, quick
-from paceline.simulator.engines.collective import Collective, Why, earliest
-from paceline.simulator.engines.sampling import Sampled
-from paceline.simulator.engines.virtual.node import VirtualNode
-from paceline.simulator.network.closed_form import Nic
-from paceline.simulator.network.mean_cost import download_cost, download_source
-from paceline.simulator.scenario.cluster import Recovery
+from ...cluster.failures import PATIENCE, Down, merged
+from ...cluster.membership import Members
+from ...cluster.workers import mean_compute
+from ...distributions.random_streams import Purpose, quick
+from ...network.closed_form import Nic
+from ...network.mean_cost import download_cost, download_source
+from ...scenario.cluster import Recovery
+from ..collective import Collective, Why, earliest
+from ..sampling import Sampled
+from .node import VirtualNode
 
 Team = list[int] | None
 """The workers whose contributions a collective takes, in rank order; None: all of them."""

@@ -28,17 +28,17 @@ from itertools import count
 from math import inf
 from typing import Any, Never, Self
 
-from paceline.simulator.cluster.failures import troubled
-from paceline.simulator.cluster.workers import shares_devices
-from paceline.simulator.engines.observer import NEVER
-from paceline.simulator.engines.unsupported import Unsupported
-from paceline.simulator.engines.virtual.node import VirtualNode
-from paceline.simulator.engines.virtual.simulation import Simulation
-from paceline.simulator.network.closed_form import ClosedForm, MessageRoute, Traffic
-from paceline.simulator.objectives import build
-from paceline.simulator.programs import Program
-from paceline.simulator.programs.effects import ANY, NOTHING, Payload, Vector
-from paceline.simulator.scenario.scenario import Scenario
+from ...cluster.failures import troubled
+from ...cluster.workers import shares_devices
+from ...network.closed_form import ClosedForm, MessageRoute, Traffic
+from ...objectives import build
+from ...programs import Program
+from ...programs.effects import ANY, NOTHING, Payload, Vector
+from ...scenario.scenario import Scenario
+from ..observer import NEVER
+from ..unsupported import Unsupported
+from .node import VirtualNode
+from .simulation import Simulation
 
 Request = tuple[float, int, Any, Payload]
 """Arrival (s), serial number, the worker, payload. A sentinel (worker None) marks the deadline."""

@@ -6,16 +6,16 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from paceline.simulator.engines.unsupported import attempt
-from paceline.simulator.engines.virtual import accounts, beside_collectives, request_reply
-from paceline.simulator.engines.virtual.request_reply import RequestReply
-from paceline.simulator.engines.virtual.simulation import Simulation
-from paceline.simulator.objectives.objective import Objective
-from paceline.simulator.objectives.quadratic import NoisyQuadratic
-from paceline.simulator.programs import Program, catalogue
-from paceline.simulator.results import divergence
-from paceline.simulator.results.run import Full, Run, Spans
-from paceline.simulator.scenario.scenario import Algorithm, Scenario
+from ...objectives.objective import Objective
+from ...objectives.quadratic import NoisyQuadratic
+from ...programs import Program, catalogue
+from ...results import divergence
+from ...results.run import Full, Run, Spans
+from ...scenario.scenario import Algorithm, Scenario
+from ..unsupported import attempt
+from . import accounts, beside_collectives, request_reply
+from .request_reply import RequestReply
+from .simulation import Simulation
 
 RARELY = 100_000  # objects made before those kept are walked for garbage: the default is 700
 SEED_DISTANCE = 10**9  # between seeds of a run and of its jobs, so that no streams coincide

@@ -16,12 +16,12 @@ from collections.abc import Callable, Generator, Sequence
 from math import inf, nextafter
 from typing import Any, NamedTuple
 
-from paceline.simulator.cluster import workers
-from paceline.simulator.engines.collective import GradientPiece
-from paceline.simulator.engines.virtual.network_events import NetworkEvents
-from paceline.simulator.engines.virtual.node import VirtualNode
-from paceline.simulator.network.flow_network import SharedNetwork
-from paceline.simulator.network.topology.routes import Topology
+from ...cluster import workers
+from ...network.flow_network import SharedNetwork
+from ...network.topology.routes import Topology
+from ..collective import GradientPiece
+from .network_events import NetworkEvents
+from .node import VirtualNode
 
 
 class Transfer(NamedTuple):

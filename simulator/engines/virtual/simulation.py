@@ -34,31 +34,31 @@ import numpy as np
 import simpy
 from simpy.core import StopSimulation
 
-from paceline.simulator.cluster import speed, workers
-from paceline.simulator.cluster.failures import Calendar, troubled
-from paceline.simulator.cluster.prices import worker_devices, worker_prices
-from paceline.simulator.cluster.workers import shares_devices
-from paceline.simulator.engines import payloads
-from paceline.simulator.engines.collective import ABSENT, Collective, GradientPiece
-from paceline.simulator.engines.node import compare
-from paceline.simulator.engines.observer import Discount, Observer, RoundObserver
-from paceline.simulator.engines.overheads import EffectCosts
-from paceline.simulator.engines.sampling import Absentees, leaping
-from paceline.simulator.engines.tolerances import deadline
-from paceline.simulator.engines.virtual import checkpoints
-from paceline.simulator.engines.virtual.agenda import LAST, Agenda
-from paceline.simulator.engines.virtual.beside_collectives import join, slow, tell
-from paceline.simulator.engines.virtual.node import Message, VirtualNode
-from paceline.simulator.engines.virtual.outages import Outages
-from paceline.simulator.engines.virtual.recovery import Participation, Team
-from paceline.simulator.engines.virtual.transport import ClosedFormTransport, Transport
-from paceline.simulator.errors import DeadlockError
-from paceline.simulator.objectives import build
-from paceline.simulator.programs import Program
-from paceline.simulator.programs.effects import ANY, Payload
-from paceline.simulator.programs.pieces.schedule import FixedPeriod, paced
-from paceline.simulator.results.run import Spans
-from paceline.simulator.scenario.scenario import Algorithm, Scenario
+from ...cluster import speed, workers
+from ...cluster.failures import Calendar, troubled
+from ...cluster.prices import worker_devices, worker_prices
+from ...cluster.workers import shares_devices
+from ...errors import DeadlockError
+from ...objectives import build
+from ...programs import Program
+from ...programs.effects import ANY, Payload
+from ...programs.pieces.schedule import FixedPeriod, paced
+from ...results.run import Spans
+from ...scenario.scenario import Algorithm, Scenario
+from .. import payloads
+from ..collective import ABSENT, Collective, GradientPiece
+from ..node import compare
+from ..observer import Discount, Observer, RoundObserver
+from ..overheads import EffectCosts
+from ..sampling import Absentees, leaping
+from ..tolerances import deadline
+from . import checkpoints
+from .agenda import LAST, Agenda
+from .beside_collectives import join, slow, tell
+from .node import Message, VirtualNode
+from .outages import Outages
+from .recovery import Participation, Team
+from .transport import ClosedFormTransport, Transport
 
 NEVER_DOWN = Calendar(iter(()))
 
@@ -158,7 +158,7 @@ class Simulation:
         self.lines: Any = None
         model = self.scenario.network.model
         if model == "flows" or shares_devices(self.scenario):
-            from paceline.simulator.engines.virtual import flows, shared_lines  # noqa: PLC0415 - they load numba
+            from . import flows, shared_lines  # noqa: PLC0415 - they load numba
 
             first = self.host is self
             self.lines = shared_lines.SharedLines(self) if first else self.host.lines

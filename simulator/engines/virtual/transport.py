@@ -12,10 +12,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from paceline.simulator.cluster.failures import PATIENCE, Calendar
-from paceline.simulator.engines.collective import Collective
-from paceline.simulator.network.closed_form import ClosedForm, MessageRoute, Nic, Traffic
-from paceline.simulator.network.region_path import RegionPath
+from ...cluster.failures import PATIENCE, Calendar
+from ...network.closed_form import ClosedForm, MessageRoute, Nic, Traffic
+from ...network.region_path import RegionPath
+from ..collective import Collective
 
 
 class Transport(Protocol):

@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from paceline.simulator.inputs.messages import KeyPath
-from paceline.simulator.objectives.build import dimension_of
-from paceline.simulator.programs import Program
-from paceline.simulator.programs.pieces.transform import Identity
-from paceline.simulator.scenario.scenario import Algorithm, Scenario
+from ...inputs.messages import KeyPath
+from ...objectives.build import dimension_of
+from ...programs import Program
+from ...programs.pieces.transform import Identity
+from ...scenario.scenario import Algorithm, Scenario
 
 Fault = tuple[str, str]
 """A parameter, and its fault with the remedy."""

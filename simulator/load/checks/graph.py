@@ -4,13 +4,13 @@ from collections.abc import Iterator
 from itertools import pairwise
 from math import inf
 
-from paceline.simulator.errors import InputError
-from paceline.simulator.inputs.messages import KeyPath, nearest
-from paceline.simulator.load.checks.combinations import Problem
-from paceline.simulator.load.checks.places import nics, regions
-from paceline.simulator.network.topology.graph import NetworkGraph
-from paceline.simulator.network.topology.hosts import Hosts
-from paceline.simulator.scenario.scenario import Scenario
+from ...errors import InputError
+from ...inputs.messages import KeyPath, nearest
+from ...network.topology.graph import NetworkGraph
+from ...network.topology.hosts import Hosts
+from ...scenario.scenario import Scenario
+from .combinations import Problem
+from .places import nics, regions
 
 
 def graph_problems(scenario: Scenario) -> Iterator[Problem]:

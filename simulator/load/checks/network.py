@@ -4,13 +4,13 @@ from collections.abc import Iterator, Mapping
 from itertools import permutations
 from math import inf
 
-from paceline.simulator.inputs.messages import KeyPath, dotted, nearest
-from paceline.simulator.load.checks.combinations import Problem
-from paceline.simulator.load.checks.places import nics, regions
-from paceline.simulator.network.collectives import COLLECTIVES
-from paceline.simulator.programs import Program
-from paceline.simulator.scenario.network import Link, Network
-from paceline.simulator.scenario.scenario import Scenario
+from ...inputs.messages import KeyPath, dotted, nearest
+from ...network.collectives import COLLECTIVES
+from ...programs import Program
+from ...scenario.network import Link, Network
+from ...scenario.scenario import Scenario
+from .combinations import Problem
+from .places import nics, regions
 
 REMEDY = 'only network.model = "flows" simulates it; write that, or remove it'
 LINK_KEYS = ("sharing", "profile", "outages")
@@ -23,7 +23,7 @@ def network_problems(scenario: Scenario, programs: Mapping[str, Program]) -> Ite
     found += {"closed-form": _closed_form, "flows": _flows}[model](scenario)
     yield from found
     if model == "flows" and not found:
-        from paceline.simulator.load.checks.graph import (  # noqa: PLC0415 - only with flows
+        from .graph import (  # noqa: PLC0415 - only with flows
             graph_problems,
         )
 

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from paceline.simulator.inputs.messages import KeyPath
-from paceline.simulator.scenario.scenario import Scenario
+from ...inputs.messages import KeyPath
+from ...scenario.scenario import Scenario
 
 
 def regions(scenario: Scenario) -> dict[str | None, KeyPath]:

@@ -3,13 +3,13 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from paceline.simulator.cluster.failures import any_in
-from paceline.simulator.cluster.workers import devices, shares_devices
-from paceline.simulator.inputs.messages import KeyPath, nearest
-from paceline.simulator.load.checks.combinations import Problem
-from paceline.simulator.programs import Program
-from paceline.simulator.scenario.cluster import Cluster, Group, Recovery
-from paceline.simulator.scenario.scenario import Scenario
+from ...cluster.failures import any_in
+from ...cluster.workers import devices, shares_devices
+from ...inputs.messages import KeyPath, nearest
+from ...programs import Program
+from ...scenario.cluster import Cluster, Group, Recovery
+from ...scenario.scenario import Scenario
+from .combinations import Problem
 
 
 def recovery_problems(scenario: Scenario, programs: Mapping[str, Program]) -> Iterator[Problem]:

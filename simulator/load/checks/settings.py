@@ -9,24 +9,24 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from paceline.simulator.cluster.prices import HOURLY
-from paceline.simulator.cluster.workers import delayed, mean_compute
-from paceline.simulator.errors import InputError
-from paceline.simulator.inputs.messages import KeyPath, nearest, sentence
-from paceline.simulator.load.checks.combinations import Problem, combinations, multiplier
-from paceline.simulator.load.checks.network import network_problems
-from paceline.simulator.load.checks.recovery import pacing_problems, recovery_problems
-from paceline.simulator.objectives.learning_curve.objective import baseline
-from paceline.simulator.objectives.plugins import ObjectiveError, other
-from paceline.simulator.programs import Program
-from paceline.simulator.programs.codecs.codec import CODECS, Raw
-from paceline.simulator.programs.pieces.schedule import ConstantSchedule, FixedPeriod, Period
-from paceline.simulator.programs.pieces.transform import Identity
-from paceline.simulator.scenario.cluster import Checkpoint, Cluster, Group
-from paceline.simulator.scenario.redraw import knows
-from paceline.simulator.scenario.scenario import Algorithm, Scenario, arguments
-from paceline.simulator.scenario.table import LEAST, MOST
-from paceline.simulator.scenario.tables import LearningCurve, NoObjective, Optimizer, Range
+from ...cluster.prices import HOURLY
+from ...cluster.workers import delayed, mean_compute
+from ...errors import InputError
+from ...inputs.messages import KeyPath, nearest, sentence
+from ...objectives.learning_curve.objective import baseline
+from ...objectives.plugins import ObjectiveError, other
+from ...programs import Program
+from ...programs.codecs.codec import CODECS, Raw
+from ...programs.pieces.schedule import ConstantSchedule, FixedPeriod, Period
+from ...programs.pieces.transform import Identity
+from ...scenario.cluster import Checkpoint, Cluster, Group
+from ...scenario.redraw import knows
+from ...scenario.scenario import Algorithm, Scenario, arguments
+from ...scenario.table import LEAST, MOST
+from ...scenario.tables import LearningCurve, NoObjective, Optimizer, Range
+from .combinations import Problem, combinations, multiplier
+from .network import network_problems
+from .recovery import pacing_problems, recovery_problems
 
 SAVING = "recovery.checkpoint.every"  # the one key of [tune] that is no program's parameter
 

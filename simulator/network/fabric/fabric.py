@@ -36,9 +36,9 @@ from math import inf
 
 import numpy as np
 
-from paceline.simulator.network.fabric import transfers
-from paceline.simulator.network.fabric.messages import MessagePlan
-from paceline.simulator.network.fabric.records import Array, Tables
+from . import transfers
+from .messages import MessagePlan
+from .records import Array, Tables
 
 
 @dataclass

@@ -13,8 +13,8 @@ is solved again. In the end the condition holds for all flows, so the rates are 
 import numpy as np
 from numba import njit
 
-from paceline.simulator.network.fabric.heap import drop, move, put
-from paceline.simulator.network.fabric.lines import add, bind, join, touch
+from .heap import drop, move, put
+from .lines import add, bind, join, touch
 
 TINY = 1e-12  # relative tolerance of rates, for the rounding of sums
 INSTANT = 1e-15  # relative tolerance of times: a few units in the last place are one instant

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from numba import from_dtype, njit, types
 
-from paceline.simulator.network.fabric import records
-from paceline.simulator.network.fabric.heap import drop, move
-from paceline.simulator.network.fabric.lines import join, link, touch, unlink
-from paceline.simulator.network.fabric.sharing import INSTANT, solve
+from . import records
+from .heap import drop, move
+from .lines import join, link, touch, unlink
+from .sharing import INSTANT, solve
 
 DONE, ROOM, ORDER = 0, -1, -2
 """Why the loop returned: it has reached the given time, it needs larger tables, or a change that

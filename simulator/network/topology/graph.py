@@ -15,18 +15,18 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from paceline.simulator.distributions.law import Law
-from paceline.simulator.distributions.random_streams import Purpose
-from paceline.simulator.network.topology.places import Places
-from paceline.simulator.network.topology.traffic_shape import (
+from ...distributions.law import Law
+from ...distributions.random_streams import Purpose
+from ...scenario.network import Link
+from ...scenario.scenario import Scenario
+from .places import Places
+from .traffic_shape import (
     Alternating,
     Line,
     Once,
     TimesInForce,
     failing,
 )
-from paceline.simulator.scenario.network import Link
-from paceline.simulator.scenario.scenario import Scenario
 
 PICOSECONDS = 1e12  # per second; each hop adds one, so that of equal paths the fewest hops win
 FOREVER = 1e9  # seconds: stands for a latency without a mean

@@ -3,12 +3,12 @@
 from collections import Counter
 from math import inf
 
-from paceline.simulator.distributions.law import Law
-from paceline.simulator.distributions.parametric import Constant
-from paceline.simulator.network.topology.graph import NicLines, PlacePath, add_loads
-from paceline.simulator.network.topology.places import Places
-from paceline.simulator.network.topology.traffic_shape import Line
-from paceline.simulator.scenario.scenario import Scenario
+from ...distributions.law import Law
+from ...distributions.parametric import Constant
+from ...scenario.scenario import Scenario
+from .graph import NicLines, PlacePath, add_loads
+from .places import Places
+from .traffic_shape import Line
 
 
 class Hosts:

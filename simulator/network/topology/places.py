@@ -3,10 +3,10 @@
 from math import inf
 from typing import Any
 
-from paceline.simulator.cluster.workers import workers
-from paceline.simulator.distributions.law import Law
-from paceline.simulator.scenario.network import Link
-from paceline.simulator.scenario.scenario import Scenario
+from ...cluster.workers import workers
+from ...distributions.law import Law
+from ...scenario.network import Link
+from ...scenario.scenario import Scenario
 
 
 class Places:

@@ -10,14 +10,14 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import inf
 
-from paceline.simulator.distributions.law import Law
-from paceline.simulator.network import tcp
-from paceline.simulator.network.topology.graph import NetworkGraph, PlacePath, background_times
-from paceline.simulator.network.topology.hosts import Hosts
-from paceline.simulator.network.topology.places import Places
-from paceline.simulator.network.topology.traffic_shape import Line, TimesInForce
-from paceline.simulator.scenario.network import Network
-from paceline.simulator.scenario.scenario import Scenario
+from ...distributions.law import Law
+from ...scenario.network import Network
+from ...scenario.scenario import Scenario
+from .. import tcp
+from .graph import NetworkGraph, PlacePath, background_times
+from .hosts import Hosts
+from .places import Places
+from .traffic_shape import Line, TimesInForce
 
 __all__ = ["Greedy", "Line", "Route", "Topology"]
 

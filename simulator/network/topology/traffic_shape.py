@@ -6,10 +6,10 @@ from heapq import merge
 from itertools import groupby
 from math import inf, prod
 
-from paceline.simulator.distributions.law import Law
-from paceline.simulator.distributions.parametric import Exponential
-from paceline.simulator.distributions.random_streams import Purpose, blocks, generator
-from paceline.simulator.distributions.time_profile import TimeProfile
+from ...distributions.law import Law
+from ...distributions.parametric import Exponential
+from ...distributions.random_streams import Purpose, blocks, generator
+from ...distributions.time_profile import TimeProfile
 
 Interval = tuple[float, float]
 """Start and end, in seconds."""

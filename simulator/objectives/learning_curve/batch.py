@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from paceline.simulator.objectives.learning_curve.curve import Curve
-from paceline.simulator.results import intervals
+from ...results import intervals
+from .curve import Curve
 
 SPREAD = 2.0  # factor either way: the published laws' definitions and models differ that much
 SEEN, BEYOND = 1e9, 3.0

@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from paceline.simulator.errors import InputError
-from paceline.simulator.inputs import log_table
-from paceline.simulator.inputs.escaping import visible
-from paceline.simulator.results import intervals
+from ...errors import InputError
+from ...inputs import log_table
+from ...inputs.escaping import visible
+from ...results import intervals
 
 CHINCHILLA = {"E": 1.8172, "A": 482.01, "B": 2085.43, "alpha": 0.3478, "beta": 0.3658}
 """Re-fit of Hoffmann et al.'s law by Besiroglu et al. (arXiv 2404.10102)."""

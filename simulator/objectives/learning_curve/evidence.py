@@ -22,9 +22,9 @@ from typing import Any
 
 import numpy as np
 
-from paceline.simulator.inputs import untrusted
-from paceline.simulator.objectives.learning_curve.curve import DRAWS
-from paceline.simulator.results import intervals
+from ...inputs import untrusted
+from ...results import intervals
+from .curve import DRAWS
 
 USUAL = 30  # period of most rows
 TABLE = Path(__file__).with_name("diloco_losses.csv")

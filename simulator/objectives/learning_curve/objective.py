@@ -16,14 +16,21 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from paceline.simulator.cluster.workers import ideal_rate
-from paceline.simulator.inputs import untrusted
-from paceline.simulator.objectives.bound import Nothing
-from paceline.simulator.objectives.evaluation import Evaluation
-from paceline.simulator.objectives.learning_curve import batch, curve, evidence
-from paceline.simulator.objectives.learning_curve.batch import Critical
-from paceline.simulator.objectives.learning_curve.curve import Curve
-from paceline.simulator.objectives.learning_curve.surrogate import (
+from ...cluster.workers import ideal_rate
+from ...inputs import untrusted
+from ...programs import Program
+from ...programs.effects import Vector
+from ...programs.pieces.schedule import FixedPeriod
+from ...programs.pieces.transform import AdamW
+from ...results import intervals
+from ...scenario.scenario import Algorithm, Scenario
+from ...scenario.tables import CurveOfFile, LearningCurve
+from ..bound import Nothing
+from ..evaluation import Evaluation
+from . import batch, curve, evidence
+from .batch import Critical
+from .curve import Curve
+from .surrogate import (
     FASTEST,
     MODES,
     Gains,
@@ -31,13 +38,6 @@ from paceline.simulator.objectives.learning_curve.surrogate import (
     Surrogate,
     shape,
 )
-from paceline.simulator.programs import Program
-from paceline.simulator.programs.effects import Vector
-from paceline.simulator.programs.pieces.schedule import FixedPeriod
-from paceline.simulator.programs.pieces.transform import AdamW
-from paceline.simulator.results import intervals
-from paceline.simulator.scenario.scenario import Algorithm, Scenario
-from paceline.simulator.scenario.tables import CurveOfFile, LearningCurve
 
 MECHANISM = Path(__file__).with_name("mechanism.toml")
 AGREED = 20  # rounds after which what depends on the steps, and these on it, agree

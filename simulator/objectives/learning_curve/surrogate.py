@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from paceline.simulator.objectives.evaluation import Evaluation
-from paceline.simulator.objectives.learning_curve.curve import LARGEST
-from paceline.simulator.objectives.quadratic import Array, NoisyQuadratic
-from paceline.simulator.programs.effects import Vector
+from ...programs.effects import Vector
+from ..evaluation import Evaluation
+from ..quadratic import Array, NoisyQuadratic
+from .curve import LARGEST
 
 MODES = 48
 SLOWEST, FASTEST = 3e-8, 1.0  # curvatures: share of a mode's distance that one step covers

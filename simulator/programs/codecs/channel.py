@@ -13,9 +13,9 @@ from typing import Annotated, Any, ClassVar, Protocol
 
 from pydantic import Field
 
-from paceline.simulator.inputs.units import Seconds
-from paceline.simulator.programs.effects import ANY, Handle, Node, Payload, Vector
-from paceline.simulator.programs.pieces.piece import piece
+from ...inputs.units import Seconds
+from ..effects import ANY, Handle, Node, Payload, Vector
+from ..pieces.piece import piece
 
 Random = Any
 """A source of random numbers, as nodes make them (`Node.generator`)."""

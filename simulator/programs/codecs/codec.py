@@ -4,20 +4,20 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, PlainValidator, WithJsonSchema
 
-from paceline.simulator.programs.codecs.channel import Channel, Opens
-from paceline.simulator.programs.codecs.dense import FP16, QSGD
-from paceline.simulator.programs.codecs.dgc import DGC
-from paceline.simulator.programs.codecs.message_codec import (
+from ..effects import Node, Vector
+from ..pieces.piece import Kinds, Number, piece
+from .channel import Channel, Opens
+from .dense import FP16, QSGD
+from .dgc import DGC
+from .message_codec import (
     Data,
     MessageChannel,
     MessageCodec,
     State,
 )
-from paceline.simulator.programs.codecs.power import PowerSGD
-from paceline.simulator.programs.codecs.sparse import RandomK, TopK
-from paceline.simulator.programs.codecs.sparse_loco import SparseLoCo
-from paceline.simulator.programs.effects import Node, Vector
-from paceline.simulator.programs.pieces.piece import Kinds, Number, piece
+from .power import PowerSGD
+from .sparse import RandomK, TopK
+from .sparse_loco import SparseLoCo
 
 
 @piece

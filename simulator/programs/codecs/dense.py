@@ -6,10 +6,10 @@ from typing import Annotated, Any, ClassVar, Literal
 from array_api_compat import array_namespace, device
 from pydantic import Field
 
-from paceline.simulator.programs.codecs.channel import Random
-from paceline.simulator.programs.codecs.message_codec import Data, MessageCodec, State
-from paceline.simulator.programs.effects import Node, Vector
-from paceline.simulator.programs.pieces.piece import piece
+from ..effects import Node, Vector
+from ..pieces.piece import piece
+from .channel import Random
+from .message_codec import Data, MessageCodec, State
 
 BITS = 8  # of a byte
 

@@ -6,12 +6,12 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from array_api_compat import array_namespace
 from pydantic import Field, model_validator
 
-from paceline.simulator.programs.codecs.channel import Random
-from paceline.simulator.programs.codecs.dense import BITS
-from paceline.simulator.programs.codecs.message_codec import Data, State
-from paceline.simulator.programs.codecs.sparse import PLACE, Ratio, Sparse, largest
-from paceline.simulator.programs.effects import Node, Vector
-from paceline.simulator.programs.pieces.piece import Number, piece
+from ..effects import Node, Vector
+from ..pieces.piece import Number, piece
+from .channel import Random
+from .dense import BITS
+from .message_codec import Data, State
+from .sparse import PLACE, Ratio, Sparse, largest
 
 SAMPLED = 0.01  # share of the entries that a threshold is estimated from
 FEWEST = 1000  # entries that it is estimated from: with fewer, a small stand-in would send too many

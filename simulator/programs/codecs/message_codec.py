@@ -6,9 +6,9 @@ from typing import Any, ClassVar
 
 from array_api_compat import array_namespace, device
 
-from paceline.simulator.programs.codecs.channel import Channel, Codec, Random, share_of
-from paceline.simulator.programs.effects import ANY, Encoded, Handle, Node, Payload, Vector
-from paceline.simulator.programs.pieces.piece import piece
+from ..effects import ANY, Encoded, Handle, Node, Payload, Vector
+from ..pieces.piece import piece
+from .channel import Channel, Codec, Random, share_of
 
 State = Any
 Data = tuple[Vector, ...]

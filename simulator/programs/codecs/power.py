@@ -7,11 +7,11 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple, NoReturn
 from array_api_compat import array_namespace, device
 from pydantic import Field
 
-from paceline.simulator.errors import ProgramError
-from paceline.simulator.programs.codecs.channel import Channel, Codec, Random, share_of
-from paceline.simulator.programs.codecs.dense import in_rows
-from paceline.simulator.programs.effects import NOTHING, Encoded, Handle, Node, Payload, Vector
-from paceline.simulator.programs.pieces.piece import piece
+from ...errors import ProgramError
+from ..effects import NOTHING, Encoded, Handle, Node, Payload, Vector
+from ..pieces.piece import piece
+from .channel import Channel, Codec, Random, share_of
+from .dense import in_rows
 
 
 @piece

@@ -5,11 +5,11 @@ from typing import Annotated, Any, ClassVar, Literal
 from array_api_compat import array_namespace, device
 from pydantic import Field
 
-from paceline.simulator.programs.codecs.channel import Random
-from paceline.simulator.programs.codecs.dense import BITS
-from paceline.simulator.programs.codecs.message_codec import Data, MessageCodec, State
-from paceline.simulator.programs.effects import Node, Vector
-from paceline.simulator.programs.pieces.piece import Number, piece
+from ..effects import Node, Vector
+from ..pieces.piece import Number, piece
+from .channel import Random
+from .dense import BITS
+from .message_codec import Data, MessageCodec, State
 
 PLACE = 4  # bytes of an entry's place, its index in the vector
 SEED = 8  # bytes of the seed from which all workers draw the places

@@ -7,11 +7,11 @@ import numpy as np
 from array_api_compat import array_namespace, device
 from pydantic import Field, model_validator
 
-from paceline.simulator.programs.codecs.channel import Random
-from paceline.simulator.programs.codecs.dense import BITS, in_rows
-from paceline.simulator.programs.codecs.message_codec import Data, MessageCodec, State
-from paceline.simulator.programs.effects import Vector
-from paceline.simulator.programs.pieces.piece import Number, piece
+from ..effects import Vector
+from ..pieces.piece import Number, piece
+from .channel import Random
+from .dense import BITS, in_rows
+from .message_codec import Data, MessageCodec, State
 
 SPREAD = 3.0  # standard deviations on each side of the mean that the bins cover
 

@@ -8,9 +8,9 @@ hold both effects of a period's gradients at its end. D is the delay in steps.
 
 from typing import TYPE_CHECKING, Literal
 
-from paceline.simulator.programs.effects import Payload, Vector
-from paceline.simulator.programs.pieces.schedule import Schedule
-from paceline.simulator.programs.pieces.transform import Transform
+from ..effects import Payload, Vector
+from .schedule import Schedule
+from .transform import Transform
 
 Pair = tuple[Vector, Vector]
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, PlainValidator, WithJsonSchema
 
-from paceline.simulator.programs.pieces.piece import Kinds, piece
+from .piece import Kinds, piece
 
 Ranks = tuple[int, ...]
 

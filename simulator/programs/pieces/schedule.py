@@ -18,9 +18,9 @@ from pydantic import (
     model_validator,
 )
 
-from paceline.simulator.inputs.units import Seconds
-from paceline.simulator.programs.effects import Node
-from paceline.simulator.programs.pieces.piece import Kinds, Number, TomlSchema, piece
+from ...inputs.units import Seconds
+from ..effects import Node
+from .piece import Kinds, Number, TomlSchema, piece
 
 ROUNDED = 1e-9  # by which sums of times may be off
 

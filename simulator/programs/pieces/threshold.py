@@ -5,8 +5,8 @@ from typing import Annotated, Self
 
 from pydantic import Field, InstanceOf, model_validator
 
-from paceline.simulator.programs.pieces.piece import piece
-from paceline.simulator.programs.pieces.schedule import WHOLE, TableSchedule, whole
+from .piece import piece
+from .schedule import WHOLE, TableSchedule, whole
 
 
 @piece

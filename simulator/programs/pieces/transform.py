@@ -9,8 +9,8 @@ from typing import Annotated, Any, Literal, Protocol
 
 from pydantic import Field, PlainValidator, WithJsonSchema
 
-from paceline.simulator.programs.effects import Vector
-from paceline.simulator.programs.pieces.piece import Kinds, Number, piece
+from ..effects import Vector
+from .piece import Kinds, Number, piece
 
 State = Any
 Share = Annotated[Number, Field(ge=0, lt=1, description="share of the buffer that is kept")]

@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
-from paceline.simulator.errors import InputError
-from paceline.simulator.inputs.messages import KeyPath, nearest, show
-from paceline.simulator.reports.explore.controls import Control, changed
-from paceline.simulator.scenario.scenario import Scenario
+from ...errors import InputError
+from ...inputs.messages import KeyPath, nearest, show
+from ...scenario.scenario import Scenario
+from .controls import Control, changed
 
 LONGEST = 2000  # characters; a few hundred suffice for all sliders
 

@@ -11,15 +11,15 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from paceline.simulator.distributions.law import Law
-from paceline.simulator.distributions.parametric import Constant
-from paceline.simulator.errors import InputError
-from paceline.simulator.inputs.messages import KeyPath
-from paceline.simulator.load.load import parse
-from paceline.simulator.reports.explore import scales, spread
-from paceline.simulator.reports.explore.scales import Kind
-from paceline.simulator.scenario.scenario import Scenario
-from paceline.simulator.scenario.tables import LearningCurve, NoObjective
+from ...distributions.law import Law
+from ...distributions.parametric import Constant
+from ...errors import InputError
+from ...inputs.messages import KeyPath
+from ...load.load import parse
+from ...scenario.scenario import Scenario
+from ...scenario.tables import LearningCurve, NoObjective
+from . import scales, spread
+from .scales import Kind
 
 RANGE = 100.0  # largest factor by which a slider multiplies or divides a value
 WORKERS = 256  # the slider's upper end, unless the scenario has more

@@ -5,13 +5,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from paceline.simulator.errors import InputError
-from paceline.simulator.inputs import paths, untrusted
-from paceline.simulator.load.overrides import override
-from paceline.simulator.reports.explore.address import State, changes
-from paceline.simulator.reports.explore.controls import Control, put
-from paceline.simulator.scenario.scenario import Scenario
-from paceline.simulator.studies.shown.shown import extra
+from ...errors import InputError
+from ...inputs import paths, untrusted
+from ...load.overrides import override
+from ...scenario.scenario import Scenario
+from ...studies.shown.shown import extra
+from .address import State, changes
+from .controls import Control, put
 
 ELSEWHERE = "# It names files outside its folder: run paceline simulate --allow-paths\n"
 

@@ -5,10 +5,10 @@ from typing import Any
 
 from dash import ClientsideFunction, Dash, Input, Output, State, dcc, html, no_update
 
-from paceline.simulator.reports.explore import address, export, picture, words
-from paceline.simulator.reports.explore.controls import Control
-from paceline.simulator.reports.explore.views import Explorer, View
-from paceline.simulator.results import units
+from ...results import units
+from . import address, export, picture, words
+from .controls import Control
+from .views import Explorer, View
 
 STORES = ("ask", "answer", "poll", "news", "told", "moved", "heard")
 """What explore.js and the callbacks tell each other."""

@@ -7,16 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from paceline.simulator.reports.explore.views import View
-from paceline.simulator.reports.explore.words import theorem
-from paceline.simulator.reports.page.parts import literal
-from paceline.simulator.reports.page.series import apart, rounded
-from paceline.simulator.results.figures import curves as plot
-from paceline.simulator.results.figures.bars import PARTS
-from paceline.simulator.results.figures.curves import LOSS_NAMES
-from paceline.simulator.results.figures.style import COLOURS, look, two_lines
-from paceline.simulator.results.run import Run
-from paceline.simulator.results.statistics import human, sampled, seconds_per_step, time_unit
+from ...results.figures import curves as plot
+from ...results.figures.bars import PARTS
+from ...results.figures.curves import LOSS_NAMES
+from ...results.figures.style import COLOURS, look, two_lines
+from ...results.run import Run
+from ...results.statistics import human, sampled, seconds_per_step, time_unit
+from ..page.parts import literal
+from ..page.series import apart, rounded
+from .views import View
+from .words import theorem
 
 POINTS = 200  # of a curve
 INNER = 360  # pixels of the first figure's axis, as in figures.js

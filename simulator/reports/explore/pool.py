@@ -6,9 +6,9 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from concurrent.futures import Executor, Future
 
-from paceline.simulator.engines.dispatch import run_seeds
-from paceline.simulator.results.run import Run
-from paceline.simulator.scenario.scenario import Scenario
+from ...engines.dispatch import run_seeds
+from ...results.run import Run
+from ...scenario.scenario import Scenario
 
 KEPT = 32  # states of the sliders whose runs stay in memory
 NICE = 10  # whole runs give way to previews, which are made while a slider moves

@@ -4,9 +4,9 @@ import math
 import time
 from dataclasses import dataclass
 
-from paceline.simulator.engines.dispatch import run_seeds
-from paceline.simulator.results.run import Run
-from paceline.simulator.scenario.scenario import Scenario
+from ...engines.dispatch import run_seeds
+from ...results.run import Run
+from ...scenario.scenario import Scenario
 
 BUDGET = 0.15  # seconds of computing (of one core) until the page redraws
 POINTS = 60  # of a curve, at most about

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import Literal
 
-from paceline.simulator.inputs.units import to_si
+from ...inputs.units import to_si
 
 Kind = Literal["time", "bandwidth", "count", "number"]
 """The kind of a value; times and bandwidths have units."""

@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from paceline.simulator.errors import InputError
-from paceline.simulator.load.load import load
-from paceline.simulator.reports.explore.views import Explorer
-from paceline.simulator.studies import executors, processes
-from paceline.simulator.studies.execution import Execution
+from ...errors import InputError
+from ...load.load import load
+from ...studies import executors, processes
+from ...studies.execution import Execution
+from .views import Explorer
 
 LOCAL = ("localhost", "127.0.0.1", "::1")
 INSTALL = 'pip install "paceline[explore]"'
@@ -62,7 +62,7 @@ def _page() -> Callable[..., Any]:
         import tomlkit  # noqa: F401, PLC0415
     except ModuleNotFoundError as error:
         raise InputError(f"explore: {error.name} is not installed; {INSTALL}") from None
-    from paceline.simulator.reports.explore.page import page  # noqa: PLC0415
+    from .page import page  # noqa: PLC0415
 
     return page
 

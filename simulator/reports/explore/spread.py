@@ -3,8 +3,8 @@
 import math
 from typing import Any
 
-from paceline.simulator.distributions import parametric
-from paceline.simulator.distributions.law import Law
+from ...distributions import parametric
+from ...distributions.law import Law
 
 LIMITS: dict[type[Any], float] = {
     parametric.Constant: 1.0,

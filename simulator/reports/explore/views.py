@@ -8,21 +8,21 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from paceline.simulator.errors import InputError
-from paceline.simulator.objectives.basis import bases
-from paceline.simulator.objectives.learning_curve.objective import Expected
-from paceline.simulator.reports.explore import address
-from paceline.simulator.reports.explore.controls import controls
-from paceline.simulator.reports.explore.pool import Pool
-from paceline.simulator.reports.explore.previews import Preview, Previewer
-from paceline.simulator.results import units
-from paceline.simulator.results.determinism import deterministic
-from paceline.simulator.results.pick import pick
-from paceline.simulator.results.prediction_interval import Uncalibrated
-from paceline.simulator.results.run import Run
-from paceline.simulator.scenario.scenario import Scenario
-from paceline.simulator.studies import learning, links
-from paceline.simulator.studies.execution import Execution
+from ...errors import InputError
+from ...objectives.basis import bases
+from ...objectives.learning_curve.objective import Expected
+from ...results import units
+from ...results.determinism import deterministic
+from ...results.pick import pick
+from ...results.prediction_interval import Uncalibrated
+from ...results.run import Run
+from ...scenario.scenario import Scenario
+from ...studies import learning, links
+from ...studies.execution import Execution
+from . import address
+from .controls import controls
+from .pool import Pool
+from .previews import Preview, Previewer
 
 ENOUGH = 0.2  # of a run; shorter ones do not suffice for a pick
 

@@ -4,16 +4,16 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-from paceline.simulator import theory
-from paceline.simulator.cluster import workers as cluster
-from paceline.simulator.errors import InputError
-from paceline.simulator.network.mean_cost import mean_cost
-from paceline.simulator.programs import catalogue
-from paceline.simulator.programs.pieces import schedule
-from paceline.simulator.results.statistics import human, number
-from paceline.simulator.results.usage import few
-from paceline.simulator.scenario.scenario import Algorithm, Bound, Scenario
-from paceline.simulator.scenario.tables import Theory
+from ... import theory
+from ...cluster import workers as cluster
+from ...errors import InputError
+from ...network.mean_cost import mean_cost
+from ...programs import catalogue
+from ...programs.pieces import schedule
+from ...results.statistics import human, number
+from ...results.usage import few
+from ...scenario.scenario import Algorithm, Bound, Scenario
+from ...scenario.tables import Theory
 
 Covered = list[tuple[int, theory.ErrorBound, float, int]]
 """Index of an algorithm, its bound, its expected seconds per step, and its tau."""

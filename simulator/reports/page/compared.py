@@ -3,17 +3,17 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from paceline.simulator.inputs.messages import quoted, toml
-from paceline.simulator.reports import terminal
-from paceline.simulator.reports.page.documents import is_measured
-from paceline.simulator.reports.page.parts import Cell, PageSection, PageTable, percent
-from paceline.simulator.reports.page.reading import FoundRun
-from paceline.simulator.reports.page.sentences import RunVerdict
-from paceline.simulator.reports.page.series import Series, shared
-from paceline.simulator.results import units, wording
-from paceline.simulator.results.columns import BY_KEY, PAGE, RESULT_COLUMNS
-from paceline.simulator.results.intervals import MEDIAN, USUAL, stated
-from paceline.simulator.results.statistics import human, number
+from ...inputs.messages import quoted, toml
+from ...results import units, wording
+from ...results.columns import BY_KEY, PAGE, RESULT_COLUMNS
+from ...results.intervals import MEDIAN, USUAL, stated
+from ...results.statistics import human, number
+from .. import terminal
+from .documents import is_measured
+from .parts import Cell, PageSection, PageTable, percent
+from .reading import FoundRun
+from .sentences import RunVerdict
+from .series import Series, shared
 
 PAIRS = {  # quantities of a comparison that are shown with both values
     "seconds_per_step": "time per step",

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from paceline.simulator.reports.page import parts, series
-from paceline.simulator.reports.page.series import Series
-from paceline.simulator.results import wording
-from paceline.simulator.results.figures.curves import in_picture
-from paceline.simulator.results.run import STALENESS
-from paceline.simulator.results.statistics import PREFIXES, number, said, time_unit
+from ...results import wording
+from ...results.figures.curves import in_picture
+from ...results.run import STALENESS
+from ...results.statistics import PREFIXES, number, said, time_unit
+from . import parts, series
+from .series import Series
 
 SPAN = 10  # where durations differ by more than this factor, the axis is logarithmic
 DECADE = 10

@@ -6,8 +6,8 @@ from typing import Annotated, Any, Literal, NotRequired
 from pydantic import Field
 from typing_extensions import TypedDict  # typing's own is not enough for pydantic before 3.12
 
-from paceline.simulator.results import schema
-from paceline.simulator.results.schema import Table
+from ...results import schema
+from ...results.schema import Table
 
 COMPARISON, TUNE, SWEEP = "comparison.json", "tune.json", "sweep.json"
 FARTHEST = 1e100  # largest number drawn: sums of such numbers stay finite

@@ -10,9 +10,16 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paceline.simulator.errors import InputError
-from paceline.simulator.load.load import Programs
-from paceline.simulator.reports.page import (
+from ...errors import InputError
+from ...load.load import Programs
+from ...results import store, wording
+from ...results.columns import RESULT_COLUMNS
+from ...results.figures.curves import LOSS_NAMES, error
+from ...results.figures.style import COLOURS, Figure
+from ...results.usage import few
+from ...studies.shown import saved
+from ...studies.shown.shown import Shown, even, shown_columns, without_tables
+from . import (
     compared,
     curves,
     reading,
@@ -22,17 +29,10 @@ from paceline.simulator.reports.page import (
     tradeoffs,
     tuned,
 )
-from paceline.simulator.reports.page.parts import PageSection
-from paceline.simulator.reports.page.reading import FoundRun
-from paceline.simulator.reports.page.sentences import RunVerdict
-from paceline.simulator.reports.page.series import Series, series
-from paceline.simulator.results import store, wording
-from paceline.simulator.results.columns import RESULT_COLUMNS
-from paceline.simulator.results.figures.curves import LOSS_NAMES, error
-from paceline.simulator.results.figures.style import COLOURS, Figure
-from paceline.simulator.results.usage import few
-from paceline.simulator.studies.shown import saved
-from paceline.simulator.studies.shown.shown import Shown, even, shown_columns, without_tables
+from .parts import PageSection
+from .reading import FoundRun
+from .sentences import RunVerdict
+from .series import Series, series
 
 if TYPE_CHECKING:
     from jinja2 import Environment

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from paceline.simulator.results.intervals import Estimate
+from ...results.intervals import Estimate
 
 Json = dict[str, Any]
 FAR = 1e3  # times a value: where a bar is cut

@@ -7,9 +7,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from paceline.simulator.errors import InputError
-from paceline.simulator.inputs import csv_cells, untrusted
-from paceline.simulator.reports.page.documents import (
+from ...errors import InputError
+from ...inputs import csv_cells, untrusted
+from ...results import read as directories
+from ...results import store, timeline
+from ...results.read import RunDirectory
+from ...results.schema import demand_shape
+from .documents import (
     COMPARISON,
     SHAPES,
     SWEEP,
@@ -17,10 +21,6 @@ from paceline.simulator.reports.page.documents import (
     SweepRow,
     Timeline,
 )
-from paceline.simulator.results import read as directories
-from paceline.simulator.results import store, timeline
-from paceline.simulator.results.read import RunDirectory
-from paceline.simulator.results.schema import demand_shape
 
 SIDES = ("predicted", "measured")
 SPAN = {"name", "pid", "tid", "ts", "dur"}  # keys of a span in a timeline

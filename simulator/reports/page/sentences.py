@@ -7,16 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from paceline.simulator.reports.page.documents import is_measured
-from paceline.simulator.reports.page.parts import percent
-from paceline.simulator.reports.page.reading import FoundRun
-from paceline.simulator.results import statistics, wording
-from paceline.simulator.results.intervals import MEDIAN, MODEL, USUAL, difference, stated
-from paceline.simulator.results.order import MARGIN as ORDER_MARGIN
-from paceline.simulator.results.order import within
-from paceline.simulator.results.pick import ENOUGH, all_of, any_of, decided, headline, scored
-from paceline.simulator.results.run import Run
-from paceline.simulator.results.statistics import crossing, human, number
+from ...results import statistics, wording
+from ...results.intervals import MEDIAN, MODEL, USUAL, difference, stated
+from ...results.order import MARGIN as ORDER_MARGIN
+from ...results.order import within
+from ...results.pick import ENOUGH, all_of, any_of, decided, headline, scored
+from ...results.run import Run
+from ...results.statistics import crossing, human, number
+from .documents import is_measured
+from .parts import percent
+from .reading import FoundRun
 
 Groups = Mapping[str, Sequence[Run]]
 BASELINES = ("ssgd",)  # names of algorithms to compare with; else the scenario's first

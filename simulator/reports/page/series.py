@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from paceline.simulator.reports.page.parts import literal
-from paceline.simulator.reports.page.reading import FoundRun
-from paceline.simulator.results import statistics
-from paceline.simulator.results.figures.style import COLOURS, DASHES, look
-from paceline.simulator.results.run import Run
+from ...results import statistics
+from ...results.figures.style import COLOURS, DASHES, look
+from ...results.run import Run
+from .parts import literal
+from .reading import FoundRun
 
 MANY = 32  # lines of a figure; with more, each has fewer points, so that the page stays small
 EVEN, GEOMETRIC = 240, 120  # points of a line: for a linear axis of time, and for a logarithmic one

@@ -4,12 +4,12 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from paceline.simulator.reports.page import parts
-from paceline.simulator.reports.page.parts import Cell, Json, percent
-from paceline.simulator.reports.page.reading import FoundRun, spans
-from paceline.simulator.reports.page.series import Series
-from paceline.simulator.results.figures.bars import PARTS
-from paceline.simulator.results.statistics import human, said, time_unit
+from ...results.figures.bars import PARTS
+from ...results.statistics import human, said, time_unit
+from . import parts
+from .parts import Cell, Json, percent
+from .reading import FoundRun, spans
+from .series import Series
 
 HATCHES = {
     "compute": "", "wait": ".", "communicate": "/", "serve": "x", "stalled": "-", "lost": "+",

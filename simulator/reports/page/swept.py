@@ -5,18 +5,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
-from paceline.simulator.inputs.messages import toml
-from paceline.simulator.reports.page import parts
-from paceline.simulator.reports.page.reading import FoundRun
-from paceline.simulator.reports.page.sentences import CHANGE, MARGIN, SURE, RunVerdict
-from paceline.simulator.reports.page.series import apart
-from paceline.simulator.results import wording
-from paceline.simulator.results.columns import BY_KEY, ResultColumn, estimate_of, ranked_by
-from paceline.simulator.results.figures.style import COLOURS, look
-from paceline.simulator.results.intervals import USUAL, Estimate
-from paceline.simulator.results.pick import any_of, undecided
-from paceline.simulator.results.statistics import human, number, time_unit
-from paceline.simulator.results.usage import few
+from ...inputs.messages import toml
+from ...results import wording
+from ...results.columns import BY_KEY, ResultColumn, estimate_of, ranked_by
+from ...results.figures.style import COLOURS, look
+from ...results.intervals import USUAL, Estimate
+from ...results.pick import any_of, undecided
+from ...results.statistics import human, number, time_unit
+from ...results.usage import few
+from . import parts
+from .reading import FoundRun
+from .sentences import CHANGE, MARGIN, SURE, RunVerdict
+from .series import apart
 
 ROWS, MOST = 60, 1000  # of the table: shown, and with those that are folded
 BARS = 3  # times the largest value: the height of an axis that wide intervals would stretch

@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from paceline.simulator.reports.page import parts
-from paceline.simulator.reports.page.documents import FARTHEST
-from paceline.simulator.reports.page.reading import FoundRun
-from paceline.simulator.results.statistics import time_unit
-from paceline.simulator.results.units import SECONDS_PER_DAY
-from paceline.simulator.results.usage import few
-from paceline.simulator.studies.tune.objective import OBJECTIVES
-from paceline.simulator.studies.tune.runner import quiet
+from ...results.statistics import time_unit
+from ...results.units import SECONDS_PER_DAY
+from ...results.usage import few
+from ...studies.tune.objective import OBJECTIVES
+from ...studies.tune.runner import quiet
+from . import parts
+from .documents import FARTHEST
+from .reading import FoundRun
 
 LEAST = 0.01  # spread of a quantity, as a share, below which nothing trades it for another
 APART = 0.04  # of an axis: between numbers that do not touch

@@ -5,17 +5,17 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from paceline.simulator.reports.page import compared, parts, sentences
-from paceline.simulator.reports.page.reading import FoundRun
-from paceline.simulator.reports.page.series import apart
-from paceline.simulator.results import wording
-from paceline.simulator.results.intervals import USUAL, Estimate, stated
-from paceline.simulator.results.order import MARGIN
-from paceline.simulator.results.pick import ALONE, ENOUGH, ONE_SEED, any_of, decided, headline
-from paceline.simulator.results.statistics import number, said, time_unit
-from paceline.simulator.results.usage import few
-from paceline.simulator.studies.tune.costs import cost, notes
-from paceline.simulator.studies.tune.objective import PACES
+from ...results import wording
+from ...results.intervals import USUAL, Estimate, stated
+from ...results.order import MARGIN
+from ...results.pick import ALONE, ENOUGH, ONE_SEED, any_of, decided, headline
+from ...results.statistics import number, said, time_unit
+from ...results.usage import few
+from ...studies.tune.costs import cost, notes
+from ...studies.tune.objective import PACES
+from . import compared, parts, sentences
+from .reading import FoundRun
+from .series import apart
 
 SHOWN = 20  # configurations in the figure and the first table; the others are folded
 FOLDED = 300

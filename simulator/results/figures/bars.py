@@ -4,7 +4,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from paceline.simulator.results.figures.style import (
+from ..run import STALENESS, Run
+from ..statistics import Groups, human, number, staleness_counts
+from .style import (
     COLOURS,
     Axes,
     Figure,
@@ -14,8 +16,6 @@ from paceline.simulator.results.figures.style import (
     titled,
     two_lines,
 )
-from paceline.simulator.results.run import STALENESS, Run
-from paceline.simulator.results.statistics import Groups, human, number, staleness_counts
 
 PARTS = {  # colour of a bar, and of the text on it
     "compute": ("#0072B2", "white"),

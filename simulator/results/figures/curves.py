@@ -5,11 +5,11 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from paceline.simulator.results import divergence
-from paceline.simulator.results.figures import bars, style
-from paceline.simulator.results.figures.style import Axes, Figure
-from paceline.simulator.results.run import Run
-from paceline.simulator.results.statistics import Groups, sampled, time_unit
+from .. import divergence
+from ..run import Run
+from ..statistics import Groups, sampled, time_unit
+from . import bars, style
+from .style import Axes, Figure
 
 LOSS_NAMES = {  # axis labels, by the kind of the objective
     "bound": "bound on the squared gradient norm",

@@ -11,7 +11,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paceline.simulator.errors import InputError
+from ...errors import InputError
 
 if TYPE_CHECKING:  # matplotlib takes half a second to import
     import matplotlib.axes

@@ -8,9 +8,9 @@ from typing import Annotated, Any
 
 from pydantic import PlainValidator, ValidationInfo, WithJsonSchema
 
-from paceline.simulator.distributions.parametric import Constant
-from paceline.simulator.inputs import untrusted
-from paceline.simulator.inputs.units import to_si
+from ...distributions.parametric import Constant
+from ...inputs import untrusted
+from ...inputs.units import to_si
 
 HEADER = ("from", "to", "latency", "bandwidth")
 Pair = tuple[str, str]

@@ -6,7 +6,7 @@ from itertools import product
 from math import isfinite
 from xml.etree.ElementTree import Element
 
-from paceline.simulator.inputs.units import demand_within
+from ...inputs.units import demand_within
 
 ALIASES = {"AS": "zone", "ASroute": "zoneRoute", "DijkstraCache": "Dijkstra"}
 ATTRIBUTES = {

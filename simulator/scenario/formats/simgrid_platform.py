@@ -11,7 +11,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from paceline.simulator.errors import InputError
+from ...errors import InputError
 
 Links = tuple[int, ...]
 """Numbers of links, in the order that a transfer passes them."""

@@ -13,10 +13,10 @@ from xml.etree.ElementTree import Element, ParseError, TreeBuilder, XMLParser, f
 
 from pydantic import PlainValidator, ValidationInfo, WithJsonSchema
 
-from paceline.simulator.inputs import untrusted
-from paceline.simulator.inputs.messages import show
-from paceline.simulator.scenario.formats.simgrid_elements import ALIASES, SILENT, Elements
-from paceline.simulator.scenario.formats.simgrid_platform import (
+from ...inputs import untrusted
+from ...inputs.messages import show
+from .simgrid_elements import ALIASES, SILENT, Elements
+from .simgrid_platform import (
     Cluster,
     Edge,
     Links,

@@ -18,29 +18,29 @@ from typing import Any
 
 import numpy as np
 
-from paceline.simulator.errors import InputError
-from paceline.simulator.inputs import untrusted
-from paceline.simulator.load.load import load
-from paceline.simulator.objectives import plugins
-from paceline.simulator.results import statistics, store
-from paceline.simulator.results.determinism import deterministic
-from paceline.simulator.results.intervals import NORMAL
-from paceline.simulator.results.ownership import Destination
-from paceline.simulator.scenario.scenario import Scenario
-from paceline.simulator.studies import executors, size
-from paceline.simulator.studies.execution import (
+from ...errors import InputError
+from ...inputs import untrusted
+from ...load.load import load
+from ...objectives import plugins
+from ...results import statistics, store
+from ...results.determinism import deterministic
+from ...results.intervals import NORMAL
+from ...results.ownership import Destination
+from ...scenario.scenario import Scenario
+from .. import executors, size
+from ..execution import (
     Execution,
     Progress,
     demand_algorithms,
     opened,
     seed_range,
 )
-from paceline.simulator.studies.fit import targets as reading
-from paceline.simulator.studies.fit.sensitivity import FREE, Sensitivity
-from paceline.simulator.studies.fit.targets import Key, Target
-from paceline.simulator.studies.result import Result
-from paceline.simulator.studies.solve import alone
-from paceline.simulator.studies.task import Task, settings
+from ..result import Result
+from ..solve import alone
+from ..task import Task, settings
+from . import targets as reading
+from .sensitivity import FREE, Sensitivity
+from .targets import Key, Target
 
 STARTS = 2  # of the first points, and as often again of any that turned out better
 STEPS = 12  # of least squares from a start, at most

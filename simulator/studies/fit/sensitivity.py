@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from paceline.simulator.results.intervals import NORMAL
-from paceline.simulator.studies.fit.targets import Key, known
+from ...results.intervals import NORMAL
+from .targets import Key, known
 
 FREE = 0.5  # half width of an interval, as a share of the range, from which nothing is determined
 PART = 0.01  # share of a key in free directions from which it is not determined

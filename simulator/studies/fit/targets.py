@@ -11,14 +11,14 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from paceline.simulator.errors import InputError
-from paceline.simulator.inputs import messages, paths, units
-from paceline.simulator.load import toml_file
-from paceline.simulator.load.load import load, varied
-from paceline.simulator.results.intervals import NORMAL
-from paceline.simulator.scenario.scenario import Scenario
-from paceline.simulator.studies.solve import Number, quantity
-from paceline.simulator.studies.sweep.points import value
+from ...errors import InputError
+from ...inputs import messages, paths, units
+from ...load import toml_file
+from ...load.load import load, varied
+from ...results.intervals import NORMAL
+from ...scenario.scenario import Scenario
+from ..solve import Number, quantity
+from ..sweep.points import value
 
 MOST = 1000  # targets, and keys
 _RANGE = re.compile(r"\s*(.+?)\s+to\s+(.+?)\s*")

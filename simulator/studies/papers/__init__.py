@@ -4,10 +4,10 @@ Of each, claims are in a TOML file, what measures them in a module of the same n
 in another: see `reading`. Scenarios are those of the same name under scenarios/.
 """
 
-from paceline.simulator.errors import InputError
-from paceline.simulator.inputs.messages import nearest
-from paceline.simulator.studies.papers import reading
-from paceline.simulator.studies.papers.claim import Paper
+from ...errors import InputError
+from ...inputs.messages import nearest
+from . import reading
+from .claim import Paper
 
 NAMES = ("adacomm", "dts", "hpsgd", "hybrid")
 

@@ -5,11 +5,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from paceline.simulator.cluster.workers import mean_compute
-from paceline.simulator.network.mean_cost import mean_cost
-from paceline.simulator.results.intervals import signed
-from paceline.simulator.results.run import Run
-from paceline.simulator.results.statistics import (
+from ...cluster.workers import mean_compute
+from ...network.mean_cost import mean_cost
+from ...results.intervals import signed
+from ...results.run import Run
+from ...results.statistics import (
     at,
     crossing,
     human,
@@ -17,8 +17,8 @@ from paceline.simulator.results.statistics import (
     sampled,
     seconds_per_step,
 )
-from paceline.simulator.studies.papers.claim import Finding, mean
-from paceline.simulator.studies.papers.lab import Lab
+from .claim import Finding, mean
+from .lab import Lab
 
 FIGURE1, FIGURE2, FIGURE3 = "adacomm/figure1", "adacomm/figure2", "adacomm/figure3"
 FREE = 'network.duration = "1 ms"'  # averages are almost free: periods differ by drift alone

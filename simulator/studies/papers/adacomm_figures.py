@@ -1,8 +1,8 @@
 """AdaComm's figures, redrawn."""
 
-from paceline.simulator.results.figures import curves
-from paceline.simulator.results.figures.style import Figure
-from paceline.simulator.studies.papers.lab import Lab
+from ...results.figures import curves
+from ...results.figures.style import Figure
+from .lab import Lab
 
 
 def error(lab: Lab, name: str, loss: str = "training loss") -> Figure:

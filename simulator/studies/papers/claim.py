@@ -9,9 +9,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from paceline.simulator.results.figures.style import Figure
-from paceline.simulator.results.intervals import signed
-from paceline.simulator.studies.papers.lab import Lab
+from ...results.figures.style import Figure
+from ...results.intervals import signed
+from .lab import Lab
 
 
 class Verdict(StrEnum):

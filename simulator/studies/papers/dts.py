@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from paceline.simulator.network.mean_cost import mean_cost
-from paceline.simulator.studies.papers.claim import Finding, mean
-from paceline.simulator.studies.papers.lab import Lab
-from paceline.simulator.theory import scalability
+from ...network.mean_cost import mean_cost
+from ...theory import scalability
+from .claim import Finding, mean
+from .lab import Lab
 
 CONTINENTS, LATENCY = "dts/four-continents", "dts/latency"
 DELAY, SPARSITY, COMPRESSION = "dts/delay", "dts/sparsity", "dts/compression"

@@ -2,13 +2,13 @@
 
 import numpy as np
 
-from paceline.simulator.network.closed_form import ClosedForm
-from paceline.simulator.results.figures.curves import label_ends
-from paceline.simulator.results.figures.style import COLOURS, DASHES, Figure, one_panel, titled
-from paceline.simulator.results.intervals import signed
-from paceline.simulator.studies.papers import dts
-from paceline.simulator.studies.papers.lab import Lab
-from paceline.simulator.theory import delayed_seconds_per_step
+from ...network.closed_form import ClosedForm
+from ...results.figures.curves import label_ends
+from ...results.figures.style import COLOURS, DASHES, Figure, one_panel, titled
+from ...results.intervals import signed
+from ...theory import delayed_seconds_per_step
+from . import dts
+from .lab import Lab
 
 DRAWN = (0.01, 0.03, 0.1, 0.2, 0.3, 0.5, 0.8, 1.0)  # seconds of latency of a message
 

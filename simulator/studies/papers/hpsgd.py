@@ -6,10 +6,10 @@ from math import ceil
 
 import numpy as np
 
-from paceline.simulator.results.run import Run
-from paceline.simulator.results.statistics import crossing, number, sampled, seconds_per_step
-from paceline.simulator.studies.papers.claim import Finding, mean
-from paceline.simulator.studies.papers.lab import Lab
+from ...results.run import Run
+from ...results.statistics import crossing, number, sampled, seconds_per_step
+from .claim import Finding, mean
+from .lab import Lab
 
 TIME, ACCURACY = "hpsgd/time", "hpsgd/accuracy"
 LOCAL = "local-sgd tau=8"

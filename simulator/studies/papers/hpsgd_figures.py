@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from paceline.simulator.results.figures import bars, curves
-from paceline.simulator.results.figures.style import COLOURS, GREY, Figure, one_panel, titled
-from paceline.simulator.results.statistics import at
-from paceline.simulator.studies.papers import hpsgd
-from paceline.simulator.studies.papers.lab import Lab
+from ...results.figures import bars, curves
+from ...results.figures.style import COLOURS, GREY, Figure, one_panel, titled
+from ...results.statistics import at
+from . import hpsgd
+from .lab import Lab
 
 
 def scale(lab: Lab) -> Figure:

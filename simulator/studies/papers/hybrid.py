@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from paceline.simulator.results.run import Run
-from paceline.simulator.studies.papers import reading
-from paceline.simulator.studies.papers.claim import Finding, mean
-from paceline.simulator.studies.papers.lab import Lab
+from ...results.run import Run
+from . import reading
+from .claim import Finding, mean
+from .lab import Lab
 
 POINTS = 1000  # times that accuracy is averaged over
 

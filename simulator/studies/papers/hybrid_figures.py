@@ -2,11 +2,11 @@
 
 import numpy as np
 
-from paceline.simulator.results.figures import curves
-from paceline.simulator.results.figures.style import COLOURS, GREY, Axes, Figure, empty, ink
-from paceline.simulator.studies.papers.claim import mean
-from paceline.simulator.studies.papers.hybrid import TABLES, PaperTable, differences
-from paceline.simulator.studies.papers.lab import Lab
+from ...results.figures import curves
+from ...results.figures.style import COLOURS, GREY, Axes, Figure, empty, ink
+from .claim import mean
+from .hybrid import TABLES, PaperTable, differences
+from .lab import Lab
 
 PAPER, OURS = GREY, COLOURS[0]
 

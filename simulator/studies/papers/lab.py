@@ -5,14 +5,14 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from paceline.simulator import theory
-from paceline.simulator.load.load import load
-from paceline.simulator.results.store import KeptRuns
-from paceline.simulator.scenario.scenario import Scenario
-from paceline.simulator.studies import size
-from paceline.simulator.studies.execution import Execution
-from paceline.simulator.studies.result import Result
-from paceline.simulator.studies.simulate import run_on
+from ... import theory
+from ...load.load import load
+from ...results.store import KeptRuns
+from ...scenario.scenario import Scenario
+from .. import size
+from ..execution import Execution
+from ..result import Result
+from ..simulate import run_on
 
 QUICK = 4
 """Seeds of a quick reproduction; a full one uses all seeds of the scenario."""

@@ -5,13 +5,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from paceline.simulator.results import store
-from paceline.simulator.results.figures import curves
-from paceline.simulator.results.figures.style import style
-from paceline.simulator.results.statistics import number
-from paceline.simulator.studies import papers
-from paceline.simulator.studies.papers.claim import Kind, Paper, Verdict, close, counts, names
-from paceline.simulator.studies.papers.lab import QUICK, Lab
+from ...results import store
+from ...results.figures import curves
+from ...results.figures.style import style
+from ...results.statistics import number
+from .. import papers
+from .claim import Kind, Paper, Verdict, close, counts, names
+from .lab import QUICK, Lab
 
 Row = Mapping[str, Any]
 

@@ -16,7 +16,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from paceline.simulator.studies.papers.claim import Assumption, Claim, Kind, Paper
+from .claim import Assumption, Claim, Kind, Paper
 
 FIELDS = {"of", *(field.name for field in fields(Claim))}
 

@@ -6,16 +6,16 @@ from typing import Any, Literal
 
 from typing_extensions import TypedDict  # typing's own is not enough for pydantic before 3.12
 
-from paceline.simulator.errors import InputError
-from paceline.simulator.results import store
-from paceline.simulator.results.schema import Number, Pair, demand_shape
-from paceline.simulator.results.statistics import jsonable
-from paceline.simulator.studies import executors, papers
-from paceline.simulator.studies.execution import Execution, Progress
-from paceline.simulator.studies.papers import page
-from paceline.simulator.studies.papers.claim import Claim, Finding, Paper, counts
-from paceline.simulator.studies.papers.lab import Lab
-from paceline.simulator.studies.processes import cores
+from ...errors import InputError
+from ...results import store
+from ...results.schema import Number, Pair, demand_shape
+from ...results.statistics import jsonable
+from .. import executors, papers
+from ..execution import Execution, Progress
+from ..processes import cores
+from . import page
+from .claim import Claim, Finding, Paper, counts
+from .lab import Lab
 
 Row = dict[str, Any]
 Say = Callable[[str], None]

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from paceline.simulator.errors import InputError
+from ...errors import InputError
 
 TRACKERS = ("mlflow", "wandb")
 PARAMETER, BATCH = 500, 1000  # characters of a value, and metrics at once, that MLflow takes

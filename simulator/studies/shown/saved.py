@@ -17,13 +17,13 @@ from zipfile import BadZipFile, ZipFile, ZipInfo
 import numpy as np
 from pydantic import BaseModel
 
-from paceline.simulator.errors import InputError
-from paceline.simulator.inputs import untrusted
-from paceline.simulator.load.load import Programs, parse
-from paceline.simulator.results import schema, store
-from paceline.simulator.results.ownership import TakenError
-from paceline.simulator.results.run import Run
-from paceline.simulator.scenario.scenario import Scenario
+from ...errors import InputError
+from ...inputs import untrusted
+from ...load.load import Programs, parse
+from ...results import schema, store
+from ...results.ownership import TakenError
+from ...results.run import Run
+from ...scenario.scenario import Scenario
 
 DOCUMENT = "result.json"
 CLOSURES = "programs"  # a field of code, which no file holds: whoever reads gives it again

@@ -10,13 +10,13 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from paceline.simulator.errors import InputError
-from paceline.simulator.inputs import messages
-from paceline.simulator.load.load import Programs
-from paceline.simulator.results.columns import PAGE, RESULT_COLUMNS, ResultColumn
-from paceline.simulator.results.figures import curves, style
-from paceline.simulator.results.figures.style import Axes, Figure
-from paceline.simulator.studies.shown import logged, saved
+from ...errors import InputError
+from ...inputs import messages
+from ...load.load import Programs
+from ...results.columns import PAGE, RESULT_COLUMNS, ResultColumn
+from ...results.figures import curves, style
+from ...results.figures.style import Axes, Figure
+from . import logged, saved
 
 if TYPE_CHECKING:  # extras, and plotly is slow to import
     import pandas as pd
@@ -115,7 +115,7 @@ class Shown:
         if figure is None:
             raise InputError(f"{self._head}: nothing to plot; records() has the numbers")
         if backend == "plotly":
-            from paceline.simulator.studies.shown import interactive  # noqa: PLC0415 - plotly
+            from . import interactive  # noqa: PLC0415 - plotly
 
             return interactive.figure(figure)
         return figure.axes[0]

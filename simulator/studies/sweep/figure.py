@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from paceline.simulator.inputs.units import DIMENSIONS, to_si
-from paceline.simulator.results.columns import estimate_of, ranked_by
-from paceline.simulator.results.figures import curves
-from paceline.simulator.results.figures.style import Axes, Figure, empty, line, look, style, titled
-from paceline.simulator.results.statistics import time_unit
-from paceline.simulator.studies.shown.shown import text
+from ...inputs.units import DIMENSIONS, to_si
+from ...results.columns import estimate_of, ranked_by
+from ...results.figures import curves
+from ...results.figures.style import Axes, Figure, empty, line, look, style, titled
+from ...results.statistics import time_unit
+from ..shown.shown import text
 
 Row = dict[str, Any]
 SweepResult = Any  # it draws this: no import back

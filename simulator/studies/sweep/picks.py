@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from paceline.simulator.results.columns import RANKING
-from paceline.simulator.results.determinism import deterministic
-from paceline.simulator.results.order import MARGIN, order
-from paceline.simulator.results.pick import verdict
-from paceline.simulator.scenario.scenario import Scenario
+from ...results.columns import RANKING
+from ...results.determinism import deterministic
+from ...results.order import MARGIN, order
+from ...results.pick import verdict
+from ...scenario.scenario import Scenario
 
 
 def picked(scenario: Scenario, records: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:

@@ -13,10 +13,10 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from paceline.simulator.errors import InputError
-from paceline.simulator.inputs import messages, untrusted
-from paceline.simulator.load.overrides import override
-from paceline.simulator.results.statistics import jsonable
+from ...errors import InputError
+from ...inputs import messages, untrusted
+from ...load.overrides import override
+from ...results.statistics import jsonable
 
 LARGEST = 100_000
 REMEDY = "write one such as network.latency=20 ms,40 ms"

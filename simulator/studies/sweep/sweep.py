@@ -9,26 +9,26 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from paceline.simulator.errors import InputError
-from paceline.simulator.load.load import SHOWN, Programs, load, varied
-from paceline.simulator.objectives import plugins
-from paceline.simulator.results import statistics, store
-from paceline.simulator.results.figures import style
-from paceline.simulator.results.ownership import Destination
-from paceline.simulator.scenario.scenario import Algorithm, Scenario
-from paceline.simulator.studies import executors, size
-from paceline.simulator.studies.execution import (
+from ...errors import InputError
+from ...load.load import SHOWN, Programs, load, varied
+from ...objectives import plugins
+from ...results import statistics, store
+from ...results.figures import style
+from ...results.ownership import Destination
+from ...scenario.scenario import Algorithm, Scenario
+from .. import executors, size
+from ..execution import (
     Execution,
     Progress,
     demand_algorithms,
     opened,
     seed_range,
 )
-from paceline.simulator.studies.sweep import figure, table
-from paceline.simulator.studies.sweep import points as grids
-from paceline.simulator.studies.sweep.points import Point
-from paceline.simulator.studies.sweep.table import Record, SweepResult
-from paceline.simulator.studies.task import Task, settings
+from ..task import Task, settings
+from . import figure, table
+from . import points as grids
+from .points import Point
+from .table import Record, SweepResult
 
 BATCH = 16  # tasks sent to a Dask worker at once: sending takes Dask some 5 ms
 SLICE = 0.25  # seconds after which a batch returns the records it has

@@ -10,13 +10,13 @@ from functools import cached_property
 from operator import itemgetter
 from typing import Any
 
-from paceline.simulator.cluster.workers import ideal_rate
-from paceline.simulator.inputs import csv_cells, messages
-from paceline.simulator.objectives import plugins
-from paceline.simulator.objectives.basis import bases
-from paceline.simulator.objectives.learning_curve.objective import Expected
-from paceline.simulator.results import divergence, intervals, statistics, units, wording
-from paceline.simulator.results.columns import (
+from ...cluster.workers import ideal_rate
+from ...inputs import csv_cells, messages
+from ...objectives import plugins
+from ...objectives.basis import bases
+from ...objectives.learning_curve.objective import Expected
+from ...results import divergence, intervals, statistics, units, wording
+from ...results.columns import (
     BY_KEY,
     RESULT_COLUMNS,
     SWEEP,
@@ -26,15 +26,15 @@ from paceline.simulator.results.columns import (
     estimate_of,
     to_target,
 )
-from paceline.simulator.results.figures.style import Figure
-from paceline.simulator.results.prediction_interval import PACE, TARGET, TimeModel
-from paceline.simulator.results.run import Run
-from paceline.simulator.scenario.scenario import Algorithm, Scenario
-from paceline.simulator.studies import learning, links
-from paceline.simulator.studies.execution import Execution
-from paceline.simulator.studies.shown.shown import Shown, even, shown_columns, text
-from paceline.simulator.studies.sweep.picks import judged, picked
-from paceline.simulator.studies.sweep.points import Point, value
+from ...results.figures.style import Figure
+from ...results.prediction_interval import PACE, TARGET, TimeModel
+from ...results.run import Run
+from ...scenario.scenario import Algorithm, Scenario
+from .. import learning, links
+from ..execution import Execution
+from ..shown.shown import Shown, even, shown_columns, text
+from .picks import judged, picked
+from .points import Point, value
 
 Row = dict[str, Any]
 Record = dict[str, Any]
@@ -119,7 +119,7 @@ class SweepResult(Shown):
         ]
 
     def _figure(self) -> Figure | None:
-        from paceline.simulator.studies.sweep import figure  # noqa: PLC0415 - it draws this
+        from . import figure  # noqa: PLC0415 - it draws this
 
         return figure.draw(self)
 

@@ -5,12 +5,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from paceline.simulator.errors import InputError
-from paceline.simulator.load.load import known_programs
-from paceline.simulator.objectives.learning_curve import evidence
-from paceline.simulator.objectives.learning_curve.objective import expect
-from paceline.simulator.scenario.tables import LearningCurve, Range
-from paceline.simulator.studies.tune.space import Space, Values
+from ...errors import InputError
+from ...load.load import known_programs
+from ...objectives.learning_curve import evidence
+from ...objectives.learning_curve.objective import expect
+from ...scenario.tables import LearningCurve, Range
+from .space import Space, Values
 
 UNTIMED = ("alpha", "lr", "outer_lr", "outer_momentum")  # no time depends on these
 

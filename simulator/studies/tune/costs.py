@@ -4,8 +4,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from paceline.simulator.results.intervals import USUAL
-from paceline.simulator.results.statistics import human
+from ...results.intervals import USUAL
+from ...results.statistics import human
 
 Row = Mapping[str, Any]
 LONGER = 1.35  # times the largest value of any run in the scenario as it is: when runs are cut

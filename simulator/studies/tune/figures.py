@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from paceline.simulator.results.figures import curves, style
-from paceline.simulator.results.figures.style import Axes, Figure
-from paceline.simulator.results.statistics import time_unit
-from paceline.simulator.studies.tune.costs import cost
-from paceline.simulator.studies.tune.race import Contender
+from ...results.figures import curves, style
+from ...results.figures.style import Axes, Figure
+from ...results.statistics import time_unit
+from .costs import cost
+from .race import Contender
 
 TuneResult = Any  # it draws this: no import back
 PERIODS = ("tau", "tau0", "period", "delay", "k", "staleness", "step_size")

@@ -8,15 +8,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from paceline.simulator.cluster.prices import least_per_second, price_per_second
-from paceline.simulator.errors import InputError
-from paceline.simulator.objectives.learning_curve.objective import Expected, baseline
-from paceline.simulator.results import intervals, pick, prediction_interval, units
-from paceline.simulator.results.divergence import diverged
-from paceline.simulator.results.loss_model import NO_ERRORS, Errors
-from paceline.simulator.results.order import MARGIN
-from paceline.simulator.results.run import Run
-from paceline.simulator.results.statistics import (
+from ...cluster.prices import least_per_second, price_per_second
+from ...errors import InputError
+from ...objectives.learning_curve.objective import Expected, baseline
+from ...results import intervals, pick, prediction_interval, units
+from ...results.divergence import diverged
+from ...results.loss_model import NO_ERRORS, Errors
+from ...results.order import MARGIN
+from ...results.run import Run
+from ...results.statistics import (
     at,
     crossing,
     goodput,
@@ -27,8 +27,8 @@ from paceline.simulator.results.statistics import (
     said,
     said_loss,
 )
-from paceline.simulator.scenario.scenario import Scenario
-from paceline.simulator.scenario.tables import Cap, LearningCurve, NoObjective
+from ...scenario.scenario import Scenario
+from ...scenario.tables import Cap, LearningCurve, NoObjective
 
 TOKENS, GOODPUT, PACE, USEFUL = (
     "loss-at-tokens", "goodput", "seconds-per-step", "seconds-per-gradient"

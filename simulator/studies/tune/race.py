@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from paceline.simulator.results.intervals import TAILS
-from paceline.simulator.studies.tune.objective import Modelled, Score, TuningObjective
-from paceline.simulator.studies.tune.runner import Runner, RunRequest
-from paceline.simulator.studies.tune.space import Candidate, Space
+from ...results.intervals import TAILS
+from .objective import Modelled, Score, TuningObjective
+from .runner import Runner, RunRequest
+from .space import Candidate, Space
 
 FIRST_CUT = 1 / 16  # of the duration: the first cut while no run has reached the target
 SURE = 3.0  # standard errors by which a mean must be worse

@@ -7,15 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from paceline.simulator.distributions.law import BY_NAME
-from paceline.simulator.inputs.units import to_si
-from paceline.simulator.results.intervals import MEDIAN
-from paceline.simulator.results.order import MARGIN, Order, order
-from paceline.simulator.studies.tune.costs import LONGER
-from paceline.simulator.studies.tune.objective import Score, TuningObjective
-from paceline.simulator.studies.tune.race import Contender
-from paceline.simulator.studies.tune.runner import Runner, RunRequest
-from paceline.simulator.studies.tune.space import Space
+from ...distributions.law import BY_NAME
+from ...inputs.units import to_si
+from ...results.intervals import MEDIAN
+from ...results.order import MARGIN, Order, order
+from .costs import LONGER
+from .objective import Score, TuningObjective
+from .race import Contender
+from .runner import Runner, RunRequest
+from .space import Space
 
 STEP = 0.2
 INPUTS = ("latency", "bandwidth", "straggling")

@@ -6,22 +6,22 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from paceline.simulator.load.load import known_programs
-from paceline.simulator.objectives import plugins
-from paceline.simulator.objectives.basis import loss_basis
-from paceline.simulator.results import pick, statistics, units, wording
-from paceline.simulator.results.figures.style import Figure
-from paceline.simulator.results.intervals import LEVEL, USUAL, stated
-from paceline.simulator.results.order import MARGIN, Order, within
-from paceline.simulator.results.pick import ALONE
-from paceline.simulator.results.statistics import human
-from paceline.simulator.results.units import SECONDS_PER_DAY as DAY
-from paceline.simulator.studies.shown.shown import Shown, even, without_tables
-from paceline.simulator.studies.tune import verdict
-from paceline.simulator.studies.tune.objective import TOKENS, TuningObjective
-from paceline.simulator.studies.tune.race import Contender
-from paceline.simulator.studies.tune.search import ToldTrial, study
-from paceline.simulator.studies.tune.space import Space
+from ...load.load import known_programs
+from ...objectives import plugins
+from ...objectives.basis import loss_basis
+from ...results import pick, statistics, units, wording
+from ...results.figures.style import Figure
+from ...results.intervals import LEVEL, USUAL, stated
+from ...results.order import MARGIN, Order, within
+from ...results.pick import ALONE
+from ...results.statistics import human
+from ...results.units import SECONDS_PER_DAY as DAY
+from ..shown.shown import Shown, even, without_tables
+from . import verdict
+from .objective import TOKENS, TuningObjective
+from .race import Contender
+from .search import ToldTrial, study
+from .space import Space
 
 if TYPE_CHECKING:
     from optuna import Study
@@ -402,7 +402,7 @@ class TuneResult(Shown):
         ]
 
     def _figure(self) -> Figure | None:
-        from paceline.simulator.studies.tune import figures  # noqa: PLC0415 - it draws this
+        from . import figures  # noqa: PLC0415 - it draws this
 
         return figures.value(self)
 

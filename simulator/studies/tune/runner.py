@@ -9,16 +9,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 
-from paceline.simulator.objectives import plugins
-from paceline.simulator.results import statistics, store
-from paceline.simulator.results.figures.style import FORMATS
-from paceline.simulator.results.loss_model import NO_ERRORS
-from paceline.simulator.results.ownership import TakenError
-from paceline.simulator.scenario.scenario import Scenario
-from paceline.simulator.studies import executors, learning, links
-from paceline.simulator.studies.execution import Execution, Progress
-from paceline.simulator.studies.task import Task
-from paceline.simulator.studies.tune.objective import Modelled, Score, TuningObjective
+from ...objectives import plugins
+from ...results import statistics, store
+from ...results.figures.style import FORMATS
+from ...results.loss_model import NO_ERRORS
+from ...results.ownership import TakenError
+from ...scenario.scenario import Scenario
+from .. import executors, learning, links
+from ..execution import Execution, Progress
+from ..task import Task
+from .objective import Modelled, Score, TuningObjective
 
 FIGURES = ("tune", "tune-sensitivity")
 

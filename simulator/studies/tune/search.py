@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from paceline.simulator.errors import InputError
-from paceline.simulator.studies.execution import Progress
-from paceline.simulator.studies.tune.race import Contender, Race, seed_counts
-from paceline.simulator.studies.tune.runner import quiet
-from paceline.simulator.studies.tune.space import Space
+from ...errors import InputError
+from ..execution import Progress
+from .race import Contender, Race, seed_counts
+from .runner import quiet
+from .space import Space
 
 if TYPE_CHECKING:  # optuna takes half a second to import
     from optuna import Study, Trial

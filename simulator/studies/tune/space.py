@@ -6,15 +6,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from paceline.simulator.cluster import workers as cluster
-from paceline.simulator.errors import InputError
-from paceline.simulator.load.load import Programs, known_programs, varied
-from paceline.simulator.objectives import build
-from paceline.simulator.programs import Program
-from paceline.simulator.programs.program import BOUND
-from paceline.simulator.results import units
-from paceline.simulator.scenario.scenario import OWN, Algorithm, Bound, Scenario
-from paceline.simulator.scenario.tables import LearningCurve, NoObjective, Range
+from ...cluster import workers as cluster
+from ...errors import InputError
+from ...load.load import Programs, known_programs, varied
+from ...objectives import build
+from ...programs import Program
+from ...programs.program import BOUND
+from ...results import units
+from ...scenario.scenario import OWN, Algorithm, Bound, Scenario
+from ...scenario.tables import LearningCurve, NoObjective, Range
 
 if TYPE_CHECKING:  # optuna takes half a second to import
     from optuna import Trial

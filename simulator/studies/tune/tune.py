@@ -6,24 +6,24 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from paceline.simulator.errors import InputError
-from paceline.simulator.load.load import Programs, load
-from paceline.simulator.results import prediction_interval, statistics, store
-from paceline.simulator.results.figures import style
-from paceline.simulator.results.order import Order
-from paceline.simulator.results.ownership import Destination
-from paceline.simulator.scenario.scenario import Scenario
-from paceline.simulator.studies import executors, learning, size
-from paceline.simulator.studies.execution import Execution, Progress, opened, seed_range
-from paceline.simulator.studies.task import settings
-from paceline.simulator.studies.tune import alike, figures, verdict, warm_starts
-from paceline.simulator.studies.tune.objective import TuningObjective, tuning_objective
-from paceline.simulator.studies.tune.race import Contender, Race
-from paceline.simulator.studies.tune.regret import regrets
-from paceline.simulator.studies.tune.result import TuneResult
-from paceline.simulator.studies.tune.runner import Runner, TuneDirectory, quiet
-from paceline.simulator.studies.tune.search import Search
-from paceline.simulator.studies.tune.space import Space, space
+from ...errors import InputError
+from ...load.load import Programs, load
+from ...results import prediction_interval, statistics, store
+from ...results.figures import style
+from ...results.order import Order
+from ...results.ownership import Destination
+from ...scenario.scenario import Scenario
+from .. import executors, learning, size
+from ..execution import Execution, Progress, opened, seed_range
+from ..task import settings
+from . import alike, figures, verdict, warm_starts
+from .objective import TuningObjective, tuning_objective
+from .race import Contender, Race
+from .regret import regrets
+from .result import TuneResult
+from .runner import Runner, TuneDirectory, quiet
+from .search import Search
+from .space import Space, space
 
 TRIALS = 256
 CANDIDATES = 5  # whose regret is computed

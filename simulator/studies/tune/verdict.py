@@ -8,24 +8,24 @@ from typing import Any
 
 import numpy as np
 
-from paceline.simulator.cluster import prices
-from paceline.simulator.cluster.membership import stretched
-from paceline.simulator.cluster.workers import mean_compute
-from paceline.simulator.errors import InputError
-from paceline.simulator.network.closed_form import ClosedForm
-from paceline.simulator.objectives.learning_curve.objective import data_parallel, to_target
-from paceline.simulator.programs import Program
-from paceline.simulator.results import intervals, prediction_interval, units
-from paceline.simulator.results.order import MARGIN, Order, order, within
-from paceline.simulator.results.pick import ALONE, ONE_SEED
-from paceline.simulator.results.prediction_interval import Spread
-from paceline.simulator.results.units import SECONDS_PER_DAY as DAY
-from paceline.simulator.scenario.scenario import Scenario
-from paceline.simulator.scenario.tables import LearningCurve, Range
-from paceline.simulator.studies import learning
-from paceline.simulator.studies.tune.objective import Modelled, Score, TuningObjective
-from paceline.simulator.studies.tune.race import Contender
-from paceline.simulator.studies.tune.space import Candidate, Space, Values
+from ...cluster import prices
+from ...cluster.membership import stretched
+from ...cluster.workers import mean_compute
+from ...errors import InputError
+from ...network.closed_form import ClosedForm
+from ...objectives.learning_curve.objective import data_parallel, to_target
+from ...programs import Program
+from ...results import intervals, prediction_interval, units
+from ...results.order import MARGIN, Order, order, within
+from ...results.pick import ALONE, ONE_SEED
+from ...results.prediction_interval import Spread
+from ...results.units import SECONDS_PER_DAY as DAY
+from ...scenario.scenario import Scenario
+from ...scenario.tables import LearningCurve, Range
+from .. import learning
+from .objective import Modelled, Score, TuningObjective
+from .race import Contender
+from .space import Candidate, Space, Values
 
 Row = dict[str, Any]
 DATA_PARALLEL = ("ssgd", "ssgd-bucketed")

@@ -4,15 +4,15 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from paceline.simulator import theory
-from paceline.simulator.cluster import workers
-from paceline.simulator.errors import InputError
-from paceline.simulator.load.load import Programs, varied
-from paceline.simulator.network.mean_cost import mean_cost
-from paceline.simulator.scenario.scenario import Scenario
-from paceline.simulator.scenario.tables import Range
-from paceline.simulator.studies.execution import Execution
-from paceline.simulator.studies.tune.space import Space, Values
+from ... import theory
+from ...cluster import workers
+from ...errors import InputError
+from ...load.load import Programs, varied
+from ...network.mean_cost import mean_cost
+from ...scenario.scenario import Scenario
+from ...scenario.tables import Range
+from ..execution import Execution
+from .space import Space, Values
 
 PRESETS = ("adacomm-tau0",)
 TAU0 = (1, 2, 4, 8, 16, 32, 64, 128)
