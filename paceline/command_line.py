@@ -346,8 +346,8 @@ def _fit(
     from paceline.simulator.reports.explore import export
     from paceline.simulator.results import store
     from paceline.simulator.results.ownership import free_file
+    from paceline.simulator.studies.display.display import extra
     from paceline.simulator.studies.fit.fit import fit
-    from paceline.simulator.studies.shown.shown import extra
 
     overwrite, sets = given["overwrite"], given["overrides"] or ()
     if fitted:

@@ -35,14 +35,14 @@ from ..results.prediction_interval import Uncalibrated, Unfitted
 from ..results.run import Run
 from ..scenario.scenario import Algorithm, Scenario
 from . import learning
-from .shown.logged import LoggedRun
-from .shown.shown import Shown, shown_columns
+from .display.display import Display, shown_columns
+from .display.logged import LoggedRun
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, repr=False)
-class Result(Shown):
+class Result(Display):
     """The runs of a scenario, algorithm by algorithm and seed by seed.
 
     `resumed` counts the runs kept from an interrupted call. `replicates`: where numbers come from

@@ -32,6 +32,7 @@ from ..results.figures.style import Figure
 from ..results.ownership import Destination
 from ..scenario.scenario import Scenario
 from . import executors, size
+from .display.display import Display, without_tables
 from .execution import (
     Execution,
     Progress,
@@ -40,7 +41,6 @@ from .execution import (
     seed_range,
 )
 from .result import Result
-from .shown.shown import Shown, without_tables
 from .simulate import run_on
 from .sweep.points import value
 from .task import settings
@@ -288,7 +288,7 @@ class Solution:
 
 
 @dataclass(frozen=True, repr=False)
-class SolveResult(Shown):
+class SolveResult(Display):
     """The solutions of a condition, one for each algorithm; `scale` has the unit of their values.
 
     `evaluations`: simulations of one algorithm that the answers took; `limits`: what more of the

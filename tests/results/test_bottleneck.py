@@ -19,8 +19,8 @@ from paceline.simulator.reports import terminal
 from paceline.simulator.results import store, unsaturated, usage
 from paceline.simulator.results.run import TIMES
 from paceline.simulator.scenario.scenario import Scenario
+from paceline.simulator.studies.display.display import even
 from paceline.simulator.studies.result import Result
-from paceline.simulator.studies.shown.shown import even
 from paceline.simulator.studies.sweep import table
 from tests.helpers.programs import called, cases
 from tests.helpers.worlds import EXPONENTIAL, QUADRATIC, RING, scenario, simulate

@@ -17,7 +17,7 @@ from paceline.simulator.load import toml_file
 from paceline.simulator.results import store
 from paceline.simulator.results.ownership import free_file
 from paceline.simulator.scenario.overhead import Overhead
-from paceline.simulator.studies.shown.shown import extra
+from paceline.simulator.studies.display.display import extra
 
 INLINE = "dist"  # a table with this key is a law, written on one line
 DIGITS = 4  # significant ones of a number

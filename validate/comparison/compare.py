@@ -10,8 +10,8 @@ from paceline.simulator.results import read, statistics, store, timeline
 from paceline.simulator.results.figures.style import FORMATS, Figure
 from paceline.simulator.results.read import RunDirectory
 from paceline.simulator.results.statistics import jsonable
-from paceline.simulator.studies.shown import saved
-from paceline.simulator.studies.shown.shown import Shown, without_tables
+from paceline.simulator.studies.display import saved
+from paceline.simulator.studies.display.display import Display, without_tables
 
 from . import sentences
 from .quantities import PACE, TARGET
@@ -36,7 +36,7 @@ class ComparisonDirectory(store.Directory):
     lasting = True
 
 
-class Comparison(Shown, ComparisonStatistics):
+class Comparison(Display, ComparisonStatistics):
     """Two run directories compared algorithm by algorithm: numbers, sentences, JSON and figures."""
 
     @cached_property

@@ -9,7 +9,7 @@ from ...errors import InputError
 from ...inputs import paths, untrusted
 from ...load.overrides import override
 from ...scenario.scenario import Scenario
-from ...studies.shown.shown import extra
+from ...studies.display.display import extra
 from .address import State, changes
 from .controls import Control, put
 

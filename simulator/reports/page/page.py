@@ -17,8 +17,8 @@ from ...results.columns import RESULT_COLUMNS
 from ...results.figures.curves import LOSS_NAMES, error
 from ...results.figures.style import COLOURS, Figure
 from ...results.usage import few
-from ...studies.shown import saved
-from ...studies.shown.shown import Shown, even, shown_columns, without_tables
+from ...studies.display import saved
+from ...studies.display.display import Display, even, shown_columns, without_tables
 from . import (
     compared,
     curves,
@@ -81,7 +81,7 @@ class ReportState:
     every: list[FoundRun]
 
 
-class Report(Shown, _Path):
+class Report(Display, _Path):
     """The path of a report's page, which shows itself, too: the answers, the table and the curves.
 
     `state` has the text of the page, and the RUNs.

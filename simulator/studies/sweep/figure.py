@@ -12,7 +12,7 @@ from ...results.columns import estimate_of, ranked_by
 from ...results.figures import curves
 from ...results.figures.style import Axes, Figure, empty, line, look, style, titled
 from ...results.statistics import time_unit
-from ..shown.shown import text
+from ..display.display import text
 
 Row = dict[str, Any]
 SweepResult = Any  # it draws this: no import back

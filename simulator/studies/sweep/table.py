@@ -31,8 +31,8 @@ from ...results.prediction_interval import PACE, TARGET, TimeModel
 from ...results.run import Run
 from ...scenario.scenario import Algorithm, Scenario
 from .. import learning, links
+from ..display.display import Display, even, shown_columns, text
 from ..execution import Execution
-from ..shown.shown import Shown, even, shown_columns, text
 from .picks import judged, picked
 from .points import Point, value
 
@@ -47,7 +47,7 @@ _WORD = re.compile(r"(?:\((?:[^()]|\([^()]*\))*\)|[^\s(])+")
 
 
 @dataclass(frozen=True, repr=False)
-class SweepResult(Shown):
+class SweepResult(Display):
     """The result of `sweep`.
 
     `points`: each point's values by key. `rows`: of each point and algorithm the values, `label`,

@@ -16,7 +16,7 @@ from ...results.order import MARGIN, Order, within
 from ...results.pick import ALONE
 from ...results.statistics import human
 from ...results.units import SECONDS_PER_DAY as DAY
-from ..shown.shown import Shown, even, without_tables
+from ..display.display import Display, even, without_tables
 from . import verdict
 from .objective import TOKENS, TuningObjective
 from .race import Contender
@@ -30,7 +30,7 @@ LOWEST = "The best guess at the lowest loss, whatever the time, is"
 
 
 @dataclass(frozen=True, repr=False)
-class TuneResult(Shown):
+class TuneResult(Display):
     """The result of `tune`.
 
     `ranked`: every configuration tried, the best first; `order`: of those that were not given up;

@@ -14,7 +14,7 @@ import pytest
 from matplotlib.axes import Axes
 
 import paceline
-from paceline.simulator.studies.shown import shown
+from paceline.simulator.studies.display import display
 from tests.helpers.worlds import QUADRATIC, scenario
 
 TYPES = ("Result", "TuneResult", "SweepResult", "SolveResult", "Comparison", "Report")
@@ -69,7 +69,7 @@ def result(request, results):
 def test_a_repr_is_a_few_short_lines(result):
     lines = repr(result).splitlines()
     assert 1 < len(lines) <= 3
-    assert max(map(len, lines[1:])) <= shown.LINE
+    assert max(map(len, lines[1:])) <= display.LINE
     assert lines[0].startswith(f"<{type(result).__name__}: ")
 
 

@@ -1,4 +1,4 @@
-"""`Shown`: what every result can do, as a sentence, a table of rows, a figure, and its fields."""
+"""`Display`: what every result can do, as a sentence, a table of rows, a figure, and its fields."""
 
 import base64
 import html
@@ -37,7 +37,7 @@ STYLE = (  # in place, as a notebook may be sent without any style of its own
 )
 
 
-class Shown:
+class Display:
     """A result with a short repr, a table and a figure for notebooks, data frames and a file."""
 
     @property
