@@ -48,7 +48,7 @@ explore-properties: .venv/dev ## the property tests, with new random inputs: wha
 	$(BIN)/python -m pytest $(PARALLEL) -m "hypothesis and $(LEFT_OUT)" --hypothesis-profile explore
 
 bench: .venv/dev           ## how fast we are, side by side with others; writes docs/benchmarks.md
-	$(BIN)/python -m tests.bench
+	$(BIN)/python -m tests.lab.bench
 
 compat: .venv/dev          ## the quick tests with other Pythons, and with the oldest dependencies
 	for python in 3.12 3.13; do \
@@ -60,7 +60,7 @@ compat: .venv/dev          ## the quick tests with other Pythons, and with the o
 	$(BIN)/python -m pip install --quiet uv
 	$(BIN)/uv venv --quiet --clear --python $(BIN)/python .compat/oldest
 	$(BIN)/uv pip install --quiet --resolution lowest-direct --python .compat/oldest/bin/python -e ".[dev]"
-	$(BIN)/python -m tests.reliability compatibility --seconds 1800
+	$(BIN)/python -m tests.lab.reliability compatibility --seconds 1800
 
 audit: .venv/dev           ## known vulnerabilities of all that is installed; needs a network
 	$(BIN)/python -m pip install --quiet pip-audit
@@ -68,14 +68,14 @@ audit: .venv/dev           ## known vulnerabilities of all that is installed; ne
 	$(BIN)/pip-audit --strict --no-deps --disable-pip --requirement .venv/installed.txt
 
 reliability: .venv/dev     ## faults, wrong inputs, coverage, ...: writes docs/reliability.md
-	$(BIN)/python -m tests.reliability
+	$(BIN)/python -m tests.lab.reliability
 
 mutants: .venv/dev         ## an hour of changes to the core that tests must notice
 	$(BIN)/python -m pip install --quiet "cosmic-ray>=8.3"
-	$(BIN)/python -m tests.reliability mutants --seconds $(SECONDS)
+	$(BIN)/python -m tests.lab.reliability mutants --seconds $(SECONDS)
 
 soak: .venv/dev            ## an hour of mixed commands: nothing may grow; into docs/reliability.md
-	$(BIN)/python -m tests.reliability soak --seconds $(SECONDS)
+	$(BIN)/python -m tests.lab.reliability soak --seconds $(SECONDS)
 
 lint: .venv/dev            ## formatting, style and types
 	$(BIN)/ruff check .

@@ -15,7 +15,7 @@ from paceline.simulator.programs import catalogue
 from tests.helpers.compute_times import OVERHEAD
 from tests.helpers.programs import ROWS, called, cases
 from tests.helpers.worlds import QUADRATIC, RING, scenario, simulate
-from tests.reliability import shared_links
+from tests.lab.reliability import shared_links
 
 COLLECTIVES = ("ring", "tree", "star", "hierarchical", "recursive-doubling", "halving-doubling")
 BLOCKING = [
@@ -329,7 +329,7 @@ def test_an_alarm_rings_at_the_very_time_that_a_gradient_is_done(case: dict[str,
 
 @pytest.mark.long
 def test_random_runs_end_and_account() -> None:
-    """Small versions of what `tests/reliability/shared_links.py` runs: every program in turn."""
+    """A small version of tests/lab/reliability/shared_links.py: every program in turn."""
     for number in range(100):
         shared_links.check(number, steps=60)
 

@@ -14,7 +14,7 @@ from paceline.simulator.inputs.messages import toml
 from paceline.simulator.load.listing import shipped
 from paceline.simulator.load.load import load, parse
 from tests import corpus
-from tests.fuzz.readers import CURVES, READERS, few, seeds
+from tests.lab.fuzz.readers import CURVES, READERS, few, seeds
 from tests.load.test_load import KEYS, VALUES, places
 from tests.load.test_load import table as base
 

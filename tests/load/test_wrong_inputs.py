@@ -9,9 +9,9 @@ import paceline
 import paceline.command_line
 from paceline.simulator.errors import InputError
 from tests import corpus
-from tests.fuzz.readers import READERS
+from tests.lab.fuzz.readers import READERS
+from tests.lab.reliability.inputs import faults
 from tests.load.test_load import WRONG
-from tests.reliability.inputs import faults
 
 CASES = corpus.cases()
 

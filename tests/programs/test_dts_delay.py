@@ -11,8 +11,8 @@ import paceline
 from paceline.simulator.network.closed_form import ClosedForm
 from paceline.simulator.results.intervals import signed
 from paceline.simulator.theory import delayed_seconds_per_step
-from tests.bench.dts import KINDS, limit
 from tests.helpers.worlds import DIGITS, play, scenario, simulate
+from tests.lab.bench.dts import KINDS, limit
 
 DELAYS = (5, 10, 15, 20)
 

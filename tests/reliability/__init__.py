@@ -1,1 +1,0 @@
-"""Faults and wrong inputs, and how many of them are handled: `python -m tests.reliability`."""

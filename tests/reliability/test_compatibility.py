@@ -7,8 +7,8 @@ import pytest
 
 from paceline.simulator.errors import InputError
 from paceline.simulator.results import read, store
-from tests.reliability import compatibility
-from tests.reliability.compatibility import EARLY
+from tests.lab.reliability import compatibility
+from tests.lab.reliability.compatibility import EARLY
 
 
 def test_the_first_versions_runs_open(tmp_path):

@@ -1,4 +1,4 @@
-"""Processes that die, full disks, removed folders: small versions of `tests/reliability`."""
+"""Processes that die, full disks, removed folders: small versions of `tests/lab/reliability`."""
 
 import ctypes
 import os
@@ -19,9 +19,9 @@ from paceline.simulator.errors import RunError
 from paceline.simulator.studies import executors
 from paceline.simulator.studies.execution import Execution
 from tests.command_line.test_command_line import ROOT
-from tests.reliability import faults, soak
-from tests.reliability.dying import deadly, does
-from tests.reliability.faults import CASES, WHAT
+from tests.lab.reliability import faults, soak
+from tests.lab.reliability.dying import deadly, does
+from tests.lab.reliability.faults import CASES, WHAT
 from tests.studies.test_sweep import CHEAP
 
 pytestmark = pytest.mark.long

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.reliability import mutants
+from tests.lab.reliability import mutants
 
 
 @pytest.mark.long

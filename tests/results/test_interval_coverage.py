@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.reliability import coverage, laws
+from tests.lab.reliability import coverage, laws
 
 
 @pytest.mark.parametrize("kind", [coverage.over_seeds, coverage.paired])

@@ -15,11 +15,11 @@ Compute time is not counted but is the rest of `now` (`busy`), so that a worker'
 up. A coroutine that must never go on yields and is never resumed. `_pause` bounds how far a node
 runs ahead of the others.
 
-Why so. One SimPy event per step would take most of the time: tests/bench/engine.py compares with
-models written that way. The rest goes into `gradient`, `wait`, `block`, `send` and `receive`. They
-read slots instead of properties, and use `if` instead of `max`; each such place says so. A node
-that is always up, on a device of its own, has no `outages` and no `computing`: one class for all
-nodes, which CPython reads faster, and a branch that is never taken.
+Why so. One SimPy event per step would take most of the time: tests/lab/bench/engine.py compares
+with models written that way. The rest goes into `gradient`, `wait`, `block`, `send` and `receive`.
+They read slots instead of properties, and use `if` instead of `max`; each such place says so. A
+node that is always up, on a device of its own, has no `outages` and no `computing`: one class for
+all nodes, which CPython reads faster, and a branch that is never taken.
 
 State of a `VirtualNode`, beside its identity and the model's sizes (s: seconds by its own clock):
 

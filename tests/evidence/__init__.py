@@ -1,5 +1,0 @@
-"""Real learning curves of a small GPT, and how well they are predicted.
-
-`python -m tests.evidence` trains what is missing, `python -m tests.evidence score` predicts it
-and writes docs/validation/learning-curves.md. The curves lie in docs/validation/evidence.
-"""

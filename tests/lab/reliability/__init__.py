@@ -1,0 +1,1 @@
+"""Faults and wrong inputs, and how many of them are handled: `python -m tests.lab.reliability`."""

@@ -1,0 +1,112 @@
+"""Run sections, keep their figures in docs/reliability.json, and write docs/reliability.md."""
+
+import argparse
+import importlib
+import json
+import pkgutil
+import platform
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from paceline.simulator.results import store
+from paceline.simulator.studies.processes import cores
+from tests import reliability
+
+DOCS = Path(__file__).parents[3] / "docs"
+KEPT = DOCS / "reliability.json"
+PAGE = DOCS / "reliability.md"
+LONG = ("mutants", "soak")  # what runs only when it is asked for
+PREFACE = """# How much is handled
+
+What has been thrown at Paceline, and how much of it was handled, as of the last run of each
+section; `make reliability` runs them, except `make mutants` and `make soak`, an hour each.
+`tests/lab/reliability` has them all; small versions of the same functions are tests.
+"""
+
+
+def sections() -> dict[str, Any]:
+    """Return the modules of this package that measure something, by name."""
+    names = sorted(each.name for each in pkgutil.iter_modules(reliability.__path__))
+    modules = {
+        name: importlib.import_module(f"tests.lab.reliability.{name}")
+        for name in names
+        if name != "__main__"
+    }
+    return {name: module for name, module in modules.items() if hasattr(module, "measure")}
+
+
+def measured(name: str, module: Any, seconds: float) -> dict[str, Any]:
+    """Run a section; return its rows, with the date, machine and versions that they depend on."""
+    begin = datetime.now(UTC)
+    rows = module.measure(seconds)
+    return {
+        "title": module.TITLE,
+        "date": begin.date().isoformat(),
+        "seconds": round((datetime.now(UTC) - begin).total_seconds()),
+        "command": f"python -m tests.lab.reliability {name} --seconds {seconds:g}",
+        "machine": f"{cores()} cores, {platform.system()}",
+        "versions": store.versions(),
+        "remarks": getattr(module, "REMARKS", ""),
+        "rows": rows,
+    }
+
+
+def page(known: dict[str, dict[str, Any]]) -> str:
+    """Return the page of docs; every number on it is from docs/reliability.json."""
+    parts = [PREFACE, "| section | tried | handled | on |\n|---|--:|--:|---|"]
+    for each in known.values():
+        tried, handled = (sum(row[key] for row in each["rows"]) for key in ("tried", "handled"))
+        parts.append(f"| {each['title']} | {tried:,} | {handled:,} | {each['date']} |")
+    return "\n".join([*parts, *map(_section, known.values()), ""])
+
+
+def _section(known: dict[str, Any]) -> str:
+    rows = known["rows"]
+    noted = any("note" in row for row in rows)
+    head = ["what", "tried", "handled", *(["measured"] if noted else []), "how"]
+    lines = [
+        f"\n## {known['title']}\n",
+        f"`{known['command']}` on {known['date']}: {known['seconds']} s, {known['machine']}, "
+        + ", ".join(f"{name} {number}" for name, number in known["versions"].items())
+        + ".\n",
+        f"| {' | '.join(head)} |",
+        f"|---|--:|--:|{'---|' if noted else ''}---|",
+    ]
+    for row in rows:
+        cells = [row["what"], f"{row['tried']:,}", f"{row['handled']:,}"]
+        cells += [row.get("note", "")] if noted else []
+        cells.append(f"`{row['how']}`" if " " in row["how"] else row["how"])
+        lines.append(f"| {' | '.join(cells)} |")
+    missed = [(row["what"], each) for row in rows for each in row.get("missed", ())]
+    if missed:
+        lines.append("\nNot handled:\n")
+        lines += [f"- {what}: `{' '.join(each.split())}`" for what, each in missed]
+    if remarks := known.get("remarks"):
+        lines.append(f"\n{remarks}")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Run the command line."""
+    every = sections()
+    parser = argparse.ArgumentParser(prog="python -m tests.lab.reliability", description=__doc__)
+    parser.add_argument("section", nargs="*", metavar="SECTION", help=", ".join(every))
+    parser.add_argument("--seconds", type=float, default=120.0, help="for each section")
+    options = parser.parse_args()
+    if unknown := [each for each in options.section if each not in every]:
+        parser.error(f"{', '.join(unknown)}: unknown; choose from {', '.join(every)}")
+    for name in options.section or [each for each in every if each not in LONG]:
+        found = measured(name, every[name], options.seconds)
+        known = json.loads(KEPT.read_text("utf-8")) if KEPT.exists() else {}
+        known = dict(sorted({**known, name: found}.items()))
+        store.write(KEPT, store.dump(known))
+        store.write(PAGE, page(known).encode())
+        for row in found["rows"]:
+            print(f"{row['handled']:>7} of {row['tried']:<7} {row['what']} {row.get('note', '')}")
+            for each in row.get("missed", ()):
+                print(f"    missed: {each}")
+
+
+if __name__ == "__main__":
+    main()

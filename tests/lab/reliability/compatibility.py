@@ -1,0 +1,125 @@
+"""Run directories of earlier versions, and other versions of Python and of libraries."""
+
+import io
+import json
+import shutil
+import subprocess
+import tempfile
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+from typing import Any
+from xml.etree.ElementTree import parse
+
+import paceline
+import paceline.command_line
+from paceline.simulator.results import store
+
+TITLE = "Compatibility: older run directories, other versions"
+ROOT = Path(__file__).parents[3]
+EARLY = ROOT / "tests" / "data" / "run-0.1-early"
+ENVIRONMENTS = ROOT / ".compat"
+QUICK = (
+    "test_theory", "load/test_load", "engines/test_conformance", "programs/test_codecs",
+    "distributions/test_random_streams", "results/test_store", "results/test_statistics",
+    "results/test_figures", "studies/test_tune", "studies/test_sweep",
+    "command_line/test_command_line",
+)  # fmt: skip
+MARKED = "not slow and not gpu and not alone and not browser"
+ABOUT = """
+import platform
+from importlib.metadata import version
+names = "numpy", "scipy", "pydantic", "numba", "typer", "pint", "optuna"
+print("Python", platform.python_version(), *(f"{name} {version(name)}" for name in names), sep=", ")
+"""
+
+Row = dict[str, Any]
+
+
+def measure(seconds: float) -> list[Row]:
+    """Return rows of older and later files, and of each environment that `make compat` has made.
+
+    Environments that take longer than `seconds` are given up, and say so.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        files = [older(Path(folder)), later(Path(folder))]
+    there = sorted(ENVIRONMENTS.glob("*/bin/python"))
+    return [*files, *(suite(python, seconds) for python in there)]
+
+
+def command(*arguments: object) -> tuple[int, str]:
+    """Run a command in this process; return its status, and all that it said."""
+    said = io.StringIO()
+    with redirect_stdout(said), redirect_stderr(said):
+        status = paceline.command_line.run([*map(str, arguments)])
+    return status, said.getvalue()
+
+
+def _opened(run: Path, out: Path) -> dict[str, tuple[int, str]]:
+    """Run each command that opens run directories; return its status and output."""
+    return {
+        "report": command("report", run, "--out", out / "report.html"),
+        "compare": command(
+            "compare", run, run, "--as-measured", "--figure", "svg", "--out", out / "compared"
+        ),
+        "calibrate": command("calibrate", run, "--out", out / "profile.toml"),
+    }
+
+
+def older(out: Path) -> Row:
+    """Open a run of the first version: `report` and `compare` work, `calibrate` says what it lacks.
+
+    (The first version had simulated runs only.)
+    """
+    found = _opened(EARLY, out)
+    right = [
+        found["report"][0] == 0,
+        found["compare"][0] == 0,
+        found["calibrate"][0] == 2 and "is it from a measured run?" in found["calibrate"][1],
+    ]
+    return {
+        "what": "commands on a run directory of the first version",
+        "tried": len(right),
+        "handled": sum(right),
+        "how": "tests/reliability/test_compatibility.py",
+    }
+
+
+def later(out: Path) -> Row:
+    """Give a run directory of a later schema to every command: refused, with what to do."""
+    run = out / "later"
+    shutil.copytree(EARLY, run)
+    document = json.loads((run / store.WHOLE).read_text("utf-8"))
+    (run / store.WHOLE).write_text(json.dumps(document | {"schema": store.SCHEMA + 1}))
+    found = _opened(run, out)
+    right = [
+        status == 2 and f"schema {store.SCHEMA + 1}" in said and "use that one" in said
+        for status, said in found.values()
+    ]
+    return {
+        "what": "commands that refuse a run directory of a later version",
+        "tried": len(right),
+        "handled": sum(right),
+        "how": "tests/reliability/test_compatibility.py",
+    }
+
+
+def suite(python: Path, seconds: float) -> Row:
+    """Run the quick part of the suite under another Python, or other versions."""
+    about = subprocess.run([python, "-c", ABOUT], capture_output=True, text=True, check=True)
+    tests = [f"tests/{name}.py" for name in QUICK]
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "report.xml"
+        command = [python, "-m", "pytest", "-q", "-m", MARKED, f"--junitxml={report}", *tests]
+        try:
+            subprocess.run(command, cwd=ROOT, check=False, timeout=max(seconds, 600))
+            cases = [*parse(report).getroot().iter("testcase")]
+        except (subprocess.TimeoutExpired, OSError):
+            cases = []
+    run = [each for each in cases if each.find("skipped") is None]
+    lost = [
+        each for each in run if each.find("failure") is not None or each.find("error") is not None
+    ]
+    what = f"tests with {python.parent.parent.name}: {about.stdout.strip()}"
+    row = {"what": what, "tried": len(run), "handled": len(run) - len(lost), "how": "make compat"}
+    names = [f"{each.get('classname')}: {each.get('name')}" for each in lost]
+    return row | {"missed": names or ["given up"] * (not cases)}

@@ -1,0 +1,92 @@
+"""How often the pick is decided rightly and wrongly, by simulation where the truth is known."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from scipy.stats import binom
+
+from paceline.simulator.results.order import Order, order
+
+TITLE = "Decisions: how often they are right"
+LEAST = 400  # decisions of each kind
+PER_SECOND = 30  # of these, about, for all rows together
+SHARED = 0.5  # of the variance: what a seed does to all algorithms alike
+REMARKS = """\
+Times of algorithms are lognormal, half of their variance shared by seed. Between equals nothing can
+be decided: a decision is an error, and the first of many is a little lucky. The estimated number of
+seeds settles a comparison: one algorithm is known to be better, or both to be equivalent."""
+HOW = "python -m tests.lab.reliability decisions; with fewer decisions tests/results/test_pick.py"
+
+Row = dict[str, Any]
+
+
+def measure(seconds: float) -> list[Row]:
+    """Return a row for each kind of decision; `seconds` buy more of them."""
+    tried = max(LEAST, int(PER_SECOND * seconds))
+    return [*errors(tried), power(tried), estimates(tried // 4)]
+
+
+def bounds(row: Row, share: float, sure: float = 1e-4) -> tuple[float, float]:
+    """Return bounds of the number of right decisions, if each is with `share`."""
+    low, high = binom.ppf([sure, 1 - sure], row["tried"], share)
+    return float(low), float(high)
+
+
+def drawn(
+    rng: np.random.Generator, gaps: Sequence[float], seeds: int, spread: float
+) -> dict[str, np.ndarray]:
+    """Draw the times of algorithms whose means are 1 + gap, seed by seed."""
+    shared = rng.standard_normal(seeds)
+    own = rng.standard_normal((len(gaps), seeds))
+    deviates = np.sqrt(SHARED) * shared + np.sqrt(1 - SHARED) * own
+    times = np.exp(spread * deviates - spread**2 / 2)
+    return {
+        f"a{i}": (1 + gap) * each for i, (gap, each) in enumerate(zip(gaps, times, strict=True))
+    }
+
+
+def errors(tried: int) -> list[Row]:
+    """Equal algorithms, and two equals that many others are far behind: none is the best."""
+    rng = np.random.default_rng(1)
+    found = []
+    for gaps, seeds in [
+        ((0.0, 0.0), 4),
+        ((0.0, 0.0), 16),
+        ((0.0,) * 6, 4),
+        ((0.0, 0.0, *[1.0] * 6), 8),
+    ]:
+        right = sum(not order(drawn(rng, gaps, seeds, 0.15)).decided for _ in range(tried))
+        others = f" of {len(gaps)}" if 1.0 in gaps else ""
+        what = f"undecided between {gaps.count(0.0)} equals{others} ({seeds} seeds)"
+        found.append({"what": what, "tried": tried, "handled": right, "how": HOW})
+    return found
+
+
+def power(tried: int) -> Row:
+    """A true gap of 10 %, and noise of 2 %, with four seeds."""
+    rng = np.random.default_rng(2)
+    orders = (order(drawn(rng, (0.0, 0.1, 0.15), 4, 0.02)) for _ in range(tried))
+    right = sum(found.decided and found.best == "a0" for found in orders)
+    return {"what": "decided at a gap of 10 %, noise 2 %", "tried": tried, "handled": right} | {
+        "how": HOW
+    }
+
+
+def estimates(tried: int) -> Row:
+    """Seeds are added up to the estimated number, at gaps from none to 20 %."""
+    rng = np.random.default_rng(3)
+    right = counted = 0
+    for index in range(tried):
+        gaps = (0.0, (0.0, 0.02, 0.05, 0.1, 0.2)[index % 5])
+        first = drawn(rng, gaps, 4, 0.1)
+        found: Order = order(first)
+        if not found.unsettled:
+            continue
+        counted += 1
+        if found.seeds is not None:
+            more = drawn(rng, gaps, found.seeds - 4, 0.1)
+            whole = {label: np.append(each, more[label]) for label, each in first.items()}
+            right += not order(whole).unsettled
+    what = "settled with the estimated number of seeds (from four, gaps of 0 to 20 %)"
+    return {"what": what, "tried": counted, "handled": right, "how": HOW}

@@ -1,0 +1,431 @@
+"""Commands that are killed, interrupted, or find a full disk, at random moments."""
+
+import builtins
+import errno
+import json
+import os
+import random
+import shutil
+import signal
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from paceline.simulator.errors import InputError
+from paceline.simulator.reports.page import reading
+from paceline.simulator.results import store
+from tests.lab.reliability import children
+
+TITLE = "Faults"
+HOW = "python -m tests.lab.reliability faults"
+TINY = """
+title = "Tiny"
+model.parameters = 1000
+objective = { kind = "quadratic", dimension = 10 }
+optimizer.lr = 0.1
+cluster = { workers = 2, compute = { dist = "exponential", mean = "100 ms" } }
+network = { latency = "20 ms", bandwidth = "1 Gbit/s" }
+run = { steps = 400, target_loss = 0.3, seeds = 6 }
+algorithm = [{ name = "ssgd" }, { name = "local-sgd", tau = 4 }, { name = "asgd" }]
+tune = { ssgd = { lr = [0.05, 0.1, 0.2] }, local-sgd = { tau = [1, 2, 4, 8] } }
+"""
+VARY = ("--vary", "algorithm.local-sgd.tau=1,2,3,4,5,6", "--vary", "network.latency=1 ms,20 ms")
+STATUSES = {  # that a command may end with
+    signal.SIGKILL: (-signal.SIGKILL,),
+    signal.SIGTERM: (-signal.SIGTERM,),
+    # CPython ends by the signal itself, 130 to a shell, where it hit a text under `exec`
+    signal.SIGINT: (130, -signal.SIGINT),
+}
+SIGNALS = (*[signal.SIGKILL] * 3, signal.SIGTERM, signal.SIGINT)
+MASKED = ("wall_seconds",)  # of documents: what is measured
+
+
+@dataclass(frozen=True)
+class Case:
+    """A command; `whole`: the file that says its directory, `out`, is complete."""
+
+    arguments: tuple[str, ...]
+    whole: str
+    kept: str  # where finished work waits
+    needs: tuple[str, ...] = ()  # a command that goes before
+
+
+SIMULATE = ("simulate", "tiny.toml", "--engine", "virtual", "--out", "out")
+CASES = {
+    "simulate": Case((*SIMULATE, "--jobs", "1"), "run.json", ".parts"),
+    "simulate, 2 processes": Case((*SIMULATE, "--jobs", "2"), "run.json", ".parts"),
+    "sweep": Case(
+        ("sweep", "tiny.toml", *VARY, "--jobs", "1", "--out", "out"), "sweep.json", ".sweep"
+    ),
+    "sweep, 2 processes": Case(
+        ("sweep", "tiny.toml", *VARY, "--jobs", "2", "--out", "out"), "sweep.json", ".sweep"
+    ),
+    "tune": Case(("tune", "tiny.toml", "--jobs", "1", "--out", "out"), "tune.json", ".tune"),
+    "reproduce": Case(
+        ("reproduce", "adacomm", "--timing", "--jobs", "1", "--out", "out", "--report", "docs"),
+        "claims.json",
+        ".runs",
+    ),
+    "report": Case(("report", "out"), "report.html", ".parts", needs=SIMULATE),
+}
+
+
+@dataclass(frozen=True)
+class Undisturbed:
+    """The files that a command leaves when nothing disturbs it, and its seconds."""
+
+    case: Case
+    files: dict[str, bytes]
+    seconds: float
+
+
+def fresh(case: Case) -> Path:
+    """Return a new folder with what the command needs."""
+    folder = Path(tempfile.mkdtemp(prefix="paceline-faults-"))
+    (folder / "tiny.toml").write_text(TINY)
+    if case.needs:
+        assert children.run(case.needs, folder).status == 0
+    return folder
+
+
+def undisturbed(case: Case) -> Undisturbed:
+    """Run a command to its end; return its files and seconds."""
+    folder = fresh(case)
+    begin = time.monotonic()
+    ended = children.run(case.arguments, folder)
+    seconds = time.monotonic() - begin
+    assert ended.status == 0, ended.err
+    found = Undisturbed(case, files(folder), seconds)
+    shutil.rmtree(folder)
+    return found
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    """Return the files that commands wrote to a folder, except hidden ones and measured values."""
+    paths = (path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
+    shown = [path for path in paths if not any(part.startswith(".") for part in path.parts)]
+    return {str(path): masked(folder / path) for path in sorted(shown)}
+
+
+def masked(path: Path) -> bytes:
+    """Return the bytes of a file, without measured values."""
+    data = path.read_bytes()
+    if path.suffix != ".json":
+        return data
+    document = json.loads(data)
+    return store.dump({key: each for key, each in document.items() if key not in MASKED})
+
+
+def struck(whole: Undisturbed, folder: Path, draw: random.Random) -> None:
+    """Send a command a signal at a random moment; check that it ends as it should.
+
+    No half-written file passes for a whole one, and no process keeps running.
+    """
+    sent = draw.choice(SIGNALS)
+    moment = draw.uniform(0, whole.seconds)
+    ended = children.run(whole.case.arguments, folder, strike=partial(_send, sent), after=moment)
+    assert ended.status in (0, *STATUSES[sent]), (sent, ended)
+    assert "Traceback" not in ended.err, ended.err
+    assert not ended.orphans, ended
+    half_written_is_refused(whole, folder)
+
+
+def _send(sent: int, process: int) -> None:
+    os.kill(process, sent)
+
+
+def half_written_is_refused(whole: Undisturbed, folder: Path) -> None:
+    """Check that readers accept complete directories only."""
+    case, found = whole.case, files(folder)
+    if case.whole.endswith(".json"):
+        try:
+            store.read(folder / "out", case.whole)
+        except InputError:
+            return
+    elif f"out/{case.whole}" not in found:
+        return
+    here = {name: data for name, data in found.items() if name.startswith("out/")}
+    assert here == {name: whole.files[name] for name in here}
+    assert here.keys() == {name for name in whole.files if name.startswith("out/")}
+
+
+def resumes(whole: Undisturbed, folder: Path) -> None:
+    """Repeat the command: it keeps finished work, and ends with the bytes of an undisturbed run."""
+    before = kept(folder / "out" / whole.case.kept)
+    ended = children.run(whole.case.arguments, folder)
+    assert ended.status == 0, ended.err
+    found = files(folder)
+    wrong = [
+        name for name in found.keys() | whole.files if found.get(name) != whole.files.get(name)
+    ]
+    assert not wrong, wrong
+    after = kept(folder / "out" / whole.case.kept)
+    if whole.case.kept == ".parts":  # which are gone in the end
+        runs = sum(_is_run(data) for data in before.values())
+        assert not runs or f"{runs} of" in ended.err or whole.case.needs, (runs, ended.err)
+    else:
+        for name, data in before.items():
+            assert after[name].startswith(data), name
+
+
+def kept(folder: Path) -> dict[str, bytes]:
+    """Return the finished work in a folder: whole files, and the whole lines of logs."""
+    found = {}
+    for path in folder.rglob("*") if folder.is_dir() else ():
+        if path.is_file() and not path.name.startswith("."):
+            data = path.read_bytes()
+            binary = path.suffix == ".npz"
+            found[path.name] = data if binary else data[: data.rfind(b"\n") + 1]
+    return {name: data for name, data in found.items() if data}
+
+
+def _is_run(data: bytes) -> bool:
+    try:
+        store.decode(data)
+    except ValueError:
+        return False
+    return True
+
+
+def signals(whole: Undisturbed, draw: random.Random) -> None:
+    """Strike one command once to three times, then repeat it."""
+    folder = fresh(whole.case)
+    for _ in range(draw.randint(1, 3)):
+        struck(whole, folder, draw)
+    resumes(whole, folder)
+    shutil.rmtree(folder)
+
+
+def full_by_size(whole: Undisturbed, draw: random.Random) -> None:
+    """Run a command whose files cannot grow beyond a random size."""
+    largest = max(map(len, whole.files.values()))
+    size = int(largest ** draw.random())
+    _full(whole, file_size=size)
+
+
+def full_by_count(whole: Undisturbed, draw: random.Random, number: int | None = None) -> None:
+    """Run a command whose n-th write finds a full disk."""
+    _full(whole, prepare=partial(fill, number or draw.randint(1, 30)))
+
+
+def _full(whole: Undisturbed, **options: Any) -> None:
+    folder = fresh(whole.case)
+    ended = children.run(whole.case.arguments, folder, **options)
+    assert ended.status in (0, 1, 2), ended
+    assert "Traceback" not in ended.err, ended.err
+    if ended.status:
+        said = [line for line in ended.err.splitlines() if "error:" in line]
+        assert len(said) == 1, ended.err
+        assert any(each in said[0] for each in ("File too large", "No space left")), said
+        unfinished = [path for path in folder.rglob(".*") if path.is_file()]
+        assert not unfinished, unfinished
+    half_written_is_refused(whole, folder)
+    resumes(whole, folder)
+    shutil.rmtree(folder)
+
+
+def fill(number: int) -> None:
+    """Let the n-th write to a file of this process, and all later ones, find a full disk."""
+    left = [number]
+    opened, path_opened = builtins.open, Path.open
+
+    def limited(function: Callable[..., Any]) -> Callable[..., Any]:
+        def opening(file: Any, mode: str = "r", *rest: Any, **options: Any) -> Any:
+            stream = function(file, mode, *rest, **options)
+            return stream if mode[0] == "r" or file == os.devnull else Full(stream, left)
+
+        return opening
+
+    builtins.open = limited(opened)
+    Path.open = limited(path_opened)  # type: ignore[method-assign]
+
+
+class Full:
+    """A file on a disk that takes so many more writes."""
+
+    def __init__(self, stream: Any, left: list[int]) -> None:
+        self._stream, self._left = stream, left
+
+    def write(self, data: Any) -> int:
+        self._left[0] -= 1
+        if self._left[0] < 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return int(self._stream.write(data))
+
+    def __enter__(self) -> "Full":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stream.close()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+def removed(whole: Undisturbed, draw: random.Random) -> None:
+    """Remove the directory meanwhile: the command ends well, or says which file is gone."""
+    folder = fresh(whole.case)
+    ended = children.run(
+        whole.case.arguments,
+        folder,
+        strike=lambda _: shutil.rmtree(folder / "out", ignore_errors=True),
+        after=draw.uniform(0, whole.seconds),
+    )
+    assert ended.status in (0, 1, 2), ended
+    assert "Traceback" not in ended.err, ended.err
+    said = [line for line in ended.err.splitlines() if "error:" in line]
+    assert len(said) == (ended.status != 0), ended.err
+    if whole.case.needs:
+        shutil.rmtree(folder)
+        folder = fresh(whole.case)
+    resumes(whole, folder)
+    shutil.rmtree(folder)
+
+
+def in_the_way(whole: Undisturbed, draw: random.Random) -> None:
+    """Put a file where the directory is to be: the command refuses in one line."""
+    folder = fresh(whole.case)
+    shutil.rmtree(folder / "out", ignore_errors=True)
+    (folder / "out").write_text("")
+    ended = children.run(whole.case.arguments, folder)
+    assert (ended.status, len(ended.err.splitlines())) == (2, 1), ended
+    shutil.rmtree(folder)
+
+
+def another_at_once(whole: Undisturbed, draw: random.Random) -> None:
+    """Start another command into the same directory meanwhile: no file of one meets the other's.
+
+    One of them is refused, or comes first.
+    """
+    folder = fresh(whole.case)
+    found: list[children.Ended] = []
+    other = (*whole.case.arguments, "--set", "network.latency=9 ms")
+    ended = children.run(
+        whole.case.arguments,
+        folder,
+        strike=lambda _: found.append(children.run(other, folder)),
+        after=draw.uniform(0, whole.seconds),
+    )
+    for each in (ended, *found):
+        assert each.status in (0, 2), each
+        assert each.status == 0 or "is writing here" in each.err or _of_others(each), each
+    assert 0 in (ended.status, *(each.status for each in found))
+    reading.read([folder / "out"])  # refuses files that do not belong together
+    if ended.status == 0:
+        half_written_is_refused(whole, folder)
+    shutil.rmtree(folder)
+
+
+def others_there(whole: Undisturbed, draw: random.Random) -> None:
+    """Run another command into a directory that is whole: refused, and nothing is changed."""
+    folder = fresh(whole.case)
+    assert children.run(whole.case.arguments, folder).status == 0
+    before = files(folder)
+    change = draw.choice((("--seed", "7"), ("--set", f"run.steps={draw.randint(401, 900)}")))
+    ended = children.run((*whole.case.arguments, *change), folder)
+    assert ended.status == 2, ended
+    assert _of_others(ended), ended
+    assert files(folder) == before
+    shutil.rmtree(folder)
+
+
+def _of_others(ended: children.Ended) -> bool:
+    return "results of other settings" in ended.err and "--overwrite" in ended.err
+
+
+def file_of_another(whole: Undisturbed, draw: random.Random) -> None:
+    """Change a file of a whole directory: its name is in the refusal."""
+    folder = fresh(whole.case)
+    assert children.run(whole.case.arguments, folder).status == 0
+    parts = store.read(folder / "out", whole.case.whole)["parts"]
+    name = draw.choice(sorted(parts))
+    data = bytearray((folder / "out" / name).read_bytes())
+    data[draw.randrange(len(data))] ^= 1
+    (folder / "out" / name).write_bytes(data)
+    said = "nothing is said"
+    try:
+        reading.read([folder / "out"])
+    except InputError as error:
+        said = str(error)
+    assert f"{name}: " in said, said
+    assert "not the one that" in said, said
+    shutil.rmtree(folder)
+
+
+def worker_killed(whole: Undisturbed, draw: random.Random) -> None:
+    """Kill a process of the command's pool once: its task is repeated, the result is the same."""
+    folder = fresh(whole.case)
+    ended = children.run(
+        whole.case.arguments, folder, strike=kill_a_worker, after=draw.uniform(0, whole.seconds)
+    )
+    assert ended.status == 0, ended
+    assert not ended.orphans
+    resumes(whole, folder)
+    shutil.rmtree(folder)
+
+
+def kill_a_worker(process: int) -> None:
+    """Kill the first process of a command's pool."""
+    for each in psutil.Process(process).children(recursive=True):
+        try:
+            if "multiprocessing.spawn" in " ".join(each.cmdline()):
+                each.kill()
+                return
+        except psutil.NoSuchProcess:
+            continue
+
+
+WHAT: Mapping[str, tuple[Callable[[Undisturbed, random.Random], None], tuple[str, ...]]] = {
+    "killed (9), terminated or interrupted": (signals, tuple(CASES)),
+    "disk full, by the size of a file": (full_by_size, tuple(CASES)),
+    "disk full, at the n-th write": (
+        full_by_count, ("simulate", "sweep", "tune", "reproduce", "report")
+    ),
+    "directory removed meanwhile": (removed, ("simulate", "sweep", "tune", "reproduce")),
+    "a file where the directory is to be": (in_the_way, ("simulate", "sweep", "tune", "reproduce")),
+    "another command at once": (another_at_once, ("simulate", "sweep", "tune")),
+    "results of other settings there": (others_there, ("simulate", "sweep", "tune")),
+    "a file of another run": (file_of_another, ("simulate", "sweep", "tune")),
+    "a process of the pool killed": (
+        worker_killed, ("simulate, 2 processes", "sweep, 2 processes")
+    ),
+}  # fmt: skip
+
+
+def measure(seconds: float) -> list[dict[str, Any]]:
+    """Faults by kind and command: how many were injected, and how many survived."""
+    known = {name: undisturbed(case) for name, case in CASES.items()}
+    rows = {
+        (what, name): {"what": f"{name}: {what}", "tried": 0, "handled": 0, "how": HOW}
+        for what, (_, names) in WHAT.items()
+        for name in names
+    }
+    deadline = time.monotonic() + seconds
+    number = 0
+    while time.monotonic() < deadline:
+        for (what, name), row in rows.items():
+            _try(row, WHAT[what][0], known[name], random.Random(f"{what} {name} {number}"))
+            if time.monotonic() > deadline:
+                break
+        number += 1
+    return [row for row in rows.values() if row["tried"]]
+
+
+def _try(
+    row: dict[str, Any],
+    fault: Callable[[Undisturbed, random.Random], None],
+    whole: Undisturbed,
+    draw: random.Random,
+) -> None:
+    row["tried"] += 1
+    try:
+        fault(whole, draw)
+        row["handled"] += 1
+    except AssertionError as error:
+        row.setdefault("missed", []).append(str(error)[:500])
