@@ -378,12 +378,14 @@ def _theory(scenario: str = SCENARIO, as_json: bool = AS_JSON, **given: Any) -> 
     from paceline.simulator import theory
     from paceline.simulator.load.load import load
     from paceline.simulator.reports import terminal
-    from paceline.simulator.results import prediction_interval, statistics, store, units
+    from paceline.simulator.results import consumption, prediction_interval, statistics, store
     from paceline.simulator.studies import learning
 
     loaded = load(scenario, given["overrides"] or (), allow_paths=given["allow_paths"])
     found = theory.theory(loaded)
-    found["notes"] += filter(None, [*units.paces(loaded), prediction_interval.windowed(loaded)])
+    found["notes"] += filter(
+        None, [*consumption.paces(loaded), prediction_interval.windowed(loaded)]
+    )
     if as_json or given["out"]:  # may need whole runs, and no table shows them
         found["penalties"] = rows = learning.penalties(loaded)
         lost = (each["label"] for each in rows if each["ratio"] == float("inf"))

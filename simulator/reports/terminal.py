@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from rich.box import SIMPLE_HEAD
 from rich.table import Column, Table
 
-from ..results import units, wording
+from ..results import consumption, wording
 from ..results.columns import (
     NIGHTS,
     RESULT_COLUMNS,
@@ -22,8 +22,7 @@ from ..results.columns import (
 from ..results.intervals import USUAL, Estimate, stated
 from ..results.order import MARGIN
 from ..results.run import TIMES
-from ..results.statistics import human, number, said_loss, time_unit
-from ..results.statistics import said as with_unit
+from ..results.statistics import format_loss, human, number, time_unit, with_unit
 from ..studies.tune import costs
 
 if TYPE_CHECKING:  # theory has no need of all that simulates
@@ -152,7 +151,7 @@ def in_units(
     rows: Sequence[Row], target: float | None = None, first: str | None = None
 ) -> list[Table]:
     """A line per row in units of the trade; no table where none is set."""
-    what, cells = units.cells(rows, target)
+    what, cells = consumption.cells(rows, target)
     broken = {
         heading.replace(" (", "\n(").replace("-", "-\n").replace("/c", "/\nc"): partial(_said, cell)
         for heading, cell in cells.items()
@@ -345,7 +344,7 @@ def _short(key: str, keys: Iterable[str]) -> str:
 
 def _loss(value: float | None) -> str:
     """A loss; one of a model of language, say, with a digit more, as parts of a per cent count."""
-    return said_loss(value) if value is not None and abs(value) >= 1 else _plain(value)
+    return format_loss(value) if value is not None and abs(value) >= 1 else _plain(value)
 
 
 def _final(last: float | None, lost: Row | None) -> str:

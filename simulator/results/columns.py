@@ -46,7 +46,7 @@ class ResultColumn:
 
     `key`: its name in sweep.csv; `heading`: on the terminal, where {target} stands for the loss to
     reach and {kind} for that of the intervals; `words`: in prose and on the report page; `unit`:
-    as in `statistics.said`.
+    as in `statistics.with_unit`.
     `of_summary` finds the mean in what `statistics.summarise` returns. Both functions return None,
     or no finite number, where there is no value. `estimate` makes an estimate over seeds, where
     some random time has no finite variance ("heavy") or not.
@@ -67,7 +67,7 @@ class ResultColumn:
     def show(self) -> Callable[[float | None], str]:
         """The function that formats a value for reading."""
         of_loss = self.key == "final_loss"
-        return statistics.said_loss if of_loss else partial(statistics.said, unit=self.unit)
+        return statistics.format_loss if of_loss else partial(statistics.with_unit, unit=self.unit)
 
 
 def _last(run: Run, column: str) -> float | None:

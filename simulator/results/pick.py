@@ -14,10 +14,10 @@ from .order import MARGIN, MOST, Order, order, within
 from .statistics import (
     Groups,
     crossing,
+    format_loss,
     human,
     loss_at,
     reached,
-    said_loss,
     seconds_per_gradient,
     seconds_per_step,
     unequal,
@@ -159,12 +159,12 @@ def _said(  # noqa: PLR0913, PLR0917 - the parts of a sentence
     exact: bool, bases: Bases = NO_BASES, models: Models = NO_MODELS,
 ) -> dict[str, Any]:  # fmt: skip
     """Return the verdict on scores in `unit`, "s" or "", with its sentence."""
-    best, seeds, say = found.best, len(scores[found.best]), human if unit else said_loss
+    best, seeds, say = found.best, len(scores[found.best]), human if unit else format_loss
     if unit:
         found = found.stating(best, models.get(best, NO_ERRORS).stated.get(measure))
     value = found.estimates[best]
     said = f"{best}: {what} {say(value.value)}{wording.sentence(value, unit, seeds)}"
-    said += wording.on(bases.get(best))
+    said += wording.with_basis(bases.get(best))
     of_loss = any(each.loss for each in models.values())
     others = sorted((k for k in found.estimates if k != best), key=found.value)
     if not found.decided:
@@ -187,7 +187,7 @@ def _most_often(
     own = times[found.best]
     there, middle = reached(own), float(np.median(own))
     often = f"{there} of {len(own)} seeds" + f", median {human(middle)}" * (middle < np.inf)
-    often += f"{wording.on(bases.get(found.best))}; {len(own) - there} did not reach it"
+    often += f"{wording.with_basis(bases.get(found.best))}; {len(own) - there} did not reach it"
     said = f"No algorithm reached loss {target:g} with every seed. {found.best}: {often}"
     if not found.decided:
         said = f"{headline(verdict(found))}. {said}; longer runs would decide"

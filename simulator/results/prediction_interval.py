@@ -24,7 +24,7 @@ from ..scenario.scenario import Algorithm, Scenario
 from . import extrapolation, statistics
 from .intervals import LEVEL, NORMAL, USUAL
 from .run import Run
-from .statistics import human, number, said
+from .statistics import human, number, with_unit
 
 MODEL_ERROR = Path(__file__).with_name("model_error.toml")
 PACE, TARGET = "seconds_per_step", "time_to_target"
@@ -295,20 +295,21 @@ def windowed(scenario: Scenario) -> str | None:
     times = whole(link) * trip / window if window else 0.0
     if times <= 1 or times == inf:
         return None
-    rate, given = (said(each, "B/s") for each in (window / trip, whole(link)))
+    rate, given = (with_unit(each, "B/s") for each in (window / trip, whole(link)))
     if over_tcp:
         more = ceil(times * network.sockets)
         filled = f"network.sockets = {more} would fill it"
         if more > SOCKETS:
             filled = f"{more} sockets would fill it, and network.sockets is at most {SOCKETS}"
         return (
-            f"TCP has at most {said(window, 'B')} in flight, which over a round trip of "
+            f"TCP has at most {with_unit(window, 'B')} in flight, which over a round trip of "
             f"{human(trip)} is {rate} of the {given} that the link can carry: collectives take up "
             f"to {number(times)} times as long, and more bandwidth changes nothing; {filled}"
         )
     return (
-        f"ideal links: over TCP a connection has at most {said(window, 'B')} in flight, which over "
-        f"a round trip of {human(trip)} is {rate} of the link's {given}, so that collectives take "
+        f"ideal links: over TCP a connection has at most {with_unit(window, 'B')} in flight, "
+        f"which over a round trip of {human(trip)} is {rate} of the link's {given}, so that "
+        f"collectives take "
         f'up to {number(times)} times as long; network.transport = "tcp" models it, and '
         "network.sockets several connections (docs/transport.md)"
     )

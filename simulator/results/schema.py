@@ -81,7 +81,7 @@ class Goodput(Mean):
 
 
 class InUnits(TypedDict):
-    """What `units.summary` returns; earlier versions wrote none."""
+    """What `consumption.summary` returns; earlier versions wrote none."""
 
     tokens_per_second: NotRequired[Number]
     mfu: NotRequired[Number]

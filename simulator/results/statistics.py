@@ -45,7 +45,7 @@ def human(seconds: float | None) -> str:
     return f"{number(seconds / size)} {name}"
 
 
-def said(value: float | None, unit: str) -> str:
+def with_unit(value: float | None, unit: str) -> str:
     """Format a value for reading; "-" for None.
 
     `unit`: "s", "%" of a share, one of `PREFIXED` (1.30 GB, 52.4 G), or any other name.
@@ -74,7 +74,7 @@ def number(value: float, digits: int = 3) -> str:
     return f"{value:#.{digits}g}".removesuffix(".")
 
 
-def said_loss(value: float | None) -> str:
+def format_loss(value: float | None) -> str:
     """Format a loss with one digit more: what is compared are differences below a per cent."""
     return "-" if value is None or not math.isfinite(value) else number(value, 4)
 

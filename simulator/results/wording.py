@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from .intervals import LEVEL, MEDIAN, MODEL, USUAL, Estimate, stated
-from .statistics import PREFIXED, number, prefixed, said, time_unit
+from .statistics import PREFIXED, number, prefixed, time_unit, with_unit
 
 
 def sentence(found: Estimate, unit: str, seeds: int) -> str:
@@ -18,23 +18,27 @@ def sentence(found: Estimate, unit: str, seeds: int) -> str:
         return f" (median of {seeds} seeds)" if found.of == MEDIAN and seeds > 1 else ""
     model = f" and the error of {MODEL}" * found.basis.endswith(MODEL)
     many = f"{seeds} seeds" if seeds > 1 else "one seed"
-    return f" ({found.of}, {level(found)}: {ends(found, unit)}, {many}{model})"
+    return f" ({found.of}, {level(found)}: {format_interval(found, unit)}, {many}{model})"
 
 
 def amount(found: Estimate, unit: str, size: float = 1.0) -> str:
     """Return a value times `size` with its interval: "1.85 d (90 %: 1.83 to 1.88 d)"."""
     whole = replace(found, value=found.value * size)
     if found.interval is None:
-        return said(whole.value, unit)
+        return with_unit(whole.value, unit)
     low, high = (end * size for end in found.interval)
-    value, within = said(whole.value, unit), ends(replace(whole, interval=(low, high)), unit)
-    same = said(low, unit) == said(high, unit) == value  # such as a price of a fixed time
+    value, within = (
+        with_unit(whole.value, unit),
+        format_interval(replace(whole, interval=(low, high)), unit),
+    )
+    same = with_unit(low, unit) == with_unit(high, unit) == value  # such as a price of a fixed time
     return value if same else f"{value} ({level(found)}: {within})"
 
 
 def one_run(row: Mapping[str, Any], quantity: str) -> str:
     """Return in which time one measured run is expected, by a row of `simulate`."""
-    return f"A measured run is expected to take {ends(of_one(row, quantity), 's')} ({USUAL})."
+    interval = format_interval(of_one(row, quantity), "s")
+    return f"A measured run is expected to take {interval} ({USUAL})."
 
 
 def of_one(row: Mapping[str, Any], quantity: str) -> Estimate:
@@ -49,7 +53,7 @@ def above(share: float, interval: Sequence[float] | None) -> str:
     return f"{share:+.2%}" + (f" ({ends})" if ends else "")
 
 
-def on(basis: str | None) -> str:
+def with_basis(basis: str | None) -> str:
     """Return what a loss is the loss of, to stand after a value."""
     return f" {basis}" if basis else ""
 
@@ -59,7 +63,7 @@ def level(found: Estimate) -> str:
     return f"{100 * (found.level or LEVEL):.3g} %"
 
 
-def ends(found: Estimate, unit: str) -> str:
+def format_interval(found: Estimate, unit: str) -> str:
     """Return the ends of an estimate's interval in the unit of its value: "12.0 to 14.2 s"."""
     if found.interval is None:
         return "-"
@@ -105,7 +109,7 @@ def cell(found: Estimate, unit: str, column: str = USUAL) -> str:
 
 def qualified(found: Estimate, unit: str, column: str = USUAL) -> str:
     """Return the interval for a column of the kind `column`, and its own kind if that differs."""
-    said = ends(found, unit)
+    said = format_interval(found, unit)
     return f"{said} ({kind(found)})" if found.interval and kind(found) != column else said
 
 

@@ -29,7 +29,9 @@ HOSTS = "what hosts move through NCCL's sockets, which iperf3 does not show and 
 _paces: dict[str, list[float]] = {}
 
 
-def missed(scenario: Scenario, groups: Groups, execution: Execution) -> Mapping[str, TimeModel]:
+def time_error_models(
+    scenario: Scenario, groups: Groups, execution: Execution
+) -> Mapping[str, TimeModel]:
     """Return the error of each algorithm's times, by label: by the profile, if there is one."""
     if (known := scenario.calibration) is None:
         return uncalibrated(scenario, groups, execution)

@@ -16,13 +16,13 @@ from ..objectives.learning_curve.objective import Expected
 from ..programs import catalogue
 from ..results import (
     bottleneck,
+    consumption,
     extrapolation,
+    hints,
     prediction_interval,
     statistics,
     store,
     timeline,
-    units,
-    unsaturated,
     usage,
     wording,
 )
@@ -111,7 +111,7 @@ class Result(Display):
             found["interval90"] = stated
         for quantity, interval in stated.items():
             summary[quantity] = summary[quantity] | {"interval90": interval}
-        summary |= units.summary(scenario, runs, known, stated)
+        summary |= consumption.summary(scenario, runs, known, stated)
         return named | dict(statistics.jsonable(summary | found))
 
     @cached_property
@@ -182,16 +182,16 @@ class Result(Display):
         return [
             *self.scenario.notes,
             *_free_codecs(self.scenario),
-            *units.notes(self.scenario),
+            *consumption.notes(self.scenario),
             *statistics.notes(self.groups),
             *statistics.crowds(self.groups),
             *[note for row in self.algorithms for note in usage.silent(row)],
             *usage.hours(self.scenario, self.runs),
             *learning.of_unit(self.scenario),
             *learning.notes(self._models),
-            *unsaturated.notes(self.scenario, self.runs),
-            *unsaturated.unhidden(self.scenario, self.groups),
-            *unsaturated.in_pieces(self.scenario, self.groups, theory.by_size),
+            *hints.notes(self.scenario, self.runs),
+            *hints.unhidden(self.scenario, self.groups),
+            *hints.in_pieces(self.scenario, self.groups, theory.by_size),
             *extrapolation.notes(self.scenario, self.groups),
             *prediction_interval.notes(self._unfitted),
             *prediction_interval.ideal(self.scenario, max(shares)),
@@ -242,7 +242,7 @@ class Result(Display):
     def _table(self) -> list[dict[str, str]]:
         rows = self.algorithms
         columns = shown_columns(rows, {each.key: each.of_summary for each in RESULT_COLUMNS})
-        _, amounts = units.cells(rows, self.scenario.run.target_loss)
+        _, amounts = consumption.cells(rows, self.scenario.run.target_loss)
         return [
             {"algorithm": row["label"]}
             | {each.words: each.show(each.of_summary(row)) for each in columns}

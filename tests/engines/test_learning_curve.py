@@ -25,7 +25,7 @@ from paceline.simulator.objectives.learning_curve.objective import expect
 from paceline.simulator.programs import catalogue
 from paceline.simulator.reports import terminal
 from paceline.simulator.reports.page import tuned
-from paceline.simulator.results import units, wording
+from paceline.simulator.results import consumption, wording
 from paceline.simulator.results.intervals import stated
 from paceline.simulator.results.statistics import number
 from paceline.simulator.studies.learning import expected, penalties
@@ -719,7 +719,7 @@ def test_what_a_loss_takes_is_counted_in_nights_rounds_and_bytes_of_a_client():
         assert missed in {"not reached", "-"}
         assert re.fullmatch(r"[\d.]+( [MG]B)?\s\([\d.]+–[\d.]+\)", there), there
     assert not {"gradients\n/h", "to loss 5.2\n(90 %)"} & shown.keys()
-    until, (_, cells) = reached["to_target"], units.cells([reached], 5.2)
+    until, (_, cells) = reached["to_target"], consumption.cells([reached], 5.2)
     ends = r"[\d.]+( [MG]B)? \([\d.]+–[\d.]+\)"
     for key in ("nights", "rounds", "bytes/client"):
         assert re.fullmatch(ends, cells[f"{key} (90 %)"](reached)), key
@@ -732,7 +732,10 @@ def test_what_a_loss_takes_is_counted_in_nights_rounds_and_bytes_of_a_client():
     low, high = map(number, nights["interval"])
     said = f", in {number(nights['mean'])} nights (90 %: {low} to {high} nights)"
     assert said in found.sentence, found.sentence
-    assert f"90 %: {wording.ends(stated(best, 'value'), 's')}, one seed and" in found.sentence
+    assert (
+        f"90 %: {wording.format_interval(stated(best, 'value'), 's')}, one seed and"
+        in found.sentence
+    )
     assert spent["rounds"] == pytest.approx(18 * spent["nights"], rel=0.02)
     assert spent["client_bytes"] == pytest.approx(spent["rounds"] / 10 * 2 * 0.52e9, rel=0.05)
     short, day = row(duration="3 h"), row(duration="24 h")
@@ -741,7 +744,7 @@ def test_what_a_loss_takes_is_counted_in_nights_rounds_and_bytes_of_a_client():
         assert each["rounds_per_night"] == pytest.approx(18, rel=0.03)
         assert each["clients_at_work"]["mean"] == pytest.approx(4, rel=0.05)
         assert each["gradients_per_hour"]["mean"] == pytest.approx(steps / 6, rel=0.1)
-        tokens = float(units.cells([each], 5.2)[1]["tokens/day"](each).removesuffix(" M"))
+        tokens = float(consumption.cells([each], 5.2)[1]["tokens/day"](each).removesuffix(" M"))
         assert tokens * 1e6 == pytest.approx(65536 * steps, rel=0.1)
     (half,), (whole,) = short["clients"], day["clients"]
     assert half["down_bytes_per_day"] == pytest.approx(whole["down_bytes_per_day"], rel=0.15)

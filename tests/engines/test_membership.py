@@ -13,7 +13,7 @@ from paceline.simulator.cluster.prices import least_per_second
 from paceline.simulator.errors import InputError
 from paceline.simulator.load.load import parse
 from paceline.simulator.network.mean_cost import download_cost
-from paceline.simulator.results import statistics, store, units
+from paceline.simulator.results import consumption, statistics, store
 from paceline.simulator.results.run import Run
 from paceline.simulator.studies.tune.objective import Score, tuning_objective
 from paceline.simulator.studies.tune.tune import tune
@@ -91,7 +91,7 @@ def test_the_bytes_of_joining_are_counted_and_charged(
     world = scenario({"name": "local-sgd", "tau": 1000}, **own)
     run = simulate(world)
     assert run.links.get("a->b", 0) == run.curve["bytes"][-1] == bytes_
-    assert units.used(world, run, end)["egress_bytes"] == pytest.approx(bytes_)
+    assert consumption.used(world, run, end)["egress_bytes"] == pytest.approx(bytes_)
     served = simulate(scenario({"name": "asgd"}, **own, server={"region": "a"}))
     gradients = served.links.get("b->a", 0)  # each is answered, the last one maybe after the end
     assert served.links["a->b"] - gradients in {bytes_, bytes_ - 4000}
@@ -458,7 +458,7 @@ def test_egress_and_device_hours_are_what_was_charged() -> None:
     world = scenario({"name": "ssgd"}, steps=20, cost=cost, cluster={"group": groups}, network=RING,
                      recovery={"policy": "shrink"})  # fmt: skip
     run = store.decode(store.encode(simulate(world)))
-    used, end = units.used(world, run, run.duration), run.duration
+    used, end = consumption.used(world, run, run.duration), run.duration
     between = sum(size for link, size in run.links.items() if len({*link.split("->")}) == 2)
     assert used["egress_bytes"] == pytest.approx(between)
     assert used["egress_bytes"] > 0

@@ -16,7 +16,7 @@ from paceline.simulator.engines.dispatch import run_seeds
 from paceline.simulator.network import collectives
 from paceline.simulator.network.fabric.fabric import Fabric
 from paceline.simulator.reports import terminal
-from paceline.simulator.results import store, unsaturated, usage
+from paceline.simulator.results import hints, store, usage
 from paceline.simulator.results.run import TIMES
 from paceline.simulator.scenario.scenario import Scenario
 from paceline.simulator.studies.display.display import even
@@ -185,7 +185,7 @@ def test_notes_are_few_and_true() -> None:
         return world({"name": "ssgd"}, network=network, workers=6, cluster=cluster)
 
     base = made()
-    assert unsaturated.notes(base, result(base).runs) == [
+    assert hints.notes(base, result(base).runs) == [
         "carried nothing, so that their bandwidth changes nothing: network.link[1] (b-c)",
         "never saturated, so that more bandwidth there changes nothing: 8 of 12 lines of network "
         "cards",
@@ -359,7 +359,7 @@ def test_how_long_lines_were_down_is_noted() -> None:
     for line in runs[0].lines:
         if {"a", "b"} == {*line["line"].split("->")}:
             line["down_seconds"] = 0.16 * length
-    assert unsaturated.notes(made, runs)[0] == "a->b, b->a were down for 16 % of the time"
+    assert hints.notes(made, runs)[0] == "a->b, b->a were down for 16 % of the time"
     shares = {line["line"]: line["down"] for line in usage.lines(runs)}
     assert shares["a->b"] == pytest.approx(0.16)
     assert not shares["a->c"]
@@ -434,7 +434,7 @@ def test_buckets_that_are_slower_than_one_average_are_explained():
             model={"parameters": 124_000_000}, compute=compute, objective={"kind": "none"},
         )  # fmt: skip
         groups = {each.label: [simulate(world, at)] for at, each in enumerate(world.algorithm)}
-        return unsaturated.in_pieces(world, groups, theory.by_size)
+        return hints.in_pieces(world, groups, theory.by_size)
 
     (note,) = said("10 ms")
     assert note.startswith("ssgd-bucketed buckets=7: slower than ssgd, as each of its 7 buckets")
@@ -457,14 +457,14 @@ def test_buckets_of_another_size_are_told_with_what_they_take():
         own_world = world.model_copy(update={"algorithm": (own,)})
         return own_world, {own.label: [simulate(own_world)]}
 
-    (note,) = unsaturated.in_pieces(*measured(84), theory.by_size)
+    (note,) = hints.in_pieces(*measured(84), theory.by_size)
     assert "bucket_cap_mb" in note
     took = {size: float(s) for s, size in re.findall(r"([0-9.]+) s with ([0-9]+) MiB", note)}
     assert took["800"] < 0.85 * took["25"]
     three, groups = measured(3)
     ((run,),) = groups.values()
     assert took["800"] == pytest.approx(run.duration / run.steps, rel=0.01)
-    assert unsaturated.in_pieces(three, groups, theory.by_size) == []
+    assert hints.in_pieces(three, groups, theory.by_size) == []
 
 
 def test_clients_that_come_too_late_are_let_in_by_a_key_that_the_program_has():

@@ -89,7 +89,7 @@ def test_the_mean_of_lognormal_times_has_the_published_interval():
 def test_a_seed_that_never_gets_there_leaves_the_interval_open(heavy):
     found = positive([10.0, 30.0, 20.0, INF], heavy=heavy)
     assert (found.of, found.value, found.interval, found.level) == (MEDIAN, 25.0, (10, INF), 0.875)
-    assert wording.ends(found, "s") == "10.0 s or more"
+    assert wording.format_interval(found, "s") == "10.0 s or more"
     most = positive([10.0, INF, INF], heavy=heavy)
     assert (most.value, most.interval, most.basis) == (INF, None, intervals.NEVER)
 

@@ -186,7 +186,7 @@ def test_one_number_has_one_interval_in_the_table_and_in_the_answer(run):
     assert found["measure"] == ("time_to_target" if run else "seconds_per_step")
     assert found["interval"] == row[found["measure"]]["interval90"] != [None, None]
     estimate = stated(found, "value")
-    assert wording.ends(estimate, "s") in found["sentence"]
+    assert wording.format_interval(estimate, "s") in found["sentence"]
     assert found["ci95"] is None
 
 

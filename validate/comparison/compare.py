@@ -68,7 +68,9 @@ class Comparison(Display, ComparisonStatistics):
         found = []
         for row in self.rows:
             unit = "%" if row["quantity"].endswith("_share") else units.get(row["quantity"], "")
-            one, other = (statistics.said(row[side], unit) for side in ("predicted", "measured"))
+            one, other = (
+                statistics.with_unit(row[side], unit) for side in ("predicted", "measured")
+            )
             error = "-" if row["error"] is None else f"{100 * row['error']:+z.1f} %"
             words = row["quantity"].replace("_", " ")
             cells = {"predicted": one, self.basis: other, "error": error}

@@ -14,7 +14,7 @@ import numpy as np
 from paceline.simulator.errors import InputError
 from paceline.simulator.network.closed_form import ClosedForm
 from paceline.simulator.results.intervals import USUAL
-from paceline.simulator.results.statistics import human, said
+from paceline.simulator.results.statistics import human, with_unit
 from paceline.simulator.scenario import redraw
 from paceline.simulator.scenario.cluster import Cluster
 from paceline.simulator.scenario.overhead import GIGABIT
@@ -237,13 +237,13 @@ def _slower(
         return BUSBW
     rate = ClosedForm(first).mean_plan.rate
     causes = [
-        f"links that give {said(fitted.given(rate), 'B/s')} of {said(rate, 'B/s')} "
+        f"links that give {with_unit(fitted.given(rate), 'B/s')} of {with_unit(rate, 'B/s')} "
         "(measure busbw of nccl-tests, or one mean)"
     ]
     if first.algorithm[0].parameters["overlap"]:
         causes.append(
             f"buckets that are averaged after the backward pass, over links of "
-            f"{said(other.given(rate), 'B/s')} (overlap = false; record a trace of torch.profiler)"
+            f"{with_unit(other.given(rate), 'B/s')} (overlap = false; record a trace)"
         )
     if fitted.point[BESIDE] > math.log(LEAST):
         slowed = transport.fit(found, scenarios, conditions, -math.inf, only=BESIDE)

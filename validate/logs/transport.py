@@ -30,7 +30,7 @@ from paceline.simulator.distributions.random_streams import Purpose, generator
 from paceline.simulator.engines.dispatch import run_seeds
 from paceline.simulator.network.closed_form import ClosedForm
 from paceline.simulator.results.intervals import NORMAL, TAILS
-from paceline.simulator.results.statistics import said
+from paceline.simulator.results.statistics import with_unit
 from paceline.simulator.scenario.overhead import GIGABIT, Overhead, tree
 from paceline.simulator.scenario.redraw import scaled
 from paceline.simulator.scenario.scenario import Scenario
@@ -111,9 +111,9 @@ class Fitted:
         found: tuple[list[str], list[str]] = [], []
         for n, unit in (SETUP, "s"), (HOP, "s"), (LATENCY, ""), (FACTOR, ""):
             if abs(self.unusual[n]) > UNUSUAL:
-                usual = " to ".join(said(end, unit) for end in ends[:, n])
+                usual = " to ".join(with_unit(end, unit) for end in ends[:, n])
                 found[int(self.unusual[n] > 0)].append(
-                    f"{KEYS[n]} {said(exp(self.point[n]), unit)}, where {usual} is usual"
+                    f"{KEYS[n]} {with_unit(exp(self.point[n]), unit)}, where {usual} is usual"
                 )
         return found
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from dash import ClientsideFunction, Dash, Input, Output, State, dcc, html, no_update
 
-from ...results import units
+from ...results import consumption
 from . import address, export, picture, words
 from .controls import Control
 from .views import Explorer, View
@@ -184,7 +184,7 @@ def _theory(view: View) -> list[Any]:
 def _units(view: View) -> list[Any]:
     """Tabulate whole runs in units of the trade; nothing where none is set."""
     rows = view.used
-    what, cells = units.cells([*rows.values()], view.scenario.run.target_loss)
+    what, cells = consumption.cells([*rows.values()], view.scenario.run.target_loss)
     body = [
         html.Tr([html.Th(name, scope="row"), *(html.Td(cell(row)) for cell in cells.values())])
         for name, row in rows.items()

@@ -11,7 +11,7 @@ from typing import Any
 from ...errors import InputError
 from ...objectives.basis import bases
 from ...objectives.learning_curve.objective import Expected
-from ...results import units
+from ...results import consumption
 from ...results.determinism import deterministic
 from ...results.pick import pick
 from ...results.prediction_interval import Uncalibrated
@@ -69,11 +69,11 @@ class View:
 
     @property
     def used(self) -> dict[str, Any]:
-        """Return by label what whole runs used, as `units.summary`."""
+        """Return by label what whole runs used, as `consumption.summary`."""
         losses, _, stated = self._known
         parts = zip(self._groups.items(), self.parts, strict=True)
         return {
-            label: units.summary(self.scenario, runs, losses.get(label), stated[label])
+            label: consumption.summary(self.scenario, runs, losses.get(label), stated[label])
             for (label, runs), part in parts
             if runs and part.share == 1
         }

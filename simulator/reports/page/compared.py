@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...inputs.messages import quoted, toml
-from ...results import units, wording
+from ...results import consumption, wording
 from ...results.columns import BY_KEY, PAGE, RESULT_COLUMNS
 from ...results.intervals import MEDIAN, USUAL, stated
 from ...results.statistics import human, number
@@ -81,7 +81,7 @@ def in_units(
     rows: Sequence[tuple[str, Mapping[str, Any]]], caption: str, target: float | None = None
 ) -> list[PageTable]:
     """Tabulate named rows in units of the trade; no table where none is set."""
-    what, cells = units.cells([row for _, row in rows], target)
+    what, cells = consumption.cells([row for _, row in rows], target)
     table = [(name, *(cell(row) for cell in cells.values())) for name, row in rows]
     return [PageTable(caption.format(what), ("algorithm", *cells), table)] if cells else []
 

@@ -10,7 +10,7 @@ import numpy as np
 from ...results import wording
 from ...results.figures.curves import in_picture
 from ...results.run import STALENESS
-from ...results.statistics import PREFIXES, number, said, time_unit
+from ...results.statistics import PREFIXES, number, time_unit, with_unit
 from . import parts, series
 from .series import Series
 
@@ -187,9 +187,9 @@ def sent(lines: Sequence[Series]) -> parts.PageSection | None:
         for line in sending
     }
     most, least = max(rates, key=lambda k: rates[k]), min(rates, key=lambda k: rates[k])
-    heading = f"{most} sends {said(rates[most], 'B/s')}"
+    heading = f"{most} sends {with_unit(rates[most], 'B/s')}"
     if least != most:
-        heading = f"{least} sends the least, {said(rates[least], 'B/s')}; {heading}"
+        heading = f"{least} sends the least, {with_unit(rates[least], 'B/s')}; {heading}"
     says = f"bytes sent by all nodes against wall-clock time: {heading}"
     figure = over_time("bytes", sending, "bytes", "sent by all nodes", says, None)
     return parts.PageSection("bytes", heading, "Total of all nodes, over time.", [figure])

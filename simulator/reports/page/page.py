@@ -240,7 +240,9 @@ def _error(
     heading = "Local steps against time" if lost else "Error against time"
     mean = (first.row["time_to_target"] or {}).get("mean")
     if target is not None and mean is not None and len(every) == 1 and answers[0].decided:
-        heading = f"{first.label} reaches loss {target:g} first{wording.on(answers[0].basis)}"
+        heading = (
+            f"{first.label} reaches loss {target:g} first{wording.with_basis(answers[0].basis)}"
+        )
     kinds = {str((f.scenario.get("table") or {}).get("objective", {}).get("kind")) for f in every}
     name = LOSS_NAMES.get(kinds.pop(), "loss") if len(kinds) == 1 else "loss"
     seeds = max(len(line.runs) for line in drawn)

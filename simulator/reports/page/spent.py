@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ...results.figures.bars import PARTS
-from ...results.statistics import human, said, time_unit
+from ...results.statistics import human, time_unit, with_unit
 from . import parts
 from .parts import Cell, Json, percent
 from .reading import FoundRun, spans
@@ -195,9 +195,9 @@ def _shared(line: Series) -> list[tuple[Cell | str, ...]]:
         (
             line.name,
             _arrow(each["line"]),
-            said(each["bytes"], "B"),
-            said(each["bytes"] / duration, "B/s"),
-            "no limit" if each["bandwidth"] is None else said(each["bandwidth"], "B/s"),
+            with_unit(each["bytes"], "B"),
+            with_unit(each["bytes"] / duration, "B/s"),
+            "no limit" if each["bandwidth"] is None else with_unit(each["bandwidth"], "B/s"),
             percent(each["saturated"]),
             Cell(percent(each["utilisation"], 1), each["utilisation"]),
         )
@@ -214,8 +214,11 @@ def _carried(line: Series, kind: Callable[[str, float], str]) -> list[tuple[Cell
     for group in groups.values():
         first, mean = next(iter(group)), sum(group.values()) / len(group)
         name = first if len(group) == 1 else f"{len(group)} links such as {first}"
-        rate = said(mean / (line.row["duration"] or 1), "B/s")
-        sent, ends = said(mean, "B"), [said(end(group.values()), "B") for end in (min, max)]
+        rate = with_unit(mean / (line.row["duration"] or 1), "B/s")
+        sent, ends = (
+            with_unit(mean, "B"),
+            [with_unit(end(group.values()), "B") for end in (min, max)],
+        )
         sent += f" ({' to '.join(ends)})" * (len({sent, *ends}) > 1)
         rows.append((line.name, _arrow(name), sent, rate))
     return rows

@@ -60,7 +60,7 @@ def verdict(found: FoundRun) -> RunVerdict:
         headline = undecided([best, *(label for label in either if label != best)])
     many = few(len(points), "point", "points")
     known = f"Smallest {column.words}, known at {USUAL}: {', '.join(said)} of {many}"
-    sentence = f"{known}{wording.on(basis and f'({basis})')}."
+    sentence = f"{known}{wording.with_basis(basis and f'({basis})')}."
     change = [f"At {'; '.join(names)}: {label}." for label, names in wins.items() if label != best]
     change += [f"At {name}: undecided, {any_of(_open(picks[name]))}." for name in unsure]
     none = [f"None of the values of {', '.join(sweep['vary'])} that were tried."]

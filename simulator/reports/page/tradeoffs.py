@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from ...results.consumption import SECONDS_PER_DAY
 from ...results.statistics import time_unit
-from ...results.units import SECONDS_PER_DAY
 from ...results.usage import few
 from ...studies.tune.objective import OBJECTIVES
 from ...studies.tune.runner import quiet

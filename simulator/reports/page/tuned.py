@@ -9,7 +9,7 @@ from ...results import wording
 from ...results.intervals import USUAL, Estimate, stated
 from ...results.order import MARGIN
 from ...results.pick import ALONE, ENOUGH, ONE_SEED, any_of, decided, headline
-from ...results.statistics import number, said, time_unit
+from ...results.statistics import number, time_unit, with_unit
 from ...results.usage import few
 from ...studies.tune.costs import cost, notes
 from ...studies.tune.objective import PACES
@@ -25,7 +25,7 @@ Say = Callable[[Any], str]
 
 
 def _says(tune: Row) -> Say:
-    return partial(said, unit=tune["unit"])
+    return partial(with_unit, unit=tune["unit"])
 
 
 def verdict(found: FoundRun) -> sentences.RunVerdict:

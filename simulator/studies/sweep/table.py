@@ -15,7 +15,7 @@ from ...inputs import csv_cells, messages
 from ...objectives import plugins
 from ...objectives.basis import bases
 from ...objectives.learning_curve.objective import Expected
-from ...results import divergence, intervals, statistics, units, wording
+from ...results import consumption, divergence, intervals, statistics, wording
 from ...results.columns import (
     BY_KEY,
     RESULT_COLUMNS,
@@ -162,9 +162,9 @@ def measured(scenario: Scenario, runs: Sequence[Run], execution: Execution) -> R
     )
     groups, label = {algorithm.label: [*runs]}, algorithm.label
     losses = learning.models(scenario, groups, execution.programs)
-    missed = links.missed(scenario, groups, execution)
+    missed = links.time_error_models(scenario, groups, execution)
     stated = learning.stated(scenario, runs, losses.get(label), missed.get(label))
-    summary |= units.summary(scenario, runs, losses.get(label), stated)
+    summary |= consumption.summary(scenario, runs, losses.get(label), stated)
     each = [_numbers(run, given) for run in runs]
     row: Row = {}
     for column in RESULT_COLUMNS:
@@ -174,7 +174,7 @@ def measured(scenario: Scenario, runs: Sequence[Run], execution: Execution) -> R
         if name == "seconds_per_step":  # of one seed, too
             over_seeds = statistics.mean_pace(runs, heavy)
         if name == "total_cost" and over_seeds:
-            limits = units.most(scenario, served=algorithm.served)
+            limits = consumption.most(scenario, served=algorithm.served)
             over_seeds = over_seeds.within(0.0, limits.get("cost", math.inf))
             spent = (summary["used"] or {}).get("cost", {})
             over_seeds = intervals.stated(spent) if "interval90" in spent else over_seeds
@@ -186,7 +186,7 @@ def measured(scenario: Scenario, runs: Sequence[Run], execution: Execution) -> R
         if name == "time_to_target_s":
             reached = summary["time_to_target"]
             row["reached"] = reached and reached["reached"]
-    row |= {key: summary[key] for key in units.RATES if summary[key] is not None}
+    row |= {key: summary[key] for key in consumption.RATES if summary[key] is not None}
     for until, ending in (("used", ""), ("to_target", "_to_target")):
         for key, found in (summary[until] or {}).items():
             row |= {f"{key}{ending}": found["mean"]}

@@ -11,7 +11,7 @@ import numpy as np
 from ...cluster.prices import least_per_second, price_per_second
 from ...errors import InputError
 from ...objectives.learning_curve.objective import Expected, baseline
-from ...results import intervals, pick, prediction_interval, units
+from ...results import consumption, intervals, pick, prediction_interval
 from ...results.divergence import diverged
 from ...results.loss_model import NO_ERRORS, Errors
 from ...results.order import MARGIN
@@ -19,13 +19,13 @@ from ...results.run import Run
 from ...results.statistics import (
     at,
     crossing,
+    format_loss,
     goodput,
     held_up,
     human,
     loss_at,
     number,
-    said,
-    said_loss,
+    with_unit,
 )
 from ...scenario.scenario import Scenario
 from ...scenario.tables import Cap, LearningCurve, NoObjective
@@ -65,8 +65,8 @@ class Score(NamedTuple):
     `value`: seconds, loss or money; infinite where the target was not reached, or the cap not kept.
     `gap`: the share of the way to the target left at the end, in the logarithm of the loss (1: no
     progress), or how many times the cap was exceeded. `ran`: the seconds that the run was given,
-    infinite where its steps ended it. `notes`: those of the run. `used`: what `units.used` says it
-    had used when it had the value. `model`: under a learning curve. `held_up`: as
+    infinite where its steps ended it. `notes`: those of the run. `used`: as
+    `consumption.used`, when it had the value. `model`: under a learning curve. `held_up`: as
     `statistics.held_up`.
     """
 
@@ -102,7 +102,7 @@ class TuningObjective:
     many `tokens`: after `steps`, or fewer of all workers where others sample clients. Paces are
     those of runs that keep the `cap`. `currency`: of prices; `second`: lower bound on the
     cost of a second of a run, in the unit of the value; `heavy`: the value depends on times
-    without a finite variance; `most`: what a run uses at most (`units.most`).
+    without a finite variance; `most`: what a run uses at most (`consumption.most`).
     """
 
     name: str
@@ -159,7 +159,7 @@ class TuningObjective:
             value = time = crossing(run, self.target)
             if self.name == "cost-to-loss" and math.isfinite(time):
                 value = at(run, time, "cost")
-        spent = units.used(scenario, run, time)
+        spent = consumption.used(scenario, run, time)
         known = self._modelled(model, errors, run, time)
         return Score(value, gap, ran, notes, spent, known, held_up(run))
 
@@ -223,9 +223,9 @@ class TuningObjective:
         if self.cap:
             return f"with at most {self.cap.tau} steps between averages and {self.cap.delay} late"
         if self.steps:
-            return f"after {said(self.tokens, '#')} tokens"
+            return f"after {with_unit(self.tokens, '#')} tokens"
         if self.budget is not None:
-            return f"for {said(self.budget, self.currency)}"
+            return f"for {with_unit(self.budget, self.currency)}"
         return "" if self.name == GOODPUT else f"after {human(self.deadline)}"
 
     @property
@@ -258,7 +258,7 @@ class TuningObjective:
     def show(self) -> Callable[[float | None], str]:
         """The function that formats a value for reading."""
         of_loss = self.of_loss and self.target is None
-        return said_loss if of_loss else partial(said, unit=self.unit)
+        return format_loss if of_loss else partial(with_unit, unit=self.unit)
 
 
 def _rounded(drawn: np.ndarray) -> tuple[float, ...]:
@@ -321,14 +321,14 @@ def tuning_objective(scenario: Scenario, name: str | None) -> TuningObjective:
         if name in names and not value:
             raise InputError(f"{file}: {key}: missing, and {name} is about it; write {remedy}")
     heavy, second = scenario.heavy_tailed, least_per_second(scenario)
-    most = units.most(scenario, served=True)
+    most = consumption.most(scenario, served=True)
     plain = TuningObjective(name, currency=cost.currency or "", most=most)
     if name == GOODPUT:
         return plain
     if name in PACES:
         return replace(plain, heavy=heavy, cap=run.cap)
     if name == TOKENS:
-        each = units.tokens_per_step(scenario)
+        each = consumption.tokens_per_step(scenario)
         if not each:
             raise InputError(
                 f"{file}: cost.tokens: missing, and {name} is about it; write cost.tokens = 32, of "

@@ -58,7 +58,7 @@ class Contender:
         return self.reached == len(self.scores)
 
     def used(self, what: str) -> float:
-        """Return the mean of what `units.used` calls so; nan where that is not set."""
+        """Return the mean of what `consumption.used` calls so; nan where that is not set."""
         return float(np.mean([(each.used or {}).get(what, math.nan) for each in self.scores]))
 
     @property

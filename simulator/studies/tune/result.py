@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 from ...load.load import known_programs
 from ...objectives import plugins
 from ...objectives.basis import loss_basis
-from ...results import pick, statistics, units, wording
+from ...results import consumption, pick, statistics, wording
+from ...results.consumption import SECONDS_PER_DAY as DAY
 from ...results.figures.style import Figure
 from ...results.intervals import LEVEL, USUAL, stated
 from ...results.order import MARGIN, Order, within
 from ...results.pick import ALONE
 from ...results.statistics import human
-from ...results.units import SECONDS_PER_DAY as DAY
 from ..display.display import Display, even, without_tables
 from . import verdict
 from .objective import TOKENS, TuningObjective
@@ -139,7 +139,7 @@ class TuneResult(Display):
     def _on(self) -> str:
         """What the loss is the loss of, or the cap, to stand after a value."""
         cap = f" {self.objective.within} (nothing is said of loss)".replace("  ", " ")
-        return wording.on(self.loss_basis) if self.objective.of_loss else cap
+        return wording.with_basis(self.loss_basis) if self.objective.of_loss else cap
 
     @cached_property
     def tradeoffs(self) -> list[dict[str, Any]]:
@@ -193,7 +193,7 @@ class TuneResult(Display):
 
     def _price(self, cost: float) -> list[str]:
         """Say a price, if there is one."""
-        return [] if math.isnan(cost) else [statistics.said(cost, self.objective.currency)]
+        return [] if math.isnan(cost) else [statistics.with_unit(cost, self.objective.currency)]
 
     @cached_property
     def extremes(self) -> dict[str, dict[str, Any]]:
@@ -215,11 +215,11 @@ class TuneResult(Display):
             found.append(f"{', '.join(names).capitalize()}{end}: {label}, {', '.join(spent)}.")
         if one:
             low, high = (f"{end:.3g}" for end in one["loss_interval"])
-            last = f", loss {statistics.said_loss(one['loss'])} ({USUAL}: {low} to {high})"
+            last = f", loss {statistics.format_loss(one['loss'])} ({USUAL}: {low} to {high})"
             loss = "" if target else last
             crashes = any(self.space.scenario.cluster.of_workers("failures"))
             goal = where if target else f" {self.objective.says.removeprefix('loss ')}"
-            time, cost = human(DAY * one["days"]), statistics.said(one["cost"], unit)
+            time, cost = human(DAY * one["days"]), statistics.with_unit(one["cost"], unit)
             found.append(
                 f"One worker alone{goal}: {one['label']}, {time}, {cost}{loss}, by its mean step"
                 f"{' and times down' * crashes}, as nothing is sent."
@@ -329,7 +329,7 @@ class TuneResult(Display):
         spread = wording.sentence(found, self.objective.unit, seeds)
         used = verdict.amounts(each, self.objective, self.space)["used"]
         spent = "".join(f", {each}" for each in self._spent(used))
-        on = wording.on(each.phrase) if isinstance(each, verdict.Alone) else self._on
+        on = wording.with_basis(each.phrase) if isinstance(each, verdict.Alone) else self._on
         return f"{label}: {self.objective.sentence(found.value)}{spread}{on}{spent}"
 
     @property
@@ -389,7 +389,7 @@ class TuneResult(Display):
     def _table(self) -> list[dict[str, str]]:
         unit = self.objective.unit
         rows = self.rows(self.ranked)
-        _, amounts = units.cells(rows)
+        _, amounts = consumption.cells(rows)
         return [
             {
                 "configuration": row["label"],

@@ -177,6 +177,6 @@ def run_request(
     runs = execution.run(scenario, scenario.algorithm[0], seeds)
     groups, label = {scenario.algorithm[0].label: runs}, scenario.algorithm[0].label
     losses = learning.models(scenario, groups, execution.programs)
-    missed = links.missed(scenario, groups, execution)
+    missed = links.time_error_models(scenario, groups, execution)
     errors = learning.errors(scenario, groups, losses, missed).get(label, NO_ERRORS)
     return [objective.score(run, scenario, losses.get(label), errors) for run in runs]

@@ -12,7 +12,7 @@ from ...load.load import Programs, known_programs, varied
 from ...objectives import build
 from ...programs import Program
 from ...programs.program import BOUND
-from ...results import units
+from ...results import consumption
 from ...scenario.scenario import OWN, Algorithm, Bound, Scenario
 from ...scenario.tables import LearningCurve, NoObjective, Range
 
@@ -223,7 +223,7 @@ def space(scenario: Scenario, programs: Programs = None) -> tuple[Space, list[st
     nothing to try.
     """
     known = known_programs(programs)
-    notes = [*scenario.notes, *units.notes(scenario)]
+    notes = [*scenario.notes, *consumption.notes(scenario)]
     entries: dict[str, Entry] = {}
     rest = [each for each in scenario.algorithm if not each.bound]
     named = dict.fromkeys([each.name for each in scenario.algorithm] + [*scenario.tune])

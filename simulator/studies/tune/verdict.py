@@ -15,11 +15,11 @@ from ...errors import InputError
 from ...network.closed_form import ClosedForm
 from ...objectives.learning_curve.objective import data_parallel, to_target
 from ...programs import Program
-from ...results import intervals, prediction_interval, units
+from ...results import consumption, intervals, prediction_interval
+from ...results.consumption import SECONDS_PER_DAY as DAY
 from ...results.order import MARGIN, Order, order, within
 from ...results.pick import ALONE, ONE_SEED
 from ...results.prediction_interval import Spread
-from ...results.units import SECONDS_PER_DAY as DAY
 from ...scenario.scenario import Scenario
 from ...scenario.tables import LearningCurve, Range
 from .. import learning
@@ -157,12 +157,12 @@ def row(
 
 
 def amounts(contender: Contender, objective: TuningObjective, space: Space) -> Row:
-    """Return what a configuration used, as `units.told`: a deadline or a budget is given."""
+    """Return what a configuration used, as `consumption.summarise_amounts`."""
     seconds = [DAY * (score.used or {}).get("days", math.nan) for score in contender.scores]
     ends = objective.target or objective.steps or objective.cap
     timed = ends and not isinstance(contender, Alone)  # of whose time the mean is known alone
     model = contender.model
-    return units.told(
+    return consumption.summarise_amounts(
         [score.used or {} for score in contender.scores], space.scenario.cost,
         within=_of_one_run(contender, objective, space, seconds) if timed else None,
         heavy=objective.heavy, factors=np.array(model.steps) if model and model.steps else None,

@@ -10,9 +10,9 @@ import paceline.command_line
 from paceline.simulator.errors import InputError
 from paceline.simulator.load.load import parse
 from paceline.simulator.reports import terminal
-from paceline.simulator.results import units, wording
+from paceline.simulator.results import consumption, wording
 from paceline.simulator.results.intervals import stated
-from paceline.simulator.results.statistics import crossing, said
+from paceline.simulator.results.statistics import crossing, with_unit
 from paceline.simulator.studies.simulate import simulate
 from paceline.simulator.studies.sweep.sweep import sweep
 
@@ -109,7 +109,7 @@ def test_only_what_is_set_is_shown():
     (table,), (row,) = terminal.in_units(of_a_day.algorithms[:1]), of_a_day.algorithms[:1]
     assert row["used"]["days"]["mean"] > 1
     cells = {each.header: next(each.cells) for each in table.columns}
-    assert cells["tokens/day"] == said(86400 * row["tokens_per_second"], "#")
+    assert cells["tokens/day"] == with_unit(86400 * row["tokens_per_second"], "#")
     assert "tokens/s" not in cells
     egress = simulate(parse(world(cost={"egress_per_gb": 1.0})))
     assert {*egress.algorithms[0]["used"]} == {"days", "egress_bytes", "cost"}
@@ -138,11 +138,17 @@ def test_the_command_prints_a_table_with_the_currency(tmp_path, monkeypatch, cap
 
 
 def test_values_are_said_in_their_units():
-    sizes = [said(value, "B") for value in (0, 999, 1000, 2.5e6, 1.3e9, 1e12)]
+    sizes = [with_unit(value, "B") for value in (0, 999, 1000, 2.5e6, 1.3e9, 1e12)]
     assert sizes == ["0 B", "999 B", "1.00 kB", "2.50 MB", "1.30 GB", "1.00 TB"]
-    assert [said(52.4e9, "#"), said(12.0, "#")] == ["52.4 G", "12"]
-    assert [said(0.384, "%"), said(12.0, "USD"), said(12.0, "")] == ["38.4 %", "12.0 USD", "12.0"]
-    assert {said(value, unit) for value in (None, math.inf) for unit in ("s", "B", "")} == {"-"}
+    assert [with_unit(52.4e9, "#"), with_unit(12.0, "#")] == ["52.4 G", "12"]
+    assert [with_unit(0.384, "%"), with_unit(12.0, "USD"), with_unit(12.0, "")] == [
+        "38.4 %",
+        "12.0 USD",
+        "12.0",
+    ]
+    assert {with_unit(value, unit) for value in (None, math.inf) for unit in ("s", "B", "")} == {
+        "-"
+    }
 
 
 def test_an_objective_may_have_its_own_tokens():
@@ -150,7 +156,7 @@ def test_an_objective_may_have_its_own_tokens():
     (run, *_) = simulate(scenario).runs
     objective = type("Own", (), {"tokens": 7.0})()
     own = scenario.model_copy(update={"objective": objective})
-    assert units.used(own, run, run.duration)["tokens"] == 21 * run.steps
+    assert consumption.used(own, run, run.duration)["tokens"] == 21 * run.steps
 
 
 def test_intervals_of_amounts_are_whole_on_a_narrow_terminal():
@@ -224,7 +230,7 @@ def test_days_and_money_have_the_interval_of_the_pace_they_are_paid_for():
 def test_computing_faster_than_the_device_can_or_far_slower_is_said():
     """Six operations a parameter and token, over the step of one worker and its devices."""
 
-    def said(flops, **more):
+    def with_unit(flops, **more):
         made = world(cost={**TOKENS, "flops": flops, **more})
         return [each for each in simulate(parse(made)).notes if "TFLOP/s" in each]
 
@@ -232,16 +238,16 @@ def test_computing_faster_than_the_device_can_or_far_slower_is_said():
         made = world(cost={**TOKENS, "flops": flops})
         return [each for each in simulate(parse(made)).notes if "MFU" in each]
 
-    (note,) = said("1 MFLOP/s")
+    (note,) = with_unit("1 MFLOP/s")
     assert "above cost.flops" in note
     rate = float(note.split("computes ")[1].split(" TFLOP/s")[0])
-    assert said(f"{2 * rate} TFLOP/s") == alone(f"{2 * rate} TFLOP/s") == []
+    assert with_unit(f"{2 * rate} TFLOP/s") == alone(f"{2 * rate} TFLOP/s") == []
     (note,) = alone(f"{5 * rate} TFLOP/s")
     assert note.startswith("cluster.compute: computing alone is 20 % MFU, where")
-    (note,) = said(f"{100 * rate} TFLOP/s")
+    (note,) = with_unit(f"{100 * rate} TFLOP/s")
     assert "1 % of cost.flops; are the tokens" in note
 
 
 def test_what_a_row_has_beside_its_amounts_heads_no_column():
     row = {"rounds": {"mean": 5.0}, "used": None, "mfu": 0.4}
-    assert [*units.cells([row])[1]] == ["MFU"]
+    assert [*consumption.cells([row])[1]] == ["MFU"]

@@ -21,7 +21,7 @@ from . import intervals, loss_model, wording
 from .loss_model import LossModel
 from .prediction_interval import PACE, TARGET
 from .run import Run
-from .statistics import at, crossing, estimated, said
+from .statistics import at, crossing, estimated, with_unit
 
 SECONDS_PER_DAY = 86400.0
 FLOPS_PER_PARAMETER = 6.0  # and token: two forwards, four backwards (arXiv 2001.08361, section 2.1)
@@ -148,7 +148,7 @@ def summary(
     model: LossModel | None = None,
     stated: Mapping[str, Sequence[float] | None] = MappingProxyType({}),
 ) -> dict[str, Any]:
-    """Return what the runs of an algorithm use, one per seed: as `told`, and `to_target`.
+    """Return what an algorithm's runs use: as `summarise_amounts`, and `to_target`.
 
     `model`: of the loss, whose error adds to the intervals of amounts up to the target. `stated`:
     the intervals of one run's seconds per step and time to the target, which are those of days.
@@ -161,7 +161,7 @@ def summary(
     pace = stated.get(PACE) if scenario.run.duration is None else None
     steps = sum(run.steps for run in runs) / len(runs)
     within = pace and [end * steps for end in pace]
-    found = told(whole, scenario.cost, heavy=heavy, limits=limits, within=within)
+    found = summarise_amounts(whole, scenario.cost, heavy=heavy, limits=limits, within=within)
     factors = loss_model.to_target(model, runs, target) if model and target is not None else None
     until = stated.get(TARGET)
     return found | {
@@ -169,7 +169,7 @@ def summary(
     }
 
 
-def told(  # noqa: PLR0913 - what is known of the amounts
+def summarise_amounts(  # noqa: PLR0913 - what is known of the amounts
     seeds: Sequence[Used],
     cost: Prices,
     *,
@@ -192,7 +192,7 @@ def told(  # noqa: PLR0913 - what is known of the amounts
     return means | {"currency": cost.currency, "used": amounts}
 
 
-def _amounts(  # noqa: PLR0913, PLR0917 - as `told`
+def _amounts(  # noqa: PLR0913, PLR0917 - as `summarise_amounts`
     seeds: Sequence[Used],
     cost: Prices,
     heavy: bool,
@@ -261,4 +261,4 @@ def _cell(key: str, unit: str, until: str, times: float, row: Row) -> str:
     if key in SPREAD and amount["mean"] is not None:
         found = intervals.stated(amount)
         return wording.cell(replace(found, interval=None) if found.narrow else found, unit)
-    return said(amount["mean"] and times * amount["mean"], unit)
+    return with_unit(amount["mean"] and times * amount["mean"], unit)
