@@ -96,7 +96,6 @@ class AttachedNode(TensorNode):
         self._pieces: Pieces = 1  # of an unread gradient
         self._mean: InPlace | None = None  # of such a gradient, the last
         self._landed: Tensor | None = None  # the last mean of parameters
-        self._queued = False  # whether a thread may start what this node starts
         self._made: list[np.random.Generator] = []
         self._phase: tuple[int, int] | None = None  # the local phase's next step, and steps done
         self._names: tuple[str, ...] = ()
@@ -108,12 +107,11 @@ class AttachedNode(TensorNode):
 
     async def gradient(self, x: Vector) -> Vector:
         """Have the user's loop compute a gradient at `x`."""
-        if self._local is None and not self.live.small:
+        if self._local is None:
             self.live.go_to(x)
         else:
             self.live.take(x)
         await GRADIENT
-        self.live.pages.enter()
         if self.unread:
             return None
         g = self.live.gradient()
@@ -162,13 +160,11 @@ class AttachedNode(TensorNode):
             self._phase = None
             lr(k)  # so that it is known later
             if isinstance(transform, Proximal):
-                self.live.pages.enter()
                 self.live.write(self.live.gradient() + transform.mu * (vector - state[0]))
             local.begun = True
-            self.live.pages.outside(local.apply)
+            local.apply()
             done += 1
             if done >= tau(k):
-                self.live.pages.enter()
                 x = self.live.give()
                 return x.as_subclass(Reached) if self.plain else x, state, k
             k += 1
@@ -176,14 +172,16 @@ class AttachedNode(TensorNode):
     # Collectives and messages
 
     def start_mean(self, value: Payload) -> Handle:
-        """Start an all-reduce, by a copy that is made in one pass with what was put off."""
-        pages = self.live.pages
+        """Start an all-reduce; of gradients that nobody reads, where they lie."""
         if value is None:
-            pages.leave()  # such a program has no vector in hand
             if self._mean is None or self._mean.settled:  # of all pieces, as all are there
                 self._mean = self._mean_in_place()
             return self._mean
-        return (pages.outside if self._queued else pages.beside)(self._start_mean, value)
+        shift = isinstance(value, Shift)
+        handle = self.transport.collectives.mean(value.end if shift else value, self.step)
+        if shift:
+            self._bases[handle] = value.base
+        return self._time(handle)
 
     def _mean_in_place(self) -> InPlace:
         scale = self.transport.collectives.scale(self.start.dtype)
@@ -192,24 +190,13 @@ class AttachedNode(TensorNode):
         self.transport.network.bytes += vector.nbytes
         return self._time(self.transport.mean_in_place(pieces, scale))
 
-    def _start_mean(self, value: Payload) -> RealCollective:
-        shift = isinstance(value, Shift)
-        handle = self.transport.collectives.mean(value.end if shift else value, self.step)
-        if shift:
-            self._bases[handle] = value.base
-        return self._time(handle)
-
     def start_gather(self, value: Payload) -> Handle:
         """Start an all-gather."""
-        self.live.pages.settle()
-        self._queued = True
         return self._time(self.transport.collectives.gather(value, self.step))
 
     def start_mean_after(self, handle: Handle, value: Callable[[Payload], Payload]) -> Handle:
         """Start an all-reduce on a thread, once the first one is there."""
         self._timed.pop(handle, None)
-        self.live.pages.settle()  # before that thread looks
-        self._queued = True
         return self._time(self.transport.collectives.mean_after(handle, value, self.step))
 
     def _time(self, handle: Started) -> Started:
@@ -230,8 +217,6 @@ class AttachedNode(TensorNode):
         found, base = self.land(handle), self._bases.pop(handle, None)
         if base is not None:
             self._landed, found = found, Shift(base, found)
-        if found is not None:
-            self.live.pages.enter()
         return found
 
     @contextmanager
@@ -248,29 +233,26 @@ class AttachedNode(TensorNode):
     def land(self, handle: RealCollective | InPlace) -> Any:
         """Wait until a collective has arrived; return its result."""
         if not handle.settled:
-            pages, team = self.live.pages, self.transport.collectives
-            pages.settle()  # which has time while a mean is under way
+            team = self.transport.collectives
             with self.waiting():
                 if isinstance(handle, InPlace):
-                    pages.beside(handle.land)
+                    handle.land()
                 else:
                     team.land(handle)
-                    pages.outside(team.settle, handle)
+                    team.settle(handle)
             if handle in self._timed:
                 since, end = self._timed.pop(handle)
                 self.took.append(end.result() - since)
         return handle.result
 
     async def finished(self, handle: Handle) -> bool:
-        """Ask whether a mean is finished on all ranks. What was put off stays so."""
+        """Ask whether a mean is finished on all ranks."""
         team = self.transport.collectives
         with self.waiting():
-            asked = self.live.pages.beside(team.question, handle, self.step)
-            return bool(self.live.pages.beside(team.answer, asked))
+            return team.answer(team.question(handle, self.step))
 
     def send(self, to: int, value: Payload) -> None:
         """Hand a message to gloo, without waiting."""
-        self.live.pages.settle()
         size = self.transport.meter(value)
         self.transport.network.bytes += size
         self._declared_mailbox().send(to, value, size, 0.0, nan)  # due when it arrives
@@ -282,7 +264,6 @@ class AttachedNode(TensorNode):
             message = box.take(source, inf, lambda: False, self.transport.timeout)
         if message is None:
             raise ProgramError(f"worker {source} has ended its training; a message was due from it")
-        self.live.pages.enter()
         return message.sender, message.payload
 
     async def request(self, to: int, value: Payload) -> Payload:

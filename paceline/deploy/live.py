@@ -11,11 +11,9 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel as Wrapper
 
 from paceline.simulator.errors import InputError
-from paceline.validate.host.huge_pages import HugePages
 from paceline.validate.torch_objective.flat import Flat
 
 flatten: Callable[[Any], Tensor] = torch._utils._flatten_dense_tensors
-VIEW = 8192  # entries that are copied as fast as a tensor is made a view of others
 
 
 class Silence:
@@ -57,8 +55,6 @@ class LiveParameters(Flat):
 
     `at`: the vector that they are views of. Either a program's own, which nothing may change, or
     `vector`, which the optimizer changes in place; None once it has been given to the program.
-    `pages`: where vectors lie; `small`: whether parameters are rather copied, as a view of each
-    takes longer.
     """
 
     def __init__(self, model: nn.Module, optimizer: Any) -> None:
@@ -66,11 +62,8 @@ class LiveParameters(Flat):
         _demand_plain(model, trained)
         super().__init__(model, trained)
         self.at = self.start
-        self.pages = HugePages(self.start.nbytes if self.start.device.type == "cpu" else 0)
-        self.small = self.dimension < VIEW * len(self.parameters)
         self.vector: Tensor | None = None
         self.taken: Callable[[], Tensor | None] = lambda: None  # what `vector` is a copy of
-        self._own: Tensor | None = None  # of small models, never given away
         self._gathered: list[Gathered] = []
         inside = [each.module for each in model.modules() if isinstance(each, Wrapper)]
         self._silence = Silence()
@@ -90,15 +83,13 @@ class LiveParameters(Flat):
     def go_to(self, x: Tensor) -> None:
         """Make the parameters views of `x`, unless they are."""
         if x.data_ptr() != self.at.data_ptr():
-            self.pages.outside(super().go_to, x)
+            super().go_to(x)
         self.at = x
 
     def enter(self, x: Tensor, free: bool = False) -> Tensor:
         """Go to a copy of `x`, or, `free`, to it, to be changed in place until it is given."""
-        if not self.small and not free:
+        if not free:
             return self.copy(x)
-        if self.small:
-            x = self._own = x.clone() if self._own is None else self._own.copy_(x)
         self.vector = x
         self.go_to(x)
         return x
@@ -116,17 +107,13 @@ class LiveParameters(Flat):
         """
         if self.vector is not None and (x is self.vector or x is self.taken()):
             return self.vector
-        if self.vector is None or not self.small:
-            return self.copy(x)
-        self.taken = ref(x)
-        self.go_to(self.vector.copy_(x))
-        return self.vector
+        return self.copy(x)
 
     def give(self) -> Tensor:
-        """Give the vector away, or a copy: from now on it is the program's, and not changed."""
+        """Give the vector away: from now on it is the program's, and not changed."""
         assert self.vector is not None
         given, self.vector = self.vector, None
-        return given.clone() if given is self._own else given
+        return given
 
     def gradients(self) -> list[Tensor]:
         """Return what backward passes left in the parameters' gradients."""
@@ -140,10 +127,7 @@ class LiveParameters(Flat):
 
     def gradient(self) -> Tensor:
         """Return the gradients as one vector, a copy."""
-        if self.small:
-            return flatten(self.gradients())
-        parts = self.pages.beside(lambda: [each.reshape(-1) for each in self.gradients()])
-        return torch.cat(parts)
+        return flatten(self.gradients())
 
     def gather(self, scale: float) -> Tensor:
         """Multiply the gradients by `scale`, and make them views of one vector, which is returned.
@@ -157,11 +141,13 @@ class LiveParameters(Flat):
                 return found.vector if scale == 1.0 else found.vector.mul_(scale)
         unused = [each for each in own if each.uses() == each.alone]
         if not unused:
-            vector, _ = self.pages.place([self.at]) or (torch.empty_like(self.at), None)
+            vector = torch.empty_like(self.at)
             unused = [Gathered(vector, self.views(vector))]
             self._gathered = [*unused, *own[:1]]
         found = unused[0]
-        self.pages.fill(found.vector, found.views, self.gradients(), scale)
+        torch._foreach_copy_(found.views, self.gradients())
+        if scale != 1.0:
+            found.vector.mul_(scale)
         self.write(found.views)
         return found.vector
 

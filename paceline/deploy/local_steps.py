@@ -141,9 +141,9 @@ class UserSteps:
         """Let the optimizer step from `x` along a gradient; return the step."""
         to = self._live.copy(x) if self._keeps else self._live.take(x)
         if gradient is not None:
-            self._live.pages.outside(self._live.write, gradient)
+            self._live.write(gradient)
         self.begun, self._live.taken = True, lambda: None
-        self._live.pages.outside(self.apply)
+        self.apply()
         return Moved(x, to), None
 
 

@@ -102,7 +102,6 @@ class Session:
         """Connect to the other processes; begin the program anew."""
         gossips = self.plan.program.gossips
         self._transport = Transport(self.place, self._live.start, gossips, self._timeout)
-        self._transport.collectives.pack = self._live.pages.pack
         self._start()
 
     def _agree(self) -> None:
@@ -145,15 +144,12 @@ class Session:
                 awaited = self._coroutine.send(None)
         except StopIteration:
             raise ProgramError("the program has ended, though training goes on") from None
-        finally:
-            self._live.pages.leave()
         if awaited is not GRADIENT:
             raise ProgramError("a program may await only methods of its node (`me`)")
 
     def _begin(self) -> None:
         if not self._begun:
             self._begun = True
-            self._live.pages.enter()
             self._go_on()
 
     def step(self, loss: Any = None, scaler: Any = None) -> None:

@@ -20,11 +20,9 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 from torch.optim import SGD, AdamW
 
 import paceline
-from paceline.deploy import live
 from paceline.deploy.steering.controller import Controller
 from paceline.deploy.steering.policies import Decision
 from paceline.simulator.errors import InputError
-from paceline.validate.host import huge_pages
 from tests.deploy.emit import worker
 from tests.helpers.waiting import PATIENCE
 
@@ -321,13 +319,12 @@ def every_program(rank, lesson, kills):
 KILLED = 32
 
 
-def large(rank, lesson, labels):
-    """Run programs with vectors taken for large ones, whose gradients stay or not, or for small."""
+def in_place(rank, lesson, labels):
+    """Run programs whose gradients are new in each step, and those where they stay."""
     start, inputs, targets = torch.load(lesson)
     batches = list(zip(inputs[rank], targets[rank], strict=True))
     found = []
-    ways = (0, 1, True), (0, 1, False), (0, 1 << 60, True)
-    for live.VIEW, huge_pages.LEAST, Loop.fresh in ways:
+    for Loop.fresh in (True, False):
         found.append({label: attached(label, start, batches) for label in labels})
     return found
 

@@ -133,7 +133,7 @@ def leave(net, gradients):
 
 async def landed(self, handle):
     """Find a mean finished, which else depends on time."""
-    self.live.pages.beside(self.transport.collectives.settle, handle)
+    self.transport.collectives.settle(handle)
     return True
 
 

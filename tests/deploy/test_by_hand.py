@@ -38,12 +38,8 @@ def trained(name, tau, attached):
     return flat(net)[0]
 
 
-@pytest.mark.parametrize("small", [True, False])
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_parameters_are_those_of_a_program_written_by_hand(name, small, monkeypatch):
-    """With few entries in each tensor, and as with many."""
-    monkeypatch.setattr("paceline.deploy.live.VIEW", 8192 if small else 0)
-    monkeypatch.setattr("paceline.validate.host.huge_pages.LEAST", 1 << 23 if small else 1)
+def test_parameters_are_those_of_a_program_written_by_hand(name, monkeypatch):
     monkeypatch.setattr(AttachedNode, "finished", landed)  # else it depends on time
     tau = TAU if "tau" in PLANS[name] else 1
     found, known = trained(name, tau, True), trained(name, tau, False)

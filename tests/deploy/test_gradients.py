@@ -79,15 +79,6 @@ def trained(net, step, optimizer, meddle, fresh, after=lambda: None):
     return kept
 
 
-@pytest.fixture(params=[False, True], ids=["small", "large"])
-def size(request, monkeypatch):
-    """Let vectors be taken for small or large ones."""
-    if request.param:
-        monkeypatch.setattr("paceline.deploy.live.VIEW", 0)
-        monkeypatch.setattr("paceline.validate.host.huge_pages.LEAST", 1)
-
-
-@pytest.mark.usefixtures("size")
 @pytest.mark.parametrize("fresh", [True, False])
 @pytest.mark.parametrize("plan", PLANS, ids=lambda plan: plan["name"])
 @pytest.mark.parametrize("sparse", [False, True])
@@ -116,7 +107,6 @@ def test_alone_it_is_the_users_own_loop(plan, fresh, sparse, meddle):
         assert all(torch.equal(*pair) for pairs in kept for pair in pairs)
 
 
-@pytest.mark.usefixtures("size")
 @pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16, torch.float64])
 @pytest.mark.parametrize("plan", PLANS, ids=lambda plan: plan["name"])
 def test_every_type_of_numbers_is_averaged(plan, kind):
@@ -135,7 +125,6 @@ def test_every_type_of_numbers_is_averaged(plan, kind):
     assert all(map(torch.equal, nets[0].parameters(), nets[1].parameters()))
 
 
-@pytest.mark.usefixtures("size")
 @pytest.mark.parametrize("plan", PLANS, ids=lambda plan: plan["name"])
 def test_a_sum_that_comes_back_elsewhere_is_the_gradient(plan, monkeypatch):
     """As a GPU's does, which gloo takes through the host's memory."""
@@ -150,7 +139,6 @@ def test_a_sum_that_comes_back_elsewhere_is_the_gradient(plan, monkeypatch):
     assert torch.equal(net.weight, before - 2.0)
 
 
-@pytest.mark.usefixtures("size")
 @pytest.mark.parametrize("plan", PLANS, ids=lambda plan: plan["name"])
 def test_gradients_stay_where_they_lie(plan):
     """A loop that keeps their memory has none copied; one that drops it has one vector used.

@@ -7,7 +7,7 @@ that they run the same collective, know when the last one joined, and stop after
 
 import sys
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cached_property
 from math import inf, nan
 from threading import Lock
@@ -22,7 +22,6 @@ from paceline.simulator.network.closed_form import Team
 from paceline.simulator.programs.effects import Encoded, Payload
 
 from ..host.device import host
-from ..host.huge_pages import pack
 from . import packing
 from .clock import Clock
 from .emulated_network import RealNetwork
@@ -118,7 +117,6 @@ class Collectives:
         self._network, self._meter = network, meter
         self._rank, self._ranks, self._clock, self._device = rank, ranks, clock, device
         self._deadline, self.selection = deadline, selection
-        self.pack: Callable[[Tensor, Sequence[Tensor], float], Tensor] = pack
         self._unsettled: deque[RealCollective] = deque()
         self.started = self.settled = 0
         self.ending = False  # whether any rank's clock was past the end of the run
@@ -218,7 +216,9 @@ class Collectives:
         length = self._length(packed) if first else 0
         buffer = torch.empty(length, dtype=dtype, device=self._device)
         if parts:
-            buffer = self.pack(buffer, parts, self.scale(dtype, handle.team))
+            buffer = torch.cat([buffer, *parts])
+            if (scale := self.scale(dtype, handle.team)) != 1.0:
+                buffer[length:].mul_(scale)
         if first:
             own = self._own(handle)  # last, as it holds the time of issue
             whole, numbers = own[:WHOLE], [*own[WHOLE:], *packed.numbers]
