@@ -47,7 +47,7 @@ test-frameworks: .venv/dev ## emitted code, in those of accelerate, torchft, ...
 explore-properties: .venv/dev ## the property tests, with new random inputs: what they find is a defect
 	$(BIN)/python -m pytest $(PARALLEL) -m "hypothesis and $(LEFT_OUT)" --hypothesis-profile explore
 
-bench: .venv/dev           ## how fast we are, side by side with others; writes docs/benchmarks.md
+bench: .venv/dev           ## how fast we are, side by side with others; writes docs/evidence/benchmarks.md
 	$(BIN)/python -m tests.lab.bench
 
 compat: .venv/dev          ## the quick tests with other Pythons, and with the oldest dependencies
@@ -67,14 +67,14 @@ audit: .venv/dev           ## known vulnerabilities of all that is installed; ne
 	$(BIN)/python -m pip freeze --exclude-editable | sed 's/+.*//' > .venv/installed.txt
 	$(BIN)/pip-audit --strict --no-deps --disable-pip --requirement .venv/installed.txt
 
-reliability: .venv/dev     ## faults, wrong inputs, coverage, ...: writes docs/reliability.md
+reliability: .venv/dev     ## faults, wrong inputs, coverage, ...: writes docs/evidence/reliability.md
 	$(BIN)/python -m tests.lab.reliability
 
 mutants: .venv/dev         ## an hour of changes to the core that tests must notice
 	$(BIN)/python -m pip install --quiet "cosmic-ray>=8.3"
 	$(BIN)/python -m tests.lab.reliability mutants --seconds $(SECONDS)
 
-soak: .venv/dev            ## an hour of mixed commands: nothing may grow; into docs/reliability.md
+soak: .venv/dev            ## an hour of mixed commands: nothing may grow; into docs/evidence/reliability.md
 	$(BIN)/python -m tests.lab.reliability soak --seconds $(SECONDS)
 
 lint: .venv/dev            ## formatting, style and types

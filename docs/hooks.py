@@ -1,8 +1,9 @@
-"""Hooks of mkdocs: the generated part of the reference, links out of docs/, equations.
+"""Hooks of mkdocs: the generated part of the reference, links out of docs/, tables, equations.
 
 mkdocs calls `on_files`, `on_page_markdown` and `on_page_content` (mkdocs.yml names this file).
 """
 
+import csv
 import html
 import posixpath
 import re
@@ -19,6 +20,7 @@ sys.path[:0] = [str(ROOT)]  # docs/ itself is not installed
 from docs import generated  # noqa: E402
 
 LINK = re.compile(r"(?<!!)\[([^]]+)\]\(([^)#\s]+)[^)]*\)")
+TABLE = re.compile(r'\[[^]]+\]\((\S+\.csv) "table"\)')
 EQUATION = re.compile(r'(<(span|div) class="arithmatex">)\\[(\[](.*?)\\[)\]](</\2>)', re.DOTALL)
 
 
@@ -36,7 +38,22 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
         outside = posixpath.normpath(posixpath.join(folder, found[2])).startswith("..")
         return found[1] if outside else found[0]
 
-    return LINK.sub(words, markdown)
+    def drawn(found: re.Match[str]) -> str:
+        with (ROOT / "docs" / folder / found[1]).open(encoding="utf-8", newline="") as file:
+            head, *rows = csv.reader(file)
+        cells = "".join(f"<th>{html.escape(name)}</th>" for name in head)
+        lines = [
+            "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>"
+            for row in rows
+        ]
+        name = html.escape(posixpath.basename(found[1]))
+        return (
+            f'<details class="table"><summary><a href="{name}">{name}</a>: {len(rows)} rows'
+            "</summary>"
+            f"<table><tr>{cells}</tr>{''.join(lines)}</table></details>"
+        )
+
+    return TABLE.sub(drawn, LINK.sub(words, markdown))
 
 
 def on_page_content(content: str, page: Any, config: Any, files: Files) -> str:

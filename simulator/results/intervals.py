@@ -1,7 +1,7 @@
 """Estimates over seeds: what is estimated, the mean or the median, and its interval.
 
 Every interval over seeds that a command prints or writes comes from here. Coverage by law and
-number of seeds: docs/reliability.md, by tests/lab/reliability/coverage.py.
+number of seeds: docs/evidence/reliability.md, by tests/lab/reliability/coverage.py.
 """
 
 import math

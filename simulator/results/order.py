@@ -3,7 +3,7 @@
 One place for `simulate`, `tune`, `sweep`, reports and `explore`. Two alternatives are compared at
 90 % by `intervals.exceeds`; that the best beats every other is one claim, which all comparisons
 must support, so that it is false with at most 10 % however many others there are
-(docs/reliability.md, by tests/lab/reliability/decisions.py).
+(docs/evidence/reliability.md, by tests/lab/reliability/decisions.py).
 """
 
 import math

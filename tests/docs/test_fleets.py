@@ -1,4 +1,4 @@
-"""docs/fleets.md: published times of two fleets, derived from links and bytes."""
+"""docs/evidence/fleets.md: published times of two fleets, derived from links and bytes."""
 
 import re
 from math import comb, log2

@@ -1,4 +1,4 @@
-"""Run a hundred changing worlds under each policy and write docs/steering.md.
+"""Run a hundred changing worlds under each policy and write docs/evidence/steering.md.
 
     python -m tests.deploy.steering [--jobs N] [--keep FILE]
 
@@ -12,10 +12,9 @@ from multiprocessing import get_context
 from pathlib import Path
 from statistics import median
 
-from tests.deploy.steering.regret import page, regret, row
+from tests.deploy.steering.regret import PAGE, page, regret, row
 from tests.deploy.steering.worlds import schedules
 
-PAGE = Path(__file__).parents[3] / "docs" / "steering.md"
 BEGIN, END = "<!-- python -m tests.deploy.steering writes from here -->", "<!-- to here -->"
 
 

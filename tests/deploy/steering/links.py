@@ -3,8 +3,9 @@
     python -m tests.deploy.steering.links [--world NAME] [--policies NAME ...] [--seeds 0 1 2]
 
 Four processes train for real, each in a network namespace of its own. Bandwidth and the pace of one
-process follow a schedule that no controller knows. Each run is a line of docs/steering.jsonl, which
-is resumed; the page is written once all are there. About 2 minutes per world and seed, 20 in all.
+process follow a schedule that no controller knows. Each run is a line of steering.jsonl beside the
+page, which is resumed; the page is written once all are there. A world and seed takes about
+2 minutes, all of them 20.
 """
 
 import argparse
@@ -24,7 +25,7 @@ from statistics import fmean
 from tests.deploy.steering.relay import ORIGIN, SCHEDULE, factor
 
 ROOT = Path(__file__).parents[3]
-DATA, PAGE = ROOT / "docs" / "steering.jsonl", ROOT / "docs" / "steering.md"
+DATA, PAGE = (ROOT / "docs" / "evidence" / f"steering.{kind}" for kind in ("jsonl", "md"))
 BEGIN = "<!-- python -m tests.deploy.steering.links writes from here -->"
 END = "<!-- links to here -->"
 WORKERS, ENTRIES, BANDWIDTH, LATENCY = 4, 250_000, 10e6, 0.002  # bytes/s, seconds

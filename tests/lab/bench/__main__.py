@@ -1,4 +1,4 @@
-"""Measure speed against peers and limits, print it, and write docs/benchmarks.md: `make bench`.
+"""Measure speed against peers and limits, and write docs/evidence/benchmarks.md: `make bench`.
 
 Exits 1 if an aim is missed. `python -m tests.lab.bench NAME...` measures only the parts of these
 names (such as `served`) and the rows whose titles contain them, and writes nothing.
@@ -19,7 +19,7 @@ PARTS = {
     "engine": engine, "batched": batched, "served": served, "flows": flows, "simgrid": simgrid,
     "tuner": tuner, "estimates": estimates,
 }  # fmt: skip
-PAGE = Path(__file__).parents[3] / "docs" / "benchmarks.md"
+PAGE = Path(__file__).parents[3] / "docs" / "evidence" / "benchmarks.md"
 INTRODUCTION = f"""# Benchmarks
 
 Written by `make bench` on {{machine}}.

@@ -1,4 +1,4 @@
-"""Run sections, keep their figures in docs/reliability.json, and write docs/reliability.md."""
+"""Run sections; keep their figures in docs/evidence/reliability.json and write the page."""
 
 import argparse
 import importlib
@@ -11,9 +11,9 @@ from typing import Any
 
 from paceline.simulator.results import store
 from paceline.simulator.studies.processes import cores
-from tests import reliability
+from tests.lab import reliability, tables
 
-DOCS = Path(__file__).parents[3] / "docs"
+DOCS = Path(__file__).parents[3] / "docs" / "evidence"
 KEPT = DOCS / "reliability.json"
 PAGE = DOCS / "reliability.md"
 LONG = ("mutants", "soak")  # what runs only when it is asked for
@@ -63,25 +63,23 @@ def page(known: dict[str, dict[str, Any]]) -> str:
 
 def _section(known: dict[str, Any]) -> str:
     rows = known["rows"]
-    noted = any("note" in row for row in rows)
-    head = ["what", "tried", "handled", *(["measured"] if noted else []), "how"]
+    name = known["command"].split()[3]
+    cells = [
+        (row["what"], row["tried"], row["handled"], row.get("note", ""), row["how"]) for row in rows
+    ]
+    head = ("what", "tried", "handled", "measured", "how")
+    link = tables.write(DOCS / f"reliability-{name}.csv", head, cells)
     lines = [
         f"\n## {known['title']}\n",
         f"`{known['command']}` on {known['date']}: {known['seconds']} s, {known['machine']}, "
         + ", ".join(f"{name} {number}" for name, number in known["versions"].items())
         + ".\n",
-        f"| {' | '.join(head)} |",
-        f"|---|--:|--:|{'---|' if noted else ''}---|",
+        link,
     ]
-    for row in rows:
-        cells = [row["what"], f"{row['tried']:,}", f"{row['handled']:,}"]
-        cells += [row.get("note", "")] if noted else []
-        cells.append(f"`{row['how']}`" if " " in row["how"] else row["how"])
-        lines.append(f"| {' | '.join(cells)} |")
-    missed = [(row["what"], each) for row in rows for each in row.get("missed", ())]
-    if missed:
-        lines.append("\nNot handled:\n")
-        lines += [f"- {what}: `{' '.join(each.split())}`" for what, each in missed]
+    if missed := [(row["what"], case) for row in rows for case in row.get("missed", ())]:
+        missed = [(what, " ".join(case.split())) for what, case in missed]
+        link = tables.write(DOCS / f"reliability-{name}-missed.csv", ("what", "case"), missed)
+        lines.append(f"\nNot handled: {link}")
     if remarks := known.get("remarks"):
         lines.append(f"\n{remarks}")
     return "\n".join(lines)

@@ -2,7 +2,7 @@
 
 `python -m tests.lab.transport measure [--cells N] [--seconds S]` goes on where the last call ended:
 it measures the cells of the design that have no record, then those that others disturbed. `fit`
-prints the model's residuals; `page` writes them, beside every cell, into docs/transport.md. `logs`
+prints the model's residuals; `page` writes them, beside every cell, into the page. `logs`
 measures logs of real jobs, and prints how well calibration from two of them predicts the others.
 """
 

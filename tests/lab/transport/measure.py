@@ -20,7 +20,7 @@ from paceline.validate.host.relay import Path
 from tests.lab.transport import links, wire
 from tests.lab.transport.cells import Cell
 
-FILE = Folder(__file__).parents[3] / "docs" / "transport.jsonl"
+FILE = Folder(__file__).parents[3] / "docs" / "evidence" / "transport.jsonl"
 REPEATS = (5, 25)
 BUDGET = 4.0  # seconds of repetitions in a cell, if that is enough for the fewest
 LIMIT = 150.0  # seconds after which a cell is given up

@@ -1,4 +1,4 @@
-"""docs/transport.md: every measured cell, the model beside it, and its residuals.
+"""docs/evidence/transport.md: every measured cell, the model beside it, and its residuals.
 
 And what the simulator says of them, in a file beside `prediction_interval`.
 """
@@ -10,10 +10,11 @@ from typing import Any
 
 from paceline.simulator.network.tcp import MEASURED
 from paceline.simulator.scenario.overhead import GIGABIT
+from tests.lab import tables
 from tests.lab.transport import fit, measure
 from tests.lab.transport.fit import Measured
 
-PAGE = Path(__file__).parents[3] / "docs" / "transport.md"
+PAGE = Path(__file__).parents[3] / "docs" / "evidence" / "transport.md"
 HEAD = Path(__file__).with_name("head.md")
 
 
@@ -59,18 +60,16 @@ def write() -> str:
 
 
 def _published() -> str:
-    """Return a table of published rates, each beside what the other sources lead to."""
-    lines = [
-        "| hosts x GPUs | card | moved | stated | inside | what |\n|---|--:|--:|--:|---|---|\n"
-    ]
-    for row, stated, inside in fit.left_source_out():
-        name = row["source"].split("/", 3)[3].replace("/issues/", "#").replace("abs/", "arXiv:")
-        said = (
+    """Write a table of published rates, each beside what the other sources lead to."""
+    head = ("hosts x GPUs", "card", "moved", "stated", "inside", "source", "what")
+    rows = [
+        (
             f"{row['hosts']} x {row['devices'] or '?'}", row["card"], row["moved"], f"{stated:.1f}",
-            "yes" if inside else "no", f"[{name}]({row['source']}): {row['how']}",
-        )  # fmt: skip
-        lines.append(f"| {' | '.join(said)} |\n")
-    return "".join(lines)
+            "yes" if inside else "no", row["source"], row["how"],
+        )
+        for row, stated, inside in fit.left_source_out()
+    ]  # fmt: skip
+    return tables.write(PAGE.with_name("transport-published.csv"), head, rows)
 
 
 def _residuals(every: Sequence[Measured], calm: Sequence[Measured]) -> str:
@@ -108,24 +107,25 @@ def _row(name: str, missed: Sequence[float]) -> str:
 
 
 def _cells(every: Sequence[Measured]) -> str:
-    """Return the table of all cells."""
-    lines = [
-        "\n## Every cell\n\n`bucket` and `queue` in bytes; `idle`: seconds between repetitions; "
-        "`restarts`: `tcp_slow_start_after_idle`; `lost`: packets dropped per repetition; "
-        "`others`: share of the CPU that other processes used.\n\n"
-        "| | kind | ranks | Mbit/s | ms | payload | mtu | bucket | queue | control | restarts "
-        "| idle | lost | ideal | model | measured | residual | others | |\n"
-        f"|{'---|' * 19}\n"
-    ]
-    for each in every:
-        cell, record = each.cell, each.record
-        predicted = each.predicted()
-        shown = (
+    """Write the table of all cells; return the section that shows it."""
+    head = (
+        "number", "kind", "ranks", "Mbit/s", "ms", "payload", "mtu", "bucket", "queue", "control",
+        "restarts", "idle", "lost", "ideal s", "model s", "measured s", "residual %", "others %",
+        "disturbed",
+    )  # fmt: skip
+    rows = []
+    for cell, record, fitted in ((each.cell, each.record, each) for each in every):
+        predicted = fitted.predicted()
+        rows.append((
             cell.number, cell.kind, cell.ranks, f"{cell.rate:g}", f"{1e3 * cell.latency:g}",
             cell.payload, cell.mtu, cell.burst, cell.queue, cell.congestion, cell.after_idle,
-            cell.idle, record["drops"], f"{cell.ideal:.4f} s", f"{predicted:.4f} s",
-            f"{record['seconds']:.4f} s", f"{100 * math.log(record['seconds'] / predicted):+.1f} %",
-            f"{100 * record['others']:.0f} %", "" if each.calm else "disturbed",
-        )  # fmt: skip
-        lines.append(f"| {' | '.join(map(str, shown))} |\n")
-    return "".join(lines)
+            cell.idle, record["drops"], f"{cell.ideal:.4f}", f"{predicted:.4f}",
+            f"{record['seconds']:.4f}", f"{100 * math.log(record['seconds'] / predicted):+.1f}",
+            f"{100 * record['others']:.0f}", "" if fitted.calm else "yes",
+        ))  # fmt: skip
+    link = tables.write(PAGE.with_name("transport-cells.csv"), head, rows)
+    return (
+        "\n## Every cell\n\n`bucket` and `queue` in bytes; `idle`: seconds between repetitions; "
+        "`restarts`: `tcp_slow_start_after_idle`; `lost`: packets dropped per repetition; "
+        f"`others`: share of the CPU that other processes used.\n\n{link}\n"
+    )

@@ -1,7 +1,7 @@
 """Our flows against SimGrid's plain max-min model: `python -m tests.lab.bench.simgrid.flows`.
 
-Needs SimGrid's headers (libsimgrid-dev) and g++. Writes docs/simgrid.md; exits 1 if a completion
-time differs by more than 0.1 %.
+Needs SimGrid's headers (libsimgrid-dev) and g++. Writes docs/evidence/simgrid.md; exits 1 if a
+completion time differs by more than 0.1 %.
 """
 
 import re
@@ -25,7 +25,7 @@ from paceline.simulator.scenario.network import CollectiveName
 from tests.lab.bench.__main__ import machine
 
 HERE = Path(__file__).parent
-PAGE = Path(__file__).parents[4] / "docs" / "simgrid.md"
+PAGE = Path(__file__).parents[4] / "docs" / "evidence" / "simgrid.md"
 SETS = 250
 MOST = 1e-3
 OPTIONS = (
