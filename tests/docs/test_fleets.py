@@ -9,7 +9,7 @@ import pytest
 import paceline
 from paceline.simulator.programs.codecs.sparse_loco import SparseLoCo
 
-PAGE = (Path(__file__).parents[2] / "docs" / "fleets.md").read_text("utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "evidence" / "fleets.md").read_text("utf-8")
 ROW = re.compile(r"^\| `(fleets/\S+)`(?:, (.+?))? \| (.+) \|$", re.MULTILINE)
 STEPS = {"intellect-1": 38 * 60, "covenant": 20 * 60}  # seconds of computing between means
 FEW, MANY = ["cluster.workers=4"], ["cluster.workers=14"]
