@@ -9,11 +9,11 @@ LOCKED := $(PIP) --require-hashes
 PINNED_TORCH := $(shell grep ^torch== constraints.txt)
 PARALLEL := -n 2 --dist worksteal
 QUICK := not long and not browser
-LEFT_OUT := not slow and not gpu and not alone and not frameworks
+LEFT_OUT := not nightly and not slow and not gpu and not alone and not frameworks
 # These files hold all of them: to collect the other ten thousand tests takes longer.
 ALONE = -m alone $(shell grep -rl --include="*.py" mark.alone tests)
 
-.PHONY: demo docs site test test-long test-all test-slow test-gpu test-frameworks explore-properties bench compat audit reliability mutants soak lint lock clean
+.PHONY: demo docs site test test-long test-all test-nightly test-slow test-gpu test-frameworks explore-properties bench compat audit reliability mutants soak lint lock clean
 
 demo: .venv/core           ## simulate a real scenario; show its curves and its pick
 	$(BIN)/paceline simulate scenarios/quickstart.toml
@@ -34,6 +34,9 @@ test-long: .venv/dev       ## the others: fuzzing, kills, browsers, commands of 
 	$(AGAIN) '$(PARALLEL) -m "not ($(QUICK)) and $(LEFT_OUT)"' "$(ALONE)"
 
 test-all: test test-long   ## all of these
+
+test-nightly: .venv/dev    ## every program with every option: an hour
+	$(AGAIN) '$(PARALLEL) -m "nightly and not gpu"'
 
 test-slow: .venv/dev       ## what takes minutes
 	$(BIN)/python -m pytest -m slow
