@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 
 from pydantic import TypeAdapter
 
-from .cluster import workers as cluster
 from .cluster.speed import beside
 from .distributions.distribution import Distribution
 from .distributions.empirical import ReplayedTimes
@@ -283,7 +282,7 @@ def theory(scenario: Scenario) -> dict[str, Any]:
             "(a pareto distribution has one for alpha above 1)"
         )
     means = [sum(law.expectation for law in laws) for laws in workers]
-    alone = len(means) / cluster.ideal_rate(world)  # a step, if no worker waited
+    alone = len(means) / world.team.ideal_rate  # a step, if no worker waited
     bound = _bound(scenario, len(workers))
     bucketed = in_buckets(
         scenario, next((each for each in scenario.algorithm if each.name == "ssgd-bucketed"), None)
@@ -330,7 +329,7 @@ def selected(scenario: Scenario) -> Scenario | None:
 
 def _laws(scenario: Scenario) -> list[list[Distribution]]:
     """Return for each worker the laws whose sum is a step, with what a real system adds to it."""
-    laws, added = cluster.expected_laws(scenario), scenario.costs.step
+    laws, added = scenario.team.expected_laws, scenario.costs.step
     return [[*own, added] for own in laws] if added.expectation else laws
 
 

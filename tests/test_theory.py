@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from scipy import integrate, special
 
 from paceline.simulator import theory
-from paceline.simulator.cluster import workers as cluster
 from paceline.simulator.distributions.law import Empirical, Mixture
 from paceline.simulator.distributions.parametric import (
     Constant,
@@ -32,6 +31,7 @@ from paceline.simulator.load.load import parse
 from paceline.simulator.network import closed_form
 from paceline.simulator.reports import terminal
 from paceline.simulator.scenario.overhead import Overhead
+from paceline.simulator.scenario.team import Team
 from paceline.simulator.theory import ErrorBound, expected_max, seconds_per_step
 from tests.helpers import worlds
 
@@ -415,13 +415,19 @@ def scenario(**changes):
         "theory": SimpleNamespace(periods=(1, 10), durations=(60.0, 1000.0), interval=None),
         "run": SimpleNamespace(duration=None),
         "costs": Overhead(),
+        "team": team(SIXTEEN),
     }
     return SimpleNamespace(**(fields | changes))
 
 
+def team(laws):
+    made = Team(None, 0.0)
+    made.__dict__["expected_laws"] = laws
+    return made
+
+
 @pytest.fixture
 def figure3(monkeypatch):
-    monkeypatch.setattr(cluster, "expected_laws", lambda scenario: SIXTEEN)
     cost = closed_form.CollectiveCost(0.0, 1.0)
     monkeypatch.setattr(theory, "mean_cost", lambda scenario: cost)
 
@@ -489,9 +495,8 @@ def test_what_theory_cannot_say(monkeypatch):
     assert "bursts" in notes[0]
     assert "failures" in notes[1]
     heavy = [[Pareto(minimum="1 s", alpha=0.9)]] * 2
-    monkeypatch.setattr(cluster, "expected_laws", lambda scenario: heavy)
     with pytest.raises(InputError, match="alpha above 1"):
-        theory.theory(scenario())
+        theory.theory(scenario(team=team(heavy)))
 
 
 def unlike(**more):

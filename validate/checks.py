@@ -2,8 +2,6 @@
 
 from collections.abc import Iterator
 
-from paceline.simulator.cluster.failures import troubled
-from paceline.simulator.cluster.workers import shares_devices
 from paceline.simulator.errors import InputError
 from paceline.simulator.programs.pieces.schedule import paced
 from paceline.simulator.scenario.scenario import Scenario
@@ -40,11 +38,11 @@ def _problems(scenario: Scenario, launched: bool) -> Iterator[tuple[str, str]]:
     yield from _sampling(scenario)
     selected = scenario.cluster.model_copy(update={"sampling": None})
     every = scenario.model_copy(update={"cluster": selected})
-    general = "cluster" if troubled(every) else ""
+    general = "cluster" if every.troubled else ""
     for where in dict.fromkeys(
         general or f"algorithm[{index}].recovery"
         for index, algorithm in enumerate(scenario.algorithm)
-        if troubled(every.under(algorithm))
+        if every.under(algorithm).troubled
     ):
         yield (
             where,
@@ -56,7 +54,7 @@ def _problems(scenario: Scenario, launched: bool) -> Iterator[tuple[str, str]]:
                 f"algorithm.{algorithm.label}",
                 "a period of each worker's own is only simulated; write tau as a number of steps",
             )
-    if shares_devices(scenario) and settings.compute == "stretched":
+    if scenario.team.shares_devices and settings.compute == "stretched":
         yield (
             "cluster.device",
             "steps of workers that share a device cannot be stretched; remove shared_by, or write "

@@ -106,18 +106,6 @@ def _random(failures: Failures, seed: int, rank: int) -> Iterator[Down]:
         yield crash, time
 
 
-def any_in(scenario: Scenario) -> bool:
-    """Tell whether nodes of the scenario can crash, or workers come and go."""
-    return scenario.cluster.fails(scenario.server) or scenario.cluster.elastic
-
-
-def troubled(scenario: Scenario) -> bool:
-    """Tell whether nodes of the scenario can crash, or means may leave workers out."""
-    recovery = scenario.recovery
-    sampled = scenario.cluster.sampling is not None
-    return sampled or any_in(scenario) or recovery.backups > 0 or recovery.policy == "quorum"
-
-
 def calendars(scenario: Scenario, seed: int, beside: Beside | None = None) -> list[Calendar]:
     """Make one calendar per node, in rank order, the server's last; equal under every algorithm.
 

@@ -18,8 +18,8 @@ from ..distributions.random_streams import Purpose, blocks, generator
 from ..distributions.time_profile import Segment
 from ..scenario.cluster import Bursts
 from ..scenario.scenario import Scenario
+from ..scenario.team import Worker
 from . import workers
-from .workers import Worker
 
 KEPT = 256  # segments kept before the last start, for starts slightly out of order
 
@@ -90,18 +90,9 @@ def speeds(scenario: Scenario, seed: int) -> list[Speed | None]:
     Keyed by (seed, worker): the same under every algorithm.
     """
     return [
-        Speed(partial(_segments, worker, seed, rank)) if _changes(worker) else None
-        for rank, worker in enumerate(workers.workers(scenario))
+        Speed(partial(_segments, worker, seed, rank)) if worker.varies else None
+        for rank, worker in enumerate(scenario.team.workers)
     ]
-
-
-def change(scenario: Scenario) -> bool:
-    """Tell whether any worker's speed changes with time."""
-    return any(map(_changes, workers.workers(scenario)))
-
-
-def _changes(worker: Worker) -> bool:
-    return worker.profile is not None or worker.bursts is not None
 
 
 def _segments(worker: Worker, seed: int, rank: int) -> Iterator[Segment]:

@@ -13,7 +13,6 @@ from typing import Any
 
 from threadpoolctl import ThreadpoolController
 
-from ..cluster.workers import ideal_rate
 from ..load.load import Programs, known_programs
 from ..programs import Program, awaits
 from ..results.run import Run
@@ -128,7 +127,7 @@ def pays_off(scenario: Scenario, program: Program) -> bool:
         return True
     run = scenario.run
     gradients = scenario.cluster.workers * run.steps if run.steps else inf
-    rate = ideal_rate(scenario) or inf  # zero where a mean is infinite
+    rate = scenario.team.ideal_rate or inf  # zero where a mean is infinite
     return min(gradients, (run.duration or inf) * rate) >= WORTH_COMPILING
 
 

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from ..cluster.workers import paces
 from ..distributions import random_streams
 from ..distributions.random_streams import Purpose
 from ..errors import ProgramError
@@ -35,7 +34,7 @@ def compare(
     """Tell nodes how their data and speed compare with the other workers', where that matters."""
     samples = relative(objective)
     uses = any(isinstance(each, OfSlowest) for each in parameters.values())
-    pace = paces(scenario) if uses else None
+    pace = scenario.team.relative_speeds if uses else None
     for node in nodes:
         if node.rank < node.workers:
             node.samples = samples and samples[node.rank]

@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..cluster.workers import mean_compute
 from ..distributions.parametric import Constant
 from ..distributions.random_streams import Purpose, blocks, generator
 from ..scenario.scenario import Scenario
@@ -181,7 +180,7 @@ class ClosedForm:
         link = self.link(source, to)
         laws = self.overhead.of_message(link.laws)
         if self.pause < inf:
-            idle = min(min(mean_compute(self._scenario)) // self.pause, HALVINGS - 1)
+            idle = min(min(self._scenario.team.mean_compute) // self.pause, HALVINGS - 1)
             added = self._starts([self.model_bytes], link)[int(idle)]
             laws = (*laws, Constant.model_construct(value=added))
         return replace(link, laws=laws, bandwidth=link.bandwidth / self.overhead.message_factor)

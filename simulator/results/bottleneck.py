@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from ..cluster import workers
 from ..scenario.scenario import Algorithm, Scenario
 from . import saturation, usage
 from .run import Run
@@ -69,7 +68,7 @@ def _clients(scenario: Scenario, runs: Sequence[Run], share: dict[str, float]) -
     closed, rounds = np.sum([run.closed for run in runs], axis=0), sum(run.rounds for run in runs)
     if not closed.size or not rounds:
         return
-    names = [each.group and f"group {each.group}" for each in workers.workers(scenario)]
+    names = [each.group and f"group {each.group}" for each in scenario.team.workers]
     last = Counter({name: sum(closed[np.array(names) == name]) for name in {*names}})
     said = [
         f"{percent(count / rounds)} end with the last report wanted, by {name or 'any client'}"
@@ -98,7 +97,7 @@ def _computing(
         return []  # workers' counted steps differ in number
     computed = [np.array(run.workers["compute"]) for run in runs]
     ratio = float(np.mean([each.max() / each.mean() for each in computed]))
-    unlike = max(workers.paces(scenario)) > SLOWER  # so that the slowest is no chance
+    unlike = max(scenario.team.relative_speeds) > SLOWER  # so that the slowest is no chance
     if ratio < (SLOWER if unlike else MATTERS):
         return ["all workers are about as fast"]
     who, ranks = _called(scenario, computed)
@@ -195,7 +194,7 @@ def _count(runs: Sequence[Run]) -> float:
 
 def _called(scenario: Scenario, slowness: Sequence[np.ndarray]) -> tuple[str, list[int]]:
     """Name the slowest by `slowness` (workers,) of each seed, with ranks; none if seeds differ."""
-    groups = [worker.group for worker in workers.workers(scenario)]
+    groups = [worker.group for worker in scenario.team.workers]
     near = _near(np.sum(slowness, axis=0))
     names = {groups[rank] for rank in near}
     name = names.pop()

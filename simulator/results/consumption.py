@@ -14,7 +14,6 @@ import numpy as np
 
 from ..cluster import prices
 from ..cluster.membership import all_day, worked
-from ..cluster.workers import ideal_rate
 from ..scenario.scenario import Scenario
 from ..scenario.tables import Prices
 from . import intervals, loss_model, wording
@@ -122,7 +121,7 @@ def notes(scenario: Scenario) -> list[str]:
 def paces(scenario: Scenario) -> list[str]:
     """Say where [cluster] computes faster or slower than its devices do."""
     cost, found, many = scenario.cost, list[str](), prices.devices(scenario)
-    rate = (tokens_per_step(scenario) or 0) * _flops(scenario) * ideal_rate(scenario) / many
+    rate = (tokens_per_step(scenario) or 0) * _flops(scenario) * scenario.team.ideal_rate / many
     if rate > (peak := cost.flops or FASTEST):
         known = "cost.flops" if cost.flops else "the fastest GPU known here"
         found.append(

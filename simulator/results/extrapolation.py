@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 
-from ..cluster import workers
 from ..network.closed_form import ClosedForm
 from ..scenario.overhead import MeasuredRange
 from ..scenario.scenario import Scenario
@@ -27,7 +26,7 @@ def outside(scenario: Scenario, measured: MeasuredRange) -> list[str]:
     largest.
     """
     said = []
-    steps = workers.mean_compute(scenario)
+    steps = scenario.team.mean_compute
     quantities = {  # the prediction's value, the measured ones, words for them, relative slack
         "workers": (scenario.cluster.workers, measured.workers, "{:.0f} workers", 0.0),
         "step": (sum(steps) / len(steps), measured.step, "steps of {:.3g} s", 0.5),

@@ -6,8 +6,6 @@ from typing import Any
 import numpy as np
 
 from ..cluster.membership import worked, working_hours
-from ..cluster.workers import mean_compute
-from ..cluster.workers import workers as listed
 from ..scenario.cluster import DAY
 from ..scenario.scenario import Scenario
 from .run import TIMES, Run
@@ -45,12 +43,12 @@ def clients(scenario: Scenario, runs: Sequence[Run]) -> list[dict[str, Any]] | N
     own; `absent`, `selected`: shares of their time in which they are not there, or in a round.
     A day has its working hours, of which a shorter run has some.
     """
-    steps, days = mean_compute(scenario), sum(map(span, runs)) / DAY
+    steps, days = scenario.team.mean_compute, sum(map(span, runs)) / DAY
     nights = sum(worked(scenario.cluster, span(run)) for run in runs)
     if runs[0].gradients is None or not days or not all(steps):
         return None
     made = np.sum([run.workers["compute"] for run in runs], axis=0) / np.array(steps)
-    of = [each.group for each in listed(scenario)]
+    of = [each.group for each in scenario.team.workers]
     ways = {"down": "server->worker {}", "up": "worker {}->server"}
 
     def sent(way: str, ranks: Sequence[int]) -> float | None:

@@ -6,9 +6,9 @@ other, and `load.load` reads files.
 
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from functools import cache
+from functools import cache, cached_property
 from math import ceil, inf
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 from pydantic import (
     BaseModel,
@@ -50,6 +50,7 @@ from .tables import (
     Theory,
     ValidationSettings,
 )
+from .team import Team
 
 __all__ = [
     "Algorithm",
@@ -394,6 +395,29 @@ class Scenario(Section):
         jobs = (each.scenario.cluster for each in self.job)
         every = laws(self.cluster, self.network, self.server, *jobs)
         return any(each.variance == inf for each in every)
+
+    @cached_property
+    def team(self) -> Team:
+        """The workers, and what follows from them: worked out once for this scenario."""
+        return Team(self.cluster, self.model.bytes)
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """Return a copy with some values changed, whose `team` is worked out anew."""
+        copied = super().model_copy(update=update, deep=deep)
+        copied.__dict__.pop("team", None)
+        return copied
+
+    @property
+    def unstable(self) -> bool:
+        """Whether nodes can crash, or workers come and go."""
+        return self.cluster.fails(self.server) or self.cluster.elastic
+
+    @property
+    def troubled(self) -> bool:
+        """Whether nodes can crash, or means may leave workers out."""
+        sampled = self.cluster.sampling is not None
+        policy = self.recovery.policy
+        return sampled or self.unstable or self.recovery.backups > 0 or policy == "quorum"
 
     def under(self, algorithm: Algorithm) -> "Scenario":
         """Return the scenario with the recovery and the overheads that hold for an algorithm."""

@@ -8,7 +8,6 @@ from typing import Any, TypeVar
 import numpy as np
 
 from .. import theory
-from ..cluster.workers import ideal_rate
 from ..errors import InputError
 from ..objectives import plugins
 from ..objectives.basis import bases
@@ -81,7 +80,7 @@ class Result(Display):
             runs,
             target=scenario.run.target_loss,
             workers=scenario.participants(algorithm),
-            ideal_rate=ideal_rate(scenario),
+            ideal_rate=scenario.team.ideal_rate,
             heavy=scenario.heavy_tailed,
         )
         known = self._models.get(algorithm.label)

@@ -11,7 +11,6 @@ from pathlib import Path
 from time import monotonic
 from typing import NamedTuple
 
-from ..cluster.workers import ideal_rate
 from ..engines.observer import POINTS
 from ..errors import InputError
 from ..objectives.build import dimension_of
@@ -65,7 +64,7 @@ def count(scenario: Scenario, seeds: int) -> Size:
     A run that ends by its duration is assumed to compute all the time.
     """
     run, objective, workers = scenario.run, scenario.objective, scenario.cluster.workers
-    rate = ideal_rate(scenario) or inf  # 0 where the mean is infinite
+    rate = scenario.team.ideal_rate or inf  # 0 where the mean is infinite
     steps = min(
         inf if run.steps is None else float(run.steps),
         inf if run.duration is None else run.duration * rate / workers,

@@ -154,8 +154,8 @@ def test_mean_compute_is_what_a_long_run_takes(changes):
     """Steps are work: their mean duration is the mean work by the mean speed."""
     world = scenario(workers=2, compute=EXPONENTIAL, cluster=changes)
     expected = 1 / ((6 + 2 / 4) / 8 if "bursts" in changes else 0.75)
-    assert cluster.mean_compute(world) == pytest.approx([expected] * 2)
-    assert cluster.ideal_rate(world) == pytest.approx(2 / expected)
+    assert world.team.mean_compute == pytest.approx([expected] * 2)
+    assert world.team.ideal_rate == pytest.approx(2 / expected)
     done, steps = 0.0, 60_000
     one = speed.speeds(world, 3)[0]
     for work in islice(cluster.compute_times(world, 3)[0], steps):
@@ -233,5 +233,5 @@ def test_bursts_of_everyone_are_no_faster_than_none(seed):
 @pytest.mark.parametrize("block", re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL))
 def test_what_the_page_shows_can_be_simulated(block):
     world = scenario({"name": "local-sgd", "tau": 4}, steps=8, **tomllib.loads(block))
-    assert len(cluster.mean_compute(world)) == 8
+    assert len(world.team.mean_compute) == 8
     assert simulate(world).steps == 8

@@ -37,7 +37,7 @@ def test_groups_come_first_and_inherit_what_they_do_not_set():
             ],
         },
     )  # fmt: skip
-    team = cluster.workers(world)
+    team = world.team.workers
     assert [worker.group for worker in team] == ["far", "far", "near", "", "", ""]
     assert [worker.region for worker in team] == ["away"] * 2 + ["home"] * 4
     assert [worker.compute.expectation for worker in team] == [2, 2, 1, 1, 1, 1]
@@ -113,17 +113,17 @@ def test_expected_laws_are_those_of_the_simulated_workers():
             "group": [{"name": "a", "workers": 2, "compute": "2 s"}],
         },
     )  # fmt: skip
-    assert sorted(cluster.mean_compute(world)) == [1, 1, 1.5, 1.5, 2, 2.5]
-    assert cluster.ideal_rate(world) == pytest.approx(2 / 1 + 2 / 1.5 + 1 / 2 + 1 / 2.5)
+    assert sorted(world.team.mean_compute) == [1, 1, 1.5, 1.5, 2, 2.5]
+    assert world.team.ideal_rate == pytest.approx(2 / 1 + 2 / 1.5 + 1 / 2 + 1 / 2.5)
     found = first(cluster.compute_times(world, 0), 3000).mean(axis=1)
-    np.testing.assert_allclose(sorted(found), sorted(cluster.mean_compute(world)), atol=0.08)
+    np.testing.assert_allclose(sorted(found), sorted(world.team.mean_compute), atol=0.08)
     spent = simulate(world).seconds["compute"]
-    assert spent == pytest.approx(3000 * np.mean(cluster.mean_compute(world)), rel=0.02)
+    assert spent == pytest.approx(3000 * np.mean(world.team.mean_compute), rel=0.02)
 
 
 def test_a_free_computer_is_infinitely_fast():
     world = scenario({"name": "ssgd"}, compute="0 s", cluster={"allow_zero": True})
-    assert cluster.ideal_rate(world) == np.inf
+    assert world.team.ideal_rate == np.inf
     assert simulate(world).duration == 0.0
 
 
@@ -149,14 +149,14 @@ def test_a_device_is_so_many_times_as_fast_as_compute_says():
     plain = on_devices(groups=[(2, None), (1, None)])
     found, slow = (first(cluster.compute_times(each, 4), 300) for each in (world, plain))
     np.testing.assert_allclose(found, slow / np.array([[2], [2], [1], [1]]), rtol=1e-15)
-    assert cluster.mean_compute(world) == [0.5, 0.5, 1, 1]
-    assert cluster.ideal_rate(world) == 6
+    assert world.team.mean_compute == [0.5, 0.5, 1, 1]
+    assert world.team.ideal_rate == 6
 
 
 def test_an_extra_delay_is_no_faster_on_a_fast_device():
     extra = {"extra": "3 s", "extra_share": 1.0}
     world = on_devices(A100, groups=[(1, "a100")], compute="1 s", **extra)
-    assert cluster.mean_compute(world) == [3.5, 4]
+    assert world.team.mean_compute == [3.5, 4]
 
 
 @pytest.mark.parametrize("name", sorted(TABLES))
@@ -177,7 +177,7 @@ def test_workers_fill_their_groups_shared_devices_in_order():
     shared, pair = A100 | {"shared_by": 3}, {"name": "pair", "shared_by": 2}
     groups = [(4, "a100"), (1, None), (2, "pair"), (3, "a100")]
     cluster_only = on_devices(groups=groups[1:2])  # sharing itself is for a network of flows
-    assert cluster.devices(cluster_only) == [None, None]
+    assert cluster_only.team.devices == [None, None]
     world = cluster_only.model_copy(
         update={"cluster": Cluster.model_validate({
             "workers": 11, "compute": "1 s", "device": [shared, pair],
@@ -185,20 +185,18 @@ def test_workers_fill_their_groups_shared_devices_in_order():
                       for i, (n, d) in enumerate(groups)],
         })}
     )  # fmt: skip
-    assert cluster.devices(world) == [0, 0, 0, 1, None, 2, 2, 3, 3, 3, None]
+    assert world.team.devices == [0, 0, 0, 1, None, 2, 2, 3, 3, 3, None]
     # if all computed at once; a device then does as much as for one
-    assert cluster.mean_compute(world) == pytest.approx(
-        [1.5, 1.5, 1.5, 0.5, 1, 2, 2, 1.5, 1.5, 1.5, 1]
-    )
-    assert cluster.ideal_rate(world) == pytest.approx(2 + 2 + 1 + 1 + 2 + 1)
+    assert world.team.mean_compute == pytest.approx([1.5, 1.5, 1.5, 0.5, 1, 2, 2, 1.5, 1.5, 1.5, 1])
+    assert world.team.ideal_rate == pytest.approx(2 + 2 + 1 + 1 + 2 + 1)
 
 
 def test_a_device_may_be_a_label_where_none_is_described():
     world = scenario(
         cluster={"device": "k80", "group": [{"name": "a", "workers": 1, "device": "x"}]}
     )
-    assert cluster.devices(world) == [None] * 4
-    assert cluster.mean_compute(world) == [1] * 4
+    assert world.team.devices == [None] * 4
+    assert world.team.mean_compute == [1] * 4
 
 
 @pytest.mark.parametrize(
@@ -246,7 +244,7 @@ def test_a_trace_is_replayed_column_by_column_and_again(trace):
         first(cluster.compute_times(world, 0), 12), [expected, expected / 10, expected]
     )
     means = EVEN.mean() * np.array([1, 0.1, 1])
-    assert cluster.mean_compute(world) == pytest.approx(means)
+    assert world.team.mean_compute == pytest.approx(means)
 
 
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=9), st.integers(0, 50))

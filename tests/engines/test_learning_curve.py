@@ -15,7 +15,6 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from paceline.command_line import app
-from paceline.simulator.cluster.workers import mean_compute
 from paceline.simulator.engines import normalisation
 from paceline.simulator.engines.dispatch import run_seeds, taken
 from paceline.simulator.errors import InputError
@@ -800,7 +799,9 @@ def test_what_the_answer_names_is_in_the_table_however_short_and_in_the_json(mon
     result = tune(parse(table), objective="loss-at-tokens")
     rows = dict(result.extremes)
     one = rows.pop("alone")  # no step of one worker waits for another: four times as many steps
-    assert one["days"] == pytest.approx(4 * 600 * mean_compute(result.space.scenario)[0] / 86_400)
+    assert one["days"] == pytest.approx(
+        4 * 600 * result.space.scenario.team.mean_compute[0] / 86_400
+    )
     assert one["cost"] == pytest.approx(24 * one["days"])
     assert "One worker alone after 157 M tokens: worker 0, 40.0 min" in result.lines[-1]
     together = [row for row in rows.values() if row["label"] != "one worker alone"]

@@ -71,7 +71,7 @@ def test_periodic_averaging_is_as_fast_as_theorem_1_says(law, tau):
             "group": [{"name": "other", "workers": 2, "compute": LAWS["uniform"]}],
         },
     )  # fmt: skip
-    expected = seconds_per_step(cluster.expected_laws(world), 1.0, tau)
+    expected = seconds_per_step(world.team.expected_laws, 1.0, tau)
     covered(rounds(world) / tau, expected)
 
 

@@ -40,4 +40,4 @@ def test_a_share_is_rounded_over_all_whom_it_concerns():
         "scenarios/four-continents.toml", ["cluster.extra='10 s'", "cluster.extra_share=0.5"]
     )
     assert len(workers.stragglers(world, 0)) == 2
-    assert sum(len(laws) == 2 for laws in workers.expected_laws(world)) == 2
+    assert sum(len(laws) == 2 for laws in world.team.expected_laws) == 2

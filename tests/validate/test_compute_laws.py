@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from paceline.simulator.cluster import speed
-from paceline.simulator.cluster.workers import workers
 from paceline.simulator.distributions.order_statistics import expected_max
 from paceline.simulator.distributions.parametric import (
     Constant,
@@ -65,7 +64,7 @@ def told(fitted, team, folder):
         },
         folder=folder,
     )
-    return [worker.compute for worker in workers(scenario)]
+    return [worker.compute for worker in scenario.team.workers]
 
 
 @pytest.mark.parametrize("seed", [0, 1])

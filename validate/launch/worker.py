@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 
-from paceline.simulator.cluster.workers import mean_compute
 from paceline.simulator.errors import InputError
 from paceline.simulator.objectives import build, softmax
 from paceline.simulator.scenario.tables import Softmax, Torch
@@ -103,7 +102,7 @@ def _on(job: Job, device: torch.device) -> Job:
 def _require_stretchable_steps(job: Job, place: Place, size: int) -> None:
     """Refuse steps shorter than this machine can stretch a gradient to, all ranks at once."""
     scenario, first = job.scenario, job.tasks[0]
-    wanted, shortest = min(mean_compute(scenario)), 0.0
+    wanted, shortest = min(scenario.team.mean_compute), 0.0
     rendezvous.meet(place.store, "measure", size)
     if place.rank < scenario.cluster.workers:
         goal = build.build(scenario, first.algorithm, first.seed)

@@ -5,7 +5,6 @@ from math import exp, hypot, log
 from typing import ClassVar
 
 from paceline.simulator import theory
-from paceline.simulator.cluster import workers as cluster
 from paceline.simulator.distributions.order_statistics import expected_max
 from paceline.simulator.distributions.parametric import Gamma
 from paceline.simulator.network.mean_cost import mean_cost
@@ -46,7 +45,7 @@ class Inputs:
     KEPT: ClassVar = ("compute", "averages", "_sizes")
 
     def __init__(self, scenario: Scenario) -> None:
-        laws = cluster.expected_laws(scenario)
+        laws = scenario.team.expected_laws
         self.predicted = [sum(law.expectation for law in each) for each in laws]
         spreads = [sum(law.variance for law in each) ** 0.5 for each in laws]
         cost = mean_cost(scenario)

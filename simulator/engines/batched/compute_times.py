@@ -137,7 +137,7 @@ class _LawGroup:
 def _by_law(scenario: Scenario, seed: int) -> Iterator[_LawGroup]:
     """Yield the workers of each law; extra delays and overheads are groups of their own."""
     slow = cluster.stragglers(scenario, seed)
-    team = list(enumerate(cluster.workers(scenario)))
+    team = list(enumerate(scenario.team.workers))
     ranks: dict[tuple[Purpose, Distribution], list[int]] = {}
     for rank, worker in team:
         ranks.setdefault((Purpose.COMPUTE, worker.compute), []).append(rank)

@@ -11,9 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from ...cluster import speed
-from ...cluster import workers as cluster
-from ...cluster.failures import troubled
 from ...network.closed_form import ClosedForm, Traffic
 from ...objectives import build
 from ...objectives.objective import relative
@@ -95,10 +92,10 @@ def supports(program: Program, algorithm: Algorithm, scenario: Scenario) -> str 
         "which gradient comes first decides its values": program.server is not None
         and moves
         and not compiles,
-        "nodes crash, or the slowest are left out": troubled(scenario.under(algorithm)),
+        "nodes crash, or the slowest are left out": scenario.under(algorithm).troubled,
         "transfers share links": not scenario.network.closed_form,
-        "workers share devices": cluster.shares_devices(scenario),
-        "compute times change with time": speed.change(scenario),
+        "workers share devices": scenario.team.shares_devices,
+        "compute times change with time": scenario.team.varies,
         "its workers send each other messages": program.gossips or program.pooled,
         "each worker has a period of its own": paced(algorithm.parameters),
         "what it sends goes through a codec, one vector at a time": moves and codec != Raw(),

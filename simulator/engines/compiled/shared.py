@@ -9,7 +9,6 @@ from threading import Lock
 
 import numpy as np
 
-from ...cluster import workers as cluster
 from ...distributions.distribution import Array
 from ...distributions.parametric import Constant
 from ...distributions.random_streams import Purpose, generator
@@ -82,7 +81,7 @@ class SharedRun:
         self.links, self._link = np.unique(routes, return_inverse=True)
         self._charged = np.array([name in network.charged for name in self.links])
         self.alike = bool(self._charged.all() or not self._charged.any())
-        quickest = min(cluster.mean_compute(scenario))  # seconds of a step, if it never waits
+        quickest = min(scenario.team.mean_compute)  # seconds of a step, if it never waits
         in_time = (scenario.run.duration or inf) / quickest if quickest else inf
         steps = min(scenario.run.steps or inf, in_time)
         most = min(max(NUMBERS // (workers * max(seeds, 1)), RING[0]), RING[1])

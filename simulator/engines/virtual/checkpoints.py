@@ -218,7 +218,7 @@ def availability(program: Program, scenario: Scenario, seed: int) -> Availabilit
         paid = download_cost(scenario, program.server is not None)
         members = Members(scenario, seed, None if samples(program, scenario) else paid)
     crashes = []
-    if failures.any_in(scenario):
+    if scenario.unstable:
         crashes = failures.calendars(scenario, seed, members.beside if members else None)
     if not program.server:
         crashes = crashes[: scenario.cluster.workers]

@@ -19,7 +19,6 @@ from typing import Any, Protocol
 
 from ...cluster.failures import PATIENCE, Down, merged
 from ...cluster.membership import Members
-from ...cluster.workers import mean_compute
 from ...distributions.random_streams import Purpose, quick
 from ...network.closed_form import Nic
 from ...network.mean_cost import download_cost, download_source
@@ -472,7 +471,8 @@ class Participation:
     @cached_property
     def usual(self) -> list[float]:
         """Each worker's expected seconds of a step."""
-        return mean_compute(self._run.scenario)
+        expected: list[float] = self._run.scenario.team.mean_compute
+        return expected
 
     @cached_property
     def _download_source(self) -> Callable[[int], int | None]:

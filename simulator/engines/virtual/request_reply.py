@@ -28,8 +28,6 @@ from itertools import count
 from math import inf
 from typing import Any, Never, Self
 
-from ...cluster.failures import troubled
-from ...cluster.workers import shares_devices
 from ...network.closed_form import ClosedForm, MessageRoute, Traffic
 from ...objectives import build
 from ...programs import Program
@@ -50,7 +48,7 @@ def supports(program: Program, scenario: Scenario) -> bool:
         program.server is not None
         and build.dimension_of(scenario.objective) is None
         and scenario.network.closed_form
-        and not (scenario.server.bandwidth or troubled(scenario) or shares_devices(scenario))
+        and not (scenario.server.bandwidth or scenario.troubled or scenario.team.shares_devices)
     )
 
 

@@ -16,7 +16,6 @@ from collections.abc import Callable, Generator, Sequence
 from math import inf, nextafter
 from typing import Any, NamedTuple
 
-from ...cluster import workers
 from ...network.flow_network import SharedNetwork
 from ...network.topology.routes import Topology
 from ..collective import GradientPiece
@@ -44,7 +43,7 @@ class SharedLines:
         scenario = run.scenario
         self._agenda = run.agenda
         self._transfers: dict[int, Transfer] = {}
-        self._devices = workers.devices(scenario)
+        self._devices = scenario.team.devices
         count = max((each for each in self._devices if each is not None), default=-1) + 1
         topology = Topology(scenario) if scenario.network.model == "flows" else None
         others = [Topology(job.scenario) for job in scenario.job]

@@ -35,9 +35,8 @@ import simpy
 from simpy.core import StopSimulation
 
 from ...cluster import speed, workers
-from ...cluster.failures import Calendar, troubled
+from ...cluster.failures import Calendar
 from ...cluster.prices import worker_devices, worker_prices
-from ...cluster.workers import shares_devices
 from ...errors import DeadlockError
 from ...objectives import build
 from ...programs import Program
@@ -157,7 +156,7 @@ class Simulation:
         """Make the transport, and the lines that its transfers or devices share, if any."""
         self.lines: Any = None
         model = self.scenario.network.model
-        if model == "flows" or shares_devices(self.scenario):
+        if model == "flows" or self.scenario.team.shares_devices:
             from . import flows, shared_lines  # noqa: PLC0415 - they load numba
 
             first = self.host is self
@@ -176,7 +175,7 @@ class Simulation:
 
         Where nodes are not always up, their outages apply their speed, to repeated work, too.
         """
-        if not troubled(self.scenario):
+        if not self.scenario.troubled:
             return speed.compute_times(self.scenario, self.seed, self.nodes)
         speeds = [*speed.speeds(self.scenario, self.seed), None]  # the server's does not change
         crashing = self.calendars or repeat(NEVER_DOWN)

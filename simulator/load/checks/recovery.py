@@ -3,8 +3,6 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ...cluster.failures import any_in
-from ...cluster.workers import devices, shares_devices
 from ...inputs.messages import KeyPath, nearest
 from ...programs import Program
 from ...scenario.cluster import Cluster, Group, Recovery
@@ -69,7 +67,7 @@ def _own(scenario: Scenario, path: KeyPath) -> Mapping[str, Any]:
 def _policy(scenario: Scenario, recovery: Recovery) -> Iterator[tuple[str, str]]:
     """Yield the keys of one recovery that contradict its policy; those without effect are noted."""
     workers, policy = scenario.cluster.workers, recovery.policy
-    if policy == "wait" and recovery.backup and any_in(scenario):
+    if policy == "wait" and recovery.backup and scenario.unstable:
         yield (
             "backup",
             "a mean that leaves out the slowest does not wait for a crashed worker; write "
@@ -93,7 +91,7 @@ def _policy(scenario: Scenario, recovery: Recovery) -> Iterator[tuple[str, str]]
         yield "quorum", f"more than all {workers} workers; write {workers} or less"
     if recovery.backups >= workers:
         yield "backup", f"leaves out all {workers} workers; write {workers - 1} or less"
-    if (recovery.backups or policy == "quorum") and shares_devices(scenario):
+    if (recovery.backups or policy == "quorum") and scenario.team.shares_devices:
         yield (
             "backup" if recovery.backups else "policy",
             "a worker that shares a device cannot be left out; remove it, or cluster.device",
@@ -101,7 +99,7 @@ def _policy(scenario: Scenario, recovery: Recovery) -> Iterator[tuple[str, str]]
 
 
 def _membership(scenario: Scenario) -> Iterator[Problem]:
-    cluster, shared = scenario.cluster, devices(scenario)
+    cluster, shared = scenario.cluster, scenario.team.devices
     tables: list[tuple[KeyPath, Cluster | Group]] = [(("cluster",), cluster)]
     tables += [(("cluster", "group", index), each) for index, each in enumerate(cluster.group)]
     for where, table in tables:
@@ -125,7 +123,7 @@ def _membership(scenario: Scenario) -> Iterator[Problem]:
 
 
 def _crashes(scenario: Scenario, programs: Mapping[str, Program]) -> Iterator[Problem]:
-    workers, shared = scenario.cluster.workers, devices(scenario)
+    workers, shared = scenario.cluster.workers, scenario.team.devices
     served = any(programs[each.name].server for each in scenario.algorithm)
     for index, crash in enumerate(scenario.cluster.crash):
         path = ("cluster", "crash", index, "worker")

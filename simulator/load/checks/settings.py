@@ -10,7 +10,6 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from ...cluster.prices import HOURLY
-from ...cluster.workers import delayed, mean_compute
 from ...errors import InputError
 from ...inputs.messages import KeyPath, nearest, sentence
 from ...objectives.learning_curve.objective import baseline
@@ -135,7 +134,8 @@ def _cluster(scenario: Scenario) -> Iterator[Problem]:
     if not extras and "extra_share" in cluster.model_fields_set:
         yield Problem(("cluster", "extra_share"), "a share of no delay; add cluster.extra")
     seen: dict[str, int] = {}
-    counts = delayed(scenario)
+    team = scenario.team
+    counts = {team.workers[ranks[0]].group: count for ranks, count in team.delayed}
     for index, group in enumerate(cluster.group):
         where = ("cluster", "group", index)
         if group.name in seen:
@@ -182,7 +182,7 @@ def _run(scenario: Scenario) -> Iterator[Problem]:
         yield Problem(
             ("run",), 'neither steps nor duration; write run.steps = 2000 or run.duration = "2 h"'
         )
-    if run.steps is None and not all(mean_compute(scenario)):
+    if run.steps is None and not all(scenario.team.mean_compute):
         yield Problem(
             ("run", "duration"),
             "may never pass, because computing takes no time; add run.steps = 2000",

@@ -3,7 +3,6 @@
 from math import inf
 from typing import Any
 
-from ...cluster.workers import workers
 from ...distributions.law import Law
 from ...scenario.network import Link
 from ...scenario.scenario import Scenario
@@ -14,7 +13,7 @@ class Places:
 
     def __init__(self, scenario: Scenario) -> None:
         self.settings = scenario.network
-        self.regions = [worker.region for worker in workers(scenario)]
+        self.regions = [worker.region for worker in scenario.team.workers]
         self.server = scenario.server.region
         groups = scenario.cluster.group
         self._own = [(each.up, each.down) for each in groups for _ in range(each.workers)]

@@ -16,7 +16,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ...cluster.workers import ideal_rate
 from ...inputs import untrusted
 from ...programs import Program
 from ...programs.effects import Vector
@@ -349,7 +348,7 @@ def length(scenario: Scenario, algorithm: Algorithm) -> float:
         return float(min(run.steps or math.inf, enough))
     if run.duration is None:
         return float(run.steps or 1)
-    most = run.duration * ideal_rate(scenario) / scenario.cluster.workers
+    most = run.duration * scenario.team.ideal_rate / scenario.cluster.workers
     return float(min(run.steps or math.inf, most if math.isfinite(most) else 1e6))
 
 

@@ -5,7 +5,6 @@ from functools import cache
 from typing import Any
 
 from ... import theory
-from ...cluster import workers as cluster
 from ...errors import InputError
 from ...network.mean_cost import mean_cost
 from ...programs import catalogue
@@ -21,7 +20,7 @@ Covered = list[tuple[int, theory.ErrorBound, float, int]]
 
 def _pace(scenario: Scenario) -> Callable[[int], float]:
     """Return Theorem 1: expected seconds per step by tau."""
-    workers, cost = cluster.expected_laws(scenario), mean_cost(scenario)
+    workers, cost = scenario.team.expected_laws, mean_cost(scenario)
     return cache(
         lambda tau: theory.seconds_per_step(workers, cost.transmission + cost.latency, tau)
     )

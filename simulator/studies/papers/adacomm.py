@@ -5,7 +5,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ...cluster.workers import mean_compute
 from ...network.mean_cost import mean_cost
 from ...results.intervals import signed
 from ...results.run import Run
@@ -152,7 +151,7 @@ def ratio(lab: Lab, name: str, *sets: str) -> float:
     """Seconds of an average over those of a gradient."""
     scenario = lab.scenario(name, *sets)
     cost = mean_cost(scenario)
-    return (cost.transmission + cost.latency) / mean_compute(scenario)[0]
+    return (cost.transmission + cost.latency) / scenario.team.mean_compute[0]
 
 
 def speedup(lab: Lab, name: str, sets: Sequence[str] = ()) -> Finding:

@@ -10,7 +10,6 @@ from functools import cached_property
 from operator import itemgetter
 from typing import Any
 
-from ...cluster.workers import ideal_rate
 from ...inputs import csv_cells, messages
 from ...objectives import plugins
 from ...objectives.basis import bases
@@ -150,7 +149,7 @@ def measured(scenario: Scenario, runs: Sequence[Run], execution: Execution) -> R
     of what it may be wrong by; `margin`: the share of the loss up to which others are equivalent.
     """
     algorithm = next(each for each in scenario.algorithm if each.label == runs[0].label)
-    ideal, workers = ideal_rate(scenario), scenario.participants(algorithm)
+    ideal, workers = scenario.team.ideal_rate, scenario.participants(algorithm)
     given = Conditions(
         target=scenario.run.target_loss,
         step_alone=workers / ideal if ideal else 0,

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from ...cluster import workers as cluster
 from ...errors import InputError
 from ...load.load import Programs, known_programs, varied
 from ...objectives import build
@@ -203,7 +202,7 @@ def _with(table: Any, path: Sequence[str], value: Any) -> dict[str, Any]:
 
 def _every(scenario: Scenario) -> int:
     """Return the steps between evaluations: `EVALUATIONS` in a run without waiting."""
-    step, run = min(cluster.mean_compute(scenario)), scenario.run
+    step, run = min(scenario.team.mean_compute), scenario.run
     steps = min(run.duration / step if run.duration and step else math.inf, run.steps or math.inf)
     return max(1, round(steps / EVALUATIONS)) if math.isfinite(steps) else 1
 

@@ -10,7 +10,6 @@ import numpy as np
 
 from ...cluster import prices
 from ...cluster.membership import stretched
-from ...cluster.workers import mean_compute
 from ...errors import InputError
 from ...network.closed_form import ClosedForm
 from ...objectives.learning_curve.objective import data_parallel, to_target
@@ -381,7 +380,7 @@ def alone(scenario: Scenario, objective: TuningObjective, seeds: int) -> Alone |
         return None
     if len(ClosedForm(scenario).hosts(range(workers))) == 1:
         return None
-    target, means = objective.target, mean_compute(scenario)
+    target, means = objective.target, scenario.team.mean_compute
     for each, failures in enumerate(scenario.cluster.of_workers("failures")):
         if failures is not None:  # it stands still until it is back
             down = failures.repair + scenario.recovery.restarting

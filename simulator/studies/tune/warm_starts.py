@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from ... import theory
-from ...cluster import workers
 from ...errors import InputError
 from ...load.load import Programs, varied
 from ...network.mean_cost import mean_cost
@@ -60,7 +59,7 @@ def _hiding(
 
     Theory is for constant times and no compression: simulation decides.
     """
-    compute, cost = max(workers.mean_compute(scenario)), mean_cost(scenario)
+    compute, cost = max(scenario.team.mean_compute), mean_cost(scenario)
     periods = choices.get("period", (table.get("period", 1),))
     if isinstance(periods, Range):
         periods = (theory.smallest_period(compute, cost.transmission),) if compute else ()

@@ -1,0 +1,205 @@
+"""The workers of a scenario, resolved once: laws, groups, devices, regions and mean speeds."""
+
+from collections import Counter
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import floor, inf
+
+from ..distributions.distribution import Distribution
+from ..distributions.empirical import ReplayedTimes
+from ..distributions.parametric import Constant
+from ..distributions.time_profile import TimeProfile
+from .cluster import Bursts, Cluster, Group
+
+
+@dataclass(frozen=True)
+class Worker:
+    """One worker: its compute-time law (on its device), its possible extra delay, its region.
+
+    `shared`: the extra delay hits a share of the cluster's workers, not of the group's. `profile`
+    and `bursts`: how the speed changes over time. `inner`: seconds of each step in which its own
+    devices communicate.
+    """
+
+    group: str
+    compute: Distribution
+    extra: Distribution | None
+    extra_share: float
+    shared: bool
+    region: str | None
+    profile: TimeProfile | None = None
+    bursts: Bursts | None = None
+    inner: float = 0.0
+
+    @property
+    def varies(self) -> bool:
+        """Whether its speed changes with time."""
+        return self.profile is not None or self.bursts is not None
+
+    @property
+    def mean_speed(self) -> float:
+        """Its long-run speed on a device of its own, as a share of full speed."""
+        speed = 1.0 if self.profile is None else self.profile.mean
+        if (bursts := self.bursts) is not None:
+            speed *= (bursts.off + bursts.on / bursts.factor) / (bursts.off + bursts.on)
+        return speed
+
+
+class Team:
+    """The workers of a cluster, and what follows from their laws alone: each worked out once."""
+
+    def __init__(self, cluster: Cluster, model_bytes: float) -> None:
+        self._cluster, self._model_bytes = cluster, model_bytes
+
+    @cached_property
+    def workers(self) -> list[Worker]:
+        """The workers in rank order: the groups as listed, then workers outside groups."""
+        cluster = self._cluster
+        ranks: list[Worker] = []
+        for group in cluster.group:
+            member = _member(cluster, group, self._model_bytes)
+            ranks += _repeated(member, len(ranks), group.workers)
+        rest = Worker(
+            "", cluster.compute, cluster.extra, cluster.extra_share, True, cluster.region,
+            cluster.profile, cluster.bursts,
+        )  # fmt: skip
+        return ranks + _repeated(rest, len(ranks), cluster.workers - len(ranks))
+
+    @cached_property
+    def devices(self) -> list[int | None]:
+        """The number of the device that each worker shares; None for a device of its own.
+
+        The workers of a group fill its devices in order of rank; the last one may have fewer. Laws
+        of workers that share a device hold for one that computes alone.
+        """
+        described = self._cluster.devices
+        devices: list[int | None] = []
+        number = 0
+        for group in self._cluster.group:
+            size = described[group.device].shared_by if group.device in described else 1
+            for start in range(0, group.workers, size):
+                devices += [number if size > 1 else None] * min(size, group.workers - start)
+                number += size > 1
+        return devices + [None] * (self._cluster.workers - len(devices))
+
+    @cached_property
+    def shares_devices(self) -> bool:
+        """Whether any worker computes on a device that others share."""
+        return any(device is not None for device in self.devices)
+
+    @cached_property
+    def varies(self) -> bool:
+        """Whether any worker's speed changes with time."""
+        return any(worker.varies for worker in self.workers)
+
+    @cached_property
+    def delayed(self) -> list[tuple[list[int], int]]:
+        """Per group, the ranks that may get the extra delay, and how many of them get it.
+
+        The cluster's share is rounded (half up) over all its groups, not group by group.
+        """
+        groups: dict[str, list[int]] = {}
+        for rank, worker in enumerate(self.workers):
+            if worker.extra is not None:
+                groups.setdefault(worker.group, []).append(rank)
+        lots, before = [], 0
+        for ranks in groups.values():
+            worker = self.workers[ranks[0]]
+            start = before if worker.shared else 0
+            end = start + len(ranks)
+            count = floor(worker.extra_share * end + 0.5) - floor(worker.extra_share * start + 0.5)
+            lots.append((ranks, count))
+            before = end if worker.shared else before
+        return lots
+
+    @cached_property
+    def expected_laws(self) -> list[list[Distribution]]:
+        """For each worker, the laws whose sum is its compute time at its mean speed.
+
+        A seed chooses which workers of a group get the extra delay, not how many: here the first.
+        """
+        laws: list[list[Distribution]] = [
+            [worker.compute, *([Constant.model_construct(value=worker.inner)] * bool(worker.inner))]
+            for worker in self.workers
+        ]
+        for ranks, count in self.delayed:
+            for rank in ranks[:count]:
+                extra = self.workers[rank].extra
+                assert extra is not None
+                laws[rank].append(extra)
+        return [
+            sums if speed == 1 else [law.scaled(1 / speed) for law in sums]
+            for sums, speed in zip(laws, self.mean_speeds, strict=True)
+        ]
+
+    @cached_property
+    def mean_speeds(self) -> list[float]:
+        """Each worker's long-run speed, as a share of full speed, if it always computes.
+
+        It is the mean of the profile times the mean over bursts (1 outside, 1/factor inside),
+        divided by the number of workers on the device. As steps are work, not time, their mean
+        duration is the mean work divided by this mean speed.
+        """
+        filled = Counter(self.devices)
+        return [
+            worker.mean_speed / (1 if device is None else filled[device])
+            for worker, device in zip(self.workers, self.devices, strict=True)
+        ]
+
+    @cached_property
+    def mean_compute(self) -> list[float]:
+        """The expected seconds of one step of each worker, at its mean speed."""
+        return [sum(law.expectation for law in laws) for laws in self.expected_laws]
+
+    @cached_property
+    def relative_speeds(self) -> list[float]:
+        """The steps that each worker takes, as expected, while the slowest takes one.
+
+        One for all where a time is zero or has no mean.
+        """
+        slowest = max(self.mean_compute)
+        return [slowest / time if 0 < time <= slowest < inf else 1.0 for time in self.mean_compute]
+
+    @cached_property
+    def ideal_rate(self) -> float:
+        """Gradients per second of all workers computing alone (inf if they take no time)."""
+        times = self.mean_compute
+        return sum(1 / time for time in times) if all(times) else inf
+
+
+def _inner_seconds(group: Group, model_bytes: float) -> float:
+    """Return the seconds of a step in which the devices of a worker communicate, around a ring.
+
+    Without sharding an all-reduce, 2(n - 1) steps of 1/n of the model each; with FSDP an all-gather
+    before either pass and a reduce-scatter, 3(n - 1) steps (Zhao et al., arXiv 2304.11277).
+    """
+    if group.inner is None:
+        return 0.0
+    passes = 3 if group.inner.sharding == "fsdp" else 2
+    step = group.inner.latency + model_bytes / group.devices / group.inner.bandwidth
+    return passes * (group.devices - 1) * step
+
+
+def _member(cluster: Cluster, group: Group, model_bytes: float) -> Worker:
+    compute = group.compute or cluster.compute
+    if group.device in cluster.devices:
+        compute = compute.scaled(1 / cluster.devices[group.device].speed)
+    return Worker(
+        group.name,
+        compute,
+        group.extra or cluster.extra,
+        cluster.extra_share if group.extra_share is None else group.extra_share,
+        group.extra_share is None,
+        group.region or cluster.region,
+        group.profile or cluster.profile,
+        group.bursts or cluster.bursts,
+        _inner_seconds(group, model_bytes),
+    )
+
+
+def _repeated(worker: Worker, first: int, size: int) -> list[Worker]:
+    """Repeat a worker for `size` ranks from `first` on; each replays its own column of a trace."""
+    if not isinstance(worker.compute, ReplayedTimes):
+        return [worker] * size
+    columns = [replace(worker, compute=column) for column in worker.compute.by_column]
+    return [columns[rank % len(columns)] for rank in range(first, first + size)]
