@@ -460,7 +460,7 @@ def _validate(  # noqa: PLR0913, PLR0917 - the contract's options
     report: Path = _option(
         "DIR",
         "Directory for the matrix's page.",
-        default=Path("docs/validation"),
+        default=Path("docs/evidence/validation"),
         callback=_possible,
     ),
     device: str = DEVICE,
@@ -552,7 +552,7 @@ def _reproduce(  # noqa: PLR0913, PLR0917 - the contract's options
         "--set",
     ),
     jobs: int | None = JOBS,
-    report: Path = _option("DIR", "Directory for the page.", default=Path("docs")),
+    report: Path = _option("DIR", "Directory for the page.", default=Path("docs/evidence")),
     out: Path = _option(
         "DIR", "Directory for finished runs.", "-o", "--out", default=Path("runs/reproduce")
     ),

@@ -60,7 +60,7 @@ def drawn(rng):
         copies=10 ** rng.uniform(9.7, 10.7),
         compute=10 ** rng.uniform(-1.3, 0),
         spread=rng.uniform(0.01, 0.1),
-        unsteady=0.0015,  # as equal runs are: docs/validation/README.md
+        unsteady=0.0015,  # as equal runs are: docs/evidence/validation/README.md
     )
 
 

@@ -127,7 +127,7 @@ def test_ends_of_links_are_simulated_once_for_the_same_scenario_and_seed(monkeyp
 @pytest.mark.slow
 def test_without_a_profile_programs_of_the_matrix_have_no_bias_and_are_covered():
     """Programs over links of the kernel, predicted from the scenario and its draws alone."""
-    with (ROOT / "docs/validation/kernel-links.csv").open(encoding="utf-8") as file:
+    with (ROOT / "docs/evidence/validation/kernel-links.csv").open(encoding="utf-8") as file:
         measured = {
             (row["condition"], row["program"]): float(row["measured_seconds_per_step"])
             for row in csv.DictReader(file)

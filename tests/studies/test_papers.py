@@ -27,7 +27,7 @@ from paceline.simulator.studies.papers.lab import QUICK, Lab
 from tests.command_line.test_command_line import command, wait_for_the_end
 from tests.helpers.waiting import wait_until
 
-DOCS = Path(__file__).parents[2] / "docs"
+DOCS = Path(__file__).parents[2] / "docs/evidence"
 ALL = [(name, each) for name in papers.NAMES for each in papers.paper(name).claims]
 
 

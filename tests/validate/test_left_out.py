@@ -18,7 +18,7 @@ from paceline.validate.comparison.quantities import PACE, TARGET
 from paceline.validate.matrix import left_out, remake
 
 ROOT = Path(__file__).parents[2]
-DOCUMENT = Path("docs/validation/amd-epyc-2-cores.json")
+DOCUMENT = Path("docs/evidence/validation/amd-epyc-2-cores.json")
 LOW, HIGH = 0.80, 0.98
 NAMES = {
     "blocking": ("local-sgd", "easgd", "bmuf"),
@@ -81,7 +81,7 @@ def test_intervals_of_programs_left_out_hold_nine_of_ten_measured_values(matrix)
     document = json.loads((ROOT / DOCUMENT).read_text("utf-8"))
     assert document["coverage"] == rows
     page = (ROOT / DOCUMENT).with_suffix(".md").read_text("utf-8")
-    said = (ROOT / "docs/validation/README.md").read_text("utf-8")
+    said = (ROOT / "docs/evidence/validation/README.md").read_text("utf-8")
     for row in rows:
         held, of = row["both"]
         assert f"| {held}/{of} |" in page

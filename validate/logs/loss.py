@@ -36,7 +36,7 @@ LATE, PARTS = 1 / 3, 6  # the last part of a run is compared; of it, parts say h
 LEAST = 1e-3  # tokens or samples, of a critical batch
 DRIFT = 0.2
 """Standard deviation, as a log, by which a factor of steps seen after a fifth of a run differs from
-that at its end: of 27 runs of a small GPT (docs/validation/learning-curves.md)."""
+that at its end: of 27 runs of a small GPT (docs/evidence/validation/learning-curves.md)."""
 HEAD = (
     'The loss of a training run. A scenario takes it in by extends = "THIS FILE"; what the',
     "scenario says itself counts more.",

@@ -61,7 +61,7 @@ BUCKETED = "ssgd-bucketed"
 KEYS = ("collective", "hop", "latency_factor", "transmission_factor", "transmission_exponent",
         "per_byte")  # fmt: skip
 COMPUTE_WIDTH, LINK_WIDTH = 0.7, 2.0  # of ln compute around half the shortest step; of ln factor
-# relative sds between equal jobs, whose paces differ by 0.1 to 0.2 % (docs/validation/README.md):
+# relative sds between equal jobs, whose paces differ by 0.1 to 0.2 % (docs/evidence/validation):
 # of links beside the law (0.1 % in docs/transport.md), as so many links show it, and of computing
 ERROR, ERROR_FREEDOM, STEADY = 0.001, 2.0, 0.0015
 COPYING = 0.03  # most of a transmission's time in the prior's median that hosts copy for

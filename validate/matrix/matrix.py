@@ -50,7 +50,7 @@ Say = Callable[[str], None]
 def matrix(  # noqa: PLR0913 - the options of the command
     *,
     out: Path | str = Path("runs/matrix"),
-    report: Path | str = Path("docs/validation"),
+    report: Path | str = Path("docs/evidence/validation"),
     only: Sequence[str] | None = None,
     device: str = "auto",
     progress: Progress | None = None,

@@ -1,6 +1,6 @@
 """Remake all that follows from a matrix's measurements, without measuring again.
 
-    python -m paceline.validate.matrix.remake docs/validation/MACHINE.json
+    python -m paceline.validate.matrix.remake docs/evidence/validation/MACHINE.json
 
 writes the page and the document beside it anew, and the table of the model's error that `calibrate`
 puts into profiles.

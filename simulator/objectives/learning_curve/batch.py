@@ -18,7 +18,7 @@ SPREAD = 2.0  # factor either way: the published laws' definitions and models di
 SEEN, BEYOND = 1e9, 3.0
 """Least tokens, about, of the runs that the law was fitted to, and a further factor for each time
 that there are ten times fewer: at 8e5 tokens it was 35 times too high
-(docs/validation/learning-curves.md)."""
+(docs/evidence/validation/learning-curves.md)."""
 FEW = 1024  # tokens of a worker's step: a sequence of text of most models has more
 VAGUE = 5.0  # times the law's critical batch, either way: it is then no law of these samples
 LEVELS = 8  # of loss, at which two runs are compared

@@ -1,4 +1,4 @@
-"""Write the page about all claims, docs/reproduction.md, and its figures."""
+"""Write the page about all claims, docs/evidence/reproduction.md, and its figures."""
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime

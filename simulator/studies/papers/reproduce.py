@@ -72,7 +72,7 @@ def reproduce(  # noqa: PLR0913 - the options of the command
     overrides: Sequence[str] = (),
     jobs: int | None = None,
     out: Path | str = Path("runs/reproduce"),
-    report: Path | str | None = Path("docs"),
+    report: Path | str | None = Path("docs/evidence"),
     progress: Progress | None = None,
     say: Say | None = None,
 ) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from paceline.simulator.load.load import parse
 from paceline.simulator.scenario.scenario import Scenario
 from paceline.validate.torch_objective.data import load_named
 
-CURVES = Path(__file__).parents[3] / "docs/validation/evidence/gpt.csv"
+CURVES = Path(__file__).parents[3] / "docs/evidence/validation/evidence/gpt.csv"
 HEAD = ("program", "workers", "seed", "step", "seconds", "loss")
 STEPS, EVERY = 400, 20
 WARMED = 40  # steps of the warm-up

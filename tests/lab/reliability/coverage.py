@@ -24,7 +24,7 @@ from tests.lab.reliability import laws
 from tests.lab.reliability.laws import HOW
 
 ROOT = Path(__file__).parents[3]
-MATRIX = ROOT / "docs/validation/amd-epyc-2-cores.json"
+MATRIX = ROOT / "docs/evidence/validation/amd-epyc-2-cores.json"
 TITLE = "Intervals: how often they hold the truth"
 SEEDS = 5  # of an interval
 WORKERS = 4
