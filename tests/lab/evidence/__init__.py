@@ -1,5 +1,5 @@
 """Real learning curves of a small GPT, and how well they are predicted.
 
 `python -m tests.lab.evidence` trains what is missing, `python -m tests.lab.evidence score` predicts
-it and writes docs/evidence/validation/learning-curves.md. The curves lie in docs/evidence/validation/evidence.
+it and writes docs/evidence/validation/learning-curves.md. The curves lie beside it.
 """
