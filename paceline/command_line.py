@@ -425,8 +425,7 @@ def _tune(
     from paceline.simulator.reports import terminal
     from paceline.simulator.studies.tune.tune import tune
 
-    from .deploy.emit.emit import unlike
-    from .deploy.emit.picked import Pick
+    from .deploy.emit.emit import Pick, unsupported_settings
 
     with _study(scenario, "-tune", "tuning", "configurations, left", **given) as (loaded, how):
         result = tune(loaded, objective=objective, trials=trials, preset=preset, **how)
@@ -435,7 +434,10 @@ def _tune(
     count = f"{len(result.ranked)} configurations in {result.wall_seconds:.0f} s."
     said = [result.sentence, *result.lines, count, f"{FILES}{how['out']}"]
     worlds = [result.space.world(each.candidate.table) for each in result.named]
-    notes = [*result.notes, *unlike(Pick(world, world.algorithm[0]) for world in worlds)]
+    notes = [
+        *result.notes,
+        *unsupported_settings(Pick(world, world.algorithm[0]) for world in worlds),
+    ]
     notes += [f"warning: {each}" for each in result.warnings]
     _answer(as_json, result.json, lambda: [*terminal.tune(result), *said], notes)
 
@@ -863,8 +865,7 @@ def _emit(  # noqa: PLR0913, PLR0917 - a pick, and where it goes
     Prints configuration and code, or writes them to --out. Where the framework would train
     differently from the prediction, says what differs and where its source shows that.
     """
-    from .deploy.emit.emit import emit
-    from .deploy.emit.picked import find
+    from .deploy.emit.emit import emit, find
 
     found = emit(target, find(pick, label, overrides or (), allow_paths))
     if out:

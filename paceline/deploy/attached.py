@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from math import inf, nan
-from typing import Any, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 from torch import Tensor
@@ -25,7 +25,7 @@ from paceline.validate.training.node import TensorNode
 from .checkpoint import Freezer
 from .live import LiveParameters
 from .local_steps import Reached, Shift, UserRate, UserSteps
-from .transport import InPlace, Transport
+from .transport import Transport
 
 
 class Gradient:
@@ -36,7 +36,6 @@ class Gradient:
 
 
 GRADIENT = Gradient()
-Started = TypeVar("Started", RealCollective, InPlace)
 
 
 class Period:
@@ -54,47 +53,46 @@ class Period:
         return float(self._planned(step)) if self.now is None else self.now
 
 
+class UserLoop(NamedTuple):
+    """What a node needs of the user's loop: the parameters, the optimizer, its rate, the period.
+
+    `local`: the user's optimizer as the program's transform, None where the program makes the step
+    itself, with `decay` as weight decay.
+    """
+
+    live: LiveParameters
+    local: UserSteps | None
+    rate: UserRate
+    decay: float
+    period: Period | None
+
+
 class AttachedNode(TensorNode):
     """One process of the user's as its program sees it.
 
     `step`: gradients that the loop has computed; `loss`: of the last one; `waited`: seconds of
-    waiting in all. `local`: the user's optimizer as the program's transform, None where the program
-    makes the step itself, with `decay` as weight decay. `plain`: a phase's displacement is of no
-    other use than to be averaged, and be taken from where the phase began; `unread`: so is a
-    gradient than to be averaged, or to be given to the optimizer, so that None may stand for it,
-    its pieces and their means.
+    waiting in all. `plain`: a phase's displacement is of no other use than to be averaged, and be
+    taken from where the phase began.
     """
 
-    def __init__(  # noqa: PLR0913, PLR0917 - what a node is made of
-        self,
-        live: LiveParameters,
-        transport: Transport,
-        seed: int,
-        local: UserSteps | None,
-        rate: UserRate,
-        decay: float,
-        period: Period | None,
-    ) -> None:
+    def __init__(self, loop: UserLoop, transport: Transport, seed: int) -> None:
         self.rank, self.workers = transport.rank, transport.workers
         self.server, self.apply_seconds = self.workers, 0.0
         self.samples, self.pace = None, 1.0
-        self.parameters, self.bytes_per_parameter = live.dimension, live.start.element_size()
-        self.start = live.start
+        self.live, self._local, self.rate, self._decay, self.period = loop
+        self.start = start = loop.live.start
+        self.parameters, self.bytes_per_parameter = len(start), start.element_size()
         self.seed(seed)
-        self.live, self.transport, self.rate = live, transport, rate
+        self.transport = transport
         self._mailbox = transport.mailbox
-        self._local, self._decay = local, decay
         self.step, self.waited, self.origin = 0, 0.0, time.monotonic()
         self.loss: Any = None
-        self.plain = self.unread = False
-        self.period = period
+        self.plain = False
         self.watcher: ThreadPoolExecutor | None = None  # that waits for collectives to be timed
         self.took: list[float] = []  # seconds of those that the program has waited for
         self._timed: dict[Any, tuple[float, Future[float]]] = {}
         self.channels: list[Any] = []
         self._bases: dict[Handle, Tensor] = {}  # of shifts whose mean is under way
-        self._pieces: Pieces = 1  # of an unread gradient
-        self._mean: InPlace | None = None  # of such a gradient, the last
         self._landed: Tensor | None = None  # the last mean of parameters
         self._made: list[np.random.Generator] = []
         self._phase: tuple[int, int] | None = None  # the local phase's next step, and steps done
@@ -112,8 +110,6 @@ class AttachedNode(TensorNode):
         else:
             self.live.take(x)
         await GRADIENT
-        if self.unread:
-            return None
         g = self.live.gradient()
         return g.add_(x, alpha=self._decay) if self._decay else g
 
@@ -126,15 +122,7 @@ class AttachedNode(TensorNode):
 
     async def start_backward(self, x: Vector, pieces: Pieces) -> Sequence[Handle]:
         """As `gradient`, cut into pieces that are there at once: their own handles."""
-        g = await self.gradient(x)
-        if g is not None:
-            return self.cut(g, pieces)
-        self._pieces = pieces
-        return [None] * (pieces if isinstance(pieces, int) else len(pieces))
-
-    def join(self, pieces: Sequence[Vector]) -> Vector:
-        """Undo the cut."""
-        return None if pieces[0] is None else super().join(pieces)
+        return self.cut(await self.gradient(x), pieces)
 
     def leap(self, transform: Any) -> Any:
         """Return the effect that takes a local phase in place, by the user's optimizer."""
@@ -172,23 +160,12 @@ class AttachedNode(TensorNode):
     # Collectives and messages
 
     def start_mean(self, value: Payload) -> Handle:
-        """Start an all-reduce; of gradients that nobody reads, where they lie."""
-        if value is None:
-            if self._mean is None or self._mean.settled:  # of all pieces, as all are there
-                self._mean = self._mean_in_place()
-            return self._mean
+        """Start an all-reduce; of a `Shift`, of the vector that it ends at."""
         shift = isinstance(value, Shift)
         handle = self.transport.collectives.mean(value.end if shift else value, self.step)
         if shift:
             self._bases[handle] = value.base
         return self._time(handle)
-
-    def _mean_in_place(self) -> InPlace:
-        scale = self.transport.collectives.scale(self.start.dtype)
-        vector = self.live.gather(scale)
-        pieces = [vector] if self._pieces == 1 else self.cut(vector, self._pieces)
-        self.transport.network.bytes += vector.nbytes
-        return self._time(self.transport.mean_in_place(pieces, scale))
 
     def start_gather(self, value: Payload) -> Handle:
         """Start an all-gather."""
@@ -199,7 +176,7 @@ class AttachedNode(TensorNode):
         self._timed.pop(handle, None)
         return self._time(self.transport.collectives.mean_after(handle, value, self.step))
 
-    def _time(self, handle: Started) -> Started:
+    def _time(self, handle: RealCollective) -> RealCollective:
         """Have a collective timed that starts now, by a thread, as the program may wait late."""
         if self.watcher is not None:
 
@@ -212,12 +189,12 @@ class AttachedNode(TensorNode):
 
     async def wait(self, handle: Handle) -> Any:
         """Wait until a result has arrived."""
-        if not isinstance(handle, RealCollective | InPlace):
+        if not isinstance(handle, RealCollective):
             return handle  # a piece of a gradient
-        found, base = self.land(handle), self._bases.pop(handle, None)
+        result, base = self.land(handle), self._bases.pop(handle, None)
         if base is not None:
-            self._landed, found = found, Shift(base, found)
-        return found
+            self._landed, result = result, Shift(base, result)
+        return result
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
@@ -230,16 +207,13 @@ class AttachedNode(TensorNode):
         finally:
             self.waited += time.monotonic() - begin
 
-    def land(self, handle: RealCollective | InPlace) -> Any:
+    def land(self, handle: RealCollective) -> Any:
         """Wait until a collective has arrived; return its result."""
         if not handle.settled:
             team = self.transport.collectives
             with self.waiting():
-                if isinstance(handle, InPlace):
-                    handle.land()
-                else:
-                    team.land(handle)
-                    team.settle(handle)
+                team.land(handle)
+                team.settle(handle)
             if handle in self._timed:
                 since, end = self._timed.pop(handle)
                 self.took.append(end.result() - since)
@@ -312,12 +286,12 @@ class AttachedNode(TensorNode):
         if saved is None:
             return tuple(state.values())
         freezer = self._freezer(saved["x"])
-        for made, found in zip(self._made, saved["generators"], strict=True):
-            made.bit_generator.state = freezer.thaw(found)
-        for channel, found in zip(self.channels, saved["channels"], strict=True):
-            vars(channel).update(freezer.thaw(found))
-        found = saved["loop"]
-        return tuple(freezer.thaw(found[name], value) for name, value in state.items())
+        for generator, frozen in zip(self._made, saved["generators"], strict=True):
+            generator.bit_generator.state = freezer.thaw(frozen)
+        for channel, frozen in zip(self.channels, saved["channels"], strict=True):
+            vars(channel).update(freezer.thaw(frozen))
+        loop = saved["loop"]
+        return tuple(freezer.thaw(loop[name], value) for name, value in state.items())
 
     def _freezer(self, x: Tensor) -> Freezer:
         return Freezer(x, self._made, self.land)
@@ -331,17 +305,17 @@ class AttachedNode(TensorNode):
                 "(docs/how-to/add-an-algorithm.md)"
             )
         freeze, variables = self._freezer(self.live.at).freeze, self._frame.f_locals
-        ours = "_me", "_codec", "_xp"
+        excluded = "_me", "_codec", "_xp"
         return {
             "x": self.live.at,
             "phase": self._phase,
             "period": self.period and self.period.now,
             "loop": {name: freeze(variables[name]) for name in self._names},
             "channels": [
-                freeze({key: each for key, each in vars(channel).items() if key not in ours})
+                freeze({key: value for key, value in vars(channel).items() if key not in excluded})
                 for channel in self.channels
             ],
-            "generators": [freeze(each.bit_generator.state) for each in self._made],
+            "generators": [freeze(generator.bit_generator.state) for generator in self._made],
             "rates": [self.rate.last, self.rate.steps, self.rate.rates],
             "step": self.step,
             "clock": self.clock(),

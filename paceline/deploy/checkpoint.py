@@ -21,7 +21,7 @@ from .steering.telemetry import StepRecord
 
 KIND = "paceline"  # key that marks a container of ours
 RECORDS: dict[str, Any] = {
-    each.__name__: each for each in (Encoded, UnderWay, PowerMatrix, Curve, Decision, StepRecord)
+    kind.__name__: kind for kind in (Encoded, UnderWay, PowerMatrix, Curve, Decision, StepRecord)
 }
 CONTAINERS: dict[str, Any] = {
     "deque": deque, "dict": dict, "set": set, "Counter": lambda pairs: Counter(dict(pairs)),
@@ -48,29 +48,29 @@ class Freezer(NamedTuple):
         if isinstance(value, np.random.Generator):
             return {
                 KIND: "generator",
-                "is": [each is value for each in self.generators].index(True),
+                "is": [generator is value for generator in self.generators].index(True),
             }
         if type(value).__name__ in RECORDS:
-            names = getattr(value, "_fields", None) or [each.name for each in fields(value)]
-            found = [self.freeze(getattr(value, name)) for name in names]
-            return {KIND: type(value).__name__, "is": found}
+            names = getattr(value, "_fields", None) or [field.name for field in fields(value)]
+            frozen = [self.freeze(getattr(value, name)) for name in names]
+            return {KIND: type(value).__name__, "is": frozen}
         if isinstance(value, dict):
-            pairs = [[self.freeze(key), self.freeze(each)] for key, each in value.items()]
+            pairs = [[self.freeze(key), self.freeze(item)] for key, item in value.items()]
             return {KIND: "Counter" if isinstance(value, Counter) else "dict", "is": pairs}
         if isinstance(value, deque):
-            return {KIND: "deque", "is": [self.freeze(each) for each in value]}
+            return {KIND: "deque", "is": [self.freeze(item) for item in value]}
         if isinstance(value, list | tuple):
-            return type(value)(self.freeze(each) for each in value)
+            return type(value)(self.freeze(item) for item in value)
         if isinstance(value, np.ndarray | np.generic):
             return {KIND: "array", "is": value.tolist(), "of": str(value.dtype)}
         plain = value is None or isinstance(value, bool | int | float | str | Tensor)
         if plain and not hasattr(type(value), "KEPT"):
             return value
         if isinstance(value, set):
-            return {KIND: "set", "is": [self.freeze(each) for each in value]}
-        kept = {name: getattr(value, name) for name in getattr(value, "KEPT", vars(value))}
-        found = [[name, self.freeze(each)] for name, each in kept.items()]
-        return {KIND: "object", "of": type(value).__name__, "is": found}
+            return {KIND: "set", "is": [self.freeze(item) for item in value]}
+        names = getattr(value, "KEPT", vars(value))
+        frozen = [[name, self.freeze(getattr(value, name))] for name in names]
+        return {KIND: "object", "of": type(value).__name__, "is": frozen}
 
     def thaw(self, value: Any, like: Any = None) -> Any:  # noqa: PLR0911 - one per kind
         """Undo `freeze`; `like`: what a new program has in that place."""
@@ -79,25 +79,25 @@ class Freezer(NamedTuple):
             return type(value)(map(self.thaw, value, like if alike else repeat(None)))
         if not isinstance(value, dict):
             return value.to(self.live.device) if isinstance(value, Tensor) else value
-        kind, found = value[KIND], value["is"]
+        kind, content = value[KIND], value["is"]
         if kind == "live":
             return self.live
         if kind == "collective":
             handle = RealCollective(0, value["of"], 0)
-            handle.settled, handle.result = True, self.thaw(found)
+            handle.settled, handle.result = True, self.thaw(content)
             return handle
         if kind == "generator":
-            return self.generators[found]
+            return self.generators[content]
         if kind == "array":
-            return np.array(found, dtype=value["of"])
+            return np.array(content, dtype=value["of"])
         if kind == "object":
             if value["of"] != type(like).__name__:
                 raise InputError(f"state: of {value['of']}, not of {type(like).__name__}")
-            for name, each in found:
-                setattr(like, name, self.thaw(each, getattr(like, name)))
+            for name, item in content:
+                setattr(like, name, self.thaw(item, getattr(like, name)))
             return like
-        found = self.thaw(found)
-        return RECORDS[kind](*found) if kind in RECORDS else CONTAINERS[kind](found)
+        items = self.thaw(content)
+        return RECORDS[kind](*items) if kind in RECORDS else CONTAINERS[kind](items)
 
 
 PLAIN = Freezer(torch.empty(0), [], lambda handle: None)

@@ -1,8 +1,8 @@
 """A user's model as one flat vector, of which its trained parameters are views."""
 
-from collections.abc import Callable, Iterable, Sequence
-from operator import is_
-from sys import getrefcount
+import ctypes
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Any
 from weakref import ref
 
@@ -14,6 +14,15 @@ from paceline.simulator.errors import InputError
 from paceline.validate.torch_objective.flat import Flat
 
 flatten: Callable[[Any], Tensor] = torch._utils._flatten_dense_tensors
+TRIM_THRESHOLD, MMAP_MAX = -1, -4  # of mallopt(3)
+
+
+def keep_freed_memory() -> None:
+    """Have glibc use freed memory again, as the kernel takes long to clear that of new vectors."""
+    with suppress(OSError, AttributeError):  # another C library
+        libc = ctypes.CDLL(None)
+        libc.mallopt(TRIM_THRESHOLD, 2**31 - 1)
+        libc.mallopt(MMAP_MAX, 0)
 
 
 class Silence:
@@ -37,19 +46,6 @@ class Silence:
             self.wrappers.add(wrapper)
 
 
-class Gathered:
-    """A vector of gradients, and the views of it that belong to the parameters."""
-
-    def __init__(self, vector: Tensor, views: list[Tensor]) -> None:
-        self.vector, self.views = vector, views
-        self.alone = self.uses()
-
-    def uses(self) -> tuple[int, int]:
-        """Count what refers to the vector's memory, and to its views: `alone` if nobody else."""
-        count: Any = torch._C._storage_Use_Count
-        return count(self.vector.untyped_storage()._cdata), sum(map(getrefcount, self.views))
-
-
 class LiveParameters(Flat):
     """The parameters that an optimizer trains, each once, in the model's order.
 
@@ -58,16 +54,17 @@ class LiveParameters(Flat):
     """
 
     def __init__(self, model: nn.Module, optimizer: Any) -> None:
-        trained = [each for group in optimizer.param_groups for each in group["params"]]
+        trained = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         _demand_plain(model, trained)
         super().__init__(model, trained)
         self.at = self.start
+        if self.start.device.type == "cpu":
+            keep_freed_memory()
         self.vector: Tensor | None = None
         self.taken: Callable[[], Tensor | None] = lambda: None  # what `vector` is a copy of
-        self._gathered: list[Gathered] = []
-        inside = [each.module for each in model.modules() if isinstance(each, Wrapper)]
+        inside = [module.module for module in model.modules() if isinstance(module, Wrapper)]
         self._silence = Silence()
-        self._hooks = [each.register_forward_pre_hook(self._silence) for each in (model, *inside)]
+        self._hooks = [part.register_forward_pre_hook(self._silence) for part in (model, *inside)]
 
     def leave(self) -> None:
         """Let the model alone."""
@@ -117,44 +114,21 @@ class LiveParameters(Flat):
 
     def gradients(self) -> list[Tensor]:
         """Return what backward passes left in the parameters' gradients."""
-        grads: list[Any] = [each.grad for each in self.parameters]
-        if all(each is not None and each.layout is torch.strided for each in grads):
+        grads: list[Any] = [parameter.grad for parameter in self.parameters]
+        if all(grad is not None and grad.layout is torch.strided for grad in grads):
             return grads
         return [
-            torch.zeros_like(own) if each is None else each.to_dense()
-            for own, each in zip(self.parameters, grads, strict=True)
+            torch.zeros_like(parameter) if grad is None else grad.to_dense()
+            for parameter, grad in zip(self.parameters, grads, strict=True)
         ]
 
     def gradient(self) -> Tensor:
         """Return the gradients as one vector, a copy."""
         return flatten(self.gradients())
 
-    def gather(self, scale: float) -> Tensor:
-        """Multiply the gradients by `scale`, and make them views of one vector, which is returned.
-
-        A loop that keeps their memory has them there already. Else they are copied, to where nobody
-        else looks any more.
-        """
-        own, grads = self._gathered, [each.grad for each in self.parameters]
-        for found in own:
-            if all(map(is_, grads, found.views)):
-                return found.vector if scale == 1.0 else found.vector.mul_(scale)
-        unused = [each for each in own if each.uses() == each.alone]
-        if not unused:
-            vector = torch.empty_like(self.at)
-            unused = [Gathered(vector, self.views(vector))]
-            self._gathered = [*unused, *own[:1]]
-        found = unused[0]
-        torch._foreach_copy_(found.views, self.gradients())
-        if scale != 1.0:
-            found.vector.mul_(scale)
-        self.write(found.views)
-        return found.vector
-
-    def write(self, gradient: Tensor | Sequence[Tensor]) -> None:
-        """Make the parameters' gradients views of a vector, or the tensors given for them."""
-        parts = self.views(gradient) if isinstance(gradient, Tensor) else gradient
-        for parameter, part in zip(self.parameters, parts, strict=True):
+    def write(self, gradient: Tensor) -> None:
+        """Make the parameters' gradients views of a vector."""
+        for parameter, part in zip(self.parameters, self.views(gradient), strict=True):
             parameter.grad = part
 
 
@@ -163,24 +137,25 @@ def _demand_plain(model: nn.Module, trained: Iterable[Tensor]) -> None:
     if not isinstance(model, nn.Module):
         raise InputError(f"model: {type(model).__name__} is no torch.nn.Module; give the model")
     sharded = any(
-        "FullyShardedDataParallel" in {kind.__name__ for kind in type(each).__mro__}
-        for each in model.modules()
+        "FullyShardedDataParallel" in {kind.__name__ for kind in type(module).__mro__}
+        for module in model.modules()
     )
-    known = {id(each): each for each in model.parameters() if each.requires_grad}
-    if sharded or any(hasattr(each, "placements") for each in known.values()):
+    parameters = {id(own): own for own in model.parameters() if own.requires_grad}
+    if sharded or any(hasattr(parameter, "placements") for parameter in parameters.values()):
         raise InputError(
             "model: its parameters are sharded (FSDP, DTensor), so that no process has them as one "
             "vector to average; give a model whose parameters are whole on every process"
         )
-    if any(each.requires_grad and id(each) not in known for each in trained):
+    wanted = [parameter for parameter in trained if parameter.requires_grad]
+    if any(id(parameter) not in parameters for parameter in wanted):
         raise InputError(
             "optimizer: it trains parameters that are not the model's; make one module of all that "
             "is trained, and give that as the model"
         )
-    alike = {(each.dtype, each.device) for each in trained if each.requires_grad}
+    alike = {(parameter.dtype, parameter.device) for parameter in wanted}
     if len(alike) != 1:
-        said = ", ".join(sorted(f"{dtype} on {where}" for dtype, where in alike)) or "none"
+        kinds = ", ".join(sorted(f"{dtype} on {where}" for dtype, where in alike)) or "none"
         raise InputError(
-            f"model: trained parameters are to be of one dtype on one device, not {said}; convert "
+            f"model: trained parameters are to be of one dtype on one device, not {kinds}; convert "
             "them by model.to(...), and use torch.autocast for a lower precision"
         )

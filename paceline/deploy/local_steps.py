@@ -40,8 +40,8 @@ class Shift(Tensor):
         cls, function: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         """Run any other operation of torch's on the vector itself."""
-        own = tree_map_only(Shift, lambda each: each.vector, (args, kwargs or {}))
-        return function(*own[0], **own[1])
+        plain = tree_map_only(Shift, lambda shift: shift.vector, (args, kwargs or {}))
+        return function(*plain[0], **plain[1])
 
     @property
     def vector(self) -> Tensor:
@@ -133,15 +133,14 @@ class UserSteps:
 
     def init(self, x: Tensor) -> None:
         """Clear SGD's momentum, once it has taken steps."""
-        for optimizer in filter(lambda each: isinstance(bare(each), SGD), parts(self._optimizer)):
-            for each in optimizer.state.values() if self.begun else ():
-                each.pop("momentum_buffer", None)
+        for optimizer in parts(self._optimizer) if self.begun else ():
+            for state in optimizer.state.values() if isinstance(bare(optimizer), SGD) else ():
+                state.pop("momentum_buffer", None)
 
     def update(self, gradient: Any, state: None, x: Tensor) -> tuple[Moved, None]:
         """Let the optimizer step from `x` along a gradient; return the step."""
         to = self._live.copy(x) if self._keeps else self._live.take(x)
-        if gradient is not None:
-            self._live.write(gradient)
+        self._live.write(gradient)
         self.begun, self._live.taken = True, lambda: None
         self.apply()
         return Moved(x, to), None
@@ -156,12 +155,12 @@ class SeveralOptimizers:
     @property
     def param_groups(self) -> list[Any]:
         """The groups of all."""
-        return [group for each in self.parts for group in each.param_groups]
+        return [group for part in self.parts for group in part.param_groups]
 
     def step(self) -> None:
         """Let each make its step."""
-        for each in self.parts:
-            each.step()
+        for part in self.parts:
+            part.step()
 
 
 def parts(optimizer: Any) -> Sequence[Any]:
@@ -171,7 +170,7 @@ def parts(optimizer: Any) -> Sequence[Any]:
 
 def demand_plain(optimizer: Any) -> None:
     """Raise InputError for an optimizer that computes gradients itself."""
-    for kind in (type(bare(each)) for each in parts(optimizer)):
+    for kind in (type(bare(part)) for part in parts(optimizer)):
         if not hasattr(kind, "step"):
             raise InputError(f"optimizer: {kind.__name__} is none of torch's; give one, or a list")
         closure = inspect.signature(kind.step).parameters.get("closure")
@@ -203,8 +202,8 @@ def plain_sgd(
             f"torch.optim.SGD, or {remedy}"
         )
     groups = inside.param_groups
-    odd = [f"with {key}" for key in ODD if any(each.get(key) for each in groups)]
-    if len({tuple(each[key] for key in ALIKE) for each in groups}) > 1:
+    odd = [f"with {key}" for key in ODD if any(group.get(key) for group in groups)]
+    if len({tuple(group[key] for key in ALIKE) for group in groups}) > 1:
         odd.append("whose parameter groups differ")
     if strict and odd:
         raise InputError(

@@ -42,8 +42,7 @@ class Plan:
     def local(self) -> str | None:
         """Name of the parameter in whose place the user's optimizer steps."""
         keys = ("inner", self.program.local_momentum)
-        found = (key for key in keys if hasattr(self.parameters.get(key), "update"))
-        return next(found, None)
+        return next((key for key in keys if hasattr(self.parameters.get(key), "update")), None)
 
     @property
     def sgd(self) -> str:
@@ -69,14 +68,14 @@ class Plan:
         return self.local is None or self.sgd != self.program.needs_sgd
 
     @property
-    def known(self) -> bool:
+    def built_in(self) -> bool:
         """Whether the program is one of ours, of which it is known what it does with a vector."""
         return self.program.worker.__module__.startswith("paceline.simulator.programs.")
 
     @property
     def keeps(self) -> bool:
         """Whether the parameters before a step must stay: always, for programs not known."""
-        return not self.known or "compensation" in self.parameters
+        return not self.built_in or "compensation" in self.parameters
 
 
 def read(plan: Source, parameters: Mapping[str, Any], workers: int, entries: int) -> Plan:
@@ -117,8 +116,8 @@ def _named(plan: Any, chosen: str | None) -> dict[str, Any]:
     for row in rows:
         if row["label"] == label:
             return {"name": row["name"], **row["parameters"]}
-    found = f"{label!r} was not tried" if chosen else "it picks nothing"
-    raise InputError(f"{folder}: {found}; give an [[algorithm]] table or a name instead")
+    why = f"{label!r} was not tried" if chosen else "it picks nothing"
+    raise InputError(f"{folder}: {why}; give an [[algorithm]] table or a name instead")
 
 
 def refusal(program: Program, table: Mapping[str, Any]) -> str:

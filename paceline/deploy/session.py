@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from functools import partial
 from math import nan
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +19,7 @@ from paceline.simulator.errors import InputError, ProgramError
 from paceline.simulator.programs.codecs.codec import Raw
 
 from . import plan as plans
-from .attached import GRADIENT, AttachedNode, Period
+from .attached import GRADIENT, AttachedNode, Period, UserLoop
 from .checkpoint import PLAIN
 from .live import LiveParameters
 from .local_steps import (
@@ -34,28 +34,30 @@ from .steering.telemetry import StepRecord, codec_kind
 from .transport import Transport, place
 
 RECORDS = 4096  # steps whose telemetry is kept
-VERSION = 4
+VERSION = 5
+
+
+class Options(NamedTuple):
+    """What `deploy` takes beside the plan: its `parameters`, a seed, and seconds to wait."""
+
+    parameters: Mapping[str, Any]
+    seed: int = 1
+    timeout: float = 1800.0
 
 
 class Session:
     """One process's part of a program; `telemetry`: the last steps' records, oldest first."""
 
-    def __init__(  # noqa: PLR0913, PLR0917 - what `deploy` takes
-        self,
-        model: nn.Module,
-        optimizer: Any,
-        plan: plans.Source,
-        parameters: Mapping[str, Any],
-        seed: int,
-        timeout: float,
+    def __init__(
+        self, model: nn.Module, optimizer: Any, plan: plans.Source, options: Options
     ) -> None:
         if isinstance(optimizer, list | tuple):
             optimizer = SeveralOptimizers(optimizer)
         demand_plain(optimizer)
-        self._model, self._optimizer, self._seed, self._timeout = model, optimizer, seed, timeout
+        self._model, self._optimizer, self._options = model, optimizer, options
         self.place, self._own_step = place(), optimizer.step
         self._live = live = LiveParameters(model, optimizer)
-        self.plan = plans.read(plan, parameters, self.place[2], live.dimension)
+        self.plan = plans.read(plan, options.parameters, self.place[2], live.dimension)
         self._rate = UserRate(optimizer)
         self._parameters, self._decay = dict(self.plan.parameters), 0.0
         self._local = self._replace_local()
@@ -101,34 +103,30 @@ class Session:
     def _open(self) -> None:
         """Connect to the other processes; begin the program anew."""
         gossips = self.plan.program.gossips
-        self._transport = Transport(self.place, self._live.start, gossips, self._timeout)
+        self._transport = Transport(self.place, self._live.start, gossips, self._options.timeout)
         self._start()
 
     def _agree(self) -> None:
         """Raise InputError, on every rank, where processes have different plans or models."""
         tensors = [*self._live.parameters, *self._model.buffers()]
-        model = [(tuple(each.shape), str(each.dtype)) for each in tensors]
-        own = [zlib.crc32(repr(each).encode()) for each in (sorted(self.plan.table.items()), model)]
-        for what, told in zip(("plan", "model"), zip(*self.share(own), strict=True), strict=True):
-            if others := [rank for rank, each in enumerate(told) if each != told[0]]:
+        model = [(tuple(tensor.shape), str(tensor.dtype)) for tensor in tensors]
+        hashes = [
+            float(zlib.crc32(repr(value).encode()))
+            for value in (sorted(self.plan.table.items()), model)
+        ]
+        columns = zip(*self.share(hashes), strict=True)
+        for what, column in zip(("plan", "model"), columns, strict=True):
+            if others := [rank for rank, value in enumerate(column) if value != column[0]]:
                 raise InputError(f"{what}: rank {others[0]} has another {what} than rank 0")
 
     def _start(self) -> None:
         """Begin the program anew."""
         program = self.plan.program
-        self._node = AttachedNode(
-            self._live,
-            self._transport,
-            self._seed,
-            self._local,
-            self._rate,
-            self._decay,
-            self._period,
-        )
+        loop = UserLoop(self._live, self._local, self._rate, self._decay, self._period)
+        self._node = AttachedNode(loop, self._transport, self._options.seed)
         self._node.watcher = self._watcher
         raw = self.plan.parameters.get("codec", Raw()) == Raw()
-        self._node.plain = raw and program.rounds and self.plan.known
-        self._node.unread = raw and self._local is not None and self.plan.known
+        self._node.plain = raw and program.rounds and self.plan.built_in
         if self._local is not None:
             self._local.begun = False
         parameters = dict(self._parameters)
@@ -173,8 +171,7 @@ class Session:
             )
         else:
             self._optimizer._opt_called = True  # it never steps, and schedules would warn of that
-        own = self._live.parameters
-        if own[0].grad is None and all(each.grad is None for each in own):
+        if all(parameter.grad is None for parameter in self._live.parameters):
             raise ProgramError("no parameter has a gradient: call loss.backward() before the step")
         self._begin()
         node.loss = loss.detach() if isinstance(loss, Tensor) else loss
@@ -189,8 +186,8 @@ class Session:
             )
         )  # fmt: skip
         self._since, self._waited = now, node.waited
-        for said in self._steering.after(self) if self._steering else ():
-            logging.getLogger("paceline").warning(said)
+        for report in self._steering.after(self) if self._steering else ():
+            logging.getLogger("paceline").warning(report)
 
     def steer(self, make: Callable[[], Any]) -> None:
         """Watch this session, and steer its settings, by the controller that rank 0 makes.
@@ -201,22 +198,22 @@ class Session:
 
         if not self._settings:
             raise InputError(f"adapt: {self.plan.program.name} has no setting that can be changed")
-        own, said = None, ""
+        controller, why = None, ""
         if self._transport.rank == 0:
             try:
-                own = make()
-            except InputError as why:
-                said = str(why)
-        if any(each[0] for each in self.share([float(bool(said))])):
-            raise InputError(said or "adapt: rank 0 cannot; its message says why")
-        self._steering = Steering(own)
+                controller = make()
+            except InputError as error:
+                why = str(error)
+        if any(failed for (failed,) in self.share([float(bool(why))])):
+            raise InputError(why or "adapt: rank 0 cannot; its message says why")
+        self._steering = Steering(controller)
         self._watcher = self._node.watcher = ThreadPoolExecutor(1, thread_name_prefix="watcher")
 
     @property
     def decisions(self) -> list[Any]:
         """The controller's decisions so far, on rank 0: settings, reason and expected gain."""
-        own = self._steering and self._steering.controller
-        return own.log if own else []
+        controller = self._steering and self._steering.controller
+        return controller.log if controller else []
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -268,11 +265,11 @@ class Session:
         """Start a `share`; return the function that waits for it."""
         pending, node = self._transport.tell(numbers), self._node
 
-        def told() -> Any:
+        def wait() -> Any:
             with node.waiting():
                 return pending.wait().tolist()
 
-        return told
+        return wait
 
     @contextmanager
     def averaged(self) -> Iterator[None]:
@@ -282,12 +279,12 @@ class Session:
         process has to enter it between the same two steps.
         """
         live = self._live
-        buffers = [each for each in self._model.buffers() if each.is_floating_point()]
-        own, at = [each.clone() for each in buffers], live.at
+        buffers = [buffer for buffer in self._model.buffers() if buffer.is_floating_point()]
+        copies, at = [buffer.clone() for buffer in buffers], live.at
         with torch.no_grad():
-            x, *means = self._transport.mean((at, *own))
-            for each, mean in zip(buffers, means, strict=True):
-                each.copy_(mean)
+            x, *means = self._transport.mean((at, *copies))
+            for buffer, mean in zip(buffers, means, strict=True):
+                buffer.copy_(mean)
         live.go_to(x)
         try:
             yield
@@ -295,8 +292,8 @@ class Session:
             live.go_to(at)
             self._since = nan
             with torch.no_grad():
-                for each, before in zip(buffers, own, strict=True):
-                    each.copy_(before)
+                for buffer, before in zip(buffers, copies, strict=True):
+                    buffer.copy_(before)
 
     def state_dict(self) -> dict[str, Any]:
         """Return this process's state, to be saved beside the model's and the optimizer's.
@@ -418,13 +415,13 @@ def deploy(  # noqa: PLR0913
     numbers that codecs and graphs draw. `timeout`: seconds after which a process that does not
     answer is given up. Raises InputError.
     """
-    if not adapt:
-        return Session(model, optimizer, plan, parameters, seed, timeout)
-    from .steering.attach import controller
-
-    if not isinstance(plan, str | Path) or not Path(plan).is_dir():
+    folder = Path(plan) if isinstance(plan, str | Path) else None
+    if adapt and (folder is None or not folder.is_dir()):
         raise InputError("adapt: only a pick with a prediction; name a run folder")
-    session = Session(model, optimizer, plan, parameters, seed, timeout)
-    policy, (_, _, workers) = "model" if adapt is True else adapt, session.place
-    session.steer(partial(controller, plan, policy, workers))
+    session = Session(model, optimizer, plan, Options(parameters, seed, timeout))
+    if adapt and folder:
+        from .steering.attach import controller
+
+        policy, (_, _, workers) = "model" if adapt is True else adapt, session.place
+        session.steer(partial(controller, folder, policy, workers))
     return session

@@ -37,34 +37,6 @@ class OpenNetwork(RealNetwork):
         self.bytes += size
 
 
-class InPlace:
-    """A mean under way that overwrites vectors where they lie: a handle of the program's.
-
-    Nothing travels beside them that would tell a different collective on another rank: a program
-    whose gradients need no vector of their own averages one each step, as all have one plan.
-    """
-
-    settled, result = False, None
-
-    def __init__(self, pieces: Sequence[Tensor], divisor: float, works: Sequence[Pending]) -> None:
-        self._pieces, self._divisor, self._works = pieces, divisor, works
-
-    def arrived(self) -> None:
-        """Wait until the sums are there."""
-        for each in self._works:
-            each.wait()
-
-    def land(self) -> None:
-        """Wait for the sums, and make them the mean."""
-        for piece, work in zip(self._pieces, self._works, strict=True):
-            total = work.wait()
-            if total.data_ptr() != piece.data_ptr():  # which travelled through the host's memory
-                piece.copy_(total)
-            if self._divisor != 1.0:
-                piece.div_(self._divisor)
-        self.settled, self._pieces, self._works = True, (), ()  # nobody else looks at the vector
-
-
 def place() -> tuple[Any, int, int]:
     """Return the store that the user's processes share, this one's rank, and their number.
 
@@ -105,11 +77,6 @@ class Transport(Connections):
         if gossips:
             self.open_mailbox(self.workers, {*range(self.workers)} - {rank})
 
-    def mean_in_place(self, pieces: Sequence[Tensor], scale: float) -> InPlace:
-        """Start averaging vectors, already times `scale`, where they lie."""
-        works = [self.team.total(each.detach) for each in pieces]
-        return InPlace(pieces, 1.0 if scale != 1.0 else self.workers, works)
-
     def mean(self, value: Any) -> Any:
         """Average over all ranks, and wait."""
         handle = self.collectives.mean(value, 0)
@@ -122,10 +89,12 @@ class Transport(Connections):
 
     def broadcast(self, tensors: list[Tensor]) -> None:
         """Give all ranks the values that rank 0 has."""
-        for each in tensors:
-            own = each.detach().reshape(-1).view(torch.uint8)  # bytes: exact for every dtype
-            total = self.team.total((torch.zeros_like if self.rank else torch.clone)(own).detach)
-            each.data.copy_(total.wait().view(each.dtype).view(each.shape))
+        for tensor in tensors:
+            # bytes, so that the sum with zeros is exact for every dtype
+            values = tensor.detach().reshape(-1).view(torch.uint8)
+            copied = (torch.zeros_like if self.rank else torch.clone)(values)
+            total = self.team.total(copied.detach)
+            tensor.data.copy_(total.wait().view(tensor.dtype).view(tensor.shape))
 
     def close(self) -> None:
         """Complete what was begun, on all ranks, and end."""

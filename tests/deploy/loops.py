@@ -20,8 +20,7 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 from torch.optim import SGD, AdamW
 
 import paceline
-from paceline.deploy.steering.controller import Controller
-from paceline.deploy.steering.policies import Decision
+from paceline.deploy.steering.policies import Controller, Decision
 from paceline.simulator.errors import InputError
 from tests.deploy.emit import worker
 from tests.helpers.waiting import PATIENCE

@@ -1,24 +1,223 @@
-"""Write the configuration and the code that run a pick in another framework."""
+"""Write the configuration and the code that run a pick in another framework.
+
+`PROGRAMS` is the one table of what runs there as here: per program, the parameters that have a
+counterpart, and the values that these may have. A parameter that it does not list is refused, so
+that none is ever dropped. `targets.toml` has the words for the rest, `templates` the code.
+"""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+import tomllib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, is_dataclass
 from pathlib import Path
 from typing import Any
 
+from paceline.simulator.cluster.prices import worker_devices
 from paceline.simulator.errors import InputError
 from paceline.simulator.inputs.escaping import visible
 from paceline.simulator.inputs.messages import nearest
+from paceline.simulator.load.load import load, parse
+from paceline.simulator.programs import catalogue
 from paceline.simulator.programs.pieces.schedule import FixedPeriod
 from paceline.simulator.programs.pieces.transform import Nesterov
+from paceline.simulator.reports.page import reading
 from paceline.simulator.results import store
 from paceline.simulator.results.ownership import free_file
+from paceline.simulator.results.pick import to_run
+from paceline.simulator.scenario.scenario import OWN, Algorithm, Scenario
 from paceline.simulator.scenario.tables import LearningCurve, NoObjective
 
-from .picked import Pick
-from .targets import OPTIMIZERS, PROGRAMS, RATES, TARGETS, kind, problems
-
 YOURS = "YOUR_LEARNING_RATE"  # no name of the code: it stops there, rather than train at any rate
+TARGETS: dict[str, dict[str, Any]] = tomllib.loads(
+    (Path(__file__).parent / "targets.toml").read_text("utf-8")
+)
+RATES, OPTIMIZERS, REFUSED = (TARGETS.pop(key) for key in ("rates", "optimizers", "refused"))
+
+
+@dataclass(frozen=True)
+class Pick:
+    """An algorithm to run, its scenario, and `notes` on how it was chosen."""
+
+    scenario: Scenario
+    algorithm: Algorithm
+    notes: tuple[str, ...] = ()
+
+    @property
+    def devices(self) -> int:
+        """The devices of the largest worker."""
+        return int(worker_devices(self.scenario).max())
+
+
+def find(
+    where: Path, label: str | None, overrides: Sequence[str] = (), allow_paths: bool = False
+) -> Pick:
+    """Return the pick of a run directory, or of a scenario the algorithm with this label.
+
+    `label`: may name another algorithm of a run directory; a scenario with one needs none. Raises
+    InputError where nothing was picked, or no algorithm has the label.
+    """
+    if where.is_dir():
+        return _of_run(where, label, overrides, allow_paths)
+    scenario = load(where, overrides, allow_paths=allow_paths)
+    return Pick(scenario, _labelled(scenario, label))
+
+
+def _of_run(folder: Path, label: str | None, overrides: Sequence[str], allow_paths: bool) -> Pick:
+    """Return what a run directory of simulate, tune or validate picked."""
+    (run,) = reading.read([folder])
+    if "pick" not in run.document or "table" not in run.scenario:
+        raise InputError(
+            f"{folder}: picks no algorithm; give a directory of paceline simulate or tune, or a "
+            "scenario and --algorithm"
+        )
+    pick, about = run.document["pick"], run.scenario
+    chosen = to_run(run.document, label, f"{folder} (--algorithm)")
+    if chosen is None:
+        raise InputError(f"{folder}: nothing was picked ({pick['sentence']}); write --algorithm")
+    table = dict(about["table"])
+    if run.tune:
+        rows = {row["label"]: row for row in run.tune["ranking"]}
+        if not isinstance(rows.get(chosen, {}).get("parameters"), dict):
+            raise InputError(f"{folder}: {chosen} was not tried; tune.json has what was")
+        table["algorithm"] = [_table(rows[chosen])]
+    file = str(about["file"])
+    scenario = parse(
+        table, file=file, folder=Path(file).parent, overrides=overrides, allow_paths=allow_paths
+    )
+    notes = () if label or pick.get("decided", True) else (f"undecided: {pick['sentence']}",)
+    algorithm = scenario.algorithm[0] if run.tune else _labelled(scenario, chosen)
+    return Pick(scenario, algorithm, notes)
+
+
+def _table(row: dict[str, Any]) -> dict[str, Any]:
+    """Return the [[algorithm]] table of a configuration that tune has tried."""
+    plain = {key: value for key, value in row["parameters"].items() if "." not in key}
+    return {key: value for key, value in plain.items() if key not in OWN} | {"name": row["name"]}
+
+
+def _labelled(scenario: Scenario, label: str | None) -> Algorithm:
+    """Return the algorithm with a label; without one, the only algorithm."""
+    algorithms = scenario.algorithm
+    fitting = [one for one in algorithms if label in (None, one.label, one.name)]
+    if len(fitting) != 1:
+        wrong = f"no algorithm {label!r}" if label else "which algorithm?"
+        labels = [algorithm.label for algorithm in algorithms]
+        raise InputError(
+            f"{scenario.file}: {wrong}; write --algorithm with one of: {', '.join(labels)}"
+        )
+    return fitting[0]
+
+
+Fits = Callable[[Any, Pick], bool]
+
+
+def kind(piece: Any) -> str:
+    """Return a transform's or a codec's name; momentum of zero is none."""
+    return "identity" if getattr(piece, "mu", None) == 0 else str(getattr(piece, "kind", piece))
+
+
+def _one_of(*kinds: str) -> Fits:
+    return lambda value, _: kind(value) in kinds
+
+
+def _is(wanted: Any) -> Fits:
+    return lambda value, _: bool(value == wanted)
+
+
+def _schedule(*names: str) -> Fits:
+    return lambda value, _: getattr(value, "schedule", "") in names
+
+
+def _divides_tau(value: Any, pick: Pick) -> bool:
+    return bool(pick.algorithm.parameters["tau"] % value == 0)
+
+
+def _one_in_flight(value: Any, pick: Pick) -> bool:
+    parameters = pick.algorithm.parameters
+    return bool(value < parameters["tau"] // parameters["fragments"])
+
+
+def _any(value: Any, pick: Pick) -> bool:
+    return True
+
+
+RAW, PLAIN, LOOP = _one_of("raw"), _one_of("identity"), _one_of(*OPTIMIZERS["torch"])
+SGD = {"lr": _schedule(*RATES), "momentum": LOOP, "codec": RAW}
+BUCKETS = {
+    "overlap": _is(True),
+    "buckets": lambda value, pick: (
+        value == pick.scenario.model.buckets
+        or ("buckets" not in pick.algorithm.table and pick.scenario.network.library == "nccl")
+    ),
+}
+ROUNDS: dict[str, Fits] = SGD | {"tau": lambda value, _: isinstance(value, FixedPeriod)}
+MEAN = ROUNDS | {"outer": PLAIN, "outer_lr": _is(1.0)}
+POST = ROUNDS | {"switch_step": _any}
+DILOCO = {key: ROUNDS[key] for key in ("lr", "tau", "codec")} | {
+    "inner": LOOP,
+    "outer_lr": _any,
+    "outer_momentum": _any,
+}
+STREAMING = DILOCO | {
+    "tau": _any,
+    "fragments": _divides_tau,
+    "overlap": _one_in_flight,
+    "alpha": _any,
+}
+TITAN = {
+    "lr": _schedule("constant"),
+    "inner": _one_of(*OPTIMIZERS["titan"]),
+    "outer_lr": _is(0.7),
+    "outer_momentum": _is(0.9),
+}
+FEDERATED = ROUNDS | {"outer": _one_of("identity", "momentum"), "outer_lr": _any}
+
+PROGRAMS: dict[str, dict[str, dict[str, Fits]]] = {
+    "torchft": {
+        "ssgd": SGD,
+        "local-sgd": ROUNDS | {"outer": LOOP, "outer_lr": _any},
+        "post-local-sgd": POST,
+        "diloco": DILOCO,
+        "streaming-diloco": STREAMING,
+    },
+    "torchtitan": {
+        "diloco": DILOCO | TITAN,
+        "streaming-diloco": STREAMING | TITAN | {"overlap": _is(0)},
+    },
+    "accelerate": {
+        "ssgd": SGD,
+        "ssgd-bucketed": SGD | BUCKETS,
+        "local-sgd": MEAN,
+        "post-local-sgd": POST,
+    },
+    "paddle": {"ssgd": SGD, "local-sgd": MEAN, "post-local-sgd": POST},
+    "flower": {"local-sgd": FEDERATED, "fedavg": FEDERATED | {"mu": _any}},
+}
+
+
+def problems(target: str, pick: Pick) -> Iterator[str]:
+    """Say what of a pick a target would run otherwise than Paceline, or not at all."""
+    algorithm, words = pick.algorithm, TARGETS[target]
+    name, policy = algorithm.name, pick.scenario.under(algorithm).recovery
+    if name not in PROGRAMS[target]:
+        differs = words["differs"]
+        yield f"{name}: {differs.get(name) or differs[catalogue()[name].family]}"
+        return
+    if pick.scenario.cluster.sampling is not None:
+        yield "cluster.sampling: a framework draws other clients than Paceline"
+    if policy.policy in ("backup", "quorum") or policy.backup:
+        yield f'recovery.policy = "{policy.policy}": its means wait for all workers'
+    if pick.devices > 1 and target not in ("torchft", "torchtitan"):  # replicas of many devices
+        yield (
+            f"cluster.group.devices = {pick.devices}: it would start one process for each worker, "
+            "and average nothing among a worker's devices"
+        )
+    refused = REFUSED | words["refused"]
+    for key, value in algorithm.parameters.items():
+        fits = PROGRAMS[target][name].get(key)
+        if fits is None or not fits(value, pick):
+            why = refused[key] if fits else "has no counterpart"
+            yield f"{key} = {algorithm.written.get(key, kind(value))}: {why}"
 
 
 @dataclass(frozen=True)
@@ -32,8 +231,8 @@ class Emitted:
 
     def json(self) -> dict[str, Any]:
         """Return the document of `paceline emit --json`."""
-        known = {"target": self.target, "version": TARGETS[self.target]["version"]}
-        return {**known, "algorithm": self.label, "files": dict(self.files), "notes": self.notes}
+        version = {"target": self.target, "version": TARGETS[self.target]["version"]}
+        return {**version, "algorithm": self.label, "files": dict(self.files), "notes": self.notes}
 
     def save(self, folder: Path, overwrite: bool) -> None:
         """Write the files; raise TakenError where one holds something else, unless `overwrite`."""
@@ -49,10 +248,11 @@ def emit(target: str, pick: Pick) -> Emitted:
     if target not in TARGETS:
         raise InputError(f"emit {target}: unknown; {nearest(target, TARGETS, 'write one of')}")
     framework, label = TARGETS[target], pick.algorithm.label
-    if found := list(problems(target, pick)):
-        others = [each for each in TARGETS if not list(problems(each, pick))]
+    if differences := list(problems(target, pick)):
+        others = [other for other in TARGETS if not list(problems(other, pick))]
         remedy = f"choose {' or '.join(others)}" if others else "no target of emit runs it"
-        lines = [f"emit {target}: {label}: differs from {framework['version']}:", *found, remedy]
+        first = f"emit {target}: {label}: differs from {framework['version']}:"
+        lines = [first, *differences, remedy]
         raise InputError("\n  ".join(lines))
     values = _values(pick, OPTIMIZERS[framework["optimizers"]], framework["version"])
     rendered = {name: _render(file, values) for name, file in framework["files"].items()}
@@ -74,12 +274,12 @@ def emit(target: str, pick: Pick) -> Emitted:
     return Emitted(target, label, rendered, tuple(notes))
 
 
-def unlike(picks: Iterable[Pick]) -> Iterator[str]:
-    """Say of each pick that no framework runs as it is what differs in the nearest that has it."""
+def unsupported_settings(picks: Iterable[Pick]) -> Iterator[str]:
+    """Name what differs of each pick in the framework that comes nearest to running it."""
     for pick in picks:
-        own = [each for each in TARGETS if pick.algorithm.name in PROGRAMS[each]]
-        wrong = {target: list(problems(target, pick)) for target in own}
-        target = min(own, key=lambda each: len(wrong[each]), default="")
+        targets = [target for target in TARGETS if pick.algorithm.name in PROGRAMS[target]]
+        wrong = {target: list(problems(target, pick)) for target in targets}
+        target = min(targets, key=lambda target: len(wrong[target]), default="")
         if target and wrong[target]:
             label = pick.algorithm.label
             yield f"{label}: paceline emit {target} refuses it: {'; '.join(wrong[target])}"
@@ -93,24 +293,24 @@ def _rateless(pick: Pick) -> bool:
 
 def _values(pick: Pick, optimizers: Mapping[str, str], version: str) -> dict[str, Any]:
     """Return what templates ask for: the parameters, as Python code where they are not numbers."""
-    known = pick.algorithm.parameters
-    rate = known["lr"]
-    own = {
+    parameters = pick.algorithm.parameters
+    rate = parameters["lr"]
+    plain = {
         key: value.value if isinstance(value, FixedPeriod) else value
-        for key, value in known.items()
+        for key, value in parameters.items()
     }
-    inner = known.get("inner", known.get("momentum"))
-    outer = known.get("outer")
-    if "outer_momentum" in known:
-        outer = Nesterov(known["outer_momentum"])
+    inner = parameters.get("inner", parameters.get("momentum"))
+    outer = parameters.get("outer")
+    if "outer_momentum" in parameters:
+        outer = Nesterov(parameters["outer_momentum"])
     constant = rate.schedule == "constant"
     always = YOURS if _rateless(pick) else rate.value if constant else "rate(1)"
-    return own | {
+    return plain | {
         "label": _comment(pick.algorithm.label),
         "title": _comment(pick.scenario.title or pick.scenario.file),
         "program": pick.algorithm.name,
         "version": version,
-        "rounds": (pick.scenario.run.steps or 0) // own.get("tau", 1) or 100,
+        "rounds": (pick.scenario.run.steps or 0) // plain.get("tau", 1) or 100,
         "workers": pick.scenario.cluster.workers,
         "devices": pick.devices,
         "accumulation": pick.scenario.cluster.accumulation,
@@ -119,7 +319,7 @@ def _values(pick: Pick, optimizers: Mapping[str, str], version: str) -> dict[str
         "stateful": kind(inner) != "identity",
         "outer_kind": kind(outer),
         "outer_mu": getattr(outer, "mu", 0.0),
-        "outer": _constructor(optimizers, outer, known.get("outer_lr", 1.0), "parameters"),
+        "outer": _constructor(optimizers, outer, parameters.get("outer_lr", 1.0), "parameters"),
     }
 
 
@@ -127,8 +327,7 @@ def _constructor(
     optimizers: Mapping[str, str], transform: Any, lr: Any, of: str = "model.parameters()"
 ) -> str:
     """Return the call that makes a transform's optimizer; empty where there is none."""
-    found = optimizers.get(kind(transform), "")
-    return found.format(of=of, lr=lr, **_numbers(transform))
+    return optimizers.get(kind(transform), "").format(of=of, lr=lr, **_numbers(transform))
 
 
 def _comment(text: str) -> str:
@@ -143,11 +342,11 @@ def _numbers(piece: Any) -> dict[str, Any]:
 def _render(name: str, values: Mapping[str, Any]) -> str:
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-    made = Environment(  # of code, so that nothing is escaped
+    environment = Environment(  # of code, so that nothing is escaped
         loader=FileSystemLoader(Path(__file__).parent / "templates"),
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    return re.sub(r"\n{4,}", "\n\n\n", made.get_template(name).render(values))
+    return re.sub(r"\n{4,}", "\n\n\n", environment.get_template(name).render(values))

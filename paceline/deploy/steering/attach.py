@@ -1,4 +1,4 @@
-"""Steer a session: what its ranks tell each other, and the controller that a run folder makes."""
+"""Steer a session: what its ranks exchange, and the controller that a run folder makes."""
 
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -17,26 +17,18 @@ from paceline.simulator.results import read
 from paceline.simulator.scenario.scenario import Algorithm
 from paceline.simulator.studies.simulate import simulate
 
-from ..emit.picked import find
-from .controller import Controller
+from ..emit.emit import find
 from .inputs import Inputs
 from .outlook import Outlook, configured
-from .policies import AdaComm, Model, Policy
-from .telemetry import (
-    Settings,
-    StepRecord,
-    Telemetry,
-    numbers,
-    settings,
-)
-from .watch import Watch
+from .policies import AdaComm, Controller, Model, Policy, Prediction, Watch
+from .telemetry import Settings, StepRecord, Telemetry, numbers, settings
 
 POWERS = [2**n for n in range(10)]  # steps that are tried: a run of theirs around the pick's
 AROUND = 4
 SEEDS = 3  # of the prediction of a pick of tune
 EVERY = 16  # steps between two talks of the ranks, at least
 PAUSE = 20  # times the median step: the loop did something else, such as to evaluate
-TOLD, HELD = 4, 8  # steps from a talk to telling the others what was decided, and to doing it
+ANNOUNCED, CHANGED = 4, 8  # steps from a talk to announcing what was decided, and to doing it
 LONGER = 3  # steps of the simulated curves over those of the pick
 BAND = 1.1  # factor by which a loss may leave those of all seeds
 INTERVAL = 60.0  # seconds between decisions of AdaComm's rule
@@ -66,11 +58,12 @@ def controller(
         result = simulate(scenario, seeds=SEEDS)
         runs, row = result.runs, result.algorithms[0]
     else:
-        found = read.read(folder)
-        runs, row = found.runs[label], found.rows[label]
+        results = read.read(folder)
+        runs, row = results.runs[label], results.rows[label]
     inputs = Inputs(scenario)
-    each = [run.duration / run.steps for run in runs]
-    pace = (row.get("interval90") or {}).get("seconds_per_step") or (min(each), max(each))
+    seconds = [run.duration / run.steps for run in runs]
+    predicted_time = (row.get("interval90") or {}).get("seconds_per_step")
+    predicted_time = predicted_time or (min(seconds), max(seconds))
 
     def band(step: int) -> tuple[float, float]:
         losses = [np.interp(step, run.curve["step"], run.curve["loss"]) for run in runs]
@@ -88,8 +81,8 @@ def controller(
     else:
         raise InputError(f"policy {policy!r}: unknown; choose one of: fixed, adacomm, model")
     family = catalogue()[algorithm.name].family
-    shared = isinstance(chosen, Model)
-    watch = Watch(pace, band, inputs, algorithm.parameters | first, family, shared=shared)
+    prediction = Prediction(family, algorithm.parameters | first, predicted_time, band)
+    watch = Watch(prediction, inputs, shared=isinstance(chosen, Model))
     return Controller(first, chosen, watch, steers=policy != "fixed")
 
 
@@ -97,26 +90,26 @@ def candidates(algorithm: Algorithm, settings: Settings) -> list[Settings]:
     """Return the settings to try: the present, then those in which one number differs by powers of
     two, the nearest first, as they are simulated in that order.
     """
-    own = numbers(settings)
-    found: dict[float, list[Settings]] = {0.0: [settings]}
-    for place, value in enumerate(own):
+    values = numbers(settings)
+    by_distance: dict[float, list[Settings]] = {0.0: [settings]}
+    for place, value in enumerate(values):
         whole, base = isinstance(value, int), max(value, 1) if isinstance(value, int) else value
         for n in POWERS if whole else [value * 2.0**n for n in range(-4, 3)]:
             if base / AROUND**2 <= n <= base * AROUND and n != value:
-                tried = numbers(settings, [*own[:place], n, *own[place + 1 :]])
+                tried = numbers(settings, [*values[:place], n, *values[place + 1 :]])
                 with suppress(ValidationError):  # above what the codec may have
                     given = configured(algorithm, tried).parameters
                     if tried.get("overlap", given.get("overlap", 0)) < tried.get("tau", np.inf):
-                        found.setdefault(abs(np.log(n / base)), []).append(tried)
-    return [each for near in sorted(found) for each in found[near]]
+                        by_distance.setdefault(abs(np.log(n / base)), []).append(tried)
+    return [tried for distance in sorted(by_distance) for tried in by_distance[distance]]
 
 
 class Steering:
     """Steers a session: every rank calls `after` at the end of each step.
 
-    The ranks talk when a mean is started and `EVERY` steps have passed: all tell their times. Rank
-    0, which alone has a `controller`, decides on a thread while all train on. `TOLD` steps after
-    the talk it tells the settings that it wants, and `HELD` steps after it all change to them.
+    The ranks talk when a mean is started and `EVERY` steps have passed: all share their times. Rank
+    0, which alone has a `controller`, decides on a thread while all train on. It announces the
+    settings `ANNOUNCED` steps after the talk, and all change to them `CHANGED` steps after it.
     """
 
     KEPT: ClassVar = ("controller", "_records", "_clock", "_asked", "_answer", "_news")
@@ -136,22 +129,22 @@ class Steering:
         """Take in the last step of a `Session`; return what is to be said."""
         self._records.append(session.telemetry[-1])
         passed, now = len(self._records), session.settings
-        if self._asked is not None and passed == TOLD:
+        if self._asked is not None and passed == ANNOUNCED:
             self.settle()
             wanted = now if self.controller is None else self.controller.settings
             self._answer = session.tell(numbers(wanted))
-        elif self._asked is not None and passed == HELD:
+        elif self._asked is not None and passed == CHANGED:
             self.settle()
             agreed = numbers(now, self._answer[0])
-            changed = {key: each for key, each in agreed.items() if each != now[key]}
+            changed = {key: value for key, value in agreed.items() if value != now[key]}
             if changed and now == self._asked:  # else the user has set others meanwhile
                 session.change(**changed)
             self._asked = None
         elif self._records[-1].bytes and passed >= EVERY:
-            told = session.share(self._told(self._records))
+            shared = session.share(self._times(self._records))
             if self.controller is not None and not self._failed:
                 self.controller.settings = now
-                record = self._record(self._records, told, session.rate)
+                record = self._record(self._records, shared, session.rate)
                 self._deciding = self._thread.submit(self.controller.observe, record)
             self._asked, self._answer, self._records = now, None, []
         news, self._news = self._news, []
@@ -175,22 +168,22 @@ class Steering:
         if outlook := getattr(self.controller and self.controller.policy, "outlook", None):
             outlook.close()
 
-    def _told(self, records: Sequence[StepRecord]) -> list[float]:
+    def _times(self, records: Sequence[StepRecord]) -> list[float]:
         """Return this rank's clock, seconds per step, losses, and those that each mean took."""
-        computing = [each.computing for each in records if each.computing == each.computing]
-        self._clock += sum(computing) + sum(each.waiting for each in records)
+        computing = [record.computing for record in records if record.computing == record.computing]
+        self._clock += sum(computing) + sum(record.waiting for record in records)
         usual = np.median(computing) if computing else nan
-        computing = [each for each in computing if each < PAUSE * usual]
-        losses = [nan if each.loss is None else float(each.loss) for each in records]
-        took = [seconds for each in records for seconds in each.took]
+        computing = [seconds for seconds in computing if seconds < PAUSE * usual]
+        losses = [nan if record.loss is None else float(record.loss) for record in records]
+        took = [seconds for record in records for seconds in record.took]
         mean = float(np.mean(computing)) if computing else nan
         return [self._clock, mean, losses[0], float(np.mean(losses)), losses[-1], *took]
 
     def _record(
-        self, records: Sequence[StepRecord], told: list[list[float]], rate: float
+        self, records: Sequence[StepRecord], shared: list[list[float]], rate: float
     ) -> Telemetry:
         """Make the record: an average takes what it took the rank that started it last."""
-        ranks = np.array(told)
+        ranks = np.array(shared)
         clock, _, first, mean, last = ranks[:, :5].mean(axis=0)
         took = ranks[:, 5:].min(axis=0)
         return Telemetry(

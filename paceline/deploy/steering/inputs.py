@@ -1,8 +1,10 @@
-"""What a run's pace is made of, fitted to its telemetry: each worker's steps, and the average."""
+"""What a run's seconds per step consist of, fitted to telemetry: workers' steps, and averages."""
 
 from dataclasses import dataclass
 from math import exp, hypot, log
 from typing import ClassVar
+
+import numpy as np
 
 from paceline.simulator import theory
 from paceline.simulator.distributions.order_statistics import expected_max
@@ -11,12 +13,74 @@ from paceline.simulator.network.mean_cost import mean_cost
 from paceline.simulator.results.intervals import NORMAL, USUAL
 from paceline.simulator.scenario.scenario import Scenario
 
-from .level import RELEVANT, Level
 from .telemetry import Settings, Telemetry, period
 
+# Of a `Level`: observations that it remembers, and for how many the expected spread counts; the
+# relative spread of one observation of any weight, as clocks are no better; standard errors between
+# two means that chance does not explain; the smallest change that matters to a decision.
+MEMORY, PRIOR, LEAST, CLEAR, RELEVANT = 64, 6.0, 0.01, 5.0, log(1.05)
 AVERAGE_SPREAD = 0.05  # of one average, before there are any: latency and bandwidth hardly vary
 DISTINCT = 1.2  # factor by which a straggler stands out among the workers
-MINOR = 0.1  # share of the largest cause below which another is not worth a word
+MINOR = 0.1  # share of the largest cause below which another is not mentioned
+
+
+class Level:
+    """Estimate the mean of a positive quantity since the last change that its record shows.
+
+    Each observation is a mean over `weight` draws. A change is the split of the record whose two
+    means differ most in standard errors (a generalised likelihood ratio test on the logarithm;
+    Basseville and Nikiforov, Detection of Abrupt Changes, section 2.4), if that is `CLEAR`; all
+    before it is forgotten. `spread` is the relative standard deviation of one draw, at first as
+    expected, then from differences of neighbours, which a change moves once.
+    """
+
+    def __init__(self, spread: float) -> None:
+        self._variance, self._seen = spread**2, PRIOR
+        self._values: list[float] = []
+        self._weights: list[float] = []
+
+    def add(self, value: float, weight: float = 1.0) -> bool:
+        """Take in an observation; tell whether it shows a change."""
+        value = max(value, 1e-12)
+        if self._values:
+            apart = log(value / self._values[-1]) ** 2 / (1 / weight + 1 / self._weights[-1])
+            self._seen = min(self._seen + 1, MEMORY)
+            self._variance += (min(apart, 9 * self._variance) - self._variance) / self._seen
+        self._values = [*self._values[1 - MEMORY :], value]
+        self._weights = [*self._weights[1 - MEMORY :], weight]
+        split = self._split()
+        self._values, self._weights = self._values[split:], self._weights[split:]
+        return bool(split)
+
+    def _split(self) -> int:
+        """Return the index of the first observation after the latest change; 0 without one."""
+        logs, weights = np.log(self._values), np.array(self._weights)
+        before, total = np.cumsum(weights)[:-1], np.cumsum(logs * weights)
+        after = weights.sum() - before
+        apart = np.abs(total[:-1] / before - (total[-1] - total[:-1]) / after)
+        errors = np.sqrt(self._variance * (1 / before + 1 / after) + 2 * LEAST**2)
+        sure = np.where(apart > RELEVANT, apart / errors, 0.0)
+        return int(sure.argmax()) + 1 if sure.size and sure.max() > CLEAR else 0
+
+    @property
+    def known(self) -> bool:
+        """Whether anything was observed."""
+        return bool(self._values)
+
+    @property
+    def mean(self) -> float:
+        """The mean since the last change, in the quantity's unit."""
+        return float(np.average(self._values, weights=self._weights))
+
+    @property
+    def spread(self) -> float:
+        """Relative standard deviation of one draw."""
+        return float(max(self._variance, LEAST**2) ** 0.5)
+
+    @property
+    def error(self) -> float:
+        """Relative standard error of the mean."""
+        return float((self._variance / sum(self._weights) + LEAST**2) ** 0.5)
 
 
 @dataclass(frozen=True)
@@ -32,7 +96,7 @@ class Cause:
     seconds: float
 
     def __str__(self) -> str:
-        """Return it in words."""
+        """Return the cause in words."""
         low, high = self.interval
         return (
             f"{self.name} {self.factor:.3g} times as predicted ({USUAL}: {low:.3g} to {high:.3g})"
@@ -42,57 +106,52 @@ class Cause:
 class Inputs:
     """Seconds per step of each worker and per average: as predicted, and as observed lately."""
 
-    KEPT: ClassVar = ("compute", "averages", "_sizes")
+    KEPT: ClassVar = ("compute", "averages")
 
     def __init__(self, scenario: Scenario) -> None:
         laws = scenario.team.expected_laws
-        self.predicted = [sum(law.expectation for law in each) for each in laws]
-        spreads = [sum(law.variance for law in each) ** 0.5 for each in laws]
+        self.predicted = [sum(part.expectation for part in law) for law in laws]
+        spreads = [sum(part.variance for part in law) ** 0.5 for law in laws]
         cost = mean_cost(scenario)
         self.average = cost.transmission + cost.latency
-        self.latency, self.whole = cost.latency, float(scenario.model.bytes)
+        self.latency, self._model_bytes = cost.latency, float(scenario.model.bytes)
         self.compute = [
-            Level(min(1.0, sd / mean if mean else 0.0))
-            for sd, mean in zip(spreads, self.predicted, strict=True)
+            Level(min(1.0, spread / mean if mean else 0.0))
+            for spread, mean in zip(spreads, self.predicted, strict=True)
         ]
         self.averages = Level(AVERAGE_SPREAD)
-        self._sizes: dict[float, tuple[float, float]] = {}  # of each size: seconds, and number
-        self._paces: dict[int, float] = {}  # `_slowest` of each period, until the next round
+        self._step_times: dict[int, float] = {}  # `_slowest` of each period, until the next round
 
     def add(self, record: Telemetry) -> None:
         """Take in a round."""
-        self._paces = {}
+        self._step_times = {}
         for level, seconds in zip(self.compute, record.compute, strict=True):
             level.add(seconds, record.steps)
-        if record.average is None:
-            return
-        if self.averages.add(record.average / self._relative(record.bytes)):
-            self._sizes = {}
-        total, count = self._sizes.get(record.bytes, (0.0, 0.0))
-        self._sizes[record.bytes] = total + record.average, count + 1
+        if record.average is not None:
+            self.averages.add(record.average / self._relative(record.bytes))
 
     def _relative(self, size: float) -> float:
         """Return the time of an average of `size` bytes over that of the whole model."""
-        if not self.average or not self.whole:
+        if not self.average or not self._model_bytes:
             return 1.0
-        own = self.latency + (self.average - self.latency) * size / self.whole
-        return max(own / self.average, 1e-6)
+        seconds = self.latency + (self.average - self.latency) * size / self._model_bytes
+        return max(seconds / self.average, 1e-6)
 
     @property
     def known(self) -> bool:
         """Whether each input was observed."""
-        return self.averages.known and all(each.known for each in self.compute)
+        return self.averages.known and all(level.known for level in self.compute)
 
     def state(self) -> tuple[tuple[float, float], ...]:
         """Return the logarithm of each input and its error: of each worker, then of the average."""
-        return tuple((log(each.mean), each.error) for each in (*self.compute, self.averages))
+        return tuple((log(level.mean), level.error) for level in (*self.compute, self.averages))
 
     def left(self, since: tuple[tuple[float, float], ...]) -> bool:
         """Tell whether an input has left a former `state` by more than chance, at either time."""
         moved = ((*now, *was) for now, was in zip(self.state(), since, strict=True))
         return any(abs(x - y) > max(RELEVANT, 3 * hypot(dx, dy)) for x, dx, y, dy in moved)
 
-    def pace(
+    def step_time(
         self,
         family: str,
         settings: Settings,
@@ -124,51 +183,37 @@ class Inputs:
 
         Kept until the next round: its quadrature is all that a decision costs, while ranks wait.
         """
-        if tau not in self._paces:
-            self._paces[tau] = expected_max(
-                [
-                    [Gamma.model_construct(mean=each.mean, shape=min(1 / each.spread**2, 1e4))]
-                    for each in self.compute
-                ],
-                tau,
-            )
-        return self._paces[tau]
+        if tau not in self._step_times:
+            laws = [
+                [Gamma.model_construct(mean=level.mean, shape=min(1 / level.spread**2, 1e4))]
+                for level in self.compute
+            ]
+            self._step_times[tau] = expected_max(laws, tau)
+        return self._step_times[tau]
 
     def causes(self, tau: int = 1) -> list[Cause]:
         """Name the inputs that have left their prediction, those first that count most at `tau`.
 
         Left out is what counts for less than `MINOR` of the first. Workers that are slow among the
-        others are stragglers; a change that most share is one of computing. Latency and bandwidth
-        are told apart only by averages of two sizes.
+        others are stragglers; a change that most share is one of computing.
         """
         ratios = [level.mean / was for level, was in zip(self.compute, self.predicted, strict=True)]
         middle = sorted(ratios)[(len(ratios) - 1) // 2]
-        typical = self.compute[ratios.index(middle)]
-        usual = max(self.predicted)
-        found = [_cause("computing takes", middle, typical.error, usual)]
-        for rank, (ratio, level) in enumerate(zip(ratios, self.compute, strict=True)):
-            if ratio > DISTINCT * middle:
-                name = f"worker {rank} straggles: its steps take"
-                found.append(_cause(name, ratio, level.error, usual))
+        typical, step = self.compute[ratios.index(middle)], max(self.predicted)
+        causes = [_cause("computing takes", middle, typical.error, step)]
+        causes += [
+            _cause(f"worker {rank} straggles: its steps take", ratio, level.error, step)
+            for rank, (ratio, level) in enumerate(zip(ratios, self.compute, strict=True))
+            if ratio > DISTINCT * middle
+        ]
         if self.average and self.averages.known:
-            factor = self.averages.mean / self.average
-            error, took = self.averages.error, self.average / tau
-            found.append(_cause(self._link(factor), factor, error, took))
-        out = [each for each in found if not each.interval[0] <= 1 <= each.interval[1]]
-        most = max((each.seconds for each in out), default=0.0)
-        out = [each for each in out if each.seconds >= MINOR * most]
-        return sorted(out, key=lambda each: -each.seconds)
-
-    def _link(self, factor: float) -> str:
-        """Say which part of the link has changed, as far as two sizes tell."""
-        if len(self._sizes) < 2:
-            return "the link (its latency or bandwidth): an average takes"
-        (small, (short, n)), *_, (large, (long, m)) = sorted(self._sizes.items())
-        per_byte = (long / m - short / n) / (large - small)
-        latency = short / n - per_byte * small
-        byte = (self.average - self.latency) / self.whole
-        later, slower = abs(latency - self.latency), abs(per_byte - byte) * self.whole
-        return f"the link's {'bandwidth' if slower > later else 'latency'}: an average takes"
+            name = "the link (its latency or bandwidth): an average takes"
+            factor, error = self.averages.mean / self.average, self.averages.error
+            causes.append(_cause(name, factor, error, self.average / tau))
+        causes = [cause for cause in causes if not cause.interval[0] <= 1 <= cause.interval[1]]
+        least = MINOR * max((cause.seconds for cause in causes), default=0.0)
+        causes = [cause for cause in causes if cause.seconds >= least]
+        return sorted(causes, key=lambda cause: -cause.seconds)
 
 
 def _cause(name: str, factor: float, error: float, usual: float) -> Cause:

@@ -1,4 +1,4 @@
-"""What is left of a run under each setting: its loss over steps, simulated, and its pace."""
+"""What is left of a run under each setting: its simulated loss over steps, and its step time."""
 
 import math
 import os
@@ -74,9 +74,7 @@ def simulated(
     `noise`: factor of the gradients' noise as the scenario has it.
     """
     began = time.process_time()
-    run = scenario.run.model_copy(
-        update={"steps": steps, "duration": None, "evaluate_every": max(1, steps // POINTS)}
-    )
+    evaluated = {"steps": steps, "duration": None, "evaluate_every": max(1, steps // POINTS)}
     goal: Any = scenario.objective
     if noise != 1:
         goal = goal.model_copy(update={"noise": goal.noise * noise})
@@ -85,10 +83,11 @@ def simulated(
     # the loss by steps hardly depends on how the network does it: a star of the same cost
     rate = 2 * hops * scenario.model.bytes / cost.transmission if cost.transmission else 1e15
     network = Network(collective="star", latency=took, bandwidth=f"{8 * rate!r} bit/s")  # type: ignore[arg-type]
-    world = scenario.model_copy(update={"run": run, "objective": goal, "network": network})
+    length = scenario.run.model_copy(update=evaluated)
+    world = scenario.model_copy(update={"run": length, "objective": goal, "network": network})
     runs = run_seeds(world, algorithm, range(SEEDS))
-    points = min(len(each.curve["loss"]) for each in runs)
-    losses = np.mean([each.curve["loss"][:points] for each in runs], axis=0)
+    points = min(len(run.curve["loss"]) for run in runs)
+    losses = np.mean([run.curve["loss"][:points] for run in runs], axis=0)
     falls = np.maximum.accumulate(-np.log(np.maximum(losses, 1e-300)))
     fresh = np.append(True, np.diff(falls) > 0)
     traffic = sum(runs[0].links.values()) / runs[0].steps
@@ -144,7 +143,7 @@ class Outlook:
         self.loss = math.nan  # of the run at present
         self.noise, self.spent = 1.0, 0.0
         self._scenario, self._steps, self._share = scenario, steps, share
-        self._algorithms = [configured(algorithm, each) for each in candidates]
+        self._algorithms = [configured(algorithm, settings) for settings in candidates]
         self._family = catalogue()[algorithm.name].family
         self._curves: dict[tuple[int, float], Curve] = {}
         self._under_way: tuple[tuple[int, float], subprocess.Popen[bytes]] | None = None
@@ -170,7 +169,7 @@ class Outlook:
             key, process = self._under_way
             self._under_way = None
             self._keep(key, *pickle.loads(process.communicate()[0]))
-        for key in (each for each in wanted if each not in self._curves):
+        for key in (key for key in wanted if key not in self._curves):
             task = self._scenario, self._algorithms[key[0]], self._steps, key[1]
             if self._share is None:
                 self._keep(key, *simulated(*task))
@@ -220,12 +219,12 @@ class Outlook:
         begun, last = self._stretch[0][2], self._stretch[-1][2]
         if begun < math.e * last:
             return False
-        steps = sum(each[1] for each in self._stretch[:-1])
+        steps = sum(count for _, count, _ in self._stretch[:-1])
         misses = {}
         noisy = hasattr(self._scenario.objective, "noise")  # of a learning curve no factor is known
         for factor in (1.0, 2.0, 0.5) if noisy else ():
             noise = self.noise * factor
-            needed = [(index, noise) for index in sorted({each[0] for each in self._stretch})]
+            needed = [(index, noise) for index in sorted({stretch[0] for stretch in self._stretch})]
             self.learn(clock, needed)
             if any(key not in self._curves for key in needed):
                 return False
@@ -237,7 +236,7 @@ class Outlook:
             if factor == 1 and misses[noise] < math.log(ODD):
                 break
         self._stretch = self._stretch[-1:]
-        best = min(misses, key=lambda each: misses[each], default=self.noise)
+        best = min(misses, key=misses.__getitem__, default=self.noise)
         moved, self.noise = best != self.noise, best
         return moved
 
@@ -246,7 +245,7 @@ class Outlook:
     ) -> float:
         """Return the seconds to the target under a candidate; without a target, the final loss.
 
-        `current`: the candidate that the `record` is of; `scale`: as `Inputs.pace` has it.
+        `current`: the candidate that the `record` is of; `scale`: as `Inputs.step_time` has it.
         """
         curve, here = self.curve(index), self.curve(current)
         assert curve is not None
@@ -254,13 +253,13 @@ class Outlook:
         settings = self._algorithms[index].parameters | self.candidates[index]
         size = record.bytes
         if here.traffic:
-            own = curve.traffic * period(self.candidates[index])
-            ratio = own / (here.traffic * period(self.candidates[current]))
+            traffic = curve.traffic * period(self.candidates[index])
+            ratio = traffic / (here.traffic * period(self.candidates[current]))
             size *= ratio if abs(ratio - 1) > SAME else 1.0
-        pace = inputs.pace(self._family, settings, size, **scale)
+        step_time = inputs.step_time(self._family, settings, size, **scale)
         run = self._scenario.run
         if run.target_loss is not None:
             end = curve.at(run.target_loss)
-            return (end - min(end, curve.at(self.loss))) * pace if math.isfinite(end) else end
+            return (end - min(end, curve.at(self.loss))) * step_time if math.isfinite(end) else end
         left = (run.duration or math.inf) - record.clock
-        return curve.after(self.loss, min(left / pace, self._steps))
+        return curve.after(self.loss, min(left / step_time, self._steps))

@@ -1,13 +1,16 @@
-"""Policies that choose the next rounds' settings from telemetry: AdaComm's rule, or a model."""
+"""The controller of a deployed run: policies that choose settings, and a watch over predictions."""
 
 import math
 import time
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from statistics import fmean, stdev
+from typing import ClassVar, NamedTuple, Protocol
 
 from paceline.simulator.programs.adaptive import PaperRule, Shared
-from paceline.simulator.results.intervals import NORMAL
+from paceline.simulator.results.intervals import NORMAL, USUAL
+from paceline.simulator.results.statistics import human, number
 
 from .inputs import Inputs
 from .outlook import Outlook
@@ -16,6 +19,9 @@ from .telemetry import Settings, Telemetry, period
 FIRST = 3  # rounds before the first decision
 GAIN = 0.03  # least expected share of the rest that a change must save
 CERTAIN = 2.0  # standard errors by which it must
+ROUNDS = 8  # whose mean loss is compared, and before which the watch is silent
+SURE = 3.0  # standard errors: each round is a test, so that one in twenty would soon be wrong
+Pair = tuple[float, float]
 
 
 @dataclass(frozen=True)
@@ -77,7 +83,7 @@ class Model:
     def __init__(self, inputs: Inputs, outlook: Outlook) -> None:
         self.inputs, self.outlook = inputs, outlook
         self._rounds = 0
-        self._decided: tuple[tuple[float, float], ...] = ()  # the inputs at the last decision
+        self._decided: tuple[Pair, ...] = ()  # the inputs at the last decision
 
     @property
     def knows(self) -> bool:
@@ -112,8 +118,8 @@ class Model:
 
         def saved(index: int, **scale: float) -> float:
             now, then = (
-                outlook.to_go(each, record, current, self.inputs, **scale)
-                for each in (current, index)
+                outlook.to_go(candidate, record, current, self.inputs, **scale)
+                for candidate in (current, index)
             )
             if not math.isfinite(now):
                 return float(math.isfinite(then))
@@ -126,10 +132,120 @@ class Model:
             saved(best, compute=1 + slowest.error),
             saved(best, average=1 + self.inputs.averages.error),
         )
-        gain, error = gains[best], math.hypot(*(each - gains[best] for each in moved))
+        gain, error = gains[best], math.hypot(*(other - gains[best] for other in moved))
         outlook.spent += time.thread_time() - began
         if gain < GAIN + CERTAIN * error:
             return None
         was, now = outlook.candidates[current], outlook.candidates[best]
         ends = gain - NORMAL * error, min(1.0, gain + NORMAL * error)
         return Decision(record.step, record.clock, was, now, tuple(reasons), gain, ends)
+
+
+class Prediction(NamedTuple):
+    """What was predicted of a pick: the program `family` with its `settings`.
+
+    `step_time`: 90 % interval of its seconds per step; `loss`: that of the loss after some steps.
+    """
+
+    family: str
+    settings: Settings
+    step_time: Pair
+    loss: Callable[[int], Pair]
+
+
+class Watch:
+    """Say once when a run's step time or loss has left its prediction, why, and what is best now.
+
+    `inputs`, from which the pick's present step time follows, are fed here unless they are
+    `shared` with the policy.
+    """
+
+    KEPT: ClassVar = ("_inputs", "_losses", "_rounds", "_reported", "_owed")
+
+    def __init__(self, prediction: Prediction, inputs: Inputs, *, shared: bool = False) -> None:
+        self.prediction, self._inputs, self._shared = prediction, inputs, shared
+        self._losses: deque[Pair] = deque(maxlen=ROUNDS)
+        self._rounds, self._reported = 0, set[str]()
+        self._owed = False  # whether a report came while no setting was known to be best
+
+    def __call__(self, record: Telemetry, best: Settings | None) -> list[str]:
+        """Return what a round shows for the first time; `best`: the settings now, if known."""
+        if not self._shared:
+            self._inputs.add(record)
+        self._rounds += 1
+        reports = {"time": self._slow(record), "loss": self._off(record)}
+        news = [what for kind, what in reports.items() if what and kind not in self._reported]
+        self._reported |= {kind for kind, what in reports.items() if what}
+        chosen = ", ".join(f"{key} = {value}" for key, value in (best or {}).items())
+        owed, self._owed = self._owed, not chosen and (self._owed or bool(news))
+        if chosen and owed and not news:
+            return [f"now best: {chosen}"]
+        later = "reported once other settings have been simulated"
+        return [f"{what}; now best: {chosen or later}" for what in news]
+
+    def _slow(self, record: Telemetry) -> str:
+        """Say that the step time has left its interval, and why; "" if that may be chance."""
+        inputs, (family, settings, predicted, _) = self._inputs, self.prediction
+        if self._rounds < ROUNDS or not inputs.known or "time" in self._reported:
+            return ""
+        if not (causes := inputs.causes(period(settings))):
+            return ""
+        slowest = max(inputs.compute, key=lambda level: level.mean)
+
+        def step_time(errors: float) -> float:
+            scale = {
+                "compute": math.exp(errors * slowest.error),
+                "average": math.exp(errors * inputs.averages.error),
+            }
+            return inputs.step_time(family, settings, record.bytes, **scale)
+
+        if step_time(-SURE) <= predicted[1] and step_time(SURE) >= predicted[0]:
+            return ""
+        now, *ends = map(human, (step_time(0), step_time(-NORMAL), step_time(NORMAL), *predicted))
+        return (
+            f"a step of the pick takes {now} ({USUAL}: {ends[0]} to {ends[1]}), outside the "
+            f"predicted {ends[2]} to {ends[3]}: {'; '.join(map(str, causes))}"
+        )
+
+    def _off(self, record: Telemetry) -> str:
+        """Say that the loss has left its band; "" if that may be chance."""
+        if not record.first_loss > 0:
+            return ""
+        low, high = self.prediction.loss(record.step - record.steps)
+        self._losses.append((math.log(record.first_loss / low), math.log(record.first_loss / high)))
+        if len(self._losses) < ROUNDS:
+            return ""
+        above_low, above_high = (fmean(distances) for distances in zip(*self._losses, strict=True))
+        width = SURE * stdev(distance for _, distance in self._losses) / math.sqrt(ROUNDS)
+        if above_high - width <= 0 <= above_low + width:
+            return ""
+        loss, *ends = map(number, (record.first_loss, low, high))
+        return f"the loss is {loss}, outside the predicted {ends[0]} to {ends[1]}"
+
+
+class Controller:
+    """Steers one run by telemetry, and watches it.
+
+    `observe` takes in each round once all ranks have agreed on its record; the session tells all
+    ranks the `settings`. Without `steers` the `log` is advice.
+    """
+
+    KEPT: ClassVar = ("settings", "policy", "watch", "log")
+
+    def __init__(
+        self, settings: Settings, policy: Policy, watch: Watch | None = None, *, steers: bool = True
+    ) -> None:
+        self.settings, self.policy, self.watch, self._steers = settings, policy, watch, steers
+        self.log: list[Decision] = []
+
+    def observe(self, record: Telemetry) -> list[str]:
+        """Take in a round; return what is to be said of it now, and only now."""
+        if not all(map(math.isfinite, record.compute)):
+            return []  # something came between all steps of a rank
+        decision = self.policy(self.settings, record)
+        if decision:
+            self.log.append(decision)
+            if self._steers:
+                self.settings = decision.now
+        best = self.log[-1].now if self.log else self.settings
+        return self.watch(record, best if self.policy.knows else None) if self.watch else []

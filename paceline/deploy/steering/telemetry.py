@@ -1,4 +1,4 @@
-"""The record of a round that all ranks agree on: what a session tells a controller."""
+"""The record of a round that all ranks agree on, and the settings that a controller changes."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -27,21 +27,21 @@ def period(settings: Settings) -> int:
 
 def settings(parameters: Mapping[str, Any], written: Mapping[str, Any]) -> Settings:
     """Return those of a program's parameters that may change while it runs, as it is `written`."""
-    found: Settings = {key: n for key in STEPS if type(n := parameters.get(key)) is int}
+    steered: Settings = {key: n for key in STEPS if type(n := parameters.get(key)) is int}
     tau, codec = parameters.get("tau"), parameters.get("codec")
     if callable(tau) and not isinstance(tau, OwnPeriod):
-        found["tau"] = int(tau(1))
+        steered["tau"] = int(tau(1))
     if level := LEVELS.get(getattr(codec, "kind", "")):
         given = written["codec"]
         table = {"kind": given} if isinstance(given, str) else given
-        found["codec"] = {**table, level: getattr(codec, level)}
-    return found
+        steered["codec"] = {**table, level: getattr(codec, level)}
+    return steered
 
 
 def codec_kind(settings: Settings) -> Settings:
     """Return what stays of a codec when its level changes."""
     codec = settings.get("codec") or {}
-    return {key: each for key, each in codec.items() if key != LEVELS[codec["kind"]]}
+    return {key: value for key, value in codec.items() if key != LEVELS[codec["kind"]]}
 
 
 def numbers(settings: Settings, new: Sequence[float] = ()) -> Any:
@@ -51,10 +51,10 @@ def numbers(settings: Settings, new: Sequence[float] = ()) -> Any:
     level = codec and LEVELS[codec["kind"]]
     if not new:
         return [settings[key] for key in keys] + ([codec[level]] if codec else [])
-    found: Settings = {key: int(each) for key, each in zip(keys, new, strict=False)}
+    changed: Settings = {key: int(value) for key, value in zip(keys, new, strict=False)}
     if codec:
-        found["codec"] = codec | {level: type(codec[level])(new[-1])}
-    return found
+        changed["codec"] = codec | {level: type(codec[level])(new[-1])}
+    return changed
 
 
 class StepRecord(NamedTuple):

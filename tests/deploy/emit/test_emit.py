@@ -13,14 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.command_line import run
-from paceline.deploy.emit.emit import emit
-from paceline.deploy.emit.picked import Pick, find
-from paceline.deploy.emit.targets import (
+from paceline.deploy.emit.emit import (
     OPTIMIZERS,
     PROGRAMS,
     RATES,
     REFUSED,
     TARGETS,
+    Pick,
+    emit,
+    find,
     problems,
 )
 from paceline.simulator.errors import InputError

@@ -8,8 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from paceline.deploy.emit.emit import emit
-from paceline.deploy.emit.picked import Pick
+from paceline.deploy.emit.emit import Pick, emit
 from paceline.simulator.engines.lockstep import run as lockstep
 from paceline.simulator.programs import catalogue
 from tests.deploy.emit import worker

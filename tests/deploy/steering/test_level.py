@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from paceline.deploy.steering.level import Level
+from paceline.deploy.steering.inputs import Level
 
 
 def test_without_a_change_the_mean_settles_and_nothing_is_forgotten():

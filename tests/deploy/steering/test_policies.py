@@ -10,12 +10,10 @@ import numpy as np
 import pytest
 
 from paceline.deploy.steering import inputs as inputs_module
-from paceline.deploy.steering.attach import HELD, Steering, controller
-from paceline.deploy.steering.controller import Controller
+from paceline.deploy.steering.attach import CHANGED, Steering, controller
 from paceline.deploy.steering.inputs import Inputs
-from paceline.deploy.steering.policies import Decision
+from paceline.deploy.steering.policies import Controller, Decision, Prediction, Watch
 from paceline.deploy.steering.telemetry import Telemetry
-from paceline.deploy.steering.watch import Watch
 from paceline.simulator.errors import InputError
 from paceline.simulator.load.load import parse
 from paceline.simulator.results.statistics import crossing
@@ -80,9 +78,10 @@ def rounds(count, compute=(0.1,) * 4, average=0.25, loss=1.0, steps=8, start=0):
         )
 
 
-def watch(pace=(0.12, 0.14), loss=(0.9, 1.1)):
+def watch(step_time=(0.12, 0.14), loss=(0.9, 1.1)):
     inputs = Inputs(scenario(None, None, 193.1))
-    return Watch(pace, lambda step: loss, inputs, {"tau": 8}, "blocking"), inputs
+    prediction = Prediction("blocking", {"tau": 8}, step_time, lambda step: loss)
+    return Watch(prediction, inputs), inputs
 
 
 def test_a_period_is_computed_once_in_a_round_however_it_is_scaled(monkeypatch):
@@ -100,7 +99,8 @@ def test_a_period_is_computed_once_in_a_round_however_it_is_scaled(monkeypatch):
         inputs.add(Telemetry(8, 8, 1.0, seconds, 0.3, 4e6, 1.0, 1.0, 1.0, 0.05))
         for tau in (8, 16, 8):
             plain, slower = (
-                inputs.pace("blocking", {"tau": tau}, 4e6, compute=factor) for factor in (1.0, 1.3)
+                inputs.step_time("blocking", {"tau": tau}, 4e6, compute=factor)
+                for factor in (1.0, 1.3)
             )
             computing = plain - inputs.averages.mean / tau
             assert computing > max(level.mean for level in inputs.compute)
@@ -133,24 +133,13 @@ def test_a_watch_says_once_which_input_changed(changed, cause):
     assert "outside the predicted 120 ms to 140 ms" in said[0]
 
 
-def test_a_watch_tells_latency_from_bandwidth_by_averages_of_two_sizes():
-    inputs = Inputs(scenario(None, None, 193.1))
-    transmission = inputs.average - inputs.latency
-    for n, record in enumerate(rounds(40)):
-        share = 1.0 if n % 2 else 0.25
-        took = 0.5 + inputs.latency + share * transmission
-        inputs.add(
-            Telemetry(*(getattr(record, key) for key in ("step", "steps", "clock", "compute")),
-                      took, share * 4e6, 1.0, 1.0, 1.0, 0.05)
-        )  # fmt: skip
-    assert "the link's latency" in inputs.causes()[0].name
-
-
 def test_a_loss_outside_its_band_is_said_once():
     one, _ = watch()
     said = [news for record in rounds(40, loss=1.5) for news in one(record, None)]
     (news,) = said
-    assert news.startswith("the loss is 1.50, outside the predicted 0.900 to 1.10; now best: told")
+    assert news.startswith(
+        "the loss is 1.50, outside the predicted 0.900 to 1.10; now best: reported"
+    )
     said = [news for record in rounds(8, loss=1.5) for news in one(record, {"tau": 16})]
     assert said == ["now best: tau = 16"]
 
@@ -239,7 +228,7 @@ def test_all_ranks_change_between_the_same_two_steps():
     assert [tau for _, tau in sessions[0].changes] == [8, 16, 32, 64]
     assert seen[0].compute == pytest.approx((0.1, 1.1, 2.1))
     assert seen[0].average == pytest.approx(0.2)
-    assert sessions[0].changes[0][0] == seen[0].step + HELD
+    assert sessions[0].changes[0][0] == seen[0].step + CHANGED
     assert (seen[0].step, seen[0].steps) == (16, 16)
     assert seen[0].first_loss == 1.0
 
@@ -350,7 +339,7 @@ def test_the_pick_of_tune_makes_a_controller(tmp_path):
     assert tried[0] == steers.settings
     assert {each["codec"]["ratio"] for each in tried} == {0.1 * 2.0**n for n in range(-4, 3)}
     assert {each["tau"] for each in tried} >= {1, 2, 4, 8}
-    low, high = steers.watch._pace
+    low, high = steers.watch.prediction.step_time
     assert 0.1 < low < high
 
 

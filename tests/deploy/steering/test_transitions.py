@@ -7,8 +7,7 @@ them when its period changes.
 import numpy as np
 import pytest
 
-from paceline.deploy.steering.controller import Controller
-from paceline.deploy.steering.policies import AdaComm, Decision
+from paceline.deploy.steering.policies import AdaComm, Controller, Decision
 from paceline.simulator.engines.virtual import run as virtual
 from paceline.simulator.load.load import parse
 from paceline.simulator.programs import catalogue

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
-from paceline.deploy.steering.controller import Controller
 from paceline.deploy.steering.inputs import Inputs
 from paceline.deploy.steering.outlook import Outlook
-from paceline.deploy.steering.policies import Model
+from paceline.deploy.steering.policies import Controller, Model
 from paceline.simulator.engines.dispatch import run_seeds
 from paceline.simulator.load.load import parse
 from paceline.simulator.programs.local import LearningRate, local_sgd
