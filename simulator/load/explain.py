@@ -1,4 +1,7 @@
-"""Turn pydantic's errors into lines for the author of a scenario: file, key, value, remedy."""
+"""Turn faults into lines for the author of a scenario, or mend them: file, key, value, remedy.
+
+Other words for a key are understood, and whole numbers that are written as floats.
+"""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,8 +10,10 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from ..inputs import messages
+from .document import SHOWN, Document, Origin, rename
 
 Schema = Mapping[str, Any]
+WHOLE = "whole number"  # of which every refusal of a number that is none speaks
 
 
 def explain(
@@ -38,6 +43,56 @@ def explain(
             what = messages.sentence(fault, path, value)
         found.setdefault(path, what)
     return found
+
+
+def amended(
+    faults: Mapping[messages.KeyPath, str], table: dict[str, Any], schema: Schema
+) -> list[str]:
+    """Replace in `table` what was refused, by `faults`, for its word or its form alone.
+
+    Returns a note of each, which is empty where the change is one of form.
+    """
+    notes: list[str] = []
+    for path, what in faults.items():
+        meant = [_meant(path, word, table, schema) for word in messages.SYNONYMS]
+        notes += [note for note in meant if note is not None]
+        value = messages.get(table, path)
+        if WHOLE in what and isinstance(value, float) and value.is_integer():
+            messages.get(table, path[:-1])[path[-1]] = int(value)
+            notes.append("")
+    return notes
+
+
+def _meant(path: messages.KeyPath, word: str, table: dict[str, Any], schema: Schema) -> str | None:
+    """Rename `word` in the table at `path`, or around it; return a note, or None if it is right.
+
+    It is another word where its table has no such key, and lacks the one key that it stands for.
+    """
+    place = path if isinstance(messages.get(table, path), dict) else path[:-1]
+    here = messages.get(table, place)
+    if not isinstance(here, dict) or word not in here:
+        return None
+    keys = {key for node in describe(schema, place, table) for key in node.get("properties", ())}
+    tags = [tag for tag in messages.SYNONYMS[word] if tag in keys]
+    if word in keys or len(tags) != 1 or tags[0] in here:
+        return None
+    rename(here, word, tags[0])
+    where = messages.dotted((*place, word))
+    return f"{where} is read as tau, the steps between averages" if word == "H" else ""
+
+
+def refusal(faults: Mapping[messages.KeyPath, str], document: Document, origin: Origin) -> str:
+    """Write the first faults of a document, a line each."""
+    lines = []
+    for path, what in faults.items():
+        written = messages.get(document.own, path) is not None
+        inherited = not written and messages.get(document.profile, path) is not None
+        source = str(origin.folder / document.own["extends"]) if inherited else origin.file
+        lines.append(line(source, path, what, document.table, document.changed))
+    if len(lines) > SHOWN:
+        more = len(lines) - SHOWN
+        lines[SHOWN:] = [f"{origin.file}: {more} more, shown once these are corrected"]
+    return "\n".join(lines)
 
 
 def line(

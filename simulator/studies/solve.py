@@ -23,8 +23,8 @@ import numpy as np
 
 from ..errors import InputError
 from ..inputs import messages, units
+from ..load.document import override
 from ..load.load import Programs, load, varied
-from ..load.overrides import override
 from ..results import intervals, prediction_interval, statistics, store
 from ..results.determinism import deterministic
 from ..results.figures import style

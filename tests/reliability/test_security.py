@@ -601,7 +601,7 @@ def store_table():
 def test_a_named_pipe_does_not_block(tmp_path):
     """Wherever a file belongs, a pipe is refused at once, by every reader."""
     from paceline.simulator.inputs import csv_columns, untrusted
-    from paceline.simulator.load.toml_file import read as read_toml
+    from paceline.simulator.load.document import read_toml
     from paceline.simulator.results import store, timeline
     from paceline.simulator.scenario.formats import region_table, simgrid_xml
     from paceline.simulator.studies.sweep import points

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 import paceline
 from paceline.simulator.inputs import messages
+from paceline.simulator.load.document import override
 from paceline.simulator.load.load import load, parse
-from paceline.simulator.load.overrides import override
 from paceline.simulator.reports import terminal
 from paceline.simulator.results import store
 from paceline.simulator.results.columns import BY_KEY, RANKING, estimate_of

@@ -13,7 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 from paceline.simulator.errors import InputError
 from paceline.simulator.inputs import messages
 from paceline.simulator.inputs.paths import refusals
-from paceline.simulator.load import toml_file
+from paceline.simulator.load.document import read_toml
 from paceline.simulator.results import store
 from paceline.simulator.results.ownership import free_file
 from paceline.simulator.scenario.overhead import Overhead
@@ -131,7 +131,7 @@ def require_writable(path: Path) -> None:
 def read(path: Path | str) -> Profile:
     """Read the tables of a profile that `Profile.write` or a user wrote. Raises InputError."""
     path = Path(path)
-    tables = toml_file.read(path)
+    tables = read_toml(path)
     if not tables.keys() & {"overhead", "calibration", "probe"}:
         raise InputError(
             f"{path}: no profile, for it has neither [[overhead]] nor [calibration]; "

@@ -11,9 +11,9 @@ from pydantic import Field, ValidationError
 
 from paceline.simulator.errors import InputError
 from paceline.simulator.inputs import messages, paths
-from paceline.simulator.load import toml_file
+from paceline.simulator.load.document import SHOWN, read_toml
 from paceline.simulator.load.explain import explain, line
-from paceline.simulator.load.load import SHOWN, known_programs, parse
+from paceline.simulator.load.load import known_programs, parse
 from paceline.simulator.scenario.scenario import Scenario
 from paceline.simulator.scenario.table import Duration, Many, Name, Section
 
@@ -82,7 +82,7 @@ def read(path: Path, *, allow_paths: bool = False) -> list[Job]:
 
     Logs must lie in the file's folder, unless `allow_paths`.
     """
-    table = toml_file.read(path)
+    table = read_toml(path)
     try:
         found = _File.model_validate(table).job
     except ValidationError as error:

@@ -7,7 +7,7 @@ from typing import Any
 
 from ...errors import InputError
 from ...inputs import paths, untrusted
-from ...load.overrides import override
+from ...load.document import override
 from ...scenario.scenario import Scenario
 from ...studies.display.display import extra
 from .address import State, changes

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ...errors import InputError
 from ...inputs import messages, paths, units
-from ...load import toml_file
+from ...load.document import read_toml
 from ...load.load import load, varied
 from ...results.intervals import NORMAL
 from ...scenario.scenario import Scenario
@@ -134,7 +134,7 @@ class Target:
 def read(file: Path, base: Scenario) -> tuple[list[Key], list[Target]]:
     """Return the keys and targets of a file, for a scenario. Raises InputError."""
     try:
-        table = toml_file.read(file)
+        table = read_toml(file)
         if isinstance(written := table.get("keys"), dict):
             table["keys"] = dict(_flat(written))
         found = _File.model_validate(table)

@@ -15,7 +15,7 @@ from typing import Any
 
 from ...errors import InputError
 from ...inputs import messages, untrusted
-from ...load.overrides import override
+from ...load.document import override
 from ...results.statistics import jsonable
 
 LARGEST = 100_000

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import InputError
-from ...load.load import SHOWN, Programs, load, varied
+from ...load.document import SHOWN
+from ...load.load import Programs, load, varied
 from ...objectives import plugins
 from ...results import statistics, store
 from ...results.figures import style

@@ -1,0 +1,355 @@
+"""The table that a scenario is made of: that of its file, laid over its profile's, and overrides.
+
+`kind` stands for the key that chooses between tables (`dist` of a law, `name` of an algorithm), and
+H for tau, as in the papers on DiLoCo.
+"""
+
+import os.path
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from copy import deepcopy
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from ..errors import InputError
+from ..inputs import messages, paths, untrusted
+from ..inputs.messages import KeyPath, dotted, get, holds, nearest, show
+from .listing import shipped
+
+ASIDE = ("probe",)
+"""Tables of a profile that only people read."""
+DEEPEST = 32  # tables and lists within each other; a scenario has some six
+SHOWN = 5  # problems reported at once
+_EXTENDS = re.compile(r"\s*extends\s*=")
+"""Matches an override of the key `extends`, which is applied before the profile is read."""
+_KEY = re.compile(r"""\s*(?:"([^"]*)"|'([^']*)'|\[(\d+)\]|([^\s."'=[]+))\s*([.=]|(?=\[))""")
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a scenario's table comes from, what overrides it, and which files it may name.
+
+    Names of files are relative to `folder`. `background`: it is a job on another one's network.
+    """
+
+    file: str = "<scenario>"
+    folder: Path = Path()
+    overrides: Sequence[str] = ()
+    allow_paths: bool = True
+    background: bool = False
+
+
+@dataclass
+class Document:
+    """A scenario's table, and what it is made of.
+
+    `own`: as written; `profile`: the tables below it; `changed`: overrides by the paths that they
+    set; `notes`: how keys were understood.
+    """
+
+    table: dict[str, Any]
+    own: dict[str, Any]
+    profile: dict[str, Any]
+    changed: dict[KeyPath, str] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+
+def read_toml(path: str | Path) -> dict[str, Any]:
+    """Read a TOML file. Raises InputError for anything that is not one."""
+    with untrusted.refused(path, "name another file"):
+        try:
+            text = untrusted.text(path)
+        except FileNotFoundError:
+            names = messages.closest(Path(path).stem, shipped(), "shipped scenarios like it")
+            remedy = f"check the path; {names} (paceline list scenarios)"
+            raise InputError(f"{path}: no such file; {remedy}") from None
+        except IsADirectoryError:
+            raise InputError(f"{path}: a directory; name a scenario file in it") from None
+        except UnicodeDecodeError as error:
+            line = untrusted.reason(error)
+            raise InputError(f"{path}: {line}; save the file as UTF-8 text") from None
+    if not text.strip():
+        raise InputError(f"{path}: empty; start from one of `paceline list scenarios`")
+    with untrusted.refused(path, "correct it there", "not TOML"):
+        table = untrusted.toml(text, DEEPEST)
+    _demand_shallow(table, str(path))
+    return table
+
+
+def _demand_shallow(table: Mapping[str, Any], where: str) -> None:
+    """Refuse a table that nests more deeply than Python can copy, or a reader can follow."""
+    if not untrusted.shallow(table, DEEPEST):
+        raise InputError(
+            f"{where}: nested too deeply; no scenario has {DEEPEST} tables in each other"
+        )
+
+
+def assembled(table: dict[str, Any], origin: Origin) -> Document:
+    """Lay a scenario's `table` over its profile's, and apply its overrides. Raises InputError."""
+    _demand_shallow(table, origin.file)
+    own = deepcopy(table)
+    _name_algorithms(own)
+    early = [text for text in origin.overrides if _EXTENDS.match(text)]
+    late = [text for text in origin.overrides if not _EXTENDS.match(text)]
+    replaced = [override(own, text) for text in early]
+    if not origin.allow_paths:
+        _demand_inside(own, [*replaced, *[("network",)] * origin.background], late, origin)
+    document = _extended(own, origin, anywhere=origin.allow_paths or bool(early))
+    table = document.table
+    changed = {override(table, text): text for text in late}
+    document.changed = changed
+    _demand_shallow(table, origin.file)
+    for path in islice(messages.with_control_characters(table), 1):
+        value = get(table, path)
+        shown = f" = {show(value)}" if isinstance(value, str) else ""
+        what = "has control characters; write it without"  # they reach terminals and figures
+        raise InputError(f"{origin.file}: {dotted(path)}{shown}: {what}")
+    _demand_headers_once(document, origin.file)
+    document.notes = [
+        f"--set {text}: H is read as tau, the steps between averages"
+        for path, text in changed.items()
+        if path[-1] == "tau" and text.partition("=")[0].strip().endswith("H")
+    ]
+    document.notes += _without_loss(table, changed)
+    run = table.get("run")
+    for key, other in ("steps", "tokens"), ("tokens", "steps"):  # one says the length of a run
+        if isinstance(run, dict) and ("run", key) in changed and ("run", other) not in changed:
+            run.pop(other, None)
+    return document
+
+
+def _demand_inside(
+    own: dict[str, Any], allowed: Iterable[KeyPath], overrides: Iterable[str], origin: Origin
+) -> None:
+    """Refuse files outside the folder, except those of `allowed` keys and of `overrides`."""
+    table = deepcopy(own)
+    changed = [*allowed]
+    for text in overrides:
+        with suppress(InputError):  # about a table of the profile; or wrong, which is said later
+            changed.append(override(table, text))
+    wrong = paths.refusals(table, origin.file, origin.folder)
+    lines = [
+        line for path, line in wrong.items() if not any(path[: len(key)] == key for key in changed)
+    ]
+    if lines:
+        raise InputError("\n".join(lines[:SHOWN]))
+
+
+def _extended(own: dict[str, Any], origin: Origin, *, anywhere: bool) -> Document:
+    """Lay a scenario's table over its profile's.
+
+    The profile's name is relative to the folder, or, if it may be `anywhere`, to the working
+    directory. Raises InputError, also for a profile that names files outside its own folder.
+    """
+    name = own.get("extends")
+    if not isinstance(name, str) or not name:
+        return Document(own, own, {})
+    path = origin.folder / name
+    if anywhere and not os.path.exists(path) and os.path.exists(name):  # on the command line
+        path = Path(name)
+    profile = _profile(name, path, origin.file)
+    if not origin.allow_paths and (wrong := paths.refusals(profile, str(path), path.parent)):
+        raise InputError("\n".join(wrong.values()))
+    for key, file_name in paths.named(profile):
+        get(profile, key[:-1])[key[-1]] = str((path.parent / file_name).absolute())
+    above = {key: value for key, value in own.items() if key != "extends"}
+    whole = _merged(profile, above)
+    calibration = whole.get("calibration")
+    for kind in ("sd", "draws"):
+        if isinstance(calibration, dict) and isinstance(calibration.get(kind), dict):
+            # a number that the scenario sets itself has no standard error
+            calibration[kind] = {
+                key: value
+                for key, value in calibration[kind].items()
+                if _says(whole, key) and not _says(above, key)
+            }
+    return Document(whole, own, profile)
+
+
+def _profile(name: str, path: Path, file: str) -> dict[str, Any]:
+    """Read the profile, or the objective, that a scenario extends. Raises InputError."""
+    home = None if os.path.exists(path) else shipped().get(name)
+    profile = (
+        {} if home else {key: each for key, each in read_toml(path).items() if key not in ASIDE}
+    )
+    fitted = profile.keys() & {"overhead", "calibration"}
+    if home or (not fitted and profile.keys() & {"algorithm", "cluster", "extends"}):
+        raise InputError(
+            f"{file}: extends = {name!r}: a scenario, which nothing extends, but profiles and an "
+            "[objective] alone; give its keys with --set, vary them with `paceline sweep --vary`, "
+            f"or change a copy of {home or path}"
+        )
+    if "extends" in profile:
+        raise InputError(f"{path}: extends: a profile extends no other; calibrate it with --base")
+    if not fitted and {*profile} != {"objective"}:
+        raise InputError(
+            f"{file}: extends = {name!r}: no profile, for it has neither [[overhead]] nor "
+            "[calibration]; make one by `paceline probe` or `paceline calibrate`"
+        )
+    return profile
+
+
+def _says(table: Any, key: str) -> bool:
+    """Tell whether a table has a value at a dotted key, such as overhead.0.issue."""
+    path = (int(part) if part.isdecimal() else part for part in key.split("."))
+    return get(table, tuple(path)) is not None
+
+
+def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Merge two tables key by key; `above` wins, as a whole if the two are of different kinds."""
+    if any(below.get(key) != above.get(key) for key in messages.TAGS if key in above):
+        return dict(above)
+    whole = deepcopy(dict(below))
+    for key, value in above.items():
+        both = isinstance(value, dict) and isinstance(whole.get(key), dict)
+        whole[key] = _merged(whole[key], value) if both else value
+    return whole
+
+
+def _demand_headers_once(document: Document, file: str) -> None:
+    """Refuse TCP's headers on top of a bandwidth at which a profile's payloads travelled."""
+    table, profile = document.table, document.profile
+    bandwidth, costs = get(profile, ("network", "bandwidth")), profile.get("overhead")
+    # costs of any type: what is wrong is for the validation to say
+    if isinstance(costs, list) and any(holds(cost, "transmission_factor") for cost in costs):
+        return
+    measured = get(profile, ("calibration", "transport"))
+    tcp = get(table, ("network", "transport")) == "tcp" != measured
+    if tcp and bandwidth is not None and bandwidth == get(table, ("network", "bandwidth")):
+        raise InputError(
+            f'{file}: network.transport = "tcp": the profile\'s network.bandwidth = '
+            f"{bandwidth!r} is the speed of payloads, from which headers are taken already; "
+            "remove network.transport, or write the link's own bandwidth"
+        )
+
+
+def override(table: dict[str, Any], text: str) -> KeyPath:
+    """Set "table.key=value" in `table`; return the path of what is new: the key, or its table.
+
+    The value is TOML, or else plain text; none at all unsets the key. A list's entries go by number
+    (`algorithm[0].tau`), name or label (`algorithm.local-sgd.tau`). Tables that are missing are
+    made. Raises InputError naming the text.
+    """
+    parts, written = _split(text)
+    value = _value(written, text) if written else None
+    _demand_shallow({"": value}, f"--set {text[:80]}")
+    path: KeyPath = ()
+    new: KeyPath | None = None
+    here: Any = table
+    for part in parts[:-1]:
+        key = _key(here, part, path, text)
+        path = (*path, key)
+        if not holds(here, key):
+            new = new or path
+        here = here.setdefault(key, {}) if isinstance(here, dict) else here[key]
+    key = _proper(here, _key(here, parts[-1], path, text))
+    path = (*path, key)
+    if written:
+        here[key] = value
+    elif holds(here, key):
+        del here[key]
+    else:
+        raise InputError(
+            f'--set {text}: {dotted(path)} is not set; write a value, "" for an empty text'
+        )
+    return new or path
+
+
+def _split(text: str) -> tuple[list[str], str]:
+    """Return the parts of an override's key, and its value as written."""
+    parts, position = [], 0
+    while (match := _KEY.match(text, position)) is not None:
+        parts.append(next(group for group in match.groups()[:4] if group is not None))
+        position = match.end()
+        if match[5] == "=":
+            break
+    if match is None:
+        raise InputError(f"--set {text}: not table.key=value; write one such as run.seeds=8")
+    if len(parts) > DEEPEST:
+        raise InputError(f"--set {text[:80]}: nested too deeply; no key has {DEEPEST} dots")
+    return parts, text[position:].strip()
+
+
+def _key(here: Any, part: str, path: KeyPath, text: str) -> Any:
+    """Return the key that `part` means in the table or list at `path`."""
+    if isinstance(here, dict):
+        return part
+    if isinstance(here, list):
+        return _index(here, part, dotted(path), text)
+    raise InputError(
+        f"--set {text}: {dotted(path)} = {show(here)} is not a table, so "
+        f"it has no key {part}; set {dotted(path)} as a whole"
+    )
+
+
+def _index(entries: list[Any], part: str, where: str, text: str) -> int:
+    """Return the position of the entry that `part` numbers, names or labels."""
+    names = [
+        {str(entry.get(key)) for key in ("name", "label") if holds(entry, key)} for entry in entries
+    ]
+    alike = [index for index, known in enumerate(names) if part in known]
+    if not alike and part.isdecimal() and int(part) < len(entries):
+        return int(part)
+    if len(alike) == 1:
+        return alike[0]
+    if alike:
+        raise InputError(
+            f"--set {text}: {len(alike)} entries of {where} are called {part}; "
+            f"name one by its number: {', '.join(f'{where}.{index}' for index in alike)}"
+        )
+    raise InputError(
+        f"--set {text}: {where} has no entry {part}; "
+        f"{nearest(part, sorted(set().union(*names)), 'names')}, "
+        f"or numbers from 0 to {len(entries) - 1}"
+    )
+
+
+def _value(text: str, whole: str) -> Any:
+    try:
+        table = untrusted.toml(f"value = {text}", DEEPEST)
+    except (ValueError, RecursionError) as error:
+        if text[0] in "[{\"'":
+            raise InputError(f"--set {whole}: the value is not TOML: {error}") from None
+        return text  # a shell has eaten the quotes of "20 ms"
+    return table["value"] if len(table) == 1 else text
+
+
+def _without_loss(table: dict[str, Any], changed: Mapping[KeyPath, str]) -> list[str]:
+    """Drop what only a loss has, where an override says that there is none; return a note of it."""
+    kind = ("objective", "kind")
+    text = changed.get(kind) or changed.get(kind[:1])
+    if text is None or get(table, kind) != "none":
+        return []
+    inner = [("objective", key) for key in table["objective"] if kind in changed and key != "kind"]
+    gone = [path for path in (*inner, ("run", "target_loss")) if path not in changed]
+    gone = [path for path in gone if get(table, path) is not None]
+    for where, key in gone:
+        del table[where][key]
+    left = ", ".join(map(dotted, gone))
+    return [f"--set {text}: without a loss there is no {left}: left out"] if gone else []
+
+
+def _name_algorithms(table: dict[str, Any]) -> None:
+    """Give each [[algorithm]] its name, by which overrides find it, where `kind` says that."""
+    entries = table.get("algorithm")
+    for entry in entries if isinstance(entries, list) else ():
+        if holds(entry, "kind") and "name" not in entry:
+            rename(entry, "kind", "name")
+
+
+def _proper(table: Any, key: str) -> str:
+    """Return the key of `table` that means what `key` does; `key` itself if there is none."""
+    if not isinstance(table, dict) or key in table:
+        return key
+    words = [word for word, keys in messages.SYNONYMS.items() if key in keys]
+    return next((word for word in (*messages.SYNONYMS.get(key, ()), *words) if word in table), key)
+
+
+def rename(table: dict[str, Any], old: str, new: str) -> None:
+    """Rename a key that is there, in its place."""
+    items = [(new if key == old else key, value) for key, value in table.items()]
+    table.clear()
+    table.update(items)
