@@ -14,10 +14,11 @@ from typing import Any
 from threadpoolctl import ThreadpoolController
 
 from ..load.load import Programs, known_programs
-from ..programs import Program, awaits
+from ..programs import awaits
 from ..results.run import Run
 from ..scenario.redraw import factor, measured, redrawn
 from ..scenario.scenario import Algorithm, Scenario
+from ..scenario.world import World
 from .batched import run as batched
 from .normalisation import normalised
 from .unsupported import attempt
@@ -43,15 +44,15 @@ def run_seeds(  # noqa: PLR0913 - what is run, and how
     for cannot run the algorithm, `virtual` does, and the runs' `handed_over` says why.
     """
     known = known_programs(programs)
-    scenario, algorithm = taken(scenario.under(algorithm), algorithm, programs)
+    world = _tuned(World.of(scenario, algorithm, known[algorithm.name]), programs)
+    scenario, algorithm = world.scenario, world.algorithm
     # Sums must not depend on how many cores a process may use.
     with deferred_interrupts():
         libraries = ThreadpoolController()
-    program = known[algorithm.name]
-    with libraries.limit(limits=1), awaits.explained(program):
+    with libraries.limit(limits=1), awaits.explained(world.program):
         reason: str | None = ""
-        if engine == "batched" or (engine == "auto" and pays_off(scenario, program)):
-            reason = batched.supports(program, algorithm, scenario)
+        if engine == "batched" or (engine == "auto" and pays_off(world)):
+            reason = batched.supports(world)
             if reason is None:
                 run_all = partial(batched.run, spans=spans, threads=threads, programs=known)
                 runs, reason = attempt(partial(run_all, algorithm, scenario, seeds))
@@ -73,17 +74,17 @@ def run_seeds(  # noqa: PLR0913 - what is run, and how
     return runs
 
 
-def taken(
-    scenario: Scenario, algorithm: Algorithm, programs: Programs = None
-) -> tuple[Scenario, Algorithm]:
+def with_tuned_rate(scenario: Scenario, algorithm: Algorithm, programs: Programs = None) -> World:
     """Return what engines run: under a learning curve, the program at its tuned rate."""
+    return _tuned(World(scenario, algorithm, known_programs(programs)[algorithm.name]), programs)
 
-    def one(scenario: Scenario, algorithm: Algorithm) -> Run:
-        alone = algorithm.model_copy(update={"recovery": None})  # nothing fails in a probe
-        unheard = partial(run_seeds, scenario, alone, [0], programs=programs)
-        return Context().run(unheard)[0]
 
-    return normalised(scenario, algorithm, known_programs(programs), one)
+def _tuned(world: World, programs: Programs) -> World:
+    def one(world: World) -> Run:
+        alone = world.algorithm.model_copy(update={"recovery": None})  # nothing fails in a probe
+        return Context().run(partial(run_seeds, world.scenario, alone, [0], programs=programs))[0]
+
+    return normalised(world, one)
 
 
 def run_replicates(
@@ -103,13 +104,13 @@ def run_replicates(
     """
     assert scenario.calibration is not None
     spread = scenario.calibration.run_to_run
-    found = []
-    scenario, algorithm = taken(scenario, algorithm, options.get("programs"))  # as written
+    runs = []
+    written = with_tuned_rate(scenario, algorithm, options.get("programs"))
     for seed, number in zip(seeds, replicates, strict=True):
-        own = measured(scenario, algorithm, number)
-        (run,) = run_seeds(redrawn(scenario, number), own, [seed], **options)
-        found.append(_slowed(run, factor(number, 0, spread)))
-    return found
+        measured_as = measured(written.scenario, written.algorithm, number)
+        (run,) = run_seeds(redrawn(written.scenario, number), measured_as, [seed], **options)
+        runs.append(_slowed(run, factor(number, 0, spread)))
+    return runs
 
 
 def _slowed(run: Run, factor: float) -> Run:
@@ -118,13 +119,14 @@ def _slowed(run: Run, factor: float) -> Run:
     return replace(run, duration=run.duration * factor, curve=run.curve | {"time": times})
 
 
-def pays_off(scenario: Scenario, program: Program) -> bool:
+def pays_off(world: World) -> bool:
     """Whether `batched` pays off: no server, or a run long enough to load the compiled loop.
 
     Depends on the scenario alone, so that the same engine runs all seeds, however grouped.
     """
-    if program.server is None:
+    if world.program.server is None:
         return True
+    scenario = world.scenario
     run = scenario.run
     gradients = scenario.cluster.workers * run.steps if run.steps else inf
     rate = scenario.team.ideal_rate or inf  # zero where a mean is infinite
@@ -135,10 +137,10 @@ def batches_seeds(
     scenario: Scenario, algorithm: Algorithm, engine: str, programs: Programs
 ) -> bool:
     """Whether an engine runs several seeds at once, as far as that is known beforehand."""
-    program = known_programs(programs)[algorithm.name]
-    if engine == "virtual" or (engine == "auto" and not pays_off(scenario, program)):
+    world = World.of(scenario, algorithm, known_programs(programs)[algorithm.name])
+    if engine == "virtual" or (engine == "auto" and not pays_off(world)):
         return False
-    return batched.supports(program, algorithm, scenario) is None
+    return batched.supports(world) is None
 
 
 @contextmanager

@@ -7,7 +7,7 @@ speed-up), the shape of a schedule is left to the baseline, which has its effect
 its first moment: a surrogate's coordinates are those that Adam has scaled.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from hashlib import sha256
 from typing import Any
@@ -22,14 +22,14 @@ from ..objectives.learning_curve.objective import (
     length,
 )
 from ..objectives.learning_curve.surrogate import Gains, Probe
-from ..programs import Program
 from ..programs.codecs.codec import Raw
 from ..programs.pieces.schedule import ConstantSchedule, FixedPeriod
 from ..programs.pieces.transform import AdamW, FedAdam, Momentum
 from ..results import store
 from ..results.run import Run
-from ..scenario.scenario import Algorithm, Scenario
+from ..scenario.scenario import Algorithm
 from ..scenario.tables import LearningCurve, RunSettings
+from ..scenario.world import World
 from .observer import NEVER
 
 FEWEST, GRADIENTS = 128, 16_384  # local steps and gradients of a probe
@@ -42,58 +42,55 @@ FINER, LEAST = 4.0, 1e-6  # steps in which limits are tried, and the last
 TOLERATED = 0.02  # of the loss, above its least, at the end
 _goals: dict[str, Goal | Expected] = {}
 
-RunOne = Callable[[Scenario, Algorithm], Run]
+RunOne = Callable[[World], Run]
 
 
-def normalised(
-    scenario: Scenario, algorithm: Algorithm, known: Mapping[str, Program], run: RunOne
-) -> tuple[Scenario, Algorithm]:
-    """Return a scenario and algorithm as engines take them, whose objective they can build.
+def normalised(world: World, run: RunOne) -> World:
+    """Return a world as engines take it, whose objective they can build.
 
     The same for every seed, engine and replicate: what a probe shows depends on the scenario as
-    written. `run` runs an algorithm with one seed. Raises InputError.
+    written. `run` runs a world with one seed. Raises InputError.
     """
+    scenario, algorithm = world.scenario, world.algorithm
     if not isinstance(scenario.objective, LearningCurve):
-        return scenario, algorithm
-    program = known[algorithm.name]
-    expected = expect(scenario, algorithm, program)
-    if expected.direct and not _may_miss(scenario, algorithm):
-        return scenario.model_copy(update={"objective": expected}), algorithm
+        return world
+    expected = expect(world)
+    if expected.direct and not _may_miss(world):
+        return world.changed(objective=expected)
     key = sha256(
         store.dump([scenario.table, algorithm.table, scenario.run.model_dump(mode="json")])
-        + repr(program).encode()
+        + repr(world.program).encode()
     ).hexdigest()
     if key not in _goals:
-        _goals[key] = _goal(scenario, algorithm, program, expected, run)
+        _goals[key] = _goal(world, expected, run)
     made = _goals[key]
     if isinstance(made, Goal):
-        algorithm = _at(algorithm, made.rate)
-    return scenario.model_copy(update={"objective": made}), algorithm
+        world = replace(world, algorithm=_at(algorithm, made.rate))
+    return world.changed(objective=made)
 
 
-def _goal(
-    scenario: Scenario, algorithm: Algorithm, program: Program, expected: Expected, run: RunOne
-) -> Goal | Expected:
+def _goal(world: World, expected: Expected, run: RunOne) -> Goal | Expected:
     """Return what the objective of a run becomes: what is known of its loss, or a surrogate."""
-    if _may_miss(scenario, algorithm):
-        counted = _counted(scenario, algorithm, expected, run)
-        expected = expect(scenario, algorithm, program, counted=counted)
+    if _may_miss(world):
+        expected = expect(world, counted=_counted(world, expected, run))
     if expected.direct:
         return expected
-    gains = _probed(scenario, algorithm, program, expected, run)
-    part = expected.workers / scenario.cluster.workers  # a probe has gradients of all in turn
+    gains = _probed(world, expected, run)
+    part = expected.workers / world.scenario.cluster.workers  # a probe has gradients of all in turn
     gains = replace(gains, averaged=gains.averaged * part)
-    known = expect(scenario, algorithm, program, gains.apart, expected.workers)
-    found = goal(known, gains, algorithm)
-    if coded(algorithm):
-        found = found.limited(_settled(scenario, _at(algorithm, found.rate), found, run))
+    known = expect(world, apart=gains.apart, counted=expected.workers)
+    found = goal(known, gains, world.algorithm)
+    if coded(world.algorithm):
+        tuned = replace(world, algorithm=_at(world.algorithm, found.rate))
+        found = found.limited(_settled(tuned, found, run))
     return found
 
 
-def _may_miss(scenario: Scenario, algorithm: Algorithm) -> bool:
+def _may_miss(world: World) -> bool:
     """Whether workers, or clients that are selected, may send nothing that counts."""
+    scenario, algorithm = world.scenario, world.algorithm
     cluster = scenario.cluster
-    away = cluster.elastic or cluster.fails(scenario.server) or cluster.drops
+    away = scenario.unstable or cluster.drops
     if cluster.sampling is None:
         policy = (algorithm.recovery or scenario.recovery).policy
         leaves_out = policy == "backup" or (away and policy in ("shrink", "quorum"))
@@ -101,21 +98,21 @@ def _may_miss(scenario: Scenario, algorithm: Algorithm) -> bool:
     return algorithm.samples and (away or cluster.sampling.deadline is not None)
 
 
-def _counted(scenario: Scenario, algorithm: Algorithm, expected: Expected, run: RunOne) -> float:
+def _counted(world: World, expected: Expected, run: RunOne) -> float:
     """Return the gradients that count in a local step of all workers: of clients, in the run's
     first rounds; of others, which are away for longer, in as much of it as takes seconds.
     """
+    scenario, algorithm = world.scenario, world.algorithm
     period = _fixed(algorithm)
-    end = length(scenario, algorithm)
+    end = length(world)
     least = max(FEWEST, COUNTED * period, min(ROUNDS * expected.period, end))
     steps = period * int(-(-least // period))  # as gradients count when their round ends
     if scenario.cluster.sampling is None:
         steps = int(max(steps, min(end, LONGEST / expected.workers)))
     settings = RunSettings(steps=steps, evaluate_every=max(1, steps // 8))
     settings = settings.model_copy(update={"duration": scenario.run.duration})
-    timed = {"objective": expected, "run": settings}
-    timed["recovery"] = algorithm.recovery or scenario.recovery  # `run` takes the algorithm's away
-    found = run(scenario.model_copy(update=timed), algorithm)
+    recovery = algorithm.recovery or scenario.recovery  # `run` takes the algorithm's away
+    found = run(world.changed(objective=expected, run=settings, recovery=recovery))
     return found.contributing or expected.workers
 
 
@@ -130,14 +127,13 @@ def coded(algorithm: Algorithm) -> bool:
     return getattr(algorithm.parameters.get("codec"), "kind", "raw") != "raw"
 
 
-def _settled(scenario: Scenario, algorithm: Algorithm, found: Goal, run: RunOne) -> float:
+def _settled(world: World, found: Goal, run: RunOne) -> float:
     """Return the share of its curvatures' limit up to which a program is stable with its codec."""
-    rounds = max(CODED, SEEN / getattr(algorithm.parameters["codec"], "ratio", 1.0))
+    rounds = max(CODED, SEEN / getattr(world.algorithm.parameters["codec"], "ratio", 1.0))
     steps = int(max(FEWEST, min(rounds * found.expected.period, found.expected.steps)))
     share = 1.0
     while share > LEAST:
-        calm = _calm(scenario, algorithm, found.limited(share), steps)
-        loss = np.array(run(calm, algorithm).curve["loss"])
+        loss = np.array(run(_calm(world, found.limited(share), steps)).curve["loss"])
         if np.isfinite(loss).all() and loss[-1] <= loss.min() * (1 + TOLERATED):
             return share if share == 1 else share / FINER
         share /= FINER
@@ -155,21 +151,20 @@ def _at(algorithm: Algorithm, rate: float, **changed: Any) -> Algorithm:
     return algorithm.model_copy(update={"parameters": parameters | changed})
 
 
-def _probed(
-    scenario: Scenario, algorithm: Algorithm, program: Program, expected: Expected, run: RunOne
-) -> Gains:
+def _probed(world: World, expected: Expected, run: RunOne) -> Gains:
     """Run a program on a probe for as long as it takes to see what it does with gradients.
 
     Without codec, failures and other jobs: what they cost must not be made up for.
     """
-    workers, most = scenario.cluster.workers, int(min(length(scenario, algorithm), NEVER))
+    algorithm, program = world.algorithm, world.program
+    workers, most = world.scenario.cluster.workers, int(min(length(world), NEVER))
     plain = _at(algorithm, 1.0, **({"codec": Raw()} if coded(algorithm) else {}))
     reports = COUNTED * _fixed(algorithm) if program.server else 0
     steps = max(FEWEST, min(1024, GRADIENTS // workers), reports)
     meets = program.averages and not (program.server or program.gossips)
     while True:
         probe = Probe(workers, lambda step: float(expected.parallel(step)), program.gossips)
-        found = run(_calm(scenario, algorithm, probe, steps), plain)
+        found = run(replace(_calm(world, probe, steps), algorithm=plain))
         tau = np.array(found.curve["tau"])
         periods = tau[np.isfinite(tau)]
         period = float(periods.mean()) if periods.size else np.nan
@@ -200,24 +195,26 @@ def _lateness(run: Run) -> float:
     return mean * run.steps / run.updates if run.staleness_unit == "updates" else mean
 
 
-def _calm(scenario: Scenario, algorithm: Algorithm, probe: Probe | Goal, steps: int) -> Scenario:
-    """Return the scenario of a probe: so many steps, no node or link that fails, no other job.
+def _calm(world: World, probe: Probe | Goal, steps: int) -> World:
+    """Return the world of a probe: so many steps, no node or link that fails, no other job.
 
     Rounds are of all workers; a server has as many at work as are selected, as late as they are.
     """
     settings = RunSettings(steps=steps, evaluate_every=max(1, steps // 8), sampling="aggregate")
+    scenario = world.scenario
     cluster, network = scenario.cluster, scenario.network
     steady = {"failures": None, "membership": None, "drop": None}
     groups = tuple(each.model_copy(update=steady) for each in cluster.group)
-    sampling = cluster.sampling if algorithm.served else None
+    sampling = cluster.sampling if world.algorithm.served else None
     calm_cluster = steady | {"crash": (), "group": groups, "sampling": sampling}
     links = tuple(each.model_copy(update={"outages": None}) for each in network.link)
-    calm: Sequence[tuple[str, Any]] = (
-        ("cluster", cluster.model_copy(update=calm_cluster)),
-        ("network", network.model_copy(update={"outage": (), "link": links})),
-        ("server", scenario.server.model_copy(update={"failures": None})),
-        ("recovery", type(scenario.recovery)()),
-    )
-    return scenario.model_copy(
-        update={"objective": probe, "run": settings, "job": (), "calibration": None, **dict(calm)}
+    return world.changed(
+        objective=probe,
+        run=settings,
+        job=(),
+        calibration=None,
+        cluster=cluster.model_copy(update=calm_cluster),
+        network=network.model_copy(update={"outage": (), "link": links}),
+        server=scenario.server.model_copy(update={"failures": None}),
+        recovery=type(scenario.recovery)(),
     )

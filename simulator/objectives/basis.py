@@ -10,6 +10,7 @@ from ..scenario.tables import (
     Softmax,
     Torch,
 )
+from ..scenario.world import World
 from .build import dimension_of
 from .learning_curve.objective import baseline, expect, size
 
@@ -53,7 +54,7 @@ def _of_curve(scenario: Scenario, spec: LearningCurve, algorithm: Algorithm | No
     program = catalogue().get(algorithm.name) if algorithm else None
     if algorithm is None or program is None:
         return f"by {baseline(spec).basis}"
-    phrase = expect(scenario, algorithm, program).phrase
+    phrase = expect(World.of(scenario, algorithm, program)).phrase
     meant, own = size(scenario), scenario.model.parameters
     if _alike(meant, own):
         return phrase

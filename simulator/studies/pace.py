@@ -19,6 +19,7 @@ from ..objectives.build import dimension_of
 from ..results.run import Run
 from ..scenario.scenario import Algorithm, Quadratic, Scenario
 from ..scenario.tables import Modes
+from ..scenario.world import World
 from .execution import Execution
 
 ENOUGH = 0.2  # seconds that further steps take once their pace counts as known
@@ -56,7 +57,7 @@ def measure(scenario: Scenario, algorithm: Algorithm, seeds: int, execution: Exe
     """Measure the pace of an algorithm, in a few tenths of a second."""
     program = known_programs(execution.programs)[algorithm.name]
     if execution.engine == "auto":  # that of the whole run: a few steps alone never pay off
-        whole = pays_off(scenario, program)
+        whole = pays_off(World.of(scenario, algorithm, program))
         execution = replace(execution, engine="batched" if whole else "virtual")
     small, scale = _smaller(scenario)
     count = execution.together(small, algorithm, seeds)

@@ -21,6 +21,7 @@ from paceline.simulator.engines.virtual import run as virtual
 from paceline.simulator.load.load import known_programs
 from paceline.simulator.programs import catalogue
 from paceline.simulator.results.run import Kind, Run
+from paceline.simulator.scenario.world import World
 from tests.helpers.compute_times import STEPS, delays
 from tests.helpers.programs import called, cases
 from tests.helpers.worlds import DIGITS, EXPONENTIAL, QUADRATIC, RING, TIME_ONLY, scenario
@@ -428,7 +429,7 @@ def test_what_it_does_not_take_it_hands_over():
         objective=QUADRATIC,
     )
     for algorithm in world.algorithm:
-        assert batched.supports(catalogue()[algorithm.name], algorithm, world)
+        assert batched.supports(World.of(world, algorithm, catalogue()[algorithm.name]))
         runs = run_seeds(world, algorithm, SEEDS, engine="batched")
         assert {run.engine for run in runs} == {"virtual"}
         for run in runs:

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from paceline.command_line import app
 from paceline.simulator.engines import normalisation
-from paceline.simulator.engines.dispatch import run_seeds, taken
+from paceline.simulator.engines.dispatch import run_seeds, with_tuned_rate
 from paceline.simulator.errors import InputError
 from paceline.simulator.load.load import parse
 from paceline.simulator.objectives.learning_curve import evidence
@@ -27,6 +27,7 @@ from paceline.simulator.reports.page import tuned
 from paceline.simulator.results import consumption, wording
 from paceline.simulator.results.intervals import stated
 from paceline.simulator.results.statistics import number
+from paceline.simulator.scenario.world import World
 from paceline.simulator.studies.learning import expected, penalties
 from paceline.simulator.studies.simulate import simulate
 from paceline.simulator.studies.sweep.sweep import sweep
@@ -59,7 +60,7 @@ def ran(algorithm, seed=0, engine="auto", **settings):
     """One run, its scenario, and what its loss is expected to be."""
     world = scenario(algorithm, **settings)
     (run,) = run_seeds(world, world.algorithm[0], [seed], engine=engine)
-    return run, expect(world, world.algorithm[0], catalogue()[algorithm["name"]])
+    return run, expect(World.of(world, world.algorithm[0], catalogue()[algorithm["name"]]))
 
 
 def off(run, curve, tokens):
@@ -160,7 +161,7 @@ def test_workers_that_never_meet_are_each_one_worker():
 def test_what_multiplies_a_gradient_is_no_speed_up(case, gain):
     """Momentum, outer steps and sums of gradients: the rate is one over the gain."""
     world = scenario(case, steps=4000)
-    goal = taken(world, world.algorithm[0])[0].objective
+    goal = with_tuned_rate(world, world.algorithm[0]).scenario.objective
     if gain is not None:
         assert goal.rate == pytest.approx(1 / gain, rel=0.01)
     run, known = ran(case, steps=4000)
@@ -337,7 +338,7 @@ def test_a_factor_of_steps_has_draws_of_loss_and_of_steps_that_agree(warmup, tmp
     own = {"algorithm": "local-sgd", "workers": 4, "tau": 8, "log_steps": 0.5, "sd": 0.2}
     objective = logged(tmp_path, warmup=warmup)
     world = scenario({"name": "local-sgd", "tau": 8}, steps=2000, own=[own], **objective)
-    known = expect(world, world.algorithm[0], catalogue()["local-sgd"])
+    known = expect(World.of(world, world.algorithm[0], catalogue()["local-sgd"]))
 
     def losses(step):
         loss = known.parallel(step) * known.ratio(step)
@@ -365,7 +366,7 @@ def test_the_time_to_a_loss_of_an_own_run_is_as_uncertain_as_its_factor_of_steps
         {"name": "local-sgd", "tau": 40}, workers=80, steps=10**8, own=[own], **objective,
         run={"target_loss": 1.95}.items(),
     )  # fmt: skip
-    known = expect(world, world.algorithm[0], catalogue()["local-sgd"], counted=79.5)
+    known = expect(World.of(world, world.algorithm[0], catalogue()["local-sgd"]), counted=79.5)
     taken = known.steps * math.exp(4)
     assert float(known.parallel(taken) * known.ratio(taken)) == pytest.approx(1.95, rel=2e-3)
     ends = np.quantile(known.stretches(taken), [0.05, 0.95])
@@ -396,7 +397,8 @@ def test_an_own_run_errs_alike_for_its_program_and_for_the_mechanism_beside_it(t
     cases = {"name": "local-sgd", "tau": 30}, {"name": "asgd"}
     world = scenario(*cases, own=[own], **logged(tmp_path))
     measured, beside = (
-        expect(world, each, catalogue()[each.name], apart=30.0) for each in world.algorithm
+        expect(World.of(world, each, catalogue()[each.name]), apart=30.0)
+        for each in world.algorithm
     )
     assert (measured.basis, beside.basis) == ("measured", "mechanism")
     source = "run 0 of local-sgd", None
@@ -414,7 +416,7 @@ def test_an_own_run_errs_alike_for_its_program_and_for_the_mechanism_beside_it(t
 def test_no_draw_of_a_loss_is_below_its_own_floor(tmp_path):
     """Where the penalty is as uncertain as it is for a hundred clients that nobody published."""
     world = scenario({"name": "local-sgd", "tau": 8}, steps=2000, **logged(tmp_path))
-    known = expect(world, world.algorithm[0], catalogue()["local-sgd"])
+    known = expect(World.of(world, world.algorithm[0], catalogue()["local-sgd"]))
     for log, sd in ((0.25, 0.3), (0.0, 0.5)):
         wide = replace(known, log_ratio=log, sd=sd, parts={("anything", None): sd})
         for step in (100.0, 2000.0):
@@ -443,7 +445,7 @@ def test_loss_at_tokens_is_the_law_s(monkeypatch):
     table["run"] = {"steps": 600, "seeds": 2}
     table["tune"] = {"diloco": {"tau": [2, 20, 60]}}
     result = tune(parse(table), objective="loss-at-tokens")
-    known = expect(parse(table), parse(table).algorithm[0], catalogue()["ssgd"])
+    known = expect(World.of(parse(table), parse(table).algorithm[0], catalogue()["ssgd"]))
     tokens = 600 * 4 * 65536.0
     assert result.objective.tokens == tokens
     for each in result.ranked:
@@ -653,7 +655,7 @@ def test_a_sample_of_the_clients_has_its_own_tokens_penalty_and_end():
     sampled["cluster"] = {**sampled["cluster"], "compute": "1 s", "sampling": {"share": 0.1}}
     few, one = scenario(both[0], run=run), parse(sampled)
     four, tenth, all_of_them = (
-        expect(world, world.algorithm[index], catalogue()[world.algorithm[index].name])
+        expect(World.of(world, world.algorithm[index], catalogue()[world.algorithm[index].name]))
         for world, index in ((few, 0), (one, 0), (one, 1))
     )
     assert (tenth.steps, tenth.log_ratio, tenth.sd) == (four.steps, four.log_ratio, four.sd)
@@ -683,7 +685,7 @@ def test_the_rate_of_fedbuff_is_that_of_as_many_clients_as_are_at_work():
     for clients in ({"workers": 400, "sampling": {"clients": 10}, "drop": 0.1}, {"workers": 10}):
         cluster = {"compute": {"dist": "exponential", "mean": "1 s"}, **clients}
         world = parse({**dict(scenario(steps=8000).table), "algorithm": [own], "cluster": cluster})
-        found.append(taken(world, world.algorithm[0])[0].objective.rate)
+        found.append(with_tuned_rate(world, world.algorithm[0]).scenario.objective.rate)
         (row,) = simulate(world, seeds=1).algorithms
         assert row["loss"]["last"] < 0.7 * row["loss"]["first"]
     assert found[0] == pytest.approx(found[1], rel=0.1)

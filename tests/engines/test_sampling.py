@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.simulator.distributions.random_streams import Purpose, generator
-from paceline.simulator.engines.dispatch import run_seeds, taken
+from paceline.simulator.engines.dispatch import run_seeds, with_tuned_rate
 from paceline.simulator.engines.observer import TELL
 from paceline.simulator.engines.virtual import simulation
 from paceline.simulator.engines.virtual.node import VirtualNode
@@ -893,12 +893,14 @@ def test_of_clients_that_are_not_late_all_gradients_count(tau):
     """However long a round is beside the steps of a probe."""
     sampling = {"clients": 5, "over": 1.2, "deadline": "30 min"}
     world = learning({"name": "fedavg", "tau": tau}, 5.0, cluster={"sampling": sampling})
-    assert taken(world, world.algorithm[0])[0].objective.expected.workers == pytest.approx(5)
+    assert with_tuned_rate(
+        world, world.algorithm[0]
+    ).scenario.objective.expected.workers == pytest.approx(5)
 
 
 def test_a_target_within_the_first_round_costs_what_local_steps_do():
     world = learning({"name": "fedavg", "tau": 5000}, 9.5)
-    assert taken(world, world.algorithm[0])[0].objective.expected.period == 5000
+    assert with_tuned_rate(world, world.algorithm[0]).scenario.objective.expected.period == 5000
 
 
 def test_a_target_that_the_start_has_reached_takes_no_time():

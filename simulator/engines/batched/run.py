@@ -22,6 +22,7 @@ from ...programs.server import race
 from ...results.run import Run, Spans
 from ...scenario.scenario import Algorithm, Scenario
 from ...scenario.tables import Quadratic
+from ...scenario.world import World
 from ..compiled import run as compiled
 from ..observer import POINTS, Observer, next_shown
 from ..overheads import EffectCosts
@@ -79,8 +80,9 @@ def run(  # noqa: PLR0913 - the run, and how
     return found
 
 
-def supports(program: Program, algorithm: Algorithm, scenario: Scenario) -> str | None:
+def supports(world: World) -> str | None:
     """Return None if the engine can run this, as far as is known beforehand, else the reason."""
+    program, algorithm, scenario = world.program, world.algorithm, world.scenario
     moves, objective = build.dimension_of(scenario.objective) is not None, scenario.objective
     compiles = (
         program.worker is not race
@@ -92,7 +94,7 @@ def supports(program: Program, algorithm: Algorithm, scenario: Scenario) -> str 
         "which gradient comes first decides its values": program.server is not None
         and moves
         and not compiles,
-        "nodes crash, or the slowest are left out": scenario.under(algorithm).troubled,
+        "nodes crash, or the slowest are left out": scenario.troubled,
         "transfers share links": not scenario.network.closed_form,
         "workers share devices": scenario.team.shares_devices,
         "compute times change with time": scenario.team.varies,

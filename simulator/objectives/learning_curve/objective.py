@@ -17,13 +17,13 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ...inputs import untrusted
-from ...programs import Program
 from ...programs.effects import Vector
 from ...programs.pieces.schedule import FixedPeriod
 from ...programs.pieces.transform import AdamW
 from ...results import intervals
 from ...scenario.scenario import Algorithm, Scenario
 from ...scenario.tables import CurveOfFile, LearningCurve
+from ...scenario.world import World
 from ..bound import Nothing
 from ..evaluation import Evaluation
 from . import batch, curve, evidence
@@ -286,31 +286,25 @@ def _copies(algorithm: Algorithm) -> int:
     return math.ceil(count * max(1.0, KEPT / ratio) / MODES)
 
 
-def expect(
-    scenario: Scenario,
-    algorithm: Algorithm,
-    program: Program,
-    apart: float | None = None,
-    counted: float | None = None,
-) -> Expected:
+def expect(world: World, *, apart: float | None = None, counted: float | None = None) -> Expected:
     """Return what is known of an algorithm's loss without running it.
 
     `apart`: local steps that its workers take on their own, where a probe has shown them;
     `counted`: gradients that count in a step, where not those of all clients that are selected.
     Raises InputError for a log that cannot be read.
     """
-    spec = scenario.objective
+    spec = world.scenario.objective
     assert isinstance(spec, LearningCurve)
-    workers = scenario.participants(algorithm) if counted is None else counted
-    steps = length(scenario, algorithm)
+    workers = world.workers if counted is None else counted
+    steps = length(world)
     bare = data_parallel(spec, workers, steps)
     known, critical = bare.curve, bare.critical
-    cost = _cost(scenario, algorithm, program, bare)
+    cost = _cost(world, bare)
     if cost is None:
-        cost = _mechanism(scenario, algorithm, program, apart or 1.0, bare)
+        cost = _mechanism(world, apart or 1.0, bare)
         found = replace(bare, period=max(apart or 1.0, 1.0))
     else:
-        found = replace(bare, direct=True, period=max(_period(algorithm, program) or 1.0, 1.0))
+        found = replace(bare, direct=True, period=max(_period(world) or 1.0, 1.0))
     far, said, why = cost.basis, known.basis, cost.why
     if bare.beyond:
         said += f", fitted up to {known.fitted[1]:.3g} tokens: extrapolated beyond"
@@ -334,16 +328,17 @@ def data_parallel(spec: LearningCurve, workers: float, steps: float) -> Expected
     return replace(known, basis="extrapolated") if known.beyond else known
 
 
-def length(scenario: Scenario, algorithm: Algorithm) -> float:
+def length(world: World) -> float:
     """Return the local steps of an algorithm's run; an upper bound where it ends by its duration.
 
     With a target, those to it data-parallel, if fewer: a run is planned to end there, and neither a
     cap nor where a search cuts it changes what its tokens are worth.
     """
+    scenario = world.scenario
     run, spec = scenario.run, scenario.objective
     enough = math.inf
     if run.target_loss is not None and isinstance(spec, LearningCurve):
-        enough = to_target(spec, scenario.participants(algorithm), run.target_loss)
+        enough = to_target(spec, world.workers, run.target_loss)
     if enough < math.inf:
         return float(min(run.steps or math.inf, enough))
     if run.duration is None:
@@ -382,38 +377,37 @@ def _baseline(text: str, tokens: float, logged: bool) -> Curve:
     return curve.from_law(table, table.get("batch", tokens))
 
 
-def _period(algorithm: Algorithm, program: Program) -> float | None:
+def _period(world: World) -> float | None:
     """Return the steps between agreements of a program whose loss evidence may speak of."""
-    if program.bound_covers and program.sends_gradients:
+    if world.program.bound_covers and world.program.sends_gradients:
         return 1.0  # synchronous SGD
-    tau = algorithm.parameters.get("tau")
+    tau = world.algorithm.parameters.get("tau")
     fixed = tau.value if isinstance(tau, FixedPeriod) else tau
     return float(fixed) if isinstance(fixed, int) else None
 
 
-def _cost(
-    scenario: Scenario, algorithm: Algorithm, program: Program, known: Expected
-) -> evidence.Penalty | None:
+def _cost(world: World, known: Expected) -> evidence.Penalty | None:
     """Return what evidence says of an algorithm; None where there is none, or it has a codec."""
-    spec, given = scenario.objective, algorithm.parameters
+    algorithm, program = world.algorithm, world.program
+    spec, given = world.scenario.objective, algorithm.parameters
     assert isinstance(spec, LearningCurve)
-    period = _period(algorithm, program)
+    period = _period(world)
     if period is None or getattr(given.get("codec"), "kind", "raw") != "raw":
         return None
     if program.bound_covers and period == 1:
         return evidence.Penalty(0.0, 0.0, known.basis, f"{algorithm.name} is data-parallel", {})
     if program.overlaps and algorithm.name not in evidence.ALIKE:
         return None  # late means cost more than local steps alone
-    own = _own(scenario, known)
+    own = _own(world.scenario, known)
     shared = {each.program for each in own} & {*evidence.ALIKE, algorithm.name}
     public = "published" in spec.penalty and _speed(known.curve, algorithm) is None
     if period > 1 and not public and not shared:
         return None
     return evidence.penalty(
         algorithm.name,
-        _replicas(scenario, algorithm, known, shared),
+        _replicas(world, known, shared),
         period,
-        size(scenario),
+        size(world.scenario),
         tokens=known.steps * known.workers * known.tokens,
         outer_lr=given.get("outer_lr"),
         outer_momentum=given.get("outer_momentum", 0.0),
@@ -440,13 +434,11 @@ def _own(scenario: Scenario, known: Expected) -> list[evidence.OwnRun]:
     return found
 
 
-def _replicas(
-    scenario: Scenario, algorithm: Algorithm, known: Expected, own: Collection[Any]
-) -> float:
+def _replicas(world: World, known: Expected, own: Collection[Any]) -> float:
     """Return the workers that evidence is asked for: beside own runs, which state the clients that
     they selected, those that are selected here, else those that count.
     """
-    return scenario.participants(algorithm) if own and algorithm.samples else known.workers
+    return world.workers if own and world.algorithm.samples else known.workers
 
 
 def size(scenario: Scenario) -> float:
@@ -455,13 +447,12 @@ def size(scenario: Scenario) -> float:
     return float(known or scenario.model.parameters)
 
 
-def _mechanism(
-    scenario: Scenario, algorithm: Algorithm, program: Program, apart: float, known: Expected
-) -> evidence.Penalty:
+def _mechanism(world: World, apart: float, known: Expected) -> evidence.Penalty:
     """Return what is added to the mechanism's loss: what local steps cost the best program."""
+    scenario, algorithm = world.scenario, world.algorithm
     table, workers = mechanism(), known.workers
     said = f"{algorithm.name} by the mechanism (its error {table['source']})"
-    late = program.family != "blocking" and workers > 1
+    late = world.program.family != "blocking" and workers > 1
     sd = math.hypot(table["sd"], table["late"] if late else 0.0)
     place = workers, apart, size(scenario)
     if apart <= 1 or workers == 1:
@@ -469,7 +460,7 @@ def _mechanism(
     tuned = _speed(known.curve, algorithm) is None  # as published runs are
     like = "diloco" if tuned else "local-sgd"
     own = [replace(each, program=like) for each in _own(scenario, known)]
-    replicas = _replicas(scenario, algorithm, known, own)
+    replicas = _replicas(world, known, own)
     found = evidence.penalty(like, replicas, apart, size(scenario), own=own)
     here: evidence.Parts = {(algorithm.name, place): math.hypot(sd, table["local"])}
     if found is None:

@@ -10,6 +10,7 @@ from ...load.load import known_programs
 from ...objectives.learning_curve import evidence
 from ...objectives.learning_curve.objective import expect
 from ...scenario.tables import LearningCurve, Range
+from ...scenario.world import World
 from .space import Space, Values
 
 UNTIMED = ("alpha", "lr", "outer_lr", "outer_momentum")  # no time depends on these
@@ -57,7 +58,9 @@ def _law(tried: Space, family: str, choices: Mapping[str, Values]) -> tuple[Any,
         except InputError:
             return None
         world = tried.world(candidate.table)
-        known = expect(world, world.algorithm[0], known_programs(tried.programs)[candidate.name])
+        known = expect(
+            World.of(world, world.algorithm[0], known_programs(tried.programs)[candidate.name])
+        )
         if not known.direct:
             return None
         found.append((known.log_ratio, known.sd, known.basis))

@@ -13,6 +13,7 @@ import paceline
 from paceline.simulator.engines.dispatch import run_seeds
 from paceline.simulator.load.load import known_programs
 from paceline.simulator.objectives.learning_curve.objective import expect
+from paceline.simulator.scenario.world import World
 from paceline.simulator.studies.learning import expected, intervals
 from paceline.validate.logs import loss
 from tests.lab.evidence import cells, small
@@ -87,7 +88,7 @@ def predicted(cell: Cell, objective: dict[str, Any]) -> tuple[np.ndarray, str]:
     """Return the predicted curve of a cell, with the times of its own seed, and its basis."""
     scenario = cells.world(cell.program, cell.workers, objective)
     (algorithm,) = scenario.algorithm
-    basis = expect(scenario, algorithm, known_programs(None)[algorithm.name]).basis
+    basis = expect(World.of(scenario, algorithm, known_programs(None)[algorithm.name])).basis
     (curve,) = paceline.simulate(scenario, seed=cell.seed, seeds=1).curves().values()
     return np.column_stack([np.ravel(curve[key]) for key in ("step", "time", "loss")]), basis
 

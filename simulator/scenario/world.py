@@ -1,0 +1,33 @@
+"""The world of a run: a scenario, one of its algorithms, and the program that this names."""
+
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+from ..programs import Program
+from .scenario import Algorithm, Scenario
+
+
+@dataclass(frozen=True)
+class World:
+    """All that a run follows from but its seed.
+
+    `scenario`: with the recovery and the overheads that hold for the algorithm.
+    """
+
+    scenario: Scenario
+    algorithm: Algorithm
+    program: Program
+
+    @classmethod
+    def of(cls, scenario: Scenario, algorithm: Algorithm, program: Program) -> Self:
+        """Return the world of an algorithm in a scenario as written."""
+        return cls(scenario.under(algorithm), algorithm, program)
+
+    def changed(self, **update: Any) -> Self:
+        """Return the world with some of its scenario's tables replaced."""
+        return replace(self, scenario=self.scenario.model_copy(update=update))
+
+    @property
+    def workers(self) -> int:
+        """The workers that train at a time: fewer where clients are sampled."""
+        return self.scenario.participants(self.algorithm)
