@@ -19,7 +19,6 @@ from ..objectives.learning_curve.objective import (
     Goal,
     expect,
     goal,
-    length,
 )
 from ..objectives.learning_curve.surrogate import Gains, Probe
 from ..programs.codecs.codec import Raw
@@ -104,7 +103,7 @@ def _counted(world: World, expected: Expected, run: RunOne) -> float:
     """
     scenario, algorithm = world.scenario, world.algorithm
     period = _fixed(algorithm)
-    end = length(world)
+    end = expected.steps
     least = max(FEWEST, COUNTED * period, min(ROUNDS * expected.period, end))
     steps = period * int(-(-least // period))  # as gradients count when their round ends
     if scenario.cluster.sampling is None:
@@ -157,7 +156,7 @@ def _probed(world: World, expected: Expected, run: RunOne) -> Gains:
     Without codec, failures and other jobs: what they cost must not be made up for.
     """
     algorithm, program = world.algorithm, world.program
-    workers, most = world.scenario.cluster.workers, int(min(length(world), NEVER))
+    workers, most = world.scenario.cluster.workers, int(min(expected.steps, NEVER))
     plain = _at(algorithm, 1.0, **({"codec": Raw()} if coded(algorithm) else {}))
     reports = COUNTED * _fixed(algorithm) if program.server else 0
     steps = max(FEWEST, min(1024, GRADIENTS // workers), reports)

@@ -118,22 +118,6 @@ def with_control_characters(value: Any, path: KeyPath = ()) -> Iterator[KeyPath]
             yield from with_control_characters(each, (*path, key))
 
 
-def holds(table: Any, part: str | int) -> bool:
-    """Tell whether `table[part]` exists."""
-    if isinstance(table, list):
-        return isinstance(part, int) and 0 <= part < len(table)
-    return isinstance(table, dict) and part in table
-
-
-def get(table: Any, path: KeyPath) -> Any:
-    """Return the value at `path`, or None if there is none."""
-    for part in path:
-        if not holds(table, part):
-            return None
-        table = table[part]
-    return table
-
-
 def dotted(path: KeyPath) -> str:
     """Write a path as users do: `cluster.group[0].compute.mean`."""
     return "".join(f"[{part}]" if isinstance(part, int) else f".{quoted(part)}" for part in path)[

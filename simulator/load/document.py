@@ -16,7 +16,8 @@ from typing import Any
 
 from ..errors import InputError
 from ..inputs import messages, paths, untrusted
-from ..inputs.messages import KeyPath, dotted, get, holds, nearest, show
+from ..inputs.messages import KeyPath, dotted, nearest, show
+from .explain import has_key, line, rename, value_at
 from .listing import shipped
 
 ASIDE = ("probe",)
@@ -53,8 +54,21 @@ class Document:
     table: dict[str, Any]
     own: dict[str, Any]
     profile: dict[str, Any]
+    origin: Origin
     changed: dict[KeyPath, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+
+    def refusal(self, faults: Mapping[KeyPath, str]) -> str:
+        """Write the first of the table's faults, a line each."""
+        file, lines = self.origin.file, []
+        for path, what in faults.items():
+            written = value_at(self.own, path) is not None
+            inherited = not written and value_at(self.profile, path) is not None
+            source = str(self.origin.folder / self.own["extends"]) if inherited else file
+            lines.append(line(source, path, what, self.table, self.changed))
+        if len(lines) > SHOWN:
+            lines[SHOWN:] = [f"{file}: {len(lines) - SHOWN} more, shown once these are corrected"]
+        return "\n".join(lines)
 
 
 def read_toml(path: str | Path) -> dict[str, Any]:
@@ -103,7 +117,7 @@ def assembled(table: dict[str, Any], origin: Origin) -> Document:
     document.changed = changed
     _demand_shallow(table, origin.file)
     for path in islice(messages.with_control_characters(table), 1):
-        value = get(table, path)
+        value = value_at(table, path)
         shown = f" = {show(value)}" if isinstance(value, str) else ""
         what = "has control characters; write it without"  # they reach terminals and figures
         raise InputError(f"{origin.file}: {dotted(path)}{shown}: {what}")
@@ -146,7 +160,7 @@ def _extended(own: dict[str, Any], origin: Origin, *, anywhere: bool) -> Documen
     """
     name = own.get("extends")
     if not isinstance(name, str) or not name:
-        return Document(own, own, {})
+        return Document(own, own, {}, origin)
     path = origin.folder / name
     if anywhere and not os.path.exists(path) and os.path.exists(name):  # on the command line
         path = Path(name)
@@ -154,7 +168,7 @@ def _extended(own: dict[str, Any], origin: Origin, *, anywhere: bool) -> Documen
     if not origin.allow_paths and (wrong := paths.refusals(profile, str(path), path.parent)):
         raise InputError("\n".join(wrong.values()))
     for key, file_name in paths.named(profile):
-        get(profile, key[:-1])[key[-1]] = str((path.parent / file_name).absolute())
+        value_at(profile, key[:-1])[key[-1]] = str((path.parent / file_name).absolute())
     above = {key: value for key, value in own.items() if key != "extends"}
     whole = _merged(profile, above)
     calibration = whole.get("calibration")
@@ -166,7 +180,7 @@ def _extended(own: dict[str, Any], origin: Origin, *, anywhere: bool) -> Documen
                 for key, value in calibration[kind].items()
                 if _says(whole, key) and not _says(above, key)
             }
-    return Document(whole, own, profile)
+    return Document(whole, own, profile, origin)
 
 
 def _profile(name: str, path: Path, file: str) -> dict[str, Any]:
@@ -195,7 +209,7 @@ def _profile(name: str, path: Path, file: str) -> dict[str, Any]:
 def _says(table: Any, key: str) -> bool:
     """Tell whether a table has a value at a dotted key, such as overhead.0.issue."""
     path = (int(part) if part.isdecimal() else part for part in key.split("."))
-    return get(table, tuple(path)) is not None
+    return value_at(table, tuple(path)) is not None
 
 
 def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
@@ -212,13 +226,13 @@ def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any
 def _demand_headers_once(document: Document, file: str) -> None:
     """Refuse TCP's headers on top of a bandwidth at which a profile's payloads travelled."""
     table, profile = document.table, document.profile
-    bandwidth, costs = get(profile, ("network", "bandwidth")), profile.get("overhead")
+    bandwidth, costs = value_at(profile, ("network", "bandwidth")), profile.get("overhead")
     # costs of any type: what is wrong is for the validation to say
-    if isinstance(costs, list) and any(holds(cost, "transmission_factor") for cost in costs):
+    if isinstance(costs, list) and any(has_key(cost, "transmission_factor") for cost in costs):
         return
-    measured = get(profile, ("calibration", "transport"))
-    tcp = get(table, ("network", "transport")) == "tcp" != measured
-    if tcp and bandwidth is not None and bandwidth == get(table, ("network", "bandwidth")):
+    measured = value_at(profile, ("calibration", "transport"))
+    tcp = value_at(table, ("network", "transport")) == "tcp" != measured
+    if tcp and bandwidth is not None and bandwidth == value_at(table, ("network", "bandwidth")):
         raise InputError(
             f'{file}: network.transport = "tcp": the profile\'s network.bandwidth = '
             f"{bandwidth!r} is the speed of payloads, from which headers are taken already; "
@@ -242,14 +256,14 @@ def override(table: dict[str, Any], text: str) -> KeyPath:
     for part in parts[:-1]:
         key = _key(here, part, path, text)
         path = (*path, key)
-        if not holds(here, key):
+        if not has_key(here, key):
             new = new or path
         here = here.setdefault(key, {}) if isinstance(here, dict) else here[key]
     key = _proper(here, _key(here, parts[-1], path, text))
     path = (*path, key)
     if written:
         here[key] = value
-    elif holds(here, key):
+    elif has_key(here, key):
         del here[key]
     else:
         raise InputError(
@@ -288,7 +302,8 @@ def _key(here: Any, part: str, path: KeyPath, text: str) -> Any:
 def _index(entries: list[Any], part: str, where: str, text: str) -> int:
     """Return the position of the entry that `part` numbers, names or labels."""
     names = [
-        {str(entry.get(key)) for key in ("name", "label") if holds(entry, key)} for entry in entries
+        {str(entry.get(key)) for key in ("name", "label") if has_key(entry, key)}
+        for entry in entries
     ]
     alike = [index for index, known in enumerate(names) if part in known]
     if not alike and part.isdecimal() and int(part) < len(entries):
@@ -321,11 +336,11 @@ def _without_loss(table: dict[str, Any], changed: Mapping[KeyPath, str]) -> list
     """Drop what only a loss has, where an override says that there is none; return a note of it."""
     kind = ("objective", "kind")
     text = changed.get(kind) or changed.get(kind[:1])
-    if text is None or get(table, kind) != "none":
+    if text is None or value_at(table, kind) != "none":
         return []
     inner = [("objective", key) for key in table["objective"] if kind in changed and key != "kind"]
     gone = [path for path in (*inner, ("run", "target_loss")) if path not in changed]
-    gone = [path for path in gone if get(table, path) is not None]
+    gone = [path for path in gone if value_at(table, path) is not None]
     for where, key in gone:
         del table[where][key]
     left = ", ".join(map(dotted, gone))
@@ -336,7 +351,7 @@ def _name_algorithms(table: dict[str, Any]) -> None:
     """Give each [[algorithm]] its name, by which overrides find it, where `kind` says that."""
     entries = table.get("algorithm")
     for entry in entries if isinstance(entries, list) else ():
-        if holds(entry, "kind") and "name" not in entry:
+        if has_key(entry, "kind") and "name" not in entry:
             rename(entry, "kind", "name")
 
 
@@ -346,10 +361,3 @@ def _proper(table: Any, key: str) -> str:
         return key
     words = [word for word, keys in messages.SYNONYMS.items() if key in keys]
     return next((word for word in (*messages.SYNONYMS.get(key, ()), *words) if word in table), key)
-
-
-def rename(table: dict[str, Any], old: str, new: str) -> None:
-    """Rename a key that is there, in its place."""
-    items = [(new if key == old else key, value) for key, value in table.items()]
-    table.clear()
-    table.update(items)

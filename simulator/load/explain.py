@@ -10,7 +10,6 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from ..inputs import messages
-from .document import SHOWN, Document, Origin, rename
 
 Schema = Mapping[str, Any]
 WHOLE = "whole number"  # of which every refusal of a number that is none speaks
@@ -27,12 +26,12 @@ def explain(
     faults = error.errors(include_url=False)
     for fault in sorted(faults, key=lambda each: each["type"] not in messages.UNKNOWN):
         path = locate(fault, table)
-        kind, value = fault["type"], messages.get(table, path)
+        kind, value = fault["type"], value_at(table, path)
         parent = describe(schema, path[:-1], table)
         if kind == "union_tag_not_found":
             known = {key for place in parent for key in place.get("properties", {})}
             if wrong := [
-                key for key in messages.get(table, path[:-1]) if key not in known
+                key for key in value_at(table, path[:-1]) if key not in known
             ]:  # a misspelt key, by which pydantic would have told the members apart
                 kind, path = messages.UNKNOWN[0], (*path[:-1], wrong[0])
         if kind in messages.UNKNOWN:
@@ -56,9 +55,9 @@ def amended(
     for path, what in faults.items():
         meant = [_meant(path, word, table, schema) for word in messages.SYNONYMS]
         notes += [note for note in meant if note is not None]
-        value = messages.get(table, path)
+        value = value_at(table, path)
         if WHOLE in what and isinstance(value, float) and value.is_integer():
-            messages.get(table, path[:-1])[path[-1]] = int(value)
+            value_at(table, path[:-1])[path[-1]] = int(value)
             notes.append("")
     return notes
 
@@ -68,8 +67,8 @@ def _meant(path: messages.KeyPath, word: str, table: dict[str, Any], schema: Sch
 
     It is another word where its table has no such key, and lacks the one key that it stands for.
     """
-    place = path if isinstance(messages.get(table, path), dict) else path[:-1]
-    here = messages.get(table, place)
+    place = path if isinstance(value_at(table, path), dict) else path[:-1]
+    here = value_at(table, place)
     if not isinstance(here, dict) or word not in here:
         return None
     keys = {key for node in describe(schema, place, table) for key in node.get("properties", ())}
@@ -81,20 +80,6 @@ def _meant(path: messages.KeyPath, word: str, table: dict[str, Any], schema: Sch
     return f"{where} is read as tau, the steps between averages" if word == "H" else ""
 
 
-def refusal(faults: Mapping[messages.KeyPath, str], document: Document, origin: Origin) -> str:
-    """Write the first faults of a document, a line each."""
-    lines = []
-    for path, what in faults.items():
-        written = messages.get(document.own, path) is not None
-        inherited = not written and messages.get(document.profile, path) is not None
-        source = str(origin.folder / document.own["extends"]) if inherited else origin.file
-        lines.append(line(source, path, what, document.table, document.changed))
-    if len(lines) > SHOWN:
-        more = len(lines) - SHOWN
-        lines[SHOWN:] = [f"{origin.file}: {more} more, shown once these are corrected"]
-    return "\n".join(lines)
-
-
 def line(
     file: str,
     path: messages.KeyPath,
@@ -104,7 +89,7 @@ def line(
 ) -> str:
     """Write one refusal: file, the override that caused it if one of `changed` did, key, value."""
     by = [f" with --set {text}" for where, text in changed.items() if path[: len(where)] == where]
-    value = messages.get(table, path)
+    value = value_at(table, path)
     shown = "" if value is None else f" = {messages.show(value)}"
     written = f"{file}{''.join(by[-1:])}: {messages.dotted(path)}{shown}: {what}"
     return written.replace("\n", "\\n").encode("utf-8", "backslashreplace").decode()
@@ -160,7 +145,7 @@ def locate(error: ErrorDetails, table: Any) -> messages.KeyPath:
         tags = [table.get(key) for key in messages.TAGS] if union else []
         if part in tags:
             tagged = True
-        elif messages.holds(table, part):
+        elif has_key(table, part):
             path.append(part)
             table, tagged = table[part], False
     if error["type"] in (*messages.MISSING, "refusal") and path[-1:] != [error["loc"][-1]]:
@@ -205,10 +190,33 @@ def describe(root: Schema, path: messages.KeyPath, table: Any) -> list[Schema]:
     """Return what the JSON Schema `root` says of the place `path` in the user's table."""
     nodes = alternatives(root, root, table)
     for part in path:
-        table = table[part] if messages.holds(table, part) else None
+        table = table[part] if has_key(table, part) else None
         under = "items" if isinstance(part, int) else "properties"
         inner = [node.get(under, {}) for node in nodes]
         if isinstance(part, str):
             inner = [each.get(part, {}) for each in inner]
         nodes = [each for child in inner for each in alternatives(root, child, table)]
     return nodes
+
+
+def has_key(table: Any, part: str | int) -> bool:
+    """Tell whether `table[part]` exists."""
+    if isinstance(table, list):
+        return isinstance(part, int) and 0 <= part < len(table)
+    return isinstance(table, dict) and part in table
+
+
+def value_at(table: Any, path: messages.KeyPath) -> Any:
+    """Return the value at `path`, or None if there is none."""
+    for part in path:
+        if not has_key(table, part):
+            return None
+        table = table[part]
+    return table
+
+
+def rename(table: dict[str, Any], old: str, new: str) -> None:
+    """Rename a key that is there, in its place."""
+    items = [(new if key == old else key, value) for key, value in table.items()]
+    table.clear()
+    table.update(items)

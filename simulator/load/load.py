@@ -15,7 +15,7 @@ from ..programs.program import Function
 from ..scenario.scenario import BackgroundJob, Scenario, json_schema
 from .checks.settings import problems
 from .document import Origin, assembled, read_toml
-from .explain import amended, explain, refusal
+from .explain import amended, explain
 from .listing import find
 
 FOREVER = 10**9  # steps of a background job: it outlasts every run
@@ -86,7 +86,7 @@ def parse(  # noqa: PLR0913 - its origin, and what it may name
                 _read_job(scenario, job, f"{file}: job[{index}]", origin, programs)
             return scenario
         if not (notes := amended(faults, document.table, json_schema(known))):
-            raise InputError(refusal(faults, document, origin))
+            raise InputError(document.refusal(faults))
         document.notes += notes
 
 

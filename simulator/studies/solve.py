@@ -24,6 +24,7 @@ import numpy as np
 from ..errors import InputError
 from ..inputs import messages, units
 from ..load.document import override
+from ..load.explain import value_at
 from ..load.load import Programs, load, varied
 from ..results import intervals, prediction_interval, statistics, store
 from ..results.determinism import deterministic
@@ -243,7 +244,7 @@ def scale(table: Mapping[str, Any], key: str, between: str | None) -> Scale:
         if len(texts) != 2:
             raise InputError(f"{where}: not LOW,HIGH; {remedy}")
     else:
-        own = messages.get(table, override(deepcopy(dict(table)), f"{key}=0"))
+        own = value_at(table, override(deepcopy(dict(table)), f"{key}=0"))
         if isinstance(own, dict | list) or own is None or isinstance(own, bool):
             missing = "not in the scenario; check its name" if own is None else "not a number there"
             raise InputError(f"{where}: {missing}; {remedy}")

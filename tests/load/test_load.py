@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from paceline.simulator.errors import InputError
-from paceline.simulator.inputs import messages
 from paceline.simulator.inputs.untrusted import LARGEST
+from paceline.simulator.load.explain import value_at
 from paceline.simulator.load.listing import shipped
 from paceline.simulator.load.load import load, parse
 from paceline.simulator.programs import Program, catalogue
@@ -892,7 +892,7 @@ def test_overrides_set_any_key():
                 text = message(BASE, override)
                 assert f"my.toml with --set {override}: tune.hasty = {{}}" in text
             else:
-                assert messages.get(parse(table(), overrides=[override]).table, path) == value
+                assert value_at(parse(table(), overrides=[override]).table, path) == value
 
 
 def test_overrides_make_tables_that_are_missing():

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from paceline.simulator.inputs.messages import get
+from paceline.simulator.load.explain import value_at
 from paceline.simulator.results import store
 
 
@@ -22,5 +22,5 @@ def fingerprints(paths: Iterable[Path]) -> list[str]:
 
 def fitted_to(table: Mapping[str, Any], path: Path) -> bool:
     """Tell whether the profile in a scenario's table was calibrated from what lies at `path`."""
-    known = get(table, ("calibration", "fingerprints")) or ()
+    known = value_at(table, ("calibration", "fingerprints")) or ()
     return not {*known}.isdisjoint(fingerprints([path]))
