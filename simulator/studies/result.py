@@ -28,6 +28,7 @@ from ..results import (
 from ..results.columns import RESULT_COLUMNS
 from ..results.determinism import deterministic
 from ..results.figures import curves, style
+from ..results.figures.chart import Chart
 from ..results.intervals import HEAVY, MODEL
 from ..results.pick import pick
 from ..results.prediction_interval import Uncalibrated, Unfitted
@@ -249,7 +250,7 @@ class Result(Display):
             for row in rows
         ]
 
-    def _figure(self) -> style.Figure | None:
+    def _chart(self) -> Chart | None:
         if not all(runs[0].curve["time"] for runs in self.groups.values()):
             return None
         return self._drawn(curves.error)

@@ -28,8 +28,7 @@ from ..load.explain import value_at
 from ..load.load import Programs, load, varied
 from ..results import intervals, prediction_interval, statistics, store
 from ..results.determinism import deterministic
-from ..results.figures import style
-from ..results.figures.style import Figure
+from ..results.figures.chart import Axis, Chart, Line, Look, Panel
 from ..results.ownership import Destination
 from ..scenario.scenario import Scenario
 from . import executors, size
@@ -369,25 +368,25 @@ class SolveResult(Display):
             for each in self.solutions
         ]
 
-    def _figure(self) -> Figure | None:
-        """Draw the values for which the condition holds, a bar for each algorithm."""
-        figure, axes = style.one_panel(1.2 + 0.4 * len(self.solutions))
+    def _chart(self) -> Chart | None:
+        """Chart the values for which the condition holds, a bar for each algorithm."""
         low, high = self.scale.low, self.scale.high
-        for place, each in enumerate(self.solutions):
-            colour, *_ = style.look(place)
-            edge = {"always": low, "never": nan}.get(each.holds, each.value or high)
-            ends = [low, edge] if each.holds == "up to" else [edge, high]
-            axes.plot(ends, [place] * 2, color=colour, linewidth=6, label=each.label)
-            sure = [edge if end is None else end for end in each.interval or (edge, edge)]
-            axes.plot(sure, [place] * 2, color=colour, linewidth=1.5, marker="|", markersize=12)
-        axes.set_xscale("log")
-        axes.xaxis.set_major_formatter("{x:g}")
-        axes.set_xlim(low, high)
-        axes.set_yticks(range(len(self.solutions)), [each.label for each in self.solutions])
-        axes.invert_yaxis()
-        axes.set_xlabel(f"{self.key} ({self.scale.unit})" if self.scale.unit else self.key)
-        style.titled(axes, self.scenario.title, f"bar: where {self.condition.text}")
-        return figure
+        lines = list[Line]()
+        for index, solution in enumerate(self.solutions):
+            place = [len(self.solutions) - 1 - index] * 2
+            edge = {"always": low, "never": nan}.get(solution.holds, solution.value or high)
+            ends = [low, edge] if solution.holds == "up to" else [edge, high]
+            sure = [edge if end is None else end for end in solution.interval or (edge, edge)]
+            wide, thin = Look.at(index)._replace(dash="solid", width=6.0), Look.at(index)
+            lines += [
+                Line(solution.label, ends, place, wide, marks="none"),
+                Line(solution.label, sure, place, thin, marks="all", named=False),
+            ]
+        title = f"{self.key} ({self.scale.unit})" if self.scale.unit else self.key
+        names = [solution.label for solution in reversed(self.solutions)]
+        across = Axis(title, (low, high), True, (low, high))
+        panel = Panel(across, Axis(limits=(-0.5, len(names) - 0.5), names=names), lines)
+        return Chart(self.scenario.title, f"bar: where {self.condition.text}", [panel])
 
     def json(self) -> dict[str, Any]:
         """Return the document of `paceline solve --json`; values in `unit`."""

@@ -9,6 +9,7 @@ from paceline.simulator.reports import terminal
 from paceline.simulator.reports.page.page import report as page
 from paceline.simulator.results import divergence, statistics
 from paceline.simulator.results.figures import curves as plot
+from paceline.simulator.results.figures import drawing, style
 from paceline.simulator.results.pick import pick
 from paceline.simulator.studies.simulate import simulate
 from paceline.simulator.studies.sweep.sweep import sweep
@@ -100,7 +101,8 @@ def texts(result):
     """All texts of the figure of errors."""
     from matplotlib.text import Text
 
-    drawn = plot.error(result.groups, title="", target=0.05)
+    with style.style():
+        drawn = drawing.draw(plot.error(result.groups, title="", target=0.05))
     return [each.get_text() for each in drawn.findobj(Text)]
 
 

@@ -8,13 +8,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from matplotlib.colors import to_rgba
 from matplotlib.text import Text
 
 from paceline.simulator.results import intervals, statistics, store
-from paceline.simulator.results.figures import bars, curves, style
+from paceline.simulator.results.figures import curves, drawing, style
 from paceline.simulator.results.run import STALENESS
-from tests.results.test_figures import texts
 from tests.results.test_statistics import make_run, summary
 
 COUNTS = st.dictionaries(st.integers(0, 300), st.integers(1, 99), min_size=1, max_size=20)
@@ -105,76 +103,47 @@ def test_a_resumed_run_says_the_same(tmp_path):
     assert summary(kept)["staleness"] == summary(runs)["staleness"]
 
 
-def draw(groups):
-    with style.style():
-        figure = bars.staleness(groups, title="A title")
-        figure.draw_without_rendering()
-    return figure
-
-
 def test_only_what_was_stale_is_drawn():
     fresh = {"ssgd": [make_run(label="ssgd")], "sync": stale({0: 9}, label="sync")}
-    assert bars.staleness(fresh, title="") is None
+    assert curves.staleness(fresh, title="") is None
     assert not [n for n in curves.figures(fresh, title="", target=None) if "staleness" in n]
     groups = fresh | {"asgd": stale({0: 9, 3: 1})}
-    (axes,) = draw(groups).axes
-    assert "asgd\nmean 0.300, max 3" in texts(axes)
+    (panel,) = curves.staleness(groups, title="").panels
+    assert [line.name for line in panel.lines] == ["asgd"]
     files = curves.figures(groups, title="", target=None)
     assert {"staleness.png", "staleness.svg"} <= set(files)
     assert set(files) <= set(store.NAMES)
 
 
-def test_bars_are_shares_and_the_dot_is_the_maximum():
-    (axes,) = draw({"asgd": stale({0: 1, 2: 3}, {2: 3, 9: 1})}).axes
-    bars = {bar.get_x() + bar.get_width() / 2: bar.get_height() for bar in axes.patches}
-    assert bars == pytest.approx({0: 0.125, 2: 0.75, 9: 0.125})
-    assert [line.get_xydata().tolist() for line in axes.lines] == [[[9, 0.125]]]
-    assert [tick.get_text() for tick in axes.get_yticklabels()] == ["75.0 %"]
-    low, high = axes.get_xlim()
-    assert low < min(bars)
-    assert max(bars) < high
+def test_lines_are_shares_of_all_contributions_up_to_each_staleness():
+    (panel,) = curves.staleness({"asgd": stale({0: 1, 2: 3}, {2: 3, 9: 1})}, title="").panels
+    (line,) = panel.lines
+    assert line.steps
+    assert [*line.x][:-1] == [0, 0, 2, 9]
+    assert line.y == pytest.approx([12.5, 12.5, 87.5, 100, 100])
+    assert panel.x.limits[1] > 9
 
 
-@pytest.mark.parametrize("largest", [1, 2, 7, 33, 200, 10_000])
-def test_the_axis_has_whole_numbers(largest):
-    (axes,) = draw({"asgd": stale({largest: 1})}).axes
-    ticks = axes.get_xticks()
-    assert all(tick.is_integer() for tick in ticks)
-    assert sum(0 <= tick <= largest for tick in ticks) >= 2
-    assert f"asgd\nalways {largest}" in texts(axes)
-
-
-def test_units_have_an_axis_each_and_their_rows_share_it():
+def test_units_have_a_panel_each_and_an_algorithm_keeps_its_look():
     groups = {
         "asgd": stale({40: 1}),
         "dts": stale({4: 1}, label="dts", unit="steps"),
         "k-async": stale({2: 1}, label="k-async"),
         "mine": stale({2: 1}, label="mine", unit="rounds"),
     }
-    axes = draw(groups).axes
-    assert [texts(each)[0].partition("\n")[0] for each in axes] == [
-        "asgd",
-        "k-async",
-        "dts",
-        "mine",
-    ]
-    assert axes[0].get_xlim() == axes[1].get_xlim() != axes[2].get_xlim()
-    names = [each.get_xlabel() for each in axes]
-    expected = ["", STALENESS["updates"], STALENESS["steps"], "rounds"]
-    assert names == [said and f"staleness: {said}" for said in expected]
-
-
-def test_an_algorithm_keeps_its_colour():
-    groups = {"ssgd": [make_run(label="ssgd")], "asgd": stale({1: 1})}
-    with style.style():
-        line = curves.error(groups, title="", target=None).axes[0].lines[1]
-    (axes,) = draw(groups).axes
-    assert axes.patches[0].get_facecolor() == to_rgba(line.get_color())
+    panels = curves.staleness(groups, title="").panels
+    named = [[line.name for line in panel.lines] for panel in panels]
+    assert named == [["asgd", "k-async"], ["dts"], ["mine"]]
+    expected = [STALENESS["updates"], STALENESS["steps"], "rounds"]
+    assert [panel.x.title for panel in panels] == [f"staleness: {each}" for each in expected]
+    looks = {line.name: line.look for panel in panels for line in panel.lines}
+    (errors,) = curves.error(groups, title="", target=None).panels
+    assert looks == {line.name: line.look for line in errors.lines}
 
 
 @pytest.mark.parametrize("count", [1, 7])
 @pytest.mark.parametrize("units", [1, 3])
-def test_neither_texts_nor_rows_overlap(count, units):
+def test_neither_texts_nor_panels_overlap(count, units):
     long = "hybrid lr=4.0 step_size=300 aggregate=mean wait=false"
     kinds = itertools.cycle(list(STALENESS)[:units])
     bell = {k: round(1e6 * math.exp(-(((k - 127) / 12) ** 2))) + 1 for k in range(201)}
@@ -182,19 +151,15 @@ def test_neither_texts_nor_rows_overlap(count, units):
         label: stale(bell, label=label, unit=next(kinds))
         for label in (f"{long} k={i}" for i in range(count))
     }
-    figure = draw(groups)
+    with style.style():
+        figure = drawing.draw(curves.staleness(groups, title="A title"))
+        figure.draw_without_rendering()
     slack = figure.dpi / 72 * 4  # boxes hold room for accents and descenders
-    found = [
-        Text.get_window_extent(text)
+    boxes = [
+        Text.get_window_extent(text).padded(-slack / 2)
         for axes in figure.axes
-        for text in [
-            *axes.texts,
-            axes.xaxis.label,
-            *axes.yaxis.get_ticklabels(),
-            *(axes.xaxis.get_ticklabels() if axes.get_xlabel() else []),
-        ]
+        for text in (*axes.texts, axes.xaxis.label, *axes.xaxis.get_ticklabels())
         if text.get_text()
     ]
-    found += [axes.bbox for axes in figure.axes]
-    boxes = [box.padded(-slack / 2) for box in found]
+    boxes += [axes.bbox.padded(-slack / 2) for axes in figure.axes]
     assert not any(a.overlaps(b) for a, b in itertools.combinations(boxes, 2))

@@ -101,8 +101,11 @@ def test_the_figure_is_that_of_the_backend_that_is_asked_for(result, monkeypatch
     assert lines.keys() <= names.keys()
     assert lines
     for name, line in lines.items():
-        np.testing.assert_array_equal(names[name].x, np.asarray(line.get_xdata(), float))
-        np.testing.assert_array_equal(names[name].y, np.asarray(line.get_ydata(), float))
+        for key, data in (("x", line.get_xdata()), ("y", line.get_ydata())):
+            if isinstance(names[name][key][0], str):  # a category
+                continue
+            numbers = np.array(names[name][key], dtype=float)
+            np.testing.assert_allclose(numbers, np.asarray(data, float), rtol=1e-4)
     with pytest.raises(paceline.InputError, match="matplotlib, plotly"):
         result.plot(backend="bokeh")
 

@@ -515,33 +515,32 @@ def test_the_table_fits_a_terminal_and_says_where_the_rest_is(folder, capsys, mo
     assert "7 more rows are in runs/test-sweep/sweep.csv" in out
 
 
-def drawn(base, vary, **options):
-    return sweep_plot.draw(paceline.sweep(base, vary, seeds=2, **options))
+def chart(base, vary, **options):
+    return paceline.sweep(base, vary, seeds=2, **options)._chart()
 
 
 def test_a_figure_has_a_line_for_each_algorithm_or_second_value(folder):
-    axes = drawn("test.toml", {"algorithm.local-sgd.tau": [1, 2, 4, 8]}).axes
-    assert len(axes) == 1
-    assert axes[0].get_xscale() == "log"
-    assert axes[0].get_xlabel() == "algorithm.local-sgd.tau"
-    assert axes[0].get_ylabel() == "time to loss 0.3 (s)"
-    said = {text.get_text() for text in axes[0].texts}
-    assert {"ssgd", "local-sgd"} <= said
-    figure = drawn("test.toml", {"network.latency": ["2 ms", "1 ms"], "cluster.workers": [2, 3, 4]})
-    first, second = figure.axes
-    assert second.get_xlabel() == "network.latency (ms)"
-    assert second.lines[0].get_xdata().tolist() == [1, 2]
-    assert {"2", "3", "4"} <= {text.get_text() for text in first.texts}
-    assert first.get_ylim() == second.get_ylim()
+    (panel,) = chart("test.toml", {"algorithm.local-sgd.tau": [1, 2, 4, 8]}).panels
+    assert panel.x.log
+    assert panel.x.title == "algorithm.local-sgd.tau"
+    assert panel.y.title == "time to loss 0.3 (s)"
+    assert [line.name for line in panel.lines] == ["ssgd", "local-sgd"]
+    grid = {"network.latency": ["2 ms", "1 ms"], "cluster.workers": [2, 3, 4]}
+    first, second = chart("test.toml", grid).panels
+    assert second.x.title == "network.latency (ms)"
+    assert second.lines[0].x.tolist() == [1, 2]
+    assert [line.name for line in first.lines] == ["2", "3", "4"]
+    assert first.y == second.y
 
 
-def test_no_figure_without_numbers(folder):
-    assert drawn("cheap.toml", {"network.collective": ["ring", "tree"]}) is None
-    assert drawn("cheap.toml", {"run.steps": [4]}) is None
+def test_a_key_without_numbers_has_categories_and_three_keys_no_figure(folder):
+    (panel,) = chart("cheap.toml", {"network.collective": ["ring", "tree"]}).panels
+    assert panel.x.names == ["ring", "tree"]
+    assert chart("cheap.toml", {"run.steps": [4]}) is None
     three = {"run.steps": [4, 8], "cluster.workers": [2, 3], "network.latency": ["1 ms", "2 ms"]}
-    assert drawn("cheap.toml", three) is None
-    figure = drawn("cheap.toml", {"network.collective": ["ring", "tree"], "run.steps": [4, 8]})
-    assert figure.axes[0].get_ylabel().startswith("time per step")
+    assert chart("cheap.toml", three) is None
+    both = chart("cheap.toml", {"network.collective": ["ring", "tree"], "run.steps": [4, 8]})
+    assert both.panels[0].y.title.startswith("time per step")
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,8 @@ from typing import Any
 from paceline.simulator.errors import InputError
 from paceline.simulator.load.load import Programs
 from paceline.simulator.results import read, statistics, store, timeline
-from paceline.simulator.results.figures.style import FORMATS, Figure
+from paceline.simulator.results.figures.chart import Chart
+from paceline.simulator.results.figures.style import FORMATS
 from paceline.simulator.results.read import RunDirectory
 from paceline.simulator.results.statistics import jsonable
 from paceline.simulator.studies.display import saved
@@ -77,7 +78,7 @@ class Comparison(Display, ComparisonStatistics):
             found.append({"algorithm": row["algorithm"], "quantity": words} | cells)
         return found
 
-    def _figure(self) -> Figure | None:
+    def _chart(self) -> Chart | None:
         from . import figures  # noqa: PLC0415 - as in `write`
 
         return figures.curves(self)

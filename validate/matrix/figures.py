@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from paceline.simulator.results.figures import curves, style
+from paceline.simulator.results.figures import drawing, style
 from paceline.simulator.results.figures.style import Axes, Figure
 
 from ..comparison.quantities import PACE, TARGET
@@ -21,7 +21,7 @@ def figures(cells: Sequence[Cell]) -> dict[str, bytes]:
     draw = {"scatter": _scatter, "errors": _errors, "excess": _excess}
     with style.style():
         drawn = {name: each(counted) for name, each in draw.items()}
-        return {name: curves.encode(figure, "png") for name, figure in drawn.items() if figure}
+        return {name: drawing.encode(figure, "png") for name, figure in drawn.items() if figure}
 
 
 def _scatter(cells: Sequence[Cell]) -> Figure | None:

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from ...results.figures import curves as plot
-from ...results.figures.bars import PARTS
+from ...results.figures import drawing
 from ...results.figures.curves import LOSS_NAMES
-from ...results.figures.style import COLOURS, look, two_lines
+from ...results.figures.style import COLOURS, PARTS, look, two_lines
 from ...results.run import Run
 from ...results.statistics import human, sampled, seconds_per_step, time_unit
 from ..page.parts import literal
@@ -160,7 +160,7 @@ def _names(view: View, lines: dict[int, Curve], axis: tuple[float, float, bool])
     names = [two_lines(labels[index]) for index, _ in ends]
     heights = [15.0 * (1 + name.count("\n")) + 3 for name in names]
     wanted = [(height - low) / (high - low) * INNER for _, height in ends]
-    placed = plot.spread(wanted, heights, 0.0, float(INNER))
+    placed = drawing.spread(wanted, heights, 0.0, float(INNER))
     return [
         {"text": literal(name).replace("\n", "<br>"), "y": at / INNER, "colour": _colour(index)}
         for (index, _), name, at in zip(ends, names, placed, strict=True)

@@ -14,8 +14,9 @@ from ...errors import InputError
 from ...load.load import Programs
 from ...results import store, wording
 from ...results.columns import RESULT_COLUMNS
+from ...results.figures.chart import Chart
 from ...results.figures.curves import LOSS_NAMES, error
-from ...results.figures.style import COLOURS, Figure
+from ...results.figures.style import COLOURS
 from ...results.usage import few
 from ...studies.display import saved
 from ...studies.display.display import Display, even, shown_columns, without_tables
@@ -133,7 +134,7 @@ class Report(Display, _Path):
             for line in lines
         ]
 
-    def _figure(self) -> Figure | None:
+    def _chart(self) -> Chart | None:
         groups = {line.name: list(line.runs) for line in series(self.state.every) if line.runs}
         if not groups:
             return None

@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ...results.figures.bars import PARTS
+from ...results.figures.style import PARTS
 from ...results.statistics import human, time_unit, with_unit
 from . import parts
 from .parts import Cell, Json, percent
@@ -15,7 +15,7 @@ HATCHES = {
     "compute": "", "wait": ".", "communicate": "/", "serve": "x", "stalled": "-", "lost": "+",
     "down": "\\", "absent": "", "unselected": "|",
 }  # fmt: skip
-COLOURS = {part: f"--part-{part}" for part in (*PARTS, "serve")}
+COLOURS = {part: f"--part-{part}" for part in PARTS}
 ROUNDS = 24  # spans of each worker in a timeline, about
 ROWS = 32  # workers of a timeline
 SPANS = 1200  # of all workers of a timeline together, at most

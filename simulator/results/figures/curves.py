@@ -1,15 +1,17 @@
-"""All figures of a result, and the curves among them: error, and tau, against wall-clock time."""
+"""The charts of a result: curves against wall-clock time, staleness, and where the time goes."""
 
-import io
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import NamedTuple
 
 import numpy as np
 
 from .. import divergence
-from ..run import Run
-from ..statistics import Groups, sampled, time_unit
-from . import bars, style
-from .style import Axes, Figure
+from ..run import STALENESS, Run
+from ..statistics import PREFIXES, Groups, human, sampled, staleness_counts, time_unit
+from . import drawing, style
+from .chart import Axis, Bars, Chart, Line, Look, Panel, fitted
 
 LOSS_NAMES = {  # axis labels, by the kind of the objective
     "bound": "bound on the squared gradient norm",
@@ -17,9 +19,28 @@ LOSS_NAMES = {  # axis labels, by the kind of the objective
     "torch": "training loss",
 }
 LOWEST = 0.02  # of a mean's points, which may lie below the axis of a loss
-POINTS = 400  # more than a figure can show
-SPAN = 25  # durations further apart than this need a logarithmic axis
-LEADER = {"arrowstyle": "-", "linestyle": (0, (1, 2)), "linewidth": 0.7, "relpos": (0, 0.5)}
+EVEN, GEOMETRIC = 240, 120  # points of a line: for a linear and for a logarithmic axis of time
+MANY = 32  # lines of a figure; with more, each has fewer points, so that pages stay small
+SPAN = 25  # ratio of durations above which the axis of time is logarithmic
+SHORT = 0.15  # of the longest bar: shares of a shorter one are written after it
+
+
+class Curves(NamedTuple):
+    """The runs of one algorithm, one per seed, drawn as one line.
+
+    `apart`: the line is beside a prediction, and its name is not written again.
+    """
+
+    name: str
+    runs: Sequence[Run]
+    look: Look
+    key: str = ""
+    apart: bool = False
+
+
+def of_groups(groups: Groups) -> list[Curves]:
+    """Return the curves of runs by label, each with a look of its own."""
+    return [Curves(label, runs, Look.at(i)) for i, (label, runs) in enumerate(groups.items())]
 
 
 def figures(
@@ -30,99 +51,100 @@ def figures(
     `target`: the loss to reach; `loss`: what the axis calls it.
     """
     with style.style():
-        drawn = {
+        charts = {
             "figure": error(groups, title=title, target=target, loss=loss),
-            "breakdown": bars.breakdown(groups, title=title),
+            "breakdown": breakdown(groups, title=title),
             "tau": tau(groups, title=title),
-            "staleness": bars.staleness(groups, title=title),
+            "staleness": staleness(groups, title=title),
         }
-        return files(drawn)
+        return drawing.files(charts)
 
 
-def files(drawn: Mapping[str, Figure | None]) -> dict[str, bytes]:
-    """Return the figures that are not None, in every chosen format, by file name."""
-    return {
-        f"{name}.{kind}": encode(figure, kind)
-        for name, figure in drawn.items()
-        if figure
-        for kind in style.chosen_formats()
-    }
-
-
-def encode(figure: Figure, kind: str) -> bytes:
-    """Return the figure as a file of one of `style.FORMATS`."""
-    data = io.BytesIO()
-    dated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
-    metadata = dated.get(kind, {})  # undated, so that equal runs give equal bytes
-    figure.savefig(data, format=kind, dpi=150, bbox_inches="tight", metadata=metadata)
-    return data.getvalue()
-
-
-def error(groups: Groups, *, title: str, target: float | None, loss: str = "loss") -> Figure:
-    """Draw the loss against wall-clock time; without a loss, the steps done."""
-    if any(np.isfinite(run.curve["loss"]).any() for runs in groups.values() for run in runs):
-        return _curves(groups, "loss", title=title, name=loss, target=target)
-    return _curves(groups, "step", title=title, name="local steps done", target=None)
-
-
-def tau(groups: Groups, *, title: str) -> Figure | None:
-    """Draw the communication period over time, of algorithms that change it; None without any."""
-    changing = {
-        label: runs
-        for label, runs in groups.items()
-        if any(len(set(filter(np.isfinite, run.curve["tau"]))) > 1 for run in runs)
-    }
-    if not changing:
-        return None
-    return _curves(changing, "tau", title=title, name="tau (local steps per average)", target=None)
-
-
-def _curves(groups: Groups, column: str, *, title: str, name: str, target: float | None) -> Figure:
-    """Draw a line per algorithm: the mean over seeds, and a band from smallest to largest."""
-    figure, axes = style.one_panel()
-    lines = {label: on_a_grid(runs, column) for label, runs in groups.items()}
-    durations = [time[-1] for time, _ in lines.values()]
-    shortest, longest = min(durations), max(durations)
-    size, unit = time_unit(longest)
-    ends = []
-    for index, (label, (time, values)) in enumerate(lines.items()):
-        colour, middle = style.look(index)[0], values.mean(axis=0)
-        how = style.line(index)
-        axes.plot(time / size, middle, label=label, linewidth=1.5, zorder=3, **how)
-        band(axes, time / size, values, colour)
-        ends.append((label, colour, time / size, middle))
-    axes.set_xlabel(f"wall-clock time ({unit})")
-    axes.set_ylabel(name)
-    if longest > SPAN * shortest > 0:
-        axes.set_xscale("log")
-        axes.xaxis.set_major_formatter("{x:g}")
-        axes.set_xlim(shortest / SPAN / size, longest / size)
-    else:
-        axes.set_xlim(0, longest / size or 1)
-    shown = in_picture([values for _, values in lines.values()], column)
-    vertical(axes, [*shown, *([] if target is None else [target])])
-    if target is not None:
-        axes.axhline(target, color=style.GREY, linewidth=0.8, linestyle=(0, (4, 3)), zorder=1)
-        _label_target(figure, axes, target, [(time, values) for *_, time, values in ends])
-    label_ends(figure, axes, ends)
+def error(groups: Groups, *, title: str, target: float | None, loss: str = "loss") -> Chart:
+    """Chart the loss against wall-clock time; without a loss, the steps done."""
+    lines = of_groups(groups)
     seeds = max(map(len, groups.values()))
     caption = f"mean of {seeds} seeds, band from smallest to largest" if seeds > 1 else "one seed"
-    if column == "loss":
+    if has_loss(lines):
         # a mean that leaves the axes would not show which algorithms diverged
         lost = {label: divergence.summary(runs) for label, runs in groups.items()}
-        said = [divergence.sentence(label, each) for label, each in lost.items() if each]
-        caption = "; ".join([caption, *said])
-    style.titled(axes, title, caption)
-    return figure
+        caption = "; ".join(
+            [caption, *(divergence.sentence(label, row) for label, row in lost.items() if row)]
+        )
+    return Chart(title, caption, [error_panel(lines, target, loss)])
 
 
-def band(
-    axes: Axes, times: np.ndarray, values: np.ndarray, colour: str, alpha: float = 0.18
-) -> None:
-    """Fill from the smallest to the largest of several seeds, (seeds, points)."""
-    if len(values) > 1:
-        low, high = values.min(axis=0), values.max(axis=0)
-        axes.fill_between(times, low, high, color=colour, alpha=alpha, linewidth=0)
+def has_loss(lines: Sequence[Curves]) -> bool:
+    """Whether some run has a loss."""
+    return any(np.isfinite(run.curve["loss"]).any() for line in lines for run in line.runs)
+
+
+def error_panel(lines: Sequence[Curves], target: float | None, loss: str) -> Panel:
+    """Return the loss against time, or the steps where there is no loss."""
+    if has_loss(lines):
+        return over_time(lines, "loss", loss, target)
+    return over_time(lines, "step", "local steps done")
+
+
+def tau(groups: Groups, *, title: str) -> Chart | None:
+    """Chart the communication period of algorithms that change it; None without any."""
+    lines = changing(of_groups(groups))
+    if not lines:
+        return None
+    panel = over_time(lines, "tau", "tau (local steps per average)")
+    return Chart(title, "local steps between averages, over time", [panel])
+
+
+def changing(lines: Sequence[Curves]) -> list[Curves]:
+    """Return the curves of algorithms that change their communication period."""
+    return [
+        line
+        for line in lines
+        if any(len(set(filter(np.isfinite, run.curve["tau"]))) > 1 for run in line.runs)
+    ]
+
+
+def over_time(
+    lines: Sequence[Curves], column: str, title: str, target: float | None = None
+) -> Panel:
+    """Return a line per algorithm: the mean over seeds, and a band from smallest to largest."""
+    grids = [on_a_grid(line.runs, column, len(lines)) for line in lines]
+    ends = [times[-1] for times, _ in grids]
+    shortest, longest = min(ends), max(ends)
+    size, unit = time_unit(longest)
+    title, factor = _in_bytes(title, grids) if column == "bytes" else (title, 1.0)
+    drawn = [
+        Line(
+            line.name,
+            times / size,
+            values.mean(axis=0) / factor,
+            line.look,
+            (values.min(axis=0) / factor, values.max(axis=0) / factor) if len(values) > 1 else None,
+            steps=column == "tau",
+            named=not line.apart,
+            key=line.key or line.name,
+        )
+        for line, (times, values) in zip(lines, grids, strict=True)
+    ]
+    first = min((times[times > 0][0] for times, _ in grids if times[-1] > 0), default=longest)
+    log = bool(longest > SPAN * shortest > 0)
+    # a logarithmic axis of time does not show the beginning, at 0
+    shown = in_picture([values[:, int(log) :] / factor for _, values in grids], column)
+    shown = np.append(shown, [] if target is None else [target])
+    ratio = max(first, shortest / SPAN) if log else first
+    limits = (0.0, longest / size or 1.0)
+    across = Axis(
+        f"wall-clock time ({unit})", limits, log, (ratio / size, limits[1]) if longest else None
+    )
+    up = fitted(title, shown, column == "loss", zero=True)
+    return Panel(across, up, drawn, level=target, over_time=True)
+
+
+def _in_bytes(title: str, grids: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[str, float]:
+    """Return a title with the unit that suits the largest number of bytes, and this unit."""
+    most = max(float(np.nanmax(values)) for _, values in grids)
+    power = min(max(int(math.log10(most) // 3), 0), len(PREFIXES) - 1) if most > 0 else 0
+    return f"{title} ({PREFIXES[power]}B)", 1000.0**power
 
 
 def in_picture(lines: Sequence[np.ndarray], column: str) -> np.ndarray:
@@ -131,110 +153,103 @@ def in_picture(lines: Sequence[np.ndarray], column: str) -> np.ndarray:
     Of losses that is all but those that diverge from the first ones, and those of single seeds and
     moments far below what the means fall to: one such line would hide all others.
     """
-    values: np.ndarray = np.concatenate([each.ravel() for each in lines])
+    values: np.ndarray = np.concatenate([line.ravel() for line in lines])
     values = values[np.isfinite(values)]
     if column != "loss" or not values.size:
         return values
-    first = [each[0, 0] for each in lines]
-    known = [abs(each) for each in first if not np.isnan(each)]  # none of a bound
-    most = divergence.BOUND * max(known, default=np.inf)
-    usual = min(np.nanmax([*first, np.median(values)]), most)
-    means = [mean[np.isfinite(mean)] for mean in (each.mean(axis=0) for each in lines)]
-    least = min([np.quantile(mean, LOWEST) for mean in means if mean.size] + first)
+    starts = [line[0, 0] for line in lines]
+    finite = [abs(start) for start in starts if not np.isnan(start)]  # none of a bound
+    most = divergence.BOUND * max(finite, default=np.inf)
+    usual = min(np.nanmax([*starts, np.median(values)]), most)
+    means = [mean[np.isfinite(mean)] for mean in (line.mean(axis=0) for line in lines)]
+    least = min([np.quantile(mean, LOWEST) for mean in means if mean.size] + starts)
     seen = (values <= usual + 2 * abs(usual)) & (values >= least - abs(least) / 2)
     return np.asarray(values[seen])
 
 
-def on_a_grid(runs: Sequence[Run], column: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return times (points,) that all seeds have, and each seed's values then (seeds, points)."""
-    times = [run.curve["time"] for run in runs]
-    grid = np.linspace(max(time[0] for time in times), min(time[-1] for time in times), POINTS)
+def on_a_grid(runs: Sequence[Run], column: str, lines: int = 1) -> tuple[np.ndarray, np.ndarray]:
+    """Return times (points,) that all seeds have, and each seed's values then (seeds, points).
+
+    Values are linear between evaluations, except tau, which is constant. The times are `EVEN`
+    evenly and `GEOMETRIC` geometrically spaced ones; fewer with more than `MANY` lines.
+    """
+    times = [np.array(run.curve["time"]) for run in runs]
+    first, last = max(time[0] for time in times), min(time[-1] for time in times)
+    soon = min((time[time > 0][:1].min(initial=last) for time in times), default=last)
+    even, geometric = (max(16, points * MANY // max(lines, MANY)) for points in (EVEN, GEOMETRIC))
+    grid = np.linspace(first, last, even)
+    if 0 < soon < last:
+        grid = np.union1d(grid, np.geomspace(max(soon, first), last, geometric))
+    grid = grid[grid <= last]
     return grid, sampled(runs, column, grid)
 
 
-def vertical(axes: Axes, shown: Sequence[float]) -> None:
-    """Fit the y axis to what is shown: logarithmic if that spans a decade."""
-    from matplotlib.ticker import LogLocator, NullFormatter  # noqa: PLC0415
-
-    low, high = min(shown), max(shown)
-    if low > 0 and high / low > 10:
-        axes.set_yscale("log")
-        axes.set_ylim(low / 1.2, high * 1.2)
-        few = high / low < 1000
-        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if few else (1,)))
-        axes.yaxis.set_minor_formatter(NullFormatter())
-    else:
-        margin = 0.05 * (high - low) or 1
-        axes.set_ylim(low - margin, high + margin)
-    axes.yaxis.set_major_formatter("{x:g}")
+def staleness(groups: Groups, *, title: str) -> Chart | None:
+    """Chart how stale the contributions were; None where none was."""
+    panels = staleness_panels(of_groups(groups))
+    caption = "share of contributions that are at most so stale"
+    return Chart(title, caption, panels) if panels else None
 
 
-def _label_target(
-    figure: Figure, axes: Axes, target: float, lines: Sequence[tuple[np.ndarray, np.ndarray]]
-) -> None:
-    """Label the target above its line, where the fewest curves are in the way."""
-    at = ("axes fraction", "data")
-    text = axes.annotate(
-        f"target {target:g}", (0, target), (4, 3), at, "offset points", color=style.GREY
-    )
-    figure.draw_without_rendering()
-    box, room = text.get_window_extent(), axes.bbox
-    curves = np.concatenate([axes.transData.transform(np.column_stack(line)) for line in lines])
-    x = curves[(curves[:, 1] > box.y0) & (curves[:, 1] < box.y1), 0]
-    starts = np.linspace(room.x0 + 4, max(room.x0 + 4, room.x1 - box.width), 20)
-    crowds = [np.count_nonzero((x > start) & (x < start + box.width)) for start in starts]
-    text.set_x((starts[np.argmin(crowds)] - room.x0) * 72 / figure.dpi)
+def staleness_panels(lines: Sequence[Curves]) -> list[Panel]:
+    """Return the distribution functions of staleness, a panel for each of its units."""
+    units: dict[str, list[tuple[Curves, dict[int, int]]]] = {}
+    for line in lines:
+        if any(counts := staleness_counts(line.runs)):
+            unit = next(run.staleness_unit for run in line.runs if run.staleness)
+            units.setdefault(unit, []).append((line, dict(sorted(counts.items()))))
+    panels = []
+    for unit, rows in units.items():
+        most = 1.02 * max(max(counts) for _, counts in rows) + 0.5
+        drawn = []
+        for line, counts in rows:
+            total, (least, *_) = sum(counts.values()), counts
+            shares = [100 * share / total for share in accumulate(counts.values())]
+            x, y = [0, *counts, most], [0 if least else shares[0], *shares, 100.0]
+            drawn.append(Line(line.name, x, y, line.look, steps=True, key=line.key or line.name))
+        across = Axis(f"staleness: {STALENESS.get(unit, unit)}", (0.0, most))
+        panels.append(Panel(across, Axis("at most so stale (%)", (0.0, 103.0)), drawn, height=300))
+    return panels
 
 
-def label_ends(
-    figure: Figure, axes: Axes, ends: Sequence[tuple[str, str, np.ndarray, np.ndarray]]
-) -> None:
-    """Write each name at the end of its line, right of the axes, moved apart where they meet."""
-    figure.draw_without_rendering()
-    to_pixels, to_axes = axes.transData.transform, axes.transAxes.inverted().transform
-    bottom, top = axes.get_ylim()
-    places = {}
-    for label, colour, times, values in ends:
-        seen = np.flatnonzero((values >= bottom) & (values <= top))
-        if seen.size:
-            x, y = times[seen[-1]], values[seen[-1]]
-            axes.plot(x, y, "o", color=colour, markersize=3, clip_on=False)
-            places[label] = to_pixels((x, y)), colour
-    right, line = axes.bbox.x1, figure.dpi / 72 * 11
-    names = list(map(style.two_lines, places))
-    room = [line * (1 + name.count("\n")) for name in names]
-    heights = spread([y for (_, y), _ in places.values()], room, axes.bbox.y0, axes.bbox.y1)
-    for name, (end, colour), moved in zip(names, places.values(), heights, strict=True):
-        axes.annotate(
-            name,
-            tuple(to_axes(end)),
-            tuple(to_axes((right + 14, moved))),
-            "axes fraction",
-            "axes fraction",
-            color=style.ink(colour),
-            verticalalignment="center",
-            annotation_clip=False,
-            arrowprops=LEADER | {"color": colour},
-        )
+def breakdown(groups: Groups, *, title: str) -> Chart:
+    """Chart the seconds per step of each algorithm, split into what they are spent on."""
+    return Chart(title, "", [breakdown_panel({k: _per_step(v) for k, v in groups.items()})])
 
 
-def spread(
-    wanted: Sequence[float], heights: Sequence[float], low: float, high: float
-) -> list[float]:
-    """Return positions in [low, high] near `wanted`, in the same order, for labels of `heights`.
+def breakdown_panel(parts: dict[str, dict[str, float]]) -> Panel:
+    """Return stacked bars of seconds per step by algorithm and part."""
+    totals = [sum(row.values()) for row in parts.values()]
+    size, unit = time_unit(max(totals, default=1.0))
+    rows = [*range(len(parts))]
+    left, bars = np.zeros(len(rows)), []
+    for part in style.PARTS:
+        if any(row.get(part) for row in parts.values()) or part == "compute":
+            seconds = np.array([row.get(part, 0.0) for row in parts.values()])
+            labels = [
+                f"{100 * each / total:.0f} %" if total else "0 %"
+                for each, total in zip(seconds, totals, strict=True)
+            ]
+            bars.append(Bars(part, rows, seconds / size, left / size, labels, labels))
+            left = left + seconds
+    most = max(totals, default=0.0)
+    after = [_total(row, SHORT * most) for row in parts.values()]
+    across = Axis(f"time per local step ({unit})", (0.0, 1.15 * most / size or 1.0))
+    up, height = Axis(names=[*parts]), 130 + 42 * len(rows)
+    return Panel(across, up, bars=bars, totals=after, height=height)
 
-    The nearest positions in least squares without overlap: an isotonic regression.
-    """
-    n = len(wanted)
-    order = np.argsort(wanted, kind="stable")
-    each = np.asarray(heights)[order]
-    stacked = np.cumsum(each) - (each + each[:1]) / 2  # the middles, from the first one on
-    free = np.asarray(wanted)[order] - stacked
-    level = [
-        max(min(free[j : k + 1].mean() for k in range(i, n)) for j in range(i + 1))
-        for i in range(n)
-    ]
-    fitted = np.clip(level, low, max(low, high - stacked.max(initial=0))) + stacked
-    result = np.empty(n)
-    result[order] = fitted
-    return result.tolist()
+
+def _total(row: dict[str, float], short: float) -> str:
+    """Return the length of a bar and, where it is too short to hold them, its shares."""
+    total = sum(row.values())
+    shares = " / ".join(f"{100 * seconds / total:.0f}" for seconds in row.values()) if total else ""
+    return f"{human(total)}: {shares} %" if 0 < total < short else human(total)
+
+
+def _per_step(runs: Sequence[Run]) -> dict[str, float]:
+    """Return the seconds per step (mean over seeds), in proportion to the workers' time by part."""
+    scaled = [(run, sum(run.seconds.values()) * run.steps / (run.duration or 1)) for run in runs]
+    return {
+        part: float(np.mean([run.seconds[part] / scale if scale else 0 for run, scale in scaled]))
+        for part in runs[0].seconds
+    }

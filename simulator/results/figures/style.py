@@ -32,6 +32,17 @@ SYMBOLS = {  # plotly's name -> matplotlib's marker
     "x": "X", "triangle-down": "v", "pentagon": "p", "hexagon": "h", "triangle-right": ">",
     "triangle-left": "<",
 }  # fmt: skip
+PARTS = {  # colour of a bar, and of the text on it
+    "compute": ("#0072B2", "white"),
+    "wait": ("#E69F00", "black"),
+    "communicate": ("#CC79A7", "black"),
+    "serve": ("#009E73", "black"),
+    "stalled": ("#882255", "white"),
+    "lost": ("#D55E00", "white"),
+    "down": ("#444444", "white"),
+    "absent": ("#BBBBBB", "black"),
+    "unselected": ("#E3E3E3", "black"),
+}
 GREY = "#666666"
 FORMATS = ("png", "svg", "pdf")
 _formats: ContextVar[tuple[str, ...]] = ContextVar("formats", default=("png", "svg"))
@@ -77,9 +88,9 @@ def style() -> Iterator[None]:
 
 
 @contextmanager
-def pyplot(known: bool) -> Iterator[None]:
+def pyplot() -> Iterator[None]:
     """Let pyplot know the figures that are made within the context, so that it shows them."""
-    token = _pyplot.set(known)
+    token = _pyplot.set(True)
     try:
         yield
     finally:

@@ -14,8 +14,9 @@ from ...errors import InputError
 from ...inputs import messages
 from ...load.load import Programs
 from ...results.columns import PAGE, RESULT_COLUMNS, ResultColumn
-from ...results.figures import curves, style
-from ...results.figures.style import Axes, Figure
+from ...results.figures import drawing, interactive, style
+from ...results.figures.chart import Chart
+from ...results.figures.style import Axes
 from . import logged, saved
 
 if TYPE_CHECKING:  # extras, and plotly is slow to import
@@ -63,8 +64,8 @@ class Display:
         """Return rows to read: texts by heading."""
         raise NotImplementedError
 
-    def _figure(self) -> Figure | None:
-        """Return the figure, drawn within `style`; None where there is nothing to draw."""
+    def _chart(self) -> Chart | None:
+        """Return the figure; None where there is nothing to draw."""
         raise NotImplementedError
 
     def _runs(self) -> list[logged.LoggedRun]:
@@ -92,14 +93,14 @@ class Display:
             f'<table style="{table}"><thead><tr>{heads}</tr></thead><tbody>{lines}</tbody></table>'
             f"</div>{more}",
         ]
-        with style.style():
-            if figure := self._figure():
-                image = base64.b64encode(curves.encode(figure, "svg")).decode()
-                parts.append(
-                    f'<div tabindex="0" role="group" aria-label="figure" style="{around}">'
-                    f'<img style="{picture}" alt="Figure. {_safe(self._in_words)}" '
-                    f'src="data:image/svg+xml;base64,{image}"></div>'
-                )
+        if chart := self._chart():
+            with style.style():
+                image = base64.b64encode(drawing.encode(chart, "svg")).decode()
+            parts.append(
+                f'<div tabindex="0" role="group" aria-label="figure" style="{around}">'
+                f'<img style="{picture}" alt="Figure. {_safe(self._in_words)}" '
+                f'src="data:image/svg+xml;base64,{image}"></div>'
+            )
         return f"<div>{''.join(parts)}</div>"
 
     def plot(self, backend: str = "matplotlib") -> "Axes | go.Figure":
@@ -110,15 +111,13 @@ class Display:
         """
         if backend not in BACKENDS:
             raise InputError(f"backend {backend!r}: unknown; choose one of: {', '.join(BACKENDS)}")
-        with style.style(), style.pyplot(backend == "matplotlib"):
-            figure = self._figure()
-        if figure is None:
+        chart = self._chart()
+        if chart is None:
             raise InputError(f"{self._head}: nothing to plot; records() has the numbers")
         if backend == "plotly":
-            from . import interactive  # noqa: PLC0415 - plotly
-
-            return interactive.figure(figure)
-        return figure.axes[0]
+            return interactive.figure(chart)
+        with style.style(), style.pyplot():
+            return drawing.draw(chart).axes[0]
 
     def to_pandas(self) -> "pd.DataFrame":
         """Return `records` as a pandas DataFrame; needs paceline[pandas]."""

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from ...results.figures.chart import Chart
 from ...results.figures.style import Figure
 from ...results.intervals import signed
 from .lab import Lab
@@ -142,7 +143,7 @@ class Paper:
     settings: str
     claims: tuple[Claim, ...]
     shown: Mapping[str, str]
-    figures: Mapping[str, tuple[str, Callable[[Lab], Figure]]]
+    figures: Mapping[str, tuple[str, Callable[[Lab], Chart | Figure]]]
 
 
 def counts(rows: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, int]]:

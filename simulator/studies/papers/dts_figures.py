@@ -3,7 +3,7 @@
 import numpy as np
 
 from ...network.closed_form import ClosedForm
-from ...results.figures.curves import label_ends
+from ...results.figures.drawing import label_ends
 from ...results.figures.style import COLOURS, DASHES, Figure, one_panel, titled
 from ...results.intervals import signed
 from ...theory import delayed_seconds_per_step

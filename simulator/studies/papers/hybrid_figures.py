@@ -3,6 +3,7 @@
 import numpy as np
 
 from ...results.figures import curves
+from ...results.figures.chart import Chart
 from ...results.figures.style import COLOURS, GREY, Axes, Figure, empty, ink
 from .claim import mean
 from .hybrid import TABLES, PaperTable, differences
@@ -55,7 +56,7 @@ def _brief(name: str) -> str:
     return name.removesuffix(" s").strip("()").replace(", ", "\n")
 
 
-def step_sizes(lab: Lab) -> Figure:
+def step_sizes(lab: Lab) -> Chart:
     """Draw the training loss over time, for each step size and for async."""
     groups = lab.runs(TABLES["step size"].cells[0].scenario).groups
     return curves.error(groups, title="Hybrid: step sizes", target=None, loss="training loss")

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ...results import store
-from ...results.figures import curves
+from ...results.figures import drawing
 from ...results.figures.style import style
 from ...results.statistics import number
 from .. import papers
@@ -27,7 +27,7 @@ def write(folder: Path, rows: Sequence[Row], drawn: Sequence[Paper], lab: Lab) -
     """
     with style():
         files = {
-            path(paper, name): curves.encode(draw(lab), "png")
+            path(paper, name): drawing.encode(draw(lab), "png")
             for paper in drawn
             for name, (_, draw) in paper.figures.items()
         }

@@ -25,7 +25,7 @@ from ...results.columns import (
     estimate_of,
     to_target,
 )
-from ...results.figures.style import Figure
+from ...results.figures.chart import Chart
 from ...results.prediction_interval import PACE, TARGET, TimeModel
 from ...results.run import Run
 from ...scenario.scenario import Algorithm, Scenario
@@ -117,10 +117,11 @@ class SweepResult(Display):
             for row in self.rows
         ]
 
-    def _figure(self) -> Figure | None:
+    def _chart(self) -> Chart | None:
         from . import figure  # noqa: PLC0415 - it draws this
 
-        return figure.draw(self)
+        target, title = self.scenario.run.target_loss, self.scenario.title
+        return figure.chart(self.rows, self.vary, target, title)
 
     def json(self) -> dict[str, Any]:
         """Return the document of `paceline sweep --json`."""

@@ -1,14 +1,15 @@
 """Figures of a search: the value against each program's period, and the cost of wrong inputs."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...results.figures import curves, style
-from ...results.figures.style import Axes, Figure
+from ...results.figures import drawing, style
+from ...results.figures.chart import Axis, Chart, Line, Look, Panel, fitted
+from ...results.figures.style import Figure
 from ...results.statistics import time_unit
 from .costs import cost
 from .race import Contender
@@ -36,61 +37,51 @@ class PlottedPoint(NamedTuple):
 def figures(result: TuneResult) -> dict[str, bytes]:
     """Return every figure, by file name."""
     with style.style():
-        drawn = {"tune": value(result)}
+        drawn: dict[str, Chart | Figure | None] = {"tune": value(result)}
         if result.regret:
             drawn["tune-sensitivity"] = sensitivity(result)
-        return curves.files({name: figure for name, figure in drawn.items() if figure})
+        return drawing.files(drawn)
 
 
-def value(result: TuneResult) -> Figure | None:
-    """Draw the best value at each period (or the like), a line per program; None without values.
+def value(result: TuneResult) -> Chart | None:
+    """Chart the best value at each period (or the like), a line per program; None without values.
 
-    A program without such a parameter is a level line. An open triangle marks a period at which
+    A program without such a parameter is a level line. A hollow triangle marks a period at which
     every configuration was given up, and is a lower bound; programs given up altogether are only
     named.
     """
     families: dict[str, list[Contender]] = {}
-    for each in result.ranked:
-        families.setdefault(each.candidate.name, []).append(each)
-    out = [name for name, found in families.items() if not any(e.all_reached for e in found)]
+    for contender in result.ranked:
+        families.setdefault(contender.candidate.name, []).append(contender)
+    out = [name for name, rows in families.items() if not any(row.all_reached for row in rows)]
     if len(out) < len(families):
-        families = {name: found for name, found in families.items() if name not in out}
+        families = {name: rows for name, rows in families.items() if name not in out}
     size, unit = 1.0, result.objective.says
     if result.objective.unit == "s":
         size, name = time_unit(result.rows([result.best])[0]["at_least"])
         unit = f"{unit} ({name})"
-    keys = {name: _key(found) for name, found in families.items()}
-    lines = {name: _points(result, found, keys[name], size) for name, found in families.items()}
-    out += [name for name, line in lines.items() if not line]
-    lines = {name: line for name, line in lines.items() if line}
-    if not lines:
+    keys = {name: _key(rows) for name, rows in families.items()}
+    plotted = {name: _points(result, rows, keys[name], size) for name, rows in families.items()}
+    out += [name for name, points in plotted.items() if not points]
+    plotted = {name: points for name, points in plotted.items() if points}
+    if not plotted:
         return None
-    figure, axes = style.one_panel()
-    periods = sorted({point.x for name, line in lines.items() if keys[name] for point in line})
+    periods = sorted({p.x for name, points in plotted.items() if keys[name] for p in points})
+    place = _places(periods)
     first, last = (periods[0], periods[-1]) if periods else (0.0, 1.0)
-    ends = []
-    for index, (name, line) in enumerate(lines.items()):
-        colour, *_ = style.look(index)
-        points = line if keys[name] else [line[0]._replace(x=x) for x in (first, last)]
-        label = f"{name} ({keys[name]})" if keys[name] else name
-        _draw(axes, points, style.line(index, markevery=None), label, markers=bool(keys[name]))
-        seen = [point for point in points if point.sure] or points
-        ends.append((label, colour, np.array([p.x for p in seen]), np.array([p.y for p in seen])))
-    if periods:
-        _halving(axes, periods)
-    else:
-        axes.set_xticks([])
-    axes.set_xlabel("parameter in brackets" if periods else "")
-    axes.set_ylabel(unit)
-    curves.vertical(
-        axes, [edge for line in lines.values() for p in line for edge in (p.low, p.high)]
-    )
-    curves.label_ends(figure, axes, ends)
+    lines: list[Line] = []
+    for index, (name, points) in enumerate(plotted.items()):
+        key = keys[name]
+        ends = points if key else [points[0]._replace(x=x) for x in (first, last)]
+        ends = [point._replace(x=place(point.x)) for point in ends]
+        lines += _lines(f"{name} ({key})" if key else name, ends, Look.at(index), bool(key))
+    edges = [edge for points in plotted.values() for p in points for edge in (p.low, p.high)]
+    across = Axis("parameter in brackets" if periods else "", ticks=_ticks(periods, place))
     caption = "best of all other parameters; without interval: given up; triangle: above that"
     if out:
         caption += f"\nnothing near the best: {', '.join(out)}"
-    style.titled(axes, result.space.scenario.title, caption)
-    return figure
+    panel = Panel(across, fitted(unit, edges), lines)
+    return Chart(result.space.scenario.title, caption, [panel])
 
 
 def _key(contenders: Sequence[Contender]) -> str | None:
@@ -120,41 +111,40 @@ def _points(
     return sorted(found.values())
 
 
-def _draw(
-    axes: Axes, points: Sequence[PlottedPoint], look: dict[str, Any], label: str, *, markers: bool
-) -> None:
-    colour = look["color"]
-    sure = [point for point in points if point.sure]
-    for point in points:
-        if not point.sure:
-            axes.plot(point.x, point.y, "^", color=colour, markerfacecolor="none", markersize=5)
-    if not sure:
-        return
-    x, y, low, high, _ = np.array(sure, dtype=float).T
-    how = look if markers else look | {"marker": ""}
-    axes.plot(x, y, label=label, lw=1.2, zorder=3, **how)
-    if markers:
-        spread = np.maximum(0, [y - low, high - y])
-        axes.errorbar(x, y, spread, fmt="none", ecolor=colour, elinewidth=0.8, capsize=2)
-    else:
-        axes.fill_between(x, low, high, color=colour, alpha=0.12, linewidth=0)
+def _lines(label: str, points: Sequence[PlottedPoint], look: Look, varied: bool) -> Iterator[Line]:
+    """Yield a line through what is known, and hollow triangles for lower bounds."""
+    sure = np.array([point for point in points if point.sure], dtype=float).T
+    if sure.size:
+        x, y, low, high, _ = sure
+        ends = np.minimum(low, y), np.maximum(high, y)
+        if varied:
+            yield Line(label, x, y, look, y_bars=ends, marks="all")
+        else:
+            yield Line(label, x, y, look, ends, marks="none")
+    bounds = [point for point in points if not point.sure]
+    if bounds:
+        x, y = [point.x for point in bounds], [point.y for point in bounds]
+        hollow = look._replace(symbol="triangle-up", hollow=True)
+        yield Line(label, x, y, hollow, joined=False, marks="all", named=not sure.size)
 
 
-def _halving(axes: Axes, periods: Sequence[float]) -> None:
-    """Scale the x axis by factors of two; zero is left of the smallest positive value."""
+def _places(periods: Sequence[float]) -> Callable[[float], float]:
+    """Return where a period stands: by factors of two; zero is left of the smallest positive."""
     positive = [period for period in periods if period > 0]
-    if positive:
-        scale = "log" if periods[0] > 0 else "symlog"
-        axes.set_xscale(scale, base=2, **({} if scale == "log" else {"linthresh": positive[0]}))
+    least = math.log2(positive[0]) - 1 if positive else 0.0
+    return lambda period: math.log2(period) if period > 0 and positive else least
+
+
+def _ticks(periods: Sequence[float], place: Callable[[float], float]) -> dict[float, str]:
+    """Return a tick at each period, or at powers of two where these are many."""
+    positive = [period for period in periods if period > 0]
     ticks = list(periods)
     close = any(high < 1.3 * low for low, high in pairwise(positive))
     if close or len(ticks) > TICKS:
         octaves = range(math.floor(math.log2(positive[0])), math.ceil(math.log2(periods[-1])) + 1)
         every = math.ceil(len(octaves) / TICKS)
         ticks = [0.0] * (periods[0] == 0) + [2.0**octave for octave in octaves[::every]]
-    axes.set_xticks(ticks)
-    axes.xaxis.set_major_formatter("{x:g}")
-    axes.minorticks_off()
+    return {place(tick): f"{tick:g}" for tick in ticks}
 
 
 def sensitivity(result: TuneResult) -> Figure:

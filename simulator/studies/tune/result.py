@@ -11,7 +11,7 @@ from ...objectives import plugins
 from ...objectives.basis import loss_basis
 from ...results import consumption, pick, statistics, wording
 from ...results.consumption import SECONDS_PER_DAY as DAY
-from ...results.figures.style import Figure
+from ...results.figures.chart import Chart
 from ...results.intervals import LEVEL, USUAL, stated
 from ...results.order import MARGIN, Order, within
 from ...results.pick import ALONE
@@ -401,7 +401,7 @@ class TuneResult(Display):
             for row in rows
         ]
 
-    def _figure(self) -> Figure | None:
+    def _chart(self) -> Chart | None:
         from . import figures  # noqa: PLC0415 - it draws this
 
         return figures.value(self)

@@ -1,0 +1,140 @@
+"""Describe a figure as data: panels of lines, bands, marks and bars between two axes.
+
+`drawing` draws a chart with matplotlib, and `interactive` with Plotly.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from . import style
+
+Values = Sequence[float] | np.ndarray
+Ends = tuple[Values, Values]
+"""Lower and upper ends of intervals, one per point."""
+DECADE = 10  # ratio of the largest to the smallest value, above which an axis is logarithmic
+
+
+class Look(NamedTuple):
+    """The look of a line; `hollow` symbols mark what was measured beside a prediction."""
+
+    colour: str
+    dash: str = "solid"
+    symbol: str = "circle"
+    width: float = 1.5
+    hollow: bool = False
+    opacity: float = 1.0
+
+    @classmethod
+    def at(cls, index: int) -> "Look":
+        """Return the look of the line at this place of a figure."""
+        return cls(*style.look(index))
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One axis. `limits` are linear; with `log_limits` readers of a page switch between scales.
+
+    `ticks`: texts by place; `names`: categories, at the places 0, 1 and so on.
+    """
+
+    title: str = ""
+    limits: tuple[float, float] | None = None
+    log: bool = False
+    log_limits: tuple[float, float] | None = None
+    ticks: Mapping[float, str] = field(default_factory=dict)
+    names: Sequence[str] = ()
+
+    @property
+    def shown(self) -> tuple[float, float] | None:
+        """The limits on the scale that the axis begins with."""
+        return self.log_limits if self.log and self.log_limits else self.limits
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line, its band, and its marks.
+
+    `band`: the ends of a band around the line, in y. `x_bars`, `y_bars`: intervals of marks.
+    `marks` "few": apart on a long line, "all": at every point, "none". `named`: the name stands at
+    the line's end. `steps`: values are constant until the next point. `texts`: what a page says of
+    each point. Lines of one `key` are hidden together.
+    """
+
+    name: str
+    x: Values
+    y: Values
+    look: Look
+    band: Ends | None = None
+    x_bars: Ends | None = None
+    y_bars: Ends | None = None
+    joined: bool = True
+    marks: str = "few"
+    named: bool = True
+    steps: bool = False
+    texts: Sequence[str] = ()
+    labels: Sequence[str] = ()
+    key: str = ""
+
+
+@dataclass(frozen=True)
+class Bars:
+    """One part of each row's bar: rows are the names of the y axis, from place 0 on.
+
+    `labels`: texts inside; `texts`: what a page says of each bar.
+    """
+
+    name: str
+    rows: Sequence[int]
+    widths: Values
+    starts: Values
+    labels: Sequence[str] = ()
+    texts: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Lines and bars between two axes; `level`: the target, a line across.
+
+    `totals`: texts after the bars of each row. `height`: pixels on a page.
+    """
+
+    x: Axis
+    y: Axis
+    lines: Sequence[Line] = ()
+    bars: Sequence[Bars] = ()
+    level: float | None = None
+    heading: str = ""
+    totals: Sequence[str] = ()
+    over_time: bool = False
+    height: int = 380
+
+
+@dataclass(frozen=True)
+class Chart:
+    """Panels beneath each other, a title and a caption."""
+
+    title: str
+    caption: str
+    panels: Sequence[Panel]
+
+
+def fitted(
+    title: str, shown: Values, log: bool = True, *, zero: bool = False, ticks: bool = False
+) -> Axis:
+    """Return an axis around the values `shown`; logarithmic over a decade, if `log`.
+
+    `zero`: the linear axis begins at zero where the values are not far from it. `ticks`: `shown`
+    are few values, each with a tick.
+    """
+    values = np.asarray(shown, dtype=float)
+    low, high = (float(values.min()), float(values.max())) if values.size else (0.0, 1.0)
+    margin = 0.05 * (high - low) or 0.05 * abs(high) or 1.0
+    floor = 0.0 if zero and 0 <= low < high / 3 else low - margin
+    positive = values[values > 0]
+    ends = (float(positive.min()) / 1.2, 1.2 * high) if positive.size else None
+    named = {float(each): f"{each:g}" for each in values} if ticks else {}
+    wide = log and low > 0 and high > DECADE * low
+    return Axis(title, (floor, high + margin), wide, ends, named)

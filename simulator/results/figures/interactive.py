@@ -1,0 +1,223 @@
+"""Draw charts with Plotly: as JSON for the scripts of a page, and as figures of notebooks.
+
+On a page, texts such as "--c0" or "--c0/0.15" stand for colours of its style sheet, with opacity,
+so that a page can be light or dark.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from . import style
+from .chart import Axis, Bars, Chart, Ends, Line, Panel, Values
+
+if TYPE_CHECKING:  # plotly is slow to import
+    import plotly.graph_objects as go
+
+Json = dict[str, Any]
+FAR = 1e3  # times a value: where the bar of an interval is cut
+DOTS = 9  # symbols on a line
+HATCHES = {
+    "compute": "", "wait": ".", "communicate": "/", "serve": "x", "stalled": "-", "lost": "+",
+    "down": "\\", "absent": "", "unselected": "|",
+}  # fmt: skip
+TOKENS = {colour: f"--c{index}" for index, colour in enumerate(style.COLOURS)}
+TOKENS[style.GREY] = "--muted"
+ESCAPES = (("&", "&#38;"), ("<", "&#60;"), (">", "&#62;"), ("%{", "%&#123;"))
+
+
+def literal(text: str) -> str:
+    """Escape `text` for Plotly, which takes <b>, &lt; and %{x} for markup."""
+    for letter, code in ESCAPES:
+        text = text.replace(letter, code)
+    return text
+
+
+def figure(chart: Chart) -> "go.Figure":
+    """Return a chart as a figure of Plotly, its panels beneath each other."""
+    import plotly.graph_objects as go  # noqa: PLC0415
+    from plotly.subplots import make_subplots  # noqa: PLC0415
+
+    panels = chart.panels
+    headings = [literal(panel.heading) for panel in panels]
+    drawn = make_subplots(len(panels), 1, vertical_spacing=0.12, subplot_titles=headings)
+    named = set[str]()
+    for row, panel in enumerate(panels, 1):
+        for trace in traces(panel, themed=False):
+            new = bool(trace.pop("meta", "")) and trace["name"] not in named
+            named |= {trace["name"]} if new else set()
+            drawn.add_trace(go.Figure([trace | {"showlegend": new}]).data[0], row=row, col=1)
+        if panel.level is not None:
+            drawn.add_hline(panel.level, line_color=style.GREY, line_dash="dash", row=row, col=1)
+        drawn.update_xaxes(_axis(panel.x), row=row, col=1)
+        drawn.update_yaxes(_axis(panel.y), row=row, col=1)
+    legend = {"orientation": "h", "y": -0.2, "yanchor": "top"}
+    drawn.update_layout(
+        title_text=literal(chart.title), template="plotly_white", legend=legend, barmode="overlay"
+    )
+    return drawn
+
+
+def spec(panel: Panel) -> Json:
+    """Return a panel as JSON: Plotly's traces and layout, and what figures.js needs beside them.
+
+    `ranges`: by axis, its linear and its logarithmic range, between which readers switch. `lines`:
+    name, colour, dash and symbol of each line that readers can hide, by key.
+    """
+    layout: Json = {"xaxis": _axis(panel.x), "yaxis": _axis(panel.y)}
+    if panel.over_time:
+        unit = panel.x.title.rpartition("(")[2].strip(")")
+        layout["hovermode"] = "x unified"
+        layout["xaxis"]["unifiedhovertitle"] = {"text": f"after %{{x:.4~g}} {unit}"}
+    if panel.level is not None:
+        line = {"color": "--muted", "width": 1.2, "dash": "4px,3px"}
+        ends = {"x0": 0, "x1": 1, "y0": panel.level, "y1": panel.level}
+        shape = {"type": "line", "xref": "paper", "yref": "y", "layer": "below", "line": line}
+        layout["shapes"] = [shape | ends]
+        place = {"xref": "paper", "x": 1, "xanchor": "right", "y": panel.level, "yanchor": "bottom"}
+        said = {"name": "target", "text": f"target {panel.level:g}", "showarrow": False}
+        layout["annotations"] = [said | place | {"font": {"color": "--muted"}}]
+    if panel.bars:
+        layout |= {"barmode": "overlay", "showlegend": True}
+        layout["uniformtext"] = {"minsize": 11, "mode": "hide"}  # labels without room are hidden
+        layout["yaxis"] |= {"autorange": "reversed", "automargin": True}
+    entries: Json = {}
+    for each in panel.lines:
+        if each.key and each.named:
+            name = {"name": each.name, "label": literal(each.name)}
+            look = {"colour": _token(each.look.colour), "dash": each.look.dash}
+            entries.setdefault(each.key, name | look | {"symbol": each.look.symbol})
+    return {
+        "data": traces(panel),
+        "layout": layout,
+        "ranges": {
+            name: {"linear": axis.limits, "log": np.log10(axis.log_limits).tolist()}
+            for name, axis in (("xaxis", panel.x), ("yaxis", panel.y))
+            if axis.log_limits and axis.limits and panel.over_time
+        },
+        "lines": entries,
+        "height": panel.height,
+    }
+
+
+def traces(panel: Panel, *, themed: bool = True) -> list[Json]:
+    """Return Plotly's traces of a panel; the `meta` of a line that is named at its end: "mean"."""
+    up = [*map(literal, panel.y.names)]
+    across = [*map(literal, panel.x.names)]
+    drawn: list[Json] = []
+    for line in panel.lines:
+        drawn += _line(line, panel, themed)
+    for trace in drawn:
+        for key, names in (("x", across), ("y", up)):
+            if names:
+                trace[key] = [names[round(place)] for place in trace[key]]
+    return drawn + [_bars(bars, up, panel.x.title, themed) for bars in panel.bars]
+
+
+def _line(line: Line, panel: Panel, themed: bool) -> list[Json]:
+    """Return the mean with its marks, and before it a band if there is one."""
+    look, name = line.look, literal(line.name)
+    colour = _token(look.colour) if themed else look.colour
+    x, y = rounded(line.x), rounded(line.y)
+    shape = {"shape": "hv"} if line.steps else {}
+    own: Json = {"type": "scatter", "legendgroup": line.key or line.name}
+    found: list[Json] = []
+    between = ""
+    if line.band is not None:
+        low, high = map(rounded, line.band)
+        faint = f"{colour}/0.15" if themed else _faint(look.colour)
+        around = {"x": x + x[::-1], "y": high + low[::-1], "mode": "lines", "fill": "toself"}
+        band = {"fillcolor": faint, "line": {"width": 0}, "hoverinfo": "skip", "name": ""}
+        found.append(own | around | band)
+        between = " (%{customdata[0]:.3~g} to %{customdata[1]:.3~g})"
+        own["customdata"] = [*zip(*(rounded(ends, 3) for ends in line.band), strict=True)]
+    if line.texts:
+        own["customdata"] = [*map(literal, line.texts)]
+    hover = "%{customdata}" if line.texts else f"{name}: %{{y:.3~g}}{between}"
+    symbol = f"{look.symbol}-open" if look.hollow else look.symbol
+    many = {"maxdisplayed": DOTS} if line.marks == "few" else {}
+    kinds = ["lines"] * line.joined + ["markers"] * (line.marks != "none")
+    kinds += ["text"] * bool(line.labels)
+    how: Json = {"opacity": look.opacity} if look.opacity < 1 else {}
+    how |= {"text": [*line.labels], "textposition": "top right"} if line.labels else {}
+    silent = not (line.texts or line.named or look.hollow)
+    both = (("error_x", line.x, line.x_bars), ("error_y", line.y, line.y_bars))
+    bars = [(key, error_bars(at, ends, colour)) for key, at, ends in both if ends is not None]
+    main = {
+        "x": x,
+        "y": y,
+        "mode": "+".join(kinds),
+        "name": "" if silent else name,
+        "meta": "mean" if line.named else "",
+        "line": {"color": colour, "width": look.width, "dash": look.dash, **shape},
+        "marker": {"symbol": symbol, "color": colour, "size": 7, **many},
+        **({"hoverinfo": "skip"} if silent else {"hovertemplate": f"{hover}<extra></extra>"}),
+    }
+    return [*found, own | how | main | dict(bars)]
+
+
+def error_bars(middle: Values, ends: Ends, colour: str) -> Json:
+    """Return intervals as error bars; an end at infinity goes far beyond, as JSON has none."""
+    lows, highs = (np.asarray(each, dtype=float) for each in ends)
+    values = np.asarray(middle, dtype=float)
+    above = np.minimum(highs - values, FAR * (np.abs(values) + 1))
+    arrays = {"array": rounded(above), "arrayminus": rounded(values - lows)}
+    return {"type": "data", "symmetric": False, **arrays, "color": colour, "thickness": 1.2}
+
+
+def _bars(bars: Bars, names: Sequence[str], title: str, themed: bool) -> Json:
+    colour, ink = style.PARTS[bars.name]
+    if themed:
+        colour, ink = f"--part-{bars.name}", f"--on-{bars.name}"
+    hatch = {"shape": HATCHES[bars.name], "fillmode": "overlay", "size": 6}
+    hatch |= {"fgcolor": "--page/0.55"} if themed else {}
+    unit = title.rpartition("(")[2].strip(")")
+    trace: Json = {
+        "type": "bar",
+        "orientation": "h",
+        "y": [names[row] for row in bars.rows],
+        "x": rounded(bars.widths),
+        "base": rounded(bars.starts),
+        "name": bars.name,
+        "meta": bars.name,
+        "customdata": [*bars.texts],
+        "hovertemplate": f"{bars.name}: %{{customdata}} (%{{value:.3~g}} {unit})<extra></extra>",
+        "marker": {"color": colour, "line": {"width": 0}, "pattern": hatch},
+        "width": 0.7,
+    }
+    if bars.labels:
+        inside = {"textposition": "inside", "insidetextanchor": "middle", "textangle": 0}
+        trace |= {"text": [*bars.labels], "textfont": {"color": ink}, **inside}
+    return trace
+
+
+def _axis(axis: Axis) -> Json:
+    found: Json = {"title": {"text": literal(axis.title)}}
+    if axis.names:
+        names = [*map(literal, axis.names)]
+        order = {"categoryorder": "array", "categoryarray": names, "automargin": True}
+        return found | {"type": "category", **order}
+    if axis.log:
+        found["type"] = "log"
+    if axis.shown:
+        found["range"] = np.log10(axis.shown).tolist() if axis.log else [*map(float, axis.shown)]
+    if axis.ticks:
+        texts = [literal(text) for text in axis.ticks.values()]
+        found |= {"tickmode": "array", "tickvals": [*axis.ticks], "ticktext": texts}
+    return found
+
+
+def _token(colour: str) -> str:
+    return TOKENS.get(colour, colour)
+
+
+def _faint(colour: str) -> str:
+    red, green, blue = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
+    return f"rgba({red},{green},{blue},0.18)"
+
+
+def rounded(values: Iterable[Any], digits: int = 5) -> list[float | None]:
+    """Round numbers for JSON, which halves its size and shows the same; None for nan."""
+    numbers = np.asarray(values, dtype=float).tolist()
+    return [float(f"{v:.{digits}g}") if np.isfinite(v) else None for v in numbers]
