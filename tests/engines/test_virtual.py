@@ -3,6 +3,7 @@
 import gc
 import heapq
 import tracemalloc
+from dataclasses import replace
 from itertools import islice, pairwise, repeat
 from math import ceil, comb, expm1, log2, prod
 
@@ -590,3 +591,25 @@ def test_curves_keep_a_few_hundred_points():
         points = simulate(scenario(SSGD, steps=steps)).curve["step"]
         assert 100 < len(points) < 500
         assert all(a < b for a, b in pairwise(points))
+
+
+def test_the_longest_queue_of_a_server():
+    """Eight requests arrive at once and one is served, so that seven wait."""
+    world = scenario(ASGD, workers=8, server={"apply": "100 ms"}, steps=30)
+    assert simulate(world).inbox_bytes == 7 * world.model.bytes
+
+
+def test_messages_are_counted_in_whole_bytes():
+    """Messages of 1000.3 bytes count as 1000."""
+    world = scenario(ASGD, compute=EXPONENTIAL, model={"bytes_per_parameter": 1.0003})
+    assert simulate(world).curve["bytes"][-1] % 1000 == 0
+
+
+def test_a_failing_server_reports_its_error():
+    async def server(me, *, lr: float):
+        await me.receive()
+        raise RuntimeError("out of memory")
+
+    programs = {"asgd": replace(catalogue()["asgd"], server=server)}
+    with pytest.raises(RuntimeError, match="out of memory"):
+        simulate(scenario(ASGD), programs=programs)

@@ -2,5 +2,5 @@
 
 Import `run.run`. A `simulation` of `node`s is composed with a `transport` (in closed form; `flows`
 over `shared_lines`), an `availability` with each node's `outages`, and a `recovery`.
-`request_reply` is a fast path for parameter servers. Only this folder imports simpy.
+Only this folder imports simpy.
 """

@@ -12,9 +12,7 @@ from ...programs import Program, catalogue
 from ...results import divergence
 from ...results.run import Full, Run, Spans
 from ...scenario.scenario import Algorithm, Scenario
-from ..unsupported import attempt
-from . import accounts, beside_collectives, request_reply
-from .request_reply import RequestReply
+from . import accounts, beside_collectives
 from .simulation import Simulation
 
 RARELY = 100_000  # objects made before those kept are walked for garbage: the default is 700
@@ -36,7 +34,9 @@ def run(
     program = (programs or catalogue())[algorithm.name]
     kept, scenario = Spans(spans) if spans else None, scenario.under(algorithm)
     with np.errstate(over="ignore", invalid="ignore"), _rarely_collected():
-        simulation = _simulated(program, algorithm, scenario, seed, kept)  # may diverge: it is told
+        simulation = _made(
+            program, algorithm, scenario, seed, kept
+        ).run()  # may diverge: it is told
     simulation.observer.close(simulation.horizon, simulation.deserted)
     curve = simulation.observer.curve
     drawn = (None, None) if kept is None else accounts.timeline(simulation, kept, simulation.end)
@@ -90,17 +90,6 @@ def _rarely_collected() -> Iterator[None]:
         gc.set_threshold(*usual)
     if gc.get_stats()[0]["collections"] > before:
         gc.collect()
-
-
-def _simulated(
-    program: Program, algorithm: Algorithm, scenario: Scenario, seed: int, kept: Spans | None
-) -> Simulation:
-    """Return the simulation after its run: the fast path where that takes it, else the general."""
-    if kept is None and request_reply.supports(program, scenario):
-        simple, _ = attempt(lambda: RequestReply(program, algorithm, scenario, seed).run())
-        if simple is not None:
-            return simple
-    return _made(program, algorithm, scenario, seed, kept).run()
 
 
 def _made(

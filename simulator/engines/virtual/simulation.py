@@ -18,7 +18,7 @@ Why so. SimPy's own processes, `AllOf` and stores give the same order at several
 A run is composed: `transport` carries messages and collectives, `availability` says when nodes are
 up (each has `outages` if it may not be), `recovery` whose contributions collectives take, and
 `background` runs load the `lines` that they share. Where nothing crashes and no line is shared,
-that costs a comparison with None. `request_reply` is a shorter loop for most parameter servers.
+that costs a comparison with None.
 
 After a change run tests/engines and tests/programs, then `make bench`.
 """
@@ -132,7 +132,8 @@ class Simulation:
         self.observer: Observer = (RoundObserver if by_rounds else Observer)(
             program, scenario, self.objective, totals, self.deadline, completed, self._discount()
         )
-        self.nodes = [self.make(rank) for rank in range(self.workers + bool(program.server))]
+        nodes = self.workers + bool(program.server)
+        self.nodes = [VirtualNode(self, rank) for rank in range(nodes)]
         period = given.get("tau")
         if self.recovery.sampled is not None and isinstance(period, FixedPeriod):
             self.observer.look_no_finer(period.value)
@@ -165,10 +166,6 @@ class Simulation:
                 self.transport: Transport = flows.FlowTransport(self, self.lines)
                 return
         self.transport = ClosedFormTransport(self)
-
-    def make(self, rank: int) -> VirtualNode:
-        """Make a worker, or the server, which comes last."""
-        return VirtualNode(self, rank)
 
     def _durations(self) -> list[Iterator[float]]:
         """Return each worker's compute times, in seconds, by its clock when a step begins.
