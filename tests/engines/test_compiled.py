@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.simulator.distributions.random_streams import Purpose, generator
-from paceline.simulator.engines.compiled import normals, seed_run
 from paceline.simulator.engines.compiled import run as compiled
+from paceline.simulator.engines.compiled import seed_run
 from paceline.simulator.engines.dispatch import run_seeds
 from paceline.simulator.engines.unsupported import Unsupported
 from paceline.simulator.engines.virtual import run as virtual
@@ -480,24 +479,6 @@ def test_what_the_loop_cannot_compute_is_handed_over(case, more):
         world = scenario(each, objective=QUADRATIC | more)
         (found,) = run_seeds(world, world.algorithm[0], [0], engine="batched")
         assert found.engine == "virtual"
-
-
-def test_normal_numbers_are_those_of_numpy(monkeypatch):
-    """Pieces of any length, from several streams; other numbers than NumPy's are refused."""
-    sizes = np.random.default_rng(0).integers(1, 200, 600).tolist()
-    states, numbers, scratch = normals.streams(7, Purpose.BATCH, 3, 200)
-    for key in range(3):
-        theirs = generator(7, Purpose.BATCH, key)
-        for size in sizes:
-            if states[key, normals.END] - states[key, normals.TAKEN] < size:
-                normals.refill(states, key, numbers, scratch, np.uint64(size))
-            first = int(states[key, normals.TAKEN])
-            states[key, normals.TAKEN] += np.uint64(size)
-            found = numbers[key, first : first + size]
-            np.testing.assert_array_equal(found, theirs.standard_normal(size))
-    monkeypatch.setattr(normals, "check", lambda: False)
-    with pytest.raises(Unsupported, match="NumPy's normal numbers"):
-        run(scenario(ASGD, objective=QUADRATIC))
 
 
 @pytest.mark.parametrize("worker", [_by_rank, _two_gradients, _scalars])

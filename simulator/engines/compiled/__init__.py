@@ -2,5 +2,5 @@
 
 Import `run.run`. `worker_trace` and `server_trace` record what a program does, `shared` holds the
 state common to all seeds, `seed_run` the arrays of one seed; `loop` is the compiled part.
-`registers` stand for the server's vectors, `normals` draws the noise of gradients.
+`registers` stand for the server's vectors.
 """

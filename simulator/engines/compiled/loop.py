@@ -35,7 +35,6 @@ import numpy as np
 from numba import cfunc, from_dtype, njit, types
 
 from ...programs.pieces.gate import ALL, GO, Rule
-from . import normals
 from .registers import FIELD, VECTOR, Code
 from .server_trace import OPERATION
 
@@ -140,11 +139,11 @@ def _lengthen(state, begun, size):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _differentiate(vectors, to, models, worker, optima, law, numbers, place):  # type: ignore[no-untyped-def]  # noqa: PLR0913, PLR0917
+def _differentiate(vectors, to, models, worker, optima, law, noise):  # type: ignore[no-untyped-def]  # noqa: PLR0913, PLR0917
     """Compute a gradient of the diagonal quadratic, in the order of its `slope`."""
     for i in range(np.uint64(vectors.shape[1])):
         slope = (models[worker, i] - optima[worker, i]) * law[0, i]
-        vectors[to, i] = slope + law[1, i] * numbers[worker, place + i]
+        vectors[to, i] = slope + law[1, i] * noise[i]
 
 
 @njit(cache=True, nogil=True)
@@ -164,19 +163,18 @@ def _operate(code, vectors, registers, factor):  # type: ignore[no-untyped-def]
 
 
 _ranks, _times, _numbers = types.int64[::1], types.float64[::1], types.float64[:, ::1]
-_integers = types.uint64[:, ::1]
 _FOLLOW = types.int64(
     from_dtype(STATE)[::1], types.Array(from_dtype(OPERATION), 1, "C", readonly=True),
     from_dtype(WORKER)[::1], _numbers, _numbers, _numbers, _times, _ranks, _ranks, _ranks,
     _times, _ranks, _ranks, _ranks, from_dtype(SHOWN)[::1], types.FunctionType(_RULE),
-    _numbers, _numbers, _numbers, _numbers, _numbers, _integers, _numbers, _integers,
+    _numbers, _numbers, _numbers, _numbers, _numbers, types.float64[:, :, ::1],
 )  # fmt: skip
 
 
 @njit(_FOLLOW, cache=True, nogil=True)
 def _follow(  # type: ignore[no-untyped-def]  # noqa: PLR0911, PLR0912, PLR0913, PLR0915, PLR0917
     run, trace, workers, times, ups, downs, when, messages, ready, slots, begun, ages, held, gate,
-    marks, rule, vectors, models, optima, law, shown, noises, numbers, scratch,
+    marks, rule, vectors, models, optima, law, shown, noises,
 ):  # fmt: skip
     """Go on with one seed; return the reason why Python must act (MORE to DONE).
 
@@ -188,7 +186,7 @@ def _follow(  # type: ignore[no-untyped-def]  # noqa: PLR0911, PLR0912, PLR0913,
     state of the gate's `rule`. `marks`: room for marks. With vectors of d coordinates, otherwise 0:
     `vectors` (registers, d) of the server; `models`, `optima` (workers, d): what it answered last,
     and optima; `law` (2, d): curvatures, and standard deviations of noise; `shown`: vectors of the
-    marks; `noises`, `numbers`, `scratch`: the workers' streams of normal numbers.
+    marks; `noises` (workers, a power of two, d): rings of normal numbers.
     """
     state = run[0]
     for place in range(state.place, len(trace)):
@@ -259,13 +257,9 @@ def _follow(  # type: ignore[no-untyped-def]  # noqa: PLR0911, PLR0912, PLR0913,
             state.now = now + state.receive
             slot = trace[place].slot
             if law.shape[1]:
-                count = np.uint64(law.shape[1])
-                if noises[worker, normals.END] - noises[worker, normals.TAKEN] < count:
-                    normals.refill(noises, worker, numbers, scratch, count)
-                first = noises[worker, normals.TAKEN]
-                noises[worker, normals.TAKEN] += count
-                to = slot >> VECTOR
-                _differentiate(vectors, to, models, worker, optima, law, numbers, first)
+                turn = (workers[worker].iterations - 1) & (noises.shape[1] - 1)
+                noise = noises[worker, turn]
+                _differentiate(vectors, slot >> VECTOR, models, worker, optima, law, noise)
             slots[slot & SLOT] = worker
         elif code == Code.WORK:
             state.now += trace[place].seconds

@@ -22,7 +22,6 @@ from ...results.run import Run
 from ...scenario.scenario import Algorithm, Scenario
 from .. import payloads
 from ..overheads import EffectCosts
-from ..unsupported import Unsupported
 from .server_trace import ServerTrace
 from .shared import SharedRun
 from .worker_trace import WorkerTrace
@@ -53,12 +52,7 @@ def run(
     dimension = build.dimension_of(scenario.objective) or 0
     whole = scenario.model.bytes
     if dimension:
-        from .normals import check  # noqa: PLC0415 - as below
-
         whole = payloads.Meter(whole, dimension)(np.empty(dimension))  # as `virtual` weighs it
-
-        if not check():
-            raise Unsupported("NumPy's normal numbers are not those that the compiled loop draws")
     meter = payloads.Meter(whole, bound.Nothing.dimension)
     assert program.server is not None
     worker = WorkerTrace(scenario, partial(begin, program.worker), meter, dimension > 0)

@@ -28,7 +28,7 @@ import numpy as np
 
 from ...cluster import workers as cluster
 from ...distributions.distribution import Array
-from ...distributions.random_streams import Purpose
+from ...distributions.random_streams import Purpose, generator
 from ...objectives import build
 from ...objectives.quadratic import NoisyQuadratic
 from ...programs.effects import NOTHING
@@ -38,10 +38,14 @@ from .. import tolerances
 from ..observer import Observer
 from ..unsupported import Unsupported
 from ..virtual import run
-from . import loop, normals
+from . import loop
 from .shared import MOST, Draw, SharedRun
 
 MARKS = 256  # marks buffered before the loop returns to Python (it runs without the GIL until then)
+
+
+def _normals(rng: np.random.Generator, dimension: int, count: int) -> Array:
+    return rng.standard_normal((count, dimension))
 
 
 class SeedRun:
@@ -84,12 +88,15 @@ class SeedRun:
     def _make_objective(self) -> list[Array]:
         """Make arrays of the quadratic for the loop, or empty ones where no vector is computed."""
         if not self._shared.dimension:
-            return [*np.zeros((4, 0, 0)), *normals.streams(self.seed, Purpose.BATCH, 0, 0)]
+            return [*np.zeros((4, 0, 0)), np.zeros((0, 1, 0))]
         goal, workers = cast(NoisyQuadratic, self._goal), self._shared.workers
         law = np.stack([goal.spectrum, np.broadcast_to(goal.noise / goal.spread, goal.dimension)])
-        noises = normals.streams(self.seed, Purpose.BATCH, workers, goal.dimension)
+        noises = np.empty((workers, self._shared.ring, goal.dimension))
+        for rank, numbers in enumerate(noises):
+            rng = generator(self.seed, Purpose.BATCH, rank)
+            self._draws[rank].append((numbers, partial(_normals, rng, goal.dimension)))
         models = np.repeat(goal.start[None], workers, axis=0)
-        return [models, goal.shifts, law, np.zeros((MARKS, goal.dimension)), *noises]
+        return [models, goal.shifts, law, np.zeros((MARKS, goal.dimension)), noises]
 
     def _registers(self, count: int) -> Array:
         """Return the server's registers, `count` at least; the first starts with the parameters."""

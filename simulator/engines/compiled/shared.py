@@ -84,7 +84,8 @@ class SharedRun:
         quickest = min(scenario.team.mean_compute)  # seconds of a step, if it never waits
         in_time = (scenario.run.duration or inf) / quickest if quickest else inf
         steps = min(scenario.run.steps or inf, in_time)
-        most = min(max(NUMBERS // (workers * max(seeds, 1)), RING[0]), RING[1])
+        size, least = max(dimension, 1), max(RING[0] // max(dimension, 1), 2)
+        most = min(max(NUMBERS // (workers * max(seeds, 1) * size), least), RING[1])
         self.ring = 1 << (int(min(2 * steps + 64, most)) - 1).bit_length()
 
     def stretch(self, iteration: int) -> tuple[int, int, float, float]:

@@ -132,8 +132,9 @@ class Simulation:
         self.observer: Observer = (RoundObserver if by_rounds else Observer)(
             program, scenario, self.objective, totals, self.deadline, completed, self._discount()
         )
-        nodes = self.workers + bool(program.server)
-        self.nodes = [VirtualNode(self, rank) for rank in range(nodes)]
+        self.nodes = [
+            VirtualNode(self, rank) for rank in range(self.workers + bool(program.server))
+        ]
         period = given.get("tau")
         if self.recovery.sampled is not None and isinstance(period, FixedPeriod):
             self.observer.look_no_finer(period.value)
