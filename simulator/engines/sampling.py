@@ -14,7 +14,7 @@ from typing import Any
 from ..cluster.failures import Calendar
 from ..distributions.random_streams import Purpose, generator
 from ..programs import Program
-from ..programs.pieces.schedule import FixedPeriod, OwnPeriod
+from ..programs.pieces.schedule import FixedPeriod
 from ..scenario.cluster import Cluster, Sampling
 from ..scenario.scenario import Scenario
 from .collective import Collective, Why, earliest
@@ -142,20 +142,18 @@ class Parked:
 
 def leaping(
     run: Any, rule: Sampled | None, parameters: Mapping[str, Any]
-) -> tuple[Any, bool, bool]:
-    """Return a run's `Parked`, if its clients may be parked, whether its workers take strides, and
-    whether clients take steps that nothing disturbs at once, and doze while they are at rest.
+) -> tuple[Parked | None, bool]:
+    """Return a run's `Parked`, if its clients may be parked, and whether its workers take strides.
 
-    The first two need a run without vectors and a fixed period, so that phases are alike.
+    Both need a run without vectors and a fixed period, so that phases are alike.
     """
-    period, unsaved = parameters.get("tau", FixedPeriod(1)), run.availability.save_every == NEVER
-    alike = isinstance(period, FixedPeriod) and "switch_step" not in parameters
+    fixed = isinstance(parameters.get("tau", FixedPeriod(1)), FixedPeriod)
+    alike = fixed and "switch_step" not in parameters
     if not (isinstance(run.objective.start, complex) and alike):
-        known = isinstance(period, FixedPeriod | OwnPeriod)
-        return None, False, (rule is not None or run.program.selects) and unsaved and known
-    family = run.program.family
+        return None, False
+    family, unsaved = run.program.family, run.availability.save_every == NEVER
     parked = Parked(run, rule) if rule is not None and family == "blocking" else None
-    return parked, family == "server" and unsaved, False
+    return parked, family == "server" and unsaved
 
 
 class Absentees:

@@ -12,13 +12,12 @@ from paceline.simulator.distributions.random_streams import Purpose, generator
 from paceline.simulator.engines.dispatch import run_seeds, with_tuned_rate
 from paceline.simulator.engines.observer import TELL
 from paceline.simulator.engines.virtual import simulation
-from paceline.simulator.engines.virtual.node import VirtualNode
 from paceline.simulator.engines.virtual.recovery import Participation
 from paceline.simulator.errors import InputError
 from paceline.simulator.objectives.build import build
 from paceline.simulator.programs.codecs.message_codec import MessageChannel
 from paceline.simulator.reports import terminal
-from paceline.simulator.results import statistics, store
+from paceline.simulator.results import statistics
 from paceline.simulator.studies import executors
 from paceline.simulator.studies import simulate as study
 from paceline.simulator.studies.sweep.sweep import sweep
@@ -140,7 +139,7 @@ def test_clients_that_are_parked_change_no_number(where, name, network, monkeypa
     }  # fmt: skip
     algorithm = {"name": name, "tau": 5}
     parked = run(algorithm, **tables)
-    monkeypatch.setattr(simulation, "leaping", lambda *_: (None, False, False))
+    monkeypatch.setattr(simulation, "leaping", lambda *_: (None, False))
     other = run(algorithm, **tables)
     assert parked.curve["step"] == other.curve["step"]
     assert parked.curve["time"] == other.curve["time"]
@@ -224,7 +223,7 @@ def test_strides_change_no_number(where, by, monkeypatch):
     }  # fmt: skip
     algorithm = {"name": "fedbuff", "tau": 7, "buffer": 3}
     striding = run(algorithm, **tables)
-    monkeypatch.setattr(simulation, "leaping", lambda *_: (None, False, False))
+    monkeypatch.setattr(simulation, "leaping", lambda *_: (None, False))
     other = run(algorithm, **tables)
     for each in ("curve", "links", "workers"):
         np.testing.assert_equal(getattr(striding, each), getattr(other, each))
@@ -739,93 +738,6 @@ def test_steps_of_a_run_with_own_periods_are_those_of_the_clients_in_its_rounds(
     assert equal.rounds == counted.rounds  # whose times are added up in another order
     assert equal.duration == pytest.approx(counted.duration, rel=1e-12)
     assert equal.curve["step"][-1] == counted.curve["step"][-1] == 600
-
-
-@pytest.mark.parametrize("where", TROUBLED)
-@pytest.mark.parametrize("limit", [{"duration": "150 s"}, {"steps": 600}], ids=str)
-@pytest.mark.parametrize(
-    ("objective", "tau"),
-    [
-        (TIME_ONLY, {"every": "8 s"}), (QUADRATIC, {"every": "8 s"}), (QUADRATIC, {"slowest": 8}),
-        (QUADRATIC, 8),
-    ],
-    ids=str,
-)  # fmt: skip
-def test_clients_at_rest_doze_through_a_phase_and_change_no_number(
-    where, limit, objective, tau, monkeypatch
-):
-    effects = []
-    gradient = VirtualNode.gradient
-
-    async def counted(node, x):
-        effects.append(node.rank)
-        return await gradient(node, x)
-
-    monkeypatch.setattr(VirtualNode, "gradient", counted)
-
-    def played():
-        effects.clear()
-        found = run(
-            {"name": "fedavg", "tau": tau, "mu": 0.1, "momentum": 0.5}, workers=12,
-            cluster={"sampling": {"clients": 2, "by": "availability"}, **TROUBLED[where]},
-            compute=EXPONENTIAL, network=SERVED, steps=limit.get("steps"), run=limit,
-            objective=objective, recovery={"policy": "shrink"},
-        )  # fmt: skip
-        return len(effects), store.encode(found)
-
-    few, dozing = played()
-    monkeypatch.setattr(VirtualNode, "leap", lambda node, transform: None)
-    many, awake = played()
-    assert dozing == awake
-    assert 2 * few < many
-
-
-@pytest.mark.parametrize("where", TROUBLED)
-@pytest.mark.parametrize("name", ["fedavg", "fedbuff"])
-def test_steps_with_vectors_cost_no_effect_each_and_change_no_number(where, name, monkeypatch):
-    """Of 12 clients two take 40 steps at a time, and the others one before all the rest.
-
-    With notice, so that fedbuff's are asked in a phase whether they leave.
-    """
-    counted = dict.fromkeys(("asked", "at rest"), 0)
-    gradient, rest = VirtualNode.gradient, VirtualNode.rest
-
-    async def asked(node, x):
-        counted["asked"] += 1
-        return await gradient(node, x)
-
-    def rested(node, *durations):
-        def drawn():
-            while True:
-                counted["at rest"] += 1
-                yield durations[0]
-
-        own, node._durations = rest(node, *durations), drawn()
-        return own
-
-    monkeypatch.setattr(VirtualNode, "gradient", asked)
-    monkeypatch.setattr(VirtualNode, "rest", rested)
-    troubles = TROUBLED[where]
-    if "membership" in troubles:
-        troubles = {"membership": troubles["membership"] | {"notice": "20 s"}}
-    cluster = {"sampling": {"clients": 2, "by": "availability"}, **troubles}
-
-    def played():
-        counted.update(dict.fromkeys(counted, 0))
-        own = {"buffer": 2} if name == "fedbuff" else {}
-        found = run(
-            {"name": name, "tau": 40, "momentum": 0.5, **own}, workers=12, compute=EXPONENTIAL,
-            cluster=cluster, network=SERVED, steps=400, objective=QUADRATIC,
-            recovery={"policy": "shrink" if name == "fedavg" else "wait"},
-        )  # fmt: skip
-        return {**counted}, store.encode(found)
-
-    few, striding = played()
-    monkeypatch.setattr(VirtualNode, "leap", lambda node, transform: None)
-    many, stepping = played()
-    assert striding == stepping
-    assert 5 * few["asked"] < many["asked"]
-    assert 15 * few["at rest"] <= many["at rest"]
 
 
 @pytest.mark.parametrize(

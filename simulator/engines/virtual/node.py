@@ -60,19 +60,15 @@ compare engines to the last bit or to 1e-9), then `make bench`.
 import types
 from collections import deque
 from collections.abc import Coroutine, Generator, Iterator, Sequence
-from functools import lru_cache
 from heapq import heappush
 from itertools import islice, repeat
 from math import inf
 from typing import Any, Protocol
 
-import numpy as np
-
 from ...errors import ProgramError
 from ...network.closed_form import MessageRoute
 from ...objectives.objective import GradientSource
 from ...programs.effects import ANY, Handle, Payload, Pieces, Vector
-from ...programs.pieces.schedule import FixedPeriod
 from ...results.run import Kind
 from .. import payloads
 from ..collective import Collective, GradientPiece
@@ -98,24 +94,6 @@ class Computing(Protocol):
 
     def freed(self, pieces: Sequence[GradientPiece]) -> Sequence[GradientPiece]:
         """Return the pieces of the last gradient, freed when the node has really computed them."""
-
-
-def _same(one: Any, other: Any) -> bool:
-    """Whether two states of a transform, tuples of vectors and numbers, are equal."""
-    if isinstance(one, tuple) and isinstance(other, tuple):
-        return len(one) == len(other) and all(map(_same, one, other))
-    if one is None:
-        return other is None
-    known = isinstance(one, int | float | complex | np.ndarray)
-    return known and bool(np.array_equal(one, other))
-
-
-@lru_cache(4096)  # clients at rest begin a round together
-def _later(now: float, work: float, times: int) -> float:
-    """Return `now` and so many times `work` (s), rounded as if they were added one by one."""
-    seconds = np.full(times + 1, work)
-    seconds[0] = now
-    return float(seconds.cumsum()[-1])
 
 
 class VirtualNode(EngineNode):
@@ -525,89 +503,13 @@ class VirtualNode(EngineNode):
     def leap(self, transform: Any) -> Any:
         """Return an effect that takes a phase's steps at once, where nothing looks in between."""
         run = self._run
-        if run.parked is not None:
-            return self._leap
-        if self.computing is not self.outages:
-            return None
-        return self._leap if run.strides else self._doze if run.dozes else None
-
-    async def _doze(  # noqa: PLR0913, PLR0917 - as `descend`
-        self, x: Vector, state: Any, k: int, lr: Any, transform: Any, tau: Any
-    ) -> tuple[Vector, Any, int]:
-        """Take local steps; skip those of a client at rest, once one has changed nothing.
-
-        Steps that end before `until` take what is drawn, and nothing looks before step `unseen`.
-        """
-        outages, first, until, unseen = self.outages, k, 0.0, 0
-        by_rounds = self._run.observer.by_rounds
-        while True:
-            if self.now >= until or self.step >= unseen:
-                gradient = await self.gradient(x)
-                until = inf if outages is None else outages.undisturbed_until()
-                unseen = min(self._pause_at, NEVER if by_rounds else self._mark_at)
-            else:
-                self.step += 1
-                work = next(self._durations)
-                if self.now + work >= until and outages is not None:
-                    work, until = await outages.takes(work), 0.0
-                self.now += work
-                gradient = self._gradient(x)
-            direction, after = transform.update(gradient, state, x)
-            if k - first + 1 >= tau(k):
-                return x - lr(k) * direction, after, k
-            rests = outages is not None and outages.resting
-            still = rests and not np.count_nonzero(direction) and _same(state, after)
-            x, state = x - lr(k) * direction, after
-            if still:
-                until = inf  # of the round, as all its steps are alike
-            if self.now < until and self.step < unseen:
-                self.x, self.updates = None if rests else x, self.updates + 1
-            else:
-                self.mark(x)
-            k += 1
-            if still:
-                k += self._skip(k, first, tau)
-                if k - first >= tau(k - 1):
-                    return x, state, k - 1
-
-    def _skip(self, k: int, first: int, tau: Any) -> int:
-        """Skip steps of a client at rest, of the phase that began with step `first`: all, or up to
-        its last pause, or if there is none to the last, or to the first mark to show; return how
-        many.
-        """
-        observer, begun = self._run.observer, self._pause_at
-        last = min(observer.limit, NEVER if observer.by_rounds else self._mark_at)
-        if isinstance(getattr(tau, "__self__", tau), FixedPeriod):
-            left: int = first + tau(k) - k
-            if self.step + left <= min(begun, last):
-                self.now = _later(self.now, next(self._durations), left)
-                self.step += left
-                self.updates += left - 1  # the last step is not marked
-                return left
-        now, step, pause_at = self.now, self.step, begun
-        ahead = step
-        for work in self._durations:
-            if ahead >= pause_at:
-                if step >= begun:
-                    self._paused_at = step
-                now, step, pause_at = self.now, ahead, ahead + observer.every
-                if now > self._run.deadline:
-                    break
-            before = self.now
-            self.now += work
-            if ahead + 1 >= last or k + ahead - self.step - first + 1 >= tau(k + ahead - self.step):
-                break
-            ahead += 1
-        if pause_at == begun:
-            now, step = before, ahead
-        skipped = step - self.step
-        self.now, self.step, self.updates = now, step, self.updates + skipped
-        return skipped
+        strides = run.strides and self.computing is self.outages
+        return self._leap if strides or run.parked is not None else None
 
     async def _leap(  # noqa: PLR0913, PLR0917 - as `descend`
         self, x: Vector, state: Any, k: int, lr: Any, transform: Any, tau: Any
     ) -> tuple[Vector, Any, int]:
-        """Take the steps of a phase, up to each mark that is due: a client at rest takes none."""
+        """Take the steps of a phase, up to each mark that is due."""
         last = k + tau(k) - 1
         while True:
             await self.gradient(x)

@@ -84,11 +84,6 @@ class Outages:
         self._save_at = run.availability.save_every
 
     @property
-    def resting(self) -> bool:
-        """Whether it is out of the round, and its steps are all alike."""
-        return self._idle is not None and self._speed is None
-
-    @property
     def computed(self) -> float:
         """Seconds spent computing, lost or not."""
         node = self._node

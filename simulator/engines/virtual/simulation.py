@@ -71,15 +71,15 @@ class Simulation:
     many of SimPy's are this run's, not counting its end; `in_flight`: its transfers over `lines`,
     which it shares with the `background`, runs that only load them. `staleness`: uses of results,
     by age. `strides`: whether workers take a phase's steps at once, as only outages can disturb
-    them; `beside`: whether collectives slow computing; `dozes`: whether clients at rest do so, up
-    to a time. `inbox_bytes`: the most that waited at the server at once. `work_left`: whether the
+    them; `beside`: whether collectives slow computing. `inbox_bytes`: the most that waited at the
+    server at once. `work_left`: whether the
     server has messages to serve after the deadline; `over`: whether a node has stopped at `limit`.
     `unfinished`: what never gets done, as clauses; `stall`: why the run stopped early, or empty.
     """
 
     __slots__ = (  # more attributes than CPython 3.11 reads fast without
         "_last_completion", "_stalled_since", "absentees", "agenda", "answer", "availability",
-        "background", "beside", "calendars", "deadline", "dozes", "events", "guard", "host",
+        "background", "beside", "calendars", "deadline", "events", "guard", "host",
         "in_flight", "inbox_bytes", "label",
         "lines", "meter", "nodes", "objective", "observer", "open_collectives", "outages",
         "over", "parked", "program", "ready", "recovery", "scenario", "seed", "sent", "spans",
@@ -121,7 +121,7 @@ class Simulation:
         self.deadline: float = deadline(scenario) if host is None else host.deadline
         self.open_collectives: dict[int, Collective] = {}
         given = algorithm.parameters
-        self.parked, self.strides, self.dozes = leaping(self, self.recovery.sampled, given)
+        self.parked, self.strides = leaping(self, self.recovery.sampled, given)
         self.guard = payloads.Guard()
         self.unfinished: list[str] = []
         self.stall = ""
