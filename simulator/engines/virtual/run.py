@@ -12,7 +12,7 @@ from ...programs import Program, catalogue
 from ...results import divergence
 from ...results.run import Full, Run, Spans
 from ...scenario.scenario import Algorithm, Scenario
-from . import accounts, beside_collectives
+from . import accounts, collective_slowdown
 from .simulation import Simulation
 
 RARELY = 100_000  # objects made before those kept are walked for garbage: the default is 700
@@ -56,7 +56,7 @@ def run(
         notes=[
             *notes(program, algorithm, simulation.objective, curve, simulation.averages_begun()),
             *(stalled or simulation.recovery.notes()),
-            *beside_collectives.notes(simulation),
+            *collective_slowdown.notes(simulation),
         ],
         spans_truncated=kept is not None and kept.truncated,
         updates=simulation.observer.updates,

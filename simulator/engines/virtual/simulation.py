@@ -53,7 +53,7 @@ from ..sampling import Absentees, leaping
 from ..tolerances import deadline
 from . import checkpoints
 from .agenda import LAST, Agenda
-from .beside_collectives import join, slow, tell
+from .collective_slowdown import join, slow, tell
 from .node import Message, VirtualNode
 from .outages import Outages
 from .recovery import Participation, Team

@@ -19,7 +19,7 @@ from ..collective import Collective, GradientPiece
 from .node import VirtualNode
 
 
-class BesideCollectives:
+class CollectiveSlowdown:
     """A worker's computing; `flights`: collectives it has joined, `due`: when it ends (s)."""
 
     def __init__(self, run: Any, node: VirtualNode) -> None:
@@ -93,19 +93,19 @@ def slow(run: Any) -> bool:
     slows: bool = run.scenario.cluster.beside_collectives > 1 and not run.program.server
     for node in run.nodes if slows else ():
         if node.computing is None:
-            node.computing = BesideCollectives(run, node)
+            node.computing = CollectiveSlowdown(run, node)
     return slows
 
 
 def join(node: VirtualNode, collective: Collective) -> None:
     """Let a collective that a node joins slow its computing, where none of its own does."""
-    if isinstance(node.computing, BesideCollectives):
+    if isinstance(node.computing, CollectiveSlowdown):
         node.computing.flights.append(collective)
 
 
 def notes(run: Any) -> list[str]:
     """Say where it has no effect, as something else disturbs all computing."""
-    if not run.beside or isinstance(run.nodes[0].computing, BesideCollectives):
+    if not run.beside or isinstance(run.nodes[0].computing, CollectiveSlowdown):
         return []
     return [
         "cluster.beside_collectives has no effect on workers that crash, come and go, or share "
@@ -116,6 +116,6 @@ def notes(run: Any) -> list[str]:
 def tell(nodes: Sequence[VirtualNode]) -> None:
     """Resume those who wait to know more of collectives."""
     for node in nodes:
-        if isinstance(node.computing, BesideCollectives) and node.computing.due is not None:
+        if isinstance(node.computing, CollectiveSlowdown) and node.computing.due is not None:
             node.computing.due = None
             node._run.agenda.ready.append((node, None))
