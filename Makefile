@@ -6,14 +6,14 @@ SECONDS ?= 3600
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --disable-pip-version-check
 LOCKED := $(PIP) --require-hashes
-PINNED_TORCH := $(shell grep ^torch== constraints.txt)
+PINNED_TORCH := torch==2.13.0
 PARALLEL := -n 2 --dist worksteal
 QUICK := not long and not browser
 LEFT_OUT := not nightly and not slow and not gpu and not alone and not frameworks
 # These files hold all of them: to collect the other ten thousand tests takes longer.
 ALONE = -m alone $(shell grep -rl --include="*.py" mark.alone tests)
 
-.PHONY: demo docs site test test-long test-all test-nightly test-slow test-gpu test-frameworks explore-properties bench compat audit reliability mutants soak lint lock clean
+.PHONY: demo docs site test test-long test-all test-nightly test-slow test-gpu test-frameworks explore-properties bench compat audit reliability mutants soak lint lock release clean
 
 demo: .venv/core           ## simulate a real scenario; show its curves and its pick
 	$(BIN)/paceline simulate scenarios/quickstart.toml
@@ -53,28 +53,26 @@ explore-properties: .venv/dev ## the property tests, with new random inputs: wha
 bench: .venv/dev           ## how fast we are, side by side with others; writes docs/evidence/benchmarks.md
 	$(BIN)/python -m tests.lab.bench
 
-compat: .venv/dev          ## the quick tests with other Pythons, and with the oldest dependencies
+compat: .venv/tools        ## the quick tests with other Pythons, and with the oldest dependencies
 	for python in 3.12 3.13; do \
 	  if command -v python$$python >/dev/null; then \
 	    python$$python -m venv .compat/python$$python && \
-	    .compat/python$$python/bin/python -m pip install --quiet -c constraints.txt -e ".[dev]" || exit 1; \
+	    .compat/python$$python/bin/python -m pip install --quiet --require-hashes -r .venv/core.txt -r .venv/torch.txt -r .venv/dev.txt && \
+	    .compat/python$$python/bin/python -m pip install --quiet --no-deps --no-build-isolation -e . || exit 1; \
 	  else echo "python$$python: not here, left out"; fi; \
 	done
-	$(BIN)/python -m pip install --quiet uv
 	$(BIN)/uv venv --quiet --clear --python $(BIN)/python .compat/oldest
 	$(BIN)/uv pip install --quiet --resolution lowest-direct --python .compat/oldest/bin/python -e ".[dev]"
 	$(BIN)/python -m tests.lab.reliability compatibility --seconds 1800
 
-audit: .venv/dev           ## known vulnerabilities of all that is installed; needs a network
-	$(BIN)/python -m pip install --quiet pip-audit
+audit: .venv/tools         ## known vulnerabilities of all that is installed; needs a network
 	$(BIN)/python -m pip freeze --exclude-editable | sed 's/+.*//' > .venv/installed.txt
 	$(BIN)/pip-audit --strict --no-deps --disable-pip --requirement .venv/installed.txt
 
 reliability: .venv/dev     ## faults, wrong inputs, coverage, ...: writes docs/evidence/reliability.md
 	$(BIN)/python -m tests.lab.reliability
 
-mutants: .venv/dev         ## an hour of changes to the core that tests must notice
-	$(BIN)/python -m pip install --quiet "cosmic-ray>=8.3"
+mutants: .venv/tools       ## an hour of changes to the core that tests must notice
 	$(BIN)/python -m tests.lab.reliability mutants --seconds $(SECONDS)
 
 soak: .venv/dev            ## an hour of mixed commands: nothing may grow; into docs/evidence/reliability.md
@@ -86,17 +84,27 @@ lint: .venv/dev            ## formatting, style and types
 	$(BIN)/mypy
 
 RESOLVE = $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 \
-  --generate-hashes --no-header --no-annotate -c constraints.txt
+  --generate-hashes --no-header --no-annotate
 
 # The CPU build of torch has an index of its own: name it in PIP_EXTRA_INDEX_URL.
-lock: .venv/dev            ## requirements/ anew, after a change of pyproject.toml or constraints.txt
-	$(PIP) uv
-	echo torch > .venv/torch.in
-	printf 'pip\nsetuptools\n' | $(RESOLVE) --extra dev --excludes .venv/torch.in pyproject.toml - -o requirements/dev.lock
-	printf 'pip\nsetuptools\n' | $(RESOLVE) -c requirements/dev.lock pyproject.toml - -o requirements/core.lock
-	$(RESOLVE) -c requirements/dev.lock .venv/torch.in -o requirements/torch.lock
+lock: .venv/tools          ## requirements.lock anew, after a change of pyproject.toml
+	rm -rf .venv/new && mkdir .venv/new
+	echo $(PINNED_TORCH) > .venv/new/torch.in
+	printf 'pip\nsetuptools\n' | $(RESOLVE) --extra dev --excludes .venv/new/torch.in pyproject.toml - -o .venv/new/dev.txt
+	printf 'pip\nsetuptools\n' | $(RESOLVE) -c .venv/new/dev.txt pyproject.toml - -o .venv/new/core.txt
+	$(RESOLVE) -c .venv/new/dev.txt .venv/new/torch.in -o .venv/new/torch.txt
+	$(RESOLVE) -c .venv/new/dev.txt --group tools -o .venv/new/tools.txt
 	$(BIN)/python -m pip download --quiet --no-deps --dest .venv/wheels $(PINNED_TORCH)+cpu
-	sed -i "/^$(PINNED_TORCH) /a\    $$($(BIN)/python -m pip hash .venv/wheels/torch-*+cpu-*.whl | tail -1) \\\\" requirements/torch.lock
+	sed -i "/^$(PINNED_TORCH) /a\    $$($(BIN)/python -m pip hash .venv/wheels/torch-*+cpu-*.whl | tail -1) \\\\" .venv/new/torch.txt
+	$(BIN)/python -m tests.helpers.lock .venv/new/core.txt .venv/new/dev.txt .venv/new/torch.txt .venv/new/tools.txt > .venv/new/lock
+	cp .venv/new/lock requirements.lock
+
+release: .venv/tools       ## build, check in a bare environment, and tag the version of pyproject.toml
+	rm -rf dist && $(BIN)/python -m build --no-isolation && $(BIN)/twine check --strict dist/*
+	$(PYTHON) -m venv .venv/bare && .venv/bare/bin/python -m pip install --quiet --require-hashes -r .venv/core.txt
+	.venv/bare/bin/python -m pip install --quiet --no-deps dist/*.whl
+	cd .venv/bare && bin/paceline simulate quickstart --seeds 1
+	git tag -a v$$($(BIN)/python -c "import importlib.metadata as m; print(m.version('paceline'))") -m "Release"
 
 clean:
 	rm -rf .venv .compat build site *.egg-info
@@ -104,19 +112,27 @@ clean:
 .venv/bin/python:
 	$(PYTHON) -m venv .venv
 
-.venv/core: .venv/bin/python pyproject.toml requirements/core.lock
-	$(LOCKED) -r requirements/core.lock
+# A part of the lock as a file that pip reads: core, dev, torch, tools.
+.venv/%.txt: requirements.lock .venv/bin/python
+	sed '1,/^# $*$$/d; /^# /,$$d' requirements.lock > $@
+
+.venv/core: .venv/core.txt pyproject.toml
+	$(LOCKED) -r .venv/core.txt
 	PYTHONWARNINGS=ignore $(PIP) --no-deps --no-build-isolation -e .
 	touch $@
 
 # A CPU build of torch where there is one with a hash in the lock, else the build for this system;
 # first, as what needs torch then takes the one that is there.
-.venv/dev: .venv/core requirements/dev.lock requirements/torch.lock
+.venv/dev: .venv/core .venv/dev.txt .venv/torch.txt
 ifdef TORCH
 	$(PIP) $(TORCH)
 else
-	$(LOCKED) -c requirements/torch.lock $(PINNED_TORCH)+cpu 2>/dev/null || \
-	$(LOCKED) -r requirements/torch.lock
+	$(LOCKED) -c .venv/core.txt -c .venv/torch.txt $(PINNED_TORCH)+cpu 2>/dev/null || \
+	$(LOCKED) -r .venv/core.txt -r .venv/torch.txt
 endif
-	$(LOCKED) -r requirements/dev.lock
+	$(LOCKED) -r .venv/core.txt -r .venv/dev.txt
+	touch $@
+
+.venv/tools: .venv/dev .venv/tools.txt
+	$(LOCKED) -r .venv/core.txt -r .venv/dev.txt -r .venv/tools.txt
 	touch $@

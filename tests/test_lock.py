@@ -10,20 +10,22 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from tests.helpers import lock
+
 ROOT = Path(__file__).parent.parent
-LOCKS = {path.stem: path for path in sorted((ROOT / "requirements").glob("*.lock"))}
+PARTS = lock.parts()
 SHA256 = re.compile(r"--hash=sha256:[0-9a-f]{64}")
 
 
-def locked(name):
-    """Return the requirements of a lock, each with its number of hashes, by package."""
-    found = {}
-    for entry in LOCKS[name].read_text().replace("\\\n", " ").splitlines():
-        pinned, *hashes = re.split(r"\s+(?=--hash)", entry.strip())
-        assert all(SHA256.fullmatch(each) for each in hashes), entry
+def locked(*names):
+    """Return the requirements of parts of the lock, each with its number of hashes, by package."""
+    pins = {}
+    for entry in itertools.chain.from_iterable(PARTS[name] for name in names):
+        pinned, *hashes = re.split(r"\s+(?=--hash)", entry.replace("\\\n", " ").strip())
+        assert all(SHA256.fullmatch(digest) for digest in hashes), entry
         requirement = Requirement(pinned)
-        found.setdefault(canonicalize_name(requirement.name), []).append((requirement, len(hashes)))
-    return found
+        pins.setdefault(canonicalize_name(requirement.name), []).append((requirement, len(hashes)))
+    return pins
 
 
 def declared(extras):
@@ -41,48 +43,57 @@ def declared(extras):
     return {canonicalize_name(each.name): each for each in asked}
 
 
-@pytest.mark.parametrize("name", LOCKS)
-def test_everything_is_pinned_and_hashed(name):
-    for pins in locked(name).values():
+def pinned_version(requirement):
+    """Return the one version that a requirement of the lock allows."""
+    ((operator, version),) = ((spec.operator, spec.version) for spec in requirement.specifier)
+    assert operator == "==", requirement
+    return version
+
+
+def test_everything_is_pinned_and_hashed():
+    assert [*PARTS] == ["core", "dev", "torch", "tools"]
+    for pins in locked(*PARTS).values():
         for requirement, hashes in pins:
-            assert [each.operator for each in requirement.specifier] == ["=="], requirement
+            assert pinned_version(requirement)
             assert hashes, requirement
 
 
-@pytest.mark.parametrize(("names", "extras"), [(["core"], []), (["dev", "torch"], ["dev"])])
+@pytest.mark.parametrize(("names", "extras"), [(["core"], []), (["core", "dev", "torch"], ["dev"])])
 def test_what_the_project_asks_for_is_locked(names, extras):
-    pins = dict(itertools.chain.from_iterable(locked(name).items() for name in names))
+    pins = locked(*names)
     for package, asked in declared(extras).items():
         assert package in pins, f"{package}: run make lock"
         for requirement, _ in pins[package]:
-            (version,) = (each.version for each in requirement.specifier)
+            version = pinned_version(requirement)
             assert asked.specifier.contains(version), f"{asked}: run make lock"
 
 
-def versions(pins):
-    """Return each package's versions, which may depend on the system."""
-    return {name: {str(each.specifier) for each, _ in found} for name, found in pins.items()}
+def test_tools_of_the_makefile_are_locked():
+    groups = tomllib.loads((ROOT / "pyproject.toml").read_text())["dependency-groups"]
+    pins = locked(*PARTS)
+    for asked in map(Requirement, groups["tools"]):
+        for requirement, _ in pins[canonicalize_name(asked.name)]:
+            assert asked.specifier.contains(pinned_version(requirement)), f"{asked}: run make lock"
 
 
-def test_what_locked_packages_need_is_locked_alike():
-    core, dev, torch = map(locked, ("core", "dev", "torch"))
-    for name, found in (versions(core) | versions(torch)).items():
-        assert versions(dev).get(name, found) == found, f"{name}: run make lock"
-    everything = core | dev | torch
+def test_a_package_has_one_version_in_all_parts():
+    for package, pins in locked(*PARTS).items():
+        by_marker = {}
+        for requirement, _ in pins:
+            by_marker.setdefault(str(requirement.marker), set()).add(pinned_version(requirement))
+        everywhere = by_marker.get("None", set())
+        versions = {version for found in by_marker.values() for version in found}
+        assert len(everywhere) <= 1, package
+        assert not everywhere or versions == everywhere, f"{package}: run make lock"
+
+
+def test_what_locked_packages_need_is_locked():
+    everything = locked(*PARTS)
     for package in everything:
         try:
             needs = requires(package) or ()
-        except ModuleNotFoundError:  # of another system
+        except ModuleNotFoundError:  # This package is for another system.
             continue
         for need in map(Requirement, needs):
             if need.marker is None or need.marker.evaluate({"extra": ""}):
                 assert canonicalize_name(need.name) in everything, f"{package} needs {need}"
-
-
-def test_constraints_are_what_is_locked():
-    pins = locked("core") | locked("dev") | locked("torch")
-    for line in (ROOT / "constraints.txt").read_text().splitlines():
-        if not line.startswith("#"):
-            wanted = Requirement(line)
-            for requirement, _ in pins[canonicalize_name(wanted.name)]:
-                assert requirement.specifier == wanted.specifier, f"{line}: run make lock"

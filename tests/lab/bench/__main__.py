@@ -12,6 +12,7 @@ from pathlib import Path
 from types import ModuleType
 
 from paceline.simulator.studies import processes
+from tests.lab import tables
 from tests.lab.bench import batched, engine, estimates, flows, served, simgrid, tuner
 from tests.lab.bench.measure import DISTURBED, MISSED, PAIRS, Row
 
@@ -55,17 +56,15 @@ def machine() -> str:
     )
 
 
-def table(part: ModuleType, rows: Sequence[Row]) -> str:
-    """Return one part of the page as Markdown."""
-    ours, theirs = part.HEAD
-    lines = [f"\n## {part.TITLE}\n", f"| | {ours} | {theirs} | ratio | quartiles | aim | | |"]
-    lines.append("|---|---:|---:|---:|---:|---:|---|---|")
-    lines += [
-        f"| {row.what} | {row.ours} | {row.theirs} | {row.ratio} | {row.spread} | {row.aim} "
-        f"| {row.verdict} | {row.remark} |"
+def section(name: str, part: ModuleType, rows: Sequence[Row]) -> str:
+    """Write the table of one part; return the section that shows it."""
+    head = ("what", *part.HEAD, "ratio", "quartiles", "aim", "verdict", "remark")
+    cells = [
+        (row.what, row.ours, row.theirs, row.ratio, row.spread, row.aim, row.verdict, row.remark)
         for row in rows
     ]
-    return "\n".join(lines) + "\n"
+    link = tables.write(PAGE.with_name(f"benchmarks-{name}.csv"), head, cells)
+    return f"\n## {part.TITLE}\n\n{link}\n"
 
 
 def chosen(part: str, row: str, names: Sequence[str]) -> bool:
@@ -75,7 +74,8 @@ def chosen(part: str, row: str, names: Sequence[str]) -> bool:
 
 def main(names: Sequence[str]) -> int:
     """Measure and return the exit status."""
-    page, every = [INTRODUCTION.format(machine=machine())], []
+    every: list[Row] = []
+    measured = []
     for name, part in PARTS.items():
         rows = []
         for each in part.rows():
@@ -85,12 +85,13 @@ def main(names: Sequence[str]) -> int:
                 rows.append(each.measure())
                 print(rows[-1], flush=True)
         every += rows
-        page.append(table(part, rows))
+        measured.append((name, part, rows))
     if not every:
         print(f"no part or row is called {' or '.join(names)}", file=sys.stderr)
         return 2
     if not names:
-        PAGE.write_text("".join(page), encoding="utf-8")
+        sections = [section(*part) for part in measured]
+        PAGE.write_text("".join([INTRODUCTION.format(machine=machine()), *sections]), "utf-8")
     return int(any(row.verdict == MISSED for row in every))
 
 
