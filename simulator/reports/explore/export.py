@@ -3,34 +3,31 @@
 import tomllib
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...errors import InputError
 from ...inputs import paths, untrusted
 from ...load.document import override
 from ...scenario.scenario import Scenario
 from ...studies.display.display import extra
-from .address import State, changes
-from .controls import Control, put
+from .controls import put
+
+if TYPE_CHECKING:
+    from .explorer import Explorer, State
 
 ELSEWHERE = "# It names files outside its folder: run paceline simulate --allow-paths\n"
 
 
-def text(
-    scenario: Scenario, state: State, controls: Sequence[Control], overrides: Sequence[str]
-) -> str:
+def text(explorer: "Explorer", state: "State", overrides: Sequence[str]) -> str:
     """Return the text: the scenario's own file, comments included, with the sliders' values.
 
     With `overrides` (--set), or where the scenario extends another, it is the whole table without
     comments. Names of files become absolute, so that the text is valid in any folder.
     """
-    moved = [
-        f"{control.name} = {state[control.name]}" for control in controls if control.name in state
-    ]
-    what = f"paceline explore: {', '.join(moved) or 'unchanged'}"
-    return changed(
-        scenario, what, overrides, lambda document: put(document, changes(state, controls))
-    )
+    moved = ", ".join(f"{name} = {value}" for name, value in state.items()) or "unchanged"
+    changes = explorer.changes(state)
+    what = f"paceline explore: {moved}"
+    return changed(explorer.scenario, what, overrides, lambda document: put(document, changes))
 
 
 def fitted(scenario: Scenario, sets: Sequence[str], overrides: Sequence[str]) -> str:

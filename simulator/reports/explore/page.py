@@ -1,17 +1,22 @@
-"""The page in Dash: its layout, and the callbacks between the browser and `views`."""
+"""The page in Dash: its layout, and the callbacks between the browser and the explorer."""
 
 from pathlib import Path
 from typing import Any
 
-from dash import ClientsideFunction, Dash, Input, Output, State, dcc, html, no_update
+from dash import ClientsideFunction, Dash, Input, Output, State, ctx, dcc, html, no_update
 
-from ...results import consumption
-from . import address, export, picture, words
+from ...errors import InputError
+from ...studies.result import Result
+from . import export, words
 from .controls import Control
-from .views import Explorer, View
+from .explorer import Explorer, address, amounts, figures
 
-STORES = ("ask", "answer", "poll", "news", "told", "moved", "heard")
-"""What explore.js and the callbacks tell each other."""
+ASSETS = Path(__file__).parent.parent / "assets"
+CAPTION = (
+    "Bands span the smallest to the largest seed. Thin lines: the scenario as loaded. Dotted "
+    "lines: the bound of Theorem 2 with expected times, where it applies."
+)
+FIGURES = {"error": "Error against time", "spent": "Time per step"}
 _aria: Any = dict  # makes attributes for screen readers, which Dash's type stubs lack
 
 
@@ -22,7 +27,8 @@ def page(explorer: Explorer, overrides: list[str]) -> Dash:
         "paceline",
         title=f"{title} · Paceline",
         update_title="",
-        assets_folder=str(Path(__file__).parent / "assets"),
+        assets_folder=str(ASSETS),
+        assets_ignore=r"^page\.",
         include_assets_files=True,
         serve_locally=True,
         compress=False,
@@ -34,160 +40,162 @@ def page(explorer: Explorer, overrides: list[str]) -> Dash:
 
 
 def _layout(explorer: Explorer, title: str) -> html.Div:
-    rows = picture.rows(len(explorer.scenario.algorithm))
-    spec = [
-        {"name": each.name, "texts": each.texts, "own": each.own, "at": each.nearest(each.own)}
-        for each in explorer.controls
-    ]
     head = [
         html.H1(title),
         html.P(id="pick", className="pick", **_aria({"aria-live": "polite"})),
-        html.P(id="shown", className="shown"),
+        html.P("Computing …", id="shown", className="shown"),
         html.P(id="problems", className="problems", role="alert"),
+        html.P(id="invalid", className="problems", role="alert"),
     ]
     buttons = [
         html.Button("Reset all", id="reset", n_clicks=0),
         html.Button("Export scenario", id="export", n_clicks=0),
     ]
-    settings: list[Any] = [
-        *map(_control, explorer.controls),
-        html.Div(buttons, className="buttons"),
-    ]
+    settings: list[Any] = [*map(_control, explorer.controls)]
+    settings.append(html.Div(buttons, className="buttons"))
     if not explorer.controls:
         settings.append(html.P("This scenario has no setting that a slider can move."))
-    caption = (
-        "Bands span the smallest to the largest seed. Thin lines: the scenario as loaded. Dotted "
-        "lines: the bound of Theorem 2 with expected times, where it applies."
-    )
-    spent = _aria({"aria-label": "Time per step"})
-    figures = [
-        html.Div(id="error", role="img", **_aria({"aria-label": "Error against time"})),
-        html.P(caption, className="caption"),
-        html.Div(id="spent", role="img", style={"minHeight": f"{rows}px"}, **spent),
-        html.Div(id="units"),
-        html.H2("In theory"),
-        html.Dl(id="theory"),
-    ]
+    drawn: list[Any] = [_figure(name, label) for name, label in FIGURES.items()]
+    drawn.insert(1, html.P(CAPTION, className="caption"))
+    drawn += [html.Div(id="units"), html.H2("In theory"), html.Dl(id="theory")]
     sections = [
         html.Section(settings, className="controls", **_aria({"aria-label": "Settings"})),
-        html.Section(figures, className="figures", **_aria({"aria-label": "Prediction"})),
+        html.Section(drawn, className="figures", **_aria({"aria-label": "Prediction"})),
     ]
     unseen = [
-        html.Div(dcc.Graph(), hidden=True),  # loads plotly.js, which explore.js calls directly
-        dcc.Store(id="controls", data=spec),
-        *(dcc.Store(id=name) for name in STORES),
+        html.Div(dcc.Graph(), hidden=True),  # loads plotly.js, which figures.js calls directly
+        dcc.Location(id="url", refresh="callback-nav"),
+        *(dcc.Store(id=name) for name in ("state", "more", "answer", "drawn")),
         dcc.Download(id="download"),
     ]
     return html.Div([html.Header(head), html.Main(sections), *unseen], className="page")
 
 
+def _figure(name: str, label: str) -> html.Figure:
+    about = _aria({"aria-label": label})
+    plot = html.Div(id=f"plot-{name}", className="plot", role="img", **about)
+    return html.Figure([html.Div(className="choices"), plot])
+
+
 def _control(control: Control) -> html.Div:
     own = control.nearest(control.own)
     marks = {own: {"label": f"▴ {control.own}", "style": {"whiteSpace": "nowrap"}}}
+    about = _aria({"aria-label": f"Reset {control.label} to {control.own}"})
+    slider = dcc.Slider(
+        id=f"slider-{control.name}",
+        value=own,
+        min=0,
+        max=len(control.texts) - 1,
+        step=1,
+        marks=marks,
+        included=False,
+        updatemode="mouseup",
+        allow_direct_input=False,
+    )
     return html.Div(
         [
             html.Label(control.label, htmlFor=f"box-{control.name}"),
             dcc.Input(id=f"box-{control.name}", type="text", value=control.own, debounce=True),
-            html.Button(
-                "↺", id=f"reset-{control.name}", n_clicks=0, title=f"Reset to {control.own}",
-                **_aria({"aria-label": f"Reset {control.label} to {control.own}"}),
-            ),
+            html.Button("↺", id=f"reset-{control.name}", n_clicks=0, **about),
             html.P(control.about, className="about"),
-            html.Div(
-                dcc.Slider(
-                    id=f"slider-{control.name}", value=own,
-                    min=0, max=len(control.texts) - 1, step=1,
-                    marks=marks, included=False, updatemode="drag", allow_direct_input=False,
-                ),
-                className="slider", id=f"track-{control.name}",
-            ),
+            html.Div(slider, className="slider", id=f"track-{control.name}"),
         ],
         className="control",
-        **_aria({"data-name": control.name, "data-label": f"{control.label}, {control.about}"}),
-    )  # fmt: skip
+        **_aria({"data-own": control.own, "data-label": f"{control.label}, {control.about}"}),
+    )
 
 
 def _wire(app: Dash, explorer: Explorer, overrides: list[str]) -> None:
     names = [control.name for control in explorer.controls]
     clientside: Any = app.clientside_callback
     clientside(
-        ClientsideFunction("paceline", "moved"),
-        Output("moved", "data"),
-        *(Input(f"{kind}-{name}", key) for kind, key in _MOVES for name in names),
-        Input("reset", "n_clicks"),
-        State("controls", "data"),
+        ClientsideFunction("paceline", "answered"), Output("drawn", "data"), Input("answer", "data")
     )
-    for function, to, of in (("answered", "heard", "answer"), ("news", "told", "news")):
-        clientside(ClientsideFunction("paceline", function), Output(to, "data"), Input(of, "data"))
 
     @app.callback(
-        *(Output(each, "children") for each in ("theory", "units", "pick", "shown", "problems")),
+        output={
+            "search": Output("url", "search"),
+            "state": Output("state", "data"),
+            "problems": Output("problems", "children"),
+            "sliders": {name: Output(f"slider-{name}", "value") for name in names},
+            "boxes": {name: Output(f"box-{name}", "value") for name in names},
+        },
+        inputs={
+            "search": Input("url", "search"),
+            "sliders": {name: Input(f"slider-{name}", "value") for name in names},
+            "boxes": {name: Input(f"box-{name}", "value") for name in names},
+            "resets": {name: Input(f"reset-{name}", "n_clicks") for name in names},
+            "everything": Input("reset", "n_clicks"),
+        },
+    )
+    def _moved(search: str, sliders: Any, boxes: Any, resets: Any, everything: Any) -> Any:
+        state, problems = explorer.read(search or "")
+        kind, _, name = str(ctx.triggered_id or "url").partition("-")
+        if kind == "reset":
+            state = {} if not name else {k: text for k, text in state.items() if k != name}
+        elif kind == "box":
+            problems += explorer.put(state, name, boxes[name] or "")
+        elif kind == "slider":
+            control = next(each for each in explorer.controls if each.name == name)
+            problems += explorer.put(state, name, control.texts[sliders[name]])
+        texts = {each.name: state.get(each.name, each.own) for each in explorer.controls}
+        return {
+            "search": address(state),
+            "state": state,
+            "problems": " ".join(problems),
+            "sliders": {each.name: each.nearest(texts[each.name]) for each in explorer.controls},
+            "boxes": texts,
+        }
+
+    @app.callback(
+        *(Output(each, "children") for each in ("theory", "units", "pick", "shown", "invalid")),
         Output("answer", "data"),
-        Input("ask", "data"),
+        Input("state", "data"),
+        Input("more", "data"),
         prevent_initial_call=True,
     )
-    def _answer(ask: dict[str, Any]) -> tuple[Any, ...]:
-        view = explorer.view(str(ask.get("search", "")), rest=ask.get("phase") != "drag")
-        start = explorer.start()
-        heard = {
-            "id": ask.get("id"),
-            "phase": ask.get("phase"),
-            "state": view.state,
-            "at": {
-                control.name: control.nearest(view.state.get(control.name, control.own))
-                for control in explorer.controls
-            },
-            "search": address.write(view.state),
-            "more": not view.final,
-            "shown": view.shown,
-            "figures": {"error": picture.error(view, start), "spent": picture.spent(view, start)},
-        }
-        return (
-            _theory(view),
-            _units(view),
-            view.pick,
-            view.shown,
-            no_update if ask.get("phase") == "more" else " ".join(view.problems),
-            heard,
-        )
-
-    @app.callback(Output("news", "data"), Input("poll", "data"), prevent_initial_call=True)
-    def _news(asked: dict[str, Any]) -> dict[str, Any]:
-        """Whether there are more runs to show; this changes no figure."""
-        view = explorer.view(str(asked.get("search", "")), rest=True)
-        return {"id": asked.get("id"), "new": view.shown != asked.get("seen")}
+    def _answer(state: dict[str, str] | None, _: Any) -> tuple[Any, ...]:
+        """Answer a moved slider with one seed, and then, when asked for more, with all."""
+        values, all_seeds = state or {}, ctx.triggered_id == "more"
+        try:
+            result = explorer.result(values, None if all_seeds else 1)
+            loaded = explorer.result({}, 1) if values else None
+        except (InputError, RuntimeError, ArithmeticError) as error:
+            kept = [no_update] * 4
+            return (*kept, f"{error} The page shows the values before that.", no_update)
+        more = len(result.seeds) < result.scenario.run.seeds
+        answer = {"figures": figures(result, loaded), "more": more, "state": values}
+        until = result.scenario.run.duration or min(run.duration for run in result.runs)
+        theory = words.theory_rows(result.scenario, until)
+        rows = [each for term, value in theory for each in (html.Dt(term), html.Dd(value))]
+        return rows, _units(result), result.pick["sentence"], _shown(result, more), "", answer
 
     @app.callback(
         Output("download", "data"),
         Input("export", "n_clicks"),
-        State("answer", "data"),
+        State("state", "data"),
         prevent_initial_call=True,
     )
-    def _export(_: int, heard: dict[str, Any] | None) -> dict[str, str]:
-        state, _ignored = address.read((heard or {}).get("search", ""), explorer.controls)
-        content = export.text(explorer.scenario, state, explorer.controls, overrides)
+    def _export(_: int, state: dict[str, str] | None) -> dict[str, str]:
+        content = export.text(explorer, state or {}, overrides)
         stem = Path(explorer.scenario.file).stem
         return {"content": content, "filename": f"{stem}-explored.toml"}
 
 
-_MOVES = (("slider", "value"), ("box", "value"), ("reset", "n_clicks"))
+def _shown(result: Result, more: bool) -> str:
+    wanted = result.scenario.run.seeds
+    if more:
+        return f"1 of {wanted} seeds; computing the others."
+    seeds = f"all {wanted} seeds" if wanted > 1 else "the one seed"
+    return f"Complete: {seeds}, the same numbers as paceline simulate."
 
 
-def _theory(view: View) -> list[Any]:
-    until = view.scenario.run.duration or min(
-        (part.runs[0].duration for part in view.parts if part.runs and part.share == 1), default=0.0
-    )
-    rows = words.said(view.scenario, until)
-    return [each for term, value in rows for each in (html.Dt(term), html.Dd(value))]
-
-
-def _units(view: View) -> list[Any]:
-    """Tabulate whole runs in units of the trade; nothing where none is set."""
-    rows = view.used
-    what, cells = consumption.cells([*rows.values()], view.scenario.run.target_loss)
+def _units(result: Result) -> list[Any]:
+    """Tabulate what runs use; nothing where no price or amount is set."""
+    what, columns = amounts(result)
     body = [
-        html.Tr([html.Th(name, scope="row"), *(html.Td(cell(row)) for cell in cells.values())])
-        for name, row in rows.items()
+        html.Tr([html.Th(label, scope="row"), *map(html.Td, cells)])
+        for label, *cells in zip(result.groups, *columns.values(), strict=True)
     ]
-    head = html.Tr([html.Th(each, scope="col") for each in (what, *cells)])
-    return [html.Table([html.Thead(head), html.Tbody(body)])] if cells else []
+    head = html.Tr([html.Th(text, scope="col") for text in (what, *columns)])
+    return [html.Table([html.Thead(head), html.Tbody(body)])] if columns else []

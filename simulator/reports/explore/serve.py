@@ -10,9 +10,7 @@ from typing import Any
 
 from ...errors import InputError
 from ...load.load import load
-from ...studies import executors, processes
-from ...studies.execution import Execution
-from .views import Explorer
+from .explorer import Explorer
 
 LOCAL = ("localhost", "127.0.0.1", "::1")
 INSTALL = 'pip install "paceline[explore]"'
@@ -41,15 +39,8 @@ def explore(  # noqa: PLR0913 - the options of the command
         raise InputError(f"{loaded.file}: nothing to explore; add an [[algorithm]] table")
     if not is_local(host):
         say(f"warning: {host} is reachable from other machines, and anyone there can use the page")
-    with (
-        _listen(host, port) as listener,
-        _interrupted_by_sigterm(),
-        executors.start(Execution(jobs=max(2, processes.cores()))) as executor,
-    ):
-        assert executor is not None
-        explorer = Explorer(loaded, executor)
-        explorer.warm_up()
-        app = page(explorer, list(overrides)).server
+    with _listen(host, port) as listener, _interrupted_by_sigterm():
+        app = page(Explorer(loaded), list(overrides)).server
         if is_local(host):
             app.before_request(_refuse_others(host))
         url = f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}/"

@@ -35,8 +35,8 @@ def _period(algorithm: Algorithm) -> int | None:
     """Return an algorithm's communication period (steps); None where it changes."""
     if "tau" not in algorithm.parameters:
         return 1
-    found = _constant(algorithm.parameters["tau"])
-    return None if found is None else round(found)
+    period = _constant(algorithm.parameters["tau"])
+    return None if period is None else round(period)
 
 
 def theorem(scenario: Scenario) -> Covered:
@@ -55,45 +55,28 @@ def theorem(scenario: Scenario) -> Covered:
     return found
 
 
-def said(scenario: Scenario, until: float) -> list[tuple[str, str]]:
+def theory_rows(scenario: Scenario, until: float) -> list[tuple[str, str]]:
     """Return pairs of a term and its value; tau* and the bound are those after `until` seconds."""
     taus = sorted({1, *(tau for each in scenario.algorithm if (tau := _period(each)))})
     durations = [f"{until!r} s"] if until > 0 else []
-    asked = Theory.model_validate({"periods": taus, "durations": durations})
+    settings = Theory.model_validate({"periods": taus, "durations": durations})
     try:
-        found = theory.theory(scenario.model_copy(update={"theory": asked}))
+        document = theory.theory(scenario.model_copy(update={"theory": settings}))
     except InputError as error:
         return [("Theory", str(error))]
     rows = [
-        (
-            f"Seconds per step, τ = {row['tau']}",
-            human(row["seconds_per_step"])
-            + (f", {row['speedup']:.3g} times as fast" if row["tau"] > 1 else ""),
-        )
-        for row in found["periods"]
+        (f"Seconds per step, τ = {row['tau']}", human(row["seconds_per_step"]))
+        for row in document["periods"]
     ]
-    for best in found["tau_star"]:
-        free, valid = best["unconstrained"], best["random_delays"]
-        text = "none: lr is too high for Theorem 2" if valid is None else str(valid)
-        if valid is not None and free != valid:
-            text += (
-                f" (lr allows no more; without that condition {free or 'the longer the better'})"
-            )
-        if best["constant_delays"] is not None and valid is not None:
-            text += f"; {number(best['constant_delays'])} if all times were constant"
-        rows.append((f"τ* after {human(best['duration'])}", text))
+    rows += [
+        (f"τ* after {human(row['duration'])}", str(row["random_delays"] or "none: lr is too high"))
+        for row in document["tau_star"]
+    ]
     for index, bound, seconds, tau in theorem(scenario):
         label = scenario.algorithm[index].label
         value = f"{number(bound(until, seconds, tau))} after {human(until)}"
         rows.append((f"Bound, {label}", f"{value}, {number(bound.floor(tau))} in the limit"))
-    for each in found["crossings"]:
-        rows.append(
-            (f"τ = {each['tau']} is ahead of {each['against']}", f"until {human(each['time'])}")
-        )
-    if hide := found["hide"]:
-        never, period = "none: the link is too slow", hide["smallest_period"]
-        text = never if hide["delay"] is None else few(hide["delay"], "step", "steps")
-        if hide["delay"] is None:
-            text += f"; {hide['delay_at_smallest_period']} with an average every {period} steps"
+    if hide := document["hide"]:
+        text = "none" if hide["delay"] is None else few(hide["delay"], "step", "steps")
         rows.append(("Delay that hides the network (DTS)", text))
     return rows

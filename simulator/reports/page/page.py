@@ -16,7 +16,6 @@ from ...results import store, wording
 from ...results.columns import RESULT_COLUMNS
 from ...results.figures.chart import Chart
 from ...results.figures.curves import LOSS_NAMES, error
-from ...results.figures.style import COLOURS
 from ...results.usage import few
 from ...studies.display import saved
 from ...studies.display.display import Display, even, shown_columns, without_tables
@@ -46,8 +45,7 @@ else:
 FILE = "report.html"
 NAMED = 3  # most keys that a heading names
 SCALARS = (str, int, float, type(None))
-DARK = ("#56A9E0", "#F0803C", "#2FC79A", "#E29BC4", "#8CCBF0", "#F0B73C", "#E8E8E8")
-"""`COLOURS` in dark mode."""
+ASSETS = Path(__file__).parent.parent / "assets"
 
 
 def report(
@@ -161,7 +159,7 @@ def html(every: Sequence[FoundRun]) -> str:
     answers = [answer(found) for found in every]
     found = sections(every, every_series, answers)
     figures = {figure.id: figure.spec() for section in found for figure in section.figures}
-    scripts = {"plotly": _plotly(), "page": _file("page.js")}
+    scripts = {"plotly": _plotly(), "page": _file("figures.js")}
     titles = dict.fromkeys(str(each.scenario["title"]) for each in every)
     return (
         _environment()
@@ -172,8 +170,7 @@ def html(every: Sequence[FoundRun]) -> str:
             picks=compared.picks(answers) if len(every) > 1 else None,
             sections=found,
             figures=figures,
-            style=_file("page.css"),
-            colours=list(zip(COLOURS, DARK, strict=True)),
+            style=_file("figures.css") + _file("page.css"),
             scripts=scripts,
             hashes=" ".join(f"'sha256-{_digest(text)}'" for text in scripts.values()),
             origins=[_origin(each) for each in every],
@@ -297,7 +294,7 @@ def _plotly() -> str:
 
 
 def _file(name: str) -> str:
-    return (Path(__file__).parent / name).read_text(encoding="utf-8")
+    return (ASSETS / name).read_text(encoding="utf-8")
 
 
 def _digest(text: str) -> str:
@@ -310,7 +307,7 @@ def _environment() -> "Environment":
     from jinja2 import Environment, FileSystemLoader, StrictUndefined  # noqa: PLC0415
 
     made = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
+        loader=FileSystemLoader(ASSETS),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

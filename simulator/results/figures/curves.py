@@ -40,7 +40,8 @@ class Curves(NamedTuple):
 
 def of_groups(groups: Groups) -> list[Curves]:
     """Return the curves of runs by label, each with a look of its own."""
-    return [Curves(label, runs, Look.at(i)) for i, (label, runs) in enumerate(groups.items())]
+    rows = enumerate(groups.items())
+    return [Curves(label, runs, Look.at(i), f"l{i}") for i, (label, runs) in rows]
 
 
 def figures(
@@ -122,7 +123,7 @@ def over_time(
             (values.min(axis=0) / factor, values.max(axis=0) / factor) if len(values) > 1 else None,
             steps=column == "tau",
             named=not line.apart,
-            key=line.key or line.name,
+            key=line.key,
         )
         for line, (times, values) in zip(lines, grids, strict=True)
     ]
@@ -206,7 +207,7 @@ def staleness_panels(lines: Sequence[Curves]) -> list[Panel]:
             total, (least, *_) = sum(counts.values()), counts
             shares = [100 * share / total for share in accumulate(counts.values())]
             x, y = [0, *counts, most], [0 if least else shares[0], *shares, 100.0]
-            drawn.append(Line(line.name, x, y, line.look, steps=True, key=line.key or line.name))
+            drawn.append(Line(line.name, x, y, line.look, steps=True, key=line.key))
         across = Axis(f"staleness: {STALENESS.get(unit, unit)}", (0.0, most))
         panels.append(Panel(across, Axis("at most so stale (%)", (0.0, 103.0)), drawn, height=300))
     return panels

@@ -121,7 +121,7 @@ def _line(line: Line, panel: Panel, themed: bool) -> list[Json]:
     colour = _token(look.colour) if themed else look.colour
     x, y = rounded(line.x), rounded(line.y)
     shape = {"shape": "hv"} if line.steps else {}
-    own: Json = {"type": "scatter", "legendgroup": line.key or line.name}
+    own: Json = {"type": "scatter", "legendgroup": line.key}
     found: list[Json] = []
     between = ""
     if line.band is not None:

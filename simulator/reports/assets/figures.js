@@ -1,10 +1,10 @@
 "use strict";
 (() => {
-  const figures = JSON.parse(document.getElementById("figures").textContent);
+  let figures = {};
   const dark = matchMedia("(prefers-color-scheme: dark)");
   const print = matchMedia("print");
   const hidden = new Set(); // keys of lines, on the whole page
-  const state = {}; // by figure: the type of each axis, and the chosen algorithm
+  const state = {}; // by figure: the type of each axis, the chosen algorithm, and what readers can choose from
   let printing = false;
   const PAPER = 660; // pixels between the margins of a printed page
   const NARROW = 620;
@@ -38,7 +38,7 @@
 
   const chosen = (id) => {
     const { choices } = figures[id];
-    return Object.keys(choices).length ? choices[state[id].choice] : figures[id];
+    return Object.keys(choices ?? {}).length ? choices[state[id].choice] : figures[id];
   };
 
   function layout(id) {
@@ -214,10 +214,15 @@
     return make("label", { class: "group" }, make("span", {}, figures[id].choose), select);
   }
 
-  for (const [id, spec] of Object.entries(figures)) {
+  // Make the controls of a figure, unless it has them
+  function offer(id) {
+    const spec = { choices: {}, ...figures[id] };
+    const offered = JSON.stringify([spec.lines, Object.keys(spec.ranges), Object.keys(spec.choices)]);
+    if (state[id]?.offered === offered) return;
     const axes = Object.fromEntries(Object.keys(spec.ranges).map((name) => [name, spec.layout[name].type ?? "linear"]));
-    state[id] = { axes, choice: Object.keys(spec.choices)[0] };
-    const controls = document.getElementById(`plot-${id}`).parentElement.querySelector(".controls");
+    state[id] = { axes, choice: Object.keys(spec.choices)[0], offered };
+    const controls = document.getElementById(`plot-${id}`).parentElement.querySelector(".choices");
+    controls.replaceChildren();
     if (Object.keys(spec.lines).length > 1) controls.append(legend(id));
     for (const name of Object.keys(spec.ranges)) if (spec.ranges[name].log) controls.append(scale(id, name));
     if (Object.keys(spec.choices).length) controls.append(choice(id));
@@ -230,6 +235,15 @@
   addEventListener("afterprint", () => paper(false));
   let width = innerWidth;
   addEventListener("resize", () => { if (innerWidth !== width && !printing) { width = innerWidth; all(); } });
-  all();
-  document.documentElement.dataset.ready = "";
+
+  async function show(found) {
+    figures = found;
+    while (!window.Plotly) await new Promise((done) => { setTimeout(done, 20); });
+    Object.keys(figures).forEach(offer);
+    all();
+    document.documentElement.dataset.ready = "";
+  }
+  window.pacelineFigures = show;
+  const embedded = document.getElementById("figures");
+  if (embedded) show(JSON.parse(embedded.textContent));
 })();
