@@ -24,7 +24,6 @@ from .network.closed_form import ClosedForm, CollectiveCost
 from .network.mean_cost import mean_cost
 from .programs.pieces.schedule import Rate
 from .scenario.cluster import Cluster, Group
-from .scenario.model_tensors import BUCKET
 from .scenario.scenario import Algorithm, Bound, Scenario
 from .scenario.table import LEAST, MOST
 from .scenario.tables import LearningCurve
@@ -346,20 +345,6 @@ def in_buckets(scenario: Scenario, found: Algorithm | None) -> float | None:
     network, compute = ClosedForm(own), expected_max(_laws(own), 1)
     costs = [network.mean_cost(size / sum(sizes)) for size in sizes]
     return bucketed_seconds_per_step(compute, ready, costs, own.cluster.beside_collectives)
-
-
-def by_size(scenario: Scenario, algorithm: Algorithm) -> dict[int, float]:
-    """Return how many times as long steps take with buckets of so many MiB, from DDP's own on."""
-    now, whole = in_buckets(scenario, algorithm), scenario.model.bytes
-    sizes = (
-        [BUCKET << n for n in range(math.ceil(math.log2(max(whole / BUCKET, 1))) + 1)]
-        if now
-        else []
-    )
-    tried = [algorithm.parameters | {"buckets": math.ceil(whole / size)} for size in sizes]
-    others = [algorithm.model_copy(update={"parameters": own}) for own in tried]
-    paces = [in_buckets(scenario, other) or math.inf for other in others]
-    return {size >> 20: pace / (now or math.inf) for size, pace in zip(sizes, paces, strict=True)}
 
 
 def _bound(scenario: Scenario, workers: int) -> ErrorBound | None:

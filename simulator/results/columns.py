@@ -1,11 +1,9 @@
 """Result columns: the numbers of an algorithm's runs that tables, sweeps and reports show.
 
-To add one, compute it in `statistics.summarise` and append a `ResultColumn` to `RESULT_COLUMNS`,
-with `of_summary` and `of_run`. It is then in sweep.csv, sweep-seeds.csv and the sweep's JSON (the
-mean over seeds, or the median, and its interval), in the terminal's tables of `paceline simulate`
-and `paceline sweep`, and in the report page's table of results; `shown_in` names fewer of these.
-Outputs that show more than the number (an interval, "diverged") have a cell of their own for it;
-staleness and shares of time are such cells, in `reports/terminal.py` and `reports/page/`.
+To add one, compute it in `statistics.summarise` and append a `ResultColumn` to `RESULT_COLUMNS`.
+It is then in sweep.csv, sweep-seeds.csv and the sweep's JSON (the mean over seeds, or the median,
+and its interval), in the terminal's tables of `paceline simulate` and `paceline sweep`, and in the
+report page's table of results; `shown_in` names fewer of these.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -14,11 +12,13 @@ from functools import partial
 from math import isfinite, nan
 from typing import Any
 
-from . import divergence, intervals, statistics
+from . import intervals, statistics
+from .divergence import diverged
 from .run import Run
 
 Summary = Mapping[str, Any]
 SIMULATE, SWEEP, PAGE = "simulate", "sweep", "page"  # outputs that show columns
+EVERYWHERE = (SIMULATE, SWEEP, PAGE)
 MEDIAN_PARTS = ("median", "median_low", "median_high", "median_level")  # of a column in a row
 
 
@@ -27,8 +27,7 @@ class Conditions:
     """Numbers of the scenario that columns depend on.
 
     `target`: run.target_loss; `step_alone`: seconds per step if all workers computed, never
-    waited, and made as many gradients as a step takes;
-    `priced`: whether the scenario has prices.
+    waited, and made as many gradients as a step takes; `priced`: whether the scenario has prices.
     """
 
     target: float | None
@@ -36,32 +35,49 @@ class Conditions:
     priced: bool
 
 
+def _time(values: intervals.Values, heavy: bool) -> intervals.Estimate:
+    return intervals.positive(values, heavy=heavy)
+
+
+def _share(values: intervals.Values, _: bool) -> intervals.Estimate:
+    return intervals.share(values)
+
+
 def _untimed(values: intervals.Values, _: bool) -> intervals.Estimate:
     return intervals.estimate(values)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class ResultColumn:
     """A number of one run, and its estimate over seeds.
 
     `key`: its name in sweep.csv; `heading`: on the terminal, where {target} stands for the loss to
     reach and {kind} for that of the intervals; `words`: in prose and on the report page; `unit`:
-    as in `statistics.with_unit`.
-    `of_summary` finds the mean in what `statistics.summarise` returns. Both functions return None,
-    or no finite number, where there is no value. `estimate` makes an estimate over seeds, where
-    some random time has no finite variance ("heavy") or not.
+    as in `statistics.with_unit`. `place`: the path of the mean in what `statistics.summarise`
+    returns. `of_run` returns None, or no finite number, where there is no value. `estimate` makes
+    an estimate over seeds, where some random time has no finite variance ("heavy") or not.
     """
 
     key: str
     heading: str
     words: str
-    unit: str = ""
-    of_summary: Callable[[Summary], float | None]
+    unit: str
+    place: str
     of_run: Callable[[Run, Conditions], float | None]
-    shown_in: tuple[str, ...] = (SIMULATE, SWEEP, PAGE)
-    estimate: Callable[[intervals.Values, bool], intervals.Estimate] = (
-        lambda values, heavy: intervals.positive(values, heavy=heavy)  # tails are those of times
-    )
+    estimate: Callable[[intervals.Values, bool], intervals.Estimate] = _time
+    shown_in: tuple[str, ...] = EVERYWHERE
+
+    def of_summary(self, row: Summary) -> float | None:
+        """Return the mean over seeds; None where there is none."""
+        if self.key == "goodput" and row.get("gradients_per_hour"):
+            return None  # of clients who are mostly away it says nothing
+        value: Any = row
+        for key in self.place.split("."):
+            value = (value or {}).get(key)
+        if self.key == "seconds_per_gradient":
+            return 3600 / value if value else None
+        found: float | None = value
+        return found
 
     @property
     def show(self) -> Callable[[float | None], str]:
@@ -75,18 +91,19 @@ def _last(run: Run, column: str) -> float | None:
     return values[-1] if values else None
 
 
+def _sampled(number: Callable[[Run], float]) -> Callable[[Run, Conditions], float | None]:
+    """Return a number of runs whose clients are sampled, None of others."""
+    return lambda run, _: None if run.gradients is None else number(run)
+
+
+def _goodput(run: Run, _: Conditions) -> float | None:
+    crashed = run.failures is not None and run.gradients is None
+    return statistics.goodput(run) if crashed else None
+
+
 def _scalability(run: Run, given: Conditions) -> float | None:
     per_step = statistics.seconds_per_step(run)
     return given.step_alone / per_step if per_step else None
-
-
-def _sampled(run: Run, number: Callable[[Run], float]) -> float | None:
-    """Return a number of a run whose clients are sampled, else None."""
-    return None if run.gradients is None else number(run)
-
-
-def _rate(row: Summary) -> float | None:
-    return (row.get("gradients_per_hour") or {}).get("mean")
 
 
 def estimate_columns(name: str, found: intervals.Estimate | None) -> dict[str, Any]:
@@ -109,154 +126,45 @@ def estimate_of(row: Mapping[str, Any], name: str) -> intervals.Estimate:
     return intervals.stated({"mean": row[name], "interval": ends, "level": intervals.LEVEL})
 
 
+_RATE = "gradients_per_hour.mean"
 RESULT_COLUMNS = (
-    ResultColumn(
-        key="seconds_per_step",
-        heading="s/step",
-        words="time per step",
-        unit="s",
-        of_summary=lambda row: row["seconds_per_step"]["mean"],
-        of_run=lambda run, _: statistics.seconds_per_step(run),
-    ),
-    ResultColumn(
-        key="rounds",
-        heading="rounds",
-        words="rounds",
-        unit="#",
-        of_summary=lambda row: row.get("rounds"),
-        of_run=lambda run, _: run.rounds or None,
-    ),
-    ResultColumn(
-        key="seconds_per_round",
-        heading="s/round",
-        words="time per round",
-        unit="s",
-        of_summary=lambda row: (row.get("seconds_per_round") or {}).get("mean"),
-        of_run=lambda run, _: run.round_seconds if run.rounds else None,
-    ),
-    ResultColumn(
-        key="rounds_per_night",
-        heading="rounds\n/night",
-        words="rounds per night",
-        unit="#",
-        of_summary=lambda row: row.get("rounds_per_night"),
-        of_run=lambda run, _: run.rounds / run.nights if run.rounds and run.nights else None,
-    ),
-    ResultColumn(
-        key="reports_per_round",
-        heading="reports\n/round",
-        words="reports per round",
-        of_summary=lambda row: row.get("reports_per_round"),
-        of_run=lambda run, _: run.reports / run.rounds if run.reports else None,
-    ),
-    ResultColumn(
-        key="clients_at_work",
-        heading="at\nwork",
-        words="clients at work at a time",
-        of_summary=lambda row: (row.get("clients_at_work") or {}).get("mean"),
-        of_run=lambda run, _: None if run.gradients is None else run.at_work,
-        estimate=_untimed,
-    ),
-    ResultColumn(
-        key="gradients_per_hour",
-        heading="gradients\n/h",
-        words="useful gradients per hour",
-        unit="#",
-        of_summary=_rate,
-        of_run=lambda run, _: _sampled(
-            run, lambda one: 3600 / statistics.seconds_per_gradient(one)
-        ),
-    ),
-    ResultColumn(
-        key="seconds_per_gradient",
-        heading="s/gradient",
-        words="time per useful gradient",
-        unit="s",
-        of_summary=lambda row: 3600 / rate if (rate := _rate(row)) else None,
-        of_run=lambda run, _: _sampled(run, statistics.seconds_per_gradient),
-        shown_in=(),
-    ),
-    ResultColumn(
-        key="duration_s",
-        heading="duration",
-        words="duration",
-        unit="s",
-        of_summary=lambda row: row["duration"],
-        of_run=lambda run, _: run.duration,
-        shown_in=(),
-    ),
-    ResultColumn(
-        key="time_to_target_s",
-        heading="to {target}\n({kind})",
-        words="time to target",
-        unit="s",
-        of_summary=lambda row: row["time_to_target"] and row["time_to_target"]["mean"],
-        of_run=lambda run, on: None if on.target is None else statistics.crossing(run, on.target),
-    ),
-    ResultColumn(
-        key="final_loss",
-        heading="final\nloss",
-        words="final loss",
-        of_summary=lambda row: row["loss"]["last"],
-        of_run=lambda run, _: nan if divergence.diverged(run) else _last(run, "loss"),
-        estimate=_untimed,
-    ),
-    ResultColumn(
-        key="final_accuracy",
-        heading="accuracy",
-        words="final accuracy",
-        of_summary=lambda row: row["accuracy"]["last"],
-        of_run=lambda run, _: _last(run, "accuracy"),
-        estimate=lambda values, _: intervals.share(values),
-    ),
-    ResultColumn(
-        key="goodput",
-        heading="goodput",
-        words="goodput",
-        unit="%",
-        of_summary=lambda row: (
-            None if row.get("gradients_per_hour") else row.get("goodput") and row["goodput"]["mean"]
-        ),
-        of_run=lambda run, _: (  # of clients who are mostly away it says nothing
-            None if run.failures is None or run.gradients is not None else statistics.goodput(run)
-        ),
-        estimate=lambda values, _: intervals.share(values),
-    ),
-    ResultColumn(
-        key="useful_share",
-        heading="useful",
-        words="useful share of what clients compute",
-        unit="%",
-        of_summary=lambda row: (row.get("useful_share") or {}).get("mean"),
-        of_run=lambda run, _: _sampled(run, statistics.useful_share),
-        estimate=lambda values, _: intervals.share(values),
-    ),
-    ResultColumn(
-        key="bytes_per_step",
-        heading="bytes/step",
-        words="bytes per step",
-        of_summary=lambda row: row["bytes_per_step"],
-        of_run=lambda run, _: run.curve["bytes"][-1] / run.steps if run.steps else None,
-        shown_in=(),
-        estimate=_untimed,
-    ),
-    ResultColumn(
-        key="total_cost",
-        heading="cost",
-        words="cost",
-        of_summary=lambda row: row["cost"],
-        of_run=lambda run, given: _last(run, "cost") if given.priced else None,
-        shown_in=(SWEEP,),
-    ),
-    ResultColumn(
-        key="scalability",
-        heading="scalability",
-        words="scalability",
-        of_summary=lambda row: row["scalability"],
-        of_run=_scalability,
-        shown_in=(),
-    ),
-)
+    ResultColumn("seconds_per_step", "s/step", "time per step", "s", "seconds_per_step.mean",
+                 lambda run, _: statistics.seconds_per_step(run)),
+    ResultColumn("rounds", "rounds", "rounds", "#", "rounds", lambda run, _: run.rounds or None),
+    ResultColumn("seconds_per_round", "s/round", "time per round", "s", "seconds_per_round.mean",
+                 lambda run, _: run.round_seconds if run.rounds else None),
+    ResultColumn("rounds_per_night", "rounds\n/night", "rounds per night", "#", "rounds_per_night",
+                 lambda run, _: run.rounds / run.nights if run.rounds and run.nights else None),
+    ResultColumn("reports_per_round", "reports\n/round", "reports per round", "",
+                 "reports_per_round",
+                 lambda run, _: run.reports / run.rounds if run.reports else None),
+    ResultColumn("clients_at_work", "at\nwork", "clients at work at a time", "",
+                 "clients_at_work.mean", _sampled(lambda run: run.at_work), _untimed),
+    ResultColumn("gradients_per_hour", "gradients\n/h", "useful gradients per hour", "#", _RATE,
+                 _sampled(lambda run: 3600 / statistics.seconds_per_gradient(run))),
+    ResultColumn("seconds_per_gradient", "s/gradient", "time per useful gradient", "s", _RATE,
+                 _sampled(statistics.seconds_per_gradient), shown_in=()),
+    ResultColumn("duration_s", "duration", "duration", "s", "duration",
+                 lambda run, _: run.duration, shown_in=()),
+    ResultColumn("time_to_target_s", "to {target}\n({kind})", "time to target", "s",
+                 "time_to_target.mean", lambda run, given: (
+                     None if given.target is None else statistics.crossing(run, given.target))),
+    ResultColumn("final_loss", "final\nloss", "final loss", "", "loss.last",
+                 lambda run, _: nan if diverged(run) else _last(run, "loss"), _untimed),
+    ResultColumn("final_accuracy", "accuracy", "final accuracy", "", "accuracy.last",
+                 lambda run, _: _last(run, "accuracy"), _share),
+    ResultColumn("goodput", "goodput", "goodput", "%", "goodput.mean", _goodput, _share),
+    ResultColumn("useful_share", "useful", "useful share of what clients compute", "%",
+                 "useful_share.mean", _sampled(statistics.useful_share), _share),
+    ResultColumn("bytes_per_step", "bytes/step", "bytes per step", "", "bytes_per_step",
+                 lambda run, _: run.curve["bytes"][-1] / run.steps if run.steps else None,
+                 _untimed, ()),
+    ResultColumn("total_cost", "cost", "cost", "", "cost",
+                 lambda run, given: _last(run, "cost") if given.priced else None,
+                 shown_in=(SWEEP,)),
+    ResultColumn("scalability", "scalability", "scalability", "", "scalability", _scalability,
+                 shown_in=()),
+)  # fmt: skip
 BY_KEY = {column.key: column for column in RESULT_COLUMNS}
 RANKING = ("time_to_target_s", "final_loss", "seconds_per_gradient", "seconds_per_step")
 """Keys of the columns that algorithms are ranked by: the first that has a value."""
@@ -280,6 +188,6 @@ def to_target(rows: Iterable[Mapping[str, Any]]) -> ResultColumn:
 
 def ranked_by(rows: Sequence[Mapping[str, Any]]) -> ResultColumn:
     """Return the column of `RANKING` that rows of a sweep are compared by; see `to_target`."""
-    known = {key for row in rows for key in RANKING if row.get(key) is not None}
-    key = next((key for key in RANKING if key in known), RANKING[-1])
+    given = {key for row in rows for key in RANKING if row.get(key) is not None}
+    key = next((key for key in RANKING if key in given), RANKING[-1])
     return to_target(rows) if key == "time_to_target_s" else BY_KEY[key]

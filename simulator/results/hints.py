@@ -1,109 +1,79 @@
-"""Limits that do not bind: lines never saturated, and delays too short to hide; and outages.
+"""Hints at settings that bind nothing: lines never saturated, delays too short; and outages.
 
 Rates are max-min fair: a flow is held back by its own limit (a TCP window, slow start) or by a
 saturated line. So more bandwidth on a line that was never saturated changes no rate, and no time.
 """
 
-import re
 from collections import Counter
-from collections.abc import Callable, Sequence
-from math import ceil, inf
-from typing import Any
+from collections.abc import Sequence
+from math import ceil
 
-from ..scenario.scenario import Algorithm, Scenario
+from ..scenario.scenario import Scenario
 from . import usage
+from .bottleneck import CARD, held_share
 from .run import Run
-from .saturation import CARD, held_share
-from .statistics import Groups, breakdown, human, seconds_per_step
+from .statistics import Groups, breakdown, human
 
 LATE = ("overlap", "delay")  # parameters, in steps, by which averages may be late
 TELLING = 0.05  # share of the time, waiting for those, from which it is worth a note
-SLOWER = 0.01  # than ssgd, from which that is worth a note
 BUSY = 0.9  # of the time
 FEW = 3  # names in a note
-ENDS = re.compile("<?->")
 
 
 def notes(scenario: Scenario, runs: Sequence[Run]) -> list[str]:
     """Return notes of outages, and of lines that carried nothing or were never saturated.
 
-    `runs`: of all algorithms and seeds. Lines without a limit are left out, as there is nothing to
-    widen, and so are lines whose whole bandwidth every flow has, as it does matter.
+    `runs`: of all algorithms and seeds. Left out are lines without a limit, and lines whose whole
+    bandwidth every flow has, as it does matter.
     """
     if not all(run.lines for run in runs):
         return []
     carried = {line["line"] for run in runs for line in run.lines if line["bytes"]}
     full = {line["line"] for run in runs for line in run.lines if line["saturated_seconds"]}
+    linked = scenario.server.region is not None  # else the scenario gives the server no link
     shared = [
         line["line"]
         for line in runs[0].lines
-        if line["bandwidth"] is not None and line["utilisation"] is not None
+        if line["bandwidth"] is not None
+        and line["utilisation"] is not None
+        and (linked or CARD.fullmatch(line["line"]) or "server" not in line["line"])
     ]
-    idle = [says for says, names in _links(scenario, shared).items() if carried.isdisjoint(names)]
     found = _outages(runs)
-    if idle:
+    if idle := [name for name in shared if name not in carried and not CARD.fullmatch(name)]:
         found.append(f"carried nothing, so that their bandwidth changes nothing: {_some(idle)}")
     cards = [name for name in shared if CARD.fullmatch(name)]
     slack = [name for name in cards if name not in full]
     free = [name for name in shared if name in carried - full and not CARD.fullmatch(name)]
-    said = [_some(free)] if free else []
+    what = [_some(free)] if free else []
     if slack:
-        some = f"{len(slack)} of {len(cards)} lines of" if len(slack) < len(cards) else "all"
-        said.append(f"{some} network cards")
-    if said:
-        what = "; ".join(said)
-        found.append(f"never saturated, so that more bandwidth there changes nothing: {what}")
+        what.append(f"{len(slack)} of {len(cards)} lines of network cards")
+    if what:
+        never = "never saturated, so that more bandwidth there changes nothing"
+        found.append(f"{never}: {'; '.join(what)}")
     return found
 
 
 def unhidden(scenario: Scenario, groups: Groups) -> list[str]:
-    """Say whose averages may be too little late to hide what they take."""
+    """Say whose averages would have to be later to hide what they take."""
     found = []
     for algorithm in scenario.algorithm:
         runs, given = groups[algorithm.label], algorithm.parameters
-        key = next((each for each in LATE if type(given.get(each)) is int), None)
+        key = next((name for name in LATE if type(given.get(name)) is int), None)
         means = sum(sum(run.staleness.values()) for run in runs)
         if key is None or not means or breakdown(runs)["communicate"] < TELLING:
             continue
-        workers, times = scenario.cluster.workers, [run.seconds for run in runs]
-        wait = sum(each["communicate"] for each in times) * workers / means
-        step = sum(each["compute"] for each in times) / sum(run.steps for run in runs)
-        remedy = f"about {key} = {given[key] + ceil(wait / step)} would hide it"
         if (held_share(scenario, algorithm, runs) or 0.0) > BUSY:
-            remedy = "nothing hides that, as the links are busy nearly all the time"
-        elif min(max(run.workers["compute"]) / run.duration for run in runs) > 1 - TELLING:
-            remedy = "nothing hides that, as the slowest worker computes nearly all the time"
+            continue  # nothing hides it
+        if min(max(run.workers["compute"]) / run.duration for run in runs) > 1 - TELLING:
+            continue
+        workers, times = scenario.cluster.workers, [run.seconds for run in runs]
+        wait = sum(spent["communicate"] for spent in times) * workers / means
+        step = sum(spent["compute"] for spent in times) / sum(run.steps for run in runs)
         found.append(
-            f"{algorithm.label}: {key} = {given[key]} hides {human(given[key] * step)} of each "
-            f"average, and workers wait {human(wait)} for the rest; {remedy}"
+            f"{algorithm.label}: {key} = {given[key]} hides {human(given[key] * step)} of an "
+            f"average, and workers wait {human(wait)} for the rest; about {key} = "
+            f"{given[key] + ceil(wait / step)} would hide it"
         )
-    return found
-
-
-def in_pieces(
-    scenario: Scenario, groups: Groups, by_size: Callable[[Scenario, Algorithm], dict[int, float]]
-) -> list[str]:
-    """Say why averages of buckets take longer than one of the whole gradient, where they do, and
-    what buckets of other sizes would take, where one saves as much as `TELLING`: `theory.by_size`.
-    """
-    paces = {label: sum(map(seconds_per_step, runs)) / len(runs) for label, runs in groups.items()}
-    raw = [e for e in scenario.algorithm
-           if getattr(e.parameters.get("codec"), "kind", "raw") == "raw"]  # fmt: skip
-    plain, found = min((paces[e.label] for e in raw if e.name == "ssgd"), default=inf), []
-    for each in raw:
-        pieces: Any = each.parameters.get("buckets", 1)
-        count, pace = pieces if isinstance(pieces, int) else len(pieces), paces[each.label]
-        sizes = {size: by * pace for size, by in by_size(scenario, each).items()}
-        saves = min(sizes.values(), default=inf) < (1 - TELLING) * pace
-        slower = count != 1 and pace > (1 + SLOWER) * plain
-        other = ", ".join(f"{human(took)} with {size} MiB" for size, took in sizes.items())
-        if slower or saves:
-            found.append(
-                f"{each.label}: {'slower than ssgd, as ' * slower}each of its {count} buckets is "
-                "an average of its own: it pays every latency again and, over NCCL, a launch and "
-                "the lower rate of a small message; fewer buckets (a larger bucket_cap_mb of "
-                f"DistributedDataParallel) pay less{saves * f', by formulas: {other}'}"
-            )
     return found
 
 
@@ -112,30 +82,11 @@ def _outages(runs: Sequence[Run]) -> list[str]:
     whole, down = sum(map(usage.span, runs)), Counter[str]()
     for line in (line for run in runs for line in run.lines):
         down[line["line"]] += line.get("down_seconds", 0.0)
-    shares: dict[str, list[str]] = {}
-    for name, seconds in down.most_common():
-        if seconds > 0:
-            shares.setdefault(usage.percent(min(1.0, seconds / whole)), []).append(name)
-    said = [
-        f"{_some(names)} {'was' if len(names) == 1 else 'were'} down for {share} of the time"
-        for share, names in [*shares.items()][:FEW]
-    ]
-    return ["; ".join(said)] if said else []
-
-
-def _links(scenario: Scenario, lines: Sequence[str]) -> dict[str, set[str]]:
-    """The lines between places, by what a reader of the scenario calls them."""
-    found: dict[str, set[str]] = {}
-    left = {name: {name} for name in lines if not CARD.fullmatch(name)}
-    if scenario.server.region is None:  # then the scenario gives it no link
-        left = {name: each for name, each in left.items() if "server" not in ENDS.split(name)}
-    for index, link in enumerate(scenario.network.link):
-        a, b = link.between
-        names = {f"{a}->{b}", f"{b}->{a}", f"{a}<->{b}"} & {*left}
-        if names:
-            found[f"network.link[{index}] ({a}-{b})"] = names
-    known = set().union(*found.values())
-    return found | {name: names for name, names in left.items() if name not in known}
+    longest = max(down.values(), default=0.0)
+    if not longest:
+        return []
+    names = [name for name, seconds in down.items() if seconds == longest]
+    return [f"down for {usage.percent(min(1.0, longest / whole))} of the time: {_some(names)}"]
 
 
 def _some(names: Sequence[str]) -> str:

@@ -10,17 +10,11 @@ import numpy as np
 
 from ..errors import InputError
 from ..inputs import csv_cells, untrusted
-from . import schema, store
+from . import store
 from .run import COLUMNS, Run
 
 CURVES = "curves.csv"
 REAL = "real"  # the engine of real runs
-
-LATER = dict.fromkeys((
-    "bound", "diverged", "failures", "handed_over", "network", "server", "staleness", "stall",
-    "workers",
-))  # fmt: skip
-"""Keys that rows of earlier versions lack; None is their value."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +23,6 @@ class RunDirectory:
 
     `rows` has the summary of each algorithm, by label. Runs have only their curves, steps,
     gradients and duration (seconds); algorithms that stall have none and are in `stalled`.
-    `notes`: what cannot be known about the directory.
     """
 
     path: Path
@@ -37,7 +30,6 @@ class RunDirectory:
     summary: dict[str, Any]
     rows: dict[str, dict[str, Any]]
     runs: dict[str, list[Run]]
-    notes: tuple[str, ...] = ()
 
     @property
     def is_measured(self) -> bool:
@@ -61,13 +53,10 @@ def read(path: Path | str) -> RunDirectory:
     Raises InputError where `path` is not a run directory, an unfinished one, or one that has files
     of another run.
     """
-    document = store.read(path)
-    note = store.demand_parts(Path(path), document)
+    document = store.load(path)
+    summary, table = document["summary"], document["scenario"]["table"]
+    rows = {row["label"]: row for row in summary["algorithms"]}
     try:
-        summary = document["summary"]
-        rows = {row["label"]: LATER | row for row in summary["algorithms"]}
-        table = document["scenario"]["table"]
-        schema.demand(summary, table)
         simulated = document.get("settings", {}).get("command") == "simulate"
         if simulated and any(row["engine"] == REAL for row in rows.values()):  # it measures nothing
             raise ValueError("run.json calls the runs of paceline simulate real")
@@ -82,7 +71,7 @@ def read(path: Path | str) -> RunDirectory:
             f"{path}: not a run directory of paceline simulate or validate{reason}; "
             "give one of those"
         ) from None
-    return RunDirectory(Path(path), table, summary, rows, runs, (note,) if note else ())
+    return RunDirectory(Path(path), table, summary, rows, runs)
 
 
 def _runs(path: Path, rows: dict[str, dict[str, Any]]) -> dict[str, list[Run]]:
@@ -99,14 +88,14 @@ def _runs(path: Path, rows: dict[str, dict[str, Any]]) -> dict[str, list[Run]]:
         key = csv_cells.restored(line["label"]), int(line["seed"])
         points.setdefault(key, []).append(values)
     runs: dict[str, list[Run]] = {label: [] for label, row in rows.items() if not row["stall"]}
-    for (label, seed), found in points.items():
+    for (label, seed), curve in points.items():
         if label in runs:
-            made, place = _run(rows[label], seed, np.array(found)), len(runs[label])
+            run, place = _run(rows[label], seed, np.array(curve)), len(runs[label])
             for name in ("gradients", "working_seconds"):
-                for each in (rows[label].get(name) or [])[place : place + 1]:
-                    setattr(made, name, float(each))
-            runs[label].append(made)
-    return {label: found for label, found in runs.items() if found}
+                for value in (rows[label].get(name) or [])[place : place + 1]:
+                    setattr(run, name, float(value))
+            runs[label].append(run)
+    return {label: made for label, made in runs.items() if made}
 
 
 def _run(row: dict[str, Any], seed: int, points: np.ndarray) -> Run:

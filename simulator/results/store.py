@@ -26,13 +26,14 @@ import numpy as np
 from ..errors import InputError
 from ..inputs import untrusted
 from . import ownership
+from .documents import SHAPES, Owned, demand_shape
 from .figures.style import FORMATS
 from .run import COLUMNS, CURVE, Run
-from .schema import Owned, demand_shape
 
 SCHEMA = 1
 LARGEST_DOCUMENT = 100_000_000  # bytes; parsed, JSON takes ten times as many
 WHOLE = "run.json"
+REPEAT = "repeat the command that wrote it"
 PARTS = ".parts"
 ARRAYS = ("curve", "staleness", "spans", "arrows")  # of a kept run; the rest of it is kept as JSON
 FIGURES = ("figure", "breakdown", "tau", "staleness")
@@ -195,8 +196,7 @@ class Directory:
                 why = str(error).partition("; ")[0]
                 raise ownership.TakenError(why, ownership.REPLACE) from None
             return
-        strange = there - {*document["parts"], self.whole} if "parts" in document else ()
-        for name in strange:
+        for name in there - {*document["parts"], self.whole}:
             raise ownership.TakenError(
                 f"{self.path}: its {name} is not of this run, and would be overwritten",
                 "move it away, or choose another directory with --out",
@@ -212,11 +212,7 @@ class Directory:
 
     def known(self, document: Mapping[str, Any]) -> ownership.Settings:
         """Return the settings of a whole directory, as far as its `document` has them."""
-        if "settings" in document:
-            return dict(document["settings"])
-        about = document.get("scenario", {})  # of an earlier version
-        found = {"scenario": about.get("table"), "seeds": document.get("seeds")}
-        return {key: value for key, value in found.items() if value is not None}
+        return dict(document.get("settings", {}))
 
     @property
     def scratch(self) -> Path:
@@ -397,25 +393,23 @@ def hashes(files: Mapping[str, bytes]) -> dict[str, Any]:
     }
 
 
-def demand_parts(path: Path, document: Mapping[str, Any], name: str = WHOLE) -> str | None:
-    """Raise InputError for a file in `path` that its `document`, `name`, was not written with.
+def load(path: Path | str, name: str = WHOLE) -> dict[str, Any]:
+    """Return the document `name` as `read` does, with the shape of `documents.SHAPES`.
 
-    Files that were removed are not missed here. Return a note where the document, of an earlier
-    version, has no hashes.
+    Raises InputError for any other shape, and for a file that the document was not written with;
+    files that were removed are not missed here.
     """
-    if "parts" not in document:
-        return (
-            f"{path}: {name} has no hashes of its files (an earlier Paceline wrote it), so that "
-            "nothing tells whether they belong to it"
-        )
+    document = read(path, name)
+    with untrusted.refused(Path(path) / name, REPEAT, "not written by Paceline"):
+        demand_shape(SHAPES[name], document)
     for part, wanted in document["parts"].items():
-        file = path / part
+        file = Path(path) / part
         if Path(part).name == part and file.exists():
             with untrusted.refused(
                 file, "repeat its command with --overwrite, or restore the file as it was"
             ):
                 _demand_hash(file, wanted, name)
-    return None
+    return document
 
 
 def _demand_hash(file: Path, wanted: Mapping[str, Any], name: str) -> None:
@@ -433,9 +427,9 @@ def dump(document: Any, indent: int | None = 1) -> bytes:
 
 
 def read(path: Path | str, name: str = WHOLE) -> dict[str, Any]:
-    """Return the document, `name`, of a whole run directory.
+    """Return the document `name` of a whole run directory.
 
-    Raises InputError when the directory is not a run's, is unfinished, or is of a later Paceline.
+    Raises InputError when the directory is not a run's, is unfinished, or is of another Paceline.
     """
     whole = Path(path) / name
     with untrusted.refused(whole, "give a run directory"):
@@ -448,11 +442,10 @@ def read(path: Path | str, name: str = WHOLE) -> dict[str, Any]:
                 else f"not a run directory (no {name}); give one that paceline simulate has written"
             )
             raise InputError(f"{path}: {state}") from None
-    with untrusted.refused(whole, "give a run directory", "not written by Paceline"):
+    with untrusted.refused(whole, REPEAT, "not written by Paceline"):
         document = untrusted.document(text)
-        schema = document["schema"]
+        demand_schema(document["schema"], whole)
         demand_shape(Owned, document)
-    demand_schema(schema, whole)
     return document
 
 

@@ -12,7 +12,7 @@ from .run import TIMES, Run
 from .statistics import human, number
 
 SILENT = 0.001  # of the gradients: a last round that is cut off may add as much
-NEVER = "none of them was selected in this run, which is too short, or has too few rounds, for that"
+LOSSES = {"unselected": "not selected", "absent": "absent", "lost": "lost", "down": "down"}
 OUT = ("down", "absent", "unselected")  # kinds of time in which a client is in no round
 
 
@@ -78,45 +78,28 @@ def clients(scenario: Scenario, runs: Sequence[Run]) -> list[dict[str, Any]] | N
 
 def silent(row: Mapping[str, Any]) -> list[str]:
     """Note the groups of sampled clients from which the model learns next to nothing."""
-    by_rounds = "buffer" not in row["parameters"]
-    remedy = "a longer cluster.sampling.deadline" if by_rounds else "a greater max_staleness"
-    late = f"their reports come too late; {remedy} or fewer steps (tau) would let them in"
-    by_cause: dict[str, list[Mapping[str, Any]]] = {}
-    for each in row["clients"] or ():
-        if each["group"] and each["gradients"] is not None and each["gradients"] < SILENT:
-            away = each["absent"] > 1 - SILENT
-            never = "they are not there in the hours of this run" if away else NEVER
-            by_cause.setdefault(late if each["selected"] else never, []).append(each)
-    return [
-        f"{row['label']}: under {100 * SILENT:g} % of the gradients in the model are of group"
-        f"{'s' * (len(found) > 1)} {', '.join(each['group'] for each in found)} "
-        f"({sum(each['clients'] for each in found)} clients): {why}"
-        for why, found in by_cause.items()
+    few_gradients = [
+        f"{group['group']} ({group['clients']} clients, in rounds for {percent(group['selected'])})"
+        for group in row["clients"] or ()
+        if group["group"] and group["gradients"] is not None and group["gradients"] < SILENT
     ]
+    return [
+        f"{row['label']}: under {100 * SILENT:g} % of the gradients in the model are of groups "
+        f"{', '.join(few_gradients)}"
+    ] * bool(few_gradients)
 
 
-def hours(scenario: Scenario, runs: Iterable[Run]) -> list[str]:
-    """Note hours of a day in which no worker is there, and runs of parts of days that differ."""
+def hours(scenario: Scenario) -> list[str]:
+    """Note the hours of a day in which no worker is available."""
     specs = scenario.cluster.of_workers("membership")
-    calendars = [each.windows if each else () for each in specs]
-    if not any(calendars):
-        return []
-    longest = max(map(span, runs), default=0.0)
     there = sum(end - start for start, end in working_hours(scenario.cluster))
-    found = list[str]()
-    if there < DAY:
-        found.append(
-            f"nobody is there for {human(DAY - there)} of a day: times per round, gradients/h and "
-            "clients at work are those of the other hours, tokens and bytes per day of whole days; "
-            "times per step are of the whole run"
-        )
-    whole = abs(longest / DAY - max(round(longest / DAY), 1)) < 0.02
-    if not whole and any(each != calendars[0] for each in calendars):
-        found.append(
-            f"groups are there at different times of day, and {human(longest)} are no whole days: "
-            "means are those of these hours alone"
-        )
-    return found
+    if there >= DAY or not any(spec.windows for spec in specs if spec):
+        return []
+    return [
+        f"no worker is available for {human(DAY - there)} of a day: times per round, gradients/h "
+        "and clients at work are those of the other hours, tokens and bytes per day of whole days; "
+        "times per step are of the whole run"
+    ]
 
 
 def failures(runs: Sequence[Run]) -> dict[str, Any] | None:
@@ -184,10 +167,9 @@ def jobs(runs: Sequence[Run]) -> list[dict[str, Any]]:
 
 
 def of_job(job: dict[str, Any], file: str, label: str) -> str:
-    """Say in one line at which pace a background job ran beside an algorithm."""
-    pace = job["seconds_per_step"]
-    said = "no step" if pace is None else f"{human(pace)} a step"
-    return f"job {job['job']} ({file}, {job['algorithm']}) beside {label}: {said}."
+    """Say at which pace a background job ran beside an algorithm."""
+    pace = f"{human(job['seconds_per_step'])} a step" if job["steps"] else "no step"
+    return f"job {job['job']} ({file}, {job['algorithm']}) beside {label}: {pace}."
 
 
 def of_failures(row: Mapping[str, Any]) -> str:
@@ -196,22 +178,20 @@ def of_failures(row: Mapping[str, Any]) -> str:
     counted = {"crash": "crashes"} if lost["crashes"] or not sampled else {}
     counted |= {"absence": "absences"} if "absent" in shares else {}
     counted |= {"drop-out": "drop_outs"} if lost.get("drop_outs") else {}
-    said = f"{row['label']}: " + "".join(
-        f"{few(lost[key], one, key.replace('_', '-'))}; " for one, key in counted.items()
-    )
-    said += "until it stood still, " if lost.get("stall") else ""
-    out = {"unselected": "not selected", "absent": "absent", "lost": "lost", "down": "down"}
-    there = {"lost": 0.0, "down": 0.0, **shares}
-    said += ", ".join(f"{out[kind]} {percent(there[kind] or 0.0)}" for kind in out if kind in there)
-    said += " of all clients' time" if sampled else " of the time; goodput "
-    said += "" if sampled else percent(row["goodput"]["mean"])
+    parts = [few(lost[key], one, key.replace("_", "-")) for one, key in counted.items()]
+    spent = {"lost": 0.0, "down": 0.0, **shares}
+    out = [f"{LOSSES[kind]} {percent(spent[kind] or 0.0)}" for kind in LOSSES if kind in spent]
+    until = "until it stood still, " if lost.get("stall") else ""
+    parts.append(f"{until}{', '.join(out)} of {'all' if sampled else 'the'} time")
+    if not sampled:
+        parts[-1] += f"; goodput {percent(row['goodput']['mean'])}"
     if lost["recovery_seconds"] is not None:
-        said += f"; {human(lost['recovery_seconds'])} to recover"
+        parts.append(f"{human(lost['recovery_seconds'])} to recover")
     if lost.get("server_down_seconds"):
-        said += f"; the server down for {human(lost['server_down_seconds'])}"
+        parts.append(f"the server down for {human(lost['server_down_seconds'])}")
     if lost["dropped"] and not sampled:
-        said += f"; {few(lost['dropped'], 'contribution', 'contributions')} left out"
-    return said + "."
+        parts.append(f"{few(lost['dropped'], 'contribution', 'contributions')} left out")
+    return f"{row['label']}: {'; '.join(parts)}."
 
 
 def few(count: float, one: str, many: str) -> str:

@@ -8,7 +8,8 @@ from typing import Any
 
 from ..load.load import known_programs
 from ..network import tcp
-from ..results import prediction_interval, saturation
+from ..results import prediction_interval
+from ..results.bottleneck import held_share
 from ..results.prediction_interval import Calibrated, TimeModel, Uncalibrated
 from ..results.run import Run
 from ..results.statistics import Groups, breakdown, held_up
@@ -103,7 +104,7 @@ def uncalibrated(
 def _on_gpus(scenario: Scenario, algorithm: Algorithm, runs: Sequence[Run]) -> float:
     """Return the most that computing on GPUs may take longer, as a share of the time."""
     share = breakdown(runs)
-    held = saturation.held_share(scenario, algorithm, runs) or 0.0
+    held = held_share(scenario, algorithm, runs) or 0.0
     hidden = min(max(held - share["communicate"], 0.0), share["compute"])
     if "beside_collectives" in scenario.cluster.model_fields_set:
         hidden = 0.0  # it is simulated

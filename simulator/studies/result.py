@@ -7,7 +7,6 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from .. import theory
 from ..errors import InputError
 from ..objectives import plugins
 from ..objectives.basis import bases
@@ -186,12 +185,11 @@ class Result(Display):
             *statistics.notes(self.groups),
             *statistics.crowds(self.groups),
             *[note for row in self.algorithms for note in usage.silent(row)],
-            *usage.hours(self.scenario, self.runs),
+            *usage.hours(self.scenario),
             *learning.of_unit(self.scenario),
             *learning.notes(self._models),
             *hints.notes(self.scenario, self.runs),
             *hints.unhidden(self.scenario, self.groups),
-            *hints.in_pieces(self.scenario, self.groups, theory.by_size),
             *extrapolation.notes(self.scenario, self.groups),
             *prediction_interval.notes(self._unfitted),
             *prediction_interval.ideal(self.scenario, max(shares)),

@@ -172,22 +172,9 @@ def test_gradients_of_sampled_clients_are_kept_for_the_page(folder):
     assert re.search(
         "ms less per useful gradient than fedavg", facts(folder / "sampled")[MARGIN][0]
     )
-    (note,) = usage.hours(made, found.runs)
+    (note,) = usage.hours(made)
     assert note in found.notes
-    assert note.startswith("nobody is there for 18.0 h of a day: times per round, gradients/h and ")
-    late = {"name": "late", "workers": 5, "membership": {"daily": "05:00-09:00"}}
-    mixed = parse(
-        {
-            **made.table,
-            "cluster": {**made.table["cluster"], "group": [late, {"name": "early", "workers": 4}]},
-        }
-    )
-    _, note = usage.hours(mixed, found.runs)
-    assert "5.00 min are no whole days" in note
-    (note,) = usage.hours(
-        mixed, [replace(each, duration=86400.0, workers={}) for each in found.runs]
-    )
-    assert note.startswith("nobody is there for 15.0 h of a day")
+    assert "no worker is available for 18.0 h of a day" in note
     runs = read.read(folder / "sampled").runs
     scores = [pick.scored(each, "seconds_per_gradient") for each in (runs, found.groups)]
     assert scores[0] == scores[1]
@@ -452,9 +439,9 @@ def test_the_comparison_alone_has_a_page(validated, folder):
         ({".parts/x": ""}, "an unfinished run; repeat its command to resume"),
         (
             {"tune.json": "{}"},
-            "by this Paceline (scenario: missing, or nothing that belongs there)",
+            "not written by Paceline (unexpected or missing 'schema')",
         ),
-        ({"sweep.json": "[1"}, "not written by this Paceline"),
+        ({"sweep.json": "[1"}, "not written by Paceline"),
         ({"run.json": '{"schema": 99}'}, "written by another Paceline"),
     ],
 )

@@ -1,6 +1,5 @@
 """What a reader is told of workers, lines and phases: that its numbers and claims are true."""
 
-import re
 from dataclasses import asdict, replace
 from itertools import pairwise
 from math import inf
@@ -11,12 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.simulator import theory
 from paceline.simulator.engines.dispatch import run_seeds
 from paceline.simulator.network import collectives
 from paceline.simulator.network.fabric.fabric import Fabric
 from paceline.simulator.reports import terminal
-from paceline.simulator.results import hints, store, usage
+from paceline.simulator.results import bottleneck, hints, store, usage
 from paceline.simulator.results.run import TIMES
 from paceline.simulator.scenario.scenario import Scenario
 from paceline.simulator.studies.display.display import even
@@ -49,8 +47,14 @@ def result(made: Scenario, seeds: int = 1) -> Result:
     return Result(made, numbers, runs)
 
 
-def said(made: Scenario, seeds: int = 1) -> str:
-    return str(result(made, seeds).algorithms[0]["bottleneck"])
+def reasons(made: Scenario, seeds: int = 1) -> dict[str, Any]:
+    """Return the numbers of an algorithm's reasons by code; the sentence has all of them."""
+    algorithm = made.algorithm[0]
+    runs = result(made, seeds).groups[algorithm.label]
+    found = bottleneck.reasons(made.under(algorithm), algorithm, runs)
+    sentence = bottleneck.sentence(made.under(algorithm), algorithm, runs)
+    assert sentence == f"{algorithm.label}: {'; '.join(map(str, found))}."
+    return {reason.code: reason.values for reason in found}
 
 
 # Stages of collectives
@@ -161,16 +165,18 @@ def test_more_bandwidth_where_it_is_said_to_change_nothing_changes_nothing(
     base = made(rates, nic)
     before, notes = times(base), result(base).notes
     nothing = "; ".join(note.partition(": ")[2] for note in notes if "changes nothing" in note)
+    unused = "".join(note for note in notes if note.startswith("carried nothing"))
     full = {line["line"] for line in result(base).runs[0].lines if line["saturated_seconds"]}
     for index, ends in enumerate((["a", "b"], ["b", "c"], ["a", "c"])):
-        idle = f"network.link[{index}]" in nothing
-        if idle or full.isdisjoint({"->".join(ends), "->".join(ends[::-1])}):
+        ways = "->".join(ends), "->".join(ends[::-1])
+        idle = all(f"{way}" in unused for way in ways)
+        if idle or full.isdisjoint(ways):
             wider = [rate * (7 if index == place else 1) for place, rate in enumerate(rates)]
             assert times(made(wider, nic)) == before
         if idle:
             narrow = [rate // 2 if index == place else rate for place, rate in enumerate(rates)]
             assert times(made(narrow, nic)) == before
-    if "all network cards" in nothing:
+    if "12 of 12 lines of network cards" in nothing:
         assert times(made(rates, 9 * nic)) == before
 
 
@@ -186,7 +192,7 @@ def test_notes_are_few_and_true() -> None:
 
     base = made()
     assert hints.notes(base, result(base).runs) == [
-        "carried nothing, so that their bandwidth changes nothing: network.link[1] (b-c)",
+        "carried nothing, so that their bandwidth changes nothing: b->c, c->b",
         "never saturated, so that more bandwidth there changes nothing: 8 of 12 lines of network "
         "cards",
     ]
@@ -209,93 +215,91 @@ def crashing(repair: str) -> dict[str, Any]:
     return {"cluster": {"failures": {"between": "60 s", "repair": repair}}}
 
 
+CASES: list[tuple[dict[str, Any], dict[str, Any], dict[str, dict[str, Any]]]] = [
+    (SSGD, {"network": FREE}, {"compute": {"share": 1.0}, "alike": {}}),
+    (
+        SSGD,
+        {"network": FREE, "cluster": {"group": OLD[:1]}},
+        {"slowest": {"who": "group old", "times": 2.0}},
+    ),
+    (
+        SSGD,
+        {"network": FREE, "cluster": {"group": [OLD[0] | {"workers": 1}]}},
+        {"wait": {"share": 0.583}, "waited-for": {"who": "worker 0", "share": 0.0}},
+    ),
+    (
+        SSGD,
+        {"network": FREE, "cluster": {"extra": "5 s", "extra_share": 0.125}},
+        {"waited-for": {"who": "another worker with each seed"}},
+    ),
+    (SSGD, {"network": FREE, "compute": EXPONENTIAL}, {"all-wait": {}}),
+    (SSGD, {"network": FAR}, {"communicate": {"share": 0.875}}),
+    (SSGD, {"network": NARROW}, {"communicate": {"share": 0.85}}),
+    (ASGD, {"network": FAR}, {"communicate": {}}),
+    (ASGD, {"server": {"apply": "500 ms"}}, {"wait": {}, "server": {"share": 0.99, "models": 7.0}}),
+    ({"name": "k-sync", "k": 8}, {"compute": EXPONENTIAL}, {"one-another": {}}),
+    (
+        {"name": "psgd"},
+        crashing("90 s"),
+        {"failures": {"down": 0.54}, "crashes": {"crashes": 11.7}},
+    ),
+    (SSGD, {"workers": 1}, {"compute": {"share": 1.0}, "alike": {}}),
+]
+LATENCY = {"closed-form": "latency", "flows": "unsaturated"}
+
+
 @pytest.mark.parametrize("model", ["closed-form", "flows"])
-@pytest.mark.parametrize(
-    ("algorithm", "more", "expected"),
-    [
-        (SSGD, {"network": FREE}, "100 % of the time is computing; all workers are about as fast"),
-        (SSGD, {"network": FREE, "cluster": {"group": OLD[:1]}}, "group old, takes 2.00 times the"),
-        (
-            SSGD,
-            {"network": FREE, "cluster": {"group": [OLD[0] | {"workers": 1}]}},
-            r"58 % of the time is waiting; .* for worker 0 \(old\), which itself waits for 0 %",
-        ),
-        (
-            SSGD,
-            {"network": FREE, "cluster": {"extra": "5 s", "extra_share": 0.125}},
-            "they wait for the slowest, which is another worker with each seed",
-        ),
-        (SSGD, {"network": FREE, "compute": EXPONENTIAL}, "for whichever is slowest"),
-        (SSGD, {"network": FAR}, r"88 % of the time goes to the network; .* latency dominates\."),
-        (SSGD, {"network": NARROW}, "85 % .* (8 network cards are saturated|links) for 85 %"),
-        (ASGD, {"network": FAR}, r"network; .* latency dominates"),
-        (ASGD, {"server": {"apply": "500 ms"}}, "waiting; the server works for 99 % .* 7 models"),
-        (
-            {"name": "k-sync", "k": 8},
-            {"compute": EXPONENTIAL},
-            "so the workers wait for one another",
-        ),
-        (
-            {"name": "psgd"},
-            crashing("90 s"),
-            r"goes to failures: computed in vain .* %, down 54 %; 11.7 crashes a run",
-        ),
-        (SSGD, {"workers": 1}, "100 % of the time is computing; all workers are about as fast"),
-    ],
-)
-def test_the_sentence_names_what_takes_the_time(
-    algorithm: dict[str, Any], more: dict[str, Any], expected: str, model: str
-) -> None:
-    network = {"model": model, **more.get("network", FAST)}
-    made = world(algorithm, **{"workers": 8, "steps": 40} | more | {"network": network})
-    sentence = said(made, seeds=3)
-    assert re.search(expected, sentence), sentence
-    assert sentence.startswith(f"{algorithm['name']}")
-    assert sentence.count(". ") == 0
+def test_the_reasons_name_what_takes_the_time(model: str) -> None:
+    for algorithm, more, expected in CASES:
+        network = {"model": model, **more.get("network", FAST)}
+        made = world(algorithm, **{"workers": 8, "steps": 40} | more | {"network": network})
+        found = reasons(made, seeds=3)
+        for code, values in expected.items():
+            assert code in found, (algorithm, more, found)
+            for key, value in values.items():
+                near = value if isinstance(value, str) else pytest.approx(value, abs=0.01, rel=0.01)
+                assert found[code][key] == near, (algorithm, more, found)
+        if more.get("network") is FAR:
+            assert LATENCY[model] in found
+        if more.get("network") is NARROW:
+            full = found["saturated" if model == "flows" else "bandwidth"]
+            assert full["share"] == pytest.approx(0.85, abs=0.01)
+            assert full.get("lines", "8 network cards") == "8 network cards"
 
 
 def test_what_transmissions_do_not_explain_is_named():
-    """84 averages of 26 MB, 22 ms of 10 Gbit/s and 19 ms more each; 3.2 s, and 0.6 s of latency."""
-    boxes = world(
-        {"name": "ssgd-bucketed", "buckets": 84}, workers=2, steps=20, compute="0.7 s",
-        cluster={"group": [{"name": "boxes", "workers": 2, "devices": 8}]},
-        network={"latency": "150 us", "bandwidth": "10 Gbit/s", "library": "nccl"},
-        model={"parameters": 1_100_000_000, "bytes_per_parameter": 2},
-    )  # fmt: skip
-    sentence = said(boxes)
-    assert re.search(r"bandwidth dominates; most of the other [34]. % is what NCCL adds", sentence)
     far = world(SSGD, workers=2, network={"latency": "0.3 s", "bandwidth": "1 Mbit/s"}, model=MODEL)
-    sentence = said(far)
-    assert re.search(r"bandwidth dominates; most of the other [0-9]+ % is latency", sentence)
+    found = reasons(far)
+    assert found["rest"]["share"] + found["bandwidth"]["share"] == found["communicate"]["share"]
     near = world(
         SSGD, workers=2, network={"latency": "0 s", "bandwidth": "1 Mbit/s"}, model=MODEL,
         overhead=[{"transmission_factor": 3.0}],
     )  # fmt: skip
-    assert re.search(r"only 3. % of the time; most of the rest is what \[\[overhead", said(near))
+    assert reasons(near)["latency"]["share"] == pytest.approx(0.3, abs=0.1)
 
 
 def test_workers_about_as_slow_as_the_slowest_are_named_together() -> None:
     """Whether waited for or computing; of a group all are one."""
     slow = {"group": [{"name": name, "workers": 1, "compute": "3 s"} for name in "xy"]}
     old = {"group": [{"name": "old", "workers": 2, "compute": "3 s"}]}
-    for cluster, who in ((slow, "workers 0 and 1"), (old, "group old")):
-        made = world(SSGD, network=FREE, workers=8, cluster=cluster)
-        assert re.search(f"the others wait for {who}, which wait for 0 % of the time", said(made))
+    for cluster, who in ((slow, "worker 0 and worker 1"), (old, "group old")):
+        found = reasons(world(SSGD, network=FREE, workers=8, cluster=cluster))
+        assert (found["waited-for"]["who"], found["waited-for"]["share"]) == (who, 0)
 
 
 def test_a_worker_said_to_be_a_few_per_cent_slower_is_named() -> None:
     for slower, named in (("1.04 s", True), ("1.01 s", False)):
         group = {"group": [{"name": "old", "workers": 1, "compute": slower}]}
-        sentence = said(world(SSGD, network=FREE, workers=8, cluster=group))
-        assert ("the slowest, worker 0 (old), takes 1.0" in sentence) == named, sentence
+        found = reasons(world(SSGD, network=FREE, workers=8, cluster=group))
+        assert (found.get("slowest", {}).get("who") == "worker 0") == named, found
 
 
-def test_crashes_and_checkpoints_are_counted_in_words() -> None:
+def test_crashes_and_checkpoints_are_counted() -> None:
     crash = {"crash": [{"worker": 1, "at": "20 s", "lasts": "100 s"}]}
     saves = {"checkpoint": {"every": 5, "cost": "1 s"}, "policy": "restart"}
-    found = result(world(SSGD, network=FREE, steps=40, cluster=crash, recovery=saves))
-    sentence = found.algorithms[0]["bottleneck"]
-    assert re.search(r"goes to failures: .*, down or saving checkpoints \d+ %; 1 crash", sentence)
+    found = reasons(world(SSGD, network=FREE, steps=40, cluster=crash, recovery=saves))
+    assert found["crashes"] == {"crashes": 1}
+    assert found["failures"]["share"] == found["failures"]["lost"] + found["failures"]["down"]
     lost = {"crashes": 1.0, "recovery_seconds": None, "dropped": 0, "server_down_seconds": 9.0}
     spent = {"breakdown": {"lost": 0.0, "down": -1e-17}, "goodput": {"mean": 1.0}}
     line = usage.of_failures({"label": "asgd", "failures": lost, **spent})
@@ -317,7 +321,7 @@ def test_what_stands_still_is_said_to_and_is_not_picked(model: str, cause: str) 
     made = world(SSGD, {"name": "psgd"}, network=network, workers=4, cluster=cluster)
     found = result(made)
     stalled, fine = found.algorithms
-    assert stalled["bottleneck"] == f"ssgd: stands still for good: {stalled['stall']}."
+    assert reasons(made)["deadlock"] == {"seeds": 1, "of": 1, "why": stalled["stall"]}
     why = "carries nothing any more" if cause == "outage" else "down for good"
     assert stalled["stall"].count(why) == 1
     assert found.runs[0].stall == stalled["stall"]
@@ -325,7 +329,7 @@ def test_what_stands_still_is_said_to_and_is_not_picked(model: str, cause: str) 
     healthy = cause == "outage"  # without worker 1, psgd does not come to its last step either
     assert (fine["stall"] is None) is healthy
     assert found.pick["label"] is None  # psgd is a bound
-    assert all("until it stood still, lost" in line for line in found.failures[:1])
+    assert all("until it stood still" in line for line in found.failures[:1])
 
 
 def test_others_endless_flows_are_not_taken_for_ours() -> None:
@@ -336,19 +340,17 @@ def test_others_endless_flows_are_not_taken_for_ours() -> None:
         network = FLOWS | {"collective": collective, "link": links(*rates), "background": others}
         return world(SSGD, network=network, workers=6, cluster={"group": PLACES})
 
-    theirs = "a->b is saturated for 100 % (others' flows among it)"
-    assert f"; b->a is saturated for 27 %; {theirs}; " in said(made(900, 9_000, 9_000))
-    assert f"network; {theirs}" in said(made(900, 9_000, 9_000, collective="ring"))
-    turns = said(made(90_000, 9_000, 200))
-    assert re.search(rf"c->a and a->c are saturated for 49 %; {re.escape(theirs)}", turns)
-    ours = said(made(90_000, 200, 9_000, collective="ring"))
-    assert "; b->c is saturated for 9" in ours
-    assert "a->b" not in ours
+    filled = {"lines": "a->b", "share": pytest.approx(1)}
+    assert reasons(made(900, 9_000, 9_000))["filled"] == filled
+    assert reasons(made(900, 9_000, 9_000, collective="ring"))["filled"] == filled
+    assert reasons(made(90_000, 9_000, 200))["filled"] == filled
+    ours = reasons(made(90_000, 200, 9_000, collective="ring"))["saturated"]
+    assert (ours["lines"], ours["share"] > 0.9) == ("b->c", True)
     far = FLOWS | {"link": links(900, 9_000, 90_000), "background": others}
     cluster = {"group": [PLACES[0], PLACES[2]]}
     server = {"region": "b"}  # of which ssgd has no need
     unused = world(SSGD, workers=4, cluster=cluster, network=far, server=server)
-    assert "a->b" not in said(unused)
+    assert "filled" not in reasons(unused)
 
 
 def test_how_long_lines_were_down_is_noted() -> None:
@@ -359,7 +361,7 @@ def test_how_long_lines_were_down_is_noted() -> None:
     for line in runs[0].lines:
         if {"a", "b"} == {*line["line"].split("->")}:
             line["down_seconds"] = 0.16 * length
-    assert hints.notes(made, runs)[0] == "a->b, b->a were down for 16 % of the time"
+    assert hints.notes(made, runs)[0] == "down for 16 % of the time: a->b, b->a"
     shares = {line["line"]: line["down"] for line in usage.lines(runs)}
     assert shares["a->b"] == pytest.approx(0.16)
     assert not shares["a->c"]
@@ -367,25 +369,30 @@ def test_how_long_lines_were_down_is_noted() -> None:
 
 def test_the_card_of_the_server_is_named() -> None:
     server = {"server": {"bandwidth": "4 Mbit/s"}, "workers": 8, "steps": 40}
-    queue = said(world(ASGD, network=FAST | {"model": "flows"}, **server))
-    assert "the network card of the server is saturated for" in queue
-    queue = said(world(ASGD, network=FAST, **server))
-    assert "the server's network card is saturated for 100 %" in queue
+    queue = reasons(world(ASGD, network=FAST | {"model": "flows"}, **server))
+    assert "network card of server" in queue["saturated"]["lines"]
+    queue = reasons(world(ASGD, network=FAST, **server))
+    assert queue["server-card"]["share"] == pytest.approx(1, abs=0.005)
 
 
-def test_the_numbers_of_the_sentence_are_those_of_the_document() -> None:
+def test_the_numbers_of_the_reasons_are_those_of_the_document() -> None:
     """The slowest link of three, and the longest stage."""
     network = FLOWS | {"collective": "hierarchical", "link": links(500, 9_000, 9_000)}
     made = world(SSGD, network=network, workers=6, cluster={"group": PLACES})
-    row = result(made, seeds=2).algorithms[0]
+    row, found = result(made, seeds=2).algorithms[0], reasons(made, seeds=2)
     lines = {line["line"]: line for line in row["network"]["lines"]}
-    full = f"{100 * lines['a->b']['saturated']:.0f} %"
     stages = {name: phase["seconds"] for name, phase in row["network"]["phases"].items()}
-    across = f"{100 * stages['across regions'] / sum(stages.values()):.0f} %"
-    network_share = f"{100 * row['breakdown']['communicate']:.0f} %"
+    across = stages["across regions"] / sum(stages.values())
+    share = row["breakdown"]["communicate"]
+    assert found == {
+        "communicate": {"share": share},
+        "saturated": {"lines": "a->b", "share": lines["a->b"]["saturated"]},
+        "stage": {"stage": "across regions", "share": pytest.approx(across)},
+    }
     assert row["bottleneck"] == (
-        f"ssgd: {network_share} of the time goes to the network; a->b is saturated for {full}; "
-        f"{across} of its collectives' time is across regions."
+        f"ssgd: {100 * share:.0f} % of the time goes to the network; a->b saturated for "
+        f"{100 * lines['a->b']['saturated']:.0f} % of the time; {100 * across:.0f} % of its "
+        "collectives' time is across regions."
     )
     assert lines["a->b"]["utilisation"] <= lines["a->b"]["saturated"] + 1e-12 <= 1
     assert sum(stages.values()) == pytest.approx(row["duration"] * row["breakdown"]["communicate"])
@@ -425,54 +432,7 @@ def test_rows_of_a_sweep_have_the_same_columns_whether_time_is_lost_or_not() -> 
     assert table.csv_table(rows).decode().splitlines() == ["x,down_share,y", "1,0.5,", "2,,3"]
 
 
-def test_buckets_that_are_slower_than_one_average_are_explained():
-    line = {"latency": "1 ms", "bandwidth": "100 Gbit/s", "library": "nccl"}
-
-    def said(compute):
-        world = scenario(
-            {"name": "ssgd-bucketed", "buckets": 7}, {"name": "ssgd"}, workers=16, network=line,
-            model={"parameters": 124_000_000}, compute=compute, objective={"kind": "none"},
-        )  # fmt: skip
-        groups = {each.label: [simulate(world, at)] for at, each in enumerate(world.algorithm)}
-        return hints.in_pieces(world, groups, theory.by_size)
-
-    (note,) = said("10 ms")
-    assert note.startswith("ssgd-bucketed buckets=7: slower than ssgd, as each of its 7 buckets")
-    assert said("3 s") == []
-
-
-def test_buckets_of_another_size_are_told_with_what_they_take():
-    """Two boxes over 10 Gbit/s: NCCL's tree moves 25 MiB at half the rate of a whole model."""
-    world = scenario(
-        {"name": "ssgd-bucketed", "buckets": 84}, workers=2, compute="0.7 s",
-        cluster={"group": [{"name": "boxes", "workers": 2, "devices": 8}]},
-        network={"latency": "150 us", "bandwidth": "10 Gbit/s", "library": "nccl"},
-        model={"parameters": 1_100_000_000, "bytes_per_parameter": 2}, objective={"kind": "none"},
-    )  # fmt: skip
-
-    def measured(buckets):
-        own = world.algorithm[0].model_copy(update={"parameters": {
-            **world.algorithm[0].parameters, "buckets": buckets
-        }})  # fmt: skip
-        own_world = world.model_copy(update={"algorithm": (own,)})
-        return own_world, {own.label: [simulate(own_world)]}
-
-    (note,) = hints.in_pieces(*measured(84), theory.by_size)
-    assert "bucket_cap_mb" in note
-    took = {size: float(s) for s, size in re.findall(r"([0-9.]+) s with ([0-9]+) MiB", note)}
-    assert took["800"] < 0.85 * took["25"]
-    three, groups = measured(3)
-    ((run,),) = groups.values()
-    assert took["800"] == pytest.approx(run.duration / run.steps, rel=0.01)
-    assert hints.in_pieces(three, groups, theory.by_size) == []
-
-
-def test_clients_that_come_too_late_are_let_in_by_a_key_that_the_program_has():
-    late = [{"group": "old", "clients": 3, "gradients": 0.0, "absent": 0.0, "selected": 0.2}]
-    for own, said, other in (
-        ({"tau": 5}, "cluster.sampling.deadline", "max_staleness"),
-        ({"tau": 5, "buffer": 2}, "max_staleness", "cluster.sampling.deadline"),
-    ):
-        (note,) = usage.silent({"label": "a", "parameters": own, "clients": late})
-        assert said in note
-        assert other not in note
+def test_groups_that_the_model_learns_nothing_from_are_noted():
+    group = {"group": "old", "clients": 3, "gradients": 0.0, "absent": 0.0, "selected": 0.2}
+    (note,) = usage.silent({"label": "a", "clients": [group, group | {"gradients": 0.5}]})
+    assert note.endswith("old (3 clients, in rounds for 20 %)")

@@ -155,22 +155,9 @@ def test_every_part_of_another_run_is_named(folder):
             read.read("one")
         Path("one", name).rmdir()
         Path("one", name).write_bytes(kept)
-    assert read.read("one").notes == ()
+    assert read.read("one").runs
     Path("one/figure.png").unlink()  # to save space
     assert read.read("one").runs
-
-
-def test_a_directory_without_hashes_is_read_with_a_note(bare):
-    paceline.simulate("test.toml", out="one")
-    document = json.loads(Path("one/run.json").read_text())
-    del document["parts"], document["settings"]
-    Path("one/run.json").write_text(json.dumps(document))
-    (note,) = read.read("one").notes
-    assert "has no hashes of its files" in note
-    assert "has no hashes of its files" in paceline.report(["one"]).read_text()
-    paceline.simulate("test.toml", out="one")  # the same scenario and seeds
-    with pytest.raises(InputError, match=r"seeds: \[0, 1, 2\], not \[0\]"):
-        paceline.simulate("test.toml", seeds=1, out="one", overwrite=False)
 
 
 def test_sweeps_grow_and_others_are_refused(folder, capsys):

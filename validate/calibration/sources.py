@@ -117,7 +117,7 @@ def _directory(path: Path, allow_paths: bool) -> Source:
         for run in each
     }
     every = np.concatenate(list(did.values()))
-    said = [*found.notes, *_evidence(path, found), *_missing(path, every, workers)]
+    said = [*_evidence(path, found), *_missing(path, every, workers)]
     return Source(path, scenario, runs, paces, found.summary, tuple(said))
 
 

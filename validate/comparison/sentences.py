@@ -119,7 +119,7 @@ def _ranks(result: ComparisonStatistics) -> list[str]:
 def notes(result: ComparisonStatistics) -> list[str]:
     """Return what was left out and why, in sentences."""
     said = [*_differences(result), *_odd(result), *_short(result)]
-    files = [*result.predicted.notes, *result.measured.notes]
+    files = []
     if "gpu" in (about := result.measured.summary.get("machine") or {}):
         files.append(f"{result.basis} on: {machine.describe(about)}")
     if result.basis != "measured":

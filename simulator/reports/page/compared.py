@@ -9,7 +9,6 @@ from ...results.columns import BY_KEY, PAGE, RESULT_COLUMNS
 from ...results.intervals import MEDIAN, USUAL, stated
 from ...results.statistics import human, number
 from .. import terminal
-from .documents import is_measured
 from .parts import Cell, PageSection, PageTable, percent
 from .reading import FoundRun
 from .sentences import RunVerdict
@@ -91,7 +90,7 @@ def comparison(found: FoundRun, place: int) -> PageSection:
     document = found.comparison
     assert document is not None
     median = document.get("median_absolute_error")
-    heading, basis = against(document), "measured" if is_measured(document) else "simulated"
+    heading, basis = against(document), document["basis"]
     if median is not None:
         heading = (
             f"Predicted times per step are off by {percent(median, 1)} (median)"
@@ -123,7 +122,11 @@ def comparison(found: FoundRun, place: int) -> PageSection:
 
 def against(document: Mapping[str, Any]) -> str:
     """Say what a comparison compares."""
-    sides = ("Predicted", "measured") if is_measured(document) else ("Simulation", "simulation")
+    sides = (
+        ("Predicted", "measured")
+        if document["basis"] == "measured"
+        else ("Simulation", "simulation")
+    )
     return " against ".join(sides)
 
 

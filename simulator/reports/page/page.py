@@ -268,7 +268,7 @@ def _origin(found: FoundRun) -> dict[str, Any]:
     said = [*document.get("notes", ()), *document.get("warnings", ())]
     for side, run in found.sides.items():
         if run is not found.main:
-            said += [f"{side}: {note}" for note in (*run.summary["notes"], *run.notes)]
+            said += [f"{side}: {note}" for note in run.summary["notes"]]
     if found.comparison and found.main:
         said += found.comparison["notes"]
     return {

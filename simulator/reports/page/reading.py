@@ -11,18 +11,12 @@ from ...errors import InputError
 from ...inputs import csv_cells, untrusted
 from ...results import read as directories
 from ...results import store, timeline
+from ...results.columns import RESULT_COLUMNS
+from ...results.documents import COMPARISON, SWEEP, TUNE, Number, Timeline, demand_shape
 from ...results.read import RunDirectory
-from ...results.schema import demand_shape
-from .documents import (
-    COMPARISON,
-    SHAPES,
-    SWEEP,
-    TUNE,
-    SweepRow,
-    Timeline,
-)
 
 SIDES = ("predicted", "measured")
+NUMBERS = ["reached", *(f"{c.key}{end}" for c in RESULT_COLUMNS for end in ("", "_low", "_high"))]
 SPAN = {"name", "pid", "tid", "ts", "dur"}  # keys of a span in a timeline
 
 
@@ -50,8 +44,7 @@ class FoundRun:
     def document(self) -> dict[str, Any]:
         """The document with the scenario, seeds, versions, notes and warnings."""
         if self.main:
-            notes = [*self.main.summary["notes"], *self.main.notes]
-            return self.main.summary | {"scenario": self.scenario, "notes": notes}
+            return self.main.summary | {"scenario": self.scenario}
         return self.tune or self.sweep or self.comparison or {}
 
     @property
@@ -79,7 +72,7 @@ def _read(path: Path, name: str) -> FoundRun:
         raise InputError(f"{path}: no such directory; give one that paceline simulate has written")
     there = {side: path / side for side in SIDES if (path / side / store.WHOLE).is_file()}
     documents = {
-        key: _document(path / file)
+        key: store.load(path, file)
         for key, file in (("comparison", COMPARISON), ("tune", TUNE), ("sweep", SWEEP))
         if (path / file).is_file()
     }
@@ -104,20 +97,7 @@ def _read(path: Path, name: str) -> FoundRun:
         )
     if "sweep" in documents:
         documents["sweep"]["rows"] = _rows(path / "sweep.csv", documents["sweep"]["vary"])
-        if not documents["sweep"].keys() >= {"picks", "bounds"}:
-            raise InputError(f"{path / SWEEP}: of an earlier Paceline; repeat the sweep's command")
     return FoundRun(name, path, {}, **documents)
-
-
-def _document(file: Path) -> dict[str, Any]:
-    with untrusted.refused(
-        file, "repeat the command that wrote it", "not written by this Paceline"
-    ):
-        document = untrusted.document(untrusted.text(file, store.LARGEST_DOCUMENT))
-        store.demand_schema(document.get("schema", store.SCHEMA), file)
-        demand_shape(SHAPES[file.name], document)
-    store.demand_parts(file.parent, document, file.name)
-    return document
 
 
 def _rows(file: Path, vary: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -129,7 +109,9 @@ def _rows(file: Path, vary: Mapping[str, Any]) -> list[dict[str, Any]]:
             {csv_cells.restored(key): _value(text) for key, text in row.items()} for row in table
         ]
         for row in rows:
-            demand_shape(SweepRow, row)
+            demand_shape(str | float, row["label"])
+            demand_shape(float, row["seeds"])
+            demand_shape(dict[str, Number], {key: row.get(key) for key in NUMBERS})
             if missing := vary.keys() - row.keys():
                 raise ValueError(f"no column {min(missing)}")
     return rows

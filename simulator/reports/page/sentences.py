@@ -14,7 +14,6 @@ from ...results.order import within
 from ...results.pick import ENOUGH, all_of, any_of, decided, headline, scored
 from ...results.run import Run
 from ...results.statistics import crossing, human, number
-from .documents import is_measured
 from .parts import percent
 from .reading import FoundRun
 
@@ -184,7 +183,7 @@ def _sure(
     if known and known[0] is not None and not beside:
         yield wording.one_run(row, "time_to_target")
         yield f"That rests on {row.get('interval90_basis') or LOSS_ALONE}."
-    if found.comparison and is_measured(found.comparison):
+    if found.comparison and found.comparison["basis"] == "measured":
         yield from _measured(found.comparison)
     elif "measured" not in found.sides:
         yield "No real training has confirmed it; run `paceline validate`."

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 from ...results.consumption import SECONDS_PER_DAY
+from ...results.documents import FARTHEST
 from ...results.statistics import time_unit
 from ...results.usage import few
 from ...studies.tune.objective import OBJECTIVES
 from ...studies.tune.runner import quiet
 from . import parts
-from .documents import FARTHEST
 from .reading import FoundRun
 
 LEAST = 0.01  # spread of a quantity, as a share, below which nothing trades it for another

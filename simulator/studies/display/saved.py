@@ -20,7 +20,7 @@ from pydantic import BaseModel
 from ...errors import InputError
 from ...inputs import untrusted
 from ...load.load import Programs, parse
-from ...results import schema, store
+from ...results import documents, store
 from ...results.ownership import TakenError
 from ...results.run import Run
 from ...scenario.scenario import Scenario
@@ -104,9 +104,9 @@ class Restorer:
         if origin is list:
             return [self(args[0], each) for each in value]
         if origin is not None and issubclass(origin, Mapping):
-            adapt = schema.adapter(args[0]).validate_python
+            adapt = documents.adapter(args[0]).validate_python
             return {adapt(key): self(args[1], each) for key, each in value.items()}
-        return schema.adapter(hint).validate_python(value)
+        return documents.adapter(hint).validate_python(value)
 
     def state(self, kind: Any, values: Mapping[str, Any]) -> dict[str, Any]:
         """Return the fields of a dataclass by name."""

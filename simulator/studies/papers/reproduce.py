@@ -8,7 +8,7 @@ from typing_extensions import TypedDict  # typing's own is not enough for pydant
 
 from ...errors import InputError
 from ...results import store
-from ...results.schema import Number, Pair, demand_shape
+from ...results.documents import Number, Pair, demand_shape
 from ...results.statistics import jsonable
 from .. import executors, papers
 from ..execution import Execution, Progress

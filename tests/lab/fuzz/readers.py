@@ -15,7 +15,7 @@ from paceline.simulator.errors import InputError
 from paceline.simulator.load.load import load, parse
 from paceline.simulator.reports.page.page import html
 from paceline.simulator.reports.page.reading import read as read_runs
-from paceline.simulator.results import schema, store
+from paceline.simulator.results import documents, store
 from paceline.simulator.studies import size
 from paceline.simulator.studies.fit.targets import read as read_targets
 from paceline.simulator.studies.result import Result
@@ -251,7 +251,7 @@ CURVES = "label,seed,time,step,loss,accuracy,tau,bytes,cost\n" + "".join(
     for label in ("ssgd", "other")
     for step in range(3)
 )
-schema.demand(DOCUMENT["summary"], DOCUMENT["scenario"]["table"])
+documents.demand_shape(documents.SHAPES["run.json"], DOCUMENT)
 
 
 @cache  # not at import, which would slow the collection of tests
