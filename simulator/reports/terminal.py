@@ -23,7 +23,7 @@ from ..results.intervals import USUAL, Estimate, stated
 from ..results.order import MARGIN
 from ..results.run import TIMES
 from ..results.statistics import format_loss, human, number, time_unit, with_unit
-from ..studies.tune import costs
+from ..studies.tune import regret
 
 if TYPE_CHECKING:  # theory has no need of all that simulates
     from ..studies.fit.fit import FitResult
@@ -447,7 +447,7 @@ def tune(result: "TuneResult") -> list[Table | str]:
     for line, row in zip(ranking.rows, rows, strict=True):
         line.style = "bold" if row["label"] == result.simplest.candidate.label else None
     shown_tables = [ranking, *in_units(rows, first="configuration")]
-    notes = costs.notes(result.regret)
+    notes = regret.notes(result.regret)
     if len(result.tradeoffs) > 1:
         shown_tables.append(_tradeoffs(result.tradeoffs))
     if result.regret:
@@ -487,7 +487,7 @@ def _tradeoffs(rows: Sequence[Row]) -> Table:
 
 
 def _regret(worlds: Sequence[Row], row: Row) -> str:
-    return ", ".join(costs.cost(world, row["label"]) for world in worlds)
+    return ", ".join(regret.cost(world, row["label"]) for world in worlds)
 
 
 def fit(result: "FitResult") -> list[Table]:

@@ -27,8 +27,8 @@ from paceline.simulator.studies.execution import Execution
 from paceline.simulator.studies.sweep import figure as sweep_plot
 from paceline.simulator.studies.sweep import points
 from paceline.simulator.studies.sweep import table as tidy
-from paceline.simulator.studies.sweep.picks import judged
 from paceline.simulator.studies.sweep.sweep import run_batch
+from paceline.simulator.studies.sweep.table import judged
 from tests.command_line.test_command_line import (
     INTERRUPTED,
     SCENARIO,

@@ -25,7 +25,7 @@ from paceline.simulator.reports import terminal
 from paceline.simulator.results import statistics, store
 from paceline.simulator.studies.simulate import simulate
 from paceline.simulator.studies.sweep.sweep import sweep
-from paceline.simulator.studies.tune import costs, figures, regret, verdict, warm_starts
+from paceline.simulator.studies.tune import figures, regret, verdict, warm_starts
 from paceline.simulator.studies.tune.objective import Score, TuningObjective, tuning_objective
 from paceline.simulator.studies.tune.race import Contender, Race, seed_counts
 from paceline.simulator.studies.tune.result import TuneResult
@@ -666,7 +666,7 @@ def test_a_cut_is_called_a_cut_in_every_world_alike():
         for label, bound in row["regret_at_least"].items():
             assert row["regret"][label] is None
             assert bound > 0  # whoever might be first was not cut
-            assert costs.cost(row, label) == f"> {100 * bound:.1f}"
+            assert regret.cost(row, label) == f"> {100 * bound:.1f}"
         assert all(row["values"][label] or label in row["at_least"] for label in row["values"])
     shown = "".join(str(part) for part in terminal.tune(result) if isinstance(part, str))
     assert "cut after" in shown
@@ -674,9 +674,9 @@ def test_a_cut_is_called_a_cut_in_every_world_alike():
 
 def test_who_never_gets_there_was_not_cut():
     row = {"input": None, "values": {"a": 1.0, "b": None}, "regret": {"a": 0.0, "b": None}}
-    assert (costs.cost(row, "a"), costs.cost(row, "b")) == ("0.0", "not reached")
+    assert (regret.cost(row, "a"), regret.cost(row, "b")) == ("0.0", "not reached")
     chance = row | {"regret": {"a": 0.0, "b": 0.44}, "not_worse": ["b"]}
-    assert costs.cost(chance, "b", " %") == "~44.0 %"
+    assert regret.cost(chance, "b", " %") == "~44.0 %"
 
 
 def test_bounds_are_not_tried():

@@ -11,8 +11,8 @@ from ...results.order import MARGIN
 from ...results.pick import ALONE, ENOUGH, ONE_SEED, any_of, decided, headline
 from ...results.statistics import number, time_unit, with_unit
 from ...results.usage import few
-from ...studies.tune.costs import cost, notes
 from ...studies.tune.objective import PACES
+from ...studies.tune.regret import cost, notes
 from . import compared, parts, sentences
 from .reading import FoundRun
 from .series import apart

@@ -3,12 +3,15 @@
 import json
 import math
 import re
-from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain
 from operator import itemgetter
 from typing import Any
+
+import numpy as np
 
 from ...inputs import csv_cells, messages
 from ...objectives import plugins
@@ -17,6 +20,7 @@ from ...objectives.learning_curve.objective import Expected
 from ...results import consumption, divergence, intervals, statistics, wording
 from ...results.columns import (
     BY_KEY,
+    RANKING,
     RESULT_COLUMNS,
     SWEEP,
     Conditions,
@@ -25,14 +29,16 @@ from ...results.columns import (
     estimate_of,
     to_target,
 )
+from ...results.determinism import deterministic
 from ...results.figures.chart import Chart
+from ...results.order import MARGIN, order
+from ...results.pick import verdict
 from ...results.prediction_interval import PACE, TARGET, TimeModel
 from ...results.run import Run
 from ...scenario.scenario import Algorithm, Scenario
 from .. import learning, links
 from ..display.display import Display, even, shown_columns, text
 from ..execution import Execution
-from .picks import judged, picked
 from .points import Point, value
 
 Row = dict[str, Any]
@@ -149,64 +155,78 @@ def measured(scenario: Scenario, runs: Sequence[Run], execution: Execution) -> R
     The means are those of `paceline simulate`; missing values are None. `errors`, by column: draws
     of what it may be wrong by; `margin`: the share of the loss up to which others are equivalent.
     """
-    algorithm = next(each for each in scenario.algorithm if each.label == runs[0].label)
+    label = runs[0].label
+    algorithm = next(each for each in scenario.algorithm if each.label == label)
     ideal, workers = scenario.team.ideal_rate, scenario.participants(algorithm)
     given = Conditions(
         target=scenario.run.target_loss,
         step_alone=workers / ideal if ideal else 0,
         priced=scenario.cost.priced,
     )
-    heavy = scenario.heavy_tailed
     summary = statistics.summarise(
-        runs, target=given.target, workers=workers, ideal_rate=ideal, heavy=heavy
+        runs, target=given.target, workers=workers, ideal_rate=ideal, heavy=scenario.heavy_tailed
     )
-    groups, label = {algorithm.label: [*runs]}, algorithm.label
+    groups = {label: [*runs]}
     losses = learning.models(scenario, groups, execution.programs)
     missed = links.time_error_models(scenario, groups, execution)
     stated = learning.stated(scenario, runs, losses.get(label), missed.get(label))
     summary |= consumption.summary(scenario, runs, losses.get(label), stated)
-    each = [_numbers(run, given) for run in runs]
+    numbers = [_numbers(run, given) for run in runs]
     row: Row = {}
     for column in RESULT_COLUMNS:
-        name, values = column.key, [run[column.key] for run in each]
-        row[name] = column.of_summary(summary)
-        over_seeds = None if None in values else column.estimate(values, heavy)
-        if name == "seconds_per_step":  # of one seed, too
-            over_seeds = statistics.mean_pace(runs, heavy)
-        if name == "total_cost" and over_seeds:
-            limits = consumption.most(scenario, served=algorithm.served)
-            over_seeds = over_seeds.within(0.0, limits.get("cost", math.inf))
-            spent = (summary["used"] or {}).get("cost", {})
-            over_seeds = intervals.stated(spent) if "interval90" in spent else over_seeds
-        one = stated.get(STATED.get(name, ""))
-        if one and over_seeds and math.isfinite(over_seeds.value):
-            ends = one[0], one[1]
-            over_seeds = replace(over_seeds, interval=ends, of_mean=ends, level=intervals.LEVEL)
-        row |= estimate_columns(name, over_seeds)
-        if name == "time_to_target_s":
+        values = [run[column.key] for run in numbers]
+        row[column.key] = column.of_summary(summary)
+        found = _over_seeds(scenario, algorithm, runs, column, values)
+        spent = (summary["used"] or {}).get("cost", {}) if column.key == "total_cost" else {}
+        if found and "interval90" in spent:
+            found = intervals.stated(spent)
+        one_run = stated.get(STATED.get(column.key, ""))
+        if one_run and found and math.isfinite(found.value):
+            ends = one_run[0], one_run[1]
+            found = replace(found, interval=ends, of_mean=ends, level=intervals.LEVEL)
+        row |= estimate_columns(column.key, found)
+        if column.key == "time_to_target_s":
             reached = summary["time_to_target"]
             row["reached"] = reached and reached["reached"]
     row |= {key: summary[key] for key in consumption.RATES if summary[key] is not None}
     for until, ending in (("used", ""), ("to_target", "_to_target")):
-        for key, found in (summary[until] or {}).items():
-            row |= {f"{key}{ending}": found["mean"]}
-            row |= estimate_columns(f"{key}{ending}", intervals.stated(found))
+        for key, amount in (summary[until] or {}).items():
+            row |= {f"{key}{ending}": amount["mean"]}
+            row |= estimate_columns(f"{key}{ending}", intervals.stated(amount))
     row |= {f"{kind}_share": share for kind, share in summary["breakdown"].items()}
-    told = dict.fromkeys(note for run in runs for note in run.notes)
-    found = {
+    notes = dict.fromkeys(note for run in runs for note in run.notes)
+    record = {
         "engine": summary["engine"],
         "row": row | {"diverged": sum(map(divergence.diverged, runs))},
         "stalled": any(run.stall for run in runs),
-        "runs": [{"seed": run.seed, **one} for run, one in zip(runs, each, strict=True)],
+        "runs": [{"seed": run.seed, **own} for run, own in zip(runs, numbers, strict=True)],
         # those that points may share: the step at which a run diverged is its own
         "notes": [
-            *(note for note in told if not note.startswith("diverged")),
-            *(f"what its loss rests on: {learning.rest(each)}" for each in losses.values()),
+            *(note for note in notes if not note.startswith("diverged")),
+            *(f"what its loss rests on: {learning.rest(model)}" for model in losses.values()),
         ],
         **_errors(scenario, runs, losses, missed),
         "stated": {name: stated.get(key) for name, key in STATED.items()},
     }
-    return dict(statistics.jsonable(found))
+    return dict(statistics.jsonable(record))
+
+
+def _over_seeds(
+    scenario: Scenario,
+    algorithm: Algorithm,
+    runs: Sequence[Run],
+    column: ResultColumn,
+    values: Sequence[Any],
+) -> intervals.Estimate | None:
+    """Estimate a column over seeds; None where a run has no value of it."""
+    heavy = scenario.heavy_tailed
+    if column.key == "seconds_per_step":  # of one seed, too
+        return statistics.mean_pace(runs, heavy)
+    found = None if None in values else column.estimate(values, heavy)
+    if column.key == "total_cost" and found:
+        most = consumption.most(scenario, served=algorithm.served).get("cost", math.inf)
+        return found.within(0.0, most)
+    return found
 
 
 def _errors(
@@ -246,33 +266,71 @@ def collected(
 ) -> SweepResult:
     """Put the records, in the order of points and algorithms, into tables."""
     values = [{key: value(text) for key, text in point.items()} for point in points]
-    rows, seed_rows, outcomes, picks = [], [], [], []
-    told: Counter[tuple[str, str]] = Counter()
-    left, bounds, kept = iter(records), set[str](), dict[str, list[Record]]()
+    rows, seed_rows, picks = list[Row](), list[Row](), list[Row]()
+    count: Counter[tuple[str, str]] = Counter()
+    left, bounds = iter(records), set[str]()
     for point, scenario, names in zip(values, scenarios, labels(scenarios), strict=True):
-        own = [next(left) for _ in names]
-        outcomes.append(json.dumps(own))
-        for label, algorithm, record in zip(names, scenario.algorithm, own, strict=True):
+        own = {name: next(left) for name in names}
+        for (label, record), algorithm in zip(own.items(), scenario.algorithm, strict=True):
             head = {"label": label, "program": algorithm.name, "engine": record["engine"]}
             rows.append(point | head | {"seeds": len(record["runs"])} | record["row"])
             seed_rows += [point | head | run for run in record["runs"]]
-            told.update((label, note) for note in record["notes"])
-            kept.setdefault(label, []).append(record)
+            count.update((label, note) for note in record["notes"])
             bounds |= {label} if algorithm.bound else set()
-        named = dict(zip(names, own, strict=True))
-        picks.append(dict(statistics.jsonable(picked(scenario, named))))
-    told_of = [
-        *base.notes,
-        *learning.of_unit(scenarios[0]),
-        *notes(without_effect(points, outcomes), rows, told),
-    ]
-    told_of += unordered(scenarios[0], values, kept)
-    versions = plugins.versions(*(each.objective for each in scenarios))
-    said = {basis for each in scenarios for basis in bases(each).values()}
+        picks.append(dict(statistics.jsonable(picked(scenario, own))))
+    found = [*base.notes, *learning.of_unit(scenarios[0]), *notes(rows, count)]
+    versions = plugins.versions(*(scenario.objective for scenario in scenarios))
+    based = {basis for scenario in scenarios for basis in bases(scenario).values()}
     return SweepResult(
-        base, values, even(rows), even(seed_rows), told_of, versions, picks, sorted(bounds),
-        resumed, said.pop() if len(said) == 1 else None,
+        base, values, even(rows), even(seed_rows), found, versions, picks, sorted(bounds),
+        resumed, based.pop() if len(based) == 1 else None,
     )  # fmt: skip
+
+
+def picked(scenario: Scenario, records: Mapping[str, Record]) -> Row:
+    """Return the verdict on a point: that on those of its algorithms that are no bounds.
+
+    `records`: as of `measured`, by label and in the order of the scenario's algorithms.
+    """
+    pairs = zip(records.items(), scenario.algorithm, strict=True)
+    return judged(scenario, {label: own for (label, own), each in pairs if not each.bound})
+
+
+def judged(scenario: Scenario, records: Mapping[str, Record]) -> Row:
+    """Return the verdict on records, by label: the keys of `pick.verdict`, and `measure`, a column.
+
+    The measure is the first of `columns.RANKING` that some record has with every seed, or with
+    most. What stands still is left out; `label` is None where nothing is left.
+    """
+    left = {label: own["runs"] for label, own in records.items() if not own.get("stalled")}
+
+    def column(key: str, where: str = "") -> dict[str, list[float]]:
+        """Return the values of a column, by label: infinite where `where`, or it, is missing."""
+        return {
+            label: [math.inf if run[where or key] is None else run[key] for run in runs]
+            for label, runs in left.items()
+        }
+
+    measures = (key for key in RANKING if np.isfinite([*chain(*column(key).values())]).any())
+    if (measure := next(measures, None)) is None:
+        return {"label": None, "decided": False, "alternatives": [], "ties": [], "measure": None}
+    scores = at_least = column(measure)
+    if measure == "time_to_target_s":
+        at_least = column("duration_s", "final_loss")
+    errors = {label: records[label].get("errors", {}).get(measure) for label in left}
+    factors = {
+        label: np.array([math.inf if factor is None else factor for factor in drawn])
+        for label, drawn in errors.items()
+        if drawn
+    }
+    of_loss = measure == "final_loss"
+    margin = min(records[label].get("margin", MARGIN) for label in left) if of_loss else MARGIN
+    found = order(
+        scores, at_least, heavy=scenario.heavy_tailed and not of_loss,
+        exact=deterministic(scenario), factors=factors, margin=margin,
+    )  # fmt: skip
+    found = found.stating(found.best, records[found.best].get("stated", {}).get(measure))
+    return verdict(found) | {"measure": measure}
 
 
 def labels(scenarios: Sequence[Scenario]) -> list[list[str]]:
@@ -300,75 +358,22 @@ def _common(algorithms: Sequence[Algorithm]) -> str:
     )
 
 
-def without_effect(points: Sequence[Point], outcomes: Sequence[Hashable]) -> list[str]:
-    """Return the keys whose values make no difference to any outcome, all else being equal."""
-    found = []
-    for key in points[0]:
-        groups = defaultdict(set)
-        values = defaultdict(set)
-        for point, outcome in zip(points, outcomes, strict=True):
-            others = tuple(text for name, text in point.items() if name != key)
-            groups[others].add(outcome)
-            values[others].add(point[key])
-        varied = any(len(each) > 1 for each in values.values())
-        if varied and all(len(each) == 1 for each in groups.values()):
-            found.append(key)
-    return found
-
-
-def notes(idle: Iterable[str], rows: Sequence[Row], told: Counter[tuple[str, str]]) -> list[str]:
-    """Return warnings for readers of the table; `told` counts each (label, note) of the runs."""
-    found = [f"nothing depends on {key}: its values give the same numbers" for key in idle]
+def notes(rows: Sequence[Row], count: Counter[tuple[str, str]]) -> list[str]:
+    """Return warnings for readers of the table; `count`: of each (label, note) of the runs."""
     size = Counter(row["label"] for row in rows)
     lost = Counter(row["label"] for row in rows if row["diverged"])
-    told = told + Counter(
-        {(k, "diverged with some seeds; try a smaller lr"): lost[k] for k in lost}
-    )
+    diverged = "diverged with some seeds; try a smaller lr"
     about: dict[tuple[str, str], list[str]] = {}
-    for (label, note), count in told.items():
-        where = "" if count == size[label] else f" (at {count} of {size[label]} points)"
+    for (label, note), points in (
+        count + Counter({(label, diverged): points for label, points in lost.items()})
+    ).items():
+        where = "" if points == size[label] else f" (at {points} of {size[label]} points)"
         about.setdefault((note, where), []).append(label)
     everyone = max(len(size), 2)
-    return found + [
+    return [
         f"{'every algorithm' if len(who) == everyone else ', '.join(who)}: {note}{where}"
         for (note, where), who in about.items()
     ]
-
-
-def unordered(
-    scenario: Scenario, points: Sequence[Mapping[str, Any]], records: Mapping[str, list[Record]]
-) -> list[str]:
-    """Say whether the best point is known, where the errors of models leave that open or seem to.
-
-    They seem to where intervals overlap, though points share most of what a model may miss.
-    """
-    found, words = [], ", ".join(points[0])
-    names = [", ".join(map(text, point.values())) for point in points]
-    for label, own in records.items():
-        at = dict(zip(names, own, strict=False))
-        uneven = len(at) < len(points) or len({len(each["runs"]) for each in own}) > 1
-        if uneven or "run.target_loss" in points[0]:
-            continue  # some points are without it, or have other seeds or another target
-        verdict = judged(scenario, at)
-        best, measure, others = (verdict[key] for key in ("label", "measure", "alternatives"))
-        if measure not in own[0].get("errors", {}):
-            continue
-        rows = [record["row"] for name, record in at.items() if name != best]
-        _, high = verdict.get("interval") or (math.inf, -math.inf)
-        many = f"{len(others)} other{'s' * (len(others) > 1)} may be as good as {best}"
-        if others:
-            seldom = "value" not in verdict
-            why = "none reaches it with every seed" if seldom else "by what the model may miss"
-            said = f"which {words} is best is undecided: {why}, {many}"
-        elif any(estimate_of(row, measure).span[0] < high for row in rows):
-            said = (
-                f"the best {words} is {best}, at 90 %, though intervals overlap: most of what the "
-                "model may miss is the same at all points"
-            )
-        else:
-            continue
-        found.append(f"{label}: by {BY_KEY[measure].words} {said}")
-    return found
 
 
 def csv_table(rows: Sequence[Mapping[str, Any]]) -> bytes:

@@ -2,8 +2,9 @@
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,13 +31,8 @@ from ...results.statistics import (
 from ...scenario.scenario import Scenario
 from ...scenario.tables import Cap, LearningCurve, NoObjective
 
-TOKENS, GOODPUT, PACE, USEFUL = (
-    "loss-at-tokens", "goodput", "seconds-per-step", "seconds-per-gradient"
-)  # fmt: skip
-PACES = {PACE: pick.PACES["seconds_per_step"], USEFUL: pick.PACES["seconds_per_gradient"]}
-OBJECTIVES = (
-    "time-to-loss", "loss-at-deadline", "cost-to-loss", "loss-at-budget", TOKENS, *PACES, GOODPUT
-)  # fmt: skip
+TOKENS, GOODPUT = "loss-at-tokens", "goodput"
+STEP_TIME, GRADIENT_TIME = PACES = ("seconds-per-step", "seconds-per-gradient")
 NEVER = 1e12  # above the value of any run
 FARTHEST = 10.0  # the largest gap: that of a diverged run
 
@@ -94,13 +90,21 @@ class Score(NamedTuple):
         return self.value if self.reached else NEVER * (1 + self.gap)
 
 
+class Outcome(NamedTuple):
+    """The value of a run, the time (seconds) at which it had it, and its gap as in `Score`."""
+
+    value: float
+    time: float
+    gap: float = FARTHEST
+
+
 @dataclass(frozen=True)
 class TuningObjective:
-    """The quantity to minimise: time or cost to `target`, a loss, or one of `PACES`.
+    """The quantity to minimise: the row of `TABLE` called `name`, with the numbers it is about.
 
     The loss is that at `deadline` (seconds) or, if sooner, once `budget` is spent, or that after so
-    many `tokens`: after `steps`, or fewer of all workers where others sample clients. Paces are
-    those of runs that keep the `cap`. `currency`: of prices; `second`: lower bound on the
+    many `tokens`: after `steps`, or fewer of all workers where others sample clients. Times per
+    step are those of runs that keep the `cap`. `currency`: of prices; `second`: lower bound on the
     cost of a second of a run, in the unit of the value; `heavy`: the value depends on times
     without a finite variance; `most`: what a run uses at most (`consumption.most`).
     """
@@ -125,75 +129,34 @@ class TuningObjective:
 
         `errors`: of its loss and times. Raises InputError where it starts at the target.
         """
-        notes, given = tuple(run.notes), scenario.run
+        given = scenario.run
         ended = given.duration is None or (given.steps is not None and run.steps >= given.steps)
         ran = math.inf if ended else given.duration or math.inf
-        time, gap = run.duration, FARTHEST
-        if self.cap:
-            gap = beyond(run, scenario.algorithm[0].parameters.get("tau"), self.cap)
-            value = PACES[self.name][1](run) if gap <= 1 and not run.stall else math.inf
-        elif self.steps:
-            share = scenario.cluster.participants / scenario.participants(scenario.algorithm[0])
-            value = math.inf
-            if run.steps >= self.steps and not diverged(run):
-                steps = share * self.steps if share < 1 else run.steps
-                time, value = (
-                    float(np.interp(steps, run.curve["step"], run.curve[key]))
-                    for key in ("time", "loss")
-                )
-        elif self.name == GOODPUT:
-            value = math.inf if run.stall else 100 * (1 - goodput(run))
-        elif self.target is None:
-            assert self.deadline is not None
-            curve, budget = run.curve, math.inf if self.budget is None else self.budget
-            time = min(self.deadline, float(np.interp(budget, curve["cost"], curve["time"])))
-            loss = loss_at(run, time)
-            value = loss if math.isfinite(loss) else math.inf
-        else:
-            start, gap = run.curve["loss"][0], self._gap(run)
-            if start <= self.target:
-                raise InputError(
-                    f"{scenario.file}: run.target_loss = {self.target:g}: reached at the start "
-                    f"(loss {start:.4g}); write a smaller one"
-                )
-            value = time = crossing(run, self.target)
-            if self.name == "cost-to-loss" and math.isfinite(time):
-                value = at(run, time, "cost")
+        value, time, gap = TABLE[self.name].outcome(self, run, scenario)
         spent = consumption.used(scenario, run, time)
         known = self._modelled(model, errors, run, time)
-        return Score(value, gap, ran, notes, spent, known, held_up(run))
+        return Score(value, gap, ran, tuple(run.notes), spent, known, held_up(run))
 
     def _modelled(
         self, model: Expected | None, errors: Errors, run: Run, time: float
     ) -> Modelled | None:
-        times, margin, drawn, steps = errors.times, MARGIN, np.ones(0), np.ones(0)
-        if self.name == GOODPUT or (errors.loss is None and times is None):
+        if self.name == GOODPUT or (errors.loss is None and errors.times is None):
             return None
+        margin, drawn, steps = MARGIN, np.ones(0), np.ones(0)
         if self.cap:
-            model, drawn = None, drawn if times is None else times
+            model, drawn = None, drawn if errors.times is None else errors.times
         elif self.target:
             drawn = errors.to_target([run], self.target)
             if errors.loss is not None:
                 steps = Errors(errors.loss).to_target([run], self.target)
-        elif self.steps and errors.loss is None:
-            pass
-        else:
-            at = Errors(errors.loss) if self.steps else errors
-            drawn, margin = at.of_loss([run], time), at.worth([run], time)
+        elif not self.steps or errors.loss is not None:
+            losses = Errors(errors.loss) if self.steps else errors
+            drawn, margin = losses.of_loss([run], time), losses.worth([run], time)
         basis, why = (model.basis, model.why) if model else (None, ())
         quantity = prediction_interval.TARGET if self.target else prediction_interval.PACE
         spreads = errors.links.spreads(quantity) if errors.links else ()
-        each = tuple(part for one in spreads for part in (one.variance, one.freedom))
-        return Modelled(basis, why, _rounded(drawn), _rounded(steps), margin, each)
-
-    def _gap(self, run: Run) -> float:
-        losses = np.asarray(run.curve["loss"])
-        seen = losses[np.isfinite(losses) & (losses > 0)]
-        if not len(seen) or diverged(run):
-            return FARTHEST
-        assert self.target is not None
-        way = math.log(max(seen[0] / self.target, 1.0 + 1e-9))
-        return float(np.clip(math.log(max(seen[-1] / self.target, 1e-9)) / way, 0.0, FARTHEST))
+        spread = tuple(part for one in spreads for part in (one.variance, one.freedom))
+        return Modelled(basis, why, _rounded(drawn), _rounded(steps), margin, spread)
 
     def at_least(self, score: Score) -> float:
         """Return the value of a run, or a lower bound if it was cut before the target."""
@@ -220,39 +183,24 @@ class TuningObjective:
     @property
     def within(self) -> str:
         """The limit in words: the cap, the budget or the deadline."""
-        if self.cap:
-            return f"with at most {self.cap.tau} steps between averages and {self.cap.delay} late"
-        if self.steps:
-            return f"after {with_unit(self.tokens, '#')} tokens"
-        if self.budget is not None:
-            return f"for {with_unit(self.budget, self.currency)}"
-        return "" if self.name == GOODPUT else f"after {human(self.deadline)}"
+        return TABLE[self.name].limit.format(
+            aim=self, tokens=with_unit(self.tokens, "#"), deadline=human(self.deadline),
+            budget=with_unit(self.budget, self.currency),
+        )  # fmt: skip
 
     @property
     def says(self) -> str:
         """The name of the value, for tables and axes."""
-        if self.name == GOODPUT:
-            return "time without use"
-        if self.target is None:
-            return f"time per {PACES[self.name][0]}" if self.cap else f"loss {self.within}"
-        return f"{'time' if self.name == 'time-to-loss' else 'cost'} to loss {self.target:g}"
+        return TABLE[self.name].measure.format(aim=self)
 
     def sentence(self, value: float) -> str:
         """Return a value in words."""
-        if self.name == GOODPUT:
-            return f"{self.show(value)} of the workers' time"
-        if self.target is None:
-            if self.cap:
-                return f"{human(value)} per {PACES[self.name][0]}"
-            return f"loss {self.show(value)} {self.within}"
-        between = "after" if self.name == "time-to-loss" else "for"
-        return f"loss {self.target:g} {between} {self.show(value)}"
+        return TABLE[self.name].sentence.format(aim=self, value=self.show(value))
 
     @property
     def unit(self) -> str:
         """The unit of a value: "s", "% lost", or for money its currency, or "" for a loss."""
-        kinds = {"time-to-loss": "s", GOODPUT: "% lost", "cost-to-loss": self.currency}
-        return kinds.get(self.name, "s" if self.cap else "")
+        return TABLE[self.name].unit.format(aim=self)
 
     @property
     def show(self) -> Callable[[float | None], str]:
@@ -262,23 +210,117 @@ class TuningObjective:
 
 
 def _rounded(drawn: np.ndarray) -> tuple[float, ...]:
-    return tuple(float(f"{each:.6g}") for each in drawn.tolist())
+    return tuple(float(f"{x:.6g}") for x in drawn.tolist())
 
 
-def beyond(run: Run, tau: Any, cap: Cap) -> float:
+def _step_time(aim: TuningObjective, run: Run, scenario: Scenario) -> Outcome:
+    assert aim.cap is not None
+    gap = _beyond(run, scenario.algorithm[0].parameters.get("tau"), aim.cap)
+    kept = gap <= 1 and not run.stall
+    _, seconds = pick.PACES[aim.name.replace("-", "_")]
+    return Outcome(seconds(run) if kept else math.inf, run.duration, gap)
+
+
+def _beyond(run: Run, tau: Any, cap: Cap) -> float:
     """Return how many times a run communicates too seldom, or too late; at most 1: it keeps `cap`.
 
     `tau`: the algorithm's parameter, if it has one: as a number it is that of a part of the model.
     Runs without collectives, of a server or gossip, exchange at every step. Updates of a server,
     and averagings, count as so many steps of each worker as they stand for.
     """
-    periods = [each for each in run.curve["tau"] if math.isfinite(each)]
+    periods = [period for period in run.curve["tau"] if math.isfinite(period)]
     longest = max(periods, default=1.0 if run.curve["bytes"][-1] else run.steps)
     if isinstance(tau, int):
         longest = max(longest, tau)
     step = 1.0 if run.staleness_unit == "steps" or not run.updates else run.steps / run.updates
     delay = max(run.staleness, default=0) * step
     return max(longest / cap.tau, (1 + delay) / (1 + cap.delay))
+
+
+def _lost_time(aim: TuningObjective, run: Run, scenario: Scenario) -> Outcome:
+    return Outcome(math.inf if run.stall else 100 * (1 - goodput(run)), run.duration)
+
+
+def _at_tokens(aim: TuningObjective, run: Run, scenario: Scenario) -> Outcome:
+    assert aim.steps is not None
+    if run.steps < aim.steps or diverged(run):
+        return Outcome(math.inf, run.duration)
+    share = scenario.cluster.participants / scenario.participants(scenario.algorithm[0])
+    steps = share * aim.steps if share < 1 else run.steps
+    time, loss = (
+        float(np.interp(steps, run.curve["step"], run.curve[key])) for key in ("time", "loss")
+    )
+    return Outcome(loss, time)
+
+
+def _at_deadline(aim: TuningObjective, run: Run, scenario: Scenario) -> Outcome:
+    assert aim.deadline is not None
+    budget = math.inf if aim.budget is None else aim.budget
+    time = min(aim.deadline, float(np.interp(budget, run.curve["cost"], run.curve["time"])))
+    loss = loss_at(run, time)
+    return Outcome(loss if math.isfinite(loss) else math.inf, time)
+
+
+def _to_target(aim: TuningObjective, run: Run, scenario: Scenario) -> Outcome:
+    assert aim.target is not None
+    losses = np.asarray(run.curve["loss"])
+    if losses[0] <= aim.target:
+        raise InputError(
+            f"{scenario.file}: run.target_loss = {aim.target:g}: reached at the start "
+            f"(loss {losses[0]:.4g}); write a smaller one"
+        )
+    gap, seen = FARTHEST, losses[np.isfinite(losses) & (losses > 0)]
+    if len(seen) and not diverged(run):
+        way = math.log(max(seen[0] / aim.target, 1.0 + 1e-9))
+        left = math.log(max(seen[-1] / aim.target, 1e-9)) / way
+        gap = float(np.clip(left, 0.0, FARTHEST))
+    time = crossing(run, aim.target)
+    of_cost = aim.name == "cost-to-loss" and math.isfinite(time)
+    return Outcome(at(run, time, "cost") if of_cost else time, time, gap)
+
+
+class Kind(NamedTuple):
+    """A row of `TABLE`; texts are formatted with `aim`, the objective, and its numbers in words."""
+
+    outcome: Callable[[TuningObjective, Run, Scenario], Outcome]
+    unit: str
+    measure: str
+    sentence: str
+    limit: str = ""
+    needs: tuple[str, ...] = ()
+
+
+CAP = "with at most {aim.cap.tau} steps between averages and {aim.cap.delay} late"
+GRADIENT = pick.PACES["seconds_per_gradient"][0]
+TARGET, BUDGET = ("run.target_loss",), ("cost.node_hour", "cost.budget")
+LOSS = ("", "loss {aim.within}", "loss {value} {aim.within}")
+FOR, AFTER = (f"loss {{aim.target:g}} {word} {{value}}" for word in ("for", "after"))
+TABLE = {
+    "time-to-loss": Kind(_to_target, "s", "time to loss {aim.target:g}", AFTER, "", TARGET),
+    "loss-at-deadline": Kind(_at_deadline, *LOSS, "after {deadline}"),
+    "cost-to-loss": Kind(
+        _to_target, "{aim.currency}", "cost to loss {aim.target:g}", FOR, "", TARGET + BUDGET[:1]
+    ),
+    "loss-at-budget": Kind(_at_deadline, *LOSS, "for {budget}", BUDGET),
+    TOKENS: Kind(_at_tokens, *LOSS, "after {tokens} tokens", ("run.steps", "cost.tokens")),
+    STEP_TIME: Kind(_step_time, "s", "time per step", "{value} per step", CAP, ("run.cap",)),
+    GRADIENT_TIME: Kind(
+        _step_time, "s", f"time per {GRADIENT}", f"{{value}} per {GRADIENT}", CAP,
+        ("cluster.sampling", "run.cap"),
+    ),
+    GOODPUT: Kind(_lost_time, "% lost", "time without use", "{value} of the workers' time"),
+}  # fmt: skip
+OBJECTIVES = tuple(TABLE)
+REMEDIES = {
+    "cluster.sampling": "cluster.sampling = { clients = 100 }",
+    "run.cap": "run.cap = { tau = 16, delay = 4 }: what your training bears, as the rarest and "
+    "latest averages are always the fastest",
+    "run.steps": "run.steps = 100_000: of each worker, after which the losses are compared",
+    "run.target_loss": "run.target_loss{above}, or choose --objective loss-at-deadline",
+    "cost.node_hour": "cost.node_hour = 1.5, cost.egress_per_gb = 0.08, or both",
+    "cost.budget": "cost.budget = 500",
+    "cost.tokens": "cost.tokens = 32, of one worker's step",
+}
 
 
 def tuning_objective(scenario: Scenario, name: str | None) -> TuningObjective:
@@ -289,58 +331,48 @@ def tuning_objective(scenario: Scenario, name: str | None) -> TuningObjective:
     The deadline is run.duration, or open where there is none. Raises InputError where the
     scenario lacks what the objective needs.
     """
-    file, run, cost, cluster = scenario.file, scenario.run, scenario.cost, scenario.cluster
+    run, cost, heavy = scenario.run, scenario.cost, scenario.heavy_tailed
     if name is None:
-        name = "time-to-loss" if run.target_loss else "loss-at-deadline"
-        name = "loss-at-budget" if cost.budget and not run.target_loss else name
+        name = "loss-at-budget" if cost.budget else "loss-at-deadline"
+        name = "time-to-loss" if run.target_loss else name
         if isinstance(scenario.objective, NoObjective):
-            name = USEFUL if cluster.sampling else PACE
-    if name not in OBJECTIVES:
-        raise InputError(f"--objective {name}: unknown; choose one of: {', '.join(OBJECTIVES)}")
-    if isinstance(scenario.objective, NoObjective) and name not in (*PACES, GOODPUT):
+            name = GRADIENT_TIME if scenario.cluster.sampling else STEP_TIME
+    _demand(scenario, name)
+    second = 1.0 if name == "time-to-loss" else least_per_second(scenario)
+    ends = min(run.duration or math.inf, (cost.budget or 0.0) / second if second else math.inf)
+    tokens = (consumption.tokens_per_step(scenario) or 0.0) * scenario.cluster.participants
+    numbers: dict[Any, dict[str, Any]] = {
+        _to_target: {"target": run.target_loss, "second": second, "heavy": heavy},
+        _at_deadline: {"deadline": run.duration},
+        _at_tokens: {"steps": run.steps, "tokens": tokens * (run.steps or 0)},
+        _step_time: {"heavy": heavy, "cap": run.cap},
+        _lost_time: {},
+    }
+    own = numbers[TABLE[name].outcome]
+    if name == "loss-at-budget":
+        own = {"deadline": ends if ends < math.inf else None, "budget": cost.budget}
+    most = consumption.most(scenario, served=True)
+    return TuningObjective(name, currency=cost.currency or "", most=most, **own)
+
+
+def _demand(scenario: Scenario, name: str) -> None:
+    """Raise InputError for an unknown objective, or a scenario that lacks what it needs."""
+    file, spec, cost = scenario.file, scenario.objective, scenario.cost
+    if name not in TABLE:
+        raise InputError(f"--objective {name}: unknown; choose one of: {', '.join(TABLE)}")
+    if isinstance(spec, NoObjective) and name not in (*PACES, GOODPUT):
         raise InputError(
             f'{file}: objective.kind = "none": has no loss, which {name} is about; choose an '
-            'objective such as objective.kind = "quadratic" or "softmax", or --objective ' + PACE
+            f'objective such as objective.kind = "softmax", or --objective {STEP_TIME}'
         )
-    spec = scenario.objective
     floor = baseline(spec).floor if isinstance(spec, LearningCurve) else 0.0
-    attainable = f"{number(1.1 * floor)}, above its floor of {number(floor)}" if floor else "0.1"
-    bears = "what your training bears, as the rarest and latest averages are always the fastest"
-    of_loss, of_cost = ("time-to-loss", "cost-to-loss"), ("cost-to-loss", "loss-at-budget")
-    for key, value, names, remedy in (
-        ("cluster.sampling", cluster.sampling, (USEFUL,), "cluster.sampling = { clients = 100 }"),
-        ("run.cap", run.cap, PACES, f"run.cap = {{ tau = 16, delay = 4 }}: {bears}"),
-        ("run.steps", run.steps, (TOKENS,),
-         "run.steps = 100_000: of each worker, after which the losses are compared"),
-        ("run.target_loss", run.target_loss, of_loss,
-         f"run.target_loss = {attainable}, or choose --objective loss-at-deadline"),
-        ("cost.node_hour", price_per_second(scenario, served=True) or cost.egress_per_gb, of_cost,
-         "cost.node_hour = 1.5, cost.egress_per_gb = 0.08, or both"),
-        ("cost.budget", cost.budget, of_cost[1:], "cost.budget = 500"),
-    ):  # fmt: skip
-        if name in names and not value:
-            raise InputError(f"{file}: {key}: missing, and {name} is about it; write {remedy}")
-    heavy, second = scenario.heavy_tailed, least_per_second(scenario)
-    most = consumption.most(scenario, served=True)
-    plain = TuningObjective(name, currency=cost.currency or "", most=most)
-    if name == GOODPUT:
-        return plain
-    if name in PACES:
-        return replace(plain, heavy=heavy, cap=run.cap)
-    if name == TOKENS:
-        each = consumption.tokens_per_step(scenario)
-        if not each:
+    price = price_per_second(scenario, served=True) or cost.egress_per_gb
+    indirect = {"cost.node_hour": price, "cost.tokens": consumption.tokens_per_step(scenario)}
+    for key in TABLE[name].needs:
+        if not (indirect[key] if key in indirect else attrgetter(key)(scenario)):
+            above = f" = {number(1.1 * floor or 0.1)}"
+            above += f", above its floor of {number(floor)}" * (floor > 0)
             raise InputError(
-                f"{file}: cost.tokens: missing, and {name} is about it; write cost.tokens = 32, of "
-                "one worker's step"
+                f"{file}: {key}: missing, and {name} is about it; write "
+                f"{REMEDIES[key].format(above=above) if key in TARGET else REMEDIES[key]}"
             )
-        steps = run.steps or 0
-        return replace(plain, steps=steps, tokens=each * cluster.participants * steps)
-    if name == "loss-at-deadline":
-        return replace(plain, deadline=run.duration)
-    if name == "loss-at-budget":
-        ends = [run.duration or math.inf, (cost.budget or 0.0) / second if second else math.inf]
-        deadline = min(ends) if min(ends) < math.inf else None
-        return replace(plain, deadline=deadline, budget=cost.budget)
-    second = 1.0 if name == "time-to-loss" else second
-    return replace(plain, target=run.target_loss, second=second, heavy=heavy)

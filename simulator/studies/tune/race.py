@@ -35,6 +35,11 @@ def seed_counts(seeds: int) -> Iterator[int]:
     yield seeds
 
 
+def model_of(scores: Sequence[Score]) -> Modelled | None:
+    """Return what models say of the values of scores; None where there are none."""
+    return next((score.model for score in scores if score.model), None)
+
+
 @dataclass(eq=False)
 class Contender:
     """A configuration in the race, with its scores by seed; `stopped`: why it was given up."""
@@ -64,7 +69,7 @@ class Contender:
     @property
     def model(self) -> Modelled | None:
         """What models of losses and times say of its values; None where there are none."""
-        return next((score.model for score in self.scores if score.model), None)
+        return model_of(self.scores)
 
     @property
     def factors(self) -> np.ndarray | None:

@@ -1,7 +1,7 @@
 """Sensitivity: the regret of a choice in scenarios that differ a little from the given one."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from typing import Any
 
@@ -9,151 +9,127 @@ import numpy as np
 
 from ...distributions.law import BY_NAME
 from ...inputs.units import to_si
-from ...results.intervals import MEDIAN
-from ...results.order import MARGIN, Order, order
-from .costs import LONGER
+from ...results.intervals import MEDIAN, USUAL
+from ...results.order import Order
+from ...results.statistics import human
 from .objective import Score, TuningObjective
-from .race import Contender
-from .runner import Runner, RunRequest
-from .space import Space
+from .race import Contender, Race
+from .runner import RunRequest
+from .verdict import bounds, order_of
 
 STEP = 0.2
 INPUTS = ("latency", "bandwidth", "straggling")
+LONGER = 1.35  # times the largest value of any run in the scenario as it is: when runs are cut
 Table = dict[str, Any]
-
-
-def _times(quantity: str, by: float, dimension: str = "time") -> str:
-    unit = "s" if dimension == "time" else "B/s"
-    return f"{to_si(quantity, dimension) * by!r} {unit}"
-
-
-def spread(law: Any, by: float) -> Any:
-    """Return a distribution, as a scenario writes it, with `by` times its spread."""
-
-    def change(table: Table) -> Table:
-        family = BY_NAME.get(table["dist"])
-        if family is None or "file" in table:
-            return table
-        own = {key: table[key] for key in family.model_fields if key in table}
-        changed, times = family.model_validate(own).spread(by), family.times()
-        return table | {
-            key: f"{value!r} s" if key in times else value for key, value in changed.items()
-        }
-
-    return _law(law, change)
-
-
-def scaled(law: Any, by: float) -> Any:
-    """Return a distribution, as a scenario writes it, of times `by` times as long."""
-    if isinstance(law, str):
-        return _times(law, by)
-
-    def change(table: Table) -> Table:
-        family = BY_NAME.get(table["dist"])
-        times = () if family is None else family.times()
-        return table | {key: _times(table[key], by) for key in times if key in table}
-
-    return _law(law, change)
-
-
-def _law(law: Any, change: Callable[[Table], Table]) -> Any:
-    if not isinstance(law, dict):
-        return law
-    if law["dist"] == "mixture":
-        return law | {"components": [change(dict(part)) for part in law["components"]]}
-    return change(law)
+Row = Mapping[str, Any]
 
 
 def world(table: Mapping[str, Any], what: str, by: float) -> Table:
     """Return a scenario's table with `by` times the latency, the bandwidth or the straggling."""
     changed = deepcopy(dict(table))
-    network, cluster = changed["network"], changed["cluster"]
-    lines = [network, *network.get("link", ())]
-    if what == "latency":
-        for line in lines:
-            _change(line, ("latency", "jitter", "duration"), lambda law: scaled(law, by))
-    elif what == "bandwidth":
-        for line in [*lines, changed.get("server", {})]:
-            _change(line, ("bandwidth",), lambda rate: _times(rate, by, "bandwidth"))
-    else:
-        for nodes in [cluster, *cluster.get("group", ())]:
-            _change(nodes, ("compute",), lambda law: spread(law, by))
-            _change(nodes, ("extra",), lambda law: scaled(law, by))
+    lines = [changed["network"], *changed["network"].get("link", ())]
+    nodes = [changed["cluster"], *changed["cluster"].get("group", ())]
+    changes: dict[str, list[tuple[list[Table], tuple[str, ...], Callable[[Any], Any]]]] = {
+        "latency": [(lines, ("latency", "jitter", "duration"), lambda law: _scaled(law, by))],
+        "bandwidth": [
+            (
+                [*lines, changed.get("server", {})],
+                ("bandwidth",),
+                lambda rate: f"{to_si(rate, 'bandwidth') * by!r} B/s",
+            )
+        ],
+        "straggling": [
+            (nodes, ("compute",), lambda law: _spread(law, by)),
+            (nodes, ("extra",), lambda law: _scaled(law, by)),
+        ],
+    }
+    for tables, keys, change in changes[what]:
+        for part in tables:
+            part.update({key: change(part[key]) for key in keys if key in part})
     return changed
 
 
-def _change(table: Table, keys: Sequence[str], change: Callable[[Any], Any]) -> None:
-    table.update({key: change(table[key]) for key in keys if key in table})
+def _spread(law: Any, by: float) -> Any:
+    """Return a distribution, as a scenario writes it, with `by` times its spread."""
+    if not isinstance(law, dict):
+        return law
+    if law["dist"] == "mixture":
+        return law | {"components": [_spread(dict(part), by) for part in law["components"]]}
+    family = BY_NAME.get(law["dist"])
+    if family is None or "file" in law:
+        return law
+    own = {key: law[key] for key in family.model_fields if key in law}
+    spread, times = family.model_validate(own).spread(by), family.times()
+    return law | {key: f"{x!r} s" if key in times else x for key, x in spread.items()}
 
 
-def worlds(table: Mapping[str, Any]) -> Iterator[tuple[str, float, Table]]:
-    """The scenario as it is, and with each of `INPUTS` 20 % down and up: (what, change, table)."""
-    yield "", 0.0, dict(table)
-    for what in INPUTS:
-        for change in (-STEP, STEP):
-            yield what, change, world(table, what, 1 + change)
+def _times(quantity: str, by: float) -> str:
+    return f"{to_si(quantity, 'time') * by!r} s"
 
 
-def regrets(  # noqa: PLR0913, PLR0917 - the parts of a search
-    space: Space,
-    objective: TuningObjective,
-    runner: Runner,
-    contenders: Sequence[Contender],
-    seeds: Sequence[int],
-    verdict: Order,
-) -> list[dict[str, Any]]:
+def _scaled(law: Any, by: float) -> Any:
+    """Return a distribution, as a scenario writes it, of times `by` times as long."""
+    if isinstance(law, str):
+        return _times(law, by)
+    if not isinstance(law, dict):
+        return law
+    if law["dist"] == "mixture":
+        return law | {"components": [_scaled(dict(part), by) for part in law["components"]]}
+    family = BY_NAME.get(law["dist"])
+    times = () if family is None else family.times()
+    return law | {key: _times(law[key], by) for key in times if key in law}
+
+
+def regrets(race: Race, contenders: Sequence[Contender], order: Order) -> list[dict[str, Any]]:
     """Return a row for each world, the scenario as it is first: what each contender costs there.
 
-    Runs are cut at the same time in every world, `LONGER` times the slowest as written. A contender
-    that was cut may still be first where what is known of it is less than the best value; then it
-    runs for as long as the scenario says. `verdict`: the order in the scenario as it is, which also
-    knows what was given up early. See `_row` for what a row has; `cut`: the seconds, where runs
-    were cut.
+    The others have one of `INPUTS` 20 % down or up. Runs are cut at the same time in every world,
+    `LONGER` times the slowest as written. A contender that was cut may still be first where what
+    is known of it is less than the best value; then it runs for as long as the scenario says.
+    `order`: that in the scenario as it is, which also knows what was given up early. See `_row` for
+    what a row has; `cut`: the seconds, where runs were cut.
     """
-    everywhere = list(worlds(space.scenario.table))
-    cut = _cut(objective, contenders, space.limit)
-    found = [{each.candidate.label: each.scores for each in contenders} for _ in everywhere]
+    space, objective, seeds = race.space, race.objective, tuple(race.seeds)
+    changes = [("", 0.0), *((what, by) for what in INPUTS for by in (-STEP, STEP))]
+    table = space.scenario.table
+    worlds = [world(table, what, 1 + by) if what else dict(table) for what, by in changes]
+    scores = [{each.candidate.label: each.scores for each in contenders} for _ in worlds]
+    values = [score.value for each in contenders for score in each.scores if score.reached]
+    horizon = objective.horizon(LONGER * max(values)) if values else math.inf
+    cut = float(f"{horizon:.3g}") if horizon < space.limit else None
+
+    def run(place: int, contender: Contender, duration: float | None) -> RunRequest:
+        return RunRequest(space.world(contender.candidate.table, duration, worlds[place]), seeds)
+
     missing = [
-        (place, each)
-        for place, (what, *_) in enumerate(everywhere)
-        for each in contenders
-        if what or not (each.all_reached and len(each.scores) == len(seeds))
+        (place, contender)
+        for place, _ in enumerate(worlds)
+        for contender in contenders
+        if place or not (contender.all_reached and len(contender.scores) == len(seeds))
     ]
     rows: list[dict[str, Any]] = []
     for duration in (cut, None):
         if rows and not missing:
             break
-        jobs = [
-            RunRequest(
-                space.world(each.candidate.table, duration, everywhere[place][2]), tuple(seeds)
-            )
-            for place, each in missing
-        ]
-        for (place, each), scores in zip(missing, runner(jobs), strict=True):
-            found[place][each.candidate.label] = scores
+        found = race.runner([run(*pair, duration) for pair in missing])
+        for (place, contender), own in zip(missing, found, strict=True):
+            scores[place][contender.candidate.label] = own
         rows = [
-            _row(objective, space.limit, scores) | {"input": what or None, "change": change}
-            for (what, change, _), scores in zip(everywhere, found, strict=True)
+            _row(objective, space.limit, own) | {"input": what or None, "change": by}
+            for (what, by), own in zip(changes, scores, strict=True)
         ]
         missing = [
-            (place, each)
+            (place, contender)
             for place, row in enumerate(rows)
-            for each in contenders
-            if row["regret_at_least"].get(each.candidate.label) == 0
+            for contender in contenders
+            if row["regret_at_least"].get(contender.candidate.label) == 0
         ]
-    rows[0] |= {"not_worse": [label for label in found[0] if label in verdict.open]}
+    rows[0] |= {"not_worse": [label for label in scores[0] if label in order.open]}
     return [row | {"cut": cut if row["at_least"] else None} for row in rows]
 
 
-def _cut(objective: TuningObjective, contenders: Sequence[Contender], limit: float) -> float | None:
-    """Return the time (seconds) at which runs are cut; None where they may run as long as given."""
-    values = [score.value for each in contenders for score in each.scores if score.reached]
-    horizon = objective.horizon(LONGER * max(values)) if values else math.inf
-    return float(f"{horizon:.3g}") if horizon < limit else None
-
-
 def _row(
-    objective: TuningObjective, limit: float, found: Mapping[str, Sequence[Score]]
+    objective: TuningObjective, limit: float, scores: Mapping[str, Sequence[Score]]
 ) -> dict[str, Any]:
     """Return what each contender, by label, costs in one world.
 
@@ -161,37 +137,53 @@ def _row(
     `at_least` and `regret_at_least`: lower bounds of both where that is because it was cut.
     `first`: the best; `not_worse`: those not known to be worse than it at 90 %.
     """
-    scores = {label: [score.value for score in each] for label, each in found.items()}
-    bounds = {
-        label: [math.inf if score.diverged else objective.at_least(score) for score in each]
-        for label, each in found.items()
-    }
-    told = {label: each[0].model for label, each in found.items()}
-    models = {label: each for label, each in told.items() if each and each.factors}
-    ordered = order(
-        scores, bounds, heavy=objective.heavy,
-        factors={label: np.array(each.factors) for label, each in models.items()},
-        margin=min((each.margin for each in models.values()), default=MARGIN),
-    )  # fmt: skip
-    values = {label: ordered.value(label) for label in found}
-    best = values[ordered.best]
-    middle = np.median if ordered.of == MEDIAN else np.mean
+    order, least = order_of(scores, objective), bounds(scores, objective)
+    values = {label: order.value(label) for label in scores}
+    best = values[order.best]
+    middle = np.median if order.of == MEDIAN else np.mean
     at_least = {
-        label: float(middle(bounds[label]))
-        for label, each in found.items()
-        if any(not score.reached and score.ran < limit for score in each)
-        and all(map(math.isfinite, bounds[label]))
+        label: float(middle(least[label]))
+        for label, own in scores.items()
+        if any(not score.reached and score.ran < limit for score in own)
+        and np.isfinite(least[label]).all()
     }
+
+    def above(value: float) -> float:
+        return value / best - 1 if math.isfinite(value) and best > 0 else math.nan
+
     return {
         "values": values,
-        "regret": {label: _above(value, best) for label, value in values.items()},
+        "regret": {label: above(value) for label, value in values.items()},
         "at_least": at_least,
-        "regret_at_least": {label: max(0.0, _above(v, best)) for label, v in at_least.items()},
-        "first": ordered.best if math.isfinite(best) else None,
-        "not_worse": [label for label in found if label in ordered.open],
+        "regret_at_least": {label: max(0.0, above(v)) for label, v in at_least.items()},
+        "first": order.best if math.isfinite(best) else None,
+        "not_worse": [label for label in scores if label in order.open],
     }
 
 
-def _above(value: float, best: float) -> float:
-    """Return by how much a value is above the best one, as a share of that; nan if unknown."""
-    return value / best - 1 if math.isfinite(value) and best > 0 else math.nan
+def cost(row: Row, label: str, unit: str = "") -> str:
+    """Say in percent, followed by `unit`, what a candidate costs in a row, from memory or JSON.
+
+    A cut is ">"; "~" is what may be chance. `notes` says so.
+    """
+    bound, share = row.get("regret_at_least", {}).get(label), row["regret"].get(label)
+    if bound is not None:
+        return f"> {100 * bound:.1f}{unit}"
+    if share is None or math.isnan(share):
+        return "not reached"
+    chance = share and label in row.get("not_worse", ())
+    return f"{'~' if chance else ''}{100 * share:.1f}{unit}"
+
+
+def notes(rows: Sequence[Row]) -> list[str]:
+    """Say what the marks in a table of costs mean, and when runs were cut."""
+    texts = [cost(row, label) for row in rows for label in row["values"]]
+    cut = next((row["cut"] for row in rows if row.get("cut")), None)
+    found = []
+    if any(text.startswith("~") for text in texts):
+        found.append(f"~: not known at {USUAL} to be worse than the best.")
+    if cut:
+        found.append(f">: cut after {human(cut)}, {LONGER:g} times the slowest run as written.")
+    if "not reached" in texts:
+        found.append("Not reached: with some seed, by the end of the run.")
+    return found

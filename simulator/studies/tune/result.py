@@ -1,32 +1,57 @@
-"""The result of a search: its ranking, its ties, and the answer in a sentence."""
+"""The result of a search: its ranking, its ties, warnings, and the answer in a sentence."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ...errors import InputError
 from ...load.load import known_programs
 from ...objectives import plugins
 from ...objectives.basis import loss_basis
 from ...results import consumption, pick, statistics, wording
 from ...results.consumption import SECONDS_PER_DAY as DAY
 from ...results.figures.chart import Chart
-from ...results.intervals import LEVEL, USUAL, stated
+from ...results.intervals import USUAL, stated
 from ...results.order import MARGIN, Order, within
-from ...results.pick import ALONE
+from ...results.pick import ALONE, ONE_SEED
 from ...results.statistics import human
+from ...scenario.tables import Range
 from ..display.display import Display, even, without_tables
 from . import verdict
 from .objective import TOKENS, TuningObjective
 from .race import Contender
-from .search import ToldTrial, study
+from .search import study
 from .space import Space
 
 if TYPE_CHECKING:
     from optuna import Study
 
-LOWEST = "The best guess at the lowest loss, whatever the time, is"
+LATE = ("delay", "overlap", "staleness")  # parameters that a cap on delay is about
+REASONS = {
+    "unreached": "no configuration reached loss {target:g}: they are ranked by how close they "
+    "came; run longer, raise run.target_loss, or try other values",
+    "over cap": "no configuration keeps run.cap: raise it, or try smaller periods and delays",
+    "some seeds": "even the best got there with {reached} of {seeds} seeds only",
+    "one seed": ONE_SEED,
+    "edge": "{label}: {key} = {value} is the {side} tried, so a better one may lie beyond it; "
+    "widen {key} in [tune]",
+    "refused": "{count} combinations were refused, such as: {first}",
+    "note": "{note}",
+}
+
+
+class Reason(NamedTuple):
+    """A reason to doubt an answer: its code in `REASONS`, and the numbers of its sentence."""
+
+    code: str
+    numbers: dict[str, Any]
+
+    @property
+    def sentence(self) -> str:
+        """The reason in words."""
+        return REASONS[self.code].format(**self.numbers)
 
 
 @dataclass(frozen=True, repr=False)
@@ -35,7 +60,7 @@ class TuneResult(Display):
 
     `ranked`: every configuration tried, the best first; `order`: of those that were not given up;
     `regret`: as `regret.regrets` returns it; `runs`: simulations that were needed, `resumed` of
-    them kept from before; `notes`: assumptions; `trials`: what optuna asked for and was told.
+    them kept from before; `notes`: assumptions; `trials`: records of optuna's trials.
     """
 
     _index = ("label",)
@@ -51,7 +76,7 @@ class TuneResult(Display):
     resumed: int
     notes: list[str]
     wall_seconds: float
-    trials: list[ToldTrial] = field(default_factory=list)
+    trials: list[dict[str, Any]] = field(default_factory=list)
 
     @cached_property
     def study(self) -> "Study":
@@ -66,7 +91,8 @@ class TuneResult(Display):
     @property
     def tied(self) -> list[Contender]:
         """Those known to be equivalent to the best, the simplest first."""
-        found = [each for each in self.ranked if each.candidate.label in self.order.equivalent]
+        equivalent = self.order.equivalent
+        found = [choice for choice in self.ranked if choice.candidate.label in equivalent]
         return sorted(found, key=self._simplicity)
 
     @property
@@ -74,30 +100,44 @@ class TuneResult(Display):
         """The one to take: of the best and those equivalent to it, the soonest, then simplest."""
         near = [self.best, *self.tied]
         if self.objective.of_loss and self.objective.target is None:
-            days = [each.used("days") for each in near]
-            soon = min(days) * (1 + MARGIN)
-            near = [e for e, took in zip(near, days, strict=True) if not took > soon]
+            soon = min(choice.used("days") for choice in near) * (1 + MARGIN)
+            near = [choice for choice in near if not choice.used("days") > soon]
         return min(near, key=self._simplicity)
 
     @property
     def named(self) -> list[Contender]:
         """The configurations that the answer names: the best, the one to take, the soonest."""
-        trade = [each for each in self.ranked if each.candidate.label == self.soonest]
-        found = [self.best, self.simplest, *trade] if self.best.reached else [self.best]
-        return [*dict.fromkeys(found)]
+        trade = [choice for choice in self.ranked if choice.candidate.label == self.soonest]
+        return [*dict.fromkeys([self.best, *([self.simplest, *trade] * bool(self.best.reached))])]
 
     def _simplicity(self, contender: Contender) -> tuple[Any, ...]:
         return verdict.simplicity(contender.candidate, known_programs(self.space.programs))
 
     @property
     def warnings(self) -> list[str]:
-        """Warnings to heed before acting on the answer."""
-        found = verdict.warnings(
-            self.space, self.objective, self.ranked, self.named, self.order, self.regret
-        )
+        """Warnings to heed before acting on the answer, in words."""
+        return [reason.sentence for reason in self.reasons]
+
+    @property
+    def reasons(self) -> list[Reason]:
+        """Reasons to doubt the answer."""
+        best, objective, found = self.best, self.objective, list[Reason]()
+        if best.diverged:
+            found = [Reason("note", {"note": note}) for note in notes_of(self.space, best)]
+        elif not best.reached and objective.target is not None:
+            found.append(Reason("unreached", {"target": objective.target}))
+        elif not best.reached and objective.cap:
+            found.append(Reason("over cap", {}))
+        elif not best.all_reached:
+            seeds = len(best.scores)
+            found.append(Reason("some seeds", {"reached": best.reached, "seeds": seeds}))
+        if not best.diverged:
+            found += [Reason("one seed", {})] * (len(best.scores) == 1)
+            for choice in self.named:
+                found += edges(self.space, choice, objective)
         if self.refused:
-            count = len(self.refused)
-            found.append(f"{count} combinations were refused, such as: {self.refused[0]}")
+            numbers = {"count": len(self.refused), "first": self.refused[0]}
+            found.append(Reason("refused", numbers))
         return found
 
     @property
@@ -114,10 +154,9 @@ class TuneResult(Display):
     @property
     def _choices(self) -> list[Contender]:
         """All that was tried, and one worker alone, the best first."""
-        one, best = self._alone, self.best
-        if one is None:
-            return self.ranked
-        return [one, *self.ranked] if one.mean() < best.mean() else [*self.ranked, one]
+        one = [self._alone] if self._alone else []
+        ahead = bool(one) and one[0].mean() < self.best.mean()
+        return [*one, *self.ranked] if ahead else [*self.ranked, *one]
 
     @cached_property
     def _order(self) -> Order:
@@ -129,17 +168,11 @@ class TuneResult(Display):
     @property
     def first(self) -> Contender:
         """What to take if time does not count: the simplest, or one worker alone."""
-        one, known, best = self._alone, self._order, self.simplest
-        if one is None or known.best != ALONE:
+        one, order, best = self._alone, self._order, self.simplest
+        if one is None or order.best != ALONE:
             return best
         sooner = best.used("days") * (1 + MARGIN) < one.used("days")
-        return best if sooner and best.candidate.label in known.equivalent else one
-
-    @property
-    def _on(self) -> str:
-        """What the loss is the loss of, or the cap, to stand after a value."""
-        cap = f" {self.objective.within} (nothing is said of loss)".replace("  ", " ")
-        return wording.with_basis(self.loss_basis) if self.objective.of_loss else cap
+        return best if sooner and best.candidate.label in order.equivalent else one
 
     @cached_property
     def tradeoffs(self) -> list[dict[str, Any]]:
@@ -164,37 +197,6 @@ class TuneResult(Display):
         """The configuration to take if time counts as well; None: the best."""
         return str(self._trade["label"]) if self._trade else None
 
-    @property
-    def trade(self) -> str:
-        """What the soonest way to as low a loss costs and saves; empty where that is the best."""
-        if (row := self._trade) is None:
-            return ""
-        found = {each.candidate.label: each for each in self._choices}
-        first = found[self.tradeoffs[0]["label"]]  # with the lowest loss
-        if self._alone and row["label"] != ALONE:
-            first = self._alone
-        spent, above = self._spent(row["used"]), verdict.tradeoff(found[row["label"]], first)
-        took = " for ".join([human(DAY * first.used("days")), *self._price(first.used("cost"))])
-        return (
-            f"If time counts as well: {row['label']} is done {', '.join(spent)}, not in {took}, "
-            f"at {self._over(above, first)}; with the tokens that make up for that it takes "
-            f"{human(DAY * above['sooner'])}, and no other trade-off is sooner."
-        )
-
-    @staticmethod
-    def _over(above: dict[str, Any], first: Contender) -> str:
-        """Say by what a loss is above that of the `first`, seed by seed and draw by draw."""
-        low, high = above["interval"] or [above["loss_above"]] * 2
-        basis = f", {above['basis']}" if above["basis"] else ""
-        return (
-            f"{above['loss_above']:+.2%} loss over {first.candidate.label} "
-            f"({USUAL}: {low:+.2%} to {high:+.2%}, paired{basis})"
-        )
-
-    def _price(self, cost: float) -> list[str]:
-        """Say a price, if there is one."""
-        return [] if math.isnan(cost) else [statistics.with_unit(cost, self.objective.currency)]
-
     @cached_property
     def extremes(self) -> dict[str, dict[str, Any]]:
         """The best, the soonest and the cheapest, as `verdict.extremes` returns them."""
@@ -202,135 +204,143 @@ class TuneResult(Display):
         return verdict.extremes(self._choices, self.objective, best, self.tradeoffs, self.space)
 
     @property
-    def lines(self) -> list[str]:
-        """A line for each of the `extremes`, or for those of one configuration."""
-        target, unit = self.objective.target, self.objective.currency
-        where, rows = f" to loss {target:g}" if target else " to that loss", dict(self.extremes)
-        one, found, which = rows.pop("alone", None), [], dict[str, list[str]]()
-        for name, row in rows.items():
-            which.setdefault(row["label"], []).append(name)
-        for label, names in which.items():
-            row, end = rows[names[0]], where if target or names != ["best"] else ""
-            spent = self._spent_by(row, "days", "s", DAY), self._spent_by(row, "cost", unit)
-            found.append(f"{', '.join(names).capitalize()}{end}: {label}, {', '.join(spent)}.")
-        if one:
-            low, high = (f"{end:.3g}" for end in one["loss_interval"])
-            last = f", loss {statistics.format_loss(one['loss'])} ({USUAL}: {low} to {high})"
-            loss = "" if target else last
-            crashes = any(self.space.scenario.cluster.of_workers("failures"))
-            goal = where if target else f" {self.objective.says.removeprefix('loss ')}"
-            time, cost = human(DAY * one["days"]), statistics.with_unit(one["cost"], unit)
-            found.append(
-                f"One worker alone{goal}: {one['label']}, {time}, {cost}{loss}, by its mean step"
-                f"{' and times down' * crashes}, as nothing is sent."
-            )
-        return found
+    def trade(self) -> str:
+        """What the soonest way to as low a loss costs and saves; empty where that is the best."""
+        if (row := self._trade) is None:
+            return ""
+        choices = {choice.candidate.label: choice for choice in self._choices}
+        first = choices[self.tradeoffs[0]["label"]]  # with the lowest loss
+        if self._alone and row["label"] != ALONE:
+            first = self._alone
+        above = verdict.tradeoff(choices[row["label"]], first)
+        low, high = above["interval"] or [above["loss_above"]] * 2
+        basis = f", {above['basis']}" if above["basis"] else ""
+        took = [human(DAY * first.used("days"))]
+        if not math.isnan(first.used("cost")):
+            took.append(statistics.with_unit(first.used("cost"), self.objective.currency))
+        return (
+            f"If time counts as well: {row['label']} is done {', '.join(self._spent(row['used']))},"
+            f" not in {' for '.join(took)}, at {above['loss_above']:+.2%} loss over "
+            f"{first.candidate.label} ({USUAL}: {low:+.2%} to {high:+.2%}, paired{basis}); with "
+            f"the tokens that make up for that it takes {human(DAY * above['sooner'])}."
+        )
 
     @property
-    def _outdone(self) -> str:
-        """In what one worker alone is better at the target than what is to be taken."""
-        one, best = self._alone, self.simplest
-        if one is None or not self.objective.target:
-            return ""
-        sooner, cheaper = (one.used(key) < best.used(key) for key in ("days", "cost"))
-        asked = self.objective.name == "cost-to-loss"
-        return "sooner and cheaper" if sooner and cheaper else "cheaper" * (asked and cheaper)
-
-    @staticmethod
-    def _spent_by(row: dict[str, Any], key: str, *unit: Any) -> str:
-        of = {"interval": row.get(f"{key}_interval"), "level": LEVEL}
-        return wording.amount(stated(row | of, key), *unit)
+    def lines(self) -> list[str]:
+        """A line for each of the `extremes`, or for those of one configuration."""
+        aim, rows = self.objective, dict(self.extremes)
+        where = f" to loss {aim.target:g}" if aim.target else " to that loss"
+        one, labels = rows.pop("alone", None), dict[str, list[str]]()
+        for name, row in rows.items():
+            labels.setdefault(row["label"], []).append(name)
+        found = []
+        for label, names in labels.items():
+            row, end = rows[names[0]], where if aim.target or names != ["best"] else ""
+            days, cost = (
+                wording.amount(stated({**row, "interval": row.get(f"{key}_interval")}, key), *unit)
+                for key, unit in (("days", ("s", DAY)), ("cost", (aim.currency,)))
+            )
+            found.append(f"{', '.join(names).capitalize()}{end}: {label}, {days}, {cost}.")
+        if one:
+            low, high = one["loss_interval"]
+            loss = (
+                f", loss {statistics.format_loss(one['loss'])} ({USUAL}: {low:.3g} to {high:.3g})"
+            )
+            goal = where if aim.target else f" {aim.within}"
+            spent = human(DAY * one["days"]), statistics.with_unit(one["cost"], aim.currency)
+            end = "" if aim.target else loss
+            found.append(f"One worker alone{goal}: {one['label']}, {', '.join(spent)}{end}.")
+        return found
 
     def _spent(self, used: dict[str, Any] | None) -> list[str]:
         """Say in what time, and for how much, with intervals; not what the value itself is."""
-        found, name = [], self.objective.name
-        if used and name in ("cost-to-loss", "loss-at-budget", TOKENS):
-            found.append(f"in {wording.amount(stated(used['days']), 's', DAY)}")
-        if used and "cost" in used and name not in ("cost-to-loss", "loss-at-budget"):
-            price = wording.amount(stated(used["cost"]), self.objective.currency)
-            found.append(f"for {price}")
-        if used and "nights" in used:
-            found.append(f"in {wording.amount(stated(used['nights']), 'nights')}")
-        return found
-
-    @property
-    def sentence(self) -> str:
-        """The answer: the best, and what to take if time counts as well."""
-        lead = ""
-        if self._alone and (better := self._outdone):
-            one, label = self._alone, self.simplest.candidate.label
-            took = human(DAY * one.used("days")), *self._price(one.used("cost"))
-            lead = f"One worker alone is {better} than {label}, at no higher loss: "
-            lead += f"{', '.join(took)}."
-        return " ".join(filter(None, [lead, self._answer]))
+        name, used = self.objective.name, used or {}
+        parts = (
+            ("days", "in", ("s", DAY), name in ("cost-to-loss", "loss-at-budget", TOKENS)),
+            (
+                "cost",
+                "for",
+                (self.objective.currency,),
+                "cost" not in name and "budget" not in name,
+            ),
+            ("nights", "in", ("nights",), True),
+        )
+        return [
+            f"{word} {wording.amount(stated(used[key]), *unit)}"
+            for key, word, unit, wanted in parts
+            if wanted and key in used
+        ]
 
     @property
     def headline(self) -> str:
         """The answer in short: where the lowest losses are undecided, the trade-off leads."""
-        first, known, trade = self.first.candidate.label, self._order, self._trade
-        lead = "The lowest loss is undecided"
-        if known.decided and first == ALONE:
-            lead = "One worker alone has the lowest loss"
-        elif known.decided or not self.best.reached:
+        alone = self.first.candidate.label == ALONE
+        if not self.best.reached or (self._order.decided and not alone):
             return pick.headline(self._verdict)
-        if trade is None:
-            return lead if known.decided else pick.undecided(self._open)
-        cheapest = self.extremes["cheapest"]["label"] if self.extremes else None
-        both = " and cheapest" if cheapest == trade["label"] else ""
-        last = f", cheapest {cheapest}" if cheapest and not both else ""
-        return f"{lead}; soonest{both} to it is {trade['label']}{last}"
+        lead = "The lowest loss is undecided"
+        if self._order.decided:
+            lead = "One worker alone has the lowest loss"
+        elif self._trade is None:
+            return pick.undecided(self._open)
+        return lead + (f"; soonest to it is {self.soonest}" if self.soonest else "")
 
     @property
     def _open(self) -> list[str]:
         """The labels of the choices that may have the lowest loss, the one to take first."""
-        first, known = self.first.candidate.label, self._order
-        return [*dict.fromkeys([first, known.best, *sorted(known.open, key=known.value)])]
+        first, order = self.first.candidate.label, self._order
+        return [*dict.fromkeys([first, order.best, *sorted(order.open, key=order.value)])]
 
     @property
-    def _answer(self) -> str:
-        best, target, seeds = self.best, self.objective.target, len(self.seeds)
+    def sentence(self) -> str:
+        """The answer: the best, and what to take if time counts as well."""
+        best, order, label = self.best, self._order, self.first.candidate.label
         if not best.reached:
-            if self.objective.cap:
-                label = best.candidate.label
-                return f"No configuration runs {self.objective.within}; {label} comes closest."
-            if best.diverged or target is None:
-                return "Every configuration diverged; try smaller learning rates."
-            near = f"{best.candidate.label} came closest to loss {target:g}{self._on}"
-            return f"{near}; no seed reached it."
-        first, known, trade = self.first, self._order, self.trade
-        label, said = first.candidate.label, self._reached(first)
-        if label != known.best:
-            days = next(e.used("days") for e in self._choices if e.candidate.label == known.best)
-            ahead = "sooner" if first.used("days") * (1 + MARGIN) < days else "simpler"
-            said += f"; {ahead} than {known.best} and equivalent to it ({within(known.margin)})"
-        if self._alone and self.objective.steps and first is not self._alone and not trade:
-            said += f"; {self._over(verdict.tradeoff(first, self._alone), self._alone)}"
-        if known.decided and first is not self._alone:
-            return f"{said}. {trade}".strip()
-        guess = f"{LOWEST if trade and label == known.best else pick.GUESS} "
-        short = [f"{self.headline}.", trade, f"{pick.undecided(self._open)}."]
-        if known.decided:
-            guess, said, short = "", f"{said[0].upper()}{said[1:]}", short[:2]
-        elif label == known.best or known.unsettled:
+            return self._unreached
+        said = self._reached(self.first)
+        if label != order.best:
+            taken = {choice.candidate.label: choice.used("days") for choice in self._choices}
+            sooner = taken[label] * (1 + MARGIN) < taken[order.best]
+            said += f"; {'sooner' if sooner else 'simpler'} than {order.best} and equivalent to it"
+            said += f" ({within(order.margin)})"
+        if order.decided:
+            short = f"{self.headline}. " * (label == ALONE)
+            return f"{short}{said[0].upper() if short else said[0]}{said[1:]}. {self.trade}".strip()
+        if label == order.best or order.unsettled:
             of_loss = bool(best.model and best.model.basis)
-            said += f"; {pick.outlook(known, seeds, of_loss=of_loss)}"
-        return " ".join(filter(None, [*dict.fromkeys(short), f"{guess}{said}."]))
+            said += f"; {pick.outlook(order, len(self.seeds), of_loss=of_loss)}"
+        lead = dict.fromkeys([f"{self.headline}.", self.trade, f"{pick.undecided(self._open)}."])
+        return " ".join([*filter(None, lead), f"{pick.GUESS} {said}."])
 
-    def _reached(self, each: Contender) -> str:
+    @property
+    def _unreached(self) -> str:
+        best, target = self.best, self.objective.target
+        if self.objective.cap:
+            label = best.candidate.label
+            return f"No configuration runs {self.objective.within}; {label} comes closest."
+        if best.diverged or target is None:
+            return "Every configuration diverged; try smaller learning rates."
+        near = f"{best.candidate.label} came closest to loss {target:g}"
+        return f"{near}{wording.with_basis(self.loss_basis)}; no seed reached it."
+
+    def _reached(self, choice: Contender) -> str:
         """Say what one of the best choices reached."""
-        seeds, target, label = len(self.seeds), self.objective.target, each.candidate.label
+        aim, seeds, label = self.objective, len(self.seeds), choice.candidate.label
+        basis = f"{aim.within} (nothing is said of loss)".strip()
+        basis = wording.with_basis(self.loss_basis if aim.of_loss else basis)
         if label not in self._order.estimates:
             often = f"{self.best.reached} of {seeds} seeds"
-            return f"{label}: reached loss {target:g} with {often}{self._on}"
-        found = self._order.estimates[label]
-        row = {} if isinstance(each, verdict.Alone) else self.rows([each])[0]
+            return f"{label}: reached loss {aim.target:g} with {often}{basis}"
+        found, row = self._order.estimates[label], dict[str, Any]()
+        if isinstance(choice, verdict.Alone):
+            basis = wording.with_basis(choice.phrase)
+        else:
+            (row,) = self.rows([choice])
         if row.get("estimate") == found.of:  # with the interval of the table
             found = self._order.stating(label, row["interval"]).estimates[label]
-        spread = wording.sentence(found, self.objective.unit, seeds)
-        used = verdict.amounts(each, self.objective, self.space)["used"]
-        spent = "".join(f", {each}" for each in self._spent(used))
-        on = wording.with_basis(each.phrase) if isinstance(each, verdict.Alone) else self._on
-        return f"{label}: {self.objective.sentence(found.value)}{spread}{on}{spent}"
+        spread = wording.sentence(found, aim.unit, seeds)
+        used = verdict.amounts(choice, aim, self.space)["used"]
+        spent = "".join(f", {amount}" for amount in self._spent(used))
+        return f"{label}: {aim.sentence(found.value)}{spread}{basis}{spent}"
 
     @property
     def pick(self) -> dict[str, Any]:
@@ -356,7 +366,7 @@ class TuneResult(Display):
             return found
         value = self.order.estimates[label]
         others = {
-            key: [self.order.best, *(each for each in found[key] if each != label)]
+            key: [self.order.best, *(other for other in found[key] if other != label)]
             for key in ("alternatives", "ties")
         }
         return found | others | {"label": label, "value": value.value, **value.beside_value()}
@@ -369,8 +379,11 @@ class TuneResult(Display):
 
     def rows(self, contenders: Sequence[Contender]) -> list[dict[str, Any]]:
         """Configurations as JSON has them, before infinities become null."""
-        space, plain = self.space, self.reference
-        return [verdict.row(each, self.best, self.objective, space, plain) for each in contenders]
+        best, plain = self.best, self.reference
+        return [
+            verdict.row(contender, best, self.objective, self.space, plain)
+            for contender in contenders
+        ]
 
     def records(self) -> list[dict[str, Any]]:
         """Return a flat row for each configuration, the best first: a row of a data frame."""
@@ -387,8 +400,7 @@ class TuneResult(Display):
         return self.sentence
 
     def _table(self) -> list[dict[str, str]]:
-        unit = self.objective.unit
-        rows = self.rows(self.ranked)
+        unit, rows = self.objective.unit, self.rows(self.ranked)
         _, amounts = consumption.cells(rows)
         return [
             {
@@ -436,3 +448,54 @@ class TuneResult(Display):
             "wall_seconds": self.wall_seconds,
         }
         return dict(statistics.jsonable(document))
+
+
+def notes_of(space: Space, best: Contender) -> dict[str, None]:
+    """Return the notes of the runs of the best."""
+    return dict.fromkeys(
+        f"{best.candidate.label}: {note}"
+        for score in best.scores
+        if score.ran >= space.limit  # notes of a shorter run are due to its cut
+        for note in score.notes
+    )
+
+
+def edges(space: Space, choice: Contender, objective: TuningObjective) -> Iterator[Reason]:
+    """Yield a reason for each parameter whose value is the last one tried, but not the world's."""
+    family, cap = choice.candidate.family, objective.cap
+    for key, value in choice.candidate.varied.items():
+        values = space.entries[family].choices[key]
+        if not isinstance(values, Range):
+            if len({*map(repr, values)}) < 2 or not all(type(x) in (int, float) for x in values):
+                continue
+            low, high = min(values), max(values)
+        else:
+            low, high = values.low, values.high
+        if value not in (low, high):
+            continue
+        lowest = value == low
+        step = 1 if type(value) is int else value / 2
+        beyond = value - step if lowest else value + step
+        if cap and beyond > (cap.delay if key in LATE else cap.tau):
+            continue
+        try:
+            space.candidate(family, choice.candidate.varied | {key: beyond})
+        except InputError:
+            continue
+        side = "lowest" if lowest else "highest"
+        label = choice.candidate.label
+        yield Reason("edge", {"label": label, "key": key, "value": value, "side": side})
+
+
+def ended_short(space: Space, contenders: Sequence[Contender], target: float | None) -> list[str]:
+    """Say how many might be better than they look, because their steps ended before the target."""
+    short = sum(
+        any(math.isinf(run.ran) and not run.reached and not run.diverged for run in choice.scores)
+        for choice in contenders
+    )
+    if target is None or not short:
+        return []
+    return [
+        f"{short} of {len(contenders)} configurations had done run.steps = "
+        f"{space.scenario.run.steps} before loss {target:g}; with more, one of them may be best"
+    ]

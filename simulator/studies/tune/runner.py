@@ -90,7 +90,7 @@ def _draws(kept: Sequence[float | None]) -> tuple[float, ...]:
 class Runner:
     """Scores configurations: runs them on `executor` (None: this process), and counts the runs.
 
-    `done`: runs that were needed; `resumed`: those of them that the `directory` had. `told` is
+    `done`: runs that were needed; `resumed`: those of them that the `directory` had. `progress` is
     called with how many runs of a call are done, and how many there are.
     """
 
@@ -100,7 +100,7 @@ class Runner:
     directory: TuneDirectory | None = None
     done: int = 0
     resumed: int = 0
-    told: Progress = lambda done, total: None
+    progress: Progress = lambda done, total: None
 
     def __call__(self, requests: Sequence[RunRequest]) -> list[list[Score]]:
         """Return the scores of each request, seed by seed; they depend on the request alone."""
@@ -119,7 +119,7 @@ class Runner:
 
         def say(under_way: float = 0.0) -> None:
             total = sum(len(each.seeds) for each in requests)
-            self.told(sum(map(len, found)) + under_way, total)
+            self.progress(sum(map(len, found)) + under_way, total)
 
         for index, scores in executors.results(
             self.executor, work, todo, _description, say, lambda request: len(request.seeds)

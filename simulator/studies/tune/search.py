@@ -15,7 +15,6 @@ from ...errors import InputError
 from ..execution import Progress
 from .race import Contender, Race, seed_counts
 from .runner import quiet
-from .space import Space
 
 if TYPE_CHECKING:  # optuna takes half a second to import
     from optuna import Study, Trial
@@ -26,51 +25,35 @@ WHOLE_BATCH = 64  # where all are tried, so that none waits for the outcome of o
 PATIENCE = 4  # times the trials may be asked for before so many different ones are found
 
 
-@dataclass(frozen=True)
-class ToldTrial:
-    """A trial of optuna: `values` of its parameters with their distributions, as optuna's JSON.
-
-    `reports`: its score by seed; `label`: that of the configuration, "" of a refused one.
-    """
-
-    state: str
-    value: float | None
-    values: dict[str, Any]
-    distributions: dict[str, str]
-    reports: dict[int, float]
-    label: str
-
-
-def _told(trial: "FrozenTrial") -> ToldTrial:
+def trial_record(trial: "FrozenTrial") -> dict[str, Any]:
+    """Return a trial of optuna as JSON-able arguments of `optuna.trial.create_trial`."""
     from optuna.distributions import distribution_to_json  # noqa: PLC0415
 
     kinds = {key: distribution_to_json(each) for key, each in trial.distributions.items()}
-    label = trial.user_attrs.get("label", "")
-    reports = dict(trial.intermediate_values)
-    return ToldTrial(trial.state.name, trial.value, dict(trial.params), kinds, reports, label)
+    return {
+        "state": trial.state.name,
+        "value": trial.value,
+        "params": dict(trial.params),
+        "distributions": kinds,
+        "intermediate_values": {str(seed): x for seed, x in trial.intermediate_values.items()},
+        "user_attrs": dict(trial.user_attrs),
+    }
 
 
-def study(trials: Sequence[ToldTrial]) -> "Study":
-    """Return a study, in memory, that has the trials."""
+def study(trials: Sequence[Mapping[str, Any]]) -> "Study":
+    """Return a study, in memory, of the trials that `trial_record` returned."""
     import optuna  # noqa: PLC0415
 
     with quiet():
         found = optuna.create_study(study_name="paceline")
-    for each in trials:
-        kinds = {
-            key: optuna.distributions.json_to_distribution(text)
-            for key, text in each.distributions.items()
+    adapted = optuna.distributions.json_to_distribution
+    for trial in trials:
+        changed = {
+            "state": optuna.trial.TrialState[trial["state"]],
+            "distributions": {key: adapted(kind) for key, kind in trial["distributions"].items()},
+            "intermediate_values": {int(k): x for k, x in trial["intermediate_values"].items()},
         }
-        found.add_trial(
-            optuna.trial.create_trial(
-                state=optuna.trial.TrialState[each.state],
-                value=each.value,
-                params=each.values,
-                distributions=kinds,
-                intermediate_values=each.reports,
-                user_attrs={"label": each.label},
-            )
-        )
+        found.add_trial(optuna.trial.create_trial(**{**trial, **changed}))
     return found
 
 
@@ -78,19 +61,17 @@ def study(trials: Sequence[ToldTrial]) -> "Study":
 class Search:
     """The state of a search; `refused`: reasons by combination that could not be tried.
 
-    `trials`: those of optuna, once the search has ended.
+    `trials`: records of optuna's, once the search has ended.
     """
 
     race: Race
     seed: int
     progress: Progress | None = None
     refused: dict[str, str] = field(default_factory=dict)
-    trials: list["ToldTrial"] = field(default_factory=list)
+    trials: list[dict[str, Any]] = field(default_factory=list)
 
-    @property
-    def space(self) -> Space:
-        """The space of configurations."""
-        return self.race.space
+    def __post_init__(self) -> None:
+        self.space = self.race.space
 
     def run(self, trials: int, first: Sequence[dict[str, Any]]) -> list[Contender]:
         """Try up to `trials` configurations, `first` ones first; all, where there are no more."""
@@ -103,7 +84,7 @@ class Search:
         for point in [*first, *(self._others(first) if whole else ())]:
             study.enqueue_trial(point)
         asked = batch = 0
-        self.race.runner.told = say = self._teller(total)
+        self.race.runner.progress = say = self._reporter(total)
         say()
         while asked < (total if whole else PATIENCE * total) and self._tried < total:
             study.sampler = optuna.samplers.TPESampler(
@@ -117,9 +98,9 @@ class Search:
             self._batch(study, [study.ask() for _ in range(wanted)])
             asked, batch = asked + wanted, batch + 1
             say()
-        self.trials = [_told(trial) for trial in study.trials]
+        self.trials = [trial_record(trial) for trial in study.trials]
         while self.race.contenders and (again := self.race.readmitted()):
-            self.race.runner.told = self._teller(total)
+            self.race.runner.progress = self._reporter(total)
             self._race(again)
         return list(self.race.contenders.values())
 
@@ -127,7 +108,7 @@ class Search:
     def _tried(self) -> int:
         return len(self.race.contenders) + len(self.refused)
 
-    def _teller(self, total: int) -> Callable[..., None]:
+    def _reporter(self, total: int) -> Callable[..., None]:
         """Return what tells how many configurations are done, of one that races by its seeds."""
         reached, seeds = 0.0, len(self.race.seeds)
 

@@ -131,11 +131,10 @@ class Space:
         for key, values in self.entries[family].choices.items():
             name = f"{family}.{key}"
             if not isinstance(values, Range):
-                last = len(values) - 1
                 if all(type(value) in (int, float) for value in values):  # ordered
-                    trial.suggest_int(name, 0, last)
+                    trial.suggest_int(name, 0, len(values) - 1)
                 else:
-                    trial.suggest_categorical(name, list(range(last + 1)))
+                    trial.suggest_categorical(name, list(range(len(values))))
             elif values.whole:
                 trial.suggest_int(name, int(values.low), int(values.high), log=values.log)
             else:
@@ -200,13 +199,6 @@ def _with(table: Any, path: Sequence[str], value: Any) -> dict[str, Any]:
     return inner | {first: _with(inner.get(first, {}), rest, value) if rest else value}
 
 
-def _every(scenario: Scenario) -> int:
-    """Return the steps between evaluations: `EVALUATIONS` in a run without waiting."""
-    step, run = min(scenario.team.mean_compute), scenario.run
-    steps = min(run.duration / step if run.duration and step else math.inf, run.steps or math.inf)
-    return max(1, round(steps / EVALUATIONS)) if math.isfinite(steps) else 1
-
-
 def _count(values: Values) -> int | None:
     if not isinstance(values, Range):
         return len(values)
@@ -223,24 +215,11 @@ def space(scenario: Scenario, programs: Programs = None) -> tuple[Space, list[st
     """
     known = known_programs(programs)
     notes = [*scenario.notes, *consumption.notes(scenario)]
-    entries: dict[str, Entry] = {}
-    rest = [each for each in scenario.algorithm if not each.bound]
-    named = dict.fromkeys([each.name for each in scenario.algorithm] + [*scenario.tune])
+    named = dict.fromkeys([algorithm.name for algorithm in scenario.algorithm] + [*scenario.tune])
     bounds = [name for name in named if known[name].bound]
     if bounds:
         notes.append(f"left out: {', '.join(bounds)}, whose {BOUND}")
-    for name, choices in scenario.tune.items():
-        if name in bounds:
-            continue
-        first = next((each for each in rest if each.name == name), None)
-        entries[name] = Entry(dict(first.table) if first else {"name": name}, dict(choices))
-        rest = [each for each in rest if each is not first]
-    for algorithm in rest:
-        choices = {} if scenario.tune else _default(scenario, algorithm, known)
-        family = algorithm.name if choices and algorithm.name not in entries else algorithm.label
-        while family in entries:  # a label may be another program's name
-            family += "'"
-        entries[family] = Entry(dict(algorithm.table), choices)
+    entries = _entries(scenario, known)
     if not entries:
         raise InputError(
             f"{scenario.file}: nothing to tune{''.join(f' ({note})' for note in notes)}; add an "
@@ -249,31 +228,39 @@ def space(scenario: Scenario, programs: Programs = None) -> tuple[Space, list[st
         )
     if not scenario.tune:
         tried = "; ".join(
-            f"{family}: {', '.join(f'{key} {_list(each)}' for key, each in entry.choices.items())}"
+            f"{family}: {', '.join(f'{key} {_list(own)}' for key, own in entry.choices.items())}"
             for family, entry in entries.items()
             if entry.choices
         )
         notes.append(f"no [tune] in {scenario.file}, so a default is searched: {tried}")
-    for family, entry in entries.items():
-        overlap = entry.table.get("overlap", _overlap(known[entry.table["name"]]))
-        if overlap is not None and "overlap" not in entry.choices:
-            notes.append(
-                f"{family}: overlap = {overlap} in all that is tried, which limits what averages "
-                "hide behind computing; add overlap to [tune] to search it"
-            )
-    every = scenario.run.evaluate_every
+    every, run = scenario.run.evaluate_every, scenario.run
     if every is None:
-        every = _every(scenario)
+        step = min(scenario.team.mean_compute)
+        ends = run.duration / step if run.duration and step else math.inf
+        steps = min(ends, run.steps or math.inf)
+        every = max(1, round(steps / EVALUATIONS)) if math.isfinite(steps) else 1
         often = "at every step" if every == 1 else f"every {every} steps"
         if not isinstance(scenario.objective, NoObjective):
             notes.append(f"the loss is evaluated {often}; run.evaluate_every sets this")
     return Space(scenario, entries, programs, every), notes
 
 
-def _overlap(program: Program) -> int | None:
-    """Return the default of a program's overlap; None where it has no such parameter."""
-    known = program.describe().get("overlap")
-    return None if known is None else int(known["default"])
+def _entries(scenario: Scenario, known: Mapping[str, Program]) -> dict[str, Entry]:
+    """Return the families to try: of [tune], then the other algorithms; no bounds."""
+    entries: dict[str, Entry] = {}
+    rest = [algorithm for algorithm in scenario.algorithm if not algorithm.bound]
+    for name, choices in scenario.tune.items():
+        if not known[name].bound:
+            first = next((algorithm for algorithm in rest if algorithm.name == name), None)
+            entries[name] = Entry(dict(first.table) if first else {"name": name}, dict(choices))
+            rest = [algorithm for algorithm in rest if algorithm is not first]
+    for algorithm in rest:
+        own = {} if scenario.tune else _default(scenario, algorithm, known)
+        family = algorithm.name if own and algorithm.name not in entries else algorithm.label
+        while family in entries:  # a label may be another program's name
+            family += "'"
+        entries[family] = Entry(dict(algorithm.table), own)
+    return entries
 
 
 def _list(values: Values) -> str:
@@ -285,18 +272,18 @@ def _default(
 ) -> dict[str, Values]:
     """Return the default values to try, including those that the scenario sets."""
     fields = known[algorithm.name].parameters.model_fields
-    written = algorithm.written
+    written, workers = algorithm.written, scenario.cluster.workers
     choices: dict[str, tuple[float, ...]] = {
-        key: each for key, each in DEFAULTS.items() if key in fields
+        key: values for key, values in DEFAULTS.items() if key in fields
     }
     lr = written.get("lr")
     if isinstance(lr, int | float) and not isinstance(scenario.objective, Bound | LearningCurve):
         choices["lr"] = tuple(float(lr * factor) for factor in AROUND)
-    workers = scenario.cluster.workers
-    for key in (each for each in ("k", "quorum") if each in fields):
-        choices[key] = (*(k for k in POWERS if k < workers), workers)
+    for key in ("k", "quorum"):
+        if key in fields:
+            choices[key] = (*(k for k in POWERS if k < workers), workers)
     return {
-        key: tuple(sorted({*each, written.get(key, each[0])}))
-        for key, each in choices.items()
-        if isinstance(written.get(key, each[0]), int | float)
+        key: tuple(sorted({*values, written.get(key, values[0])}))
+        for key, values in choices.items()
+        if isinstance(written.get(key, values[0]), int | float)
     }

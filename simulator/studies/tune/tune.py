@@ -16,11 +16,11 @@ from ...scenario.scenario import Scenario
 from .. import executors, learning, size
 from ..execution import Execution, Progress, opened, seed_range
 from ..task import settings
-from . import alike, figures, verdict, warm_starts
+from . import figures, verdict, warm_starts
 from .objective import TuningObjective, tuning_objective
 from .race import Contender, Race
 from .regret import regrets
-from .result import TuneResult
+from .result import TuneResult, ended_short, notes_of
 from .runner import Runner, TuneDirectory, quiet
 from .search import Search
 from .space import Space, space
@@ -99,15 +99,15 @@ def tune(  # noqa: PLR0913 - the options of the command
             ranked = verdict.ranking(contenders, order.best)
             models = {each.candidate.label: each.model for each in ranked if each.model}
             based = {label: each for label, each in models.items() if each.basis}
-            notes += [*learning.notes(based), *verdict.noted(tried, ranked[0])]
-            notes += verdict.ended_short(tried, ranked, aim.target)
+            notes += [*learning.notes(based), *notes_of(tried, ranked[0])]
+            notes += ended_short(tried, ranked, aim.target)
             if ranked[0].used("days") >= 0:
                 notes += prediction_interval.of_amounts(scenario)
             close = closest(ranked, order)
             timed = len(close) > 1 and not aim.steps  # after equal tokens, times change no loss
             if progress:
-                runner.told = lambda done, runs: progress(len(close) * done / runs, len(close))
-            regret = regrets(tried, aim, runner, close, numbers, order) if timed else []
+                runner.progress = lambda done, runs: progress(len(close) * done / runs, len(close))
+            regret = regrets(search.race, close, order) if timed else []
         refused, took = list(search.refused.values()), time.perf_counter() - began
         ran = runner.done, runner.resumed
         result = TuneResult(
@@ -135,8 +135,7 @@ def plan(
         notes.append(said)
     aim = tuning_objective(scenario, objective)
     tried, assumed = space(scenario, programs)
-    tried, same = alike.without(tried)
-    return tried, aim, [*notes, *assumed, *same]
+    return tried, aim, [*notes, *assumed]
 
 
 def closest(ranked: Sequence[Contender], order: Order) -> list[Contender]:

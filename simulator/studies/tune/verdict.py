@@ -1,4 +1,4 @@
-"""The verdict of a search: the best, its ties, and warnings."""
+"""The verdict of a search: the order of configurations, what each used, and trade-offs."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,28 +10,26 @@ import numpy as np
 
 from ...cluster import prices
 from ...cluster.membership import stretched
-from ...errors import InputError
 from ...network.closed_form import ClosedForm
 from ...objectives.learning_curve.objective import data_parallel, to_target
 from ...programs import Program
 from ...results import consumption, intervals, prediction_interval
 from ...results.consumption import SECONDS_PER_DAY as DAY
-from ...results.order import MARGIN, Order, order, within
-from ...results.pick import ALONE, ONE_SEED
+from ...results.order import MARGIN, Order, order
+from ...results.pick import ALONE
 from ...results.prediction_interval import Spread
 from ...scenario.scenario import Scenario
-from ...scenario.tables import LearningCurve, Range
+from ...scenario.tables import LearningCurve
 from .. import learning
 from .objective import Modelled, Score, TuningObjective
-from .race import Contender
-from .space import Candidate, Space, Values
+from .race import Contender, model_of
+from .space import Candidate, Space
 
 Row = dict[str, Any]
 DATA_PARALLEL = ("ssgd", "ssgd-bucketed")
 TIMES = ("time-to-loss", "seconds-per-step")
 NOISE = 0.1
 """Of half an interval: about the standard error of its end, as the quantile of 200 draws."""
-LATE = ("delay", "overlap", "staleness")  # parameters that a cap on delay is about
 
 
 @dataclass
@@ -64,7 +62,7 @@ def _digits(value: float) -> int:
     return len(f"{value:.12g}".partition("e")[0].replace(".", "").strip("-0"))
 
 
-def behind(contender: Contender, best: Contender) -> np.ndarray:
+def paired_gap(contender: Contender, best: Contender) -> np.ndarray:
     """Return by how much a contender is worse than the best, seed by seed."""
     pairs = zip(contender.scores, best.scores, strict=False)  # it may have been given up early
     return np.array([one.penalised - other.penalised for one, other in pairs])
@@ -76,36 +74,46 @@ def ordered(contenders: Sequence[Contender], objective: TuningObjective) -> Orde
     Where none reached the target with every seed, the best comes first that is the closest to it.
     Under a learning curve those that were given up early are in it, too: seeds alone gave them up.
     """
-    survivors = [each for each in contenders if not each.stopped]
+    survivors = [contender for contender in contenders if not contender.stopped]
     best = None
-    if not any(each.all_reached for each in survivors):
+    if not any(contender.all_reached for contender in survivors):
         best = min(survivors, key=Contender.mean).candidate.label
-    found = _order(survivors, objective, best)
-    modelled = any(each.factors is not None for each in survivors)
-    return _order(contenders, objective, found.best) if modelled else found
+    found = order_of({c.candidate.label: c.scores for c in survivors}, objective, best)
+    if all(contender.factors is None for contender in survivors):
+        return found
+    return order_of({c.candidate.label: c.scores for c in contenders}, objective, found.best)
 
 
-def _order(contenders: Sequence[Contender], objective: TuningObjective, best: str | None) -> Order:
-    scores = {each.candidate.label: [s.value for s in each.scores] for each in contenders}
-    bounds = {
-        each.candidate.label: [
-            math.inf if score.diverged else objective.at_least(score) for score in each.scores
-        ]
-        for each in contenders
-    }
-    known = {each.candidate.label: each.factors for each in contenders if each.factors is not None}
-    margin = min((each.model.margin for each in contenders if each.model), default=MARGIN)
-    heavy, limits = objective.heavy, objective.limits
+def order_of(
+    scores: Mapping[str, Sequence[Score]], objective: TuningObjective, best: str | None = None
+) -> Order:
+    """Return the order of scores by label, with the errors of their models."""
+    models = {label: model_of(own) for label, own in scores.items()}
+    known = {label: model for label, model in models.items() if model and model.factors}
     return order(
-        scores, bounds, heavy=heavy, best=best, factors=known, margin=margin, limits=limits
-    )
+        {label: [score.value for score in own] for label, own in scores.items()},
+        bounds(scores, objective), heavy=objective.heavy, best=best,
+        factors={label: np.array(model.factors) for label, model in known.items()},
+        margin=min((model.margin for model in models.values() if model), default=MARGIN),
+        limits=objective.limits,
+    )  # fmt: skip
+
+
+def bounds(
+    scores: Mapping[str, Sequence[Score]], objective: TuningObjective
+) -> dict[str, list[float]]:
+    """Return lower bounds of the values, by label; infinite for what diverged."""
+    return {
+        label: [math.inf if score.diverged else objective.at_least(score) for score in own]
+        for label, own in scores.items()
+    }
 
 
 def ranking(contenders: Sequence[Contender], best: str) -> list[Contender]:
     """Sort by the mean distance to the best, by its label, on the seeds run."""
     first = next(each for each in contenders if each.candidate.label == best)
     return sorted(
-        contenders, key=lambda each: (each is not first, float(behind(each, first).mean()))
+        contenders, key=lambda each: (each is not first, float(paired_gap(each, first).mean()))
     )
 
 
@@ -120,39 +128,39 @@ def row(
 
     `to_reference`: by what share its loss is above that of the `reference`, if there is one.
     """
-    values = [score.value for score in contender.scores]
+    scores, reached = contender.scores, contender.all_reached
+    values, used = [score.value for score in scores], amounts(contender, objective, space)
     found = intervals.estimate(values, heavy=objective.heavy).within(*objective.limits)
-    if not contender.all_reached:  # then there is no mean, and a median would flatter
+    if not reached:  # then there is no mean, and a median would flatter
         found = intervals.Estimate(math.inf, intervals.MEAN, None, None, intervals.NEVER)
-    paired = intervals.signed(behind(contender, best), heavy=objective.heavy)
+    gap = intervals.signed(paired_gap(contender, best), heavy=objective.heavy)
     factors, first = contender.factors, best.factors
     if factors is not None and first is not None and math.isfinite(found.value):
         with np.errstate(invalid="ignore"):  # of draws in which neither gets there
-            paired = intervals.widened(paired, paired.value + _moved(contender) - _moved(best))
+            moved = gap.value + contender.mean() * (factors - 1) - best.mean() * (first - 1)
+            gap = intervals.widened(gap, moved)
         found = intervals.widened(found, found.value * factors)
-    if contender.all_reached and (ends := _of_value(contender, objective, space, values)):
+    if reached and (ends := _of_value(contender, objective, space, used["used"] or {})):
         found = replace(found, interval=(ends[0], ends[1]), level=intervals.LEVEL)
-    apart = contender.all_reached and contender is not best
+    apart, limited = reached and contender is not best, objective.target or objective.cap
     return {
         "label": contender.candidate.label,
         "name": contender.candidate.name,
         "parameters": contender.candidate.parameters,
         "value": found.value,
         **found.beside_value(),
-        "behind": {"value": paired.value, **paired.beside_value()} if apart else None,
-        "behind_ci95": paired.ci95 if apart else None,
+        "behind": {"value": gap.value, **gap.beside_value()} if apart else None,
+        "behind_ci95": gap.ci95 if apart else None,
         "seeds": len(values),
         "reached": contender.reached,
-        "diverged": sum(score.diverged for score in contender.scores),
-        "at_least": float(np.mean([objective.at_least(score) for score in contender.scores])),
-        "left": float(np.mean([score.gap for score in contender.scores]))
-        if objective.target or objective.cap
-        else None,
+        "diverged": sum(score.diverged for score in scores),
+        "at_least": float(np.mean([objective.at_least(score) for score in scores])),
+        "left": float(np.mean([score.gap for score in scores])) if limited else None,
         "stopped": contender.stopped or None,
         "to_reference": reference and _share_above(contender, reference),
-        **amounts(contender, objective, space),
+        **used,
         "basis": contender.model and contender.model.basis,
-    }  # fmt: skip
+    }
 
 
 def amounts(contender: Contender, objective: TuningObjective, space: Space) -> Row:
@@ -170,14 +178,14 @@ def amounts(contender: Contender, objective: TuningObjective, space: Space) -> R
 
 
 def _of_value(
-    contender: Contender, objective: TuningObjective, space: Space, values: Sequence[float]
+    contender: Contender, objective: TuningObjective, space: Space, used: Row
 ) -> Sequence[float] | None:
     """Return the interval that `simulate` states of a time, price or loss of one run."""
+    values = [score.value for score in contender.scores]
     if objective.name in TIMES:
         return _of_one_run(contender, objective, space, values)
     if objective.name == "cost-to-loss":
-        spent: Row = amounts(contender, objective, space)["used"] or {}
-        return spent["cost"]["interval"] if "cost" in spent else None
+        return used["cost"]["interval"] if "cost" in used else None
     if contender.factors is None or not objective.of_loss:
         return None
     return learning.of_steps(values, contender.factors, None)
@@ -204,36 +212,35 @@ def _of_one_run(
 
 def reference(ranked: Sequence[Contender]) -> Contender | None:
     """Return what losses are compared with: data-parallel training, or else the best."""
-    there = [each for each in ranked if each.reached and each.all_reached]
-    plain = [each for each in there if each.candidate.name in DATA_PARALLEL]
+    there = complete(ranked)
+    plain = [choice for choice in there if choice.candidate.name in DATA_PARALLEL]
     return next(iter([*plain, *there]), None)
 
 
-def _share_above(each: Contender, first: Contender) -> Row | None:
+def complete(ranked: Sequence[Contender]) -> list[Contender]:
+    """Return those that reached the target, or have a loss, with every seed."""
+    return [contender for contender in ranked if contender.reached and contender.all_reached]
+
+
+def _share_above(choice: Contender, first: Contender) -> Row | None:
     """Return by what share a mean is above the first one's, with its interval."""
-    losses = [score.value for one in (each, first) for score in one.scores]
-    if each is first or not each.all_reached or min(losses) <= 0:
+    losses = [score.value for one in (choice, first) for score in one.scores]
+    if choice is first or not choice.all_reached or min(losses) <= 0:
         return None
-    found = _log_above(each, first)
+    found = _log_above(choice, first)
     ends = found.interval and [*map(math.expm1, found.interval)]
     of = {"label": first.candidate.label, "value": math.expm1(found.value)}
     return of | {"interval": ends, "level": found.level, "basis": found.basis}
 
 
-def _log_above(each: Contender, first: Contender) -> intervals.Estimate:
+def _log_above(choice: Contender, first: Contender) -> intervals.Estimate:
     """Estimate the logarithm of a contender's value over the first one's, paired over seeds."""
-    pairs = zip(each.scores, first.scores, strict=False)
+    pairs = zip(choice.scores, first.scores, strict=False)
     above = intervals.signed(np.log([one.value / two.value for one, two in pairs]), scale=1.0)
-    if each.factors is None or first.factors is None:
+    if choice.factors is None or first.factors is None:
         return above
     with np.errstate(invalid="ignore"):
-        return intervals.widened(above, above.value + np.log(each.factors / first.factors))
-
-
-def _moved(contender: Contender) -> np.ndarray:
-    """Draw by how much the mean of a contender may be off."""
-    assert contender.factors is not None
-    return contender.mean() * (contender.factors - 1)
+        return intervals.widened(above, above.value + np.log(choice.factors / first.factors))
 
 
 def tradeoffs(ranked: Sequence[Contender], objective: TuningObjective, space: Space) -> list[Row]:
@@ -246,12 +253,12 @@ def tradeoffs(ranked: Sequence[Contender], objective: TuningObjective, space: Sp
     intervals, and what no other beats in both at no higher a loss, apart from what draws leave
     open.
     """
-    there = [each for each in ranked if each.reached and each.all_reached]
+    there = complete(ranked)
     rows = [
-        tradeoff(each, there[0]) | {"used": amounts(each, objective, space)["used"]}
-        for each in there
+        tradeoff(choice, there[0]) | {"used": amounts(choice, objective, space)["used"]}
+        for choice in there
     ]
-    rows = [row for row in rows if not any(beaten(row, other) for other in rows)]
+    rows = [row for row in rows if not any(is_dominated(row, other) for other in rows)]
     rows.sort(key=lambda row: (_highest(row), row["days"]))
     least, found = {"days": math.inf, "cost": math.inf}, list[Row]()
     for row in rows:
@@ -265,7 +272,7 @@ def _highest(row: Row) -> float:
     return float(([row["loss_above"]] + (row["interval"] or []))[-1])
 
 
-def beaten(row: Row, other: Row) -> bool:
+def is_dominated(row: Row, other: Row) -> bool:
     """Whether another takes less at no higher a loss; upper ends differ by chance by `NOISE`."""
     room = NOISE * (_highest(row) - row["loss_above"])
     as_low = other["loss_above"] <= row["loss_above"] * (1 + intervals.ROUNDING)
@@ -278,28 +285,28 @@ def beaten(row: Row, other: Row) -> bool:
     )
 
 
-def tradeoff(each: Contender, first: Contender) -> Row:
+def tradeoff(choice: Contender, first: Contender) -> Row:
     """Return what the loss of one is above the other's, paired, and what making up for it takes."""
-    above, days = _log_above(each, first), each.used("days")
-    more = _more(above, each)[0]
+    above, days = _log_above(choice, first), choice.used("days")
+    more = _more(above, choice)[0]
     return {
-        "label": each.candidate.label,
-        "basis": each.model and each.model.basis,
+        "label": choice.candidate.label,
+        "basis": choice.model and choice.model.basis,
         "loss_above": math.expm1(above.value),
         "interval": above.interval and [*map(math.expm1, above.interval)],
         "ci95": above.ci95 and [*map(math.expm1, above.ci95)],
         "days": days,
-        "cost": each.used("cost"),
+        "cost": choice.used("cost"),
         "days_saved": first.used("days") - days,
-        "cost_saved": first.used("cost") - each.used("cost"),
+        "cost_saved": first.used("cost") - choice.used("cost"),
         "sooner": days * more,
-        "cheaper": each.used("cost") * more,
+        "cheaper": choice.used("cost") * more,
     }
 
 
-def _more(above: intervals.Estimate, each: Contender) -> list[float]:
+def _more(above: intervals.Estimate, choice: Contender) -> list[float]:
     """Return how many times the tokens make up for a loss above another's: the mean, and ends."""
-    worth = math.log1p(each.model.margin if each.model else MARGIN)
+    worth = math.log1p(choice.model.margin if choice.model else MARGIN)
     logs = above.value, *(above.interval or [above.value] * 2)
     return [(1 + MARGIN) ** (log / worth) for log in logs]
 
@@ -321,35 +328,33 @@ def extremes(
     `alone`, where it is a choice. Empty where time has no price; no more than that one where runs
     have no common end.
     """
-    there = [each for each in ranked if each.reached and each.all_reached]
+    there = complete(ranked)
     if not there or math.isnan(there[0].used("cost")):
         return {}
-    one = next((each for each in there if isinstance(each, Alone)), None)
+    one = next((choice for choice in there if isinstance(choice, Alone)), None)
     if not (objective.target or objective.steps):
         return {"alone": _of_alone(one, ())} if one else {}
-    found, front_labels, quick = {}, {row["label"] for row in front}, soonest(front)
-    for each in there:
-        row = tradeoff(each, there[0]) if objective.steps else {}
-        days, cost = row.get("sooner", each.used("days")), row.get("cheaper", each.used("cost"))
-        found[each.candidate.label] = {"label": each.candidate.label, "days": days, "cost": cost}
-
-    def least(key: str) -> Row:
-        rows = sorted(found.values(), key=itemgetter(key))
-        if key == "days" and quick:
-            return found[quick["label"]]
-        near = [row for row in rows if row[key] <= rows[0][key] * (1 + MARGIN)]
-        return next((row for row in near if row["label"] in front_labels), rows[0])
-
-    own = {"best": found[best]} if best in found else {}  # not if some runs miss
-    own |= {"soonest": least("days"), "cheapest": least("cost")}
+    ways: dict[str, Row] = {}
+    for choice in there:
+        row = tradeoff(choice, there[0]) if objective.steps else {}
+        spent = row.get("sooner", choice.used("days")), row.get("cheaper", choice.used("cost"))
+        label = choice.candidate.label
+        ways[label] = {"label": label, "days": spent[0], "cost": spent[1]}
+    cheapest, *rest = sorted(ways.values(), key=itemgetter("cost"))
+    near = [way for way in rest if way["cost"] <= cheapest["cost"] * (1 + MARGIN)]
+    fronted = {row["label"] for row in front}
+    cheapest = next((way for way in (cheapest, *near) if way["label"] in fronted), cheapest)
+    soon = soonest(front) or min(ways.values(), key=itemgetter("days"))
+    own = {"best": ways[best]} if best in ways else {}  # not if some runs miss
+    own |= {"soonest": ways[soon["label"]], "cheapest": cheapest}
     labels = {row["label"] for row in own.values()}
-    named = [each for each in there if each.candidate.label in labels]
-    for each in named:
-        if used := amounts(each, objective, space)["used"]:
-            more = _more(_log_above(each, there[0]), each) if objective.steps else None
+    named = [choice for choice in there if choice.candidate.label in labels]
+    for choice in named:
+        if used := amounts(choice, objective, space)["used"]:
+            more = _more(_log_above(choice, there[0]), choice) if objective.steps else None
             ends = {f"{key}_interval": _interval(used[key], more) for key in ("days", "cost")}
-            found[each.candidate.label] |= ends
-    others = [each for each in named if objective.steps and each is not one]
+            ways[choice.candidate.label] |= ends
+    others = [choice for choice in named if objective.steps and choice is not one]
     return own | ({"alone": _of_alone(one, others)} if one else {})
 
 
@@ -380,11 +385,11 @@ def alone(scenario: Scenario, objective: TuningObjective, seeds: int) -> Alone |
         return None
     if len(ClosedForm(scenario).hosts(range(workers))) == 1:
         return None
-    target, means = objective.target, scenario.team.mean_compute
-    for each, failures in enumerate(scenario.cluster.of_workers("failures")):
+    target, means = objective.target, [*scenario.team.mean_compute]
+    for worker, failures in enumerate(scenario.cluster.of_workers("failures")):
         if failures is not None:  # it stands still until it is back
             down = failures.repair + scenario.recovery.restarting
-            means[each] *= 1 + down / failures.between
+            means[worker] *= 1 + down / failures.between
     rank, steps = int(np.argmin(means)), 0.0
     if target:
         steps = to_target(spec, 1, target)
@@ -419,158 +424,5 @@ def _of_alone(one: Alone, named: Iterable[Contender]) -> Row:
         "loss": loss,
         "loss_interval": learning.of_steps([1.0], np.array(drawn), None),
         "basis": one.model and one.model.basis,
-        "above": [tradeoff(each, one) for each in named],
+        "above": [tradeoff(choice, one) for choice in named],
     }
-
-
-def warnings(  # noqa: PLR0913, PLR0917 - the parts of a verdict
-    space: Space,
-    objective: TuningObjective,
-    ranked: Sequence[Contender],
-    named: Iterable[Contender],
-    order_: Order,
-    regret: Sequence[Row],
-) -> list[str]:
-    """Return warnings to heed before acting on the answer, which speaks of those `named`."""
-    best, seeds = ranked[0], len(ranked[0].scores)
-    found: list[str] = []
-    if best.diverged:
-        return [*noted(space, best)]
-    if not best.reached and objective.target is not None:
-        found.append(
-            f"no configuration reached loss {objective.target:g}: they are ranked by how close "
-            "they came; run longer, raise run.target_loss, or try other values"
-        )
-    elif not best.reached and objective.cap:
-        found.append("no configuration keeps run.cap: raise it, or try smaller periods and delays")
-    elif not best.all_reached:
-        found.append(f"even the best got there with {best.reached} of {seeds} seeds only")
-    if seeds == 1:
-        found.append(ONE_SEED)
-    for each in named:
-        found += filter(None, map(_edge_of(space, each, objective), each.candidate.varied))
-    found += _without_effect(space, ranked)
-    found += _of_no_account(space, ranked, order_)
-    return [*found, *_same_everywhere(regret)]
-
-
-def noted(space: Space, best: Contender) -> dict[str, None]:
-    """Return the notes of the runs of the best."""
-    return dict.fromkeys(
-        f"{best.candidate.label}: {note}"
-        for score in best.scores
-        if score.ran >= space.limit  # notes of a shorter run are due to its cut
-        for note in score.notes
-    )
-
-
-def ended_short(space: Space, contenders: Sequence[Contender], target: float | None) -> list[str]:
-    """Say how many might be better than they look, because their steps ended before the target."""
-    short = [
-        each
-        for each in contenders
-        if any(math.isinf(one.ran) and not one.reached and not one.diverged for one in each.scores)
-    ]
-    if target is None or not short:
-        return []
-    return [
-        f"{len(short)} of {len(contenders)} configurations had done run.steps = "
-        f"{space.scenario.run.steps} before loss {target:g}; with more, one of them may be best"
-    ]
-
-
-def _edge_of(space: Space, each: Contender, objective: TuningObjective) -> Any:
-    """Make a function that says whether the value of a parameter is the last one tried."""
-    family = each.candidate.family
-
-    def edge(key: str) -> str | None:
-        values, value = space.entries[family].choices[key], each.candidate.varied[key]
-        numbers = _ends(values)
-        if numbers is None or value not in numbers:
-            return None
-        low = numbers[0]
-        step = 1 if type(value) is int else value / 2
-        beyond = value - step if value == low else value + step
-        cap = objective.cap
-        if cap and beyond > (cap.delay if key in LATE else cap.tau):
-            return None
-        if not _possible(space, family, each.candidate.varied | {key: beyond}):
-            return None  # the edge of the world, not of the search
-        side = "lowest" if value == low else "highest"
-        return (
-            f"{each.candidate.label}: {key} = {value} is the {side} tried, so a better one may lie "
-            f"beyond it; widen {key} in [tune]"
-        )
-
-    return edge
-
-
-def _ends(values: Values) -> tuple[float, float] | None:
-    """Lowest and highest of the numbers tried; None for one value, or others than numbers."""
-    if isinstance(values, Range):
-        return values.low, values.high
-    if not all(type(value) in (int, float) for value in values) or len(set(values)) < 2:
-        return None
-    return min(values), max(values)
-
-
-def _possible(space: Space, family: str, chosen: Mapping[str, Any]) -> bool:
-    try:
-        space.candidate(family, chosen)
-    except InputError:
-        return False
-    return True
-
-
-def _without_effect(space: Space, ranked: Sequence[Contender]) -> list[str]:
-    """Parameters that changed no value at all, wherever nothing else was changed."""
-    seen: dict[tuple[str, str], dict[str, list[Contender]]] = {}
-    seeds = len(ranked[0].scores)
-    for each in ranked:
-        varied = each.candidate.varied
-        for key in varied if each.all_reached and len(each.scores) == seeds else ():
-            rest = repr({name: value for name, value in varied.items() if name != key})
-            groups = seen.setdefault((each.candidate.family, key), {})
-            groups.setdefault(rest, []).append(each)
-    found = []
-    for (family, key), groups in seen.items():
-        values = space.entries[family].choices[key]
-        full = [group for group in groups.values() if len(group) > 1]
-        compared = {repr(each.candidate.varied[key]) for group in full for each in group}
-        if isinstance(values, tuple) and not compared.issuperset(map(repr, values)):  # or tables
-            continue
-        pairs = [(group[0], other) for group in full for other in group[1:]]
-        if pairs and not any(behind(other, one).any() for one, other in pairs):
-            found.append(f"{pairs[0][0].candidate.name}'s {key} makes no difference to the goal")
-    return found
-
-
-def _of_no_account(space: Space, ranked: Sequence[Contender], found: Order) -> list[str]:
-    """Parameters of the best program every tried value of which is equivalent to the best."""
-    best, said = ranked[0], []
-    name, family = best.candidate.name, best.candidate.family
-    tied = [each for each in ranked if each.candidate.label in found.equivalent]
-    alike = [each.candidate.varied for each in (best, *tied) if each.candidate.family == family]
-    for key in best.candidate.varied:
-        values = space.entries[family].choices[key]
-        if isinstance(values, tuple) and len(values) > 1:
-            there = [varied[key] for varied in alike]
-            if all(value in there for value in values):
-                said.append(
-                    f"the answer hardly depends on {name}'s {key}: every value is equivalent "
-                    f"({within(found.margin)})"
-                )
-    return said
-
-
-def _same_everywhere(regret: Sequence[Row]) -> list[str]:
-    """Inputs 20 % more or less of which changes nothing."""
-    found = []
-    for what in dict.fromkeys(row["input"] for row in regret if row["input"]):
-        changed = [row["values"] for row in regret if row["input"] == what]
-        nominal = regret[0]["values"]
-        pairs = [(row[label], nominal[label]) for row in changed for label in nominal]
-        known = [pair for pair in pairs if np.isfinite(pair).any()]
-        if known and all(math.isclose(*pair) for pair in known):
-            found.append(f"the answer does not depend on {what}: 20 % more or less changes nothing")
-    return found

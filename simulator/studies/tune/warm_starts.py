@@ -113,13 +113,11 @@ def adacomm_tau0(
             'with name = "adacomm" and tau0 = 16'
         )
     interval = float(algorithm.parameters["interval"])
-    own = scenario.table["run"].items()
-    run = {key: value for key, value in own if key not in {"steps", "tokens"}}
+    run = {k: v for k, v in scenario.table["run"].items() if k not in ("steps", "tokens")}
     table = scenario.table | {
         "algorithm": [dict(algorithm.table)],
         "run": run | {"duration": f"{interval!r} s"},
         "tune": {"adacomm": {"tau0": list(TAU0)}},
     }
-    short = varied(scenario, table=table, programs=programs)
-    said = f"preset adacomm-tau0: each tau0 for adacomm's first interval, {interval:g} s"
-    return short, "loss-at-deadline", said
+    note = f"preset adacomm-tau0: each tau0 for adacomm's first interval, {interval:g} s"
+    return varied(scenario, table=table, programs=programs), "loss-at-deadline", note
