@@ -33,7 +33,7 @@ from paceline.simulator.studies.simulate import simulate
 from paceline.simulator.studies.sweep.sweep import sweep
 from paceline.simulator.studies.tune import verdict
 from paceline.simulator.studies.tune.result import TuneResult
-from paceline.simulator.studies.tune.tune import plan, tune
+from paceline.simulator.studies.tune.tune import tune
 from tests.helpers.programs import ROWS, called, cases
 
 CLOSE = 1e-3
@@ -855,23 +855,3 @@ def test_the_verdicts_of_a_search_are_whole_at_80_columns():
     words = {word.strip(",") for word in console.file.getvalue().split()}
     assert "separated" in words, words
     assert not {"separat", "equival", "simples"} & words
-
-
-@pytest.mark.parametrize(
-    ("choices", "left", "notes"),
-    [
-        ({"outer_lr": [0.4, 0.6, 0.8]}, {"outer_lr": (0.6,)}, 1),  # the published optimum
-        ({"outer_lr": [0.8, 1.0, 4.0]}, {"outer_lr": (0.8, 4.0)}, 1),  # far off costs loss
-        ({"outer_lr": [0.6, 0.8], "codec": ["fp16"]}, {"outer_lr": (0.6, 0.8)}, 0),  # simulated
-    ],
-)  # fmt: skip
-def test_values_between_which_a_law_of_losses_does_not_tell_are_tried_once(choices, left, notes):
-    table = dict(scenario({"name": "ssgd"}, steps=600).table)
-    table["tune"] = {"diloco": {"tau": [10, 20]} | choices}
-    tried, _, said = plan(parse(table), None, None, None)
-    found = tried.entries["diloco"].choices
-    assert {key: found[key] for key in left} == left
-    assert found["tau"] == (10, 20)
-    assert (
-        sum("outer_lr is not predicted (published optimum 0.6)" in each for each in said) == notes
-    )
