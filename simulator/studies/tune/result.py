@@ -13,7 +13,7 @@ from ...objectives.basis import loss_basis
 from ...results import consumption, pick, statistics, wording
 from ...results.consumption import SECONDS_PER_DAY as DAY
 from ...results.figures.chart import Chart
-from ...results.intervals import USUAL, stated
+from ...results.intervals import LEVEL, USUAL, stated
 from ...results.order import MARGIN, Order, within
 from ...results.pick import ALONE, ONE_SEED
 from ...results.statistics import human
@@ -237,8 +237,9 @@ class TuneResult(Display):
         for label, names in labels.items():
             row, end = rows[names[0]], where if aim.target or names != ["best"] else ""
             days, cost = (
-                wording.amount(stated({**row, "interval": row.get(f"{key}_interval")}, key), *unit)
+                wording.amount(stated(row | of, key), *unit)
                 for key, unit in (("days", ("s", DAY)), ("cost", (aim.currency,)))
+                for of in ({"interval": row.get(f"{key}_interval"), "level": LEVEL},)
             )
             found.append(f"{', '.join(names).capitalize()}{end}: {label}, {days}, {cost}.")
         if one:
