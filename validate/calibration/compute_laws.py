@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -50,6 +50,13 @@ class FittedLaws:
             name: "\n".join(f"{each:.9g}" for each in own.tolist()).encode()
             for name, own in self.samples.items()
         }
+
+    def scaled(self, factor: float) -> "FittedLaws":
+        """Return the laws with all times multiplied."""
+        tables = ("compute", "bursts", "group", "ranking")
+        longer: dict[str, Any] = {name: _scaled(getattr(self, name), factor) for name in tables}
+        samples = {name: times * factor for name, times in self.samples.items()}
+        return replace(self, samples=samples, **longer)
 
 
 def fit(
@@ -167,6 +174,17 @@ def _table(law: Distribution) -> dict[str, str | float]:
 
 def _quantity(seconds: float) -> str:
     return f"{seconds * 1e3:.6g} ms"
+
+
+def _scaled(value: Any, factor: float) -> Any:
+    """Return tables with all their quantities multiplied."""
+    if isinstance(value, dict):
+        return {key: _scaled(item, factor) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_scaled(item, factor) for item in value]
+    if isinstance(value, str) and value.endswith(" ms"):
+        return _quantity(float(value.removesuffix(" ms")) * factor / 1e3)
+    return value
 
 
 def _row(candidate: FittedLaw, chosen: bool) -> dict[str, Any]:

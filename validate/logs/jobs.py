@@ -76,6 +76,11 @@ class Job:
         """How its algorithm's workers meet."""
         return known_programs(None)[self.scenario.algorithm[0].name].family
 
+    @property
+    def slowed(self) -> bool:
+        """Whether it may compute beside collectives on GPUs."""
+        return self.scenario.network.library == "nccl" and self.family == "overlapped"
+
 
 def read(path: Path, *, allow_paths: bool = False) -> list[Job]:
     """Read a file of [[job]] tables, and their logs. Raises InputError.

@@ -28,7 +28,7 @@ LONG = 1000.0  # seconds of a collective beside steps of one, so that none hides
 LENGTHS = 64, 1024, 16384  # steps in which a period is sought, fewer first
 HUBER = 3.0  # robust standard deviations, from which a step counts less
 CLEAR = 0.5  # of the clearest phase's contrast, from which the usual phase is taken
-APART = 0.02  # relative difference of means with and without outliers, from which a note says so
+OUTLIERS = 0.02  # relative difference of means with and without outliers that a note reports
 LEAST = 4  # rows of a kind, from which their mean is known
 FAR, RARE = 3.0, 0.05  # times as long as almost all steps; share of those that may be so
 FEW = 8  # periods, from which they show by how much they differ
@@ -43,15 +43,15 @@ class Pattern:
 
     @cached_property
     def counts(self) -> Array:
-        """How many of the first n steps wait, n = 0 .. period."""
+        """Number of waits in the first n steps, n = 0 .. period."""
         hits = np.isin(np.arange(1, self.period + 1) % self.period, [*self.waits])
         return np.concatenate([[0], np.cumsum(hits)])
 
     def upto(self, step: Array) -> Array:
         """Return how many of the steps 1 .. `step` wait."""
         laps, rest = np.divmod(step, self.period)
-        found: Array = laps * self.counts[-1] + self.counts[rest]
-        return found
+        waits: Array = laps * self.counts[-1] + self.counts[rest]
+        return waits
 
     @property
     def share(self) -> float:
@@ -61,11 +61,11 @@ class Pattern:
 
 @dataclass(frozen=True, eq=False)
 class Observed:
-    """A job's log in two numbers, means in seconds: of `compute`, nan if unknown, and the `pace`,
-    for which outliers count less than for the `mean` step.
+    """A job's log as means in seconds: of `compute`, nan if unknown, and the `pace`.
 
-    `covariance`: of their logarithms. `times`: by rank, the computing that the log shows step by
-    step, else whole steps (`computing` is False). `notes`: in sentences.
+    Outliers count less for the pace than for the `mean` step. `covariance`: of the logarithms of
+    compute and pace. `times`: by rank, the computing that the log shows step by step, else whole
+    steps (`computing` is False).
     """
 
     job: Job
@@ -87,8 +87,8 @@ def pattern(scenario: Scenario) -> Pattern:
     for length in LENGTHS:
         run = scenario.run.model_copy(update={"steps": length, "evaluate_every": 1})
         update = {"overhead": (slow,), "cluster": cluster, "run": run}
-        (found,) = run_seeds(scenario.model_copy(update=update), scenario.algorithm[0], [0])
-        time = np.asarray(found.curve["time"])
+        (done,) = run_seeds(scenario.model_copy(update=update), scenario.algorithm[0], [0])
+        time = np.asarray(done.curve["time"])
         waits = np.diff(time, prepend=0.0)[-length:] > 0.5 * LONG
         later = waits[length // 4 :]
         for period in range(1, length // 3):
@@ -102,75 +102,64 @@ def pattern(scenario: Scenario) -> Pattern:
 
 
 def observe(job: Job) -> Observed:
-    """Reduce a job's log to its means."""
-    log, left_out = without_pauses(job.log, job.name)
-    every, each = pattern(job.scenario), log.seconds / log.steps
-    if len(each) < LEAST:
-        raise InputError(f"{log.path}: {len(each)} lines after the warm-up; give {LEAST} or more")
-    shift, notes = _phase(every, log.step[log.steps == 1], each[log.steps == 1], job.name)
+    """Reduce a job's log to its means. Raises InputError."""
+    log, pauses = without_pauses(job.log, job.name)
+    every, lasted = pattern(job.scenario), log.seconds / log.steps
+    if len(lasted) < LEAST:
+        raise InputError(f"{log.path}: {len(lasted)} lines after the warm-up; give {LEAST} or more")
+    single = log.steps == 1
+    shift, notes = _phase(every, log.step[single], lasted[single], job.name)
     waits = every.upto(log.step + shift) - every.upto(log.step + shift - log.steps.astype(int))
-    ranks = [np.flatnonzero(log.rank == rank) for rank in np.unique(log.rank)]
+    excess = waits / log.steps - every.share
+    design = np.stack([np.ones(len(excess)), excess], axis=1)
+    divided = min(int((excess < 0).sum()), int((excess > 0).sum())) >= LEAST
+    design = design if divided else design[:, :1]
     known = not np.isnan(log.compute).any()
-    share = waits / log.steps
-    design = np.stack([np.ones(len(share)), share - every.share], axis=1)
-    fewest = min(int((share < every.share).sum()), int((share > every.share).sum()))
-    divided = fewest >= LEAST
-    if not divided:
-        design = design[:, :1]
-    values = (log.seconds - log.compute) / log.steps if known else each
+    values = (log.seconds - log.compute) / log.steps if known else lasted
     laps = np.unique((log.step + shift - 1) // every.period, return_inverse=True)[1]
     if laps[-1] < FEW:
         laps = np.unique(log.step, return_inverse=True)[1]
-    fitted, covariance = _regression(design, values, log.steps, laps)
-    sums = np.bincount(laps, values - design @ fitted).astype(float)
-    inflated = independence.inflation([sums])
-    covariance = covariance * max(inflated, 1.0)
+    fitted, errors = _regression(design, values, log.steps, laps)
+    compute, pace, covariance = job.compute or math.nan, float(fitted[0]), np.zeros((2, 2))
+    covariance[1, 1] = errors[0, 0]
     if known:
         compute = float(log.compute.sum() / log.steps.sum())
-        pace, variance = compute + float(fitted[0]), float(log.compute.var()) / len(each)
-        covariance = np.full((2, 2), variance) + np.diag([0.0, float(covariance[0, 0])])
-    elif job.compute:
-        compute, pace = job.compute, float(fitted[0])
-        covariance = np.diag([0.0, float(covariance[0, 0])])
-    elif divided:  # the pace, and what a step that does not wait takes
+        pace += compute
+        covariance += float(log.compute.var()) / len(lasted)
+    elif divided and not job.compute:  # what a step takes that does not wait, and the pace
         to = np.array([[1.0, -every.share], [1.0, 0.0]])
-        compute, pace = (to @ fitted).tolist()
-        covariance = to @ covariance @ to.T
+        compute, covariance = float(to[0] @ fitted), to @ errors @ to.T
         if compute <= 0:
             raise InputError(
                 f"{log.path}: steps without communication take no time ({compute:.3g} s); is it a "
                 f"log of {job.scenario.algorithm[0].words}?"
             )
-    else:
-        compute, pace = math.nan, float(fitted[0])
-        covariance = np.diag([1.0, float(covariance[0, 0])])
-    mean, said = _mean_step(log, design, pace, job.name)
     if job.compute and compute > pace:
         raise InputError(
             f"{log.path}: its mean step takes {human(pace)}, less than the compute = "
             f"{human(compute)} that was stated; correct one of them"
         )
+    mean, outliers = _mean_step(log, design, pace, job.name)
     scale = np.array([compute if compute > 0 else 1.0, pace])
-    alone = (log.steps == 1) & (waits == 0)
-    shown = log.compute if known else np.where(alone, log.seconds, math.nan)
+    shown = log.compute if known else np.where(single & (waits == 0), log.seconds, math.nan)
     computing = bool((~np.isnan(shown)).sum() >= LEAST)
-    if not computing:
-        shown = each
-    times = [shown[rows][~np.isnan(shown[rows])] for rows in ranks]
+    shown = shown if computing else lasted
+    ranks = [shown[(log.rank == rank) & ~np.isnan(shown)] for rank in np.unique(log.rank)]
     return Observed(
         job, every, compute, pace, mean, covariance / np.outer(scale, scale),
-        [own for own in times if len(own)], computing, (*log.notes, *left_out, *notes, *said),
+        [times for times in ranks if len(times)], computing,
+        (*log.notes, *pauses, *notes, *outliers),
     )  # fmt: skip
 
 
 def _mean_step(log: Log, design: Array, pace: float, name: str) -> tuple[float, list[str]]:
     """Return the mean step, in which outliers count in full, and say where they matter."""
-    each, root = log.seconds / log.steps, np.sqrt(log.steps)
+    lasted, root = log.seconds / log.steps, np.sqrt(log.steps)
     # plain least squares: a log may end within a period
-    mean = float(np.linalg.lstsq(design * root[:, None], each * root, rcond=None)[0][0])
-    if abs(mean / pace - 1) <= APART:
+    mean = float(np.linalg.lstsq(design * root[:, None], lasted * root, rcond=None)[0][0])
+    if abs(mean / pace - 1) <= OUTLIERS:
         return mean, []
-    long = log.step[each > FAR * np.median(each)]
+    long = log.step[lasted > FAR * np.median(lasted)]
     where = f" ({long.min()} to {long.max()}; were they warm-up?)" if len(long) else ""
     return mean, [
         f"{name}: a few steps{where}, far longer than others of their kind, count less: with them "
@@ -187,9 +176,9 @@ def without_pauses(log: Log, name: str) -> tuple[Log, list[str]]:
     gaps = np.diff(np.unique(log.step[far]))
     if len(gaps) < 2 or np.ptp(gaps) or far.mean() > RARE:
         return log, []
-    kept = {row: getattr(log, row)[~far] for row in ROWS}
-    said = f"{name}: a pause every {gaps[0]} steps ({far.sum()} in all) is left out"
-    return replace(log, **kept), [said]
+    rest = {row: getattr(log, row)[~far] for row in ROWS}
+    note = f"{name}: a pause every {gaps[0]} steps ({far.sum()} in all) is left out"
+    return replace(log, **rest), [note]
 
 
 def _regression(design: Array, values: Array, weights: Array, laps: Array) -> tuple[Array, Array]:
@@ -210,14 +199,17 @@ def _regression(design: Array, values: Array, weights: Array, laps: Array) -> tu
         missed = values - design @ fitted
         before = robust.copy()
         for rows in groups:
-            own = np.abs(missed[rows])
-            limit = HUBER * (1.4826 * float(np.median(own)) or float(own.max()))
-            robust[rows] = limit / np.maximum(own, limit) if limit else 1.0
+            size = np.abs(missed[rows])
+            limit = HUBER * (1.4826 * float(np.median(size)) or float(size.max()))
+            robust[rows] = limit / np.maximum(size, limit) if limit else 1.0
         if np.allclose(before, robust, atol=1e-4):
             break
     fitted[0] += np.average(missed[groups[0]], weights=weights[groups[0]])
     score = [np.bincount(laps, column) for column in (design * (weights * missed)[:, None]).T]
-    return fitted, inverse @ np.atleast_2d(score @ np.transpose(score)) @ inverse
+    covariance = inverse @ np.atleast_2d(score @ np.transpose(score)) @ inverse
+    sums = np.bincount(laps, values - design @ fitted).astype(float)
+    correlation = independence.inflation([sums])
+    return fitted, covariance * max(correlation, 1.0)
 
 
 def _phase(every: Pattern, step: Array, lasted: Array, name: str) -> tuple[int, list[str]]:
@@ -232,7 +224,12 @@ def _phase(every: Pattern, step: Array, lasted: Array, name: str) -> tuple[int, 
     count = np.bincount(rest, minlength=every.period)
     mean = np.bincount(rest, np.minimum(lasted, 20 * np.median(lasted)), every.period)
     mean = np.divide(mean, count, where=count > 0, out=np.full(every.period, np.nan))
-    scores = [_contrast(every, mean, shift) for shift in range(every.period)]
+    waits = np.isin(np.arange(every.period), [*every.waits])
+    scores = []  # by how much longer the steps that wait take with each shift
+    for shift in range(every.period):
+        long, short = (mean[np.roll(kind, -shift)] for kind in (waits, ~waits))
+        clear = not (np.isnan(long).all() or np.isnan(short).all())
+        scores.append(float(np.nanmean(long) - np.nanmean(short)) if clear else -math.inf)
     best, usual = int(np.argmax(scores)), int(scores[1] > scores[0])
     if scores[usual] > 0 and scores[usual] >= CLEAR * scores[best]:
         return usual, []
@@ -245,11 +242,3 @@ def _phase(every: Pattern, step: Array, lasted: Array, name: str) -> tuple[int, 
     return best, [
         f"{name}: its workers wait at steps {first}, {first + every.period}, ..., as the log shows"
     ]
-
-
-def _contrast(every: Pattern, mean: Array, shift: int) -> float:
-    """Return how much longer the steps that wait take, if `shift` is added to their numbers."""
-    waits = np.isin((np.arange(every.period) + shift) % every.period, [*every.waits])
-    if np.isnan(mean[waits]).all() or np.isnan(mean[~waits]).all():
-        return -math.inf
-    return float(np.nanmean(mean[waits]) - np.nanmean(mean[~waits]))
