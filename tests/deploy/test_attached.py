@@ -17,6 +17,7 @@ from paceline.validate.training import records
 from paceline.validate.training.task import TrainingTask
 from tests.deploy import loops
 from tests.deploy.loops import ADAM, ALL, KILLED, LR, MOMENTUM
+from tests.helpers.looped import looped
 from tests.helpers.worlds import scenario
 
 SEED, STEPS = 1, 200
@@ -93,7 +94,7 @@ def test_gradients_that_stay_train_as_new_ones_do(tmp_path):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("label", ALL)
+@looped("label", ALL)
 def test_a_loop_trains_what_a_real_run_trains(world, label):
     real, found = world
     for own, rows in zip(found, real[label], strict=True):

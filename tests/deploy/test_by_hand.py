@@ -13,6 +13,7 @@ import paceline
 from paceline.deploy.attached import AttachedNode
 from tests.deploy.by_hand import PROGRAMS, flat
 from tests.deploy.overhead import PLANS, landed
+from tests.helpers.looped import looped
 
 HEAVY = {"momentum": 0.9}
 STEPS, TAU = 24, 3
@@ -38,7 +39,7 @@ def trained(name, tau, attached):
     return flat(net)[0]
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+@looped("name", PROGRAMS)
 def test_parameters_are_those_of_a_program_written_by_hand(name, monkeypatch):
     monkeypatch.setattr(AttachedNode, "finished", landed)  # else it depends on time
     tau = TAU if "tau" in PLANS[name] else 1

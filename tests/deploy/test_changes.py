@@ -15,6 +15,7 @@ from torch.optim import SGD
 
 import paceline
 from paceline.simulator.errors import InputError
+from tests.helpers.looped import looped
 
 LR, STEPS = 0.125, 40
 
@@ -113,8 +114,8 @@ def test_fragments_keep_their_turns_whatever_changes(pairs, resume):
     np.testing.assert_array_equal(trained(plan, changes, resume=resume), streamed(changes, 8, 3))
 
 
-@pytest.mark.parametrize("kind", ["top-k", "random-k"])
-@pytest.mark.parametrize("resume", [None, 17])
+@looped("kind", ["top-k", "random-k"])
+@looped("resume", [None, 17])
 def test_what_a_codec_has_kept_back_is_sent_after_its_level_has_changed(kind, resume):
     """At the last mean everything is sent, so that all steps count."""
     codec = {"kind": kind, "ratio": 0.25}
@@ -129,7 +130,7 @@ def test_what_a_codec_has_kept_back_is_sent_after_its_level_has_changed(kind, re
     assert not np.allclose(trained(plan, changes, resume=resume), whole)
 
 
-@pytest.mark.parametrize(("name", "changes"), [
+@looped(("name", "changes"), [
     ("diloco", {"tau": 2}), ("cocod-sgd", {"tau": 2}), ("overlap-local-sgd", {"tau": 2}),
     ("delayed-diloco", {"tau": 2}), ("eager-diloco", {"tau": 2}), ("bmuf", {"tau": 2}),
     ("easgd", {"tau": 2}),
@@ -143,7 +144,7 @@ def test_a_changed_session_goes_on_from_its_state(name, changes):
     assert np.array_equal(trained(plan, {}), whole) == (name == "cocod-sgd")
 
 
-@pytest.mark.parametrize("name", [
+@looped("name", [
     "local-sgd", "diloco", "cocod-sgd", "overlap-local-sgd", "delayed-diloco", "eager-diloco",
     "bmuf", "easgd",
 ])  # fmt: skip

@@ -13,6 +13,7 @@ from torch.optim import SGD
 
 import paceline
 from tests.deploy.overhead import PLANS, WHOLE, counted
+from tests.helpers.looped import looped
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "deploy.md"
 PARAMETERS = 30_000_000
@@ -40,11 +41,11 @@ def seconds(step):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("plan", [
+@looped("plan", [
     {"name": "local-sgd", "tau": 10**6}, {"name": "diloco", "tau": 10**6},
     {"name": "streaming-diloco", "tau": 10**6}, {"name": "cocod-sgd", "tau": 10**6},
     {"name": "adacomm", "tau0": 10**6},
-], ids=lambda plan: plan["name"])  # fmt: skip
+])  # fmt: skip
 def test_a_local_step_costs_below_a_hundredth_of_20_ms(plan):
     """Thirty million parameters in 150 tensors, beside a bare loop on the same ones."""
     size = int((PARAMETERS / 150) ** 0.5)
@@ -61,7 +62,7 @@ def test_a_local_step_costs_below_a_hundredth_of_20_ms(plan):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", PLANS)
+@looped("name", PLANS)
 def test_a_session_holds_the_vectors_that_the_page_says(name):
     """So that a copy more, or a vector kept in vain, is noticed: counted as torch makes them."""
     row = re.search(rf"^\| `{name}` (?:\| -?[\d.]+ ){{3}}", PAGE.read_text("utf-8"), re.M)

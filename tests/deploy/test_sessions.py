@@ -23,6 +23,7 @@ from paceline.simulator.errors import InputError, ProgramError, RunError
 from paceline.simulator.programs import catalogue
 from paceline.validate.training.transport import DeviceGroup
 from tests.deploy.loops import ALL, table
+from tests.helpers.looped import looped
 
 
 class Net(nn.Module):
@@ -78,7 +79,7 @@ MAKERS = {
 }
 
 
-@pytest.mark.parametrize("plan", [
+@looped("plan", [
     {"name": "ssgd"},
     {"name": "post-local-sgd", "switch_step": 3, "tau": 1},
     {"name": "post-local-sgd", "switch_step": 2, "tau": 5},
@@ -86,7 +87,7 @@ MAKERS = {
     {"name": "d-psgd"},
     {"name": "local-sgd", "tau": 1},
 ])  # fmt: skip
-@pytest.mark.parametrize("kind", MAKERS)
+@looped("kind", MAKERS)
 def test_alone_it_is_the_users_own_loop(plan, kind):
     """With groups, frozen and tied parameters, buffers, clipping, accumulation and a schedule."""
     if plan["name"] == "local-sgd" and kind == "nesterov":
@@ -106,7 +107,7 @@ def test_alone_it_is_the_users_own_loop(plan, kind):
         assert torch.equal(one, other) if exact else torch.allclose(one, other, atol=1e-9)
 
 
-@pytest.mark.parametrize("plan", [{"name": "ssgd"}, {"name": "local-sgd", "tau": 1}])
+@looped("plan", [{"name": "ssgd"}, {"name": "local-sgd", "tau": 1}])
 def test_several_optimizers_of_one_model_step_together(plan):
     """Muon for matrices alone, AdamW for the rest, as in their users' own loop."""
     nets, made = [Net(), Net()], []
@@ -125,7 +126,7 @@ def test_several_optimizers_of_one_model_step_together(plan):
         paceline.deploy(nets[0], made[0], "dts", delay=2)
 
 
-@pytest.mark.parametrize("name", ["ssgd", "ssgd-bucketed", "local-sgd", "bmuf", "diloco"])
+@looped("name", ["ssgd", "ssgd-bucketed", "local-sgd", "bmuf", "diloco"])
 def test_a_mean_that_fails_leaves_the_parameters_that_steps_ended_at(name, monkeypatch):
     """As others' sums are part of what travels when a process is lost."""
 
@@ -167,11 +168,11 @@ def session_of_one_layer(plan="local-sgd", **parameters):
     return net, paceline.deploy(net, SGD(net.parameters(), 0.1), plan, **parameters)
 
 
-@pytest.mark.parametrize(("model", "optimizer", "plan", "said"), [
+@looped(("model", "optimizer", "plan", "said"), [
     (nn.Linear(4, 4), None, "ssgd", "optimizer: NoneType is none of torch's"),
     (None, SGD([torch.zeros(1)], 0.1), "ssgd", "model: NoneType is no torch.nn.Module"),
     (nn.Linear(4, 4), None, None, "plan: NoneType; give a run folder"),
-], ids=["optimizer", "model", "plan"])  # fmt: skip
+])  # fmt: skip
 def test_what_is_of_another_kind_is_refused(model, optimizer, plan, said):
     if plan is None:
         optimizer = SGD(model.parameters(), 0.1)
@@ -179,7 +180,7 @@ def test_what_is_of_another_kind_is_refused(model, optimizer, plan, said):
         paceline.deploy(model, optimizer, plan)
 
 
-@pytest.mark.parametrize("plan", [{"name": "ssgd"}, {"name": "local-sgd", "tau": 2}])
+@looped("plan", [{"name": "ssgd"}, {"name": "local-sgd", "tau": 2}])
 def test_a_step_needs_gradients(plan):
     net, session = session_of_one_layer(plan)
     before = net.weight.detach().clone()
@@ -188,7 +189,7 @@ def test_a_step_needs_gradients(plan):
     assert torch.equal(net.weight, before)
 
 
-@pytest.mark.parametrize("wrong", [
+@looped("wrong", [
     lambda state: {key: each for key, each in state.items() if key != "loop"},
     lambda state: {key: each for key, each in state.items() if key != "x"},
     lambda state: state | {"phase": [1]},
@@ -229,7 +230,7 @@ def parameters(net):
     return [each for each in net.parameters() if each.requires_grad]
 
 
-@pytest.mark.parametrize("label", ALL)
+@looped("label", ALL)
 def test_it_goes_on_from_its_state(label):
     """Thrown back in the same session, from a file that loads without pickles."""
     make = partial(SGD, lr=0.1) if ALL[label][1] != "adamw" else partial(AdamW, lr=0.01)
@@ -293,7 +294,7 @@ def test_the_manual_says_which_optimizers_keep_a_programs_meaning():
     assert said["psgd"] == said["ad-psgd"] == "refused"
 
 
-@pytest.mark.parametrize(("plan", "optimizer", "said"), [
+@looped(("plan", "optimizer", "said"), [
     ({"name": "dts", "delay": 2}, partial(AdamW, lr=0.1), "AdamW cannot run dts"),
     ({"name": "dts", "delay": 2}, partial(AdamW, lr=0.1), 'or inner = { kind = "adamw" }'),
     ({"name": "hpsgd"}, partial(SGD, lr=0.1, momentum=0.9), "no place for momentum 0.9"),

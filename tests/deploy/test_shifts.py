@@ -4,11 +4,11 @@ import copy
 import io
 import pickle
 
-import pytest
 import torch
 
 from paceline.deploy.checkpoint import Freezer
 from paceline.deploy.local_steps import Moved, Reached, Shift
+from tests.helpers.looped import looped
 
 BASE, END = torch.tensor([3.0, 1.0, 4.0, 1.0]), torch.tensor([2.0, 7.0, 1.0, 8.0])
 DIFFERENCE = BASE - END
@@ -30,8 +30,8 @@ DONE = {
 }
 
 
-@pytest.mark.parametrize("kind", [Shift, Moved])
-@pytest.mark.parametrize("name", DONE)
+@looped("kind", [Shift, Moved])
+@looped("name", DONE)
 def test_every_operation_sees_the_vector(name, kind):
     expected, found = DONE[name](DIFFERENCE), DONE[name](kind(BASE, END))
     assert torch.equal(torch.as_tensor(found), torch.as_tensor(expected))

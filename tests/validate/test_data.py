@@ -10,6 +10,7 @@ pytest.importorskip("torch")
 from paceline.simulator.errors import InputError
 from paceline.simulator.objectives.softmax import load_data
 from paceline.validate.torch_objective import data
+from tests.helpers.looped import looped
 
 PARTS = {"train": 30, "t10k": 20}
 
@@ -46,7 +47,7 @@ def mnist(request, tmp_path, images):
     return tmp_path
 
 
-@pytest.mark.parametrize("name", ["mnist", "fashion-mnist"])
+@looped("name", ["mnist", "fashion-mnist"])
 def test_idx_files_hold_images_and_labels(name, mnist, images):
     found = load(name, mnist)
     assert found.shape == (1, 28, 28)
@@ -67,7 +68,7 @@ def spoil(path, change):
     path.write_bytes(gzip.compress(content) if squeezed else content)
 
 
-@pytest.mark.parametrize(
+@looped(
     ("change", "words"),
     [
         (lambda content: content[:-5], "by its header"),
@@ -101,7 +102,7 @@ def test_labels_must_fit_the_images(mnist):
         load("mnist", mnist)
 
 
-@pytest.mark.parametrize(
+@looped(
     ("name", "remedy"),
     [
         ("fashion-mnist", "apt install dataset-fashion-mnist"),
@@ -135,7 +136,7 @@ CIFAR = {
 }
 
 
-@pytest.mark.parametrize("name", CIFAR)
+@looped("name", CIFAR)
 def test_cifar_files_hold_images_and_the_finest_labels(name, tmp_path):
     names, label_bytes, folder, classes = CIFAR[name]
     images, labels = cifar(tmp_path / folder, names, label_bytes, np.random.default_rng(1))
@@ -148,7 +149,7 @@ def test_cifar_files_hold_images_and_the_finest_labels(name, tmp_path):
         assert np.array_equal(found.test_y, labels[-1])
 
 
-@pytest.mark.parametrize("content", [b"", b"x" * 3072])
+@looped("content", [b"", b"x" * 3072])
 def test_a_truncated_cifar_file_is_named(content, tmp_path):
     cifar(tmp_path / "files", TEN, 1, np.random.default_rng(1))
     (tmp_path / "files" / "data_batch_3.bin").write_bytes(content)
@@ -156,9 +157,7 @@ def test_a_truncated_cifar_file_is_named(content, tmp_path):
         load("cifar-10", tmp_path / "files")
 
 
-@pytest.mark.parametrize(
-    ("name", "shape"), [("digits", (1, 8, 8)), ("random-classification", (20,))]
-)
+@looped(("name", "shape"), [("digits", (1, 8, 8)), ("random-classification", (20,))])
 def test_sets_of_scikit_learn_are_those_of_softmax(name, shape):
     """Samples and parts equal the simulator's; the column of ones is left out."""
     found, theirs = load(name), load_data(name)
@@ -172,7 +171,7 @@ def test_sets_of_scikit_learn_are_those_of_softmax(name, shape):
         load(name, "somewhere")
 
 
-@pytest.mark.parametrize("dtype", [np.uint8, np.float32])
+@looped("dtype", [np.uint8, np.float32])
 def test_training_samples_are_standardised_by_channel_or_feature(dtype):
     rng = np.random.default_rng(2)
     images = rng.integers(0, 256, (50, 3, 6, 5)).astype(dtype)

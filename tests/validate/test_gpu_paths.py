@@ -16,6 +16,7 @@ from paceline.validate.launch import launch, worker
 from paceline.validate.probe import doctor, terminal
 from paceline.validate.probe.doctor import Finding
 from paceline.validate.torch_objective import determinism
+from tests.helpers.looped import looped
 from tests.helpers.worlds import scenario
 
 GPU = "NVIDIA H100 80GB HBM3"
@@ -165,7 +166,7 @@ def test_a_gpu_without_room_is_said_by_the_obituary(tmp_path):
     assert launch._log_tail(log).startswith(f"  {last}\n")
 
 
-@pytest.mark.parametrize(
+@looped(
     ("toolkit", "shown", "said"),
     [
         ("12.8", "", "torch sees no GPU here"),
@@ -233,7 +234,7 @@ def test_nccl_leaves_ending_processes_to_us(cuda, monkeypatch):
     }  # fmt: skip
 
 
-@pytest.mark.parametrize(
+@looped(
     ("seats", "native"),
     [
         pytest.param(["0", "1", "0"], True, id="the server shares a GPU with a worker"),

@@ -6,7 +6,7 @@ import inspect
 import threading
 from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
-from itertools import count
+from itertools import count, product
 from pathlib import Path
 from typing import Annotated
 
@@ -30,6 +30,7 @@ from paceline.validate.training.events import LAUNCH, STEP
 from paceline.validate.training.node import RealNode
 from paceline.validate.training.task import Job, Place, TrainingTask
 from tests.helpers import late
+from tests.helpers.looped import looped
 from tests.helpers.worlds import scenario
 from tests.validate.test_real_runs import HALVES, RELATIVE, SEED, simulated, tables
 
@@ -119,17 +120,8 @@ def train(made, algorithm, folder, native):
 QUICK = {"ssgd-bucketed", "hpsgd", "asgd", "gossip-and-mean"}
 
 
-def chosen():
-    """Every program with and without a native group; every variant and codec natively."""
-    last = [*tables(2, "float64"), {"name": "gossip-and-mean", "label": "both"}]
-    every = [case for case in tables(4, "float64") if case.get("graph") is None]
-    pairs = [(case, way) for case in last for way in (True, False)] + [
-        (case, True) for case in every
-    ]
-    for number, (case, native) in enumerate(pairs):
-        marks = () if case["name"] in QUICK and number < 2 * len(last) else pytest.mark.long
-        name = f"{case['label']}, {'native' if native else 'through the host'}"
-        yield pytest.param(case, native, marks=marks, id=f"{number} {name}")
+PLAIN = [*tables(2, "float64"), {"name": "gossip-and-mean", "label": "both"}]
+VARIANTS = [case for case in tables(4, "float64") if case.get("graph") is None]
 
 
 def ends_as_simulated(case, folder, native=True, every=1, objective=OBJECTIVE):
@@ -154,9 +146,31 @@ def ends_as_simulated(case, folder, native=True, every=1, objective=OBJECTIVE):
     return homes, measured.records
 
 
-@pytest.mark.parametrize(("case", "native"), [*chosen()])
-def test_programs_end_with_the_simulated_parameters(case, native, tmp_path):
-    """And they have rehearsed whatever they ask of a native group, of that size and dtype."""
+@looped(("case", "native"), product([one for one in PLAIN if one["name"] in QUICK], (True, False)))
+def test_some_programs_end_with_the_simulated_parameters(case, native, tmp_path):
+    trains_as_simulated(case, native, tmp_path)
+
+
+@pytest.mark.long
+@looped("case", [one for one in PLAIN if one["name"] not in QUICK])
+def test_all_programs_end_with_the_simulated_parameters(case, tmp_path):
+    trains_as_simulated(case, True, tmp_path)
+
+
+@pytest.mark.nightly
+@looped("case", [one for one in PLAIN if one["name"] not in QUICK])
+def test_programs_end_with_the_simulated_parameters_through_the_host(case, tmp_path):
+    trains_as_simulated(case, False, tmp_path)
+
+
+@pytest.mark.nightly
+@looped("case", VARIANTS)
+def test_variants_and_codecs_end_with_the_simulated_parameters(case, tmp_path):
+    trains_as_simulated(case, True, tmp_path)
+
+
+def trains_as_simulated(case, native, tmp_path):
+    """Run a case, which has rehearsed what it asks of a native group, of that size and dtype."""
     homes, records = ends_as_simulated(case, tmp_path, native)
     program = known_programs(OWN)[case["name"]]
     meets = case["name"] in OWN or program.family in {"blocking", "overlapped"}
@@ -265,13 +279,13 @@ def mutate(monkeypatch, module, name, old, new):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("label", TELLING)
+@looped("label", TELLING)
 def test_with_all_synchronisations_nothing_fails(label, tmp_path):
     told(label, tmp_path)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: f"{mutant[1]}: {mutant[2]}")
+@looped("mutant", MUTANTS)
 def test_without_any_one_synchronisation_something_fails(mutant, tmp_path, monkeypatch):
     monkeypatch.setattr(late, "PATIENCE", 5.0)
     mutate(monkeypatch, *mutant)
@@ -487,7 +501,7 @@ def read():
     alone(work)
 
 
-@pytest.mark.parametrize("rule", late.RULES)
+@looped("rule", late.RULES)
 def test_the_late_device_has_the_rules_that_are_documented(rule, monkeypatch):
     monkeypatch.setattr(late, "PATIENCE", 0.2)
     globals()[rule]()
@@ -542,7 +556,7 @@ def left_of_the_backward_pass(monkeypatch, folder):
     return left[0]
 
 
-@pytest.mark.parametrize(("mutant", "early"), [(None, True), ("nullcontext()", False)])
+@looped(("mutant", "early"), [(None, True), ("nullcontext()", False)])
 def test_a_first_pieces_mean_is_there_before_the_backward_pass(
     mutant, early, monkeypatch, tmp_path
 ):

@@ -17,6 +17,7 @@ from paceline.command_line import run
 from paceline.validate.host import namespaces
 from paceline.validate.training import rendezvous
 from tests.command_line.test_command_line import INTERRUPTED, ROOT
+from tests.helpers.looped import looped
 from tests.helpers.waiting import PATIENCE, wait_until
 
 TOML = """
@@ -170,7 +171,7 @@ def test_a_server_without_work_waits_as_long_as_it_takes(folder):
     assert process.returncode == 0, notes
 
 
-@pytest.mark.parametrize(
+@looped(
     ("change", "said"),
     [
         ("network.model=flows", 'network.model = "flows": only delays in closed form'),

@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from paceline.validate.host import namespaces
 from paceline.validate.host.namespaces import Links, Path, available, counters, join
 from paceline.validate.host.relay import MTU, QUEUE, RelayedPath, bare, marked
+from tests.helpers.looped import looped
 from tests.helpers.waiting import PATIENCE, wait_until
 
 ROOT = Folder(__file__).parents[2]
@@ -294,7 +295,7 @@ def left(pids, spaces, folder):
     return found & {*pids, *spaces, folder}
 
 
-@pytest.mark.parametrize("how", [None, signal.SIGTERM, signal.SIGKILL])
+@looped("how", [None, signal.SIGTERM, signal.SIGKILL])
 def test_nothing_remains_whatever_ends_the_launcher(linked, how):
     command = [sys.executable, "-c", LAUNCHER, NODE]
     with subprocess.Popen(
@@ -321,7 +322,7 @@ def refused(rank, path, timeout):
     return str(error.value)
 
 
-@pytest.mark.parametrize(
+@looped(
     ("rank", "timeout", "sentence"),
     [
         (7, PATIENCE, "the relay refused node 7 or has ended; see its last lines"),
@@ -342,7 +343,7 @@ def test_the_relay_lets_go_of_a_node_that_ends(linked):
                 assert joined == ("10.77.0.1", namespaces.INTERFACE)
 
 
-@pytest.mark.parametrize(
+@looped(
     ("paths", "nodes", "sentence"),
     [
         ({}, 0, "0 nodes; write 1 to 254"),
@@ -361,7 +362,7 @@ def test_paths_are_checked(paths, nodes, sentence):
     assert str(error.value) == sentence
 
 
-@pytest.mark.parametrize(
+@looped(
     ("error", "sentence"),
     [
         (FileNotFoundError(2, "no file", "/dev/net/tun"), "no /dev/net/tun; run `modprobe tun`"),

@@ -15,6 +15,7 @@ from paceline.validate.launch.worker import Job
 from paceline.validate.training import records
 from paceline.validate.training.task import TrainingTask
 from tests.helpers import peers
+from tests.helpers.looped import looped
 from tests.helpers.peers import ADAM, LR, MOMENTUM, SWITCH, TAU
 from tests.helpers.worlds import scenario, simulate
 
@@ -76,7 +77,7 @@ def world(request, tmp_path_factory):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", OURS)
+@looped("name", OURS)
 def test_real_runs_take_the_steps_that_peers_take(world, name):
     goal, ours, theirs = world
     assert ours[name].shape == theirs[name].shape

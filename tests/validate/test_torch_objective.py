@@ -22,6 +22,7 @@ from paceline.simulator.errors import InputError
 from paceline.simulator.load.load import load
 from paceline.simulator.objectives import build, plugins
 from paceline.simulator.studies.task import Task
+from tests.helpers.looped import looped
 from tests.helpers.worlds import EXPONENTIAL, RING, scenario
 
 pytest.importorskip("torch")
@@ -108,8 +109,8 @@ def plainly(goal, module, x, rows, decay=0.0):
 # Gradients
 
 
-@pytest.mark.parametrize("model", ["mlp", "cnn", "tied", "normalised"])
-@pytest.mark.parametrize("decay", [0.0, 0.1])
+@looped("model", ["mlp", "cnn", "tied", "normalised"])
+@looped("decay", [0.0, 0.1])
 def test_a_gradient_is_that_of_a_plain_module(model, decay):
     goal = make(model=model, weight_decay=decay)
     source, other = goal.source(1), goal.source(1)
@@ -124,7 +125,7 @@ def test_a_gradient_is_that_of_a_plain_module(model, decay):
         assert gradient.flags.owndata
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@looped("dtype", ["float32", "float64"])
 def test_vectors_are_of_the_objectives_numbers_and_may_be_read_only(dtype):
     goal = make(dtype=dtype)
     assert goal.start.dtype == dtype
@@ -188,9 +189,9 @@ def test_parameters_are_views_of_the_vector_and_gradients_are_written_in_place()
 # All workers at once
 
 
-@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-5), ("float64", 1e-10)])
-@pytest.mark.parametrize("model", ["mlp", "cnn"])
-@pytest.mark.parametrize("partition", ["iid", {"dirichlet": 0.3}])
+@looped(("dtype", "tolerance"), [("float32", 1e-5), ("float64", 1e-10)])
+@looped("model", ["mlp", "cnn"])
+@looped("partition", ["iid", {"dirichlet": 0.3}])
 def test_gradients_at_once_are_those_one_by_one(model, dtype, tolerance, partition):
     apart, at_once = (
         make(model=model, dtype=dtype, partition=partition, weight_decay=0.01) for _ in range(2)
@@ -210,7 +211,7 @@ def test_gradients_at_once_are_those_one_by_one(model, dtype, tolerance, partiti
         np.testing.assert_allclose(losses.of, [loss for loss, _ in pairs], rtol=tolerance)
 
 
-@pytest.mark.parametrize(
+@looped(
     "case",
     [
         {"name": "local-sgd", "tau": 3},
@@ -234,7 +235,7 @@ def test_the_batched_engine_agrees_with_the_reference(case):
     assert found[0].curve["loss"] != found[1].curve["loss"]
 
 
-@pytest.mark.parametrize("model", ["normalised", "dropped"])
+@looped("model", ["normalised", "dropped"])
 def test_models_that_cannot_be_batched_are_handed_over(model):
     made = world(table=MLP | {"model": model})
     with pytest.raises(Unsupported, match="its model"):
@@ -291,7 +292,7 @@ def test_initial_parameters_depend_on_the_seed_alone():
     np.testing.assert_array_equal(start.astype(np.float32), make(dtype="float32").start)
 
 
-@pytest.mark.parametrize("model", ["mlp", "dropped", "normalised"])
+@looped("model", ["mlp", "dropped", "normalised"])
 def test_torchs_own_settings_stay_as_they_are(model):
     torch.manual_seed(5)
     before, threads = torch.get_rng_state(), torch.get_num_threads()
@@ -458,7 +459,7 @@ def test_torchvisions_models_are_found_by_name_where_it_is_installed(monkeypatch
     models._torchvision.cache_clear()
 
 
-@pytest.mark.parametrize("shape", [(1, 28, 28), (3, 32, 32), (1, 8, 8), (3, 64, 40)])
+@looped("shape", [(1, 28, 28), (3, 32, 32), (1, 8, 8), (3, 64, 40)])
 def test_images_are_brought_to_three_channels_of_32(shape):
     image = torch.arange(float(np.prod(shape))).reshape(1, *shape)
     fitted = models.Fit(*shape)(image)
@@ -493,7 +494,7 @@ REFUSED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", REFUSED)
+@looped("name", REFUSED)
 def test_what_cannot_be_had_is_refused_when_the_scenario_is_loaded(name):
     changed, words = REFUSED[name]
     models.register_model("one-number", OneNumber)
@@ -588,7 +589,7 @@ def test_a_gradient_of_text_is_that_of_every_characters_mean_loss(short_text):
     np.testing.assert_allclose(gradient, expected.numpy(), rtol=1e-7, atol=1e-12)
 
 
-@pytest.mark.parametrize(
+@looped(
     ("more", "words"),
     [
         ({"model": "gpt"}, r"objective.model.*takes text.*\(1, 8, 8\).*mlp"),
@@ -685,7 +686,7 @@ def test_a_part_depends_on_the_files_of_its_data(tmp_path, monkeypatch):
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU here")
-@pytest.mark.parametrize("model", ["mlp", "cnn", "normalised", "dropped"])
+@looped("model", ["mlp", "cnn", "normalised", "dropped"])
 def test_a_gpu_computes_the_same_gradients(model):
     here, there = make(model=model), make(model=model, device="cuda")
     assert np.array_equal(here.start, there.start)

@@ -29,6 +29,7 @@ from paceline.simulator.load.load import parse
 from paceline.simulator.programs import catalogue
 from paceline.simulator.programs.pieces.schedule import SCHEDULES
 from paceline.simulator.programs.pieces.transform import TRANSFORMS
+from tests.helpers.looped import looped
 from tests.helpers.worlds import DIGITS, scenario
 
 DILOCO = {"name": "diloco", "tau": 10}
@@ -42,8 +43,8 @@ def pick(table, **tables):
     return Pick(world, world.algorithm[0])
 
 
-@pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("name", catalogue())
+@looped("target", TARGETS)
+@looped("name", catalogue())
 def test_each_program_is_run_with_all_its_parameters_or_refused_with_a_reason(target, name):
     known, differs, program = PROGRAMS[target], TARGETS[target]["differs"], catalogue()[name]
     if name in known:
@@ -54,7 +55,7 @@ def test_each_program_is_run_with_all_its_parameters_or_refused_with_a_reason(ta
         assert len(differs.get(name) or differs[program.family]) > 20
 
 
-@pytest.mark.parametrize(
+@looped(
     ("target", "table", "said"),
     [
         ("accelerate", DILOCO, "accelerate/local_sgd.py:107"),
@@ -140,7 +141,7 @@ def test_accumulated_gradients_are_the_users_to_sum_up():
     assert "micro-batches" not in plain
 
 
-@pytest.mark.parametrize("outer", [0.5, {"kind": "nesterov", "mu": 0.5}, "adamw"])
+@looped("outer", [0.5, {"kind": "nesterov", "mu": 0.5}, "adamw"])
 def test_an_outer_optimizer_is_never_dropped(outer):
     (code,) = emit("torchft", pick(LOCAL | {"outer": outer})).files.values()
     assert "averaging = DiLoCo(" in code
@@ -195,7 +196,7 @@ def test_the_emitted_rate_is_the_schedule(table):
     )
 
 
-@pytest.mark.parametrize("kind", OPTIMIZERS["torch"])
+@looped("kind", OPTIMIZERS["torch"])
 def test_torchs_optimizers_step_as_our_transforms(kind):
     import torch
 
@@ -218,7 +219,7 @@ def test_torchs_optimizers_step_as_our_transforms(kind):
     assert kind in OPTIMIZERS["paddle"]
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@looped("target", TARGETS)
 def test_a_label_cannot_become_code(target):
     table = {"torchtitan": DILOCO | {"lr": 0.1}}.get(target, LOCAL)
     evil = pick(table | {"label": '"""; import os #'})
@@ -308,7 +309,7 @@ def test_the_command_never_overwrites_unasked(folder, capsys, monkeypatch):
     assert document["files"]["pyproject.toml"] == Path("out/pyproject.toml").read_text()
 
 
-@pytest.mark.parametrize(
+@looped(
     ("arguments", "said"),
     [
         (
@@ -336,7 +337,7 @@ CITED = {
 
 
 @pytest.mark.frameworks
-@pytest.mark.parametrize("cited", sorted(CITED))
+@looped("cited", sorted(CITED))
 def test_a_cited_line_is_there(cited):
     path, line = cited.split(":")
     package = path.partition("/")[0]

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from paceline.deploy.steering.inputs import Level
+from tests.helpers.looped import looped
 
 
 def test_without_a_change_the_mean_settles_and_nothing_is_forgotten():
@@ -17,7 +18,7 @@ def test_without_a_change_the_mean_settles_and_nothing_is_forgotten():
     assert changes <= 2  # of 8000 observations
 
 
-@pytest.mark.parametrize("factor", [0.2, 0.5, 2.0, 5.0])
+@looped("factor", [0.2, 0.5, 2.0, 5.0])
 def test_a_step_is_seen_at_once_and_leaves_no_trace(factor):
     rng, level = np.random.default_rng(1), Level(0.2)
     for _ in range(50):

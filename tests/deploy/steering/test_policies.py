@@ -20,12 +20,13 @@ from paceline.simulator.results.statistics import crossing
 from paceline.simulator.studies.simulate import simulate
 from paceline.simulator.studies.tune.tune import tune
 from tests.deploy.steering.worlds import TARGET, Schedule, model, outlook, scenario, steered
+from tests.helpers.looped import looped
 
 SLOWER = {"at": ["0 s", "30 s"], "factor": [1.0, 0.06]}
 _curves: dict[Any, Any] = {}  # the loss over steps is simulated once for all tests
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2])
+@looped("seed", [0, 1, 2])
 def test_an_unchanging_world_is_left_alone_after_the_first_decision(seed):
     run, controller, _ = steered(Schedule("none", 100.0, None, None), model_of(100.0), seed, tau=64)
     assert crossing(run, TARGET) < math.inf
@@ -114,7 +115,7 @@ def test_a_watch_is_silent_while_all_is_as_predicted():
     assert not [news for record in rounds(50) for news in one(record, None)]
 
 
-@pytest.mark.parametrize(
+@looped(
     ("changed", "cause"),
     [
         ({"average": 1.0}, "the link"),
@@ -349,7 +350,7 @@ LATE = {
 }
 
 
-@pytest.mark.parametrize("name", LATE)
+@looped("name", LATE)
 def test_late_averages_are_given_more_time_where_the_link_is_slower(name, tmp_path):
     """Bandwidth enough for every mean, and a latency of ten steps: the delay has to grow."""
     given, key = LATE[name]

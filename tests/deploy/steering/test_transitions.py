@@ -15,6 +15,7 @@ from paceline.simulator.programs.adaptive import PaperRule
 from paceline.simulator.programs.program import Program
 from tests.deploy.steering.recorder import Recorder
 from tests.deploy.steering.worlds import SteeredPeriod
+from tests.helpers.looped import looped
 
 STEERED = (
     "local-sgd", "easgd", "bmuf", "cocod-sgd", "overlap-local-sgd", "diloco", "delayed-diloco",
@@ -70,7 +71,7 @@ def steered(name, policy, tau, steps=60, **parameters):
     return run, recorder, piece.rounds
 
 
-@pytest.mark.parametrize("name", STEERED)
+@looped("name", STEERED)
 def test_steered_periods_are_those_of_a_schedule(name):
     run, _, taus = steered(name, Plan(), PLAN[0])
     assert len(set(taus)) >= 4
