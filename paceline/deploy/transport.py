@@ -16,10 +16,9 @@ from paceline.simulator.network.closed_form import Team
 from paceline.validate.training import rendezvous
 from paceline.validate.training.clock import Clock
 from paceline.validate.training.collectives import Collectives
-from paceline.validate.training.emulated_network import RealNetwork
+from paceline.validate.training.emulated_network import Accounting, RealNetwork, Selection
 from paceline.validate.training.packing import TensorMeter
 from paceline.validate.training.rendezvous import Connections
-from paceline.validate.training.selection import Selection
 from paceline.validate.training.transport import DeviceGroup, Pending, tell
 
 _torch: Any = dist
@@ -70,7 +69,7 @@ class Transport(Connections):
         clock.begin(time.monotonic())  # a mailbox holds what comes before
         meter = TensorMeter(start.nbytes, start.numel())
         start = start.new_zeros(1).expand(len(start))
-        super().__init__(store, rank, start, meter, OpenNetwork(), clock, timeout)
+        super().__init__(store, rank, start, Accounting(meter, OpenNetwork(), clock), timeout)
         shared = start.device.type == "cuda" and self.workers > 1
         native = shared and "nccl" in str(dist.get_backend())
         self.open_team(self.workers, native, Selection(rank))

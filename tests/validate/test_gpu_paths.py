@@ -15,7 +15,7 @@ from paceline.validate.host import machine
 from paceline.validate.launch import launch, worker
 from paceline.validate.probe import doctor, terminal
 from paceline.validate.probe.doctor import Finding
-from paceline.validate.torch_objective import determinism
+from paceline.validate.torch_objective import gradients
 from tests.helpers.looped import looped
 from tests.helpers.worlds import scenario
 
@@ -260,8 +260,8 @@ def test_seeds_reach_the_gpus_own_generator(monkeypatch):
     """`seeded` restores the CPU's generator and seeds that of the device."""
     own = torch.Generator()
     monkeypatch.setattr(torch.cuda, "default_generators", (None, own))
-    monkeypatch.setattr(determinism.torch.random, "fork_rng", fork := Fork())
-    with determinism.seeded(5, torch.device("cuda:1")):
+    monkeypatch.setattr(gradients.torch.random, "fork_rng", fork := Fork())
+    with gradients.seeded(5, torch.device("cuda:1")):
         assert own.initial_seed() == 5
     assert fork.asked == {"devices": [1], "device_type": "cuda"}
 

@@ -9,7 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from paceline.validate.training.clock import Clock
-from paceline.validate.training.messages import Mailbox
+from paceline.validate.training.messages import Address, Mailbox
 
 
 class Wire:
@@ -37,7 +37,17 @@ def test_a_message_that_comes_before_the_clock_begins_is_not_overtaken():
     """It took a transit of as long as its receiver had been setting up, and came last."""
     wire, clocks = Wire(), (Clock(), Clock())
     ours, theirs = (
-        Mailbox(wire.of(rank), rank, [1 - rank], 4096, clock, torch.device("cpu"), lambda _, at: at)
+        Mailbox(
+            Address(
+                wire.of(rank),
+                rank,
+                frozenset({1 - rank}),
+                4096,
+                torch.device("cpu"),
+                lambda _, at: at,
+            ),
+            clock,
+        )
         for rank, clock in enumerate(clocks)
     )
     clocks[0]._origin -= 1.0  # it has been setting up for a second

@@ -32,9 +32,9 @@ from torch import nn
 from torch.nn import functional
 
 from paceline.validate.torch_objective import data, models
-from paceline.validate.torch_objective.batches import Epochs
-from paceline.validate.torch_objective.determinism import seeded
+from paceline.validate.torch_objective.data import Epochs
 from paceline.validate.torch_objective.flat import Flat
+from paceline.validate.torch_objective.gradients import seeded
 
 MLP = {"kind": "torch", "model": "mlp", "data": "digits", "batch": 8, "dtype": "float64"}
 CNN = MLP | {"model": "cnn"}

@@ -19,7 +19,7 @@ from paceline.simulator.studies.execution import Progress
 from ..calibration.profile import Profile, seconds
 from ..host.device import find_device
 from ..launch import launch
-from ..torch_objective import determinism
+from ..torch_objective import gradients
 from ..training import clock, learner
 from ..training.task import Job, TrainingTask
 from . import read
@@ -126,7 +126,7 @@ def _gradient(base: dict[str, Any], device: str) -> tuple[int, float]:
     goal = build.build(scenario, scenario.algorithm[0], 0)
     start, own = learner.start(goal, 1, place), learner.learner(goal, 0)
     times = []
-    with determinism.one_thread(place):
+    with gradients.one_thread(place):
         for _ in range(4):
             begin = monotonic()
             float(own.tensors(start)[0])

@@ -1,28 +1,64 @@
-"""Data sets by name: of scikit-learn, Python's sources, files in the formats of MNIST and CIFAR."""
+"""Data sets by name: of scikit-learn, Python's sources, files in the formats of MNIST and CIFAR.
+
+And their mini-batches: the choice of samples, and the samples as tensors on a device.
+"""
 
 import hashlib
 import platform
 import sys
 import sysconfig
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, lru_cache
+from importlib.metadata import entry_points
 from math import prod
 from pathlib import Path
+from typing import Generic, TypeVar
 
 import numpy as np
+import torch
+from torch import Tensor
 
+from paceline.simulator.distributions.random_streams import Purpose, generator
 from paceline.simulator.inputs import untrusted
 from paceline.simulator.inputs.messages import nearest
 from paceline.simulator.objectives.plugins import ObjectiveError
 from paceline.simulator.objectives.softmax import load_data
 
-from .registry import Registry
+from ..host.device import put
 
 DEBIAN = Path("/usr/share/datasets")  # where Debian's packages put data sets
 FOLDER = ("objective", "folder")
 CONTEXT = 64  # characters of a sample of text
 CHARACTERS = 4_000_000  # of text, at most
+CHUNK = 1000  # samples evaluated at a time
+
+T = TypeVar("T")
+Pairs = tuple[Tensor, Tensor]
+"""Samples and their labels."""
+
+
+class Registry(Generic[T]):
+    """Objects by name: built in (`ours`), `added` in this process, or offered by installed
+    packages as entry points of a `group`."""
+
+    def __init__(self, group: str, ours: dict[str, T]) -> None:
+        self._group, self._ours = group, ours
+        self.added: dict[str, T] = {}
+
+    def find(self, name: str) -> T | None:
+        """Return the object of a name, None if there is none."""
+        if name in self.added or name in self._ours:
+            return self.added.get(name) or self._ours[name]
+        offered = entry_points(group=self._group)
+        found: T | None = offered[name].load() if name in offered.names else None
+        return found
+
+    @property
+    def names(self) -> list[str]:
+        """Return all names."""
+        offered = entry_points(group=self._group).names
+        return [*dict.fromkeys([*self._ours, *self.added, *sorted(offered)])]
 
 
 @dataclass(frozen=True)
@@ -260,3 +296,76 @@ def load_named(name: str, folder: str | None) -> Data:
 @cache
 def _loaded(load: Load, folder: str | None) -> Data:
     return load(None if folder is None else Path(folder))
+
+
+class Epochs:
+    """The order in which each worker goes through the `samples` training samples.
+
+    Without `shares` all workers share one order per epoch, of which worker r of m takes every m-th
+    sample from r on, as torch's DistributedSampler does, but without padding: an epoch has every
+    sample once. With `shares`, a worker goes through its own, in an order of its own.
+    """
+
+    def __init__(
+        self, samples: int, workers: int, seed: int, shares: Sequence[np.ndarray] | None
+    ) -> None:
+        self._samples, self._workers, self._seed, self._shares = samples, workers, seed, shares
+        self._common = lru_cache(4)(self._order)  # workers are in about the same epoch
+
+    def epoch(self, rank: int, number: int) -> np.ndarray:
+        """Return the indices of the samples of worker `rank` in an epoch, in order."""
+        if self._shares is None:
+            return self._common(number)[rank :: self._workers]
+        own = generator(self._seed, Purpose.BATCH, rank, number)
+        return own.permutation(self._shares[rank])
+
+    def _order(self, number: int) -> np.ndarray:
+        shared = generator(self._seed, Purpose.BATCH, self._workers, number)  # no worker's rank
+        return shared.permutation(self._samples)
+
+    def batches(self, rank: int, size: int) -> Iterator[np.ndarray]:
+        """Yield mini-batches of worker `rank`, all of `size`: one can end in the next epoch."""
+        number, rows = 0, self.epoch(rank, 0)
+        while True:
+            while len(rows) < size:
+                number += 1
+                rows = np.concatenate([rows, self.epoch(rank, number)])
+            yield rows[:size]
+            rows = rows[size:]
+
+
+class DeviceData:
+    """A data set on a device: stored unchanged, standardised batch by batch."""
+
+    def __init__(self, data: Data, dtype: torch.dtype, device: torch.device) -> None:
+        self._dtype, self._device = dtype, device
+        self._train, self._test = (
+            (self._put(x), self._put(y))
+            for x, y in ((data.train_x, data.train_y), (data.test_x, data.test_y))
+        )
+        self._centre, self._spread = (
+            self._put(each).to(dtype) for each in (data.centre, data.spread)
+        )
+
+    def train(self, rows: np.ndarray) -> Pairs:
+        """Return training samples (..., *shape) and labels (...) with indices `rows` (...)."""
+        return self._pick(self._train, self._put(rows))
+
+    def train_chunks(self, rows: np.ndarray) -> Iterator[Pairs]:
+        """Yield the training samples with indices `rows`, `CHUNK` at a time."""
+        return self._chunks(self._train, rows)
+
+    def test_chunks(self) -> Iterator[Pairs]:
+        """Yield all samples of the test set, `CHUNK` at a time."""
+        return self._chunks(self._test, np.arange(len(self._test[1])))
+
+    def _chunks(self, samples: Pairs, rows: np.ndarray) -> Iterator[Pairs]:
+        for first in range(0, len(rows), CHUNK):
+            yield self._pick(samples, self._put(rows[first : first + CHUNK]))
+
+    def _pick(self, samples: Pairs, rows: Tensor) -> Pairs:
+        x, y = samples
+        return (x[rows].to(self._dtype) - self._centre) / self._spread, y[rows]
+
+    def _put(self, array: np.ndarray) -> Tensor:
+        return put(torch.from_numpy(array), self._device)

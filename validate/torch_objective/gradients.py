@@ -1,43 +1,83 @@
-"""One worker's stochastic gradients of a model."""
+"""Stochastic gradients of a model: one worker's, or all at once by `torch.func.vmap`."""
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.func import functional_call, grad_and_value, vmap
 from torch.nn import functional
 
+from paceline.simulator.engines.batched.arrays import PerWorker, Stack, array
 from paceline.simulator.programs.effects import Vector
 
-from .batches import DeviceData
-from .determinism import one_thread, seeded
+from ..host.device import generators
+from .data import DeviceData
 from .flat import Buffers, Flat, Freed
+
+CPU = torch.device("cpu")
+SEEDED = threading.RLock()  # of the process's random numbers, which all its threads share
+
+
+@contextmanager
+def seeded(key: int, device: torch.device = CPU) -> Iterator[None]:
+    """Seed torch's random numbers on the CPU and on `device` with `key`; one thread at a time."""
+    devices = [] if device.type == "cpu" else [device.index]
+    kind = "cuda" if device.type == "cpu" else device.type
+    with SEEDED, torch.random.fork_rng(devices=devices, device_type=kind):
+        # not torch.manual_seed, which seeds every device
+        torch.default_generator.manual_seed(key)
+        for index in devices:
+            generators(device)[index].manual_seed(key)
+        yield
+
+
+@contextmanager
+def one_thread(device: torch.device) -> Iterator[None]:
+    """Compute on one core, so that sums do not depend on the number of cores."""
+    before = torch.get_num_threads()
+    if device.type != "cpu" or before == 1:
+        yield
+        return
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+class GradientRule(NamedTuple):
+    """How gradients are computed: summed up over `accumulation` micro-batches, with weight decay.
+
+    `weight_decay` times the parameters is added to every gradient, and not to the losses.
+    `key(k)`: seed of the k-th step's random numbers; None if the model draws none.
+    """
+
+    weight_decay: float
+    key: Callable[[int], int] | None
+    accumulation: int = 1
 
 
 class TorchSource:
     """One worker's stream of mini-batches, `batches`; its gradients are exact at each of them.
 
-    `flat` is the model, which all workers share, `buffers` the worker's own. `key(k)`: seed of the
-    k-th step's random numbers; None if the model draws none.
-    `weight_decay` times the parameters is added to every gradient, and not to the losses. A
-    gradient is summed up over `accumulation` micro-batches.
+    `flat` is the model, which all workers share, `buffers` the worker's own.
     """
 
-    def __init__(  # noqa: PLR0913 - shared and own parts
+    def __init__(
         self,
         flat: Flat,
         samples: DeviceData,
         batches: Iterator[np.ndarray],
         buffers: Buffers,
-        *,
-        weight_decay: float,
-        key: Callable[[int], int] | None,
-        accumulation: int = 1,
+        rule: GradientRule,
     ) -> None:
-        self._flat, self._samples, self._batches = flat, samples, batches
-        self._own, self._decay, self._key = buffers, weight_decay, key
-        self._step, self._accumulation = 0, accumulation
+        self._flat, self._samples, self._batches, self._buffers = flat, samples, batches, buffers
+        self._decay, self._key, self._accumulation = rule
+        self._step = 0
 
     # For the simulator
 
@@ -89,7 +129,7 @@ class TorchSource:
 
     def buffers(self) -> Tensor:
         """Return a copy of this worker's floating-point buffers as one vector, perhaps empty."""
-        return self._own.flat.clone()
+        return self._buffers.flat.clone()
 
     def next_rows(self) -> np.ndarray:
         """Return the next mini-batch as indices of training samples (batch,)."""
@@ -109,10 +149,50 @@ class TorchSource:
         """Yield the losses of the next mini-batch's micro-batches; they sum up to its own."""
         batch = self._samples.train(self.next_rows())
         self._flat.go_to(x)
-        self._own.use()
+        self._buffers.use()
         key = self._key and self._key(self._step)
         parts = zip(*(each.tensor_split(self._accumulation) for each in batch), strict=True)
         for number, (inputs, labels) in enumerate(parts):
             with nullcontext() if key is None else seeded(key + number, x.device):
                 loss = functional.cross_entropy(self._flat.module(inputs), labels)
             yield loss if self._accumulation == 1 else loss * (len(labels) / len(batch[1]))
+
+
+class TorchGradients:
+    """Gradients of one seed's workers, of the mini-batches that `sources` would give one by one.
+
+    `flat` is the model that they share; `decay` times the parameters is added to each gradient.
+    """
+
+    def __init__(
+        self, flat: Flat, samples: DeviceData, sources: Sequence[TorchSource], decay: float
+    ) -> None:
+        self._flat, self._samples, self._sources, self._decay = flat, samples, sources, decay
+
+        def loss(x: Tensor, inputs: Tensor, labels: Tensor) -> Tensor:
+            scores = functional_call(flat.module, flat.named(x), (inputs,))
+            return functional.cross_entropy(scores, labels)
+
+        gradient = grad_and_value(loss)
+        self._at_own, self._at_one = vmap(gradient), vmap(gradient, in_dims=(None, 0, 0))
+
+    def gradient(self, x: Vector) -> Vector:
+        """Return gradients at `x`, shape (1, workers or 1, dimension)."""
+        return Stack(self._next(x)[1])
+
+    def loss_and_gradient(self, x: Vector) -> tuple[PerWorker, Vector]:
+        """Return losses and gradients at `x`."""
+        losses, gradients = self._next(x)
+        return PerWorker(losses.double().cpu().numpy()), Stack(gradients)
+
+    def _next(self, x: Vector) -> tuple[Tensor, np.ndarray]:
+        at = self._flat.tensor(array(x)[0])
+        inputs, labels = self._samples.train(np.stack([each.next_rows() for each in self._sources]))
+        with one_thread(at.device):
+            if len(at) == 1:
+                gradients, losses = self._at_one(at[0], inputs, labels)
+            else:
+                gradients, losses = self._at_own(at, inputs, labels)
+            if self._decay:
+                gradients = gradients + self._decay * at
+        return losses, gradients.cpu().numpy()[None]

@@ -28,11 +28,9 @@ from paceline.simulator.scenario.tables import Torch
 
 from ..host.device import numbered_device
 from . import data, models
-from .batched import TorchGradients
-from .batches import DeviceData, Epochs
-from .determinism import one_thread, seeded
+from .data import DeviceData, Epochs
 from .flat import Buffers, Flat
-from .gradients import TorchSource
+from .gradients import GradientRule, TorchGradients, TorchSource, one_thread, seeded
 
 PACKAGES = ("torch", "torchvision")
 EVALUATED = 10_000  # most training samples that the loss is computed over
@@ -50,7 +48,7 @@ class TorchObjective:
 
     `dimension`: trainable parameters; `start`: their initial values (dimension,), which depend on
     the seed alone. A worker's k-th mini-batch, and what dropout drops in it, depends on (seed,
-    worker, k) alone (`torch_objective.batches`). Buffers, such as BatchNorm's statistics, are each
+    worker, k) alone (`data.Epochs`). Buffers, such as BatchNorm's statistics, are each
     worker's own, and averaged to evaluate. A gradient sums up `accumulation` micro-batches. Raises
     ObjectiveError.
     """
@@ -106,15 +104,9 @@ class TorchObjective:
             own = generator(self._seed, Purpose.BATCH, rank, 0, step)
             return int(own.integers(2**63))
 
-        self._sources[rank] = TorchSource(
-            self.flat,
-            self.samples,
-            self.epochs.batches(rank, self._batch),
-            Buffers(self.flat.module),
-            weight_decay=self.weight_decay,
-            key=key if self.random else None,
-            accumulation=self._accumulation,
-        )
+        rule = GradientRule(self.weight_decay, key if self.random else None, self._accumulation)
+        batches, buffers = self.epochs.batches(rank, self._batch), Buffers(self.flat.module)
+        self._sources[rank] = TorchSource(self.flat, self.samples, batches, buffers, rule)
         return self._sources[rank]
 
     def evaluate(self, x: Vector, step: float, buffers: Vector | None = None) -> Evaluation:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import cached_property
 from math import inf, nan
 from threading import Lock
-from typing import Any
+from typing import Any, NamedTuple
 from zlib import crc32
 
 import torch
@@ -23,10 +23,8 @@ from paceline.simulator.programs.effects import Encoded, Payload
 
 from ..host.device import host
 from . import packing
-from .clock import Clock
-from .emulated_network import RealNetwork
-from .packing import EXACT, PARTS, PLACES, Packed, TensorMeter
-from .selection import Selection
+from .emulated_network import Accounting, Selection
+from .packing import EXACT, PARTS, PLACES, Packed
 from .transport import DeviceGroup, Pending, tell
 
 # Numbers added before those of a payload: line of the program, hash, whether the time of issue is
@@ -97,26 +95,28 @@ class RealCollective:
             )
 
 
+class Member(NamedTuple):
+    """A worker among the `ranks` that meet in collectives: by two groups, one only for `flags`.
+
+    `deadline`: seconds at which the run ends.
+    """
+
+    transport: DeviceGroup
+    flags: Any
+    rank: int
+    ranks: int
+    device: torch.device
+    selection: Selection
+    deadline: float = inf
+
+
 class Collectives:
     """The collectives of one worker, in order."""
 
-    def __init__(  # noqa: PLR0913, PLR0917
-        self,
-        transport: DeviceGroup,
-        flags: Any,
-        network: RealNetwork,
-        meter: TensorMeter,
-        rank: int,
-        ranks: int,
-        clock: Clock,
-        device: torch.device,
-        deadline: float,
-        selection: Selection,
-    ) -> None:
-        self._transport, self._flags = transport, flags
-        self._network, self._meter = network, meter
-        self._rank, self._ranks, self._clock, self._device = rank, ranks, clock, device
-        self._deadline, self.selection = deadline, selection
+    def __init__(self, member: Member, accounting: Accounting) -> None:
+        self._transport, self._flags, self._rank, self._ranks, self._device, *_ = member
+        self.selection, self._deadline = member.selection, member.deadline
+        self._meter, self._network, self._clock = accounting
         self._unsettled: deque[RealCollective] = deque()
         self.started = self.settled = 0
         self.ending = False  # whether any rank's clock was past the end of the run

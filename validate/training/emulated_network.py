@@ -6,9 +6,24 @@ issue, so that all agree without further messages.
 """
 
 from math import nan
+from typing import NamedTuple
 
+from paceline.simulator.engines.sampling import Sampled
 from paceline.simulator.network.closed_form import ClosedForm, Nic, Team, Traffic
+from paceline.simulator.network.mean_cost import download_cost, download_source
+from paceline.simulator.programs import Program
 from paceline.simulator.scenario.scenario import Scenario
+
+from .clock import Clock
+from .packing import TensorMeter
+
+
+class Accounting(NamedTuple):
+    """What counts a node's bytes and time."""
+
+    meter: TensorMeter
+    network: "RealNetwork"
+    clock: Clock
 
 
 class RealNetwork:
@@ -94,3 +109,42 @@ class EmulatedNetwork(RealNetwork):
     def receives(self, size: float, due: float) -> float:
         """Pass one message at a time through the card."""
         return due if self._card_in is None else self._card_in.through(due, size)
+
+
+class Selection:
+    """Whom each round selects. `download`: seconds in which a client selected anew gets the model
+    from the node `source` (None: from none).
+
+    The others compute nothing, and bring zeros to the round's collective, which do not count.
+    """
+
+    def __init__(
+        self,
+        rank: int,
+        rule: Sampled | None = None,
+        download: float = 0.0,
+        source: int | None = None,
+    ) -> None:
+        self._rank, self._rule, self.download, self.source = rank, rule, download, source
+
+    def team(self, index: int) -> Team:
+        """Return the workers that a collective takes, in rank order; None: all."""
+        rule = self._rule
+        if rule is None or rule.wanted == rule.workers:
+            return None
+        return tuple(sorted(rule.chosen(index, 0.0)))
+
+    def leaves_out(self, team: Team) -> bool:
+        """Tell whether this worker is not in a team."""
+        return team is not None and self._rank not in team
+
+
+def selection(program: Program, scenario: Scenario, seed: int, rank: int) -> Selection:
+    """Return the selection of a scenario, as worker `rank` needs it."""
+    settings = scenario.cluster.sampling
+    if settings is None or not program.rounds:
+        return Selection(rank)
+    rule = Sampled(scenario.cluster, settings, seed, lambda rank, at: False)
+    served = program.server is not None
+    seconds = sum(download_cost(scenario, served)(rank))
+    return Selection(rank, rule, seconds, download_source(scenario, served)(rank))

@@ -9,7 +9,7 @@ does not see it before then. The last message of every node says that it has fin
 import threading
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from heapq import heappop, heappush
 from math import inf, isnan
 from typing import Any, NamedTuple
@@ -48,25 +48,27 @@ class Message(NamedTuple):
     payload: Payload
 
 
-class Mailbox:
-    """One node's messages to and from `peers`.
+class Address(NamedTuple):
+    """A node among its `peers`, which it reaches by a group.
 
     `capacity`: bytes of the longest message; `receives`: maps (size, due) to when a message is
-    through this node's network card; `ended`: peers that have finished.
+    through this node's network card.
     """
 
-    def __init__(  # noqa: PLR0913, PLR0917
-        self,
-        group: Any,
-        rank: int,
-        peers: Iterable[int],
-        capacity: int,
-        clock: Clock,
-        device: torch.device,
-        receives: Callable[[float, float], float],
-    ) -> None:
-        self._group, self.rank, self._clock = group, rank, clock
-        self._capacity, self._device, self._receives = capacity, device, receives
+    group: Any
+    rank: int
+    peers: frozenset[int]
+    capacity: int
+    device: torch.device
+    receives: Callable[[float, float], float]
+
+
+class Mailbox:
+    """One node's messages to and from its peers; `ended`: those that have finished."""
+
+    def __init__(self, address: Address, clock: Clock) -> None:
+        self._address, self._clock = address, clock
+        self._group, self.rank, self.peers, self._capacity, self._device, self._receives = address
         self._changed = threading.Condition()
         self._arriving: list[Message] = []  # a heap, by arrival at this node's network card
         self._come: list[Message] = []
@@ -76,7 +78,6 @@ class Mailbox:
         self._sent: deque[tuple[Any, Tensor]] = deque()
         self.failure: Exception | None = None
         self.ended: set[int] = set()
-        self.peers = frozenset(peers)
         self._heads: dict[int, dict[bytes, int]] = defaultdict(dict)  # that each peer has
         self._threads = [
             threading.Thread(target=self._listen, args=(peer,), daemon=True)
@@ -87,8 +88,7 @@ class Mailbox:
 
     def like(self, group: Any, clock: Clock) -> "Mailbox":
         """Return another mailbox of this node, on a group and by a clock of its own."""
-        capacity, device = self._capacity, self._device
-        return Mailbox(group, self.rank, self.peers, capacity, clock, device, self._receives)
+        return Mailbox(self._address._replace(group=group), clock)
 
     def send(self, to: int, payload: Payload, size: float, sent: float, transit: float) -> None:
         """Send a payload that stands for `size` bytes.

@@ -208,15 +208,16 @@ class RealNode(TensorNode):
             self._account_idle(begin, begin)
         return self.resting
 
-    def _note(  # noqa: PLR0913, PLR0917 - a row
-        self, kind: int, start: float, end: float, joined: float, due: float, size: float = nan
+    def _note(
+        self, kind: int, start: float, due: tuple[float, float] = (nan, nan), size: float = nan
     ) -> None:
-        self.events.append((self.rank, kind, self.step, start, end, joined, due, size))
+        """Add an event that ends now; `due`: when all had joined, and when it should end."""
+        self.events.append((self.rank, kind, self.step, start, self.now, *due, size))
 
     def _launched(self, begins: float) -> None:
         """Record, on a GPU, that all work of the step that began then is in its queue."""
         if self._device.queues:
-            self._note(events.LAUNCH, begins, self.now, nan, nan)
+            self._note(events.LAUNCH, begins)
 
     def _coast(self, now: float) -> None:
         """Go on without computing, past the end, to a collective that others may wait in."""
@@ -253,7 +254,7 @@ class RealNode(TensorNode):
         self._learned(self)
         value = float(devices.host(loss))  # which comes after the gradient
         self._clock.sleep_until(begins + duration)
-        self._note(events.STEP, begins, self.now, nan, self._due(begins, duration))
+        self._note(events.STEP, begins, (nan, self._due(begins, duration)))
         return value, gradient
 
     async def start_backward(self, x: Vector, pieces: Pieces) -> Sequence[Handle]:
@@ -273,7 +274,8 @@ class RealNode(TensorNode):
         def computed(number: int, piece: Tensor) -> None:
             if number == len(done) - 1:
                 end = max(self.now, begins + duration)
-                self._note(events.STEP, begins, end, nan, self._due(begins, duration))
+                due = self._due(begins, duration)
+                self.events.append((self.rank, events.STEP, self.step, begins, end, nan, due, nan))
             # .data: autograd still writes the other pieces of the vector behind this view
             handles[number].computed.set_result(piece.data)
             if self._mailbox is not None:
@@ -325,7 +327,7 @@ class RealNode(TensorNode):
         return self._issued(self.now, self._team().mean_after(handle, value, self.step))
 
     def _issued(self, begin: float, handle: Handle) -> Handle:
-        self._note(events.ISSUE, begin, self.now, nan, nan)
+        self._note(events.ISSUE, begin)
         return handle
 
     async def wait(self, handle: Handle) -> Any:
@@ -341,12 +343,12 @@ class RealNode(TensorNode):
             team.land(handle)
             landed = self.now
             team.settle(handle)
-            self._note(events.COLLECT, landed, self.now, nan, nan, handle.size)
+            self._note(events.COLLECT, landed, size=handle.size)
         emulated = handle.done > handle.begins
         if emulated and not there and self.now > handle.done:
             self.late += 1
         self._clock.sleep_until(handle.done)
-        self._note(events.WAIT, begin, self.now, handle.begins, handle.done, handle.size)
+        self._note(events.WAIT, begin, (handle.begins, handle.done), handle.size)
         if self.resting:
             self._sit_out(begin)
         elif not there or begin < handle.done:
@@ -363,7 +365,7 @@ class RealNode(TensorNode):
         begin, team = self.now, self._team()
         asked = team.question(handle, self.step)
         answer = team.answer(asked)
-        self._note(events.AGREE, begin, self.now, asked.done, asked.done)
+        self._note(events.AGREE, begin, (asked.done, asked.done))
         self._spans.met(asked.last, self.rank, begin)
         self._account_idle(begin, asked.done)
         if team.ending:
@@ -379,7 +381,7 @@ class RealNode(TensorNode):
         begin = self.now
         self._sent[to], transit = self._network.sends(to, size, begin)
         mailbox.send(to, value, size, self._sent[to], transit)
-        self._note(events.SEND, begin, self.now, nan, nan, size)
+        self._note(events.SEND, begin, size=size)
         self._versions[to] = self.updates
 
     async def receive(self, source: int = ANY) -> tuple[int, Payload]:
@@ -449,7 +451,7 @@ class RealNode(TensorNode):
     def _account_wait(self, message: Message, begin: float) -> None:
         """Account for a wait since `begin`: transit both ways counts as communication."""
         sent = message.due - message.transit
-        self._note(events.TAKE, begin, self.now, sent, message.due, message.size)
+        self._note(events.TAKE, begin, (sent, message.due), message.size)
         there = max(0.0, self._sent[message.sender] + message.there - begin)
         self._account_idle(begin, sent - there)
         self._draw_arrow(message)
@@ -472,7 +474,7 @@ class RealNode(TensorNode):
         begin = self.now
         self._clock.sleep_until(begin + seconds)
         if seconds:
-            self._note(events.SERVE, begin, self.now, nan, begin + seconds)
+            self._note(events.SERVE, begin, (nan, begin + seconds))
 
     def clock(self) -> float:
         """Return this process's clock (seconds)."""

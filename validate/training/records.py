@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from torch import Tensor
@@ -58,30 +58,34 @@ class Account:
     machine: dict[str, Any] = field(default_factory=dict)
 
 
+class Cadence(NamedTuple):
+    """Which steps are recorded: every `every`-th and the `last`.
+
+    If `adaptive`, since the number of steps is unknown, the interval doubles whenever there are
+    more than twice `POINTS` snapshots.
+    """
+
+    every: int
+    last: float
+    adaptive: bool
+
+
 class Recorder:
     """Writes one node's snapshots to `rank-N.bin` and, in the end, its account to `rank-N.json`.
 
-    Records every `every`-th step and the `last`. If `adaptive`, since the number of steps is
-    unknown, the interval doubles whenever there are more than twice `POINTS` snapshots. `like`: a
-    tensor of a snapshot's dtype and dimension; `buffers`: entries of the buffers beside it.
+    `like`: a tensor of a snapshot's dtype and dimension; `buffers`: entries of the buffers beside
+    it.
     """
 
-    def __init__(  # noqa: PLR0913, PLR0917
-        self,
-        folder: Path,
-        rank: int,
-        like: Tensor,
-        buffers: int,
-        every: int,
-        last: float,
-        adaptive: bool,
+    def __init__(
+        self, folder: Path, rank: int, like: Tensor, buffers: int, cadence: Cadence
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._whole = folder / f"rank-{rank}.json"
         for name in (self._whole, self._whole.with_suffix(".npz")):
             name.unlink(missing_ok=True)  # an earlier attempt's
-        self._every, self._last, self._adaptive = every, last, adaptive
-        self._next = min(every, last)
+        self._every, self._last, self._adaptive = cadence
+        self._next = min(self._every, self._last)
         self._taken = 0
         self.observing = 0.0
         self._queue: queue.Queue[Any] = queue.Queue(WAITING)

@@ -17,12 +17,9 @@ from paceline.simulator.inputs.paths import leaves
 
 from ..host import device as devices
 from . import transport
-from .clock import Clock
-from .collectives import Collectives
-from .emulated_network import RealNetwork
-from .messages import SKELETON, START, Mailbox
-from .packing import TensorMeter
-from .selection import Selection
+from .collectives import Collectives, Member
+from .emulated_network import Accounting, Selection
+from .messages import SKELETON, START, Address, Mailbox
 from .transport import DeviceGroup
 
 LOOK = 0.02  # seconds between looks
@@ -109,18 +106,12 @@ class Connections:
     `flags` (for numbers of each rank), `collectives` and `mailbox` are None until opened.
     """
 
-    def __init__(  # noqa: PLR0913, PLR0917 - what a connection depends on
-        self,
-        store: Any,
-        rank: int,
-        start: Tensor,
-        meter: TensorMeter,
-        network: RealNetwork,
-        clock: Clock,
-        timeout: float,
+    def __init__(
+        self, store: Any, rank: int, start: Tensor, accounting: Accounting, timeout: float
     ) -> None:
         self.store, self.rank, self.timeout = store, rank, timeout
-        self.meter, self.network, self._clock, self._start = meter, network, clock, start
+        self._start, self._accounting = start, accounting
+        self.meter, self.network, self._clock = accounting
         self.team: DeviceGroup | None = None
         self.flags: Any = None
         self.collectives: Collectives | None = None
@@ -139,19 +130,17 @@ class Connections:
             kind = DeviceGroup if self._start.device.type == "cpu" else transport.Staged
             self.team = kind(self._gloo("team", workers, self.timeout), device)
         self.flags = self._kept(self._gloo("flags", workers, self.timeout))
-        self.collectives = Collectives(
-            self.team, self.flags, self.network, self.meter, rank, workers, self._clock,
-            self._start.device, deadline, selection,
-        )  # fmt: skip
+        where = self._start.device
+        member = Member(self.team, self.flags, rank, workers, where, selection, deadline)
+        self.collectives = Collectives(member, self._accounting)
 
     def open_mailbox(self, nodes: int, peers: Iterable[int]) -> None:
         """Open the mailbox of one of `nodes`: messages travel by gloo, through host memory."""
         group = self._kept(self._gloo("post", nodes, transport.FOREVER))
         capacity = 8 * START + SKELETON + VECTORS * self._start.nbytes
-        self.mailbox = Mailbox(
-            group, self.rank, peers, capacity, self._clock, self._start.device,
-            self.network.receives,
-        )  # fmt: skip
+        receives, device = self.network.receives, self._start.device
+        address = Address(group, self.rank, frozenset(peers), capacity, device, receives)
+        self.mailbox = Mailbox(address, self._clock)
 
     def _gloo(self, name: str, size: int, timeout: float) -> Any:
         return transport.gloo(sub_store(self.store, name), self.rank, size, timeout)

@@ -25,12 +25,12 @@ from paceline.simulator.scenario.scenario import Algorithm, Scenario
 from ..host import machine
 from . import learner, rendezvous
 from .clock import Clock
-from .emulated_network import EmulatedNetwork, RealNetwork
+from .collectives import Member
+from .emulated_network import Accounting, EmulatedNetwork, RealNetwork, Selection, selection
 from .node import Limits, RealNode
 from .packing import TensorMeter
-from .records import Account, Recorder
+from .records import Account, Cadence, Recorder
 from .rehearsal import Alone, Asked, Echo, OneGradient, Post
-from .selection import Selection, selection
 
 HEADSTART = 0.05  # seconds from agreeing on the start to the start
 COUNTING = 0.02  # seconds between updates of the workers' common step count
@@ -110,17 +110,16 @@ class TaskProcess:
         every, adaptive = _interval(program, scenario, self.rank)
         like = self._start if watched and self._learns else nothing
         buffers = self._buffers().numel()
-        self._recorder = Recorder(
-            task.folder, self.rank, like, buffers, every, self._limits.step, adaptive
-        )
+        cadence = Cadence(every, self._limits.step, adaptive)
+        self._recorder = Recorder(task.folder, self.rank, like, buffers, cadence)
         buffered = not watched and buffers > 0  # marks do not contain them
         self._counter = StepCounter(place.store, self._limits.step)
         if program.pooled:
             self._limits.enough = self._counter.enough
+        accounting = Accounting(self._meter, self._network, self._clock)
         self._links = links = rendezvous.Connections(
-            place.store, self.rank, self._start, self._meter, self._network, self._clock,
-            scenario.validation.timeout,
-        )  # fmt: skip
+            place.store, self.rank, self._start, accounting, scenario.validation.timeout
+        )
         if self.rank < self.workers:
             chosen = selection(program, scenario, task.seed, self.rank)
             links.open_team(self.workers, place.native, chosen, self._limits.deadline)
@@ -228,10 +227,9 @@ class TaskProcess:
             return clock.now() > (LEARNING if echo.asked else patience)
 
         network = RealNetwork(self._scenario, self._task.seed, self.rank)
-        alone = Alone(
-            group, group, network, self._meter, self.rank, self.workers, clock,
-            self._place.device, inf, Selection(self.rank),
-        )  # fmt: skip
+        device, everyone = self._place.device, Selection(self.rank)
+        member = Member(group, group, self.rank, self.workers, device, everyone)
+        alone = Alone(member, Accounting(self._meter, network, clock))
         node = self._node(
             clock=clock, network=network, collectives=alone, mailbox=box, spans=Spans(0),
             limits=Limits(self._limits.step, pooled=True, enough=enough, patience=patience),
