@@ -237,7 +237,7 @@ MUTANTS = [
     (PACKING, "_strip_entry", "host(entry)", "entry.cpu()"),
     (PACKING, "_widen", "host(squeezed)", "squeezed.cpu()"),
     (PACKING, "read_numbers", "host(buffer).to(", 'buffer.to("cpu", '),
-    (PACKING, "body", "fetch(each)", "each.cpu"),
+    (PACKING, "body", "fetch(tensor)", "tensor.cpu"),
 ]  # fmt: skip
 TELLING = {
     "bucketed": [{"name": "ssgd-bucketed", "buckets": 3}],

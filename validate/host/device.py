@@ -171,8 +171,8 @@ class Accelerator(Device):
         """
         about = self._api.get_device_properties(self.where)
         place = [str(getattr(about, f"pci_{of}_id", "")) for of in ("domain", "bus", "device")]
-        known = "-".join(place) if all(place) else str(getattr(about, "uuid", ""))
-        return known or f"{os.environ.get('CUDA_VISIBLE_DEVICES', '')} {self.where}"
+        identity = "-".join(place) if all(place) else str(getattr(about, "uuid", ""))
+        return identity or f"{os.environ.get('CUDA_VISIBLE_DEVICES', '')} {self.where}"
 
     def group(self, store: Any, rank: int, size: int, timeout: float) -> Any:
         """Return an NCCL group of processes, each of which has a GPU of its own."""
@@ -221,8 +221,7 @@ def place(local: int, device: str) -> Device:
 
 def generators(where: torch.device) -> tuple[torch.Generator, ...]:
     """Return the generators of random numbers of a device, by index."""
-    found: tuple[torch.Generator, ...] = _module(where).default_generators
-    return found
+    return tuple(_module(where).default_generators)
 
 
 def device_types() -> tuple[str, ...]:
@@ -242,29 +241,29 @@ def hardware() -> dict[str, Any]:
     `peers`: pairs of GPUs that read each other's memory directly.
     """
     count = torch.cuda.device_count()
-    found: dict[str, Any] = {
+    about: dict[str, Any] = {
         "gpu": torch.cuda.get_device_name(), "gpus": count, "cuda": torch.version.cuda,
     }  # fmt: skip
     pairs = [(i, j) for i in range(count) for j in range(i + 1, count)]
     if pairs:
         direct = sum(torch.cuda.can_device_access_peer(i, j) for i, j in pairs)
-        found["peers"] = f"{direct} of {len(pairs)}"
+        about["peers"] = f"{direct} of {len(pairs)}"
     if dist.is_nccl_available():
         api: Any = torch.cuda.nccl
-        found["nccl"] = ".".join(map(str, api.version()))
+        about["nccl"] = ".".join(map(str, api.version()))
     with suppress(OSError, IndexError):  # NVRM version: NVIDIA UNIX x86_64 Kernel Module  VERSION
-        found["driver"] = DRIVER.read_text().split("Module", 1)[1].split()[0]
-    return found
+        about["driver"] = DRIVER.read_text().split("Module", 1)[1].split()[0]
+    return about
 
 
 def _ask(what: str) -> list[list[str]]:
     """Return what nvidia-smi answers, a row for each GPU or process; nothing if it does not."""
     ask = ["nvidia-smi", f"--query-{what}", "--format=csv,noheader,nounits"]
     try:
-        said = subprocess.run(ask, capture_output=True, text=True, timeout=10, check=True).stdout
+        answer = subprocess.run(ask, capture_output=True, text=True, timeout=10, check=True).stdout
     except (OSError, subprocess.SubprocessError):
         return []
-    return [[each.strip() for each in line.split(",")] for line in said.splitlines()]
+    return [[part.strip() for part in line.split(",")] for line in answer.splitlines()]
 
 
 def used_by_others() -> float | None:
@@ -282,8 +281,8 @@ def states() -> list[str]:
     computing = Counter(gpu for (gpu,) in _ask("compute-apps=gpu_uuid"))
     return [
         f"{free} of {total} MiB free; {now} of at most {most} MHz; power limit {power} W; "
-        f"persistence {kept.lower()}; {_processes(computing[uuid])} on it"
-        for uuid, free, total, now, most, power, kept in _ask(f"gpu={keys}")
+        f"persistence {persistence.lower()}; {_processes(computing[uuid])} on it"
+        for uuid, free, total, now, most, power, persistence in _ask(f"gpu={keys}")
     ]
 
 

@@ -42,7 +42,7 @@ def hardware(device: str) -> dict[str, Any]:
     """Return processor, cores, system, torch and GPU of this machine."""
     import torch  # noqa: PLC0415 - a second
 
-    found: dict[str, Any] = {
+    about: dict[str, Any] = {
         "processor": _processor(),
         "cores": cores(),
         "system": f"{platform.system()} {platform.release()}",
@@ -51,22 +51,22 @@ def hardware(device: str) -> dict[str, Any]:
     if device.startswith("cuda"):
         from . import device as devices  # noqa: PLC0415 - imports torch
 
-        found |= devices.hardware()
-    return found
+        about |= devices.hardware()
+    return about
 
 
-def describe(found: Mapping[str, Any]) -> str:
+def describe(about: Mapping[str, Any]) -> str:
     """Describe what `hardware` returned, or the part of it that is known, in a line."""
-    parts = [str(found["processor"])] if "processor" in found else []
-    if "cores" in found:
-        parts.append(f"{found['cores']} cores")
+    parts = [str(about["processor"])] if "processor" in about else []
+    if "cores" in about:
+        parts.append(f"{about['cores']} cores")
     whole = [", ".join(parts)]
-    if "gpu" in found:
-        whole.append(f"{found['gpus']} x {found['gpu']}" if "gpus" in found else str(found["gpu"]))
+    if "gpu" in about:
+        whole.append(f"{about['gpus']} x {about['gpu']}" if "gpus" in about else str(about["gpu"]))
     names = {"driver": "driver", "nccl": "NCCL", "peers": "pairs with peer access:"}
-    whole += [f"{name} {found[key]}" for key, name in names.items() if key in found]
-    if "collectives" in found:
-        whole.append(f"collectives by {found['collectives']}")
+    whole += [f"{name} {about[key]}" for key, name in names.items() if key in about]
+    if "collectives" in about:
+        whole.append(f"collectives by {about['collectives']}")
     return "; ".join(filter(None, whole))
 
 

@@ -171,7 +171,7 @@ class Relay:
             return
         for device in files:
             os.close(device)
-        for member in [r for r, each in self.members.items() if each is connection]:
+        for member in [r for r, member in self.members.items() if member is connection]:
             self.sources.pop(self.devices[member])
             os.close(self.devices.pop(member))
             del self.members[member]
@@ -189,13 +189,13 @@ class Relay:
         self.devices[rank], self.members[rank] = device, connection
         self.sources[device] = partial(self.receive, device, links)
         if len(self.devices) == self.nodes:
-            for member, each in self.members.items():
+            for member, peer in self.members.items():
                 least = min(
                     (path.mtu for pair, path in self.paths.items() if member in pair),
                     default=MTU[1],
                 )
                 with suppress(OSError):  # it has just ended, which `hear` finds next
-                    each.send(struct.pack("i", least))
+                    peer.send(struct.pack("i", least))
 
     def receive(self, device: int, links: Mapping[bytes, RelayedPath]) -> None:
         """Read packets that a node sends, and schedule their release."""

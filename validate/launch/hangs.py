@@ -50,17 +50,17 @@ def find_hung(folder: Path) -> dict[int, str]:
     while time.monotonic() < deadline and len(by_rank(folder / ENDED)) < len(processes):
         time.sleep(LOOK / 10)
     left = processes.keys() - by_rank(folder / ENDED).keys()
-    found = {rank: "stopped" for rank in sorted(left) if is_stopped(processes[rank])}
-    before = {rank: len(_log(folder, rank)) for rank in sorted(left - found.keys())}
+    hung = {rank: "stopped" for rank in sorted(left) if is_stopped(processes[rank])}
+    before = {rank: len(_log(folder, rank)) for rank in sorted(left - hung.keys())}
     for rank in before:
         with suppress(ProcessLookupError):
             os.kill(processes[rank], signal.SIGUSR1)
     if before:
         time.sleep(ANSWER)
-    for rank, known in before.items():
-        if not PATIENT.search(_log(folder, rank)[known:]):
-            found[rank] = "silent"
-    return found
+    for rank, length in before.items():
+        if not PATIENT.search(_log(folder, rank)[length:]):
+            hung[rank] = "silent"
+    return hung
 
 
 def is_stopped(process: int) -> bool:

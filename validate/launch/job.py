@@ -12,6 +12,7 @@ import os
 import pickle
 from multiprocessing import spawn
 from pathlib import Path
+from typing import cast
 
 from paceline.simulator.errors import InputError
 
@@ -27,8 +28,8 @@ SCRIPT = ("init_main", "sys_path")  # keys of multiprocessing's preparation that
 def write_job(job: Job) -> Path:
     """Write a job to its folder; return the file. Raises InputError for what cannot be pickled."""
     path = job.folder / JOB
-    own = job.programs, MODELS.added, DATA.added
-    about = spawn.get_preparation_data("rank") if any(own) else {}
+    registered = job.programs, MODELS.added, DATA.added
+    about = spawn.get_preparation_data("rank") if any(registered) else {}
     script = {key: value for key, value in about.items() if key.startswith(SCRIPT)}
     try:
         rest = pickle.dumps((MODELS.added, DATA.added, job))
@@ -58,5 +59,4 @@ def read_job(path: Path | str) -> Job:
     makes, loads, job = pickle.loads(rest)
     MODELS.added.update(makes)
     DATA.added.update(loads)
-    found: Job = job
-    return found
+    return cast(Job, job)

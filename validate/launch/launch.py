@@ -103,8 +103,8 @@ def run(job: Job, progress: Progress | None = None) -> None:
 
 def process_count(scenario: Scenario, tasks: Sequence[TrainingTask], programs: Programs) -> int:
     """Return the number of processes: the workers, and a server if an algorithm has one."""
-    known = known_programs(programs)
-    served = any(known[each.algorithm.name].server for each in tasks)
+    catalogue = known_programs(programs)
+    served = any(catalogue[task.algorithm.name].server for task in tasks)
     return scenario.cluster.workers + served
 
 
@@ -210,9 +210,9 @@ def _death_report(rank: int, state: int, job: Job) -> str:
 def _hang_report(ranks: dict[int, str], job: Job) -> str:
     """Say which ranks hang, in which state, and the last lines of their logs."""
     return "\n".join(
-        f"{_node_name(rank, job)} hangs ({known}) during {_during(job)}; all were ended. "
+        f"{_node_name(rank, job)} hangs ({state}) during {_during(job)}; all were ended. "
         f"Its log ends with:\n{_log_tail(job.folder / f'rank-{rank}.log')}"
-        for rank, known in ranks.items()
+        for rank, state in ranks.items()
     )
 
 
@@ -230,12 +230,12 @@ def _log_tail(log: Path) -> str:
     lines = log.read_text(errors="replace").splitlines() if log.exists() else []
     lines = lines[-LAST_LINES:]
     errors = [number for number, line in enumerate(lines) if ERROR.match(line)]
-    said = lines[errors[-1] :] if errors else lines
-    if any("imed out" in line or "imeout" in line for line in said):
-        said.append(TIMED_OUT)
+    shown = lines[errors[-1] :] if errors else lines
+    if any("imed out" in line or "imeout" in line for line in shown):
+        shown.append(TIMED_OUT)
     if any("EnforceNotMet" in line for line in lines):
-        said.append("the workers start different collectives, or send payloads of different sizes")
-    return "\n".join(f"  {line}" for line in said or ["nothing"]) + f"\n  (all of it: {log})"
+        shown.append("the workers start different collectives, or send payloads of different sizes")
+    return "\n".join(f"  {line}" for line in shown or ["nothing"]) + f"\n  (all of it: {log})"
 
 
 def _paths(scenario: Scenario, nodes: int) -> dict[tuple[int, int], LinkPath]:
@@ -248,4 +248,4 @@ def _paths(scenario: Scenario, nodes: int) -> dict[tuple[int, int], LinkPath]:
     network = ClosedForm(scenario.model_copy(update={"network": bare}))
     links = {pair: network.link(*pair) for pair in permutations(range(nodes), 2)}
     least = [scenario.network.mtu] if scenario.network.transport == "tcp" else []
-    return {pair: LinkPath(each.latency, each.bandwidth, *least) for pair, each in links.items()}
+    return {pair: LinkPath(link.latency, link.bandwidth, *least) for pair, link in links.items()}

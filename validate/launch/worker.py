@@ -61,11 +61,11 @@ def work(job: Job) -> Any:
     job = _on(job, place.device)
     if job.scenario.validation.compute == "stretched":
         _require_stretchable_steps(job, place, size)
-    for number, each in enumerate(job.tasks):
+    for number, todo in enumerate(job.tasks):
         if number:  # a rank without a part in the last task waits without a time limit
             rendezvous.wait_for(store, f"{DONE} {number}")
-        own = replace(place, store=rendezvous.sub_store(store, f"task {number}"))
-        task.run(each, job, own)
+        seat = replace(place, store=rendezvous.sub_store(store, f"task {number}"))
+        task.run(todo, job, seat)
         gc.collect()  # objects of a finished run hold threads and sockets
         if rank == 0:
             (job.folder / DONE).write_text(f"{number + 1}")
@@ -85,7 +85,7 @@ def _place(job: Job, rank: int, store: Any) -> Place:
     seat = f"{machine.boot_id()} {device.identity()}"
     store.set(f"seat {rank}", seat)
     workers = job.scenario.cluster.workers
-    seats = [store.get(f"seat {each}") for each in range(workers)]
+    seats = [store.get(f"seat {index}") for index in range(workers)]
     native = device.native and len(set(seats)) == workers
     return Place(rank, store, device.where, native, seat)
 
@@ -106,14 +106,14 @@ def _require_stretchable_steps(job: Job, place: Place, size: int) -> None:
     rendezvous.meet(place.store, "measure", size)
     if place.rank < scenario.cluster.workers:
         goal = build.build(scenario, first.algorithm, first.seed)
-        own = learner.learner(goal, place.rank)
+        source = learner.learner(goal, place.rank)
         start = learner.start(goal, scenario.model.parameters, place.device)
-        shortest = clock.smallest_step(lambda: float(own.tensors(start)[0]), wanted)
+        shortest = clock.smallest_step(lambda: float(source.tensors(start)[0]), wanted)
     place.store.set(f"shortest {place.rank}", str(shortest))
     rendezvous.meet(place.store, "measured", size, patient=True)
-    found = max(float(place.store.get(f"shortest {rank}")) for rank in range(size))
-    if found > wanted:
-        held = f"the shortest that hold take {found * 1e3:.3g} ms" if found < inf else "none hold"
+    least = max(float(place.store.get(f"shortest {rank}")) for rank in range(size))
+    if least > wanted:
+        held = f"the shortest that hold take {least * 1e3:.3g} ms" if least < inf else "none hold"
         raise InputError(
             f"{scenario.file}: cluster.compute: steps of {wanted * 1e3:.3g} ms cannot be held "
             f"here, where {size} processes share {processes.cores()} cores: {held}; write longer "

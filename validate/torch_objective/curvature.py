@@ -51,7 +51,11 @@ def survey(
     gradients are slow there are fewer batches, then fewer points.
     """
     goal = objective()
-    path = [each for each in path if np.isfinite(each.loss) and np.isfinite(each.x).all()]
+    path = [
+        snapshot
+        for snapshot in path
+        if np.isfinite(snapshot.loss) and np.isfinite(snapshot.x).all()
+    ]
     if isinstance(goal.start, complex) or not path:
         return None
     begin = perf_counter()
@@ -59,10 +63,10 @@ def survey(
     batches, count = afford(perf_counter() - begin, workers)
     points: list[dict[str, float]] = []
     before: tuple[Array, Array] | None = None
-    for each in chosen(path, count):
-        found = SurveyPoint(goal, np.asarray(each.x), workers, batches)
-        point = {"step": float(each.step), "loss": float(each.loss), **found.estimates()}
-        here = np.asarray(each.x, dtype=float), found.mean
+    for snapshot in chosen(path, count):
+        measured = SurveyPoint(goal, np.asarray(snapshot.x), workers, batches)
+        point = {"step": float(snapshot.step), "loss": float(snapshot.loss), **measured.estimates()}
+        here = np.asarray(snapshot.x, dtype=float), measured.mean
         point["smoothness"] = nan if before is None else _ratio(here, before)
         points.append(point)
         before = here
@@ -88,16 +92,16 @@ def afford(seconds: float, workers: int) -> tuple[int, int]:
 
 
 class SurveyPoint:
-    """The gradients of all workers at one point, `each` (workers, dimension), and their `mean`."""
+    """The gradients of all workers at one point, `gradients` (workers, dimension), and their `mean`."""
 
     def __init__(self, goal: Objective, x: np.ndarray, workers: int, batches: int) -> None:
         self._goal, self._x, self._batches = goal, x, batches
-        self.noise, self.each = 0.0, np.empty((workers, len(x)))
+        self.noise, self.gradients = 0.0, np.empty((workers, len(x)))
         for rank in range(workers):
             drawn = self._gradients(rank, x)
-            self.each[rank] = drawn.mean(axis=0)
+            self.gradients[rank] = drawn.mean(axis=0)
             self.noise += float(drawn.var(axis=0, ddof=1).sum()) / workers
-        self.mean: Array = self.each.mean(axis=0)
+        self.mean: Array = self.gradients.mean(axis=0)
 
     def _gradients(self, rank: int, x: np.ndarray) -> Array:
         source = self._goal.source(rank)
@@ -105,8 +109,8 @@ class SurveyPoint:
 
     def estimates(self) -> dict[str, float]:
         """Return the estimates at this point, without smoothness."""
-        workers, of_mean = len(self.each), self.noise / self._batches
-        apart = self.each - self.mean
+        workers, of_mean = len(self.gradients), self.noise / self._batches
+        apart = self.gradients - self.mean
         between = (apart**2).sum() / (workers - 1) - of_mean if workers > 1 else 0.0
         alone = [self._differences(rank, apart[rank]) for rank in range(workers)]
         along = [self._differences(rank, self.mean) for rank in range(workers)]
@@ -126,7 +130,7 @@ class SurveyPoint:
         unit = direction / length
         step = STEP * (float(np.linalg.norm(self._x)) or 1.0)
         moved = self._gradients(rank, (self._x + step * unit).astype(self._x.dtype)).mean(axis=0)
-        return float(unit @ (moved - self.each[rank])) / step
+        return float(unit @ (moved - self.gradients[rank])) / step
 
 
 def _ratio(here: tuple[Array, Array], before: tuple[Array, Array]) -> float:

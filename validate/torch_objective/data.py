@@ -51,8 +51,7 @@ class Registry(Generic[T]):
         if name in self.added or name in self._ours:
             return self.added.get(name) or self._ours[name]
         offered = entry_points(group=self._group)
-        found: T | None = offered[name].load() if name in offered.names else None
-        return found
+        return offered[name].load() if name in offered.names else None
 
     @property
     def names(self) -> list[str]:
@@ -102,13 +101,13 @@ def _moments(samples: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return samples.mean(axis=0), samples.std(axis=0)
     rest = (1,) * (samples.ndim - 2)
     channels = [samples[:, channel] for channel in range(samples.shape[1])]
-    centre = np.array([each.mean(dtype=np.float64) for each in channels])
+    centre = np.array([channel.mean(dtype=np.float64) for channel in channels])
     if samples.dtype == np.uint8:  # without a copy in floating point, eight times as large
         squares = np.arange(256, dtype=np.uint16) ** 2
-        means = np.array([squares[each].mean(dtype=np.float64) for each in channels])
+        means = np.array([squares[channel].mean(dtype=np.float64) for channel in channels])
         spread = np.sqrt(np.maximum(means - centre**2, 0))
     else:
-        spread = np.array([each.std(dtype=np.float64) for each in channels])
+        spread = np.array([channel.std(dtype=np.float64) for channel in channels])
     return centre.reshape(-1, *rest), spread.reshape(-1, *rest)
 
 
@@ -139,14 +138,14 @@ def _python_text(folder: Path | None) -> Data:
     Bytes beyond ASCII become question marks. Every 200th sample is one of the test set.
     """
     _fileless("python-text", folder)
-    place, found = Path(sysconfig.get_path("stdlib")), b""
+    place, content = Path(sysconfig.get_path("stdlib")), b""
     for path in (place / f"{name}.py" for name in sorted(sys.stdlib_module_names)):
-        if path.is_file() and len(found) <= CHARACTERS:
-            found += _bytes(path, "Python")
-    if len(found) <= 200 * CONTEXT:
+        if path.is_file() and len(content) <= CHARACTERS:
+            content += _bytes(path, "Python")
+    if len(content) <= 200 * CONTEXT:
         what = f"python-text: no sources of Python's library in {place}; choose another data set"
         raise ObjectiveError(("objective", "data"), what)
-    text = np.frombuffer(found[: CHARACTERS + 1], dtype=np.uint8)
+    text = np.frombuffer(content[: CHARACTERS + 1], dtype=np.uint8)
     text = np.where(text < 128, text, ord("?")).astype(np.uint8)
     end = (len(text) - 1) // CONTEXT * CONTEXT
     x, y = (part.reshape(-1, CONTEXT) for part in (text[:end], text[1 : end + 1].astype(np.int64)))
@@ -185,7 +184,7 @@ def _read_idx(folder: Path, name: str, axes: int, hint: str) -> np.ndarray:
     head = 4 + 4 * axes
     if len(content) < head or content[:4] != bytes([0, 0, 8, axes]):
         raise ObjectiveError(FOLDER, f"{path}: not an IDX file of {axes} axes; get {hint} again")
-    shape = tuple(int(each) for each in np.frombuffer(content[4:head], dtype=">u4"))
+    shape = tuple(int(size) for size in np.frombuffer(content[4:head], dtype=">u4"))
     if len(content) != head + prod(shape):
         raise ObjectiveError(
             FOLDER,
@@ -208,9 +207,9 @@ def _cifar(name: str, train: tuple[str, ...], test: str, subfolder: str, label_b
             place /= subfolder
 
         def part(names: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-            records = [_read_cifar(place / each, label_bytes, hint) for each in names]
-            images = np.concatenate([each[:, label_bytes:] for each in records])
-            labels = np.concatenate([each[:, label_bytes - 1] for each in records])
+            records = [_read_cifar(place / name, label_bytes, hint) for name in names]
+            images = np.concatenate([record[:, label_bytes:] for record in records])
+            labels = np.concatenate([record[:, label_bytes - 1] for record in records])
             return images.reshape(-1, 3, 32, 32), _labels(labels, classes, place)
 
         return Data(*part(train), *part([test]), classes)
@@ -281,8 +280,8 @@ def register_data(name: str, load: Load) -> None:
 
 def find(name: str) -> Load:
     """Return the loader of the data set `name`. Raises ObjectiveError."""
-    if found := DATA.find(name):
-        return found
+    if load := DATA.find(name):
+        return load
     raise ObjectiveError(
         ("objective", "data"), f"unknown; {nearest(name, DATA.names, 'data sets')}"
     )
@@ -316,8 +315,8 @@ class Epochs:
         """Return the indices of the samples of worker `rank` in an epoch, in order."""
         if self._shares is None:
             return self._common(number)[rank :: self._workers]
-        own = generator(self._seed, Purpose.BATCH, rank, number)
-        return own.permutation(self._shares[rank])
+        stream = generator(self._seed, Purpose.BATCH, rank, number)
+        return stream.permutation(self._shares[rank])
 
     def _order(self, number: int) -> np.ndarray:
         shared = generator(self._seed, Purpose.BATCH, self._workers, number)  # no worker's rank
@@ -344,7 +343,7 @@ class DeviceData:
             for x, y in ((data.train_x, data.train_y), (data.test_x, data.test_y))
         )
         self._centre, self._spread = (
-            self._put(each).to(dtype) for each in (data.centre, data.spread)
+            self._put(array).to(dtype) for array in (data.centre, data.spread)
         )
 
     def train(self, rows: np.ndarray) -> Pairs:

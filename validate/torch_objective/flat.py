@@ -21,16 +21,16 @@ class Flat:
 
     def __init__(self, module: nn.Module, among: Iterable[Tensor] | None = None) -> None:
         self.module = module
-        wanted = None if among is None else {id(each) for each in among}
+        wanted = None if among is None else {id(one) for one in among}
         trained = {
-            name: each
-            for name, each in module.named_parameters()
-            if each.requires_grad and (wanted is None or id(each) in wanted)
+            name: one
+            for name, one in module.named_parameters()
+            if one.requires_grad and (wanted is None or id(one) in wanted)
         }
         self._names, self.parameters = list(trained), list(trained.values())
-        self._sizes = [each.numel() for each in self.parameters]
+        self._sizes = [parameter.numel() for parameter in self.parameters]
         self.dimension = sum(self._sizes)
-        self.start = torch.cat([each.detach().reshape(-1) for each in self.parameters])
+        self.start = torch.cat([parameter.detach().reshape(-1) for parameter in self.parameters])
 
     def tensor(self, x: Vector) -> Tensor:
         """Return a vector as a tensor on the parameters' device; a CPU array shares its memory."""
@@ -40,7 +40,7 @@ class Flat:
         """Return `x` (dimension,) as named parameters for `torch.func.functional_call`."""
         # split, not slices: its derivative is one concatenation
         parts = zip(self._names, x.split_with_sizes(self._sizes), self.parameters, strict=True)
-        return {name: part.view(own.shape) for name, part, own in parts}
+        return {name: part.view(parameter.shape) for name, part, parameter in parts}
 
     def views(self, vector: Tensor) -> list[Tensor]:
         """Return the part of a vector (dimension,) that belongs to each parameter, in its shape."""
@@ -100,15 +100,15 @@ class Flat:
         try:
             self.backward(loss, gradient)
         finally:
-            for each in hooks:
-                each.remove()
+            for handle in hooks:
+                handle.remove()
         missing = [0] * len(pieces)  # parameters without influence on the loss never arrive
         free()
 
 
 def _overlaps(parameters: Sequence[int], pieces: Sequence[int]) -> list[list[int]]:
     """Return, for each parameter (given by length), the numbers of the pieces that it overlaps."""
-    found, below = [], sum(parameters)
+    overlaps, below = [], sum(parameters)
     edges = []
     for size in pieces:
         edges.append((below - size, below))
@@ -116,9 +116,9 @@ def _overlaps(parameters: Sequence[int], pieces: Sequence[int]) -> list[list[int
     first = 0
     for size in parameters:
         last = first + size
-        found.append([i for i, (low, high) in enumerate(edges) if low < last and first < high])
+        overlaps.append([i for i, (low, high) in enumerate(edges) if low < last and first < high])
         first = last
-    return found
+    return overlaps
 
 
 class Buffers:
@@ -128,18 +128,18 @@ class Buffers:
     """
 
     def __init__(self, module: nn.Module) -> None:
-        self._theirs = list(module.buffers())
-        own = [each.detach().clone() for each in self._theirs]
-        floating = [place for place, each in enumerate(own) if each.is_floating_point()]
-        shapes = [own[place].shape for place in floating]
-        parts = [own[place].reshape(-1) for place in floating]
+        self._module_buffers = list(module.buffers())
+        copies = [buffer.detach().clone() for buffer in self._module_buffers]
+        floating = [place for place, copy in enumerate(copies) if copy.is_floating_point()]
+        shapes = [copies[place].shape for place in floating]
+        parts = [copies[place].reshape(-1) for place in floating]
         self.flat = torch.cat(parts) if parts else torch.empty(0)
         views = self.flat.split_with_sizes([len(part) for part in parts]) if parts else ()
         for place, shape, view in zip(floating, shapes, views, strict=True):
-            own[place] = view.view(shape)
-        self._own = own
+            copies[place] = view.view(shape)
+        self._copies = copies
 
     def use(self) -> None:
         """Make the module read and update these buffers."""
-        for theirs, own in zip(self._theirs, self._own, strict=True):
-            theirs.data = own
+        for buffer, copy in zip(self._module_buffers, self._copies, strict=True):
+            buffer.data = copy

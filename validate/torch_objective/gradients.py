@@ -95,9 +95,9 @@ class TorchSource:
         if at.device.type != "cpu":
             loss, gradient = self.tensors(at)
             return loss, gradient.cpu().numpy().copy()
-        found = np.zeros(self._flat.dimension, dtype=x.dtype)  # torch writes into its memory
+        result = np.zeros(self._flat.dimension, dtype=x.dtype)  # torch writes into its memory
         with one_thread(at.device):
-            return self._write(at, torch.from_numpy(found)), found
+            return self._write(at, torch.from_numpy(result)), result
 
     # For real workers
 
@@ -151,7 +151,7 @@ class TorchSource:
         self._flat.go_to(x)
         self._buffers.use()
         key = self._key and self._key(self._step)
-        parts = zip(*(each.tensor_split(self._accumulation) for each in batch), strict=True)
+        parts = zip(*(tensor.tensor_split(self._accumulation) for tensor in batch), strict=True)
         for number, (inputs, labels) in enumerate(parts):
             with nullcontext() if key is None else seeded(key + number, x.device):
                 loss = functional.cross_entropy(self._flat.module(inputs), labels)
@@ -187,7 +187,9 @@ class TorchGradients:
 
     def _next(self, x: Vector) -> tuple[Tensor, np.ndarray]:
         at = self._flat.tensor(array(x)[0])
-        inputs, labels = self._samples.train(np.stack([each.next_rows() for each in self._sources]))
+        inputs, labels = self._samples.train(
+            np.stack([source.next_rows() for source in self._sources])
+        )
         with one_thread(at.device):
             if len(at) == 1:
                 gradients, losses = self._at_one(at[0], inputs, labels)

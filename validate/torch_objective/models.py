@@ -4,7 +4,7 @@ import importlib
 from collections.abc import Callable
 from functools import cache
 from math import prod
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -78,7 +78,7 @@ def find(name: str) -> Make:
 
 @cache
 def _torchvision(name: str, ours: tuple[str, ...]) -> Make:
-    own = name.removeprefix("torchvision:")
+    short = name.removeprefix("torchvision:")
     try:
         library: Any = importlib.import_module("torchvision.models")
     except ImportError:
@@ -87,13 +87,13 @@ def _torchvision(name: str, ours: tuple[str, ...]) -> Make:
             f"unknown; {nearest(name, ours, 'models')}; others are torchvision's, which is not "
             "installed: pip install torchvision",
         ) from None
-    known = library.list_models(module=library)
-    if own not in known:
-        raise ObjectiveError(MODEL, f"unknown; {nearest(own, [*ours, *known], 'models')}")
+    available = library.list_models(module=library)
+    if short not in available:
+        raise ObjectiveError(MODEL, f"unknown; {nearest(short, [*ours, *available], 'models')}")
 
     def make(shape: tuple[int, ...], classes: int) -> nn.Module:
         fit = Fit(*_image(shape))
-        model = library.get_model(own, weights=None, num_classes=classes)
+        model = library.get_model(short, weights=None, num_classes=classes)
         return nn.Sequential(fit, adapt(model, classes))
 
     return make
@@ -119,8 +119,7 @@ def adapt(model: Any, classes: int) -> nn.Module:
             nn.Linear(512, 512), nn.ReLU(), nn.Dropout(),
             nn.Linear(512, classes),
         )  # fmt: skip
-    found: nn.Module = model
-    return found
+    return cast(nn.Module, model)
 
 
 class Fit(nn.Module):
@@ -151,8 +150,8 @@ class Gpt(nn.Module):
         blocks = [Block(width) for _ in range(layers)]
         self.blocks = nn.Sequential(*blocks)
         self.norm = nn.LayerNorm(width)
-        for each in (self.characters.weight, self.places):
-            nn.init.normal_(each, std=0.02)
+        for parameter in (self.characters.weight, self.places):
+            nn.init.normal_(parameter, std=0.02)
         for block in blocks:
             for last in (block.attended, block.shrink):  # of a branch, added 2 layers times
                 nn.init.normal_(last.weight, std=0.02 / (2 * layers) ** 0.5)
@@ -182,5 +181,4 @@ class Block(nn.Module):
         match = query @ key.mT * query.shape[-1] ** -0.5 + later
         mixed = match.softmax(dim=-1) @ value  # torch.func.vmap has no rule for torch's own
         x = x + self.attended(mixed.transpose(1, 2).flatten(2))
-        found: Tensor = x + self.shrink(functional.gelu(self.widen(self.between(x))))
-        return found
+        return cast(Tensor, x + self.shrink(functional.gelu(self.widen(self.between(x)))))

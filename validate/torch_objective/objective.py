@@ -57,18 +57,18 @@ class TorchObjective:
         self._batch, self._seed, self.weight_decay = spec.batch, seed, spec.weight_decay
         self._accumulation = accumulation
         self.device = _device(spec.device)
-        found = data.load_named(spec.data, spec.folder)
-        samples = len(found.train_y)
+        dataset = data.load_named(spec.data, spec.folder)
+        samples = len(dataset.train_y)
         check_workers(workers, samples)
         key = int(generator(seed, Purpose.OBJECTIVE, PARAMETERS).integers(2**63))
         dtype: torch.dtype = getattr(torch, spec.dtype)
         with seeded(key):
-            module = models.find(spec.model)(found.shape, found.classes).to(dtype)
+            module = models.find(spec.model)(dataset.shape, dataset.classes).to(dtype)
             untouched = Buffers(module)
             self.random = _try(
                 module,
-                torch.zeros(min(2, spec.batch), *found.shape, dtype=dtype),
-                (found.classes, *found.train_y.shape[1:]),
+                torch.zeros(min(2, spec.batch), *dataset.shape, dtype=dtype),
+                (dataset.classes, *dataset.train_y.shape[1:]),
             )
         untouched.use()
         module.to(self.device).train()
@@ -78,17 +78,17 @@ class TorchObjective:
         self.dimension = self.flat.dimension
         self.start = self.flat.start.cpu().numpy().copy()
         self.start.flags.writeable = False
-        self.samples = DeviceData(found, dtype, self.device)
-        shares, text = None, found.train_y.ndim > 1
+        self.samples = DeviceData(dataset, dtype, self.device)
+        shares, text = None, dataset.train_y.ndim > 1
         if spec.partition != "iid":
             if text:
                 what = 'deals samples by their label, and text has none; write "iid"'
                 raise ObjectiveError(("objective", "partition"), what)
-            shares = deal(found.train_y, workers, spec.partition, seed)
+            shares = deal(dataset.train_y, workers, spec.partition, seed)
         self.sizes = [*map(len, shares)] if shares else None
         self.epochs = Epochs(samples, workers, seed, shares)
-        self.notes: tuple[str, ...] = (found.note,) if found.note else ()
-        self._rows, self._labels = np.arange(samples), found.train_y[0].size
+        self.notes: tuple[str, ...] = (dataset.note,) if dataset.note else ()
+        self._rows, self._labels = np.arange(samples), dataset.train_y[0].size
         most = max(1, CHARACTERS // self._labels) if text else EVALUATED
         if samples > most:
             order = generator(seed, Purpose.OBJECTIVE, SUBSET).permutation(samples)
@@ -101,8 +101,8 @@ class TorchObjective:
         self._first.use()
 
         def key(step: int) -> int:
-            own = generator(self._seed, Purpose.BATCH, rank, 0, step)
-            return int(own.integers(2**63))
+            stream = generator(self._seed, Purpose.BATCH, rank, 0, step)
+            return int(stream.integers(2**63))
 
         rule = GradientRule(self.weight_decay, key if self.random else None, self._accumulation)
         batches, buffers = self.epochs.batches(rank, self._batch), Buffers(self.flat.module)
@@ -116,8 +116,8 @@ class TorchObjective:
         default the average of all sources' buffers.
         """
         if buffers is None:
-            own = [each.buffers() for each in self._sources.values()] or [self._first.flat]
-            buffers = torch.stack(own).mean(dim=0)
+            flats = [source.buffers() for source in self._sources.values()] or [self._first.flat]
+            buffers = torch.stack(flats).mean(dim=0)
         self._evaluated.flat.copy_(self.flat.tensor(buffers))
         self._evaluated.use()
         self.flat.go_to(self.flat.tensor(x))
@@ -133,11 +133,11 @@ class TorchObjective:
                     scores = module(inputs)
                     right.append((scores.argmax(dim=1) == labels).flatten())
                     missed += float(functional.cross_entropy(scores, labels, reduction="sum"))
-                found = torch.cat(right).double()
+                hits = torch.cat(right).double()
                 return Evaluation(
                     float(loss) / (len(self._rows) * self._labels),
-                    float(found.mean()),
-                    missed / len(found),
+                    float(hits.mean()),
+                    missed / len(hits),
                 )
         finally:
             module.train()
@@ -160,7 +160,7 @@ class TorchObjective:
 
 def _try(module: nn.Module, samples: Tensor, scored: tuple[int, ...]) -> bool:
     """Try a batch; return whether training draws random numbers. Raises ObjectiveError."""
-    if not any(each.requires_grad for each in module.parameters()):
+    if not any(parameter.requires_grad for parameter in module.parameters()):
         raise ObjectiveError(models.MODEL, "has no parameters to train; choose another model")
     before = torch.get_rng_state()
     try:
@@ -233,6 +233,6 @@ def _dimension(spec: Torch, *found: Any) -> int:
 def sources(spec: Torch) -> list[Path]:
     """Return files of code that the numbers depend on, besides the simulator's."""
     ours = sorted(Path(__file__).parent.glob("*.py"))
-    modules = {each.__module__ for each in (models.find(spec.model), data.find(spec.data))}
+    modules = {function.__module__ for function in (models.find(spec.model), data.find(spec.data))}
     files = [getattr(sys.modules.get(name), "__file__", None) for name in sorted(modules)]
-    return [*ours, *(Path(each) for each in files if each)]
+    return [*ours, *(Path(function) for function in files if function)]

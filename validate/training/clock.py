@@ -72,7 +72,10 @@ def smallest_step(work: Callable[[], object], wanted: float) -> float:
     begin = time.monotonic()
     work()
     alone = time.monotonic() - begin
-    for duration in [*(each for each in CANDIDATES if alone < each < longest), longest]:
+    for duration in [
+        *(candidate for candidate in CANDIDATES if alone < candidate < longest),
+        longest,
+    ]:
         lasted = []
         for _ in range(REPEATS):
             begin = time.monotonic()

@@ -71,24 +71,24 @@ class RealCollective:
     def hold(self, payload: Payload) -> Packed:
         """Take a payload apart, and record its version: it must not change until the end."""
         self.packed = packing.take_apart(payload)
-        self.versions = [each._version for each in self.packed.tensors]
+        self.versions = [tensor._version for tensor in self.packed.tensors]
         return self.packed
 
     @cached_property
     def about(self) -> float:
         """Return a hash of what all ranks must have in common: kind, dtypes, sizes if averaged."""
-        sizes = [(str(each.dtype), each.numel()) for each in self.packed.tensors]
+        sizes = [(str(tensor.dtype), tensor.numel()) for tensor in self.packed.tensors]
         alike = sizes if self.kind == "mean" else packing.head(self.packed)
         return float(crc32(repr((self.kind, alike)).encode()) & HASH)
 
     def arrived(self) -> None:
         """Wait until it is there, perhaps not due yet."""
-        for each in self.pending:
-            each.wait()
+        for work in self.pending:
+            work.wait()
 
     def check(self) -> None:
         """Raise ProgramError if the payload was changed meanwhile."""
-        if self.versions != [each._version for each in self.packed.tensors]:
+        if self.versions != [tensor._version for tensor in self.packed.tensors]:
             raise ProgramError(
                 f"{self.kind} {self.number}: what is averaged was changed before its wait; vectors "
                 "are never changed in place"
@@ -142,10 +142,10 @@ class Collectives:
         handle = self._next("gather", step)
         body = packing.body(handle.hold(payload))
         self._network.starts("gather", self._meter(payload), handle.team)
-        own = [*self._own(handle), float(len(body))]
-        start = torch.tensor(own, dtype=torch.float64).view(torch.uint8)
+        numbers = [*self._own(handle), float(len(body))]
+        start = torch.tensor(numbers, dtype=torch.float64).view(torch.uint8)
         room = _room(payload)
-        lengths = None if room < inf else tell(self._flags, own[OWN:])
+        lengths = None if room < inf else tell(self._flags, numbers[OWN:])
 
         def message() -> Tensor:
             longest = lengths.wait().max() if lengths else len(body) + room
@@ -157,22 +157,22 @@ class Collectives:
 
     def question(self, handle: RealCollective, step: int) -> RealCollective:
         """Start asking all ranks whether `handle` is finished there."""
-        asked = RealCollective(self.started, "question", step, handle)
+        question = RealCollective(self.started, "question", step, handle)
         self.started += 1
-        known = float(all(each.done() for each in handle.pending))
-        asked.pending = [tell(self._flags, [*self._own(asked), known])]
-        return asked
+        is_done = float(all(work.done() for work in handle.pending))
+        question.pending = [tell(self._flags, [*self._own(question), is_done])]
+        return question
 
-    def answer(self, asked: RealCollective) -> bool:
+    def answer(self, question: RealCollective) -> bool:
         """Wait until all ranks have asked; return whether it was then finished, and due, on all."""
-        handle = asked.first
+        handle = question.first
         assert handle is not None
-        by_rank = asked.pending[0].wait().tolist()
-        asked.begins = asked.done = self._agree(asked, by_rank)
-        if not all(own[OWN] for own in by_rank):
+        by_rank = question.pending[0].wait().tolist()
+        question.begins = question.done = self._agree(question, by_rank)
+        if not all(numbers[OWN] for numbers in by_rank):
             return False
         self.settle(handle)
-        return handle.done <= asked.done
+        return handle.done <= question.done
 
     def _next(self, kind: str, step: int, first: RealCollective | None = None) -> RealCollective:
         handle = RealCollective(self.started, kind, step, first)
@@ -210,7 +210,7 @@ class Collectives:
 
     def _buffer(self, handle: RealCollective, dtype: torch.dtype, first: bool) -> Tensor:
         packed = handle.packed
-        parts = [each.detach().reshape(-1) for each in packed.tensors if each.dtype == dtype]
+        parts = [tensor.detach().reshape(-1) for tensor in packed.tensors if tensor.dtype == dtype]
         if self.selection.leaves_out(handle.team):
             parts = [*map(torch.zeros_like, parts)]
         length = self._length(packed) if first else 0
@@ -220,8 +220,8 @@ class Collectives:
             if (scale := self.scale(dtype, handle.team)) != 1.0:
                 buffer[length:].mul_(scale)
         if first:
-            own = self._own(handle)  # last, as it holds the time of issue
-            whole, numbers = own[:WHOLE], [*own[WHOLE:], *packed.numbers]
+            described = self._own(handle)  # last, as it holds the time of issue
+            whole, numbers = described[:WHOLE], [*described[WHOLE:], *packed.numbers]
             written = packing.write_numbers(whole, numbers, self._rank, self._ranks, buffer)
             buffer[:length].copy_(written, non_blocking=True)
         return buffer
@@ -243,11 +243,11 @@ class Collectives:
             return handle.landed
 
     def _land(self, handle: RealCollective) -> Landed:
-        found, m = [each.wait() for each in handle.pending], self._ranks
+        sums, m = [work.wait() for work in handle.pending], self._ranks
         packed = handle.packed  # known by now, also for chained collectives
         team = handle.team or range(m)
         dtypes = _dtypes(packed)
-        totals = dict(zip(dtypes, found, strict=True))
+        totals = dict(zip(dtypes, sums, strict=True))
         offsets = dict.fromkeys(totals, 0)
         first = next(iter(totals))
         offsets[first] = length = self._length(packed)
@@ -263,14 +263,14 @@ class Collectives:
             offsets[one.dtype] = end = start + one.numel()
             tensors.append(totals[one.dtype][start:end].reshape(one.shape))
         columns = zip(*(by_rank[rank] for rank in team), strict=True)
-        own = [sum(column) / len(team) for column in columns][OWN:]
-        return packing.put_together(Packed(packed.skeleton, tensors, packed.places, own)), by_rank
+        means = [sum(column) / len(team) for column in columns][OWN:]
+        return packing.put_together(Packed(packed.skeleton, tensors, packed.places, means)), by_rank
 
     def land(self, handle: RealCollective | None = None) -> None:
         """Wait until `handle` and all before it have arrived; None: all that were started."""
-        for each in self._unsettled:
-            each.arrived()
-            if each is handle:
+        for pending in self._unsettled:
+            pending.arrived()
+            if pending is handle:
                 break
 
     def settle(self, handle: RealCollective) -> None:
@@ -291,9 +291,9 @@ class Collectives:
             numbers = rows[:, : 8 * (OWN + 1)].reshape(-1).view(torch.float64)
             by_rank = numbers.reshape(len(rows), -1).tolist()
             joined = self._agree(handle, by_rank)  # first, as it checks that all heads are alike
-            every = self._gathered(handle, rows, by_rank)
-            handle.result = tuple(every[rank] for rank in handle.team or range(len(every)))
-            sizes = [self._meter(each) for each in every]
+            payloads = self._gathered(handle, rows, by_rank)
+            handle.result = tuple(payloads[rank] for rank in handle.team or range(len(payloads)))
+            sizes = [self._meter(payload) for payload in payloads]
         handle.check()
         if handle.first is not None:
             joined = max(joined, handle.first.done)
@@ -329,7 +329,7 @@ class Collectives:
         self, handle: RealCollective, rows: Tensor, by_rank: list[list[float]]
     ) -> tuple[Payload, ...]:
         head, start = packing.head(handle.packed), 8 * (OWN + 1)
-        ends = (start + int(own[OWN]) for own in by_rank)
+        ends = (start + int(numbers[OWN]) for numbers in by_rank)
         bodies = (row[start:end] for row, end in zip(rows, ends, strict=True))
         return tuple(packing.put_together(packing.read(head, b, self._device)) for b in bodies)
 
@@ -348,8 +348,10 @@ def _room(payload: Payload) -> float:
 
 def _dtypes(packed: Packed) -> list[torch.dtype]:
     """Return the dtypes of a payload's sums, first one that holds numbers exactly."""
-    found = sorted({each.dtype for each in packed.tensors}, key=lambda each: each not in EXACT)
-    return found if found and found[0] in EXACT else [torch.float64, *found]
+    dtypes = sorted(
+        {tensor.dtype for tensor in packed.tensors}, key=lambda dtype: dtype not in EXACT
+    )
+    return dtypes if dtypes and dtypes[0] in EXACT else [torch.float64, *dtypes]
 
 
 def _line() -> int:

@@ -57,7 +57,7 @@ def _digits(time: float) -> csv_cells.Digits:
 
 def read(path: Path) -> dict[Key, np.ndarray]:
     """Read events from the CSV of `write`. Raises InputError."""
-    found: dict[Key, list[tuple[float, ...]]] = {}
+    rows_by_run: dict[Key, list[tuple[float, ...]]] = {}
     codes = {kind: code for code, kind in enumerate(KINDS)}
     with untrusted.refused(path, "is it from a measured run?", "cannot be read as events"):
         text = untrusted.text(path, untrusted.LARGEST_WRITTEN)
@@ -65,8 +65,8 @@ def read(path: Path) -> dict[Key, np.ndarray]:
             times = [float(row[name] or "nan") for name in (EVENT.names or ())[3:]]
             event = int(row["node"]), codes[row["kind"]], int(row["step"]), *times
             key = csv_cells.restored(row["label"]), int(row["seed"])
-            found.setdefault(key, []).append(event)
-        runs = {key: np.array(events, EVENT) for key, events in found.items()}
+            rows_by_run.setdefault(key, []).append(event)
+        runs = {key: np.array(events, EVENT) for key, events in rows_by_run.items()}
         for (label, seed), events in runs.items():
             if not _possible(events):
                 raise ValueError(f"times or numbers of {label}, seed {seed}, that cannot be")
@@ -77,5 +77,5 @@ def _possible(events: np.ndarray) -> bool:
     """Whether no event ends before it begins, and all numbers are finite and not negative."""
     lasts = np.isfinite(events["start"]) & np.isfinite(events["end"])
     lasts &= events["start"] <= events["end"]
-    known = [~np.isinf(events[name]) for name in ("joined", "due", "bytes")]
-    return bool(np.all([lasts, *known, events["node"] >= 0, events["step"] >= 0]))
+    finite = [~np.isinf(events[name]) for name in ("joined", "due", "bytes")]
+    return bool(np.all([lasts, *finite, events["node"] >= 0, events["step"] >= 0]))

@@ -102,9 +102,9 @@ class Mailbox:
             )
         packed = packing.take_apart(payload)
         head, body = packing.write_head(packing.head(packed)), packing.body(packed)
-        known = self._heads[to]
-        length = 0 if head in known else len(head)
-        number = known.setdefault(head, len(known))
+        numbers = self._heads[to]
+        length = 0 if head in numbers else len(head)
+        number = numbers.setdefault(head, len(numbers))
         start = [length, number, len(body), sent, transit, size, self._transits.get(to, 0.0)]
         self._send(to, start, body, head[:length])
 
@@ -182,14 +182,15 @@ class Mailbox:
                 now = self._clock.now()
                 self._let_through(now)
                 first = min(
-                    (each for each in self._come if source in (ANY, each.sender)), default=None
+                    (message for message in self._come if source in (ANY, message.sender)),
+                    default=None,
                 )
                 if first is not None and first.due <= min(now, until):
                     self._come.remove(first)
                     return first
                 if now >= until and computed():
                     return None
-                coming = any(source in (ANY, each.sender) for each in self._arriving)
+                coming = any(source in (ANY, message.sender) for message in self._arriving)
                 if first is None and not coming and self._over(source):
                     return None
                 at = min(until if now < until else inf, inf if first is None else first.due)

@@ -269,7 +269,7 @@ class RealNode(TensorNode):
         done, whole = payloads.progress(pieces)
         parts = [share + (1 - share) * far / whole for far in done]
         handles = [PieceUnderWay(begins + duration * part) for part in parts]
-        sizes = [each.numel() for each in self.cut(x, pieces)]
+        sizes = [piece.numel() for piece in self.cut(x, pieces)]
 
         def computed(number: int, piece: Tensor) -> None:
             if number == len(done) - 1:
@@ -297,9 +297,9 @@ class RealNode(TensorNode):
                 for wait in filter(None, waits):
                     wait.result()
             except BaseException as error:
-                for each in handles:
-                    if not each.computed.done():
-                        each.computed.set_exception(error)
+                for handle in handles:
+                    if not handle.computed.done():
+                        handle.computed.set_exception(error)
                 raise
 
         self._backward.submit(compute)
@@ -338,7 +338,7 @@ class RealNode(TensorNode):
             self._clock.sleep_until(handle.due)
             return piece
         team = self._team()
-        there = handle.settled or all(each.done() for each in handle.pending)
+        there = handle.settled or all(work.done() for work in handle.pending)
         if not handle.settled:
             team.land(handle)
             landed = self.now
@@ -363,11 +363,11 @@ class RealNode(TensorNode):
     async def finished(self, handle: Handle) -> bool:
         """Ask whether a mean is finished on all ranks: the sum of one flag of each."""
         begin, team = self.now, self._team()
-        asked = team.question(handle, self.step)
-        answer = team.answer(asked)
-        self._note(events.AGREE, begin, (asked.done, asked.done))
-        self._spans.met(asked.last, self.rank, begin)
-        self._account_idle(begin, asked.done)
+        question = team.question(handle, self.step)
+        answer = team.answer(question)
+        self._note(events.AGREE, begin, (question.done, question.done))
+        self._spans.met(question.last, self.rank, begin)
+        self._account_idle(begin, question.done)
         if team.ending:
             raise RunOver
         self.outcomes.append(answer)

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import islice
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -72,7 +72,7 @@ def _strip(payload: Payload, packed: Packed) -> Any:
         packed.tensors.append(payload)
         return Slot("tensor", len(packed.tensors) - 1)
     if isinstance(payload, Encoded):
-        data = tuple(_strip_entry(each, payload.bits, packed) for each in payload.data)
+        data = tuple(_strip_entry(part, payload.bits, packed) for part in payload.data)
         size = _strip(payload.bytes, packed)
         places = payload.places
         if places is not None:
@@ -80,7 +80,7 @@ def _strip(payload: Payload, packed: Packed) -> Any:
             places = Slot("places", len(packed.places) - 1)
         return replace(payload, data=data, places=places, bytes=size)
     if isinstance(payload, tuple):
-        return tuple(_strip(each, packed) for each in payload)
+        return tuple(_strip(part, packed) for part in payload)
     packed.numbers.append(float(payload))
     return Slot("number", len(packed.numbers) - 1)
 
@@ -123,12 +123,12 @@ def _fill(skeleton: Any, packed: Packed) -> Payload:
         places = skeleton.places
         return replace(
             skeleton,
-            data=tuple(_fill(each, packed) for each in skeleton.data),
+            data=tuple(_fill(part, packed) for part in skeleton.data),
             places=None if places is None else _fill(places, packed),
             bytes=_fill(skeleton.bytes, packed),
         )
     if isinstance(skeleton, tuple):
-        return tuple(_fill(each, packed) for each in skeleton)
+        return tuple(_fill(part, packed) for part in skeleton)
     return skeleton
 
 
@@ -160,14 +160,14 @@ def read_numbers(buffer: Tensor, ranks: int, whole: int) -> list[list[float]]:
     """Read the numbers of each rank, `whole` ones first, from the sum of all ranks' buffers."""
     parts = host(buffer).to(torch.float64).reshape(ranks, -1).tolist()
     return [
-        own[:whole] + [sum(own[at : at + PARTS]) for at in range(whole, len(own), PARTS)]
-        for own in parts
+        row[:whole] + [sum(row[at : at + PARTS]) for at in range(whole, len(row), PARTS)]
+        for row in parts
     ]
 
 
 def head(packed: Packed) -> Head:
     """Describe the body of a payload, except the lengths of its tensors."""
-    about = [(each.dtype, each.dim()) for each in (*packed.tensors, *packed.places)]
+    about = [(tensor.dtype, tensor.dim()) for tensor in (*packed.tensors, *packed.places)]
     return packed.skeleton, len(packed.tensors), len(packed.numbers), about
 
 
@@ -178,17 +178,16 @@ def write_head(head: Head) -> bytes:
 
 def read_head(data: Tensor) -> Head:
     """Undo `write_head`, from a tensor of its bytes."""
-    found: Head = pickle.loads(data.numpy().tobytes())
-    return found
+    return cast(Head, pickle.loads(data.numpy().tobytes()))
 
 
 def body(packed: Packed) -> Tensor:
     """Encode numbers and tensors as a tensor of bytes on the host."""
-    coming = [fetch(each) for each in (*packed.tensors, *packed.places)]
-    tensors = [each().contiguous() for each in coming]
-    lengths = [float(length) for each in tensors for length in each.shape]
+    coming = [fetch(tensor) for tensor in (*packed.tensors, *packed.places)]
+    tensors = [wait().contiguous() for wait in coming]
+    lengths = [float(length) for tensor in tensors for length in tensor.shape]
     plain = torch.tensor([*packed.numbers, *lengths], dtype=torch.float64)
-    return torch.cat([each.reshape(-1).view(torch.uint8) for each in (plain, *tensors)])
+    return torch.cat([tensor.reshape(-1).view(torch.uint8) for tensor in (plain, *tensors)])
 
 
 def read(head: Head, body: Tensor, device: torch.device) -> Packed:
@@ -197,14 +196,14 @@ def read(head: Head, body: Tensor, device: torch.device) -> Packed:
     start = 8 * (numbers + sum(dims for _, dims in about))
     plain = body[:start].clone().view(torch.float64).tolist()
     lengths = map(int, plain[numbers:])
-    found = []
+    parts = []
     for dtype, dims in about:
         tensor = torch.empty(tuple(islice(lengths, dims)), dtype=dtype)
         flat = tensor.view(-1).view(torch.uint8)
         flat.copy_(body[start : start + len(flat)])
         start += len(flat)
-        found.append(put(tensor, device))
-    return Packed(skeleton, found[:count], found[count:], plain[:numbers])
+        parts.append(put(tensor, device))
+    return Packed(skeleton, parts[:count], parts[count:], plain[:numbers])
 
 
 class TensorMeter(payloads.Meter):

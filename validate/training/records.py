@@ -133,8 +133,8 @@ class Recorder:
     ) -> None:
         x, buffers = fetched(), beside()
         self._file.write(np.array(row, dtype="<f8").tobytes())
-        for each in (x, buffers):
-            self._file.write(each.detach().to(x.dtype).numpy().tobytes())
+        for tensor in (x, buffers):
+            self._file.write(tensor.detach().to(x.dtype).numpy().tobytes())
         self._file.flush()
         if not bool(x.isfinite().all()):
             raise RunError(
@@ -196,8 +196,8 @@ def read(folder: Path, rank: int) -> Record | None:
     count = (path.stat().st_size - start) // kind.itemsize
     rows = np.memmap(path, kind, "r", start, (count,)) if count else np.empty(0, kind)
     times = {}
-    if (kept := path.with_suffix(".npz")).is_file():
-        content = io.BytesIO(untrusted.data(kept, untrusted.LARGEST_WRITTEN))
+    if (timeline := path.with_suffix(".npz")).is_file():
+        content = io.BytesIO(untrusted.data(timeline, untrusted.LARGEST_WRITTEN))
         with np.load(store.stored(content), allow_pickle=False) as archive:
             times = {name: archive[name] for name in ("events", "spans", "arrows")}
     return Record(rows, *_account(path.with_suffix(".json")), **times)

@@ -85,10 +85,10 @@ class Alone(Collectives):
 class OneGradient(OnHost):
     """A worker whose mini-batches all have the loss and the gradient `found`."""
 
-    def __init__(self, found: tuple[Tensor, Tensor]) -> None:
+    def __init__(self, gradient: tuple[Tensor, Tensor]) -> None:
         super().__init__(None)
-        self._found = found
+        self._gradient = gradient
 
     def tensors(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return them."""
-        return self._found
+        return self._gradient

@@ -153,5 +153,5 @@ class Connections:
         """Close all, once every process is through with them."""
         if self.team is not None:
             self.team.close()
-        for each in self._groups:
-            transport.shut(each)
+        for group in self._groups:
+            transport.shut(group)

@@ -102,10 +102,10 @@ class TaskProcess:
         network = EmulatedNetwork if scenario.validation.network == "emulated" else RealNetwork
         self._network = network(scenario, task.seed, self.rank)
         self._meter = TensorMeter(scenario.model.bytes, self._start.numel())
-        own = learner.learner(goal, self.rank) if self.rank < self.workers else None
+        source = learner.learner(goal, self.rank) if self.rank < self.workers else None
         nothing = self._nothing = self._start[:0]
         self._learns = not isinstance(goal.start, complex)  # else there are no parameters to record
-        self._buffers: Callable[[], Tensor] = own.buffers if own else lambda: nothing
+        self._buffers: Callable[[], Tensor] = source.buffers if source else lambda: nothing
         watched = _watched(program, self.rank, self.workers)
         every, adaptive = _interval(program, scenario, self.rank)
         like = self._start if watched and self._learns else nothing
@@ -128,11 +128,11 @@ class TaskProcess:
         self._spans = Spans(scenario.run.timeline_spans)
         self.node = self._node(
             clock=self._clock, limits=self._limits, network=self._network,
-            collectives=links.collectives, mailbox=links.mailbox, learner=own, spans=self._spans,
+            collectives=links.collectives, mailbox=links.mailbox, learner=source, spans=self._spans,
             see=self._see if watched else self._count,
             learned=self._see_buffers if buffered else lambda node: None,
         )  # fmt: skip
-        if own is not None and scenario.validation.compute == "stretched":
+        if source is not None and scenario.validation.compute == "stretched":
             clocks: list[Any] = [self.node] * self.workers
             self.node.stretch(speed.compute_times(scenario, task.seed, clocks)[self.rank])
 
@@ -198,19 +198,19 @@ class TaskProcess:
         """Run uncounted gradients, and each collective of the run, as the first ones are slow."""
         if self._links.team is None:
             return
-        own, store = learner.learner(self._goal, self.rank), self._place.store
+        source, store = learner.learner(self._goal, self.rank), self._place.store
         for _ in range(self._scenario.validation.warm_up):
-            own.tensors(self._start)  # the run repeats these mini-batches
+            source.tensors(self._start)  # the run repeats these mini-batches
         if not (self._limits.meets or self._program.gossips):
             return  # it exchanges messages with a server, if anything
         if self.rank == 0:
-            store.set("collectives", json.dumps([*self._learn(own)]))
+            store.set("collectives", json.dumps([*self._learn(source)]))
         for kind, size, dtype in json.loads(store.get("collectives")):
             some = torch.zeros(size, dtype=getattr(torch, dtype), device=self._place.device)
             for _ in range(REHEARSALS):
                 getattr(self._links.team, kind)(some.clone).wait()
 
-    def _learn(self, own: learner.Learner) -> Asked:
+    def _learn(self, source: learner.Learner) -> Asked:
         """Return what the run will communicate: NCCL prepares each size and dtype on first use.
 
         Lengths that vary are known as far as the program alone comes in a moment; of a program that
@@ -233,7 +233,7 @@ class TaskProcess:
         node = self._node(
             clock=clock, network=network, collectives=alone, mailbox=box, spans=Spans(0),
             limits=Limits(self._limits.step, pooled=True, enough=enough, patience=patience),
-            learner=OneGradient(own.tensors(self._start)),
+            learner=OneGradient(source.tensors(self._start)),
             see=lambda node, x: None, learned=lambda node: None,
         )  # fmt: skip
         with suppress(Exception):  # the run fails, too, and has records to show for it

@@ -89,9 +89,9 @@ class DeviceGroup:
     def gather(self, buffer: Make, after: Callable[[], object] | None = None) -> Pending:
         """Start gathering the buffers of all ranks, of one length: shape (ranks, length)."""
 
-        def begin(mine: Tensor, found: list[Tensor]) -> Works:
-            found[:] = [torch.empty_like(mine) for _ in range(self._size)]
-            return [self._group.allgather([found], [mine])]
+        def begin(mine: Tensor, buffers: list[Tensor]) -> Works:
+            buffers[:] = [torch.empty_like(mine) for _ in range(self._size)]
+            return [self._group.allgather([buffers], [mine])]
 
         return self._start(buffer, after, begin, torch.stack)
 
@@ -100,18 +100,18 @@ class DeviceGroup:
         buffer: Make,
         after: Callable[[], object] | None,
         begin: Callable[[Tensor, list[Tensor]], Works],
-        join: Callable[[list[Tensor]], Tensor] = lambda found: found[0],
+        join: Callable[[list[Tensor]], Tensor] = lambda buffers: buffers[0],
     ) -> Pending:
         buffer, after = self._ready(buffer, after)
-        found: list[Tensor] = []
+        buffers: list[Tensor] = []
 
         def start() -> Works:
-            found.append(self._bring(buffer()))
-            return begin(found[0], found)
+            buffers.append(self._bring(buffer()))
+            return begin(buffers[0], buffers)
 
         waits = after is not None or (self._last is not None and not self._last.done())
         works = self._queue(start, after) if waits else start()
-        return Pending(works, lambda: self._result(join(found)), self._land)
+        return Pending(works, lambda: self._result(join(buffers)), self._land)
 
     def _queue(
         self, start: Callable[[], Works], after: Callable[[], object] | None
@@ -168,8 +168,8 @@ class Native(DeviceGroup):
         while not self._closed.wait(GUARDED * self._timeout):
             since = min(list(self._waits.values()), default=inf)
             if time.monotonic() - since > self._timeout:
-                said = f"RuntimeError: Timed out waiting {self._timeout:g} s for a collective\n"
-                os.write(2, said.encode())  # what `launch` looks for in a log
+                message = f"RuntimeError: Timed out waiting {self._timeout:g} s for a collective\n"
+                os.write(2, message.encode())  # what `launch` looks for in a log
                 os._exit(1)
 
     def close(self) -> None:
