@@ -24,7 +24,7 @@ RECORDS: dict[str, Any] = {
     kind.__name__: kind for kind in (Encoded, UnderWay, PowerMatrix, Curve, Decision, StepRecord)
 }
 CONTAINERS: dict[str, Any] = {
-    "deque": deque, "dict": dict, "set": set, "Counter": lambda pairs: Counter(dict(pairs)),
+    "deque": deque, "set": set, "dict": dict, "Counter": lambda pairs: Counter(dict(pairs)),
 }  # fmt: skip
 
 
@@ -41,33 +41,28 @@ class Freezer(NamedTuple):
 
     def freeze(self, value: Any) -> Any:  # noqa: PLR0911 - one per kind
         """Return a value as plain containers."""
+        kind = type(value).__name__
         if value is self.live:
             return {KIND: "live", "is": None}
         if isinstance(value, RealCollective):
             return {KIND: "collective", "of": value.kind, "is": self.freeze(self.land(value))}
         if isinstance(value, np.random.Generator):
-            return {
-                KIND: "generator",
-                "is": [generator is value for generator in self.generators].index(True),
-            }
-        if type(value).__name__ in RECORDS:
-            names = getattr(value, "_fields", None) or [field.name for field in fields(value)]
-            frozen = [self.freeze(getattr(value, name)) for name in names]
-            return {KIND: type(value).__name__, "is": frozen}
-        if isinstance(value, dict):
-            pairs = [[self.freeze(key), self.freeze(item)] for key, item in value.items()]
-            return {KIND: "Counter" if isinstance(value, Counter) else "dict", "is": pairs}
-        if isinstance(value, deque):
-            return {KIND: "deque", "is": [self.freeze(item) for item in value]}
-        if isinstance(value, list | tuple):
-            return type(value)(self.freeze(item) for item in value)
+            same = [generator is value for generator in self.generators]
+            return {KIND: "generator", "is": same.index(True)}
         if isinstance(value, np.ndarray | np.generic):
             return {KIND: "array", "is": value.tolist(), "of": str(value.dtype)}
+        if kind in RECORDS:
+            names = getattr(value, "_fields", None) or [field.name for field in fields(value)]
+            return {KIND: kind, "is": [self.freeze(getattr(value, name)) for name in names]}
+        if kind in CONTAINERS:
+            items = [list(item) for item in value.items()] if isinstance(value, dict) else value
+            return {KIND: kind, "is": [self.freeze(item) for item in items]}
+        if isinstance(value, list | tuple):
+            return type(value)(self.freeze(item) for item in value)
         plain = value is None or isinstance(value, bool | int | float | str | Tensor)
-        if plain and not hasattr(type(value), "KEPT"):
-            return value
-        if isinstance(value, set):
-            return {KIND: "set", "is": [self.freeze(item) for item in value]}
+        return value if plain and not hasattr(type(value), "KEPT") else self._freeze_object(value)
+
+    def _freeze_object(self, value: Any) -> Any:
         names = getattr(value, "KEPT", vars(value))
         frozen = [[name, self.freeze(getattr(value, name))] for name in names]
         return {KIND: "object", "of": type(value).__name__, "is": frozen}

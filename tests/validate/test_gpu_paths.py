@@ -237,9 +237,9 @@ def test_nccl_leaves_ending_processes_to_us(cuda, monkeypatch):
 @looped(
     ("seats", "native"),
     [
-        pytest.param(["0", "1", "0"], True, id="the server shares a GPU with a worker"),
-        pytest.param(["0", "1", "2"], True, id="the server has one of its own"),
-        pytest.param(["0", "0", "1"], False, id="workers share one"),
+        (["0", "1", "0"], True),  # the server shares a GPU with a worker
+        (["0", "1", "2"], True),  # the server has a GPU for itself
+        (["0", "0", "1"], False),  # workers share one
     ],
 )
 def test_the_backend_is_chosen_by_the_gpus_of_the_workers(cuda, monkeypatch, seats, native):

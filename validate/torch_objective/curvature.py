@@ -92,7 +92,7 @@ def afford(seconds: float, workers: int) -> tuple[int, int]:
 
 
 class SurveyPoint:
-    """The gradients of all workers at one point, `gradients` (workers, dimension), and their `mean`."""
+    """The `gradients` of all workers at one point (workers, dimension), and their `mean`."""
 
     def __init__(self, goal: Objective, x: np.ndarray, workers: int, batches: int) -> None:
         self._goal, self._x, self._batches = goal, x, batches
