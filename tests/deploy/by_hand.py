@@ -14,11 +14,11 @@ LATE = 2  # steps
 
 def flat(net):
     """Return the parameters of a network as one vector, and their gradients as another."""
-    x = torch.cat([each.detach().reshape(-1) for each in net.parameters()])
+    x = torch.cat([parameter.detach().reshape(-1) for parameter in net.parameters()])
     g, at = torch.zeros_like(x), 0
-    for each in net.parameters():
-        size, shape = each.numel(), each.shape
-        each.data, each.grad = (vector[at : at + size].view(shape) for vector in (x, g))
+    for parameter in net.parameters():
+        size, shape = parameter.numel(), parameter.shape
+        parameter.data, parameter.grad = (vector[at : at + size].view(shape) for vector in (x, g))
         at += size
     return x, g
 

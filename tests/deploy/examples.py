@@ -64,7 +64,7 @@ def launch(folder, script, *arguments):
             subprocess.Popen([*command, str(rank), about], cwd=folder, env=environment)
             for rank in range(WORKERS)
         ]
-        assert not any(each.wait(280) for each in started)
+        assert not any(process.wait(280) for process in started)
     paths = [folder / f"telemetry-{rank}.pt" for rank in range(WORKERS)]
     return np.array([torch.load(path) for path in paths])
 
@@ -128,7 +128,7 @@ def main(name):
         probed = launch(folder, folder / "script.py", "ssgd", PROBED)
         parameters = round(float(probed[0, -1, 3]) / 4)
         table = scenario(name, probed, parameters)
-        world = {key: each for key, each in table.items() if key != "tune"}
+        world = {key: value for key, value in table.items() if key != "tune"}
         local = world | {"algorithm": [{"name": "local-sgd", "tau": 2 * PROBED}]}
         paceline.simulate(parse(local), seeds=1, out=folder / "local")
         alone = launch(folder, folder / "script.py", folder / "local", PROBED)

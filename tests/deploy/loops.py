@@ -111,14 +111,14 @@ def killed(label, start, batches, at):
         first.take(session.step, range(at))
         file = io.BytesIO()
         parts = {"model": first.net, "optimizer": first.optimizer, "session": session}
-        torch.save({name: each.state_dict() for name, each in parts.items()}, file)
+        torch.save({name: part.state_dict() for name, part in parts.items()}, file)
     file.seek(0)
     saved = torch.load(file)
     second = Loop(torch.zeros_like(start), ALL[label][1], batches)
     with paceline.deploy(second.net, second.optimizer, table(label)) as session:
         parts = {"model": second.net, "optimizer": second.optimizer, "session": session}
-        for name, each in parts.items():
-            each.load_state_dict(saved[name])
+        for name, part in parts.items():
+            part.load_state_dict(saved[name])
         second.take(session.step, range(at, len(batches)))
         return second.parameters
 

@@ -49,8 +49,8 @@ class Vectors(TorchDispatchMode):
     def __init__(self, entries, given):
         super().__init__()
         self._entries, self.most = entries, 0.0
-        storages = [each.untyped_storage() for each in given]
-        self._given = {each._cdata: StorageWeakRef(each) for each in storages}
+        storages = [tensor.untyped_storage() for tensor in given]
+        self._given = {storage._cdata: StorageWeakRef(storage) for storage in storages}
         self._known = {}  # of those made here that were there at last: reference, and size
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
@@ -70,7 +70,7 @@ class Vectors(TorchDispatchMode):
 
     @property
     def held(self):
-        left = {key: each for key, each in self._known.items() if not each[0].expired()}
+        left = {key: value for key, value in self._known.items() if not value[0].expired()}
         self._known = left
         return sum(size for _, size in left.values())
 
@@ -95,14 +95,14 @@ def network(entries):
     """Return parameters of so many entries in all, with gradients."""
     size = max(1, round((entries / TENSORS) ** 0.5))
     net = nn.ParameterList(nn.Parameter(torch.zeros(size, size)) for _ in range(TENSORS))
-    for each in net:
-        each.grad = torch.full((size, size), 1e-3)
+    for parameter in net:
+        parameter.grad = torch.full((size, size), 1e-3)
     return net
 
 
 def by_hand(name, net, kept, kind=SGD, group=None):
     """Return a function that takes a step of a program as an expert writes it."""
-    given = [each.grad for each in net]
+    given = [parameter.grad for parameter in net]
     x, g = flat(net)
     optimizer = kind(net.parameters(), LR, momentum=MOMENTUM.get(name, 0.0))
     group = group or gloo(dist.HashStore(), 0, 1, 100.0)
@@ -111,14 +111,14 @@ def by_hand(name, net, kept, kind=SGD, group=None):
         group.allreduce([vector.div_(2)]).wait()
 
     steps = PROGRAMS[name](x, g, mean, optimizer, 1)
-    net, views = list(net), [each.grad for each in net]
+    net, views = list(net), [parameter.grad for parameter in net]
     torch._foreach_copy_(views, given)  # as zeros are multiplied faster
 
     def step():
         with torch.no_grad():
             if name in WHOLE and not kept:
                 leave(net, given)
-                torch._foreach_copy_(views, [each.grad for each in net])
+                torch._foreach_copy_(views, [parameter.grad for parameter in net])
                 leave(net, views)
             next(steps)
 
@@ -127,8 +127,8 @@ def by_hand(name, net, kept, kind=SGD, group=None):
 
 def leave(net, gradients):
     """Leave gradients as a backward pass does."""
-    for each, gradient in zip(net, gradients, strict=True):
-        each.grad = gradient
+    for parameter, gradient in zip(net, gradients, strict=True):
+        parameter.grad = gradient
 
 
 async def landed(self, handle):
@@ -139,7 +139,7 @@ async def landed(self, handle):
 
 def attached(name, net, kept, kind=SGD):
     """Return a session, and a function that takes one of its steps."""
-    given = [each.grad for each in net]
+    given = [parameter.grad for parameter in net]
     optimizer = kind(net.parameters(), LR, momentum=MOMENTUM.get(name, 0.0))
     session = paceline.deploy(net, optimizer, {"name": name, **PLANS[name]})
     session._transport.collectives.scale = lambda *_: 0.5
@@ -160,8 +160,8 @@ def counted(name, kept=False, entries=1_500_000):
     found = []
     for own in (True, False):
         net = network(entries)
-        given = [each.grad for each in net]
-        with Vectors(sum(each.numel() for each in net), given) as count:
+        given = [parameter.grad for parameter in net]
+        with Vectors(sum(parameter.numel() for parameter in net), given) as count:
             if own:
                 session, step = attached(name, net, kept)
                 session._transport.team._group = Alone()
@@ -173,8 +173,8 @@ def counted(name, kept=False, entries=1_500_000):
             for _ in range(6):
                 step()
                 if own and not kept:
-                    for each in net:
-                        each.grad = None
+                    for parameter in net:
+                        parameter.grad = None
                 held.append(count.held)
             if session:
                 session.close()
@@ -238,7 +238,7 @@ class Model(nn.Module):
     def __init__(self, entries):
         super().__init__()
         self.net = network(entries)
-        self.given = [each.grad for each in self.net]
+        self.given = [parameter.grad for parameter in self.net]
         self.net.zero_grad()
 
     def forward(self):

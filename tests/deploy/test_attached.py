@@ -55,7 +55,7 @@ def world(tmp_path_factory):
     )
     folder = tmp_path_factory.mktemp("real")
     tasks = tuple(
-        TrainingTask(each, SEED, folder / str(i)) for i, each in enumerate(made.algorithm)
+        TrainingTask(algorithm, SEED, folder / str(i)) for i, algorithm in enumerate(made.algorithm)
     )
     launch.run(Job(made, tasks, folder, "cpu"))
     real = {

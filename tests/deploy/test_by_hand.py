@@ -31,10 +31,10 @@ def trained(name, tau, attached):
         steps = PROGRAMS[name](x, g, lambda vector: vector, optimizer, tau)
         step = torch.no_grad()(partial(next, steps))
     for k in range(STEPS):
-        for each in net.parameters():
-            if each.grad is not None:
-                each.grad.zero_()
-        sum(((k % 5 + 1) * each.sin() + each**2).sum() for each in net).backward()
+        for parameter in net.parameters():
+            if parameter.grad is not None:
+                parameter.grad.zero_()
+        sum(((k % 5 + 1) * parameter.sin() + parameter**2).sum() for parameter in net).backward()
         step()
     return flat(net)[0]
 

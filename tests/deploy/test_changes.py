@@ -43,8 +43,8 @@ def trained(plan, changes, momentum=0.0, resume=None):
             session.close()
             optimizer = SGD(net.parameters(), LR, momentum)
             session = paceline.deploy(net, optimizer, plan)
-            for each, state in zip((optimizer, session), torch.load(file), strict=True):
-                each.load_state_dict(state)
+            for owner, state in zip((optimizer, session), torch.load(file), strict=True):
+                owner.load_state_dict(state)
     session.close()
     return net[0].detach().numpy().copy()
 
@@ -164,8 +164,8 @@ def test_a_state_has_the_settings_of_its_own_program():
     net = nn.Linear(2, 2)
     plan = {"name": "dts", "delay": 3, "period": 2}
     with paceline.deploy(net, SGD(net.parameters(), LR), plan) as session:
-        for each in net.parameters():
-            each.grad = torch.zeros_like(each)
+        for parameter in net.parameters():
+            parameter.grad = torch.zeros_like(parameter)
         session.step()
         session.change(delay=1)
         state = copy.deepcopy(session.state_dict())

@@ -54,12 +54,13 @@ def transpose(net, k, kept):
 
 
 def keep(net, k, kept):
-    kept.append([(each.grad, each.grad.clone()) for each in net.one.parameters()])
+    kept.append([(parameter.grad, parameter.grad.clone()) for parameter in net.one.parameters()])
 
 
 def keep_views(net, k, kept):
-    kept.append([(each.grad.view(-1), each.grad.flatten().clone()) for each in net.parameters()
-                 if each.grad is not None and each.grad.layout == torch.strided])  # fmt: skip
+    gradients = [parameter.grad for parameter in net.parameters() if parameter.grad is not None]
+    dense = [gradient for gradient in gradients if gradient.layout == torch.strided]
+    kept.append([(gradient.view(-1), gradient.flatten().clone()) for gradient in dense])
 
 
 def trained(net, step, optimizer, meddle, fresh):

@@ -50,8 +50,8 @@ def test_a_local_step_costs_below_a_hundredth_of_20_ms(plan):
     """Thirty million parameters in 150 tensors, beside a bare loop on the same ones."""
     size = int((PARAMETERS / 150) ** 0.5)
     net = nn.ParameterList(nn.Parameter(torch.zeros(size, size)) for _ in range(150))
-    for each in net:
-        each.grad = torch.zeros(1).expand(size, size)
+    for parameter in net:
+        parameter.grad = torch.zeros(1).expand(size, size)
     optimizer, loss = Still(net.parameters(), 0.1), torch.tensor(1.0, requires_grad=True)
     with paceline.deploy(net, optimizer, plan) as session:
         session.step(loss)
@@ -66,7 +66,7 @@ def test_a_local_step_costs_below_a_hundredth_of_20_ms(plan):
 def test_a_session_holds_the_vectors_that_the_page_says(name):
     """So that a copy more, or a vector kept in vain, is noticed: counted as torch makes them."""
     row = re.search(rf"^\| `{name}` (?:\| -?[\d.]+ ){{3}}", PAGE.read_text("utf-8"), re.M)
-    said = [float(each) for each in row[0].split("|")[2:]]
+    said = [float(part) for part in row[0].split("|")[2:]]
     assert said == counted(name)
     if name in WHOLE:  # by hand in one vector that is the gradients' own
         assert counted(name, kept=True)[2] == said[2] - 1

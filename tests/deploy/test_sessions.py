@@ -45,7 +45,11 @@ class Net(nn.Module):
 def groups(net):
     """Two groups of parameters with rates of their own."""
     last = [*net.last.parameters()]
-    rest = [each for each in net.parameters() if each.requires_grad and len(each) != 1]
+    rest = [
+        parameter
+        for parameter in net.parameters()
+        if parameter.requires_grad and len(parameter) != 1
+    ]
     return [{"params": rest}, {"params": last, "lr": 0.003, "weight_decay": 0.0}]
 
 
@@ -64,7 +68,7 @@ def train(step, net, optimizer, steps, clip=None, accumulate=1, after=lambda: No
 
 
 def state(net):
-    return [each.clone() for each in (*net.parameters(), *net.buffers())]
+    return [parameter.clone() for parameter in (*net.parameters(), *net.buffers())]
 
 
 def equal(one, other):
@@ -112,14 +116,14 @@ def test_several_optimizers_of_one_model_step_together(plan):
     """Muon for matrices alone, AdamW for the rest, as in their users' own loop."""
     nets, made = [Net(), Net()], []
     for net in nets:
-        matrices = [each for each in parameters(net) if each.ndim == 2]
-        rest = [each for each in parameters(net) if each.ndim != 2]
+        matrices = [parameter for parameter in parameters(net) if parameter.ndim == 2]
+        rest = [parameter for parameter in parameters(net) if parameter.ndim != 2]
         made.append([Muon(matrices, lr=0.02), AdamW(rest, lr=0.01)])
-    zero = SimpleNamespace(zero_grad=lambda: [each.zero_grad() for each in made[0]])
+    zero = SimpleNamespace(zero_grad=lambda: [optimizer.zero_grad() for optimizer in made[0]])
     with paceline.deploy(nets[0], made[0], plan) as session:
         train(session.step, nets[0], zero, range(6))
-    zero = SimpleNamespace(zero_grad=lambda: [each.zero_grad() for each in made[1]])
-    train(lambda loss: [each.step() for each in made[1]], nets[1], zero, range(6))
+    zero = SimpleNamespace(zero_grad=lambda: [optimizer.zero_grad() for optimizer in made[1]])
+    train(lambda loss: [optimizer.step() for optimizer in made[1]], nets[1], zero, range(6))
     assert equal(*nets)
     assert not equal(nets[0], Net())
     with pytest.raises(InputError, match="SeveralOptimizers cannot run dts"):
@@ -139,14 +143,14 @@ def test_a_mean_that_fails_leaves_the_parameters_that_steps_ended_at(name, monke
 
     nets, tau = [Net(), Net()], {} if name.startswith("ssgd") else {"tau": 3}
     more = {"overlap": False} if name == "ssgd-bucketed" else tau
-    own, known = (SGD(each.parameters(), 0.1) for each in nets)
+    own, known = (SGD(net.parameters(), 0.1) for net in nets)
     session = paceline.deploy(nets[0], own, {"name": name, **more})
     train(session.step, nets[0], own, range(5))
     monkeypatch.setattr(DeviceGroup, "total", Broken)
     with pytest.raises(RunError, match="another process has ended"):
         train(session.step, nets[0], own, range(5, 6))
-    for each in nets[0].parameters():
-        assert each.isfinite().all()
+    for parameter in nets[0].parameters():
+        assert parameter.isfinite().all()
     if name in {"bmuf", "diloco"}:
         return  # that do not go the way of plain SGD
     train(lambda loss: known.step(), nets[1], known, range(6 if tau else 5))
@@ -190,8 +194,8 @@ def test_a_step_needs_gradients(plan):
 
 
 @looped("wrong", [
-    lambda state: {key: each for key, each in state.items() if key != "loop"},
-    lambda state: {key: each for key, each in state.items() if key != "x"},
+    lambda state: {key: value for key, value in state.items() if key != "loop"},
+    lambda state: {key: value for key, value in state.items() if key != "x"},
     lambda state: state | {"phase": [1]},
     lambda state: state | {"x": None},
     lambda state: state | {"x": state["x"].double()},
@@ -218,7 +222,7 @@ def test_exact_compensation_has_the_users_rate_momentum_and_weight_decay():
         SGD([p for p in net.parameters() if p.requires_grad], 0.05, 0.9, weight_decay=0.01)
         for net in nets
     )
-    schedules = [CosineAnnealingLR(each, 20) for each in (own, theirs)]
+    schedules = [CosineAnnealingLR(optimizer, 20) for optimizer in (own, theirs)]
     with paceline.deploy(nets[0], own, "dts", delay=3, period=2) as session:
         train(session.step, nets[0], own, range(12), after=schedules[0].step)
     train(lambda loss: theirs.step(), nets[1], theirs, range(12), after=schedules[1].step)
@@ -227,7 +231,7 @@ def test_exact_compensation_has_the_users_rate_momentum_and_weight_decay():
 
 
 def parameters(net):
-    return [each for each in net.parameters() if each.requires_grad]
+    return [parameter for parameter in net.parameters() if parameter.requires_grad]
 
 
 @looped("label", ALL)
@@ -239,13 +243,13 @@ def test_it_goes_on_from_its_state(label):
     with paceline.deploy(net, optimizer, table(label)) as session:
         train(session.step, net, optimizer, range(7))
         file = io.BytesIO()
-        torch.save([each.state_dict() for each in (net, optimizer, session)], file)
+        torch.save([part.state_dict() for part in (net, optimizer, session)], file)
         train(session.step, net, optimizer, range(7, 20))
         whole = state(net)
         file.seek(0)
         found = torch.load(file, weights_only=True)
-        for each, part in zip((net, optimizer, session), found, strict=True):
-            each.load_state_dict(part)
+        for owner, part in zip((net, optimizer, session), found, strict=True):
+            owner.load_state_dict(part)
         train(session.step, net, optimizer, range(7, 20))
         assert all(torch.equal(*pair) for pair in zip(whole, state(net), strict=True))
 
@@ -263,8 +267,8 @@ def test_every_program_is_attached_or_says_why_not():
     for name, program in catalogue().items():
         required = {
             key: 4
-            for key, each in program.parameters.model_fields.items()
-            if each.is_required() and key != "lr"
+            for key, field in program.parameters.model_fields.items()
+            if field.is_required() and key != "lr"
         }
         net = Net()
         optimizer = SGD(parameters(net), 0.1)
@@ -353,12 +357,12 @@ def test_a_changed_period_holds_for_the_phase_under_way():
         train(session.step, net, optimizer, range(2))
         session.change(tau=2)
         train(session.step, net, optimizer, range(2, 8))
-        sent = [each.step for each in session.telemetry if each.bytes]
+        sent = [record.step for record in session.telemetry if record.bytes]
         assert sent == [3, 5, 7]
         session.load_state_dict(session.state_dict())
         train(session.step, net, optimizer, range(8, 12))
-        assert [each.step for each in session.telemetry if each.bytes] == [3, 5, 7, 9, 11]
-        unknown = [each.step for each in session.telemetry if math.isnan(each.computing)]
+        assert [record.step for record in session.telemetry if record.bytes] == [3, 5, 7, 9, 11]
+        unknown = [record.step for record in session.telemetry if math.isnan(record.computing)]
         assert unknown == [1, 9]
         assert session.share([3.0]) == [[3.0]]
         with session.averaged():

@@ -184,7 +184,7 @@ class Raw:
 def reuse(memory: torch.Tensor, stream: Stream, uses: Any, recorded: Any) -> None:
     """Let another tensor of the stream have memory that is freed while others still use it."""
     with LOCK:
-        late = [each for each, until in uses.items() if each.done < until and each not in recorded]
+        late = [key for key, until in uses.items() if key.done < until and key not in recorded]
         if late:
             stream.run(len(stream.queue))
             poisoned(memory)
@@ -229,10 +229,10 @@ class Late(torch.Tensor):
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
-        mine = [each for each in tree_flatten((args, kwargs))[0] if isinstance(each, Late)]
+        mine = [leaf for leaf in tree_flatten((args, kwargs))[0] if isinstance(leaf, Late)]
         if engine_thread():
             LOCAL.home = mine[0].home
-        assert all(each.home is home() for each in mine), "a tensor of another process"
+        assert all(tensor.home is home() for tensor in mine), "a tensor of another process"
         with LOCK:
             return dispatch(func, args, kwargs, mine)
 
@@ -242,8 +242,8 @@ def dispatch(func: Any, args: Any, kwargs: dict[str, Any], mine: list[Late]) -> 
     if func is ATEN._to_copy.default and where is not None and torch.device(where).type == "cpu":
         return read(func, mine[0]).clone().to(kwargs.get("dtype") or mine[0].dtype)
     if func in READ or func in SIZED_BY_VALUES:
-        for each in mine:
-            read(func, each)
+        for tensor in mine:
+            read(func, tensor)
         found = func(*plain(args), **plain(kwargs))
         return wrapped(found)
     if func is ATEN.copy_.default and not isinstance(args[0], Late):  # to the host
@@ -267,8 +267,8 @@ def dispatch(func: Any, args: Any, kwargs: dict[str, Any], mine: list[Late]) -> 
 
 def later(func: Any, args: Any, kwargs: Any, out: Any = None) -> None:
     """Queue an operation; its closure keeps memory, and not the tensors, which may be freed."""
-    for each in tree_flatten((args, kwargs))[0]:
-        use(each)
+    for leaf in tree_flatten((args, kwargs))[0]:
+        use(leaf)
     args, kwargs = plain(args), plain(kwargs)
 
     def work() -> None:
@@ -297,7 +297,7 @@ def read(func: Any, tensor: Late) -> torch.Tensor:
 def spin(func: Any) -> None:
     stream = current()
     if stream.done < len(stream.queue):
-        where = [each for each in traceback.extract_stack() if "/validate/" in each.filename]
+        where = [frame for frame in traceback.extract_stack() if "/validate/" in frame.filename]
         home().spins.append(f"{func} {where[-1:]}")
         stream.run(len(stream.queue))
 
@@ -355,20 +355,20 @@ class Collective:
                 if len(parts) < size and time.monotonic() >= end:
                     raise RuntimeError(f"ranks {missing} never start {self.number}: {self.what}")
                 continue
-            if len({each.what for each in parts.values()}) > 1:
+            if len({part.what for part in parts.values()}) > 1:
                 raise RuntimeError(
                     f"collective {self.number} differs: "
-                    + ", ".join(f"rank {rank}: {each.what}" for rank, each in sorted(parts.items()))
+                    + ", ".join(f"rank {rank}: {part.what}" for rank, part in sorted(parts.items()))
                 )
-            for each in parts.values():
-                each.group.stream.run(each.number * 2 + 1)  # up to it, and not it itself
+            for part in parts.values():
+                part.group.stream.run(part.number * 2 + 1)  # up to it, and not it itself
             if not self.over:
                 gave = [parts[rank].give for rank in range(size)]
-                for each in parts.values():
-                    each.over = True
+                for part in parts.values():
+                    part.over = True
                 found = [torch.stack(gave).sum(dim=0)] if "sum" in self.what else gave
-                for each in parts.values():
-                    for to, value in zip(each.take, [one.clone() for one in found], strict=True):
+                for part in parts.values():
+                    for to, value in zip(part.take, [one.clone() for one in found], strict=True):
                         to.copy_(value)
 
 
@@ -425,7 +425,7 @@ class Group:
     def allgather(self, found: list[list[Late]], tensors: list[Late]) -> Work:
         (mine,), (rows,) = tensors, found
         about = f"gather of {mine.numel()} {mine.dtype}"
-        return self._start(about, mine.raw, [each.raw for each in rows], (found, tensors))
+        return self._start(about, mine.raw, [row.raw for row in rows], (found, tensors))
 
     def _start(self, what: str, give: torch.Tensor, take: list[torch.Tensor], keep: Any) -> Work:
         with LOCK:
@@ -525,13 +525,13 @@ def ranks(count: int, work: Callable[[int], Any]) -> list[Any]:
             found[rank] = error
 
     threads = [threading.Thread(target=one, args=(rank,), daemon=True) for rank in range(count)]
-    for each in threads:
-        each.start()
-    while any(each.is_alive() for each in threads):
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads):
         if errors := [each for each in found if isinstance(each, BaseException)]:
             raise errors[0]  # the others may wait for this rank for ever
-        for each in threads:
-            each.join(LOOK)
+        for thread in threads:
+            thread.join(LOOK)
     if errors := [each for each in found if isinstance(each, BaseException)]:
         raise errors[0]
     return found

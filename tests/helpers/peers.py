@@ -85,7 +85,7 @@ def bucketed(net):
 def torchft(net):
     """The rule of torchft/local_sgd.py, without its manager: save_grads to save_parameters."""
     inner, outer = AdamW(net.parameters(), **ADAM), SGD(net.parameters(), **OUTER)
-    original = [each.detach().clone() for each in net.parameters()]
+    original = [parameter.detach().clone() for parameter in net.parameters()]
     numbers = count(1)
 
     def step():

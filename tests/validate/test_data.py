@@ -197,7 +197,7 @@ def test_a_registered_set_is_found_by_its_name(monkeypatch):
     data.register_data("mine", mine)
     assert load("mine", "here").shape == (4,)
     assert load("mine", "here") is load("mine", "here")
-    assert [str(each) for each in folders] == ["here"]
+    assert [str(folder) for folder in folders] == ["here"]
     with pytest.raises(InputError, match=r"objective.data: unknown; did you mean `mine`"):
         load("mime")
 

@@ -91,7 +91,7 @@ def test_the_doctor_of_two_gpus(cuda, monkeypatch):  # noqa: PLR0915
     assert seen == [(2, "cuda", "1"), (2, "cuda", "1,0")]
     assert os.environ[doctor.VISIBLE] == "1,0"
     assert steps == [(0, 2), (1, 2)]
-    lines = {each.what: (each.found, each.good) for each in found.machine}
+    lines = {line.what: (line.found, line.good) for line in found.machine}
     about, _ = lines.pop("GPUs")
     assert f"2 x {GPU}; driver 550.54.15; NCCL 2.27.5" in about
     assert lines["open files"] == ("512; ulimit -n 4096", False)
@@ -104,12 +104,12 @@ def test_the_doctor_of_two_gpus(cuda, monkeypatch):  # noqa: PLR0915
     assert lines["GPU 1"] == (state.format(70000, 1200, "disabled") + one, True)
     assert lines["GPUs used by others"] == ("2% of the time", True)
     assert lines[doctor.VISIBLE] == ("set", True)
-    settings = {each.what: each.found for each in found.settings}
+    settings = {setting.what: setting.found for setting in found.settings}
     assert settings["--device auto"] == f"cuda: torch sees 2 x {GPU}"
     assert settings["up to 2 workers"] == "a GPU for each; collectives by NCCL"
     assert settings["evidence"] == "a run now would count"
     smoke = ["mean, 2 processes on one GPU", "mean, 2 processes, a GPU each"]
-    assert [each.what for each in found.smoke] == smoke
+    assert [line.what for line in found.smoke] == smoke
     assert len([*terminal.diagnosis(found)]) == 3
     assert found.sentence.startswith("Real runs work here. See to what is marked: open files")
     monkeypatch.setattr(devices, "_ask", lambda what: [])
@@ -118,12 +118,14 @@ def test_the_doctor_of_two_gpus(cuda, monkeypatch):  # noqa: PLR0915
     monkeypatch.setattr(devices, "used_by_others", lambda: 0.2)
     busy = doctor.diagnose(device="cuda", smoke=False)
     assert ("GPUs used by others", "20% of the time", False) in busy.machine
-    (last,) = (each for each in busy.settings if each.what == "evidence")
+    (last,) = (setting for setting in busy.settings if setting.what == "evidence")
     assert last == ("evidence", "a run now would not count: others use 20%, over 15%", False)
     monkeypatch.setattr(torch.distributed, "is_nccl_available", lambda: False)
-    without = {each.what: each for each in doctor.diagnose(device="cuda", smoke=False).settings}
+    without = {
+        setting.what: setting for setting in doctor.diagnose(device="cuda", smoke=False).settings
+    }
     assert without["up to 2 workers"].found.endswith("gloo, as this torch has no NCCL")
-    left = {each.what: each.found for each in doctor.diagnose(device="cpu", smoke=False).machine}
+    left = {line.what: line.found for line in doctor.diagnose(device="cpu", smoke=False).machine}
     assert left["GPUs"] == "not used, as you said"
 
 

@@ -135,13 +135,13 @@ def ends_as_simulated(case, folder, native=True, every=1, objective=OBJECTIVE):
         expected = lockstep.run(OWN[case["name"]], one.algorithm, made, goal, SEED)
     else:
         expected = simulated(one, made, measured)
-    finals = [each.rows["x"][-1] for each in measured.records if len(each.rows)]
+    finals = [record.rows["x"][-1] for record in measured.records if len(record.rows)]
     for ours, theirs in zip(expected[-len(finals) :], finals, strict=True):
         error = np.linalg.norm(theirs - ours) / np.linalg.norm(ours)
         assert error <= (HALVES if case.get("codec") == "fp16" else RELATIVE["float64"])
-    clocked = [each for home in homes for each in home.spins if "objective.py" not in each]
+    clocked = [spin for home in homes for spin in home.spins if "objective.py" not in spin]
     if "codec" in case:  # which looks at what it keeps
-        clocked = [each for each in clocked if "in execute" not in each]
+        clocked = [spin for spin in clocked if "in execute" not in spin]
     assert not clocked
     return homes, measured.records
 
@@ -272,8 +272,8 @@ def mutate(monkeypatch, module, name, old, new):
     exec(compile(source[:at] + new + source[at + len(old) :], found.__file__, "exec"), changed)
     both = [vars(found), changed]
     if outer:
-        both = [vars(each[outer]) for each in both]
-    function, other = (inspect.unwrap(each[inner]) for each in both)
+        both = [vars(namespace[outer]) for namespace in both]
+    function, other = (inspect.unwrap(namespace[inner]) for namespace in both)
     monkeypatch.setitem(vars(found), "late", late)
     monkeypatch.setattr(function, "__code__", other.__code__)
 
@@ -408,7 +408,7 @@ def completed():
 def communicator():
     def different(device, rank, group):
         tensors = [numbers(1.0), numbers(1.0, 2.0)]
-        works = [group.allreduce([each]) for each in (tensors[::-1] if rank else tensors)]
+        works = [group.allreduce([tensor]) for tensor in (tensors[::-1] if rank else tensors)]
         device.land(works)
 
     def missing(device, rank, group):
@@ -512,7 +512,7 @@ async def first_mean(me, *, lr: Annotated[float, "learning rate"] = 0.1):
     x = me.start
     for _ in count():
         pieces = await me.start_backward(x, [330, 2080])
-        means = [await me.mean(await me.wait(each)) for each in pieces]
+        means = [await me.mean(await me.wait(piece)) for piece in pieces]
         x = x - lr * me.join(means)
         me.mark(x)
 
@@ -579,5 +579,5 @@ def test_only_the_seam_knows_of_streams_and_backends():
     root = Path(devices.__file__).parents[1]
     for path in root.rglob("*.py"):
         tree = ast.parse(path.read_text("utf-8"))
-        used = {each.attr for each in ast.walk(tree) if isinstance(each, ast.Attribute)}
+        used = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
         assert path.name == "device.py" or not used & {*words}, path

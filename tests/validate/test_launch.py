@@ -92,9 +92,9 @@ def _words(process):
 def trains(folder, tasks=0, since=0.0):
     """Whether `tasks` are done, and another one has been under way `since` then."""
     parts = folder / "out" / "measured" / ".parts"
-    done = {each for each in parts.glob("*/") if len([*each.glob("rank-*.json")]) >= 2}
-    begun = [each.stat() for each in parts.glob("*/rank-0.bin") if each.parent not in done]
-    grows = any(each.st_size > 50_000 and each.st_mtime > since for each in begun)
+    done = {path for path in parts.glob("*/") if len([*path.glob("rank-*.json")]) >= 2}
+    begun = [path.stat() for path in parts.glob("*/rank-0.bin") if path.parent not in done]
+    grows = any(event.st_size > 50_000 and event.st_mtime > since for event in begun)
     return len(done) >= tasks and grows
 
 
@@ -200,7 +200,7 @@ def test_two_launchers(folder):
     )  # fmt: skip
     first = (*command[:3], "--nproc-per-node=2", *command[3:])
     second = (*command[:3], "--nproc-per-node=1", *command[3:])
-    processes = [start(folder, command=each) for each in (first, second)]
+    processes = [start(folder, command=command) for command in (first, second)]
     said = [process.communicate(timeout=PATIENCE) for process in processes]
     assert [process.returncode for process in processes] == [0, 0], said
     assert sum("Seconds per step" in out or "counts as evidence" in out for out, _ in said) == 1

@@ -61,9 +61,9 @@ def test_a_message_that_comes_before_the_clock_begins_is_not_overtaken():
     while ours.received < 2:
         time.sleep(0.01)
     taken = [ours.take(1, float("inf"), lambda: True) for _ in range(2)]
-    assert [each.payload for each in taken] == [1.0, 2.0]
+    assert [message.payload for message in taken] == [1.0, 2.0]
     assert taken[0].transit < 1.0
-    for each in (ours, theirs):
-        each.end()
-    for each in (ours, theirs):
-        each.close(10.0)
+    for mailbox in (ours, theirs):
+        mailbox.end()
+    for mailbox in (ours, theirs):
+        mailbox.close(10.0)

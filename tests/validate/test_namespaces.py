@@ -188,7 +188,7 @@ def ask(address, interface):
     """Return the least seconds there and back of TCP, and those of UDP."""
     with connect() as tcp, socket.socket(type=socket.SOCK_DGRAM) as udp:
         udp.connect(tcp.getpeername())
-        return [_ping(each) for each in (tcp, udp)]
+        return [_ping(protocol) for protocol in (tcp, udp)]
 
 
 def _ping(connection):
@@ -253,8 +253,8 @@ def test_each_way_has_its_own_bandwidth(linked):
     paths = {(1, 0): Path(0.002, rates[0]), (0, 1): Path(0.002, rates[1])}
     programs = [functools.partial(each, sizes) for each in (swap, time_swap)]
     (received, sent), seconds = on_nodes(paths, *programs)
-    for size, rate, each in zip(sizes, rates, seconds, strict=True):
-        assert 0.98 < each / (size / rate) < 1.1
+    for size, rate, second in zip(sizes, rates, seconds, strict=True):
+        assert 0.98 < second / (size / rate) < 1.1
     assert 1 < (received + sent) / (2 * sum(sizes)) < 1.1
 
 

@@ -41,9 +41,9 @@ def trained(folder, cases):
     differ, accounts = {}, []
     for task in tasks:
         measured = measure.measure(task, made)
-        accounts.append([each.account.machine for each in measured.records])
+        accounts.append([record.account.machine for record in measured.records])
         expected = simulated(task, made, measured)
-        finals = [each.rows["x"][-1] for each in measured.records if len(each.rows)]
+        finals = [record.rows["x"][-1] for record in measured.records if len(record.rows)]
         limit = HALVES if task.algorithm.table.get("codec") == "fp16" else APART
         for ours, theirs in zip(expected[-len(finals) :], finals, strict=True):
             error = np.linalg.norm(theirs - ours) / np.linalg.norm(ours)
@@ -56,7 +56,7 @@ def trained(folder, cases):
 def test_every_program_with_ranks_that_share_a_gpu(one_gpu, tmp_path):
     differ, accounts = trained(tmp_path, tables(2, "float64"))
     assert not differ
-    assert {each["collectives"] for one in accounts for each in one} == {
+    assert {account["collectives"] for one in accounts for account in one} == {
         "gloo, through the host's memory"
     }
 
@@ -65,18 +65,18 @@ def test_every_program_with_ranks_that_share_a_gpu(one_gpu, tmp_path):
 def test_every_program_with_a_gpu_for_each_worker(tmp_path):
     differ, accounts = trained(tmp_path, tables(2, "float64"))
     assert not differ
-    assert {each["collectives"] for one in accounts for each in one} == {"NCCL"}
+    assert {account["collectives"] for one in accounts for account in one} == {"NCCL"}
     assert all(one[0]["device"] != one[1]["device"] for one in accounts)
 
 
 @SPARE
 def test_a_server_has_a_gpu_of_its_own(tmp_path):
     _, ((*workers, server),) = trained(tmp_path, [{"name": "asgd", "label": "asgd"}])
-    assert server["device"] not in {each["device"] for each in workers}
+    assert server["device"] not in {worker["device"] for worker in workers}
 
 
 @ONE
 def test_the_doctor_finds_nothing_wrong_with_runs_here():
     found = doctor.diagnose(device="cuda")
     assert found.smoke
-    assert all(each.good for each in found.smoke), found.smoke
+    assert all(line.good for line in found.smoke), found.smoke

@@ -38,7 +38,7 @@ FED = {"name": "fed-diloco", "lr": 0.8, "tau": 2, "inner": {"kind": "adamw", "ep
 
 def run(made, folder, programs=None):
     """Run a scenario's algorithms for real; return every worker's records, by label."""
-    tasks = tuple(TrainingTask(each, SEED, folder / each.label) for each in made.algorithm)
+    tasks = tuple(TrainingTask(one, SEED, folder / one.label) for one in made.algorithm)
     launch.run(Job(made, tasks, folder, "cpu", programs))
     ranks = range(made.cluster.workers)
     return {task.algorithm.label: [records.read(task.folder, r) for r in ranks] for task in tasks}
@@ -62,7 +62,7 @@ def world(request, tmp_path_factory):
     )
     goal = build.build(made, made.algorithm[0], SEED)
     found = run(made, tmp_path_factory.mktemp("ours"), programs)
-    ours = {label: np.stack([each.rows["x"] for each in team]) for label, team in found.items()}
+    ours = {label: np.stack([record.rows["x"] for record in team]) for label, team in found.items()}
     batches = [
         [goal.samples.train(source.next_rows()) for _ in range(STEPS)]
         for source in map(goal.source, range(workers))
@@ -73,7 +73,7 @@ def world(request, tmp_path_factory):
     )
     start = torch.from_numpy(goal.start.copy())
     theirs = peers.train(start, inputs, labels, tmp_path_factory.mktemp("theirs"))
-    return goal, ours, {name: each.numpy() for name, each in theirs.items()}
+    return goal, ours, {name: their.numpy() for name, their in theirs.items()}
 
 
 @pytest.mark.long
@@ -141,21 +141,21 @@ def test_overlap_is_real(tmp_path):
         run={"evaluate_every": 1},
     )
     predicted = {
-        each.name: pace(simulate(made, index).curve["time"][1:])
-        for index, each in enumerate(made.algorithm)
+        algorithm.name: pace(simulate(made, index).curve["time"][1:])
+        for index, algorithm in enumerate(made.algorithm)
     }
     assert predicted == pytest.approx(
         {"psgd": 0.03, "dts": 0.03, "ssgd": 0.12, "ssgd-bucketed": 0.105}
     )
     best = dict.fromkeys(predicted, inf)  # others' work on this machine only makes it slower
     expected = pytest.approx(
-        {name: each / predicted["psgd"] for name, each in predicted.items()}, rel=0.05
+        {name: value / predicted["psgd"] for name, value in predicted.items()}, rel=0.05
     )
     for attempt in range(TRIES):
         with suppress(InputError):  # it is so busy that no timing holds
             for name, team in run(made, tmp_path / f"{attempt}").items():
                 best[name] = min(best[name], pace(team[0].rows["time"]))
-        ratios = {name: each / best["psgd"] for name, each in best.items()}
+        ratios = {name: value / best["psgd"] for name, value in best.items()}
         if ratios == expected:
             break
     assert ratios == expected

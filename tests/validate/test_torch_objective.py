@@ -96,7 +96,7 @@ def points(goal, count, seed=1):
 
 def plainly(goal, module, x, rows, decay=0.0):
     """Return loss and gradient by a plain module whose parameters are set to `x`."""
-    trained = [each for each in module.parameters() if each.requires_grad]
+    trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
     nn.utils.vector_to_parameters(torch.tensor(x), trained)
     inputs, labels = goal.samples.train(rows)
     module.zero_grad()
@@ -147,7 +147,7 @@ def test_pieces_make_up_the_gradient_and_come_in_order(cuts, model, accumulation
     """For any cuts, each piece is complete when it is freed; micro-batches change rounding only."""
     plain = make(model=model, weight_decay=0.1)
     goal = make(model=model, weight_decay=0.1, cluster={"accumulation": accumulation})
-    edges = [0, *sorted(min(each, goal.dimension) for each in cuts), goal.dimension]
+    edges = [0, *sorted(min(cut, goal.dimension) for cut in cuts), goal.dimension]
     sizes = np.diff(edges).tolist()
     whole = goal.source(0).tensors(torch.tensor(goal.start))[1]
     told = []
@@ -273,7 +273,7 @@ def test_batches_are_keyed_by_seed_worker_and_step():
     for more in ({}, skewed):
         assert rows(**more) == rows(**more)
         others = [rows(**more), rows(seed=1, **more), rows(rank=2, **more)]
-        assert len({json.dumps(each) for each in others}) == 3
+        assert len({json.dumps(other) for other in others}) == 3
     goal = make(partition={"dirichlet": 0.3}, batch=1)
     shares = [set(goal.epochs.epoch(rank, 0)) for rank in range(4)]
     assert set.union(*shares) == set(range(1437))
@@ -343,7 +343,7 @@ def test_buffers_are_each_workers_own_and_averaged_to_evaluate():
     sources[0].gradient(goal.start)
     moved = sources[0].buffers()
     assert not torch.equal(moved, fresh)
-    assert all(torch.equal(each.buffers(), fresh) for each in [*sources[1:], goal.source(3)])
+    assert all(torch.equal(source.buffers(), fresh) for source in [*sources[1:], goal.source(3)])
     module = models.find("normalised")((1, 8, 8), 10).double()
     nn.utils.vector_to_parameters(torch.tensor(goal.start), module.parameters())
     mean = torch.stack([moved, fresh, fresh, fresh]).mean(dim=0)
@@ -411,7 +411,7 @@ def test_a_vgg_is_adapted_to_small_images():
 
     model = models.adapt(VGG(), 7)
     assert model(torch.zeros(2, 3, 32, 32)).shape == (2, 7)
-    assert [each.in_features for each in model.classifier if isinstance(each, nn.Linear)] == [
+    assert [layer.in_features for layer in model.classifier if isinstance(layer, nn.Linear)] == [
         512
     ] * 3
 
@@ -585,7 +585,7 @@ def test_a_gradient_of_text_is_that_of_every_characters_mean_loss(short_text):
     mean = -chances.gather(1, labels[:, None]).log().mean()
     mean.backward()
     assert loss == pytest.approx(mean.item(), rel=1e-12)
-    expected = nn.utils.parameters_to_vector([each.grad for each in module.parameters()])
+    expected = nn.utils.parameters_to_vector([parameter.grad for parameter in module.parameters()])
     np.testing.assert_allclose(gradient, expected.numpy(), rtol=1e-7, atol=1e-12)
 
 

@@ -129,7 +129,9 @@ def test_workers_of_several_devices_run_only_where_a_replica_may_be_one():
     assert "a worker is 8 devices" in emitted.notes[0]
     titan = DILOCO | {"inner": "adamw", "outer_lr": 0.7, "outer_momentum": 0.9}
     assert not [
-        each for each in problems("torchtitan", pick(titan, cluster=boxes)) if "dev" in each
+        problem
+        for problem in problems("torchtitan", pick(titan, cluster=boxes))
+        if "dev" in problem
     ]
 
 
@@ -151,7 +153,7 @@ def test_an_outer_optimizer_is_never_dropped(outer):
 
 def test_a_rate_that_no_scenario_sets_is_said():
     table = pick(LOCAL).scenario.table | {"objective": {"kind": "none"}}
-    world = parse({key: each for key, each in table.items() if key != "optimizer"})
+    world = parse({key: value for key, value in table.items() if key != "optimizer"})
     assert "write yours" in emit("torchft", Pick(world, world.algorithm[0])).notes[0]
     assert not emit("torchft", pick(LOCAL)).notes
 
@@ -297,7 +299,7 @@ def test_the_command_never_overwrites_unasked(folder, capsys, monkeypatch):
     monkeypatch.chdir(folder)
     own = ["emit", "flower", "world.toml", "--algorithm", "local-sgd tau=4"]
     assert run([*own, "-o", "out"]) == 0
-    assert {each.name for each in Path("out").iterdir()} == {"flower_app.py", "pyproject.toml"}
+    assert {path.name for path in Path("out").iterdir()} == {"flower_app.py", "pyproject.toml"}
     assert run([*own, "-o", "out"]) == 0  # the very same is there
     Path("out/flower_app.py").unlink()
     Path("out/pyproject.toml").write_text("mine")

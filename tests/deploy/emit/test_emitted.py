@@ -113,7 +113,7 @@ def test_an_attached_diloco_is_torchfts(tmp_path):
     command = [sys.executable, str(Path(worker.__file__)), "torchft", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]
-    plan = {key: each for key, each in table.items() if key not in ("lr", "inner")}
+    plan = {key: value for key, value in table.items() if key not in ("lr", "inner")}
     ours = loops.together(loops.as_torchft, worker.WORKERS, tmp_path, plan)
     for rank, found in enumerate(ours):
         np.testing.assert_allclose(found.numpy(), np.load(tmp_path / f"{rank}.npy"), atol=1e-9)

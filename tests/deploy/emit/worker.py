@@ -41,7 +41,7 @@ class StandIn:
         try:
             importlib.import_module(part if name == "opentelemetry" else name)
         except ImportError:
-            for loaded in [each for each in sys.modules if f"{each}.".startswith(f"{name}.")]:
+            for loaded in [module for module in sys.modules if f"{module}.".startswith(f"{name}.")]:
                 del sys.modules[loaded]
             return False
         return True
@@ -107,12 +107,12 @@ def torch_model():
 
 
 def save(folder, rank, parameters):
-    flat = np.concatenate([np.asarray(each).ravel() for each in parameters])
+    flat = np.concatenate([np.asarray(parameter).ravel() for parameter in parameters])
     np.save(folder / f"{rank}.npy", flat)
 
 
 def numbers(model):
-    return [each.detach().numpy() for each in model.parameters()]
+    return [parameter.detach().numpy() for parameter in model.parameters()]
 
 
 def accelerate(folder, rank, code):
@@ -197,7 +197,7 @@ def paddle(folder, rank, code):
         return paddle.mean((model(inputs) - targets) ** 2)
 
     model = code["train"](Net(), batches(rank), loss_of)
-    save(folder, rank, [each.numpy() for each in model.parameters()])
+    save(folder, rank, [parameter.numpy() for parameter in model.parameters()])
 
 
 def flower(folder, rank, code):
@@ -226,7 +226,7 @@ def flower(folder, rank, code):
             return range(1, WORKERS + 1)
 
         def send_and_receive(self, messages, *, timeout=None):
-            nodes = [context(each.metadata.dst_node_id) for each in messages]
+            nodes = [context(message.metadata.dst_node_id) for message in messages]
             return list(map(code["client"], messages, nodes))
 
     def context(node):
@@ -239,8 +239,8 @@ def flower(folder, rank, code):
     os.chdir(folder)
     code["server"](Here(), context(0))
     state = torch.load("final_model.pt")
-    for each in range(WORKERS):
-        save(folder, each, [state["a"], state["b"]])
+    for index in range(WORKERS):
+        save(folder, index, [state["a"], state["b"]])
 
 
 def task():
@@ -255,7 +255,7 @@ def task():
 
 def free_ports(count):
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [each.getsockname()[1] for each in sockets]
+    ports = [socket.getsockname()[1] for socket in sockets]
     for each in sockets:
         each.close()
     return ports
@@ -308,7 +308,7 @@ def launch(target, folder):
         )
         for rank, own in enumerate(environments(target))
     ]
-    status = max(abs(each.wait()) for each in started)
+    status = max(abs(process.wait()) for process in started)
     if lighthouse:
         lighthouse.shutdown()
     sys.exit(status)

@@ -122,7 +122,7 @@ def train(rank, folder, policy, seed):
         periods.append(session.settings["tau"])
         if session.telemetry[-1].bytes and goal.evaluate(points[-1], 0).loss < BELOW * TARGET:
             break
-    said = json.dumps([asdict(each) for each in session.decisions])
+    said = json.dumps([asdict(decision) for decision in session.decisions])
     name = folder / f"{policy} {seed} {rank}.npz"
     np.savez(name, times=times, points=points, periods=periods, decisions=said)
     session.close()
@@ -175,7 +175,7 @@ def run(world, tasks, folder):
         started = [
             subprocess.Popen([*command, str(rank), *about], cwd=ROOT) for rank in range(WORKERS)
         ]
-        assert not any(each.wait(280) for each in started)
+        assert not any(process.wait(280) for process in started)
     used = machine.machine_cpu_seconds() - _children() - before
     others = used / (time.monotonic() - began)
     said = {
@@ -204,11 +204,11 @@ def line(folder, policy, seed):
 
     parts = [np.load(folder / f"{policy} {seed} {rank}.npz") for rank in range(WORKERS)]
     goal = objective(seed)
-    mean = np.mean([each["points"] for each in parts], axis=0)
+    mean = np.mean([part["points"] for part in parts], axis=0)
     losses = np.array([goal.evaluate(x, 0).loss for x in mean])
     at = int(np.argmax(losses <= TARGET))
     assert losses[at] <= TARGET
-    seconds = float(np.mean([each["times"] for each in parts], axis=0)[at])
+    seconds = float(np.mean([part["times"] for part in parts], axis=0)[at])
     taus = parts[0]["periods"]
     changes = [int(taus[k]) for k in range(at) if k == 0 or taus[k] != taus[k - 1]]
     return {
@@ -219,7 +219,7 @@ def line(folder, policy, seed):
 
 def kept():
     """Return the lines of the file."""
-    return [json.loads(each) for each in DATA.read_text("utf-8").splitlines()]
+    return [json.loads(line) for line in DATA.read_text("utf-8").splitlines()]
 
 
 def page(pick):
@@ -236,7 +236,7 @@ def page(pick):
         fixed = {f"tau {tau}": mean[world, f"tau {tau}"] for tau in TAUS}
         best = min(fixed, key=fixed.get)
         seconds = mean[world, "model"], mean[world, "adacomm"], fixed[pick], max(fixed.values())
-        model, *others = (f"{100 * (each / fixed[best] - 1):+.1f} %" for each in seconds)
+        model, *others = (f"{100 * (second / fixed[best] - 1):+.1f} %" for second in seconds)
         periods = "; ".join(" ".join(map(str, row["periods"])) for row in found[world, "model"])
         cells = [world, best.split()[1], f"{fixed[best]:.1f}", model, periods, *others]
         lines.append("| " + " | ".join(cells) + " |")
@@ -273,7 +273,7 @@ def main():
         for world in [options.world] if options.world else WORLDS:
             for seed in options.seeds:
                 there = {(row["world"], row["policy"], row["seed"]) for row in kept()}
-                tasks = [(each, seed) for each in options.policies]
+                tasks = [(policy, seed) for policy in options.policies]
                 if missing := [task for task in tasks if (world, *task) not in there]:
                     names = ", ".join(policy for policy, _ in missing)
                     print(f"{world}, seed {seed}, {len(there)} runs kept: {names}", flush=True)

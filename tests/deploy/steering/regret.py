@@ -35,7 +35,7 @@ def times(world, seeds):
         run = world.run.model_copy(update={"steps": min(STEPS, ENOUGH + ENOUGH * tau // 80)})
         part = world.model_copy(update={"run": run})
         runs = run_seeds(part, algorithm, seeds, engine="batched")
-        found.append(float(np.mean([crossing(each, TARGET) for each in runs])))
+        found.append(float(np.mean([crossing(run, TARGET) for run in runs])))
     assert np.isfinite(found).all()
     return found
 
@@ -62,7 +62,7 @@ def row(number):
             run, controller, _ = steered(world, policy(), seed, tau=first)
             reached.append(crossing(run, TARGET))
             if name == "model":
-                changes.append(sum(each.clock < reached[-1] for each in controller.log))
+                changes.append(sum(decision.clock < reached[-1] for decision in controller.log))
         found[name] = float(np.mean(reached))
     found |= {"best": min(fixed), "pick": fixed[PERIODS.index(tau)], "worst": max(fixed)}
     what = [word for word, part in (("link", world.link), ("worker", world.slow)) if part]

@@ -261,7 +261,7 @@ def test_a_pause_of_the_loop_is_not_computing():
     slow = {20: 5.0, 40: 1.0}
     alone(lambda settings, record: seen.append(record), lambda step: slow.get(step, 0.1))
     slow_step = (15 * 0.1 + 1.0) / 16
-    assert [each.compute[0] for each in seen] == pytest.approx([0.1, 0.1, slow_step])
+    assert [record.compute[0] for record in seen] == pytest.approx([0.1, 0.1, slow_step])
     assert seen[-1].clock == pytest.approx(46 * 0.1 + 5.0 + 1.0)
 
 
@@ -332,14 +332,15 @@ def test_the_pick_of_tune_makes_a_controller(tmp_path):
     made = scenario(None, None, 100.0, steps=1500).table | {
         "tune": {"local-sgd": {"tau": [2, 8], "codec": [{"kind": "top-k", "ratio": 0.1}]}}
     }
-    tune(parse({key: each for key, each in made.items() if key != "algorithm"}),
+    tune(parse({key: value for key, value in made.items() if key != "algorithm"}),
          seeds=2, out=tmp_path / "tuned")  # fmt: skip
     steers = controller(tmp_path / "tuned", workers=4)
     assert steers.settings["codec"] == {"kind": "top-k", "ratio": 0.1}
     tried = steers.policy.outlook.candidates
     assert tried[0] == steers.settings
-    assert {each["codec"]["ratio"] for each in tried} == {0.1 * 2.0**n for n in range(-4, 3)}
-    assert {each["tau"] for each in tried} >= {1, 2, 4, 8}
+    ratios = {candidate["codec"]["ratio"] for candidate in tried}
+    assert ratios == {0.1 * 2.0**n for n in range(-4, 3)}
+    assert {candidate["tau"] for candidate in tried} >= {1, 2, 4, 8}
     low, high = steers.watch.prediction.step_time
     assert 0.1 < low < high
 
