@@ -1,7 +1,7 @@
 """The four papers, claim by claim: `paceline reproduce`.
 
-Of each, claims are in a TOML file, what measures them in a module of the same name, and its figures
-in another: see `reading`. Scenarios are those of the same name under scenarios/.
+The claims of each are in a TOML file (see `reading`), and functions of `measures` test them by runs
+of the scenarios of the same name under scenarios/.
 """
 
 from ...errors import InputError

@@ -9,8 +9,6 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ...results.figures.chart import Chart
-from ...results.figures.style import Figure
 from ...results.intervals import signed
 from .lab import Lab
 
@@ -94,8 +92,8 @@ class Claim:
         if self.kind is Kind.PRINTED and self.given_by != "paper":
             raise ValueError(f"{self.name}: printed, so that the paper gives its number")
 
-    def verdict(self, found: Finding) -> Verdict:
-        """Return the verdict on the claim by `found`.
+    def verdict(self, finding: Finding) -> Verdict:
+        """Return the verdict on the claim by `finding`.
 
         A number holds where it lies in our interval or ours within its tolerance. Otherwise the
         whole interval decides: an order holds, and a missed number holds in sign, where all of it
@@ -103,12 +101,12 @@ class Claim:
         a part on either side leaves the claim undecided. (The claimed side of a number without
         `neutral` is its tolerance.)
         """
-        low, high = found.ci95 or (found.value, found.value)
+        low, high = finding.ci95 or (finding.value, finding.value)
         if self.expected is not None and (
-            low <= self.expected <= high or close(found.value, self.expected, self.within)
+            low <= self.expected <= high or close(finding.value, self.expected, self.within)
         ):
             return Verdict.HOLDS
-        sides = {self._right(each) for each in (low, found.value, high)}
+        sides = {self._right(value) for value in (low, finding.value, high)}
         if sides == {True}:
             return Verdict.HOLDS if self.expected is None else Verdict.IN_SIGN
         if self.inconsistent:
@@ -130,11 +128,11 @@ class Claim:
 
 @dataclass(frozen=True)
 class Paper:
-    """A paper: its claims, and its figures redrawn, by file name with their captions.
+    """A paper and its claims.
 
     `settings`: a paragraph on what we use instead of the paper's networks, data and machines.
     `shown`: each figure and table of the paper, with what of it no claim covers, and why; empty
-    where claims cover it.
+    where claims cover it. `figures`: those to draw of a scenario's runs, by file name.
     """
 
     name: str
@@ -143,13 +141,13 @@ class Paper:
     settings: str
     claims: tuple[Claim, ...]
     shown: Mapping[str, str]
-    figures: Mapping[str, tuple[str, Callable[[Lab], Chart | Figure]]]
+    figures: Mapping[str, Mapping[str, Any]]
 
 
 def counts(rows: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, int]]:
     """Return how many claims have each verdict, by their kind; `rows` as in claims.json."""
-    found = Counter((row["kind"], row["verdict"]) for row in rows)
-    return {kind: {verdict: found[kind, verdict] for verdict in Verdict} for kind in Kind}
+    count = Counter((row["kind"], row["verdict"]) for row in rows)
+    return {kind: {verdict: count[kind, verdict] for verdict in Verdict} for kind in Kind}
 
 
 def close(value: float, expected: float, within: float) -> bool:
@@ -164,5 +162,5 @@ def names(place: str, shown: str) -> bool:
 
 def mean(values: Sequence[float] | np.ndarray, note: str = "") -> Finding:
     """Return the mean of one value per seed, with Student's interval."""
-    found = signed(values)
-    return Finding(round(found.value, 9), found.ci95, note)  # no rounding errors
+    estimate = signed(values)
+    return Finding(round(estimate.value, 9), estimate.ci95, note)  # no rounding errors

@@ -33,29 +33,29 @@ class Lab:
     kept: KeptRuns | None = None
     sets: tuple[str, ...] = ()
     trained: tuple[str, ...] = ()
-    _known: dict[tuple[str, ...], Result] = field(default_factory=dict)
+    _results: dict[tuple[str, ...], Result] = field(default_factory=dict)
 
     def scenario(self, name: str, *sets: str) -> Scenario:
         """Load a shipped scenario with overrides, the assumption's last."""
-        found = load(name, [*sets, *self.sets])
-        if self.trained and found.objective.kind in ("softmax", "torch"):
+        scenario = load(name, [*sets, *self.sets])
+        if self.trained and scenario.objective.kind in ("softmax", "torch"):
             return load(name, [*self.trained, *sets, *self.sets])
-        return found
+        return scenario
 
     def runs(self, name: str, *sets: str, labels: Sequence[str] = ()) -> Result:
         """Run the algorithms of a shipped scenario with overrides; `labels`: only these."""
         key = (name, *sets, *self.sets, *labels)
-        if key not in self._known:
+        if key not in self._results:
             scenario = self.scenario(name, *sets)
             if labels:
-                chosen = tuple(each for each in scenario.algorithm if each.label in labels)
+                chosen = tuple(one for one in scenario.algorithm if one.label in labels)
                 scenario = scenario.model_copy(update={"algorithm": chosen})
             seeds = range(scenario.run.seeds if self.full else min(QUICK, scenario.run.seeds))
             size.demand([(scenario, seeds)], self.execution)
-            self._known[key] = run_on(
+            self._results[key] = run_on(
                 self.execution, self.executor, scenario, seeds, kept=self.kept
             )
-        return self._known[key]
+        return self._results[key]
 
     def theory(self, name: str, *sets: str) -> dict[str, Any]:
         """Return the document of `paceline theory` for a shipped scenario with overrides."""

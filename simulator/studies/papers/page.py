@@ -1,116 +1,130 @@
-"""Write the page about all claims, docs/evidence/reproduction.md, and its figures."""
+"""Write what was found of all claims: reproduction.md, the tables beside it, and figures."""
 
-from collections.abc import Mapping, Sequence
+import csv
+import io
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from ...results import store
-from ...results.figures import drawing
+from ...results.figures import curves, drawing
 from ...results.figures.style import style
-from ...results.statistics import number
 from .. import papers
 from .claim import Kind, Paper, Verdict, close, counts, names
 from .lab import QUICK, Lab
 
 Row = Mapping[str, Any]
 
-PAGE = "reproduction.md"
-GIVEN_BY = {"paper": "", "formula": " (formula)", "notes": " (notes)"}
+PAGE, TABLE = "reproduction.md", "reproduction.csv"
+EXPERIMENTS, COVERAGE = "reproduction-experiments.csv", "reproduction-coverage.csv"
 SEEDS = {"few": f"at most {QUICK} seeds a scenario", "all": "all seeds of the scenarios"}
 
 
 def write(folder: Path, rows: Sequence[Row], drawn: Sequence[Paper], lab: Lab) -> None:
-    """Write the page about all `rows`, and the figures of the papers `drawn` anew.
+    """Write the page and its tables about all `rows`, and draw the figures of the papers `drawn`.
 
     Raises InputError where they cannot be written.
     """
     with style():
         files = {
-            path(paper, name): drawing.encode(draw(lab), "png")
+            path(paper.name, name): drawing.encode(_figure(figure, lab), "png")
             for paper in drawn
-            for name, (_, draw) in paper.figures.items()
+            for name, figure in paper.figures.items()
         }
     store.publish(folder, files)
-    # after the figures, because it shows all that exist, older ones too
-    store.publish(folder, {PAGE: _page(rows, folder).encode()})
+    # after the figures, because the page links all that exist, older ones too
+    store.publish(folder, {name: text.encode() for name, text in texts(rows, folder).items()})
 
 
-def path(paper: Paper, name: str) -> str:
-    """The file of a figure, relative to the page."""
-    return f"reproduction/{paper.name}-{name}.png"
+def path(paper: str, name: str) -> str:
+    """Return the file of a figure, relative to the page."""
+    return f"reproduction/{paper}-{name}.png"
 
 
-def _page(rows: Sequence[Row], folder: Path) -> str:
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined  # noqa: PLC0415
+def _figure(figure: Row, lab: Lab) -> Any:
+    scenario, groups = lab.scenario(figure["of"]["name"]), lab.runs(figure["of"]["name"]).groups
+    if figure["draw"] == "tau":
+        return curves.tau(groups, title=scenario.title)
+    loss = figure["of"].get("loss", "training loss")
+    return curves.error(groups, title=scenario.title, target=scenario.run.target_loss, loss=loss)
 
-    made = Environment(  # of Markdown, so that nothing is escaped
-        loader=FileSystemLoader(Path(__file__).parent),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    made.filters |= {"value": value, "expected": expected, "seeds": SEEDS.get}
-    made.tests["wide"] = _wide
-    groups = ((name, [row for row in rows if row["paper"] == name]) for name in papers.NAMES)
-    found = [(papers.paper(name), own) for name, own in groups if own]
-    today = f"{datetime.now(UTC):%Y-%m-%d}"
-    text = made.get_template("page.md.j2").render(
-        found=found,
+
+def texts(rows: Sequence[Row], folder: Path) -> dict[str, str]:
+    """Return the page and its tables, by file name."""
+    from jinja2 import Environment, StrictUndefined  # noqa: PLC0415
+
+    groups = {name: [row for row in rows if row["paper"] == name] for name in papers.NAMES}
+    there = [(papers.paper(name), own) for name, own in groups.items() if own]
+    made = Environment(undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    template = Path(__file__).with_name("page.md.j2").read_text("utf-8")
+    text = made.from_string(template).render(
+        papers=there,
         rows=rows,
-        there=lambda *figure: (folder / path(*figure)).is_file(),
+        wide=sum(_wide(row) for row in rows if row["kind"] == Kind.PRINTED),
+        drawn=lambda *figure: (folder / path(*figure)).is_file(),
         path=path,
-        today=today,
+        today=f"{datetime.now(UTC):%Y-%m-%d}",
+        seeds=" or ".join(SEEDS[kind] for kind in dict.fromkeys(row["seeds"] for row in rows)),
+        sets=" ".join(dict.fromkeys(" ".join(row["sets"]) for row in rows)).strip(),
         verdicts=[*Verdict],
         others=[kind for kind in Kind if kind is not Kind.PRINTED],
         counts=counts,
-        shown=shown,
     )
-    return text.rstrip("\n") + "\n"
+    return {
+        PAGE: text.rstrip("\n") + "\n",
+        TABLE: _csv(_claim(row) for row in rows),
+        EXPERIMENTS: _csv(_experiment(row, each) for row in rows for each in row["sensitivity"]),
+        COVERAGE: _csv(line for paper, own in there for line in covered(paper, own)),
+    }
 
 
-def shown(paper: Paper, rows: Sequence[Row]) -> list[tuple[str, int, int, str]]:
-    """Each figure and table of a paper: claims about it, those that hold, and what they leave."""
+def covered(paper: Paper, rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """Return each figure and table of a paper, with the claims about it and what they leave."""
     table = []
     for name, left in paper.shown.items():
         own = [row["verdict"] for row in rows if names(row["place"], name)]
-        table.append((name, len(own), own.count(Verdict.HOLDS), left))
+        held = own.count(Verdict.HOLDS)
+        line = {"paper": paper.name, "shown": name, "claims": len(own), "hold": held}
+        table.append(line | {"not covered, and why": left})
     return table
+
+
+def _claim(row: Row) -> dict[str, Any]:
+    keys = ("paper", "claim", "kind", "place", "basis", "says", "unit")
+    stated = {key: _short(row[key]) for key in ("expected", "within", "neutral")}
+    stated |= {"side": "" if row["neutral"] is None else "below" if row["below"] else "above"}
+    by = {"given_by": row["given_by"]} | _answer(row)
+    why = f"{row['why']} {row['note']}".strip()
+    return {key: row[key] for key in keys} | stated | by | {"why": why}
+
+
+def _experiment(row: Row, assumed: Row) -> dict[str, Any]:
+    about = {"paper": row["paper"], "claim": row["claim"], "experiment": assumed["assumption"]}
+    return about | {"sets": " ".join(assumed["sets"])} | _answer(assumed)
+
+
+def _answer(row: Row) -> dict[str, Any]:
+    low, high = row["ci95"] or (None, None)
+    ours = {"ours": row["value"], "low": low, "high": high}
+    return {key: _short(value) for key, value in ours.items()} | {"verdict": row["verdict"]}
+
+
+def _short(value: float | None) -> str:
+    return "" if value is None else f"{value:.4g}"
+
+
+def _csv(rows: Iterable[Mapping[str, Any]]) -> str:
+    lines = [*rows]
+    file = io.StringIO()
+    if lines:
+        writer = csv.DictWriter(file, [*lines[0]], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(lines)
+    return file.getvalue()
 
 
 def _wide(row: Row) -> bool:
     """Return whether a number holds only since our interval is wide."""
     counted = row["verdict"] == Verdict.HOLDS and row["expected"] is not None
     return bool(counted) and not close(row["value"], row["expected"], row["within"])
-
-
-def value(row: Row) -> str:
-    """Our number with its unit, and its interval if it has one."""
-    if row["value"] is None:
-        return "never"
-    found, low, high = (
-        None if each is None else _apart(each, row["neutral"])
-        for each in (row["value"], *(row["ci95"] or (None, None)))
-    )
-    between = "" if low is None or high is None else f" ({low} to {high})"
-    return f"{found} {row['unit']}".strip() + between
-
-
-def _apart(value: float, neutral: float | None) -> str:
-    """Three significant digits, or as many as tell `value` from the neutral one."""
-    text, digits = number(value), 4
-    while neutral is not None and float(text) == neutral != value and digits < 8:
-        text, digits = f"{value:#.{digits}g}", digits + 1
-    return text
-
-
-def expected(row: Row) -> str:
-    """The number claimed, who gives it, and our tolerance; the side that an order or a sign is."""
-    said = []
-    if row["expected"] is not None:
-        number = f"{row['expected']:.4g} {row['unit']}".strip()
-        said.append(f"{number} ± {100 * row['within']:.3g} %{GIVEN_BY[row['given_by']]}")
-    if row["neutral"] is not None:
-        side = "<" if row["below"] else ">"
-        said.append(f"{side} {row['neutral']:.4g} {row['unit'] if not said else ''}".strip())
-    return "; ".join(said)

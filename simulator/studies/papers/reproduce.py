@@ -14,7 +14,7 @@ from .. import executors, papers
 from ..execution import Execution, Progress
 from ..processes import cores
 from . import page
-from .claim import Claim, Finding, Paper, counts
+from .claim import Claim, Paper, counts
 from .lab import Lab
 
 Row = dict[str, Any]
@@ -114,12 +114,11 @@ def reproduce(  # noqa: PLR0913 - the options of the command
 
 def _row(paper: Paper, claim: Claim, lab: Lab) -> Row:
     """Return a claim's row in claims.json, which the page is written from."""
-    found = claim.measure(lab)
     return {
         "paper": paper.name,
         "claim": claim.name,
         "expected": claim.expected,
-        **_found(claim, found),
+        **_answer(claim, lab),
         "kind": str(claim.kind),
         "place": claim.place,
         "basis": claim.basis,
@@ -133,19 +132,20 @@ def _row(paper: Paper, claim: Claim, lab: Lab) -> Row:
         "seeds": "all" if lab.full else "few",
         "sets": [*lab.trained],
         "sensitivity": [
-            {"assumption": each.what, "sets": [*each.sets]}
-            | _found(claim, claim.measure(lab.but(each.sets)))
-            for each in claim.assumptions
+            {"assumption": assumed.what, "sets": [*assumed.sets]}
+            | _answer(claim, lab.but(assumed.sets))
+            for assumed in claim.assumptions
         ],
     }
 
 
-def _found(claim: Claim, found: Finding) -> Row:
+def _answer(claim: Claim, lab: Lab) -> Row:
+    finding = claim.measure(lab)
     return {
-        "value": jsonable(found.value),
-        "ci95": jsonable(found.ci95),
-        "verdict": str(claim.verdict(found)),
-        "note": found.note,
+        "value": jsonable(finding.value),
+        "ci95": jsonable(finding.ci95),
+        "verdict": str(claim.verdict(finding)),
+        "note": finding.note,
     }
 
 

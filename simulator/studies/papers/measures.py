@@ -1,0 +1,420 @@
+"""Measures of the papers' claims: functions of a `Lab` that `[measure]` tables name by `how`.
+
+Most claims are a `compare`: a quantity of one algorithm against that of another, seed by seed.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from math import ceil
+from typing import Any
+
+import numpy as np
+
+from ...network.mean_cost import mean_cost
+from ...results.run import Run
+from ...results.statistics import at, crossing, number, sampled, seconds_per_step
+from ...theory import scalability
+from .claim import Finding, mean
+from .lab import Lab
+
+SAMPLES, POINTS = 50, 1000  # of a curve, to average a part or the whole of it
+COUNTS = (4, 8, 12, 16)  # HPSGD's numbers of workers
+SCALARS = ("bytes", "settled")  # quantities without an interval over seeds
+PERIODS, LATENCIES = (1, 4, 8, 12, 16, 20), (0.01, 0.1, 0.3, 1.0)  # DTS's figure 3b
+
+Values = np.ndarray
+"""One value per seed."""
+
+
+def _reach(run: Run, level: float, by: str) -> float:
+    """Return the time (or step) at which a test accuracy is first reached; inf if never."""
+    accuracy = np.array(run.curve["accuracy"])
+    curve = {"time": run.curve[by], "loss": (-accuracy).tolist()}
+    return crossing(replace(run, curve=curve), -level)
+
+
+def _part(run: Run, low: float, high: float, until: float) -> float:
+    """Return the mean loss between two shares of the time `until`."""
+    return float(np.mean([at(run, share * until) for share in np.linspace(low, high, SAMPLES)]))
+
+
+def _averaged(run: Run, until: float, metric: str) -> float:
+    """Return a column of the curve, averaged over the time from 0 to `until` (seconds)."""
+    times, there = np.linspace(0, until, POINTS), np.isfinite(run.curve[metric])
+    column, time = (np.array(run.curve[key])[there] for key in (metric, "time"))
+    return float(np.interp(times, time, column).mean())
+
+
+def _settled(run: Run) -> float:
+    """Return the seconds per step of the second half of a run."""
+    time, step = run.curve["time"], run.curve["step"]
+    half = len(time) // 2
+    return (time[-1] - time[half]) / (step[-1] - step[half])
+
+
+QUANTITIES: Mapping[str, Callable[..., float]] = {
+    "pace": seconds_per_step,
+    "settled": _settled,
+    "time": lambda run, level: min(crossing(run, level), run.duration),
+    "end": lambda run: _part(run, 0.8, 1.0, run.duration),
+    "accuracy": lambda run: 100 * run.curve["accuracy"][-1],
+    "reach": _reach,
+    "averaged": _averaged,
+    "communicating": lambda run: run.seconds["communicate"] / sum(run.seconds.values()),
+    "average per gradient": lambda run: run.seconds["communicate"] / run.seconds["compute"],
+    "roughness": lambda run: np.abs(np.diff(run.curve["accuracy"][1:], n=2)).mean(),
+}
+OPERATIONS: Mapping[str, Callable[[Values, Values], Values]] = {
+    "ratio": lambda one, other: one / other,
+    "difference": lambda one, other: one - other,
+    "percent": lambda one, other: 100 * (one / other - 1),
+}
+
+
+def values(
+    lab: Lab, name: str, what: str, of: str | int, sets: Sequence[str] = (), **how: Any
+) -> Values:
+    """Return a quantity of one algorithm of a scenario, one value per seed.
+
+    `of`: its label, its place in the scenario, or "best": the one with the lowest mean, but for the
+    last, which is the adaptive one. `how`: arguments of the quantity.
+    """
+    result = lab.runs(name, *sets, labels=how.pop("labels", ()))
+    if what == "bytes":
+        sent = {row["label"]: row["bytes_per_step"] for row in result.algorithms}
+        return np.array([sent[of]])
+    if what == "time" and "level" not in how:
+        how["level"] = result.scenario.run.target_loss
+    groups = [*result.groups.values()]
+    if of == "best":
+        rows = [[QUANTITIES[what](run, **how) for run in runs] for runs in groups[:-1]]
+        return np.array(min(rows, key=np.mean))
+    runs = groups[of] if isinstance(of, int) else result.groups[of]
+    found = np.array([QUANTITIES[what](run, **how) for run in runs])
+    return found[:1] if what in SCALARS else found
+
+
+def compared(
+    lab: Lab, *, a: str | int, b: str | int = "", op: str = "ratio", **how: Any
+) -> tuple[Values, str]:
+    """Return a quantity of `a`, related by `op` to that of `b` if any; and both means in words."""
+    one = values(lab, of=a, **how)
+    if b == "":
+        return one, ""
+    other = values(lab, of=b, **how)
+    apart = np.round(OPERATIONS[op](one, other), 9)  # no rounding errors
+    return apart, f"{number(float(one.mean()))} against {number(float(other.mean()))}."
+
+
+def compare(lab: Lab, *, scale: float = 1.0, **how: Any) -> Finding:
+    """Return what `compared` does, times `scale`."""
+    found, note = compared(lab, **how)
+    if how["what"] in SCALARS:
+        return Finding(float(scale * found[0]), note=note)
+    return mean(scale * found, note)
+
+
+def lowest(lab: Lab, *, parts: Sequence[Mapping[str, Any]], each_seed: bool = False) -> Finding:
+    """Return the smallest of several comparisons: by their means, or seed by seed."""
+    found = [compared(lab, **part)[0] for part in parts]
+    note = f"Of {', '.join(number(float(part.mean())) for part in found)}."
+    return mean(np.minimum.reduce(found) if each_seed else min(found, key=np.mean), note)
+
+
+def qualified(lab: Lab, *, names: Sequence[str], least: float) -> Finding:
+    """Return AdaComm's largest speed-up among scenarios where its final loss is as low.
+
+    `least`: of tau = 1's final loss over AdaComm's, from which on it counts as no higher.
+    """
+    found = []
+    for name in names:
+        if compared(lab, name=name, what="end", a=0, b=-1)[0].mean() >= least:
+            found.append(compare(lab, name=name, what="time", a=0, b=-1))
+    return max(found, key=lambda finding: finding.value)
+
+
+def related(lab: Lab, *, names: Sequence[str], **how: Any) -> Finding:
+    """Return a comparison in one scenario over the same in another, seed by seed."""
+    one, other = (compared(lab, name=name, **how)[0] for name in names)
+    return mean(one / other, f"{number(float(one.mean()))} against {number(float(other.mean()))}.")
+
+
+def stated(lab: Lab, *, value: float) -> Finding:
+    """Return a number that follows from the paper alone, by arithmetic."""
+    return Finding(value)
+
+
+def theory(lab: Lab, *, name: str, path: str) -> Finding:
+    """Return a number of `paceline theory --json`, by its path: keys, places, or "key=value"."""
+    here: Any = lab.theory(name)
+    for part in path.split("."):
+        key, _, wanted = part.partition("=")
+        if wanted:
+            here = next(row for row in here if f"{row[key]:g}" == wanted)
+        else:
+            here = here[int(key)] if isinstance(here, list) else here[key]
+    return Finding(here)
+
+
+# AdaComm
+
+
+def crossing_curves(lab: Lab, *, name: str) -> Finding:
+    """Return the time (s) from which the curve of tau = 1 stays below that of tau = 10."""
+    found = []
+    groups = lab.runs(name).groups
+    for one, ten in zip(groups["ssgd"], groups["local-sgd tau=10"], strict=True):
+        first = ten.curve["time"][1]
+        times = [time for time in one.curve["time"][1:] if first < time < ten.duration]
+        ahead = [at(one, time) - at(ten, time) for time in times]
+        last = max(i for i, difference in enumerate(ahead) if difference > 0)
+        share = ahead[last] / (ahead[last] - ahead[last + 1])
+        found.append(times[last] + share * (times[last + 1] - times[last]))
+    return mean(found)
+
+
+def throughout(lab: Lab, *, name: str, sets: Sequence[str] = ()) -> Finding:
+    """Return the smallest ratio over time of a fixed period's loss to AdaComm's."""
+    *fixed, adaptive = lab.runs(name, *sets).groups.values()
+    times = np.arange(120.0, min(run.duration for run in fixed[0]), 30.0)
+    ours = sampled(adaptive, "loss", times)
+    ratios = np.array([sampled(runs, "loss", times) / ours for runs in fixed])
+    least = np.unravel_index(np.argmin(ratios.mean(axis=1)), (len(ratios), len(times)))
+    which, when = map(int, least)
+    note = f"The smallest is that of {fixed[which][0].label} at {times[when]:.0f} s."
+    return mean(ratios[which, :, when], note)
+
+
+def plateau(lab: Lab, *, name: str, steps: int, sets: Sequence[str] = ()) -> Finding:
+    """Return AdaComm's fall in the time that tau = 1 takes for `steps`, over that of tau = 1.
+
+    A fall is the loss about the middle of that time over the loss at its end, a fifth of it each.
+    """
+    one, *_, adaptive = lab.runs(name, *sets).groups.values()
+    ends = [float(np.interp(steps, run.curve["step"], run.curve["time"])) for run in one]
+    falls = [
+        np.array([_part(run, 0.4, 0.6, end) / _part(run, 0.8, 1.0, end)
+                  for run, end in zip(runs, ends, strict=True)])
+        for runs in (one, adaptive)
+    ]  # fmt: skip
+    return mean(falls[1] / falls[0])
+
+
+def interval_wise(lab: Lab, *, name: str) -> Finding:
+    """Return the smallest ratio, at boundaries, of a fixed period's bound to the best ones'."""
+    scenario = lab.scenario(name)
+    periods = lab.theory(name)["intervals"]
+    changes = [[row["tau"] for row in periods], [row["steps"] for row in periods[1:]]]
+    taus = {"best": "{{ schedule = 'piecewise', values = {}, at = {} }}".format(*changes)}
+    taus |= {f"tau = {tau}": str(tau) for tau in sorted(set(changes[0]))}
+    made = [f"{{ name='local-sgd', label='{label}', tau={tau} }}" for label, tau in taus.items()]
+    result = lab.runs(name, f"algorithm=[{', '.join(made)}]")
+    interval, until = scenario.theory.interval, scenario.run.duration
+    assert interval is not None
+    assert until is not None
+    times = np.arange(interval, until, interval)
+    best, *fixed = (sampled(runs, "loss", times) for runs in result.groups.values())
+    return mean((np.array(fixed) / best).min(axis=(0, 2)), f"Periods: {changes[0]}.")
+
+
+def tail(lab: Lab, *, name: str) -> Finding:
+    """Return the excess of the slowest hundredth of iterations: tau = 1 over tau = 10."""
+    excess = []
+    for label, tau in (("ssgd", 1), ("local-sgd tau=10", 10)):
+        runs = lab.runs(name, "run.steps=4000", f"run.evaluate_every={tau}").groups[label]
+        taken = [np.diff(run.curve["time"]) / tau for run in runs]
+        excess.append(np.array([np.quantile(times, 0.99) - times.mean() for times in taken]))
+    return mean(excess[0] / excess[1], "{:.3g} s against {:.3g} s.".format(*map(np.mean, excess)))
+
+
+# DTS
+
+
+def scales(lab: Lab, *, name: str, label: str, sets: Sequence[str] = ()) -> Finding:
+    """Return the share of a settled step that is spent computing."""
+    step = float(values(lab, name, "settled", label, sets)[0])
+    compute = lab.scenario(name, *sets).cluster.compute.expectation
+    return Finding(scalability(compute, step), note=f"A step takes {step:.4g} s.")
+
+
+def sparse(lab: Lab, *, name: str, period: int, latency: float) -> Finding:
+    """Return the scalability with a mean every `period` steps, at a latency of a message (s)."""
+    made = [f"{{ name = 'dts', label = 'p = {p}', delay = 0, period = {p} }}" for p in PERIODS]
+    sets = f"algorithm=[{', '.join(made)}]", f"network.latency={latency} s"
+    return scales(lab, name=name, label=f"p = {period}", sets=sets)
+
+
+def sparser(lab: Lab, *, name: str) -> Finding:
+    """Return the smallest gain in scalability from one period to the next, over latencies."""
+    rows = [
+        [sparse(lab, name=name, period=period, latency=latency).value for period in PERIODS]
+        for latency in LATENCIES
+    ]
+    return Finding(float(np.diff(rows, axis=1).min()))
+
+
+def tolerated(lab: Lab, *, name: str, label: str = "D = 20") -> Finding:
+    """Return the seconds that a mean may take without cost, extrapolated from two longer ones."""
+    means, steps = [], []
+    for latency in ("network.latency=2 s", "network.latency=3 s"):
+        cost = mean_cost(lab.scenario(name, latency))
+        means.append(cost.latency + cost.transmission)
+        steps.append(float(values(lab, name, "settled", label, [latency])[0]))
+    compute = lab.scenario(name).cluster.compute.expectation
+    slope = (means[1] - means[0]) / (steps[1] - steps[0])
+    note = f"{slope:.4g} gradients of {compute:g} s."
+    return Finding(means[0] - slope * (steps[0] - compute), note=note)
+
+
+def hidden_per_step(lab: Lab, *, name: str) -> Finding:
+    """Return the latency hidden by a step of delay (s), by least squares over the delays."""
+    delays = (4, 8, 12, 16, 20)
+    hidden = [tolerated(lab, name=name, label=f"D = {D}").value for D in delays]
+    return Finding(float(np.polyfit(delays, hidden, 1)[0]))
+
+
+def loss_per_delay(lab: Lab, *, name: str) -> Finding:
+    """Return the points of accuracy lost for five more steps of uncorrected delay."""
+    delays = (5, 10, 15, 20)
+    found = np.array([values(lab, name, "accuracy", f"uncorrected D = {D}") for D in delays])
+    return mean(5 * np.polyfit(delays, found, 1)[0])
+
+
+# HPSGD
+
+
+def across(lab: Lab, *, reduce: str, sets: Sequence[str] = (), **how: Any) -> Finding:
+    """Return how a comparison changes with the number of workers.
+
+    `reduce`: "span", the last less the first; "rise", the smallest from one number to the next.
+    """
+    found = np.array(
+        [compared(lab, sets=[f"cluster.workers={count}", *sets], **how)[0] for count in COUNTS]
+    )
+    said = ", ".join(f"{count}: {row.mean():.3g}" for count, row in zip(COUNTS, found, strict=True))
+    rises = np.diff(found, axis=0)
+    chosen = found[-1] - found[0] if reduce == "span" else rises[np.argmin(rises.mean(axis=1))]
+    return mean(chosen, f"By workers: {said}.")
+
+
+def kept(lab: Lab, *, of: str, over: str = "", **how: Any) -> Finding:
+    """Return the percentage of its scale efficiency that `of` keeps from 4 to 16 workers.
+
+    `over`: minus that of another.
+    """
+    left = [
+        100 * np.divide(*(compared(lab, a=label, b="psgd", sets=[f"cluster.workers={count}"], **how)
+                          [0] for count in (COUNTS[0], COUNTS[-1])))
+        for label in (of, over) if label
+    ]  # fmt: skip
+    said = " and ".join(f"{float(share.mean()):.1f} %" for share in left)
+    return mean(np.round(left[0] - left[1] if over else left[0], 9), f"Kept: {said}.")
+
+
+def window(lab: Lab, *, name: str, bandwidths: Sequence[str]) -> Finding:
+    """Return the period over the formula's, of the bandwidth where it is furthest from 1."""
+    ratios = []
+    for bandwidth in bandwidths:
+        sets = f"network.bandwidth={bandwidth}", "overhead=[]"
+        k = values(lab, name, "average per gradient", "ssgd", sets)[0]
+        period = compared(lab, name=name, what="bytes", a="ssgd", b="hpsgd", sets=sets)[0][0]
+        ratios.append(float(period) / max(2, ceil(k)))
+    return Finding(max(ratios, key=lambda ratio: abs(ratio - 1)))
+
+
+def by_then(lab: Lab, *, name: str, than: str) -> Finding:
+    """Return HPSGD's smallest lead in accuracy at a quarter, half and all of its time (points)."""
+    runs = lab.runs(name).groups
+    times = np.array([0.25, 0.5, 1.0]) * min(run.duration for run in runs["hpsgd"])
+    ours, theirs = (100 * sampled(runs[label], "accuracy", times) for label in ("hpsgd", than))
+    leads = np.round(ours - theirs, 9)
+    least = int(np.argmin(leads.mean(axis=0)))
+    return mean(leads[:, least], f"The smallest is after {times[least]:.3g} s.")
+
+
+def in_a_loop(lab: Lab, *, name: str, what: str) -> Finding:
+    """Return HPSGD's gradients or synchronisations in section 3.2's loop of local-sgd."""
+    result = lab.runs(name, "overhead=[]")
+    sent = {row["name"]: row["bytes_per_step"] for row in result.algorithms}
+    step = np.array([seconds_per_step(run) for run in result.groups["hpsgd"]])
+    ssgd = result.groups["ssgd"][0]
+    k = QUANTITIES["average per gradient"](ssgd)
+    loop = (8 + 1 + k) * seconds_per_step(result.groups["psgd"][0])
+    times = 1.0 if what == "gradients" else sent["hpsgd"] / sent["ssgd"]
+    return mean(np.round(times * loop / step, 9), f"k = {k:.3f}.")
+
+
+# Hybrid: tables of cells, each a scenario with settings
+
+
+def lead(
+    lab: Lab, cell: Mapping[str, Any], metric: str = "accuracy", other: str = "asgd",
+    sets: Sequence[str] = (),
+) -> Values:  # fmt: skip
+    """Return hybrid's metric minus another algorithm's, averaged over time, one per seed.
+
+    In points for the test accuracy, else in the unit of the loss.
+    """
+    labels = f"hybrid, s = {cell.get('step_size', 500)}", other
+    sets = [*cell.get("sets", ()), *sets]
+    until = lab.runs(cell["scenario"], *sets, labels=labels).scenario.run.duration
+    ours, theirs = (
+        values(lab, cell["scenario"], "averaged", label, sets, until=until, metric=metric,
+               labels=labels)
+        for label in labels
+    )  # fmt: skip
+    return (100 if metric == "accuracy" else 1) * (ours - theirs)
+
+
+def least(
+    lab: Lab, *, table: Sequence[Mapping[str, Any]], metric: str = "accuracy", other: str = "asgd"
+) -> Finding:
+    """Return the smallest lead of a table's means over seeds."""
+    better = 1 if metric == "accuracy" else -1
+    found = better * np.array([lead(lab, cell, metric, other) for cell in table])
+    place = int(np.argmin(found.mean(axis=1)))
+    return mean(found[place], f"The smallest is at {table[place]['cell']}.")
+
+
+def cell(
+    lab: Lab, *, table: Sequence[Mapping[str, Any]], name: str, metric: str = "accuracy",
+    sets: Sequence[str] = (),
+) -> Finding:  # fmt: skip
+    """Return one number of a table."""
+    return mean(lead(lab, _named(table, name), metric, sets=sets))
+
+
+def _named(table: Sequence[Mapping[str, Any]], name: str) -> Mapping[str, Any]:
+    return next(row for row in table if row["cell"] == name)
+
+
+def nearer(
+    lab: Lab, *, table: Sequence[Mapping[str, Any]], to: str, near: int, far: int
+) -> Finding:
+    """Return how much further from a baseline's accuracy one step size is than another."""
+    away = [np.abs(lead(lab, _named(table, str(size)), other=to)) for size in (far, near)]
+    return mean(away[0] - away[1])
+
+
+def step(
+    lab: Lab, *, table: Sequence[Mapping[str, Any]], before: Sequence[int], after: Sequence[int]
+) -> Finding:
+    """Return the mean lead of some cells minus that of others."""
+    above, under = (
+        np.mean([lead(lab, table[place]) for place in places], axis=0) for places in (before, after)
+    )
+    return mean(above - under)
+
+
+def harder(lab: Lab, *, tables: Sequence[Sequence[Mapping[str, Any]]]) -> Finding:
+    """Return the mean lead of one table minus that of another."""
+    means = [np.mean([lead(lab, cell) for cell in table], axis=0) for table in tables]
+    return mean(means[0] - means[1])
+
+
+def trend(lab: Lab, *, table: Sequence[Mapping[str, Any]]) -> Finding:
+    """Return Spearman's rank correlation of the lead with the table's key."""
+    from scipy.stats import spearmanr  # noqa: PLC0415 - a second
+
+    found = np.array([lead(lab, cell) for cell in table])
+    return mean([float(spearmanr(range(len(found)), column).statistic) for column in found.T])
