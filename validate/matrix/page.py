@@ -13,7 +13,7 @@ from paceline.simulator.results.figures.style import Axes, Figure
 
 from ..comparison.quantities import PACE, TARGET
 from . import conditions, left_out, statistics
-from .cells import Cell
+from .cells import Cell, explained
 from .results import Matrix
 
 TEMPLATE = Path(__file__).with_name("page.md.j2")
@@ -86,7 +86,7 @@ def _tables(document: Row) -> dict[str, str]:
         row |= {
             f"{key}_seconds_per_step": pace[key] for key in ("nominal", "predicted", "measured")
         }
-        row |= {"error": pace["error"], "excess_explained": pace["explained"]}
+        row |= {"error": pace["error"], "excess_explained": explained([cell])}
         row |= {f"{key}_time_to_target": target[key] for key in ("predicted", "measured")}
         row |= {"target_error": target["error"]}
         row |= {f"{key}_inside_90": cell["left_out"][key]["inside"] for key in (PACE, TARGET)}

@@ -363,7 +363,8 @@ def lead(
                labels=labels)
         for label in labels
     )  # fmt: skip
-    return (100 if metric == "accuracy" else 1) * (ours - theirs)
+    scale = 100 if metric == "accuracy" else 1
+    return np.asarray(scale * (ours - theirs))
 
 
 def least(

@@ -1,9 +1,10 @@
 """How well a baseline and one short local run predict the other cells: the tables of the page."""
 
 import csv
+import io
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import combinations
+from itertools import combinations, groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -349,9 +350,30 @@ def _detail(truth: np.ndarray, curve: np.ndarray, basis: str, cell: Cell, at: np
     return f"| {cell.program} | {cell.workers} | {basis} | {losses} | {error} | {words} |"
 
 
+def as_csv(tables: str) -> tuple[str, dict[str, str]]:
+    """Return the report with links in place of all tables but the first, and these as CSV files."""
+    page: list[str] = []
+    files: dict[str, str] = {}
+    for is_table, group in groupby(tables.splitlines(), lambda line: line.startswith("|")):
+        lines = list(group)
+        if not is_table or not any(line.startswith("|") for line in page):
+            page += lines
+            continue
+        name = f"learning-curves-{len(files) + 1}.csv"
+        file = io.StringIO()
+        rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+        csv.writer(file, lineterminator="\n").writerows([rows[0], *rows[2:]])
+        files[name] = file.getvalue()
+        page.append(f"[{name}]({name})")
+    return "\n".join(page) + "\n", files
+
+
 def write() -> None:
-    """Score the cells that there are, and put the tables into the page."""
+    """Score the cells that there are, and put the tables into the page and beside it."""
     tables = report(cells.known())
     print(tables)
+    shown, files = as_csv(tables)
     before, rest = PAGE.read_text("utf-8").split(MARKS[0])
-    PAGE.write_text(before + MARKS[0] + tables + MARKS[1] + rest.split(MARKS[1])[1], "utf-8")
+    PAGE.write_text(before + MARKS[0] + shown + MARKS[1] + rest.split(MARKS[1])[1], "utf-8")
+    for name, text in files.items():
+        PAGE.with_name(name).write_text(text, "utf-8")
