@@ -49,7 +49,7 @@ def scenario() -> str:
     schema = json_schema()
     parts = [
         "# Scenario keys",
-        "From the schema that `paceline schema` prints. A *time* is written with its unit, "
+        "From the schema that `paceline list schema` prints. A *time* is written with its unit, "
         '`"300 ms"`, and so are a *size*, `"64 kB"`, a *bandwidth*, `"34 Mbit/s"`, '
         'and a *computing speed*, `"312 TFLOP/s"`. '
         "Numbers without a unit here have the one that their description names, or none.",

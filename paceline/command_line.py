@@ -38,7 +38,7 @@ app = typer.Typer(
 
 FIGURES = "png,svg"
 FILES = "Figures and data: "
-LISTED = "algorithms|distributions|objectives|scenarios"
+LISTED = "algorithms|distributions|objectives|scenarios|schema"
 PROFILE, PROFILE_FILE = "Profile: ", "profile.toml"
 OBJECTIVE = "Objective: "
 PAGE = "Page: "
@@ -113,6 +113,9 @@ SCENARIO: Any = typer.Argument(
     autocompletion=_scenarios,
 )
 DEVICE = _option("auto|cpu|cuda", "Device of the workers.", default="auto")
+SMOKE = typer.Option(
+    True, "--smoke/--no-smoke", help="With --check: train for a few seconds, to see that it works."
+)
 PROFILE_OUT = _out(
     "PROFILE.toml", "The profile to write; default: profile.toml, or the next free name."
 )
@@ -149,8 +152,11 @@ _quiet: ContextVar[bool] = ContextVar("quiet", default=False)
 QUIET = _flag("--quiet", "Print only results and errors: no notes, no progress.", "-q")
 
 
-def _command(name: str) -> Callable[[Any], Any]:
-    """Register a command, which also takes --quiet, and leaves files to the shell's completion."""
+def _command(name: str, *, hidden: bool = False) -> Callable[[Any], Any]:
+    """Register a command, which also takes --quiet, and leaves files to the shell's completion.
+
+    `hidden`: an old name of one, which help does not list.
+    """
 
     def register(run: Callable[..., None]) -> Callable[..., None]:
         @wraps(run)
@@ -167,7 +173,7 @@ def _command(name: str) -> Callable[[Any], Any]:
         )
         parameters = [*signature.parameters.values(), last]
         command.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-        app.command(name)(command)
+        app.command(name, hidden=hidden)(command)
         return run
 
     return register
@@ -447,7 +453,7 @@ def _tune(
     *("engine", "jobs", "dask", "force"),
     seeds=_option(None, "Number of seeds; default: validation.seeds."),
 )
-def _validate(  # noqa: PLR0913, PLR0917 - the contract's options
+def _validate(
     scenario: str | None = typer.Argument(
         None,
         metavar="SCENARIO",
@@ -501,7 +507,7 @@ def _validate(  # noqa: PLR0913, PLR0917 - the contract's options
     _answer(as_json, result.json, parts, result.notes)
 
 
-def _matrix(  # noqa: PLR0913, PLR0917 - as the command
+def _matrix(
     scenario: str | None,
     only: str | None,
     report: Path,
@@ -539,7 +545,7 @@ def _torch(module: str) -> Any:
 
 
 @_command("reproduce")
-def _reproduce(  # noqa: PLR0913, PLR0917 - the contract's options
+def _reproduce(
     paper: str | None = typer.Argument(
         None,
         metavar="PAPER",
@@ -591,7 +597,7 @@ def _reproduce(  # noqa: PLR0913, PLR0917 - the contract's options
 
 
 @_command("explore")
-def _explore(  # noqa: PLR0913, PLR0917 - the contract's options
+def _explore(
     scenario: str = SCENARIO,
     overrides: list[str] | None = OVERRIDES,
     allow_paths: bool = ALLOW_PATHS,
@@ -627,7 +633,7 @@ def _explore(  # noqa: PLR0913, PLR0917 - the contract's options
 
 
 @_command("probe")
-def _probe(  # noqa: PLR0913, PLR0917 - what may be measured
+def _probe(
     model: str = typer.Option("mlp", help="Model to train."),
     data: str = typer.Option("digits", help="Data set to train on."),
     batch: int = typer.Option(16, min=1, help="Samples per gradient."),
@@ -638,6 +644,8 @@ def _probe(  # noqa: PLR0913, PLR0917 - what may be measured
         "Measure costs beyond an emulated delay, or the whole time of this network.",
         default="emulated",
     ),
+    check: bool = _flag("--check", "Report what this machine offers to `validate` instead."),
+    smoke: bool = SMOKE,
     out: Path | None = PROFILE_OUT,
     overwrite: bool = OVERWRITE,
     as_json: bool = AS_JSON,
@@ -646,7 +654,14 @@ def _probe(  # noqa: PLR0913, PLR0917 - what may be measured
 
     Measures computing, collectives, messages, and their overheads. Use the profile in a scenario
     with extends = "profile.toml", or give it to `calibrate` as --base.
+
+    With --check, reports what this machine offers, and how `validate` would use it; then trains
+    for a few seconds, to test averages, gathers, HPSGD's requests and rebuilt process groups. The
+    report, --out FILE.json, can be attached to an issue: it names no user, host or path.
     """
+    if check:
+        _check(device, smoke, out, overwrite, as_json)
+        return
     parts = [each.strip() for each in workers.split(",")]
     if not all(each.isdecimal() for each in parts):
         raise InputError(f"--workers {workers}: not whole numbers; write some such as 2,4,8")
@@ -676,37 +691,31 @@ def _probe(  # noqa: PLR0913, PLR0917 - what may be measured
     _answer(as_json, lambda: profile.tables, lambda: [*summary(profile), said], notes)
 
 
-@_command("doctor")
-def _doctor(
+@_command("doctor", hidden=True)
+def _check(
     device: str = DEVICE,
-    smoke: bool = typer.Option(
-        True, "--smoke/--no-smoke", help="Train for a few seconds, to see whether it works."
-    ),
+    smoke: bool = SMOKE,
     out: Path | None = _out("FILE.json", "Report to write."),
     overwrite: bool = OVERWRITE,
     as_json: bool = AS_JSON,
 ) -> None:
-    """Report what this machine offers, and how `validate` would use it.
-
-    Then trains for a few seconds, to test averages, gathers, HPSGD's requests and rebuilt process
-    groups. The report can be attached to an issue: it names no user, host or path.
-    """
+    """Report what this machine offers to `validate`: the old name of `probe --check`."""
     module = _torch("paceline.validate.probe.doctor")
     from paceline.simulator.results import store
     from paceline.simulator.results.ownership import free_file
 
     where = out and free_file(out, None, given=True, overwrite=overwrite)
     with _progress("smoke test", "parts, left") as progress:
-        found = module.diagnose(device=device, smoke=smoke, progress=progress)
+        diagnosis = module.diagnose(device=device, smoke=smoke, progress=progress)
     if where:
-        store.write(where, store.dump(found.json()))
+        store.write(where, store.dump(diagnosis.json()))
     tables = _torch("paceline.validate.probe.terminal").diagnosis
     said = [f"{FILES}{where}"] if where else []
-    _answer(as_json, found.json, lambda: [*tables(found), found.sentence, *said])
+    _answer(as_json, diagnosis.json, lambda: [*tables(diagnosis), diagnosis.sentence, *said])
 
 
 @_command("calibrate")
-def _calibrate(  # noqa: PLR0913, PLR0917 - the contract's options
+def _calibrate(
     runs: list[Path] = typer.Argument(
         metavar="RUN_DIR...",
         help="Measured runs, a job's telemetry, or a profiler's traces; or one file that lists "
@@ -738,7 +747,7 @@ def _calibrate(  # noqa: PLR0913, PLR0917 - the contract's options
 
 
 @_command("fit-loss")
-def _fit_loss(  # noqa: PLR0913, PLR0917 - what a log cannot say
+def _fit_loss(
     baseline: Path = typer.Argument(
         metavar="BASELINE",
         help="A run without local steps: a run directory of validate, a job's telemetry, or a "
@@ -796,7 +805,7 @@ def _note_name(path: Path, usual: str, given: Path | None) -> None:
 
 
 @_command("compare")
-def _compare(  # noqa: PLR0913, PLR0917 - the contract's options
+def _compare(
     predicted: Path = typer.Argument(metavar="PREDICTED_DIR", help="A simulated run."),
     measured: Path = typer.Argument(
         metavar="MEASURED_DIR|LOG",
@@ -844,7 +853,7 @@ def _compared(result: Any) -> list[Any]:
 
 
 @_command("emit")
-def _emit(  # noqa: PLR0913, PLR0917 - a pick, and where it goes
+def _emit(
     target: str = typer.Argument(metavar="torchft|torchtitan|accelerate|paddle|flower"),
     pick: Path = typer.Argument(
         metavar="PICK", help="A directory of simulate, tune or validate; or a scenario."
@@ -900,9 +909,9 @@ def _report(
     _answer(as_json, lambda: {"report": str(path)}, lambda: [f"{PAGE}{path}"])
 
 
-@_command("schema")
+@_command("schema", hidden=True)
 def _schema() -> None:
-    """Print the JSON Schema of scenario files, for editors."""
+    """Print the JSON Schema of scenario files: the old name of `list schema`."""
     from paceline.simulator.scenario.scenario import json_schema
 
     _print_json(json_schema())
@@ -913,12 +922,18 @@ def _list(
     name: str = typer.Argument(metavar=LISTED, autocompletion=lambda: LISTED.split("|")),
     as_json: bool = AS_JSON,
 ) -> None:
-    """List algorithms, distributions, objectives or scenarios."""
+    """List algorithms, distributions, objectives or scenarios; or print a scenario's JSON Schema.
+
+    The schema is for editors, which complete and check keys by it.
+    """
     from paceline.simulator.load.listing import LISTS
     from paceline.simulator.reports import terminal
 
+    if name == "schema":
+        _schema()
+        return
     if name not in LISTS:
-        raise InputError(f"list {name}: unknown; choose one of: {', '.join(LISTS)}")
+        raise InputError(f"list {name}: unknown; choose one of: {', '.join(LISTS)}, schema")
     rows = LISTS[name]()
     _answer(as_json, lambda: rows, lambda: [terminal.listing(rows)])
 

@@ -101,7 +101,7 @@ def sentence(error: ErrorDetails, path: KeyPath, value: Any) -> str:
         table = isinstance(value, dict)
         given = "one table where a list of tables belongs" if table else "not a list"
         return f"{given}; write {f'[[{dotted(path)}]]' if table else 'it in square brackets'}"
-    return "not accepted; see what is in the output of `paceline schema`"
+    return "not accepted; see what is in the output of `paceline list schema`"
 
 
 def with_control_characters(value: Any, path: KeyPath = ()) -> Iterator[KeyPath]:

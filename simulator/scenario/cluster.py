@@ -207,44 +207,53 @@ class Membership(Section):
 
     @model_validator(mode="after")
     def _read(self, info: ValidationInfo) -> Self:
-        laws = (self.present is not None) + (self.absent is not None)
-        if laws == 1 or bool(laws or self.daily) + bool(self.file) != 1:
+        laws = [law.expectation for law in (self.present, self.absent) if law is not None]
+        if len(laws) == 1 or bool(laws or self.daily) + bool(self.file) != 1:
             raise ValueError(
                 "neither one law, nor one calendar, nor both, nor one trace; write { present = "
                 '"6 h", absent = "2 h" }, { daily = "22:00-06:00" }, both in one, or "trace.csv"'
             )
-        if any(law is not None and not law.expectation for law in (self.present, self.absent)):
+        if not all(laws):
             raise ValueError("takes no time; write times above 0 to be present and absent")
         if self.start == "stationary" and not laws:
             raise ValueError('start = "stationary" is for a law; remove it, the times say it all')
-        both = [law.expectation for law in (self.present, self.absent) if law is not None]
-        if self.start == "stationary" and inf in both:
+        if self.start == "stationary" and inf in laws:
             raise ValueError('infinite on average; remove start = "stationary", or change the law')
-        for text in self.daily:
-            start, dash, end = text.partition("-")
-            if not dash:
-                raise ValueError(f'{text!r} is not a time span; write one such as "22:00-06:00"')
-            since, until = _time_of_day(start), _time_of_day(end)
-            self._windows += ((since, until if until > since else until + DAY),)
-        self._windows = tuple(sorted(self._windows))
+        self._windows = tuple(sorted(map(_window, self.daily)))
         if self.file is not None:
             path = Path((info.context or {}).get("folder", "."), self.file)
-            rows = csv_columns.rows(
-                path,
-                (_rank, csv_columns.seconds, _until),
-                "a worker, and the start and end of a time that it is there",
-                names=("worker", "start", "end"),
-                check=_in_order,
-            )
-            for (rank, since, until, line), after in pairwise([*sorted(rows), (-1.0,) * 4]):
-                self._trace.setdefault(int(rank), []).append((since, until))
-                if rank == after[0] and after[1] < until:
-                    first, second = sorted((line, after[3]))
-                    raise ValueError(
-                        f"{path}, lines {first:.0f} and {second:.0f}: worker {rank:.0f} is there "
-                        "twice at once; merge the two, or let one end before the other starts"
-                    )
+            self._trace = _read_trace(path)
         return self
+
+
+def _window(text: str) -> tuple[float, float]:
+    """Read "22:00-06:00" as seconds since midnight, the end after the start."""
+    start, dash, end = text.partition("-")
+    if not dash:
+        raise ValueError(f'{text!r} is not a time span; write one such as "22:00-06:00"')
+    since, until = _time_of_day(start), _time_of_day(end)
+    return since, until if until > since else until + DAY
+
+
+def _read_trace(path: Path) -> dict[int, list[tuple[float, float]]]:
+    """Read the times when workers are there, by rank, in order."""
+    rows = csv_columns.rows(
+        path,
+        (_rank, csv_columns.seconds, _until),
+        "a worker, and the start and end of a time that it is there",
+        names=("worker", "start", "end"),
+        check=_in_order,
+    )
+    trace: dict[int, list[tuple[float, float]]] = {}
+    for (rank, since, until, line), after in pairwise([*sorted(rows), (-1.0,) * 4]):
+        trace.setdefault(int(rank), []).append((since, until))
+        if rank == after[0] and after[1] < until:
+            first, second = sorted((line, after[3]))
+            raise ValueError(
+                f"{path}, lines {first:.0f} and {second:.0f}: worker {rank:.0f} is there "
+                "twice at once; merge the two, or let one end before the other starts"
+            )
+    return trace
 
 
 MembershipOf = Annotated[

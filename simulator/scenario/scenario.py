@@ -140,42 +140,52 @@ def _algorithm(value: Any, info: ValidationInfo) -> Any:
     """Parse an [[algorithm]] table by its program, with [optimizer]'s lr and momentum."""
     if not isinstance(value, dict):
         return value
-    programs: Mapping[str, Program] = (info.context or {}).get("programs") or catalogue()
-    name, label = value.get("name"), value.get("label")
-    if "name" not in value:
-        raise refusal(("name",), f"missing; write one of: {', '.join(programs)}", value)
-    if not isinstance(name, str) or name not in programs:
-        raise refusal(("name",), f"unknown; {nearest(str(name), programs, 'write one of')}", name)
+    program = _program(value, (info.context or {}).get("programs") or catalogue())
+    label = value.get("label")
     own = {key: each for key, each in value.items() if key not in OWN}
-    for key in (key for key in own if key in programs[name].refuses):
-        raise refusal((key,), f"{name} has none: {programs[name].refuses[key]}", own[key])
-    optimizer = info.data.get("optimizer")
-    written = arguments(programs[name], own, optimizer or Optimizer())
-    objective = info.data.get("objective")
+    for key in (key for key in own if key in program.refuses):
+        raise refusal((key,), f"{value['name']} has none: {program.refuses[key]}", own[key])
+    optimizer, objective = info.data.get("optimizer"), info.data.get("objective")
+    written = arguments(program, own, optimizer or Optimizer())
     any_rate = objective is None or isinstance(objective, NoObjective | LearningCurve)
     if optimizer is None or (any_rate and optimizer.lr is None):
         # any rate will do: a table is refused already, or the loss follows from none
         optimizer = (optimizer or Optimizer()).model_copy(update={"lr": 1.0})
-    parameters = programs[name].parse(arguments(programs[name], own, optimizer))
-    model, network = info.data.get("model"), info.data.get("network")
-    if "buckets" in parameters and "buckets" not in own and model:
-        if model.buckets:
-            parameters["buckets"] = model.buckets
-        elif network and network.library == "nccl":  # DistributedDataParallel's, of unknown tensors
-            parameters["buckets"] = max(1, ceil(model.bytes / BUCKET))
+    parameters = program.parse(arguments(program, own, optimizer))
+    if "buckets" in parameters and "buckets" not in own:
+        buckets = _buckets(info.data.get("model"), info.data.get("network"))
+        parameters["buckets"] = buckets or parameters["buckets"]
     return {
-        "name": name,
+        "name": value["name"],
         "label": _words(value) if label is None else label,
         "parameters": parameters,
         "table": value,
         "written": written,
-        "bound": programs[name].bound,
-        "served": programs[name].server is not None,
-        "samples": programs[name].rounds or programs[name].selects,
-        "notes": _unsampled(programs[name], info.data.get("cluster")),
-        "recovers": programs[name].recovers,
+        "bound": program.bound,
+        "served": program.server is not None,
+        "samples": program.rounds or program.selects,
+        "notes": _unsampled(program, info.data.get("cluster")),
+        "recovers": program.recovers,
         "recovery": value.get("recovery"),
     }
+
+
+def _program(table: Mapping[str, Any], programs: Mapping[str, Program]) -> Program:
+    """Return the program that an [[algorithm]] table names."""
+    if "name" not in table:
+        raise refusal(("name",), f"missing; write one of: {', '.join(programs)}", table)
+    name = table["name"]
+    if not isinstance(name, str) or name not in programs:
+        raise refusal(("name",), f"unknown; {nearest(str(name), programs, 'write one of')}", name)
+    return programs[name]
+
+
+def _buckets(model: Model | None, network: Network | None) -> Any:
+    """Return the buckets of DistributedDataParallel, of known tensors or NCCL; None: unknown."""
+    if model is None or model.buckets:
+        return model and model.buckets
+    nccl = network is not None and network.library == "nccl"
+    return max(1, ceil(model.bytes / BUCKET)) if nccl else None
 
 
 def _over(general: Recovery, own: Recovery) -> Recovery:

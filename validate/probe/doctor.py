@@ -1,4 +1,4 @@
-"""`paceline doctor`: what is here, what `validate` would do with it, and a smoke test of it.
+"""`paceline probe --check`: what is here, what `validate` would do with it, and a smoke test of it.
 
 The report is made to be attached to a question: it names no user, host or path.
 """
@@ -66,7 +66,7 @@ class Diagnosis:
     smoke: list[Finding]
 
     def json(self) -> dict[str, Any]:
-        """Return the document of `paceline doctor --json`, which is that of its report, too."""
+        """Return the document of `paceline probe --check --json`, and of its report."""
         parts = {"machine": self.machine, "settings": self.settings, "smoke": self.smoke}
         lines = {name: [each._asdict() for each in part] for name, part in parts.items()}
         return {"device": self.device, **lines, "sentence": self.sentence}

@@ -124,35 +124,14 @@ def _cluster(scenario: Scenario) -> Iterator[Problem]:
                 'computing takes no time; write a time such as "300 ms", '
                 "or cluster.allow_zero = true if zero is meant",
             )
-    if cluster.extra is not None and "extra_share" not in cluster.model_fields_set:
-        yield Problem(
-            ("cluster", "extra"),
-            "no worker gets it; set the share of the workers that do, such as "
-            "cluster.extra_share = 0.5",
-        )
-    extras = [nodes.extra for _, nodes in _nodes(scenario) if nodes.extra is not None]
-    if not extras and "extra_share" in cluster.model_fields_set:
-        yield Problem(("cluster", "extra_share"), "a share of no delay; add cluster.extra")
-    seen: dict[str, int] = {}
-    team = scenario.team
-    counts = {team.workers[ranks[0]].group: count for ranks, count in team.delayed}
-    for index, group in enumerate(cluster.group):
-        where = ("cluster", "group", index)
-        if group.name in seen:
+    yield from _extra_delays(scenario)
+    names = [group.name for group in cluster.group]
+    for index, name in enumerate(names):
+        if (first := names.index(name)) < index:
             yield Problem(
-                (*where, "name"),
-                f"also the name of cluster.group[{seen[group.name]}]; give each its own",
+                ("cluster", "group", index, "name"),
+                f"also the name of cluster.group[{first}]; give each its own",
             )
-        seen.setdefault(group.name, index)
-        share = group.extra_share is not None or "extra_share" in cluster.model_fields_set
-        if group.extra is not None and not share:
-            yield Problem((*where, "extra"), "no worker gets it; add extra_share to the group")
-        if group.extra_share is not None and group.extra is None and cluster.extra is None:
-            yield Problem((*where, "extra_share"), "a share of no delay; add extra to the group")
-        if group.extra_share is not None and not counts.get(group.name, 0):
-            yield Problem((*where, "extra_share"), _no_worker(group.workers))
-    if "extra_share" in cluster.model_fields_set and not any(counts.values()):
-        yield Problem(("cluster", "extra_share"), _no_worker(cluster.workers))
     total = sum(group.workers for group in cluster.group)
     if total > cluster.workers:
         yield Problem(
@@ -160,6 +139,31 @@ def _cluster(scenario: Scenario) -> Iterator[Problem]:
             f"the groups have {total} workers in all; write cluster.workers = {total}, "
             "or make the groups smaller",
         )
+
+
+def _extra_delays(scenario: Scenario) -> Iterator[Problem]:
+    """Check that every extra delay has a share of workers, and every share a delay."""
+    cluster, team = scenario.cluster, scenario.team
+    counts = {team.workers[ranks[0]].group: count for ranks, count in team.delayed}
+    shared = "extra_share" in cluster.model_fields_set
+    if cluster.extra is not None and not shared:
+        yield Problem(
+            ("cluster", "extra"),
+            "no worker gets it; set the share of the workers that do, such as "
+            "cluster.extra_share = 0.5",
+        )
+    if shared and all(nodes.extra is None for _, nodes in _nodes(scenario)):
+        yield Problem(("cluster", "extra_share"), "a share of no delay; add cluster.extra")
+    for index, group in enumerate(cluster.group):
+        where = ("cluster", "group", index)
+        if group.extra is not None and group.extra_share is None and not shared:
+            yield Problem((*where, "extra"), "no worker gets it; add extra_share to the group")
+        if group.extra_share is not None and group.extra is None and cluster.extra is None:
+            yield Problem((*where, "extra_share"), "a share of no delay; add extra to the group")
+        if group.extra_share is not None and not counts.get(group.name, 0):
+            yield Problem((*where, "extra_share"), _no_worker(group.workers))
+    if shared and not any(counts.values()):
+        yield Problem(("cluster", "extra_share"), _no_worker(cluster.workers))
 
 
 def _prices(scenario: Scenario) -> Iterator[Problem]:

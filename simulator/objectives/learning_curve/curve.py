@@ -173,21 +173,7 @@ def points(
     As `from_file`. Raises InputError.
     """
     try:
-        names, rows = log_table.read(Path(path), NEEDED, "loss")
-        given = table.get("columns") or {}
-        few = [] if "loss" in given else _few(names, rows)
-        chosen = log_table.choose([each for each in names if each not in few], given, _quantity)
-        if "loss" not in chosen or not {"tokens", "step"} & chosen.keys():
-            lacks = "losses" if "loss" not in chosen else "steps or tokens"
-            shown = ", ".join(each[:40] for each in names[:12]) + ", ..." * (len(names) > 12)
-            raise ValueError(f"no column of {lacks} among {shown}; {NEEDED}")
-        count, above = _reader("number of steps or tokens", 0, LARGEST), _reader("loss", 1e-9, 1e6)
-        columns = [(names.index(name), name, above if each == "loss" else count)
-                   for each, name in chosen.items()]  # fmt: skip
-        found, lines, _ = log_table.numbers(rows, columns)
-        if not len(lines):
-            raise ValueError(f"no line has {' and '.join(chosen.values())} filled in; {NEEDED}")
-        by = dict(zip(chosen, found.T, strict=True))
+        chosen, by, lines = _columns(Path(path), table.get("columns") or {})
         run = by.get("run", np.zeros(len(lines)))
         axis = "tokens" if "tokens" in by else "step"
         order = np.argsort(run, kind="stable")
@@ -208,6 +194,26 @@ def points(
         raise InputError(f"{path}: {visible(str(error))}") from None
     seen = by[axis] * (1.0 if axis == "tokens" else batch)
     return seen[order], by["loss"][order], run[order], batch, visible(chosen["loss"])
+
+
+def _columns(
+    path: Path, given: Mapping[str, str]
+) -> tuple[dict[str, str], dict[str, np.ndarray], np.ndarray]:
+    """Read a log's columns; return their names and numbers by quantity, and the lines' numbers."""
+    names, rows = log_table.read(path, NEEDED, "loss")
+    few = [] if "loss" in given else _few(names, rows)
+    chosen = log_table.choose([name for name in names if name not in few], given, _quantity)
+    if "loss" not in chosen or not {"tokens", "step"} & chosen.keys():
+        lacks = "losses" if "loss" not in chosen else "steps or tokens"
+        shown = ", ".join(name[:40] for name in names[:12]) + ", ..." * (len(names) > 12)
+        raise ValueError(f"no column of {lacks} among {shown}; {NEEDED}")
+    count, above = _reader("number of steps or tokens", 0, LARGEST), _reader("loss", 1e-9, 1e6)
+    columns = [(names.index(name), name, above if quantity == "loss" else count)
+               for quantity, name in chosen.items()]  # fmt: skip
+    numbers, lines, _ = log_table.numbers(rows, columns)
+    if not len(lines):
+        raise ValueError(f"no line has {' and '.join(chosen.values())} filled in; {NEEDED}")
+    return chosen, dict(zip(chosen, numbers.T, strict=True)), lines
 
 
 def _few(names: Sequence[str], rows: log_table.Rows) -> list[str]:
