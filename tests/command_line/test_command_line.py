@@ -23,6 +23,7 @@ from paceline.simulator.results import store
 from paceline.simulator.studies import learning
 from paceline.simulator.studies.task import Task
 from tests import corpus
+from tests.helpers.cases import looped
 from tests.helpers.waiting import PATIENCE, wait_until
 
 ROOT = Path(paceline.__file__).parents[1]
@@ -307,7 +308,7 @@ def test_a_part_depends_on_the_samples_it_drew_from(folder):
     assert key() != before
 
 
-@pytest.mark.parametrize(
+@looped(
     ("arguments", "says"),
     [
         (["simulate", "nowhere.toml"], "nowhere.toml"),
@@ -375,7 +376,7 @@ def test_a_closed_pipe_is_quiet(folder):
     assert process.wait() in (0, 1)
 
 
-@pytest.mark.parametrize("closed", [">&-", "2>&-"])
+@looped("closed", [">&-", "2>&-"])
 def test_a_stream_closed_from_the_start_is_no_failure(folder, closed):
     line = f'"{sys.executable}" -m paceline simulate test.toml --seeds 1 {closed}'
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
@@ -399,7 +400,7 @@ def test_schema_accepts_the_scenario(folder, capsys):
     jsonschema.validate(tomllib.loads(SCENARIO + MORE), json.loads(out))
 
 
-@pytest.mark.parametrize("name", ["programs", "distributions", "objectives", "scenarios"])
+@looped("name", ["programs", "distributions", "objectives", "scenarios"])
 def test_lists(capsys, name):
     status, out, _ = run(capsys, "list", name, "--json")
     assert status == 0
@@ -433,7 +434,7 @@ def test_theory(folder, capsys):
     assert f"hidden by a delay of {document['hide']['delay']} step" in out
 
 
-@pytest.mark.parametrize("command", ["theory", "simulate"])
+@looped("command", ["theory", "simulate"])
 def test_a_device_above_its_peak_is_noted_without_a_loss(command, folder, capsys):
     """6 x 1e9 x 8192 operations in 0.01 s; of times alone, whose tokens [cost] states."""
     Path("fast.toml").write_text(
@@ -586,7 +587,7 @@ def test_without_a_terminal_progress_is_a_line_now_and_then(folder, monkeypatch,
     assert "simulating" not in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("then", ["pass", "paceline.command_line.run(['--help'])"])
+@looped("then", ["pass", "paceline.command_line.run(['--help'])"])
 def test_starting_is_cheap(then):
     # these cost 50 ms to a second each
     heavy = {"numpy", "scipy", "matplotlib", "pydantic", "rich", "torch", "sklearn", "pint"}
@@ -656,7 +657,7 @@ def test_plug_ins_need_nothing_else():
     assert result.algorithms[0]["steps"] == 3
 
 
-@pytest.mark.parametrize(
+@looped(
     ("out", "says"),
     [
         ("a" * 256, "too long: a name may have 255 bytes"),
@@ -665,7 +666,7 @@ def test_plug_ins_need_nothing_else():
         ("my.toml/below", "cannot write here"),
     ],
 )
-@pytest.mark.parametrize("command", ["simulate", "theory", "sweep --vary run.seeds=1", "tune"])
+@looped("command", ["simulate", "theory", "sweep --vary run.seeds=1", "tune"])
 def test_an_impossible_out_is_refused_before_anything_runs(
     tmp_path, monkeypatch, capsys, command, out, says
 ):
@@ -719,7 +720,7 @@ def test_numbers_are_kept_where_figures_fail(tmp_path, monkeypatch, capsys):
     assert {"sweep.json", "sweep.csv"} <= {each.name for each in Path("w").iterdir()}
 
 
-@pytest.mark.parametrize(("latency", "limits"), [("80 ms", True), ("10 us", False)])
+@looped(("latency", "limits"), [("80 ms", True), ("10 us", False)])
 def test_theory_says_where_the_window_of_tcp_limits_a_link(folder, capsys, latency, limits):
     link = {"latency": latency, "bandwidth": "1 Gbit/s", "transport": "tcp"}
     own = [part for key, each in link.items() for part in ("--set", f'network.{key}="{each}"')]

@@ -12,6 +12,7 @@ from paceline import Telemetry
 from paceline.command_line import run
 from paceline.simulator.objectives.learning_curve.objective import baseline
 from paceline.validate.calibration import error_model
+from tests.helpers.cases import looped
 from tests.helpers.worlds import DIGITS, scenario
 
 
@@ -142,7 +143,7 @@ def test_the_column_of_losses_that_has_enough_of_them_is_taken_and_named(tmp_pat
     assert len({(tmp_path / f"of_{name}.csv").read_text() for name in same}) == 1
 
 
-@pytest.mark.parametrize(
+@looped(
     ("options", "said"),
     [
         (["--tau", "0", "local.csv"], ["--tau", "equal to 1"]),

@@ -16,6 +16,7 @@ from paceline.simulator.load.load import load, parse
 from paceline.simulator.reports import terminal
 from paceline.simulator.scenario.scenario import json_schema
 from paceline.simulator.studies import size
+from tests.helpers.cases import looped
 from tests.helpers.worlds import QUADRATIC, RING, scenario
 
 OWN = """
@@ -190,7 +191,7 @@ def test_notes_of_other_words_are_in_results(folder, capsys):
         assert "algorithm[0].H is read as tau" in json.loads(out)["notes"][0], command
 
 
-@pytest.mark.parametrize(
+@looped(
     "text",
     [
         "algorithm[0].H=8", "algorithm.local-sgd.tau=8", "algorithm[0].tau=8.0",
@@ -205,7 +206,7 @@ def test_overrides_take_either_word(text, folder):
     assert load("own.toml", [text]).table == load("other.toml", [text]).table == wanted
 
 
-@pytest.mark.parametrize(
+@looped(
     ("old", "new", "says"),
     [
         ('dist = "gamma"', 'dist = "gamma", kind = "gamma"', "another word for dist"),
@@ -247,7 +248,7 @@ def test_counts_on_the_command_line(folder, capsys):
     assert "'1.5' is not a whole number" in error
 
 
-@pytest.mark.parametrize("name", ["quickstrt.toml", "scenarios/quickstart", "runs/figure2"])
+@looped("name", ["quickstrt.toml", "scenarios/quickstart", "runs/figure2"])
 def test_an_unknown_file_suggests_three(name, capsys):
     status, _, error = run(capsys, "simulate", name)
     assert status == 2

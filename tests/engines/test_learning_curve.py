@@ -34,7 +34,8 @@ from paceline.simulator.studies.sweep.sweep import sweep
 from paceline.simulator.studies.tune import verdict
 from paceline.simulator.studies.tune.result import TuneResult
 from paceline.simulator.studies.tune.tune import tune
-from tests.helpers.programs import ROWS, called, cases
+from tests.helpers.cases import looped
+from tests.helpers.programs import ROWS, cases
 
 CLOSE = 1e-3
 PHASES = (Phase.explicit, Phase.generate)  # what fails says enough
@@ -110,7 +111,7 @@ def test_without_noise_a_larger_batch_is_no_help():
     assert off(run, known.curve, 65536.0) < 1e-6
 
 
-@pytest.mark.parametrize(
+@looped(
     "case",
     [
         {"name": "ssgd"},
@@ -120,7 +121,6 @@ def test_without_noise_a_larger_batch_is_no_help():
         {"name": "asgd"},
         {"name": "psgd"},
     ],
-    ids=called,
 )
 def test_one_worker_has_its_own_curve(case):
     run, known = ran(case, workers=1, steps=2000)
@@ -143,7 +143,7 @@ def test_workers_that_never_meet_are_each_one_worker():
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
+@looped(
     ("case", "gain"),
     [
         ({"name": "local-sgd", "tau": 8, "outer": MOMENTUM}, 10.0),
@@ -156,7 +156,6 @@ def test_workers_that_never_meet_are_each_one_worker():
         ({"name": "easgd", "tau": 2}, 4 / 5),
         ({"name": "d-psgd"}, 1.0),
     ],
-    ids=str,
 )
 def test_what_multiplies_a_gradient_is_no_speed_up(case, gain):
     """Momentum, outer steps and sums of gradients: the rate is one over the gain."""
@@ -217,22 +216,21 @@ def check(case, workers=3, steps=40):
 ENGINES = ("virtual", "batched")
 
 
-@pytest.mark.parametrize("name", ["psgd", "easgd", "dts", "asgd", "d-psgd", "k-sync"])
+@looped("name", ["psgd", "easgd", "dts", "asgd", "d-psgd", "k-sync"])
 def test_a_program_has_a_curve(name):
     (row,) = (each for each in ROWS if each.name == name)
     check({"name": name, **row.variants[0]})
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("case", cases(), ids=called)
+@looped("case", cases())
 def test_every_variant_has_the_same_curve_in_every_engine(case):
     check(case, workers=5, steps=150)
 
 
-@pytest.mark.parametrize(
+@looped(
     "codec",
     [{"kind": "dgc", "ratio": 0.05}, {"kind": "random-k", "ratio": 0.05}, {"kind": "top-k"}],
-    ids=lambda codec: codec["kind"],
 )
 @pytest.mark.long
 def test_a_codec_is_no_speed_up_and_no_end(codec):
@@ -286,7 +284,7 @@ def test_the_interval_of_a_pick_holds_the_draws_of_the_model():
     assert [low, high] == pytest.approx(known["interval90"], rel=0.005)
 
 
-@pytest.mark.parametrize("seeds", [1, 2])
+@looped("seeds", [1, 2])
 def test_an_interval_with_the_error_of_the_loss_is_of_no_mean_over_seeds(seeds):
     """The number is by the curve as it is; a mean of all that it may be is another, or infinite."""
     cases = {"name": "diloco", "tau": 30}, {"name": "ssgd"}
@@ -332,7 +330,7 @@ def test_sgd_keeps_its_rate_beside_the_baseline_s_and_adamw_is_tuned(tmp_path):
     assert last(200, adamw, lr=0.1) == last(200, adamw)
 
 
-@pytest.mark.parametrize("warmup", [0, 100])
+@looped("warmup", [0, 100])
 def test_a_factor_of_steps_has_draws_of_loss_and_of_steps_that_agree(warmup, tmp_path):
     """By each draw, the loss after its own steps is the one that was to be reached."""
     own = {"algorithm": "local-sgd", "workers": 4, "tau": 8, "log_steps": 0.5, "sd": 0.2}
@@ -582,7 +580,7 @@ def test_an_own_run_counts_more_than_published_ones():
     assert rows[2] == rows[0]
 
 
-@pytest.mark.parametrize(
+@looped(
     ("objective", "said"),
     [
         ({"tokens": 0}, ("objective.tokens", "0")),
@@ -600,7 +598,7 @@ def test_what_is_wrong_is_named(objective, said):
         assert each in str(error.value)
 
 
-@pytest.mark.parametrize("more", [{}, {"outer": {"kind": "fedadam"}, "outer_lr": 0.5}])
+@looped("more", [{}, {"outer": {"kind": "fedadam"}, "outer_lr": 0.5}])
 def test_clients_whose_reports_never_count_teach_nothing(more):
     """Three of four clients miss each deadline: loss and tokens are those of the fourth alone."""
     own, world = {"name": "fedavg", "tau": 20, "lr": 0.1, **more}, dict(scenario().table)
@@ -616,8 +614,8 @@ def test_clients_whose_reports_never_count_teach_nothing(more):
     assert loss == pytest.approx(alone, rel=1e-4)  # with numbers of their own
 
 
-@pytest.mark.parametrize("own", [{"name": "ssgd"}, {"name": "diloco", "tau": 20}])
-@pytest.mark.parametrize("policy", ["shrink", "quorum", "backup"])
+@looped("own", [{"name": "ssgd"}, {"name": "diloco", "tau": 20}])
+@looped("policy", ["shrink", "quorum", "backup"])
 def test_a_worker_that_no_mean_waits_for_trains_nothing(own, policy):
     """Four of which one is lost for good, or left out, have the tokens and the loss of three."""
     table = dict(scenario(own).table)

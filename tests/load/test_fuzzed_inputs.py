@@ -14,6 +14,7 @@ from paceline.simulator.inputs.messages import toml
 from paceline.simulator.load.listing import shipped
 from paceline.simulator.load.load import load, parse
 from tests import corpus
+from tests.helpers.cases import looped
 from tests.lab.fuzz.readers import CURVES, READERS, few, seeds
 from tests.load.test_load import KEYS, VALUES, places
 from tests.load.test_load import table as base
@@ -131,7 +132,7 @@ def test_changed_documents(name, data, tmp_path):
     handled(name, json.dumps(document, default=str).encode("utf-8", "replace"), tmp_path)
 
 
-@pytest.mark.parametrize("name", [*DOCUMENTS, "curves", "event", "table", "kept"])
+@looped("name", [*DOCUMENTS, "curves", "event", "table", "kept"])
 def test_what_commands_write_is_read(name, tmp_path):
     READERS[name](seeds()[name][0], tmp_path)
 

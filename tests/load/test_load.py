@@ -21,7 +21,7 @@ from paceline.simulator.load.listing import shipped
 from paceline.simulator.load.load import load, parse
 from paceline.simulator.programs import Program, catalogue
 from paceline.simulator.scenario.scenario import Scenario, json_schema, unusual
-from tests.helpers.cases import named
+from tests.helpers.cases import looped, named
 
 SHIPPED = [*shipped().values()]
 
@@ -934,7 +934,7 @@ def test_overrides_that_cannot_be_are_refused_by_their_text():
             assert [words for words in expected if words not in text] == []
 
 
-@pytest.mark.parametrize("said", ['objective.kind="none"', 'objective={kind="none"}'])
+@looped("said", ['objective.kind="none"', 'objective={kind="none"}'])
 def test_an_override_that_there_is_no_loss_drops_what_only_a_loss_has(said):
     scenario = parse(table(), overrides=[said])
     assert (scenario.objective.kind, scenario.run.target_loss) == ("none", None)

@@ -2,13 +2,12 @@
 
 import json
 
-import pytest
-
 import paceline.command_line
 from paceline.simulator.load.load import load, parse
 from paceline.simulator.objectives.basis import STAND_IN, loss_basis
 from paceline.simulator.studies.simulate import simulate
 from paceline.simulator.studies.tune.tune import tune
+from tests.helpers.cases import looped
 
 MLP = {"kind": "torch", "model": "mlp", "data": "digits"}
 SOFTMAX = {"kind": "softmax", "data": "digits"}
@@ -28,7 +27,7 @@ def world(objective, parameters=650, **changes):
     } | changes
 
 
-@pytest.mark.parametrize(
+@looped(
     ("objective", "parameters", "said"),
     [
         (SOFTMAX, 650, "on softmax over digits"),
@@ -59,7 +58,7 @@ def test_a_profiles_quadratic_is_fitted_to_real_runs():
     assert loss_basis(parse(world(QUADRATIC, 10**9, calibration=timed))).endswith(STAND_IN)
 
 
-@pytest.mark.parametrize("run", [{"target_loss": 2.0}, {"target_loss": 1e-6}, {}])
+@looped("run", [{"target_loss": 2.0}, {"target_loss": 1e-6}, {}])
 def test_the_sentence_of_a_pick_names_its_basis(run):
     table = world(SOFTMAX, 10**9, run={"steps": 20, "seeds": 2, "evaluate_every": 1, **run})
     result = simulate(parse(table))

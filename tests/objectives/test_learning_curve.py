@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from paceline.simulator.errors import InputError
 from paceline.simulator.objectives.learning_curve import batch, curve, evidence
 from paceline.simulator.objectives.learning_curve.evidence import OwnRun, penalty
+from tests.helpers.cases import looped
 
 Z90 = 1.645
 ROWS = evidence.rows()
@@ -105,7 +106,7 @@ def other_papers():
 CHARLES, STREAMING, DOLMA = "2503.09799 table 5", "2501.18512 tables 5 and 6", "2501.18512 table 7"
 
 
-@pytest.mark.parametrize(
+@looped(
     ("places", "median", "largest", "within"),
     [
         ([(CHARLES, m) for m in "124"], 0.0025, 0.008, 1.0),
@@ -124,7 +125,7 @@ def test_other_papers_are_predicted(places, median, largest, within):
     assert np.mean(inside) >= within
 
 
-@pytest.mark.parametrize(("replicas", "rise"), [("2", 0.0063), ("4", 0.0092)])
+@looped(("replicas", "rise"), [("2", 0.0063), ("4", 0.0092)])
 def test_a_longer_period_costs_more_with_more_replicas_elsewhere(replicas, rise):
     """The largest part of what four replicas miss: docs/learning-curves.md.
 
@@ -211,7 +212,7 @@ def test_beyond_the_evidence_the_interval_widens():
     assert penalty("diloco", 4, 30, 1e9, outer_lr=0.7) == here
 
 
-@pytest.mark.parametrize("replicas", [1, 2, 4, 8])
+@looped("replicas", [1, 2, 4, 8])
 def test_the_interval_widens_also_where_the_law_crosses_zero(replicas):
     """At 10 B parameters 4 replicas are predicted to cost nothing: that is not more certain."""
     sds = [penalty("diloco", replicas, 30, size).recipe for size in (2.4e9, 4e9, 1e10, 1e11)]
@@ -273,7 +274,7 @@ def spread(*cases):
 OWN = (OwnRun("diloco", 4, 8, 2e8, 0.01, 0.004), OwnRun("diloco", 2, 32, 2e8, 0.02, 0.004))
 
 
-@pytest.mark.parametrize("own", [(), OWN], ids=["published", "own runs"])
+@looped("own", [(), OWN])
 def test_errors_are_drawn_together(own):
     """As wide as is said, nearly the same at neighbouring periods, and less so far off."""
     here, near, far = (("diloco", 4, period, 1.3e9) for period in (100, 150, 1000))
@@ -306,7 +307,7 @@ def test_a_power_law_is_found_again():
     assert found.fitted == (tokens[0], tokens[-1])
 
 
-@pytest.mark.parametrize("exponent", [0.25, 0.4, 0.8])
+@looped("exponent", [0.25, 0.4, 0.8])
 def test_a_curve_with_a_long_start_is_found_again(exponent):
     """Its shift and its exponent are nearly exchangeable: both must be searched together."""
     steps = np.arange(1.0, 4001.0)
@@ -377,7 +378,7 @@ FORMS = {
 }
 
 
-@pytest.mark.parametrize("form", FORMS)
+@looped("form", FORMS)
 def test_logs_of_every_form_are_read(form, tmp_path):
     path = tmp_path / "log.csv"
     path.write_text(FORMS[form])
@@ -415,7 +416,7 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("name", WRONG)
+@looped("name", WRONG)
 def test_what_is_no_curve_is_refused(name, tmp_path, monkeypatch):
     """By its name from here, as other files of a scenario are named."""
     text, said = WRONG[name]

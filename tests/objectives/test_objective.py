@@ -12,6 +12,7 @@ from paceline.simulator.errors import InputError
 from paceline.simulator.objectives.build import build
 from paceline.simulator.objectives.quadratic import NoisyQuadratic
 from paceline.simulator.objectives.softmax import SoftmaxRegression, load_data
+from tests.helpers.cases import looped
 from tests.helpers.worlds import DIGITS, EXPONENTIAL, scenario, simulate
 
 RANDOM = {"kind": "softmax", "data": "random-classification", "batch": 64}
@@ -59,7 +60,7 @@ def test_a_quadratic_gradient_is_that_of_its_loss():
     np.testing.assert_allclose(np.mean(gradients, axis=0), reported, rtol=1e-7, atol=1e-8)
 
 
-@pytest.mark.parametrize("exponent", [0.0, 1.0, 2.5])
+@looped("exponent", [0.0, 1.0, 2.5])
 def test_a_quadratic_starts_at_the_gap_and_ends_at_zero(exponent):
     goal = quadratic(spectrum={"kind": "power", "exponent": exponent}, initial_gap=3.5, shift=1.0)
     np.testing.assert_allclose(goal.spectrum, [i**-exponent for i in range(1, 21)])
@@ -118,8 +119,8 @@ def test_skewed_data_slow_periodic_averaging_down():
 # Softmax on data
 
 
-@pytest.mark.parametrize("hidden", [0, 5])
-@pytest.mark.parametrize("data", ["digits", "random-classification"])
+@looped("hidden", [0, 5])
+@looped("data", ["digits", "random-classification"])
 def test_a_softmax_gradient_is_that_of_its_loss(data, hidden):
     goal = softmax(data=data, hidden=hidden)
     rng = np.random.default_rng(1)
@@ -166,7 +167,7 @@ def test_a_hidden_layer_computes_what_torchs_does():
     np.testing.assert_allclose(gradient, x.grad, rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", ["ssgd", "local-sgd", "adacomm"])
+@looped("name", ["ssgd", "local-sgd", "adacomm"])
 def test_engines_agree_on_a_hidden_layer_to_the_last_bit(name):
     """Each seed has a start of its own."""
     own = {"ssgd": {}, "local-sgd": {"tau": 3}, "adacomm": {"tau0": 4, "interval": "3 s"}}[name]
@@ -239,7 +240,7 @@ def test_more_workers_than_samples_is_the_users_error():
         softmax(1500, partition={"dirichlet": 1.0})
 
 
-@pytest.mark.parametrize(
+@looped(
     ("name", "samples", "features"), [("digits", 1797, 64), ("random-classification", 10_000, 20)]
 )
 def test_the_data_sets(name, samples, features):
@@ -259,7 +260,7 @@ def test_the_data_sets(name, samples, features):
     assert not {row.tobytes() for row in data.train_x} & {row.tobytes() for row in data.test_x}
 
 
-@pytest.mark.parametrize(("objective", "accuracy"), [(DIGITS, 0.93), (RANDOM, 0.3)])
+@looped(("objective", "accuracy"), [(DIGITS, 0.93), (RANDOM, 0.3)])
 def test_training_learns_something(objective, accuracy):
     world = scenario({"name": "ssgd"}, objective=objective, steps=1500, lr=0.3)
     curve = simulate(world).curve
@@ -271,7 +272,7 @@ def test_training_learns_something(objective, accuracy):
 # The bound, and nothing
 
 
-@pytest.mark.parametrize(
+@looped(
     ("case", "tau"),
     [
         ({"name": "ssgd"}, 1),
@@ -330,7 +331,7 @@ def test_without_an_objective_there_is_time_but_no_loss():
     assert run.duration == 10
 
 
-@pytest.mark.parametrize("name", ["ssgd", "local-sgd", "asgd", "adacomm"])
+@looped("name", ["ssgd", "local-sgd", "asgd", "adacomm"])
 def test_divergence_is_reported_and_raises_nothing(name):
     case = {"name": name}
     case |= {"local-sgd": {"tau": 5}, "adacomm": {"tau0": 5, "interval": "9 s"}}.get(name, {})

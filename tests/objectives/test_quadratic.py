@@ -10,7 +10,8 @@ from paceline.simulator.engines.virtual import run as virtual
 from paceline.simulator.errors import InputError
 from paceline.simulator.objectives.build import build
 from tests.engines.test_batched import alike, taken
-from tests.helpers.programs import called, cases
+from tests.helpers.cases import looped
+from tests.helpers.programs import cases
 from tests.helpers.worlds import EXPONENTIAL, scenario, simulate
 
 MODES = {"kind": "modes", "curvature": [4.0, 1.0, 0.1], "gap": [1, 0, 3]}
@@ -85,7 +86,7 @@ def test_noise_grows_with_the_distance_and_lies_where_it_is_steep():
         np.testing.assert_allclose(variances / variances.sum(), shares, rtol=0.15)
 
 
-@pytest.mark.parametrize("workers", [2, 4, 8])
+@looped("workers", [2, 4, 8])
 def test_local_steps_lose_the_share_in_the_long_run(workers):
     """Within a period the gradient along a slow mode falls by `share` about 1 / (lr k) steps in."""
     slow, share, k, lr, tau = 1e-5, 0.4, 1.0, 0.1, 32
@@ -118,7 +119,7 @@ def test_only_one_curvature_for_all_is_noted():
         assert len(notes) == len(expected)
 
 
-@pytest.mark.parametrize("case", cases(), ids=called)
+@looped("case", cases())
 def test_the_batched_engine_has_the_same_numbers(case):
     if not taken(case, RICH):
         return
@@ -128,7 +129,7 @@ def test_the_batched_engine_has_the_same_numbers(case):
         alike(run, virtual.run(world.algorithm[0], world, seed))
 
 
-@pytest.mark.parametrize(
+@looped(
     ("wrong", "words"),
     [
         ({"spectrum": {"kind": "modes", "curvature": [1], "gap": [1, 2]}}, "one gap per curvature"),
