@@ -165,9 +165,9 @@ def _command(name: str, *, hidden: bool = False) -> Callable[[Any], Any]:
             run(**given)
 
         signature = inspect.signature(run)
-        for each in signature.parameters.values():
-            if "Path" in str(each.annotation) and each.default.autocompletion is None:
-                each.default.autocompletion = lambda: []
+        for parameter in signature.parameters.values():
+            if "Path" in str(parameter.annotation) and parameter.default.autocompletion is None:
+                parameter.default.autocompletion = lambda: []
         last = inspect.Parameter(
             "quiet", inspect.Parameter.KEYWORD_ONLY, default=QUIET, annotation=bool
         )
@@ -394,7 +394,7 @@ def _theory(scenario: str = SCENARIO, as_json: bool = AS_JSON, **given: Any) -> 
     )
     if as_json or given["out"]:  # may need whole runs, and no table shows them
         found["penalties"] = rows = learning.penalties(loaded)
-        lost = (each["label"] for each in rows if each["ratio"] == float("inf"))
+        lost = (row["label"] for row in rows if row["ratio"] == float("inf"))
         found["notes"] += [f"{label} {learning.LOST}" for label in lost]
     found["notes"] = [*loaded.notes, *found["notes"]]
     document = statistics.jsonable(found)
@@ -444,7 +444,7 @@ def _tune(
         *result.notes,
         *unsupported_settings(Pick(world, world.algorithm[0]) for world in worlds),
     ]
-    notes += [f"warning: {each}" for each in result.warnings]
+    notes += [f"warning: {warning}" for warning in result.warnings]
     _answer(as_json, result.json, lambda: [*terminal.tune(result), *said], notes)
 
 
@@ -663,9 +663,9 @@ def _probe(
         _check(device, smoke, out, overwrite, as_json)
         return
     parts = [each.strip() for each in workers.split(",")]
-    if not all(each.isdecimal() for each in parts):
+    if not all(part.isdecimal() for part in parts):
         raise InputError(f"--workers {workers}: not whole numbers; write some such as 2,4,8")
-    counts = [int(each) for each in parts]
+    counts = [int(part) for part in parts]
     module = _torch("paceline.validate.probe.probe")
     where = out or Path(PROFILE_FILE)
     _torch("paceline.validate.calibration.profile").require_writable(where)

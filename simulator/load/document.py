@@ -187,7 +187,7 @@ def _profile(name: str, path: Path, file: str) -> dict[str, Any]:
     """Read the profile, or the objective, that a scenario extends. Raises InputError."""
     home = None if os.path.exists(path) else shipped().get(name)
     profile = (
-        {} if home else {key: each for key, each in read_toml(path).items() if key not in ASIDE}
+        {} if home else {key: value for key, value in read_toml(path).items() if key not in ASIDE}
     )
     fitted = profile.keys() & {"overhead", "calibration"}
     if home or (not fitted and profile.keys() & {"algorithm", "cluster", "extends"}):

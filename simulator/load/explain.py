@@ -183,7 +183,7 @@ def _fits(schema: Schema, value: Any) -> bool:
     if not isinstance(value, dict):
         return True
     constants = {k: v["const"] for k, v in schema.get("properties", {}).items() if "const" in v}
-    return all(value.get(key, each) == each for key, each in constants.items())
+    return all(value.get(key, constant) == constant for key, constant in constants.items())
 
 
 def describe(root: Schema, path: messages.KeyPath, table: Any) -> list[Schema]:

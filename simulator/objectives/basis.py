@@ -20,7 +20,7 @@ STAND_IN = "a stand-in, not your model"
 
 def bases(scenario: Scenario) -> dict[str, str | None]:
     """Return `loss_basis` of each algorithm, by label."""
-    return {each.label: loss_basis(scenario, each) for each in scenario.algorithm}
+    return {algorithm.label: loss_basis(scenario, algorithm) for algorithm in scenario.algorithm}
 
 
 def loss_basis(scenario: Scenario, algorithm: Algorithm | None = None) -> str | None:

@@ -367,9 +367,9 @@ class Cluster(_Nodes):
     def of_workers(self, key: str) -> list[Any]:
         """Return the key's value of each worker, in rank order: its group's, or the cluster's."""
         own, found = getattr(self, key), list[Any]()
-        for each in self.group:
-            its = getattr(each, key)
-            found += [own if its is None else its] * each.workers
+        for group in self.group:
+            its = getattr(group, key)
+            found += [own if its is None else its] * group.workers
         return found + [own] * (self.workers - len(found))
 
     @property

@@ -221,10 +221,10 @@ def at(tables: Sequence[Overhead], workers: int) -> Overhead:
 
     Tables without a number of workers are for any; the first of them wins.
     """
-    found = next((each for each in tables if each.workers in (None, workers)), None)
+    found = next((table for table in tables if table.workers in (None, workers)), None)
     if found is not None or not tables:
         return found or Overhead()
-    known = {each.workers: each for each in tables if each.workers is not None}
+    known = {table.workers: table for table in tables if table.workers is not None}
     below = max((count for count in known if count < workers), default=None)
     above = min((count for count in known if count > workers), default=None)
     if below is None or above is None:

@@ -124,7 +124,7 @@ def _brief(value: Any) -> str:
 
 def _words(table: Mapping[str, Any]) -> str:
     """Return the name and the parameters of an [[algorithm]] table in one line."""
-    own = (f"{key}={_brief(each)}" for key, each in table.items() if key not in ("name", "label"))
+    own = (f"{key}={_brief(value)}" for key, value in table.items() if key not in ("name", "label"))
     return " ".join([table["name"], *own])
 
 
@@ -280,7 +280,11 @@ class BackgroundJob(Section):
     @property
     def algorithm(self) -> Algorithm:
         """The algorithm that the job runs."""
-        labels = (each for each in self.scenario.algorithm if self.label in (None, each.label))
+        labels = (
+            algorithm
+            for algorithm in self.scenario.algorithm
+            if self.label in (None, algorithm.label)
+        )
         return next(labels)
 
     def read(self, scenario: "Scenario") -> None:
@@ -339,22 +343,22 @@ class Scenario(Section):
         cls, algorithms: tuple[Algorithm, ...], info: ValidationInfo
     ) -> tuple[Algorithm, ...]:
         """Add what other tables say: recovery, and the size of averages that an hpsgd sets."""
-        algorithms = tuple(_recovering(each, info.data) for each in algorithms)
+        algorithms = tuple(_recovering(algorithm, info.data) for algorithm in algorithms)
         key = "local_sgd_sync_multiplier"
-        stated = [each.parameters[key] for each in algorithms if key in each.table]
+        stated = [algorithm.parameters[key] for algorithm in algorithms if key in algorithm.table]
         if not stated:
             return algorithms
         note = f"averaging a model counts as {stated[0]:g} of a gradient (hpsgd's {key})"
         return tuple(
-            each.model_copy(
+            algorithm.model_copy(
                 update={
-                    "notes": (*each.notes, note),
-                    "parameters": each.parameters | {"codec": Raw(times=stated[0])},
+                    "notes": (*algorithm.notes, note),
+                    "parameters": algorithm.parameters | {"codec": Raw(times=stated[0])},
                 }
             )
-            if each.name == "local-sgd" and "codec" not in each.table
-            else each
-            for each in algorithms
+            if algorithm.name == "local-sgd" and "codec" not in algorithm.table
+            else algorithm
+            for algorithm in algorithms
         )
 
     _file: str = PrivateAttr(default="<scenario>")
@@ -402,7 +406,7 @@ class Scenario(Section):
     @property
     def heavy_tailed(self) -> bool:
         """Whether some random time has no finite variance, so that few runs tell no mean."""
-        jobs = (each.scenario.cluster for each in self.job)
+        jobs = (job.scenario.cluster for job in self.job)
         every = laws(self.cluster, self.network, self.server, *jobs)
         return any(each.variance == inf for each in every)
 
@@ -431,11 +435,13 @@ class Scenario(Section):
 
     def under(self, algorithm: Algorithm) -> "Scenario":
         """Return the scenario with the recovery and the overheads that hold for an algorithm."""
-        names = {each.algorithm for each in self.overhead}
+        names = {overhead.algorithm for overhead in self.overhead}
         name = algorithm.name if algorithm.name in names else None
         own: dict[str, Any] = {"recovery": algorithm.recovery} if algorithm.recovery else {}
         if names - {name}:
-            own["overhead"] = tuple(each for each in self.overhead if each.algorithm == name)
+            own["overhead"] = tuple(
+                overhead for overhead in self.overhead if overhead.algorithm == name
+            )
         return self.model_copy(update=own) if own else self
 
     def participants(self, algorithm: Algorithm) -> int:
@@ -448,7 +454,9 @@ class Scenario(Section):
 
         Those of single algorithms count `under` them alone.
         """
-        common = [each for each in self.overhead if each.algorithm is None] or self.overhead
+        common = [
+            overhead for overhead in self.overhead if overhead.algorithm is None
+        ] or self.overhead
         return at(common, self.cluster.workers)
 
     @property
@@ -552,8 +560,8 @@ def _json_schema(named: tuple[tuple[str, Program], ...]) -> dict[str, Any]:
             "description": f"values or ranges of {name}'s parameters",
             "additionalProperties": False,
             "properties": {
-                key: {"anyOf": [{"type": "array", "items": each, "minItems": 1}, span]}
-                for key, each in properties.items()
+                key: {"anyOf": [{"type": "array", "items": node, "minItems": 1}, span]}
+                for key, node in properties.items()
             },
         }
     scenario = table(Scenario)

@@ -123,13 +123,13 @@ def _platform(scenario: Scenario) -> Iterator[Problem]:
     named = {**regions(scenario), scenario.server.region: ("server", "region")}
     traffic = [
         (("network", "background", index, "between"), name)
-        for index, each in enumerate(network.background)
-        for name in each.between
+        for index, background in enumerate(network.background)
+        for name in background.between
     ]
     wanted = [*((where, name) for name, where in named.items() if name), *traffic]
     strange = [(where, name) for where, name in wanted if name not in platform]
     for where, name in strange:
-        known = [each for each in platform.homes if each not in platform.own]
+        known = [home for home in platform.homes if home not in platform.own]
         near = nearest(name, [*platform.members, *known], "hosts and zones")
         yield Problem(where, f"no host of {platform.file}; {near}")
     if not strange:

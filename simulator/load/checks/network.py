@@ -162,7 +162,7 @@ def _table(scenario: Scenario, programs: Mapping[str, Program]) -> Iterator[Prob
     if table is None or scenario.network.platform is not None:
         return
     places = {**homes}
-    if any(programs[each.name].server is not None for each in scenario.algorithm):
+    if any(programs[algorithm.name].server is not None for algorithm in scenario.algorithm):
         places.setdefault(scenario.server.region or "server", ("server", "region"))
     for place, where in places.items():
         if place is None:

@@ -42,14 +42,14 @@ def recovery_problems(scenario: Scenario, programs: Mapping[str, Program]) -> It
 
 def _drop(scenario: Scenario, programs: Mapping[str, Program]) -> Iterator[Problem]:
     groups = scenario.cluster.group
-    where = next((("group", i) for i, each in enumerate(groups) if each.drop), ())
+    where = next((("group", i) for i, group in enumerate(groups) if group.drop), ())
     path: KeyPath = ("cluster", *(() if scenario.cluster.drop else where), "drop")
     if scenario.cluster.sampling is None:
         yield Problem(
             path, "no client is selected; write cluster.sampling = { clients = 10 }, or remove it"
         )
     elif not scenario.network.closed_form and any(
-        programs[each.name].selects for each in scenario.algorithm
+        programs[algorithm.name].selects for algorithm in scenario.algorithm
     ):
         yield Problem(
             path,
@@ -101,7 +101,7 @@ def _policy(scenario: Scenario, recovery: Recovery) -> Iterator[tuple[str, str]]
 def _membership(scenario: Scenario) -> Iterator[Problem]:
     cluster, shared = scenario.cluster, scenario.team.devices
     tables: list[tuple[KeyPath, Cluster | Group]] = [(("cluster",), cluster)]
-    tables += [(("cluster", "group", index), each) for index, each in enumerate(cluster.group)]
+    tables += [(("cluster", "group", index), group) for index, group in enumerate(cluster.group)]
     for where, table in tables:
         path, spec = (*where, "membership"), table.membership
         if spec is not None and max(spec.trace, default=0) >= cluster.workers:
@@ -112,7 +112,9 @@ def _membership(scenario: Scenario) -> Iterator[Problem]:
             )
         elif spec is not None and any(name is not None for name in shared):
             yield Problem(path, "not where workers share devices; remove it, or cluster.device")
-    restarts = [scenario.under(each).recovery.policy == "restart" for each in scenario.algorithm]
+    restarts = [
+        scenario.under(algorithm).recovery.policy == "restart" for algorithm in scenario.algorithm
+    ]
     if cluster.elastic and any(restarts):
         yield Problem(
             ("cluster", "membership"),
@@ -124,7 +126,7 @@ def _membership(scenario: Scenario) -> Iterator[Problem]:
 
 def _crashes(scenario: Scenario, programs: Mapping[str, Program]) -> Iterator[Problem]:
     workers, shared = scenario.cluster.workers, scenario.team.devices
-    served = any(programs[each.name].server for each in scenario.algorithm)
+    served = any(programs[algorithm.name].server for algorithm in scenario.algorithm)
     for index, crash in enumerate(scenario.cluster.crash):
         path = ("cluster", "crash", index, "worker")
         if crash.worker == "server":
@@ -138,7 +140,8 @@ def _crashes(scenario: Scenario, programs: Mapping[str, Program]) -> Iterator[Pr
                 "shares a device, and is as fast as that lets it; write a worker that has its own",
             )
         if crash.lasts is None and any(
-            scenario.under(each).recovery.policy == "restart" for each in scenario.algorithm
+            scenario.under(algorithm).recovery.policy == "restart"
+            for algorithm in scenario.algorithm
         ):
             yield Problem(
                 ("cluster", "crash", index),

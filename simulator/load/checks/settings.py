@@ -73,22 +73,25 @@ def _objective(scenario: Scenario, programs: Mapping[str, Program]) -> Iterator[
 
 def _named(where: KeyPath, tables: Sequence[Any], known: Collection[str]) -> Iterator[Problem]:
     """Check that the `algorithm` of each table, where it names one, is a program."""
-    for index, each in enumerate(tables):
-        if each.algorithm is not None and each.algorithm not in known:
-            what = f"unknown program; {nearest(each.algorithm, known, 'programs')}"
+    for index, table in enumerate(tables):
+        if table.algorithm is not None and table.algorithm not in known:
+            what = f"unknown program; {nearest(table.algorithm, known, 'programs')}"
             yield Problem((*where, index, "algorithm"), what)
 
 
 def _codecs(scenario: Scenario) -> Iterator[Problem]:
     """Check that measured codecs are known, or used, and have one time for each size."""
-    used = {getattr(each.parameters.get("codec"), "kind", "raw") for each in scenario.algorithm}
-    kinds = [each for each in CODECS.kinds if each != "raw"]
-    for index, each in enumerate(scenario.codec):
-        if each.kind not in {*kinds, *used}:
-            what = f"unknown codec; {nearest(each.kind, kinds, 'codecs')}"
+    used = {
+        getattr(algorithm.parameters.get("codec"), "kind", "raw")
+        for algorithm in scenario.algorithm
+    }
+    kinds = [kind for kind in CODECS.kinds if kind != "raw"]
+    for index, codec in enumerate(scenario.codec):
+        if codec.kind not in {*kinds, *used}:
+            what = f"unknown codec; {nearest(codec.kind, kinds, 'codecs')}"
             yield Problem(("codec", index, "kind"), what)
-        if (each.kind, each.size) in {(own.kind, own.size) for own in scenario.codec[:index]}:
-            yield Problem(("codec", index, "size"), f"{each.kind} has times at this size already")
+        if (codec.kind, codec.size) in {(own.kind, own.size) for own in scenario.codec[:index]}:
+            yield Problem(("codec", index, "size"), f"{codec.kind} has times at this size already")
 
 
 def _calibration(scenario: Scenario) -> Iterator[Problem]:

@@ -292,7 +292,7 @@ def fit(  # noqa: PLR0913
     factors = [_blocks(rng, each.shape[1]) for each in binned]
     if len(binned) > 1:
         runs = rng.exponential(size=(len(binned), DRAWS, 1))
-        factors = [each * own for each, own in zip(factors, runs, strict=True)]
+        factors = [factor * own for factor, own in zip(factors, runs, strict=True)]
     near = best[2] * NEAR[0]
     cells = [_valley(u, y, weight, EXPONENTS, FAR), _valley(u, y, weight, near, NEAR[1])]
     draws, _ = _solve(u, y, weight * np.concatenate(factors, axis=1), np.concatenate(cells))

@@ -104,7 +104,7 @@ class Law:
         numbers = self._slope(parameters, replicas, period) @ np.linalg.cholesky(self.covariance)
         own = self.spread * (period > 1)
         found: dict[tuple[str, Place | None], float] = {
-            (f"law {index}", None): float(each) for index, each in enumerate(numbers)
+            (f"law {index}", None): float(number) for index, number in enumerate(numbers)
         }
         return found | {("baseline", None): -own, (program, place): own}
 
@@ -195,7 +195,7 @@ def penalty(  # noqa: PLR0913
     if period <= 1:
         return Penalty(0.0, 0.0, "published", f"{program} with period 1 is data-parallel", {})
     ratio = (tokens or TOKENS * parameters) / parameters
-    seen = (each.replicas for each in runs if not _decades(replicas, *[each.replicas] * 2))
+    seen = (run.replicas for run in runs if not _decades(replicas, *[run.replicas] * 2))
     at = next(seen, replicas), period, parameters  # of 80 clients 79.5 count: no other place
     mean, sd, said, parts = _expected(program, at, ratio, overlap)
     basis = "extrapolated" if said else "published"
@@ -207,7 +207,7 @@ def penalty(  # noqa: PLR0913
     same, alike = sd, ""
     if runs:
         mean, sd, words, parts = _updated(at, mean, sd, runs, program in ALIKE)
-        off = np.abs(np.log2(at) - np.log2([each.place for each in runs]))
+        off = np.abs(np.log2(at) - np.log2([run.place for run in runs]))
         near = (off <= NEAR).all(axis=1).any()
         basis, said = ("measured", []) if near else ("extrapolated", ["far from the own run"])
     else:
@@ -220,7 +220,7 @@ def penalty(  # noqa: PLR0913
         f"{math.expm1(mean):+.2%} ({intervals.USUAL}: {_range(mean, parts)}{alike}) against "
         f"data-parallel on as many tokens, {basis}: {'; '.join([*words, *said])}"
     )
-    parts = {source: each for source, each in parts.items() if each}
+    parts = {source: part for source, part in parts.items() if part}
     return Penalty(mean, sd, basis, sentence, parts, tuple(said) * (basis == "extrapolated"), same)
 
 
@@ -251,10 +251,10 @@ def _expected(
         "period": _decades(period, USUAL, LONGEST.get(replicas, USUAL)),
         "tokens per parameter": _decades(ratio, TOKENS / 2, TOKENS * 2),
     }
-    beyond = [size * BEYOND[name] * each for name, each in far.items()]
+    beyond = [size * BEYOND[name] * value for name, value in far.items()]
     on_time = program in PUBLISHED and overlap <= 1
     late = 0.0 if on_time else LATE_SD * max(1.0, overlap / USUAL)
-    said = [f"{name} outside the published runs" for name, each in far.items() if each > 0]
+    said = [f"{name} outside the published runs" for name, value in far.items() if value > 0]
     if late:
         said.append(
             f"no published row of overlap = {overlap}" if overlap > 1
@@ -339,15 +339,15 @@ def published() -> Law:
 def rows() -> np.ndarray:
     """Read the published losses that come with the package, as rows of `COLUMNS`."""
     lines = [*csv.DictReader(io.StringIO(untrusted.text(TABLE)))]
-    below = {(each["source"], each["parameters"]): (number, float(each["loss"]))
-             for number, each in enumerate(lines) if each["method"] == "data-parallel"}  # fmt: skip
+    below = {(line["source"], line["parameters"]): (number, float(line["loss"]))
+             for number, line in enumerate(lines) if line["method"] == "data-parallel"}  # fmt: skip
     found = []
-    for each in lines:
-        group, base = below[each["source"], each["parameters"]]
-        rounded = ROUNDED if len(each["loss"].partition(".")[2]) == 2 else 0.0
-        if each["method"] != "data-parallel":
-            numbers = [float(each[key]) for key in ("parameters", "replicas", "period")]
-            loss = float(each["loss"])
+    for line in lines:
+        group, base = below[line["source"], line["parameters"]]
+        rounded = ROUNDED if len(line["loss"].partition(".")[2]) == 2 else 0.0
+        if line["method"] != "data-parallel":
+            numbers = [float(line[key]) for key in ("parameters", "replicas", "period")]
+            loss = float(line["loss"])
             found.append([*numbers, group, math.log(loss / base), rounded / loss])
     return np.array(found)
 

@@ -371,7 +371,7 @@ def baseline(spec: LearningCurve) -> Curve:
 
 @lru_cache(64)
 def _baseline(text: str, tokens: float, logged: bool) -> Curve:
-    table = {key: each for key, each in json.loads(text).items() if each is not None}
+    table = {key: value for key, value in json.loads(text).items() if value is not None}
     if logged:
         return curve.from_file(table["file"], {"tokens": tokens, **table})
     return curve.from_law(table, table.get("batch", tokens))
