@@ -28,24 +28,32 @@ ENGINES = ("auto", "batched", "virtual")
 WORTH_COMPILING = 50_000  # gradients of one seed from which the compiled loop saves time
 
 
-def run_seeds(  # noqa: PLR0913 - what is run, and how
+def run_seeds(
     scenario: Scenario,
     algorithm: Algorithm,
     seeds: Sequence[int],
     *,
-    engine: str = "auto",
-    spans: int = 0,
-    threads: int = 1,
     programs: Programs = None,
+    **how: Any,
 ) -> list[Run]:
-    """Run one algorithm with each of `seeds` in this process; keep `spans` spans of the first.
+    """Run one algorithm of a scenario with each of `seeds`; `how`: the options of `run_world`."""
+    return run_world(written(scenario, algorithm, programs), seeds, **how)
+
+
+def written(scenario: Scenario, algorithm: Algorithm, programs: Programs = None) -> World:
+    """Return the world of an algorithm in a scenario as written."""
+    return World(scenario, algorithm, known_programs(programs)[algorithm.name])
+
+
+def run_world(
+    world: World, seeds: Sequence[int], *, engine: str = "auto", spans: int = 0, threads: int = 1
+) -> list[Run]:
+    """Run a world, as written, with each of `seeds` in this process; keep `spans` of the first.
 
     The numbers do not depend on `threads`, nor on which seeds are run together. If the engine asked
     for cannot run the algorithm, `virtual` does, and the runs' `handed_over` says why.
     """
-    known = known_programs(programs)
-    world = _tuned(World.of(scenario, algorithm, known[algorithm.name]), programs)
-    scenario, algorithm = world.scenario, world.algorithm
+    world = with_tuned_rate(world.under())
     # Sums must not depend on how many cores a process may use.
     with deferred_interrupts():
         libraries = ThreadpoolController()
@@ -54,17 +62,16 @@ def run_seeds(  # noqa: PLR0913 - what is run, and how
         if engine == "batched" or (engine == "auto" and pays_off(world)):
             reason = batched.supports(world)
             if reason is None:
-                run_all = partial(batched.run, spans=spans, threads=threads, programs=known)
-                runs, reason = attempt(partial(run_all, algorithm, scenario, seeds))
+                run_all = partial(batched.run_world, world, seeds, spans=spans, threads=threads)
+                runs, reason = attempt(run_all)
                 if runs is not None:
                     return runs
                 if len(seeds) > 1:  # one seed alone may have stopped them all
-                    again = partial(run_seeds, scenario, algorithm, engine=engine, threads=threads)
-                    alone = partial(again, programs=programs)
+                    alone = partial(run_world, world, engine=engine, threads=threads)
                     first, *others = [[seed] for seed in seeds]
                     return [*alone(first, spans=spans), *chain.from_iterable(map(alone, others))]
         runs = [
-            virtual.run(algorithm, scenario, seed, spans=0 if number else spans, programs=known)
+            virtual.run_world(world, seed, spans=0 if number else spans)
             for number, seed in enumerate(seeds)
         ]
     for run in runs:
@@ -74,41 +81,35 @@ def run_seeds(  # noqa: PLR0913 - what is run, and how
     return runs
 
 
-def with_tuned_rate(scenario: Scenario, algorithm: Algorithm, programs: Programs = None) -> World:
+def with_tuned_rate(world: World) -> World:
     """Return what engines run: under a learning curve, the program at its tuned rate."""
-    return _tuned(World(scenario, algorithm, known_programs(programs)[algorithm.name]), programs)
 
-
-def _tuned(world: World, programs: Programs) -> World:
     def one(world: World) -> Run:
         alone = world.algorithm.model_copy(update={"recovery": None})  # nothing fails in a probe
-        return Context().run(partial(run_seeds, world.scenario, alone, [0], programs=programs))[0]
+        return Context().run(partial(run_world, replace(world, algorithm=alone), [0]))[0]
 
     return normalised(world, one)
 
 
 def run_replicates(
-    scenario: Scenario,
-    algorithm: Algorithm,
-    seeds: Sequence[int],
-    replicates: Sequence[int],
-    **options: Any,
+    world: World, seeds: Sequence[int], replicates: Sequence[int], **how: Any
 ) -> list[Run]:
-    """Run one algorithm with each of `seeds`, and with the replicate of the same index.
+    """Run a world, as written, with each of `seeds`, and with the replicate of the same index.
 
     A parametric bootstrap: a replicate redraws every measured number within its standard error, and
     the pace of the whole run within the spread of equal runs. Draws are keyed by the replicate
     alone, so that all algorithms meet the same ones, and comparisons between them stay paired.
 
-    `options`: those of `run_seeds`.
+    `how`: the options of `run_world`.
     """
-    assert scenario.calibration is not None
-    spread = scenario.calibration.run_to_run
+    assert world.scenario.calibration is not None
+    spread = world.scenario.calibration.run_to_run
     runs = []
-    written = with_tuned_rate(scenario, algorithm, options.get("programs"))
+    world = with_tuned_rate(world)
     for seed, number in zip(seeds, replicates, strict=True):
-        measured_as = measured(written.scenario, written.algorithm, number)
-        (run,) = run_seeds(redrawn(written.scenario, number), measured_as, [seed], **options)
+        algorithm = measured(world.scenario, world.algorithm, number)
+        drawn = replace(world, scenario=redrawn(world.scenario, number), algorithm=algorithm)
+        (run,) = run_world(drawn, [seed], **how)
         runs.append(_slowed(run, factor(number, 0, spread)))
     return runs
 
@@ -133,11 +134,9 @@ def pays_off(world: World) -> bool:
     return min(gradients, (run.duration or inf) * rate) >= WORTH_COMPILING
 
 
-def batches_seeds(
-    scenario: Scenario, algorithm: Algorithm, engine: str, programs: Programs
-) -> bool:
+def batches_seeds(world: World, engine: str) -> bool:
     """Whether an engine runs several seeds at once, as far as that is known beforehand."""
-    world = World.of(scenario, algorithm, known_programs(programs)[algorithm.name])
+    world = world.under()
     if engine == "virtual" or (engine == "auto" and not pays_off(world)):
         return False
     return batched.supports(world) is None

@@ -58,10 +58,10 @@ def shipped() -> dict[str, Path]:
 
     Beside them are targets of `paceline fit`, NAME.targets.toml.
     """
-    found = find_spec("paceline.scenarios")
-    assert found is not None
-    assert found.origin is not None
-    folder = Path(found.origin).parent
+    package = find_spec("paceline.scenarios")
+    assert package is not None
+    assert package.origin is not None
+    folder = Path(package.origin).resolve().parent
     return {
         path.relative_to(folder).with_suffix("").as_posix(): path
         for path in sorted(folder.rglob("*.toml"))

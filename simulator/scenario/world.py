@@ -9,10 +9,7 @@ from .scenario import Algorithm, Scenario
 
 @dataclass(frozen=True)
 class World:
-    """All that a run follows from but its seed.
-
-    `scenario`: with the recovery and the overheads that hold for the algorithm.
-    """
+    """All that a run follows from but its seed."""
 
     scenario: Scenario
     algorithm: Algorithm
@@ -20,8 +17,12 @@ class World:
 
     @classmethod
     def of(cls, scenario: Scenario, algorithm: Algorithm, program: Program) -> Self:
-        """Return the world of an algorithm in a scenario as written."""
-        return cls(scenario.under(algorithm), algorithm, program)
+        """Return the world of an algorithm under its own recovery and overheads."""
+        return cls(scenario, algorithm, program).under()
+
+    def under(self) -> Self:
+        """Return the world under the recovery and the overheads that hold for the algorithm."""
+        return replace(self, scenario=self.scenario.under(self.algorithm))
 
     def changed(self, **update: Any) -> Self:
         """Return the world with some of its scenario's tables replaced."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ..engines.dispatch import ENGINES, batches_seeds, run_replicates, run_seeds
+from ..engines.dispatch import ENGINES, batches_seeds, run_replicates, run_world, written
 from ..errors import InputError
 from ..load.load import Programs, known_programs
 from ..results.ownership import Destination, Settings
@@ -62,18 +62,15 @@ class Execution:
 
         `replicates`: the bootstrap replicate of each seed; None: numbers as written.
         """
-        how: dict[str, Any] = {
-            "engine": self.engine,
-            "threads": self.threads,
-            "programs": self.programs,
-        }
+        world = written(scenario, algorithm, self.programs)
+        how: dict[str, Any] = {"engine": self.engine, "threads": self.threads}
         if replicates is not None:
-            return run_replicates(scenario, algorithm, seeds, replicates, **how)
-        return run_seeds(scenario, algorithm, seeds, spans=spans, **how)
+            return run_replicates(world, seeds, replicates, **how)
+        return run_world(world, seeds, spans=spans, **how)
 
     def together(self, scenario: Scenario, algorithm: Algorithm, seeds: int) -> int:
         """Return how many of an algorithm's `seeds` seeds one call runs."""
-        many = batches_seeds(scenario, algorithm, self.engine, self.programs)
+        many = batches_seeds(written(scenario, algorithm, self.programs), self.engine)
         return min(TOGETHER, -(-seeds // self.jobs)) if many else 1
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..cluster.membership import stretched
-from ..engines.dispatch import run_seeds, with_tuned_rate
+from ..engines.dispatch import run_seeds, with_tuned_rate, written
 from ..load.load import Programs
 from ..objectives.learning_curve import evidence
 from ..objectives.learning_curve.batch import FEW
@@ -39,7 +39,7 @@ def expected(
 
     `runs`: of the algorithm, which show what the mechanism found; none: one is made.
     """
-    goal: Any = with_tuned_rate(scenario, algorithm, programs).scenario.objective
+    goal: Any = with_tuned_rate(written(scenario, algorithm, programs)).scenario.objective
     if isinstance(goal, Expected):
         return goal
     found: Expected = goal.expected

@@ -18,6 +18,7 @@ from paceline.simulator.load.load import parse
 from paceline.simulator.programs import catalogue
 from paceline.simulator.results import statistics
 from paceline.simulator.results.run import Kind, Run
+from paceline.simulator.scenario.world import World
 from tests.helpers.programs import ROWS, called, cases
 from tests.helpers.worlds import QUADRATIC, RING, TIME_ONLY, scenario, simulate
 
@@ -525,7 +526,7 @@ def test_no_gradient_is_applied_twice(
         objective={"kind": "quadratic", "dimension": dimension},
         compute={"dist": "exponential", "mean": "1 s"}, cluster={"crash": crashes},
     )  # fmt: skip
-    made = simulations.Simulation(program, world.algorithm[0], world, 0)
+    made = simulations.Simulation(World(world, world.algorithm[0], program), 0)
     for node in made.nodes[:WORKERS]:
         hot = OneHot(node.rank, dimension)
         node._gradient, node._loss_and_gradient = hot.gradient, hot.loss_and_gradient

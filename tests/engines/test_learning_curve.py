@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from paceline.command_line import app
 from paceline.simulator.engines import normalisation
-from paceline.simulator.engines.dispatch import run_seeds, with_tuned_rate
+from paceline.simulator.engines.dispatch import run_seeds, with_tuned_rate, written
 from paceline.simulator.errors import InputError
 from paceline.simulator.load.load import parse
 from paceline.simulator.objectives.learning_curve import evidence
@@ -160,7 +160,7 @@ def test_workers_that_never_meet_are_each_one_worker():
 def test_what_multiplies_a_gradient_is_no_speed_up(case, gain):
     """Momentum, outer steps and sums of gradients: the rate is one over the gain."""
     world = scenario(case, steps=4000)
-    goal = with_tuned_rate(world, world.algorithm[0]).scenario.objective
+    goal = with_tuned_rate(written(world, world.algorithm[0])).scenario.objective
     if gain is not None:
         assert goal.rate == pytest.approx(1 / gain, rel=0.01)
     run, known = ran(case, steps=4000)
@@ -683,7 +683,7 @@ def test_the_rate_of_fedbuff_is_that_of_as_many_clients_as_are_at_work():
     for clients in ({"workers": 400, "sampling": {"clients": 10}, "drop": 0.1}, {"workers": 10}):
         cluster = {"compute": {"dist": "exponential", "mean": "1 s"}, **clients}
         world = parse({**dict(scenario(steps=8000).table), "algorithm": [own], "cluster": cluster})
-        found.append(with_tuned_rate(world, world.algorithm[0]).scenario.objective.rate)
+        found.append(with_tuned_rate(written(world, world.algorithm[0])).scenario.objective.rate)
         (row,) = simulate(world, seeds=1).algorithms
         assert row["loss"]["last"] < 0.7 * row["loss"]["first"]
     assert found[0] == pytest.approx(found[1], rel=0.1)

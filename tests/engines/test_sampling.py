@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.simulator.distributions.random_streams import Purpose, generator
-from paceline.simulator.engines.dispatch import run_seeds, with_tuned_rate
+from paceline.simulator.engines.dispatch import run_seeds, with_tuned_rate, written
 from paceline.simulator.engines.observer import TELL
 from paceline.simulator.engines.virtual import simulation
 from paceline.simulator.engines.virtual.recovery import Participation
@@ -812,7 +812,10 @@ def test_of_clients_that_are_not_late_all_gradients_count(tau):
 
 def test_a_target_within_the_first_round_costs_what_local_steps_do():
     world = learning({"name": "fedavg", "tau": 5000}, 9.5)
-    assert with_tuned_rate(world, world.algorithm[0]).scenario.objective.expected.period == 5000
+    assert (
+        with_tuned_rate(written(world, world.algorithm[0])).scenario.objective.expected.period
+        == 5000
+    )
 
 
 def test_a_target_that_the_start_has_reached_takes_no_time():

@@ -148,7 +148,8 @@ class Clock:
     def perf_counter(self) -> float:
         return self.now
 
-    def run_seeds(self, scenario, algorithm, seeds, *, engine, **_):
+    def run_world(self, world, seeds, *, engine, **_):
+        scenario = world.scenario
         settings = scenario.run
         steps = min(settings.steps, int((settings.duration or 1e9) / 0.5))
         each = (dimension_of(scenario.objective) or 2e6) / 1e6 * steps + 10 * (
@@ -176,7 +177,7 @@ def test_a_pace_is_extrapolated(monkeypatch, sets, milliseconds):
     """Steps, evaluations and starts are told apart; a huge dimension is measured smaller."""
     clock = Clock()
     monkeypatch.setattr(pace, "time", clock)
-    monkeypatch.setattr(execution, "run_seeds", clock.run_seeds)
+    monkeypatch.setattr(execution, "run_world", clock.run_world)
     sets = ["algorithm=[{ name = 'ssgd', lr = 0.1 }]", *sets]
     scenario = load("adacomm/figure2", sets)
     found = pace.seconds(scenario, scenario.algorithm[0], 12, Execution()) * 1e3 / 12

@@ -40,21 +40,26 @@ VECTORS = 2**21  # entries of all workers' vectors in memory at once, at most
 CLOCKS = 2**16  # workers of all seeds at once, at most
 
 
-def run(  # noqa: PLR0913 - the run, and how
+def run(
     algorithm: Algorithm,
     scenario: Scenario,
     seeds: Sequence[int],
     *,
-    spans: int = 0,
-    threads: int = 1,
     programs: Mapping[str, Program] | None = None,
+    **how: int,
 ) -> list[Run]:
-    """Simulate one algorithm with all seeds; keep up to `spans` timeline spans of the first seed.
+    """Simulate one algorithm with all seeds, as `run_world`, by the name of its program."""
+    program = (programs or catalogue())[algorithm.name]
+    return run_world(World(scenario, algorithm, program), seeds, **how)
+
+
+def run_world(world: World, seeds: Sequence[int], *, spans: int = 0, threads: int = 1) -> list[Run]:
+    """Simulate a world with all seeds; keep up to `spans` timeline spans of the first seed.
 
     What `supports` refuses must not be run. Raises Unsupported where the program turns out to need
     another engine.
     """
-    program = (programs or catalogue())[algorithm.name]
+    program, algorithm, scenario = world.program, world.algorithm, world.scenario
     dimension = build.dimension_of(scenario.objective)
     workers = scenario.cluster.workers
     room = max(1, VECTORS // (workers * dimension) if dimension else CLOCKS // workers)
@@ -64,16 +69,14 @@ def run(  # noqa: PLR0913 - the run, and how
         runs = [run for i in range(0, len(seeds), most) for run in served(seeds[i : i + most])]
         if spans:
             runs[0].spans, runs[0].arrows, runs[0].spans_truncated = virtual.timeline(
-                algorithm, scenario, seeds[0], spans, programs
+                world, seeds[0], spans
             )
         return runs
     found: list[Run] = []
     while len(found) < len(seeds):
         part = seeds[len(found) : len(found) + room]
         try:
-            batch = Batch(
-                program, algorithm, scenario, part, spans=0 if found else spans, threads=threads
-            )
+            batch = Batch(world, part, spans=0 if found else spans, threads=threads)
             found += batch.run()
         except SeedsDiffer:
             room = 1
@@ -108,17 +111,9 @@ def supports(world: World) -> str | None:
 class Batch:
     """One algorithm, run with several seeds together."""
 
-    def __init__(  # noqa: PLR0913 - as `run`
-        self,
-        program: Program,
-        algorithm: Algorithm,
-        scenario: Scenario,
-        seeds: Sequence[int],
-        *,
-        spans: int,
-        threads: int,
-    ) -> None:
-        self.program, self.algorithm = program, algorithm
+    def __init__(self, world: World, seeds: Sequence[int], *, spans: int, threads: int) -> None:
+        self.program, self.algorithm = program, algorithm = world.program, world.algorithm
+        scenario = world.scenario
         self.scenario, self.seeds = scenario, seeds
         self.objectives = [build.build(scenario, algorithm, seed) for seed in seeds]
         network = ClosedForm(scenario)

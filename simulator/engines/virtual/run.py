@@ -12,6 +12,7 @@ from ...programs import Program, catalogue
 from ...results import divergence
 from ...results.run import Full, Run, Spans
 from ...scenario.scenario import Algorithm, Scenario
+from ...scenario.world import World
 from . import accounts, collective_slowdown
 from .simulation import Simulation
 
@@ -27,16 +28,19 @@ def run(
     spans: int = 0,
     programs: Mapping[str, Program] | None = None,
 ) -> Run:
-    """Simulate one algorithm with one seed; keep up to `spans` spans.
+    """Simulate one algorithm with one seed, as `run_world`, by the name of its program."""
+    program = (programs or catalogue())[algorithm.name]
+    return run_world(World.of(scenario, algorithm, program), seed, spans=spans)
+
+
+def run_world(world: World, seed: int, *, spans: int = 0) -> Run:
+    """Simulate a world with one seed; keep up to `spans` spans.
 
     Raises ProgramError when the program breaks the rules of the effects, or deadlocks.
     """
-    program = (programs or catalogue())[algorithm.name]
-    kept, scenario = Spans(spans) if spans else None, scenario.under(algorithm)
+    algorithm, program, kept = world.algorithm, world.program, Spans(spans) if spans else None
     with np.errstate(over="ignore", invalid="ignore"), _rarely_collected():
-        simulation = _made(
-            program, algorithm, scenario, seed, kept
-        ).run()  # may diverge: it is told
+        simulation = _made(world, seed, kept).run()  # may diverge: a note says so
     simulation.observer.close(simulation.horizon, simulation.deserted)
     curve = simulation.observer.curve
     drawn = (None, None) if kept is None else accounts.timeline(simulation, kept, simulation.end)
@@ -92,30 +96,20 @@ def _rarely_collected() -> Iterator[None]:
         gc.collect()
 
 
-def _made(
-    program: Program, algorithm: Algorithm, scenario: Scenario, seed: int, kept: Spans | None
-) -> Simulation:
+def _made(world: World, seed: int, kept: Spans | None) -> Simulation:
     """Return the simulation before its run, with its background jobs."""
-    simulation = Simulation(program, algorithm, scenario, seed, kept)
-    for number, job in enumerate(scenario.job, 1):  # endless, over the same lines
-        theirs, job_seed = catalogue()[job.algorithm.name], seed + number * SEED_DISTANCE
-        world = job.scenario.under(job.algorithm)
-        beside = Simulation(theirs, job.algorithm, world, job_seed, host=simulation)
-        simulation.background.append(beside)
+    simulation = Simulation(world, seed, kept)
+    for number, job in enumerate(world.scenario.job, 1):  # endless, over the same lines
+        beside = World.of(job.scenario, job.algorithm, catalogue()[job.algorithm.name])
+        job_seed = seed + number * SEED_DISTANCE
+        simulation.background.append(Simulation(beside, job_seed, host=simulation))
     return simulation
 
 
-def timeline(
-    algorithm: Algorithm,
-    scenario: Scenario,
-    seed: int,
-    spans: int,
-    programs: Mapping[str, Program] | None = None,
-) -> tuple[np.ndarray, np.ndarray, bool]:
+def timeline(world: World, seed: int, spans: int) -> tuple[np.ndarray, np.ndarray, bool]:
     """Return up to `spans` spans of a run, and its arrows; whether it was cut off at that many."""
-    program = (programs or catalogue())[algorithm.name]
     found = Spans(spans, raises=True)
-    simulation = _made(program, algorithm, scenario.under(algorithm), seed, found)
+    simulation = _made(world.under(), seed, found)
     try:
         simulation.run()
     except Full:

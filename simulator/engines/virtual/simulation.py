@@ -39,11 +39,10 @@ from ...cluster.failures import Calendar
 from ...cluster.prices import worker_devices, worker_prices
 from ...errors import DeadlockError
 from ...objectives import build
-from ...programs import Program
 from ...programs.effects import ANY, Payload
 from ...programs.pieces.schedule import FixedPeriod, paced
 from ...results.run import Spans
-from ...scenario.scenario import Algorithm, Scenario
+from ...scenario.world import World
 from .. import payloads
 from ..collective import ABSENT, Collective, GradientPiece
 from ..node import compare
@@ -87,17 +86,20 @@ class Simulation:
         "whole_bytes", "work_left", "workers",
     )  # fmt: skip
 
-    def __init__(  # noqa: PLR0913, PLR0917 - what is run, and beside what
+    def __init__(
         self,
-        program: Program,
-        algorithm: Algorithm,
-        scenario: Scenario,
+        world: World,
         seed: int,
         spans: Spans | None = None,
         host: "Simulation | None" = None,
     ) -> None:
-        self.scenario, self.seed, self.program = scenario, seed, program
-        self.label = algorithm.label
+        scenario, algorithm, program = world.scenario, world.algorithm, world.program
+        self.scenario, self.program, self.seed, self.label = (
+            scenario,
+            program,
+            seed,
+            algorithm.label,
+        )
         self.host: Simulation = self if host is None else host
         self.agenda: Agenda = Agenda() if host is None else host.agenda
         self.workers = scenario.cluster.workers

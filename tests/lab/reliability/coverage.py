@@ -181,9 +181,9 @@ def calibrated(blocks: int) -> Row:
         options: Row = {"spans": 0, "engine": "batched"}
         algorithm = world.algorithm[0]
         own = dispatch.run_seeds(world, algorithm, range(4), **options)
-        others = dispatch.run_replicates(
-            world, algorithm, [number % 4 for number in range(REPLICATES)], numbers, **options
-        )
+        written = dispatch.written(world, algorithm)
+        seeds = [number % 4 for number in range(REPLICATES)]
+        others = dispatch.run_replicates(written, seeds, numbers, **options)
         found = predicted(own, others, target=None, paired=False)
         intervals.append(found["seconds_per_step"])
         (real,) = dispatch.run_seeds(_profiled(1.0, 0, 0), algorithm, [1000 + block], **options)
