@@ -93,17 +93,13 @@ class Simulation:
         spans: Spans | None = None,
         host: "Simulation | None" = None,
     ) -> None:
-        scenario, algorithm, program = world.scenario, world.algorithm, world.program
-        self.scenario, self.program, self.seed, self.label = (
-            scenario,
-            program,
-            seed,
-            algorithm.label,
-        )
+        scenario, program, given = world.scenario, world.program, world.algorithm.parameters
+        self.scenario, self.seed, self.program = scenario, seed, program
+        self.label = world.algorithm.label
         self.host: Simulation = self if host is None else host
         self.agenda: Agenda = Agenda() if host is None else host.agenda
         self.workers = scenario.cluster.workers
-        self.objective = build.build(scenario, algorithm, seed)
+        self.objective = build.build(scenario, world.algorithm, seed)
         self.meter = payloads.Meter(scenario.model.bytes, self.objective.dimension)
         self.whole_bytes = round(scenario.model.bytes)
         self.availability = checkpoints.availability(program, scenario, seed)
@@ -122,7 +118,6 @@ class Simulation:
         self.work_left = self.over = False
         self.deadline: float = deadline(scenario) if host is None else host.deadline
         self.open_collectives: dict[int, Collective] = {}
-        given = algorithm.parameters
         self.parked, self.strides = leaping(self, self.recovery.sampled, given)
         self.guard = payloads.Guard()
         self.unfinished: list[str] = []
@@ -130,7 +125,7 @@ class Simulation:
         self._stalled_since = self._last_completion = 0.0
 
         totals, completed = self.traffic.totals, self._completion_time
-        by_rounds = paced(algorithm.parameters) and program.server is None
+        by_rounds = paced(given) and program.server is None
         self.observer: Observer = (RoundObserver if by_rounds else Observer)(
             program, scenario, self.objective, totals, self.deadline, completed, self._discount()
         )
@@ -140,19 +135,19 @@ class Simulation:
         period = given.get("tau")
         if self.recovery.sampled is not None and isinstance(period, FixedPeriod):
             self.observer.look_no_finer(period.value)
-        compare(self.nodes, scenario, self.objective, algorithm.parameters)
+        compare(self.nodes, scenario, self.objective, given)
         watched = self.nodes[self.workers :] or self.nodes[:]
         costs = EffectCosts(scenario)
         for node, durations in zip(self.nodes, self._durations(), strict=False):
             node.compute_with(durations, self.objective.source(node.rank))
             if self.lines is not None:
                 self.lines.share_device(self, node)
-            node.execute(program.start(program.worker, costs.on(node), algorithm.parameters))
+            node.execute(program.start(program.worker, costs.on(node), given))
         self.beside = slow(self)
         if program.server:
             (server,) = watched
             server.serve(scenario.server.receive)
-            server.execute(program.start(program.server, costs.on(server), algorithm.parameters))
+            server.execute(program.start(program.server, costs.on(server), given))
         for node in watched:
             node.watch(self.observer.first)
 
