@@ -84,9 +84,9 @@ def _scenarios(incomplete: str) -> list[str]:
     from paceline.simulator.load.listing import shipped
 
     here = sorted(glob.glob(f"{glob.escape(incomplete)}*"))
-    found = [f"{each}/" for each in here if os.path.isdir(each)]
-    found += [each for each in here if each.endswith(".toml")]
-    return found + [name for name in shipped() if name.startswith(incomplete)]
+    names = [f"{path}/" for path in here if os.path.isdir(path)]
+    names += [path for path in here if path.endswith(".toml")]
+    return names + [name for name in shipped() if name.startswith(incomplete)]
 
 
 def _option(metavar: str | None, about: str, *names: str, default: Any = None, **how: Any) -> Any:
@@ -186,13 +186,13 @@ def _study_command(name: str, *but: str, **changed: Any) -> Callable[[Any], Any]
     """
 
     def register(run: Callable[..., None]) -> Any:
-        *own, as_json, _ = inspect.signature(run).parameters.values()
+        *parameters, as_json, _ = inspect.signature(run).parameters.values()
         shared = [
             as_json.replace(name=key, annotation=kind, default=changed.get(key, option))
             for key, (kind, option) in STUDY.items()
             if key not in but
         ]
-        run.__signature__ = inspect.Signature([*own, *shared, as_json])  # type: ignore[attr-defined]
+        run.__signature__ = inspect.Signature([*parameters, *shared, as_json])  # type: ignore[attr-defined]
         return _command(name)(run)
 
     return register
@@ -252,11 +252,11 @@ def _simulate(scenario: str = SCENARIO, as_json: bool = AS_JSON, **given: Any) -
         _note(f"{result.resumed} of {len(result.runs)} runs were kept from before")
 
     def parts() -> list[Any]:
-        said = [row["bottleneck"] for row in result.algorithms]
-        said += [*result.failures, *result.jobs, result.pick["sentence"]]
+        sentences = [row["bottleneck"] for row in result.algorithms]
+        sentences += [*result.failures, *result.jobs, result.pick["sentence"]]
         used = terminal.in_units(result.algorithms, loaded.run.target_loss)
         spent = terminal.spent(result.algorithms)
-        return [terminal.summary(result), *spent, *used, *said, f"{FILES}{how['out']}"]
+        return [terminal.summary(result), *spent, *used, *sentences, f"{FILES}{how['out']}"]
 
     _answer(as_json, result.json, parts, result.notes)
 
@@ -291,9 +291,9 @@ def _sweep(
     if result.resumed:
         _note(f"{result.resumed} runs were kept from before")
     rest = len(terminal.distinct(result)[0]) - terminal.SWEEP_ROWS
-    said = [f"{rest} more rows are in {how['out']}/sweep.csv"] if rest > 0 else []
-    said.append(f"{FILES}{how['out']}")
-    _answer(as_json, result.json, lambda: [terminal.sweep(result), *said], result.notes)
+    lines = [f"{rest} more rows are in {how['out']}/sweep.csv"] if rest > 0 else []
+    lines.append(f"{FILES}{how['out']}")
+    _answer(as_json, result.json, lambda: [terminal.sweep(result), *lines], result.notes)
 
 
 @_study_command("solve", "figure")
@@ -326,8 +326,8 @@ def _solve(
     bar = ("solving", "evaluations, at most")
     with _study(scenario, "-solve", *bar, figure=FIGURES, **given) as (loaded, how):
         result = solve(loaded, vary, condition, between=between, **how)
-    said = [f"{result.evaluations} simulations.", f"{FILES}{how['out']}"]
-    _answer(as_json, result.json, lambda: [*result.sentences, *said], result.notes)
+    lines = [f"{result.evaluations} simulations.", f"{FILES}{how['out']}"]
+    _answer(as_json, result.json, lambda: [*result.sentences, *lines], result.notes)
 
 
 @_study_command("fit", "figure", out=_out("DIR", RESULTS, "--out"))
@@ -364,13 +364,13 @@ def _fit(
         how,
     ):
         result = fit(loaded, targets, **how)
-    said = [f"{result.evaluations} simulations.", f"{FILES}{how['out']}"]
+    lines = [f"{result.evaluations} simulations.", f"{FILES}{how['out']}"]
     if fitted:
         data = export.fitted(loaded, result.sets, sets).encode()
         with store.writing(fitted, "choose another -o"):
             store.write_free(fitted, data, given=True, overwrite=overwrite)
-        said.append(f"Scenario: {fitted}")
-    _answer(as_json, result.json, lambda: [*terminal.fit(result), *result.sentences, *said])
+        lines.append(f"Scenario: {fitted}")
+    _answer(as_json, result.json, lambda: [*terminal.fit(result), *result.sentences, *lines])
 
 
 @_study_command(
@@ -388,16 +388,16 @@ def _theory(scenario: str = SCENARIO, as_json: bool = AS_JSON, **given: Any) -> 
     from paceline.simulator.studies import learning
 
     loaded = load(scenario, given["overrides"] or (), allow_paths=given["allow_paths"])
-    found = theory.theory(loaded)
-    found["notes"] += filter(
+    results = theory.theory(loaded)
+    results["notes"] += filter(
         None, [*consumption.paces(loaded), prediction_interval.windowed(loaded)]
     )
     if as_json or given["out"]:  # may need whole runs, and no table shows them
-        found["penalties"] = rows = learning.penalties(loaded)
+        results["penalties"] = rows = learning.penalties(loaded)
         lost = (row["label"] for row in rows if row["ratio"] == float("inf"))
-        found["notes"] += [f"{label} {learning.LOST}" for label in lost]
-    found["notes"] = [*loaded.notes, *found["notes"]]
-    document = statistics.jsonable(found)
+        results["notes"] += [f"{label} {learning.LOST}" for label in lost]
+    results["notes"] = [*loaded.notes, *results["notes"]]
+    document = statistics.jsonable(results)
     if out := given["out"]:
         file, data = out / "theory.json", store.dump(document)
         with store.writing(out, "choose another --out"):
@@ -438,14 +438,14 @@ def _tune(
     if result.resumed:
         _note(f"{result.resumed} of {result.runs} runs were kept from before")
     count = f"{len(result.ranked)} configurations in {result.wall_seconds:.0f} s."
-    said = [result.sentence, *result.lines, count, f"{FILES}{how['out']}"]
+    lines = [result.sentence, *result.lines, count, f"{FILES}{how['out']}"]
     worlds = [result.space.world(each.candidate.table) for each in result.named]
     notes = [
         *result.notes,
         *unsupported_settings(Pick(world, world.algorithm[0]) for world in worlds),
     ]
     notes += [f"warning: {warning}" for warning in result.warnings]
-    _answer(as_json, result.json, lambda: [*terminal.tune(result), *said], notes)
+    _answer(as_json, result.json, lambda: [*terminal.tune(result), *lines], notes)
 
 
 @_study_command(
@@ -519,19 +519,19 @@ def _matrix(
     """Run the validation matrix, or say what it would run, and print which of its aims were met."""
     if scenario is not None:
         raise InputError(f"validate --matrix has its own scenarios; leave {scenario} out")
-    names = None if only is None else [each.strip() for each in only.split(",")]
+    names = None if only is None else [name.strip() for name in only.split(",")]
     module = _torch("paceline.validate.matrix.matrix")
     if plan:
-        names, said = module.plan(names, device)
-        _answer(as_json, lambda: {"conditions": names, "sentence": said}, lambda: [said])
+        names, sentence = module.plan(names, device)
+        _answer(as_json, lambda: {"conditions": names, "sentence": sentence}, lambda: [sentence])
         return
     with _resumable(out), _progress("training", "real runs, left") as progress:
-        found = module.matrix(
+        result = module.matrix(
             out=out, report=report, only=names, device=device, progress=progress, say=_note
         )
-    page = _torch("paceline.validate.matrix.page").file_stem(found.machine)
+    page = _torch("paceline.validate.matrix.page").file_stem(result.machine)
     table = _torch("paceline.validate.matrix.results").table
-    _answer(as_json, found.json, lambda: [table(found), f"{FILES}{report / page}.md"])
+    _answer(as_json, result.json, lambda: [table(result), f"{FILES}{report / page}.md"])
 
 
 def _torch(module: str) -> Any:
@@ -577,7 +577,7 @@ def _reproduce(
 
     names = papers.NAMES if paper is None else (paper,)
     with _resumable(out), _progress("reproducing", "claims, left") as progress:
-        found = reproduce(
+        claims = reproduce(
             names,
             full=full,
             timing=timing,
@@ -588,11 +588,11 @@ def _reproduce(
             progress=progress,
             say=None if sys.stderr.isatty() else _note,
         )
-    said = f"{FILES}{report / 'reproduction.md'}"
+    line = f"{FILES}{report / 'reproduction.md'}"
     _answer(
         as_json,
-        lambda: found,
-        lambda: [terminal.claims(found["claims"]), terminal.verdicts(found["summary"]), said],
+        lambda: claims,
+        lambda: [terminal.claims(claims["claims"]), terminal.verdicts(claims["summary"]), line],
     )
 
 
@@ -686,9 +686,9 @@ def _probe(
     profile.write(where)
     _note_name(where, PROFILE_FILE, out)
     summary = _torch("paceline.validate.calibration.terminal").probe
-    said = f"{PROFILE}{where}"
+    line = f"{PROFILE}{where}"
     notes = profile.tables["calibration"]["notes"]
-    _answer(as_json, lambda: profile.tables, lambda: [*summary(profile), said], notes)
+    _answer(as_json, lambda: profile.tables, lambda: [*summary(profile), line], notes)
 
 
 @_command("doctor", hidden=True)
@@ -710,8 +710,8 @@ def _check(
     if where:
         store.write(where, store.dump(diagnosis.json()))
     tables = _torch("paceline.validate.probe.terminal").diagnosis
-    said = [f"{FILES}{where}"] if where else []
-    _answer(as_json, diagnosis.json, lambda: [*tables(diagnosis), diagnosis.sentence, *said])
+    lines = [f"{FILES}{where}"] if where else []
+    _answer(as_json, diagnosis.json, lambda: [*tables(diagnosis), diagnosis.sentence, *lines])
 
 
 @_command("calibrate")
@@ -742,8 +742,8 @@ def _calibrate(
         result = module.calibrate(runs, base=base, allow_paths=allow_paths, progress=progress)
     where = result.profile.write(where, given=profile is not None, overwrite=overwrite)
     _note_name(where, PROFILE_FILE, profile)
-    tables, said = _torch("paceline.validate.calibration.terminal").calibration, f"{PROFILE}{where}"
-    _answer(as_json, result.json, lambda: [*tables(result), result.sentence, said], result.notes)
+    tables, line = _torch("paceline.validate.calibration.terminal").calibration, f"{PROFILE}{where}"
+    _answer(as_json, result.json, lambda: [*tables(result), result.sentence, line], result.notes)
 
 
 @_command("fit-loss")
@@ -789,13 +789,13 @@ def _fit_loss(
     demand_possible(out)
     _torch("paceline.validate.calibration.profile").require_writable(out)
     module = _torch("paceline.validate.logs.loss")
-    columns = dict(each.partition("=")[::2] for each in column)
+    columns = dict(text.partition("=")[::2] for text in column)
     given = tokens, workers, tau, algorithm, parameters, noise_scale, warmup, lr, columns
     result = module.fit([baseline, *local], module.Given(*given), kind, base, out.stem)
     where = result.profile.write(out, overwrite=overwrite)
     document = {"profile": result.profile.tables, "sentences": result.sentences}
-    said = [*result.sentences, f"{OBJECTIVE}{where}"]
-    _answer(as_json, lambda: document, lambda: said, result.notes)
+    lines = [*result.sentences, f"{OBJECTIVE}{where}"]
+    _answer(as_json, lambda: document, lambda: lines, result.notes)
 
 
 def _note_name(path: Path, usual: str, given: Path | None) -> None:
@@ -829,10 +829,10 @@ def _compare(
     is inside the predicted interval.
     """
     if measured.is_file():
-        columns = dict(each.partition("=")[::2] for each in column)
+        columns = dict(text.partition("=")[::2] for text in column)
         against = _torch("paceline.validate.logs.against").check
-        found = against(predicted, measured, label=label, warmup=warmup, columns=columns)
-        _answer(as_json, found.json, lambda: [found.sentence], found.notes)
+        check = against(predicted, measured, label=label, warmup=warmup, columns=columns)
+        _answer(as_json, check.json, lambda: [check.sentence], check.notes)
         return
     from paceline.validate.comparison.compare import compare
 
@@ -840,16 +840,16 @@ def _compare(
     if out:
         with _figures(figure):
             result.save(out, overwrite)
-    said = [f"{FILES}{out}"] if out else []
-    _answer(as_json, result.json, lambda: [*_compared(result), *said], result.notes)
+    lines = [f"{FILES}{out}"] if out else []
+    _answer(as_json, result.json, lambda: [*_compared(result), *lines], result.notes)
 
 
 def _compared(result: Any) -> list[Any]:
     """Return the parts to print: tables, what explains the differences, overall agreement."""
     from paceline.validate.comparison.terminal import comparison
 
-    said = [f"{label}: {row['sentence']}" for label, row in result.attribution.items()]
-    return [*comparison(result), *said, result.sentence]
+    sentences = [f"{label}: {row['sentence']}" for label, row in result.attribution.items()]
+    return [*comparison(result), *sentences, result.sentence]
 
 
 @_command("emit")
@@ -876,11 +876,11 @@ def _emit(
     """
     from .deploy.emit.emit import emit, find
 
-    found = emit(target, find(pick, label, overrides or (), allow_paths))
+    emitted = emit(target, find(pick, label, overrides or (), allow_paths))
     if out:
-        found.save(out, overwrite)
-    code = [f"{FILES}{out}"] if out else list(found.files.values())
-    _answer(as_json, found.json, lambda: [], found.notes)
+        emitted.save(out, overwrite)
+    code = [f"{FILES}{out}"] if out else list(emitted.files.values())
+    _answer(as_json, emitted.json, lambda: [], emitted.notes)
     if not as_json:
         typer.echo("\n".join(code).rstrip())
 

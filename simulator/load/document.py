@@ -305,7 +305,7 @@ def _index(entries: list[Any], part: str, where: str, text: str) -> int:
         {str(entry.get(key)) for key in ("name", "label") if has_key(entry, key)}
         for entry in entries
     ]
-    alike = [index for index, known in enumerate(names) if part in known]
+    alike = [index for index, aliases in enumerate(names) if part in aliases]
     if not alike and part.isdecimal() and int(part) < len(entries):
         return int(part)
     if len(alike) == 1:

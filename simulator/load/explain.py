@@ -22,16 +22,16 @@ def explain(
 
     Of a key's several faults (one per member of a union) only the first is kept.
     """
-    found: dict[messages.KeyPath, str] = {}
+    sentences: dict[messages.KeyPath, str] = {}
     faults = error.errors(include_url=False)
     for fault in sorted(faults, key=lambda each: each["type"] not in messages.UNKNOWN):
         path = locate(fault, table)
         kind, value = fault["type"], value_at(table, path)
         parent = describe(schema, path[:-1], table)
         if kind == "union_tag_not_found":
-            known = {key for place in parent for key in place.get("properties", {})}
+            keys = {key for place in parent for key in place.get("properties", {})}
             if wrong := [
-                key for key in value_at(table, path[:-1]) if key not in known
+                key for key in value_at(table, path[:-1]) if key not in keys
             ]:  # a misspelt key, by which pydantic would have told the members apart
                 kind, path = messages.UNKNOWN[0], (*path[:-1], wrong[0])
         if kind in messages.UNKNOWN:
@@ -40,8 +40,8 @@ def explain(
             what = absent(str(path[-1]), parent, schema)
         else:
             what = messages.sentence(fault, path, value)
-        found.setdefault(path, what)
-    return found
+        sentences.setdefault(path, what)
+    return sentences
 
 
 def amended(
@@ -102,10 +102,10 @@ def absent(key: str, places: list[Schema], root: Schema) -> str:
     if tags:
         return f"missing; write one of: {', '.join(tags)}"
     about = [
-        f": {each['description']}"
+        f": {inner['description']}"
         for node in nodes
-        for each in (node, *alternatives(root, node))
-        if "description" in each
+        for inner in (node, *alternatives(root, node))
+        if "description" in inner
     ]
     section = any("$ref" in node for node in nodes)
     return f"missing; add {f'[{key}]' if section else 'it'}{''.join(about[:1])}"
@@ -115,7 +115,7 @@ def unknown(path: messages.KeyPath, places: list[Schema], root: Schema) -> str:
     """Say which keys may stand where `path` ends, as `places` describe it, or where it belongs."""
     key = str(path[-1])
     keys = {name: None for place in places for name in place.get("properties", {})}
-    if same := [each for each in messages.SYNONYMS.get(key, ()) if each in keys]:
+    if same := [choice for choice in messages.SYNONYMS.get(key, ()) if choice in keys]:
         return f"another word for {same[0]}, which is there as well; write one of them"
     sections = {name: alternatives(root, node) for name, node in root["properties"].items()}
     homes = [
@@ -127,7 +127,8 @@ def unknown(path: messages.KeyPath, places: list[Schema], root: Schema) -> str:
         f"[[{path[0]}.{name}]]"
         for place in sections.get(str(path[0]), ())
         for name, node in place.get("properties", {}).items()
-        if name not in path and any(key in each.get("properties", {}) for each in items(root, node))
+        if name not in path
+        and any(key in choice.get("properties", {}) for choice in items(root, node))
     ]
     moved = f"it belongs in {' or '.join(homes)}; " if homes else ""
     return f"unknown key; {moved}{messages.nearest(key, keys, 'the keys here are')}"
@@ -169,14 +170,14 @@ def alternatives(root: Schema, node: Schema, value: Any = None) -> list[Schema]:
     if "$ref" in node:
         return alternatives(root, root["$defs"][node["$ref"].removeprefix("#/$defs/")], value)
     inner = [*node.get("anyOf", ()), *node.get("oneOf", ())]
-    nodes = [each for choice in inner for each in alternatives(root, choice, value)] or [node]
-    return [each for each in nodes if _fits(each, value)] or nodes
+    nodes = [branch for choice in inner for branch in alternatives(root, choice, value)] or [node]
+    return [branch for branch in nodes if _fits(branch, value)] or nodes
 
 
 def items(root: Schema, node: Schema) -> list[Schema]:
     """Return the tables of a list of tables, by their schemas."""
     lists = alternatives(root, node)
-    return [each for own in lists for each in alternatives(root, own.get("items", {}))]
+    return [item for table in lists for item in alternatives(root, table.get("items", {}))]
 
 
 def _fits(schema: Schema, value: Any) -> bool:
@@ -194,8 +195,8 @@ def describe(root: Schema, path: messages.KeyPath, table: Any) -> list[Schema]:
         under = "items" if isinstance(part, int) else "properties"
         inner = [node.get(under, {}) for node in nodes]
         if isinstance(part, str):
-            inner = [each.get(part, {}) for each in inner]
-        nodes = [each for child in inner for each in alternatives(root, child, table)]
+            inner = [choice.get(part, {}) for choice in inner]
+        nodes = [choice for child in inner for choice in alternatives(root, child, table)]
     return nodes
 
 

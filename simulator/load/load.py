@@ -68,24 +68,24 @@ def parse(  # noqa: PLR0913 - its origin, and what it may name
     table names may lie outside `folder`; those that `overrides` name always may. Raises InputError,
     whose lines give file, key, value and remedy of the first few problems.
     """
-    known = known_programs(programs)
+    available = known_programs(programs)
     origin = Origin(file, folder, overrides, allow_paths, background)
     document = assembled(table, origin)
     while True:
         context = {
-            "file": file, "folder": folder, "table": document.table, "programs": known,
+            "file": file, "folder": folder, "table": document.table, "programs": available,
             "background": background, "notes": tuple(filter(None, document.notes)),
         }  # fmt: skip
         try:
             scenario = Scenario.model_validate(document.table, context=context)
-            faults = problems(scenario, known)
+            faults = problems(scenario, available)
         except ValidationError as error:
-            faults = explain(error, document.table, json_schema(known))
+            faults = explain(error, document.table, json_schema(available))
         if not faults:
             for index, job in enumerate(scenario.job):
                 _read_job(scenario, job, f"{file}: job[{index}]", origin, programs)
             return scenario
-        if not (notes := amended(faults, document.table, json_schema(known))):
+        if not (notes := amended(faults, document.table, json_schema(available))):
             raise InputError(document.refusal(faults))
         document.notes += notes
 
@@ -142,16 +142,16 @@ def _read_job(
 
 def known_programs(own: Programs) -> Mapping[str, Program]:
     """Return the catalogue with a user's `own` programs. Raises InputError for other objects."""
-    known = dict(catalogue())
+    programs = dict(catalogue())
     for name, program in (own or {}).items():
         if isinstance(program, Program):
-            known[name] = replace(program)  # a copy without cached models, which cannot be pickled
+            programs[name] = replace(program)  # without cached models, which cannot be pickled
         elif inspect.iscoroutinefunction(program):
-            known[name] = Program(name, program, "user")
+            programs[name] = Program(name, program, "user")
         else:
             raise InputError(
                 f"programs[{name!r}]: {program!r} is neither a Program nor a coroutine function; "
                 "write `async def`"
             )
-        awaits.demand(known[name])
-    return known
+        awaits.demand(programs[name])
+    return programs

@@ -37,8 +37,10 @@ def loss_basis(scenario: Scenario, algorithm: Algorithm | None = None) -> str | 
         return _of_curve(scenario, spec, algorithm)
     if isinstance(spec, Bound):
         return "by the bound of Theorem 2, not your model's loss"
-    known = scenario.calibration
-    fitted = known and any(key.startswith("objective.") for key in (*known.sd, *known.draws))
+    calibration = scenario.calibration
+    fitted = calibration and any(
+        key.startswith("objective.") for key in (*calibration.sd, *calibration.draws)
+    )
     if fitted and isinstance(spec, Quadratic):
         return "on a quadratic fitted to real runs"
     named = "a noisy quadratic"
@@ -46,8 +48,8 @@ def loss_basis(scenario: Scenario, algorithm: Algorithm | None = None) -> str | 
         hidden = isinstance(spec, Softmax) and spec.hidden
         kind = f"a hidden layer of {hidden}" if hidden else spec.kind
         named = f"{spec.model if isinstance(spec, Torch) else kind} over {spec.data}"
-    own, model = dimension_of(spec) or 0, scenario.model.parameters
-    return f"on {named}" if _alike(own, model) else f"on {named}, {STAND_IN}"
+    entries, model = dimension_of(spec) or 0, scenario.model.parameters
+    return f"on {named}" if _alike(entries, model) else f"on {named}, {STAND_IN}"
 
 
 def _of_curve(scenario: Scenario, spec: LearningCurve, algorithm: Algorithm | None) -> str:
@@ -55,10 +57,10 @@ def _of_curve(scenario: Scenario, spec: LearningCurve, algorithm: Algorithm | No
     if algorithm is None or program is None:
         return f"by {baseline(spec).basis}"
     phrase = expect(World.of(scenario, algorithm, program)).phrase
-    meant, own = size(scenario), scenario.model.parameters
-    if _alike(meant, own):
+    meant, parameters = size(scenario), scenario.model.parameters
+    if _alike(meant, parameters):
         return phrase
-    return f"{phrase}, for {meant:.3g} parameters, not the {own:.3g} of [model]"
+    return f"{phrase}, for {meant:.3g} parameters, not the {parameters:.3g} of [model]"
 
 
 def _alike(own: float, model: float) -> bool:

@@ -19,14 +19,14 @@ def dimension_of(spec: Any) -> int | None:
     Raises ObjectiveError.
     """
     if hasattr(spec, "make"):  # of one algorithm, from `engines.normalisation`
-        known: int | None = spec.dimension
-        return known
+        entries: int | None = spec.dimension
+        return entries
     if isinstance(spec, Quadratic):
         return coordinates(spec)
     if isinstance(spec, Softmax):
         return dimension(spec)
-    found = other(spec)
-    return found.dimension(spec) if found else None
+    plugin = other(spec)
+    return plugin.dimension(spec) if plugin else None
 
 
 def build(scenario: Scenario, algorithm: Algorithm, seed: int) -> Objective:
@@ -46,5 +46,5 @@ def build(scenario: Scenario, algorithm: Algorithm, seed: int) -> Objective:
         return NoisyQuadratic(spec, workers, seed)
     if isinstance(spec, Softmax):
         return SoftmaxRegression(spec, workers, seed)
-    found = other(spec)
-    return found.make(scenario, seed) if found else Nothing()
+    plugin = other(spec)
+    return plugin.make(scenario, seed) if plugin else Nothing()

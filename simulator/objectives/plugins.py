@@ -60,11 +60,11 @@ def plugin(kind: str) -> ObjectivePlugin:
     """
     for entry in entry_points(group="paceline.objectives", name=kind):
         try:
-            found: ObjectivePlugin = entry.load()
+            loaded: ObjectivePlugin = entry.load()
         except ModuleNotFoundError as error:
             what = f'needs {error.name}, which is not installed; pip install "paceline[train]"'
             raise ObjectiveError(("objective", "kind"), what) from None
-        return found
+        return loaded
     what = 'not known to this installation; pip install "paceline[train]"'
     raise ObjectiveError(("objective", "kind"), what)
 
@@ -77,8 +77,8 @@ def other(spec: Any) -> ObjectivePlugin | None:
 
 def versions(*specs: Any) -> dict[str, str]:
     """Return the versions of all packages that the numbers of objectives depend on."""
-    found = filter(None, map(other, specs))
-    return store.versions(*sorted({package for each in found for package in each.PACKAGES}))
+    plugins = filter(None, map(other, specs))
+    return store.versions(*sorted({package for each in plugins for package in each.PACKAGES}))
 
 
 def data(spec: Any) -> list[tuple[str, int, int]]:

@@ -146,8 +146,8 @@ _CLOCK = re.compile(r"([01]?\d|2[0-4]):([0-5]\d)")
 
 def _time_of_day(text: str) -> float:
     """Read "22:00" as seconds since midnight."""
-    found = _CLOCK.fullmatch(text.strip())
-    seconds = 3600.0 * int(found[1]) + 60.0 * int(found[2]) if found else inf
+    match = _CLOCK.fullmatch(text.strip())
+    seconds = 3600.0 * int(match[1]) + 60.0 * int(match[2]) if match else inf
     if seconds > DAY:
         raise ValueError(f'{text!r} is not a time of day; write one such as "22:00"')
     return seconds
@@ -366,11 +366,11 @@ class Cluster(_Nodes):
 
     def of_workers(self, key: str) -> list[Any]:
         """Return the key's value of each worker, in rank order: its group's, or the cluster's."""
-        own, found = getattr(self, key), list[Any]()
+        usual, values = getattr(self, key), list[Any]()
         for group in self.group:
             its = getattr(group, key)
-            found += [own if its is None else its] * group.workers
-        return found + [own] * (self.workers - len(found))
+            values += [usual if its is None else its] * group.workers
+        return values + [usual] * (self.workers - len(values))
 
     @property
     def drops(self) -> bool:
@@ -390,16 +390,16 @@ class Cluster(_Nodes):
     @property
     def elastic(self) -> bool:
         """Whether workers come and go."""
-        return any(each.membership is not None for each in (self, *self.group))
+        return any(nodes.membership is not None for nodes in (self, *self.group))
 
     @property
     def participants(self) -> int:
         """The workers that a mean takes, of a program that can sample clients."""
-        found = self.sampling
-        if found is None:
+        sampling = self.sampling
+        if sampling is None:
             return self.workers
-        share = ceil((found.share or 0.0) * self.workers - 1e-9)
-        return max(1, min(self.workers, found.clients or share))
+        share = ceil((sampling.share or 0.0) * self.workers - 1e-9)
+        return max(1, min(self.workers, sampling.clients or share))
 
     @property
     def described(self) -> tuple[Device, ...]:

@@ -68,11 +68,11 @@ def ddp_buckets(tensors: Iterable[int], bytes_per_parameter: float) -> tuple[int
     Tensors are taken in the order of their gradients, the last first; a bucket is full with the
     tensor that reaches its limit (reducer.cpp, compute_bucket_assignment_by_size).
     """
-    found = [0]
+    buckets = [0]
     limit = FIRST_BUCKET
     for size in reversed(tuple(tensors)):
-        found[-1] += size
-        if found[-1] * bytes_per_parameter >= limit:
-            found.append(0)
+        buckets[-1] += size
+        if buckets[-1] * bytes_per_parameter >= limit:
+            buckets.append(0)
             limit = BUCKET
-    return tuple(size for size in found if size)
+    return tuple(size for size in buckets if size)

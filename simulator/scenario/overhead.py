@@ -150,8 +150,8 @@ class ModelError(Section):
 
         0 for a quantity of which nothing is known.
         """
-        known: dict[str, float] = getattr(self, quantity)
-        return known.get(family or "", max(known.values(), default=0.0))
+        errors: dict[str, float] = getattr(self, quantity)
+        return errors.get(family or "", max(errors.values(), default=0.0))
 
 
 class CodecCost(Section):
@@ -221,24 +221,24 @@ def at(tables: Sequence[Overhead], workers: int) -> Overhead:
 
     Tables without a number of workers are for any; the first of them wins.
     """
-    found = next((table for table in tables if table.workers in (None, workers)), None)
-    if found is not None or not tables:
-        return found or Overhead()
-    known = {table.workers: table for table in tables if table.workers is not None}
-    below = max((count for count in known if count < workers), default=None)
-    above = min((count for count in known if count > workers), default=None)
+    exact = next((table for table in tables if table.workers in (None, workers)), None)
+    if exact is not None or not tables:
+        return exact or Overhead()
+    counted = {table.workers: table for table in tables if table.workers is not None}
+    below = max((count for count in counted if count < workers), default=None)
+    above = min((count for count in counted if count > workers), default=None)
     if below is None or above is None:
-        return known[min(known) if below is None else max(known)]
-    low, high, share = known[below], known[above], (workers - below) / (above - below)
+        return counted[min(counted) if below is None else max(counted)]
+    low, high, share = counted[below], counted[above], (workers - below) / (above - below)
     nearer = low if share < 0.5 else high
     mean = _between(low.step.expectation, high.step.expectation, share)
-    own = nearer.step.expectation
+    expectation = nearer.step.expectation
     between = {
         name: _between(getattr(low, name), getattr(high, name), share)
         for name in Overhead.model_fields
         if name not in ("workers", "algorithm", "step")
     }
-    step = nearer.step.scaled(mean / own) if own else nearer.step
+    step = nearer.step.scaled(mean / expectation) if expectation else nearer.step
     return nearer.model_copy(update=between | {"workers": workers, "step": step})
 
 

@@ -26,13 +26,15 @@ def redrawn(scenario: Scenario, replicate: int) -> Scenario:
 
 def measured(scenario: Scenario, algorithm: Algorithm, replicate: int) -> Algorithm:
     """Return the algorithm as it ran in jobs that declared the same overlap, by one replicate."""
-    known, overlap = scenario.calibration, algorithm.parameters.get("overlap")
-    if known is None or not known.otherwise or not isinstance(overlap, bool):
+    calibration, overlap = scenario.calibration, algorithm.parameters.get("overlap")
+    if calibration is None or not calibration.otherwise or not isinstance(overlap, bool):
         return algorithm
     declared = {
-        "overlap=false" not in own for own in known.fitted if own.startswith(algorithm.name)
+        "overlap=false" not in fitted
+        for fitted in calibration.fitted
+        if fitted.startswith(algorithm.name)
     }
-    flips = overlap in declared and known.otherwise[replicate % len(known.otherwise)]
+    flips = overlap in declared and calibration.otherwise[replicate % len(calibration.otherwise)]
     return otherwise(algorithm) if flips else algorithm
 
 
@@ -47,8 +49,8 @@ def otherwise(algorithm: Algorithm) -> Algorithm:
 
 def factor(replicate: int, index: int, sd: float) -> float:
     """Draw a lognormal factor of mean 1 and relative standard deviation about `sd`."""
-    own = generator(replicate, Purpose.CALIBRATION, index)
-    return exp(sd * float(own.standard_normal()) - sd * sd / 2)
+    stream = generator(replicate, Purpose.CALIBRATION, index)
+    return exp(sd * float(stream.standard_normal()) - sd * sd / 2)
 
 
 def scaled(scenario: Scenario, key: str, factor: float) -> Scenario:
@@ -65,7 +67,7 @@ def _scaled(value: Any, path: Sequence[str], factor: float) -> Any:
         if isinstance(value, Distribution):
             return value.scaled(factor)
         if isinstance(value, tuple):
-            return tuple(each * factor for each in value)
+            return tuple(number * factor for number in value)
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise KeyError(path)
         return value * factor

@@ -114,9 +114,9 @@ def _brief(value: Any) -> str:
     """Write a parameter so that it fits a figure's legend."""
     if isinstance(value, dict):
         names = ("kind", "schedule", "policy")
-        inner = {key: each for key, each in value.items() if key not in names}
+        inner = {key: entry for key, entry in value.items() if key not in names}
         name = next((value[key] for key in names if key in value), "")
-        return f"{name}({', '.join(f'{key}={_brief(each)}' for key, each in inner.items())})"
+        return f"{name}({', '.join(f'{key}={_brief(entry)}' for key, entry in inner.items())})"
     if isinstance(value, list):
         return "/".join(map(_brief, value))
     return str(value).lower() if isinstance(value, bool) else str(value)
@@ -124,8 +124,10 @@ def _brief(value: Any) -> str:
 
 def _words(table: Mapping[str, Any]) -> str:
     """Return the name and the parameters of an [[algorithm]] table in one line."""
-    own = (f"{key}={_brief(value)}" for key, value in table.items() if key not in ("name", "label"))
-    return " ".join([table["name"], *own])
+    parts = (
+        f"{key}={_brief(value)}" for key, value in table.items() if key not in ("name", "label")
+    )
+    return " ".join([table["name"], *parts])
 
 
 def arguments(program: Program, own: dict[str, Any], optimizer: Optimizer) -> dict[str, Any]:
@@ -142,17 +144,17 @@ def _algorithm(value: Any, info: ValidationInfo) -> Any:
         return value
     program = _program(value, (info.context or {}).get("programs") or catalogue())
     label = value.get("label")
-    own = {key: each for key, each in value.items() if key not in OWN}
-    for key in (key for key in own if key in program.refuses):
-        raise refusal((key,), f"{value['name']} has none: {program.refuses[key]}", own[key])
+    given = {key: entry for key, entry in value.items() if key not in OWN}
+    for key in (key for key in given if key in program.refuses):
+        raise refusal((key,), f"{value['name']} has none: {program.refuses[key]}", given[key])
     optimizer, objective = info.data.get("optimizer"), info.data.get("objective")
-    written = arguments(program, own, optimizer or Optimizer())
+    written = arguments(program, given, optimizer or Optimizer())
     any_rate = objective is None or isinstance(objective, NoObjective | LearningCurve)
     if optimizer is None or (any_rate and optimizer.lr is None):
         # any rate will do: a table is refused already, or the loss follows from none
         optimizer = (optimizer or Optimizer()).model_copy(update={"lr": 1.0})
-    parameters = program.parse(arguments(program, own, optimizer))
-    if "buckets" in parameters and "buckets" not in own:
+    parameters = program.parse(arguments(program, given, optimizer))
+    if "buckets" in parameters and "buckets" not in given:
         buckets = _buckets(info.data.get("model"), info.data.get("network"))
         parameters["buckets"] = buckets or parameters["buckets"]
     return {
@@ -203,9 +205,11 @@ def _unsampled(program: Program, cluster: Cluster | None) -> tuple[str, ...]:
     if cluster is None or cluster.sampling is None:
         return ()
     if program.rounds or program.selects:
-        asked, there = cluster.participants * cluster.sampling.over, cluster.workers
-        more = program.rounds and cluster.sampling.over > 1 and asked > there
-        why = f"cluster.sampling.over asks for {asked:g} clients, and of {there} all are selected"
+        selected, there = cluster.participants * cluster.sampling.over, cluster.workers
+        more = program.rounds and cluster.sampling.over > 1 and selected > there
+        why = (
+            f"cluster.sampling.over asks for {selected:g} clients, and of {there} all are selected"
+        )
         return (why,) if more else ()
     why = "its workers do not all go on from one mean"
     return (f"cluster.sampling has no effect on {program.name}, as {why}: all take part",)
@@ -327,14 +331,14 @@ class Scenario(Section):
     @classmethod
     def _of_tokens(cls, run: RunSettings, info: ValidationInfo) -> RunSettings:
         """Turn tokens of all workers into steps of each."""
-        cluster, each = info.data.get("cluster"), getattr(info.data.get("objective"), "tokens", 0)
+        cluster, tokens = info.data.get("cluster"), getattr(info.data.get("objective"), "tokens", 0)
         if run.tokens is None or cluster is None:
             return run
         if run.steps is not None:
             raise ValueError("both steps and tokens; write one of them")
-        if not each:
+        if not tokens:
             raise ValueError("tokens need objective.tokens, those of a worker's step; write steps")
-        steps = ceil(run.tokens / (each * cluster.participants))
+        steps = ceil(run.tokens / (tokens * cluster.participants))
         return run.model_copy(update={"steps": steps})
 
     @field_validator("algorithm")
@@ -381,22 +385,22 @@ class Scenario(Section):
     @property
     def notes(self) -> tuple[str, ...]:
         """How keys were understood that the scenario calls by another name, or that mislead."""
-        parts, found = self.cluster.accumulation, [*self._notes]
+        parts, notes = self.cluster.accumulation, [*self._notes]
         goal: Any = self.objective
         if parts > 1:
             whole = f"cluster.compute is read as the time of all {parts} micro-batches of a step"
-            found.append(f"{whole} (cluster.accumulation), not of one")
+            notes.append(f"{whole} (cluster.accumulation), not of one")
         team = isinstance(goal, LearningCurve) and self.cluster.workers > 1
         if team and isinstance(goal.curve, CurveOfLaw) and goal.curve.batch is None:
-            found.append(
+            notes.append(
                 "objective.curve.batch is left out: the law is taken to speak of steps of "
                 f"{goal.tokens:,.0f} tokens, one worker's; of steps with more, a token teaches "
                 "less (critical batch); set it if the law's own runs had other steps"
             )
         if far := [*unusual(self.table)]:
             more = [f"{len(far) - 3} more"] * (len(far) > 3)
-            found.append(f"is the unit right? {'; '.join([*far[:3], *more])}")
-        return tuple(found)
+            notes.append(f"is the unit right? {'; '.join([*far[:3], *more])}")
+        return tuple(notes)
 
     @property
     def shares(self) -> bool:
@@ -408,7 +412,7 @@ class Scenario(Section):
         """Whether some random time has no finite variance, so that few runs tell no mean."""
         jobs = (job.scenario.cluster for job in self.job)
         every = laws(self.cluster, self.network, self.server, *jobs)
-        return any(each.variance == inf for each in every)
+        return any(law.variance == inf for law in every)
 
     @cached_property
     def team(self) -> Team:
@@ -437,12 +441,12 @@ class Scenario(Section):
         """Return the scenario with the recovery and the overheads that hold for an algorithm."""
         names = {overhead.algorithm for overhead in self.overhead}
         name = algorithm.name if algorithm.name in names else None
-        own: dict[str, Any] = {"recovery": algorithm.recovery} if algorithm.recovery else {}
+        update: dict[str, Any] = {"recovery": algorithm.recovery} if algorithm.recovery else {}
         if names - {name}:
-            own["overhead"] = tuple(
+            update["overhead"] = tuple(
                 overhead for overhead in self.overhead if overhead.algorithm == name
             )
-        return self.model_copy(update=own) if own else self
+        return self.model_copy(update=update) if update else self
 
     def participants(self, algorithm: Algorithm) -> int:
         """Return the workers that train at a time: fewer where clients are sampled."""
@@ -484,21 +488,21 @@ def unusual(value: Any, path: str = "", usual: Any = None) -> Iterator[str]:
     `usual`: of the `value` at `path`, as in `MAGNITUDES`.
     """
     if isinstance(value, dict):
-        known = MAGNITUDES
+        magnitudes = MAGNITUDES
         with suppress(ValueError, KeyError, TypeError):
             if "between" not in value:  # a phone's or a home's link, not one of two directions
                 most = to_si(value["down"], "bandwidth")
-                known = known | {"up": ("bandwidth", 125, most, "at most that of down")}
-        for key, each in value.items():
-            yield from unusual(each, f"{path}.{key}".lstrip("."), known.get(key, usual))
+                magnitudes = magnitudes | {"up": ("bandwidth", 125, most, "at most that of down")}
+        for key, entry in value.items():
+            yield from unusual(entry, f"{path}.{key}".lstrip("."), magnitudes.get(key, usual))
     elif isinstance(value, list):
-        for index, each in enumerate(value):
-            yield from unusual(each, f"{path}[{index}]", usual)
+        for index, entry in enumerate(value):
+            yield from unusual(entry, f"{path}[{index}]", usual)
     elif isinstance(value, str) and usual:
-        dimension, least, most, said = usual
+        dimension, least, most, words = usual
         with suppress(ValueError):  # a name, or of another dimension
             if not least <= to_si(value, dimension) <= most:
-                yield f"{path} = {value!r} (usual: {said})"
+                yield f"{path} = {value!r} (usual: {words})"
 
 
 def laws(*values: Any) -> Iterator[Distribution]:
@@ -544,16 +548,20 @@ def _json_schema(named: tuple[tuple[str, Program], ...]) -> dict[str, Any]:
     }
     items, choices = [], {}
     for name, program in programs.items():
-        own = table(program.parameters)
-        properties = own.get("properties", {})
-        required = {"name", *own.get("required", ())} - {"lr", "momentum"}  # from [optimizer]
+        parameters = table(program.parameters)
+        properties = parameters.get("properties", {})
+        required = {"name", *parameters.get("required", ())} - {
+            "lr",
+            "momentum",
+        }  # from [optimizer]
         head = {
             "name": {"const": name, "description": program.summary},
             "label": {"type": "string", "description": "name of its curve, unique"},
             "recovery": recovery,
         }
         items.append(
-            own | {"title": name, "properties": head | properties, "required": sorted(required)}
+            parameters
+            | {"title": name, "properties": head | properties, "required": sorted(required)}
         )
         choices[name] = {
             "type": "object",

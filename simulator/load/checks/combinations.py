@@ -99,17 +99,17 @@ def _cluster(scenario: Scenario, program: Program, algorithm: Algorithm) -> Iter
 def multiplier(scenario: Scenario) -> Iterator[Problem]:
     """Check that all hpsgd tables set the same cost of averaging a model."""
     key = "local_sgd_sync_multiplier"
-    said = [(i, a.parameters[key]) for i, a in enumerate(scenario.algorithm) if key in a.table]
+    stated = [(i, a.parameters[key]) for i, a in enumerate(scenario.algorithm) if key in a.table]
     beside = [a for a in scenario.algorithm if a.name == "local-sgd" and "codec" not in a.table]
-    if said and not beside:
+    if stated and not beside:
         yield Problem(
-            ("algorithm", said[0][0], key),
+            ("algorithm", stated[0][0], key),
             "has no effect, as no local-sgd without a codec is beside it; add one, or remove it",
         )
-    for index, value in said:
-        if value != said[0][1]:
+    for index, value in stated:
+        if value != stated[0][1]:
             yield Problem(
                 ("algorithm", index, key),
-                f"algorithm[{said[0][0]}] says {said[0][1]:g}, and local-sgd can cost one of them; "
-                "write the same in both",
+                f"algorithm[{stated[0][0]}] says {stated[0][1]:g}, and local-sgd can cost one of "
+                "them; write the same in both",
             )

@@ -129,8 +129,8 @@ def _platform(scenario: Scenario) -> Iterator[Problem]:
     wanted = [*((where, name) for name, where in named.items() if name), *traffic]
     strange = [(where, name) for where, name in wanted if name not in platform]
     for where, name in strange:
-        known = [home for home in platform.homes if home not in platform.own]
-        near = nearest(name, [*platform.members, *known], "hosts and zones")
+        homes = [home for home in platform.homes if home not in platform.own]
+        near = nearest(name, [*platform.members, *homes], "hosts and zones")
         yield Problem(where, f"no host of {platform.file}; {near}")
     if not strange:
         yield from _routes(scenario)

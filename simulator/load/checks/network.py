@@ -18,11 +18,11 @@ LINK_KEYS = ("sharing", "profile", "outages")
 
 def network_problems(scenario: Scenario, programs: Mapping[str, Program]) -> Iterator[Problem]:
     """Yield the problems of [network], and of the places that groups and the server name."""
-    found = [*_settings(scenario), *_places(scenario), *_table(scenario, programs)]
+    problems = [*_settings(scenario), *_places(scenario), *_table(scenario, programs)]
     model = scenario.network.model
-    found += {"closed-form": _closed_form, "flows": _flows}[model](scenario)
-    yield from found
-    if model == "flows" and not found:
+    problems += {"closed-form": _closed_form, "flows": _flows}[model](scenario)
+    yield from problems
+    if model == "flows" and not problems:
         from .graph import (  # noqa: PLC0415 - only with flows
             graph_problems,
         )
@@ -83,8 +83,8 @@ def _library(scenario: Scenario) -> Iterator[Problem]:
             ("network", "library"),
             "not with network.platform, whose links it does not know; remove one of them",
         )
-    known = scenario.calibration
-    beside = known is not None and known.library == "gloo"
+    calibration = scenario.calibration
+    beside = calibration is not None and calibration.library == "gloo"
     if library == "gloo" and not beside and scenario.costs.latency_factor != 1:
         yield Problem(
             ("network", "library"),
@@ -115,12 +115,12 @@ def _windows(network: Network) -> Iterator[Problem]:
     links = [(("network", "link", index), link) for index, link in enumerate(network.link)]
     lines: list[tuple[KeyPath, Network | Link]] = [(("network",), network), *links]
     for where, line in lines:
-        own = line.model_fields_set & {"tcp_window", "latency", "jitter"}
+        keys = line.model_fields_set & {"tcp_window", "latency", "jitter"}
         laws = (getattr(line, key) or getattr(network, key) for key in ("latency", "jitter"))
         endless = any(law is not None and law.expectation == inf for law in laws)
-        if own and endless and (line.tcp_window or network.tcp_window):
+        if keys and endless and (line.tcp_window or network.tcp_window):
             yield Problem(
-                (*where, max(own)),
+                (*where, max(keys)),
                 f"no rate follows from a TCP window, because {dotted(where)}.latency has no mean; "
                 "remove the window, or choose another distribution",
             )
@@ -172,8 +172,8 @@ def _table(scenario: Scenario, programs: Mapping[str, Program]) -> Iterator[Prob
                 where,
                 f"{place} is not in {table.file}; {nearest(place, table.regions, 'regions')}",
             )
-    known = [place for place in places if place in table.regions]
-    for pair in permutations(known, 2):
+    named = [place for place in places if place in table.regions]
+    for pair in permutations(named, 2):
         joined = any({*link.between} == {*pair} for link in scenario.network.link)
         if table.row(*pair) is None and not joined:
             yield Problem(

@@ -9,13 +9,13 @@ from ...scenario.scenario import Scenario
 def regions(scenario: Scenario) -> dict[str | None, KeyPath]:
     """Return the key path at which each region of workers is first named; None: no region."""
     cluster = scenario.cluster
-    found: dict[str | None, KeyPath] = {}
+    paths: dict[str | None, KeyPath] = {}
     for index, group in enumerate(cluster.group):
         where: KeyPath = ("cluster", "group", index) if group.region else ("cluster",)
-        found.setdefault(group.region or cluster.region, (*where, "region"))
+        paths.setdefault(group.region or cluster.region, (*where, "region"))
     if cluster.workers > sum(group.workers for group in cluster.group):
-        found.setdefault(cluster.region, ("cluster", "region"))
-    return found
+        paths.setdefault(cluster.region, ("cluster", "region"))
+    return paths
 
 
 def nics(scenario: Scenario) -> Iterator[KeyPath]:

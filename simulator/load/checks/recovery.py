@@ -60,8 +60,8 @@ def _drop(scenario: Scenario, programs: Mapping[str, Program]) -> Iterator[Probl
 
 def _own(scenario: Scenario, path: KeyPath) -> Mapping[str, Any]:
     """Return the keys of an algorithm's own recovery; none where it is a policy alone."""
-    own = scenario.algorithm[int(path[1])].table["recovery"] if path[0] == "algorithm" else {}
-    return own if isinstance(own, dict) else {}
+    table = scenario.algorithm[int(path[1])].table["recovery"] if path[0] == "algorithm" else {}
+    return table if isinstance(table, dict) else {}
 
 
 def _policy(scenario: Scenario, recovery: Recovery) -> Iterator[tuple[str, str]]:
@@ -173,14 +173,17 @@ def pacing_problems(scenario: Scenario) -> Iterator[Problem]:
 def _device(where: KeyPath, group: Group, cluster: Cluster) -> Iterator[Problem]:
     if group.device is None:
         return
-    device, names = cluster.devices.get(group.device), [each.name for each in cluster.described]
+    device, names = (
+        cluster.devices.get(group.device),
+        [described.name for described in cluster.described],
+    )
     if device is None:
         yield Problem((*where, "device"), f"unknown; {nearest(group.device, names, 'devices')}")
     elif device.shared_by > 1:
         for key in ("profile", "bursts", "failures"):
-            own, all_have = getattr(group, key), getattr(cluster, key)
-            if own is not None or all_have is not None:
-                path = (*where, key) if own is not None else ("cluster", key)
+            of_group, all_have = getattr(group, key), getattr(cluster, key)
+            if of_group is not None or all_have is not None:
+                path = (*where, key) if of_group is not None else ("cluster", key)
                 yield Problem(
                     path,
                     f"{group.name}'s workers share a device, and are as fast as that lets them; "

@@ -32,10 +32,10 @@ SAVING = "recovery.checkpoint.every"  # the one key of [tune] that is no program
 
 def problems(scenario: Scenario, programs: Mapping[str, Program]) -> dict[KeyPath, str]:
     """Return the first problem of each key, in a scenario whose tables are each well formed."""
-    found = [*_objective(scenario, programs)]
-    if found:
-        return dict(found)
-    found = [
+    every = [*_objective(scenario, programs)]
+    if every:
+        return dict(every)
+    every = [
         *_cluster(scenario),
         *_prices(scenario),
         *pacing_problems(scenario),
@@ -51,7 +51,7 @@ def problems(scenario: Scenario, programs: Mapping[str, Program]) -> dict[KeyPat
         *_codecs(scenario),
     ]
     first: dict[KeyPath, str] = {}
-    for path, what in found:
+    for path, what in every:
         first.setdefault(path, what)
     return first
 
@@ -90,16 +90,18 @@ def _codecs(scenario: Scenario) -> Iterator[Problem]:
         if codec.kind not in {*kinds, *used}:
             what = f"unknown codec; {nearest(codec.kind, kinds, 'codecs')}"
             yield Problem(("codec", index, "kind"), what)
-        if (codec.kind, codec.size) in {(own.kind, own.size) for own in scenario.codec[:index]}:
+        if (codec.kind, codec.size) in {
+            (earlier.kind, earlier.size) for earlier in scenario.codec[:index]
+        }:
             yield Problem(("codec", index, "size"), f"{codec.kind} has times at this size already")
 
 
 def _calibration(scenario: Scenario) -> Iterator[Problem]:
     """Check that every standard error, and every list of draws, is that of a number."""
-    known = scenario.calibration
-    if known is None:
+    calibration = scenario.calibration
+    if calibration is None:
         return
-    every = [("sd", key) for key in known.sd] + [("draws", key) for key in known.draws]
+    every = [("sd", key) for key in calibration.sd] + [("draws", key) for key in calibration.draws]
     for table, key in every:
         if not knows(scenario, key):
             yield Problem(
@@ -107,7 +109,7 @@ def _calibration(scenario: Scenario) -> Iterator[Problem]:
                 "no number or time of this scenario is called so; write a dotted key such as "
                 "overhead.0.issue or cluster.compute",
             )
-    for key, factors in known.draws.items():
+    for key, factors in calibration.draws.items():
         if min(factors) <= 0 and not key.endswith("_exponent"):  # which alone may have both signs
             yield Problem(("calibration", "draws", key), "not above zero; calibrate anew")
 
@@ -226,7 +228,9 @@ def _algorithms(scenario: Scenario, programs: Mapping[str, Program]) -> Iterator
                 'it, or choose objective.kind = "quadratic" or "softmax"',
             )
         elif kind == "bound" and not program.bound_covers:
-            covered = ", ".join(name for name, each in programs.items() if each.bound_covers)
+            covered = ", ".join(
+                name for name, covering in programs.items() if covering.bound_covers
+            )
             yield Problem(
                 (*where, "name"),
                 f'objective.kind = "bound" does not cover it, only {covered}; remove it, or '
@@ -320,6 +324,6 @@ def _faults(program: Program, key: str, value: Any, optimizer: Optimizer) -> lis
         else:
             program.parse(arguments(program, {key: value}, optimizer))
     except ValidationError as error:
-        own = key.rpartition(".")[2]
-        return [fault for fault in error.errors() if fault["loc"][:1] == (own,)]
+        last = key.rpartition(".")[2]
+        return [fault for fault in error.errors() if fault["loc"][:1] == (last,)]
     return []

@@ -51,8 +51,8 @@ def published(tokens: float) -> Critical:
     value = 5 * 22.91 * (tokens / 1e6) ** 0.47 * 512
     spread = SPREAD * BEYOND ** max(math.log10(SEEN / tokens), 0.0)
     within = "two" if spread == SPREAD else f"{spread:.2g} with so few tokens"
-    said = f"by the law of arXiv 2410.21676, of language, known within a factor of {within}"
-    return Critical(value, value / spread, value * spread, said)
+    source = f"by the law of arXiv 2410.21676, of language, known within a factor of {within}"
+    return Critical(value, value / spread, value * spread, source)
 
 
 def fitted(first: Curve, second: Curve) -> Critical:

@@ -76,8 +76,8 @@ class Curve:
     def drawn(self, tokens: Any) -> np.ndarray:
         """Return the loss after so many tokens by each of the draws, shape (draws, tokens)."""
         floor, scale, exponent, shift = self.draws.T[:, :, None]
-        found: np.ndarray = floor + scale * (np.atleast_1d(tokens) + shift) ** -exponent
-        return found
+        losses: np.ndarray = floor + scale * (np.atleast_1d(tokens) + shift) ** -exponent
+        return losses
 
     def interval90(self, tokens: float) -> tuple[float, float]:
         """Return the 90 % interval of the expected loss after so many tokens."""
@@ -110,8 +110,8 @@ class Curve:
 
     def ratio(self, log: float, sd: float, step: float, progress: Any = 1.0) -> tuple[float, float]:
         """Return the same and its standard deviation, by the log of the steps and its own."""
-        low, found, high = self.behind(log + sd * np.arange(-1, 2), step, progress).tolist()
-        return found, (high - low) / 2
+        low, middle, high = self.behind(log + sd * np.arange(-1, 2), step, progress).tolist()
+        return middle, (high - low) / 2
 
     def steps_to(self, loss: Any) -> np.ndarray:
         """Return steps after the warm-up by the curve, then by each draw: (1 + draws, losses)."""
@@ -119,8 +119,8 @@ class Curve:
         floor, scale, exponent, shift = np.vstack([best, self.draws]).T[:, :, None]
         above = np.maximum(np.atleast_1d(loss) - floor, 1e-12) / scale
         tokens = above ** (-1 / exponent) - shift - self.warmup * self.batch
-        found: np.ndarray = np.clip(tokens, 1.0, LARGEST) / self.batch
-        return found
+        steps: np.ndarray = np.clip(tokens, 1.0, LARGEST) / self.batch
+        return steps
 
 
 def from_law(table: Mapping[str, Any], batch: float) -> Curve:
@@ -140,11 +140,13 @@ def from_law(table: Mapping[str, Any], batch: float) -> Curve:
         floor = law["E"] + law["A"] / float(table["parameters"]) ** law["alpha"]
         shift = (law["B"] / max(START - floor, 0.1)) ** (1 / law["beta"])
         rows.append((floor, law["B"], law["beta"], shift))
-    own = [key for key in CHINCHILLA if key in table]
-    basis = f"law with the user's {' and '.join(own)}" if own else "arXiv 2404.10102"
-    said = f"{table.get('law', 'chinchilla')} ({basis}), the envelope of runs planned to end then"
+    constants = [key for key in CHINCHILLA if key in table]
+    basis = f"law with the user's {' and '.join(constants)}" if constants else "arXiv 2404.10102"
+    sentence = (
+        f"{table.get('law', 'chinchilla')} ({basis}), the envelope of runs planned to end then"
+    )
     floor, scale, exponent, shift = rows[0]
-    return Curve(floor, scale, exponent, shift, batch, RUNS, np.array(rows[1:]), said)
+    return Curve(floor, scale, exponent, shift, batch, RUNS, np.array(rows[1:]), sentence)
 
 
 def from_file(path: Path | str, table: Mapping[str, Any]) -> Curve:
@@ -159,10 +161,10 @@ def from_file(path: Path | str, table: Mapping[str, Any]) -> Curve:
     path = path if near.startswith(os.pardir) else near
     tokens, loss, run, batch, _ = points(path, table)
     try:
-        found = fit(tokens, loss, run, batch=batch, basis=f"fitted to {path}", warmup=warmup)
+        curve = fit(tokens, loss, run, batch=batch, basis=f"fitted to {path}", warmup=warmup)
     except ValueError as error:
         raise InputError(f"{path}: {error}") from None
-    return replace(found, lr=table.get("lr"))
+    return replace(curve, lr=table.get("lr"))
 
 
 def points(
@@ -250,12 +252,12 @@ def _quantity(name: str) -> tuple[str, int] | None:
 
     Losses of an evaluation come before others, and those before TensorBoard's "Value".
     """
-    said = log_table.words(log_table.bare(name))
-    if "loss" in said and {*said} <= SAID:
-        return "loss", 1 - bool(EVALUATED & {*said})
-    if said == ["value"]:
+    words = log_table.words(log_table.bare(name))
+    if "loss" in words and {*words} <= SAID:
+        return "loss", 1 - bool(EVALUATED & {*words})
+    if words == ["value"]:
         return "loss", 2
-    kind = KINDS_OF.get("_".join(said)) or KINDS_OF.get("_".join(said[1:]))  # "train/step"
+    kind = KINDS_OF.get("_".join(words)) or KINDS_OF.get("_".join(words[1:]))  # "train/step"
     return (kind, 0) if kind else None
 
 

@@ -102,11 +102,11 @@ class Law:
         """Return the same by source: the law's numbers, the baseline's run and the program's."""
         replicas, period, parameters = place
         numbers = self._slope(parameters, replicas, period) @ np.linalg.cholesky(self.covariance)
-        own = self.spread * (period > 1)
-        found: dict[tuple[str, Place | None], float] = {
+        spread = self.spread * (period > 1)
+        sources: dict[tuple[str, Place | None], float] = {
             (f"law {index}", None): float(number) for index, number in enumerate(numbers)
         }
-        return found | {("baseline", None): -own, (program, place): own}
+        return sources | {("baseline", None): -spread, (program, place): spread}
 
     def _slope(self, parameters: float, replicas: float, period: float) -> np.ndarray:
         return _slopes(lambda theta: _law(theta, parameters, replicas, period), self.theta)
@@ -162,8 +162,8 @@ def drawn(source: str, place: Place | None = None) -> np.ndarray:
         return rng.standard_normal(DRAWS)
     waves = rng.standard_cauchy((DRAWS, WAVES, 3)) / ALIKE_WITHIN
     angles = waves @ np.log2(place) + rng.uniform(0, 2 * math.pi, (DRAWS, WAVES))
-    found: np.ndarray = math.sqrt(2 / WAVES) * np.cos(angles).sum(axis=1)
-    return found
+    values: np.ndarray = math.sqrt(2 / WAVES) * np.cos(angles).sum(axis=1)
+    return values
 
 
 def errors(parts: Parts) -> np.ndarray:
@@ -189,7 +189,7 @@ def penalty(  # noqa: PLR0913
     may take. `own`: the user's runs; those of the same program count.
     """
     family = ALIKE if program in ALIKE else (program,)
-    runs = [each for each in own if each.program in family]
+    runs = [earlier for earlier in own if earlier.program in family]
     if program not in ALIKE and not runs:
         return None
     if period <= 1:
@@ -197,19 +197,19 @@ def penalty(  # noqa: PLR0913
     ratio = (tokens or TOKENS * parameters) / parameters
     seen = (run.replicas for run in runs if not _decades(replicas, *[run.replicas] * 2))
     at = next(seen, replicas), period, parameters  # of 80 clients 79.5 count: no other place
-    mean, sd, said, parts = _expected(program, at, ratio, overlap)
-    basis = "extrapolated" if said else "published"
+    mean, sd, reasons, parts = _expected(program, at, ratio, overlap)
+    basis = "extrapolated" if reasons else "published"
     words = [OF_RUNS]
     if outer_lr is not None and program in ALIKE:
         shift, why = _untuned(replicas, outer_lr, outer_momentum)
         mean, sd, parts = mean + shift, math.hypot(sd, shift), {**parts, ("untuned", None): shift}
-        said += why
+        reasons += why
     same, alike = sd, ""
     if runs:
         mean, sd, words, parts = _updated(at, mean, sd, runs, program in ALIKE)
         off = np.abs(np.log2(at) - np.log2([run.place for run in runs]))
         near = (off <= NEAR).all(axis=1).any()
-        basis, said = ("measured", []) if near else ("extrapolated", ["far from the own run"])
+        basis, reasons = ("measured", []) if near else ("extrapolated", ["far from the own run"])
     else:
         other = PAPERS * min(math.log(period) / math.log(USUAL), 1.0)
         by_recipe = parts
@@ -218,10 +218,12 @@ def penalty(  # noqa: PLR0913
     sentence = (
         f"{program}, {replicas} replicas, period {period:g}: final loss "
         f"{math.expm1(mean):+.2%} ({intervals.USUAL}: {_range(mean, parts)}{alike}) against "
-        f"data-parallel on as many tokens, {basis}: {'; '.join([*words, *said])}"
+        f"data-parallel on as many tokens, {basis}: {'; '.join([*words, *reasons])}"
     )
     parts = {source: part for source, part in parts.items() if part}
-    return Penalty(mean, sd, basis, sentence, parts, tuple(said) * (basis == "extrapolated"), same)
+    return Penalty(
+        mean, sd, basis, sentence, parts, tuple(reasons) * (basis == "extrapolated"), same
+    )
 
 
 def ends(mean: float, parts: Parts, share: float = 1.0) -> np.ndarray:
@@ -254,15 +256,15 @@ def _expected(
     beyond = [size * BEYOND[name] * value for name, value in far.items()]
     on_time = program in PUBLISHED and overlap <= 1
     late = 0.0 if on_time else LATE_SD * max(1.0, overlap / USUAL)
-    said = [f"{name} outside the published runs" for name, value in far.items() if value > 0]
+    reasons = [f"{name} outside the published runs" for name, value in far.items() if value > 0]
     if late:
-        said.append(
+        reasons.append(
             f"no published row of overlap = {overlap}" if overlap > 1
             else "no published row of this program"
         )  # fmt: skip
     parts = dict(law.parts(program, at)) | {(program, None): late}
     parts |= {(f"beyond {name}", None): each for name, each in zip(far, beyond, strict=True)}
-    return mean, math.hypot(law.sd(parameters, replicas, period), late, *beyond), said, parts
+    return mean, math.hypot(law.sd(parameters, replicas, period), late, *beyond), reasons, parts
 
 
 def _decades(value: float, low: float, high: float) -> float:
@@ -341,15 +343,15 @@ def rows() -> np.ndarray:
     lines = [*csv.DictReader(io.StringIO(untrusted.text(TABLE)))]
     below = {(line["source"], line["parameters"]): (number, float(line["loss"]))
              for number, line in enumerate(lines) if line["method"] == "data-parallel"}  # fmt: skip
-    found = []
+    table = []
     for line in lines:
         group, base = below[line["source"], line["parameters"]]
         rounded = ROUNDED if len(line["loss"].partition(".")[2]) == 2 else 0.0
         if line["method"] != "data-parallel":
             numbers = [float(line[key]) for key in ("parameters", "replicas", "period")]
             loss = float(line["loss"])
-            found.append([*numbers, group, math.log(loss / base), rounded / loss])
-    return np.array(found)
+            table.append([*numbers, group, math.log(loss / base), rounded / loss])
+    return np.array(table)
 
 
 def fit(given: np.ndarray) -> Law:
@@ -359,16 +361,16 @@ def fit(given: np.ndarray) -> Law:
     *places, group, seen, rounding = given.T
     alike = group[:, None] == group
     rounded = np.diag(rounding**2) + alike * np.outer(rounding, rounding)
-    parameters, replicas, *periods, said = SWEEP
+    parameters, replicas, *periods, rise_stated = SWEEP
     sweep = np.full(2, parameters), np.full(2, replicas), np.array(periods)
     law, theta = Law(np.empty(0), np.empty(0), 5e-4), np.array(START)
     for _ in range(3):
         root = np.linalg.cholesky(law.spread**2 * (np.eye(len(seen)) + alike) + rounded)
 
         def wrong(theta: np.ndarray, root: np.ndarray = root) -> np.ndarray:
-            rise = np.diff(_law(theta, *sweep)) - said
+            rise = np.diff(_law(theta, *sweep)) - rise_stated
             whitened = np.linalg.solve(root, _law(theta, *places) - seen)
-            return np.append(whitened, rise / (SWEEP_SD * said))
+            return np.append(whitened, rise / (SWEEP_SD * rise_stated))
 
         theta = least_squares(wrong, theta, bounds=BOUNDS, x_scale=SCALE).x
         slopes = _slopes(wrong, theta)
@@ -382,8 +384,8 @@ def _law(theta: np.ndarray, parameters: Any, replicas: Any, period: Any) -> np.n
     size, beyond = np.log(parameters / 1e9), np.log(period / USUAL)
     usual = a + d * size + np.log2(np.maximum(replicas, 1)) ** c * np.exp(log_b - g * size)
     grown = usual * (1 + np.minimum(beyond, 0) / math.log(USUAL))
-    found: np.ndarray = grown + k * np.maximum(beyond, 0) * (np.asarray(replicas) > 1)
-    return found
+    ratio: np.ndarray = grown + k * np.maximum(beyond, 0) * (np.asarray(replicas) > 1)
+    return ratio
 
 
 def _slopes(function: Callable[[np.ndarray], np.ndarray], theta: np.ndarray) -> np.ndarray:

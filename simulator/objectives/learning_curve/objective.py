@@ -91,8 +91,8 @@ class Expected:
     @property
     def phrase(self) -> str:
         """Say what the loss is the loss of, to stand after a value."""
-        said = self.curve.basis.partition(",")[0]
-        return f"by {'a curve ' * said.startswith('fitted')}{said}, {self.basis}"
+        basis = self.curve.basis.partition(",")[0]
+        return f"by {'a curve ' * basis.startswith('fitted')}{basis}, {self.basis}"
 
     def seen(self, step: Any, averaged: float | None = None, critical: Any = None) -> Any:
         """Return the baseline's tokens after which it is as far as a run after so many steps.
@@ -108,9 +108,9 @@ class Expected:
 
     def progress(self, averaged: float | None = None, critical: Any = None) -> Any:
         """Return the progress of a step, in steps of the baseline."""
-        own = self.tokens * (self.workers if averaged is None else averaged)
+        tokens = self.tokens * (self.workers if averaged is None else averaged)
         critical = self.critical.value if critical is None else critical
-        return batch.progress(own, self.curve.batch, critical)
+        return batch.progress(tokens, self.curve.batch, critical)
 
     def ratio(self, step: Any) -> Any:
         """Return the ratio that evidence adds to the loss: it sets in over the first rounds."""
@@ -148,8 +148,8 @@ class Expected:
         drawn = self.curve.drawn(self.seen(steps, critical=self._criticals()))
         penalty = np.exp(evidence.errors(self.parts)[:, None] * self.ramp(steps, NEAR))
         least = self.curve.draws[:, :1] / self.ratio(steps)
-        found: np.ndarray = np.maximum(drawn * penalty, least) / self.parallel(steps)
-        return found
+        factor: np.ndarray = np.maximum(drawn * penalty, least) / self.parallel(steps)
+        return factor
 
     def stretches(self, step: float, gain: float = 1.0) -> np.ndarray:
         """Draw how many times `step`, after which the loss is known, it takes to `gain` times it.
@@ -185,11 +185,11 @@ class Expected:
 
     def _criticals(self) -> np.ndarray:
         """Draw the critical batch, (draws, 1)."""
-        known = self.critical
-        finite = known.low > 0 and math.isfinite(known.high)
-        width = math.log(known.high / known.low) / (2 * intervals.NORMAL) if finite else 0.0
-        found: np.ndarray = known.value * np.exp(width * evidence.drawn("critical batch"))
-        return found[:, None]
+        critical = self.critical
+        finite = critical.low > 0 and math.isfinite(critical.high)
+        width = math.log(critical.high / critical.low) / (2 * intervals.NORMAL) if finite else 0.0
+        drawn: np.ndarray = critical.value * np.exp(width * evidence.drawn("critical batch"))
+        return drawn[:, None]
 
 
 class FromCurve(Nothing):
@@ -201,8 +201,8 @@ class FromCurve(Nothing):
 
     def evaluate(self, x: Vector, step: float) -> Evaluation:
         """Return the curve's loss after `step` local steps, with the penalty."""
-        known = self._expected
-        return Evaluation(float(known.parallel(step) * known.ratio(step)), math.nan)
+        expected = self._expected
+        return Evaluation(float(expected.parallel(step) * expected.ratio(step)), math.nan)
 
 
 @dataclass(frozen=True)
@@ -238,30 +238,30 @@ def goal(expected: Expected, gains: Gains, algorithm: Algorithm) -> Goal:
     The unit of its steps is the progress of one of its own: with all its gradients averaged it has
     the baseline's curve, whatever the learning rate of the real optimizer.
     """
-    known, end = expected.curve, max(expected.steps, 1.0)
-    each = known.batch * float(expected.progress(gains.averaged))
+    law, end = expected.curve, max(expected.steps, 1.0)
+    progress = law.batch * float(expected.progress(gains.averaged))
 
     def loss(step: Any) -> Any:
-        warm = np.minimum(step, known.warmup)
-        return known.loss(warm * known.batch + (step - warm) * each)
+        warm = np.minimum(step, law.warmup)
+        return law.loss(warm * law.batch + (step - warm) * progress)
 
     def excess(step: Any) -> Any:
-        return loss(step) - known.floor
+        return loss(step) - law.floor
 
     slope = float(excess(end) - excess(end * 1.01)) / (0.01 * end)
     noise = expected.critical.value / (gains.averaged * expected.tokens) * slope
     noise = min(noise, LOUDEST * float(loss(end)))
-    own = _speed(known, algorithm)
-    speed = 1.0 if own is None else own * gains.signal
-    found = shape(
+    rate = _speed(law, algorithm)
+    speed = 1.0 if rate is None else rate * gains.signal
+    spectrum = shape(
         excess,
-        known.floor,
+        law.floor,
         noise,
         copies=_copies(algorithm),
         limit=min(SETTLED * gains.limit / speed, FASTEST),
         slow=min(1.0, gains.limit / SHARPEST),
     )
-    return Goal(expected, found, gains.averaged, speed / gains.signal)
+    return Goal(expected, spectrum, gains.averaged, speed / gains.signal)
 
 
 def _speed(known: Curve, algorithm: Algorithm) -> float | None:
@@ -298,23 +298,24 @@ def expect(world: World, *, apart: float | None = None, counted: float | None = 
     workers = world.workers if counted is None else counted
     steps = length(world)
     bare = data_parallel(spec, workers, steps)
-    known, critical = bare.curve, bare.critical
+    law, critical = bare.curve, bare.critical
     cost = _cost(world, bare)
     if cost is None:
         cost = _mechanism(world, apart or 1.0, bare)
-        found = replace(bare, period=max(apart or 1.0, 1.0))
+        result = replace(bare, period=max(apart or 1.0, 1.0))
     else:
-        found = replace(bare, direct=True, period=max(_period(world) or 1.0, 1.0))
-    far, said, why = cost.basis, known.basis, cost.why
+        result = replace(bare, direct=True, period=max(_period(world) or 1.0, 1.0))
+    far, sources, why = cost.basis, law.basis, cost.why
     if bare.beyond:
-        said += f", fitted up to {known.fitted[1]:.3g} tokens: extrapolated beyond"
+        sources += f", fitted up to {law.fitted[1]:.3g} tokens: extrapolated beyond"
         far = "extrapolated" if far in ("published", "measured") else far
-        why = (*why, f"more than the {known.fitted[1]:.3g} tokens that the curve was fitted to")
-    sentence = f"loss: {said}; critical batch: {critical.basis}; {cost.sentence}"
-    grows = [each.log_steps for each in spec.own if each.log_steps and steps > known.warmup]
+        why = (*why, f"more than the {law.fitted[1]:.3g} tokens that the curve was fitted to")
+    sentence = f"loss: {sources}; critical batch: {critical.basis}; {cost.sentence}"
+    grows = [each.log_steps for each in spec.own if each.log_steps and steps > law.warmup]
     return replace(
-        found, log_ratio=cost.log_ratio, sd=cost.sd, basis=far, sentence=sentence, parts=cost.parts,
-        why=why, log_steps=grows[0] if grows and "measured" in spec.penalty else None,
+        result, log_ratio=cost.log_ratio, sd=cost.sd, basis=far, sentence=sentence,
+        parts=cost.parts, why=why,
+        log_steps=grows[0] if grows and "measured" in spec.penalty else None,
     )  # fmt: skip
 
 
@@ -322,10 +323,10 @@ def data_parallel(spec: LearningCurve, workers: float, steps: float) -> Expected
     """Return what is known of the loss of data-parallel training by its curve alone."""
     critical = _critical(spec, steps * workers * spec.tokens)
     basis = "measured" if isinstance(spec.curve, CurveOfFile) else "published"
-    known = Expected(
+    expected = Expected(
         baseline(spec), critical, 0.0, 0.0, basis, "", False, 1.0, spec.tokens, workers, steps
     )
-    return replace(known, basis="extrapolated") if known.beyond else known
+    return replace(expected, basis="extrapolated") if expected.beyond else expected
 
 
 def length(world: World) -> float:
@@ -351,12 +352,12 @@ def to_target(spec: LearningCurve, workers: int, target: float) -> float:
     """Return the steps of data-parallel training to a loss; its critical batch is that of a run
     which ends there.
     """
-    known, step = baseline(spec), spec.tokens * workers
-    seen = tokens = known.tokens_to(target)
+    law, step = baseline(spec), spec.tokens * workers
+    seen = tokens = law.tokens_to(target)
     for _ in range(AGREED) if 0 < seen < math.inf else ():
         critical = _critical(spec, tokens)
-        progress = batch.progress(step, known.batch, critical.value)
-        tokens = known.even(seen, progress) / (known.batch * progress) * step
+        progress = batch.progress(step, law.batch, critical.value)
+        tokens = law.even(seen, progress) / (law.batch * progress) * step
     return max(tokens / step, 1.0)
 
 
@@ -421,17 +422,17 @@ def _own(scenario: Scenario, known: Expected) -> list[evidence.OwnRun]:
 
     A factor of steps becomes what it is in loss at the end of this run, `known`.
     """
-    spec, found = scenario.objective, []
+    spec, runs = scenario.objective, []
     assert isinstance(spec, LearningCurve)
-    for n, each in enumerate(spec.own if "measured" in spec.penalty else ()):
-        shown = each.log_ratio or 0.0, each.sd
-        if each.log_steps is not None:
-            at = known.steps, known.progress(each.workers)
-            shown = known.curve.ratio(each.log_steps, each.sd, *at)
-        place = each.workers, each.tau, each.parameters or scenario.model.parameters
-        source = f"run {n} of {each.algorithm}"
-        found.append(evidence.OwnRun(each.algorithm, *place, *shown, source))
-    return found
+    for n, run in enumerate(spec.own if "measured" in spec.penalty else ()):
+        shown = run.log_ratio or 0.0, run.sd
+        if run.log_steps is not None:
+            at = known.steps, known.progress(run.workers)
+            shown = known.curve.ratio(run.log_steps, run.sd, *at)
+        place = run.workers, run.tau, run.parameters or scenario.model.parameters
+        source = f"run {n} of {run.algorithm}"
+        runs.append(evidence.OwnRun(run.algorithm, *place, *shown, source))
+    return runs
 
 
 def _replicas(world: World, known: Expected, own: Collection[Any]) -> float:
@@ -443,32 +444,36 @@ def _replicas(world: World, known: Expected, own: Collection[Any]) -> float:
 
 def size(scenario: Scenario) -> float:
     """Return the parameters of the model whose loss is meant."""
-    known = getattr(getattr(scenario.objective, "curve", None), "parameters", None)
-    return float(known or scenario.model.parameters)
+    parameters = getattr(getattr(scenario.objective, "curve", None), "parameters", None)
+    return float(parameters or scenario.model.parameters)
 
 
 def _mechanism(world: World, apart: float, known: Expected) -> evidence.Penalty:
     """Return what is added to the mechanism's loss: what local steps cost the best program."""
     scenario, algorithm = world.scenario, world.algorithm
     table, workers = mechanism(), known.workers
-    said = f"{algorithm.name} by the mechanism (its error {table['source']})"
+    sentence = f"{algorithm.name} by the mechanism (its error {table['source']})"
     late = world.program.family != "blocking" and workers > 1
     sd = math.hypot(table["sd"], table["late"] if late else 0.0)
     place = workers, apart, size(scenario)
     if apart <= 1 or workers == 1:
-        return evidence.Penalty(0.0, sd, "mechanism", said, {(algorithm.name, place): sd})
+        return evidence.Penalty(0.0, sd, "mechanism", sentence, {(algorithm.name, place): sd})
     tuned = _speed(known.curve, algorithm) is None  # as published runs are
     like = "diloco" if tuned else "local-sgd"
     own = [replace(each, program=like) for each in _own(scenario, known)]
     replicas = _replicas(world, known, own)
-    found = evidence.penalty(like, replicas, apart, size(scenario), own=own)
+    penalty = evidence.penalty(like, replicas, apart, size(scenario), own=own)
     here: evidence.Parts = {(algorithm.name, place): math.hypot(sd, table["local"])}
-    if found is None:
-        return evidence.Penalty(0.0, math.hypot(sd, table["local"]), "mechanism", said, here)
-    added, whose = max(found.log_ratio, 0.0), "your own" if own else "published"
-    said += f"; {math.expm1(added):+.2%} for {apart:.3g} steps apart, as {whose} runs with as many"
-    whole = math.hypot(sd, table["local"], found.sd)
-    return evidence.Penalty(added, whole, "mechanism", said, {**here, **found.parts}, found.why)
+    if penalty is None:
+        return evidence.Penalty(0.0, math.hypot(sd, table["local"]), "mechanism", sentence, here)
+    added, whose = max(penalty.log_ratio, 0.0), "your own" if own else "published"
+    sentence += (
+        f"; {math.expm1(added):+.2%} for {apart:.3g} steps apart, as {whose} runs with as many"
+    )
+    whole = math.hypot(sd, table["local"], penalty.sd)
+    return evidence.Penalty(
+        added, whole, "mechanism", sentence, {**here, **penalty.parts}, penalty.why
+    )
 
 
 @cache

@@ -54,15 +54,15 @@ class Zone:
         """Return the edges that lead from one member to another; none if there is no route."""
         if self.routing == "Full":
             return [self.edges[source, to]] if (source, to) in self.edges else []
-        found, before, names = [], self._before, [*self.members]
+        edges, before, names = [], self._before, [*self.members]
         start, here = self.members[source], self.members[to]
         while here != start:
             previous = int(before[start, here])
             if previous < 0:
                 return []
-            found.append(self.edges[names[previous], names[here]])
+            edges.append(self.edges[names[previous], names[here]])
             here = previous
-        return found[::-1]
+        return edges[::-1]
 
     @cached_property
     def _before(self) -> np.ndarray:

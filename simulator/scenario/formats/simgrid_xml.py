@@ -68,11 +68,11 @@ class _Reader(Elements):
         """Add a link; return its number, or those of its two directions."""
         split = policy == "SPLITDUPLEX"
         first = len(self.wires)
-        for each in (f"{name}_UP", f"{name}_DOWN") if split else (name,):
-            if each in self.numbers:
-                raise self.fault(element, f"the link {each} is there already; rename one")
-            self.numbers[each] = len(self.wires)
-            self.wires.append(PlatformLink(each, rate, latency, policy == "FATPIPE"))
+        for wire in (f"{name}_UP", f"{name}_DOWN") if split else (name,):
+            if wire in self.numbers:
+                raise self.fault(element, f"the link {wire} is there already; rename one")
+            self.numbers[wire] = len(self.wires)
+            self.wires.append(PlatformLink(wire, rate, latency, policy == "FATPIPE"))
         if split:
             self.back |= {first: first + 1, first + 1: first}
         return tuple(range(first, len(self.wires)))
@@ -131,13 +131,13 @@ class _Reader(Elements):
                     self.latency(element, "loopback_lat"),
                 )
                 loop = self.link(element, f"{stem}_loopback", *inside, "FATPIPE")
-            own = self.link(element, stem, rate, latency, policy)
+            links = self.link(element, stem, rate, latency, policy)
             if element.get("limiter_link"):
                 limit = self.bandwidth(element, "limiter_link")
                 last = self.link(element, f"{stem}_limiter", limit, 0.0, "SHARED")
-            self.own[host] = (*loop, *own, *last)
+            self.own[host] = (*loop, *links, *last)
             zone.loopback[host] = loop
-            zone.up[host], zone.down[host] = (*last, own[0]), (own[-1], *last)
+            zone.up[host], zone.down[host] = (*last, links[0]), (links[-1], *last)
         self.zones[name] = range(before, len(self.hosts))
         router = element.get("router_id") or f"{prefix}{name}_router{suffix}"
         self.join(element, router, zone, host=False)
