@@ -78,7 +78,7 @@ def other(spec: Any) -> ObjectivePlugin | None:
 def versions(*specs: Any) -> dict[str, str]:
     """Return the versions of all packages that the numbers of objectives depend on."""
     plugins = filter(None, map(other, specs))
-    return store.versions(*sorted({package for each in plugins for package in each.PACKAGES}))
+    return store.versions(*sorted({package for maker in plugins for package in maker.PACKAGES}))
 
 
 def data(spec: Any) -> list[tuple[str, int, int]]:
@@ -90,8 +90,8 @@ def data(spec: Any) -> list[tuple[str, int, int]]:
 @cache  # data are read once per process: later changes affect no number
 def _listed(folder: Path) -> list[tuple[str, int, int]]:
     """List name, size (bytes) and time of modification (ns) of all files below a folder."""
-    files = [(each, each.stat()) for each in sorted(folder.rglob("*")) if each.is_file()]
+    files = [(path, path.stat()) for path in sorted(folder.rglob("*")) if path.is_file()]
     return [
-        (each.relative_to(folder).as_posix(), stat.st_size, stat.st_mtime_ns)
-        for each, stat in files
+        (path.relative_to(folder).as_posix(), stat.st_size, stat.st_mtime_ns)
+        for path, stat in files
     ]

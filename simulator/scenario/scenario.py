@@ -217,12 +217,12 @@ def _unsampled(program: Program, cluster: Cluster | None) -> tuple[str, ...]:
 
 def _recovering(algorithm: Algorithm, tables: Mapping[str, Any]) -> Algorithm:
     """Complete an algorithm's own recovery by [recovery]; note settings without effect."""
-    own, mine = algorithm.recovery, tables.get("recovery") or Recovery()
-    if own is not None:
-        mine = _over(mine, own)
-    said = mine.policy if mine.policy not in algorithm.recovers else "backup" * (mine.backup > 0)
-    update: dict[str, Any] = {} if own is None else {"recovery": mine}
-    if said and said not in algorithm.recovers:
+    of_algorithm, mine = algorithm.recovery, tables.get("recovery") or Recovery()
+    if of_algorithm is not None:
+        mine = _over(mine, of_algorithm)
+    policy = mine.policy if mine.policy not in algorithm.recovers else "backup" * (mine.backup > 0)
+    update: dict[str, Any] = {} if of_algorithm is None else {"recovery": mine}
+    if policy and policy not in algorithm.recovers:
         costs = {"reload": mine.reload, "warmup": mine.warmup}
         update["recovery"] = Recovery().model_copy(update=costs)
         idle = {"policy": f"{algorithm.name} has no means over all workers"}
@@ -230,7 +230,7 @@ def _recovering(algorithm: Algorithm, tables: Mapping[str, Any]) -> Algorithm:
         idle = _idle(mine, tables, served=algorithm.served)
     reasons: dict[str, list[str]] = {}
     for key in [key for key in idle if key == "policy" or key in mine.model_fields_set]:
-        name = f'recovery "{said or mine.policy}"' if key == "policy" else f"recovery.{key}"
+        name = f'recovery "{policy or mine.policy}"' if key == "policy" else f"recovery.{key}"
         reasons.setdefault(idle[key], []).append(name)
     notes = [
         f"{' and '.join(filter(None, (', '.join(first), last)))} "

@@ -81,7 +81,7 @@ def _unused_bandwidth(scenario: Scenario, graph: NetworkGraph) -> Iterator[Probl
     for where, update in tries:
         other = scenario.model_copy(update={"network": network.model_copy(update=update)})
         if [line.capacity for line in NetworkGraph(other).lines] == [
-            each.capacity for each in graph.lines
+            other_line.capacity for other_line in graph.lines
         ]:
             yield Problem(
                 where, "changes nothing, as every link and network card has its own; remove it"

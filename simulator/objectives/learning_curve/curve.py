@@ -271,7 +271,7 @@ def fit(  # noqa: PLR0913
     Raises ValueError for a curve that is too short, or does not fall.
     """
     if warmup:
-        tokens, loss, run = (each[tokens >= warmup * batch] for each in (tokens, loss, run))
+        tokens, loss, run = (points[tokens >= warmup * batch] for points in (tokens, loss, run))
     if (count := len(np.unique(tokens))) < FEWEST:
         where = f" after {warmup:g} steps of warm-up" * bool(warmup)
         raise ValueError(f"{count} points{where}; a fit takes {FEWEST} or more, so log more often")
@@ -291,10 +291,10 @@ def fit(  # noqa: PLR0913
         weight = y**-2.0 / np.maximum(off / (OUTLIER * max(float(np.median(off)), 1e-12)), 1.0)
     best = _best(u, y, weight)
     rng = np.random.default_rng(SEED)
-    factors = [_blocks(rng, each.shape[1]) for each in binned]
+    factors = [_blocks(rng, points.shape[1]) for points in binned]
     if len(binned) > 1:
         runs = rng.exponential(size=(len(binned), DRAWS, 1))
-        factors = [factor * own for factor, own in zip(factors, runs, strict=True)]
+        factors = [factor * of_run for factor, of_run in zip(factors, runs, strict=True)]
     near = best[2] * NEAR[0]
     cells = [_valley(u, y, weight, EXPONENTS, FAR), _valley(u, y, weight, near, NEAR[1])]
     draws, _ = _solve(u, y, weight * np.concatenate(factors, axis=1), np.concatenate(cells))

@@ -124,15 +124,15 @@ class Expected:
         if self.log_steps is None:
             return -np.expm1(-step / (ROUNDS * self.period))
         less = self.log_steps - wrong if wrong else 0.0
-        found, end = (
-            np.expm1(-each / (ROUNDS * self.period))
+        set_in, end = (
+            np.expm1(-steps / (ROUNDS * self.period))
             * (
-                self.curve.behind(self.log_steps + wrong, each, self.progress())
-                - self.curve.behind(less, each, self.progress())
+                self.curve.behind(self.log_steps + wrong, steps, self.progress())
+                - self.curve.behind(less, steps, self.progress())
             )
-            for each in (step, self.steps)
+            for steps in (step, self.steps)
         )
-        return found / end
+        return set_in / end
 
     def parallel(self, step: Any) -> Any:
         """Return the loss of data-parallel training after so many steps."""
@@ -311,7 +311,7 @@ def expect(world: World, *, apart: float | None = None, counted: float | None = 
         far = "extrapolated" if far in ("published", "measured") else far
         why = (*why, f"more than the {law.fitted[1]:.3g} tokens that the curve was fitted to")
     sentence = f"loss: {sources}; critical batch: {critical.basis}; {cost.sentence}"
-    grows = [each.log_steps for each in spec.own if each.log_steps and steps > law.warmup]
+    grows = [own_run.log_steps for own_run in spec.own if own_run.log_steps and steps > law.warmup]
     return replace(
         result, log_ratio=cost.log_ratio, sd=cost.sd, basis=far, sentence=sentence,
         parts=cost.parts, why=why,
@@ -400,7 +400,7 @@ def _cost(world: World, known: Expected) -> evidence.Penalty | None:
     if program.overlaps and algorithm.name not in evidence.ALIKE:
         return None  # late means cost more than local steps alone
     own = _own(world.scenario, known)
-    shared = {each.program for each in own} & {*evidence.ALIKE, algorithm.name}
+    shared = {own_run.program for own_run in own} & {*evidence.ALIKE, algorithm.name}
     public = "published" in spec.penalty and _speed(known.curve, algorithm) is None
     if period > 1 and not public and not shared:
         return None
@@ -460,7 +460,7 @@ def _mechanism(world: World, apart: float, known: Expected) -> evidence.Penalty:
         return evidence.Penalty(0.0, sd, "mechanism", sentence, {(algorithm.name, place): sd})
     tuned = _speed(known.curve, algorithm) is None  # as published runs are
     like = "diloco" if tuned else "local-sgd"
-    own = [replace(each, program=like) for each in _own(scenario, known)]
+    own = [replace(own_run, program=like) for own_run in _own(scenario, known)]
     replicas = _replicas(world, known, own)
     penalty = evidence.penalty(like, replicas, apart, size(scenario), own=own)
     here: evidence.Parts = {(algorithm.name, place): math.hypot(sd, table["local"])}

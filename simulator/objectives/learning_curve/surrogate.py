@@ -55,25 +55,25 @@ def shape(  # noqa: PLR0913 - the curve, and what a program adds
     """
     modes = np.geomspace(SLOWEST, FASTEST, MODES)
     steps = np.unique(np.rint(np.append(np.arange(8), np.geomspace(8, LATEST, 200))))
-    kept = (1 - modes) ** (2 * steps[:, None])
+    remaining = (1 - modes) ** (2 * steps[:, None])
     variance = noise * modes / modes.sum()
     settled = modes * variance / (2 * (1 - (1 - modes) ** 2))  # of the loss, by noise alone
-    wanted = excess(steps) - (1 - kept) @ settled
+    wanted = excess(steps) - (1 - remaining) @ settled
     loss = floor + excess(steps)
-    still = np.append(kept, np.ones((len(steps), 1)), axis=1)  # what falls too slowly to see
+    still = np.append(remaining, np.ones((len(steps), 1)), axis=1)  # what falls too slowly to see
     *weight, rest = _weights(still / loss[:, None], wanted / loss)
-    found = np.minimum(slow * modes, limit)
-    start = np.sqrt(2 * np.array(weight) / found)
+    curvature = np.minimum(slow * modes, limit)
+    start = np.sqrt(2 * np.array(weight) / curvature)
     order = np.argsort(np.arange(MODES * copies) * 0.6180339887498949 % 1, kind="stable")
-    each = [np.repeat(part, copies)[order] for part in (found, start, np.sqrt(variance))]
-    return Shape(each[0], each[1] / np.sqrt(copies), each[2] / np.sqrt(copies), floor + rest)
+    parts = [np.repeat(part, copies)[order] for part in (curvature, start, np.sqrt(variance))]
+    return Shape(parts[0], parts[1] / np.sqrt(copies), parts[2] / np.sqrt(copies), floor + rest)
 
 
 def _weights(kept: Array, wanted: Array) -> Array:
     from scipy.optimize import nnls  # noqa: PLC0415 - 0.2 s
 
-    found: Array = nnls(kept, wanted, maxiter=100 * MODES)[0]
-    return found
+    weights: Array = nnls(kept, wanted, maxiter=100 * MODES)[0]
+    return weights
 
 
 class Diagonal(NoisyQuadratic):
@@ -161,12 +161,12 @@ class Probe:
         """Return what the models `seen` say; `together`: all gradients count alike."""
         (first, before), (last, after) = self.seen[len(self.seen) // 2], self.seen[-1]
         count = len(self.groups)
-        each = (before - after)[:count] / max(last - first, 1)
+        gain = (before - after)[:count] / max(last - first, 1)
         sizes = np.array([len(ranks) for ranks in self.groups])
-        signal = float(each.sum())
+        signal = float(gain.sum())
         if not 0 < signal < LARGEST:  # it has diverged
             return Gains(1.0, float(self.workers), 2.0, apart)
-        averaged = self.workers if together else signal**2 / float((each**2 / sizes).sum())
+        averaged = self.workers if together else signal**2 / float((gain**2 / sizes).sum())
         stable = np.abs(after[count : count + len(CURVATURES)]) < 1
         known = len(stable) if stable.all() else int(np.argmin(stable))
         limit = float(CURVATURES[max(known - 1, 0)]) * signal
