@@ -806,7 +806,7 @@ def test_of_clients_that_are_not_late_all_gradients_count(tau):
     sampling = {"clients": 5, "over": 1.2, "deadline": "30 min"}
     world = learning({"name": "fedavg", "tau": tau}, 5.0, cluster={"sampling": sampling})
     assert with_tuned_rate(
-        world, world.algorithm[0]
+        written(world, world.algorithm[0])
     ).scenario.objective.expected.workers == pytest.approx(5)
 
 
