@@ -8,18 +8,12 @@ vector, also by hand (`WHOLE`); where they are only read, they are by hand in on
 """
 
 import argparse
-import os
 import time
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
-from statistics import median
 
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
 from torch.multiprocessing.reductions import StorageWeakRef
-from torch.nn.parallel import DistributedDataParallel
 from torch.optim import SGD
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -28,7 +22,7 @@ from paceline.deploy.attached import AttachedNode
 from paceline.validate.training.transport import gloo
 from tests.deploy.by_hand import PROGRAMS, flat
 
-TENSORS, LR, USUAL, PROCESSES = 150, 0.1, 16, 7
+TENSORS, LR, USUAL = 150, 0.1, 16
 MOMENTUM = {"dts": 0.9}
 WHOLE = "ssgd", "ssgd-bucketed"
 PLANS = {  # those with a period end a round at each step
@@ -184,26 +178,14 @@ def counted(name, kept=False, entries=1_500_000):
     return [round(each, 1) for each in found]
 
 
-def seconds(name, entries, kept):
+def seconds(name, entries, kept=False):
     """Return the processor's seconds of a step, by hand and attached."""
     torch.set_num_threads(1)
     AttachedNode.finished = landed
-    session, own = attached(name, network(entries), kept)
-    found = least([by_hand(name, network(entries), kept), own], 2 if entries > 1e6 else 50)
+    session, step = attached(name, network(entries), kept)
+    times = least([by_hand(name, network(entries), kept), step], 2 if entries > 1e6 else 50)
     session.close()
-    return found
-
-
-def alone(function, *args):
-    """Call a function in a process of its own."""
-    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
-        return pool.submit(function, *args).result()
-
-
-def middle(name, entries, kept):
-    """Return medians of processes: where their vectors lie tells as much as 0.2 ms."""
-    found = [alone(seconds, name, entries, kept) for _ in range(PROCESSES)]
-    return [median(each) for each in zip(*((*two, two[1] - two[0]) for two in found), strict=True)]
+    return times
 
 
 def least(functions, steps, turns=5):
@@ -219,82 +201,20 @@ def least(functions, steps, turns=5):
     return [min(times) for times in found.values()]
 
 
-class Given(torch.autograd.Function):
-    """Zero, of a gradient that is given."""
-
-    @staticmethod
-    def forward(ctx, parameter, gradient):
-        ctx.gradient = gradient
-        return parameter.new_zeros(())
-
-    @staticmethod
-    def backward(ctx, _):
-        return ctx.gradient, None
-
-
-class Model(nn.Module):
-    """One that takes no time of its own, and whose backward pass leaves given gradients."""
-
-    def __init__(self, entries):
-        super().__init__()
-        self.net = network(entries)
-        self.given = [parameter.grad for parameter in self.net]
-        self.net.zero_grad()
-
-    def forward(self):
-        return torch.stack([*map(Given.apply, self.net, self.given)]).sum()
-
-
-LIBRARY = "none", "ssgd", "DDP", "DDP, gradients in buckets", "local-sgd", "PeriodicModelAverager"
-
-
-def library(kind, entries, kept):
-    """Return the processor's seconds of a step of a loop: of sessions, and of torch's own."""
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    model = called = Model(entries)
-    own = optimizer = SGD(model.parameters(), LR)
-    averager = PeriodicModelAverager(1) if kind == "PeriodicModelAverager" else None
-    if kind.startswith("DDP"):
-        called = DistributedDataParallel(model, gradient_as_bucket_view="buckets" in kind)
-    elif kind in PLANS:
-        own = paceline.deploy(model, optimizer, {"name": kind, **PLANS[kind]})
-        own._transport.collectives.scale = lambda *_: 0.5
-
-    def taken():
-        optimizer.zero_grad(set_to_none=not kept)
-        called().backward()
-        own.step()
-        if averager:
-            averager.average_parameters(model.parameters())
-
-    return least([taken], 2, 10)[0]
-
-
 def main():
     parser = argparse.ArgumentParser(prog="python -m tests.deploy.overhead")
     parser.add_argument("programs", nargs="*", default=PLANS)
     parser.add_argument("--entries", type=int, default=30_000_000)
     parser.add_argument("--count", action="store_true", help="vectors alone")
-    parser.add_argument("--library", action="store_true", help="beside torch's own programs")
     options = parser.parse_args()
     torch.set_num_threads(1)
     AttachedNode.finished = landed
-    if options.library:
-        # a process for each, in which glibc gives no memory back: else its pages are cleared again
-        os.environ |= dict.fromkeys(
-            ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_"), f"{1 << 33}"
-        )
-        for kind in LIBRARY:
-            found = [1e3 * alone(library, kind, options.entries, kept) for kept in (True, False)]
-            print(f"| {kind} |", " | ".join(f"{each:.2f}" for each in found), "|", flush=True)
-        return
     for name in options.programs:
         line = [f"`{name}`", *(f"{each:g}" for each in counted(name))]
-        for kept in () if options.count else (True, False):
-            hand, own, more = (1e3 * each for each in middle(name, options.entries, kept))
-            steps = USUAL if "tau" in PLANS[name] else 1
-            line += [f"{hand:.2f}", f"{own:.2f}", f"{more / steps:.2f}"]
+        if not options.count:
+            hand, own = (1e3 * value for value in seconds(name, options.entries))
+            more = (own - hand) / (USUAL if "tau" in PLANS[name] else 1)
+            line += [f"{hand:.0f}", f"{own:.0f}", f"{more:.1f}"]
         print("| " + " | ".join(line) + " |", flush=True)
 
 
