@@ -114,14 +114,14 @@ class AttachedNode(TensorNode):
         return g.add_(x, alpha=self._decay) if self._decay else g
 
     async def loss_and_gradient(self, x: Vector) -> tuple[float, Vector]:
-        """As `gradient`, with the loss that the loop tells."""
+        """Return the loss that the loop gave, and its gradient."""
         g = await self.gradient(x)
         if self.loss is None:
             raise ProgramError("the program needs the loss: call session.step(loss)")
         return float(self.loss), g
 
     async def start_backward(self, x: Vector, pieces: Pieces) -> Sequence[Handle]:
-        """As `gradient`, cut into pieces that are there at once: their own handles."""
+        """Have the loop compute a gradient; return its pieces, which serve as handles."""
         return self.cut(await self.gradient(x), pieces)
 
     def leap(self, transform: Any) -> Any:
@@ -177,7 +177,7 @@ class AttachedNode(TensorNode):
         return self._time(self.transport.collectives.mean_after(handle, value, self.step))
 
     def _time(self, handle: RealCollective) -> RealCollective:
-        """Have a collective timed that starts now, by a thread, as the program may wait late."""
+        """Time a collective from now on, by a thread: the program may wait later."""
         if self.watcher is not None:
 
             def end() -> float:
@@ -198,7 +198,7 @@ class AttachedNode(TensorNode):
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """Count the time of the block as waiting for others. Raises RunError if they are gone."""
+        """Count the block's time as waiting. Raises RunError if a process is gone."""
         begin = time.monotonic()
         try:
             yield

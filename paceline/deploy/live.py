@@ -18,7 +18,7 @@ TRIM_THRESHOLD, MMAP_MAX = -1, -4  # of mallopt(3)
 
 
 def keep_freed_memory() -> None:
-    """Have glibc use freed memory again, as the kernel takes long to clear that of new vectors."""
+    """Have glibc reuse freed memory: the kernel takes long to clear new pages."""
     with suppress(OSError, AttributeError):  # another C library
         libc = ctypes.CDLL(None)
         libc.mallopt(TRIM_THRESHOLD, 2**31 - 1)
@@ -84,7 +84,7 @@ class LiveParameters(Flat):
         self.at = x
 
     def enter(self, x: Tensor, free: bool = False) -> Tensor:
-        """Go to a copy of `x`, or, `free`, to it, to be changed in place until it is given."""
+        """Go to a copy of `x`, or if `free` to `x`, to be changed in place."""
         if not free:
             return self.copy(x)
         self.vector = x
@@ -98,7 +98,7 @@ class LiveParameters(Flat):
         return self.vector
 
     def take(self, x: Tensor) -> Tensor:
-        """Go to `x` on the vector that is changed in place, which the program has no other use of.
+        """Go to `x`, on the vector that the optimizer changes in place.
 
         A program that steps one by one drops its last vector as it makes the next.
         """

@@ -35,7 +35,7 @@ class Plan:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What may change while it runs, as a scenario writes it: whole steps, and a codec."""
+        """Settings that may change during the run, as a scenario writes them."""
         return settings(self.parameters, self.table)
 
     @property
@@ -55,7 +55,7 @@ class Plan:
 
     @property
     def remedy(self) -> str:
-        """What would take any optimizer, where it must be SGD."""
+        """What to choose to use another optimizer than SGD."""
         if getattr(self.parameters.get("codec"), "carries_momentum", False):
             return "another codec"
         if self.parameters.get("inner", self) is None:
@@ -64,12 +64,12 @@ class Plan:
 
     @property
     def strict(self) -> bool:
-        """Whether SGD's steps are computed here or in a codec, so that none of its options hold."""
+        """Whether SGD's steps are computed here or in a codec, without its options."""
         return self.local is None or self.sgd != self.program.needs_sgd
 
     @property
     def built_in(self) -> bool:
-        """Whether the program is one of ours, of which it is known what it does with a vector."""
+        """Whether the program is one of Paceline's, whose use of vectors is known."""
         return self.program.worker.__module__.startswith("paceline.simulator.programs.")
 
     @property
@@ -79,7 +79,7 @@ class Plan:
 
 
 def read(plan: Source, parameters: Mapping[str, Any], workers: int, entries: int) -> Plan:
-    """Read a plan: a name with `parameters`, an [[algorithm]] table, or a run folder with a pick.
+    """Read a plan: a name with `parameters`, an [[algorithm]] table or a run folder.
 
     Of a run folder the parameter `label` chooses another algorithm than the pick. `entries`: of the
     vector that is trained. Raises InputError, which says why, for what cannot be attached to a
@@ -121,7 +121,7 @@ def _named(plan: Any, chosen: str | None) -> dict[str, Any]:
 
 
 def refusal(program: Program, table: Mapping[str, Any]) -> str:
-    """Return why a program, with the parameters of a table, cannot be attached; "" if it can."""
+    """Return why a program with these parameters cannot be attached; "" if it can."""
     tau = table.get("tau")
     backward = program.sends_gradients and "buckets" in program.parameters.model_fields
     reasons = {

@@ -77,7 +77,7 @@ class Session:
         live.begin()
 
     def _replace_local(self) -> UserSteps | None:
-        """Put the user's optimizer in the place of the program's; return it as a transform."""
+        """Replace the program's optimizer by the user's; return it as a transform."""
         plan, parameters, optimizer = self.plan, self._parameters, self._optimizer
         name, key = plan.program.name, plan.program.local_momentum
         if "lr" in parameters:
@@ -258,7 +258,7 @@ class Session:
         return plans.read(self.plan.table | settings, {}, self.place[2], self._live.dimension)
 
     def share(self, numbers: Sequence[float]) -> list[list[float]]:
-        """Return what every process gives to this call, by rank; a decision for all needs it."""
+        """Return the numbers that every process gives to this call, by rank."""
         return self.tell(numbers)()
 
     def tell(self, numbers: Sequence[float]) -> Callable[[], list[list[float]]]:
@@ -273,7 +273,7 @@ class Session:
 
     @contextmanager
     def averaged(self) -> Iterator[None]:
-        """Let the model be the mean of all processes' models, buffers included, for a while.
+        """Replace the model by the mean of all processes' models, buffers included.
 
         To evaluate or save what has been trained: between two means the models differ. Every
         process has to enter it between the same two steps.
@@ -405,7 +405,7 @@ def deploy(  # noqa: PLR0913
     timeout: float = 1800.0,
     **parameters: Any,
 ) -> Session:
-    """Attach a program to a training loop, whose every `optimizer.step()` becomes `session.step()`.
+    """Attach a program to a training loop: `session.step()` replaces each step.
 
     Every process calls this with its model and optimizer, and goes on from rank 0's model. `plan`:
     a run folder, of which the pick is taken, an [[algorithm]] table, or a program's name, whose

@@ -37,7 +37,7 @@ class OpenNetwork(RealNetwork):
 
 
 def place() -> tuple[Any, int, int]:
-    """Return the store that the user's processes share, this one's rank, and their number.
+    """Return the processes' store, this process's rank, and their number.
 
     torch.distributed is set up by the launcher's environment if it is not yet; a process that no
     launcher has started is alone.

@@ -46,11 +46,11 @@ class Device:
         """Make this the process's device."""
 
     def mark(self) -> Any:
-        """Return an event that has passed once all work issued so far by this thread is done."""
+        """Return an event that passes once this thread's issued work is done."""
         return None
 
     def then(self, call: Callable[[], object]) -> Future[Any] | None:
-        """Call a function once the work issued so far is done: here or on a thread, in order."""
+        """Call a function once the issued work is done, here or on a thread."""
         call()
         return None
 
@@ -72,7 +72,7 @@ class Device:
             work.wait()
 
     def identity(self) -> str:
-        """Return what tells this device from others of its machine, the same in every process."""
+        """Return the device's identity on its machine, the same in every process."""
         return ""
 
     def group(self, store: Any, rank: int, size: int, timeout: float) -> Any:
@@ -134,7 +134,7 @@ class Accelerator(Device):
         return self._beside(begin)
 
     def adopt(self, tensor: Tensor) -> Tensor:
-        """Keep the branch's memory until this stream has passed: its allocator knows one stream."""
+        """Keep the branch's memory until this stream passes, for the allocator."""
         tensor.record_stream(self._api.current_stream(self.where))
         return tensor
 
@@ -157,7 +157,7 @@ class Accelerator(Device):
         return torch.empty(like.shape, dtype=like.dtype, pin_memory=True)
 
     def land(self, works: Sequence[Any]) -> None:
-        """Block the host: wait() of a native group holds up a stream only, here one of its own."""
+        """Block the host: wait() of a native group blocks only a stream."""
         if not hasattr(self._landing, "stream"):
             self._landing.stream = self._api.Stream(self.where)
         with self._api.stream(self._landing.stream):
@@ -205,7 +205,7 @@ def host(tensor: Tensor) -> Tensor:
 
 
 def put(tensor: Tensor, where: torch.device) -> Tensor:
-    """Bring a tensor of the host to a device; pageable memory is read before this returns."""
+    """Bring a host's tensor to a device; pageable memory is read at once."""
     return tensor.to(where, non_blocking=True)
 
 
@@ -257,7 +257,7 @@ def hardware() -> dict[str, Any]:
 
 
 def _ask(what: str) -> list[list[str]]:
-    """Return what nvidia-smi answers, a row for each GPU or process; nothing if it does not."""
+    """Return nvidia-smi's rows, of a GPU or process each; none if it fails."""
     ask = ["nvidia-smi", f"--query-{what}", "--format=csv,noheader,nounits"]
     try:
         answer = subprocess.run(ask, capture_output=True, text=True, timeout=10, check=True).stdout
@@ -267,7 +267,7 @@ def _ask(what: str) -> list[list[str]]:
 
 
 def used_by_others() -> float | None:
-    """Return the share of its last second or so that the busiest GPU computed; None: unknown.
+    """Return the busiest GPU's share of computing in the last second, or None.
 
     While nothing of ours runs, that is for others.
     """
@@ -276,7 +276,7 @@ def used_by_others() -> float | None:
 
 
 def states() -> list[str]:
-    """Say of each GPU of this machine what memory is free, how fast it is clocked, who uses it."""
+    """Describe each GPU here: free memory, clock, power limit, processes."""
     keys = "uuid,memory.free,memory.total,clocks.sm,clocks.max.sm,power.limit,persistence_mode"
     computing = Counter(gpu for (gpu,) in _ask("compute-apps=gpu_uuid"))
     return [
@@ -304,7 +304,7 @@ def unseen() -> str:
 
 
 def find_device(name: str) -> str:
-    """Return the type that --device `name` asks for, "cpu" or "cuda"; each rank takes a GPU of it.
+    """Return the type of device for --device `name`: "cpu" or "cuda".
 
     Raises InputError.
     """
@@ -317,7 +317,7 @@ def find_device(name: str) -> str:
 
 
 def numbered_device(name: str) -> torch.device:
-    """Return the device that a scenario calls "cpu", "cuda" (the current GPU) or "cuda:1".
+    """Return the device that a scenario names: "cpu", "cuda" or "cuda:1".
 
     Raises LookupError where there is none; its message follows the name of the scenario's key.
     """

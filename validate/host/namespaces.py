@@ -132,7 +132,7 @@ def join(rank: int, socket: str, timeout: float = 60.0) -> tuple[str, str]:
 
 
 def counters(interface: str = INTERFACE) -> tuple[int, int]:
-    """Return how many bytes, headers included, this namespace's interface has received and sent."""
+    """Return bytes received and sent by this namespace's interface, with headers."""
     for line in Folder("/proc/net/dev").read_text("ascii").splitlines():
         name, _, numbers = line.partition(":")
         if name.strip() == interface:
@@ -143,7 +143,7 @@ def counters(interface: str = INTERFACE) -> tuple[int, int]:
 
 @cache
 def available() -> str:
-    """Return "" if nodes can join here, else why not and what would help; tries it in a process."""
+    """Return "" if nodes can join here, else why not and what would help."""
     if sys.platform != "linux":
         return "network namespaces need Linux; leave the links to the real network"
     command = [sys.executable, "-P", "-m", "paceline.validate.host.namespaces"]
@@ -152,7 +152,7 @@ def available() -> str:
 
 
 def _isolate() -> int:
-    """Move this process to an empty network namespace; return its new TUN device's descriptor."""
+    """Move this process to an empty namespace; return its TUN device."""
     user, group = os.getuid(), os.getgid()
     try:
         _unshare(_CLONE_NEWNET)

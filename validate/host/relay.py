@@ -157,7 +157,7 @@ class Relay:
         self.sources[connection.fileno()] = partial(self.hear, connection)
 
     def hear(self, connection: socket.socket) -> None:
-        """Take the rank and device that a node's process sends, or drop it if it has ended."""
+        """Take a node's rank and device, or drop the node if its process has ended."""
         message, files = b"", list[int]()
         try:
             message, files, *_ = socket.recv_fds(connection, 4, 1)

@@ -41,7 +41,7 @@ class Watch:
 
 
 def find_hung(folder: Path) -> dict[int, str]:
-    """Return ranks that neither end nor wait though another one has ended: "stopped" or "silent".
+    """Return ranks that hang after another has ended: "stopped" or "silent".
 
     Those that are not stopped are signalled to write their stack to their log.
     """
@@ -72,7 +72,7 @@ def is_stopped(process: int) -> bool:
 
 
 def by_rank(path: Path) -> dict[int, int]:
-    """Read a file of a job's folder with a line for each rank: return the numbers after theirs."""
+    """Read a file of a job's folder with one number for each rank."""
     lines = path.read_text().split("\n")[:-1] if path.exists() else []
     return {int(rank): int(number) for rank, number in map(str.split, lines)}
 

@@ -26,7 +26,7 @@ SCRIPT = ("init_main", "sys_path")  # keys of multiprocessing's preparation that
 
 
 def write_job(job: Job) -> Path:
-    """Write a job to its folder; return the file. Raises InputError for what cannot be pickled."""
+    """Write a job to its folder. Raises InputError for what cannot be pickled."""
     path = job.folder / JOB
     registered = job.programs, MODELS.added, DATA.added
     about = spawn.get_preparation_data("rank") if any(registered) else {}
@@ -45,7 +45,7 @@ def write_job(job: Job) -> Path:
 
 
 def read_job(path: Path | str) -> Job:
-    """Read a job, and register its models and data sets. Raises InputError for others' files."""
+    """Read a job, register its models and data. Raises InputError for others' files."""
     with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:
         about = os.fstat(file.fileno())
         if about.st_uid != os.getuid() or about.st_mode & 0o077:

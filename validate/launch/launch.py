@@ -55,7 +55,7 @@ def launched() -> bool:
 
 
 def exposure_warnings() -> list[str]:
-    """Return a warning if a launcher has the ranks listen beyond this machine, else nothing."""
+    """Return a warning if the ranks listen beyond this machine, else nothing."""
     address = os.environ.get("MASTER_ADDR", "")
     if not launched() or address == "localhost" or address.startswith("127.") or address == "::1":
         return []
@@ -196,7 +196,7 @@ def _done(folder: Path) -> int:
 
 
 def _death_report(rank: int, state: int, job: Job) -> str:
-    """Say which process died, how, and the last lines of its log; or which one it waited for."""
+    """Say which process died, how, and its log's last lines; or who hung."""
     words = _log_tail(job.folder / f"rank-{rank}.log")
     if TIMED_OUT in words and (hung := hangs.find_hung(job.folder)):
         waited = f"{_node_name(rank, job)}, which waited for it, ends its log with:\n{words}"
@@ -226,7 +226,7 @@ def _during(job: Job) -> str:
 
 
 def _log_tail(log: Path) -> str:
-    """Return the end of a log: of a traceback only the error, and an explanation of time-outs."""
+    """Return the end of a log: of a traceback only the error."""
     lines = log.read_text(errors="replace").splitlines() if log.exists() else []
     lines = lines[-LAST_LINES:]
     errors = [number for number, line in enumerate(lines) if ERROR.match(line)]
@@ -239,7 +239,7 @@ def _log_tail(log: Path) -> str:
 
 
 def _paths(scenario: Scenario, nodes: int) -> dict[tuple[int, int], LinkPath]:
-    """Return the expected latency and bandwidth of each ordered pair, for the kernel's links."""
+    """Return expected latency and bandwidth of each ordered pair of nodes."""
     if why := available():
         raise InputError(
             f'{scenario.file}: validation.network = "kernel": {why}; or write "emulated"'

@@ -100,7 +100,7 @@ def _on(job: Job, device: torch.device) -> Job:
 
 
 def _require_stretchable_steps(job: Job, place: Place, size: int) -> None:
-    """Refuse steps shorter than this machine can stretch a gradient to, all ranks at once."""
+    """Refuse steps that are shorter than this machine can hold."""
     scenario, first = job.scenario, job.tasks[0]
     wanted, shortest = min(scenario.team.mean_compute), 0.0
     rendezvous.meet(place.store, "measure", size)

@@ -35,7 +35,7 @@ class Snapshot(NamedTuple):
 def survey(
     objective: Callable[[], Objective], path: Sequence[Snapshot], workers: int
 ) -> dict[str, Any] | None:
-    """Measure the objective at up to `POINTS` snapshots of a run, evenly spread over its steps.
+    """Measure the objective at up to `POINTS` snapshots, evenly spread.
 
     `objective` makes it afresh, as at the start of a run. None without losses or snapshots. Each
     point has `step`, `loss` and, with squared norms of whole gradients,
@@ -84,7 +84,7 @@ def chosen(path: Sequence[T], most: int = POINTS) -> list[T]:
 
 
 def afford(seconds: float, workers: int) -> tuple[int, int]:
-    """Return mini-batches per point, and points, that fit the budget at `seconds` per gradient."""
+    """Return mini-batches per point, and points, that fit the time budget."""
     most, least = BATCHES
     gradients = SECONDS / max(seconds, 1e-6) / (3 * workers)  # each point takes them thrice
     batches = int(np.clip(gradients / POINTS, least, most))

@@ -133,7 +133,7 @@ def _random_classification(folder: Path | None) -> Data:
 
 
 def _python_text(folder: Path | None) -> Data:
-    """Return sources of Python's own library as text: the modules that are one file, by name.
+    """Return the sources of Python's library as text: single-file modules.
 
     Bytes beyond ASCII become question marks. Every 200th sample is one of the test set.
     """

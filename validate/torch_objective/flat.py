@@ -43,7 +43,7 @@ class Flat:
         return {name: part.view(parameter.shape) for name, part, parameter in parts}
 
     def views(self, vector: Tensor) -> list[Tensor]:
-        """Return the part of a vector (dimension,) that belongs to each parameter, in its shape."""
+        """Return each parameter's part of a vector (dimension,), in its shape."""
         return list(unflatten(vector, self.parameters))
 
     def go_to(self, x: Tensor) -> None:
@@ -107,7 +107,7 @@ class Flat:
 
 
 def _overlaps(parameters: Sequence[int], pieces: Sequence[int]) -> list[list[int]]:
-    """Return, for each parameter (given by length), the numbers of the pieces that it overlaps."""
+    """Return the numbers of the pieces that each parameter overlaps, by lengths."""
     overlaps, below = [], sum(parameters)
     edges = []
     for size in pieces:

@@ -24,7 +24,7 @@ SEEDED = threading.RLock()  # of the process's random numbers, which all its thr
 
 @contextmanager
 def seeded(key: int, device: torch.device = CPU) -> Iterator[None]:
-    """Seed torch's random numbers on the CPU and on `device` with `key`; one thread at a time."""
+    """Seed torch on the CPU and on `device` with `key`, one thread at a time."""
     devices = [] if device.type == "cpu" else [device.index]
     kind = "cuda" if device.type == "cpu" else device.type
     with SEEDED, torch.random.fork_rng(devices=devices, device_type=kind):
@@ -102,7 +102,7 @@ class TorchSource:
     # For real workers
 
     def tensors(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return loss (a scalar) and gradient (dimension,) of the next mini-batch at tensor `x`."""
+        """Return loss and gradient (dimension,) of the next mini-batch at tensor `x`."""
         gradient = torch.zeros_like(x)
         return self._write(x, gradient), gradient
 

@@ -69,7 +69,7 @@ def register_model(name: str, make: Make) -> None:
 
 
 def find(name: str) -> Make:
-    """Return the maker of the model `name`: built in, registered, a package's, or torchvision's.
+    """Return the maker of a model: built in, registered, or a package's.
 
     `torchvision:NAME` always means torchvision's. Raises ObjectiveError.
     """

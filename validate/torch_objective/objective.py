@@ -110,7 +110,7 @@ class TorchObjective:
         return self._sources[rank]
 
     def evaluate(self, x: Vector, step: float, buffers: Vector | None = None) -> Evaluation:
-        """Return loss on at most `EVALUATED` training samples, accuracy and loss on the test set.
+        """Return training loss, accuracy and test loss (`EVALUATED` samples at most).
 
         In evaluation mode at `x` (dimension,), an array or a tensor, with flat `buffers`, by
         default the average of all sources' buffers.
@@ -210,7 +210,7 @@ def make(scenario: Scenario, seed: int) -> TorchObjective:
 
 
 def check(scenario: Scenario) -> None:
-    """Raise ObjectiveError for a scenario whose model, data or device is not available here."""
+    """Raise ObjectiveError if model, data or device is not available here."""
     spec: Any = scenario.objective
     dimension(spec)
     if scenario.cluster.accumulation > spec.batch:

@@ -63,7 +63,7 @@ def name_process(name: str) -> None:
 
 
 def smallest_step(work: Callable[[], object], wanted: float) -> float:
-    """Return the shortest duration (seconds) that steps containing `work` can be stretched to here.
+    """Return the shortest duration (s) to which steps with `work` can be stretched.
 
     All processes of a run measure at once, since they will compute at once. Candidates up to
     `wanted` are tried; inf if none of them is held.

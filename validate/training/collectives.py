@@ -76,7 +76,7 @@ class RealCollective:
 
     @cached_property
     def about(self) -> float:
-        """Return a hash of what all ranks must have in common: kind, dtypes, sizes if averaged."""
+        """Return a hash of what ranks have in common: kind, dtypes, averaged sizes."""
         sizes = [(str(tensor.dtype), tensor.numel()) for tensor in self.packed.tensors]
         alike = sizes if self.kind == "mean" else packing.head(self.packed)
         return float(crc32(repr((self.kind, alike)).encode()) & HASH)
@@ -138,7 +138,7 @@ class Collectives:
         return handle
 
     def gather(self, payload: Payload, step: int) -> RealCollective:
-        """Start gathering. Ranks exchange lengths first, unless codecs say how long they can be."""
+        """Start gathering; ranks exchange lengths first, unless codecs bound them."""
         handle = self._next("gather", step)
         body = packing.body(handle.hold(payload))
         self._network.starts("gather", self._meter(payload), handle.team)
@@ -164,7 +164,7 @@ class Collectives:
         return question
 
     def answer(self, question: RealCollective) -> bool:
-        """Wait until all ranks have asked; return whether it was then finished, and due, on all."""
+        """Wait for all ranks' questions; return whether the mean was there and due."""
         handle = question.first
         assert handle is not None
         by_rank = question.pending[0].wait().tolist()
@@ -236,7 +236,7 @@ class Collectives:
         return 1 / count if dtype in EXACT and not count & (count - 1) else 1.0
 
     def _result(self, handle: RealCollective) -> Landed:
-        """Return a mean that has arrived, perhaps not due yet, and the numbers of all ranks."""
+        """Return a mean that has arrived, though not yet due, and all ranks' numbers."""
         with handle.lock:  # a thread that starts a chained collective may need it, too
             if handle.landed is None:
                 handle.landed = self._land(handle)
@@ -307,7 +307,7 @@ class Collectives:
         self.settled += 1
 
     def _agree(self, handle: RealCollective, by_rank: list[list[float]]) -> float:
-        """Return when the last rank joined; record which, and whether any is past the run's end.
+        """Return when the last rank joined; record it, and whether the run is over.
 
         Raises ProgramError if the ranks run different collectives.
         """
@@ -335,7 +335,7 @@ class Collectives:
 
 
 def _room(payload: Payload) -> float:
-    """Return by how many bytes another rank's payload may be longer; inf if that is unknown."""
+    """Return by how many bytes another rank's payload may be longer, or inf."""
     if isinstance(payload, tuple):
         return sum(map(_room, payload))
     if not isinstance(payload, Encoded) or payload.most is None:

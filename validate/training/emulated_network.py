@@ -46,7 +46,7 @@ class RealNetwork:
     def collective(
         self, kind: str, size: float, largest: float | None, joined: float, team: Team = None
     ) -> tuple[float, float]:
-        """Return when the next collective begins and is due, given when the last rank `joined`.
+        """Return when the next collective begins and is due, from the last to join.
 
         `size`: mean bytes of the payloads; `largest`: bytes of the largest, if they differ; `team`:
         the workers that take part, in rank order; None: all.
@@ -99,7 +99,7 @@ class EmulatedNetwork(RealNetwork):
         return begins, self._links_free + latency
 
     def sends(self, to: int, size: float, now: float) -> tuple[float, float]:
-        """Due after the scenario's time, and not before the previous message."""
+        """Return when it leaves and its transit, not before the previous message."""
         route = self.traffic.route(self._rank, to)
         route.leave_through(self._card_out)
         due, transit = route.send(now, size)

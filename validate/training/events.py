@@ -41,7 +41,7 @@ Key = tuple[str, int]
 
 
 def write(runs: Mapping[Key, np.ndarray]) -> bytes:
-    """Write the events of several runs, each of dtype `EVENT`, as CSV; empty where unknown."""
+    """Write the events of several runs (dtype `EVENT`) as CSV; unknown is empty."""
     rows = (
         (label, seed, node, KINDS[kind], step, *map(_digits, times))
         for (label, seed), events in runs.items()
@@ -51,7 +51,7 @@ def write(runs: Mapping[Key, np.ndarray]) -> bytes:
 
 
 def _digits(time: float) -> csv_cells.Digits:
-    """Write a tenth of a microsecond, which is far below the resolution of any clock here."""
+    """Write tenths of a microsecond, finer than any clock here."""
     return csv_cells.Digits("" if isnan(time) else f"{time:.7f}".rstrip("0").rstrip("."))
 
 
@@ -74,7 +74,7 @@ def read(path: Path) -> dict[Key, np.ndarray]:
 
 
 def _possible(events: np.ndarray) -> bool:
-    """Whether no event ends before it begins, and all numbers are finite and not negative."""
+    """Whether events end after they begin, with finite numbers, none negative."""
     lasts = np.isfinite(events["start"]) & np.isfinite(events["end"])
     lasts &= events["start"] <= events["end"]
     finite = [~np.isinf(events[name]) for name in ("joined", "due", "bytes")]

@@ -21,7 +21,7 @@ class Learner(Protocol):
         """Return loss and gradient of the next mini-batch at `x`."""
 
     def backward(self, x: Tensor, sizes: Sequence[int], freed: Freed) -> None:
-        """Compute the next mini-batch's gradient; call `freed` piece by piece, last entries first.
+        """Compute a gradient; call `freed` piece by piece, last entries first.
 
         `sizes`: entries of the pieces, in that order.
         """

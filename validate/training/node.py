@@ -196,7 +196,7 @@ class RealNode(TensorNode):
         return begins, duration
 
     def _rests(self) -> bool:
-        """Whether the next collective leaves this worker out; else see that it has the model."""
+        """Whether the next collective leaves this worker out; else get the model."""
         team, rested = self._collectives, self.resting
         if team is None:
             return False
@@ -416,7 +416,7 @@ class RealNode(TensorNode):
         return message
 
     async def receive_before(self, handle: Handle, source: int = ANY) -> tuple[int, Payload] | None:
-        """Wait for a message of `source` that comes before a piece of the gradient, or a timer."""
+        """Wait for a message that comes before a piece of a gradient, or a timer."""
         if self._stopped:
             raise RunOver
         if self._heard is None and self._limits.pooled:
@@ -491,7 +491,7 @@ class RealNode(TensorNode):
             self._stopped = True
 
     def _account_idle(self, begin: float, joined: float) -> None:
-        """Account for a wait since `begin`: for nodes until all had `joined`, then the network."""
+        """Account for a wait: for nodes until all had `joined`, then the network."""
         now = self.now
         joined = min(max(joined, begin), now)
         self.waited += joined - begin

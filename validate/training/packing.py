@@ -157,7 +157,7 @@ def write_numbers(
 
 
 def read_numbers(buffer: Tensor, ranks: int, whole: int) -> list[list[float]]:
-    """Read the numbers of each rank, `whole` ones first, from the sum of all ranks' buffers."""
+    """Read each rank's numbers, `whole` ones first, from the sum of buffers."""
     parts = host(buffer).to(torch.float64).reshape(ranks, -1).tolist()
     return [
         row[:whole] + [sum(row[at : at + PARTS]) for at in range(whole, len(row), PARTS)]

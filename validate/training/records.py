@@ -145,12 +145,12 @@ class Recorder:
     def times(
         self, spans: np.ndarray, arrows: np.ndarray, events: Sequence[tuple[Any, ...]]
     ) -> None:
-        """Write the node's timeline, of dtypes `results.run.SPAN` and `ARROW`, and its events."""
+        """Write the node's timeline (dtypes `SPAN` and `ARROW`) and its events."""
         did = np.array(list(events), EVENT)
         np.savez(self._whole.with_suffix(".npz"), spans=spans, arrows=arrows, events=did)
 
     def close(self, account: Account) -> None:
-        """Write the rest and the account, which marks the node's part of the run as finished."""
+        """Write the rest and the account, which marks the node as finished."""
         self._queue.put(None)
         self._writer.join()
         if self._failure is not None:

@@ -30,7 +30,7 @@ _torch: Any = dist  # stores are missing from its type stubs
 
 
 def open_store(rank: int, size: int, timeout: float) -> Any:
-    """Open the store of all processes: a file (PACELINE_STORE) on one machine, else a launcher's.
+    """Open the processes' store: a file (PACELINE_STORE), else a launcher's.
 
     A launcher sets MASTER_ADDR and MASTER_PORT, as torchrun does.
     """
@@ -84,7 +84,7 @@ def hand_in(store: Any, rank: int, folder: Path) -> None:
 
 
 def collect(store: Any, rank: int, folder: Path) -> None:
-    """Write the files that a rank hands in to a folder. Raises RunError for paths outside it."""
+    """Write a rank's files to a folder. Raises RunError for paths outside it."""
     for name, size in json.loads(store.get(f"files {rank}")).items():
         if leaves(name, folder):
             raise RunError(f"rank {rank} hands in {name!r}, which is outside {folder}")

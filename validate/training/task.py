@@ -74,7 +74,7 @@ class Place:
 
 
 def run(task: TrainingTask, job: Job, place: Place) -> None:
-    """Run this process's part of a task, whose store is `place.store`; write its records.
+    """Run this process's part of a task, and write its records.
 
     Raises ProgramError if the program breaks the rules of effects, RuntimeError if another process
     has died or does not answer in time.
@@ -167,7 +167,7 @@ class TaskProcess:
             self._recorder.see(node.step, row, self._nothing, self._buffers())
 
     def run(self) -> None:
-        """Rehearse, begin with the other nodes, run the program to its end, write the records."""
+        """Rehearse, begin with the other nodes, run the program, write the records."""
         store, coroutine = self._place.store, self._begin(self.node)
         self._rehearse()
         self._clock.begin(self._agree_on_start())
@@ -195,7 +195,7 @@ class TaskProcess:
         self._recorder.close(account)
 
     def _rehearse(self) -> None:
-        """Run uncounted gradients, and each collective of the run, as the first ones are slow."""
+        """Run uncounted gradients and collectives: the first ones are slow."""
         if self._links.team is None:
             return
         source, store = learner.learner(self._goal, self.rank), self._place.store
@@ -211,7 +211,7 @@ class TaskProcess:
                 getattr(self._links.team, kind)(some.clone).wait()
 
     def _learn(self, source: learner.Learner) -> Asked:
-        """Return what the run will communicate: NCCL prepares each size and dtype on first use.
+        """Return the run's collectives: NCCL prepares each size and dtype on first use.
 
         Lengths that vary are known as far as the program alone comes in a moment; of a program that
         gossips, which may have no collective at all, so is the rest.

@@ -56,7 +56,7 @@ class Pending:
         return all(work.is_completed() for work in self._works)
 
     def wait(self) -> Tensor:
-        """Return the result when it is there. Raises RuntimeError if a peer is gone or too late."""
+        """Wait for the result. Raises RuntimeError if a peer is gone or too late."""
         works = self._works.result() if isinstance(self._works, Future) else self._works
         (self._land or finish)(works)
         return self._result()
@@ -80,7 +80,7 @@ class DeviceGroup:
         self._last: Future[Works] | None = None
 
     def total(self, buffer: Make, after: Callable[[], object] | None = None) -> Pending:
-        """Start the sum over all ranks of the buffer that `buffer()` returns, which is overwritten.
+        """Start the sum over all ranks of `buffer()`, which is overwritten.
 
         `buffer` is called at once or, with `after`, on a thread once `after()` has returned.
         """
@@ -201,7 +201,7 @@ class Staged(DeviceGroup):
 
 
 def tell(group: Any, numbers: Sequence[float]) -> Pending:
-    """Start telling every rank these numbers, straight; the result has a row for each rank.
+    """Start sending every rank these numbers; the result has a row for each.
 
     `group`: one of gloo whose connections carry nothing else, so that no bulk is in front.
     """
@@ -211,7 +211,7 @@ def tell(group: Any, numbers: Sequence[float]) -> Pending:
 
 
 def gloo(store: Any, rank: int, size: int, timeout: float) -> Any:
-    """Return a gloo group of processes, on the interface GLOO_SOCKET_IFNAME if that is set.
+    """Return a gloo group, on the interface GLOO_SOCKET_IFNAME if that is set.
 
     `timeout`: seconds that one of its operations can take.
     """

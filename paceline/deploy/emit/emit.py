@@ -51,7 +51,7 @@ class Pick:
 def find(
     where: Path, label: str | None, overrides: Sequence[str] = (), allow_paths: bool = False
 ) -> Pick:
-    """Return the pick of a run directory, or of a scenario the algorithm with this label.
+    """Return the pick of a run directory, or a scenario's algorithm by its label.
 
     `label`: may name another algorithm of a run directory; a scenario with one needs none. Raises
     InputError where nothing was picked, or no algorithm has the label.
@@ -235,7 +235,7 @@ class Emitted:
         return {**version, "algorithm": self.label, "files": dict(self.files), "notes": self.notes}
 
     def save(self, folder: Path, overwrite: bool) -> None:
-        """Write the files; raise TakenError where one holds something else, unless `overwrite`."""
+        """Write the files. Raises TakenError for another content, unless `overwrite`."""
         with store.writing(folder, "choose another --out"):
             for test in (True, False):  # all are free before the first is written
                 for name, text in self.files.items():
@@ -244,7 +244,7 @@ class Emitted:
 
 
 def emit(target: str, pick: Pick) -> Emitted:
-    """Return what runs a pick there. Raises InputError where it would train otherwise than here."""
+    """Return what runs a pick. Raises InputError where it would train differently."""
     if target not in TARGETS:
         raise InputError(f"emit {target}: unknown; {nearest(target, TARGETS, 'write one of')}")
     framework, label = TARGETS[target], pick.algorithm.label
@@ -275,7 +275,7 @@ def emit(target: str, pick: Pick) -> Emitted:
 
 
 def unsupported_settings(picks: Iterable[Pick]) -> Iterator[str]:
-    """Name what differs of each pick in the framework that comes nearest to running it."""
+    """Name what each pick needs and the nearest framework lacks."""
     for pick in picks:
         targets = [target for target in TARGETS if pick.algorithm.name in PROGRAMS[target]]
         wrong = {target: list(problems(target, pick)) for target in targets}
@@ -292,7 +292,7 @@ def _rateless(pick: Pick) -> bool:
 
 
 def _values(pick: Pick, optimizers: Mapping[str, str], version: str) -> dict[str, Any]:
-    """Return what templates ask for: the parameters, as Python code where they are not numbers."""
+    """Return the templates' values: parameters, as Python code or numbers."""
     parameters = pick.algorithm.parameters
     rate = parameters["lr"]
     plain = {

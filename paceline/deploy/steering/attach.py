@@ -37,7 +37,7 @@ INTERVAL = 60.0  # seconds between decisions of AdaComm's rule
 def controller(
     folder: Path | str, policy: str = "model", workers: int | None = None, share: float = 0.01
 ) -> Controller:
-    """Make the controller of the pick of a run folder of `paceline simulate` or `paceline tune`.
+    """Make the controller for the pick of a run folder of simulate or tune.
 
     `policy`: "fixed", "adacomm" or "model"; "fixed" only says what would be best. `workers`: of the
     run, which must be those of the prediction. `share`: of one core, for the model's simulations. A
@@ -169,7 +169,7 @@ class Steering:
             outlook.close()
 
     def _times(self, records: Sequence[StepRecord]) -> list[float]:
-        """Return this rank's clock, seconds per step, losses, and those that each mean took."""
+        """Return this rank's clock, seconds per step, losses, and seconds of each mean."""
         computing = [record.computing for record in records if record.computing == record.computing]
         self._clock += sum(computing) + sum(record.waiting for record in records)
         usual = np.median(computing) if computing else nan

@@ -53,7 +53,7 @@ class Level:
         return bool(split)
 
     def _split(self) -> int:
-        """Return the index of the first observation after the latest change; 0 without one."""
+        """Return the index of the first observation after the last change, or 0."""
         logs, weights = np.log(self._values), np.array(self._weights)
         before, total = np.cumsum(weights)[:-1], np.cumsum(logs * weights)
         after = weights.sum() - before
@@ -143,11 +143,11 @@ class Inputs:
         return self.averages.known and all(level.known for level in self.compute)
 
     def state(self) -> tuple[tuple[float, float], ...]:
-        """Return the logarithm of each input and its error: of each worker, then of the average."""
+        """Return logarithm and error of each input: the workers, then the average."""
         return tuple((log(level.mean), level.error) for level in (*self.compute, self.averages))
 
     def left(self, since: tuple[tuple[float, float], ...]) -> bool:
-        """Tell whether an input has left a former `state` by more than chance, at either time."""
+        """Tell whether an input has left a former `state` by more than chance."""
         moved = ((*now, *was) for now, was in zip(self.state(), since, strict=True))
         return any(abs(x - y) > max(RELEVANT, 3 * hypot(dx, dy)) for x, dx, y, dy in moved)
 
@@ -192,7 +192,7 @@ class Inputs:
         return self._step_times[tau]
 
     def causes(self, tau: int = 1) -> list[Cause]:
-        """Name the inputs that have left their prediction, those first that count most at `tau`.
+        """Name the inputs that left their prediction, by their weight at `tau`.
 
         Left out is what counts for less than `MINOR` of the first. Workers that are slow among the
         others are stragglers; a change that most share is one of computing.

@@ -69,7 +69,7 @@ class Curve:
 def simulated(
     scenario: Scenario, algorithm: Algorithm, steps: int, noise: float
 ) -> tuple[Curve, float]:
-    """Simulate the loss over `steps` steps; return it, and the CPU seconds that this took.
+    """Simulate the loss over `steps` steps; return it and the CPU seconds used.
 
     `noise`: factor of the gradients' noise as the scenario has it.
     """
@@ -159,7 +159,7 @@ class Outlook:
         return self._curves.get((index, self.noise if noise is None else noise))
 
     def learn(self, clock: float, wanted: Sequence[tuple[int, float]] | None = None) -> None:
-        """Go on simulating what is `wanted`, all candidates by default, as far as CPU time allows.
+        """Simulate `wanted` (default: all candidates) as far as CPU time allows.
 
         `clock`: seconds since the run began.
         """
@@ -211,7 +211,7 @@ class Outlook:
         return fitted
 
     def _refit(self, clock: float) -> bool:
-        """Fit the noise to the steps that the last fall of the loss by e took; tell if it moved.
+        """Fit the noise to the steps of the loss's last fall by e; tell if it moved.
 
         More noise takes more steps near the floor. Half and twice the noise are tried where the
         steps are odd.
@@ -243,7 +243,7 @@ class Outlook:
     def to_go(
         self, index: int, record: Telemetry, current: int, inputs: Inputs, **scale: float
     ) -> float:
-        """Return the seconds to the target under a candidate; without a target, the final loss.
+        """Return a candidate's seconds to the target; without one, the final loss.
 
         `current`: the candidate that the `record` is of; `scale`: as `Inputs.step_time` has it.
         """

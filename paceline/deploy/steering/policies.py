@@ -169,7 +169,7 @@ class Watch:
         self._owed = False  # whether a report came while no setting was known to be best
 
     def __call__(self, record: Telemetry, best: Settings | None) -> list[str]:
-        """Return what a round shows for the first time; `best`: the settings now, if known."""
+        """Return a round's news; `best`: the best settings now, if known."""
         if not self._shared:
             self._inputs.add(record)
         self._rounds += 1

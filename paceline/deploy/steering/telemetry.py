@@ -26,7 +26,7 @@ def period(settings: Settings) -> int:
 
 
 def settings(parameters: Mapping[str, Any], written: Mapping[str, Any]) -> Settings:
-    """Return those of a program's parameters that may change while it runs, as it is `written`."""
+    """Return the parameters that may change during a run, as they are `written`."""
     steered: Settings = {key: n for key in STEPS if type(n := parameters.get(key)) is int}
     tau, codec = parameters.get("tau"), parameters.get("codec")
     if callable(tau) and not isinstance(tau, OwnPeriod):
