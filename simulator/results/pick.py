@@ -1,7 +1,7 @@
 """The pick: the algorithm to use, whether that is decided and, if not, what would decide it."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -34,46 +34,56 @@ Bases = Mapping[str, str | None]
 NO_BASES: Bases = {}
 ALONE = "one worker alone"  # a choice in a search; no algorithm
 GUESS = "The best guess is"
-UNCERTAIN = (
-    "more seeds would not decide, as the difference is within the error of the loss: a run of your "
-    "own with the period and the workers of one of these, a fifth as long or longer, would narrow "
-    "that (`paceline fit-loss`)"
-)
-UNMEASURED = (
-    "more seeds would not decide, as the difference is within what links and GPUs may add: a "
-    "profile of yours would narrow that (`paceline calibrate`)"
-)
 ONE_SEED = f"one seed cannot tell chance from merit; run more, such as --seeds {ENOUGH}"
+OUTLOOKS = {
+    "one-seed": ONE_SEED,
+    "equivalent": "equivalent ({margin}): {labels}, so that any of them will do",
+    "loss-model": "more seeds would not decide, as the difference is within the error of the loss; "
+    "a run of yours would narrow that (`paceline fit-loss`)",
+    "time-model": "more seeds would not decide, as the difference is within what links and GPUs "
+    "may add; a profile of yours would narrow that (`paceline calibrate`)",
+    "not-reached": "{labels} did not get there with every seed, and longer runs would decide",
+    "too-many": "not even {seeds:,} seeds would decide",
+    "seeds": "about {seeds} seeds would decide",
+}
+"""What would decide between alternatives, by the reason that they are undecided."""
 
 
-def pick(  # noqa: PLR0913 - what is known of the runs
-    groups: Groups,
-    target: float | None,
-    *,
-    heavy: bool = False,
-    exact: bool = False,
-    bases: Bases = NO_BASES,
-    models: Models = NO_MODELS,
-) -> dict[str, Any]:
+class Known(NamedTuple):
+    """What is known of runs beside their scores.
+
+    `heavy`: times have no finite variance, or vary too much over seeds; `exact`: nothing is
+    random, so that one seed tells all; `bases`: what the loss is the loss of, by label; `models`:
+    errors of losses and times, which add to what seeds leave open.
+    """
+
+    heavy: bool = False
+    exact: bool = False
+    bases: Bases = NO_BASES
+    models: Models = NO_MODELS
+
+
+NOTHING_KNOWN = Known()
+
+
+def pick(groups: Groups, target: float | None, known: Known = NOTHING_KNOWN) -> dict[str, Any]:
     """Say which algorithm to use, and whether it is known to be the best.
 
-    With a target: the lowest mean time (median where `heavy`: times have no finite variance, or
-    vary too much over seeds) to it among the algorithms that reached it with every seed, else the
-    one that reached it most often. Otherwise the lowest mean loss at the end of the shortest run;
-    without a loss, the fewest seconds per step, or, where clients are sampled, per gradient that
-    reaches the model. Algorithms that stall with some seed are out, and so are bounds, whose
-    workers never meet; `label` is None where none
-    is left. `exact`: nothing is random, so that one seed tells all. `bases`: what the loss is the
-    loss of, by label; `models`: errors of losses and times, which add to what seeds leave open.
-    The keys are those of `verdict`, `measure`, `sentence`.
+    With a target: the lowest mean time (median where `known.heavy`) to it among the algorithms that
+    reached it with every seed, else the one that reached it most often. Otherwise the lowest mean
+    loss at the end of the shortest run; without a loss, the fewest seconds per step, or, where
+    clients are sampled, per gradient that reaches the model. Algorithms that stall with some seed
+    are out, and so are bounds, whose workers never meet; `label` is None where none is left. The
+    keys are those of `verdict`, `measure`, `sentence`.
     """
     stalled = [label for label, runs in groups.items() if any(run.stall for run in runs)]
     bounds = [label for label, runs in groups.items() if runs and runs[0].bound]
     left = {label: runs for label, runs in groups.items() if label not in (*stalled, *bounds)}
-    known = {label: models[label] for label in left if label in models}
-    picked = (
-        _pick(left, target, heavy, exact, bases, known) if left else _nothing(all_stall=not bounds)
-    )
+    models = {label: known.models[label] for label in left if label in known.models}
+    if left:
+        picked = _pick(left, target, known._replace(models=models))
+    else:
+        picked = _nothing(all_stall=not bounds)
     if stalled and left:
         picked["sentence"] += f" Out, as standing still for good: {', '.join(stalled)}."
     if bounds:
@@ -98,23 +108,21 @@ def _nothing(all_stall: bool) -> dict[str, Any]:
     }
 
 
-def _pick(  # noqa: PLR0913, PLR0917 - as `pick`
-    groups: Groups, target: float | None, heavy: bool, exact: bool, bases: Bases, models: Models,
-) -> dict[str, Any]:  # fmt: skip
+def _pick(groups: Groups, target: float | None, known: Known) -> dict[str, Any]:
     """Pick among the algorithms that may be picked."""
+    models, heavy, exact = known.models, known.heavy, known.exact
     if target is not None:
         times = scored(groups, "time_to_target", target)
         ran = {
             label: [np.inf if diverged(run) else run.duration for run in runs]
             for label, runs in groups.items()
         }
-        factors = {k: each.to_target(groups[k], target) for k, each in models.items()}
+        factors = {k: model.to_target(groups[k], target) for k, model in models.items()}
         found = order(times, ran, heavy=heavy, exact=exact, factors=factors)
         if found.estimates:
-            what = f"loss {target:g} after"
-            return _said(found, times, "time_to_target", what, "s", exact, bases, models)
+            return _stated(found, times, "time_to_target", f"loss {target:g} after", known)
         if reached(times[found.best]):
-            return _most_often(found, times, target, bases)
+            return _most_often(found, times, target, known)
     end = _end(groups)
     losses = scored(groups, "loss")
     if any(np.isfinite(values).all() for values in losses.values()):
@@ -123,11 +131,10 @@ def _pick(  # noqa: PLR0913, PLR0917 - as `pick`
         }
         missed = "" if target is None else f"No algorithm reached loss {target:g}. "
         what = f"loss at {human(end)}, where the shortest run ends:"
-        factors = {k: each.of_loss(groups[k], end) for k, each in models.items()}
-        worth = (each.worth(groups[k], end) for k, each in models.items())
-        near = min(worth, default=MARGIN)
+        factors = {k: model.of_loss(groups[k], end) for k, model in models.items()}
+        near = min((model.worth(groups[k], end) for k, model in models.items()), default=MARGIN)
         found = order(gone, gone, exact=exact, factors=factors, margin=near)
-        picked = _said(found, losses, "loss", what, "", exact, bases, models)
+        picked = _stated(found, losses, "loss", what, known)
         return picked | {"sentence": missed + picked["sentence"]}
     sampled = all(run.gradients is not None for runs in groups.values() for run in runs)
     measure = "seconds_per_gradient" if sampled else "seconds_per_step"
@@ -137,7 +144,7 @@ def _pick(  # noqa: PLR0913, PLR0917 - as `pick`
     what = f"fewest seconds per {PACES[measure][0]} (nothing is said of loss{at_work}):"
     factors = {k: one.times for k, one in models.items() if one.times is not None}
     found = order(paces, heavy=heavy, exact=exact, factors=factors)
-    return _said(found, paces, measure, what, "s", exact, models=models)
+    return _stated(found, paces, measure, what, known._replace(bases=NO_BASES))
 
 
 def scored(groups: Groups, measure: str, target: float | None = None) -> dict[str, list[float]]:
@@ -154,45 +161,46 @@ def _end(groups: Groups) -> float:
     return min(run.duration for runs in groups.values() for run in runs)
 
 
-def _said(  # noqa: PLR0913, PLR0917 - the parts of a sentence
-    found: Order, scores: Mapping[str, Sequence[float]], measure: str, what: str, unit: str,
-    exact: bool, bases: Bases = NO_BASES, models: Models = NO_MODELS,
-) -> dict[str, Any]:  # fmt: skip
-    """Return the verdict on scores in `unit`, "s" or "", with its sentence."""
-    best, seeds, say = found.best, len(scores[found.best]), human if unit else format_loss
+def _stated(
+    found: Order, scores: Mapping[str, Sequence[float]], measure: str, what: str, known: Known
+) -> dict[str, Any]:
+    """Return the verdict on scores, with its sentence; all but losses are times."""
+    best, seeds = found.best, len(scores[found.best])
+    unit, say = ("", format_loss) if measure == "loss" else ("s", human)
     if unit:
-        found = found.stating(best, models.get(best, NO_ERRORS).stated.get(measure))
+        found = found.stating(best, known.models.get(best, NO_ERRORS).stated.get(measure))
     value = found.estimates[best]
-    said = f"{best}: {what} {say(value.value)}{wording.sentence(value, unit, seeds)}"
-    said += wording.with_basis(bases.get(best))
-    of_loss = any(each.loss for each in models.values())
+    sentence = f"{best}: {what} {say(value.value)}{wording.sentence(value, unit, seeds)}"
+    sentence += wording.with_basis(known.bases.get(best))
     others = sorted((k for k in found.estimates if k != best), key=found.value)
     if not found.decided:
+        of_loss = any(model.loss for model in known.models.values())
         doubt = headline(verdict(found))
-        said = f"{doubt}. {GUESS} {said}; {outlook(found, seeds, exact, of_loss=of_loss)}"
+        ahead = outlook(found, seeds, known.exact, of_loss=of_loss)
+        sentence = f"{doubt}. {GUESS} {sentence}; {ahead}"
     elif others:
         near = f", equivalent {within(found.margin)}" if others[0] in found.equivalent else ""
-        said += f"; next is {others[0]}, {say(found.value(others[0]))}{near}"
+        sentence += f"; next is {others[0]}, {say(found.value(others[0]))}{near}"
     elif len(scores) > 1:
-        said += "; no other got there with every seed"
-    elif seeds == 1 and not exact:
-        said += f"; {ONE_SEED}"
-    return verdict(found) | {"measure": measure, "sentence": f"{said}."}
+        sentence += "; no other got there with every seed"
+    elif seeds == 1 and not known.exact:
+        sentence += f"; {ONE_SEED}"
+    return verdict(found) | {"measure": measure, "sentence": f"{sentence}."}
 
 
 def _most_often(
-    found: Order, times: Mapping[str, Sequence[float]], target: float, bases: Bases
+    found: Order, times: Mapping[str, Sequence[float]], target: float, known: Known
 ) -> dict[str, Any]:
     """Return the verdict where no algorithm reached the target with every seed."""
     own = times[found.best]
     there, middle = reached(own), float(np.median(own))
     often = f"{there} of {len(own)} seeds" + f", median {human(middle)}" * (middle < np.inf)
-    often += f"{wording.with_basis(bases.get(found.best))}; {len(own) - there} did not reach it"
-    said = f"No algorithm reached loss {target:g} with every seed. {found.best}: {often}"
+    often += f"{wording.with_basis(known.bases.get(found.best))}; {len(own) - there} did not"
+    sentence = f"No algorithm reached loss {target:g} with every seed. {found.best}: {often}"
     if not found.decided:
-        said = f"{headline(verdict(found))}. {said}; longer runs would decide"
+        sentence = f"{headline(verdict(found))}. {sentence}; longer runs would decide"
     value = {"measure": "reached", "value": there, "ci95": None}
-    return verdict(found) | value | {"sentence": f"{said}."}
+    return verdict(found) | value | {"sentence": f"{sentence}."}
 
 
 def verdict(found: Order) -> dict[str, Any]:
@@ -227,7 +235,7 @@ def headline(picked: Mapping[str, Any]) -> str:
         _, of_time, unit = str(picked.get("measure")).partition("seconds_per_")
         # without a loss that is no reason to deploy it
         return f"{f'Fewest seconds per {unit}:' if of_time else 'Deploy'} {picked['label']}"
-    return undecided([picked["label"], *picked.get("alternatives", picked["ties"])])
+    return undecided([picked["label"], *picked["alternatives"]])
 
 
 def to_run(document: Mapping[str, Any], label: str | None, where: str) -> str | None:
@@ -248,8 +256,8 @@ def to_run(document: Mapping[str, Any], label: str | None, where: str) -> str | 
 
 
 def decided(picked: Mapping[str, Any]) -> bool:
-    """Whether a verdict is decided; earlier versions wrote only the ties."""
-    return bool(picked.get("decided", not picked["ties"]))
+    """Whether a verdict is decided."""
+    return bool(picked["decided"])
 
 
 def undecided(labels: Sequence[str]) -> str:
@@ -257,21 +265,17 @@ def undecided(labels: Sequence[str]) -> str:
     return f"Undecided: {any_of(labels)}"
 
 
-def any_of(labels: Sequence[str]) -> str:
+def any_of(labels: Sequence[str], word: str = "or") -> str:
     """Return "a or b", or the first few and how many others."""
-    return _joined(labels, "or")
-
-
-def all_of(labels: Sequence[str]) -> str:
-    """Return "a and b", or the first few and how many others."""
-    return _joined(labels, "and")
-
-
-def _joined(labels: Sequence[str], word: str) -> str:
     more = len(labels) - NAMED
     if more < 2:
         return f" {word} ".join(labels)
     return f"{', '.join(labels[:NAMED])} {word} {more} others"
+
+
+def all_of(labels: Sequence[str]) -> str:
+    """Return "a and b", or the first few and how many others."""
+    return any_of(labels, "and")
 
 
 def outlook(found: Order, seeds: int, exact: bool = False, *, of_loss: bool = True) -> str:
@@ -279,17 +283,16 @@ def outlook(found: Order, seeds: int, exact: bool = False, *, of_loss: bool = Tr
 
     `of_loss`: the errors beside what seeds tell are those of losses, too, not of times alone.
     """
-    if seeds == 1 and not exact:
-        return ONE_SEED
-    if found.open and not found.unsettled:
-        are, one = ("is", "either") if len(found.open) == 1 else ("are", "any of them")
-        near = within(found.margin)
-        return f"{all_of(found.open)} {are} equivalent ({near}), so that {one} will do"
-    if found.model:
-        return UNCERTAIN if of_loss else UNMEASURED
     short = [label for label in (found.best, *found.unsettled) if label not in found.estimates]
-    if short:
-        return f"{all_of(short)} did not get there with every seed, and longer runs would decide"
-    if found.seeds is None:
-        return f"not even {MOST:,} seeds would decide"
-    return f"about {found.seeds} seeds would decide"
+    if seeds == 1 and not exact:
+        code = "one-seed"
+    elif found.open and not found.unsettled:
+        code, short = "equivalent", found.open
+    elif found.model:
+        code = "loss-model" if of_loss else "time-model"
+    elif short:
+        code = "not-reached"
+    else:
+        code = "seeds" if found.seeds else "too-many"
+    margin, count = within(found.margin), found.seeds or MOST
+    return OUTLOOKS[code].format(labels=all_of(short), margin=margin, seeds=count)

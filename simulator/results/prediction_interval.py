@@ -19,12 +19,12 @@ from ..network import tcp
 from ..network.closed_form import ClosedForm
 from ..network.region_path import RegionPath
 from ..scenario.network import SOCKETS
-from ..scenario.overhead import ModelError
+from ..scenario.overhead import MeasuredRange, ModelError
 from ..scenario.scenario import Algorithm, Scenario
-from . import extrapolation, statistics
+from . import statistics
 from .intervals import LEVEL, NORMAL, USUAL
 from .run import Run
-from .statistics import human, number, with_unit
+from .statistics import Groups, human, number, with_unit
 
 MODEL_ERROR = Path(__file__).with_name("model_error.toml")
 PACE, TARGET = "seconds_per_step", "time_to_target"
@@ -83,8 +83,6 @@ class Unfitted:
         )
 
 
-WIDE = 1.5  # times a mean, of an upper end whose largest cause a note names
-MOST = 0.95  # of a factor, without its largest cause: else no cause is the largest
 TELLING = 0.05  # share of the time from which links are worth a note
 
 
@@ -103,25 +101,13 @@ class Uncalibrated(Unfitted):
     """The error of a prediction over TCP without a profile.
 
     `faster`, `slower`: logarithms of the time where links take as long as at the 5 and 95 %
-    quantiles that `known_from` says, over the time predicted; learnt from so many `conditions`.
-    `without`: what `slower` would be without one of its causes.
+    quantiles that `source` gives, over the time predicted; learnt from so many `conditions`.
     """
 
     faster: float
     slower: float
     conditions: int
-    known_from: str
-    without: Mapping[str, float]
-
-    @property
-    def largest(self) -> str:
-        """Say what most of a wide upper end is from; "" where it is not wide."""
-        cause = min(self.without, key=self.without.__getitem__, default="")
-        less = replace(self, slower=self.without.get(cause, self.slower))
-        times, rest = (exp(each.spread(PACE).within()) for each in (self, less))
-        if times < WIDE or rest > MOST * times:
-            return ""
-        return f"most of it from {cause}: without that {number(rest)}, not {number(times)} times"
+    source: str
 
     def spread(self, quantity: str, above: bool = True) -> Spread:
         """Return the spread of measured values: that of programs, and of the time in links."""
@@ -143,7 +129,7 @@ class Uncalibrated(Unfitted):
     def basis(self) -> str:
         """Say where the error comes from."""
         return (
-            f"no profile: {self.known_from} (docs/transport.md), and the validation matrix in "
+            f"no profile: {self.source} (docs/transport.md), and the validation matrix in "
             f"{self.error.programs} programs ({self.error.source}); calibrate to narrow them"
         )
 
@@ -238,44 +224,30 @@ def ideal(scenario: Scenario, share: float) -> list[str]:
     `share`: of the time, the most that is communicating.
     """
     network = scenario.network
-    limited, seen = tcp.rates(network), tcp.measured()
-    over = limited and network.transport == "tcp" and network.library == "nccl"
-    if over and not scenario.calibration and min(limited) > seen["hosts_high"]:
-        rate, most, usual = (
-            f"{number(8e-9 * each)} Gbit/s"
-            for each in (min(limited), seen["hosts_high"], seen["hosts_median"])
-        )
-        return [
-            f"network.bandwidth: {rate} is more than published hosts move through NCCL's sockets "
-            f"({most} at most, {usual} in the median, which is what is simulated): more changes "
-            "little; was Gbit/s meant where it says GB/s?"
-        ]
-    if scenario.calibration or not limited or share < TELLING:
+    if scenario.calibration or not tcp.rates(network) or share < TELLING:
         return []
     if slower := windowed(scenario):
         return [slower]
     hosts = ClosedForm(scenario).hosts(range(scenario.cluster.workers))
     if network.transport == "tcp" or (network.library == "nccl" and len(hosts) == 1):
         return []  # NVLink and PCIe carry no TCP
-    known = tcp.measured()
-    typical, most = (f"{100 * known[each]:.0f} %" for each in ("longer", "most"))
+    measured = tcp.measured()
+    typical, most = (f"{100 * measured[key]:.0f} %" for key in ("longer", "most"))
     return [
         f"ideal links: over TCP collectives took {typical} longer in the median of "
-        f"{known['cells']} measured conditions, {most} at the 95th percentile "
+        f"{measured['cells']} measured conditions, {most} at the 95th percentile "
         '(docs/transport.md); network.transport = "tcp" models it'
-        + ", unless they are RDMA (InfiniBand, RoCE)"
-        * (network.library == "nccl")
     ]
 
 
 def of_amounts(scenario: Scenario) -> list[str]:
     """Say what the intervals of days and prices of a search hold."""
-    said = "intervals of days and cost"
-    if known := links(scenario):
-        return [f"{said} hold {known[1]} (docs/transport.md); calibrate to narrow them"]
+    if over := links(scenario):
+        return [f"intervals of days and cost hold {over[1]}; calibrate to narrow them"]
     if scenario.calibration:
-        return [f"{said} are of one measured run (`ci95` in tune.json: of means over seeds)"]
-    return [f"{said} hold chance alone, not what real links take", *ideal(scenario, 1.0)]
+        return ["intervals of days and cost are of one measured run (`ci95`: of means over seeds)"]
+    chance = "intervals of days and cost hold chance alone, not what real links take"
+    return [chance, *ideal(scenario, 1.0)]
 
 
 def windowed(scenario: Scenario) -> str | None:
@@ -283,36 +255,69 @@ def windowed(scenario: Scenario) -> str | None:
     network, workers = scenario.network, scenario.cluster.workers
     if scenario.calibration or not tcp.rates(network):
         return None
-    links, over_tcp = ClosedForm(scenario), network.transport == "tcp"
-    hops = [links.link(rank, (rank + 1) % workers) for rank in range(workers)]
+    closed, over_tcp = ClosedForm(scenario), network.transport == "tcp"
+    hops = [closed.link(rank, (rank + 1) % workers) for rank in range(workers)]
 
-    def whole(each: RegionPath) -> float:  # over TCP `bandwidth` is what the window leaves of it
-        return min(each.out, each.into) if over_tcp else each.bandwidth
+    def whole(hop: RegionPath) -> float:  # over TCP `bandwidth` is what the window leaves of it
+        return min(hop.out, hop.into) if over_tcp else hop.bandwidth
 
-    link = max(hops, key=lambda each: whole(each) * each.latency)
+    link = max(hops, key=lambda hop: whole(hop) * hop.latency)
     trip = 2 * link.latency
     window = link.bandwidth * trip if over_tcp else tcp.WINDOW * tcp.connections(network)
     times = whole(link) * trip / window if window else 0.0
     if times <= 1 or times == inf:
         return None
-    rate, given = (with_unit(each, "B/s") for each in (window / trip, whole(link)))
-    if over_tcp:
-        more = ceil(times * network.sockets)
-        filled = f"network.sockets = {more} would fill it"
-        if more > SOCKETS:
-            filled = f"{more} sockets would fill it, and network.sockets is at most {SOCKETS}"
-        return (
-            f"TCP has at most {with_unit(window, 'B')} in flight, which over a round trip of "
-            f"{human(trip)} is {rate} of the {given} that the link can carry: collectives take up "
-            f"to {number(times)} times as long, and more bandwidth changes nothing; {filled}"
-        )
-    return (
-        f"ideal links: over TCP a connection has at most {with_unit(window, 'B')} in flight, "
-        f"which over a round trip of {human(trip)} is {rate} of the link's {given}, so that "
-        f"collectives take "
-        f'up to {number(times)} times as long; network.transport = "tcp" models it, and '
-        "network.sockets several connections (docs/transport.md)"
+    rate, given = (with_unit(value, "B/s") for value in (window / trip, whole(link)))
+    flight = f"at most {with_unit(window, 'B')} in flight, in a round trip of {human(trip)}"
+    slower = (
+        f"is {rate} of the link's {given}: collectives take up to {number(times)} times as long"
     )
+    if over_tcp:
+        sockets = ceil(times * network.sockets)
+        filled = f"network.sockets = {sockets} would fill it"
+        filled += f" (which is at most {SOCKETS})" * (sockets > SOCKETS)
+        return f"TCP has {flight} {slower}, and more bandwidth changes nothing; {filled}"
+    return (
+        f"ideal links: over TCP a connection has {flight} {slower}; "
+        'network.transport = "tcp" models it, and network.sockets several connections'
+    )
+
+
+def outside(scenario: Scenario, measured: MeasuredRange) -> list[str]:
+    """Return the quantities of a scenario that were not `measured`, with the measured ranges.
+
+    Steps, payloads and latencies may be half below the smallest measured one, or half above the
+    largest.
+    """
+    found = []
+    steps = scenario.team.mean_compute
+    quantities = (  # the prediction's value, the measured ones, words for them, relative slack
+        (scenario.cluster.workers, measured.workers, "{:.0f} workers", 0.0),
+        (sum(steps) / len(steps), measured.step, "steps of {:.3g} s", 0.5),
+        (scenario.model.bytes, measured.bytes, "payloads of {:.3g} bytes", 0.5),
+        (ClosedForm(scenario).hop, measured.latency, "latencies of {:.3g} s", 0.5),
+    )
+    for value, limits, text, slack in quantities:
+        if limits and not (1 - slack) * min(limits) <= value <= (1 + slack) * max(limits):
+            ends = dict.fromkeys(text.format(end) for end in (min(limits), max(limits)))
+            found.append(f"{text.format(value)}, measured at {' to '.join(ends)}")
+    return found
+
+
+def extrapolation(scenario: Scenario, groups: Groups) -> list[str]:
+    """Name the quantities of a prediction that are out of the calibrated range."""
+    if scenario.calibration is None:
+        return []
+    measured, target = scenario.calibration.measured, scenario.run.target_loss
+    found = outside(scenario, measured)
+    if measured.loss:
+        low = min(measured.loss)
+        below = [label for label, runs in groups.items() if min(runs[0].curve["loss"]) < low]
+        if target is not None and target < low:
+            found.append(f"run.target_loss = {target:g}, losses measured down to {low:.3g}")
+        elif below:
+            found.append(f"losses of {', '.join(below)}, measured down to {low:.3g}")
+    return [f"out of the calibrated range: {'; '.join(found)}"] if found else []
 
 
 FITTED = "standard errors of the profile, which was fitted to this program under such conditions"
@@ -327,7 +332,7 @@ def unfitted(scenario: Scenario, algorithm: Algorithm, family: str | None) -> Un
     known = scenario.calibration
     if known is None or known.model_error is None:
         return None
-    if algorithm.words in known.fitted and not extrapolation.outside(scenario, known.measured):
+    if algorithm.words in known.fitted and not outside(scenario, known.measured):
         return None
     return Unfitted(known.model_error, family)
 
@@ -344,9 +349,7 @@ def notes(models: Mapping[str, Unfitted | None]) -> list[str]:
     for label, found in models.items():
         if found:
             labels.setdefault(found.basis, []).append(label)
-    kinds = [f"{USUAL} intervals of {', '.join(own)}: {said}" for said, own in labels.items()]
-    wide = {k: v.largest for k, v in models.items() if isinstance(v, Uncalibrated) and v.largest}
-    return kinds + [f"{k}: its upper end is wide, {said} the mean" for k, said in wide.items()]
+    return [f"{USUAL} intervals of {', '.join(names)}: {basis}" for basis, names in labels.items()]
 
 
 def pace(run: Run) -> float:

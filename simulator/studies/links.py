@@ -24,8 +24,6 @@ PAIRED = 10  # averages, of runs that differ in no random number
 KEPT = 1024  # paces: a page asks again for the same ones with every block of its seeds
 BESIDE = 0.40  # most by which GPUs compute longer beside collectives (Lee et al., arXiv:2507.03114)
 COPIES = 0.06  # and DistributedDataParallel on one GPU, for its buckets (docs/network.md)
-OTHER = "NCCL's other algorithm, which its version and settings choose (NCCL_ALGO)"
-HOSTS = "what hosts move through NCCL's sockets, which iperf3 does not show and busbw does"
 
 _paces: dict[str, list[float]] = {}
 
@@ -63,41 +61,32 @@ def uncalibrated(
     known = prediction_interval.links(scenario)
     if known is None:
         return {}
-    (low, median, high, number), source = known
-    seen = tcp.measured()
-    # NCCL's other algorithm alone, with hosts that move all that cards can
-    chosen = tcp.missed(scenario.network).high / median  # and its usual one alone
-    usual = seen["high"] / seen["median"] * high / median / chosen
+    (low, median, high, conditions), source = known
     error = ModelError.model_validate(prediction_interval.model_errors()["real"])
     found, catalogue = {}, known_programs(execution.programs)
-    for each in (each for each in scenario.algorithm if groups.get(each.label)):
-        program, runs = catalogue[each.name], groups[each.label]
-        faster, slower, without, plain = 0.0, 0.0, 0.0, 0.0
+    for algorithm in (each for each in scenario.algorithm if groups.get(each.label)):
+        program, runs = catalogue[algorithm.name], groups[algorithm.label]
+        own, faster, slower = scenario.under(algorithm), 0.0, 0.0
         if low < high:
-            short = _short(scenario.under(each), runs[0], looks=program.needs_loss)
+            short = _short(own, runs[0], looks=program.needs_loss)
             working = 1 - sum(map(held_up, runs)) / len(runs)
             share = breakdown(runs)["communicate"] / (working or 1.0)
-            (whole,) = _pace(tcp.slowed(short, 1.0), each, runs[0].seed, execution)
+            (whole,) = _pace(tcp.slowed(short, 1.0), algorithm, runs[0].seed, execution)
             ends = []
-            for factor in (low / median, high / median, usual, chosen):
-                (again,) = _pace(tcp.slowed(short, factor), each, runs[0].seed, execution)
+            for factor in (low / median, high / median):
+                (again,) = _pace(tcp.slowed(short, factor), algorithm, runs[0].seed, execution)
                 moved = log(again / whole) if 0 < again < inf and 0 < whole < inf else log(factor)
-                # latencies of messages stay as they are: at least what is visible moves
+                # Latencies of messages stay as they are: at least what is visible moves.
                 least, most = sorted((log1p(share * (factor - 1)), log(factor)))
                 ends.append(min(max(moved, least), most))
-            faster, slower, without, plain = ends
-        causes = {}
+            faster, slower = ends
         if scenario.network.library == "nccl":  # what GPUs add does not depend on links
-            beside = log1p(_on_gpus(scenario.under(each), each, runs))
+            beside = log1p(_on_gpus(own, algorithm, runs))
             if not slower + beside:
                 continue
-            causes = {"computing beside collectives": slower}
-            if low < high:
-                causes |= {HOSTS: hypot(without, beside), OTHER: hypot(plain, beside)}
             slower = hypot(slower, beside)
-        found[each.label] = Uncalibrated(
-            error, program.family, faster, slower, number, source, causes
-        )
+        model = Uncalibrated(error, program.family, faster, slower, conditions, source)
+        found[algorithm.label] = model
     return found
 
 

@@ -15,7 +15,6 @@ from ..programs import catalogue
 from ..results import (
     bottleneck,
     consumption,
-    extrapolation,
     hints,
     prediction_interval,
     statistics,
@@ -29,7 +28,7 @@ from ..results.determinism import deterministic
 from ..results.figures import curves, style
 from ..results.figures.chart import Chart
 from ..results.intervals import HEAVY, MODEL
-from ..results.pick import pick
+from ..results.pick import Known, pick
 from ..results.prediction_interval import Uncalibrated, Unfitted
 from ..results.run import Run
 from ..scenario.scenario import Algorithm, Scenario
@@ -154,14 +153,9 @@ class Result(Display):
         scenario = self.scenario
         errors = learning.errors(scenario, self.groups, self._models, self.links)
         stated = {row["label"]: row.get("interval90", {}) for row in self.algorithms}
-        found = pick(
-            self.groups,
-            scenario.run.target_loss,
-            heavy=scenario.heavy_tailed,
-            exact=deterministic(scenario),
-            bases=bases(scenario),
-            models={label: each._replace(stated=stated[label]) for label, each in errors.items()},
-        )
+        models = {label: each._replace(stated=stated[label]) for label, each in errors.items()}
+        known = Known(scenario.heavy_tailed, deterministic(scenario), bases(scenario), models)
+        found = pick(self.groups, scenario.run.target_loss, known)
         return dict(
             statistics.jsonable(found | {"sentence": found["sentence"] + self._of_one(found)})
         )
@@ -190,7 +184,7 @@ class Result(Display):
             *learning.notes(self._models),
             *hints.notes(self.scenario, self.runs),
             *hints.unhidden(self.scenario, self.groups),
-            *extrapolation.notes(self.scenario, self.groups),
+            *prediction_interval.extrapolation(self.scenario, self.groups),
             *prediction_interval.notes(self._unfitted),
             *prediction_interval.ideal(self.scenario, max(shares)),
             *([HEAVY] if self.scenario.heavy_tailed and len(self.seeds) > 1 else []),

@@ -2,7 +2,6 @@
 
 import inspect
 import math
-import re
 import sys
 import tomllib
 from pathlib import Path
@@ -205,39 +204,6 @@ def test_the_interval_of_nccl_spans_its_other_algorithm(workers, other):
     stated = math.log(ends[1] / row["seconds_per_step"]["mean"])
     assert stated == pytest.approx(both.within(), rel=0.01)
     assert "NCCL's other algorithm" in row["interval90_basis"]
-
-
-HOSTS, OTHER = "what hosts move", "NCCL's other algorithm"
-
-
-@pytest.mark.parametrize(
-    ("rate", "workers", "named"),
-    [("25 Gbit/s", 2, HOSTS), ("1 Gbit/s", 2, ""), ("1 Gbit/s", 4, OTHER)],
-)
-def test_a_wide_upper_end_names_its_largest_cause(rate, workers, named):
-    """Over 1 Gbit/s every published host fills its card; two workers have no other algorithm."""
-    line = {"latency": "60 us", "bandwidth": rate, "transport": "tcp", "library": "nccl"}
-    found = simulate(scenario({"name": "ssgd"}, workers=workers, network=line,
-                              model={"parameters": 304_000_000}, compute="0.4 s"))  # fmt: skip
-    notes = [note for note in found.notes if "upper end is wide" in note]
-    assert bool(notes) == bool(named)
-    for note in notes:
-        rest, whole = map(
-            float, re.search(r"without that ([\d.]+), not ([\d.]+) times", note).groups()
-        )
-        assert "ssgd: its upper end is wide, most of it from " + named in note
-        pace = found.algorithms[0]["seconds_per_step"]
-        assert whole == pytest.approx(pace["interval90"][1] / pace["mean"], rel=0.02)
-        assert 1 < rest < whole / 1.3
-
-
-def test_a_card_beyond_all_hosts_is_doubted():
-    line = {"latency": "60 us", "bandwidth": "25 GB/s", "transport": "tcp", "library": "nccl"}
-    world = scenario({"name": "ssgd"}, workers=2, model={"parameters": 1_000_000}, network=line,
-                     compute="0.4 s")  # fmt: skip
-    assert any("was Gbit/s meant" in note for note in simulate(world).notes)
-    slower = parse(world.table | {"network": line | {"bandwidth": "25 Gbit/s"}})
-    assert not any("was Gbit/s meant" in note for note in simulate(slower).notes)
 
 
 @pytest.mark.parametrize(("name", "library", "adds"), [
