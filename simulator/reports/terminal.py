@@ -59,7 +59,7 @@ def summary(result: "Result") -> Table:
     target, rows, seeds = result.scenario.run.target_loss, result.algorithms, len(result.seeds)
     usual = wording.usual(stated(row["time_to_target"]) for row in rows if target is not None)
     cells: dict[str, Cell] = {
-        "seconds_per_step": paced,
+        "seconds_per_step": step_time,
         "time_to_target_s": lambda row: _beneath(_time(row["time_to_target"], seeds, usual)),
         "final_loss": lambda row: _final(row["loss"]["last"], row["diverged"]),
     }
@@ -183,7 +183,7 @@ def _named(row: Row) -> str:
     return f"{row['label']} (a bound)" if row.get("bound") else str(row["label"])
 
 
-def paced(row: Row) -> str:
+def step_time(row: Row) -> str:
     """Return an algorithm's time per step and, on a line of its own, its interval if it has one."""
     if row["stall"]:
         return "stalled"
@@ -216,7 +216,7 @@ def _with_intervals(seeds: int, known: Row) -> dict[str, Cell]:
         return f"{_final(row['loss']['last'], row['diverged'])}\n{within}"
 
     cells: dict[str, tuple[str, Cell]] = {
-        "seconds_per_step": ("seconds_per_step", paced),
+        "seconds_per_step": ("seconds_per_step", step_time),
         "time_to_target": ("time_to_target_s", reached),
         "loss": ("final_loss", final),
     }

@@ -23,7 +23,7 @@ from paceline.simulator.objectives.learning_curve import evidence
 from paceline.simulator.objectives.learning_curve.objective import expect
 from paceline.simulator.programs import catalogue
 from paceline.simulator.reports import terminal
-from paceline.simulator.reports.page import tuned
+from paceline.simulator.reports.page import searches
 from paceline.simulator.results import consumption, wording
 from paceline.simulator.results.intervals import stated
 from paceline.simulator.results.statistics import number
@@ -782,7 +782,7 @@ def test_days_and_prices_of_a_search_have_the_interval_of_the_links():
     shown = console.file.getvalue()
     cell = wording.cell(stated(result.tradeoffs[-1]["used"]["cost"]), "")
     assert cell.split(" ")[1] in shown
-    (on_page,) = tuned._tradeoffs(result.json())
+    (on_page,) = searches._tradeoffs(result.json())
     assert [row[0] for row in on_page.rows] == [each["label"] for each in result.tradeoffs]
     assert on_page.rows[-1][-1] == cell
     assert "\n5 % sooner or cheaper " in shown

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 
-from paceline.simulator.reports.page.compared import differing
+from paceline.simulator.inputs.tables import differing
 from paceline.simulator.results.intervals import USUAL
 from paceline.simulator.results.statistics import human
 

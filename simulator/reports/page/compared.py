@@ -1,17 +1,17 @@
 """Tables that compare algorithms, RUNs, or predictions and measurements."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
-from ...inputs.messages import quoted, toml
+from ...inputs.tables import differing
 from ...results import consumption, wording
-from ...results.columns import BY_KEY, PAGE, RESULT_COLUMNS
+from ...results.columns import BY_KEY, PAGE, RESULT_COLUMNS, ResultColumn
 from ...results.intervals import MEDIAN, USUAL, stated
 from ...results.statistics import human, number
 from .. import terminal
 from .parts import Cell, PageSection, PageTable, percent
 from .reading import FoundRun
-from .sentences import RunVerdict
 from .series import Series, shared
 
 PAIRS = {  # quantities of a comparison that are shown with both values
@@ -30,56 +30,63 @@ def results(
     lines: Sequence[Series], target: float | None, picks: set[tuple[str, str]]
 ) -> PageTable:
     """Tabulate each algorithm's time to target with its interval, and its other columns."""
-    several = target is not None
-    special = ("time_to_target_s", "seconds_per_step")  # the first columns, and the one at the end
-    shown = [
-        column
-        for column in RESULT_COLUMNS
-        if PAGE in column.shown_in and column.key not in special
-        if any(column.of_summary(line.row) is not None for line in lines)
-    ]
-    columns = ["algorithm"]
-    if several:
-        columns += [f"time to loss {target:g}", USUAL, "reached"]
-    within = {line.name: (line.row.get("interval90") or {}).get("loss") for line in lines}
-    words = {column.key: column.words for column in shown}
-    words |= {"final_loss": f"final loss ({USUAL})"} if any(within.values()) else {}
-    known = any((line.row.get("interval90") or {}).get("seconds_per_step") for line in lines)
-    pace = BY_KEY["seconds_per_step"].words + f" ({USUAL})" * known
-    columns += [*words.values(), pace, "steps"]
-    rows = []
-    for line in lines:
-        row, seeds = line.row, len(line.runs)
-        strong = (line.found.name, line.label) in picks
-        name = f"{line.name} (a bound)" if row["bound"] else line.name
-        cells: list[Cell | str] = [Cell(name, strong=strong)]
-        if several:
-            times = row["time_to_target"] or {}
-            late = "not with every seed" if times.get("reached") else "not reached"
-            got = wording.of_one(row, "time_to_target") if times.get("mean") is not None else None
-            cells.append(late if got is None else human(got.value))
-            cells.append("-" if got is None else wording.qualified(got, "s"))
-            cells.append(f"{times.get('reached', 0)} of {seeds}")
-        for column in shown:
-            value = column.of_summary(row)
-            share = column.key == "final_accuracy"
-            ends = column.key == "final_loss" and within[line.name]
-            said = f" ({number(ends[0])}–{number(ends[1])})" if ends else ""
-            cells.append(percent(value, 1) if share else column.show(value) + said)
-        pace, *ends = ["stands still"] if row["stall"] else terminal.paced(row).split("\n")
-        pace += f" ({ends[0]})" if ends else ""
-        rows.append([*cells, pace, f"{row['steps']:.0f}" if row["steps"] is not None else "-"])
+    known = [line.row.get("interval90") or {} for line in lines]
+    columns: dict[str, Callable[[Series], Cell | str]] = {"algorithm": partial(_named, picks)}
+    if target is not None:
+        columns |= {
+            f"time to loss {target:g}": lambda line: _time_to_target(line)[0],
+            USUAL: lambda line: _time_to_target(line)[1],
+            "reached": lambda line: _time_to_target(line)[2],
+        }
+    for column in RESULT_COLUMNS:
+        # times to the target come first, and times per step at the end
+        special = column.key in ("time_to_target_s", "seconds_per_step")
+        there = any(column.of_summary(line.row) is not None for line in lines)
+        if PAGE in column.shown_in and not special and there:
+            level = column.key == "final_loss" and any(each.get("loss") for each in known)
+            columns[column.words + f" ({USUAL})" * level] = partial(_value, column)
+    level = any(each.get("seconds_per_step") for each in known)
+    columns[BY_KEY["seconds_per_step"].words + f" ({USUAL})" * level] = _step_time
+    columns["steps"] = lambda line: "-" if line.row["steps"] is None else f"{line.row['steps']:.0f}"
+    rows = [[cell(line) for cell in columns.values()] for line in lines]
     same = shared([*dict.fromkeys(line.label for line in lines)])
     medians = any(stated(line.row["seconds_per_step"]).of == MEDIAN for line in lines)
-    said = "median" if medians else "mean"
-    beside = f", all of them {same}" if same else ""
-    return PageTable(f"Each algorithm{beside}, {said} over seeds; the pick is bold", columns, rows)
+    caption = f"Each algorithm{f', all of them {same}' if same else ''}, "
+    caption += f"{'median' if medians else 'mean'} over seeds; the pick is bold"
+    return PageTable(caption, [*columns], rows)
 
 
-def in_units(
+def _named(picks: set[tuple[str, str]], line: Series) -> Cell:
+    name = f"{line.name} (a bound)" if line.row["bound"] else line.name
+    return Cell(name, strong=(line.found.name, line.label) in picks)
+
+
+def _time_to_target(line: Series) -> tuple[str, str, str]:
+    """Return the time to the target, its interval, and how many seeds reached it."""
+    times = line.row["time_to_target"] or {}
+    reached = f"{times.get('reached', 0)} of {len(line.runs)}"
+    if times.get("mean") is None:
+        return "not with every seed" if times.get("reached") else "not reached", "-", reached
+    time = wording.of_one(line.row, "time_to_target")
+    return human(time.value), wording.qualified(time, "s"), reached
+
+
+def _value(column: ResultColumn, line: Series) -> str:
+    value = column.of_summary(line.row)
+    ends = column.key == "final_loss" and (line.row.get("interval90") or {}).get("loss")
+    beside = f" ({number(ends[0])}–{number(ends[1])})" if ends else ""
+    return percent(value, 1) if column.key == "final_accuracy" else column.show(value) + beside
+
+
+def _step_time(line: Series) -> str:
+    time, *ends = terminal.step_time(line.row).split("\n")
+    return f"{time} ({ends[0]})" if ends else time
+
+
+def amounts(
     rows: Sequence[tuple[str, Mapping[str, Any]]], caption: str, target: float | None = None
 ) -> list[PageTable]:
-    """Tabulate named rows in units of the trade; no table where none is set."""
+    """Tabulate what named rows use of tokens, time and money; no table where none is set."""
     what, cells = consumption.cells([row for _, row in rows], target)
     table = [(name, *(cell(row) for cell in cells.values())) for name, row in rows]
     return [PageTable(caption.format(what), ("algorithm", *cells), table)] if cells else []
@@ -137,32 +144,6 @@ def _error(row: Mapping[str, Any]) -> str:
     return f"({said})" if row.get("within_noise") else said
 
 
-def picks(verdicts: Sequence[RunVerdict]) -> PageSection:
-    """Tabulate the pick of each RUN."""
-    picked = [_picked(each) for each in verdicts]
-    names = dict.fromkeys(picked)
-    asked = {each.asked for each in verdicts if each.pick}
-    heading = "The picks differ: " + ", ".join(names)
-    if len(names) == 1:
-        heading = f"Every run picks {next(iter(names))}"
-    elif len(asked) > 1:
-        heading = "Each run answers its own question"
-    rows = [
-        (each.run, Cell(name, strong=True), each.asked or "-", each.value, each.within)
-        for each, name in zip(verdicts, picked, strict=True)
-    ]
-    columns = ("run", "pick", "by", "value", USUAL)
-    return PageSection(
-        "picks", heading, tables=[PageTable("The pick of each run", columns, rows, 2)]
-    )
-
-
-def _picked(each: RunVerdict) -> str:
-    if each.pick is None:
-        return "none"
-    return each.pick if each.decided else f"{each.pick} (undecided)"
-
-
 def differences(every: Sequence[FoundRun]) -> PageTable:
     """Tabulate the keys whose values differ between the scenarios."""
     rows = differing([found.scenario.get("table") or {} for found in every])
@@ -176,55 +157,3 @@ def differences(every: Sequence[FoundRun]) -> PageTable:
     ]
     heads = ("key", *(found.name for found in every))
     return PageTable("What differs between the scenarios", heads, rows, texts=len(heads))
-
-
-def differing(tables: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
-    """Return each key whose values differ between scenarios' tables, and these values."""
-    every = [by_dotted_key(table) for table in tables]
-    keys = dict.fromkeys(key for table in every for key in table if not key.startswith("title"))
-    rows = [(key, *(toml(each[key]) if key in each else "-" for each in every)) for key in keys]
-    return [row for row in rows if len({*row[1:]}) > 1]
-
-
-def by_dotted_key(table: Mapping[str, Any], head: str = "") -> dict[str, Any]:
-    """Return a scenario's values by dotted keys; a table in a list by label, name or index."""
-    found: dict[str, Any] = {}
-    for key, value in table.items():
-        if isinstance(value, Mapping) and "dist" not in value:
-            found |= by_dotted_key(value, f"{head}{key}.")
-        elif _tables(value):
-            names = [each.get("label") or each.get("name") for each in value]
-            for number_, (each, name) in enumerate(zip(value, names, strict=True)):
-                where = name if name and names.count(name) == 1 else number_
-                found |= by_dotted_key(each, f"{head}{key}.{where}.")
-        else:
-            found[f"{head}{key}"] = value
-    return found
-
-
-def _tables(value: Any) -> bool:
-    return isinstance(value, list) and value != [] and all(isinstance(v, Mapping) for v in value)
-
-
-def document(table: Mapping[str, Any]) -> str:
-    """Write a scenario as TOML."""
-    return "\n".join(_toml(table, "")).strip() + "\n"
-
-
-def _toml(table: Mapping[str, Any], head: str) -> list[str]:
-    lines, inner = [], []
-    for key, value in table.items():
-        if _tables(value):
-            for each in value:
-                inner += ["", f"[[{head}{key}]]", *_assignments(each)]
-        elif isinstance(value, Mapping) and not head and key != "tune":
-            inner += ["", f"[{key}]", *_toml(value, f"{key}.")]
-        elif isinstance(value, Mapping) and not head:
-            inner += ["", f"[{key}]", *_assignments(value)]
-        else:
-            lines.append(f"{quoted(key)} = {toml(value)}")
-    return lines + inner
-
-
-def _assignments(table: Mapping[str, Any]) -> list[str]:
-    return [f"{quoted(key)} = {toml(value)}" for key, value in table.items()]

@@ -11,28 +11,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...errors import InputError
+from ...inputs.tables import write_toml
 from ...load.load import Programs
-from ...results import store, wording
+from ...results import store
 from ...results.columns import RESULT_COLUMNS
 from ...results.figures.chart import Chart
 from ...results.figures.curves import LOSS_NAMES, error
+from ...results.intervals import USUAL
 from ...results.usage import few
 from ...studies.display import saved
 from ...studies.display.display import Display, even, shown_columns, without_tables
-from . import (
-    compared,
-    curves,
-    reading,
-    sentences,
-    spent,
-    swept,
-    tradeoffs,
-    tuned,
-)
-from .parts import PageSection
+from . import compared, reading, runs, searches, swept
+from .parts import Cell, PageSection, PageTable
 from .reading import FoundRun
-from .sentences import RunVerdict
 from .series import Series, series
+from .verdicts import RunVerdict, verdict
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -116,13 +109,13 @@ class Report(Display, _Path):
 
     @property
     def _in_words(self) -> str:
-        return " ".join(each.sentence for each in map(answer, self.state.every))
+        return " ".join(each.sentence for each in map(verdict, self.state.every))
 
     def _table(self) -> list[dict[str, str]]:
         lines = series(self.state.every)
         if not lines:
             return [
-                {"run": each.name, "answer": answer(each).sentence} for each in self.state.every
+                {"run": each.name, "answer": verdict(each).sentence} for each in self.state.every
             ]
         rows = [line.row for line in lines]
         columns = shown_columns(rows, {each.key: each.of_summary for each in RESULT_COLUMNS})
@@ -155,45 +148,48 @@ class Report(Display, _Path):
 
 def html(every: Sequence[FoundRun]) -> str:
     """Return the page as HTML."""
-    every_series = series(every)
-    answers = [answer(found) for found in every]
-    found = sections(every, every_series, answers)
-    figures = {figure.id: figure.spec() for section in found for figure in section.figures}
+    lines = series(every)
+    verdicts = [verdict(found) for found in every]
+    found = sections(every, lines, verdicts)
     scripts = {"plotly": _plotly(), "page": _file("figures.js")}
-    titles = dict.fromkeys(str(each.scenario["title"]) for each in every)
-    return (
-        _environment()
-        .get_template("page.html.j2")
-        .render(
-            title=", ".join(titles),
-            verdicts=answers,
-            picks=compared.picks(answers) if len(every) > 1 else None,
-            sections=found,
-            figures=figures,
-            style=_file("figures.css") + _file("page.css"),
-            scripts=scripts,
-            hashes=" ".join(f"'sha256-{_digest(text)}'" for text in scripts.values()),
-            origins=[_origin(each) for each in every],
-            sampling=curves.SAMPLING if every_series else "",
-        )
+    template = _environment().get_template("page.html.j2")
+    return template.render(
+        title=", ".join(dict.fromkeys(str(each.scenario["title"]) for each in every)),
+        verdicts=verdicts,
+        picks=picks(verdicts) if len(every) > 1 else None,
+        sections=found,
+        figures={figure.id: figure.spec() for section in found for figure in section.figures},
+        style=_file("figures.css") + _file("page.css"),
+        scripts=scripts,
+        hashes=" ".join(f"'sha256-{_digest(text)}'" for text in scripts.values()),
+        origins=[_origin(each) for each in every],
+        sampling=runs.SAMPLING if lines else "",
     )
 
 
-def answer(found: FoundRun) -> RunVerdict:
-    """Return the verdict of one RUN, whichever command wrote it."""
-    if found.main:
-        return sentences.verdict(found)
-    if found.tune:
-        return tuned.verdict(found)
-    if found.sweep:
-        return swept.verdict(found)
-    assert found.comparison is not None
-    heading = compared.against(found.comparison)
-    return RunVerdict(found.name, heading, found.comparison["sentence"], [])
+def picks(verdicts: Sequence[RunVerdict]) -> PageSection:
+    """Tabulate the pick of each RUN."""
+    names = [
+        "none" if row.pick is None else row.pick + " (undecided)" * (not row.decided)
+        for row in verdicts
+    ]
+    heading = "The picks differ: " + ", ".join(dict.fromkeys(names))
+    if len({*names}) == 1:
+        heading = f"Every run picks {names[0]}"
+    elif len({row.measure for row in verdicts if row.pick}) > 1:
+        heading = "Each run answers its own question"
+    rows = [
+        (row.run, Cell(name, strong=True), row.measure or "-", row.value, row.within)
+        for row, name in zip(verdicts, names, strict=True)
+    ]
+    columns = ("run", "pick", "by", "value", USUAL)
+    return PageSection(
+        "picks", heading, tables=[PageTable("The pick of each run", columns, rows, 2)]
+    )
 
 
 def sections(
-    every: Sequence[FoundRun], every_series: Sequence[Series], answers: Sequence[RunVerdict]
+    every: Sequence[FoundRun], lines: Sequence[Series], verdicts: Sequence[RunVerdict]
 ) -> list[PageSection]:
     """Return all sections of a page, in order."""
     found: list[PageSection | None] = []
@@ -203,61 +199,42 @@ def sections(
         named = f": {', '.join(keys)}" if len(keys) <= NAMED else ""
         heading = f"{few(len(keys), 'key differs', 'keys differ')} between the scenarios{named}"
         found.append(PageSection("differences", heading, tables=[differing] if keys else []))
-    drawn = [line for line in every_series if line.runs]
+    drawn = [line for line in lines if line.runs]
     if drawn:
-        found.append(_error(every, every_series, drawn, answers))
+        found.append(_error(every, lines, drawn, verdicts))
     for place, each in enumerate(every):
         found.append(compared.comparison(each, place) if each.comparison else None)
-        found.append(tuned.ranking(each, place) if each.tune else None)
-        for part in (tradeoffs.unbeaten, tradeoffs.importance, tuned.sensitivity):
-            found.append(part(each, place) if each.tune else None)
+        found += searches.sections(each, place) if each.tune else []
         found.append(swept.section(each, place) if each.sweep else None)
-    if drawn:
-        found += [
-            spent.breakdown(every_series),
-            spent.timeline(every),
-            curves.tau(drawn),
-            curves.staleness(drawn),
-            curves.sent(drawn),
-            spent.links(every_series),
-        ]
+    found += runs.sections(every, drawn) if drawn else []
     return [section for section in found if section is not None]
 
 
 def _error(
     every: Sequence[FoundRun],
-    every_series: Sequence[Series],
+    lines: Sequence[Series],
     drawn: Sequence[Series],
-    answers: Sequence[RunVerdict],
+    verdicts: Sequence[RunVerdict],
 ) -> PageSection:
     targets = {found.target for found in every if found.main}
     target = targets.pop() if len(targets) == 1 else None
-    picks = {(each.run, each.pick) for each in answers if each.pick is not None}
-    first = next((line for line in drawn if (line.found.name, line.label) in picks), drawn[0])
-    lost = all(line.row["loss"]["last"] is None for line in drawn)
-    heading = "Local steps against time" if lost else "Error against time"
-    mean = (first.row["time_to_target"] or {}).get("mean")
-    if target is not None and mean is not None and len(every) == 1 and answers[0].decided:
-        heading = (
-            f"{first.label} reaches loss {target:g} first{wording.with_basis(answers[0].basis)}"
-        )
+    picked = {(row.run, row.pick) for row in verdicts if row.pick is not None}
     kinds = {str((f.scenario.get("table") or {}).get("objective", {}).get("kind")) for f in every}
     name = LOSS_NAMES.get(kinds.pop(), "loss") if len(kinds) == 1 else "loss"
+    lost = all(line.row["loss"]["last"] is None for line in drawn)
+    heading = "Local steps against time" if lost else "Error against time"
     seeds = max(len(line.runs) for line in drawn)
-    lead = (
-        f"Mean of {seeds} seeds; bands span the smallest to the largest."
-        if seeds > 1
-        else "One seed."
-    )
-    if any(line.measured for line in drawn) and len({line.measured for line in drawn}) > 1:
+    lead = f"Mean of {seeds} seeds; bands span the smallest to the largest."
+    lead = lead if seeds > 1 else "One seed."
+    if len({line.measured for line in drawn}) > 1:
         lead += " Dotted lines with open symbols: measured in real training."
     if target is not None:
-        within = ", with their intervals" if seeds > 1 else ""
-        lead += f" Dots on the target line mark when the target is reached{within}."
-    tables = [compared.results(every_series, target, picks)]
-    rows = [(each.name, each.row) for each in every_series]
-    tables += compared.in_units(rows, "Mean over seeds, {}", target)
-    return PageSection("error", heading, lead, [curves.error(drawn, target, name, heading)], tables)
+        lead += " Marks on the target line: when the target is reached, with intervals."
+    tables = [compared.results(lines, target, {pair for pair in picked if pair[1]})]
+    rows = [(line.name, line.row) for line in lines]
+    tables += compared.amounts(rows, "Mean over seeds, {}", target)
+    figure = runs.error(drawn, target, name, heading)
+    return PageSection("error", heading, lead, [figure], tables)
 
 
 def _origin(found: FoundRun) -> dict[str, Any]:
@@ -275,7 +252,7 @@ def _origin(found: FoundRun) -> dict[str, Any]:
         "name": found.name,
         "title": found.scenario["title"],
         "file": found.scenario["file"],
-        "toml": compared.document(table) if table else "",
+        "toml": write_toml(table) if table else "",
         "seeds": json.dumps(seeds).strip("{}[]") if seeds else "",
         "engine": document.get("engine") or "",
         "versions": document.get("versions") or {},

@@ -1,13 +1,11 @@
 """Parts of a page: sections with sentences, figures and tables."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from ...results.intervals import Estimate
-
-Json = dict[str, Any]
-FAR = 1e3  # times a value: where a bar is cut
+from ...results.figures import interactive
+from ...results.figures.chart import Panel
 
 
 @dataclass(frozen=True)
@@ -19,43 +17,58 @@ class Cell:
     strong: bool = False
 
 
+Row = Sequence[Cell | str]
+
+
 @dataclass(frozen=True)
 class PageTable:
     """A table: the first `texts` columns hold text, the rest numbers, which are right-aligned."""
 
     caption: str
     columns: Sequence[str]
-    rows: Sequence[Sequence[Cell | str]]
+    rows: Sequence[Row]
     texts: int = 1
     folded: str = ""  # the label of the fold, if the table is folded
 
+    def folded_after(self, shown: int, most: int) -> "list[PageTable]":
+        """Return a table of the first `shown` rows, and a folded one of the others up to `most`."""
+        rows, count = self.rows, len(self.rows) - shown
+        tables = [PageTable(self.caption, self.columns, rows[:shown], self.texts)]
+        if count > 0:
+            rest = PageTable(
+                self.caption, self.columns, rows[shown:most], self.texts, f"{count} more"
+            )
+            tables.append(rest)
+        return tables
+
 
 @dataclass(frozen=True)
-class Figure:
-    """A figure for plotly, drawn by page.js.
+class PageFigure:
+    """A figure, drawn by figures.js.
 
-    `says`: a description for screen readers. `choices`: figures to choose from, by name (`choose`
-    says what these name); otherwise there is one of `data` and `layout`. Strings such as "--c0" or
-    "--c0/0.2" stand for colours of page.css, with opacity. `ranges`: by axis, its linear and its
-    logarithmic range, between which
-    the reader can switch. `lines`: name, colour and dash of each line that the reader can
-    hide, by the key that its traces have as legendgroup; a trace whose meta is "mean" is named at
-    its end.
+    `label`: a description for screen readers. `panels`: one, or several to choose from by name;
+    `choose` says what these name.
     """
 
     id: str
-    says: str
-    data: list[Json] = field(default_factory=list)
-    layout: Json = field(default_factory=dict)
-    ranges: Json = field(default_factory=dict)
-    lines: Json = field(default_factory=dict)
-    choices: Json = field(default_factory=dict)
+    label: str
+    panels: Mapping[str, Panel]
     choose: str = "algorithm"
-    height: int = 380
 
-    def spec(self) -> Json:
-        """Return the JSON for page.js."""
-        return {key: each for key, each in vars(self).items() if key not in ("id", "says")}
+    @property
+    def height(self) -> int:
+        """The height of the largest panel, in pixels."""
+        return max(panel.height for panel in self.panels.values())
+
+    def spec(self) -> dict[str, Any]:
+        """Return the JSON for figures.js."""
+        specs = {name: interactive.spec(panel) for name, panel in self.panels.items()}
+        if len(specs) == 1:
+            return next(iter(specs.values())) | {"choices": {}}
+        for spec in specs.values():
+            spec["layout"]["showlegend"] = bool(spec.pop("lines")) or "barmode" in spec["layout"]
+        empty: dict[str, Any] = {"data": [], "layout": {}, "ranges": {}, "lines": {}}
+        return empty | {"choices": specs, "choose": self.choose, "height": self.height}
 
 
 @dataclass(frozen=True)
@@ -65,60 +78,9 @@ class PageSection:
     id: str
     heading: str
     lead: str = ""
-    figures: Sequence[Figure] = ()
+    figures: Sequence[PageFigure] = ()
     tables: Sequence[PageTable] = ()
     points: Sequence[str] = ()  # a list after `lead`
-
-
-def folded(  # noqa: PLR0913 - a table, and how much of it is seen
-    caption: str,
-    columns: Sequence[str],
-    rows: Sequence[Sequence[Cell | str]],
-    *,
-    texts: int,
-    shown: int,
-    most: int,
-    what: str = "more",
-) -> list[PageTable]:
-    """Return a table of the first `shown` rows, and a folded one of the others, up to `most`."""
-    tables = [PageTable(caption, columns, rows[:shown], texts)]
-    if len(rows) > shown:
-        more = f"{len(rows) - shown} {what}"
-        tables.append(PageTable(caption, columns, rows[shown:most], texts, more))
-    return tables
-
-
-def error_bars(every: Iterable[Estimate | None], scale: float, **look: Any) -> Json:
-    """Return the intervals of estimates, in units of `scale`, as error bars of a trace.
-
-    One without an upper end goes far beyond the value, as JSON has no infinite numbers.
-    """
-    known = [each and (each.value, *each.span) for each in every]
-    return {
-        "type": "data",
-        "symmetric": False,
-        "array": [
-            each and min(each[2] - each[0], FAR * (abs(each[0]) + scale)) / scale for each in known
-        ],
-        "arrayminus": [each and (each[0] - each[1]) / scale for each in known],
-        **look,
-    }
-
-
-def categories(names: Iterable[str]) -> Json:
-    """Return an axis with a place for each of `names`, in this order."""
-    return {
-        "categoryorder": "array",
-        "categoryarray": list(map(literal, names)),
-        "automargin": True,
-    }
-
-
-def literal(text: str) -> str:
-    """Escape `text` for plotly, which takes <b>, &lt; and %{x} for markup."""
-    for letter, code in (("&", "&#38;"), ("<", "&#60;"), (">", "&#62;"), ("%{", "%&#123;")):
-        text = text.replace(letter, code)
-    return text
 
 
 def percent(share: float | None, digits: int = 0) -> str:

@@ -1,7 +1,7 @@
 """The charts of a result: curves against wall-clock time, staleness, and where the time goes."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -187,18 +187,23 @@ def on_a_grid(runs: Sequence[Run], column: str, lines: int = 1) -> tuple[np.ndar
 
 def staleness(groups: Groups, *, title: str) -> Chart | None:
     """Chart how stale the contributions were; None where none was."""
-    panels = staleness_panels(of_groups(groups))
-    caption = "share of contributions that are at most so stale"
-    return Chart(title, caption, panels) if panels else None
-
-
-def staleness_panels(lines: Sequence[Curves]) -> list[Panel]:
-    """Return the distribution functions of staleness, a panel for each of its units."""
-    units: dict[str, list[tuple[Curves, dict[int, int]]]] = {}
-    for line in lines:
+    rows = []
+    for line in of_groups(groups):
         if any(counts := staleness_counts(line.runs)):
             unit = next(run.staleness_unit for run in line.runs if run.staleness)
-            units.setdefault(unit, []).append((line, dict(sorted(counts.items()))))
+            rows.append((line, unit, counts))
+    caption = "share of contributions that are at most so stale"
+    return Chart(title, caption, staleness_panels(rows)) if rows else None
+
+
+def staleness_panels(every: Sequence[tuple[Curves, str, Mapping[int, float]]]) -> list[Panel]:
+    """Return the distribution functions of staleness, a panel for each of its units.
+
+    `every`: curves, their unit, and how many contributions, or which share, were how stale.
+    """
+    units: dict[str, list[tuple[Curves, dict[int, float]]]] = {}
+    for line, unit, counts in every:
+        units.setdefault(unit, []).append((line, dict(sorted(counts.items()))))
     panels = []
     for unit, rows in units.items():
         most = 1.02 * max(max(counts) for _, counts in rows) + 0.5

@@ -1,0 +1,58 @@
+"""Tables of scenarios: how they differ, and as TOML."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from .messages import quoted, toml
+
+
+def differing(tables: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
+    """Return each key whose values differ between scenarios' tables, and these values."""
+    every = [by_dotted_key(table) for table in tables]
+    keys = dict.fromkeys(key for table in every for key in table if not key.startswith("title"))
+    rows = [(key, *(toml(each[key]) if key in each else "-" for each in every)) for key in keys]
+    return [row for row in rows if len({*row[1:]}) > 1]
+
+
+def by_dotted_key(table: Mapping[str, Any], head: str = "") -> dict[str, Any]:
+    """Return a scenario's values by dotted keys; a table in a list by label, name or index."""
+    found: dict[str, Any] = {}
+    for key, value in table.items():
+        if isinstance(value, Mapping) and "dist" not in value:
+            found |= by_dotted_key(value, f"{head}{key}.")
+        elif _tables(value):
+            names = [each.get("label") or each.get("name") for each in value]
+            for number_, (each, name) in enumerate(zip(value, names, strict=True)):
+                where = name if name and names.count(name) == 1 else number_
+                found |= by_dotted_key(each, f"{head}{key}.{where}.")
+        else:
+            found[f"{head}{key}"] = value
+    return found
+
+
+def _tables(value: Any) -> bool:
+    return isinstance(value, list) and value != [] and all(isinstance(v, Mapping) for v in value)
+
+
+def write_toml(table: Mapping[str, Any]) -> str:
+    """Write a scenario as TOML."""
+    return "\n".join(_toml(table, "")).strip() + "\n"
+
+
+def _toml(table: Mapping[str, Any], head: str) -> list[str]:
+    lines, inner = [], []
+    for key, value in table.items():
+        if _tables(value):
+            for each in value:
+                inner += ["", f"[[{head}{key}]]", *_assignments(each)]
+        elif isinstance(value, Mapping) and not head and key != "tune":
+            inner += ["", f"[{key}]", *_toml(value, f"{key}.")]
+        elif isinstance(value, Mapping) and not head:
+            inner += ["", f"[{key}]", *_assignments(value)]
+        else:
+            lines.append(f"{quoted(key)} = {toml(value)}")
+    return lines + inner
+
+
+def _assignments(table: Mapping[str, Any]) -> list[str]:
+    return [f"{quoted(key)} = {toml(value)}" for key, value in table.items()]

@@ -1,0 +1,280 @@
+"""The sections about runs: curves against time, time per step, a timeline, and links."""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from ...results import wording
+from ...results.figures import curves
+from ...results.figures.chart import Axis, Bars, Line, Panel
+from ...results.figures.style import PARTS
+from ...results.statistics import human, number, time_unit, with_unit
+from .parts import Cell, PageFigure, PageSection, PageTable, Row, percent
+from .reading import FoundRun, spans
+from .series import Series
+
+SAMPLING = (
+    f"Curves are drawn at {curves.EVEN} even and {curves.GEOMETRIC} geometric times (fewer where "
+    f"there are more than {curves.MANY} lines), linear between evaluations."
+)
+ROUNDS = 24  # spans of each worker in a timeline, about
+ROWS = 32  # workers of a timeline
+SPANS = 1200  # of all workers of a timeline together, at most
+ALL_SPANS = 12_000  # of all timelines together, at most
+LINKS, MOST = 24, 600  # rows of the table of links that are not folded, and of both tables
+LAST = re.compile(r"\d+")  # what tells links of one kind apart
+BOTTLENECKS = 6  # that are listed, at most
+
+
+def sections(every: Sequence[FoundRun], lines: Sequence[Series]) -> list[PageSection | None]:
+    """Return the sections about runs, after the one about error."""
+    drawn = [line.curves for line in lines]
+    return [
+        breakdown(lines),
+        timeline(every),
+        tau(drawn),
+        staleness(lines),
+        sent(drawn),
+        links(lines),
+    ]
+
+
+def error(lines: Sequence[Series], target: float | None, name: str, heading: str) -> PageFigure:
+    """Draw error against time, or steps where there is no loss, and when the target is reached."""
+    panel = curves.error_panel([line.curves for line in lines], target, name)
+    label = f"{panel.y.title} against wall-clock time, a line for each algorithm: {heading}"
+    marks = []
+    if panel.level is not None:
+        ends = [min(run.curve["time"][-1] for run in line.runs) for line in lines]
+        size = time_unit(max(ends))[0]
+        marks = [mark for line in lines for mark in _reached(line, panel.level, size)]
+    return PageFigure("error", label, {"error": replace(panel, lines=[*panel.lines, *marks])})
+
+
+def _reached(line: Series, target: float, size: float) -> list[Line]:
+    """Return a mark at the estimated time to target, with its interval."""
+    times = line.row["time_to_target"] or {}
+    if times.get("mean") is None or line.found.target != target:
+        return []
+    time = wording.of_one(line.row, "time_to_target")
+    ends = [end / size for end in time.span]
+    x, bars = [time.value / size], ([ends[0]], [ends[1]])
+    how: Any = {"joined": False, "marks": "all", "named": False, "key": line.key}
+    return [Line(line.name, x, [target], line.look, x_bars=bars, **how)]
+
+
+def tau(lines: Sequence[curves.Curves]) -> PageSection | None:
+    """Draw the communication period of algorithms that change it."""
+    changing = curves.changing(lines)
+    if not changing:
+        return None
+    first = changing[0]
+    taus = [tau for tau in first.runs[0].curve["tau"] if np.isfinite(tau)]
+    heading = f"{first.name} goes from tau = {taus[0]:g} to {taus[-1]:g}"
+    panel = curves.over_time(changing, "tau", "tau (local steps per average)")
+    figure = PageFigure("tau", "the communication period against time", {"tau": panel})
+    return PageSection("tau", heading, "Local steps between averages, over time.", [figure])
+
+
+def staleness(lines: Sequence[Series]) -> PageSection | None:
+    """Draw the distribution functions of staleness, a figure for each of its units."""
+    late = [line for line in lines if (line.row.get("staleness") or {"max": 0})["max"]]
+    if not late:
+        return None
+    rows = [line.row["staleness"] for line in late]
+    shares = [{int(age): share for age, share in row["distribution"].items()} for row in rows]
+    units = [row["unit"] for row in rows]
+    every = zip((line.curves for line in late), units, shares, strict=True)
+    panels = curves.staleness_panels([*every])
+    worst = max(late, key=lambda line: line.row["staleness"]["mean"])
+    row = worst.row["staleness"]
+    heading = (
+        f"{worst.name} is the stalest: {number(row['mean'])} {row['unit']} on average, "
+        f"at most {row['max']}"
+    )
+    figures = [
+        PageFigure(f"staleness-{i}", f"share of contributions by {panel.x.title}", {"": panel})
+        for i, panel in enumerate(panels)
+    ]
+    lead = "How old contributions are when the server or a worker uses them."
+    return PageSection("staleness", heading, lead, figures)
+
+
+def sent(lines: Sequence[curves.Curves]) -> PageSection | None:
+    """Draw bytes sent against time."""
+    lines = [line for line in lines if any(run.curve["bytes"][-1] > 0 for run in line.runs)]
+    if not lines:
+        return None
+    rates = {
+        line.name: float(
+            np.mean([r.curve["bytes"][-1] / (r.duration or np.inf) for r in line.runs])
+        )
+        for line in lines
+    }
+    most = max(rates, key=lambda name: rates[name])
+    heading = f"{most} sends the most, {with_unit(rates[most], 'B/s')}"
+    panel = curves.over_time(lines, "bytes", "sent by all nodes")
+    figure = PageFigure("bytes", f"bytes sent by all nodes: {heading}", {"bytes": panel})
+    return PageSection("bytes", heading, "Total of all nodes, over time.", [figure])
+
+
+def breakdown(lines: Sequence[Series]) -> PageSection:
+    """Draw and tabulate seconds per local step by part."""
+    lines = [line for line in lines if line.row["seconds_per_step"]["mean"]]
+    totals = [line.row["seconds_per_step"]["mean"] for line in lines]
+    kinds = [part for part in PARTS if any(line.row["breakdown"].get(part) for line in lines)]
+    seconds = {
+        line.name: {kind: (line.row["breakdown"].get(kind) or 0.0) * total for kind in kinds}
+        for line, total in zip(lines, totals, strict=True)
+    }
+    predicted = [line for line in lines if not line.measured]
+    busy = {line.title: computing(line.row["breakdown"]) for line in predicted}
+    sampled = any("unselected" in line.row["breakdown"] for line in predicted)
+    heading = "Where the time goes"
+    if busy:
+        worst, best = min(busy, key=lambda k: busy[k]), max(busy, key=lambda k: busy[k])
+        there = " in which clients take part" * sampled
+        heading = f"{worst} computes {percent(busy[worst])} of the time{there}"
+        heading += f", {best} {percent(busy[best])}" if worst != best else ""
+    figures = [PageFigure("breakdown", heading, {"": curves.breakdown_panel(seconds)})]
+    whole = "of all clients' time, " * sampled
+    rows = [
+        (line.name, human(total), *(percent(line.row["breakdown"].get(kind)) for kind in kinds))
+        for line, total in zip(lines, totals, strict=True)
+    ]
+    caption = f"Time per local step and its shares, {whole}mean over workers and seeds"
+    heads = ("algorithm", "time per step", *kinds)
+    tables = [PageTable(caption, heads, rows, folded="The numbers")]
+    several = len({line.found.name for line in lines}) > 1
+    points = dict.fromkeys(
+        f"{line.found.name}: " * several + line.row["bottleneck"]
+        for line in predicted
+        if line.row.get("bottleneck")
+    )
+    return PageSection("breakdown", heading, "", figures, tables, [*points][:BOTTLENECKS])
+
+
+def computing(shares: Mapping[str, float | None]) -> float:
+    """Return the share that computing has of the time; of clients, while they are selected."""
+    kinds = ("absent", "unselected") if "unselected" in shares else ()
+    away = sum(shares.get(kind) or 0.0 for kind in kinds)
+    return (shares.get("compute") or 0.0) / (1.0 - away or 1.0)
+
+
+def timeline(every: Sequence[FoundRun]) -> PageSection | None:
+    """Draw what each worker does in the first rounds, one algorithm at a time."""
+    threads: dict[str, dict[str, list[dict[str, Any]]]] = {}
+    for found in every:
+        for side, run in found.sides.items():
+            about = [found.name] * (len(every) > 1) + [side] * (len(found.sides) > 1)
+            for process, workers in spans(run).items():
+                label = process.removesuffix(" (only the beginning)")
+                threads[": ".join([*about, label])] = dict([*workers.items()][:ROWS])
+    if not threads:
+        return None
+    most = min(SPANS, ALL_SPANS // len(threads))
+    panels = {name: _rounds(workers, most) for name, workers in threads.items()}
+    label = "a row for each worker with what it does in the first rounds, against time"
+    return PageSection(
+        "timeline",
+        "The first rounds, worker by worker",
+        f"One seed, at most {ROWS} workers. timeline.json has the whole timeline; open it with "
+        "ui.perfetto.dev.",
+        [PageFigure("timeline", label, panels)],
+    )
+
+
+def _rounds(threads: dict[str, list[dict[str, Any]]], most: int) -> Panel:
+    """Return the first spans of each worker as bars."""
+    count = min(ROUNDS, max(3, most // max(1, len(threads))))
+    ends = [
+        sorted(event["ts"] + event["dur"] for event in events)[:count][-1]
+        for name, events in threads.items()
+        if name != "server"
+    ]
+    until = min(ends, default=1.0) / 1e6
+    size, unit = (1e-3, "ms") if until < 2 else time_unit(until)
+    bars = []
+    for part in PARTS:
+        rows = [
+            (place, event["ts"] / 1e6, event["dur"] / 1e6, event.get("args", {}).get("step", ""))
+            for place, events in enumerate(threads.values())
+            for event in events
+            if event["name"] == part and event["ts"] / 1e6 < until
+        ]
+        if rows:
+            places, starts, lengths, steps = zip(*rows, strict=True)
+            widths = [
+                min(long, until - start) / size for start, long in zip(starts, lengths, strict=True)
+            ]
+            texts = [f"to step {step}" for step in steps]
+            at = [start / size for start in starts]
+            bars.append(Bars(part, places, widths, at, texts=texts))
+    across = Axis(f"wall-clock time ({unit})", (0.0, until / size))
+    return Panel(across, Axis(names=[*threads]), bars=bars, height=130 + 24 * len(threads))
+
+
+def links(lines: Sequence[Series]) -> PageSection | None:
+    """Tabulate bytes over each link and, where transfers share links, the link's utilisation."""
+    rows = [row for line in lines for row in _shared(line)]
+    if not rows:
+        plain = [row for line in lines for row in _carried(line, lambda _, sent: f"{sent:.1e}")]
+        lead = 'Links have a utilisation where transfers share them: `network.model = "flows"`.'
+        own = [row for line in lines for row in _carried(line, lambda name, _: LAST.sub("", name))]
+        own = own if len(plain) > LINKS else []  # and the others on demand
+        heads = ("algorithm", "links", "sent over each", "mean rate")
+        tables = _table(heads, own + plain).folded_after(len(own) or LINKS, MOST)
+        section = PageSection("links", "Bytes sent over each link", lead, tables=tables)
+        return section if plain else None
+    rows.sort(key=lambda row: -(row[-1].bar or 0.0) if isinstance(row[-1], Cell) else 0.0)
+    texts = [cell.text if isinstance(cell, Cell) else cell for cell in rows[0]]
+    by, link, used = texts[0], texts[1], texts[-1]
+    heading = f"The busiest link, {link}, is {used} utilised, by {by}"
+    columns = ("algorithm", "link", "sent", "mean rate", "bandwidth", "saturated", "utilisation")
+    lead = "Utilisation: bytes sent over the bytes that the link could have carried; busiest first."
+    tables = _table(columns, rows).folded_after(LINKS, MOST)
+    return PageSection("links", heading, lead, tables=tables)
+
+
+def _shared(line: Series) -> list[Row]:
+    duration = line.row["duration"] or 1
+    return [
+        (
+            line.name,
+            _arrow(row["line"]),
+            with_unit(row["bytes"], "B"),
+            with_unit(row["bytes"] / duration, "B/s"),
+            "no limit" if row["bandwidth"] is None else with_unit(row["bandwidth"], "B/s"),
+            percent(row["saturated"]),
+            Cell(percent(row["utilisation"], 1), row["utilisation"]),
+        )
+        for row in (line.row.get("network") or {}).get("lines", ())
+    ]
+
+
+def _carried(line: Series, kind: Callable[[str, float], str]) -> list[Row]:
+    """Rows of other links; those of one `kind`, by name and bytes, share a row."""
+    groups: dict[str, dict[str, float]] = {}
+    for link, count in (line.row.get("links") or {}).items():
+        groups.setdefault(kind(link, count), {})[link] = count
+    rows: list[Row] = []
+    for group in groups.values():
+        first, mean = next(iter(group)), sum(group.values()) / len(group)
+        name = first if len(group) == 1 else f"{len(group)} links such as {first}"
+        rate = with_unit(mean / (line.row["duration"] or 1), "B/s")
+        amount = with_unit(mean, "B")
+        ends = [with_unit(end(group.values()), "B") for end in (min, max)]
+        amount += f" ({' to '.join(ends)})" * (len({amount, *ends}) > 1)
+        rows.append((line.name, _arrow(name), amount, rate))
+    return rows
+
+
+def _arrow(link: str) -> str:
+    return link.replace("->", " → ")
+
+
+def _table(heads: Sequence[str], rows: Sequence[Row]) -> PageTable:
+    return PageTable("Links, mean over seeds", heads, rows, texts=2)

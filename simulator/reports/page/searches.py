@@ -1,0 +1,351 @@
+"""The sections of a search: its ranking, what trades time for money, and what mattered."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+
+from ...results import wording
+from ...results.consumption import SECONDS_PER_DAY
+from ...results.documents import FARTHEST
+from ...results.figures import chart
+from ...results.figures.chart import Axis, Line, Look, Panel
+from ...results.intervals import USUAL, stated
+from ...results.order import MARGIN
+from ...results.pick import ALONE, decided
+from ...results.statistics import number, time_unit, with_unit
+from ...results.usage import few
+from ...studies.tune.objective import OBJECTIVES
+from ...studies.tune.regret import cost, notes
+from ...studies.tune.runner import quiet
+from . import compared
+from .parts import Cell, PageFigure, PageSection, PageTable, percent
+from .reading import FoundRun
+from .series import apart
+
+SHOWN, FOLDED = 20, 300  # configurations in the first table, and with those that are folded
+LEAST = 0.01  # spread of a quantity, as a share, below which nothing trades it for another
+ENOUGH = 8  # configurations of an algorithm from which importances are estimated
+MOST = 2000  # configurations, the best of a search, that are compared
+GOOD, WORSE = Look.at(0)._replace(dash="dot"), Look.at(1)._replace(hollow=True)
+Row = Mapping[str, Any]
+
+
+def sections(found: FoundRun, place: int) -> list[PageSection | None]:
+    """Return the sections of a search."""
+    assert found.tune is not None
+    parts = (ranking, unbeaten, importance, sensitivity)
+    return [part(found.tune, place) for part in parts]
+
+
+def ranking(tune: Row, place: int) -> PageSection:
+    """Draw and tabulate the ranking."""
+    rows, pick = tune["ranking"], tune["pick"]
+    good = {rows[0]["label"], *pick.get("alternatives", pick["ties"])}
+    heading = f"The best of {len(rows)} configurations is known"
+    if not decided(pick):
+        many = few(len(rows), "configuration", "configurations")
+        heading = f"{len(good)} of {many} may be the best"
+    lead = f"Filled, with {USUAL} bars: the best, and all not known to be worse."
+    label = f"{tune['measure']} of the best configurations with their intervals"
+    figure = PageFigure(f"ranking-{place}", label, {"": _dots(tune, good)})
+    return PageSection(f"tune-{place}", heading, lead, [figure], _tables(tune))
+
+
+def _dots(tune: Row, good: set[str]) -> Panel:
+    """Draw the value of each configuration; its interval, unless it was given up early."""
+    shown = [row for row in tune["ranking"][:SHOWN] if row["value"] is not None][::-1]
+    names = apart([row["label"] for row in shown])
+    size, unit = 1.0, tune["unit"]
+    if unit == "s":
+        size, unit = time_unit(max((row["value"] for row in shown), default=1.0))
+    lines, edges = [], [0.0] * (not shown)
+    for kind, look in ((True, GOOD), (False, WORSE)):
+        rows = [(at, row) for at, row in enumerate(shown) if (row["label"] in good) == kind]
+        values = [row["value"] / size for _, row in rows]
+        # the interval of two seeds dwarfs all others
+        ends = [
+            (value, value) if row["stopped"] and not kind
+            else tuple(end / size for end in stated(row, "value").span)
+            for value, (_, row) in zip(values, rows, strict=True)
+        ]  # fmt: skip
+        edges += [end for pair in ends for end in pair if np.isfinite(end)]
+        texts = [
+            f"{names[at]}: {number(value)} {unit}"
+            for value, (at, _) in zip(values, rows, strict=True)
+        ]
+        places = [float(at) for at, _ in rows]
+        bars = ([low for low, _ in ends], [high for _, high in ends])
+        how: Any = {"joined": False, "marks": "all", "named": False, "texts": texts}
+        lines.append(Line("", values, places, look, x_bars=bars, **how))
+    title = f"{tune['measure']} ({unit})" if unit else tune["measure"]
+    across = chart.fitted(title, edges, log=False, zero=True)
+    return Panel(across, Axis(names=names), lines, height=90 + 24 * len(shown))
+
+
+def _tables(tune: Row) -> list[PageTable]:
+    """Return the ranking, what each configuration used, and what less time costs in loss."""
+    best, pick, unit = tune["ranking"][0]["label"], tune["pick"], tune["unit"]
+    first = (tune.get("extremes") or {}).get("best", {}).get("label", best)
+    unsettled = pick.get("not_separated", pick["ties"])
+    ties = {pick["label"], *pick["ties"]}.difference(unsettled)
+
+    def value(row: Row) -> str:
+        if row["value"] is not None:
+            return with_unit(row["value"], unit)
+        return f"above {with_unit(row['at_least'], unit)}" if row["at_least"] else "not reached"
+
+    def verdict(row: Row) -> str:
+        if row["label"] == best:
+            return "best of these" if first == ALONE else "best"
+        if row["label"] in ties:
+            return "equivalent"
+        return (
+            "not separated"
+            if row["label"] in unsettled
+            else "given up early" * bool(row["stopped"])
+        )
+
+    based = ["basis"] * any(row.get("basis") for row in tune["ranking"])
+    columns = ("configuration", "verdict", *based, tune["measure"], USUAL, "reached")
+    rows = [
+        (
+            Cell(row["label"], strong=row["label"] == pick["label"]),
+            verdict(row),
+            *(row[key] or "" for key in based),
+            value(row),
+            wording.qualified(stated(row, "value"), unit),
+            f"{row['reached']} of {row['seeds']}",
+        )
+        for row in tune["ranking"]
+    ]
+    table = PageTable("Configurations, best first", columns, rows, texts=2 + len(based))
+    used = [(row["label"], row) for row in tune["ranking"][:SHOWN]]
+    amounts = compared.amounts(used, "What each used")
+    return [*table.folded_after(SHOWN, FOLDED), *amounts, *_tradeoffs(tune)]
+
+
+def _tradeoffs(tune: Row) -> Iterator[PageTable]:
+    """Tabulate what less time costs in loss after as many tokens."""
+    rows = tune.get("tradeoffs", [])
+    if len(rows) < 2:
+        return
+    heads = {"days": "days", "cost": f"cost ({tune['ranking'][0].get('currency')})"}
+    heads = {key: head for key, head in heads.items() if key in rows[0]["used"]}
+    columns = ["configuration", f"loss ({USUAL})", "days saved", *heads.values()]
+    table = [
+        [
+            row["label"],
+            wording.above(row["loss_above"], row["interval"]),
+            number(row["days_saved"]),
+            *[wording.cell(stated(row["used"][key]), "") for key in heads],
+        ]
+        for row in rows
+    ]
+    caption = f"{100 * MARGIN:.0f} % or more sooner or cheaper than all above, for more loss"
+    yield PageTable(caption, columns, table)
+
+
+def unbeaten(tune: Row, place: int) -> PageSection | None:
+    """Draw and tabulate the configurations that no other beats in time, money and loss."""
+    amounts = {name: values for name, values in _amounts(tune) if _spreads(values)}
+    if len(amounts) < 2:
+        return None
+    table = np.array([*amounts.values()]).T
+    front = sorted(np.flatnonzero(~dominated(table)).tolist(), key=lambda row: tuple(table[row]))
+    labels = [row["label"] for row in tune["ranking"][:MOST]]
+    # the last pair, with what is bought by time or money, is seen first
+    pairs = reversed([*combinations(enumerate(amounts), 2)])
+    panels = {
+        f"{one[1]} and {other[1]}": _pair(table, front, labels, (one, other))
+        for one, other in pairs
+    }
+    rows = [
+        (
+            f"{rank}. {labels[row]}",
+            *(f"{cell:.{max(4, len(f'{cell:.0f}'))}g}" for cell in table[row]),
+        )
+        for rank, row in enumerate(front, 1)
+    ]
+    found = PageTable(
+        f"Beaten by no other in {', '.join(amounts)}", ("configuration", *amounts), rows
+    )
+    label = f"each configuration by {', '.join(amounts)}; {len(front)} are beaten by no other"
+    return PageSection(
+        f"tradeoffs-{place}",
+        f"{few(len(front), 'configuration is', 'configurations are')} beaten by no other",
+        "By means over seeds. For each hollow one, another is as good in all of these and better "
+        "in one; those far behind lie outside.",
+        [PageFigure(f"tradeoffs-{place}", label, panels, "picture")],
+        found.folded_after(SHOWN, len(rows)),
+    )
+
+
+def _amounts(tune: Row) -> Iterator[tuple[str, list[float]]]:
+    """Yield the quantities to be small, by name and unit; nan where a row has none."""
+    rows, objective = tune["ranking"][:MOST], tune["objective"]
+
+    def used(key: str, scale: float = 1.0) -> list[float]:
+        means = [((row.get("used") or {}).get(key) or {}).get("mean") for row in rows]
+        return [np.nan if mean is None else mean * scale for mean in means]
+
+    values = [np.nan if row["value"] is None else row["value"] for row in rows]
+    times = values if objective == OBJECTIVES[0] else used("days", SECONDS_PER_DAY)
+    if objective != "loss-at-deadline" and np.isfinite(times).any():
+        size, unit = time_unit(float(np.nanmax(times)))
+        yield f"time ({unit})", [time / size for time in times]
+    if objective != "loss-at-budget":
+        currency = rows[0].get("currency")
+        yield f"cost ({currency})" if currency else "cost", used("cost")
+    if objective not in (OBJECTIVES[0], "cost-to-loss"):
+        yield f"{tune['measure']} ({tune['unit']})" if tune["unit"] else tune["measure"], values
+
+
+def _spreads(values: Sequence[float]) -> bool:
+    known = np.array(values)[np.isfinite(values)]
+    return known.size > 1 and float(np.ptp(known)) > LEAST * float(np.abs(known).max())
+
+
+def dominated(table: np.ndarray) -> np.ndarray:
+    """Tell which rows of (rows, quantities) another row beats, or which have unknown quantities.
+
+    Another beats a row if no quantity is larger and one is smaller.
+    """
+    no_larger = (table[:, None] <= table[None]).all(axis=2)
+    smaller = (table[:, None] < table[None]).any(axis=2)
+    beaten: np.ndarray = (no_larger & smaller).any(axis=0) | ~np.isfinite(table).all(axis=1)
+    return beaten
+
+
+def _pair(
+    table: np.ndarray,
+    front: Sequence[int],
+    labels: Sequence[str],
+    axes: tuple[tuple[int, str], tuple[int, str]],
+) -> Panel:
+    """Draw two quantities, with a line along those that are beaten in neither."""
+    (one, across), (two, up) = axes
+    pair = table[:, (one, two)]
+    rest = sorted({*np.flatnonzero(np.isfinite(table).all(axis=1))} - {*front})
+    beaten = dominated(pair)
+    edge = sorted((row for row in front if not beaten[row]), key=lambda row: tuple(pair[row]))
+
+    def line(rows: Sequence[int], look: Look, *, joined: bool) -> Line:
+        texts = [labels[row] for row in rows]
+        x, y = pair[[*rows]].T if rows else (np.empty(0), np.empty(0))
+        marks, steps = "none" if joined else "all", joined
+        return Line(
+            "", x, y, look, joined=joined, marks=marks, named=False, steps=steps, texts=texts
+        )
+
+    dots = GOOD._replace(symbol="diamond")
+    lines = [line(edge, GOOD, joined=True), line(rest, WORSE, joined=False)]
+    lines.append(line(front, dots, joined=False))
+    axis = [chart.fitted(title, pair[front, side]) for side, title in enumerate((across, up))]
+    return Panel(axis[0], axis[1], lines)
+
+
+def importance(tune: Row, place: int) -> PageSection | None:
+    """Tabulate how much the algorithm and each parameter mattered."""
+    rows = [*importances(tune["ranking"][:MOST])]
+    if not rows:
+        return None
+    caption = "Share of the variance of the rank, among the configurations tried"
+    table = PageTable(caption, ("what varies", "share", "configurations"), rows)
+    lead = (
+        "Of the algorithm: analysis of variance between algorithms. Of a parameter: fANOVA "
+        "(Hutter, Hoos and Leyton-Brown, ICML 2014) over configurations of one algorithm, from "
+        f"{ENOUGH} on. A search tries good values more often than others."
+    )
+    heading = "What mattered in this search"
+    return PageSection(f"importance-{place}", heading, lead, tables=[table])
+
+
+def importances(rows: Sequence[Row]) -> Iterator[tuple[str, Cell, str]]:
+    """Yield rows: what varies, its share of the rank's variance, and how many were compared."""
+    ranks: dict[str, list[int]] = {}
+    for rank, row in enumerate(rows):
+        ranks.setdefault(row["name"], []).append(rank)
+    whole = float(np.var(range(len(rows)))) if rows else 0.0
+    if len(ranks) > 1 and len(rows) >= ENOUGH:
+        within = sum(len(own) * float(np.var(own)) for own in ranks.values()) / len(rows)
+        yield "algorithm", _share(1 - within / whole), str(len(rows))
+    for name, own in ranks.items():
+        shares = _of_parameters([rows[rank].get("parameters") or {} for rank in own], own)
+        yield from ((f"{name}: {key}", _share(each), str(len(own))) for key, each in shares.items())
+
+
+def _share(value: float) -> Cell:
+    return Cell(percent(value), value)
+
+
+def _of_parameters(tables: Sequence[Row], ranks: Sequence[int]) -> dict[str, float]:
+    """Return the importance of each parameter that varies; of fewer than two there is none."""
+    shared = set(tables[0]).intersection(*tables)
+    columns = {key: [table[key] for table in tables] for key in tables[0] if key in shared}
+    columns = {key: values for key, values in columns.items() if len({*map(str, values)}) > 1}
+    if len(columns) < 2 or len(tables) < ENOUGH:
+        return {}
+    import optuna  # noqa: PLC0415 - half a second
+
+    space: dict[str, optuna.distributions.BaseDistribution] = {}
+    for key, values in columns.items():
+        if all(type(value) in (int, float) and abs(value) < FARTHEST for value in values):
+            low, high = min(values), max(values)
+            space[key] = optuna.distributions.FloatDistribution(low, high, log=low > 0)
+        else:
+            columns[key] = [*map(str, values)]
+            space[key] = optuna.distributions.CategoricalDistribution(sorted({*columns[key]}))
+    with quiet():
+        study = optuna.create_study()
+        for at, rank in enumerate(ranks):
+            params = {key: values[at] for key, values in columns.items()}
+            trial = optuna.trial.create_trial(params=params, distributions=space, value=float(rank))
+            study.add_trial(trial)
+        evaluator = optuna.importance.FanovaImportanceEvaluator(seed=0)
+        return dict(optuna.importance.get_param_importances(study, evaluator=evaluator))
+
+
+def sensitivity(tune: Row, place: int) -> PageSection | None:
+    """Tabulate what being wrong about an input costs each candidate."""
+    worlds, pick = tune["regret"], tune["pick"]["label"]
+    if not worlds:
+        return None
+    most = max((_size(world, label) for world in worlds for label in world["values"]), default=0)
+    heads = [_world_name(world) for world in worlds]
+    rows = [
+        [label, *(_above(world, label, most or 1.0) for world in worlds)]
+        for label in worlds[0]["values"]
+    ]
+    flipped = [
+        head
+        for head, world in zip(heads, worlds, strict=True)
+        if world["input"] and world["regret"].get(pick) != 0 and pick not in world["not_worse"]
+    ]
+    heading = "No other is known to be better if latency, bandwidth or straggling is 20 % off"
+    if flipped:
+        heading = f"Another configuration is better with {', '.join(flipped)}"
+    lead = "What each candidate costs beyond the best of them if the scenario is wrong."
+    table = PageTable("Above the best of these", ("configuration", *heads), rows)
+    text = " ".join([lead, *notes(worlds)])
+    return PageSection(f"sensitivity-{place}", heading, text, tables=[table])
+
+
+def _world_name(world: Row) -> str:
+    if not world["input"]:
+        return "as written"
+    sign = "+" if world["change"] > 0 else "−"
+    return f"{world['input']} {sign}{100 * abs(world['change']):.0f}\N{NO-BREAK SPACE}%"
+
+
+def _size(world: Row, label: str) -> float:
+    """Return what is known of a candidate's cost, as a share; 0 where nothing is."""
+    bound = world.get("regret_at_least", {}).get(label)
+    return (world["regret"].get(label) if bound is None else bound) or 0.0
+
+
+def _above(world: Row, label: str, most: float) -> Cell:
+    text = cost(world, label, " %")
+    bar = 1.0 if text == "not reached" else _size(world, label) / most
+    return Cell(text, bar, strong=world["regret"].get(label) == 0)
