@@ -1,7 +1,7 @@
 """Time and memory that a simulation needs: estimated before it starts, refused if excessive.
 
 Operations are counted, and cost nothing to count. Only where so many could take too long is the
-pace of this machine measured, on a few steps of the task itself.
+time of a step measured on this machine, with the task itself.
 """
 
 from collections.abc import Iterable
@@ -17,12 +17,12 @@ from ..objectives.build import dimension_of
 from ..results.run import COLUMNS, SPAN
 from ..results.statistics import human, number
 from ..scenario.scenario import Algorithm, Scenario
-from . import pace, processes
+from . import processes, step_time
 from .execution import Execution
 
 LONGEST = 7 * 86_400.0  # seconds of computing that need --force
 BRIEF = 60.0  # seconds at most, by the numbers below, which exceed what a step takes by far
-PROBING = 5.0  # seconds of measuring, after which the paces found so far have to do
+PROBING = 5.0  # seconds of measuring, after which the times measured so far have to do
 
 # Seconds that no operation exceeds: what takes less than LONGEST by these needs no measurement.
 GRADIENT = 1e-4
@@ -150,7 +150,7 @@ def estimate(parts: Iterable[Part], execution: Execution, enough: float = 0.0) -
         if counted and (found > enough > 0 or monotonic() > end):
             break
         try:
-            found += pace.seconds(part.scenario, part.algorithm, part.seeds, execution)
+            found += step_time.seconds(part.scenario, part.algorithm, part.seeds, execution)
         except Exception:  # the run itself will say what is wrong
             return 0.0
         counted, most = counted + part.size.seconds, most - part.size.seconds

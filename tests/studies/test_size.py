@@ -9,7 +9,7 @@ import paceline.command_line
 from paceline.simulator.engines.observer import POINTS
 from paceline.simulator.load.load import load, parse
 from paceline.simulator.objectives.build import dimension_of
-from paceline.simulator.studies import execution, pace, size
+from paceline.simulator.studies import execution, size, step_time
 from paceline.simulator.studies.execution import Execution
 
 QUICK = "quickstart"
@@ -25,7 +25,7 @@ def paced(monkeypatch):
         found.asked += 1
         return found.seconds
 
-    monkeypatch.setattr(pace, "seconds", seconds)
+    monkeypatch.setattr(step_time, "seconds", seconds)
     return found
 
 
@@ -176,11 +176,11 @@ class Clock:
 def test_a_pace_is_extrapolated(monkeypatch, sets, milliseconds):
     """Steps, evaluations and starts are told apart; a huge dimension is measured smaller."""
     clock = Clock()
-    monkeypatch.setattr(pace, "time", clock)
+    monkeypatch.setattr(step_time, "time", clock)
     monkeypatch.setattr(execution, "run_world", clock.run_world)
     sets = ["algorithm=[{ name = 'ssgd', lr = 0.1 }]", *sets]
     scenario = load("adacomm/figure2", sets)
-    found = pace.seconds(scenario, scenario.algorithm[0], 12, Execution()) * 1e3 / 12
+    found = step_time.seconds(scenario, scenario.algorithm[0], 12, Execution()) * 1e3 / 12
     if "10000000" in sets[-1]:  # the start and evaluations are scaled with it
         assert milliseconds < found < 4 * milliseconds
     else:
@@ -198,7 +198,7 @@ def test_paces_are_found_for_real(engine, kind):
     sets = [f"objective={objective}", "run.steps=4", "cluster.compute=1 s"]
     sets += ["algorithm=[{ name = 'ssgd', lr = 0.1 }]", "network.duration=1 s"]
     scenario = load("adacomm/figure2", sets)
-    found = pace.measure(scenario, scenario.algorithm[0], 1, Execution(engine))
+    found = step_time.measure(scenario, scenario.algorithm[0], 1, Execution(engine))
     assert found.simulated == 2
     assert 0 <= found.start + found.step + found.evaluation < 10
 

@@ -49,22 +49,15 @@ def chart(rows: Sequence[Row], vary: Vary, target: float | None, title: str) -> 
     if max(map(len, grouped.values())) > LINES:
         return None
     measure, name, size = _measure(rows, vary, target)
-    values = [*map(text, vary[key])]
-    known = numbers(vary[key])
-    places, unit = known or ([*map(float, range(len(values)))], "")
-    at = dict(zip(values, places, strict=True))
-    across = Axis(f"{key} ({unit})" if unit else key, names=[] if known else values)
-    if known:
-        ticks = dict(zip(places, (f"{place:g}" for place in places), strict=True))
-        log = geometric(places)
-        across = Axis(across.title, log=log, ticks=ticks if len(places) <= TICKS else {})
-    drawn = {
-        panel: [
-            _line(label, of_line, [at[text(row[key])] for row in of_line], measure, size, index)
-            for index, (label, of_line) in enumerate(lines.items())
-        ]
-        for panel, lines in grouped.items()
-    }
+    across, at = _across(key, vary[key])
+    drawn: dict[str, list[Line]] = defaultdict(list)
+    for panel, lines in grouped.items():
+        for index, (label, own) in enumerate(lines.items()):
+            points = sorted((at[text(row[key])], *_ends(row, measure)) for row in own)
+            x, mean, low, high = np.array(points, dtype=float).T
+            band = low / size, high / size
+            look, mark = Look.at(index), f"l{index}"
+            drawn[panel].append(Line(label, x, mean / size, look, band, marks="all", key=mark))
     up = _vertical(name, [line for lines in drawn.values() for line in lines])
     panels = [
         Panel(across, up, lines, heading=f"{panel}, by {second}" if second else "")
@@ -130,16 +123,21 @@ def _caption(rows: Sequence[Row], measure: str) -> str:
     return caption + ("; gap: not reached with every seed" if missing else "")
 
 
-def _line(  # noqa: PLR0913, PLR0917 - a line and what it draws
-    label: str, rows: Sequence[Row], places: Sequence[float], measure: str, size: float, index: int
-) -> Line:
-    """Return the estimates at their places, in order, and a band of their intervals."""
-    estimates = [estimate_of(row, measure) for row in rows]
-    ends = [(row.value, *(row.interval or (np.nan, np.nan))) for row in estimates]
-    order = np.argsort(places)
-    mean, low, high = np.array(ends, dtype=float)[order].T / size
-    x = np.asarray(places)[order]
-    return Line(label, x, mean, Look.at(index), (low, high), marks="all", key=f"l{index}")
+def _ends(row: Row, measure: str) -> tuple[float, float, float]:
+    """Return an estimate and the ends of its interval, nan where there is none."""
+    found = estimate_of(row, measure)
+    return (found.value, *(found.interval or (np.nan, np.nan)))
+
+
+def _across(key: str, values: Sequence[Any]) -> tuple[Axis, dict[str, float]]:
+    """Return the axis of a key, of numbers or categories, and the place of each value on it."""
+    texts, known = [*map(text, values)], numbers(values)
+    if known is None:
+        return Axis(key, names=texts), {name: float(at) for at, name in enumerate(texts)}
+    places, unit = known
+    ticks = {place: f"{place:g}" for place in places} if len(places) <= TICKS else {}
+    title = f"{key} ({unit})" if unit else key
+    return Axis(title, log=geometric(places), ticks=ticks), dict(zip(texts, places, strict=True))
 
 
 def _vertical(title: str, lines: Sequence[Line]) -> Axis:

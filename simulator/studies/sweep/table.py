@@ -172,11 +172,38 @@ def measured(scenario: Scenario, runs: Sequence[Run], execution: Execution) -> R
     stated = learning.stated(scenario, runs, losses.get(label), missed.get(label))
     summary |= consumption.summary(scenario, runs, losses.get(label), stated)
     numbers = [_numbers(run, given) for run in runs]
+    over_seeds = {
+        column.key: _over_seeds(scenario, algorithm, runs, column, [n[column.key] for n in numbers])
+        for column in RESULT_COLUMNS
+    }
+    row = _summarised(over_seeds, summary, stated)
+    notes = dict.fromkeys(note for run in runs for note in run.notes)
+    record = {
+        "engine": summary["engine"],
+        "row": row | {"diverged": sum(map(divergence.diverged, runs))},
+        "stalled": any(run.stall for run in runs),
+        "runs": [{"seed": run.seed, **own} for run, own in zip(runs, numbers, strict=True)],
+        # those that points may share: the step at which a run diverged is its own
+        "notes": [
+            *(note for note in notes if not note.startswith("diverged")),
+            *(f"what its loss rests on: {learning.rest(model)}" for model in losses.values()),
+        ],
+        **_errors(scenario, runs, losses, missed),
+        "stated": {name: stated.get(key) for name, key in STATED.items()},
+    }
+    return dict(statistics.jsonable(record))
+
+
+def _summarised(
+    over_seeds: Mapping[str, intervals.Estimate | None],
+    summary: Mapping[str, Any],
+    stated: Mapping[str, Any],
+) -> Row:
+    """Return means with their intervals: those of one run where `stated` has them."""
     row: Row = {}
     for column in RESULT_COLUMNS:
-        values = [run[column.key] for run in numbers]
         row[column.key] = column.of_summary(summary)
-        found = _over_seeds(scenario, algorithm, runs, column, values)
+        found = over_seeds[column.key]
         spent = (summary["used"] or {}).get("cost", {}) if column.key == "total_cost" else {}
         if found and "interval90" in spent:
             found = intervals.stated(spent)
@@ -194,21 +221,7 @@ def measured(scenario: Scenario, runs: Sequence[Run], execution: Execution) -> R
             row |= {f"{key}{ending}": amount["mean"]}
             row |= estimate_columns(f"{key}{ending}", intervals.stated(amount))
     row |= {f"{kind}_share": share for kind, share in summary["breakdown"].items()}
-    notes = dict.fromkeys(note for run in runs for note in run.notes)
-    record = {
-        "engine": summary["engine"],
-        "row": row | {"diverged": sum(map(divergence.diverged, runs))},
-        "stalled": any(run.stall for run in runs),
-        "runs": [{"seed": run.seed, **own} for run, own in zip(runs, numbers, strict=True)],
-        # those that points may share: the step at which a run diverged is its own
-        "notes": [
-            *(note for note in notes if not note.startswith("diverged")),
-            *(f"what its loss rests on: {learning.rest(model)}" for model in losses.values()),
-        ],
-        **_errors(scenario, runs, losses, missed),
-        "stated": {name: stated.get(key) for name, key in STATED.items()},
-    }
-    return dict(statistics.jsonable(record))
+    return row
 
 
 def _over_seeds(

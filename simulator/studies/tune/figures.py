@@ -1,7 +1,8 @@
 """Figures of a search: the value against each program's period, and the cost of wrong inputs."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -35,10 +36,9 @@ def value(result: TuneResult) -> Chart | None:
 
     A program without such a parameter is a level line. What was given up has no interval.
     """
-    programs: dict[str, list[Contender]] = {}
-    for contender in result.ranked:
-        if contender.all_reached:
-            programs.setdefault(contender.candidate.name, []).append(contender)
+    programs: dict[str, list[Contender]] = defaultdict(list)
+    for contender in filter(lambda contender: contender.all_reached, result.ranked):
+        programs[contender.candidate.name].append(contender)
     if not programs:
         return None
     size, unit = 1.0, result.objective.says
@@ -50,21 +50,33 @@ def value(result: TuneResult) -> Chart | None:
     periods = sorted({x for name, own in points.items() if keys[name] for x in own}) or [1.0]
     least = min([x for x in periods if x > 0], default=1.0)
     place = {x: math.log2(x) if x > 0 else math.log2(least) - 1 for x in periods}
-    lines = []
-    for index, (name, own) in enumerate(points.items()):
-        tried = [place[x] for x in own] if keys[name] else [place[periods[0]], place[periods[-1]]]
-        mean, low, high = np.array([*own.values()] * (1 if keys[name] else 2)).T
-        label = f"{name} ({keys[name]})" if keys[name] else name
-        look, ends = Look.at(index), (np.minimum(low, mean), np.maximum(high, mean))
-        lines.append(Line(label, tried, mean, look, y_bars=ends, marks="all"))
+    lines = _lines(points, keys, place)
     shown = np.concatenate([np.ravel([*own.values()]) for own in points.values()])
     ticks = {place[x]: f"{x:g}" for x in periods[:: math.ceil(len(periods) / TICKS)]}
     across = Axis("parameter in brackets" if any(keys.values()) else "", ticks=ticks)
-    caption = "best of all other parameters; without interval: given up"
-    if out := sorted({each.candidate.name for each in result.ranked} - programs.keys()):
-        caption += f"\nnothing near the best: {', '.join(out)}"
     panel = Panel(across, fitted(unit, shown[np.isfinite(shown)]), lines)
-    return Chart(result.space.scenario.title, caption, [panel])
+    return Chart(result.space.scenario.title, _caption(result, programs), [panel])
+
+
+def _lines(
+    points: Mapping[str, Mapping[float, list[float]]],
+    keys: Mapping[str, str | None],
+    place: Mapping[float, float],
+) -> list[Line]:
+    lines = []
+    for index, (name, own) in enumerate(points.items()):
+        tried, key = [place[x] for x in own] if keys[name] else [*place.values()], keys[name]
+        mean, low, high = np.array([*own.values()] * (1 if key else len(tried))).T
+        ends = np.minimum(low, mean), np.maximum(high, mean)
+        label = f"{name} ({key})" if key else name
+        lines.append(Line(label, tried, mean, Look.at(index), y_bars=ends, marks="all"))
+    return lines
+
+
+def _caption(result: TuneResult, programs: Mapping[str, Any]) -> str:
+    out = sorted({contender.candidate.name for contender in result.ranked} - programs.keys())
+    rest = f"\nnothing near the best: {', '.join(out)}" if out else ""
+    return f"best of all other parameters; without interval: given up{rest}"
 
 
 def _key(contenders: Sequence[Contender]) -> str | None:

@@ -99,6 +99,10 @@ class Race:
         """The longest that a run may take (seconds)."""
         return self.space.limit
 
+    def is_whole(self, contender: Contender) -> bool:
+        """Return whether a contender has reached the target with all seeds."""
+        return contender.all_reached and len(contender.scores) == len(self.seeds)
+
     def extend(self, racing: Sequence[Contender], count: int) -> None:
         """Run contenders until they have `count` seeds; stop those that are out."""
         for contender in racing:

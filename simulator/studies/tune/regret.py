@@ -15,7 +15,7 @@ from ...results.statistics import human
 from .objective import Score, TuningObjective
 from .race import Contender, Race
 from .runner import RunRequest
-from .verdict import bounds, order_of
+from .verdict import lower_bounds, order_of
 
 STEP = 0.2
 INPUTS = ("latency", "bandwidth", "straggling")
@@ -27,6 +27,8 @@ Row = Mapping[str, Any]
 def world(table: Mapping[str, Any], what: str, by: float) -> Table:
     """Return a scenario's table with `by` times the latency, the bandwidth or the straggling."""
     changed = deepcopy(dict(table))
+    if not what:
+        return changed
     lines = [changed["network"], *changed["network"].get("link", ())]
     nodes = [changed["cluster"], *changed["cluster"].get("group", ())]
     changes: dict[str, list[tuple[list[Table], tuple[str, ...], Callable[[Any], Any]]]] = {
@@ -89,55 +91,64 @@ def regrets(race: Race, contenders: Sequence[Contender], order: Order) -> list[d
     `order`: that in the scenario as it is, which also knows what was given up early. See `_row` for
     what a row has; `cut`: the seconds, where runs were cut.
     """
-    space, objective, seeds = race.space, race.objective, tuple(race.seeds)
+    space, objective = race.space, race.objective
     changes = [("", 0.0), *((what, by) for what in INPUTS for by in (-STEP, STEP))]
     table = space.scenario.table
-    worlds = [world(table, what, 1 + by) if what else dict(table) for what, by in changes]
+    worlds = [world(table, what, 1 + by) for what, by in changes]
     scores = [{each.candidate.label: each.scores for each in contenders} for _ in worlds]
-    values = [score.value for each in contenders for score in each.scores if score.reached]
-    horizon = objective.horizon(LONGER * max(values)) if values else math.inf
-    cut = float(f"{horizon:.3g}") if horizon < space.limit else None
-
-    def run(place: int, contender: Contender, duration: float | None) -> RunRequest:
-        return RunRequest(space.world(contender.candidate.table, duration, worlds[place]), seeds)
-
-    missing = [
-        (place, contender)
-        for place, _ in enumerate(worlds)
-        for contender in contenders
-        if place or not (contender.all_reached and len(contender.scores) == len(seeds))
-    ]
+    cut = _cut(objective, contenders, space.limit)
+    pairs = [(place, contender) for place in range(len(worlds)) for contender in contenders]
+    whole = {
+        each for each in contenders if each.all_reached and len(each.scores) == len(race.seeds)
+    }
+    missing = [pair for pair in pairs if pair[0] or pair[1] not in whole]
     rows: list[dict[str, Any]] = []
     for duration in (cut, None):
         if rows and not missing:
             break
-        found = race.runner([run(*pair, duration) for pair in missing])
-        for (place, contender), own in zip(missing, found, strict=True):
-            scores[place][contender.candidate.label] = own
+        _run(race, worlds, scores, missing, duration)
         rows = [
-            _row(objective, space.limit, own) | {"input": what or None, "change": by}
+            _row(objective, space.limit, own, cut) | {"input": what or None, "change": by}
             for (what, by), own in zip(changes, scores, strict=True)
         ]
-        missing = [
-            (place, contender)
-            for place, row in enumerate(rows)
-            for contender in contenders
-            if row["regret_at_least"].get(contender.candidate.label) == 0
-        ]
+        bounds = [row["regret_at_least"] for row in rows]
+        missing = [pair for pair in pairs if bounds[pair[0]].get(pair[1].candidate.label) == 0]
     rows[0] |= {"not_worse": [label for label in scores[0] if label in order.open]}
-    return [row | {"cut": cut if row["at_least"] else None} for row in rows]
+    return rows
+
+
+def _run(
+    race: Race, worlds: Sequence[Table], scores: Sequence[dict[str, list[Score]]],
+    missing: Sequence[tuple[int, Contender]], duration: float | None,
+) -> None:  # fmt: skip
+    """Run contenders in worlds, by their places, and put their scores there."""
+    seeds = tuple(race.seeds)
+    found = race.runner([
+        RunRequest(race.space.world(contender.candidate.table, duration, worlds[place]), seeds)
+        for place, contender in missing
+    ])  # fmt: skip
+    for (place, contender), own in zip(missing, found, strict=True):
+        scores[place][contender.candidate.label] = own
+
+
+def _cut(objective: TuningObjective, contenders: Sequence[Contender], limit: float) -> float | None:
+    """Return the time (seconds) at which runs are cut; None where they may run as long as given."""
+    values = [score.value for each in contenders for score in each.scores if score.reached]
+    horizon = objective.horizon(LONGER * max(values)) if values else math.inf
+    return float(f"{horizon:.3g}") if horizon < limit else None
 
 
 def _row(
-    objective: TuningObjective, limit: float, scores: Mapping[str, Sequence[Score]]
-) -> dict[str, Any]:
+    objective: TuningObjective, limit: float, scores: Mapping[str, Sequence[Score]],
+    cut: float | None,
+) -> dict[str, Any]:  # fmt: skip
     """Return what each contender, by label, costs in one world.
 
     `values`, and `regret`, a share of the best value; None where some run missed the target.
     `at_least` and `regret_at_least`: lower bounds of both where that is because it was cut.
     `first`: the best; `not_worse`: those not known to be worse than it at 90 %.
     """
-    order, least = order_of(scores, objective), bounds(scores, objective)
+    order, least = order_of(scores, objective), lower_bounds(scores, objective)
     values = {label: order.value(label) for label in scores}
     best = values[order.best]
     middle = np.median if order.of == MEDIAN else np.mean
@@ -158,6 +169,7 @@ def _row(
         "regret_at_least": {label: max(0.0, above(v)) for label, v in at_least.items()},
         "first": order.best if math.isfinite(best) else None,
         "not_worse": [label for label in scores if label in order.open],
+        "cut": cut if at_least else None,
     }
 
 

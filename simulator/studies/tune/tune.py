@@ -71,23 +71,9 @@ def tune(  # noqa: PLR0913 - the options of the command
         trials=trials, preset=preset,
     )  # fmt: skip
     with opened(out, overwrite, TuneDirectory, own) as directory:
-        if aim.steps:
-            tried = tried.until(None)
-            if scenario.run.duration is not None:
-                notes.append(
-                    f"run.duration = {statistics.human(scenario.run.duration)} ends no run: "
-                    f"{aim.name} compares losses after run.steps, however long these take; "
-                    "--objective loss-at-deadline keeps the duration"
-                )
-        elif aim.target is None and aim.of_loss:
-            if aim.deadline is None:
-                aim = replace(aim, deadline=warm_starts.shortest(tried, numbers[0], execution))
-                ends = (
-                    f"every run ends after {statistics.human(aim.deadline)}, as the shortest does"
-                )
-                notes.insert(1 if preset else 0, ends)
-            assert aim.deadline is not None
-            tried = tried.until(aim.deadline)
+        tried, aim, ends = _until(tried, aim, numbers[0], execution)
+        notes[bool(preset) : bool(preset)] = ends if aim.deadline else []
+        notes += [] if aim.deadline else ends
         with quiet(), executors.start(execution) as executor:
             runner = Runner(aim, execution, executor, directory)
             search = Search(Race(tried, aim, runner, numbers), seed, progress)
@@ -116,6 +102,27 @@ def tune(  # noqa: PLR0913 - the options of the command
         if directory:
             save(result, directory)
     return result
+
+
+def _until(
+    tried: Space, aim: TuningObjective, seed: int, execution: Execution
+) -> tuple[Space, TuningObjective, list[str]]:
+    """Return the space and the objective with the end of all runs, and notes on that."""
+    if aim.steps:
+        duration = tried.scenario.run.duration
+        note = (
+            f"run.duration = {statistics.human(duration)} ends no run: {aim.name} compares losses "
+            "after run.steps, however long these take; --objective loss-at-deadline keeps the "
+            "duration"
+        )
+        return tried.until(None), aim, [note] * (duration is not None)
+    if aim.target is not None or not aim.of_loss:
+        return tried, aim, []
+    notes, deadline = [], aim.deadline
+    if deadline is None:
+        deadline = warm_starts.shortest(tried, seed, execution)
+        notes = [f"every run ends after {statistics.human(deadline)}, as the shortest does"]
+    return tried.until(deadline), replace(aim, deadline=deadline), notes
 
 
 def plan(

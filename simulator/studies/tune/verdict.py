@@ -92,14 +92,14 @@ def order_of(
     known = {label: model for label, model in models.items() if model and model.factors}
     return order(
         {label: [score.value for score in own] for label, own in scores.items()},
-        bounds(scores, objective), heavy=objective.heavy, best=best,
+        lower_bounds(scores, objective), heavy=objective.heavy, best=best,
         factors={label: np.array(model.factors) for label, model in known.items()},
         margin=min((model.margin for model in models.values() if model), default=MARGIN),
         limits=objective.limits,
     )  # fmt: skip
 
 
-def bounds(
+def lower_bounds(
     scores: Mapping[str, Sequence[Score]], objective: TuningObjective
 ) -> dict[str, list[float]]:
     """Return lower bounds of the values, by label; infinite for what diverged."""
@@ -334,19 +334,10 @@ def extremes(
     one = next((choice for choice in there if isinstance(choice, Alone)), None)
     if not (objective.target or objective.steps):
         return {"alone": _of_alone(one, ())} if one else {}
-    ways: dict[str, Row] = {}
-    for choice in there:
-        row = tradeoff(choice, there[0]) if objective.steps else {}
-        spent = row.get("sooner", choice.used("days")), row.get("cheaper", choice.used("cost"))
-        label = choice.candidate.label
-        ways[label] = {"label": label, "days": spent[0], "cost": spent[1]}
-    cheapest, *rest = sorted(ways.values(), key=itemgetter("cost"))
-    near = [way for way in rest if way["cost"] <= cheapest["cost"] * (1 + MARGIN)]
-    fronted = {row["label"] for row in front}
-    cheapest = next((way for way in (cheapest, *near) if way["label"] in fronted), cheapest)
-    soon = soonest(front) or min(ways.values(), key=itemgetter("days"))
+    ways = _ways(there, objective)
+    soon, cheapest = _soonest_and_cheapest(ways, front)
     own = {"best": ways[best]} if best in ways else {}  # not if some runs miss
-    own |= {"soonest": ways[soon["label"]], "cheapest": cheapest}
+    own |= {"soonest": soon, "cheapest": cheapest}
     labels = {row["label"] for row in own.values()}
     named = [choice for choice in there if choice.candidate.label in labels]
     for choice in named:
@@ -356,6 +347,25 @@ def extremes(
             ways[choice.candidate.label] |= ends
     others = [choice for choice in named if objective.steps and choice is not one]
     return own | ({"alone": _of_alone(one, others)} if one else {})
+
+
+def _ways(there: Sequence[Contender], objective: TuningObjective) -> dict[str, Row]:
+    """Return by label the days and cost to the target, or to as low a loss as the first."""
+    ways = {}
+    for choice in there:
+        row = tradeoff(choice, there[0]) if objective.steps else {}
+        days, cost = row.get("sooner", choice.used("days")), row.get("cheaper", choice.used("cost"))
+        ways[choice.candidate.label] = {"label": choice.candidate.label, "days": days, "cost": cost}
+    return ways
+
+
+def _soonest_and_cheapest(ways: Mapping[str, Row], front: Sequence[Row]) -> tuple[Row, Row]:
+    cheapest, *rest = sorted(ways.values(), key=itemgetter("cost"))
+    near = [way for way in rest if way["cost"] <= cheapest["cost"] * (1 + MARGIN)]
+    fronted = {row["label"] for row in front}
+    cheapest = next((way for way in (cheapest, *near) if way["label"] in fronted), cheapest)
+    soon = soonest(front) or min(ways.values(), key=itemgetter("days"))
+    return ways[soon["label"]], cheapest
 
 
 def _interval(spent: Row, more: Sequence[float] | None) -> list[float] | None:

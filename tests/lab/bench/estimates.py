@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from paceline.simulator.scenario.scenario import Scenario
-from paceline.simulator.studies import pace
+from paceline.simulator.studies import step_time
 from paceline.simulator.studies.execution import Execution
 from paceline.simulator.studies.simulate import simulate
 from tests.helpers.worlds import DIGITS, EXPONENTIAL, RING, TIME_ONLY, scenario
@@ -52,7 +52,7 @@ class Estimated:
 
     def _pair(self) -> tuple[float, float]:
         execution = Execution(self.engine)
-        found = pace.seconds(self.scenario, self.scenario.algorithm[0], self.seeds, execution)
+        found = step_time.seconds(self.scenario, self.scenario.algorithm[0], self.seeds, execution)
         began = time.perf_counter()
         simulate(self.scenario, seeds=self.seeds, engine=self.engine)
         return found, time.perf_counter() - began

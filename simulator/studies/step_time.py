@@ -1,4 +1,4 @@
-"""The pace of runs on this machine: time a few steps of the very task, and extrapolate.
+"""The time of a step on this machine: measure a few steps of the very task, and extrapolate.
 
 The steps have the task's own algorithm, cluster, network, objective, engine and threads, so that
 whatever makes a step slow is measured. Only of a task whose single steps take seconds a smaller one
@@ -22,8 +22,8 @@ from ..scenario.tables import Modes
 from ..scenario.world import World
 from .execution import Execution
 
-ENOUGH = 0.2  # seconds that further steps take once their pace counts as known
-LONGEST = 3.0  # seconds after which the pace found so far has to do
+ENOUGH = 0.2  # seconds that further steps take once their time counts as known
+LONGEST = 3.0  # seconds after which the time measured so far has to do
 GROWTH = 4  # of the steps, from one measurement to the next
 ENTRIES = 2**22  # of all workers' vectors; with more, fewer coordinates are measured ...
 DIMENSION = 10_000  # ... but at least so many, so that they still take most of the time
@@ -31,7 +31,7 @@ MESSAGES = 2**20  # of one ring; with more, fewer workers are measured
 RING = 512  # that many
 
 
-class Pace(NamedTuple):
+class StepTime(NamedTuple):
     """Core seconds of one seed: of its start, of each step of all workers, of each evaluation.
 
     `simulated`: seconds of the simulated clock per step.
@@ -44,7 +44,7 @@ class Pace(NamedTuple):
 
 
 def seconds(scenario: Scenario, algorithm: Algorithm, seeds: int, execution: Execution) -> float:
-    """Return the core seconds of the runs of an algorithm, from a measurement of its pace."""
+    """Return the core seconds of the runs of an algorithm, from a measurement of its steps."""
     found = measure(scenario, algorithm, seeds, execution)
     run = scenario.run
     by_time = run.duration / found.simulated if run.duration and found.simulated else inf
@@ -53,8 +53,8 @@ def seconds(scenario: Scenario, algorithm: Algorithm, seeds: int, execution: Exe
     return seeds * (found.start + steps * found.step + points * found.evaluation)
 
 
-def measure(scenario: Scenario, algorithm: Algorithm, seeds: int, execution: Execution) -> Pace:
-    """Measure the pace of an algorithm, in a few tenths of a second."""
+def measure(scenario: Scenario, algorithm: Algorithm, seeds: int, execution: Execution) -> StepTime:
+    """Measure the times of an algorithm, in a few tenths of a second."""
     program = known_programs(execution.programs)[algorithm.name]
     if execution.engine == "auto":  # that of the whole run: a few steps alone never pay off
         whole = pays_off(World.of(scenario, algorithm, program))
@@ -77,7 +77,7 @@ def measure(scenario: Scenario, algorithm: Algorithm, seeds: int, execution: Exe
     first = min(timed(1, 1)[0] for _ in range(2 if warm * len(few) < ENOUGH else 1))
     step, run = _per_step(lambda steps: timed(steps, steps), first, len(few), limit)
     both, _ = _per_step(lambda steps: timed(steps, 1), first, len(few), limit)
-    return Pace(
+    return StepTime(
         max(0.0, first - both) * scale,
         step * scale,
         max(0.0, both - step) * scale,
