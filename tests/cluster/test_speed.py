@@ -19,6 +19,7 @@ from paceline.simulator.engines.dispatch import run_seeds
 from paceline.simulator.programs import catalogue
 from paceline.simulator.scenario.cluster import Bursts
 from paceline.simulator.scenario.world import World
+from tests.helpers.cases import looped
 from tests.helpers.programs import cases
 from tests.helpers.worlds import EXPONENTIAL, RING, play, scenario, simulate
 
@@ -150,7 +151,7 @@ def test_each_worker_and_seed_has_bursts_of_its_own_whoever_else_there_is():
     assert shown(3, 5, 2) != shown(3, 5, 1) != shown(3, 6, 1)
 
 
-@pytest.mark.parametrize("changes", [{"bursts": BURSTS}, {"profile": NIGHT}])
+@looped("changes", [{"bursts": BURSTS}, {"profile": NIGHT}])
 def test_mean_compute_is_what_a_long_run_takes(changes):
     """Steps are work: their mean duration is the mean work by the mean speed."""
     world = scenario(workers=2, compute=EXPONENTIAL, cluster=changes)
@@ -201,7 +202,7 @@ def test_steps_are_alike_under_two_programs_and_again():
                for own, full in zip(times[0], plain, strict=True))  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["ssgd", "asgd", "easgd", "ad-psgd", "ssgd-bucketed"])
+@looped("name", ["ssgd", "asgd", "easgd", "ad-psgd", "ssgd-bucketed"])
 def test_a_speed_that_never_changes_is_that_of_a_slower_worker(name):
     forever = {"at": ["0 s"], "factor": [0.25]}
     slow, scaled = (
@@ -231,7 +232,7 @@ def test_bursts_of_everyone_are_no_faster_than_none(seed):
     assert simulate(slow, seed=seed).duration >= simulate(plain, seed=seed).duration
 
 
-@pytest.mark.parametrize("block", re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL))
+@looped("block", re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL))
 def test_what_the_page_shows_can_be_simulated(block):
     world = scenario({"name": "local-sgd", "tau": 4}, steps=8, **tomllib.loads(block))
     assert len(world.team.mean_compute) == 8

@@ -16,6 +16,7 @@ from paceline.simulator.errors import InputError
 from paceline.simulator.scenario.cluster import Cluster
 from tests.cluster.test_speed import BURSTS
 from tests.distributions.test_law import TABLES
+from tests.helpers.cases import looped
 from tests.helpers.worlds import EXPONENTIAL, RING, scenario, simulate
 
 DELAY = {"dist": "normal", "mean": "0 s", "sd": "1 s"}  # folded
@@ -199,7 +200,7 @@ def test_a_device_may_be_a_label_where_none_is_described():
     assert world.team.mean_compute == [1] * 4
 
 
-@pytest.mark.parametrize(
+@looped(
     ("devices", "groups", "changes", "words"),
     [
         ([A100], [(1, "a10")], {}, r'group\[0\].device = "a10": unknown; did you mean `a100`'),

@@ -15,6 +15,7 @@ from scipy import integrate, stats
 
 from paceline.simulator.distributions.distribution import Distribution
 from paceline.simulator.distributions.law import Law
+from tests.helpers.cases import looped
 
 LAW = TypeAdapter(Law)
 TABLES = {
@@ -208,7 +209,7 @@ def test_a_bare_quantity_is_a_constant():
 GAMMA = {"dist": "gamma", "mean": "1 s"}
 
 
-@pytest.mark.parametrize(
+@looped(
     ("table", "remedy"),
     [
         (300, "with its unit"),
@@ -272,7 +273,7 @@ def test_json_schema_accepts_what_the_models_accept():
     assert not validator.is_valid(unweighted)
 
 
-@pytest.mark.parametrize(
+@looped(
     "law",
     [
         {"dist": "gamma", "mean": "1 ms", "shape": 1e-300},

@@ -11,7 +11,8 @@ from paceline.simulator.cluster import workers
 from paceline.simulator.distributions.random_streams import Purpose, blocks, generator, quick
 from paceline.simulator.objectives import softmax
 from paceline.simulator.programs import Program
-from tests.helpers.programs import called, cases
+from tests.helpers.cases import looped
+from tests.helpers.programs import cases
 from tests.helpers.worlds import DIGITS, EXPONENTIAL, QUADRATIC, RING, play, scenario, simulate
 
 
@@ -68,8 +69,8 @@ def test_a_workers_compute_times_are_the_same_under_every_program():
             np.testing.assert_allclose(found[:n], expected[:n], atol=1e-12)
 
 
-@pytest.mark.parametrize("interpreter", ["virtual", "lockstep"])
-@pytest.mark.parametrize("goal", [QUADRATIC, DIGITS], ids=lambda table: table["kind"])
+@looped("interpreter", ["virtual", "lockstep"])
+@looped("goal", [QUADRATIC, DIGITS])
 def test_a_workers_batches_are_the_same_however_it_asks(interpreter, goal):
     """The k-th gradient at the start: whole, with its loss, or in pieces; alone or in turns."""
 
@@ -97,7 +98,7 @@ def test_a_workers_batches_are_the_same_however_it_asks(interpreter, goal):
     assert not np.array_equal(whole[0], whole[1])
 
 
-@pytest.mark.parametrize("case", cases(), ids=called)
+@looped("case", cases())
 def test_another_algorithm_changes_nobody_elses_curve(case):
     tables = {
         "compute": EXPONENTIAL, "network": RING | {"jitter": EXPONENTIAL}, "objective": DIGITS,

@@ -22,6 +22,7 @@ from paceline.simulator.load.load import known_programs
 from paceline.simulator.programs import catalogue
 from paceline.simulator.results.run import Kind, Run
 from paceline.simulator.scenario.world import World
+from tests.helpers.cases import looped
 from tests.helpers.compute_times import STEPS, delays
 from tests.helpers.programs import called, cases
 from tests.helpers.worlds import DIGITS, EXPONENTIAL, QUADRATIC, RING, TIME_ONLY, scenario
@@ -173,7 +174,7 @@ def test_long_curves_are_thinned_as_the_reference_does():
         alike(each, virtual.run(made.algorithm[0], made, each.seed))
 
 
-@pytest.mark.parametrize("case", [{"name": "psgd"}, {"name": "dts", "delay": 3}], ids=called)
+@looped("case", [{"name": "psgd"}, {"name": "dts", "delay": 3}])
 def test_until_the_deadline(case):
     """The curve thins itself out as it goes, in every engine alike."""
     world = scenario(case, steps=None, compute=EXPONENTIAL, network=RING, run={"duration": "990 s"})
@@ -182,8 +183,8 @@ def test_until_the_deadline(case):
         alike(run, virtual.run(algorithm, world, run.seed))
 
 
-@pytest.mark.parametrize("case", WITH_VALUES, ids=called)
-@pytest.mark.parametrize("partition", ["iid", {"dirichlet": 0.3}], ids=["iid", "uneven"])
+@looped("case", WITH_VALUES)
+@looped("partition", ["iid", {"dirichlet": 0.3}])
 def test_on_real_data(case, partition):
     world = scenario(
         case, objective=DIGITS | {"partition": partition}, compute=EXPONENTIAL, network=RING,
@@ -194,7 +195,7 @@ def test_on_real_data(case, partition):
         alike(run, virtual.run(algorithm, world, run.seed))
 
 
-@pytest.mark.parametrize("case", WITH_VALUES, ids=called)
+@looped("case", WITH_VALUES)
 def test_every_parameter_is_the_same(case):
     """Not only their mean, and not only where it is evaluated."""
     world = scenario(case, workers=9, steps=STEPS, objective=QUADRATIC, compute=EXPONENTIAL)
@@ -387,7 +388,7 @@ def tried(me: Any) -> float:
         return 0.0
 
 
-@pytest.mark.parametrize("look", LOOKS)
+@looped("look", LOOKS)
 def test_who_looks_closer_is_handed_over(look):
     """With as many workers as entries, so that nothing is noticed by its shape."""
 

@@ -7,6 +7,7 @@ from paceline.simulator.cluster.speed import beside
 from paceline.simulator.engines.dispatch import run_seeds
 from paceline.simulator.load.load import parse
 from paceline.simulator.theory import theory
+from tests.helpers.cases import looped
 
 OVERLAPPING = (
     {"name": "ssgd-bucketed", "buckets": 6},
@@ -43,7 +44,7 @@ def test_work_takes_longer_during_flights_alone():
     assert beside(6.0, 4.0, flights, 2.0) == pytest.approx(11.0)
 
 
-@pytest.mark.parametrize("algorithm", OVERLAPPING + BLOCKING, ids=str)
+@looped("algorithm", OVERLAPPING + BLOCKING)
 def test_engines_agree(algorithm):
     """Over links in turn, with unequal workers; over shared links where rings share none."""
     law = {"dist": "gamma", "mean": "100 ms", "shape": 20}
@@ -56,7 +57,7 @@ def test_engines_agree(algorithm):
     assert lasted(shared) == pytest.approx(lasted(alike), rel=1e-9)
 
 
-@pytest.mark.parametrize("algorithm", BLOCKING, ids=str)
+@looped("algorithm", BLOCKING)
 def test_who_waits_for_the_mean_pays_nothing(algorithm):
     assert lasted(world(algorithm)) == pytest.approx(lasted(world(algorithm, 1.0)), rel=1e-12)
 
@@ -68,7 +69,7 @@ def test_who_overlaps_pays_while_it_does():
     assert lasted(one) == pytest.approx(0.13, rel=1e-3)
 
 
-@pytest.mark.parametrize("bandwidth", ["100 MB/s", "1 GB/s", "10 GB/s"])
+@looped("bandwidth", ["100 MB/s", "1 GB/s", "10 GB/s"])
 def test_formulas_say_what_is_simulated(bandwidth):
     ddp = world({"name": "ssgd-bucketed", "buckets": 6}, network={"bandwidth": bandwidth})
     assert theory(ddp)["bucketed_seconds_per_step"] == pytest.approx(lasted(ddp)[0], rel=1e-9)

@@ -18,6 +18,7 @@ from paceline.simulator.engines.virtual import run as virtual
 from paceline.simulator.programs import catalogue
 from paceline.simulator.programs.pieces.gate import bounded_lead
 from paceline.simulator.results.run import COLUMNS
+from tests.helpers.cases import looped
 from tests.helpers.compute_times import OVERHEAD
 from tests.helpers.worlds import EXPONENTIAL, QUADRATIC, TIME_ONLY, scenario
 
@@ -220,7 +221,7 @@ def test_long_runs_equal_the_reference_engine(case, place, monkeypatch):
     assert_as_virtual(world, (0, 7), threads=2)
 
 
-@pytest.mark.parametrize("server", [{}, {"bandwidth": "100 kbit/s"}, {"apply": "250 ms"}])
+@looped("server", [{}, {"bandwidth": "100 kbit/s"}, {"apply": "250 ms"}])
 def test_a_codec_whose_messages_shrink_equals_the_reference_engine(server):
     slow = {"group": [{"name": "slow", "workers": 1, "compute": "9 s"}]}
     world = scenario(
@@ -249,7 +250,7 @@ def test_a_bound_equals_the_reference_engine():
 # Whoever it is run with
 
 
-@pytest.mark.parametrize("case", [ASGD, SSP, K_ASYNC], ids=lambda case: case["name"])
+@looped("case", [ASGD, SSP, K_ASYNC])
 def test_a_run_depends_on_its_seed_alone(case):
     """Bit for bit, whichever seeds are run with it and however many threads do it."""
     world = scenario(
@@ -367,7 +368,7 @@ def handed(program, world, **parameters):
     return str(caught.value)
 
 
-@pytest.mark.parametrize("look", LOOKS)
+@looped("look", LOOKS)
 def test_a_server_that_looks_at_who_sends_is_handed_over(look):
     program = replace(catalogue()["asgd"], server=_nosy)
     does, reason = LOOKS[look]
@@ -427,7 +428,7 @@ async def _again(me):
         x = await me.request(me.server, first)
 
 
-@pytest.mark.parametrize("worker", [_stale_start, _doubled, _again])
+@looped("worker", [_stale_start, _doubled, _again])
 def test_workers_that_do_more_with_vectors_are_handed_over(worker):
     program = replace(catalogue()["asgd"], worker=worker)
     handed(program, scenario(ASGD, objective=QUADRATIC), lr=lambda step: 0.1)
@@ -455,7 +456,7 @@ async def _signs(me):
         me.send(worker, x)
 
 
-@pytest.mark.parametrize("server", [_summing, _signs])
+@looped("server", [_summing, _signs])
 def test_any_sum_of_vectors_is_that_of_the_reference_engine(server):
     """To the signs of zeros, and where a vector is kept for long."""
     programs = {"asgd": replace(catalogue()["asgd"], server=server)}
@@ -467,10 +468,10 @@ def test_any_sum_of_vectors_is_that_of_the_reference_engine(server):
     assert np.isfinite(ours.curve["loss"]).all()
 
 
-@pytest.mark.parametrize("case", [
+@looped("case", [
     ASGD | {"momentum": {"kind": "adamw"}}, ASGD | {"codec": "fp16"}, {"name": "k-sync", "k": 2},
 ])  # fmt: skip
-@pytest.mark.parametrize("more", [
+@looped("more", [
     {}, {"noise_growth": 0.3}, {"heterogeneity": {"share": 0.5, "curvature": 0.1}},
 ])  # fmt: skip
 def test_what_the_loop_cannot_compute_is_handed_over(case, more):
@@ -481,7 +482,7 @@ def test_what_the_loop_cannot_compute_is_handed_over(case, more):
         assert found.engine == "virtual"
 
 
-@pytest.mark.parametrize("worker", [_by_rank, _two_gradients, _scalars])
+@looped("worker", [_by_rank, _two_gradients, _scalars])
 def test_workers_that_do_anything_else_are_handed_over(worker):
     program = replace(catalogue()["asgd"], worker=worker)
     reason = handed(program, scenario(ASGD), lr=lambda step: 0.1)

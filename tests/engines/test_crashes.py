@@ -19,6 +19,7 @@ from paceline.simulator.programs import catalogue
 from paceline.simulator.results import statistics
 from paceline.simulator.results.run import Kind, Run
 from paceline.simulator.scenario.world import World
+from tests.helpers.cases import looped
 from tests.helpers.programs import ROWS, called, cases
 from tests.helpers.worlds import QUADRATIC, RING, TIME_ONLY, scenario, simulate
 
@@ -68,8 +69,8 @@ def test_who_waits_for_a_crashed_worker_is_stalled_until_it_is_back() -> None:
 ENDLESS = {"at": "3.5 s", "lasts": "1 h"}
 
 
-@pytest.mark.parametrize("model", ["closed-form", "flows"])
-@pytest.mark.parametrize(
+@looped("model", ["closed-form", "flows"])
+@looped(
     ("case", "worker"),
     [
         ({"name": "ssgd"}, 1), ({"name": "local-sgd", "tau": 9}, 1), ({"name": "hpsgd"}, 2),
@@ -370,7 +371,7 @@ def test_a_run_cut_off_by_time_accounts_for_every_second(
     assert_accounts(result, 6.0)
 
 
-@pytest.mark.parametrize("model", ["closed-form", "flows"])
+@looped("model", ["closed-form", "flows"])
 def test_no_mean_begins_before_the_crash_of_an_absent_worker_is_noticed(model: str) -> None:
     """Of several means under way, each waits for the timeout, not only the first."""
     world = scenario(
@@ -477,8 +478,8 @@ def test_all_workers_but_one_may_be_gone_for_good() -> None:
     assert "worker 3 is down for good" in stuck.failures["stall"]
 
 
-@pytest.mark.parametrize("model", ["closed-form", "flows"])
-@pytest.mark.parametrize("name", ["asgd", "d2", "psgd", "hpsgd"])
+@looped("model", ["closed-form", "flows"])
+@looped("name", ["asgd", "d2", "psgd", "hpsgd"])
 def test_a_node_that_is_down_for_good_is_named(name: str, model: str) -> None:
     """This holds beside endless random crashes, too; messages to it never arrive."""
     failures = {"failures": {"between": "50 s", "repair": "1 s"}}

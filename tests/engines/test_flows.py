@@ -12,6 +12,7 @@ from paceline.simulator.engines.overheads import EffectCosts
 from paceline.simulator.errors import InputError
 from paceline.simulator.load.load import parse
 from paceline.simulator.programs import catalogue
+from tests.helpers.cases import looped
 from tests.helpers.compute_times import OVERHEAD
 from tests.helpers.programs import ROWS, called, cases
 from tests.helpers.worlds import QUADRATIC, RING, scenario, simulate
@@ -34,9 +35,9 @@ def both(case: dict[str, Any], network: dict[str, Any], **world: Any) -> tuple[A
     return simulate(made[0], seed=1), simulate(made[1], seed=1)
 
 
-@pytest.mark.parametrize("collective", COLLECTIVES)
-@pytest.mark.parametrize("workers", [2, 3, 4, 5, 6, 8, 13])
-@pytest.mark.parametrize("overhead", [[], [OVERHEAD]], ids=["nominal", "overhead"])
+@looped("collective", COLLECTIVES)
+@looped("workers", [2, 3, 4, 5, 6, 8, 13])
+@looped("overhead", [[], [OVERHEAD]])
 def test_a_network_without_competition_is_as_its_formula_says(
     collective: str, workers: int, overhead: list[dict[str, Any]]
 ) -> None:
@@ -52,8 +53,8 @@ def test_a_network_without_competition_is_as_its_formula_says(
         assert flows.seconds[kind] == pytest.approx(spent, rel=1e-11, abs=1e-12)
 
 
-@pytest.mark.parametrize("case", BLOCKING, ids=called)
-@pytest.mark.parametrize("overhead", [[], [SHORT]], ids=["nominal", "overhead"])
+@looped("case", BLOCKING)
+@looped("overhead", [[], [SHORT]])
 def test_every_program_takes_as_long_without_competition(
     case: dict[str, Any], overhead: list[dict[str, Any]]
 ) -> None:
@@ -103,7 +104,7 @@ def test_asking_costs_what_words_take_on_the_route() -> None:
     assert EffectCosts(world).agree == pytest.approx(0.018)
 
 
-@pytest.mark.parametrize("model", ["closed-form", "flows"])
+@looped("model", ["closed-form", "flows"])
 def test_asking_takes_as_long_as_the_farthest_neighbours_need(model: str) -> None:
     group = [{"name": place, "workers": 2, "region": place} for place in ("a", "b", "c")]
     links = [
@@ -118,7 +119,7 @@ def test_asking_takes_as_long_as_the_farthest_neighbours_need(model: str) -> Non
     assert EffectCosts(world).agree == pytest.approx(1.5 * (0.020 + 25 / 1250))
 
 
-@pytest.mark.parametrize("case", cases(), ids=called)
+@looped("case", cases())
 def test_what_overlaps_comes_to_the_same_values(case: dict[str, Any]) -> None:
     if not next(row for row in ROWS if row.name == case["name"]).timeless:
         return
@@ -126,8 +127,8 @@ def test_what_overlaps_comes_to_the_same_values(case: dict[str, Any]) -> None:
     assert flows.curve["loss"] == formula.curve["loss"]
 
 
-@pytest.mark.parametrize("case", cases(), ids=called)
-@pytest.mark.parametrize("seconds", ["2 s", "3.3 s"])
+@looped("case", cases())
+@looped("seconds", ["2 s", "3.3 s"])
 def test_a_run_may_end_in_the_midst_of_transfers(case: dict[str, Any], seconds: str) -> None:
     """End a run by time: transfers in flight then are no deadlock."""
     network = RING | {"model": "flows", "bandwidth": "100 kbit/s"}
@@ -221,8 +222,8 @@ def test_whatever_happens_to_the_network_a_run_ends_and_accounts(
         assert slower.min() >= -1e-9
 
 
-@pytest.mark.parametrize("run", [{"steps": 5}, {"steps": None, "run": {"duration": "30 s"}}])
-@pytest.mark.parametrize("others", [{}, {"outages": {"between": "4 s", "repair": "1 s"}}])
+@looped("run", [{"steps": 5}, {"steps": None, "run": {"duration": "30 s"}}])
+@looped("others", [{}, {"outages": {"between": "4 s", "repair": "1 s"}}])
 def test_a_link_that_is_down_for_good_is_named_and_who_waits(
     run: dict[str, Any], others: dict[str, Any]
 ) -> None:
@@ -242,7 +243,7 @@ def test_a_link_that_is_down_for_good_is_named_and_who_waits(
         assert result.steps < 5
 
 
-@pytest.mark.parametrize("workers", [2, 3, 5])
+@looped("workers", [2, 3, 5])
 def test_workers_on_one_device_take_turns(workers: int) -> None:
     """Workers share a device equally: n at once take n times as long, in any program."""
     device = {
@@ -314,7 +315,7 @@ def test_a_window_limits_a_flow_and_slow_start_grows_into_it() -> None:
     assert there == pytest.approx(1 + 0.1 + 0.2 + (4000 - 500) / 5000)
 
 
-@pytest.mark.parametrize("case", [{"name": "k-sync", "k": 2}, {"name": "ad-psgd"}], ids=called)
+@looped("case", [{"name": "k-sync", "k": 2}, {"name": "ad-psgd"}])
 def test_an_alarm_rings_at_the_very_time_that_a_gradient_is_done(case: dict[str, Any]) -> None:
     """Some are done while messages are under way, long after SimPy's last event.
 
@@ -376,7 +377,7 @@ def test_another_algorithm_changes_nothing() -> None:
     assert beside.lines == alone.lines
 
 
-@pytest.mark.parametrize("collective", ["ring", "tree", "star", "recursive-doubling"])
+@looped("collective", ["ring", "tree", "star", "recursive-doubling"])
 def test_links_of_differing_latency_cost_what_the_formula_says(collective: str) -> None:
     """Each part of a ring pays the long way when it takes it, not at every step."""
     tables = {
@@ -394,7 +395,7 @@ def test_links_of_differing_latency_cost_what_the_formula_says(collective: str) 
     assert flows.duration == pytest.approx(formula.duration, rel=1e-3)
 
 
-@pytest.mark.parametrize("name", ["asgd", "d-psgd", "ssgd"])
+@looped("name", ["asgd", "d-psgd", "ssgd"])
 def test_every_kind_of_program_runs_on_a_platform(name: str) -> None:
     folder = Path(__file__).parents[2] / "scenarios"
     table = {

@@ -1,7 +1,6 @@
 """Many local steps as one draw: the same law as steps one by one, and only where nothing looks."""
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
@@ -15,6 +14,7 @@ from paceline.simulator.objectives.quadratic import NoisyQuadratic
 from paceline.simulator.programs.pieces.transform import Identity, Momentum, Nesterov
 from paceline.simulator.results.run import COLUMNS
 from paceline.simulator.scenario.tables import Quadratic
+from tests.helpers.cases import looped
 from tests.helpers.worlds import EXPONENTIAL, scenario
 
 TRANSFORMS = st.sampled_from([Identity(), Momentum(0.7), Momentum(0.0), Nesterov(0.9)])
@@ -64,8 +64,8 @@ def test_without_a_rate_nothing_moves_but_the_buffer():
     np.testing.assert_allclose(root[..., 0], [[0, 0], [0, np.sqrt(1.25)]])
 
 
-@pytest.mark.parametrize("transform", [Identity(), Momentum(0.8), Nesterov(0.8)])
-@pytest.mark.parametrize("spec", [WORLD, MODES])
+@looped("transform", [Identity(), Momentum(0.8), Nesterov(0.8)])
+@looped("spec", [WORLD, MODES])
 def test_draws_and_steps_have_one_law(transform, spec):
     """Both, freed of the exact mean and covariance, are independent standard normal numbers."""
     seeds, workers = 300, 3
@@ -138,7 +138,7 @@ def curves(made, seeds):
     return run_seeds(made, made.algorithm[0], range(seeds), engine="batched")
 
 
-@pytest.mark.parametrize("case", JUMPING, ids=lambda case: case["name"])
+@looped("case", JUMPING)
 def test_a_run_that_jumps_has_the_losses_of_one_that_steps(case):
     seeds = 200
     stepped, jumped = (
@@ -155,7 +155,7 @@ def test_a_run_that_jumps_has_the_losses_of_one_that_steps(case):
     assert any("joint normal law" in note for note in of_two[1].notes)
 
 
-@pytest.mark.parametrize(("case", "more"), STEPPING)
+@looped(("case", "more"), STEPPING)
 def test_what_must_step_keeps_its_numbers(case, more):
     found = curves(world(case, "aggregate", WORLD | more), 2)
     assert not any("joint normal law" in note for note in found[0].notes)

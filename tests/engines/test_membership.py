@@ -17,6 +17,7 @@ from paceline.simulator.results import consumption, statistics, store
 from paceline.simulator.results.run import Run
 from paceline.simulator.studies.tune.objective import Score, tuning_objective
 from paceline.simulator.studies.tune.tune import tune
+from tests.helpers.cases import looped
 from tests.helpers.programs import called, cases
 from tests.helpers.worlds import FREE, QUADRATIC, RING, TIME_ONLY, scenario, simulate
 
@@ -44,7 +45,7 @@ def test_a_mean_is_of_those_who_are_there_and_no_one_waits() -> None:
     assert result.failures["dropped"] == 5
 
 
-@pytest.mark.parametrize(("notice", "lost", "absent"), [("0 s", 1.5, 4), ("3 s", 0, 5.5)])
+@looped(("notice", "lost", "absent"), [("0 s", 1.5, 4), ("3 s", 0, 5.5)])
 def test_notice_lets_a_worker_share_its_work_and_leave(
     notice: str, lost: float, absent: float
 ) -> None:
@@ -71,8 +72,8 @@ def test_who_joins_pays_for_the_model_and_for_starting() -> None:
     assert result.workers["communicate"][3] == pytest.approx(0.052)
 
 
-@pytest.mark.parametrize("model", ["closed-form", "flows"])
-@pytest.mark.parametrize(
+@looped("model", ["closed-form", "flows"])
+@looped(
     ("present", "absent", "end", "bytes_"),
     [("2.5 s", "4 s", 6.0, 0), ("2.5 s", "4 s", 13.0, 4000), ("2.5 s", "4 s", 14.0, 8000),
      ("8 ms", "4 s", 5.0, 1000)],
@@ -135,7 +136,7 @@ def test_who_leaves_again_cancels_its_download() -> None:
     assert [a.joined for a, _ in zip(storm.of(0), range(2), strict=False)] == [11.5, 18.5]
 
 
-@pytest.mark.parametrize(
+@looped(
     "daily",
     ["00:00-24:00", "9:00-9:00", ["06:00-18:00", "18:00-06:00"], ["3:00-24:00", "0:00-9:00"]],
 )
@@ -144,7 +145,7 @@ def test_a_calendar_of_the_whole_day_has_no_absence(daily: Any) -> None:
     assert calendar.during(0.0, 1e6) == []
 
 
-@pytest.mark.parametrize("collective", ["ring", "server"])
+@looped("collective", ["ring", "server"])
 def test_joining_and_being_selected_again_cost_the_same(collective: str) -> None:
     """Through the server's card of 0.5 Mbit/s, 64 ms and 20 of latency; without server 52 ms."""
     network = RING | {"collective": collective}
@@ -217,7 +218,7 @@ LAWS = [
 ]
 
 
-@pytest.mark.parametrize("laws", LAWS, ids=["constant", "uniform", "lognormal"])
+@looped("laws", LAWS)
 def test_a_stationary_start_has_the_same_availability_at_all_times(laws: Any) -> None:
     """Of 4000 workers 3 / (3 + 1) are there: sd 0.7 %."""
     spec = {"present": laws[0], "absent": laws[1], "start": "stationary"}
@@ -229,7 +230,7 @@ def test_a_stationary_start_has_the_same_availability_at_all_times(laws: Any) ->
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("policy", "least"), [("shrink", 1), ("quorum", 4)])
+@looped(("policy", "least"), [("shrink", 1), ("quorum", 4)])
 def test_goodput_of_a_stationary_start_is_the_closed_form_from_the_first_second(
     policy: str, least: int
 ) -> None:
@@ -268,8 +269,8 @@ def test_a_quorum_goes_on_after_its_grace() -> None:
     assert sum(late.seconds.values()) == pytest.approx(20)
 
 
-@pytest.mark.parametrize("network", [FREE, RING, RING | {"model": "flows"}])
-@pytest.mark.parametrize("recovery", [{"policy": "quorum", "quorum": 2}, {"policy": "backup"}])
+@looped("network", [FREE, RING, RING | {"model": "flows"}])
+@looped("recovery", [{"policy": "quorum", "quorum": 2}, {"policy": "backup"}])
 def test_a_crash_after_a_mean_began_without_the_slowest_changes_nothing(
     recovery: dict[str, Any], network: dict[str, Any]
 ) -> None:
@@ -302,7 +303,7 @@ LEAVING = {"membership": {"present": {"dist": "exponential", "mean": "6 s"}, "ab
 CALM, NEVER = {}, "as nothing ever crashes"
 
 
-@pytest.mark.parametrize(
+@looped(
     ("own", "general", "cluster", "notes"),
     [
         ("shrink", {}, CALM, [f'recovery "shrink" has no effect, {NEVER}']),
@@ -402,7 +403,7 @@ def test_a_trace_and_a_calendar_say_who_is_there(tmp_path: Any) -> None:
     assert hours == [(2, 3), (5, 22), (23, 24), (26, 27)]
 
 
-@pytest.mark.parametrize(
+@looped(
     ("spec", "says"),
     [
         ({"present": "1 h"}, "neither one law"),

@@ -1,16 +1,16 @@
 """The observer: how often a run of unknown length is evaluated."""
 
 import numpy as np
-import pytest
 
 from paceline.simulator.engines.observer import POINTS
+from tests.helpers.cases import looped
 from tests.helpers.worlds import scenario, simulate
 
 CASES = [{"name": "ssgd"}, {"name": "local-sgd", "tau": 7}, {"name": "asgd"}, {"name": "psgd"}]
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
-@pytest.mark.parametrize("duration", [30, 390, 1700])
+@looped("case", CASES)
+@looped("duration", [30, 390, 1700])
 def test_a_run_ended_by_time_is_seen_to_its_end_in_a_few_hundred_points(case, duration):
     world = scenario(case, steps=None, run={"duration": f"{duration} s"})
     curve = simulate(world).curve

@@ -10,6 +10,7 @@ from paceline.simulator.load.load import parse
 from paceline.simulator.scenario.overhead import Overhead, at
 from paceline.simulator.scenario.scenario import Scenario
 from paceline.simulator.studies.simulate import simulate
+from tests.helpers.cases import looped
 from tests.helpers.worlds import EXPONENTIAL, scenario
 from tests.helpers.worlds import simulate as run
 
@@ -38,7 +39,7 @@ def pace(case, **tables):
     return run(world).duration / 20
 
 
-@pytest.mark.parametrize(
+@looped(
     ("case", "expected"),
     [
         ({"name": "psgd"}, STEP),
@@ -47,13 +48,12 @@ def pace(case, **tables):
         # means are hidden behind computing, what they cost the worker itself is not: 16 of 20 waits
         ({"name": "dts", "delay": 4}, STEP + 0.003 + 0.070 * 16 / 20),
     ],
-    ids=lambda each: each["name"] if isinstance(each, dict) else "",
 )
 def test_by_hand(case, expected):
     assert pace(case) == pytest.approx(expected, rel=1e-12)
 
 
-@pytest.mark.parametrize(
+@looped(
     ("name", "codec"),
     [("ssgd", "top-k"), ("dts", "qsgd"), ("local-sgd", "power-sgd"), ("asgd", "dgc")],
 )
@@ -81,7 +81,7 @@ def test_larger_vectors_take_a_codec_longer_and_small_ones_no_less():
     assert costs.coding("fp16", 4e3) == (0.0, 0.0)
 
 
-@pytest.mark.parametrize(
+@looped(
     ("tables", "what"),
     [
         ([{"kind": "topk", "size": "1 kB"}], r"codec.0..kind.*unknown codec.*top-k"),
@@ -150,7 +150,7 @@ TABLES = [
 ]
 
 
-@pytest.mark.parametrize(("workers", "issue"), [(1, 2), (2, 2), (4, 4), (5, 5), (8, 8), (64, 8)])
+@looped(("workers", "issue"), [(1, 2), (2, 2), (4, 4), (5, 5), (8, 8), (64, 8)])
 def test_in_proportion_between_and_the_nearest_beyond(workers, issue):
     found = at(TABLES, workers)
     assert found.issue == pytest.approx(issue * 1e-3)
@@ -322,8 +322,8 @@ def test_beyond_what_was_measured():
     assert any("run.target_loss = 0.1" in note for note in simulate(far).notes)
 
 
-@pytest.mark.parametrize("model", ["closed-form", "flows"])
-@pytest.mark.parametrize("engine", ["virtual", "batched"])
+@looped("model", ["closed-form", "flows"])
+@looped("engine", ["virtual", "batched"])
 def test_a_program_may_have_overheads_of_its_own(engine, model):
     """Without a table for a program it has those that are for any."""
     own = COSTS | {"algorithm": "local-sgd", "transmission_factor": 3.0}

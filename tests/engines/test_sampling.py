@@ -21,6 +21,7 @@ from paceline.simulator.results import statistics
 from paceline.simulator.studies import executors
 from paceline.simulator.studies import simulate as study
 from paceline.simulator.studies.sweep.sweep import sweep
+from tests.helpers.cases import looped
 from tests.helpers.worlds import (
     DIGITS,
     EXPONENTIAL,
@@ -48,7 +49,7 @@ def last(algorithm, **tables):
     return marks[-1][-1]
 
 
-@pytest.mark.parametrize("objective", [QUADRATIC, DIGITS], ids=lambda table: table["kind"])
+@looped("objective", [QUADRATIC, DIGITS])
 def test_fedavg_with_all_clients_is_local_sgd(objective):
     tables = {"objective": objective, "compute": EXPONENTIAL, "network": RING}
     local, fed = (run({"name": name, **PLAIN}, **tables) for name in ("local-sgd", "fedavg"))
@@ -57,8 +58,8 @@ def test_fedavg_with_all_clients_is_local_sgd(objective):
     )
 
 
-@pytest.mark.parametrize("objective", [QUADRATIC, UNEVEN], ids=["even", "uneven"])
-@pytest.mark.parametrize("compute", ["1 s", EXPONENTIAL], ids=["alike", "random"])
+@looped("objective", [QUADRATIC, UNEVEN])
+@looped("compute", ["1 s", EXPONENTIAL])
 def test_fedbuff_that_waits_for_all_is_fedavg(objective, compute):
     tables = {"objective": objective, "workers": 4, "compute": compute}
     outer = {"outer": "fedadam", "outer_lr": 0.1, "mu": 0.1}
@@ -94,7 +95,7 @@ def test_uneven_shards_weigh_by_their_samples():
 # Sampling
 
 
-@pytest.mark.parametrize(("wanted", "selected"), [(1, 4), (3, 9), (5, 5)])
+@looped(("wanted", "selected"), [(1, 4), (3, 9), (5, 5)])
 def test_a_round_lasts_as_long_as_the_last_wanted_of_those_selected(wanted, selected):
     """The k-th smallest of n exponential times: the sum of 1 / (n - i) over i < k."""
     sampling = {"clients": wanted, "over": selected / wanted}
@@ -155,11 +156,9 @@ PRESENT = {"daily": "00:00-00:02", **TROUBLED["some are away"]["membership"]}
 SAMPLED = ["ssgd", "local-sgd", "post-local-sgd", "bmuf", "diloco", "fedavg", "fedbuff"]
 
 
-@pytest.mark.parametrize("engine", ["virtual", "batched"])
-@pytest.mark.parametrize("name", SAMPLED)
-@pytest.mark.parametrize(
-    "where", [TROUBLED["some drop out"], {"membership": PRESENT, "drop": 0.1}], ids=["", "daily"]
-)
+@looped("engine", ["virtual", "batched"])
+@looped("name", SAMPLED)
+@looped("where", [TROUBLED["some drop out"], {"membership": PRESENT, "drop": 0.1}])
 def test_a_run_of_times_alone_takes_the_seconds_of_one_with_values(where, name, engine):
     """A server whose card passes a model in 0.3 s serves a round's clients as they are drawn."""
     own = OWN.get(name, {"tau": 7})
@@ -195,7 +194,7 @@ def test_a_server_serves_clients_in_the_order_of_their_draw():
         assert [both[rank] - first[rank] for rank in order] == pytest.approx([2, 3]), order
 
 
-@pytest.mark.parametrize(("back", "computed"), [("4 s", [1, 2, 2]), ("5.9 s", [0, 2, 2])])
+@looped(("back", "computed"), [("4 s", [1, 2, 2]), ("5.9 s", [0, 2, 2])])
 def test_who_comes_back_into_a_round_is_served_after_its_others(back, computed):
     """The card passes a model in 1 s, up to 8 s in the round from 5 to 10 s: after 9 s the client
     that is back at 6.4 s is too late. Back at 4.5 s, its report of no seconds is, after 5 s.
@@ -229,7 +228,7 @@ def test_strides_change_no_number(where, by, monkeypatch):
         np.testing.assert_equal(getattr(striding, each), getattr(other, each))
 
 
-@pytest.mark.parametrize("objective", [TIME_ONLY, QUADRATIC], ids=["parked", "not parked"])
+@looped("objective", [TIME_ONLY, QUADRATIC])
 def test_clients_that_are_away_are_told_apart_from_those_not_selected(objective):
     """Worker 3 is away from 3 to 5 and 8 to 10 s; two of those who are there take each step."""
     away = {"name": "away", "workers": 1, "membership": {"present": "3 s", "absent": "2 s"}}
@@ -284,7 +283,7 @@ def test_the_rounds_of_fedbuff_are_the_times_that_its_buffer_was_filled():
     assert row["scalability"] == 0.5  # of the four, two compute
 
 
-@pytest.mark.parametrize("buffer", [1, 5, 30])
+@looped("buffer", [1, 5, 30])
 def test_fedbuff_keeps_as_many_clients_at_work_as_are_sampled(buffer):
     """Ten of forty train at any time: ten gradients a second, which is one step of ten."""
     steps = 2000
@@ -422,7 +421,7 @@ def test_fedbuff_with_places_for_all_is_fedbuff():
     assert sampled.curve == run(algorithm, **tables).curve
 
 
-@pytest.mark.parametrize("by", ["uniform", "availability"])
+@looped("by", ["uniform", "availability"])
 def test_a_client_of_fedbuff_that_leaves_frees_its_place(by):
     """Two places, seven of thirty clients there on average; who leaves is away for 100 s."""
     membership = {"present": {"dist": "exponential", "mean": "30 s"}, "absent": "100 s"}
@@ -452,8 +451,8 @@ def test_a_selected_client_gets_the_model_once_and_sends_one_report():
     assert found.seconds["communicate"] * 6 == pytest.approx(2 * (50 + 49) * 0.052)
 
 
-@pytest.mark.parametrize("sampling", [{"clients": 4}, {"clients": 3, "over": 4 / 3}, None], ids=str)
-@pytest.mark.parametrize("policy", ["shrink", "wait"])
+@looped("sampling", [{"clients": 4}, {"clients": 3, "over": 4 / 3}, None])
+@looped("policy", ["shrink", "wait"])
 def test_who_is_lost_while_it_sends_makes_no_other_send_again(sampling, policy):
     """Worker 3 crashes within its upload, which takes 10 s: of four, or of four for three."""
     crash = {"worker": 3, "at": "6 s", "lasts": "3 s"}
@@ -496,7 +495,7 @@ def test_a_deadline_ends_uploads_and_a_round_is_over_with_enough_reports():
         assert np.sum([*each.workers.values()], axis=0) == pytest.approx([each.duration] * 3)
 
 
-@pytest.mark.parametrize("objective", [QUADRATIC, TIME_ONLY], ids=lambda table: table["kind"])
+@looped("objective", [QUADRATIC, TIME_ONLY])
 def test_steps_that_a_deadline_cuts_off_do_not_make_the_run_longer(objective):
     """Of those selected, at most two of three are there in time; the others take 20 s."""
     group = [{"name": "fast", "workers": 2}, {"name": "slow", "workers": 2, "compute": "5 s"}]
@@ -509,7 +508,7 @@ def test_steps_that_a_deadline_cuts_off_do_not_make_the_run_longer(objective):
     assert times == sorted(times)
 
 
-@pytest.mark.parametrize("objective", [QUADRATIC, TIME_ONLY], ids=lambda table: table["kind"])
+@looped("objective", [QUADRATIC, TIME_ONLY])
 def test_a_crash_lasts_to_the_end_of_its_round_if_the_next_does_without_that_client(objective):
     """It is then out as others are; goodput counts the same seconds as lost to the crash."""
 
@@ -528,8 +527,8 @@ def test_a_crash_lasts_to_the_end_of_its_round_if_the_next_does_without_that_cli
     assert sum(crashed.workers["lost"]) == pytest.approx(2)
 
 
-@pytest.mark.parametrize("objective", [QUADRATIC, TIME_ONLY], ids=lambda table: table["kind"])
-@pytest.mark.parametrize("name", ["fedavg", "fedbuff", "diloco"])
+@looped("objective", [QUADRATIC, TIME_ONLY])
+@looped("name", ["fedavg", "fedbuff", "diloco"])
 def test_a_share_of_reports_never_comes_whose_clients_drop_out(name, objective):
     """Binomial in each group; they drop out at uniform points of 4 s of steps and 52 ms of sending.
 
@@ -701,8 +700,8 @@ def test_sampling_says_whom_it_does_not_concern():
 FAST = {"group": [{"name": "fast", "workers": 2, "compute": "0.3 s"}]}
 
 
-@pytest.mark.parametrize("tau", [{"every": "3 s"}, {"slowest": 3}], ids=str)
-@pytest.mark.parametrize("name", ["local-sgd", "fedavg", "diloco", "delayed-diloco"])
+@looped("tau", [{"every": "3 s"}, {"slowest": 3}])
+@looped("name", ["local-sgd", "fedavg", "diloco", "delayed-diloco"])
 def test_equal_time_per_round(name, tau):
     """Of four workers two take 0.3 s a step, and ten steps in the time of three of the others."""
     found = run({"name": name, "tau": tau}, cluster=FAST, objective=QUADRATIC, steps=50)
@@ -719,8 +718,8 @@ def test_a_period_by_time_is_one_of_steps_where_all_are_as_fast():
     assert timed.curve["loss"] == counted.curve["loss"][::3]
 
 
-@pytest.mark.parametrize("engine", ["virtual", "batched"])
-@pytest.mark.parametrize("objective", [TIME_ONLY, QUADRATIC], ids=lambda table: table["kind"])
+@looped("engine", ["virtual", "batched"])
+@looped("objective", [TIME_ONLY, QUADRATIC])
 def test_steps_of_a_run_with_own_periods_are_those_of_the_clients_in_its_rounds(objective, engine):
     """What clients at rest would have done counts nowhere; exponential steps are 9 in 8 s."""
 
@@ -777,7 +776,7 @@ def test_the_share_of_nights_that_is_done_leaves_out_the_days():
     assert max(np.diff(told)) < 0.1
 
 
-@pytest.mark.parametrize("name", ["fedavg", "fedbuff"])
+@looped("name", ["fedavg", "fedbuff"])
 def test_hours_without_anybody_are_in_no_round(name):
     """Of three days the clients are there for a quarter; a round takes half an hour of that."""
     own = {"buffer": 1} if name == "fedbuff" else {}
@@ -800,7 +799,7 @@ def learning(algorithm, target, **tables):
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("tau", [100, 200])
+@looped("tau", [100, 200])
 def test_of_clients_that_are_not_late_all_gradients_count(tau):
     """However long a round is beside the steps of a probe."""
     sampling = {"clients": 5, "over": 1.2, "deadline": "30 min"}
@@ -824,7 +823,7 @@ def test_a_target_that_the_start_has_reached_takes_no_time():
     assert row["to_target"]["cost"]["mean"] == row["time_to_target"]["mean"] == 0
 
 
-@pytest.mark.parametrize("membership", [None, TROUBLED["some are away"]["membership"]])
+@looped("membership", [None, TROUBLED["some are away"]["membership"]])
 def test_a_client_of_fedbuff_is_down_only_while_it_is_selected(membership):
     """Two of 40 train at a time, so that nearly all crashes meet clients that do not."""
     cluster = {"sampling": {"clients": 2}, "failures": {"between": "30 s", "repair": "9 s"}}
@@ -839,7 +838,7 @@ def test_a_client_of_fedbuff_is_down_only_while_it_is_selected(membership):
     assert found.failures["goodput"] > 0.9
 
 
-@pytest.mark.parametrize("limit", [{"duration": "150 s"}, {"steps": 600}], ids=str)
+@looped("limit", [{"duration": "150 s"}, {"steps": 600}])
 def test_sampled_clients_are_evaluated_after_whole_rounds(limit):
     """Unless asked for more; what is evaluated is the same."""
 

@@ -16,7 +16,8 @@ from paceline.simulator.errors import DeadlockError
 from paceline.simulator.programs import Program, catalogue
 from paceline.simulator.results.run import Kind
 from paceline.simulator.theory import seconds_per_step
-from tests.helpers.programs import BATCHES, ROWS, called, cases
+from tests.helpers.cases import looped
+from tests.helpers.programs import BATCHES, ROWS, cases
 from tests.helpers.worlds import EXPONENTIAL, FREE, QUADRATIC, RING, play, scenario, simulate
 
 PAYLOAD = 4000.0  # bytes: the model of these scenarios
@@ -59,8 +60,8 @@ def test_synchronous_sgd_waits_for_the_slowest_of_all():
     covered(rounds(world), sum(1 / i for i in range(1, 17)) + 1)
 
 
-@pytest.mark.parametrize("law", LAWS)
-@pytest.mark.parametrize("tau", [1, 10])
+@looped("law", LAWS)
+@looped("tau", [1, 10])
 def test_periodic_averaging_is_as_fast_as_theorem_1_says(law, tau):
     """Compare with random D, two kinds of workers, and stragglers."""
     world = scenario(
@@ -76,7 +77,7 @@ def test_periodic_averaging_is_as_fast_as_theorem_1_says(law, tau):
     covered(rounds(world) / tau, expected)
 
 
-@pytest.mark.parametrize(("workers", "service"), [(1, 0.5), (4, 0.2), (12, 0.1)])
+@looped(("workers", "service"), [(1, 0.5), (4, 0.2), (12, 0.1)])
 def test_a_server_is_as_busy_as_queueing_theory_says(workers, service):
     """Machines that fail and one repairman with constant repair times (Ashcroft 1950)."""
     steps = 20_000 // workers
@@ -106,8 +107,8 @@ def mean_of(collective, m, latency, transmission):
     }[collective]
 
 
-@pytest.mark.parametrize("workers", [1, 2, 5, 8])
-@pytest.mark.parametrize("collective", ["ring", "tree", "star", "hierarchical"])
+@looped("workers", [1, 2, 5, 8])
+@looped("collective", ["ring", "tree", "star", "hierarchical"])
 def test_constant_times_by_hand(collective, workers):
     network = {"collective": collective, "latency": "20 ms", "bandwidth": "1 Mbit/s"}
     world = scenario(
@@ -128,10 +129,10 @@ def test_a_given_duration_is_that_of_a_whole_model():
     assert rounds(world, 1) == pytest.approx([0.75 + 1.5 + 1.5] * 20)  # freed, half, half
 
 
-@pytest.mark.parametrize("compute", ["1 s", EXPONENTIAL], ids=["constant", "random"])
-@pytest.mark.parametrize("buckets", [1, 3, 8])
-@pytest.mark.parametrize(("forward", "accumulation"), [(0.0, 1), (0.25, 1), (0.25, 4)])
-@pytest.mark.parametrize("bandwidth", ["40 kbit/s", "1 Mbit/s"])
+@looped("compute", ["1 s", EXPONENTIAL])
+@looped("buckets", [1, 3, 8])
+@looped(("forward", "accumulation"), [(0.0, 1), (0.25, 1), (0.25, 4)])
+@looped("bandwidth", ["40 kbit/s", "1 Mbit/s"])
 def test_buckets_by_hand(compute, buckets, forward, accumulation, bandwidth):
     """First in, first out: transmissions in turn, while the latency of the one before lasts.
 
@@ -169,7 +170,7 @@ def test_overlap_hides_all_but_the_last_bucket():
     assert simulate(world).duration == pytest.approx(10 * (1 + PAYLOAD / 4 * 8 / 1e6))
 
 
-@pytest.mark.parametrize("tau", [1, 5])
+@looped("tau", [1, 5])
 def test_rounds_by_hand(tau):
     """The slowest sum of tau compute times, and then the mean."""
     world = scenario(
@@ -247,18 +248,17 @@ def parameter_server(times, up, down, updates, *, service=0.0, card=0.0):
     return done
 
 
-@pytest.mark.parametrize("compute", LAWS)
-@pytest.mark.parametrize(
+@looped("compute", LAWS)
+@looped(
     ("network", "transit"),
     [
         (FREE, 0.0),
         ({"latency": "30 ms", "bandwidth": "1 Mbit/s"}, 0.062),
         ({"latency": {"dist": "lognormal", "mean": "100 ms", "sd": "300 ms"}}, None),
     ],
-    ids=["free", "far", "random"],
 )
-@pytest.mark.parametrize("card", [None, "1 Mbit/s"], ids=["no card", "card"])
-@pytest.mark.parametrize("service", [0.0, 0.1], ids=["idle", "busy"])
+@looped("card", [None, "1 Mbit/s"])
+@looped("service", [0.0, 0.1])
 def test_a_parameter_server_by_hand(compute, network, transit, card, service):
     m, steps = 6, 60
     world = scenario(
@@ -302,7 +302,7 @@ def points(run):
     return {step: (time, loss) for step, time, loss in zip(*columns, strict=True)}
 
 
-@pytest.mark.parametrize("case", cases(), ids=called)
+@looped("case", cases())
 def test_a_deadline_ends_a_run(case):
     """No point comes after it, and none before it is missing that a longer run has."""
     tables = {"compute": EXPONENTIAL, "network": RING, "objective": QUADRATIC, "steps": None}
@@ -324,7 +324,7 @@ def test_a_deadline_ends_a_run(case):
     assert longer.duration <= 50
 
 
-@pytest.mark.parametrize("case", cases(), ids=called)
+@looped("case", cases())
 def test_a_step_that_ends_at_the_deadline_counts(case):
     world = scenario(
         case, objective=QUADRATIC, steps=None, run={"duration": "12 s", "evaluate_every": 1}
@@ -353,16 +353,14 @@ def test_a_deadline_ends_messages_that_need_no_clock():
     assert len(play("virtual", world, programs=programs).durations[0]) < 100
 
 
-@pytest.mark.parametrize(
-    "case", [{"name": "local-sgd", "tau": 100}, {"name": "ssgd-bucketed"}, ASGD], ids=called
-)
+@looped("case", [{"name": "local-sgd", "tau": 100}, {"name": "ssgd-bucketed"}, ASGD])
 def test_time_after_the_deadline_is_not_accounted(case):
     run = simulate(scenario(case, network=RING, steps=None, run={"duration": "25.5 s"}), spans=999)
     assert sum(run.seconds.values()) == pytest.approx(25.5)
     assert np.max(run.spans["end"]) <= 25.5
 
 
-@pytest.mark.parametrize("case", cases(), ids=called)
+@looped("case", cases())
 def test_one_worker_alone_ends_at_the_deadline(case):
     """It joins no other worker and waits for nothing."""
     one = {**case, "k": 1} if "k" in case else case
@@ -374,11 +372,10 @@ def test_one_worker_alone_ends_at_the_deadline(case):
 STRAGGLER = {"group": [{"name": "slow", "workers": 1, "compute": "1000 s"}]}
 
 
-@pytest.mark.parametrize(
+@looped(
     "case",
     [{"name": "asgd"}, {"name": "k-sync", "k": 3}, {"name": "k-batch-async", "k": 1},
      {"name": "ad-psgd", "graph": "complete"}],
-    ids=called,
 )  # fmt: skip
 def test_nothing_after_the_last_update_counts(case):
     """One worker of four never finishes a step; the others do its share, and time ends there."""
@@ -422,15 +419,15 @@ def test_the_period_is_told_from_the_first_average_on():
     assert simulate(world).curve["tau"][5:] == [5] * 11
 
 
-@pytest.mark.parametrize("workers", [1, 3])
+@looped("workers", [1, 3])
 def test_a_server_stops_after_as_many_gradients_as_all_workers_steps(workers):
     world = scenario(ASGD, workers=workers, compute=EXPONENTIAL, steps=30, network=RING)
     assert len(play("virtual", world).sources(workers)) == 30 * workers
     assert simulate(world).steps == 30
 
 
-@pytest.mark.parametrize("case", cases(), ids=called)
-@pytest.mark.parametrize("every", [1, 7, 20])
+@looped("case", cases())
+@looped("every", [1, 7, 20])
 def test_the_last_step_is_always_evaluated_and_looking_changes_nothing(case, every):
     tables = {"compute": EXPONENTIAL, "network": RING, "objective": QUADRATIC, "steps": 20}
     found = simulate(scenario(case, run={"evaluate_every": every}, **tables))
@@ -445,8 +442,8 @@ def test_the_last_step_is_always_evaluated_and_looking_changes_nothing(case, eve
 # What every worker did with its time
 
 
-@pytest.mark.parametrize("case", cases(), ids=called)
-@pytest.mark.parametrize("compute", ["1 s", EXPONENTIAL], ids=["constant", "random"])
+@looped("case", cases())
+@looped("compute", ["1 s", EXPONENTIAL])
 def test_spans_tell_each_nodes_time_without_gaps(case, compute):
     world = scenario(
         case, workers=3, compute=compute, objective=QUADRATIC, network=RING,
@@ -471,7 +468,7 @@ def test_spans_tell_each_nodes_time_without_gaps(case, compute):
         assert np.max(run.spans["end"]) == run.duration
 
 
-@pytest.mark.parametrize("case", cases(), ids=called)
+@looped("case", cases())
 def test_spans_change_nothing_else(case):
     world = scenario(case, compute=EXPONENTIAL, objective=QUADRATIC, network=RING)
     plain, watched = simulate(world), simulate(world, spans=1000)
@@ -500,7 +497,7 @@ def test_breakdown_by_hand():
     )
 
 
-@pytest.mark.parametrize("name", ["ssgd", "ssgd-bucketed", "local-sgd"])
+@looped("name", ["ssgd", "ssgd-bucketed", "local-sgd"])
 def test_a_breakdown_sums_to_the_duration(name):
     case = {"name": name, "tau": 4} if name == "local-sgd" else {"name": name}
     run = simulate(scenario(case, compute=EXPONENTIAL, network=RING, steps=40))
@@ -569,7 +566,7 @@ async def hears_nobody(me, *, lr: float):
     await me.receive(1)
 
 
-@pytest.mark.parametrize("own", [(0, 10, 10), (700, 10, 10), (10**6, 5, 5)])
+@looped("own", [(0, 10, 10), (700, 10, 10), (10**6, 5, 5)])
 def test_a_run_leaves_the_garbage_collector_as_it_was(own):
     """Also where it is long enough to collect what it left, and where it fails."""
     usual = gc.get_threshold()

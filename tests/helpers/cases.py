@@ -6,6 +6,8 @@ from contextlib import contextmanager
 from functools import wraps
 from typing import Any
 
+import pytest
+
 
 @contextmanager
 def named(case: object) -> Iterator[None]:
@@ -21,23 +23,32 @@ def looped(names: str | tuple[str, ...], rows: Iterable[Any]) -> Callable[[Any],
     """Run a test once for each row, in one test: `pytest.mark.parametrize` without its items.
 
     `names`: of the arguments that a row gives, as there. Each row has a `tmp_path` of its own; all
-    other fixtures are shared.
+    other fixtures are shared. The test is skipped only if every row skips it.
     """
     keys = [name.strip() for name in names.split(",")] if isinstance(names, str) else [*names]
 
     def decorate(test: Callable[..., None]) -> Callable[..., None]:
         @wraps(test)
         def loop(**fixtures: Any) -> None:
-            for index, row in enumerate(rows):
-                given = dict(zip(keys, [row] if len(keys) == 1 else row, strict=True))
+            reasons = []
+            for index, case in enumerate(rows):
+                # A `pytest.param` is a tuple of its values.
+                values = case.values if hasattr(case, "marks") else case
+                row = (values,) if len(keys) == 1 and values is case else values
+                given = dict(zip(keys, row, strict=True))
                 if "tmp_path" in fixtures:
                     given["tmp_path"] = fixtures["tmp_path"] / f"{index}"
                     given["tmp_path"].mkdir()
-                with named(row):
-                    test(**fixtures | given)
+                try:
+                    with named(case):
+                        test(**fixtures | given)
+                except pytest.skip.Exception as reason:
+                    reasons.append(reason)
+            if reasons and len(reasons) == index + 1:
+                raise reasons[0]
 
-        left = [each for each in inspect.signature(test).parameters.values()
-                if each.name not in keys]  # fmt: skip
+        parameters = inspect.signature(test).parameters.values()
+        left = [parameter for parameter in parameters if parameter.name not in keys]
         loop.__signature__ = inspect.Signature(left)  # type: ignore[attr-defined]
         del loop.__wrapped__  # type: ignore[attr-defined]
         return loop

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from paceline.simulator.engines.payloads import Meter, cut, join, mean, protect
 from paceline.simulator.network.closed_form import ClosedForm, Traffic
 from paceline.simulator.programs import Program
+from tests.helpers.cases import looped
 from tests.helpers.worlds import EXPONENTIAL, FREE, QUADRATIC, TIME_ONLY, scenario, simulate
 
 B = 4000.0  # bytes: the model of these scenarios
@@ -114,7 +115,7 @@ def test_a_given_duration_moves_no_known_bytes():
     assert wire.links() == {}
 
 
-@pytest.mark.parametrize(
+@looped(
     ("grows", "seconds", "of_three"),
     [("not", 2.0, 2.0), ("log", 6.0, 2 * np.log2(3)), ("linear", 14.0, 4.0)],
 )
@@ -128,7 +129,7 @@ def test_a_given_duration_may_grow_with_the_workers(grows, seconds, of_three):
     assert ClosedForm(world).mean_cost().transmission == seconds
 
 
-@pytest.mark.parametrize("collective", ["ring", "tree", "star", "hierarchical", "given"])
+@looped("collective", ["ring", "tree", "star", "hierarchical", "given"])
 def test_one_worker_has_nobody_to_talk_to(collective):
     network = {"collective": collective, **LINE}
     if collective == "given":
@@ -184,7 +185,7 @@ def test_workers_without_a_region_have_links_of_their_own():
 # Links
 
 
-@pytest.mark.parametrize(
+@looped(
     ("window", "latency", "rate"),
     [
         ("1 MiB", "277 ms", 2**20 / 0.554),  # window over round trip
@@ -206,7 +207,7 @@ def test_without_a_bandwidth_only_latency_is_left():
         assert (seconds, latency) == (0.0, pytest.approx(4 * LAT if network != FREE else 0))
 
 
-@pytest.mark.parametrize("collective", ["ring", "tree", "star"])
+@looped("collective", ["ring", "tree", "star"])
 def test_random_latencies_have_the_mean_that_theory_uses(collective):
     jitter = {"dist": "gamma", "mean": "30 ms", "shape": 2}
     wire = traffic(5, {"collective": collective, "latency": "20 ms", "jitter": jitter})

@@ -12,6 +12,7 @@ from paceline.simulator.network.closed_form import ClosedForm
 from paceline.simulator.network.collectives import COLLECTIVES
 from paceline.simulator.network.fabric.fabric import Fabric
 from paceline.simulator.scenario.network import CollectiveName
+from tests.helpers.cases import looped
 from tests.helpers.worlds import scenario
 
 LATENCY, BANDWIDTH = 0.02, 1.25e5
@@ -53,14 +54,14 @@ def learned(made, count):
     return known
 
 
-@pytest.mark.parametrize("count", SIZES)
-@pytest.mark.parametrize("name", [*NAMES, "gather"])
+@looped("count", SIZES)
+@looped("name", [*NAMES, "gather"])
 def test_everybody_has_a_part_of_everybody_at_the_end(name, count):
     assert learned(collective(name, count), count) == [set(range(count))] * count
 
 
-@pytest.mark.parametrize("count", SIZES)
-@pytest.mark.parametrize("name", [*NAMES, "gather"])
+@looped("count", SIZES)
+@looped("name", [*NAMES, "gather"])
 def test_bytes_over_every_link_are_those_of_the_closed_form(name, count):
     network = closed_form(name, count)
     plan = network.gather_plan if name == "gather" else network.mean_plan
@@ -72,8 +73,8 @@ def test_bytes_over_every_link_are_those_of_the_closed_form(name, count):
     assert dict(moved) == pytest.approx(plan.moved, rel=1e-12)
 
 
-@pytest.mark.parametrize("count", SIZES)
-@pytest.mark.parametrize("name", [*NAMES, "gather"])
+@looped("count", SIZES)
+@looped("name", [*NAMES, "gather"])
 def test_on_equal_cards_it_takes_the_time_of_the_closed_form(name, count):
     network = closed_form(name, count)
     plan = network.gather_plan if name == "gather" else network.mean_plan
@@ -140,6 +141,6 @@ def test_a_team_may_be_any_of_the_workers():
     assert collectives.messages("hierarchical", [3, 1], ["x"] * 4).routes == ((3, 1), (1, 3))
 
 
-@pytest.mark.parametrize("name", [*NAMES, "gather"])
+@looped("name", [*NAMES, "gather"])
 def test_one_worker_alone_sends_nothing(name):
     assert not len(collective(name, 1).route)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from paceline.simulator.network import collectives
 from paceline.simulator.network.fabric.fabric import Fabric
+from tests.helpers.cases import looped
 from tests.helpers.slow_fabric import SlowFabric
 
 
@@ -276,7 +277,7 @@ def test_on_a_serial_path_transfers_follow_each_other():
     assert ends(fabric) == {0: 3.0, 1: 4.0, 2: 1.5, 3: 23.0, 4: 23.0}
 
 
-@pytest.mark.parametrize("which", [0, 1, 2])
+@looped("which", [0, 1, 2])
 def test_who_leaves_a_serial_path_lets_the_next_one_go(which):
     fabric = Fabric([10.0])
     path = fabric.path([0], 0.0, serial=True)

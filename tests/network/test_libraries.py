@@ -11,6 +11,7 @@ from paceline.simulator.errors import InputError
 from paceline.simulator.network.closed_form import ClosedForm, Traffic
 from paceline.simulator.network.libraries import Cluster, gloo_segments, nccl_choice, nccl_choices
 from paceline.simulator.network.mean_cost import mean_cost
+from tests.helpers.cases import looped
 from tests.helpers.worlds import scenario, simulate
 
 TREE, RING = "double-tree", "ring"
@@ -28,7 +29,7 @@ def island(workers, devices=8, bandwidth="450 GB/s", **inner):
     return {"group": [{"name": "i", "workers": workers, "devices": devices, "inner": inner}]}
 
 
-@pytest.mark.parametrize(
+@looped(
     ("size", "algorithm", "protocol", "microseconds"),
     [
         (8, TREE, "LL", 25.200924),
@@ -74,7 +75,7 @@ PUBLISHED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("source", PUBLISHED)
+@looped("source", PUBLISHED)
 def test_published_bandwidths_of_nccl_tests_are_met_within_15_percent(source):
     cluster, size, algorithm, measured = PUBLISHED[source]
     assert bus_bandwidth(cluster, size, algorithm) == pytest.approx(measured, rel=0.15)
@@ -158,8 +159,8 @@ def test_formulas_and_flows_agree(library, workers, parameters, latency, bandwid
     assert sums[0] == pytest.approx(sums[1], rel=1e-9)
 
 
-@pytest.mark.parametrize("library", ["nccl", "gloo"])
-@pytest.mark.parametrize("codec", ["raw", {"kind": "top-k", "ratio": 0.01}])
+@looped("library", ["nccl", "gloo"])
+@looped("codec", ["raw", {"kind": "top-k", "ratio": 0.01}])
 def test_runs_take_as_long_in_flows_and_move_the_same_bytes(library, codec):
     network = {"library": library, "latency": "2 ms", "bandwidth": "1 Gbit/s", "setup": "3 s"}
     case = {"name": "ssgd", "codec": codec}
@@ -247,7 +248,7 @@ def test_workers_of_a_region_whose_link_is_written_share_a_host():
     assert plan.held == pytest.approx(1 / 1.25e9)
 
 
-@pytest.mark.parametrize(
+@looped(
     ("network", "cluster", "says"),
     [
         ({"library": "nccl", "collective": "tree"}, {}, "chooses the algorithm; remove one"),

@@ -3,10 +3,11 @@
 import pytest
 
 from paceline.simulator.network.mean_cost import mean_cost
+from tests.helpers.cases import looped
 from tests.helpers.worlds import RING, scenario
 
 
-@pytest.mark.parametrize("workers", [1, 4, 7])
+@looped("workers", [1, 4, 7])
 def test_a_mean_costs_what_its_formula_says_where_nothing_is_shared(workers: int) -> None:
     worlds = [
         scenario({"name": "ssgd"}, workers=workers, network=RING | {"model": model})

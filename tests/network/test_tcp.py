@@ -13,6 +13,7 @@ from paceline.simulator.network import tcp
 from paceline.simulator.network.closed_form import ClosedForm
 from paceline.simulator.network.mean_cost import mean_cost
 from paceline.simulator.scenario.overhead import Overhead
+from tests.helpers.cases import looped
 from tests.helpers.worlds import scenario
 
 LINE = {"latency": "20 ms", "bandwidth": "100 Mbit/s"}
@@ -118,7 +119,7 @@ def test_a_window_s_worth_of_bytes_travels_in_a_round_trip():
     assert ClosedForm(own).link(0, 1).bandwidth == pytest.approx(1e6)
 
 
-@pytest.mark.parametrize("engine", ["virtual", "batched"])
+@looped("engine", ["virtual", "batched"])
 def test_only_a_mean_after_a_pause_starts_slowly(engine):
     """Steps of 150 ms are no pause; 30 of them, 4.5 s, last for 18 time-outs of 240 ms."""
     algorithms = {"name": "local-sgd", "tau": 1}, {"name": "local-sgd", "tau": 30}
@@ -133,7 +134,7 @@ def test_only_a_mean_after_a_pause_starts_slowly(engine):
     assert seldom == pytest.approx(0.15 + (mean + cold) / 30)
 
 
-@pytest.mark.parametrize("name", ["ring", "tree"])
+@looped("name", ["ring", "tree"])
 def test_both_network_models_agree_where_nothing_is_shared(name):
     line = LINE | {"transport": "tcp", "collective": name}
     closed, flows = (
@@ -152,7 +153,7 @@ def test_a_bucket_lets_the_first_bytes_of_each_message_pass():
     assert tcp.credit([5000.0] * 2, 1000.0, 9.0, 3000.0) == pytest.approx(6.0)
 
 
-@pytest.mark.parametrize("engine", ["virtual", "batched"])
+@looped("engine", ["virtual", "batched"])
 def test_a_bucket_is_as_full_as_the_pause_was_long(engine):
     """A step of 1 ms refills an eighth of the 100 kB that 8 ms do, at 100 Mbit/s."""
     saved = []
@@ -180,7 +181,7 @@ def test_both_engines_state_the_same_numbers(collective, tau, burst, mean):
     assert paces(made, engine="virtual", seeds=2) == paces(made, engine="batched", seeds=2)
 
 
-@pytest.mark.parametrize("case", [{"name": "ssgd"}, {"name": "diloco", "tau": 5}])
+@looped("case", [{"name": "ssgd"}, {"name": "diloco", "tau": 5}])
 def test_until_a_deadline_all_seeds_run_at_once_over_tcp(case):
     """What is asked for beyond the deadline never begins; slow start must bear that."""
     made = scenario(
@@ -214,8 +215,8 @@ def test_keys_of_tcp_are_refused_without_it():
         )
 
 
-@pytest.mark.parametrize("case", [{"name": "ssgd"}, {"name": "asgd"}])
-@pytest.mark.parametrize("model", ["closed-form", "flows"])
+@looped("case", [{"name": "ssgd"}, {"name": "asgd"}])
+@looped("model", ["closed-form", "flows"])
 def test_what_a_profile_measured_takes_its_headers_once(case, model):
     """A profile of ideal transport predicts over TCP's the same times: no links but its own."""
     costs = {
@@ -252,7 +253,7 @@ def test_a_bandwidth_that_payloads_had_is_not_reduced_again(tmp_path):
     parse(own, folder=tmp_path)
 
 
-@pytest.mark.parametrize("library", ["ideal", "nccl"])
+@looped("library", ["ideal", "nccl"])
 def test_without_a_profile_collectives_take_what_they_took_in_the_median(library):
     line = {"latency": "5 ms", "bandwidth": "10 Mbit/s", "sockets": 64, "transport": "tcp"}
     bare = world(library=library, steps=50, **line)
@@ -284,7 +285,7 @@ def test_nccl_has_connections_for_each_channel():
     assert two.bandwidth == 2 * one.bandwidth == 2 * tcp.WINDOW
 
 
-@pytest.mark.parametrize(("own", "said"), [
+@looped(("own", "said"), [
     ({}, ["ideal links: over TCP a connection has at most 3.15 MB in flight", "11.9 times"]),
     ({"tcp_window": "1 MiB"}, []),  # that window is the link's already
     ({"transport": "tcp"}, ["26.2 MB/s of the", "11.2 times", "sockets = 12 would"]),

@@ -19,6 +19,7 @@ from paceline.simulator.network.closed_form import ClosedForm
 from paceline.simulator.network.topology.routes import Topology
 from paceline.simulator.scenario.network import Link
 from paceline.simulator.studies.task import Task
+from tests.helpers.cases import looped
 
 SHIPPED = Path(__file__).parents[2] / "scenarios"
 
@@ -401,7 +402,7 @@ def test_a_run_is_resumed_only_while_the_files_are_the_same(tmp_path):
     assert keys[0] == keys[1] != keys[2]
 
 
-@pytest.mark.parametrize("name", ["azure", "gcp-us"])
+@looped("name", ["azure", "gcp-us"])
 def test_the_shipped_tables_join_all_their_regions(name):
     rows = scenario({"regions": f"networks/{name}.csv"}, folder=SHIPPED, groups={}, cluster={
         "region": {"azure": "east-us", "gcp-us": "us-east1"}[name]}).network.regions  # fmt: skip
@@ -717,7 +718,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("name", REFUSED)
+@looped("name", REFUSED)
 def test_settings_that_make_no_sense_are_refused(name):
     network, cluster, *words = REFUSED[name]
     with pytest.raises(InputError) as caught:

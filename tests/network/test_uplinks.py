@@ -5,6 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.simulator.network.mean_cost import mean_cost
+from tests.helpers.cases import looped
 from tests.helpers.worlds import scenario, simulate
 
 MODELS = ("closed-form", "flows")
@@ -70,7 +71,7 @@ def test_a_link_is_slower_one_way():
         assert curve[2] - curve[1] == pytest.approx(1 + 0.32, rel=1e-3)
 
 
-@pytest.mark.parametrize(("sharding", "passes"), [("none", 2), ("fsdp", 3)])
+@looped(("sharding", "passes"), [("none", 2), ("fsdp", 3)])
 def test_an_islands_devices_communicate_in_every_step(sharding, passes):
     inner = {"bandwidth": "1 Mbit/s", "latency": "5 ms", "sharding": sharding}
     group = [{"name": "i", "workers": 2, "devices": 8, "inner": inner}]

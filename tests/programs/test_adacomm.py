@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from paceline.simulator.objectives.build import build
 from paceline.simulator.programs import adaptive
 from paceline.simulator.programs.adaptive import Constants, PaddleRule, PaperRule, Shared
+from tests.helpers.cases import looped
 from tests.helpers.worlds import DIGITS, EXPONENTIAL, QUADRATIC, play, scenario, simulate
 
 RATE = 0.4
@@ -35,7 +36,7 @@ def after(rule, loss, rate=RATE, tau=None, initial=2.0):
 # Equation 6
 
 
-@pytest.mark.parametrize(
+@looped(
     ("loss", "period"), [(0.5, 8), (0.5001, 9), (1e-2, 2), (1e-4, 1), (1e-300, 1), (1.9, 16 // 2)]
 )
 def test_the_period_follows_the_root_of_the_loss(loss, period):
@@ -43,9 +44,7 @@ def test_the_period_follows_the_root_of_the_loss(loss, period):
     assert after(paper(), loss) == period
 
 
-@pytest.mark.parametrize(
-    ("exponent", "loss", "period"), [(1, 0.25, 8), (1, 1.0, 16), (3, 0.25, 16), (3, 1.0, 32)]
-)
+@looped(("exponent", "loss", "period"), [(1, 0.25, 8), (1, 1.0, 16), (3, 0.25, 16), (3, 1.0, 32)])
 def test_a_lower_rate_lengthens_the_period(exponent, loss, period):
     """Half the rate: F/F0 counts 2 or 8 times. What has not changed gives tau0 back."""
     assert after(paper(lr_exponent=exponent), loss, rate=RATE / 2) == period
@@ -110,7 +109,7 @@ def test_the_period_does_not_collapse_after_a_gap(compute, outage, interval, mon
     assert all(one <= other for one, other in zip(changed, passed, strict=True))
 
 
-@pytest.mark.parametrize("gamma", [0.5, 0.9])
+@looped("gamma", [0.5, 0.9])
 def test_a_plateau_shortens_the_period_down_to_one(gamma):
     rule, tau, periods = paper(tau0=20, gamma=gamma), 20, []
     for interval in range(1, 40):
@@ -123,7 +122,7 @@ def test_a_plateau_shortens_the_period_down_to_one(gamma):
     assert gamma > 0.5 or periods[-1] == 1
 
 
-@pytest.mark.parametrize(("slack", "period"), [(0, 14), (1, 14), (2, 8), (20, 8)])
+@looped(("slack", "period"), [(0, 14), (1, 14), (2, 8), (20, 8)])
 def test_slack_is_how_much_the_period_must_shrink(slack, period):
     """Eq. 6 gives 14 where the period was 16."""
     assert after(paper(slack=slack), 2.0 * (13.9 / 16) ** 2) == period
@@ -133,8 +132,8 @@ def test_a_change_of_the_rate_is_no_plateau():
     assert after(paper(), 2.0, rate=RATE / 4) == 32
 
 
-@pytest.mark.parametrize("loss", [nan, inf])
-@pytest.mark.parametrize("rule", [paper(), PaddleRule(16)], ids=["paper", "paddle"])
+@looped("loss", [nan, inf])
+@looped("rule", [paper(), PaddleRule(16)])
 def test_a_diverged_loss_leaves_the_period_alone(rule, loss):
     rule(16, shared(2.0, 1.0), RATE)
     assert rule(16, shared(loss, 61.0), RATE) == 16
@@ -146,7 +145,7 @@ def test_the_loss_may_be_that_of_the_last_step_before_the_boundary():
     assert rule(10, Shared(1.0, 1.0, 0.81, 61.0), RATE) == ceil(sqrt(0.81 / 4) * 10) == 5
 
 
-@pytest.mark.parametrize(
+@looped(
     ("loss", "rate", "least", "period"),
     [(2.0, 0.1, 0.0, 10), (2.0, 0.1, 1.0, 8), (0.5, 0.1, 0.0, 5), (2.0, 0.2, 0.0, 4),
      (0.5, 0.1, 0.7, 1), (2.0, 0.0, 0.0, 16), (nan, 0.1, 0.0, 16)],
@@ -165,7 +164,7 @@ def test_with_known_constants_the_period_is_eq_5s(loss, rate, least, period):
 # The variant of Paddle
 
 
-@pytest.mark.parametrize(
+@looped(
     ("tau0", "loss", "rate", "period"),
     [
         (16, 2.0, RATE, 4),  # tau0 inside the root
@@ -238,9 +237,9 @@ def by_hand(world, seed, *, variant, tau0, interval, mu, beta, D):
     return np.array(path), periods
 
 
-@pytest.mark.parametrize("variant", ["paper", "paddle"])
-@pytest.mark.parametrize(("mu", "beta"), [(0.0, 0.0), (0.9, 0.3)])
-@pytest.mark.parametrize("objective", [QUADRATIC, DIGITS], ids=lambda table: table["kind"])
+@looped("variant", ["paper", "paddle"])
+@looped(("mu", "beta"), [(0.0, 0.0), (0.9, 0.3)])
+@looped("objective", [QUADRATIC, DIGITS])
 def test_adacomm_by_hand(variant, mu, beta, objective):
     """Constant times, so that the clock at each average is known: tau computes, D between them."""
     choice = {"tau0": 12, "interval": "16.5 s", "block_momentum": beta, "variant": variant}

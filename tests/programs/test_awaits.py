@@ -7,6 +7,7 @@ import pytest
 import paceline
 from paceline.simulator.load.load import known_programs
 from paceline.simulator.programs import awaits, catalogue
+from tests.helpers.cases import looped
 from tests.helpers.worlds import scenario
 
 
@@ -75,7 +76,7 @@ def forgotten(function):
     return first + next(n for n, text in enumerate(lines) if "# forgotten" in text)
 
 
-@pytest.mark.parametrize("worker", SILENT, ids=lambda each: each.__name__)
+@looped("worker", SILENT)
 def test_a_forgotten_await_is_named_with_its_program_file_and_line(worker):
     line = forgotten(badly if worker is in_a_helper else worker)
     with pytest.raises(paceline.InputError) as refused:
@@ -115,8 +116,8 @@ async def by_another_function(me):
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.parametrize("engine", ["virtual", "batched"])
-@pytest.mark.parametrize("worker", [*FAILING, by_another_function], ids=lambda each: each.__name__)
+@looped("engine", ["virtual", "batched"])
+@looped("worker", [*FAILING, by_another_function])
 def test_what_fails_without_its_await_is_named_too(worker, engine):
     from paceline.simulator.engines.dispatch import run_seeds
 

@@ -12,12 +12,13 @@ from paceline.simulator.engines.batched import run as batched
 from paceline.simulator.errors import InputError
 from paceline.simulator.load.load import parse
 from paceline.simulator.scenario.model_tensors import PRESETS, ddp_buckets
+from tests.helpers.cases import looped
 from tests.helpers.worlds import QUADRATIC, RING, scenario, simulate
 
 PARAMETERS = {"resnet50": 25_557_032, "bert-base": 109_482_240, "gpt2": 124_439_808}
 
 
-@pytest.mark.parametrize("name", PRESETS)
+@looped("name", PRESETS)
 def test_presets_have_as_many_parameters_as_published(name):
     assert sum(PRESETS[name]()) == PARAMETERS[name]
 
@@ -80,7 +81,7 @@ def test_all_engines_agree_on_buckets():
     assert quick.curve["bytes"] == reference.curve["bytes"]
 
 
-@pytest.mark.parametrize(
+@looped(
     ("model", "says"),
     [
         (

@@ -21,6 +21,7 @@ from paceline.simulator.programs.codecs.dgc import DGC, about_largest
 from paceline.simulator.programs.effects import NOTHING, Encoded
 from paceline.simulator.programs.local import Codec as CodecParameter
 from paceline.simulator.studies import simulate as study
+from tests.helpers.cases import looped
 from tests.helpers.worlds import (
     EXPONENTIAL,
     FREE,
@@ -298,7 +299,7 @@ def test_a_sampled_threshold_keeps_about_as_many_as_wanted(seed, size, ratio, la
     assert sizes[places].min() >= rest.max()
 
 
-@pytest.mark.parametrize(("ratio", "stride"), [(0.02, 19), (0.001, 9)])
+@looped(("ratio", "stride"), [(0.02, 19), (0.001, 9)])
 def test_a_threshold_is_estimated_from_a_sample_only(ratio, stride):
     """1000 entries of 20,000, or 2 / ratio; every s-th, s odd."""
     n, count = 20_000, ceil(ratio * 20_000)
@@ -416,7 +417,7 @@ def test_sparse_loco_weighs_what_travels():
 # Dense codecs
 
 
-@pytest.mark.parametrize("bits", [2, 4, 8])
+@looped("bits", [2, 4, 8])
 def test_qsgd_is_unbiased_and_no_noisier_than_its_theorem_says(bits):
     """Lemma 3.1 of the paper: the variance is at most min(d/s^2, sqrt(d)/s) |v|^2."""
     d, draws, s = 60, 4000, 2 ** (bits - 1) - 1
@@ -491,7 +492,7 @@ def test_power_sgd_is_exact_where_the_mean_has_so_low_a_rank(rank, found, array)
         np.testing.assert_allclose(result, mean, rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 6, 7, 12, 21])
+@looped("size", [1, 2, 3, 6, 7, 12, 21])
 def test_power_sgd_of_full_rank_is_exact_whatever_the_shape(size):
     vectors = normal(3, size)
     mean = Team({"kind": "power-sgd", "rank": 99}, np.zeros(size)).mean(list(vectors))
@@ -686,7 +687,7 @@ def test_what_a_codec_is_for_is_told_of_its_class():
 # As a scenario writes them
 
 
-@pytest.mark.parametrize("kind", CODECS.kinds)
+@looped("kind", CODECS.kinds)
 def test_a_name_is_the_codec_with_its_defaults(kind):
     codec = read(kind)
     assert codec == read({"kind": kind}) == CODECS.kinds[kind]()
@@ -694,7 +695,7 @@ def test_a_name_is_the_codec_with_its_defaults(kind):
     assert read("raw") == Raw()
 
 
-@pytest.mark.parametrize(
+@looped(
     ("codec", "what"),
     [
         ("fp61", "codec = .*not a codec; write one of: raw, top-k, random-k, dgc, qsgd, fp16, "),
@@ -714,7 +715,6 @@ def test_a_name_is_the_codec_with_its_defaults(kind):
         ({"kind": "sparse-loco", "chunk": 9, "top": 10}, "`top` is above `chunk`"),
         ({"kind": "fp16", "compress": 3}, "codec.compress = 3: a number without a unit"),
     ],
-    ids=str,
 )  # fmt: skip
 def test_a_codec_that_is_none_is_explained(codec, what):
     with pytest.raises(InputError, match=what) as caught:
@@ -854,17 +854,14 @@ def test_buckets_converge_equally_everywhere_and_take_the_same_time_with_and_wit
     assert run["bytes"] == times["bytes"]
 
 
-@pytest.mark.parametrize(
-    "table", [table for table in EVERY if table["kind"] != "dgc"], ids=lambda table: table["kind"]
-)
-@pytest.mark.parametrize(
+@looped("table", [table for table in EVERY if table["kind"] != "dgc"])
+@looped(
     "program",
     [
         {"name": "local-sgd", "tau": 3},
         {"name": "adacomm", "tau0": 3, "interval": "9 s"},
         {"name": "post-local-sgd", "switch_step": 10, "tau": 3},
     ],
-    ids=lambda program: program["name"],
 )  # fmt: skip
 def test_displacements_converge_equally_everywhere(program, table):
     world = scenario(
@@ -876,7 +873,7 @@ def test_displacements_converge_equally_everywhere(program, table):
     assert len(marks) == M
 
 
-@pytest.mark.parametrize("table", MESSAGES, ids=lambda table: table["kind"])
+@looped("table", MESSAGES)
 def test_asynchronous_sgd_converges_equally_everywhere(table):
     world = scenario(
         {"name": "asgd", "codec": table}, steps=60, workers=M, objective=LARGER, lr=0.02

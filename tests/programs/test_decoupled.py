@@ -8,6 +8,7 @@ from paceline.simulator.programs import Program, catalogue, decoupled
 from paceline.simulator.programs.effects import ANY
 from paceline.simulator.programs.pieces.transform import Identity
 from tests.engines.test_learning_curve import ran as learning
+from tests.helpers.cases import looped
 from tests.helpers.worlds import QUADRATIC, RING, TIME_ONLY, play, scenario, simulate
 
 NOISY = {"kind": "quadratic", "dimension": 6, "shift": 1.0, "noise": 0.3}
@@ -148,8 +149,8 @@ def test_a_quorum_of_all_at_equal_speeds_is_streaming_diloco():
         np.testing.assert_allclose(z, streaming[number * tau], rtol=1e-12, atol=1e-14)
 
 
-@pytest.mark.parametrize("interpreter", ["virtual", "lockstep"])
-@pytest.mark.parametrize(("seconds", "taken"), [(0.5, 1), (1.0, 1), (1.5, 2), (7.5, 8)])
+@looped("interpreter", ["virtual", "lockstep"])
+@looped(("seconds", "taken"), [(0.5, 1), (1.0, 1), (1.5, 2), (7.5, 8)])
 def test_a_timer_runs_out_at_its_time(interpreter, seconds, taken):
     """Worker 0 sends every second; what comes exactly when the timer runs out is too late."""
 
@@ -203,7 +204,7 @@ def test_a_curve_has_a_basis_and_falls():
     assert 1 <= losses[-1] / float(known.parallel(run.steps)) < 1.1 < losses[0] / losses[-1]
 
 
-@pytest.mark.parametrize(
+@looped(
     ("table", "what"),
     [
         ({"overlap": 4}, "not below tau = 4"),

@@ -11,6 +11,7 @@ import paceline
 from paceline.simulator.network.closed_form import ClosedForm
 from paceline.simulator.results.intervals import signed
 from paceline.simulator.theory import delayed_seconds_per_step
+from tests.helpers.cases import looped
 from tests.helpers.worlds import DIGITS, play, scenario, simulate
 from tests.lab.bench.dts import KINDS, limit
 
@@ -46,7 +47,7 @@ def test_uncompensated_delay_costs_accuracy_and_compensated_delay_does_not():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("rate", "delays"), [(1 / 8, DELAYS[:3]), (1 / 16, DELAYS[1:])])
+@looped(("rate", "delays"), [(1 / 8, DELAYS[:3]), (1 / 16, DELAYS[1:])])
 def test_the_table_of_the_docs(rate, delays):
     """At the best rate for ssgd, and half of it; four seeds."""
     world = paceline.load("dts/compensation", [f"optimizer.lr.peak={rate}"])
@@ -59,8 +60,8 @@ def test_the_table_of_the_docs(rate, delays):
         assert worse[f"exact {D}"].mean() < 0.4
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("D", [5, 20])
+@looped("kind", KINDS)
+@looped("D", [5, 20])
 def test_largest_stable_rate(kind, D):
     """On a quadratic of curvature 1 oscillations die out 5 % below the limit, and grow above it."""
 

@@ -7,6 +7,7 @@ import pytest
 
 from paceline.simulator.cluster import workers as cluster
 from paceline.simulator.objectives.build import build
+from tests.helpers.cases import looped
 from tests.helpers.worlds import DIGITS, EXPONENTIAL, QUADRATIC, RING, play, scenario
 
 STEPS = 30
@@ -53,8 +54,8 @@ def test_buckets_change_nothing(buckets, momentum, objective):
     assert np.array_equal(ssgd, bucketed)
 
 
-@pytest.mark.parametrize("momentum", [0.0, 0.9])
-@pytest.mark.parametrize("switch_step", [STEPS, STEPS + 1])
+@looped("momentum", [0.0, 0.9])
+@looped("switch_step", [STEPS, STEPS + 1])
 def test_post_local_sgd_that_never_switches_is_synchronous_sgd(momentum, switch_step):
     ssgd, post = marks(
         {"name": "ssgd"}, {"name": "post-local-sgd", "switch_step": switch_step, "tau": 4},
@@ -99,7 +100,7 @@ def test_adacomm_that_never_adapts_is_local_sgd(ours, theirs, objective):
     assert np.array_equal(adacomm, local)
 
 
-@pytest.mark.parametrize(
+@looped(
     "algorithm",
     [
         {"name": "ssgd", "momentum": 0.9},
@@ -108,7 +109,6 @@ def test_adacomm_that_never_adapts_is_local_sgd(ours, theirs, objective):
         {"name": "post-local-sgd", "switch_step": 9, "tau": 4},
         {"name": "adacomm", "tau0": 4, "interval": "5 s"},
     ],
-    ids=lambda algorithm: algorithm["name"],
 )
 def test_identical_workers_with_identical_data_are_one_worker(algorithm):
     same = {"objective": {**QUADRATIC, "noise": 0.0, "shift": 0.0}, "compute": "1 s"}
@@ -181,7 +181,7 @@ def test_block_momentum_is_the_papers():
         np.testing.assert_allclose(found[:, last - 1], np.tile(z, (3, 1)), rtol=1e-12, atol=1e-15)
 
 
-@pytest.mark.parametrize("momentum", [0.0, 0.5])
+@looped("momentum", [0.0, 0.5])
 def test_asgd_by_hand(momentum):
     """Every gradient at the parameters its worker last saw, applied in the order of arrival."""
     workers, receive, apply, transit, seed = 4, 0.05, 0.1, 0.02, 5

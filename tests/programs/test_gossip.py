@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from paceline.simulator.cluster import workers
 from paceline.simulator.objectives.build import build
 from paceline.simulator.programs.pieces.graph import Complete, Random, Ring, Torus
+from tests.helpers.cases import looped
 from tests.helpers.worlds import DIGITS, EXPONENTIAL, QUADRATIC, RING, scenario
 from tests.programs.test_parameter_servers import PAYLOAD, UNEVEN, watch
 
@@ -181,7 +182,7 @@ def test_the_mean_model_is_synchronous_sgds_where_gradients_are_linear(name, gra
     np.testing.assert_allclose(found.mean(axis=0), ssgd[0], rtol=1e-10, atol=1e-13)
 
 
-@pytest.mark.parametrize("objective", [QUADRATIC, DIGITS], ids=["quadratic", "digits"])
+@looped("objective", [QUADRATIC, DIGITS])
 def test_d_psgd_on_the_complete_graph_is_averaging_at_every_step_with_older_gradients(objective):
     """With z the mean that local SGD with period 1 has: z' = z - lr * mean of g(x), where each
     gradient is taken at the worker's x, its own step away from the last z, instead of at z.
@@ -199,7 +200,7 @@ def test_d_psgd_on_the_complete_graph_is_averaging_at_every_step_with_older_grad
     np.testing.assert_allclose(local[0, 0], found[:, 0].mean(axis=0), rtol=1e-12, atol=1e-15)
 
 
-@pytest.mark.parametrize("name", ["d-psgd", "d2"])
+@looped("name", ["d-psgd", "d2"])
 def test_identical_workers_with_identical_data_are_one_worker(name):
     same = {"objective": QUADRATIC | {"noise": 0.0, "shift": 0.0}, "compute": "1 s"}
     (*_, alone), (*_, team) = (play(name, workers=m, **same) for m in (1, 5))
@@ -283,7 +284,7 @@ def test_a_gradient_of_ad_psgd_is_stale_by_the_averagings_since_it_was_begun(wor
         assert np.array_equal([begun[0], *marks[rank]][: len(begun)], begun)
 
 
-@pytest.mark.parametrize("name", ["d-psgd", "d2"])
+@looped("name", ["d-psgd", "d2"])
 def test_synchronous_gossip_is_never_stale(name):
     assert play(name, network=JITTER)[0].staleness == {}
 
@@ -298,8 +299,8 @@ def test_partners_are_drawn_evenly_from_the_other_colour():
         assert max(abs(times - steps / 3) for times in asked.values()) < 4 * error
 
 
-@pytest.mark.parametrize("m", range(1, 10))
-@pytest.mark.parametrize("kind", [Ring, Torus, Complete, Random])
+@looped("m", range(1, 10))
+@looped("kind", [Ring, Torus, Complete, Random])
 def test_ad_psgd_never_comes_to_a_deadlock(kind, m):
     """All steps are done, by whom they may be, though workers are uneven and messages straggle."""
     world = scenario(

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
 from paceline.simulator.programs.pieces.graph import Complete, GraphOf, Random, Ring, Torus
+from tests.helpers.cases import looped
 
 adapter = TypeAdapter(GraphOf)
 read = adapter.validate_python
@@ -85,7 +86,7 @@ def test_everybody_has_a_partner_of_the_other_colour(world):
     assert workers == 1 or pairs.sum(1).min() >= 1
 
 
-@pytest.mark.parametrize(("workers", "partners"), [(2, (1,)), (4, (1, 3)), (5, (1,)), (1, ())])
+@looped(("workers", "partners"), [(2, (1,)), (4, (1, 3)), (5, (1,)), (1, ())])
 def test_an_odd_ring_is_not_closed_for_partners(workers, partners):
     assert Ring().partners(0, workers) == partners
 
@@ -100,7 +101,7 @@ def degrees(graph, workers):
     return {len(graph.neighbours(rank, workers)) for rank in range(workers)}
 
 
-@pytest.mark.parametrize(
+@looped(
     ("graph", "workers", "degree"),
     [
         (Ring(), 1, 0), (Ring(), 2, 1), (Ring(), 3, 2), (Ring(), 40, 2),
@@ -131,7 +132,7 @@ def test_a_random_graph_is_a_ring_with_chords_of_bounded_degree(graph, workers):
         assert len(neighbours) <= graph.degree
 
 
-@pytest.mark.parametrize("degree", [3, 4, 8])
+@looped("degree", [3, 4, 8])
 def test_a_random_graph_has_nearly_its_degree_and_mixes_far_sooner_than_a_ring(degree):
     graph, workers = Random(degree=degree, seed=3), 400
     mean = joined(graph, workers, graph.neighbours).sum(1).mean()
@@ -148,7 +149,7 @@ def test_the_seed_draws_the_random_graph_once_and_for_all():
     assert one[:4] == [(1, 8, 19), (0, 2, 5), (1, 3, 19), (2, 4, 11)]
 
 
-@pytest.mark.parametrize("workers", range(3, 20))
+@looped("workers", range(3, 20))
 def test_the_eigenvalues_of_a_ring(workers):
     """W is circulant with rows (1/3, 1/3, 1/3); the least is -1/3 where `workers` is even."""
     angles = 2 * np.pi * np.arange(workers) / workers
@@ -156,14 +157,14 @@ def test_the_eigenvalues_of_a_ring(workers):
     np.testing.assert_allclose(spectrum(Ring(), workers), expected, atol=1e-14)
 
 
-@pytest.mark.parametrize(("rows", "columns"), [(3, 3), (3, 5), (4, 4), (4, 6)])
+@looped(("rows", "columns"), [(3, 3), (3, 5), (4, 4), (4, 6)])
 def test_the_eigenvalues_of_a_torus(rows, columns):
     down, right = (2 * np.cos(2 * np.pi * np.arange(size) / size) for size in (rows, columns))
     expected = np.sort((1 + down[:, None] + right[None, :]).ravel() / 5)
     np.testing.assert_allclose(spectrum(Torus(), rows * columns), expected, atol=1e-14)
 
 
-@pytest.mark.parametrize("workers", [1, 2, 3, 16, 40])
+@looped("workers", [1, 2, 3, 16, 40])
 def test_the_complete_graph_takes_the_mean(workers):
     np.testing.assert_allclose(mixing(Complete(), workers), 1 / workers, rtol=1e-13)
 
@@ -177,7 +178,7 @@ def test_weights_by_hand_where_degrees_differ():
     assert dict(graph.weights(1, 5)) == dict.fromkeys(range(4), 1 / 4)
 
 
-@pytest.mark.parametrize(("name", "graph"), KINDS.items())
+@looped(("name", "graph"), KINDS.items())
 def test_a_name_is_a_table_with_defaults_is_a_piece(name, graph):
     assert read(name) == read({"kind": name}) == read(graph) == graph
 
@@ -202,7 +203,7 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("value", WRONG)
+@looped("value", WRONG)
 def test_what_is_no_graph_is_refused(value):
     with pytest.raises(ValidationError, match=WRONG[value]):
         read(json.loads(value))
@@ -219,8 +220,8 @@ def test_the_json_schema_agrees():
                 jsonschema.validate(wrong, schema)
 
 
-@pytest.mark.parametrize("rank", [-1, 4])
-@pytest.mark.parametrize("graph", KINDS.values())
+@looped("rank", [-1, 4])
+@looped("graph", KINDS.values())
 def test_a_rank_outside_is_refused(graph, rank):
     with pytest.raises(ValueError, match="ask for 0 to 3"):
         graph.neighbours(rank, 4)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from paceline.simulator.programs.pieces.transform import AdamW
+from tests.helpers.cases import looped
 from tests.helpers.worlds import RING, simulate
 from tests.programs.test_overlapped import DECAY, STEPS, gradients, marks, objectives, same, world
 
@@ -67,8 +68,8 @@ def test_diloco_by_hand():
         same(found[:, n], x)
 
 
-@pytest.mark.parametrize("overlap", [0, 2, 5])
-@pytest.mark.parametrize("fragments", [1, 2, 3])
+@looped("overlap", [0, 2, 5])
+@looped("fragments", [1, 2, 3])
 def test_streaming_diloco_by_hand(fragments, overlap):
     """Each fragment in its turn: sent, `overlap` steps later stepped, and mixed with one's own."""
     tau, lr, alpha = 6, 0.05, 0.3
@@ -96,7 +97,7 @@ def test_streaming_diloco_by_hand(fragments, overlap):
         same(found[:, n], x)
 
 
-@pytest.mark.parametrize("name", ["delayed-diloco", "eager-diloco"])
+@looped("name", ["delayed-diloco", "eager-diloco"])
 def test_late_outer_steps_by_hand(name):
     tau, lr, m = 4, 0.05, 3
     (found,) = marks({"name": name, "tau": tau, "inner": 0.5, "lr": lr})
@@ -169,7 +170,7 @@ def test_the_optimizers_momentum_is_that_of_slow_momentums_local_steps():
     assert made["momentum"] == 0.5
 
 
-@pytest.mark.parametrize("alpha", [None, 0.2])
+@looped("alpha", [None, 0.2])
 def test_elastic_averaging_by_hand(alpha):
     tau, lr, m = 3, 0.05, 3
     more = {} if alpha is None else {"alpha": alpha}

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.simulator.objectives.build import build
+from tests.helpers.cases import looped
 from tests.helpers.worlds import DIGITS, EXPONENTIAL, QUADRATIC, RING, play, scenario, simulate
 
 STEPS = 40
@@ -132,8 +133,8 @@ def test_dts_is_its_replay_with_averaged_gradients(delay, period, mu, decaying):
             )
 
 
-@pytest.mark.parametrize("period", [1, 3])
-@pytest.mark.parametrize("compensation", ["displacement", "lecture", "none"])
+@looped("period", [1, 3])
+@looped("compensation", ["displacement", "lecture", "none"])
 def test_the_other_compensations_by_hand(compensation, period):
     delay, mu = 4, 0.8
     algorithm = {
@@ -178,7 +179,7 @@ def test_only_what_is_needed_travels():
     assert sent == pytest.approx([one, 2 * one, one, one / 4], rel=0.01)
 
 
-@pytest.mark.parametrize(("delay", "period"), [(0, 1), (3, 1), (5, 2), (2, 4)])
+@looped(("delay", "period"), [(0, 1), (3, 1), (5, 2), (2, 4)])
 def test_staleness_is_the_delay(delay, period):
     run = simulate(world({"name": "dts", "delay": delay, "period": period}))
     assert set(run.staleness) == {delay}
@@ -218,8 +219,8 @@ def hpsgd(**parameters):
     return recording, np.array(recording.marks)
 
 
-@pytest.mark.parametrize("epoch", [1, 2, 5, 8, 20])
-@pytest.mark.parametrize("lr", [0.1, DECAY], ids=["constant", "decaying"])
+@looped("epoch", [1, 2, 5, 8, 20])
+@looped("lr", [0.1, DECAY])
 def test_hpsgd_applies_each_gradient_exactly_once(epoch, lr):
     """After an epoch the model is the start less every gradient so far, averaged."""
     made = world({"name": "hpsgd", "lr": lr}).algorithm[0]
@@ -265,9 +266,7 @@ def replay(recording, found, lr, epoch, flush):
         yield n, x
 
 
-@pytest.mark.parametrize(
-    ("epoch", "flush"), [(0, "exact"), (7, "exact"), (7, "paper"), (13, "paper")]
-)
+@looped(("epoch", "flush"), [(0, "exact"), (7, "exact"), (7, "paper"), (13, "paper")])
 def test_hpsgd_is_the_published_loop(epoch, flush):
     recording, found = hpsgd(**({"epoch": epoch, "epoch_flush": flush} if epoch else {}))
     for n, x in replay(recording, found, 0.1, epoch, flush):
@@ -282,7 +281,7 @@ def test_the_papers_epochs_drop_one_window_and_apply_another_twice():
     assert np.abs(missing).max() > 0.1
 
 
-@pytest.mark.parametrize(("kilobits", "period"), [(1000, 2), (20, 3), (10, 5), (5, 10)])
+@looped(("kilobits", "period"), [(1000, 2), (20, 3), (10, 5), (5, 10)])
 def test_hpsgd_synchronises_as_often_as_its_means_allow(kilobits, period):
     """Every max(2, ceil(t_sync / t_train)) steps."""
     network = {"collective": "ring", "latency": "0 s", "bandwidth": f"{kilobits} kbit/s"}
@@ -295,7 +294,7 @@ def test_hpsgd_synchronises_as_often_as_its_means_allow(kilobits, period):
     assert set(np.diff(starts)[2:]) == {period}
 
 
-@pytest.mark.parametrize(("kilobits", "period"), [(1000, 1), (20, 3), (10, 5)])
+@looped(("kilobits", "period"), [(1000, 1), (20, 3), (10, 5)])
 def test_with_algorithm_2s_windows_a_step_may_be_one(kilobits, period):
     """The first mean has the first gradient alone; a mean that is there in a step is seen then."""
     network = {"collective": "ring", "latency": "0 s", "bandwidth": f"{kilobits} kbit/s"}

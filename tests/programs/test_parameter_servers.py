@@ -18,6 +18,7 @@ from paceline.simulator.engines.virtual import run as virtual
 from paceline.simulator.objectives.build import build
 from paceline.simulator.programs import catalogue
 from paceline.simulator.programs.effects import ANY
+from tests.helpers.cases import looped
 from tests.helpers.worlds import EXPONENTIAL, QUADRATIC, Recorder, Recording, scenario
 
 PAYLOAD = 4000.0  # bytes: the model of these scenarios
@@ -169,8 +170,8 @@ def gaps(case, m, updates=3000, **tables):
     return np.diff([0.0, *log.times(m)])
 
 
-@pytest.mark.parametrize(("m", "k"), [(1, 1), (4, 1), (4, 4), (8, 3), (8, 7)])
-@pytest.mark.parametrize("name", ["k-sync", "k-async"])
+@looped(("m", "k"), [(1, 1), (4, 1), (4, 4), (8, 3), (8, 7)])
+@looped("name", ["k-sync", "k-async"])
 def test_who_waits_waits_for_the_fastest_k(name, m, k):
     """Memoryless workers are as far whether they begin anew or go on. With k = 1 it is asgd's
     pace, with k = m that of synchronous SGD.
@@ -178,7 +179,7 @@ def test_who_waits_waits_for_the_fastest_k(name, m, k):
     covered(gaps({"name": name, "k": k}, m), (harmonic(m) - harmonic(m - k)) / 2)
 
 
-@pytest.mark.parametrize(("m", "k"), [(1, 1), (4, 1), (4, 4), (8, 3), (3, 2)])
+@looped(("m", "k"), [(1, 1), (4, 1), (4, 4), (8, 3), (3, 2)])
 def test_k_batch_async_keeps_everybody_busy(m, k):
     covered(gaps({"name": "k-batch-async", "k": k}, m), k / (2 * m))
 
@@ -290,8 +291,8 @@ CASES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("where", [*SETTINGS, "card"])
-@pytest.mark.parametrize("case", CASES)
+@looped("where", [*SETTINGS, "card"])
+@looped("case", CASES)
 def test_a_collecting_server_by_hand(case, where):
     """Every update's time and parameters, the staleness of every gradient, and the queue."""
     table, rule = CASES[case]
@@ -374,7 +375,7 @@ def test_nobody_waits_for_a_worker_that_k_sync_can_do_without():
     assert (run.seconds["wait"], run.seconds["communicate"]) == (0, 0)
 
 
-@pytest.mark.parametrize("k", [1, 2, 5])
+@looped("k", [1, 2, 5])
 def test_k_sync_applies_no_gradient_of_another_round(k):
     """However messages straggle: each of an update's K was computed at the newest model."""
     jitter = {"dist": "lognormal", "mean": "1 s", "sd": "3 s"}
@@ -440,7 +441,7 @@ def test_one_server_is_another(one, other, where):
     assert (ours.seconds, ours.staleness) == (theirs.seconds, theirs.staleness)
 
 
-@pytest.mark.parametrize(
+@looped(
     ("case", "share", "every"),
     [
         ({"name": "hybrid", "threshold": 5}, 1, 1),
@@ -448,9 +449,8 @@ def test_one_server_is_another(one, other, where):
         ({"name": "k-async", "k": 5}, 5, 1),
         ({"name": "k-sync", "k": 5}, 5, 1),
     ],
-    ids=["hybrid", "ssp", "k-async", "k-sync"],
 )
-@pytest.mark.parametrize("compute", ["1 s", EXPONENTIAL], ids=["constant", "random"])
+@looped("compute", ["1 s", EXPONENTIAL])
 def test_who_waits_for_all_is_synchronous(case, share, every, compute):
     """Sums are synchronous SGD at a rate `workers` times as high; all begin at one model."""
     momentum = 0.0 if case["name"] == "ssp" else 0.4  # of which it has five updates a round
@@ -469,9 +469,9 @@ def test_who_waits_for_all_is_synchronous(case, share, every, compute):
 # SSP
 
 
-@pytest.mark.parametrize("staleness", [0, 1, 4])
-@pytest.mark.parametrize("unequal", [UNEVEN, SLOW], ids=["uneven", "one very slow"])
-@pytest.mark.parametrize("where", ["free", "far and busy"])
+@looped("staleness", [0, 1, 4])
+@looped("unequal", [UNEVEN, SLOW])
+@looped("where", ["free", "far and busy"])
 def test_nobody_goes_further_than_ssp_allows_or_waits_without_need(staleness, unequal, where):
     tables = SETTINGS[where] | {"cluster": unequal, "compute": EXPONENTIAL, "workers": 5}
     world = scenario({"name": "ssp", "staleness": staleness}, steps=40, **tables)
@@ -528,8 +528,8 @@ RECEIVE, APPLY = 0.02, 0.1
 COSTLY = {"receive": f"{RECEIVE} s", "apply": f"{APPLY} s"}
 
 
-@pytest.mark.parametrize("k", [1, 2, 5])
-@pytest.mark.parametrize("name", ["k-async", "k-batch-async"])
+@looped("k", [1, 2, 5])
+@looped("name", ["k-async", "k-batch-async"])
 def test_a_busy_server_pays_for_each_gradient_and_for_each_update(name, k):
     """Workers are so fast that some always queue: 1 / (r + a / K) gradients per second."""
     world = scenario({"name": name, "k": k}, workers=12, compute="1 ms", steps=30, server=COSTLY)
@@ -562,15 +562,15 @@ def summary(case, m=6, **tables):
     return watch(scenario(case, workers=m, **tables))[0]
 
 
-@pytest.mark.parametrize("m", [1, 2, 7])
+@looped("m", [1, 2, 7])
 def test_equal_workers_of_asgd_are_stale_by_all_the_others(m):
     """In the first round by those who came before; from then on by all."""
     ramp = dict.fromkeys(range(m - 1), 1)
     assert summary(ASGD, m, steps=20).staleness == ramp | {m - 1: 20 * m - (m - 1)}
 
 
-@pytest.mark.parametrize("k", [1, 2, 3, 6])
-@pytest.mark.parametrize("name", ["k-async", "k-batch-async"])
+@looped("k", [1, 2, 3, 6])
+@looped("name", ["k-async", "k-batch-async"])
 def test_batches_of_equal_workers_are_stale_by_the_other_batches(name, k):
     """Where nobody waits, all of a batch but the last are answered before its own update."""
     batches, early = 6 // k, (k - 1 if name == "k-batch-async" else 0)
@@ -580,8 +580,8 @@ def test_batches_of_equal_workers_are_stale_by_the_other_batches(name, k):
     assert summary({"name": name, "k": k}, steps=20).staleness == +stale
 
 
-@pytest.mark.parametrize("server", [{}, {"receive": "1 ms"}, {"apply": "1 ms"}])
-@pytest.mark.parametrize("m", [1, 25])
+@looped("server", [{}, {"receive": "1 ms"}, {"apply": "1 ms"}])
+@looped("m", [1, 25])
 def test_gradients_that_come_at_once_wait_in_the_servers_memory(m, server):
     """All but the one it takes in first; none if it takes no time over them."""
     waiting = m - 1 if server else 0

@@ -16,6 +16,7 @@ from paceline.simulator.programs.pieces.transform import (
     Nesterov,
     TransformOf,
 )
+from tests.helpers.cases import looped
 
 read = {
     name: TypeAdapter(kind).validate_python
@@ -59,7 +60,7 @@ def test_a_period_is_at_least_one_step(start, factor, step):
     assert exact <= period < max(exact, 0) + 1 or period == 1
 
 
-@pytest.mark.parametrize(
+@looped(
     ("kind", "value"),
     [
         ("rate", 0), ("rate", -0.1), ("rate", "0.1"), ("rate", True), ("rate", float("nan")),
@@ -121,7 +122,7 @@ PEERS = {
 }
 
 
-@pytest.mark.parametrize("name", PEERS)
+@looped("name", PEERS)
 def test_transforms_step_as_pytorch_does(name):
     torch = pytest.importorskip("torch")
     transform, options = PEERS[name]
@@ -179,7 +180,7 @@ def test_adamw_by_hand():
     assert steps == 1
 
 
-@pytest.mark.parametrize("piece", [Momentum(0.9), Nesterov(0.9), AdamW()])
+@looped("piece", [Momentum(0.9), Nesterov(0.9), AdamW()])
 def test_pieces_hold_no_state_and_change_nothing_in_place(piece):
     g, state = np.ones(3), piece.init(np.ones(3))
     for array in (g, *(state[:2] if isinstance(state, tuple) else (state,))):

@@ -26,6 +26,7 @@ from paceline.simulator.programs.pieces.threshold import (
     StepsOf,
     Threshold,
 )
+from tests.helpers.cases import looped
 
 ADAPTERS = {
     "rate": TypeAdapter(Rate),
@@ -81,7 +82,7 @@ FURTHEST = 45  # past every step at which one of them changes
 # values
 
 
-@pytest.mark.parametrize(
+@looped(
     ("table", "values"),
     [
         (PIECEWISE, {0: 1, 1: 1, 100: 1, 101: 4, 500: 4, 501: 8, 10**12: 8}),
@@ -191,7 +192,7 @@ def test_a_schedule_piece_is_read_as_its_table_is():
 # rates and periods
 
 
-@pytest.mark.parametrize("table", [CONSTANT, STEPS, PIECEWISE, LINEAR, COSINE, HELD])
+@looped("table", [CONSTANT, STEPS, PIECEWISE, LINEAR, COSINE, HELD])
 def test_every_schedule_may_be_a_rate_or_a_period(table):
     rate, period = read("rate", table), read("period", table)
     assert rate(1) > 0
@@ -254,7 +255,7 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("name", WRONG)
+@looped("name", WRONG)
 def test_what_makes_no_sense_is_refused_by_its_text(name):
     kind, value, words = WRONG[name]
     with pytest.raises(ValidationError) as refused:
@@ -262,7 +263,7 @@ def test_what_makes_no_sense_is_refused_by_its_text(name):
     assert words in str(refused.value)
 
 
-@pytest.mark.parametrize("kind", ADAPTERS)
+@looped("kind", ADAPTERS)
 def test_a_refusal_names_every_schedule(kind):
     for value in (None, {"schedule": "cosine"}):
         with pytest.raises(ValidationError) as refused:
@@ -276,7 +277,7 @@ def test_a_scenario_is_refused_at_the_key_at_fault():
         paceline.load("scenarios/quickstart.toml", [table])
 
 
-@pytest.mark.parametrize("kind", ADAPTERS)
+@looped("kind", ADAPTERS)
 def test_the_schema_knows_every_schedule(kind):
     validator = jsonschema.Draft202012Validator(ADAPTERS[kind].json_schema())
     for table in (3, CONSTANT, STEPS, PIECEWISE, LINEAR, COSINE, HELD):
