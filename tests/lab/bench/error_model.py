@@ -1,8 +1,8 @@
 """Problems and programs by which error models of short runs are judged, and the quadratic's fit.
 
 `python -m tests.lab.evidence quadratic` fits it (some minutes) and prints its table of
-docs/error-model.md. Real gradients in virtual time stand for measured runs: the mathematics are the
-same. What is predicted has other seeds than the fitted run, and also 8 workers.
+docs/evidence/error-model.md. Real gradients in virtual time stand for measured runs: the
+mathematics are the same. What is predicted has other seeds than the fitted run, and also 8 workers.
 """
 
 from functools import partial

@@ -1,7 +1,8 @@
 """Why learning curves predict the mlp and softmax worse than the calibrated quadratic: experiments.
 
-`python -m tests.lab.evidence causes` prints the figures of docs/error-model.md, "From a learning
-curve", from the committed curves and, for diloco's momentum and asgd's rate, from runs made here.
+`python -m tests.lab.evidence causes` prints the figures of docs/evidence/error-model.md,
+"From a learning curve", from the committed curves and, for diloco's momentum and asgd's rate, from
+runs made here.
 """
 
 import math

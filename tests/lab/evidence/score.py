@@ -246,7 +246,7 @@ def report(real: Curves) -> str:
         "",
         "The mlp and softmax, plain SGD at a rate of 0.1, from ssgd on four workers and on one and",
         "20 % of local-sgd 8, seed 0; held out as in the [table of the calibrated quadratic]"
-        "(../error-model.md#how-well-it-predicts):",
+        "(../error-model.md):",
         "times to six losses, median absolute error (90th percentile), %:",
         "",
         small.report(),

@@ -1,7 +1,7 @@
 """Runs of an mlp and of softmax regression, on even and uneven data: real gradients, plain SGD.
 
 The problems, programs and held-out cells are those of `tests.lab.bench.error_model`, whose table in
-docs/error-model.md is what predictions from learning curves are held against.
+docs/evidence/error-model.md is what predictions from learning curves are held against.
 """
 
 import csv
