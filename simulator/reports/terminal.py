@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from rich.box import SIMPLE_HEAD
 from rich.table import Column, Table
 
+from ..inputs import messages
 from ..results import consumption, wording
 from ..results.columns import (
     NIGHTS,
@@ -65,16 +66,12 @@ def summary(result: "Result") -> Table:
     }
     intervals = _with_intervals(seeds, rows[0].get("interval90", {}))
     cells |= intervals
-    always = {"seconds_per_step", "final_loss"} | ({"time_to_target_s"} if target else set())
     columns: dict[str, Cell] = {"algorithm": _named}
-    for column in RESULT_COLUMNS:
-        known = any(column.of_summary(row) is not None for row in rows)
-        apart = column.key in OF_CLIENTS and _sampled(rows)
-        if SIMULATE in column.shown_in and not apart and (known or column.key in always):
-            heading = _heading(column, target and f"loss {target:g}", usual)
-            if column.key in intervals:
-                heading = heading.partition("\n")[0] + f"\n({USUAL})"
-            columns[heading] = cells.get(column.key) or partial(_mean_of, column)
+    for column in _summary_columns(rows, target):
+        heading = _heading(column, target and f"loss {target:g}", usual)
+        if column.key in intervals:
+            heading = heading.partition("\n")[0] + f"\n({USUAL})"
+        columns[heading] = cells.get(column.key) or partial(_mean_of, column)
     if any(row["staleness"] and row["staleness"]["max"] for row in rows):
         columns["stale\nmean/max"] = lambda row: _staleness(row["staleness"])
     kinds = _kinds(rows)
@@ -86,6 +83,18 @@ def summary(result: "Result") -> Table:
     for line, row in zip(table.rows, rows, strict=True):
         line.style = "bold" if row["label"] == result.pick["label"] else None
     return table
+
+
+def _summary_columns(rows: Sequence[Row], target: float | None) -> list[ResultColumn]:
+    """Return the columns of a summary: those with some value, and a few always."""
+    always = {"seconds_per_step", "final_loss"} | ({"time_to_target_s"} if target else set())
+    sampled = _sampled(rows)
+    return [
+        column
+        for column in RESULT_COLUMNS
+        if SIMULATE in column.shown_in and not (column.key in OF_CLIENTS and sampled)
+        if column.key in always or any(column.of_summary(row) is not None for row in rows)
+    ]
 
 
 def spent(rows: Sequence[Row]) -> list[Table]:
@@ -241,53 +250,69 @@ def sweep(result: "SweepResult") -> Table:
     """The first `SWEEP_ROWS` of `distinct` rows: what was varied, and the most asked for."""
     rows, columns = distinct(result)
     rows = rows[:SWEEP_ROWS]
-    known = {key for row in result.rows for key, value in row.items() if value is not None}
     texts = {*columns, "algorithm"}
-    called = {(row["label"], row["program"]) for row in result.rows}
-    brief = len({program for _, program in called}) == len(called)
+    brief = len({row["program"] for row in result.rows}) == len(
+        {(row["label"], row["program"]) for row in result.rows}
+    )
 
     def named(row: Row) -> str:
         name = row["program" if brief else "label"]
         return f"{name} (a bound)" if row["label"] in result.bounds else str(name)
 
     columns["algorithm"] = named
-    target = result.scenario.run.target_loss
-    constant = target is not None and "run.target_loss" not in result.vary
-    said = f"loss {target:g}" if constant else "target"
-    timed = [row for row in rows if row["time_to_target_s"] is not None]
-    counted = to_target(rows)
-    nights = counted is NIGHTS
-    usual = wording.usual(estimate_of(row, counted.key) for row in timed)
-    until = _heading(counted, said, usual)
-    until_target: dict[str, Cell] = {until: partial(_to_target, usual, counted)}
-    if nights:
-        bytes_of_client = "bytes/\nclient" + f"\n({usual})" * bool(usual)
-        until_target[bytes_of_client] = partial(_bytes_to_target, usual)
-    shown = {"seconds_per_step", *known}
-    shown |= {"time_to_target_s"} if "reached" in known else set()
-    shown |= {"final_loss"} if any(row["diverged"] for row in result.rows) else set()
-    shown -= {"seconds_per_step", "rounds"} if "gradients_per_hour" in known else set()
-    shown -= {"gradients_per_hour", "seconds_per_round"} if nights else set()  # for room, too
-    shown -= {"final_loss"} if nights and timed == rows else set()
+    until = _until_target(result, rows)
+    keys = _sweep_keys(result, rows)
     ranked = ranked_by(result.rows)
     for column in RESULT_COLUMNS:
         if column.key == "time_to_target_s":
-            columns |= until_target if column.key in shown else {}
-        elif SWEEP in column.shown_in and column.key in shown:
-            of_loss, heading = column.key == "final_loss", column.heading
-            own = _final_of_sweep if of_loss else partial(_value_of, column)
+            columns |= until if column.key in keys else {}
+        elif SWEEP in column.shown_in and column.key in keys:
+            cell: Cell = partial(_value_of, column)
+            heading = column.heading
+            if column.key == "final_loss":
+                cell = _final_of_sweep
             if column is ranked and any(_ends_of(row, column.key) for row in rows):
-                own, heading = partial(_with_ends, own, column.key), f"{heading}\n({USUAL})"
-            columns[heading] = own
+                cell, heading = partial(_with_ends, cell, column.key), f"{heading}\n({USUAL})"
+            columns[heading] = cell
     shares = [f"{kind}_share" for kind in TIMES if f"{kind}_share" in result.rows[0]]
-    heading = _spent([share.removesuffix("_share") for share in shares])
-    if "gradients_per_hour" not in known:  # beside what is shown of clients there is no room
+    if not any(row.get("gradients_per_hour") is not None for row in result.rows):
+        # beside what is shown of clients there is no room
+        heading = _spent([share.removesuffix("_share") for share in shares])
         columns[heading] = lambda row: _shares(row[share] for share in shares)
     table = _table(rows, columns)
     for each in table.columns:
-        each.no_wrap = each.header not in {*texts, until}
+        each.no_wrap = each.header not in {*texts, next(iter(until))}
         _whole_words(each)
     return table
+
+
+def _until_target(result: "SweepResult", rows: Sequence[Row]) -> dict[str, Cell]:
+    """Return the columns of what it takes to reach the target: time, or nights and bytes."""
+    target = result.scenario.run.target_loss
+    constant = target is not None and "run.target_loss" not in result.vary
+    column = to_target(rows)
+    timed = [row for row in rows if row["time_to_target_s"] is not None]
+    usual = wording.usual(estimate_of(row, column.key) for row in timed)
+    heading = _heading(column, f"loss {target:g}" if constant else "target", usual)
+    cells: dict[str, Cell] = {heading: partial(_to_target, usual, column)}
+    if column is NIGHTS:
+        of_client = "bytes/\nclient" + f"\n({usual})" * bool(usual)
+        cells[of_client] = partial(_bytes_to_target, usual)
+    return cells
+
+
+def _sweep_keys(result: "SweepResult", rows: Sequence[Row]) -> set[str]:
+    """Return the keys of the columns of a sweep, without those that there is no room for."""
+    known = {key for row in result.rows for key, value in row.items() if value is not None}
+    nights = to_target(rows) is NIGHTS
+    keys = {"seconds_per_step", *known}
+    keys |= {"time_to_target_s"} if "reached" in known else set()
+    keys |= {"final_loss"} if any(row["diverged"] for row in result.rows) else set()
+    keys -= {"seconds_per_step", "rounds"} if "gradients_per_hour" in known else set()
+    keys -= {"gradients_per_hour", "seconds_per_round"} if nights else set()
+    if nights and all(row["time_to_target_s"] is not None for row in rows):
+        keys -= {"final_loss"}
+    return keys
 
 
 def distinct(result: "SweepResult") -> tuple[list[Row], dict[str, Cell]]:
@@ -389,81 +414,95 @@ def tune(result: "TuneResult") -> list[Table | str]:
     """The first `TUNE_ROWS` configurations, others that may be as good, those that the answer names
     or compares with, and what being wrong costs.
     """
-    equivalent, apart = result.order.equivalent, result.order.unsettled
+    near = {*result.order.equivalent, *result.order.unsettled}
+    others = [row for row in result.ranked if row.candidate.label in near][:TUNE_ROWS]
+    others += [*result.named, *filter(None, [result.reference])]
     shown = result.ranked[:TUNE_ROWS]
-    near = [each for each in result.ranked if each.candidate.label in (*equivalent, *apart)]
-    spoken = [*result.named, *filter(None, [result.reference])]
-    shown += [e for e in result.ranked if e not in shown and e in (*near[:TUNE_ROWS], *spoken)]
-    rows, objective = result.rows(shown), result.objective
+    shown += [row for row in result.ranked if row not in shown and row in others]
+    rows = result.rows(shown)
+    based = any(row["basis"] for row in rows)
+    ranking, values = _ranking(result, rows, based)
+    tables = [ranking, *in_units(rows, first="configuration")]
+    if len(result.tradeoffs) > 1:
+        tables.append(_tradeoffs(result.tradeoffs))
+    if result.regret:
+        tables.append(_regrets(result.regret))
+    for table in tables:
+        for column in table.columns:
+            column.no_wrap = column.header not in {table.columns[0].header, "", *values}
+            _whole_words(column, narrow=based and not column.header)
+    return [*tables, *regret.notes(result.regret)]
 
-    missed = "beyond the cap" if objective.cap else "not reached"
-    first = "best" if result.best.reached else "" if result.best.diverged else "closest"
-    first += " of these" * (first == "best" and result.first not in result.ranked)
 
-    def verdict(row: Row) -> str:
-        label, early = row["label"], "given up early" if row["stopped"] else ""
-        if label == result.best.candidate.label:
-            return first
-        if label in equivalent:
-            taken = label == result.simplest.candidate.label
-            said = "equivalent, simplest" if taken else "equivalent"
-        else:
-            said = "not separated" if label in apart else early
-        return ", ".join(filter(None, [said, "soonest" * (label == result.soonest)]))
-
-    def value(row: Row) -> str:
-        if row["reached"] == row["seeds"]:
-            return objective.show(row["value"])
-        if row["stopped"] == "cut":
-            bound = objective.show(row["at_least"])
-            return missed if bound == "-" else f"above {bound}"
-        if row["diverged"]:
-            return f"{row['diverged']} of {row['seeds']} seeds diverged"
-        return f"{row['reached']} of {row['seeds']} seeds got there"
+def _ranking(result: "TuneResult", rows: Sequence[Row], based: bool) -> tuple[Table, list[str]]:
+    """Return the table of configurations, and the headings of its columns that may wrap."""
+    objective = result.objective
+    usual = wording.usual(stated(row, "value") for row in rows)
 
     def within(row: Row) -> str:
         return wording.qualified(stated(row, "value"), objective.unit, usual)
 
-    usual = wording.usual(stated(row, "value") for row in rows)
-    values = {objective.says: value, usual: within}
-    based: dict[str, Cell] = {"basis": lambda row: row["basis"] or "-"}
-    based = based if any(row["basis"] for row in rows) else {}
-    plain, above = result.reference, dict[str, Cell]()
-    if plain and any(row["to_reference"] for row in rows):
-        than = f"above {plain.candidate.label}\n({USUAL})"
+    value = partial(_reached_value, objective)
+    values: dict[str, Cell] = {objective.says: value, usual: within}
+    above: dict[str, Cell] = {}
+    if result.reference and any(row["to_reference"] for row in rows):
+        than = f"above {result.reference.candidate.label}\n({USUAL})"
         above = {than: lambda row: _above(row["to_reference"], "value")}
         if usual:  # else the table is wider than 80 columns
             values = {f"{objective.says}\n({usual})": lambda row: f"{value(row)}\n{within(row)}"}
-    ranking = _table(
-        rows,
-        {
-            "configuration": lambda row: row["label"],
-            **values,
-            **above,
-            **(based or {"seeds": lambda row: str(row["seeds"])}),  # both leave too few columns
-            "": verdict,
-        },
-    )
-    for line, row in zip(ranking.rows, rows, strict=True):
+    last: dict[str, Cell] = {"seeds": _text("seeds")}
+    if based:  # both leave too few columns
+        last = {"basis": lambda row: row["basis"] or "-"}
+    columns: dict[str, Cell] = {
+        "configuration": _named,
+        **values,
+        **above,
+        **last,
+        "": partial(_verdict, result),
+    }
+    table = _table(rows, columns)
+    for line, row in zip(table.rows, rows, strict=True):
         line.style = "bold" if row["label"] == result.simplest.candidate.label else None
-    shown_tables = [ranking, *in_units(rows, first="configuration")]
-    notes = regret.notes(result.regret)
-    if len(result.tradeoffs) > 1:
-        shown_tables.append(_tradeoffs(result.tradeoffs))
-    if result.regret:
-        columns: dict[str, Cell] = {"% above the best\nof these, with": lambda row: row["label"]}
-        for what in dict.fromkeys(world["input"] for world in result.regret):
-            worlds = [world for world in result.regret if world["input"] == what]
-            changes = ", ".join(f"{100 * world['change']:+z.0f} %" for world in worlds)
-            columns[f"{what}\n{changes}" if what else "as\nwritten"] = partial(_regret, worlds)
-        candidates = [{"label": label} for label in result.regret[0]["values"]]
-        shown_tables.append(_table(candidates, columns))
-    for table in shown_tables:
-        for column in table.columns:
-            wraps = {table.columns[0].header, "", *(values if based else [usual])}
-            column.no_wrap = column.header not in wraps
-            _whole_words(column, narrow=bool(based) and not column.header)
-    return [*shown_tables, *notes]
+    return table, [*values] if based else [usual]
+
+
+def _reached_value(objective: Any, row: Row) -> str:
+    """Return a configuration's value, or why it has none."""
+    if row["reached"] == row["seeds"]:
+        return str(objective.show(row["value"]))
+    if row["stopped"] == "cut":
+        bound = objective.show(row["at_least"])
+        missed = "beyond the cap" if objective.cap else "not reached"
+        return missed if bound == "-" else f"above {bound}"
+    if row["diverged"]:
+        return f"{row['diverged']} of {row['seeds']} seeds diverged"
+    return f"{row['reached']} of {row['seeds']} seeds got there"
+
+
+def _verdict(result: "TuneResult", row: Row) -> str:
+    """Return how a configuration compares with the best one."""
+    label, best = row["label"], result.best
+    if label == best.candidate.label:
+        if best.reached:
+            return "best of these" if result.first not in result.ranked else "best"
+        return "" if best.diverged else "closest"
+    verdict = "given up early" if row["stopped"] else ""
+    if label in result.order.unsettled:
+        verdict = "not separated"
+    if label in result.order.equivalent:
+        taken = label == result.simplest.candidate.label
+        verdict = "equivalent, simplest" if taken else "equivalent"
+    return ", ".join(filter(None, [verdict, "soonest" * (label == result.soonest)]))
+
+
+def _regrets(rows: Sequence[Row]) -> Table:
+    """Show what each candidate costs if an input is wrong."""
+    columns: dict[str, Cell] = {"% above the best\nof these, with": _named}
+    for what in dict.fromkeys(world["input"] for world in rows):
+        worlds = [world for world in rows if world["input"] == what]
+        changes = ", ".join(f"{100 * world['change']:+z.0f} %" for world in worlds)
+        columns[f"{what}\n{changes}" if what else "as\nwritten"] = partial(_regret, worlds)
+    return _table([{"label": label} for label in rows[0]["values"]], columns)
 
 
 def _above(found: Mapping[str, Any] | None, key: str) -> str:
@@ -603,16 +642,10 @@ def _parameter(item: tuple[str, Row]) -> str:
 def toml(value: Any) -> str:
     """Return a default as a scenario writes it, a bare word for a text or nothing."""
     if isinstance(value, Mapping):
-        inner = (
-            f'{key} = "{each}"' if isinstance(each, str) else f"{key} = {toml(each)}"
-            for key, each in value.items()
-        )
-        return f"{{ {', '.join(inner)} }}"
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(map(toml, value))}]"
-    if value is None:
-        return "none"
-    return str(value).lower() if isinstance(value, bool) else str(value)
+        return messages.toml({**value})
+    if value is None or isinstance(value, str):
+        return value or "none"
+    return messages.toml([*value] if isinstance(value, tuple) else value)
 
 
 def claims(rows: Sequence[Row]) -> Table:

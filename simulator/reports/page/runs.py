@@ -131,14 +131,10 @@ def breakdown(lines: Sequence[Series]) -> PageSection:
         for line, total in zip(lines, totals, strict=True)
     }
     predicted = [line for line in lines if not line.measured]
-    busy = {line.title: computing(line.row["breakdown"]) for line in predicted}
     sampled = any("unselected" in line.row["breakdown"] for line in predicted)
-    heading = "Where the time goes"
-    if busy:
-        worst, best = min(busy, key=lambda k: busy[k]), max(busy, key=lambda k: busy[k])
-        there = " in which clients take part" * sampled
-        heading = f"{worst} computes {percent(busy[worst])} of the time{there}"
-        heading += f", {best} {percent(busy[best])}" if worst != best else ""
+    heading = _busiest(
+        {line.title: computing(line.row["breakdown"]) for line in predicted}, sampled
+    )
     figures = [PageFigure("breakdown", heading, {"": curves.breakdown_panel(seconds)})]
     whole = "of all clients' time, " * sampled
     rows = [
@@ -155,6 +151,16 @@ def breakdown(lines: Sequence[Series]) -> PageSection:
         if line.row.get("bottleneck")
     )
     return PageSection("breakdown", heading, "", figures, tables, [*points][:BOTTLENECKS])
+
+
+def _busiest(busy: Mapping[str, float], sampled: bool) -> str:
+    """Say which algorithm computes for the smallest, and which for the largest, share of time."""
+    if not busy:
+        return "Where the time goes"
+    worst, best = min(busy, key=lambda k: busy[k]), max(busy, key=lambda k: busy[k])
+    there = " in which clients take part" * sampled
+    heading = f"{worst} computes {percent(busy[worst])} of the time{there}"
+    return heading + (f", {best} {percent(busy[best])}" if worst != best else "")
 
 
 def computing(shares: Mapping[str, float | None]) -> float:

@@ -16,7 +16,7 @@ from ...results.order import MARGIN
 from ...results.pick import ALONE, decided
 from ...results.statistics import number, time_unit, with_unit
 from ...results.usage import few
-from ...studies.tune.objective import OBJECTIVES
+from ...studies.tune.objective import OBJECTIVES, PACES
 from ...studies.tune.regret import cost, notes
 from ...studies.tune.runner import quiet
 from . import compared
@@ -60,28 +60,34 @@ def _dots(tune: Row, good: set[str]) -> Panel:
     size, unit = 1.0, tune["unit"]
     if unit == "s":
         size, unit = time_unit(max((row["value"] for row in shown), default=1.0))
-    lines, edges = [], [0.0] * (not shown)
-    for kind, look in ((True, GOOD), (False, WORSE)):
-        rows = [(at, row) for at, row in enumerate(shown) if (row["label"] in good) == kind]
-        values = [row["value"] / size for _, row in rows]
-        # the interval of two seeds dwarfs all others
-        ends = [
-            (value, value) if row["stopped"] and not kind
-            else tuple(end / size for end in stated(row, "value").span)
-            for value, (_, row) in zip(values, rows, strict=True)
-        ]  # fmt: skip
-        edges += [end for pair in ends for end in pair if np.isfinite(end)]
-        texts = [
-            f"{names[at]}: {number(value)} {unit}"
-            for value, (at, _) in zip(values, rows, strict=True)
-        ]
-        places = [float(at) for at, _ in rows]
-        bars = ([low for low, _ in ends], [high for _, high in ends])
-        how: Any = {"joined": False, "marks": "all", "named": False, "texts": texts}
-        lines.append(Line("", values, places, look, x_bars=bars, **how))
+    good_ones = [(at, row) for at, row in enumerate(shown) if row["label"] in good]
+    others = [(at, row) for at, row in enumerate(shown) if row["label"] not in good]
+    lines = [_marks(good_ones, names, GOOD, size, unit), _marks(others, names, WORSE, size, unit)]
+    edges = [end for line in lines for ends in line.x_bars or () for end in ends]
+    edges = [end for end in edges if np.isfinite(end)]
     title = f"{tune['measure']} ({unit})" if unit else tune["measure"]
     across = chart.fitted(title, edges, log=False, zero=True)
     return Panel(across, Axis(names=names), lines, height=90 + 24 * len(shown))
+
+
+def _marks(
+    rows: Sequence[tuple[int, Row]], names: Sequence[str], look: Look, size: float, unit: str
+) -> Line:
+    """Return marks at the values of rows, in units of `size`, with their intervals."""
+    places, values = [float(at) for at, _ in rows], [row["value"] / size for _, row in rows]
+    # the interval of the two seeds of what was given up dwarfs all others
+    given_up = [bool(row["stopped"]) and look is WORSE for _, row in rows]
+    lows, highs = (
+        [
+            value if stopped else stated(row, "value").span[side] / size
+            for value, stopped, (_, row) in zip(values, given_up, rows, strict=True)
+        ]
+        for side in (0, 1)
+    )
+    pairs = zip(values, rows, strict=True)
+    texts = [f"{names[at]}: {number(value)} {unit}" for value, (at, _) in pairs]
+    how: Any = {"joined": False, "marks": "all", "named": False, "texts": texts}
+    return Line("", values, places, look, x_bars=(lows, highs), **how)
 
 
 def _tables(tune: Row) -> list[PageTable]:
@@ -91,10 +97,12 @@ def _tables(tune: Row) -> list[PageTable]:
     unsettled = pick.get("not_separated", pick["ties"])
     ties = {pick["label"], *pick["ties"]}.difference(unsettled)
 
+    missed = "beyond the cap" if tune["objective"] in PACES else "not reached"
+
     def value(row: Row) -> str:
         if row["value"] is not None:
             return with_unit(row["value"], unit)
-        return f"above {with_unit(row['at_least'], unit)}" if row["at_least"] else "not reached"
+        return f"above {with_unit(row['at_least'], unit)}" if row["at_least"] else missed
 
     def verdict(row: Row) -> str:
         if row["label"] == best:
