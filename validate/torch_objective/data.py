@@ -141,7 +141,7 @@ def _python_text(folder: Path | None) -> Data:
     place, content = Path(sysconfig.get_path("stdlib")), b""
     for path in (place / f"{name}.py" for name in sorted(sys.stdlib_module_names)):
         if path.is_file() and len(content) <= CHARACTERS:
-            content += _bytes(path, "Python")
+            content += _read([path], "Python")[1]
     if len(content) <= 200 * CONTEXT:
         what = f"python-text: no sources of Python's library in {place}; choose another data set"
         raise ObjectiveError(("objective", "data"), what)
@@ -179,18 +179,14 @@ def _idx(name: str) -> Load:
 
 def _read_idx(folder: Path, name: str, axes: int, hint: str) -> np.ndarray:
     """Read an IDX file of bytes, compressed or not."""
-    path = _first([folder / f"{name}{end}" for end in ("", ".gz")], hint)
-    content = _bytes(path, hint)
+    path, content = _read([folder / f"{name}{end}" for end in ("", ".gz")], hint)
     head = 4 + 4 * axes
     if len(content) < head or content[:4] != bytes([0, 0, 8, axes]):
         raise ObjectiveError(FOLDER, f"{path}: not an IDX file of {axes} axes; get {hint} again")
     shape = tuple(int(size) for size in np.frombuffer(content[4:head], dtype=">u4"))
     if len(content) != head + prod(shape):
-        raise ObjectiveError(
-            FOLDER,
-            f"{path}: {len(content):,} bytes, but {head + prod(shape):,} by its header; get {hint} "
-            "again",
-        )
+        sizes = f"{len(content):,} bytes, but {head + prod(shape):,} by its header"
+        raise ObjectiveError(FOLDER, f"{path}: {sizes}; get {hint} again")
     return np.frombuffer(content, dtype=np.uint8, offset=head).reshape(shape)
 
 
@@ -218,14 +214,11 @@ def _cifar(name: str, train: tuple[str, ...], test: str, subfolder: str, label_b
 
 
 def _read_cifar(path: Path, label_bytes: int, hint: str) -> np.ndarray:
-    content = _bytes(_first([path], hint), hint)
+    _, content = _read([path], hint)
     size = label_bytes + 3 * 32 * 32
     if not content or len(content) % size:
-        raise ObjectiveError(
-            FOLDER,
-            f"{path}: {len(content):,} bytes, not a whole number of images of {size:,}; get {hint} "
-            "again",
-        )
+        sizes = f"{len(content):,} bytes, not a whole number of images of {size:,}"
+        raise ObjectiveError(FOLDER, f"{path}: {sizes}; get {hint} again")
     return np.frombuffer(content, dtype=np.uint8).reshape(-1, size)
 
 
@@ -237,21 +230,17 @@ def _labels(labels: np.ndarray, classes: int, folder: Path) -> np.ndarray:
     return labels.astype(np.int64)
 
 
-def _first(paths: list[Path], hint: str) -> Path:
-    for path in paths:
-        if path.is_file():
-            return path
-    raise ObjectiveError(FOLDER, f"{paths[0]}: no such file; name the folder that has {hint}")
-
-
-def _bytes(path: Path, hint: str) -> bytes:
+def _read(paths: Sequence[Path], hint: str) -> tuple[Path, bytes]:
+    """Return the first of these files that is there, and its content, unpacked."""
+    path = next((path for path in paths if path.is_file()), None)
+    if path is None:
+        raise ObjectiveError(FOLDER, f"{paths[0]}: no such file; name the folder that has {hint}")
     try:
         with untrusted.unpacked(path) as file:
-            return untrusted.content(file, untrusted.LARGEST_WRITTEN)
+            return path, untrusted.content(file, untrusted.LARGEST_WRITTEN)
     except (OSError, ValueError) as error:
-        raise ObjectiveError(
-            FOLDER, f"{path}: cannot be read ({error}); get {hint} again"
-        ) from None
+        what = f"{path}: cannot be read ({error}); get {hint} again"
+        raise ObjectiveError(FOLDER, what) from None
 
 
 _OURS: dict[str, Load] = {
