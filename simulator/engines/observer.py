@@ -14,8 +14,7 @@ from typing import Any
 
 from ..cluster.membership import working
 from ..cluster.prices import BYTES_PER_GB, devices, price_per_second
-from ..objectives.evaluation import Evaluation
-from ..objectives.objective import Objective
+from ..objectives.objective import Evaluation, Objective
 from ..programs.effects import Vector
 from ..programs.program import Program
 from ..results.run import CURVE, PAID, ROUNDING

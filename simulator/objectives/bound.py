@@ -6,7 +6,7 @@ from math import nan
 from ..programs.effects import NOTHING, Vector
 from ..programs.pieces.schedule import FixedPeriod
 from ..theory import ErrorBound
-from .evaluation import Evaluation
+from .objective import Evaluation
 
 
 class Nothing:

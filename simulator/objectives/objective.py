@@ -1,10 +1,18 @@
 """The protocol of objectives: gradients for workers, and an evaluation for the observer."""
 
 from collections.abc import Sequence
-from typing import Protocol
+from math import nan
+from typing import NamedTuple, Protocol
 
 from ..programs.effects import Vector
-from .evaluation import Evaluation
+
+
+class Evaluation(NamedTuple):
+    """Training loss, accuracy and loss on the test set; nan if the objective has none."""
+
+    loss: float
+    accuracy: float
+    test_loss: float = nan
 
 
 class GradientSource(Protocol):

@@ -9,7 +9,7 @@ import numpy as np
 from ..distributions.random_streams import Purpose, generator
 from ..programs.effects import Vector
 from ..scenario.tables import Modes, Quadratic
-from .evaluation import Evaluation
+from .objective import Evaluation
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 

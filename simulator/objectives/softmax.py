@@ -9,7 +9,7 @@ from ..distributions.random_streams import Purpose, generator
 from ..errors import InputError
 from ..programs.effects import Vector
 from ..scenario.tables import Dirichlet, Softmax
-from .evaluation import Evaluation
+from .objective import Evaluation
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 

@@ -14,8 +14,7 @@ from paceline.simulator.engines.lockstep.replay import ReplayLog
 from paceline.simulator.engines.observer import Observer
 from paceline.simulator.load.load import known_programs
 from paceline.simulator.objectives import build
-from paceline.simulator.objectives.evaluation import Evaluation
-from paceline.simulator.objectives.objective import Objective
+from paceline.simulator.objectives.objective import Evaluation, Objective
 from paceline.simulator.programs import Program
 from paceline.simulator.results.run import TIMES, Run
 from paceline.simulator.scenario.scenario import Scenario

@@ -19,7 +19,7 @@ from torch.nn import functional
 from paceline.simulator.distributions.random_streams import Purpose, generator
 from paceline.simulator.engines.batched.node import SeedsDiffer
 from paceline.simulator.engines.unsupported import Unsupported
-from paceline.simulator.objectives.evaluation import Evaluation
+from paceline.simulator.objectives.objective import Evaluation
 from paceline.simulator.objectives.plugins import ObjectiveError
 from paceline.simulator.objectives.softmax import deal
 from paceline.simulator.programs.effects import Vector

@@ -32,10 +32,10 @@ SAVING = "recovery.checkpoint.every"  # the one key of [tune] that is no program
 
 def problems(scenario: Scenario, programs: Mapping[str, Program]) -> dict[KeyPath, str]:
     """Return the first problem of each key, in a scenario whose tables are each well formed."""
-    every = [*_objective(scenario, programs)]
-    if every:
-        return dict(every)
-    every = [
+    faults = [*_objective(scenario, programs)]
+    if faults:
+        return dict(faults)
+    faults = [
         *_cluster(scenario),
         *_prices(scenario),
         *pacing_problems(scenario),
@@ -51,7 +51,7 @@ def problems(scenario: Scenario, programs: Mapping[str, Program]) -> dict[KeyPat
         *_codecs(scenario),
     ]
     first: dict[KeyPath, str] = {}
-    for path, what in every:
+    for path, what in faults:
         first.setdefault(path, what)
     return first
 

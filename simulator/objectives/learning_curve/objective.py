@@ -25,7 +25,7 @@ from ...scenario.scenario import Algorithm, Scenario
 from ...scenario.tables import CurveOfFile, LearningCurve
 from ...scenario.world import World
 from ..bound import Nothing
-from ..evaluation import Evaluation
+from ..objective import Evaluation
 from . import batch, curve, evidence
 from .batch import Critical
 from .curve import Curve

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ...programs.effects import Vector
-from ..evaluation import Evaluation
+from ..objective import Evaluation
 from ..quadratic import Array, NoisyQuadratic
 from .curve import LARGEST
 
