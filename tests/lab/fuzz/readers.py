@@ -219,7 +219,8 @@ def _row(label: str) -> dict[str, object]:
         "network": {"lines": [{"line": "a->b", "bandwidth": 1e9, "bytes": 3.0, "utilisation": 0.5,
                                "saturated": 0.1, "down": 0.0}], "phases": {}},
         "links": {"a->b": 1e6}, "interval90": {"time_to_target": [0.4, None]},
-        "bottleneck": f"{label}: the network.", "stall": None, "failures": None, "jobs": [],
+        "bottleneck": f"{label}: the network.", "stall": None, "bound": None,
+        "failures": None, "jobs": [],
     }  # fmt: skip
 
 
@@ -241,7 +242,8 @@ DOCUMENT = {
         "scenario": _ABOUT, "engine": "batched", "seeds": [0], "versions": {"python": "3"},
         "algorithms": [_row("ssgd"), _row("other")], "notes": ["a note"],
         "pick": {"label": "ssgd", "ties": ["other"], "measure": "time_to_target", "value": 1.0,
-                 "ci95": [0.5, 1.5], "sentence": "ssgd."},
+                 "ci95": [0.5, 1.5], "sentence": "ssgd.", "decided": False, "alternatives": [],
+                 "not_separated": [], "seeds_to_decide": None},
         "evidence": {"ssgd": {"admitted": False, "reasons": ["late"]}},
         "machine": {"cores": 2}, "nominal": {"ssgd": 0.4},
     },
@@ -251,7 +253,7 @@ CURVES = "label,seed,time,step,loss,accuracy,tau,bytes,cost\n" + "".join(
     for label in ("ssgd", "other")
     for step in range(3)
 )
-documents.demand_shape(documents.SHAPES["run.json"], DOCUMENT)
+documents.demand_shape(documents.SHAPES["run.json"], {"parts": {}, **DOCUMENT})
 
 
 @cache  # not at import, which would slow the collection of tests
