@@ -9,7 +9,7 @@ from paceline.simulator.errors import ProgramError as ProgramError
 from paceline.simulator.errors import RunError as RunError
 from paceline.simulator.inputs.units import Seconds as Seconds
 from paceline.simulator.load.load import load as load
-from paceline.simulator.objectives.evaluation import Evaluation as Evaluation
+from paceline.simulator.objectives.objective import Evaluation as Evaluation
 from paceline.simulator.objectives.objective import GradientSource as GradientSource
 from paceline.simulator.objectives.objective import Objective as Objective
 from paceline.simulator.objectives.plugins import ObjectiveError as ObjectiveError
