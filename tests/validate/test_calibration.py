@@ -27,6 +27,7 @@ from paceline.validate.training.events import (
     TAKE,
     WAIT,
 )
+from tests.helpers.looped import looped
 from tests.helpers.worlds import RING, scenario
 
 NAN = float("nan")
@@ -322,7 +323,7 @@ def test_a_real_run_is_told_by_its_profile(tmp_path):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("codec", ["raw", "qsgd"])
+@looped("codec", ["raw", "qsgd"])
 def test_codecs_of_the_base_count_unless_the_runs_have_one(codec, tmp_path):
     known = [{"kind": "qsgd", "size": "9.64 kB", "compress": "0.7 ms", "decompress": "35 us"}]
     Profile({"overhead": [{"issue": "1 ms"}], "codec": known}).write(tmp_path / "base.toml")
@@ -335,7 +336,7 @@ def test_codecs_of_the_base_count_unless_the_runs_have_one(codec, tmp_path):
     assert (found.get("codec"), len(said)) == ((known, 0) if codec == "raw" else (None, 1))
 
 
-@pytest.mark.parametrize(
+@looped(
     ("hardware", "said"),
     [
         ({"processor": "CPU", "cores": 2, "system": "Linux"}, "CPU, 2 cores"),

@@ -29,6 +29,7 @@ from paceline.simulator.load.load import parse
 from paceline.simulator.scenario.cluster import Bursts
 from paceline.validate.calibration import distribution_fits, independence
 from paceline.validate.calibration.compute_laws import fit
+from tests.helpers.looped import looped
 
 LAWS = [
     Constant.model_construct(value=0.03),
@@ -67,8 +68,8 @@ def told(fitted, team, folder):
     return [worker.compute for worker in scenario.team.workers]
 
 
-@pytest.mark.parametrize("seed", [0, 1])
-@pytest.mark.parametrize("law", LAWS, ids=str)
+@looped("seed", [0, 1])
+@looped("law", LAWS)
 def test_the_family_is_found(law, seed, tmp_path):
     fitted = fit(draw(law, seed))
     assert fitted.compute["dist"] == law.dist
@@ -83,7 +84,7 @@ def test_the_family_is_found(law, seed, tmp_path):
         assert fitted.ranking[0]["p"] > 0.005
 
 
-@pytest.mark.parametrize(
+@looped(
     ("family", "times"),
     [
         ("lognormal", stats.lognorm(0.8, scale=0.02)),
@@ -111,7 +112,7 @@ def test_likelihoods_are_the_largest_there_are(family, times):
     )
 
 
-@pytest.mark.parametrize("law", LAWS[1:], ids=str)
+@looped("law", LAWS[1:])
 def test_likelihoods_are_those_of_the_laws(law):
     """Checked for every family by the density of the simulator's CDF."""
     x = law.sample(generator(1, Purpose.COMPUTE), 200)
@@ -168,14 +169,14 @@ def test_two_humps_are_empirical(tmp_path):
     assert law.expectation == pytest.approx(np.mean(x))
 
 
-@pytest.mark.parametrize("law", [LAWS[1], LAWS[2], LAWS[6]], ids=str)
+@looped("law", [LAWS[1], LAWS[2], LAWS[6]])
 def test_chance_makes_no_groups_and_no_slow_periods(law):
     trials = [draw(law, seed, n=100) for seed in range(40)]
     assert sum(len(independence.alike(x)) > 1 for x in trials) <= 2
     assert sum(independence.correlated(x) for x in trials) <= 1
 
 
-@pytest.mark.parametrize("law", [LAWS[1], LAWS[2], LAWS[4]], ids=str)
+@looped("law", [LAWS[1], LAWS[2], LAWS[4]])
 def test_slow_workers_are_told_apart(law, tmp_path):
     x = [times * (1.5 if w in (2, 5) else 1) for w, times in enumerate(draw(law, 1, 8))]
     fitted = fit(x)
@@ -205,7 +206,7 @@ def bursty(law, bursts, seed, worker, n=300):
     return np.array(found)
 
 
-@pytest.mark.parametrize("law", [LAWS[0], LAWS[4], LAWS[7]], ids=str)
+@looped("law", [LAWS[0], LAWS[4], LAWS[7]])
 def test_slow_periods_are_found(law, tmp_path):
     """Fitted to bursts that the simulator draws; the law is that of steps outside them."""
     pace = law.expectation
@@ -243,7 +244,7 @@ def test_a_drift_is_no_spell():
     assert any("drift" in note for note in fitted.notes)
 
 
-@pytest.mark.parametrize("n", [1, 2, 5, 12])
+@looped("n", [1, 2, 5, 12])
 def test_few_steps_say_little(n):
     fitted = fit([np.random.default_rng(n).exponential(0.02, n)])
     assert fitted.notes[0].startswith(f"only {n} step")
@@ -270,7 +271,7 @@ def test_what_are_no_times_is_refused():
 
 
 @pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize("n", [3, 21, 100])
+@looped("n", [3, 21, 100])
 def test_odd_times_do_no_harm(n, tmp_path):
     """Clocks that tick, hiccups, tails without a mean, and numbers over tens of magnitudes."""
     rng = np.random.default_rng(n)

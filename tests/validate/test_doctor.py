@@ -14,6 +14,7 @@ from paceline.simulator.errors import RunError
 from paceline.validate.host import device as devices
 from paceline.validate.probe import doctor, terminal
 from paceline.validate.probe.doctor import Diagnosis, Finding
+from tests.helpers.looped import looped
 
 SMI = """GPU-a, 70000, 81559, 1200, 1980, 700.00, Enabled
 GPU-b, 81000, 81559, 345, 1980, 700.00, Disabled
@@ -37,7 +38,7 @@ def test_a_machine_without_gpus(monkeypatch):
     assert titles == ["this machine", "validate"]
 
 
-@pytest.mark.parametrize(("others", "good"), [(0.0, True), (0.1, True), (0.2, False)])
+@looped(("others", "good"), [(0.0, True), (0.1, True), (0.2, False)])
 def test_whether_a_run_would_count(others, good):
     *_, last = doctor._settings("cpu", {}, others)
     assert (last.what, last.good) == ("evidence", good)

@@ -16,6 +16,7 @@ from paceline.validate.calibration.error_model_modes import Noise, noise
 from paceline.validate.calibration.mean_dynamics import Observation, squared_distances
 from paceline.validate.measurement.measure import MeasuredRun, surveys
 from paceline.validate.torch_objective import curvature
+from tests.helpers.looped import looped
 from tests.helpers.worlds import DIGITS, scenario, simulate
 
 GAPS = {"kind": "modes", "curvature": [2.0, 0.2, 0.02], "gap": [1.0, 0.5, 0.25]}
@@ -58,8 +59,8 @@ def survey(table, *, seed=0, workers=4, lr=0.1, steps=400):
 # What is expected of a quadratic
 
 
-@pytest.mark.parametrize("momentum", [Identity(), Momentum(0.9), Nesterov(0.8)])
-@pytest.mark.parametrize("algorithm", [{"name": "ssgd"}, LOCAL, {**LOCAL, "tau": 1}])
+@looped("momentum", [Identity(), Momentum(0.9), Nesterov(0.8)])
+@looped("algorithm", [{"name": "ssgd"}, LOCAL, {**LOCAL, "tau": 1}])
 def test_responses_are_those_of_the_simulator(momentum, algorithm):
     mu = {"kind": momentum.kind, "mu": momentum.mu} if hasattr(momentum, "mu") else 0.0
     decay = {"schedule": "steps", "start": 0.1, "factor": 0.5, "at": [50]}
@@ -195,14 +196,13 @@ def measured(tmp_path_factory):
     return out, table
 
 
-@pytest.mark.parametrize(
+@looped(
     ("algorithm", "workers"),
     [
         ({"name": "local-sgd", "tau": 32}, 4),
         ({"name": "dts", "delay": 4}, 8),
         ({"name": "asgd"}, 4),
     ],
-    ids=str,
 )
 def test_others_are_predicted(measured, algorithm, workers):
     out, table = measured

@@ -26,6 +26,7 @@ from paceline.validate.logs import jobs, link_law, steps, tables
 from paceline.validate.logs.against import check
 from paceline.validate.logs.calibrate import calibrate
 from tests.helpers.hidden_laws import HiddenLaw, drawn, job, log
+from tests.helpers.looped import looped
 
 SIZE, LATENCY = 40e6, 50e-6
 OVER = {"workers": 4, "size": SIZE, "latency": LATENCY}
@@ -128,7 +129,7 @@ def test_intervals_widen_with_the_distance_from_what_was_measured(tmp_path):
     assert widths[-1] > 2 * widths[0]
 
 
-@pytest.mark.parametrize("links", [((SLOW, 8), (FAST, 8)), ((SLOW, 1), (FAST, 1), (FAST, 4))])
+@looped("links", [((SLOW, 8), (FAST, 8)), ((SLOW, 1), (FAST, 1), (FAST, 4))])
 @pytest.mark.slow
 def test_a_hundred_hidden_laws(tmp_path, links):
     """Errors are of the mean pace; intervals are of a run, as long as the predicted one."""
@@ -254,14 +255,15 @@ def rows_of(folder, overlap=True):
 
 
 @pytest.mark.usefixtures("brief")
-@pytest.mark.parametrize(
+@looped(
     "stated",
-    [
-        (), ("bandwidth", "compute"),
-        *(pytest.param((each,), marks=pytest.mark.slow) for each in ("bandwidth", "compute")),
-    ],
+    [(), ("bandwidth", "compute")],
 )  # fmt: skip
 def test_a_profile_has_the_pace_of_its_own_log(stated, misfit):
+    check_own_pace(stated, misfit)
+
+
+def check_own_pace(stated, misfit):
     folder, found, pace = misfit(*stated)
     own, _ = rows_of(folder)
     assert own["mean"] == pytest.approx(pace, rel=0.004)
@@ -271,7 +273,7 @@ def test_a_profile_has_the_pace_of_its_own_log(stated, misfit):
 
 
 @pytest.mark.usefixtures("brief")
-@pytest.mark.parametrize(
+@looped(
     ("pace", "noise", "error"),
     [
         (0.5, 0.03, 0.001),  # buckets that are just hidden: one way or the other, by each number
@@ -295,7 +297,7 @@ def test_the_fit_meets_its_log_where_buckets_are_hidden_no_longer(
 
 
 @pytest.mark.usefixtures("brief")
-@pytest.mark.parametrize(("overlap", "pace"), [(False, 0.345), (True, 0.45)])
+@looped(("overlap", "pace"), [(False, 0.345), (True, 0.45)])
 def test_draws_of_another_overlap_have_the_pace_of_the_log_too(overlap, pace, misfit):
     """DDP that hides more than declared, and less, as far as anyone can tell."""
     stated = "bandwidth", "compute"
@@ -556,9 +558,20 @@ def test_overlapped_programs_are_fitted_by_their_own_text(tmp_path):
     assert all(abs(check.error) < 0.005 for check in found.checks)
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("brief")
-@pytest.mark.parametrize("latency", ["0 us", pytest.param("5 us", marks=pytest.mark.slow)])
-def test_one_log_over_one_fast_link_is_a_profile_that_loads(latency, tmp_path):
+def test_other_statements_of_one_log_make_a_profile_too(misfit, tmp_path):
+    for stated in ("bandwidth", "compute"):
+        check_own_pace((stated,), misfit)
+    check_one_fast_link("5 us", tmp_path)
+
+
+@pytest.mark.usefixtures("brief")
+def test_one_log_over_one_fast_link_is_a_profile_that_loads(tmp_path):
+    check_one_fast_link("0 us", tmp_path)
+
+
+def check_one_fast_link(latency, tmp_path):
     """One link tells nothing of how its law depends on the rate: the exponent is about 0."""
     paces = np.random.default_rng(5).gamma(400, 0.260 / 400, 290)
     written(tmp_path, log(paces), "run.csv")
@@ -599,8 +612,8 @@ def test_the_law_is_what_the_simulator_charges():
     assert Overhead(transmission_factor=1.3).of_collective(1.0, 0.0) == (1.3, 0.0)
 
 
-@pytest.mark.parametrize("model", ["closed-form", "flows"])
-@pytest.mark.parametrize(
+@looped("model", ["closed-form", "flows"])
+@looped(
     ("network", "parameters", "by"),
     [
         ({}, 10**6, 8 / 7),
@@ -617,11 +630,11 @@ def test_only_what_is_declared_a_ring_may_be_a_tree(network, parameters, by, mod
         table = {
             "model": {"parameters": parameters}, "cluster": {"workers": 8, "compute": "1 ms"},
             "network": {"bandwidth": "1 Gbit/s", "latency": "0 s", "model": model} | network,
-            "overhead": [{"tree_exponent": exponent}], "run": {"steps": 5},
+            "overhead": [{"tree_exponent": exponent}], "run": {"steps": 2},
             "algorithm": [{"name": "ssgd"}],
         }  # fmt: skip
         (done,) = simulate(parse(table)).runs
-        return done.duration - 5e-3
+        return done.duration - 2e-3
 
     assert duration(1.0) == pytest.approx(by * duration(0.0), rel=1e-3)
 
@@ -673,7 +686,7 @@ FORMS |= {f"{name}.gz": gzip.compress(FORMS[name].encode()) for name in ("tabs.t
 FORMS["named-for-nothing.gz"] = FORMS["tabs.tsv.gz"]
 
 
-@pytest.mark.parametrize("name", FORMS)
+@looped("name", FORMS)
 def test_forms_of_a_log(name, tmp_path):
     found = tables.read(written(tmp_path, FORMS[name], name))
     own = found.rank == 0
@@ -747,7 +760,7 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("text", WRONG, ids=WRONG.values())
+@looped("text", WRONG)
 def test_a_malformed_log_names_line_column_and_remedy(text, tmp_path):
     path = written(tmp_path, text)
     with pytest.raises(InputError) as found:
@@ -823,7 +836,7 @@ def test_a_log_alone_explains_what_is_missing(tmp_path, capsys):
     assert jobs.read(tmp_path / "jobs.toml")[0].scenario.cluster.workers == 2
 
 
-@pytest.mark.parametrize("first", [0, 1, 3])
+@looped("first", [0, 1, 3])
 def test_the_steps_that_communicate_are_found(tmp_path, first):
     path = over(tmp_path, HiddenLaw(), (SLOW, 5))
     own = OVER | {"bandwidth": SLOW, "tau": 5}

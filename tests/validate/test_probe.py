@@ -24,6 +24,7 @@ from paceline.validate.probe import profile as probe_profile
 from paceline.validate.probe.read import TeamMeasurement, _shortest
 from paceline.validate.training.clock import REPEATS
 from paceline.validate.training.events import EVENT
+from tests.helpers.looped import looped
 
 SCENARIO = """
 extends = "profile.toml"
@@ -151,7 +152,7 @@ def test_times_that_do_not_depend_on_size_have_no_bandwidth():
     assert found.error > 0.3
 
 
-@pytest.mark.parametrize(
+@looped(
     ("options", "said"),
     [
         ({"workers": [1]}, "workers: 1: too small; write 2 or more"),
@@ -223,7 +224,7 @@ def test_only_numbers_that_can_vary_have_errors():
     assert costs.issue == 3e-4
 
 
-@pytest.mark.parametrize("held", [0, 1, 2, None])
+@looped("held", [0, 1, 2, None])
 def test_the_shortest_step_is_the_first_that_all_held(held):
     candidates = [0.001, 0.002, 0.005]
     tried = len(candidates) if held is None else held + 1
