@@ -709,7 +709,7 @@ def _check(
         diagnosis = module.diagnose(device=device, smoke=smoke, progress=progress)
     if where:
         store.write(where, store.dump(diagnosis.json()))
-    tables = _torch("paceline.validate.probe.terminal").diagnosis
+    tables = _torch("paceline.validate.probe.doctor").tables
     lines = [f"{FILES}{where}"] if where else []
     _answer(as_json, diagnosis.json, lambda: [*tables(diagnosis), diagnosis.sentence, *lines])
 

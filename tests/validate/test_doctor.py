@@ -12,7 +12,7 @@ pytest.importorskip("torch")
 from paceline.command_line import run
 from paceline.simulator.errors import RunError
 from paceline.validate.host import device as devices
-from paceline.validate.probe import doctor, terminal
+from paceline.validate.probe import doctor
 from paceline.validate.probe.doctor import Diagnosis, Finding
 from tests.helpers.looped import looped
 
@@ -34,7 +34,7 @@ def test_a_machine_without_gpus(monkeypatch):
     assert lines["evidence"] == "a run now would count with intervals 7% wider"
     assert "gloo" in lines["--device auto"]
     assert json.loads(json.dumps(found.json()))["sentence"] == found.sentence
-    titles = [table.columns[0].header for table in terminal.diagnosis(found)]
+    titles = [table.columns[0].header for table in doctor.tables(found)]
     assert titles == ["this machine", "validate"]
 
 

@@ -12,8 +12,12 @@ from paceline.simulator.errors import InputError
 from paceline.simulator.objectives import build
 from paceline.simulator.programs.pieces.transform import Identity, Momentum, Nesterov
 from paceline.validate.calibration import error_model
-from paceline.validate.calibration.error_model_modes import Noise, noise
-from paceline.validate.calibration.mean_dynamics import Observation, squared_distances
+from paceline.validate.calibration.error_model_modes import (
+    Noise,
+    Observation,
+    noise,
+    squared_distances,
+)
 from paceline.validate.measurement.measure import MeasuredRun, surveys
 from paceline.validate.torch_objective import curvature
 from tests.helpers.looped import looped

@@ -13,7 +13,7 @@ from paceline.simulator.errors import InputError
 from paceline.validate.host import device as devices
 from paceline.validate.host import machine
 from paceline.validate.launch import launch, worker
-from paceline.validate.probe import doctor, terminal
+from paceline.validate.probe import doctor
 from paceline.validate.probe.doctor import Finding
 from paceline.validate.torch_objective import gradients
 from tests.helpers.looped import looped
@@ -110,7 +110,7 @@ def test_the_doctor_of_two_gpus(cuda, monkeypatch):  # noqa: PLR0915
     assert settings["evidence"] == "a run now would count"
     smoke = ["mean, 2 processes on one GPU", "mean, 2 processes, a GPU each"]
     assert [line.what for line in found.smoke] == smoke
-    assert len([*terminal.diagnosis(found)]) == 3
+    assert len([*doctor.tables(found)]) == 3
     assert found.sentence.startswith("Real runs work here. See to what is marked: open files")
     monkeypatch.setattr(devices, "_ask", lambda what: [])
     unknown = doctor.diagnose(device="cuda", smoke=False)

@@ -13,7 +13,7 @@ pytest.importorskip("torch")
 from paceline.simulator.results import prediction_interval
 from paceline.simulator.results.prediction_interval import Unfitted
 from paceline.simulator.scenario.overhead import ModelError
-from paceline.validate.calibration import model_error
+from paceline.validate.calibration import profile
 from paceline.validate.comparison.quantities import PACE, TARGET
 from paceline.validate.matrix import left_out, remake
 
@@ -46,8 +46,8 @@ def test_the_shipped_table_is_what_the_measurements_say(matrix):
     """`python -m paceline.validate.matrix.remake` wrote it."""
     table = remake.table(matrix, DOCUMENT.as_posix())
     assert prediction_interval.MODEL_ERROR.read_text("utf-8") == table.text()
-    assert model_error.shipped("kernel") == model_error.shipped("real") == table.tables["real"]
-    assert ModelError(**model_error.shipped("emulated")).programs == 9
+    assert profile.model_error("kernel") == profile.model_error("real") == table.tables["real"]
+    assert ModelError(**profile.model_error("emulated")).programs == 9
 
 
 FAMILIES = "blocking", "overlapped", "server", "gossip"
@@ -57,7 +57,7 @@ def test_the_manual_shows_the_shipped_table():
     page = (ROOT / "docs/calibrate.md").read_text("utf-8")
     for network, said in (("emulated", "emulated delays"), ("real", "real links")):
         for quantity in (PACE, TARGET):
-            shipped = model_error.shipped(network)[quantity]
+            shipped = profile.model_error(network)[quantity]
             shown = [100 * shipped.get(each, 0.0) for each in FAMILIES]
             digits = [f"{each:.2f}" if each < 1 else f"{each:.1f}" for each in shown]
             row = " | ".join(f"{each} %" if each != "0.00" else "-" for each in digits)

@@ -25,12 +25,12 @@ from .error_model_modes import (
     FittedHeterogeneity,
     FittedModes,
     Noise,
+    Observation,
     Points,
     heterogeneity,
     modes,
     noise,
 )
-from .mean_dynamics import Observation
 
 SURVEYS = "landscape.json"
 BLOCK = 16  # coordinates of a mode

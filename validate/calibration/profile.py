@@ -14,7 +14,7 @@ from paceline.simulator.errors import InputError
 from paceline.simulator.inputs import messages
 from paceline.simulator.inputs.paths import refusals
 from paceline.simulator.load.document import read_toml
-from paceline.simulator.results import store
+from paceline.simulator.results import prediction_interval, store
 from paceline.simulator.results.ownership import free_file
 from paceline.simulator.scenario.overhead import Overhead
 from paceline.simulator.studies.display.display import extra
@@ -203,6 +203,20 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(each) for each in value]
     return rounded(value) if isinstance(value, float) else value
+
+
+def network_kind(network: str) -> str:
+    """Return what a kind of network counts as: "emulated" delays, or "real" links.
+
+    Links of the kernel and those of one machine are of one kind: nothing about them is prescribed.
+    """
+    return network if network == "emulated" else "real"
+
+
+def model_error(network: str) -> Mapping[str, Any]:
+    """Return [calibration.model_error]: errors for programs that no run was fitted to."""
+    found: Mapping[str, Any] = prediction_interval.model_errors()[network_kind(network)]
+    return found
 
 
 _tomlkit = partial(extra, "tomlkit", "train")  # keeps comments

@@ -21,7 +21,7 @@ from paceline.simulator.scenario.overhead import GIGABIT
 from paceline.simulator.scenario.scenario import Scenario
 from paceline.simulator.studies.execution import Progress
 
-from ..calibration import compute_laws, model_error, profile
+from ..calibration import compute_laws, profile
 from ..calibration.calibrate import COMMENTS, HEAD, CalibrationResult, PaceCheck
 from ..calibration.calibrate import calibrate as calibrate_runs
 from ..calibration.compute_laws import FittedLaws
@@ -349,7 +349,7 @@ def _overheads(fitted: Fitted, gloo: bool) -> tuple[list[dict[str, Any]], dict[s
 
 def _model_error(families: Sequence[str]) -> dict[str, Any]:
     """Return the model's error of other programs; that of the jobs' own kind is in the draws."""
-    shipped = model_error.shipped("real")
+    shipped = profile.model_error("real")
     return {
         **shipped,
         "source": f"{shipped['source']}; that of {' and '.join(families)} ones is in the draws",

@@ -13,8 +13,7 @@ from paceline.simulator.programs import catalogue
 from paceline.simulator.results.prediction_interval import Spread, Unfitted
 from paceline.simulator.scenario.overhead import Calibration, ModelError
 
-from ..calibration.model_error import kind
-from ..calibration.profile import rounded
+from ..calibration.profile import network_kind, rounded
 from ..comparison.quantities import PACE, TARGET
 from .cells import Cell
 
@@ -76,7 +75,8 @@ def judged(cells: Sequence[Cell]) -> list[Cell]:
         others = [
             each
             for each in cells
-            if kind(each["network"]) == kind(cell["network"]) and name(each) != name(cell)
+            if network_kind(each["network"]) == network_kind(cell["network"])
+            and name(each) != name(cell)
         ]
         error = learn(others)
         model = Unfitted(error, family(cell)) if error else None

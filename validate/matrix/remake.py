@@ -13,7 +13,7 @@ from pathlib import Path
 
 from paceline.simulator.results import prediction_interval, store
 
-from ..calibration import model_error
+from ..calibration import profile
 from ..calibration.profile import Profile
 from . import left_out, page
 from .results import Matrix
@@ -33,10 +33,10 @@ def read(path: Path) -> Matrix:
 
 def table(found: Matrix, source: str) -> Profile:
     """Learn the model's error for each kind of network, as the shipped file has it."""
-    kinds = sorted({model_error.kind(cell["network"]) for cell in found.cells})
+    kinds = sorted({profile.network_kind(cell["network"]) for cell in found.cells})
     learnt = {
         kind: left_out.learn(
-            [cell for cell in found.cells if model_error.kind(cell["network"]) == kind], source
+            [cell for cell in found.cells if profile.network_kind(cell["network"]) == kind], source
         )
         for kind in kinds
     }

@@ -18,9 +18,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import psutil
+from rich.table import Table
 
 from paceline.simulator.errors import InputError, RunError
 from paceline.simulator.load.load import parse
+from paceline.simulator.reports.terminal import STYLE
 from paceline.simulator.results.statistics import human
 from paceline.simulator.scenario.scenario import Scenario
 from paceline.simulator.studies import processes
@@ -97,6 +99,18 @@ def diagnose(
     ran = [*_smoke(device, found.get("gpus", 0), progress)] if smoke else []
     lines = ([*_here(device, found, others)], settings, ran)
     return Diagnosis(device, *([_anonymous(each) for each in part] for part in lines))
+
+
+def tables(found: Diagnosis) -> Iterator[Table]:
+    """Tabulate what the doctor found; lines that need attention are marked and bold."""
+    parts = {"this machine": found.machine, "validate": found.settings, "smoke test": found.smoke}
+    for title, findings in parts.items():
+        if findings:
+            table = Table(title, "", "", **STYLE)
+            for each in findings:
+                style = None if each.good else "bold"
+                table.add_row(each.what, "" if each.good else "!", each.found, style=style)
+            yield table
 
 
 def _others() -> float:

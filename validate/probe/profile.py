@@ -13,12 +13,12 @@ from paceline.simulator.results import store
 from paceline.simulator.scenario.overhead import Overhead
 from paceline.simulator.studies import processes
 
-from ..calibration import model_error
 from ..calibration.overhead_tables import TERMS
 from ..calibration.profile import (
     Profile,
     between,
     law,
+    model_error,
     rate,
     rounded,
     seconds,
@@ -113,7 +113,7 @@ def _calibration(
             for name, term in team.terms.items()
             if term.mean > 0 and term.se > 0
         },
-        "model_error": model_error.shipped(about.network),
+        "model_error": model_error(about.network),
         "measured": {
             "workers": [teams[0].workers, teams[-1].workers],
             "step": between([each for team in teams for each in team.stretched]),
