@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from math import inf, isfinite
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -27,7 +27,6 @@ FLOPS_PER_PARAMETER = 6.0  # and token: two forwards, four backwards (arXiv 2001
 FASTEST = 2.5e15  # operations per second: no GPU of 2025 does more in bf16 (B200, without sparsity)
 RATES = ("tokens_per_second", "mfu")
 IDLE = 0.02  # of a device's peak: no training computes so slowly that is not held up
-USUAL = 0.35, 0.6  # MFU of computing that published large runs report, roughly
 UNITS = {  # words and unit of each
     "tokens_per_second": ("tokens/s", "#"),
     "mfu": ("MFU", "%"),
@@ -119,26 +118,17 @@ def notes(scenario: Scenario) -> list[str]:
 
 
 def paces(scenario: Scenario) -> list[str]:
-    """Say where [cluster] computes faster or slower than its devices do."""
-    cost, found, many = scenario.cost, list[str](), prices.devices(scenario)
+    """Say where [cluster] computes faster, or far slower, than its devices can."""
+    cost, many = scenario.cost, prices.devices(scenario)
     rate = (tokens_per_step(scenario) or 0) * _flops(scenario) * scenario.team.ideal_rate / many
-    if rate > (peak := cost.flops or FASTEST):
-        known = "cost.flops" if cost.flops else "the fastest GPU known here"
-        found.append(
-            f"cluster.compute: a device computes {rate / 1e12:.4g} TFLOP/s, above {known} "
-            f"({peak / 1e12:.4g}); are compute, tokens and parameters of one worker's step?"
-        )
-    elif cost.flops and (share := rate / peak) >= IDLE and not USUAL[0] <= share <= USUAL[1]:
-        found.append(
-            f"cluster.compute: computing alone is {100 * share:.0f} % MFU, where training of large "
-            f"models reaches {100 * USUAL[0]:.0f} to {100 * USUAL[1]:.0f} %: is it your step's?"
-        )
-    elif cost.flops and 0 < rate < IDLE * peak:
-        found.append(
-            f"cluster.compute: a device computes {rate / 1e12:.4g} TFLOP/s, "
-            f"{100 * rate / peak:.2g} % of cost.flops; are the tokens of a worker's whole step?"
-        )
-    return found
+    peak = cost.flops or FASTEST
+    if not rate or (rate <= peak and (not cost.flops or rate >= IDLE * peak)):
+        return []
+    where = "cost.flops" if cost.flops else "the fastest GPU known here"
+    return [
+        f"cluster.compute: a device computes {rate / 1e12:.4g} TFLOP/s, {100 * rate / peak:.2g} % "
+        f"of {where}; are compute, tokens and parameters those of one worker's step?"
+    ]
 
 
 def summary(
@@ -160,45 +150,44 @@ def summary(
     pace = stated.get(PACE) if scenario.run.duration is None else None
     steps = sum(run.steps for run in runs) / len(runs)
     within = pace and [end * steps for end in pace]
-    found = summarise_amounts(whole, scenario.cost, heavy=heavy, limits=limits, within=within)
+    found = summarise_amounts(whole, scenario.cost, Bounds(heavy, None, limits, within))
     factors = loss_model.to_target(model, runs, target) if model and target is not None else None
     until = stated.get(TARGET)
     return found | {
-        "to_target": _amounts(there, scenario.cost, heavy, factors, within=until) if there else None
+        "to_target": _amounts(there, scenario.cost, Bounds(heavy, factors, within=until))
+        if there
+        else None
     }
 
 
-def summarise_amounts(  # noqa: PLR0913 - what is known of the amounts
-    seeds: Sequence[Used],
-    cost: Prices,
-    *,
-    heavy: bool,
-    factors: np.ndarray | None = None,
-    limits: Used = MappingProxyType({}),
-    within: Sequence[float] | None = None,
-) -> dict[str, Any]:
+class Bounds(NamedTuple):
+    """What bounds amounts beside their spread over seeds.
+
+    `heavy`: no variance is known to exist; `factors`: draws of what steps may be wrong by;
+    `limits`: what no seed exceeds; `within`: the interval of one run's seconds.
+    """
+
+    heavy: bool
+    factors: np.ndarray | None = None
+    limits: Used = MappingProxyType({})
+    within: Sequence[float] | None = None
+
+
+def summarise_amounts(seeds: Sequence[Used], cost: Prices, bounds: Bounds) -> dict[str, Any]:
     """Return means over seeds of `cost` and `RATES`, and estimates of all `used`; None: not set.
 
-    `factors`: draws of what steps may be wrong by; `limits`: what no seed exceeds; `within`: the
-    interval of one run's seconds. What follows from these has then the interval of one run, also as
-    `interval90`; `ci95` is the mean's, and there is none with `factors`.
+    What follows from `bounds.factors` and `bounds.within` has the interval of one run, also as
+    `interval90`; `ci95` is the mean's, and there is none with factors.
     """
     means = {
-        key: float(np.mean([each[key] for each in seeds])) if key in seeds[0] else None
+        key: float(np.mean([amounts[key] for amounts in seeds])) if key in seeds[0] else None
         for key in (*RATES, "cost")
     }
-    amounts = _amounts(seeds, cost, heavy, factors, limits, within)
-    return means | {"currency": cost.currency, "used": amounts}
+    return means | {"currency": cost.currency, "used": _amounts(seeds, cost, bounds)}
 
 
-def _amounts(  # noqa: PLR0913, PLR0917 - as `summarise_amounts`
-    seeds: Sequence[Used],
-    cost: Prices,
-    heavy: bool,
-    factors: np.ndarray | None = None,
-    limits: Used = MappingProxyType({}),
-    within: Sequence[float] | None = None,
-) -> dict[str, Any] | None:
+def _amounts(seeds: Sequence[Used], cost: Prices, bounds: Bounds) -> dict[str, Any] | None:
+    heavy, factors, limits, within = bounds
     every = {key: [each[key] for each in seeds] for key in seeds[0] if key not in RATES}
     each_byte = (cost.egress_per_gb or 0.0) / prices.BYTES_PER_GB
     traffic = each_byte * float(np.mean(every.get("egress_bytes", 0.0)))

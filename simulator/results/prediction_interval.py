@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from math import ceil, exp, inf, isfinite, log, sqrt
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -175,6 +175,23 @@ def _drawn(source: str, freedom: float) -> np.ndarray:
     return np.random.default_rng([*source.encode()]).standard_t(freedom, DRAWS)
 
 
+class _Sample(NamedTuple):
+    """Times of runs without what crashes held up, that (`failed`), and the runs' seeds."""
+
+    times: Sequence[float]
+    failed: Sequence[float]
+    seeds: Sequence[int]
+
+    @classmethod
+    def of(
+        cls, values: Sequence[float], held_up: Sequence[float], seeds: Sequence[int]
+    ) -> "_Sample":
+        pairs = [*zip(values, held_up, strict=True)]
+        failed = [value * share if share else 0.0 for value, share in pairs]
+        times = [a - b if b else a for a, b in zip(values, failed, strict=True)]
+        return cls(times, failed, seeds)
+
+
 def of_one_run(
     values: Sequence[float], spreads: Sequence[Spread], held_up: Sequence[float]
 ) -> list[float] | None:
@@ -183,14 +200,8 @@ def of_one_run(
     `spreads`: as `Unfitted.spreads`, or none; `held_up`: as `statistics.held_up`, of each. None
     where some seed has no time.
     """
-    own, failed = _parts(values, held_up)
-    return _interval([], own, [], range(len(values)), False, spreads, failed)
-
-
-def _parts(values: Sequence[float], held_up: Sequence[float]) -> tuple[list[float], list[float]]:
-    """Return times without what crashes held up, and that."""
-    failed = [value * share if share else 0.0 for value, share in zip(values, held_up, strict=True)]
-    return [a - b if b else a for a, b in zip(values, failed, strict=True)], failed
+    runs = _Sample.of(values, held_up, range(len(values)))
+    return _interval(_Sample((), (), ()), runs, spreads, paired=False)
 
 
 def links(scenario: Scenario) -> tuple[tcp.Missed, str] | None:
@@ -375,35 +386,32 @@ def intervals(
     if target is not None:
         quantities[TARGET] = lambda run: statistics.crossing(run, target)
     found = dict[str, list[float] | None]()
-    both = replicates, runs
-    again, own = ([run.seed for run in each] for each in both)
     for name, of in quantities.items():
-        (values, _), (times, failed) = (
-            _parts([*map(of, each)], [*map(statistics.held_up, each)]) for each in both
+        again, own = (
+            _Sample.of(
+                [*map(of, sample)],
+                [*map(statistics.held_up, sample)],
+                [run.seed for run in sample],
+            )
+            for sample in (replicates, runs)
         )
-        spreads = model.spreads(name) if model else ()
-        found[name] = _interval(values, times, again, own, paired, spreads, failed)
+        found[name] = _interval(again, own, model.spreads(name) if model else (), paired=paired)
     return found
 
 
-def _interval(  # noqa: PLR0913, PLR0917
-    values: Sequence[float],
-    own: Sequence[float],
-    seeds: Sequence[int],
-    own_seeds: Sequence[int],
-    paired: bool,
-    model: Sequence[Spread],
-    failed: Sequence[float],
+def _interval(
+    replicates: _Sample, runs: _Sample, model: Sequence[Spread], *, paired: bool
 ) -> list[float] | None:
-    """Return Student's interval of lognormal values around the prediction, the mean of `own`.
+    """Return Student's interval of lognormal values around the prediction, the mean of `runs`.
 
-    `failed`: what crashes add to each of `own`. It is never negative, so that no lower end is below
-    that of a run without crashes, however few of them the seeds have met. None where the spread is
-    unknown; an infinite upper end where some replicate has no value.
+    What crashes add is never negative, so that no lower end is below that of a run without
+    crashes, however few of them the seeds have met. None where the spread is unknown; an infinite
+    upper end where some replicate has no value.
     """
+    values, own = replicates.times, runs.times
     centre = sum(own) / len(own)
-    of_seed = dict(zip(own_seeds, own, strict=True))
-    bases = [of_seed[seed] if paired else centre for seed in seeds]
+    of_seed = dict(zip(runs.seeds, own, strict=True))
+    bases = [of_seed[seed] if paired else centre for seed in replicates.seeds]
     logs, seeded = _logs(values, bases), _logs(own, [centre] * len(own))
     if not values and len(seeded) > 1 and not paired:  # without a profile: delays of its own
         logs = seeded
@@ -417,10 +425,10 @@ def _interval(  # noqa: PLR0913, PLR0917
     found = Spread(variance, max(len(logs) - 1, 1))
     below, above = ((found + each if each else found).within() for each in model or (None, None))
     high = centre * exp(above) if len(logs) >= len(values) else inf
-    low, cost, count = centre * exp(-below), sum(failed) / len(own), len(own)
+    low, cost, count = centre * exp(-below), sum(runs.failed) / len(own), len(own)
     if not cost or paired:  # the measured run meets the very crashes
         return [low + cost, high + cost]
-    chance = cost**2 if count == 1 else float(np.var(failed, ddof=1)) * (1 + 1 / count)
+    chance = cost**2 if count == 1 else float(np.var(runs.failed, ddof=1)) * (1 + 1 / count)
     half = sqrt(chance) if count == 1 else Spread(chance, count - 1).within()
     return [low + max(cost - half, 0.0), centre + cost + float(np.hypot(high - centre, half))]
 

@@ -20,7 +20,8 @@ from paceline.simulator.scenario.scenario import Scenario
 from paceline.simulator.studies.display.display import even
 from paceline.simulator.studies.result import Result
 from paceline.simulator.studies.sweep import table
-from tests.helpers.programs import called, cases
+from tests.helpers.looped import looped
+from tests.helpers.programs import cases
 from tests.helpers.worlds import EXPONENTIAL, QUADRATIC, RING, scenario, simulate
 
 FLOWS = {"model": "flows", "latency": "1 ms", "bandwidth": "8 Mbit/s"}
@@ -108,7 +109,7 @@ def test_messages_of_a_server_by_hand() -> None:
     assert run.phases["from the server"]["messages"] == 5  # the last is under way at the end
 
 
-@pytest.mark.parametrize("case", cases(), ids=called)
+@looped("case", cases())
 def test_accounts_agree(case: dict[str, Any]) -> None:
     """Phases move the bytes of all links; workers' times are those of the breakdown."""
     flows = FLOWS | {"collective": "hierarchical"}
@@ -248,7 +249,7 @@ CASES: list[tuple[dict[str, Any], dict[str, Any], dict[str, dict[str, Any]]]] = 
 LATENCY = {"closed-form": "latency", "flows": "unsaturated"}
 
 
-@pytest.mark.parametrize("model", ["closed-form", "flows"])
+@looped("model", ["closed-form", "flows"])
 def test_the_reasons_name_what_takes_the_time(model: str) -> None:
     for algorithm, more, expected in CASES:
         network = {"model": model, **more.get("network", FAST)}
@@ -308,9 +309,7 @@ def test_crashes_and_checkpoints_are_counted() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("model", "cause"), [("closed-form", "crash"), ("flows", "crash"), ("flows", "outage")]
-)
+@looped(("model", "cause"), [("closed-form", "crash"), ("flows", "crash"), ("flows", "outage")])
 def test_what_stands_still_is_said_to_and_is_not_picked(model: str, cause: str) -> None:
     crash = {"crash": [{"worker": 1, "at": "2 s"}]}
     apart = [{"name": place, "workers": 2, "region": place} for place in "ab"]

@@ -3,8 +3,6 @@
 import json
 import math
 
-import pytest
-
 from paceline.simulator.reports import terminal
 from paceline.simulator.reports.page.page import report as page
 from paceline.simulator.results import divergence, statistics
@@ -15,6 +13,7 @@ from paceline.simulator.studies.simulate import simulate
 from paceline.simulator.studies.sweep.sweep import sweep
 from paceline.simulator.studies.tune.objective import TuningObjective
 from paceline.simulator.studies.tune.tune import tune
+from tests.helpers.looped import looped
 from tests.helpers.worlds import QUADRATIC, scenario
 from tests.results.test_statistics import make_run, summary
 
@@ -26,7 +25,7 @@ def runs_of(*curves, label="bad"):
     return [make_run(losses, label=label, seed=seed) for seed, losses in enumerate(curves)]
 
 
-@pytest.mark.parametrize("losses", LOST)
+@looped("losses", LOST)
 def test_a_diverged_seed_is_in_no_mean(losses):
     runs = runs_of([1.0, 0.5, 0.1], losses)
     found = statistics.jsonable(summary(runs))
@@ -38,14 +37,14 @@ def test_a_diverged_seed_is_in_no_mean(losses):
     assert statistics.notes({"bad": runs}) == ["bad: diverged with 1 of 2 seeds; try a smaller lr"]
 
 
-@pytest.mark.parametrize("losses", [[1.0, 0.1], [1.0, divergence.BOUND], [0.0, 5.0], [math.nan] * 2,
+@looped("losses", [[1.0, 0.1], [1.0, divergence.BOUND], [0.0, 5.0], [math.nan] * 2,
                                     [1.0, HUGE, 0.5], [5.0]])  # fmt: skip
 def test_what_comes_back_or_never_was_there_has_not_diverged(losses):
     assert divergence.begins(losses) is None
     assert statistics.jsonable(summary(runs_of(losses)))["diverged"] is None
 
 
-@pytest.mark.parametrize("losses", LOST)
+@looped("losses", LOST)
 def test_an_algorithm_that_diverges_is_not_picked(losses):
     groups = {
         "good": runs_of([1.0, 0.9, 0.9], [1.0, 0.9, 0.9], label="good"),

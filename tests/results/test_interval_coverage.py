@@ -1,11 +1,10 @@
 """Confidence intervals contain the truth as often as they claim, where the truth is known."""
 
-import pytest
-
+from tests.helpers.looped import looped
 from tests.lab.reliability import coverage, laws
 
 
-@pytest.mark.parametrize("kind", [coverage.over_seeds, coverage.paired])
+@looped("kind", [coverage.over_seeds, coverage.paired])
 def test_intervals_hold_the_truth_as_often_as_they_claim(kind):
     for row in kind(300):
         claimed = 0.95 if "ci95" in row["what"] else 0.9

@@ -14,6 +14,7 @@ from paceline.simulator.reports import terminal
 from paceline.simulator.results import intervals, wording
 from paceline.simulator.results.intervals import MEAN, MEDIAN, positive, stated
 from paceline.simulator.results.statistics import jsonable
+from tests.helpers.looped import looped
 
 INF = math.inf
 TIMES = st.lists(st.floats(1e-3, 1e6), min_size=2, max_size=12)
@@ -53,7 +54,7 @@ def test_an_interval_does_not_depend_on_the_unit_or_the_order(times, unit, heavy
         assert (there.level, there.basis) == (here.level, here.basis)
 
 
-@pytest.mark.parametrize(
+@looped(
     ("seeds", "level", "places"),
     [(2, 0.5, (0, 1)), (4, 0.875, (0, 3)), (6, 0.96875, (0, 5)), (8, 1 - 18 / 256, (1, 6)),
      (9, 1 - 20 / 512, (1, 7)), (12, 1 - 158 / 4096, (2, 9))],
@@ -85,7 +86,7 @@ def test_the_mean_of_lognormal_times_has_the_published_interval():
     assert found.interval[1] == pytest.approx(math.exp(mean + variance / 2 + up), rel=1e-6)
 
 
-@pytest.mark.parametrize("heavy", [False, True])
+@looped("heavy", [False, True])
 def test_a_seed_that_never_gets_there_leaves_the_interval_open(heavy):
     found = positive([10.0, 30.0, 20.0, INF], heavy=heavy)
     assert (found.of, found.value, found.interval, found.level) == (MEDIAN, 25.0, (10, INF), 0.875)
@@ -94,7 +95,7 @@ def test_a_seed_that_never_gets_there_leaves_the_interval_open(heavy):
     assert (most.value, most.interval, most.basis) == (INF, None, intervals.NEVER)
 
 
-@pytest.mark.parametrize("heavy", [False, True])
+@looped("heavy", [False, True])
 def test_no_interval_without_chance(heavy):
     """No width of 1e-15, either."""
     for times in ([3.0] * 4, [0.1 + 0.2, 0.3, 0.3], [0.0, 0.0]):
@@ -139,7 +140,7 @@ def test_comparisons_are_paired_and_say_no_more_than_is_known():
             assert not intervals.exceeds([2.0], [1.0], heavy=heavy, of=of)
 
 
-@pytest.mark.parametrize("heavy", [False, True])
+@looped("heavy", [False, True])
 def test_equals_are_seldom_told_apart(heavy):
     """At 5 % on each side, of lognormal times and of ones without a variance."""
     rng = np.random.default_rng(4)
@@ -151,7 +152,7 @@ def test_equals_are_seldom_told_apart(heavy):
     assert np.mean(apart) < 0.05 + 3 * math.sqrt(0.05 / 2000)
 
 
-@pytest.mark.parametrize(
+@looped(
     ("times", "said"),
     [
         ([1500.0, 1518.0, 1530.0, 1542.0], "25.4 min (25.0–25.7)"),
@@ -187,7 +188,7 @@ def world(compute, **run):
     }
 
 
-@pytest.mark.parametrize(
+@looped(
     ("compute", "heavy"),
     [
         ("1 s", False),

@@ -12,6 +12,7 @@ from paceline.simulator.results.determinism import deterministic
 from paceline.simulator.results.order import MARGIN, MOST, order
 from paceline.simulator.results.pick import Known, any_of, headline, outlook, pick, to_run
 from paceline.simulator.studies.simulate import simulate
+from tests.helpers.looped import looped
 from tests.lab.reliability import decisions
 from tests.results.test_statistics import NAN, make_run, seeds_reaching, summary
 
@@ -107,7 +108,7 @@ def test_a_scenario_without_chance_needs_one_seed():
     assert (found["label"], found["decided"]) == ("local-sgd tau=4", True)
 
 
-@pytest.mark.parametrize("changes", RANDOM, ids=repr)
+@looped("changes", RANDOM)
 def test_chance_is_noticed_wherever_it_comes_from(changes):
     assert not deterministic(plain(**changes))
 
@@ -148,9 +149,7 @@ def test_else_the_most_often_then_the_median():
     assert pick(none, 0.5)["measure"] == "loss"
 
 
-@pytest.mark.parametrize(
-    ("more", "both", "decided"), [(7, 0, True), (5, 2, True), (4, 3, False), (6, 1, True)]
-)
+@looped(("more", "both", "decided"), [(7, 0, True), (5, 2, True), (4, 3, False), (6, 1, True)])
 def test_how_often_the_target_is_reached_is_compared_exactly(more, both, decided):
     """`more` seeds on which one alone got there, `both` on which either did; one on which neither.
 

@@ -25,6 +25,7 @@ from paceline.simulator.results.statistics import number
 from paceline.simulator.studies import learning
 from paceline.simulator.studies.tune.objective import tuning_objective
 from paceline.simulator.studies.tune.tune import tune
+from tests.helpers.looped import looped
 from tests.helpers.worlds import EXPONENTIAL, scenario
 
 ERROR = {
@@ -73,7 +74,7 @@ def test_programs_that_were_not_fitted_have_their_family_s_error():
     assert not [each for each in result.notes if "ssgd" in each]
 
 
-@pytest.mark.parametrize("seeds", [1, 4])
+@looped("seeds", [1, 4])
 def test_an_interval_holds_nine_of_ten_runs_however_few_seeds_predict_them(seeds):
     """Chance is all that is unknown; a single run is as far from the others as they are apart."""
     runs = simulate(scenario({"name": "ssgd"}, compute=EXPONENTIAL, steps=6), seeds=300).runs
@@ -171,7 +172,7 @@ def test_a_pick_by_pace_says_what_a_measured_run_may_take():
     assert paced.pick["sentence"].endswith(said)
 
 
-@pytest.mark.parametrize("run", [{}, {"target_loss": 9.0}])
+@looped("run", [{}, {"target_loss": 9.0}])
 def test_one_number_has_one_interval_in_the_table_and_in_the_answer(run):
     line = {"latency": "20 ms", "bandwidth": "100 kbit/s", "transport": "tcp"}
     goal = {"kind": "learning-curve", "curve": {"law": "chinchilla", "parameters": 1e8},
@@ -189,7 +190,7 @@ def test_one_number_has_one_interval_in_the_table_and_in_the_answer(run):
     assert found["ci95"] is None
 
 
-@pytest.mark.parametrize(("workers", "other"), [(2, 1.0), (4, 4 / 3), (8, 8 / 7)])
+@looped(("workers", "other"), [(2, 1.0), (4, 4 / 3), (8, 8 / 7)])
 def test_the_interval_of_nccl_spans_its_other_algorithm(workers, other):
     line = {"latency": "1 us", "bandwidth": "1 Gbit/s", "transport": "tcp", "library": "nccl"}
     model = {"parameters": 25_000_000}
@@ -206,7 +207,7 @@ def test_the_interval_of_nccl_spans_its_other_algorithm(workers, other):
     assert "NCCL's other algorithm" in row["interval90_basis"]
 
 
-@pytest.mark.parametrize(("name", "library", "adds"), [
+@looped(("name", "library", "adds"), [
     ("ssgd-bucketed", "nccl", True), ("ssgd-bucketed", "gloo", False), ("ssgd", "nccl", False),
 ])  # fmt: skip
 def test_the_interval_spans_what_gpus_add_to_computing(name, library, adds):
@@ -271,7 +272,7 @@ def over(transport: str, *algorithms: dict[str, object]) -> dict[str, object]:
 OFTEN = {"name": "ssgd", "lr": 0.02}
 
 
-@pytest.mark.parametrize(
+@looped(
     ("transport", "other", "decided"),
     [
         ("ideal", {"name": "local-sgd", "tau": 8}, True),
@@ -301,7 +302,7 @@ def test_an_order_within_what_tcp_may_take_is_undecided(transport, other, decide
     assert ours.decided == decided
 
 
-@pytest.mark.parametrize(
+@looped(
     ("bandwidth", "program"),
     [
         (310e6, {"name": "streaming-diloco", "tau": 20, "fragments": 2, "overlap": 9}),

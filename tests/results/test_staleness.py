@@ -13,6 +13,7 @@ from matplotlib.text import Text
 from paceline.simulator.results import intervals, statistics, store
 from paceline.simulator.results.figures import curves, drawing, style
 from paceline.simulator.results.run import STALENESS
+from tests.helpers.looped import looped
 from tests.results.test_statistics import make_run, summary
 
 COUNTS = st.dictionaries(st.integers(0, 300), st.integers(1, 99), min_size=1, max_size=20)
@@ -47,12 +48,12 @@ def test_the_summary_is_that_of_all_contributions(seeds):
     assert sum(found["distribution"].values()) == pytest.approx(1)
 
 
-@pytest.mark.parametrize(("late", "p95"), [(4, 0), (5, 0), (6, 7)])
+@looped(("late", "p95"), [(4, 0), (5, 0), (6, 7)])
 def test_p95_is_not_passed_by_rounding(late, p95):
     assert summary(stale({0: 100 - late, 7: late}))["staleness"]["p95"] == p95
 
 
-@pytest.mark.parametrize("counts", [{}, {3: 0}])
+@looped("counts", [{}, {3: 0}])
 def test_nothing_counted_is_null_and_not_zero(counts):
     assert summary(stale(counts, counts))["staleness"] is None
     found = summary(stale(counts, {3: 2}))["staleness"]  # a seed without any says nothing
@@ -141,8 +142,8 @@ def test_units_have_a_panel_each_and_an_algorithm_keeps_its_look():
     assert looks == {line.name: line.look for line in errors.lines}
 
 
-@pytest.mark.parametrize("count", [1, 7])
-@pytest.mark.parametrize("units", [1, 3])
+@looped("count", [1, 7])
+@looped("units", [1, 3])
 def test_neither_texts_nor_panels_overlap(count, units):
     long = "hybrid lr=4.0 step_size=300 aggregate=mean wait=false"
     kinds = itertools.cycle(list(STALENESS)[:units])

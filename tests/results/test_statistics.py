@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from paceline.simulator.results import statistics
 from paceline.simulator.results.run import COLUMNS, Run
+from tests.helpers.looped import looped
 
 NAN = math.nan
 
@@ -77,7 +78,7 @@ def test_batch_means_cover_the_pace_of_one_long_run():
     assert 0.93 < np.mean(covered["ci95"]) < 0.98
 
 
-@pytest.mark.parametrize("points", [1, 2, 30])
+@looped("points", [1, 2, 30])
 def test_no_batch_means_of_fewer_than_two_intervals_or_of_equal_ones(points):
     found = statistics.batch_means(make_run(np.ones(points)))
     assert (found.interval, found.basis) == (None, "one seed")
@@ -100,7 +101,7 @@ def test_crossing_is_the_first_time_at_the_target(loss, gaps, target):
     assert all(x > target for t, x in zip(time, loss, strict=True) if t < when)
 
 
-@pytest.mark.parametrize(
+@looped(
     ("loss", "expected"),
     [
         ([0.4, 1.0, 0.1], 0.0),  # there from the start
@@ -169,7 +170,7 @@ def test_curves_of_unequal_length_end_with_the_shortest():
     assert found["curve"]["loss"] == [3.0, 1.5]
 
 
-@pytest.mark.parametrize("runs", [[make_run([1.0])], [make_run([NAN, NAN]), make_run([NAN, NAN])]])
+@looped("runs", [[make_run([1.0])], [make_run([NAN, NAN]), make_run([NAN, NAN])]])
 def test_what_cannot_be_had_is_null(runs):
     document = statistics.jsonable(summary(runs, target=0.1, ideal_rate=math.inf))
     json.dumps(document, allow_nan=False)
@@ -211,7 +212,7 @@ def test_records_are_flat_rows():
     assert list(records[0]) == ["label", "seed", *COLUMNS]
 
 
-@pytest.mark.parametrize(
+@looped(
     ("seconds", "said"),
     [
         (0.0, "0.00 s"),

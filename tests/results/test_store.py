@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from paceline.simulator.errors import InputError
 from paceline.simulator.results import store
 from paceline.simulator.results.run import SPAN, Kind
+from tests.helpers.looped import looped
 from tests.results.test_statistics import make_run
 
 DOCUMENT = {"summary": {"algorithms": []}}
@@ -43,7 +44,7 @@ def test_spans_survive_their_encoding():
     assert again.spans_truncated
 
 
-@pytest.mark.parametrize("cut", [0, 1, 100, -1])
+@looped("cut", [0, 1, 100, -1])
 def test_a_damaged_part_is_no_part(tmp_path, cut):
     directory = store.Directory(tmp_path / "run")
     directory.keep("key", make_run())
@@ -76,7 +77,7 @@ class Killed(BaseException):
     pass
 
 
-@pytest.mark.parametrize("calls", range(12))
+@looped("calls", range(12))
 def test_a_kill_at_any_moment_leaves_an_old_or_a_new_run_or_none(tmp_path, monkeypatch, calls):
     store.Directory(tmp_path).finish(FILES, DOCUMENT)
     left = calls
@@ -124,7 +125,7 @@ def test_every_moment_was_tried(tmp_path, monkeypatch):
     assert calls > 12  # the moments above lie before the end
 
 
-@pytest.mark.parametrize(
+@looped(
     ("content", "says"),
     [
         ('{"schema": 1', "not written by Paceline"),
@@ -159,7 +160,7 @@ def test_other_peoples_files_are_not_overwritten(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["figure.png"]
 
 
-@pytest.mark.parametrize("below", ["", "deeper"])
+@looped("below", ["", "deeper"])
 def test_a_file_is_no_directory(tmp_path, below):
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="cannot write here"):

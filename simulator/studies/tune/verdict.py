@@ -169,12 +169,14 @@ def amounts(contender: Contender, objective: TuningObjective, space: Space) -> R
     ends = objective.target or objective.steps or objective.cap
     timed = ends and not isinstance(contender, Alone)  # of whose time the mean is known alone
     model = contender.model
-    return consumption.summarise_amounts(
-        [score.used or {} for score in contender.scores], space.scenario.cost,
-        within=_of_one_run(contender, objective, space, seconds) if timed else None,
-        heavy=objective.heavy, factors=np.array(model.steps) if model and model.steps else None,
-        limits={} if objective.target else objective.most,
-    )  # fmt: skip
+    bounds = consumption.Bounds(
+        objective.heavy,
+        np.array(model.steps) if model and model.steps else None,
+        {} if objective.target else objective.most,
+        _of_one_run(contender, objective, space, seconds) if timed else None,
+    )
+    used = [score.used or {} for score in contender.scores]
+    return consumption.summarise_amounts(used, space.scenario.cost, bounds)
 
 
 def _of_value(
