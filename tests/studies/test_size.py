@@ -1,5 +1,6 @@
 """Runs that are too large are refused before they start, by an estimate."""
 
+from itertools import product
 from types import SimpleNamespace
 
 import pytest
@@ -29,41 +30,29 @@ def paced(monkeypatch):
     return found
 
 
-@pytest.mark.parametrize(
-    ("sets", "says"),
-    [
+def test_what_is_too_large_is_refused_at_once(tmp_path, capsys):
+    wide = 'objective={kind="quadratic", dimension=%d}'
+    cases = (
         (["run.steps=1000000000", "run.duration=36500 days"], "would take about"),
         (
-            [
-                'objective={kind="quadratic", dimension=100000}',
-                "run.steps=100000000",
-                "run.duration=36500 days",
-            ],
-            "would take about",
+            [wide % 1e5, "run.steps=100000000", "run.duration=36500 days"], "would take about"
         ),
         (
-            [
-                'objective={kind="quadratic", dimension=10000000}',
-                "cluster.workers=60000",
-                "cluster.group=[]",
-                "run.duration=1 s",
-            ],
+            [wide % 1e7, "cluster.workers=60000", "cluster.group=[]", "run.duration=1 s"],
             "GiB of memory",
         ),
-    ],
-)
-def test_what_is_too_large_is_refused_at_once(tmp_path, capsys, sets, says):
-    arguments = [part for each in sets for part in ("--set", each)]
-    for command in ("simulate", "tune"):
-        status = paceline.command_line.run(
-            [command, QUICK, *arguments, "--out", str(tmp_path / command)]
-        )
-        out, err = capsys.readouterr()
-        assert (status, out) == (2, "")
-        assert says in err
-        assert "--force" in err
-        assert len(err.splitlines()) == 1
-        assert not (tmp_path / command).exists()
+    )  # fmt: skip
+    for sets, reason in cases:
+        arguments = [part for each in sets for part in ("--set", each)]
+        for command in ("simulate", "tune"):
+            out = tmp_path / command
+            status = paceline.command_line.run([command, QUICK, *arguments, "--out", str(out)])
+            printed, err = capsys.readouterr()
+            assert (status, printed) == (2, ""), sets
+            assert reason in err
+            assert "--force" in err
+            assert len(err.splitlines()) == 1
+            assert not out.exists()
 
 
 def test_curves_of_many_points_need_memory():
@@ -160,9 +149,9 @@ class Clock:
         return [SimpleNamespace(steps=steps, duration=0.5 * steps) for _ in seeds]
 
 
-@pytest.mark.parametrize(
-    ("sets", "milliseconds"),
-    [
+def test_a_step_time_is_extrapolated(monkeypatch):
+    """Steps, evaluations and starts are told apart; a huge dimension is measured smaller."""
+    cases = [
         (["run.steps=10000"], 5 + 2 * 10_000 + 10 * POINTS),
         (["run.steps=10000", "run.evaluate_every=4"], 5 + 2 * 10_000 + 10 * 2500),
         (["run.steps=3"], 5 + 2 * 3 + 10 * 3),
@@ -171,30 +160,30 @@ class Clock:
             ["run.steps=10000", 'objective={kind="quadratic", dimension=10000000}'],
             (2 + 10) * 10_000,
         ),
-    ],
-)
-def test_a_pace_is_extrapolated(monkeypatch, sets, milliseconds):
-    """Steps, evaluations and starts are told apart; a huge dimension is measured smaller."""
-    clock = Clock()
-    monkeypatch.setattr(step_time, "time", clock)
-    monkeypatch.setattr(execution, "run_world", clock.run_world)
-    sets = ["algorithm=[{ name = 'ssgd', lr = 0.1 }]", *sets]
-    scenario = load("adacomm/figure2", sets)
-    found = step_time.seconds(scenario, scenario.algorithm[0], 12, Execution()) * 1e3 / 12
-    if "10000000" in sets[-1]:  # the start and evaluations are scaled with it
-        assert milliseconds < found < 4 * milliseconds
-    else:
-        assert found == pytest.approx(milliseconds)
-    assert {engine for engine, *_ in clock.ran} == {"batched"}
-    assert all(steps <= scenario.run.steps for *_, steps in clock.ran)
+    ]
+    for sets, milliseconds in cases:
+        clock = Clock()
+        monkeypatch.setattr(step_time, "time", clock)
+        monkeypatch.setattr(execution, "run_world", clock.run_world)
+        sets[:0] = ["algorithm=[{ name = 'ssgd', lr = 0.1 }]"]
+        scenario = load("adacomm/figure2", sets)
+        found = step_time.seconds(scenario, scenario.algorithm[0], 12, Execution()) * 1e3 / 12
+        if "10000000" in sets[-1]:  # the start and evaluations are scaled with it
+            assert milliseconds < found < 4 * milliseconds
+        else:
+            assert found == pytest.approx(milliseconds)
+        assert {engine for engine, *_ in clock.ran} == {"batched"}
+        assert all(steps <= scenario.run.steps for *_, steps in clock.ran)
 
 
-@pytest.mark.parametrize("engine", ["batched", "virtual"])
-@pytest.mark.parametrize("kind", ["none", "quadratic", "softmax"])
-def test_paces_are_found_for_real(engine, kind):
+def test_step_times_are_measured_for_real():
     """A run of a few steps, measured as a whole: positive seconds, and the simulated time."""
-    objective = {"none": "{kind='none'}", "quadratic": "{kind='quadratic', dimension=5}",
-                 "softmax": "{kind='softmax', data='digits', batch=2}"}[kind]  # fmt: skip
+    quadratic, softmax = "kind='quadratic', dimension=5", "kind='softmax', data='digits', batch=2"
+    for objective, engine in product(("kind='none'", quadratic, softmax), ("batched", "virtual")):
+        _measure_for_real(f"{{{objective}}}", engine)
+
+
+def _measure_for_real(objective, engine):
     sets = [f"objective={objective}", "run.steps=4", "cluster.compute=1 s"]
     sets += ["algorithm=[{ name = 'ssgd', lr = 0.1 }]", "network.duration=1 s"]
     scenario = load("adacomm/figure2", sets)
@@ -203,7 +192,7 @@ def test_paces_are_found_for_real(engine, kind):
     assert 0 <= found.start + found.step + found.evaluation < 10
 
 
-@pytest.mark.parametrize("name", ["four-continents", "hpsgd/accuracy", "torch-digits", "clouds"])
-def test_what_is_shipped_is_not_refused(name):
-    scenario = load(name)
-    size.demand([(scenario, range(scenario.run.seeds))])
+def test_what_is_shipped_is_not_refused():
+    for name in ("four-continents", "hpsgd/accuracy", "torch-digits", "clouds"):
+        scenario = load(name)
+        size.demand([(scenario, range(scenario.run.seeds))])

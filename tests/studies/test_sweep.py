@@ -146,9 +146,8 @@ def test_a_list_is_not_parsed_at_each_of_its_commas():
         points.axes(["run.steps=[" + "1," * 30_000])  # quadratic: minutes
 
 
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
+def test_what_cannot_be_run_is_refused_before_anything_runs(folder, capsys):
+    cases = [
         ((), "nothing to vary"),
         (("--vary", "network.latency"), "not table.key=V1,V2"),
         (("--vary", "=1"), "not table.key=V1,V2"),
@@ -170,17 +169,16 @@ def test_a_list_is_not_parsed_at_each_of_its_commas():
         (("--vary", "run.steps=5", "--seeds", 0), "seeds 0: must be at least 1"),
         (("--vary", "run.steps=5", "--jobs", 0), "jobs 0: must be at least 1"),
         (("--vary", "algorithm=[]"), "nothing to simulate"),
-    ],
-)
-def test_what_cannot_be_run_is_refused_before_anything_runs(folder, capsys, arguments, says):
+    ]
     Path("header.csv").write_text("a.x\n")
     Path("ragged.csv").write_text("a.x,b.y\n1,2\n3\n")
     Path("twice.csv").write_text("a.x,a.x\n1,2\n")
-    status, out, err = run(capsys, "sweep", "test.toml", *arguments)
-    assert (status, out) == (2, "")
-    assert says in err
-    assert len(err.splitlines()) == 1
-    assert not Path("runs").exists()
+    for arguments, reason in cases:
+        status, out, err = run(capsys, "sweep", "test.toml", *arguments)
+        assert (status, out) == (2, ""), arguments
+        assert reason in err
+        assert len(err.splitlines()) == 1
+        assert not Path("runs").exists()
 
 
 def test_every_wrong_point_is_told_once(folder):
@@ -528,26 +526,17 @@ def test_a_key_without_numbers_has_categories_and_three_keys_no_figure(folder):
     assert both.panels[0].y.title.startswith("time per step")
 
 
-@pytest.mark.parametrize(
-    ("values", "expected"),
-    [
-        ([1, 2.5], ([1, 2.5], "")),
-        (["20 ms", "1 s"], ([20, 1000], "ms")),
-        (["1e3 ms", "0.5 s"], ([1000, 500], "ms")),
-        (["1 Gbit/s", "100 Mbit/s"], ([1, 0.1], "Gbit/s")),
-        (["20 ms", "1 Gbit/s"], None),
-        ([True, False], None),
-        ([{"dist": "constant", "value": "1 s"}], None),
-        (["ring"], None),
-    ],
-)
-def test_numbers_are_in_the_unit_of_the_first(values, expected):
-    found = sweep_plot.numbers(values)
-    if expected is None:
-        assert found is None
-    else:
-        assert found[0] == pytest.approx(expected[0])
-        assert found[1] == expected[1]
+def test_numbers_are_in_the_unit_of_the_first():
+    for values, expected, unit in (
+        ([1, 2.5], [1, 2.5], ""),
+        (["20 ms", "1 s"], [20, 1000], "ms"),
+        (["1e3 ms", "0.5 s"], [1000, 500], "ms"),
+        (["1 Gbit/s", "100 Mbit/s"], [1, 0.1], "Gbit/s"),
+    ):
+        assert sweep_plot.numbers(values) == (pytest.approx(expected), unit)
+    law = {"dist": "constant", "value": "1 s"}
+    for values in (["20 ms", "1 Gbit/s"], [True, False], [law], ["ring"]):
+        assert sweep_plot.numbers(values) is None
 
 
 def test_geometric_values_get_a_logarithmic_axis():

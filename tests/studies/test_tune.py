@@ -292,16 +292,15 @@ def test_a_target_that_nobody_reaches_is_said_and_json_has_no_nan():
     assert any("no configuration reached loss 1e-06" in text for text in result.warnings)
 
 
-@pytest.mark.parametrize("reached", [False, True])
-def test_who_never_gets_there_in_so_many_steps_has_no_line(reached, tmp_path):
-    table = world(
-        {"ssgd": {"lr": [1e-9]}, "local-sgd": {"lr": [0.05 if reached else 1e-9], "tau": [2]}}
-    )
-    table["run"] = {"steps": 400, "target_loss": 0.5, "evaluate_every": 10}
-    result = tune(parse(table), seeds=2, out=tmp_path)
-    assert result.best.all_reached == reached
-    assert (tmp_path / "tune.svg").is_file() == reached
-    assert paceline.report([tmp_path]).is_file()
+def test_who_never_gets_there_in_so_many_steps_has_no_line(tmp_path):
+    for reached, lr in ((False, 1e-9), (True, 0.05)):
+        table = world({"ssgd": {"lr": [1e-9]}, "local-sgd": {"lr": [lr], "tau": [2]}})
+        table["run"] = {"steps": 400, "target_loss": 0.5, "evaluate_every": 10}
+        out = tmp_path / str(reached)
+        result = tune(parse(table), seeds=2, out=out)
+        assert result.best.all_reached == reached
+        assert (out / "tune.svg").is_file() == reached
+        assert paceline.report([out]).is_file()
 
 
 def test_the_edge_of_the_range_is_warned_about_unless_it_is_the_worlds():
@@ -362,9 +361,8 @@ def test_cost_to_loss_prefers_fewer_bytes_where_these_are_dear():
     assert [line.split(" to ")[0] for line in result.lines] == ["Best, soonest, cheapest"]
 
 
-@pytest.mark.parametrize(
-    ("changes", "objective", "said"),
-    [
+def test_what_a_goal_lacks_is_said():
+    cases = [
         ({"run": {"target_loss": None}}, "time-to-loss", "run.target_loss: missing"),
         ({}, "cost-to-loss", "cost.node_hour: missing"),
         ({}, "speed", "--objective speed: unknown; choose one of: time-to-loss"),
@@ -382,16 +380,15 @@ def test_cost_to_loss_prefers_fewer_bytes_where_these_are_dear():
         ),
         ({}, "seconds-per-step", "run.cap: missing"),
         ({}, "seconds-per-gradient", "cluster.sampling: missing"),
-    ],
-)
-def test_what_a_goal_lacks_is_said(changes, objective, said):
-    table = world({"ssgd": {"lr": [0.1]}}, **changes)
-    table["run"] = {key: each for key, each in table["run"].items() if each is not None}
-    if changes.get("objective"):
-        table["objective"] = {"kind": "none"}
-    with pytest.raises(InputError, match=r"^[^\n]*$") as error:
-        found(table, objective=objective)
-    assert said in str(error.value)
+    ]
+    for changes, objective, key in cases:
+        table = world({"ssgd": {"lr": [0.1]}}, **changes)
+        table["run"] = {name: each for name, each in table["run"].items() if each is not None}
+        if changes.get("objective"):
+            table["objective"] = {"kind": "none"}
+        with pytest.raises(InputError, match=r"^[^\n]*$") as error:
+            found(table, objective=objective)
+        assert key in str(error.value), (changes, objective)
 
 
 def test_sampled_clients_without_a_loss_are_ranked_by_useful_gradients():
@@ -500,11 +497,9 @@ def test_spread_keeps_the_minimum_or_else_the_mean():
             assert after.expectation - low == pytest.approx(1.2 * (before.expectation - low))
 
 
-@pytest.mark.parametrize(
-    ("seeds", "counts"), [(1, [1]), (2, [2]), (3, [2, 3]), (8, [2, 4, 8]), (11, [2, 4, 8, 11])]
-)
-def test_blocks_grow_to_all_seeds(seeds, counts):
-    assert list(seed_counts(seeds)) == counts
+def test_blocks_grow_to_all_seeds():
+    blocks = {1: [1], 2: [2], 3: [2, 3], 8: [2, 4, 8], 11: [2, 4, 8, 11]}
+    assert {seeds: list(seed_counts(seeds)) for seeds in blocks} == blocks
 
 
 LUCK = {
@@ -520,7 +515,9 @@ LUCK = {
 }
 
 
-@pytest.mark.parametrize("block", range(4))
+@pytest.mark.parametrize(
+    "block", [0, *(pytest.param(each, marks=pytest.mark.nightly) for each in (1, 2, 3))]
+)
 def test_no_unlucky_seed_costs_the_true_best_its_place(block, monkeypatch):
     monkeypatch.setattr("paceline.simulator.studies.tune.tune.regrets", lambda *_: [])
     result = found(LUCK, seed=8 * block)

@@ -19,6 +19,7 @@ from .verdict import lower_bounds, order_of
 
 STEP = 0.2
 INPUTS = ("latency", "bandwidth", "straggling")
+CHANGES = [("", 0.0), *((what, by) for what in INPUTS for by in (-STEP, STEP))]
 LONGER = 1.35  # times the largest value of any run in the scenario as it is: when runs are cut
 Table = dict[str, Any]
 Row = Mapping[str, Any]
@@ -92,9 +93,8 @@ def regrets(race: Race, contenders: Sequence[Contender], order: Order) -> list[d
     what a row has; `cut`: the seconds, where runs were cut.
     """
     space, objective = race.space, race.objective
-    changes = [("", 0.0), *((what, by) for what in INPUTS for by in (-STEP, STEP))]
     table = space.scenario.table
-    worlds = [world(table, what, 1 + by) for what, by in changes]
+    worlds = [world(table, what, 1 + by) for what, by in CHANGES]
     scores = [{each.candidate.label: each.scores for each in contenders} for _ in worlds]
     cut = _cut(objective, contenders, space.limit)
     pairs = [(place, contender) for place in range(len(worlds)) for contender in contenders]
@@ -107,14 +107,21 @@ def regrets(race: Race, contenders: Sequence[Contender], order: Order) -> list[d
         if rows and not missing:
             break
         _run(race, worlds, scores, missing, duration)
-        rows = [
-            _row(objective, space.limit, own, cut) | {"input": what or None, "change": by}
-            for (what, by), own in zip(changes, scores, strict=True)
-        ]
+        rows = _rows(race, scores, cut)
         bounds = [row["regret_at_least"] for row in rows]
         missing = [pair for pair in pairs if bounds[pair[0]].get(pair[1].candidate.label) == 0]
     rows[0] |= {"not_worse": [label for label in scores[0] if label in order.open]}
     return rows
+
+
+def _rows(
+    race: Race, scores: Sequence[Mapping[str, Sequence[Score]]], cut: float | None
+) -> list[dict[str, Any]]:
+    limit = race.space.limit
+    return [
+        _row(race.objective, limit, own, cut) | {"input": what or None, "change": by}
+        for (what, by), own in zip(CHANGES, scores, strict=True)
+    ]
 
 
 def _run(
