@@ -7,7 +7,7 @@ takes. Seconds per step are per *local* step throughout.
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import accumulate, combinations
@@ -409,23 +409,36 @@ def _notes(scenario: Scenario, bound: ErrorBound | None) -> list[str]:
         )
     elif bound and not bound.cap:
         notes.append("the learning rate is too high for Theorem 2: lr times smoothness exceeds 1")
-    parts: list[Cluster | Group] = [scenario.cluster, *scenario.cluster.group]
-    if any(part.bursts or part.profile for part in parts):
-        notes.append(
-            "profiles and bursts count by the mean speed that they leave: Theorem 1 has "
-            "independent times"
-        )
-    if any(part.failures or part.membership for part in parts):
-        notes.append("failures and absences are left out: Theorem 1 has independent times")
-    if scenario.cluster.sampling is not None:
-        notes.append(f"steps are those of the {scenario.cluster.participants} clients of a round")
-    network = scenario.network
-    if network.outage or any(link.profile or link.outages for link in network.link):
-        notes.append("the network counts as it is at the start: what changes later is left out")
-    if any(traffic.flows for traffic in network.background) or scenario.job:
-        notes.append("others' flows and jobs on the network are left out")
-    if any(isinstance(part.compute, ReplayedTimes) for part in parts):
-        notes.append("the times of a trace count as picked at random: Theorem 1 knows no order")
-    if any(device.shared_by > 1 for device in scenario.cluster.described):
-        notes.append("workers that share a device count as if all of them always computed")
-    return notes
+    return notes + [note for holds, note in _simplified(scenario) if holds]
+
+
+def _simplified(scenario: Scenario) -> Iterator[tuple[object, str]]:
+    """Yield what theory simplifies, and whether this scenario has it."""
+    cluster, network = scenario.cluster, scenario.network
+    parts: list[Cluster | Group] = [cluster, *cluster.group]
+    yield (
+        any(part.bursts or part.profile for part in parts),
+        "profiles and bursts count by the mean speed that they leave: Theorem 1 has independent "
+        "times",
+    )
+    yield (
+        any(part.failures or part.membership for part in parts),
+        "failures and absences are left out: Theorem 1 has independent times",
+    )
+    yield cluster.sampling, f"steps are those of the {cluster.participants} clients of a round"
+    yield (
+        network.outage or any(link.profile or link.outages for link in network.link),
+        "the network counts as it is at the start: what changes later is left out",
+    )
+    yield (
+        any(traffic.flows for traffic in network.background) or scenario.job,
+        "others' flows and jobs on the network are left out",
+    )
+    yield (
+        any(isinstance(part.compute, ReplayedTimes) for part in parts),
+        "the times of a trace count as picked at random: Theorem 1 knows no order",
+    )
+    yield (
+        any(device.shared_by > 1 for device in cluster.described),
+        "workers that share a device count as if all of them always computed",
+    )

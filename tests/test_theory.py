@@ -34,6 +34,7 @@ from paceline.simulator.scenario.overhead import Overhead
 from paceline.simulator.scenario.team import Team
 from paceline.simulator.theory import ErrorBound, expected_max, seconds_per_step
 from tests.helpers import worlds
+from tests.helpers.looped import looped
 
 EXPONENTIAL = Exponential(mean="1 s")
 SIXTEEN = [[EXPONENTIAL]] * 16
@@ -58,13 +59,13 @@ def paper_step(tau):
 # Expected maximum
 
 
-@pytest.mark.parametrize("m", [1, 2, 16, 256])
+@looped("m", [1, 2, 16, 256])
 def test_exponential_maximum_is_harmonic(m):
     assert expected_max([[EXPONENTIAL]] * m) == pytest.approx(harmonic(m), rel=1e-12)
 
 
-@pytest.mark.parametrize("m", [1, 16])
-@pytest.mark.parametrize("alpha", [1.001, 1.2, 2.0, 5.0])
+@looped("m", [1, 16])
+@looped("alpha", [1.001, 1.2, 2.0, 5.0])
 def test_pareto_maximum(m, alpha):
     law = Pareto(minimum="2 s", alpha=alpha)
     log = special.gammaln(m + 1) + special.gammaln(1 - 1 / alpha)
@@ -100,7 +101,7 @@ def test_constants_shift_everything():
         assert expected_max(added, tau) == pytest.approx(expected, rel=1e-12)
 
 
-@pytest.mark.parametrize("tau", [2, 10, 100])
+@looped("tau", [2, 10, 100])
 def test_lattice_agrees_with_closed_sums(tau):
     for worker in (
         [EXPONENTIAL],
@@ -126,7 +127,7 @@ def test_sum_of_uniforms():
     assert expected_max([[law]] * 5, 3) == pytest.approx(exact, rel=1e-7)
 
 
-@pytest.mark.parametrize(
+@looped(
     "law",
     [
         Pareto(minimum="1 s", alpha=1.3),
@@ -165,7 +166,7 @@ def test_sums_of_two_points_are_binomial():
     assert expected_max([[TWO_POINTS]] * m, tau) == pytest.approx(exact, rel=1e-4)
 
 
-@pytest.mark.parametrize("tau", [1, 5])
+@looped("tau", [1, 5])
 def test_agrees_with_sampling(tau, tmp_path):
     """Uneven workers with an extra delay on some, against 200,000 draws of everything."""
     (tmp_path / "s").write_text("0.2\n0.7\n1.5\n")
@@ -274,7 +275,7 @@ def test_bounds_that_never_cross():
     assert theory.crossing(hushed, (1, 2.0), (10, 1.0)) is None  # in no time that a float holds
 
 
-@pytest.mark.parametrize(
+@looped(
     ("duration", "constant", "best", "valid"),
     [(60, 8.07, 19, 12), (100, 6.25, 14, 12), (500, 2.80, 5, 5), (1000, 1.98, 4, 4)],
 )
@@ -292,10 +293,9 @@ def test_random_minimiser_with_constant_times_is_theorem_3_rounded():
         assert abs(found - max(best, 1)) < 1
 
 
-@pytest.mark.parametrize(
+@looped(
     "law",
     [TWO_POINTS, Pareto(minimum="500 ms", alpha=1.8), Uniform(low="0 s", high="2 s")],
-    ids=["two points", "pareto", "uniform"],
 )
 def test_random_minimiser_is_what_trying_every_tau_finds(law):
     steps = {tau: seconds_per_step([[law]] * 8, 0.5, tau) for tau in range(1, 41)}
@@ -306,7 +306,7 @@ def test_random_minimiser_is_what_trying_every_tau_finds(law):
         assert theory.tau_star_random(PAPER, step, duration).unconstrained == tried
 
 
-@pytest.mark.parametrize("interval", [20.0, 60.0, 500.0])
+@looped("interval", [20.0, 60.0, 500.0])
 def test_the_best_period_of_each_interval_is_what_trying_every_tau_finds(interval):
     found = theory.best_by_interval(PAPER, paper_step, interval, 12)
     steps = drifted = 0.0
@@ -521,7 +521,7 @@ def unlike(**more):
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("sharing", [1, 2])
+@looped("sharing", [1, 2])
 def test_the_table_says_what_devices_cost_it(sharing):
     described = [{"name": "one", "shared_by": sharing}]
     cluster = {"workers": 2, "compute": "1 s", "device": described}
@@ -599,7 +599,7 @@ def test_extreme_numbers_stay_numbers(lr, smoothness, variance, gap, duration):
     assert len(table["tau_star"]) == 1
 
 
-@pytest.mark.parametrize(
+@looped(
     ("key", "value", "said"),
     [
         ("objective.initial_gap", 1e-320, "write 1e-30 or more"),
@@ -615,9 +615,9 @@ def test_numbers_beyond_floats_are_refused(key, value, said):
         unlike(**{table: known | {name: value}})
 
 
-@pytest.mark.parametrize("library", ["ideal", "nccl"])
-@pytest.mark.parametrize("accumulation", [1, 8])
-@pytest.mark.parametrize("overlap", [True, False])
+@looped("library", ["ideal", "nccl"])
+@looped("accumulation", [1, 8])
+@looped("overlap", [True, False])
 def test_the_gain_over_ddp_is_that_of_a_simulation(library, accumulation, overlap):
     """Constant computing: formulas and the program's own text give one time."""
     made = worlds.scenario(

@@ -13,6 +13,7 @@ from paceline import InputError, fit, load, simulate
 from paceline.command_line import run as command
 from paceline.simulator.load.load import parse
 from paceline.simulator.studies.fit import fit as module
+from tests.helpers.looped import looped
 
 TABLE = {
     "model": {"parameters": 1_000_000},
@@ -95,7 +96,7 @@ def test_a_whole_number_comes_back(tmp_path):
     assert (row["value"], row["text"]) == (11, "11")
 
 
-@pytest.mark.parametrize(
+@looped(
     ("keys", "said"),
     [
         ({"cluster.compute": "10 ms to 2 s", "network.latency": "1 ms to 300 ms"},
@@ -170,7 +171,7 @@ def test_any_number_of_jobs_gives_the_same_numbers(tmp_path):
     )
 
 
-@pytest.mark.parametrize(
+@looped(
     ("text", "said"),
     [
         (MOVING, "target: missing"),

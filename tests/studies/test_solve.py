@@ -10,6 +10,7 @@ from paceline import InputError, solve
 from paceline.command_line import run as command
 from paceline.simulator.load.load import parse
 from paceline.simulator.results.statistics import number
+from tests.helpers.looped import looped
 
 MODEL = 1e6  # parameters
 TABLE = {
@@ -101,7 +102,7 @@ def test_an_interval_holds_the_answer_that_many_seeds_give():
     assert narrow[1] / narrow[0] < high / low
 
 
-@pytest.mark.parametrize("asked", ["seconds_per_step <= 0.4", "utilisation >= 0.3"])
+@looped("asked", ["seconds_per_step <= 0.4", "utilisation >= 0.3"])
 def test_an_interval_narrower_than_the_search_has_both_ends(asked):
     steady = {"workers": 4, "compute": {"dist": "gamma", "mean": "100 ms", "shape": 10_000}}
     found = solve(world(cluster=steady), "network.bandwidth", asked, seeds=4)
@@ -121,7 +122,7 @@ def test_one_seed_gives_an_interval_only_where_nothing_is_random():
     assert certain.interval == (certain.value, certain.value)
 
 
-@pytest.mark.parametrize(("asked", "holds"), [("<= 1 h", "always"), ("<= 1 ms", "never")])
+@looped(("asked", "holds"), [("<= 1 h", "always"), ("<= 1 ms", "never")])
 def test_everywhere_and_nowhere(asked, holds):
     found = solve(world(), "network.bandwidth", f"seconds_per_step {asked}")
     assert {each.holds for each in found.solutions} == {holds}
@@ -149,7 +150,7 @@ def test_a_fall_that_stays_on_one_side_of_the_value_is_no_refusal():
     assert found.number <= 2
 
 
-@pytest.mark.parametrize(
+@looped(
     ("vary", "asked", "between", "said"),
     [
         ("network.bandwidth", "seconds_per_step = 3", None, "not NUMBER >= VALUE"),

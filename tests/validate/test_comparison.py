@@ -20,6 +20,7 @@ import paceline
 import paceline.command_line
 from paceline.validate.comparison import attribution, quantities
 from paceline.validate.comparison import compare as comparing
+from tests.helpers.looped import looped
 from tests.helpers.measured import given_as_real
 
 ROOT = Path(paceline.__file__).parents[1]
@@ -214,7 +215,7 @@ TAIL = 'cluster.compute={ dist = "shifted-exponential", shift = "20 ms", mean = 
 SCALED = 'cluster.compute={ dist = "shifted-exponential", shift = "60 ms", mean = "120 ms" }'
 
 
-@pytest.mark.parametrize(
+@looped(
     ("change", "causes"),
     [
         (SCALED, dict.fromkeys(LABELS, "contention")),
@@ -224,7 +225,7 @@ SCALED = 'cluster.compute={ dist = "shifted-exponential", shift = "60 ms", mean 
         ("optimizer.lr=0.005", dict.fromkeys(LABELS, "error model")),
     ],
 )
-@pytest.mark.parametrize("seeds", [1, 3])
+@looped("seeds", [1, 3])
 def test_what_was_changed_explains_the_error(world, change, causes, seeds):
     result = compare(world(seeds=seeds), world(change, seeds=seeds))
     for label, cause in causes.items():
@@ -256,7 +257,7 @@ def test_a_faster_reality_has_a_cause_too(world):
     assert " less per step than predicted" in result.attribution["ssgd"]["sentence"]
 
 
-@pytest.mark.parametrize("change", [SCALED, TAIL, 'network.latency="40 ms"'])
+@looped("change", [SCALED, TAIL, 'network.latency="40 ms"'])
 def test_the_causes_add_up_to_the_whole_difference(world, change):
     result = compare(world(), world(change))
     for label, found in result.attribution.items():
@@ -538,7 +539,7 @@ def test_wrong_input_is_one_message(world, edited, capsys, tmp_path):
     for arguments, says in (
         ((world(), tmp_path / "nowhere"), "nowhere"),
         ((tmp_path, world()), "not a run directory"),
-        ((world(), broken), "broken: not a run directory"),
+        ((world(), broken), "broken/run.json: not written by Paceline"),
         ((world(), bare), "curves.csv is missing"),
         ((odd, world()), "odd: not a run directory"),
         ((world(), other), "no algorithm with points in both"),

@@ -14,6 +14,7 @@ from paceline.validate.launch import launch
 from paceline.validate.measurement import measure
 from paceline.validate.training import events
 from paceline.validate.training.task import Job, TrainingTask
+from tests.helpers.looped import looped
 from tests.helpers.programs import ROWS, TOP_K, called, cases
 from tests.helpers.worlds import play, scenario, simulate
 
@@ -49,7 +50,7 @@ def tables(workers, dtype):
     return [case | {"label": f"{number} {called(case)}"} for number, case in enumerate(found)]
 
 
-@pytest.mark.parametrize(
+@looped(
     ("workers", "dtype"),
     [
         pytest.param(2, "float32", marks=pytest.mark.slow),
@@ -143,7 +144,7 @@ def test_the_clients_of_a_real_round_are_those_of_the_simulator(tmp_path):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
+@looped(
     "own",
     [{"buffer": 2}, pytest.param({"buffer": 1, "max_staleness": 0}, marks=pytest.mark.slow)],
 )
@@ -168,7 +169,7 @@ def test_a_real_fedbuff_of_selected_clients_is_its_replay(tmp_path, own):
     assert not np.array_equal(last, build.build(made, task.algorithm, SEED).start)
 
 
-@pytest.mark.parametrize(
+@looped(
     ("tables", "said"),
     [
         ({"cluster": {"sampling": {"clients": 2, "over": 1.5}}}, "remove over and deadline"),

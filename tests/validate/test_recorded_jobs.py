@@ -20,6 +20,7 @@ from paceline.simulator.load.load import parse
 from paceline.validate.calibration import profile
 from paceline.validate.calibration.calibrate import kind_of_network
 from paceline.validate.calibration.sources import Source
+from tests.helpers.looped import looped
 
 ROOT = Path(__file__).parents[2]
 LATENCY, SPEED = 1e-3, 1e8  # of a hop: seconds, bytes per second
@@ -124,7 +125,7 @@ def test_any_part_of_a_job_is_calibrated_or_refused_in_a_sentence(data, tmp_path
         assert "nan" not in str(tables.get("network", {}).get(key, ""))
 
 
-@pytest.mark.parametrize(
+@looped(
     ("record", "says"),
     [
         (lambda told: None, "nothing was recorded; put `with telemetry.step"),
@@ -172,7 +173,7 @@ def test_jobs_over_one_link_are_fitted_together(tmp_path):
     assert "workers" not in together["cluster"]  # they do not agree
 
 
-@pytest.mark.parametrize(
+@looped(
     ("other", "words"),
     [
         ({"speed": SPEED / 2}, "400 Mbit/s"),

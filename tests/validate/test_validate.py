@@ -26,6 +26,7 @@ from paceline.validate.training import events, records
 from paceline.validate.training.events import EVENT, STEP
 from paceline.validate.training.task import Job, TrainingTask
 from paceline.validate.validation import validate
+from tests.helpers.looped import looped
 
 WORLD = {
     "title": "for real",
@@ -179,7 +180,7 @@ def account(**changes):
     return records.Account(**fields | changes)
 
 
-@pytest.mark.parametrize(
+@looped(
     ("change", "reason"),
     [
         ({}, None),
@@ -199,9 +200,7 @@ def test_what_counts_as_evidence(change, reason):
     assert reason is None or reason in found["reasons"][0]
 
 
-@pytest.mark.parametrize(
-    ("busy", "gpu", "disturbed"), [(1.5, 0.0, 0.0), (1.7, 0.0, 0.035), (1.7, 0.1, 0.1)]
-)
+@looped(("busy", "gpu", "disturbed"), [(1.5, 0.0, 0.0), (1.7, 0.0, 0.035), (1.7, 0.1, 0.1)])
 def test_runs_beside_others_count_with_a_wider_interval(busy, gpu, disturbed):
     used = {"host": "a", "busy": busy, "elapsed": 10.0, "cores": 2}
     each = [records.Record(np.empty(0), account(machine=used), 1)] * 2
@@ -263,7 +262,7 @@ async def careless(me, *, lr: Annotated[float, "learning rate"] = 0.1):
     await me.wait(mean)
 
 
-@pytest.mark.parametrize(
+@looped(
     ("program", "said"),
     [(crossed, "must start the same ones in one order"), (careless, "changed before its wait")],
 )
@@ -287,7 +286,7 @@ async def stuck(me):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
+@looped(
     "name",
     [
         pytest.param("asgd", id="asgd: the server goes on to the end"),
@@ -308,7 +307,7 @@ def test_a_worker_of_a_server_that_hangs_is_named(name, tmp_path):
     assert "in stuck" in str(caught.value)
 
 
-@pytest.mark.parametrize("recovery", ["quorum", {"policy": "backup", "backup": 1}])
+@looped("recovery", ["quorum", {"policy": "backup", "backup": 1}])
 def test_an_algorithm_s_own_quorum_is_refused_by_its_name(recovery):
     own = [{"name": "ssgd"}, {"name": "local-sgd", "tau": 5, "recovery": recovery}]
     require_runnable(parse(WORLD), launched=False)
