@@ -24,7 +24,6 @@ import numpy as np
 from ..errors import InputError
 from ..inputs import messages, units
 from ..load.document import override
-from ..load.explain import value_at
 from ..load.load import Programs, load, varied
 from ..results import intervals, prediction_interval, statistics, store
 from ..results.determinism import deterministic
@@ -63,7 +62,7 @@ Reading = tuple[float, float, float, float]
 """A number, the ends of its interval, and their level; nan where it has no value."""
 _CONDITION = re.compile(r"\s*(\S.*?)\s*(>=|<=)\s*(\S.*?)\s*")
 _ALGORITHM = re.compile(r"algorithms?(?:\[(\d+)\]|\.(.+?))\.([a-z_0-9.]+)")
-_QUANTITY = re.compile(r"\s*([\d._eE+-]+?)\s*([A-Za-zµμ%][^\d]*)?\s*")
+_WRITTEN = re.compile(r"([+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(\S.*)?")
 
 
 @dataclass(frozen=True)
@@ -163,9 +162,9 @@ def parsed(text: str) -> Condition:
     where = f"--for {text}"
     if (parts := _CONDITION.fullmatch(text)) is None:
         raise InputError(f"{where}: not NUMBER >= VALUE or NUMBER <= VALUE; {remedy}")
-    number, sign, written = parts.groups()
-    bound, parts = quantity(written, where), _QUANTITY.fullmatch(written)
-    unit = ((parts and parts[2]) or "").strip()
+    number, sign, stated = parts.groups()
+    bound, amount = quantity(stated, where), written(stated)
+    unit = amount[1] if amount else ""
     return Condition(text.strip(), Number.parsed(number, where), sign == "<=", bound, unit)
 
 
@@ -231,6 +230,17 @@ class Scale:
         return self.snapped(found)
 
 
+def written(text: str) -> tuple[float, str] | None:
+    """Return a text's number and its unit ("" if none); None where it is not of that form."""
+    parts = _WRITTEN.fullmatch(text.strip())
+    return parts and (float(parts[1]), (parts[2] or "").strip())
+
+
+def is_whole(text: str, unit: str) -> bool:
+    """Return whether a text is a whole number without a unit."""
+    return not unit and isinstance(value(text), int)
+
+
 def scale(table: Mapping[str, Any], key: str, between: str | None) -> Scale:
     """Return the scale of a key, from "LOW,HIGH" or else around the scenario's own value.
 
@@ -238,31 +248,31 @@ def scale(table: Mapping[str, Any], key: str, between: str | None) -> Scale:
     """
     where = f"--between {between}" if between else f"--vary {key}"
     remedy = "name a range, such as --between '10 Mbit/s,100 Gbit/s' of a bandwidth"
-    if between:
-        texts = [each.strip() for each in between.split(",")]
-        if len(texts) != 2:
-            raise InputError(f"{where}: not LOW,HIGH; {remedy}")
-    else:
-        own = value_at(table, override(deepcopy(dict(table)), f"{key}=0"))
-        if isinstance(own, dict | list) or own is None or isinstance(own, bool):
-            missing = "not in the scenario; check its name" if own is None else "not a number there"
-            raise InputError(f"{where}: {missing}; {remedy}")
-        texts = [str(own)]
-    parts = [_QUANTITY.fullmatch(each) for each in texts]
-    try:
-        numbers = [float((each and each[1]) or "none") for each in parts]
-    except ValueError:
-        raise InputError(f"{where}: not a number with its unit; {remedy}") from None
-    unit, *others = [((each and each[2]) or "").strip() for each in parts]
-    whole = not unit and all(isinstance(value(each), int) for each in texts)
-    if any(each != unit for each in others):
+    texts = between.split(",") if between else [_own(table, key, f"{where}: ", f"; {remedy}")]
+    if len(texts) != (2 if between else 1):
+        raise InputError(f"{where}: not LOW,HIGH; {remedy}")
+    ends = [end for text in texts if (end := written(text))]
+    if len(ends) < len(texts):
+        raise InputError(f"{where}: not a number with its unit; {remedy}")
+    (low, unit), (high, other) = ends[0], ends[-1]
+    if unit != other:
         raise InputError(f"{where}: two units; write both ends in one")
+    whole = all(is_whole(text.strip(), unit) for text in texts)
     if not between:
-        numbers = [max(1.0, numbers[0] / RANGE) if whole else numbers[0] / RANGE, *numbers]
-        numbers[-1] *= RANGE
-    if not 0 < numbers[0] < numbers[-1] or not isfinite(numbers[-1]):
+        low, high = max(1.0, low / RANGE) if whole else low / RANGE, high * RANGE
+    if not 0 < low < high < inf:
         raise InputError(f"{where}: not from a lower to a higher value above zero; {remedy}")
-    return Scale(numbers[0], numbers[-1], unit, whole)
+    return Scale(low, high, unit, whole)
+
+
+def _own(table: Mapping[str, Any], key: str, where: str, remedy: str) -> str:
+    """Return the text of a scenario's own value. Raises InputError unless it is a quantity."""
+    own = messages.get(table, override(deepcopy(dict(table)), f"{key}=0"))
+    if own is None:
+        raise InputError(f"{where}not in the scenario; check its name{remedy}")
+    if isinstance(own, dict | list | bool):
+        raise InputError(f"{where}not a number there{remedy}")
+    return str(own)
 
 
 @dataclass(frozen=True)
@@ -535,20 +545,7 @@ def _solution(
     if len({*known.values()}) == 1:
         return throughout(depends=False)
     known |= {x: numbers(x) for x in tried.first if x not in known}
-    found = [known[x] for x in tried.first]
-    turns = len({sign for a, b in pairwise(found) if (sign := _moves(a, b))})
-    crossed = sum(asked.met(a[0]) != asked.met(b[0]) for a, b in pairwise(found))
-    if crossed > 1 or (turns > 1 and not crossed):
-        points = [*zip(tried.first, found, strict=True)]
-        said = ", ".join(f"{statistics.number(each[0])} at {tried.text(x)}" for x, each in points)
-        advice = "narrow the range with --between, or see it whole by `paceline sweep`"
-        if not any(asked.met(each[0]) for each in found):
-            near = max(points, key=lambda each: asked.beyond(each[1][0]))
-            advice = f"none of these meets it, the nearest at {tried.text(near[0])}"
-        raise InputError(
-            f"--for {asked.text}: {asked.number.path} of {label} both rises and falls with {key}: "
-            f"{said}; {advice}"
-        )
+    _demand_one_edge(label, key, asked, tried, known)
 
     def edge(end: int) -> float | None:
         """Return where the number (0), or an end of its interval, begins or ends to do."""
@@ -565,7 +562,7 @@ def _solution(
             return None
         return tried.edge(beyond, *places[(at := met.index(not met[0])) - 1 : at + 1])
 
-    value, first = edge(0), asked.met(found[0][0])
+    value, first = edge(0), asked.met(known[tried.first[0]][0])
     if value is None:
         return throughout(depends=True)
     worse, better = (edge(2), edge(1)) if asked.most else (edge(1), edge(2))
@@ -574,6 +571,27 @@ def _solution(
     low, high = low and min(low, value), high and max(high, value)
     number, *_, level = known[value]
     return Solution(label, "up to" if first else "from", value, (low, high), number, level)
+
+
+def _demand_one_edge(
+    label: str, key: str, asked: Condition, tried: Scale, known: Mapping[float, Reading]
+) -> None:
+    """Raise InputError where the condition begins or ends more than once in the range."""
+    points = [(x, known[x]) for x in tried.first]
+    pairs = [*pairwise([reading for _, reading in points])]
+    turns = len({sign for before, after in pairs if (sign := _moves(before, after))})
+    crossed = sum(asked.met(before[0]) != asked.met(after[0]) for before, after in pairs)
+    if crossed <= 1 and (turns <= 1 or crossed):
+        return
+    advice = "narrow the range with --between, or see it whole by `paceline sweep`"
+    if not any(asked.met(reading[0]) for _, reading in points):
+        near = max(points, key=lambda point: asked.beyond(point[1][0]))
+        advice = f"none of these meets it, the nearest at {tried.text(near[0])}"
+    said = ", ".join(f"{statistics.number(r[0])} at {tried.text(x)}" for x, r in points)
+    raise InputError(
+        f"--for {asked.text}: {asked.number.path} of {label} both rises and falls with {key}: "
+        f"{said}; {advice}"
+    )
 
 
 def _moves(before: Reading, after: Reading) -> int:

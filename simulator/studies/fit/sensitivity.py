@@ -6,11 +6,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...results.intervals import NORMAL
-from .targets import Key, known
+from .targets import Key
 
 FREE = 0.5  # half width of an interval, as a share of the range, from which nothing is determined
 PART = 0.01  # share of a key in free directions from which it is not determined
-CLOSE = 0.1  # relative difference of a weight from 1 that still reads as 1
 
 
 @dataclass(frozen=True)
@@ -69,41 +68,11 @@ class Sensitivity:
             "its range"
             for i in alone
         ]
-        count = len(self.free) - len(alone)
-        if len(mixed) == 2 and count == 1:
-            combination, worth = self._pair(*mixed)
-            one, other = (self.keys[i].name for i in mixed)
-            said.append(
-                f"{one} and {other} are not determined apart: only {combination} is, {worth}"
-            )
-        elif mixed:
-            names = ", ".join(self.keys[i].name for i in mixed)
+        if mixed:
+            names = " and ".join(self.keys[i].name for i in mixed)
+            count = len(self.free) - len(alone)
             said.append(
                 f"{names} are not determined apart: the targets leave {count} of "
                 f"{len(mixed)} directions free"
             )
         return said
-
-    def _pair(self, one: int, other: int) -> tuple[str, str]:
-        """Name the combination of two keys that stays where the free direction leads."""
-        keys = [self.keys[one], self.keys[other]]
-        at = [key.at(float(self.places[i])) for key, i in zip(keys, (one, other), strict=True)]
-        direction = self.free[np.argmax(np.abs(self.free[:, one]))][[one, other]]
-        steps = [
-            step * (x * (np.log(key.high) - np.log(key.low)) if key.log else key.high - key.low)
-            for step, x, key in zip(direction, at, keys, strict=True)
-        ]
-        names = [key.name for key in keys]
-        (kind, size), (same, other_size) = known(keys[0].unit), known(keys[1].unit)
-        if kind == same:
-            weight = float(-steps[0] * size / (steps[1] * other_size))
-            worth = at[0] + weight * at[1] * other_size / size
-            total = f"{worth:.4g} {keys[0].unit}".strip()
-            times = "" if abs(abs(weight) - 1) < CLOSE else f"{abs(weight):.2g} × "
-            what = "difference" if weight < 0 else "sum"
-            sign = "-" if weight < 0 else "+"
-            return f"the {what} {names[0]} {sign} {times}{names[1]}", f"near {total}"
-        power = float(-(steps[0] / at[0]) / (steps[1] / at[1]))
-        raised = "" if abs(abs(power) - 1) < CLOSE else f"^{abs(power):.2g}"
-        what, sign = ("ratio", "/") if power < 0 else ("product", "×")
-        return f"the {what} {names[0]} {sign} {names[1]}{raised}", "near the fit"

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from math import exp, isfinite, log, nan
 from pathlib import Path
@@ -17,12 +17,10 @@ from ...load.document import read_toml
 from ...load.load import load, varied
 from ...results.intervals import NORMAL
 from ...scenario.scenario import Scenario
-from ..solve import Number, quantity
-from ..sweep.points import value
+from ..solve import Number, is_whole, quantity, written
 
 MOST = 1000  # targets, and keys
 _RANGE = re.compile(r"\s*(.+?)\s+to\s+(.+?)\s*")
-_WRITTEN = re.compile(r"([+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(\S.*)?")
 _TWO = re.compile(r"\s+([-/])\s+")
 
 Quantity = str | int | float
@@ -133,41 +131,46 @@ class Target:
 
 def read(file: Path, base: Scenario) -> tuple[list[Key], list[Target]]:
     """Return the keys and targets of a file, for a scenario. Raises InputError."""
+    stated = _stated(file)
+    keys = [_key(file, name, text) for name, text in stated.keys.items()]
+    reader = _Reader(file, stated, base, {key.name for key in keys})
+    targets = [reader.target(own) for own in stated.target]
+    labels = [target.label for target in targets]
+    if twice := [label for label in labels if labels.count(label) > 1]:
+        raise InputError(f"{file}: two targets {twice[0]}; give each a name of its own")
+    for pattern in stated.hold_out:
+        if not any(fnmatchcase(label, pattern) for label in labels):
+            near = messages.nearest(pattern, labels, "targets")
+            raise InputError(f"{file}: hold_out: no target is called {pattern}; {near}")
+    if all(target.held for target in targets):
+        raise InputError(f"{file}: every target is held out; leave some to fit")
+    return keys, targets
+
+
+def _stated(file: Path) -> _File:
+    """Return what a file states. Raises InputError."""
     try:
         table = read_toml(file)
-        if isinstance(written := table.get("keys"), dict):
-            table["keys"] = dict(_flat(written))
-        found = _File.model_validate(table)
+        if isinstance(keys := table.get("keys"), dict):
+            table["keys"] = dict(_flat(keys))
+        stated = _File.model_validate(table)
     except ValidationError as error:
         first = error.errors()[0]
         path = tuple(part for part in first["loc"] if part not in ("str", "int", "float"))
-        known = ["keys", *(each.alias or key for key, each in _File.model_fields.items())]
-        if len(path) > 1:
-            known = [each.alias or key for key, each in _Target.model_fields.items()]
+        model = _Target if len(path) > 1 else _File
         what = messages.sentence(first, path, first["input"])
         if first["type"] in messages.UNKNOWN:
-            what = f"unknown; {messages.nearest(str(path[-1]), sorted({*known}), 'keys')}"
+            names = {field.alias or key for key, field in model.model_fields.items()}
+            what = f"unknown; {messages.nearest(str(path[-1]), sorted(names), 'keys')}"
         elif first["type"] in messages.MISSING:
             what = "missing; every file has [keys] and [[target]], and every target a value"
         raise InputError(f"{file}: {messages.dotted(path)}: {what}") from None
-    if not found.keys or not found.target:
+    if not stated.keys or not stated.target:
         raise InputError(
-            f"{file}: no {'target' if found.keys else 'key'}; name keys that may move under "
+            f"{file}: no {'target' if stated.keys else 'key'}; name keys that may move under "
             '[keys], as "server.apply" = "1 ms to 100 ms", and numbers to meet as [[target]] tables'
         )
-    keys = [_key(file, name, each) for name, each in found.keys.items()]
-    variants: dict[tuple[str, ...], Scenario] = {}  # so that targets of one are simulated together
-    targets = [_target(file, found, each, base, keys, variants) for each in found.target]
-    twice = [each.label for each in targets if [t.label for t in targets].count(each.label) > 1]
-    if twice:
-        raise InputError(f"{file}: two targets {twice[0]}; give each a name of its own")
-    for each in found.hold_out:
-        if not any(fnmatchcase(target.label, each) for target in targets):
-            near = messages.nearest(each, (target.label for target in targets), "targets")
-            raise InputError(f"{file}: hold_out: no target is called {each}; {near}")
-    if all(each.held for each in targets):
-        raise InputError(f"{file}: every target is held out; leave some to fit")
-    return keys, targets
+    return stated
 
 
 def known(unit: str) -> tuple[str, float]:
@@ -191,12 +194,11 @@ def _key(file: Path, name: str, text: str) -> Key:
     """Read a key's range, such as "100 ms to 2 s". Raises InputError."""
     where = f'{file}: keys."{name}" = {messages.show(text)}'
     remedy = 'write one such as "100 ms to 2 s"'
-    ends = _RANGE.fullmatch(text)
-    parts = [_WRITTEN.fullmatch(each) for each in ends.groups()] if ends else []
-    if not ends or not all(parts):
+    match = _RANGE.fullmatch(text)
+    ends = [written(end) for end in match.groups()] if match else [None]
+    if match is None or None in ends:
         raise InputError(f"{where}: not LOW to HIGH; {remedy}")
-    low, high = (float(each[1]) for each in parts if each)
-    unit, other = ((each[2] or "" if each else "") for each in parts)
+    (low, unit), (high, other) = (end for end in ends if end)
     if unit != other:
         (kind, size), (same, larger) = known(unit), known(other)
         if kind != same:
@@ -204,55 +206,70 @@ def _key(file: Path, name: str, text: str) -> Key:
         high *= larger / size
     if not low < high or not isfinite(high - low):
         raise InputError(f"{where}: not from a lower to a higher value; {remedy}")
-    whole = not unit and all(isinstance(value(each[1]), int) for each in parts if each)
+    whole = all(is_whole(end, unit) for end in match.groups())
     return Key(name, low, high, unit, whole, low > 0)
 
 
-def _target(  # noqa: PLR0913, PLR0917 - what targets share
-    file: Path,
-    shared: _File,
-    own: _Target,
-    base: Scenario,
-    keys: Sequence[Key],
-    variants: dict[tuple[str, ...], Scenario],
-) -> Target:
-    """Read a target, with what the file states for all. Raises InputError."""
-    text = own.number or shared.number
-    label = own.name or text
-    where = f"{file}: target {label or messages.show(own.value)}"
-    if text is None or label is None:
-        raise InputError(f"{where}: which number? write number = ..., here or above all targets")
-    parts = _TWO.split(text.strip())
-    if len(parts) not in (1, 3):
-        raise InputError(f"{where}: {text}: more than two numbers; write one, A - B or A / B")
-    given = own if (own.tolerance, own.standard_error) != (None, None) else shared
-    if (given.tolerance is None) is (given.standard_error is None):
-        raise InputError(f"{where}: write either a tolerance or a standard_error")
-    stated = given.standard_error if given.tolerance is None else given.tolerance
-    tolerance = _si(stated, where) * (NORMAL if given.tolerance is None else 1.0)
-    if tolerance <= 0:
-        raise InputError(f"{where}: a tolerance or standard_error must be above zero")
-    names, sets = {key.name for key in keys}, [*shared.sets, *own.sets]
-    for name in {each.partition("=")[0].strip() for each in sets} & names:
-        raise InputError(f"{where}: sets {name}, which moves; leave it out here or there")
-    scenario = own.scenario or shared.scenario or ""
-    if (made := (scenario, *sets)) not in variants:
-        beside = file.parent / scenario
-        if scenario and paths.leaves(scenario, file.parent):
-            raise InputError(f"{where}: scenario {scenario}: outside that folder; move it there")
-        origin = load(beside if beside.is_file() else scenario) if scenario else base
-        with _about(where, sets):
-            variants[made] = varied(origin, sets)
-    return Target(
-        label,
-        text,
-        _si(own.value, where),
-        tolerance,
-        tuple(Number.parsed(each, where) for each in parts[::2]),
-        parts[1] if len(parts) == 3 else "",
-        variants[made],
-        own.hold_out or any(fnmatchcase(label, each) for each in shared.hold_out),
-    )
+@dataclass
+class _Reader:
+    """Reads targets; those of one variant of the scenario share it, to be simulated together."""
+
+    file: Path
+    shared: _File
+    base: Scenario
+    moving: set[str]
+    variants: dict[tuple[str, ...], Scenario] = field(default_factory=dict)
+
+    def target(self, own: _Target) -> Target:
+        """Read a target, with what the file states for all. Raises InputError."""
+        text = own.number or self.shared.number
+        label = own.name or text
+        where = f"{self.file}: target {label or messages.show(own.value)}"
+        if text is None or label is None:
+            raise InputError(
+                f"{where}: which number? write number = ..., here or above all targets"
+            )
+        parts = _TWO.split(text.strip())
+        if len(parts) not in (1, 3):
+            raise InputError(f"{where}: {text}: more than two numbers; write one, A - B or A / B")
+        return Target(
+            label,
+            text,
+            _si(own.value, where),
+            self._tolerance(own, where),
+            tuple(Number.parsed(part, where) for part in parts[::2]),
+            parts[1] if len(parts) == 3 else "",
+            self._variant(own, where),
+            own.hold_out or any(fnmatchcase(label, each) for each in self.shared.hold_out),
+        )
+
+    def _tolerance(self, own: _Target, where: str) -> float:
+        stated = (own.tolerance, own.standard_error)
+        if stated == (None, None):
+            stated = (self.shared.tolerance, self.shared.standard_error)
+        if stated.count(None) != 1:
+            raise InputError(f"{where}: write either a tolerance or a standard_error")
+        tolerance, error = stated
+        found = NORMAL * _si(error, where) if tolerance is None else _si(tolerance, where)
+        if found <= 0:
+            raise InputError(f"{where}: a tolerance or standard_error must be above zero")
+        return found
+
+    def _variant(self, own: _Target, where: str) -> Scenario:
+        sets = [*self.shared.sets, *own.sets]
+        for name in {text.partition("=")[0].strip() for text in sets} & self.moving:
+            raise InputError(f"{where}: sets {name}, which moves; leave it out here or there")
+        scenario = own.scenario or self.shared.scenario or ""
+        if (made := (scenario, *sets)) not in self.variants:
+            beside = self.file.parent / scenario
+            if scenario and paths.leaves(scenario, self.file.parent):
+                raise InputError(
+                    f"{where}: scenario {scenario}: outside that folder; move it there"
+                )
+            origin = load(beside if beside.is_file() else scenario) if scenario else self.base
+            with _about(where, sets):
+                self.variants[made] = varied(origin, sets)
+        return self.variants[made]
 
 
 @contextmanager
