@@ -24,6 +24,7 @@ import numpy as np
 from ..errors import InputError
 from ..inputs import messages, units
 from ..load.document import override
+from ..load.explain import value_at
 from ..load.load import Programs, load, varied
 from ..results import intervals, prediction_interval, statistics, store
 from ..results.determinism import deterministic
@@ -267,7 +268,7 @@ def scale(table: Mapping[str, Any], key: str, between: str | None) -> Scale:
 
 def _own(table: Mapping[str, Any], key: str, where: str, remedy: str) -> str:
     """Return the text of a scenario's own value. Raises InputError unless it is a quantity."""
-    own = messages.get(table, override(deepcopy(dict(table)), f"{key}=0"))
+    own = value_at(table, override(deepcopy(dict(table)), f"{key}=0"))
     if own is None:
         raise InputError(f"{where}not in the scenario; check its name{remedy}")
     if isinstance(own, dict | list | bool):

@@ -50,7 +50,7 @@ def tables(workers, dtype):
     return [case | {"label": f"{number} {called(case)}"} for number, case in enumerate(found)]
 
 
-@looped(
+@pytest.mark.parametrize(
     ("workers", "dtype"),
     [
         pytest.param(2, "float32", marks=pytest.mark.slow),
@@ -144,7 +144,7 @@ def test_the_clients_of_a_real_round_are_those_of_the_simulator(tmp_path):
 
 
 @pytest.mark.long
-@looped(
+@pytest.mark.parametrize(
     "own",
     [{"buffer": 2}, pytest.param({"buffer": 1, "max_staleness": 0}, marks=pytest.mark.slow)],
 )

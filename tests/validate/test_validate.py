@@ -286,7 +286,7 @@ async def stuck(me):
 
 
 @pytest.mark.long
-@looped(
+@pytest.mark.parametrize(
     "name",
     [
         pytest.param("asgd", id="asgd: the server goes on to the end"),
