@@ -140,7 +140,7 @@ def shallow(value: Any, deepest: int) -> bool:
     """Tell whether tables and lists nest at most `deepest` levels."""
     level = [value]
     for _ in range(deepest):
-        inner = (each.values() if isinstance(each, Mapping) else each for each in level)
+        inner = (table.values() if isinstance(table, Mapping) else table for table in level)
         level = [one for each in inner for one in each if isinstance(one, Mapping | list)]
         if not level:
             return True

@@ -122,7 +122,7 @@ class CalibrationResult:
         document = {
             "profile": self.profile.tables,
             "laws": self.laws.ranking,
-            "checks": [asdict(each) | {"error": each.error} for each in self.checks],
+            "checks": [asdict(check) | {"error": check.error} for check in self.checks],
             "sentence": self.sentence,
         }
         return dict(jsonable(document))
@@ -154,7 +154,7 @@ def calibrate(
     fitted = overhead_tables.fit(_teams(found), below)
     done(2, STAGES)
     steps = sources.steps(found)
-    times, starts = ([each[part] for each in steps.values()] for part in (0, 1))
+    times, starts = ([measured[part] for measured in steps.values()] for part in (0, 1))
     law = compute_laws.fit(times, starts=starts, numbers=list(steps))
     done(3, STAGES)
     notes = [note for source in found for note in source.notes]
@@ -271,7 +271,7 @@ def _held_out(found: Sequence[Source], below: Profile) -> list[PaceCheck]:
 
 def _spread(checks: Sequence[PaceCheck]) -> float:
     """Return the root mean square of relative errors: run-to-run and unmodelled variation."""
-    squares = [math.log1p(each.error) ** 2 for each in checks]
+    squares = [math.log1p(check.error) ** 2 for check in checks]
     return math.sqrt(sum(squares) / len(squares)) if squares else 0.0
 
 
@@ -318,7 +318,7 @@ def _measured(
 ) -> dict[str, Any]:
     """Return the measured ranges, each from least to most."""
     workers = [source.scenario.cluster.workers for source in found]
-    means = [float(each.mean()) for each in times]
+    means = [float(time.mean()) for time in times]
     every = np.concatenate([run.events["bytes"] for source in found for run in source.runs])
     sizes = every[~np.isnan(every)]
     limits: dict[str, Any] = {

@@ -114,7 +114,7 @@ def fit(
 
 
 def _checked(times: Sequence[Array]) -> list[Array]:
-    series = [np.asarray(each, dtype=float) for each in times]
+    series = [np.asarray(time, dtype=float) for time in times]
     for rank, each in enumerate(series):
         wrong = each[~(np.isfinite(each) & (each >= 0))]
         if len(wrong):
@@ -236,8 +236,10 @@ def _slow_period_note(found: slow_periods.SlowPeriods | None) -> str:
 def _standard_error(series: Sequence[Array]) -> float:
     """Return the relative standard error of the mean step; inf if no worker has two steps."""
     n, mean = sum(map(len, series)), float(np.mean(np.concatenate(series)))
-    deviations = [each - each.mean() for each in series if len(each) > 1]
-    freedom = sum(len(each) - 1 for each in deviations)
+    deviations = [
+        worker_times - worker_times.mean() for worker_times in series if len(worker_times) > 1
+    ]
+    freedom = sum(len(deviation) - 1 for deviation in deviations)
     if not freedom or not mean:
         return 0.0 if not mean else math.inf
     variance = sum(float(each @ each) for each in deviations) / freedom

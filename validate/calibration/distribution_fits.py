@@ -198,8 +198,10 @@ def _allowed(law: Distribution) -> bool:
     """Whether a scenario accepts the law: its shape, and its numbers; its expectation, too."""
     values = law.model_dump()
     shape = min(values.get("shape", 1.0), values.get("alpha", 1.0))
-    numbers = [law.expectation, *(each for each in values.values() if isinstance(each, float))]
-    bounded = (each == 0 or units.LEAST <= abs(each) <= units.MOST["time"] for each in numbers)
+    numbers = [law.expectation, *(item for item in values.values() if isinstance(item, float))]
+    bounded = (
+        number == 0 or units.LEAST <= abs(number) <= units.MOST["time"] for number in numbers
+    )
     return shape >= 0.1 and all(bounded)
 
 
@@ -216,7 +218,7 @@ def _chance(family: Family, law: Distribution, n: int, ks: float, rng: Rng) -> f
     if ks * math.sqrt(n) > HOPELESS:
         return REJECTED
     samples = law.sample(rng, BOOTSTRAP * n).reshape(BOOTSTRAP, n)
-    further = sum(distance(family.fit(each)[0], each) >= ks for each in samples)
+    further = sum(distance(family.fit(sample)[0], sample) >= ks for sample in samples)
     return (1 + further) / (1 + BOOTSTRAP)
 
 

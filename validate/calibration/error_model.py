@@ -74,7 +74,7 @@ def fit(runs: Sequence[Path]) -> ErrorModel:
 
 def calibrate(seen: Sequence[Observation], points: Points = ()) -> ErrorModel:
     """Fit loss curves and points of curvature surveys. Raises InputError without ssgd."""
-    together = [each for each in seen if each.tau is None]
+    together = [observation for observation in seen if observation.tau is None]
     apart = [each for each in seen if each.tau is not None]
     if not together:
         raise InputError("no ssgd among the runs; add one: local steps are compared with it")
@@ -122,7 +122,7 @@ def _short(value: float) -> float:
 
 def _largest(points: Points) -> float:
     """Return the largest surveyed curvature, inf without a survey."""
-    found = [each[key] or 0.0 for each in points for key in ("smoothness", "curvature", "apart")]
+    found = [point[key] or 0.0 for point in points for key in ("smoothness", "curvature", "apart")]
     return max(found, default=0.0) or np.inf
 
 
@@ -135,7 +135,7 @@ def _bound(points: Points, initial_gap: float) -> dict[str, Any] | None:
         "kind": "bound",
         "initial_gap": _short(initial_gap),
         "smoothness": _short(smoothness),
-        "gradient_variance": _short(max(each["noise"] for each in points)),
+        "gradient_variance": _short(max(point["noise"] for point in points)),
     }
 
 
@@ -150,13 +150,13 @@ def _misfit(
 def _pace(seen: Sequence[Observation], found: FittedModes, noise: Noise) -> float:
     """Return the relative error of the model's number of steps to a loss."""
     wrong: list[float] = []
-    for each in seen:
-        predicted = np.minimum.accumulate(found.loss(each, noise))
-        for losses in each.losses:
+    for observation in seen:
+        predicted = np.minimum.accumulate(found.loss(observation, noise))
+        for losses in observation.losses:
             lowest = max(losses.min(), predicted.min())
             levels = np.geomspace(min(losses[1], predicted[1]), lowest, LEVELS + 1)[:-1]
             ways = [
-                np.interp(-np.log(levels), -np.log(np.minimum.accumulate(curve)), each.steps)
+                np.interp(-np.log(levels), -np.log(np.minimum.accumulate(curve)), observation.steps)
                 for curve in (losses, predicted)
             ]
             wrong += list(np.log(ways[0] + 1) - np.log(ways[1] + 1))
@@ -170,7 +170,7 @@ def _notes(
     differ: FittedHeterogeneity | None,
 ) -> list[str]:
     notes = ["the curvature is that of a quadratic, the same along the whole run"]
-    if sum(len(each.losses) for each in together) == 1:
+    if sum(len(observation.losses) for observation in together) == 1:
         notes.append("one seed: standard errors do not cover other splits of the data")
     if points:
         notes.append(

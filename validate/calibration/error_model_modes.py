@@ -108,7 +108,7 @@ def noise(points: Points, floor: float) -> Noise:
     """Fit mini-batch noise as a function of the loss, by relative least squares."""
     if not points:
         return Noise()
-    loss, variance = (np.array([each[key] for each in points]) for key in ("loss", "noise"))
+    loss, variance = (np.array([point[key] for point in points]) for key in ("loss", "noise"))
     kept = variance > 0
     if not kept.any():
         return Noise()
@@ -141,8 +141,8 @@ def modes(seen: Sequence[Observation], noise: Noise, floor: float, steepest: flo
     `steepest`: the largest curvature that the grid may have; `floor`: as known so far.
     """
     rates = [np.interp(np.arange(1, int(e.steps[-1]) + 1), e.steps, e.rates) for e in seen]
-    moved = max(float(each.sum()) for each in rates)  # by the effective rates of all steps
-    first = min(1.0 / each.rates.max() for each in seen)
+    moved = max(float(rate.sum()) for rate in rates)  # by the effective rates of all steps
+    first = min(1.0 / observation.rates.max() for observation in seen)
     grid = np.geomspace(0.02 / moved, max(min(steepest, first), 1 / moved), CURVATURES)
     found = _weigh(seen, noise, floor, grid)
     merged, gaps = _merged(grid, found.gap)
@@ -155,11 +155,11 @@ def _weigh(
 ) -> FittedModes:
     """Fit the gaps of modes: relative errors, equal weight to each factor of steps."""
     rows, targets = [], []
-    for each in seen:
-        loss = each.mean
-        target = loss - noise.excess(each, np.maximum(0, loss - floor))
-        weight = np.sqrt(np.diff(np.log1p(each.steps), prepend=0.0) + 1e-3) / loss
-        basis = np.column_stack([np.ones(len(loss)), squared_distances(each, curvature)])
+    for observation in seen:
+        loss = observation.mean
+        target = loss - noise.excess(observation, np.maximum(0, loss - floor))
+        weight = np.sqrt(np.diff(np.log1p(observation.steps), prepend=0.0) + 1e-3) / loss
+        basis = np.column_stack([np.ones(len(loss)), squared_distances(observation, curvature)])
         rows.append(np.nan_to_num(basis, nan=1e9, posinf=1e9) * weight[:, None])
         targets.append(target * weight)
     (level, *gaps), _ = nnls(np.concatenate(rows), np.concatenate(targets))
@@ -170,7 +170,7 @@ def _merged(curvature: Array, gaps: Array) -> tuple[Array, Array]:
     """Merge neighbours on the grid into one mode of their mean curvature."""
     used = np.flatnonzero(gaps)
     groups = np.split(used, np.flatnonzero(np.diff(used) > 1) + 1)
-    at = [np.exp(np.average(np.log(curvature[each]), weights=gaps[each])) for each in groups]
+    at = [np.exp(np.average(np.log(curvature[group]), weights=gaps[group])) for group in groups]
     return np.array(at), np.array([gaps[each].sum() for each in groups])
 
 
@@ -193,7 +193,7 @@ def heterogeneity(
     """
     share, apart = np.meshgrid(SHARES, APARTS, indexing="ij")
     misfit = np.zeros(share.shape)
-    gap = np.array([each["loss"] - found.floor for each in points])
+    gap = np.array([point["loss"] - found.floor for point in points])
     between = np.array([each["between"] for each in points])
     ratio = (between / (2 * gap))[gap > 0] if len(points) else np.empty(0)
     if len(ratio) > 1:
@@ -203,7 +203,7 @@ def heterogeneity(
     if len(along) > 1:
         spread = max(np.log(along).std(), SPREAD[1])
         misfit += ((np.log(apart) - np.log(along).mean()) / spread) ** 2
-    for each in (each.take(ENOUGH) for each in seen):
+    for each in (observation.take(ENOUGH) for observation in seen):
         with np.errstate(all="ignore"):  # where local steps diverge, nothing is likely
             predicted = found.loss(each, noise, share, apart)
             wrong = np.log(predicted) - np.log(each.mean)[:, None, None]

@@ -29,8 +29,10 @@ def logs(series: Series) -> list[Array]:
 
 def autocorrelation(series: Series, lags: int) -> Array:
     """Return the pooled autocorrelation of deviations from each worker's mean, lags 1, 2, ..."""
-    deviations = [each - each.mean() for each in series if len(each) > 1]
-    whole = sum(float(each @ each) for each in deviations)
+    deviations = [
+        worker_times - worker_times.mean() for worker_times in series if len(worker_times) > 1
+    ]
+    whole = sum(float(deviation @ deviation) for deviation in deviations)
     if whole == 0:
         return np.zeros(lags)
     return np.array(
@@ -55,7 +57,7 @@ def correlated(series: Series) -> bool:
     n = sum(map(len, series))
     if n < LEAST or max(float(each.std()) for each in logs(series) if len(each)) <= NEARLY:
         return False
-    found = np.cumsum(autocorrelation([_ranks(each) for each in series], max(LAGS)))
+    found = np.cumsum(autocorrelation([_ranks(worker_times) for worker_times in series], max(LAGS)))
     return any(found[lags - 1] > CORRELATED * math.sqrt(lags / n) for lags in LAGS)
 
 
@@ -78,7 +80,7 @@ def alike(series: Series) -> list[list[int]]:
         return [ranks]
     values = logs([series[rank] for rank in ranks])
     inflated = inflation(values)
-    means = np.array([each.mean() for each in values])
+    means = np.array([item.mean() for item in values])
     variances = np.array([each.var(ddof=1) * inflated / len(each) for each in values])
     variances = np.maximum(variances, 1e-14)
     if _welch(means, variances, np.array([len(each) / inflated for each in values])) > DIFFERENT:

@@ -82,7 +82,7 @@ def fit(jobs: Sequence[Collectives]) -> Link:
     """Fit one link to all jobs. Raises InputError if they were recorded over different ones."""
     found = _fitted(jobs)
     if len(jobs) > 1:
-        ratios = [_ratio(each, found) for each in jobs]
+        ratios = [_ratio(job, found) for job in jobs]
         if max(ratios) > APART * min(ratios):
             links = "; ".join(f"{each.path}: {_fitted([each]).words}" for each in jobs)
             raise InputError(
@@ -95,11 +95,11 @@ def fit(jobs: Sequence[Collectives]) -> Link:
 
 def _fitted(jobs: Sequence[Collectives]) -> Link:
     """Fit the link; collectives of all jobs count per hop of their ring, and once for each size."""
-    hops = [2 * (each.workers - 1) for each in jobs]
+    hops = [2 * (job.workers - 1) for job in jobs]
     sent = np.concatenate([each.sizes / each.workers for each in jobs])
     lasted = np.concatenate([each.lasted / hop for each, hop in zip(jobs, hops, strict=True)])
     sizes = np.unique(sent)
-    samples = [np.maximum(lasted[sent == each], 1e-9) for each in sizes]
+    samples = [np.maximum(lasted[sent == size], 1e-9) for size in sizes]
     said = []
     if not all(each.certain for each in jobs):
         said.append(

@@ -58,7 +58,7 @@ def fit(runs: Sequence[RunEvents]) -> dict[str, Term]:
     Terms that the runs do not show are left out.
     """
     nodes = [each for run in runs for each in _nodes(run)]
-    prescribed = [each for each in nodes if not each.is_real]
+    prescribed = [node for node in nodes if not node.is_real]
     bare = [each for each in nodes if each.is_real]
     servers = [each for each in nodes if each.serves]
     plain = _term(nodes, "plain")
@@ -93,8 +93,8 @@ def _between(nodes: Sequence["_Node"], plain: float | None) -> dict[str, Term | 
     two steps, is counted if known: the rest affects only nodes that wait.
     """
     late, issued = _term(nodes, "step"), _term(nodes, "issue")
-    workers = [each for each in nodes if each.count(STEP)]
-    rows = np.array([(each.count(STEP), each.count(ISSUE)) for each in workers], float)
+    workers = [node for node in nodes if node.count(STEP)]
+    rows = np.array([(worker.count(STEP), worker.count(ISSUE)) for worker in workers], float)
     gaps = np.array([each.pauses(plain) for each in workers])
     if late is None:
         return {"step": None, "issue": issued}

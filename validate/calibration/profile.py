@@ -123,7 +123,7 @@ class Profile:
 
 def require_writable(path: Path) -> None:
     """Raise InputError for a file that cannot be written, before a minute of measuring."""
-    folder = next(each for each in path.absolute().parents if each.exists())
+    folder = next(parent for parent in path.absolute().parents if parent.exists())
     if path.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
         raise InputError(f"{path}: cannot be written; choose another file with --out")
 

@@ -120,11 +120,11 @@ class _Chain:
         self._logs = logs(series)
         smooth = [
             np.convolve(
-                np.pad(each - np.median(each), window // 2, "edge"),
+                np.pad(log - np.median(log), window // 2, "edge"),
                 np.full(window, 1 / window),
                 "valid",
             )
-            for each in self._logs
+            for log in self._logs
         ]
         every = np.concatenate(smooth)
         cut = 0.5 * float(every.min() + every.max())

@@ -273,7 +273,7 @@ def different_steps(sources: Sequence[Source]) -> list[str]:
     if len(sources) < 2:
         return []
     series = [np.concatenate([each for each, _ in steps([source]).values()]) for source in sources]
-    means = [float(each.mean()) for each in series]
+    means = [float(worker_times.mean()) for worker_times in series]
     if max(means) <= UNEVEN * min(means) or len(independence.alike(series)) < 2:
         return []
     shown = "; ".join(

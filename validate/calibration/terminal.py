@@ -24,7 +24,7 @@ def calibration(result: CalibrationResult) -> list[Table]:
         slowest = row.get("slowest")
         laws.add_row(
             f"{group}{row['family']}",
-            *("-" if each is None else _rounded(each, 3) for each in numbers),
+            *("-" if number is None else _rounded(number, 3) for number in numbers),
             "-" if slowest is None else f"{100 * (slowest - 1):+z.1f} %",
             style="bold" if row["chosen"] else "",
         )

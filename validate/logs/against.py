@@ -98,7 +98,7 @@ def check(
             f"{predicted}: has {', '.join(run.rows)}; say with --algorithm which one the job ran"
         )
     label = label or next(iter(run.rows))
-    of_name = [each for each in run.rows if each.split()[0] == label]
+    of_name = [row for row in run.rows if row.split()[0] == label]
     if label not in run.rows and len(of_name) == 1:  # a program that ran once
         label = of_name[0]
     if label not in run.rows:

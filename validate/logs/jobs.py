@@ -171,4 +171,4 @@ def template(path: Path) -> str:
 def common(jobs: Sequence[Job]) -> dict[str, Any]:
     """Return the keys of [network] that all jobs state alike."""
     first = jobs[0].network
-    return {k: v for k, v in first.items() if all(each.network.get(k) == v for each in jobs)}
+    return {k: v for k, v in first.items() if all(job.network.get(k) == v for job in jobs)}

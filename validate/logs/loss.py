@@ -159,7 +159,7 @@ def _curve(
         | {key: value for key, value in optional.items() if value},
     }
     critical, notes = batch.published(end), []
-    together = [each for each in others if each.tau == 1]
+    together = [other for other in others if other.tau == 1]
     if given.noise_scale or together:
         critical = _critical(fitted, first, together, given)
         table["noise_scale"] = [_whole(max(each, LEAST)) for each in (critical.low, critical.high)]

@@ -79,7 +79,7 @@ def _log(
 ) -> Log:
     """Read the columns that are needed."""
     parts = [each for each in ("compute", "wait") if each in chosen]
-    vague = [each for each in parts if chosen[each].scale is None and "seconds" in chosen]
+    vague = [part for part in parts if chosen[part].scale is None and "seconds" in chosen]
     wanted = [*({"step", "rank"} & chosen.keys()), *(each for each in parts if each not in vague)]
     if len(parts) < 2 or "seconds" in chosen:
         wanted.append("seconds" if "seconds" in chosen else "time")
@@ -109,7 +109,9 @@ def _ordered(  # noqa: PLR0913, PLR0917
     def demand(wrong: np.ndarray, what: str, *quantities: str) -> None:
         if wrong.any():
             at = lines[-len(wrong) :][int(wrong.argmax())]
-            names = " and ".join(chosen[each].name for each in quantities if each in chosen)
+            names = " and ".join(
+                chosen[quantity].name for quantity in quantities if quantity in chosen
+            )
             raise ValueError(f"line {at}, column {names}: {what}")
 
     step, same = values["step"].astype(int), rank[1:] == rank[:-1]

@@ -107,9 +107,9 @@ def tables(found: Diagnosis) -> Iterator[Table]:
     for title, findings in parts.items():
         if findings:
             table = Table(title, "", "", **STYLE)
-            for each in findings:
-                style = None if each.good else "bold"
-                table.add_row(each.what, "" if each.good else "!", each.found, style=style)
+            for finding in findings:
+                style = None if finding.good else "bold"
+                table.add_row(finding.what, "" if finding.good else "!", finding.found, style=style)
             yield table
 
 
@@ -132,7 +132,7 @@ def _here(device: str, found: dict[str, Any], others: float) -> Iterator[Finding
     yield Finding("open files", f"{files:,}" + ("" if enough else "; ulimit -n 4096"), enough)
     mounts = (each.mountpoint for each in psutil.disk_partitions(all=True))
     with suppress(OSError, StopIteration):
-        shared = shutil.disk_usage(next(each for each in mounts if each.endswith("/shm"))).total
+        shared = shutil.disk_usage(next(mount for mount in mounts if mount.endswith("/shm"))).total
         least = device == "cpu" or shared >= SHARED
         hint = "" if least else "; in a container, start it with --shm-size=8g"
         yield Finding("shared memory", f"{_size(shared)}{hint}", least)

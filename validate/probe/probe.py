@@ -171,7 +171,10 @@ def _team(  # noqa: PLR0913, PLR0917 - what is to be measured
         "repeats": REPEATS,
         "steps": steps,
         "together": max(10, min(200, ceil(COMPUTING / (once * crowd)))),
-        "candidates": [*(each for each in clock.CANDIDATES if once < each < step), step],
+        "candidates": [
+            *(candidate for candidate in clock.CANDIDATES if once < candidate < step),
+            step,
+        ],
         "alone": COMPUTING,
     }
     for _ in range(TRIALS):

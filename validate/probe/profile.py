@@ -77,10 +77,10 @@ def profile(
         "overhead": [_overhead(team) for team in teams],
         "codec": [
             {
-                "kind": each.kind, "size": size(each.size), "compress": seconds(each.compress),
-                "decompress": seconds(each.decompress),
+                "kind": codec.kind, "size": size(codec.size), "compress": seconds(codec.compress),
+                "decompress": seconds(codec.decompress),
             }
-            for each in codecs
+            for codec in codecs
         ],
         "probe": _probe(about, teams, transits),
     }  # fmt: skip
@@ -171,7 +171,7 @@ def _transfer(kind: str, workers: int, fit: AlphaBeta) -> dict[str, Any]:
         **speed,
         "error": rounded(fit.error),
         "bytes": [int(each) for each in fit.sizes],
-        "times": [seconds(each) for each in fit.times],
+        "times": [seconds(time) for time in fit.times],
     }
 
 

@@ -89,8 +89,9 @@ def team(tasks: Sequence[TrainingTask], scenario: Scenario) -> TeamMeasurement:
         shortest=_shortest(_steps(events, after, last), after, parameters["candidates"]),
         hidden=_hidden(within, terms),
         cpu=sum((each.account or Account()).busy for each in served) / (n * workers),
-        snapshot=sum(each.observing for each in accounts) / max(1, sum(len(r.rows) for r in own)),
-        foreign=max(each["foreign_cpu"] for each in seen),
+        snapshot=sum(account.observing for account in accounts)
+        / max(1, sum(len(r.rows) for r in own)),
+        foreign=max(observation["foreign_cpu"] for observation in seen),
     )
 
 
@@ -102,7 +103,7 @@ def messages(task: TrainingTask) -> AlphaBeta:
         taken = each.events[each.events["kind"] == TAKE]
         transits.append(taken["due"] - taken["joined"])
     shape = -1, parameters["repeats"]
-    samples = np.concatenate([each.reshape(shape)[1:, FIRST:] for each in transits], axis=1)
+    samples = np.concatenate([transit.reshape(shape)[1:, FIRST:] for transit in transits], axis=1)
     return alpha_beta.fit(parameters["sizes"], [*samples])
 
 
@@ -169,7 +170,7 @@ def _computing(events: Array) -> Array:
 def _collectives(events: Array, parameters: dict[str, Any]) -> dict[str, AlphaBeta]:
     """Fit the time from the last worker's joining to the result, averaged over workers."""
     sizes, repeats = parameters["sizes"], parameters["repeats"]
-    some = [each for each in sizes if each <= parameters["gathered"]]
+    some = [size for size in sizes if size <= parameters["gathered"]]
     lasted = []
     for node in np.unique(events["node"]):
         own = events[events["node"] == node]
