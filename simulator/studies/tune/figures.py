@@ -101,10 +101,11 @@ def _points(
     return dict(sorted(points.items()))
 
 
-def sensitivity(result: TuneResult) -> Chart:
+def sensitivity(result: TuneResult) -> Chart | None:
     """Chart by how much each candidate is worse than the best of them, if an input is 20 % off.
 
-    A hollow mark is where runs were cut: the candidate is at least as much worse.
+    A hollow mark is where runs were cut: the candidate is at least as much worse. None where no
+    candidate reaches the target.
     """
     worlds = [row for row in result.regret if row["input"]]
     labels = list(result.regret[0]["values"])[::-1]
@@ -113,18 +114,22 @@ def sensitivity(result: TuneResult) -> Chart:
         for index, world in enumerate(worlds):
             look = Look(CHANGES[world["input"]][world["change"] > 0])
             name = f"{world['input']} {100 * world['change']:+.0f} %"
-            bounds = world["regret_at_least"]
-            for hollow in (False, True):
-                own = [label for label in labels if (label in bounds) == hollow]
-                x = [100 * (bounds if hollow else world["regret"])[label] for label in own]
-                y = [labels.index(label) + 0.1 * (index - 2.5) for label in own]
-                how = look._replace(hollow=hollow)
-                yield Line(name, x, y, how, joined=False, marks="all", named=not hollow, key=name)
+            named = True
+            for shares, hollow in ((world["regret"], False), (world["regret_at_least"], True)):
+                own = [label for label, share in shares.items() if math.isfinite(share)]
+                if own:
+                    x = [100 * shares[label] for label in own]
+                    y = [labels.index(label) + 0.1 * (index - 2.5) for label in own]
+                    how = look._replace(hollow=hollow)
+                    yield Line(name, x, y, how, joined=False, marks="all", named=named, key=name)
+                    named = False
 
     drawn = [*lines()]
+    if not drawn:
+        return None
     shown = np.concatenate([np.asarray(line.x, dtype=float) for line in drawn])
     title = f"{result.objective.says}: % above the best of these, if an input is 20 % off"
-    across = fitted(title, shown[np.isfinite(shown)], log=False, zero=True)
+    across = fitted(title, shown, log=False, zero=True)
     up = Axis(names=labels, limits=(-0.5, len(labels) - 0.5))
     caption = "hollow: at least so much, as runs were cut"
     return Chart(result.space.scenario.title, caption, [Panel(across, up, drawn)])
