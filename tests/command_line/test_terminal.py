@@ -77,7 +77,7 @@ def completed(monkeypatch, capsys, words):
     return capsys.readouterr().out.split()
 
 
-@pytest.mark.parametrize(
+@looped(
     ("words", "offered"),
     [
         ("paceline simu", ["simulate"]),
@@ -92,7 +92,7 @@ def completed(monkeypatch, capsys, words):
     ],
 )
 def test_a_shell_completes(words, offered, folder, monkeypatch, capsys):
-    (folder / "runs").mkdir()
+    (folder / "runs").mkdir(exist_ok=True)
     assert completed(monkeypatch, capsys, words) == offered
 
 

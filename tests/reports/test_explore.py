@@ -1,5 +1,6 @@
 """`paceline explore`: what sliders write, what previews are, and the page in a real browser."""
 
+import json
 import os
 import re
 import signal
@@ -323,6 +324,7 @@ def test_a_slider_moved_by_keys_changes_curves_and_address_and_a_reload_keeps_it
         for _ in range(16):
             page.keyboard.press("ArrowRight")
         page.wait_for_function("location.search === '?average=6.3+s'")
+        page.wait_for_function(f"document.querySelector('#pick').innerText !== {json.dumps(said)}")
         settled(page)
         assert ys(page) != before
         assert page.inner_text("#pick") != said

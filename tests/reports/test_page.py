@@ -37,6 +37,7 @@ from paceline.simulator.studies.sweep.sweep import sweep
 from paceline.simulator.studies.tune.tune import tune
 from paceline.validate.comparison.compare import compare
 from tests.helpers.browser import CLASHES, PHONE, WIDTHS, Watched, barriers, chromium
+from tests.helpers.cases import looped
 from tests.helpers.measured import given_as_real
 from tests.helpers.waiting import PATIENCE, wait_until
 from tests.helpers.worlds import DIGITS, QUADRATIC, RING, TIME_ONLY, scenario
@@ -230,7 +231,7 @@ def test_lines_differ_without_their_colours(run):
     assert [line.title for line in lines[:2]] == ["tau=0", "tau=1"]
 
 
-@pytest.mark.parametrize(
+@looped(
     ("labels", "brief"),
     [
         (["a lr=1 tau=1", "a lr=1 tau=2"], ["tau=1", "tau=2"]),
@@ -395,7 +396,7 @@ def test_the_comparison_alone_has_a_page(validated, folder):
     )
 
 
-@pytest.mark.parametrize(
+@looped(
     ("made", "said"),
     [
         (None, "no such directory; give one that paceline simulate has written"),

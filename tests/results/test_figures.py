@@ -14,6 +14,7 @@ from matplotlib.text import Text
 from paceline.simulator.results import store, timeline
 from paceline.simulator.results.figures import curves, drawing, interactive, style
 from paceline.simulator.results.run import SPAN, Kind
+from tests.helpers.cases import looped
 from tests.results.test_statistics import make_run
 
 NAN = math.nan
@@ -47,7 +48,7 @@ def chart(groups, **options):
 GROUPS = {name: falling(name, end=end) for name, end in (("ssgd", 400), ("local", 100))}
 
 
-@pytest.mark.parametrize("formats", [None, ("pdf",)])
+@looped("formats", [None, ("pdf",)])
 def test_every_figure_in_every_format(formats):
     groups = GROUPS | {"adacomm": [make_run([2, 1, 0.1], label="adacomm", tau=[NAN, 8, 1])]}
     groups["adacomm"][0].staleness = {0: 2, 5: 1}

@@ -15,6 +15,7 @@ from matplotlib.axes import Axes
 
 import paceline
 from paceline.simulator.studies.display import display
+from tests.helpers.cases import looped, named
 from tests.helpers.worlds import QUADRATIC, scenario
 
 TYPES = ("Result", "TuneResult", "SweepResult", "SolveResult", "Comparison", "Report")
@@ -61,19 +62,18 @@ def results(tmp_path_factory):
     return Made(tmp_path_factory.mktemp("runs"))
 
 
-@pytest.fixture(params=TYPES)
-def result(request, results):
-    return results[request.param]
-
-
-def test_a_repr_is_a_few_short_lines(result):
+@looped("kind", TYPES)
+def test_a_repr_is_a_few_short_lines(kind, results):
+    result = results[kind]
     lines = repr(result).splitlines()
     assert 1 < len(lines) <= 3
     assert max(map(len, lines[1:])) <= display.LINE
     assert lines[0].startswith(f"<{type(result).__name__}: ")
 
 
-def test_a_notebook_gets_an_answer_a_table_and_a_figure_without_any_other_file(result):
+@looped("kind", TYPES)
+def test_a_notebook_gets_an_answer_a_table_and_a_figure_without_any_other_file(kind, results):
+    result = results[kind]
     page = result._repr_html_()
     assert page.count("<table") == page.count("<img") == 1
     assert all(
@@ -84,7 +84,9 @@ def test_a_notebook_gets_an_answer_a_table_and_a_figure_without_any_other_file(r
     assert "overflow-x:auto" in page
 
 
-def test_the_figure_is_that_of_the_backend_that_is_asked_for(result, monkeypatch):
+@looped("kind", TYPES)
+def test_the_figure_is_that_of_the_backend_that_is_asked_for(kind, results, monkeypatch):
+    result = results[kind]
     monkeypatch.setenv("MPLBACKEND", "agg")
     import matplotlib.pyplot as plt
     import plotly.graph_objects as go
@@ -116,7 +118,9 @@ def alike(one, other):
     return True
 
 
-def test_a_saved_result_comes_back_exactly(result, tmp_path):
+@looped("kind", TYPES)
+def test_a_saved_result_comes_back_exactly(kind, results, tmp_path):
+    result = results[kind]
     path = result.save(tmp_path / "kept")
     again = type(result).load(path)
     assert type(again) is type(result)
@@ -141,7 +145,7 @@ def test_nothing_else_is_overwritten_unasked(results, tmp_path):
         paceline.TuneResult.load(path)
 
 
-@pytest.mark.parametrize("kind", ["Result", "TuneResult"])
+@looped("kind", ["Result", "TuneResult"])
 def test_a_damaged_file_is_refused_in_one_line(results, tmp_path, kind):
     data = results[kind].save(tmp_path / "kept").read_bytes()
     rng = np.random.default_rng(0)
@@ -155,7 +159,13 @@ def test_a_damaged_file_is_refused_in_one_line(results, tmp_path, kind):
 
 
 @pytest.mark.parametrize("library", ["pandas", "polars", "xarray"])
-def test_records_become_frames_of_a_library(result, library, monkeypatch):
+def test_records_become_frames_of_a_library(results, library, monkeypatch):
+    for kind in TYPES:
+        with named(kind), monkeypatch.context() as patch:
+            tabulated(results[kind], library, patch)
+
+
+def tabulated(result, library, monkeypatch):
     try:
         importlib.import_module(library)
     except ImportError:

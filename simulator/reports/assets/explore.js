@@ -29,5 +29,10 @@
     return none;
   }
 
-  window.dash_clientside = Object.assign({}, window.dash_clientside, { paceline: { answered } });
+  function computing() {
+    window.dash_clientside.set_props("shown", { children: "Computing …" });
+    return window.dash_clientside.no_update;
+  }
+
+  window.dash_clientside = Object.assign({}, window.dash_clientside, { paceline: { answered, computing } });
 })();

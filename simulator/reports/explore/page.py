@@ -112,6 +112,13 @@ def _wire(app: Dash, explorer: Explorer, overrides: list[str]) -> None:
         ClientsideFunction("paceline", "answered"), Output("drawn", "data"), Input("answer", "data")
     )
 
+    clientside(
+        ClientsideFunction("paceline", "computing"),
+        Output("drawn", "data", allow_duplicate=True),
+        Input("state", "data"),
+        prevent_initial_call=True,
+    )
+
     @app.callback(
         output={
             "search": Output("url", "search"),
@@ -161,8 +168,8 @@ def _wire(app: Dash, explorer: Explorer, overrides: list[str]) -> None:
             result = explorer.result(values, None if all_seeds else 1)
             loaded = explorer.result({}, 1) if values else None
         except (InputError, RuntimeError, ArithmeticError) as error:
-            kept = [no_update] * 4
-            return (*kept, f"{error} The page shows the values before that.", no_update)
+            problem = f"{error} The page shows the values before that."
+            return no_update, no_update, no_update, "", problem, no_update
         more = len(result.seeds) < result.scenario.run.seeds
         answer = {"figures": figures(result, loaded), "more": more, "state": values}
         until = result.scenario.run.duration or min(run.duration for run in result.runs)
