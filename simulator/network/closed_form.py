@@ -276,7 +276,7 @@ class ClosedForm:
         return way
 
     def _nccl(self, kind: str, payload: float, team: tuple[int, ...]) -> Way:
-        """Return NCCL's choice. Devices of islands are ranks, whose links inside come first."""
+        """Return NCCL's choice."""
         hosts, size, gather = self.hosts(team), len(team), kind == "gather"
         ring, tree = (f"{kind} by {name}" for name in ("ring", "double-tree"))
         if (ring, team) not in self._plans:
@@ -284,6 +284,24 @@ class ClosedForm:
             around = GATHER if gather else COLLECTIVES["ring"]
             self._plans[ring, team] = around.formula(self, order)
             self._plans[tree, team] = double_tree_plan(self, hosts)
+        cluster, held, hop = self._nccl_cluster(team, hosts, gather, ring, tree)
+        choice = nccl_choice(cluster, payload * (size if gather else 1), gather)
+        key, ranks = f"{kind} by {choice.algorithm}", cluster.ranks
+        below = ranks // len(hosts) - 1
+        hops = 2 * below if key == tree else (ranks - len(hosts)) * (1 if gather else 2)
+        own = choice.slowdown * held[key]
+        extra = own - self._plans[key, team].held
+        other = held[ring if key == tree else tree] / own if own else 1.0
+        return Way(key, None, choice.latency + hops * hop + extra * payload, other)
+
+    def _nccl_cluster(
+        self, team: tuple[int, ...], hosts: list[list[int]], gather: bool, ring: str, tree: str
+    ) -> tuple[Cluster, dict[str, float], float]:
+        """Return what NCCL's tuner sees, seconds per byte of each plan, and of a hop inside.
+
+        Devices of islands are ranks, whose links inside come first.
+        """
+        size = len(team)
         islands = [self._groups[rank] for rank in team if rank < len(self._groups)]
         ranks = size + sum(group.devices - 1 for group in islands)
         links = [group.inner for group in islands if group.inner is not None]
@@ -297,14 +315,7 @@ class ClosedForm:
         held[tree] = max(self._plans[tree, team].held, 2 / inner if links else 0.0)
         two = len(hosts) == 2 < ranks and held[tree]
         cluster = Cluster(ranks, len(hosts), pace, 2 / held[tree] if two else pace, inner)
-        choice = nccl_choice(cluster, payload * (size if gather else 1), gather)
-        key = f"{kind} by {choice.algorithm}"
-        below = ranks // len(hosts) - 1
-        hops = 2 * below if key == tree else (ranks - len(hosts)) * (1 if gather else 2)
-        own = choice.slowdown * held[key]
-        extra = own - self._plans[key, team].held
-        other = held[ring if key == tree else tree] / own if own else 1.0
-        return Way(key, None, choice.latency + hops * hop + extra * payload, other)
+        return cluster, held, hop
 
     def growth(self, team: Team) -> float:
         """Return the factor of a given duration for the workers that take part."""

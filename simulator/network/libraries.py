@@ -69,46 +69,58 @@ class Choice(NamedTuple):
 
 def nccl_choices(cluster: Cluster, size: float, gather: bool = False) -> list[Choice]:
     """Return what NCCL's tuner expects of each algorithm and protocol for `size` bytes."""
-    ranks, hosts = cluster.ranks, cluster.hosts
-    steps = ranks - 1 if gather else 2 * (ranks - 1)
-    across = hosts - 1 if gather else 2 * hosts if hosts > 1 else 0
-    most = LL_MOST[min(hosts, 3) - 1] * 1e9
-    inside = HOPS["nvlink" if cluster.inner > NVLINK else "pci"]
-    found = []
+    choices = []
     for algorithm in ("double-tree", "ring")[gather:]:
         for number, protocol in enumerate(PROTOCOLS):
-            latency, net = BASE[algorithm][number], HOPS["net"][algorithm][number]
-            hop = inside[algorithm][number]
-            if algorithm == "ring":
-                full = cluster.ring
-                rate = (
-                    min(most, full / 4),
-                    full * (0.7 if ranks < 2 * hosts else 0.92),
-                    full,
-                )[number]
-                post = 0.0 if hosts == 1 else 3.0 if protocol == "Simple" else 1.0
-                latency += (steps - across) * max(hop, post) + across * net
-                if protocol == "Simple" and hosts > 1 and not gather:
-                    latency *= PLATEAU if size >= 64 * CHANNELS * ranks else 1.0
-                ratio = ranks / steps
-            else:
-                full = cluster.tree
-                rate = (
-                    min(0.92 * full / 3.8, most),
-                    0.92 * full * (7 / 9 if hosts == 1 else 120 / 128),
-                    0.92 * full,
-                )[number]
-                power = max(int(size) >> 6, 1).bit_length() - 1
-                rate *= 0.85 * (CORRECTION[number][power:] or (1,))[0]
-                latency += 2 * ((ranks // hosts - 1) * hop + (hosts.bit_length() - 1) * net)
-                ratio = 0.5
             if protocol == "LL128" and cluster.ring < RDMA:
                 continue
+            if algorithm == "ring":
+                full, (rate, latency, ratio) = cluster.ring, _ring(cluster, number, size, gather)
+            else:
+                full, (rate, latency, ratio) = cluster.tree, _tree(cluster, number, size)
             seconds = latency * 1e-6
             transmission = size / (rate * ratio) if rate < inf else 0.0
             slowdown = full / rate if full < inf else 1.0
-            found.append(Choice(algorithm, protocol, seconds, seconds + transmission, slowdown))
-    return found
+            choices.append(Choice(algorithm, protocol, seconds, seconds + transmission, slowdown))
+    return choices
+
+
+def _ring(cluster: Cluster, number: int, size: float, gather: bool) -> tuple[float, float, float]:
+    """Return a ring's rate, latency (microseconds) and the payload's share that a step carries."""
+    ranks, hosts, full = cluster.ranks, cluster.hosts, cluster.ring
+    steps = ranks - 1 if gather else 2 * (ranks - 1)
+    across = hosts - 1 if gather else 2 * hosts if hosts > 1 else 0
+    rates = min(_ll_most(hosts), full / 4), full * (0.7 if ranks < 2 * hosts else 0.92), full
+    simple = PROTOCOLS[number] == "Simple"
+    post = 0.0 if hosts == 1 else 3.0 if simple else 1.0
+    hop = max(_hop(cluster, "ring", number), post)
+    latency = BASE["ring"][number] + ((steps - across) * hop + across * HOPS["net"]["ring"][number])
+    if simple and hosts > 1 and not gather:
+        latency *= PLATEAU if size >= 64 * CHANNELS * ranks else 1.0
+    return rates[number], latency, ranks / steps
+
+
+def _tree(cluster: Cluster, number: int, size: float) -> tuple[float, float, float]:
+    """Return the same of a double tree."""
+    hosts, full = cluster.hosts, cluster.tree
+    rates = (
+        min(0.92 * full / 3.8, _ll_most(hosts)),
+        0.92 * full * (7 / 9 if hosts == 1 else 120 / 128),
+        0.92 * full,
+    )
+    power = max(int(size) >> 6, 1).bit_length() - 1
+    rate = rates[number] * (0.85 * (CORRECTION[number][power:] or (1,))[0])
+    hop, net = _hop(cluster, "double-tree", number), HOPS["net"]["double-tree"][number]
+    deep = (cluster.ranks // hosts - 1) * hop + (hosts.bit_length() - 1) * net
+    return rate, BASE["double-tree"][number] + 2 * deep, 0.5
+
+
+def _ll_most(hosts: int) -> float:
+    return LL_MOST[min(hosts, 3) - 1] * 1e9
+
+
+def _hop(cluster: Cluster, algorithm: str, number: int) -> float:
+    return HOPS["nvlink" if cluster.inner > NVLINK else "pci"][algorithm][number]
 
 
 def nccl_choice(cluster: Cluster, size: float, gather: bool = False) -> Choice:

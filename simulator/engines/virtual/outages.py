@@ -149,11 +149,7 @@ class Outages:
             if why and not resumed and self._idle is None and sampled:
                 self._rest(work)
             if why or resumed or self.away(now):
-                passed_over = why is Why.UNSELECTED or self._unselected()
-                if passed_over != self._passed_over:
-                    self._sit_out(now, Why.UNSELECTED if passed_over else why)
-                self._final_attempt = self._seconds_for(now, work)
-                return self._final_attempt
+                return self._stay_out(work, why)
             work = self._rejoin(work)
         elif self._run.recovery.by_server and not (resumed or why) and self._node.collectives:
             self._download(now)
@@ -165,6 +161,15 @@ class Outages:
         return late + await self._through_crashes(work, why)
 
     backward = takes
+
+    def _stay_out(self, work: float, why: Why | None) -> float:
+        """Stay out for one more step; return the seconds that it takes."""
+        now = self._node.now
+        passed_over = why is Why.UNSELECTED or self._unselected()
+        if passed_over != self._passed_over:
+            self._sit_out(now, Why.UNSELECTED if passed_over else why)
+        self._final_attempt = self._seconds_for(now, work)
+        return self._final_attempt
 
     def _spare(self) -> None:
         """Compute no gradients of a round that it drops out of, as they reach nobody."""

@@ -247,19 +247,7 @@ class Simulation:
 
         Raises DeadlockError if they wait for none that went down for good.
         """
-        gone_since: dict[str, float] = {}
-        for crash in self.scenario.cluster.crash:
-            rank = self.workers if crash.worker == "server" else crash.worker
-            if crash.lasts is None and rank < len(self.nodes):
-                gone_since[self.name_of(rank)] = crash.at
-        for node in self.nodes:  # who left for good
-            if node.outages is not None and node.outages.gone_since is not None:
-                gone_since.setdefault(self.name_of(node.rank), node.outages.gone_since)
-        if self.recovery.chosen and not gone_since:  # what is sent to one that left never comes
-            last = max(node.now for node in self.nodes)
-            downs = [(*each.next(last), rank) for rank, each in enumerate(self.calendars)]
-            left = sorted((crash, rank) for crash, back, rank in downs if crash < back == inf)
-            gone_since = {self.name_of(rank): crash for crash, rank in left[:1]}
+        gone_since = self._gone_since()
         self._stalled_since = max(gone_since.values(), default=0.0)
         nodes = [*dict.fromkeys(nodes)]
         crashed = [
@@ -274,6 +262,24 @@ class Simulation:
                 raise DeadlockError(f"deadlock: {'; '.join(nodes)}")
         elif nodes or (self.deadline == inf and not self.finished):
             self.stall = "; ".join([*nodes, *crashed])
+
+    def _gone_since(self) -> dict[str, float]:
+        """Return by name since when nodes are down for good (seconds)."""
+        gone_since: dict[str, float] = {}
+        for crash in self.scenario.cluster.crash:
+            rank = self.workers if crash.worker == "server" else crash.worker
+            if crash.lasts is None and rank < len(self.nodes):
+                gone_since[self.name_of(rank)] = crash.at
+        for node in self.nodes:
+            if node.outages is not None and node.outages.gone_since is not None:
+                gone_since.setdefault(self.name_of(node.rank), node.outages.gone_since)
+        if gone_since or not self.recovery.chosen:
+            return gone_since
+        # A message to a client that left for good never arrives.
+        last = max(node.now for node in self.nodes)
+        downs = [(*each.next(last), rank) for rank, each in enumerate(self.calendars)]
+        left = sorted((crash, rank) for crash, back, rank in downs if crash < back == inf)
+        return {self.name_of(rank): crash for crash, rank in left[:1]}
 
     def never(self, what: str) -> None:
         """Note that something, named by `what`, never gets done."""

@@ -13,9 +13,9 @@ from .heap import drop, move
 from .lines import join, link, touch, unlink
 from .sharing import INSTANT, solve
 
-DONE, ROOM, ORDER = 0, -1, -2
+DONE, ROOM, ORDER, MORE = 0, -1, -2, -3
 """Why the loop returned: it has reached the given time, it needs larger tables, or a change that
-the caller has ordered is due. A positive value: so many tickets ended."""
+the caller has ordered is due. A positive value: so many tickets ended. MORE: it goes on."""
 
 
 _TABLES = types.Tuple(
@@ -179,6 +179,19 @@ def _count_stages(numbers, own):
         before = end
 
 
+@njit
+def _move_clock(state, events, until, order):
+    """Move the clock to the next event (MORE), to `order` (ORDER), or to `until` (DONE)."""
+    at = events[0].at if state.events else np.inf
+    stop = min(order, until)
+    if at < stop or (at == until and at < order):
+        state.clock = max(state.clock, at)
+        return MORE
+    if stop < np.inf:
+        state.clock = max(state.clock, stop)
+    return ORDER if order < np.inf and order <= until else DONE
+
+
 @njit(_ADVANCE, cache=True, nogil=True)
 def _advance(tables, until, order):  # noqa: PLR0912, PLR0915
     """Run to `until`, or to the time `order` if that is no later, or until tickets end.
@@ -234,19 +247,13 @@ def _advance(tables, until, order):  # noqa: PLR0912, PLR0915
         if state.ended:
             count, state.ended = state.ended, 0
             return count
-        if state.starting:
-            _start_queues(state, flows, lines, hops, paths)
+        _start_queues(state, flows, lines, hops, paths)
         if state.crew or state.touched:
             solve(state, flows, lines, hops, paths, events, levels)
             continue
-        at = events[0].at if state.events else np.inf
-        stop = min(order, until)
-        if at < stop or (at == until and at < order):
-            state.clock = max(state.clock, at)
-            continue
-        if stop < np.inf:
-            state.clock = max(state.clock, stop)
-        return ORDER if order < np.inf and order <= until else DONE
+        reason = _move_clock(state, events, until, order)
+        if reason != MORE:
+            return reason
 
 
 @njit(_SEND, cache=True, nogil=True)
