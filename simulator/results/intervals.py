@@ -130,17 +130,14 @@ class Estimate:
 
 
 def stated(row: Mapping[str, Any], key: str = "mean") -> Estimate:
-    """Read an estimate from a document: `key` is the mean, beside the keys of `Estimate.json`.
-
-    Documents of earlier versions have "ci95" alone.
-    """
+    """Read an estimate from a document: `key` is the mean, beside the keys of `Estimate.json`."""
     of = row.get("estimate", MEAN)
     value = row.get("median", row[key]) if of == MEDIAN else row[key]
-    ends = row.get("interval", row.get("ci95"))
+    ends = row.get("interval")
     value, interval = math.nan if value is None else value, None
     if ends is not None and ends[0] is not None:
         interval = ends[0], math.inf if ends[1] is None else ends[1]
-    level = row.get("level", CI95 if interval else None)
+    level = row.get("level")
     of_mean = None if of == MEDIAN else interval
     return Estimate(value, of, interval, level, row.get("basis", ""), of_mean)
 

@@ -67,7 +67,7 @@ def _process(holder: Path) -> str:
 def demand_same(settings: Settings, other: Settings, path: Path, what: str = "results") -> None:
     """Raise TakenError if those `other` settings, of what is in `path`, differ from `settings`.
 
-    Keys that one of them lacks altogether, as those of earlier versions, are not compared.
+    Keys that one of them lacks altogether are not compared.
     """
     both = [key for key in settings if key in other]
     apart = [each for key in both for each in differences(other[key], settings[key], (key,))]

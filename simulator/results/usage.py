@@ -156,12 +156,8 @@ def network(runs: Sequence[Run]) -> dict[str, Any] | None:
 def jobs(runs: Sequence[Run]) -> list[dict[str, Any]]:
     """Return means over seeds of `Run.jobs`: the pace of background jobs."""
     return [
-        {
-            "job": each[0]["job"],
-            "algorithm": each[0]["algorithm"],
-            "steps": _mean(job["steps"] for job in each),
-            "seconds_per_step": _mean(job["seconds_per_step"] for job in each),
-        }
+        {key: each[0][key] for key in ("job", "algorithm")}
+        | {key: _mean(job[key] for job in each) for key in ("steps", "seconds_per_step")}
         for each in zip(*(run.jobs for run in runs), strict=True)
     ]
 

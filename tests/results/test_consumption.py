@@ -231,15 +231,15 @@ def test_days_and_money_have_the_interval_of_the_pace_they_are_paid_for():
 def test_computing_faster_than_the_device_can_or_far_slower_is_said():
     """Six operations a parameter and token, over the step of one worker and its devices."""
 
-    def with_unit(flops, **more):
+    def notes(flops, **more):
         made = world(cost={**TOKENS, "flops": flops, **more})
         return [each for each in simulate(parse(made)).notes if "TFLOP/s" in each]
 
-    (note,) = with_unit("1 MFLOP/s")
+    (note,) = notes("1 MFLOP/s")
     assert "% of cost.flops" in note
     rate = float(note.split("computes ")[1].split(" TFLOP/s")[0])
-    assert with_unit(f"{2 * rate} TFLOP/s") == with_unit(f"{5 * rate} TFLOP/s") == []
-    (note,) = with_unit(f"{100 * rate} TFLOP/s")
+    assert notes(f"{2 * rate} TFLOP/s") == notes(f"{5 * rate} TFLOP/s") == []
+    (note,) = notes(f"{100 * rate} TFLOP/s")
     assert ", 1 % of cost.flops" in note
 
 

@@ -124,8 +124,6 @@ def test_documents_give_estimates_back(times, heavy):
     value = jsonable({"value": found.value, **found.beside_value()})
     for read in (stated(mean), stated(value, "value")):
         assert (read.of, read.interval, read.level) == (found.of, found.interval, found.level)
-    old = stated({"mean": 2.0, "ci95": [1.0, 3.0]})
-    assert (old.of, old.interval, old.level) == (MEAN, (1.0, 3.0), 0.95)
 
 
 def test_comparisons_are_paired_and_say_no_more_than_is_known():

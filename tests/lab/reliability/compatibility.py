@@ -1,8 +1,7 @@
-"""Run directories of earlier versions, and other versions of Python and of libraries."""
+"""Run directories of later versions, and other versions of Python and of libraries."""
 
 import io
 import json
-import shutil
 import subprocess
 import tempfile
 from contextlib import redirect_stderr, redirect_stdout
@@ -14,9 +13,15 @@ import paceline
 import paceline.command_line
 from paceline.simulator.results import store
 
-TITLE = "Compatibility: older run directories, other versions"
+TITLE = "Compatibility: later run directories, other versions"
 ROOT = Path(__file__).parents[3]
-EARLY = ROOT / "tests" / "data" / "run-0.1-early"
+WORLD = {
+    "model": {"parameters": 1000},
+    "cluster": {"workers": 2, "compute": "100 ms"},
+    "network": {"latency": "10 ms", "bandwidth": "1 Mbit/s"},
+    "run": {"steps": 20},
+    "algorithm": [{"name": "ssgd"}, {"name": "local-sgd", "tau": 5}],
+}
 ENVIRONMENTS = ROOT / ".compat"
 QUICK = (
     "test_theory", "load/test_load", "engines/test_conformance", "programs/test_codecs",
@@ -36,12 +41,12 @@ Row = dict[str, Any]
 
 
 def measure(seconds: float) -> list[Row]:
-    """Return rows of older and later files, and of each environment that `make compat` has made.
+    """Return rows of later files, and of each environment that `make compat` has made.
 
     Environments that take longer than `seconds` are given up, and say so.
     """
     with tempfile.TemporaryDirectory() as folder:
-        files = [older(Path(folder)), later(Path(folder))]
+        files = [later(Path(folder))]
     there = sorted(ENVIRONMENTS.glob("*/bin/python"))
     return [*files, *(suite(python, seconds) for python in there)]
 
@@ -65,29 +70,10 @@ def _opened(run: Path, out: Path) -> dict[str, tuple[int, str]]:
     }
 
 
-def older(out: Path) -> Row:
-    """Open a run of the first version: `report` and `compare` work, `calibrate` says what it lacks.
-
-    (The first version had simulated runs only.)
-    """
-    found = _opened(EARLY, out)
-    right = [
-        found["report"][0] == 0,
-        found["compare"][0] == 0,
-        found["calibrate"][0] == 2 and "is it from a measured run?" in found["calibrate"][1],
-    ]
-    return {
-        "what": "commands on a run directory of the first version",
-        "tried": len(right),
-        "handled": sum(right),
-        "how": "tests/reliability/test_compatibility.py",
-    }
-
-
 def later(out: Path) -> Row:
     """Give a run directory of a later schema to every command: refused, with what to do."""
     run = out / "later"
-    shutil.copytree(EARLY, run)
+    paceline.simulate(WORLD, out=run)
     document = json.loads((run / store.WHOLE).read_text("utf-8"))
     (run / store.WHOLE).write_text(json.dumps(document | {"schema": store.SCHEMA + 1}))
     found = _opened(run, out)
