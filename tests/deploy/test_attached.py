@@ -17,7 +17,7 @@ from paceline.validate.training import records
 from paceline.validate.training.task import TrainingTask
 from tests.deploy import loops
 from tests.deploy.loops import ADAM, ALL, KILLED, LR, MOMENTUM
-from tests.helpers.looped import looped
+from tests.helpers.cases import looped
 from tests.helpers.worlds import scenario
 
 SEED, STEPS = 1, 200

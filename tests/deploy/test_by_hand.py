@@ -13,7 +13,7 @@ import paceline
 from paceline.deploy.attached import AttachedNode
 from tests.deploy.by_hand import PROGRAMS, flat
 from tests.deploy.overhead import PLANS, landed
-from tests.helpers.looped import looped
+from tests.helpers.cases import looped
 
 HEAVY = {"momentum": 0.9}
 STEPS, TAU = 24, 3

@@ -15,7 +15,7 @@ from torch.optim import SGD
 
 import paceline
 from paceline.simulator.errors import InputError
-from tests.helpers.looped import looped
+from tests.helpers.cases import looped
 
 LR, STEPS = 0.125, 40
 

@@ -13,7 +13,7 @@ from torch.optim import SGD
 
 import paceline
 from tests.deploy.overhead import PLANS, WHOLE, counted
-from tests.helpers.looped import looped
+from tests.helpers.cases import looped
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "deploy.md"
 PARAMETERS = 30_000_000

@@ -23,7 +23,7 @@ from paceline.simulator.errors import InputError, ProgramError, RunError
 from paceline.simulator.programs import catalogue
 from paceline.validate.training.transport import DeviceGroup
 from tests.deploy.loops import ALL, table
-from tests.helpers.looped import looped
+from tests.helpers.cases import looped
 
 
 class Net(nn.Module):

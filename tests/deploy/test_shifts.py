@@ -8,7 +8,7 @@ import torch
 
 from paceline.deploy.checkpoint import Freezer
 from paceline.deploy.local_steps import Moved, Reached, Shift
-from tests.helpers.looped import looped
+from tests.helpers.cases import looped
 
 BASE, END = torch.tensor([3.0, 1.0, 4.0, 1.0]), torch.tensor([2.0, 7.0, 1.0, 8.0])
 DIFFERENCE = BASE - END

@@ -1,4 +1,4 @@
-"""Loops over cases inside one test, whose failures name the case."""
+"""Cases that run inside one test, whose failures name the case."""
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator
@@ -19,13 +19,14 @@ def named(case: object) -> Iterator[None]:
         raise
 
 
-def looped(names: str | tuple[str, ...], rows: Iterable[Any]) -> Callable[[Any], Any]:
-    """Run a test once for each row, in one test: `pytest.mark.parametrize` without its items.
+def looped(names: str | tuple[str, ...], cases: Iterable[Any]) -> Callable[[Any], Any]:
+    """Run a test for every case, in one item: `pytest.mark.parametrize` without its items.
 
-    `names`: of the arguments that a row gives, as there. Each row has a `tmp_path` of its own; all
-    other fixtures are shared. The test is skipped only if every row skips it.
+    A case has a `tmp_path` and a `monkeypatch` of its own; it shares all other fixtures. The test
+    is skipped only if every case skips it.
     """
     keys = [name.strip() for name in names.split(",")] if isinstance(names, str) else [*names]
+    rows = [*cases]
 
     def decorate(test: Callable[..., None]) -> Callable[..., None]:
         @wraps(test)
@@ -35,16 +36,18 @@ def looped(names: str | tuple[str, ...], rows: Iterable[Any]) -> Callable[[Any],
                 # A `pytest.param` is a tuple of its values.
                 values = case.values if hasattr(case, "marks") else case
                 row = (values,) if len(keys) == 1 and values is case else values
-                given = dict(zip(keys, row, strict=True))
+                given = fixtures | dict(zip(keys, row, strict=True))
                 if "tmp_path" in fixtures:
                     given["tmp_path"] = fixtures["tmp_path"] / f"{index}"
                     given["tmp_path"].mkdir()
                 try:
-                    with named(case):
-                        test(**fixtures | given)
+                    with named(case), pytest.MonkeyPatch.context() as patch:
+                        if "monkeypatch" in fixtures:
+                            given["monkeypatch"] = patch
+                        test(**given)
                 except pytest.skip.Exception as reason:
                     reasons.append(reason)
-            if reasons and len(reasons) == index + 1:
+            if reasons and len(reasons) == len(rows):
                 raise reasons[0]
 
         parameters = inspect.signature(test).parameters.values()

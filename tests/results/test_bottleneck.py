@@ -20,7 +20,7 @@ from paceline.simulator.scenario.scenario import Scenario
 from paceline.simulator.studies.display.display import even
 from paceline.simulator.studies.result import Result
 from paceline.simulator.studies.sweep import table
-from tests.helpers.looped import looped
+from tests.helpers.cases import looped
 from tests.helpers.programs import cases
 from tests.helpers.worlds import EXPONENTIAL, QUADRATIC, RING, scenario, simulate
 

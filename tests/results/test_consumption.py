@@ -15,7 +15,7 @@ from paceline.simulator.results.intervals import stated
 from paceline.simulator.results.statistics import crossing, with_unit
 from paceline.simulator.studies.simulate import simulate
 from paceline.simulator.studies.sweep.sweep import sweep
-from tests.helpers.looped import looped
+from tests.helpers.cases import looped
 
 PRICES = {"currency": "USD", "node_hour": 3.6, "device_hour": 0.36, "egress_per_gb": 1000.0}
 TOKENS = {"tokens": 1000.0, "flops": "1 TFLOP/s"}

@@ -13,7 +13,7 @@ from paceline.simulator.studies.simulate import simulate
 from paceline.simulator.studies.sweep.sweep import sweep
 from paceline.simulator.studies.tune.objective import TuningObjective
 from paceline.simulator.studies.tune.tune import tune
-from tests.helpers.looped import looped
+from tests.helpers.cases import looped
 from tests.helpers.worlds import QUADRATIC, scenario
 from tests.results.test_statistics import make_run, summary
 

@@ -1,6 +1,6 @@
 """Confidence intervals contain the truth as often as they claim, where the truth is known."""
 
-from tests.helpers.looped import looped
+from tests.helpers.cases import looped
 from tests.lab.reliability import coverage, laws
 
 

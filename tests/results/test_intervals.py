@@ -14,7 +14,7 @@ from paceline.simulator.reports import terminal
 from paceline.simulator.results import intervals, wording
 from paceline.simulator.results.intervals import MEAN, MEDIAN, positive, stated
 from paceline.simulator.results.statistics import jsonable
-from tests.helpers.looped import looped
+from tests.helpers.cases import looped
 
 INF = math.inf
 TIMES = st.lists(st.floats(1e-3, 1e6), min_size=2, max_size=12)

@@ -12,7 +12,7 @@ from paceline.simulator.results.determinism import deterministic
 from paceline.simulator.results.order import MARGIN, MOST, order
 from paceline.simulator.results.pick import Known, any_of, headline, outlook, pick, to_run
 from paceline.simulator.studies.simulate import simulate
-from tests.helpers.looped import looped
+from tests.helpers.cases import looped
 from tests.lab.reliability import decisions
 from tests.results.test_statistics import NAN, make_run, seeds_reaching, summary
 

@@ -25,7 +25,7 @@ from paceline.simulator.results.statistics import number
 from paceline.simulator.studies import learning
 from paceline.simulator.studies.tune.objective import tuning_objective
 from paceline.simulator.studies.tune.tune import tune
-from tests.helpers.looped import looped
+from tests.helpers.cases import looped
 from tests.helpers.worlds import EXPONENTIAL, scenario
 
 ERROR = {

@@ -13,7 +13,7 @@ from matplotlib.text import Text
 from paceline.simulator.results import intervals, statistics, store
 from paceline.simulator.results.figures import curves, drawing, style
 from paceline.simulator.results.run import STALENESS
-from tests.helpers.looped import looped
+from tests.helpers.cases import looped
 from tests.results.test_statistics import make_run, summary
 
 COUNTS = st.dictionaries(st.integers(0, 300), st.integers(1, 99), min_size=1, max_size=20)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from paceline.simulator.results import statistics
 from paceline.simulator.results.run import COLUMNS, Run
-from tests.helpers.looped import looped
+from tests.helpers.cases import looped
 
 NAN = math.nan
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from paceline.simulator.errors import InputError
 from paceline.simulator.results import store
 from paceline.simulator.results.run import SPAN, Kind
-from tests.helpers.looped import looped
+from tests.helpers.cases import looped
 from tests.results.test_statistics import make_run
 
 DOCUMENT = {"summary": {"algorithms": []}}

@@ -27,7 +27,7 @@ from paceline.validate.training.events import (
     TAKE,
     WAIT,
 )
-from tests.helpers.looped import looped
+from tests.helpers.cases import looped
 from tests.helpers.worlds import RING, scenario
 
 NAN = float("nan")

@@ -29,7 +29,7 @@ from paceline.simulator.load.load import parse
 from paceline.simulator.scenario.cluster import Bursts
 from paceline.validate.calibration import distribution_fits, independence
 from paceline.validate.calibration.compute_laws import fit
-from tests.helpers.looped import looped
+from tests.helpers.cases import looped
 
 LAWS = [
     Constant.model_construct(value=0.03),

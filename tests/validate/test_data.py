@@ -10,7 +10,7 @@ pytest.importorskip("torch")
 from paceline.simulator.errors import InputError
 from paceline.simulator.objectives.softmax import load_data
 from paceline.validate.torch_objective import data
-from tests.helpers.looped import looped
+from tests.helpers.cases import looped
 
 PARTS = {"train": 30, "t10k": 20}
 

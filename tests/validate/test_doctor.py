@@ -14,7 +14,7 @@ from paceline.simulator.errors import RunError
 from paceline.validate.host import device as devices
 from paceline.validate.probe import doctor
 from paceline.validate.probe.doctor import Diagnosis, Finding
-from tests.helpers.looped import looped
+from tests.helpers.cases import looped
 
 SMI = """GPU-a, 70000, 81559, 1200, 1980, 700.00, Enabled
 GPU-b, 81000, 81559, 345, 1980, 700.00, Disabled

@@ -20,7 +20,7 @@ from paceline.validate.calibration.error_model_modes import (
 )
 from paceline.validate.measurement.measure import MeasuredRun, surveys
 from paceline.validate.torch_objective import curvature
-from tests.helpers.looped import looped
+from tests.helpers.cases import looped
 from tests.helpers.worlds import DIGITS, scenario, simulate
 
 GAPS = {"kind": "modes", "curvature": [2.0, 0.2, 0.02], "gap": [1.0, 0.5, 0.25]}

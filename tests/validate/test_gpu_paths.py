@@ -16,7 +16,7 @@ from paceline.validate.launch import launch, worker
 from paceline.validate.probe import doctor
 from paceline.validate.probe.doctor import Finding
 from paceline.validate.torch_objective import gradients
-from tests.helpers.looped import looped
+from tests.helpers.cases import looped
 from tests.helpers.worlds import scenario
 
 GPU = "NVIDIA H100 80GB HBM3"

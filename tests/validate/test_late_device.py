@@ -30,7 +30,7 @@ from paceline.validate.training.events import LAUNCH, STEP
 from paceline.validate.training.node import RealNode
 from paceline.validate.training.task import Job, Place, TrainingTask
 from tests.helpers import late
-from tests.helpers.looped import looped
+from tests.helpers.cases import looped
 from tests.helpers.worlds import scenario
 from tests.validate.test_real_runs import HALVES, RELATIVE, SEED, simulated, tables
 

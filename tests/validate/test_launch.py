@@ -17,7 +17,7 @@ from paceline.command_line import run
 from paceline.validate.host import namespaces
 from paceline.validate.training import rendezvous
 from tests.command_line.test_command_line import INTERRUPTED, ROOT
-from tests.helpers.looped import looped
+from tests.helpers.cases import looped
 from tests.helpers.waiting import PATIENCE, wait_until
 
 TOML = """

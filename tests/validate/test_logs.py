@@ -25,8 +25,8 @@ from paceline.simulator.studies.simulate import simulate
 from paceline.validate.logs import jobs, link_law, steps, tables
 from paceline.validate.logs.against import check
 from paceline.validate.logs.calibrate import calibrate
+from tests.helpers.cases import looped
 from tests.helpers.hidden_laws import HiddenLaw, drawn, job, log
-from tests.helpers.looped import looped
 
 SIZE, LATENCY = 40e6, 50e-6
 OVER = {"workers": 4, "size": SIZE, "latency": LATENCY}

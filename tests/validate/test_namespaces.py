@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from paceline.validate.host import namespaces
 from paceline.validate.host.namespaces import Links, Path, available, counters, join
 from paceline.validate.host.relay import MTU, QUEUE, RelayedPath, bare, marked
-from tests.helpers.looped import looped
+from tests.helpers.cases import looped
 from tests.helpers.waiting import PATIENCE, wait_until
 
 ROOT = Folder(__file__).parents[2]

@@ -15,7 +15,7 @@ from paceline.validate.launch.worker import Job
 from paceline.validate.training import records
 from paceline.validate.training.task import TrainingTask
 from tests.helpers import peers
-from tests.helpers.looped import looped
+from tests.helpers.cases import looped
 from tests.helpers.peers import ADAM, LR, MOMENTUM, SWITCH, TAU
 from tests.helpers.worlds import scenario, simulate
 

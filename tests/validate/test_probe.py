@@ -24,7 +24,7 @@ from paceline.validate.probe import profile as probe_profile
 from paceline.validate.probe.read import TeamMeasurement, _shortest
 from paceline.validate.training.clock import REPEATS
 from paceline.validate.training.events import EVENT
-from tests.helpers.looped import looped
+from tests.helpers.cases import looped
 
 SCENARIO = """
 extends = "profile.toml"

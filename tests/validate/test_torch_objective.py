@@ -22,7 +22,7 @@ from paceline.simulator.errors import InputError
 from paceline.simulator.load.load import load
 from paceline.simulator.objectives import build, plugins
 from paceline.simulator.studies.task import Task
-from tests.helpers.looped import looped
+from tests.helpers.cases import looped
 from tests.helpers.worlds import EXPONENTIAL, RING, scenario
 
 pytest.importorskip("torch")

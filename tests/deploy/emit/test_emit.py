@@ -29,7 +29,7 @@ from paceline.simulator.load.load import parse
 from paceline.simulator.programs import catalogue
 from paceline.simulator.programs.pieces.schedule import SCHEDULES
 from paceline.simulator.programs.pieces.transform import TRANSFORMS
-from tests.helpers.looped import looped
+from tests.helpers.cases import looped
 from tests.helpers.worlds import DIGITS, scenario
 
 DILOCO = {"name": "diloco", "tau": 10}

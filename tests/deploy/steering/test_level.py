@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from paceline.deploy.steering.inputs import Level
-from tests.helpers.looped import looped
+from tests.helpers.cases import looped
 
 
 def test_without_a_change_the_mean_settles_and_nothing_is_forgotten():

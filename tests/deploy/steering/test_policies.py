@@ -20,7 +20,7 @@ from paceline.simulator.results.statistics import crossing
 from paceline.simulator.studies.simulate import simulate
 from paceline.simulator.studies.tune.tune import tune
 from tests.deploy.steering.worlds import TARGET, Schedule, model, outlook, scenario, steered
-from tests.helpers.looped import looped
+from tests.helpers.cases import looped
 
 SLOWER = {"at": ["0 s", "30 s"], "factor": [1.0, 0.06]}
 _curves: dict[Any, Any] = {}  # the loss over steps is simulated once for all tests

@@ -15,7 +15,7 @@ from paceline.simulator.programs.adaptive import PaperRule
 from paceline.simulator.programs.program import Program
 from tests.deploy.steering.recorder import Recorder
 from tests.deploy.steering.worlds import SteeredPeriod
-from tests.helpers.looped import looped
+from tests.helpers.cases import looped
 
 STEERED = (
     "local-sgd", "easgd", "bmuf", "cocod-sgd", "overlap-local-sgd", "diloco", "delayed-diloco",
