@@ -34,7 +34,7 @@ from paceline.simulator.scenario.overhead import Overhead
 from paceline.simulator.scenario.team import Team
 from paceline.simulator.theory import ErrorBound, expected_max, seconds_per_step
 from tests.helpers import worlds
-from tests.helpers.looped import looped
+from tests.helpers.cases import looped
 
 EXPONENTIAL = Exponential(mean="1 s")
 SIXTEEN = [[EXPONENTIAL]] * 16

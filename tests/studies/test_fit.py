@@ -13,7 +13,7 @@ from paceline import InputError, fit, load, simulate
 from paceline.command_line import run as command
 from paceline.simulator.load.load import parse
 from paceline.simulator.studies.fit import fit as module
-from tests.helpers.looped import looped
+from tests.helpers.cases import looped
 
 TABLE = {
     "model": {"parameters": 1_000_000},

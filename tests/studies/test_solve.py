@@ -10,7 +10,7 @@ from paceline import InputError, solve
 from paceline.command_line import run as command
 from paceline.simulator.load.load import parse
 from paceline.simulator.results.statistics import number
-from tests.helpers.looped import looped
+from tests.helpers.cases import looped
 
 MODEL = 1e6  # parameters
 TABLE = {

@@ -20,7 +20,7 @@ import paceline
 import paceline.command_line
 from paceline.validate.comparison import attribution, quantities
 from paceline.validate.comparison import compare as comparing
-from tests.helpers.looped import looped
+from tests.helpers.cases import looped
 from tests.helpers.measured import given_as_real
 
 ROOT = Path(paceline.__file__).parents[1]

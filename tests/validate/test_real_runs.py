@@ -14,7 +14,7 @@ from paceline.validate.launch import launch
 from paceline.validate.measurement import measure
 from paceline.validate.training import events
 from paceline.validate.training.task import Job, TrainingTask
-from tests.helpers.looped import looped
+from tests.helpers.cases import looped
 from tests.helpers.programs import ROWS, TOP_K, called, cases
 from tests.helpers.worlds import play, scenario, simulate
 

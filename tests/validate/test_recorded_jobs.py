@@ -20,7 +20,7 @@ from paceline.simulator.load.load import parse
 from paceline.validate.calibration import profile
 from paceline.validate.calibration.calibrate import kind_of_network
 from paceline.validate.calibration.sources import Source
-from tests.helpers.looped import looped
+from tests.helpers.cases import looped
 
 ROOT = Path(__file__).parents[2]
 LATENCY, SPEED = 1e-3, 1e8  # of a hop: seconds, bytes per second

@@ -26,7 +26,7 @@ from paceline.validate.training import events, records
 from paceline.validate.training.events import EVENT, STEP
 from paceline.validate.training.task import Job, TrainingTask
 from paceline.validate.validation import validate
-from tests.helpers.looped import looped
+from tests.helpers.cases import looped
 
 WORLD = {
     "title": "for real",
