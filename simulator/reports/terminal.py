@@ -251,15 +251,7 @@ def sweep(result: "SweepResult") -> Table:
     rows, columns = distinct(result)
     rows = rows[:SWEEP_ROWS]
     texts = {*columns, "algorithm"}
-    brief = len({row["program"] for row in result.rows}) == len(
-        {(row["label"], row["program"]) for row in result.rows}
-    )
-
-    def named(row: Row) -> str:
-        name = row["program" if brief else "label"]
-        return f"{name} (a bound)" if row["label"] in result.bounds else str(name)
-
-    columns["algorithm"] = named
+    columns["algorithm"] = _algorithm(result)
     until = _until_target(result, rows)
     keys = _sweep_keys(result, rows)
     ranked = ranked_by(result.rows)
@@ -284,6 +276,19 @@ def sweep(result: "SweepResult") -> Table:
         each.no_wrap = each.header not in {*texts, next(iter(until))}
         _whole_words(each)
     return table
+
+
+def _algorithm(result: "SweepResult") -> Cell:
+    """Return the name of a row's algorithm: its program, where no two have the same."""
+    brief = len({row["program"] for row in result.rows}) == len(
+        {(row["label"], row["program"]) for row in result.rows}
+    )
+
+    def named(row: Row) -> str:
+        name = row["program" if brief else "label"]
+        return f"{name} (a bound)" if row["label"] in result.bounds else str(name)
+
+    return named
 
 
 def _until_target(result: "SweepResult", rows: Sequence[Row]) -> dict[str, Cell]:

@@ -220,20 +220,25 @@ def cells(rows: Sequence[Row], target: float | None = None) -> tuple[str, dict[s
     known = [each["mean"] for row in rows for each in (row.get("to_target") or {}).values()]
     reached = any(mean is not None and isfinite(mean) for mean in known)
     until, found = "to_target" if reached else "used", dict[str, Cell]()
-    spent = [row.get("used") or {} for row in rows]
-    long = all("nights" in e or ((e.get("days") or {}).get("mean") or 0.0) >= 1 for e in spent)
-    daily = {"tokens_per_second": ("tokens/day", "#")} if long else {}
+    daily = {"tokens_per_second": ("tokens/day", "#")} if all(map(_long, rows)) else {}
     for key, (words, unit) in (UNITS | daily).items():
-        rate, times = key in RATES, SECONDS_PER_DAY if key in daily else 1.0
-        if any(
-            (rate and row.get(key) is not None) or key in (row.get(until) or {}) for row in rows
-        ):
-            own = [rows[0].get("currency") or "" if key == "cost" else "", _level(rows, until, key)]
-            about = ", ".join(filter(None, own))
-            found[f"{words} ({about})" if about else words] = partial(
-                _cell, key, unit, until, times
-            )
+        times = SECONDS_PER_DAY if key in daily else 1.0
+        if any(_has(row, until, key) for row in rows):
+            currency = rows[0].get("currency") if key == "cost" else None
+            about = ", ".join(filter(None, [currency, _level(rows, until, key)]))
+            heading = f"{words} ({about})" if about else words
+            found[heading] = partial(_cell, key, unit, until, times)
     return f"to loss {target:g}" if reached else "in the whole run", found
+
+
+def _long(row: Row) -> bool:
+    """Whether a run takes a day or more, so that its tokens are said per day."""
+    spent = row.get("used") or {}
+    return "nights" in spent or ((spent.get("days") or {}).get("mean") or 0.0) >= 1
+
+
+def _has(row: Row, until: str, key: str) -> bool:
+    return (key in RATES and row.get(key) is not None) or key in (row.get(until) or {})
 
 
 def _level(rows: Sequence[Row], until: str, key: str) -> str:

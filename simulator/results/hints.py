@@ -28,22 +28,13 @@ def notes(scenario: Scenario, runs: Sequence[Run]) -> list[str]:
     """
     if not all(run.lines for run in runs):
         return []
-    carried = {line["line"] for run in runs for line in run.lines if line["bytes"]}
-    full = {line["line"] for run in runs for line in run.lines if line["saturated_seconds"]}
-    linked = scenario.server.region is not None  # else the scenario gives the server no link
-    shared = [
-        line["line"]
-        for line in runs[0].lines
-        if line["bandwidth"] is not None
-        and line["utilisation"] is not None
-        and (linked or CARD.fullmatch(line["line"]) or "server" not in line["line"])
-    ]
+    carried, full = _lines_with(runs, "bytes"), _lines_with(runs, "saturated_seconds")
+    cards, others = _shared(scenario, runs[0])
     found = _outages(runs)
-    if idle := [name for name in shared if name not in carried and not CARD.fullmatch(name)]:
+    if idle := [name for name in others if name not in carried]:
         found.append(f"carried nothing, so that their bandwidth changes nothing: {_some(idle)}")
-    cards = [name for name in shared if CARD.fullmatch(name)]
     slack = [name for name in cards if name not in full]
-    free = [name for name in shared if name in carried - full and not CARD.fullmatch(name)]
+    free = [name for name in others if name in carried - full]
     what = [_some(free)] if free else []
     if slack:
         what.append(f"{len(slack)} of {len(cards)} lines of network cards")
@@ -51,6 +42,24 @@ def notes(scenario: Scenario, runs: Sequence[Run]) -> list[str]:
         never = "never saturated, so that more bandwidth there changes nothing"
         found.append(f"{never}: {'; '.join(what)}")
     return found
+
+
+def _lines_with(runs: Sequence[Run], key: str) -> set[str]:
+    """Return the lines of which some run has more than 0 of this."""
+    return {line["line"] for run in runs for line in run.lines if line[key]}
+
+
+def _shared(scenario: Scenario, run: Run) -> tuple[list[str], list[str]]:
+    """Return the lines that flows share: those of network cards, and all others."""
+    linked = scenario.server.region is not None  # else the scenario gives the server no link
+    limited = [
+        line["line"]
+        for line in run.lines
+        if line["bandwidth"] is not None and line["utilisation"] is not None
+    ]
+    cards = [name for name in limited if CARD.fullmatch(name)]
+    others = [name for name in limited if name not in cards and (linked or "server" not in name)]
+    return cards, others
 
 
 def unhidden(scenario: Scenario, groups: Groups) -> list[str]:

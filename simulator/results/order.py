@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
+from typing import NamedTuple
 
 import numpy as np
 
@@ -73,26 +74,39 @@ class Order:
         return self.estimates[label].value if label in self.estimates else math.inf
 
 
-def order(  # noqa: PLR0913 - what is known of the scores
+class Terms(NamedTuple):
+    """What is known of all scores, and what counts as equivalent.
+
+    `exact`: nothing is random, so that one seed tells all. `heavy`: no variance is known to exist;
+    see `intervals`. `margin`: relative difference up to which scores are equivalent. `limits`: no
+    score is beyond them.
+    """
+
+    exact: bool = False
+    heavy: bool = False
+    margin: float = MARGIN
+    limits: intervals.Ends = intervals.OPEN
+
+
+NO_TERMS = Terms()
+
+
+def order(
     scores: Mapping[str, Values],
     at_least: Mapping[str, Values] | None = None,
     *,
-    exact: bool = False,
-    heavy: bool = False,
+    terms: Terms = NO_TERMS,
     best: str | None = None,
     factors: Mapping[str, np.ndarray] = MappingProxyType({}),
-    margin: float = MARGIN,
-    limits: intervals.Ends = intervals.OPEN,
 ) -> Order:
     """Return the order of alternatives by their `scores` with the same seeds.
 
     A score is infinite where a seed has none, such as a time to a target that was never reached;
-    `at_least` then bounds it from below. `exact`: nothing is random, so that one seed tells all.
-    `heavy`: no variance is known to exist; see `intervals`. `best`: the first, if that is known.
-    `factors`: draws of what the scores may be wrong by, joint over alternatives. Others may have
-    the first of the seeds alone. `margin`: relative difference up to which they are equivalent.
-    `limits`: no score is beyond them.
+    `at_least` then bounds it from below. `best`: the first, if that is known. `factors`: draws of
+    what the scores may be wrong by, joint over alternatives. Others may have the first of the seeds
+    alone.
     """
+    heavy, exact = terms.heavy, terms.exact
     values = {label: _twice(each, exact) for label, each in scores.items()}
     whole = {label: each for label, each in values.items() if np.isfinite(each).all()}
     if not whole or (best is not None and best not in whole):
@@ -100,24 +114,31 @@ def order(  # noqa: PLR0913 - what is known of the scores
     full = max(each.size for each in whole.values())
     of = intervals.estimand((x for x in whole.values() if x.size == full), heavy=heavy)
     found = {
-        label: intervals.estimate(each, heavy=heavy, of=of).within(*limits)
+        label: intervals.estimate(each, heavy=heavy, of=of).within(*terms.limits)
         for label, each in whole.items()
     }
     best = best or min(found, key=lambda label: found[label].value)
     for label in factors.keys() & found.keys():
         found[label] = intervals.widened(found[label], found[label].value * factors[label])
+    bounds = {label: _twice(each, exact) for label, each in (at_least or {}).items()}
+    unordered = Order(best, of, found, [], [], [], None, margin=terms.margin)
+    return _compare_all(unordered, values, bounds, factors, heavy)
+
+
+def _compare_all(
+    found: Order, values: Scores, bounds: Scores, factors: Scores, heavy: bool
+) -> Order:
+    """Compare all others with the best; `found` has the best and the estimates."""
+    best, of, whole = found.best, found.of, found.estimates
+    exceeds = partial(intervals.exceeds, heavy=heavy, of=of)
     worse, equivalent, unsettled, needed, model = [], [], [], [], False
     for label in (each for each in values if each != best):
         first = values[best][: values[label].size]
         wrong = _apart(factors, label, best)
-        bounds = _twice((at_least or {}).get(label, first), exact)
-        other = whole.get(label, np.where(np.isfinite(values[label]), values[label], bounds))
-        other = np.where(np.abs(other - first) <= intervals.ROUNDING * np.abs(first), first, other)
-        never = np.isinf(other).any()  # with some seed
-        exceeds = partial(intervals.exceeds, heavy=heavy, of=of)
-        compared = partial(_compared, first, other, margin, exceeds)
+        other = _filled(values[label], bounds.get(label, first), first)
+        compared = partial(_compared, first, other, found.margin, exceeds)
         beyond, near = compared(wrong)
-        if never or beyond:
+        if beyond or np.isinf(other).any():  # with some seed it never has a score
             worse.append(label)
         if label in whole and near:
             equivalent.append(label)
@@ -126,7 +147,15 @@ def order(  # noqa: PLR0913 - what is known of the scores
             model |= wrong is not None and any(compared(None))
             needed.append(_needed(first, other, heavy, of) if label in whole else None)
     settle = None if None in needed or model else max(filter(None, needed), default=None)
-    return Order(best, of, found, worse, equivalent, unsettled, settle, model, margin)
+    return replace(
+        found, worse=worse, equivalent=equivalent, unsettled=unsettled, seeds=settle, model=model
+    )
+
+
+def _filled(values: np.ndarray, bounds: np.ndarray, first: np.ndarray) -> np.ndarray:
+    """Return values, else their bounds; those that differ by rounding are those of `first`."""
+    other = np.where(np.isfinite(values), values, bounds)
+    return np.where(np.abs(other - first) <= intervals.ROUNDING * np.abs(first), first, other)
 
 
 def within(margin: float) -> str:

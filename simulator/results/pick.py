@@ -10,7 +10,7 @@ from ..programs.program import BOUND
 from . import wording
 from .divergence import diverged
 from .loss_model import NO_ERRORS, NO_MODELS, Models
-from .order import MARGIN, MOST, Order, order, within
+from .order import MARGIN, MOST, Order, Terms, order, within
 from .statistics import (
     Groups,
     crossing,
@@ -110,20 +110,10 @@ def _nothing(all_stall: bool) -> dict[str, Any]:
 
 def _pick(groups: Groups, target: float | None, known: Known) -> dict[str, Any]:
     """Pick among the algorithms that may be picked."""
-    models, heavy, exact = known.models, known.heavy, known.exact
-    if target is not None:
-        times = scored(groups, "time_to_target", target)
-        ran = {
-            label: [np.inf if diverged(run) else run.duration for run in runs]
-            for label, runs in groups.items()
-        }
-        factors = {k: model.to_target(groups[k], target) for k, model in models.items()}
-        found = order(times, ran, heavy=heavy, exact=exact, factors=factors)
-        if found.estimates:
-            return _stated(found, times, "time_to_target", f"loss {target:g} after", known)
-        if reached(times[found.best]):
-            return _most_often(found, times, target, known)
-    end = _end(groups)
+    soonest = None if target is None else _soonest(groups, target, known)
+    if soonest is not None:
+        return soonest
+    models, end = known.models, _end(groups)
     losses = scored(groups, "loss")
     if any(np.isfinite(values).all() for values in losses.values()):
         gone = {
@@ -133,17 +123,38 @@ def _pick(groups: Groups, target: float | None, known: Known) -> dict[str, Any]:
         what = f"loss at {human(end)}, where the shortest run ends:"
         factors = {k: model.of_loss(groups[k], end) for k, model in models.items()}
         near = min((model.worth(groups[k], end) for k, model in models.items()), default=MARGIN)
-        found = order(gone, gone, exact=exact, factors=factors, margin=near)
+        found = order(gone, gone, terms=Terms(known.exact, margin=near), factors=factors)
         picked = _stated(found, losses, "loss", what, known)
         return picked | {"sentence": missed + picked["sentence"]}
+    return _quickest(groups, known)
+
+
+def _soonest(groups: Groups, target: float, known: Known) -> dict[str, Any] | None:
+    """Pick by the time to a loss; None where no run reached it."""
+    times = scored(groups, "time_to_target", target)
+    ran = {
+        label: [np.inf if diverged(run) else run.duration for run in runs]
+        for label, runs in groups.items()
+    }
+    factors = {k: model.to_target(groups[k], target) for k, model in known.models.items()}
+    found = order(times, ran, terms=Terms(known.exact, known.heavy), factors=factors)
+    if found.estimates:
+        return _stated(found, times, "time_to_target", f"loss {target:g} after", known)
+    if reached(times[found.best]):
+        return _most_often(found, times, target, known)
+    return None
+
+
+def _quickest(groups: Groups, known: Known) -> dict[str, Any]:
+    """Pick by the time of a step, or of a gradient where clients are sampled."""
     sampled = all(run.gradients is not None for runs in groups.values() for run in runs)
     measure = "seconds_per_gradient" if sampled else "seconds_per_step"
     paces = scored(groups, measure)
     at_work = unequal(groups) if sampled else ""
     at_work = at_work and f"; clients at work differ, {at_work}"
     what = f"fewest seconds per {PACES[measure][0]} (nothing is said of loss{at_work}):"
-    factors = {k: one.times for k, one in models.items() if one.times is not None}
-    found = order(paces, heavy=heavy, exact=exact, factors=factors)
+    factors = {k: one.times for k, one in known.models.items() if one.times is not None}
+    found = order(paces, terms=Terms(known.exact, known.heavy), factors=factors)
     return _stated(found, paces, measure, what, known._replace(bases=NO_BASES))
 
 

@@ -316,7 +316,6 @@ def summarise(
     per_round = [run.round_seconds or math.nan for run in runs]
     inbox = max(run.inbox_bytes for run in runs)
     pooled = np.concatenate([seconds / steps for seconds, steps in map(pace, runs)])
-    links = dict.fromkeys(link for run in runs for link in run.links)
     rate = [ratio(workers * run.steps, run.duration) for run in runs]
     return {
         "engine": runs[0].engine,
@@ -344,10 +343,16 @@ def summarise(
         "goodput": _goodput(runs),
         "staleness": _staleness(runs),
         "server": {"inbox_bytes": inbox} if inbox > 0 else None,
-        "links": {link: _mean([run.links.get(link, 0.0) for run in runs]) for link in links},
+        "links": _links(runs),
         "curve": {key: curve[key].mean(axis=0).tolist() for key in ("time", "loss", "step")},
         "stall": next(filter(None, (run.stall for run in runs)), None),
     }
+
+
+def _links(runs: Sequence[Run]) -> dict[str, float]:
+    """Return the bytes of each link of any run, mean over seeds."""
+    links = dict.fromkeys(link for run in runs for link in run.links)
+    return {link: _mean([run.links.get(link, 0.0) for run in runs]) for link in links}
 
 
 def _reported(runs: Sequence[Run]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from .statistics import human, number
 
 SILENT = 0.001  # of the gradients: a last round that is cut off may add as much
 LOSSES = {"unselected": "not selected", "absent": "absent", "lost": "lost", "down": "down"}
+WAYS = {"down": "server->worker {}", "up": "worker {}->server"}  # links of one client
 OUT = ("down", "absent", "unselected")  # kinds of time in which a client is in no round
 
 
@@ -49,31 +50,33 @@ def clients(scenario: Scenario, runs: Sequence[Run]) -> list[dict[str, Any]] | N
         return None
     made = np.sum([run.workers["compute"] for run in runs], axis=0) / np.array(steps)
     of = [each.group for each in scenario.team.workers]
-    ways = {"down": "server->worker {}", "up": "worker {}->server"}
-
-    def sent(way: str, ranks: Sequence[int]) -> float | None:
-        names = [ways[way].format(rank) for rank in ranks]
-        sizes = [run.links[name] for name in names for run in runs if name in run.links]
-        return sum(sizes) / len(ranks) / nights if sizes else None
-
-    def time(ranks: Sequence[int], *kinds: str) -> float:
-        spent = [
-            np.take(run.workers[k], ranks).sum() for run in runs for k in kinds if k in run.workers
-        ]
-        return float(sum(spent) / len(ranks) / DAY / days)
-
+    in_rounds = [kind for kind in TIMES if kind not in OUT]
     return [
         {
             "group": group or None,
             "clients": len(ranks),
             "gradients": float(made[ranks].sum() / made.sum()) if made.sum() else None,
-            **{f"{way}_bytes_per_day": sent(way, ranks) for way in ways},
-            "absent": time(ranks, "absent"),
-            "selected": time(ranks, *(kind for kind in TIMES if kind not in OUT)),
+            **{f"{way}_bytes_per_day": _sent(runs, way, ranks, nights) for way in WAYS},
+            "absent": _seconds(runs, ranks, "absent") / len(ranks) / DAY / days,
+            "selected": _seconds(runs, ranks, *in_rounds) / len(ranks) / DAY / days,
         }
         for group in dict.fromkeys(of)
         for ranks in [[rank for rank, each in enumerate(of) if each == group]]
     ]
+
+
+def _sent(runs: Sequence[Run], way: str, ranks: Sequence[int], days: float) -> float | None:
+    """Return the bytes per client and day on the clients' own links in one of `WAYS`."""
+    names = [WAYS[way].format(rank) for rank in ranks]
+    sizes = [run.links[name] for name in names for run in runs if name in run.links]
+    return sum(sizes) / len(ranks) / days if sizes else None
+
+
+def _seconds(runs: Sequence[Run], ranks: Sequence[int], *kinds: str) -> float:
+    """Return the time of some workers in these kinds, over all runs."""
+    return float(
+        sum(np.take(run.workers[k], ranks).sum() for run in runs for k in kinds if k in run.workers)
+    )
 
 
 def silent(row: Mapping[str, Any]) -> list[str]:

@@ -136,23 +136,7 @@ def _wire(app: Dash, explorer: Explorer, overrides: list[str]) -> None:
         },
     )
     def _moved(search: str, sliders: Any, boxes: Any, resets: Any, everything: Any) -> Any:
-        state, problems = explorer.read(search or "")
-        kind, _, name = str(ctx.triggered_id or "url").partition("-")
-        if kind == "reset":
-            state = {} if not name else {k: text for k, text in state.items() if k != name}
-        elif kind == "box":
-            problems += explorer.put(state, name, boxes[name] or "")
-        elif kind == "slider":
-            control = next(each for each in explorer.controls if each.name == name)
-            problems += explorer.put(state, name, control.texts[sliders[name]])
-        texts = {each.name: state.get(each.name, each.own) for each in explorer.controls}
-        return {
-            "search": address(state),
-            "state": state,
-            "problems": " ".join(problems),
-            "sliders": {each.name: each.nearest(texts[each.name]) for each in explorer.controls},
-            "boxes": texts,
-        }
+        return _state(explorer, search or "", sliders, boxes)
 
     @app.callback(
         *(Output(each, "children") for each in ("theory", "units", "pick", "shown", "invalid")),
@@ -163,19 +147,7 @@ def _wire(app: Dash, explorer: Explorer, overrides: list[str]) -> None:
     )
     def _answer(state: dict[str, str] | None, _: Any) -> tuple[Any, ...]:
         """Answer a moved slider with one seed, and then, when asked for more, with all."""
-        values, all_seeds = state or {}, ctx.triggered_id == "more"
-        try:
-            result = explorer.result(values, None if all_seeds else 1)
-            loaded = explorer.result({}, 1) if values else None
-        except (InputError, RuntimeError, ArithmeticError) as error:
-            problem = f"{error} The page shows the values before that."
-            return no_update, no_update, no_update, "", problem, no_update
-        more = len(result.seeds) < result.scenario.run.seeds
-        answer = {"figures": figures(result, loaded), "more": more, "state": values}
-        until = result.scenario.run.duration or min(run.duration for run in result.runs)
-        theory = words.theory_rows(result.scenario, until)
-        rows = [each for term, value in theory for each in (html.Dt(term), html.Dd(value))]
-        return rows, _units(result), result.pick["sentence"], _shown(result, more), "", answer
+        return _answers(explorer, state or {}, all_seeds=ctx.triggered_id == "more")
 
     @app.callback(
         Output("download", "data"),
@@ -187,6 +159,43 @@ def _wire(app: Dash, explorer: Explorer, overrides: list[str]) -> None:
         content = export.text(explorer, state or {}, overrides)
         stem = Path(explorer.scenario.file).stem
         return {"content": content, "filename": f"{stem}-explored.toml"}
+
+
+def _state(explorer: Explorer, search: str, sliders: Any, boxes: Any) -> dict[str, Any]:
+    """Return the outputs of the controls after one of them, or the address, has changed."""
+    state, problems = explorer.read(search)
+    kind, _, name = str(ctx.triggered_id or "url").partition("-")
+    if kind == "reset":
+        state = {} if not name else {k: text for k, text in state.items() if k != name}
+    elif kind == "box":
+        problems += explorer.put(state, name, boxes[name] or "")
+    elif kind == "slider":
+        control = next(each for each in explorer.controls if each.name == name)
+        problems += explorer.put(state, name, control.texts[sliders[name]])
+    texts = {each.name: state.get(each.name, each.own) for each in explorer.controls}
+    return {
+        "search": address(state),
+        "state": state,
+        "problems": " ".join(problems),
+        "sliders": {each.name: each.nearest(texts[each.name]) for each in explorer.controls},
+        "boxes": texts,
+    }
+
+
+def _answers(explorer: Explorer, state: dict[str, str], *, all_seeds: bool) -> tuple[Any, ...]:
+    """Return the outputs of the figures and texts for a state of the controls."""
+    try:
+        result = explorer.result(state, None if all_seeds else 1)
+        loaded = explorer.result({}, 1) if state else None
+    except (InputError, RuntimeError, ArithmeticError) as error:
+        problem = f"{error} The page shows the values before that."
+        return no_update, no_update, no_update, "", problem, no_update
+    more = len(result.seeds) < result.scenario.run.seeds
+    answer = {"figures": figures(result, loaded), "more": more, "state": state}
+    until = result.scenario.run.duration or min(run.duration for run in result.runs)
+    theory = words.theory_rows(result.scenario, until)
+    rows = [each for term, value in theory for each in (html.Dt(term), html.Dd(value))]
+    return rows, _units(result), result.pick["sentence"], _shown(result, more), "", answer
 
 
 def _shown(result: Result, more: bool) -> str:

@@ -215,12 +215,7 @@ def fit(  # noqa: PLR0913 - the options of the command
     keys, every = reading.read(file, base)
     numbers = seed_range(base, seeds, seed)
     execution = Execution(engine, jobs, dask)
-    ends = [
-        each.moved(keys, [key.at(place) for key in keys]) for place in (0.0, 1.0) for each in every
-    ]
-    for target, each in zip([*every, *every], ends, strict=True):
-        demand_algorithms(each, None)
-        target.labels(each)
+    ends = _ends_of(keys, every)
     if not force:
         size.demand([(each, numbers) for each in ends], execution)
     how = {"seeds": seeds, "seed": seed, "engine": engine}
@@ -256,6 +251,19 @@ def fit(  # noqa: PLR0913 - the options of the command
         if directory:
             directory.replace({}, result.json())
     return result
+
+
+def _ends_of(keys: Sequence[Key], every: Sequence[Target]) -> list[Scenario]:
+    """Return the targets' scenarios at both ends of the keys' ranges. Raises InputError."""
+    ends = []
+    for place in (0.0, 1.0):
+        values = [key.at(place) for key in keys]
+        moved = [target.moved(keys, values) for target in every]
+        for target, scenario in zip(every, moved, strict=True):
+            demand_algorithms(scenario, None)
+            target.labels(scenario)
+        ends += moved
+    return ends
 
 
 def _work(job: Job, *, execution: Execution, expected: Mapping[str, str]) -> Any:

@@ -31,7 +31,7 @@ from ...results.columns import (
 )
 from ...results.determinism import deterministic
 from ...results.figures.chart import Chart
-from ...results.order import MARGIN, order
+from ...results.order import MARGIN, Terms, order
 from ...results.pick import verdict
 from ...results.prediction_interval import PACE, TARGET, TimeModel
 from ...results.run import Run
@@ -338,10 +338,8 @@ def judged(scenario: Scenario, records: Mapping[str, Record]) -> Row:
     }
     of_loss = measure == "final_loss"
     margin = min(records[label].get("margin", MARGIN) for label in left) if of_loss else MARGIN
-    found = order(
-        scores, at_least, heavy=scenario.heavy_tailed and not of_loss,
-        exact=deterministic(scenario), factors=factors, margin=margin,
-    )  # fmt: skip
+    terms = Terms(deterministic(scenario), scenario.heavy_tailed and not of_loss, margin)
+    found = order(scores, at_least, terms=terms, factors=factors)
     found = found.stating(found.best, records[found.best].get("stated", {}).get(measure))
     return verdict(found) | {"measure": measure}
 

@@ -15,7 +15,7 @@ from ...objectives.learning_curve.objective import data_parallel, to_target
 from ...programs import Program
 from ...results import consumption, intervals, prediction_interval
 from ...results.consumption import SECONDS_PER_DAY as DAY
-from ...results.order import MARGIN, Order, order
+from ...results.order import MARGIN, Order, Terms, order
 from ...results.pick import ALONE
 from ...results.prediction_interval import Spread
 from ...scenario.scenario import Scenario
@@ -90,13 +90,14 @@ def order_of(
     """Return the order of scores by label, with the errors of their models."""
     models = {label: model_of(own) for label, own in scores.items()}
     known = {label: model for label, model in models.items() if model and model.factors}
+    margin = min((model.margin for model in models.values() if model), default=MARGIN)
     return order(
         {label: [score.value for score in own] for label, own in scores.items()},
-        lower_bounds(scores, objective), heavy=objective.heavy, best=best,
+        lower_bounds(scores, objective),
+        terms=Terms(heavy=objective.heavy, margin=margin, limits=objective.limits),
+        best=best,
         factors={label: np.array(model.factors) for label, model in known.items()},
-        margin=min((model.margin for model in models.values() if model), default=MARGIN),
-        limits=objective.limits,
-    )  # fmt: skip
+    )
 
 
 def lower_bounds(
