@@ -17,7 +17,7 @@ import numpy as np
 from torch import Tensor
 
 from paceline.simulator.errors import ProgramError, RunError
-from paceline.simulator.programs.effects import ANY, Handle, Payload, Pieces, Vector
+from paceline.simulator.programs.effects import ANY, Handle, Payload, Phase, Pieces, Vector
 from paceline.simulator.programs.pieces.transform import Proximal
 from paceline.validate.training.collectives import RealCollective
 from paceline.validate.training.node import TensorNode
@@ -132,9 +132,8 @@ class AttachedNode(TensorNode):
         self._hidden = True
         return None
 
-    async def _leap(  # noqa: PLR0913, PLR0917 - as `descend`
-        self, x: Vector, state: Any, k: int, lr: Any, transform: Any, tau: Any
-    ) -> tuple[Vector, Any, int]:
+    async def _leap(self, x: Vector, state: Any, k: int, phase: Phase) -> tuple[Vector, Any, int]:
+        lr, transform, tau = phase
         done, local = 0, self._local
         assert local is not None
         vector = self.live.enter(x, free=x is self._landed and transform is local)

@@ -18,6 +18,7 @@ import numpy as np
 
 from ..distributions.parametric import Constant
 from ..distributions.random_streams import Purpose, blocks, generator
+from ..scenario.overhead import Passage
 from ..scenario.scenario import Scenario
 from . import tcp
 from .collectives import (
@@ -341,9 +342,8 @@ class ClosedForm:
         if not plan.moved:
             return CollectiveCost(0.0, 0.0)
         spent = way.spend(plan.held * size + plan.hops * added.hop_bytes / plan.rate, plan.latency)
-        return CollectiveCost(
-            *added.of_collective(*spent, rate=plan.rate, hops=plan.hops, ring=plan.ring)
-        )
+        passage = Passage(plan.rate, plan.hops, plan.ring)
+        return CollectiveCost(*added.of_collective(*spent, passage))
 
 
 def _before_last(ends: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -421,7 +421,7 @@ class Traffic:
             return 0.0, 0.0
         hops, rate = plan.hops, plan.rate
         spent = way.spend(plan.held * payload + hops * overhead.hop_bytes / rate, latency)
-        return overhead.of_collective(*spent, rate=rate, hops=hops, ring=plan.ring)
+        return overhead.of_collective(*spent, Passage(rate, hops, plan.ring))
 
     def waking(self, kind: str, payload: float, begins: Any, free: Any, team: Team = None) -> Any:
         """Return the seconds that a pause adds: slow start, less what token buckets save.

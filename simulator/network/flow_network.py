@@ -17,6 +17,7 @@ import numpy as np
 
 from ..distributions.law import Law
 from ..distributions.random_streams import Purpose, blocks, generator
+from ..scenario.overhead import Passage
 from ..scenario.scenario import Scenario
 from . import tcp
 from .closed_form import ClosedForm, Way
@@ -200,8 +201,8 @@ class FlowNetwork:
         payloads += np.rint(sizes)  # whole bytes, as `Traffic` counts
         latencies, overhead = None, self._overhead
         plan = self._formula.plan(way.key, team)
-        charge = partial(overhead.of_collective, rate=plan.rate, ring=plan.ring)
-        added = charge(1.0, 1.0, hops=1) != (1.0, 1.0) or overhead.hop_bytes
+        charge = partial(overhead.of_collective, passage=Passage(plan.rate, 1, plan.ring))
+        added = charge(1.0, 1.0) != (1.0, 1.0) or overhead.hop_bytes
         if prepared.random or delay or way.segments or added:
             latencies = prepared.fixed * (2.0 if way.segments else 1.0)
             for laws, which in prepared.random.items():
@@ -211,7 +212,7 @@ class FlowNetwork:
             first = prepared.plan.waits == 0
             latencies[first] += delay
             if added:
-                sizes, latencies = charge(np.array(sizes), latencies, once=first, hops=1)
+                sizes, latencies = charge(np.array(sizes), latencies, once=first)
                 latencies += charge(overhead.hop_bytes / plan.rate, 0.0)[0]
         return self.fabric.start(at, prepared.plan, sizes, latencies)
 

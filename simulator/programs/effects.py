@@ -9,7 +9,7 @@ effects (starting a mean, sending, reading the clock, marking) are plain calls.
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence, Set
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -50,6 +50,17 @@ class Encoded:
     bytes: float
     most: int | None = None
     bits: int = 8
+
+
+class Phase(NamedTuple):
+    """Local steps: their learning rate, their transform, and after how many they end.
+
+    The rate and the number are functions of the step.
+    """
+
+    lr: Callable[[int], Any]
+    transform: Any
+    until: Callable[[int], Any]
 
 
 class Node(ABC):
@@ -209,7 +220,8 @@ class Node(ABC):
     def leap(self, transform: Any) -> Any:
         """Return an effect that takes local steps by `transform` at once, as `descend` one by one.
 
-        None where the engine takes each step.
+        It takes the parameters, the state, the first step's number and the `Phase`. None where the
+        engine takes each step.
         """
         return None
 

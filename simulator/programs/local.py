@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from pydantic import Field, Strict
 
 from .codecs.codec import CodecOf, Raw
-from .effects import Node, Vector
+from .effects import Node, Phase, Vector
 from .pieces.schedule import OwnPeriod, PeriodOfSteps, Rate
 from .pieces.transform import Fraction, Identity, TransformOf
 from .program import Program, doc
@@ -53,7 +53,7 @@ async def descend(
     if isinstance(tau, OwnPeriod):
         tau = tau.phase(me)
     if (leap := me.leap(transform)) is not None:
-        found: tuple[Vector, Any, int] = await leap(x, state, k, lr, transform, tau)
+        found: tuple[Vector, Any, int] = await leap(x, state, k, Phase(lr, transform, tau))
         return found
     done = 0
     while True:

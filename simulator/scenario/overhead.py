@@ -6,7 +6,7 @@ A profile (`paceline probe`, `paceline calibrate`) holds these tables; a scenari
 
 from collections.abc import Sequence
 from math import inf
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field
 
@@ -30,6 +30,21 @@ Relative = Annotated[float, Field(ge=0, le=10)]
 Factor = Annotated[float, Field(ge=-1e6, le=1e6)]
 OWN = ("issue", "collect", "send", "receive", "agree")
 """Overheads that occupy a node itself."""
+
+
+class Passage(NamedTuple):
+    """How a collective passes through a network.
+
+    `rate`: bytes per second of the slowest link; `hops`: on the critical path; `ring`: workers
+    around which a mean passes, else 1.
+    """
+
+    rate: float = inf
+    hops: int = 0
+    ring: int = 1
+
+
+NO_PASSAGE = Passage()
 
 
 class Overhead(Section):
@@ -97,16 +112,14 @@ class Overhead(Section):
         """Return the laws whose sum is the latency of a message, with what is added to it."""
         return (*laws, Constant.model_construct(value=self.message)) if self.message else laws
 
-    def of_collective(  # noqa: PLR0913 - each is a number
-        self, transmission: Any, latency: Any, *, once: Any = 1.0, rate: float = inf,
-        hops: int = 0, ring: int = 1,
-    ) -> tuple[Any, Any]:  # fmt: skip
+    def of_collective(
+        self, transmission: Any, latency: Any, passage: Passage = NO_PASSAGE, *, once: Any = 1.0
+    ) -> tuple[Any, Any]:
         """Return what a collective transmits, and its latency, with what is added to them.
 
         Numbers of the whole, or arrays over its messages; `once`: 1 for the first ones, else 0.
-        `rate`: bytes per second of the slowest link; `hops`: on the critical path; `ring`: workers
-        around which a mean passes, else 1.
         """
+        rate, hops, ring = passage
         factor = self.transmission_factor * tree(ring) ** self.tree_exponent
         if (self.transmission_exponent or self.per_byte) and rate < inf:
             factor *= (rate / GIGABIT) ** -self.transmission_exponent

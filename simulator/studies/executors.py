@@ -5,8 +5,9 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor, as_completed
 from contextlib import contextmanager
 from contextvars import copy_context
+from dataclasses import dataclass
 from time import monotonic
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from ..engines.observer import TELL
 from ..errors import InputError, RunError
@@ -42,15 +43,22 @@ def start(execution: Execution) -> Iterator[Executor | None]:
         pool.shutdown()
 
 
-def results(  # noqa: PLR0913, PLR0917 - what is run, where, and who is told
+@dataclass(frozen=True)
+class Work(Generic[T, R]):
+    """What is done with a task: `do` it; describe it, and count its `runs`."""
+
+    do: Callable[[T], R]
+    description: Callable[[T], str]
+    runs: Callable[[T], int] = lambda task: 1
+
+
+def results(
     executor: Executor | None,
-    work: Callable[[T], R],
+    work: Work[T, R],
     tasks: Mapping[int, T],
-    description: Callable[[T], str],
     waiting: Callable[[float], None] = lambda runs: None,
-    runs: Callable[[T], int] = lambda task: 1,
 ) -> Iterator[tuple[int, R]]:
-    """Run `work` on each task; yield each result, with its task's key, as soon as it is there.
+    """Do `work` with each task; yield each result, with its task's key, as soon as it is there.
 
     `waiting` is called every `PATIENCE` seconds meanwhile; if tasks run in this very process, every
     `PULSE` seconds with how many of the `runs` of the task under way are done, and share of one.
@@ -59,11 +67,11 @@ def results(  # noqa: PLR0913, PLR0917 - what is run, where, and who is told
     if executor is None:
         for key, task in tasks.items():
             context = copy_context()
-            context.run(TELL.set, _counted(waiting, runs(task)))
-            yield key, context.run(work, task)
+            context.run(TELL.set, _counted(waiting, work.runs(task)))
+            yield key, context.run(work.do, task)
         return
     with interrupts_held():  # in the threads and processes that this starts, too
-        futures = {executor.submit(work, task): key for key, task in tasks.items()}
+        futures = {executor.submit(work.do, task): key for key, task in tasks.items()}
     ended = as_completed(futures, PATIENCE)
     while futures:
         try:
@@ -76,7 +84,7 @@ def results(  # noqa: PLR0913, PLR0917 - what is run, where, and who is told
         try:
             result = future.result()
         except DiedError as died:
-            raise RunError(f"{description(tasks[key])}: {died}") from None
+            raise RunError(f"{work.description(tasks[key])}: {died}") from None
         yield key, result
 
 

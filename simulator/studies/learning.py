@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import exp, inf, isfinite, log
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -143,25 +143,31 @@ def of_unit(scenario: Scenario) -> list[str]:
     ]
 
 
-def stated(  # noqa: PLR0913 - what is known of the runs
+class Replicates(NamedTuple):
+    """Runs of a profile's bootstrap; `paired`: as of `prediction_interval.intervals`."""
+
+    runs: Sequence[Run]
+    paired: bool = False
+
+
+def stated(
     scenario: Scenario,
     runs: Sequence[Run],
     model: Expected | None,
     missed: Unfitted | None,
-    replicates: Sequence[Run] | None = None,
-    *,
-    paired: bool = False,
+    replicates: Replicates | None = None,
 ) -> dict[str, list[float] | None]:
     """Return, by quantity, the 90 % intervals that tables state of one algorithm's `runs`.
 
-    `model`: of a learning curve's loss; `missed`: the error of the model of times; `replicates`,
-    `paired`: as of `prediction_interval.intervals`; None: without a profile.
+    `model`: of a learning curve's loss; `missed`: the error of the model of times; `replicates`:
+    None without a profile.
     """
     found: dict[str, list[float] | None] = {}
     target = scenario.run.target_loss
     if replicates is not None or missed:
+        again, paired = replicates or Replicates(())
         found = prediction_interval.intervals(
-            runs, replicates or (), target=target, paired=paired, model=missed
+            runs, again, target=target, paired=paired, model=missed
         )
     if isinstance(scenario.objective, LearningCurve):
         found = intervals(scenario.cluster, model, runs, found, target)

@@ -99,10 +99,8 @@ class Result(Display):
         }
         model = self._unfitted[algorithm.label]
         replicates = statistics.group(self.replicates).get(algorithm.label, ())
-        stated = learning.stated(
-            scenario, runs, known, model, replicates if self.replicates else None,
-            paired=self.paired,
-        )  # fmt: skip
+        again = learning.Replicates(replicates, self.paired) if self.replicates else None
+        stated = learning.stated(scenario, runs, known, model, again)
         if self.replicates or model:
             found["interval90_basis"] = prediction_interval.basis(scenario, model)
         if stated:

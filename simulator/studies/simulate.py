@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from ..load.load import Programs, load
 from ..objectives import plugins
@@ -65,32 +66,37 @@ def simulate(  # noqa: PLR0913 - the options of the command
     with opened(out, overwrite, store.Directory, asked) as directory:
         kept = (kept or directory) if programs is None else None  # their code has no version
         with executors.start(execution) as pool:
-            result = run_on(
-                execution, pool, scenario, numbers, kept=kept, progress=progress, paired=paired
-            )
+            place = Place(execution, pool, kept)
+            result = run_on(place, scenario, numbers, progress=progress, paired=paired)
         if directory:
             save(result, directory)
     return result
 
 
-def run_on(  # noqa: PLR0913 - what is run, where, and who is told
-    execution: Execution,
-    executor: Executor | None,
+class Place(NamedTuple):
+    """Where simulations run: the `executor` that `execution` started, and what keeps their runs."""
+
+    execution: Execution
+    executor: Executor | None
+    kept: store.Directory | None = None
+
+
+def run_on(
+    place: Place,
     scenario: Scenario,
     numbers: Sequence[int],
     *,
-    kept: store.Directory | None = None,
     progress: Progress | None = None,
     paired: bool = False,
 ) -> Result:
-    """Simulate the seeds `numbers` of `scenario` on the executor that `execution` started.
+    """Simulate the seeds `numbers` of `scenario` at a place.
 
     Many short simulations share one executor so, as processes take longer to start than they do.
     """
-    tasks = plan(scenario, numbers, execution.engine, paired)
-    runs, resumed = execute(scenario, tasks, execution, executor, kept=kept, progress=progress)
+    tasks = plan(scenario, numbers, place.execution.engine, paired)
+    runs, resumed = execute(scenario, tasks, place, progress)
     count = len(scenario.algorithm) * len(numbers)
-    known = links.uncalibrated(scenario, statistics.group(runs[:count]), execution)
+    known = links.uncalibrated(scenario, statistics.group(runs[:count]), place.execution)
     return Result(scenario, list(numbers), runs[:count], resumed, runs[count:], paired, known)
 
 
@@ -120,16 +126,11 @@ def plan(scenario: Scenario, seeds: Sequence[int], engine: str, paired: bool) ->
     ]
 
 
-def execute(  # noqa: PLR0913 - what is run, where, and who is told
-    scenario: Scenario,
-    tasks: Sequence[Task],
-    execution: Execution,
-    executor: Executor | None,
-    *,
-    kept: store.Directory | None,
-    progress: Progress | None = None,
+def execute(
+    scenario: Scenario, tasks: Sequence[Task], place: Place, progress: Progress | None = None
 ) -> tuple[list[Run], int]:
-    """Return the run of each task, and how many of them `kept` had; keep each new one at once."""
+    """Return the run of each task, and how many of them were kept; keep each new one at once."""
+    execution, executor, kept = place
     keys = [task.key(scenario) for task in tasks] if kept else []
     found = [kept.part(key) for key in keys] if kept else []
     done = {index: run for index, run in enumerate(found) if run}
@@ -137,14 +138,15 @@ def execute(  # noqa: PLR0913 - what is run, where, and who is told
     blocks = share_out(scenario, tasks, done, execution)
     todo = {number: [tasks[index] for index in block] for number, block in enumerate(blocks)}
     versions = plugins.versions(scenario.objective)
-    work = partial(run_block, scenario, execution=execution, expected=versions)
+    do = partial(run_block, scenario, execution=execution, expected=versions)
+    work = executors.Work(do, _description, len)
 
     def say(under_way: float = 0.0) -> None:
         if progress:
             progress(len(done) + under_way, len(tasks))
 
     say()
-    for number, runs in executors.results(executor, work, todo, _description, say, len):
+    for number, runs in executors.results(executor, work, todo, say):
         for index, run in zip(blocks[number], runs, strict=True):
             done[index] = run
             if kept:

@@ -41,7 +41,7 @@ from .execution import (
     seed_range,
 )
 from .result import Result
-from .simulate import run_on
+from .simulate import Place, run_on
 from .sweep.points import value
 from .task import settings
 
@@ -471,7 +471,7 @@ def solve(  # noqa: PLR0913 - the options of the command
                 if progress:
                     progress(min(most, count - 1 + done / runs), most)
 
-            result = run_on(execution, executor, one, drawn, kept=kept, progress=told)
+            result = run_on(Place(execution, executor, kept), one, drawn, progress=told)
             return _reading(result, asked.number)
 
         solutions = [

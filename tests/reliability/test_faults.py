@@ -54,7 +54,7 @@ def done(folder, deaths):
     (folder / "deaths").write_text(str(deaths))
     with executors.start(Execution(jobs=2)) as pool:
         work, tasks = partial(does, folder), dict(enumerate(range(6)))
-        return sorted(executors.results(pool, work, tasks, "task {}".format))
+        return sorted(executors.results(pool, executors.Work(work, "task {}".format), tasks))
 
 
 def test_who_waits_for_results_is_called_meanwhile(monkeypatch):
@@ -62,7 +62,7 @@ def test_who_waits_for_results_is_called_meanwhile(monkeypatch):
     called = threading.Event()
     with ThreadPoolExecutor(1) as pool:
         found = executors.results(
-            pool, lambda task: called.wait(60), {7: 0}, str, lambda _: called.set()
+            pool, executors.Work(lambda task: called.wait(60), str), {7: 0}, lambda _: called.set()
         )
         assert [*found] == [(7, True)]
 

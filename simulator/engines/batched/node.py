@@ -12,7 +12,7 @@ import numpy as np
 
 from ...distributions.distribution import Array
 from ...objectives.objective import GradientSource
-from ...programs.effects import Handle, Payload, Pieces, Vector
+from ...programs.effects import Handle, Payload, Phase, Pieces, Vector
 from ...programs.pieces.transform import Identity, Momentum, Nesterov
 from .. import payloads
 from ..node import RefusingNode
@@ -80,10 +80,9 @@ class BatchedNode(RefusingNode):
         """Return an effect that draws many local steps at once, or None if their law is unknown."""
         return None if self._jump is None or type(transform) not in LINEAR else self._leap
 
-    async def _leap(  # noqa: PLR0913, PLR0917 - as `descend`
-        self, x: Vector, state: Any, k: int, lr: Any, transform: Any, tau: Any
-    ) -> tuple[Vector, Any, int]:
+    async def _leap(self, x: Vector, state: Any, k: int, phase: Phase) -> tuple[Vector, Any, int]:
         """Take local steps, all of those between two evaluations by one draw."""
+        lr, transform, tau = phase
         first, ends = k, False
         while True:
             if self.step >= self._pause_at:

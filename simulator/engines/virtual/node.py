@@ -68,7 +68,7 @@ from typing import Any, Protocol
 from ...errors import ProgramError
 from ...network.closed_form import MessageRoute
 from ...objectives.objective import GradientSource
-from ...programs.effects import ANY, Handle, Payload, Pieces, Vector
+from ...programs.effects import ANY, Handle, Payload, Phase, Pieces, Vector
 from ...results.run import Kind
 from .. import payloads
 from ..collective import Collective, GradientPiece
@@ -506,11 +506,9 @@ class VirtualNode(EngineNode):
         strides = run.strides and self.computing is self.outages
         return self._leap if strides or run.parked is not None else None
 
-    async def _leap(  # noqa: PLR0913, PLR0917 - as `descend`
-        self, x: Vector, state: Any, k: int, lr: Any, transform: Any, tau: Any
-    ) -> tuple[Vector, Any, int]:
+    async def _leap(self, x: Vector, state: Any, k: int, phase: Phase) -> tuple[Vector, Any, int]:
         """Take the steps of a phase, up to each mark that is due."""
-        last = k + tau(k) - 1
+        last = k + phase.until(k) - 1
         while True:
             await self.gradient(x)
             more = min(last - k, self._mark_at - self.step, self._pause_at - self.step)

@@ -161,10 +161,10 @@ def from_file(path: Path | str, table: Mapping[str, Any]) -> Curve:
     path = path if near.startswith(os.pardir) else near
     tokens, loss, run, batch, _ = points(path, table)
     try:
-        curve = fit(tokens, loss, run, batch=batch, basis=f"fitted to {path}", warmup=warmup)
+        curve = fit(tokens, loss, run, batch=batch, warmup=warmup)
     except ValueError as error:
         raise InputError(f"{path}: {error}") from None
-    return replace(curve, lr=table.get("lr"))
+    return replace(curve, basis=f"fitted to {path}", lr=table.get("lr"))
 
 
 def points(
@@ -261,10 +261,9 @@ def _quantity(name: str) -> tuple[str, int] | None:
     return (kind, 0) if kind else None
 
 
-def fit(  # noqa: PLR0913
-    tokens: np.ndarray, loss: np.ndarray, run: np.ndarray, *, batch: float, basis: str = "",
-    warmup: float = 0.0,
-) -> Curve:  # fmt: skip
+def fit(
+    tokens: np.ndarray, loss: np.ndarray, run: np.ndarray, *, batch: float, warmup: float = 0.0
+) -> Curve:
     """Fit floor and power law, and draw all four numbers by a bootstrap of blocks and runs.
 
     `run`: number of each point's run; points before the end of `warmup` (steps) are left out.
@@ -303,7 +302,7 @@ def fit(  # noqa: PLR0913
     rows[:, 3] *= top
     floor, scale, exponent, shift = rows[0].tolist()
     seen = float(tokens.min()), float(tokens.max())
-    return Curve(floor, scale, exponent, shift, batch, seen, rows[1:], basis, warmup)
+    return Curve(floor, scale, exponent, shift, batch, seen, rows[1:], warmup=warmup)
 
 
 def _binned(tokens: np.ndarray, loss: np.ndarray) -> np.ndarray:

@@ -33,6 +33,7 @@ from .surrogate import (
     FASTEST,
     MODES,
     Gains,
+    Limits,
     Shape,
     Surrogate,
     shape,
@@ -253,14 +254,9 @@ def goal(expected: Expected, gains: Gains, algorithm: Algorithm) -> Goal:
     noise = min(noise, LOUDEST * float(loss(end)))
     rate = _speed(law, algorithm)
     speed = 1.0 if rate is None else rate * gains.signal
-    spectrum = shape(
-        excess,
-        law.floor,
-        noise,
-        copies=_copies(algorithm),
-        limit=min(SETTLED * gains.limit / speed, FASTEST),
-        slow=min(1.0, gains.limit / SHARPEST),
-    )
+    followed = min(SETTLED * gains.limit / speed, FASTEST)
+    limits = Limits(followed, slow=min(1.0, gains.limit / SHARPEST))
+    spectrum = shape(excess, law.floor, noise, copies=_copies(algorithm), limits=limits)
     return Goal(expected, spectrum, gains.averaged, speed / gains.signal)
 
 

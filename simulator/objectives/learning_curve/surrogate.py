@@ -4,8 +4,8 @@ Both are noisy quadratics whose noise does not grow, so that every engine runs t
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -36,22 +36,27 @@ class Shape:
     floor: float
 
 
-def shape(  # noqa: PLR0913 - the curve, and what a program adds
+class Limits(NamedTuple):
+    """What a program can follow: curvatures up to `limit`, at `slow` times the rate."""
+
+    limit: float
+    slow: float
+
+
+def shape(
     excess: Callable[[Array], Array],
     floor: float,
     noise: float,
     *,
-    copies: int = 1,
-    limit: float = FASTEST,
-    slow: float = 1.0,
+    copies: int,
+    limits: Limits,
 ) -> Shape:
     """Return a quadratic whose loss above `floor` is `excess(steps)` under a rate of one.
 
     A power law is a mixture of exponentials, so that its modes have log-spaced curvatures, and
     weights by non-negative least squares. Noise is in proportion to the curvature (Zhu et al.,
     arXiv 1803.00195), of variance `noise` in all; the weights account for it. Each mode has
-    `copies`, in an order by which every piece of the vector has all kinds of them. A program that
-    is stable up to the curvature `limit` alone, or is `slow`, has those instead.
+    `copies`, in an order by which every piece of the vector has all kinds of them.
     """
     modes = np.geomspace(SLOWEST, FASTEST, MODES)
     steps = np.unique(np.rint(np.append(np.arange(8), np.geomspace(8, LATEST, 200))))
@@ -62,7 +67,7 @@ def shape(  # noqa: PLR0913 - the curve, and what a program adds
     loss = floor + excess(steps)
     still = np.append(remaining, np.ones((len(steps), 1)), axis=1)  # what falls too slowly to see
     *weight, rest = _weights(still / loss[:, None], wanted / loss)
-    curvature = np.minimum(slow * modes, limit)
+    curvature = np.minimum(limits.slow * modes, limits.limit)
     start = np.sqrt(2 * np.array(weight) / curvature)
     order = np.argsort(np.arange(MODES * copies) * 0.6180339887498949 % 1, kind="stable")
     parts = [np.repeat(part, copies)[order] for part in (curvature, start, np.sqrt(variance))]
@@ -79,14 +84,12 @@ def _weights(kept: Array, wanted: Array) -> Array:
 class Diagonal(NoisyQuadratic):
     """A noisy quadratic of these numbers: one row of optima for each worker."""
 
-    def __init__(  # noqa: PLR0913, PLR0917 - one property each
-        self, curvature: Array, start: Array, deviation: Any, shifts: Array, floor: float, seed: int
-    ) -> None:
-        self.spectrum, self.start, self.shifts = curvature, start, shifts
-        self.dimension, self.floor, self.seed = len(start), floor, seed
+    def __init__(self, shape: Shape, shifts: Array, seed: int) -> None:
+        self.spectrum, self.start, self.shifts = shape.curvature, shape.start, shifts
+        self.dimension, self.floor, self.seed = len(shape.start), shape.floor, seed
         self.noise, self.growth, self.couplings = 1.0, 0.0, None
         with np.errstate(divide="ignore"):
-            self.spread = 1 / np.asarray(deviation)
+            self.spread = 1 / np.asarray(shape.deviation)
         self.notes = ()
         self.start.flags.writeable = False
 
@@ -98,7 +101,7 @@ class Surrogate(Diagonal):
         made: Shape = goal.shape
         still = np.zeros((workers, len(made.start)))
         deviation = made.deviation * np.sqrt(goal.averaged)
-        super().__init__(made.curvature, made.start.copy(), deviation, still, made.floor, seed)
+        super().__init__(replace(made, start=made.start.copy(), deviation=deviation), still, seed)
         self._ratio = goal.expected.ratio
         self.basis, self.loss_basis = goal.expected.basis, goal.expected.sentence
 
@@ -189,7 +192,7 @@ class ProbeQuadratic(Diagonal):
             apart = COUPLED * (signs - signs.mean()) * np.append(np.zeros(count), CURVATURES)
             curvature, start = np.tile(curvature, 2), np.append(start, np.zeros(len(start)))
             shifts = np.pad(shifts, ((0, 0), (0, shifts.shape[1])))
-        super().__init__(curvature, start, np.zeros(len(start)), shifts, 0.0, seed)
+        super().__init__(Shape(curvature, start, np.zeros(len(start)), 0.0), shifts, seed)
         self.couplings = apart
         self._seen, self._parallel, self._count = probe.seen, probe.parallel, count
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...distributions.law import Law
 from ...distributions.parametric import Constant
@@ -121,16 +121,21 @@ def _accepted(control: Control, scenario: Scenario, folder: Any) -> Control | No
     return replace(control, texts=texts) if len(texts) > 1 else None
 
 
-def _control(  # noqa: PLR0913, PLR0917 - the parts of one
-    name: str,
-    label: str,
-    about: str,
-    kind: Kind,
-    places: list[Setting],
-    texts: Callable[[float, Kind], list[str]],
+class _Named(NamedTuple):
+    """What a control is called, what it moves, and the kind of its values."""
+
+    name: str
+    label: str
+    about: str
+    kind: Kind
+
+
+def _control(
+    named: _Named, places: list[Setting], texts: Callable[[float, Kind], list[str]]
 ) -> Control | None:
     if not places:
         return None
+    name, label, about, kind = named
     own = places[0].own
     factor = any(not math.isclose(place.own, own) for place in places)
     if factor:
@@ -173,14 +178,14 @@ def _latency(scenario: Scenario) -> Control | None:
         if line.latency is not None and (len(path) == 1 or "latency" in line.model_fields_set)
     ]
     places = [place for place in laws if place]
-    return _control("latency", "Latency", "one way, per hop", "time", places, _around)
+    return _control(_Named("latency", "Latency", "one way, per hop", "time"), places, _around)
 
 
 def _average(scenario: Scenario) -> Control | None:
     law = scenario.network.duration
     place = _law(("network", "duration"), law) if law is not None else None
     about = "the time that one average takes (D)"
-    return _control("average", "Average", about, "time", [place] if place else [], _around)
+    return _control(_Named("average", "Average", about, "time"), [place] if place else [], _around)
 
 
 def _bandwidth(scenario: Scenario) -> Control | None:
@@ -195,7 +200,8 @@ def _bandwidth(scenario: Scenario) -> Control | None:
         for path, line in _lines(scenario)
         if line.bandwidth is not None
     ]
-    return _control("bandwidth", "Bandwidth", "of each link", "bandwidth", places, _around)
+    named = _Named("bandwidth", "Bandwidth", "of each link", "bandwidth")
+    return _control(named, places, _around)
 
 
 def _straggling(scenario: Scenario) -> Control | None:
@@ -217,9 +223,10 @@ def _straggling(scenario: Scenario) -> Control | None:
     )
     about = "standard deviation of compute times over their mean, which stays the same"
     return _control(
-        "straggling", "Straggling", about, "number", places,
+        _Named("straggling", "Straggling", about, "number"),
+        places,
         lambda own, _: scales.evenly(own, math.floor(high * 20) / 20, 40),
-    )  # fmt: skip
+    )
 
 
 def _spread(value: float, _: str, law: Any) -> dict[str, Any]:
@@ -232,9 +239,10 @@ def _workers(scenario: Scenario) -> Control | None:
     most = max(WORKERS, cluster.workers)
     place = Setting(("cluster", "workers"), float(cluster.workers), _count)
     return _control(
-        "workers", "Workers", "number of workers that train together", "count", [place],
+        _Named("workers", "Workers", "number of workers that train together", "count"),
+        [place],
         lambda own, kind: scales.around(own, kind, least, most),
-    )  # fmt: skip
+    )
 
 
 def _count(value: float, _: str) -> int:
@@ -263,7 +271,7 @@ def _steps(scenario: Scenario, name: str, label: str, about: str, *keys: str) ->
             return scales.around(own, kind, 1.0, max(RANGE, own * 10))
         return scales.around(own, kind, 1 / least, RANGE)
 
-    return _control(name, label, about, "count", places, texts)
+    return _control(_Named(name, label, about, "count"), places, texts)
 
 
 def _lr(scenario: Scenario) -> Control | None:
@@ -274,4 +282,4 @@ def _lr(scenario: Scenario) -> Control | None:
         for path, own in _numbers(scenario, "lr")
         if own > 0
     ]
-    return _control("lr", "Learning rate", "of every step", "number", places, _around)
+    return _control(_Named("lr", "Learning rate", "of every step", "number"), places, _around)

@@ -232,14 +232,15 @@ def fit(  # noqa: PLR0913 - the options of the command
             names = [each.key(engine) for each in jobs]
             todo = {i: each for i, each in enumerate(jobs) if names[i] not in kept}
             versions = plugins.versions(*(each.scenario.objective for each in jobs))
-            work = partial(_work, execution=execution, expected=versions)
+            do = partial(_work, execution=execution, expected=versions)
+            work = executors.Work(do, _description)
             count += len(jobs) - len(todo)
 
             def say(under_way: float = 0.0) -> None:
                 if progress:
                     progress(min(count / len({id(each.variant) for each in every}), most), most)
 
-            for index, found in executors.results(executor, work, todo, _description, say):
+            for index, found in executors.results(executor, work, todo, say):
                 kept[names[index]] = found
                 count += 1
                 say()

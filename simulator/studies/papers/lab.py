@@ -12,7 +12,7 @@ from ...scenario.scenario import Scenario
 from .. import size
 from ..execution import Execution
 from ..result import Result
-from ..simulate import run_on
+from ..simulate import Place, run_on
 
 QUICK = 4
 """Seeds of a quick reproduction; a full one uses all seeds of the scenario."""
@@ -52,9 +52,8 @@ class Lab:
                 scenario = scenario.model_copy(update={"algorithm": chosen})
             seeds = range(scenario.run.seeds if self.full else min(QUICK, scenario.run.seeds))
             size.demand([(scenario, seeds)], self.execution)
-            self._results[key] = run_on(
-                self.execution, self.executor, scenario, seeds, kept=self.kept
-            )
+            place = Place(self.execution, self.executor, self.kept)
+            self._results[key] = run_on(place, scenario, seeds)
         return self._results[key]
 
     def theory(self, name: str, *sets: str) -> dict[str, Any]:

@@ -180,13 +180,14 @@ def _scenarios(base: Scenario, points: Sequence[Point], programs: Programs) -> l
 
 
 def _results(
-    work: Callable[[Sequence[SweepTask]], list[Record]],
+    do: Callable[[Sequence[SweepTask]], list[Record]],
     tasks: Mapping[str, SweepTask],
     execution: Execution,
     waiting: Callable[[float], None],
 ) -> Generator[tuple[str, Record], None, None]:
     """Run the tasks in batches; yield each record, with its task's key, as soon as it is there."""
     todo = [*tasks]
+    work = executors.Work(do, _description, lambda own: len(own[0].seeds))
     random.Random(0).shuffle(todo)  # so that the time left can be estimated early
     size = 1 if execution.dask is None else BATCH
     enough = replace(
@@ -199,9 +200,7 @@ def _results(
             batches = [todo[start : start + size] for start in range(0, len(todo), size)]
             given = {index: [tasks[key] for key in keys] for index, keys in enumerate(batches)}
             undone = []
-            for index, records in executors.results(
-                executor, work, given, _description, waiting, lambda own: len(own[0].seeds)
-            ):
+            for index, records in executors.results(executor, work, given, waiting):
                 yield from zip(batches[index], records, strict=False)
                 undone += batches[index][len(records) :]
             todo, size = undone, max(1, size // 4)

@@ -110,20 +110,19 @@ class Runner:
         for index, request in enumerate(requests):
             if left := tuple(seed for seed in request.seeds if seed not in found[index]):
                 todo[index] = RunRequest(request.scenario, left)
-        work = partial(
+        score_all = partial(
             run_request,
             objective=self.objective,
             execution=self.execution,
             expected=plugins.versions(*(each.scenario.objective for each in requests)),
         )
+        work = executors.Work(score_all, _description, lambda request: len(request.seeds))
 
         def say(under_way: float = 0.0) -> None:
             total = sum(len(each.seeds) for each in requests)
             self.progress(sum(map(len, found)) + under_way, total)
 
-        for index, scores in executors.results(
-            self.executor, work, todo, _description, say, lambda request: len(request.seeds)
-        ):
+        for index, scores in executors.results(self.executor, work, todo, say):
             for seed, score in zip(todo[index].seeds, scores, strict=True):
                 found[index][seed] = score
                 if self.directory and keys[index]:
