@@ -21,18 +21,7 @@ def _problems(scenario: Scenario, launched: bool) -> Iterator[tuple[str, str]]:
     settings, network = scenario.validation, scenario.network
     if not scenario.algorithm:
         yield "algorithm", "nothing to run; add an [[algorithm]] table (paceline list programs)"
-    if settings.network == "emulated" and not network.closed_form:
-        yield (
-            f'network.model = "{network.model}"',
-            "only delays in closed form can be added to a real run; write "
-            'network.model = "closed-form", or validation.network = "real" or "kernel"',
-        )
-    if network.collective == "given" and settings.network == "kernel":
-        yield (
-            'network.collective = "given"',
-            "the kernel's links have a latency and a bandwidth; write those, or "
-            'validation.network = "emulated"',
-        )
+    yield from _links(scenario)
     if scenario.cluster.drops:
         yield "cluster.drop", "a real client is not stopped amid its work; remove it"
     yield from _sampling(scenario)
@@ -73,6 +62,22 @@ def _problems(scenario: Scenario, launched: bool) -> Iterator[tuple[str, str]]:
         yield (
             "network.jitter",
             "the kernel's links delay all packets alike; remove it, or write "
+            'validation.network = "emulated"',
+        )
+
+
+def _links(scenario: Scenario) -> Iterator[tuple[str, str]]:
+    settings, network = scenario.validation, scenario.network
+    if settings.network == "emulated" and not network.closed_form:
+        yield (
+            f'network.model = "{network.model}"',
+            "only delays in closed form can be added to a real run; write "
+            'network.model = "closed-form", or validation.network = "real" or "kernel"',
+        )
+    if network.collective == "given" and settings.network == "kernel":
+        yield (
+            'network.collective = "given"',
+            "the kernel's links have a latency and a bandwidth; write those, or "
             'validation.network = "emulated"',
         )
 
