@@ -187,8 +187,12 @@ class Owned(TypedDict):
     settings: NotRequired[Table]
 
 
+class _Simulated(_About):
+    table: _Tables
+
+
 class _Run(Owned):
-    scenario: _Scenario
+    scenario: _Simulated
     summary: _Summary
 
 

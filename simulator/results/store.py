@@ -203,6 +203,10 @@ class Directory:
             )
         if self.settings is None or self.overwrite:
             return
+        if "settings" not in document:
+            raise ownership.TakenError(
+                f"{self.path}: holds results whose settings it does not state", ownership.REPLACE
+            )
         ownership.demand_same(self.settings, self.known(document), self.path)
         if not (self.repeatable or self._unfinished.is_file()):
             raise ownership.TakenError(

@@ -159,7 +159,7 @@ def _before(kept: store.KeptRuns) -> list[Row]:
         demand_shape(Checked, document)
     except ValueError as error:
         raise InputError(
-            f"{file}: not written by this Paceline ({error}); remove it, or choose another --out"
+            f"{file}: not written by Paceline ({error}); remove it, or choose another --out"
         ) from None
     return list(document["claims"])
 
