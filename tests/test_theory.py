@@ -398,7 +398,9 @@ def test_the_delay_that_hides_a_latency(compute, transmission, latency):
 
 def world(**changes):
     quiet = {"bursts": None, "profile": None, "failures": None, "membership": None, "compute": None}
-    return SimpleNamespace(**(quiet | changes), group=(), described=(), sampling=None)
+    return SimpleNamespace(
+        **(quiet | changes), group=(), described=(), sampling=None, participants=2
+    )
 
 
 def scenario(**changes):

@@ -72,7 +72,8 @@ class AttachedNode(TensorNode):
 
     `step`: gradients that the loop has computed; `loss`: of the last one; `waited`: seconds of
     waiting in all. `plain`: a phase's displacement is of no other use than to be averaged, and be
-    taken from where the phase began.
+    taken from where the phase began. `unread`: a gradient with a loss is of no other use than to
+    be given to the optimizer, so that None stands for one that stays where it is.
     """
 
     def __init__(self, loop: UserLoop, transport: Transport, seed: int) -> None:
@@ -87,7 +88,7 @@ class AttachedNode(TensorNode):
         self._mailbox = transport.mailbox
         self.step, self.waited, self.origin = 0, 0.0, time.monotonic()
         self.loss: Any = None
-        self.plain = False
+        self.plain = self.unread = False
         self.watcher: ThreadPoolExecutor | None = None  # that waits for collectives to be timed
         self.took: list[float] = []  # seconds of those that the program has waited for
         self._timed: dict[Any, tuple[float, Future[float]]] = {}
@@ -103,19 +104,24 @@ class AttachedNode(TensorNode):
 
     # Computing
 
-    async def gradient(self, x: Vector) -> Vector:
-        """Have the user's loop compute a gradient at `x`."""
+    async def _compute(self, x: Vector) -> None:
         if self._local is None:
             self.live.go_to(x)
         else:
             self.live.take(x)
         await GRADIENT
+
+    async def gradient(self, x: Vector) -> Vector:
+        """Have the user's loop compute a gradient at `x`."""
+        await self._compute(x)
         g = self.live.gradient()
         return g.add_(x, alpha=self._decay) if self._decay else g
 
     async def loss_and_gradient(self, x: Vector) -> tuple[float, Vector]:
         """Return the loss that the loop gave, and its gradient."""
-        g = await self.gradient(x)
+        if self.unread:
+            await self._compute(x)
+        g = None if self.unread else await self.gradient(x)
         if self.loss is None:
             raise ProgramError("the program needs the loss: call session.step(loss)")
         return float(self.loss), g

@@ -140,7 +140,8 @@ class UserSteps:
     def update(self, gradient: Any, state: None, x: Tensor) -> tuple[Moved, None]:
         """Let the optimizer step from `x` along a gradient; return the step."""
         to = self._live.copy(x) if self._keeps else self._live.take(x)
-        self._live.write(gradient)
+        if gradient is not None:
+            self._live.write(gradient)
         self.begun, self._live.taken = True, lambda: None
         self.apply()
         return Moved(x, to), None

@@ -127,6 +127,7 @@ class Session:
         self._node.watcher = self._watcher
         raw = self.plan.parameters.get("codec", Raw()) == Raw()
         self._node.plain = raw and program.rounds and self.plan.built_in
+        self._node.unread = self._node.plain and self._local is not None
         if self._local is not None:
             self._local.begun = False
         parameters = dict(self._parameters)

@@ -259,7 +259,9 @@ def test_wrong_input(tmp_path, capsys):
     (tmp_path / "claims.json").write_text('{"schema": 99, "claims": []}')
     assert run(["reproduce", "dts", "--out", str(tmp_path)]) == 2
     assert "schema 99" in capsys.readouterr().err
-    (tmp_path / "claims.json").write_text('{"schema": 1, "parts": {}, "claims": [{"paper": "dts"}]}')
+    (tmp_path / "claims.json").write_text(
+        '{"schema": 1, "parts": {}, "claims": [{"paper": "dts"}]}'
+    )
     assert run(["reproduce", "dts", "--out", str(tmp_path)]) == 2
     assert "claims.json: not written by Paceline (claims.0." in capsys.readouterr().err
     (tmp_path / "file").write_text("")
