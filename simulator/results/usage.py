@@ -181,7 +181,8 @@ def of_failures(row: Mapping[str, Any]) -> str:
     spent = {"lost": 0.0, "down": 0.0, **shares}
     out = [f"{LOSSES[kind]} {percent(spent[kind] or 0.0)}" for kind in LOSSES if kind in spent]
     until = "until it stood still, " if lost.get("stall") else ""
-    parts.append(f"{until}{', '.join(out)} of {'all' if sampled else 'the'} time")
+    whole = "all clients'" if sampled else "the"
+    parts.append(f"{until}{', '.join(out)} of {whole} time")
     if not sampled:
         parts[-1] += f"; goodput {percent(row['goodput']['mean'])}"
     if lost["recovery_seconds"] is not None:

@@ -706,9 +706,9 @@ def test_what_a_loss_takes_is_counted_in_nights_rounds_and_bytes_of_a_client():
         {**dict(scenario().table), **more, "run": {"duration": "1 h", "target_loss": 5.2}}
     )
     points = sweep(whole, {"run.duration": ["1 h", "40 h"]})
-    figure = points._figure()
-    assert figure is not None
-    assert figure.axes[0].get_ylabel() == "nights to loss 5.2"
+    chart = points._chart()
+    assert chart is not None
+    assert chart.panels[0].y.title == "nights to loss 5.2"
     assert ">nights to target</th>" in points._repr_html_()
     swept = terminal.sweep(points)
     shown = {column.header: [*column.cells] for column in swept.columns}
