@@ -235,6 +235,7 @@ target = [
 """
 _ABOUT = {"title": "A test", "file": "my.toml"}
 DOCUMENT = {
+    "parts": {},
     "schema": 1,
     "scenario": _ABOUT | {"table": {"run": {"target_loss": 0.6}, "algorithm": [{"name": "ssgd"}],
                                     "objective": {"kind": "quadratic"}}},
@@ -253,7 +254,7 @@ CURVES = "label,seed,time,step,loss,accuracy,tau,bytes,cost\n" + "".join(
     for label in ("ssgd", "other")
     for step in range(3)
 )
-documents.demand_shape(documents.SHAPES["run.json"], {"parts": {}, **DOCUMENT})
+documents.demand_shape(documents.SHAPES["run.json"], DOCUMENT)
 
 
 @cache  # not at import, which would slow the collection of tests
@@ -305,7 +306,7 @@ def seeds() -> dict[str, list[bytes]]:
         "telemetry": [told],
         "samples": [*text["csv"], *small],
         "platform": text["xml"],
-        "run": [json.dumps({"parts": {}, **DOCUMENT}).encode()],
+        "run": [json.dumps(DOCUMENT).encode()],
         "curves": [CURVES.encode()],
         "event": [did.encode()],
         "timeline": [written()["timeline.json"]],
