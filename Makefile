@@ -127,8 +127,8 @@ clean:
 ifdef TORCH
 	$(PIP) $(TORCH)
 else
-	$(LOCKED) -c .venv/core.txt -c .venv/torch.txt $(PINNED_TORCH)+cpu 2>/dev/null || \
-	$(LOCKED) -r .venv/core.txt -r .venv/torch.txt
+	$(LOCKED) -c .venv/core.txt -c .venv/dev.txt -c .venv/torch.txt $(PINNED_TORCH)+cpu 2>/dev/null || \
+	$(LOCKED) -r .venv/core.txt -r .venv/dev.txt -r .venv/torch.txt
 endif
 	$(LOCKED) -r .venv/core.txt -r .venv/dev.txt
 	touch $@
