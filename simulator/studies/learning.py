@@ -50,8 +50,10 @@ def expected(
     ]
     ratio = log(sum(ratios) / len(ratios)) if ratios else inf
     share, place = mechanism()["share"] * ratio, (found.workers, found.period, size(scenario))
-    parts = {**found.parts, (f"ratio of {algorithm.name}", place): share}
-    return replace(found, log_ratio=ratio, sd=float(np.hypot(found.sd, share)), parts=parts)
+    errors = found.errors
+    if isfinite(share):
+        errors = errors + share * evidence.drawn(f"ratio of {algorithm.name}", place)
+    return replace(found, log_ratio=ratio, sd=float(np.hypot(found.sd, share)), errors=errors)
 
 
 def penalties(scenario: Scenario) -> list[dict[str, Any]]:
@@ -68,7 +70,7 @@ def penalties(scenario: Scenario) -> list[dict[str, Any]]:
         grown = float(found.ramp(found.steps))
         at, ends = found.log_ratio * (grown if found.direct else 1.0), None
         if isfinite(found.sd):
-            ends = np.exp(np.minimum(evidence.ends(at, found.parts, grown), 700)).tolist()
+            ends = np.exp(np.minimum(evidence.ends(at, found.errors, grown), 700)).tolist()
         rows.append({
             "label": algorithm.label,
             "workers": found.workers,

@@ -399,16 +399,12 @@ def test_an_own_run_errs_alike_for_its_program_and_for_the_mechanism_beside_it(t
         for each in world.algorithm
     )
     assert (measured.basis, beside.basis) == ("measured", "mechanism")
-    source = "run 0 of local-sgd", None
-    shares = [known.parts[source] for known in (measured, beside)]
-    assert shares[0] == pytest.approx(-0.01, rel=1e-3)
-    assert -0.01 < shares[1] < -0.002  # the rest is by published runs
-    others = [{**known.parts, source: 0.0} for known in (measured, beside)]
-    whole, rest = (
-        np.std(np.subtract(*map(evidence.errors, parts)))
-        for parts in ((measured.parts, beside.parts), others)
-    )
-    assert whole == pytest.approx(math.hypot(rest, shares[0] - shares[1]), rel=0.1)
+    source = evidence.drawn("run 0 of local-sgd")
+    shares = [float(known.errors @ source / (source @ source)) for known in (measured, beside)]
+    assert shares[0] == pytest.approx(-0.01, rel=0.01)
+    assert -0.015 < shares[1] < -0.002  # the rest is by published runs
+    apart = np.std(measured.errors - beside.errors)
+    assert apart < math.hypot(np.std(measured.errors), np.std(beside.errors))
 
 
 def test_no_draw_of_a_loss_is_below_its_own_floor(tmp_path):
@@ -416,7 +412,7 @@ def test_no_draw_of_a_loss_is_below_its_own_floor(tmp_path):
     world = scenario({"name": "local-sgd", "tau": 8}, steps=2000, **logged(tmp_path))
     known = expect(World.of(world, world.algorithm[0], catalogue()["local-sgd"]))
     for log, sd in ((0.25, 0.3), (0.0, 0.5)):
-        wide = replace(known, log_ratio=log, sd=sd, parts={("anything", None): sd})
+        wide = replace(known, log_ratio=log, sd=sd, errors=sd * evidence.drawn("anything"))
         for step in (100.0, 2000.0):
             drawn = (wide.parallel(step) * wide.ratio(step) * wide.factors(step))[:, 0]
             assert (drawn >= wide.curve.draws[:, 0] * (1 - 1e-12)).all()

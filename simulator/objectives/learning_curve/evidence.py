@@ -9,12 +9,15 @@ which grows from nothing at H = 1 with ln H, and beyond H = 30, for M > 1, by k 
 It is fitted to `diloco_losses.csv` (Charles et al., arXiv 2503.09799, table 4; Kale et al., arXiv
 2502.12996), and in H also to the one number that Douillard et al. (arXiv 2311.08105, section 3.1)
 give of their sweep of periods. The fit takes milliseconds, when first asked for.
+
+Errors are arrays of `DRAWS` draws of a log ratio. Sources of errors are named, and a source has the
+same draws wherever it is named, so that what two algorithms share cancels between them.
 """
 
 import csv
 import io
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
@@ -37,11 +40,7 @@ PUBLISHED = ("diloco", "streaming-diloco")
 ALIKE = (*PUBLISHED, "delayed-diloco", "eager-diloco")  # the same steps, applied later
 LATE_SD = 0.003  # of those without rows of their own, and where averages are more than a step late
 PARAMETERS, REPLICAS, TOKENS = (35e6, 2.4e9), (1, 8), 20  # of the evidence
-OF_RUNS = (
-    f"published runs of {PARAMETERS[0]:.2g} to {PARAMETERS[1]:.2g} parameters (those of "
-    "other papers are 0.3 % off in the median, with four replicas 0.5 %, and worse rather than "
-    "better, 1.2 % at most)"  # tests' other_papers.csv
-)
+OF_RUNS = f"published runs of {PARAMETERS[0]:.2g} to {PARAMETERS[1]:.2g} parameters"
 LONGEST = {2.0: 100}  # period of the rows of so many replicas; of others: USUAL
 OUTER = {1: 0.4, 2: 0.6, 4: 0.6, 8: 0.8}
 """Best outer learning rate by replicas, at Nesterov momentum 0.9 (arXiv 2503.09799, figure 7)."""
@@ -59,18 +58,11 @@ SCALE = (1e-3, 1e-4, 0.1, 0.1, 0.1, 1e-3)
 SETUP = 0.01  # standard deviation between set-ups, by which own runs outweigh published ones
 PAPERS = 0.007  # from the law's to others, where no own run speaks: 90 % are within 6.3 (Cauchy's
 # law) times the one that is known, 0.18 % (arXiv 2502.12996 against a law of table 4 alone)
-DISAGREE = 2.0  # standard deviations
 ALIKE_WITHIN = (4.0, 8.0, 8.0)  # doublings of replicas, period, parameters: errors become apart
 NEAR = (1.0, 2.0, 3.3)  # doublings within which an own run counts as measured
-WAVES = 32  # of which a drawn function of place consists
+COMMON = 0.8  # of an error's variance, which is the same at all places
 Place = tuple[float, float, float]
 """Replicas, period and parameters."""
-Parts = Mapping[tuple[str, Place | None], float]
-"""The parts of an error, by source: standard deviations of independent normal numbers, with a sign.
-
-A source is the same number for every algorithm, so that what two share cancels between them; with
-a place it is a function of that, alike at alike places.
-"""
 
 
 @dataclass(frozen=True)
@@ -98,15 +90,13 @@ class Law:
         slope = self._slope(parameters, replicas, period)
         return math.sqrt(slope @ self.covariance @ slope + self.spread**2 * 2 * (period > 1))
 
-    def parts(self, program: str, place: Place) -> Parts:
-        """Return the same by source: the law's numbers, the baseline's run and the program's."""
+    def errors(self, program: str, place: Place) -> np.ndarray:
+        """Draw the errors of the fit, of the baseline's run and of the program's."""
         replicas, period, parameters = place
         numbers = self._slope(parameters, replicas, period) @ np.linalg.cholesky(self.covariance)
-        spread = self.spread * (period > 1)
-        sources: dict[tuple[str, Place | None], float] = {
-            (f"law {index}", None): float(number) for index, number in enumerate(numbers)
-        }
-        return sources | {("baseline", None): -spread, (program, place): spread}
+        of_fit = numbers @ [drawn(f"law {index}") for index in range(len(numbers))]
+        of_runs: np.ndarray = drawn(program, place) - drawn("baseline")
+        return of_fit + self.spread * (period > 1) * of_runs
 
     def _slope(self, parameters: float, replicas: float, period: float) -> np.ndarray:
         return _slopes(lambda theta: _law(theta, parameters, replicas, period), self.theta)
@@ -125,7 +115,7 @@ class OwnRun:
     parameters: float
     log_ratio: float
     sd: float
-    source: str = ""
+    source: str = "own run"
 
     @property
     def place(self) -> Place:
@@ -138,37 +128,28 @@ class Penalty:
     """The log of the final loss over data-parallel's on as many tokens, and its basis.
 
     `basis`: "published", "measured" or "extrapolated". `sentence` says all of that, `why` what
-    makes it extrapolated; `parts`: those of its error. `recipe`: the `sd` of the runs' own recipe.
+    makes it extrapolated; `errors`: draws of its error, of standard deviation `sd`.
     """
 
     log_ratio: float
     sd: float
     basis: str
     sentence: str
-    parts: Parts
+    errors: np.ndarray
     why: tuple[str, ...] = ()
-    recipe: float = math.nan
 
 
 @lru_cache(4096)
 def drawn(source: str, place: Place | None = None) -> np.ndarray:
     """Draw a source of errors: `DRAWS` numbers, standard normal, the same wherever it is named.
 
-    With a place, a Gaussian process of the covariance that `_updated` takes, which is that of waves
-    of Cauchy frequency (Rahimi and Recht, NeurIPS 2007): one function of place for each draw.
+    With a place, `COMMON` of their variance is shared by the source's errors at all places.
     """
-    rng = np.random.default_rng([*source.encode()])
-    if place is None:
-        return rng.standard_normal(DRAWS)
-    waves = rng.standard_cauchy((DRAWS, WAVES, 3)) / ALIKE_WITHIN
-    angles = waves @ np.log2(place) + rng.uniform(0, 2 * math.pi, (DRAWS, WAVES))
-    values: np.ndarray = math.sqrt(2 / WAVES) * np.cos(angles).sum(axis=1)
-    return values
-
-
-def errors(parts: Parts) -> np.ndarray:
-    """Draw an error, the sum of its parts."""
-    return sum((sd * drawn(*source) for source, sd in parts.items()), np.zeros(DRAWS))
+    if place is not None:
+        here = f"{source} at {[*map(float, place)]}"
+        mixed: np.ndarray = COMMON**0.5 * drawn(source) + (1 - COMMON) ** 0.5 * drawn(here)
+        return mixed
+    return np.random.default_rng([*source.encode()]).standard_normal(DRAWS)
 
 
 def penalty(  # noqa: PLR0913
@@ -189,82 +170,76 @@ def penalty(  # noqa: PLR0913
     may take. `own`: the user's runs; those of the same program count.
     """
     family = ALIKE if program in ALIKE else (program,)
-    runs = [earlier for earlier in own if earlier.program in family]
+    runs = [run for run in own if run.program in family]
     if program not in ALIKE and not runs:
         return None
     if period <= 1:
-        return Penalty(0.0, 0.0, "published", f"{program} with period 1 is data-parallel", {})
+        sentence = f"{program} with period 1 is data-parallel"
+        return Penalty(0.0, 0.0, "published", sentence, np.zeros(DRAWS))
     ratio = (tokens or TOKENS * parameters) / parameters
-    seen = (run.replicas for run in runs if not _decades(replicas, *[run.replicas] * 2))
-    at = next(seen, replicas), period, parameters  # of 80 clients 79.5 count: no other place
-    mean, sd, reasons, parts = _expected(program, at, ratio, overlap)
-    basis = "extrapolated" if reasons else "published"
-    words = [OF_RUNS]
+    # Of 80 clients 79.5 may count, which is no other place than that of an own run.
+    same = (run.replicas for run in runs if not _decades(replicas, *[run.replicas] * 2))
+    at = next(same, replicas), period, parameters
+    mean, sd, reasons, errors = by_law(program, at, ratio, overlap)
+    basis, source = "extrapolated" if reasons else "published", OF_RUNS
     if outer_lr is not None and program in ALIKE:
         shift, why = _untuned(replicas, outer_lr, outer_momentum)
-        mean, sd, parts = mean + shift, math.hypot(sd, shift), {**parts, ("untuned", None): shift}
+        mean, sd, errors = mean + shift, math.hypot(sd, shift), errors + shift * drawn("untuned")
         reasons += why
-    same, alike = sd, ""
     if runs:
-        mean, sd, words, parts = _updated(at, mean, sd, runs, program in ALIKE)
+        mean, sd, errors = _updated(at, mean, sd, runs, program in ALIKE)
         off = np.abs(np.log2(at) - np.log2([run.place for run in runs]))
         near = (off <= NEAR).all(axis=1).any()
         basis, reasons = ("measured", []) if near else ("extrapolated", ["far from the own run"])
+        source = f"own run{'s' * (len(runs) > 1)} of {runs[0].program}"
     else:
         other = PAPERS * min(math.log(period) / math.log(USUAL), 1.0)
-        by_recipe = parts
-        sd, parts = math.hypot(sd, other), {**parts, ("set-up diloco", at): other}
-        alike = f"; by the published runs' recipe {_range(mean, by_recipe)}"
+        sd, errors = math.hypot(sd, other), errors + other * drawn("set-up diloco", at)
+    low, high = np.expm1(ends(mean, errors))
     sentence = (
         f"{program}, {replicas} replicas, period {period:g}: final loss "
-        f"{math.expm1(mean):+.2%} ({intervals.USUAL}: {_range(mean, parts)}{alike}) against "
-        f"data-parallel on as many tokens, {basis}: {'; '.join([*words, *reasons])}"
+        f"{math.expm1(mean):+.2%} ({intervals.USUAL}: {low:+.2%} to {high:+.2%}) against "
+        f"data-parallel on as many tokens, {basis}: {'; '.join([source, *reasons])}"
     )
-    parts = {source: part for source, part in parts.items() if part}
-    return Penalty(
-        mean, sd, basis, sentence, parts, tuple(reasons) * (basis == "extrapolated"), same
-    )
+    why = tuple(reasons) if basis == "extrapolated" else ()
+    return Penalty(mean, sd, basis, sentence, errors, why)
 
 
-def ends(mean: float, parts: Parts, share: float = 1.0) -> np.ndarray:
+def ends(mean: float, errors: np.ndarray, share: float = 1.0) -> np.ndarray:
     """Return the 90 % interval of a log ratio, of whose error a share counts."""
-    tails = np.quantile(errors(parts), intervals.TAILS, method="inverted_cdf")
+    tails = np.quantile(errors, intervals.TAILS, method="inverted_cdf")
     return np.asarray(mean + share * tails)
 
 
-def _range(mean: float, parts: Parts) -> str:
-    low, high = np.expm1(ends(mean, parts))
-    return f"{low:+.2%} to {high:+.2%}"
-
-
-def _expected(
+def by_law(
     program: str, at: Place, ratio: float, overlap: int = 0
-) -> tuple[float, float, list[str], Parts]:
-    """Return the law's mean and standard deviation, what is beyond the evidence, and the parts."""
+) -> tuple[float, float, list[str], np.ndarray]:
+    """Return the law's mean and standard deviation, what is beyond the evidence, and the errors.
+
+    `ratio`: tokens per parameter. Those of a program without a law are the shape of its penalty.
+    """
     law, (replicas, period, parameters) = published(), at
     if program not in ALIKE:
         shape = math.log2(max(replicas, 1)) / 3 * math.log(period) / math.log(USUAL)
-        return 0.0, UNKNOWN * shape, [], {}
-    mean = law.mean(parameters, replicas, period)
-    size = law.size(parameters, replicas, period)
+        return 0.0, UNKNOWN * shape, [], np.zeros(DRAWS)
     far = {
         "parameters": _decades(parameters, *PARAMETERS),
         "replicas": _decades(replicas, *REPLICAS),
         "period": _decades(period, USUAL, LONGEST.get(replicas, USUAL)),
         "tokens per parameter": _decades(ratio, TOKENS / 2, TOKENS * 2),
     }
-    beyond = [size * BEYOND[name] * value for name, value in far.items()]
-    on_time = program in PUBLISHED and overlap <= 1
-    late = 0.0 if on_time else LATE_SD * max(1.0, overlap / USUAL)
+    size = law.size(parameters, replicas, period)
+    further = {f"beyond {name}": size * BEYOND[name] * value for name, value in far.items()}
     reasons = [f"{name} outside the published runs" for name, value in far.items() if value > 0]
-    if late:
-        reasons.append(
-            f"no published row of overlap = {overlap}" if overlap > 1
-            else "no published row of this program"
-        )  # fmt: skip
-    parts = dict(law.parts(program, at)) | {(program, None): late}
-    parts |= {(f"beyond {name}", None): each for name, each in zip(far, beyond, strict=True)}
-    return mean, math.hypot(law.sd(parameters, replicas, period), late, *beyond), reasons, parts
+    if program not in PUBLISHED or overlap > 1:
+        further[program] = LATE_SD * max(1.0, overlap / USUAL)
+        what = f"overlap = {overlap}" if overlap > 1 else "this program"
+        reasons.append(f"no published row of {what}")
+    errors = law.errors(program, at)
+    for source, sd in further.items():
+        errors = errors + sd * drawn(source)
+    sd = math.hypot(law.sd(parameters, replicas, period), *further.values())
+    return law.mean(parameters, replicas, period), sd, reasons, errors
 
 
 def _decades(value: float, low: float, high: float) -> float:
@@ -291,44 +266,31 @@ def _untuned(replicas: float, rate: float, momentum: float) -> tuple[float, list
 
 
 def _updated(
-    at: Place, mean: float, sd: float, runs: Sequence[OwnRun], known: bool
-) -> tuple[float, float, list[str], Parts]:
+    at: Place, mean: float, sd: float, runs: Sequence[OwnRun], has_law: bool
+) -> tuple[float, float, np.ndarray]:
     """Combine the law with own runs: its error is alike at alike replicas, periods and sizes.
 
     The law's error is a Gaussian process whose standard deviation is the law's and that of
-    set-ups, so that own runs count by their precision and scale with the law's shape. What is left
-    of it is the process less what the runs, with errors of their own, say of it. Without a law
-    (not `known`) the runs alone say the scale: nothing draws them towards zero.
+    set-ups, so that own runs count by their precision and scale with the law's shape. Without a law
+    the runs alone say the scale: nothing draws them towards zero.
     """
-    laws = [_expected(each.program, each.place, TOKENS) for each in runs]
-    logs = np.log2([at, *(each.place for each in runs)])
-    setup = SETUP * np.minimum(logs[:, 1] / math.log2(USUAL), 1.0) * known
-    sds = np.hypot(setup, [sd, *(each[1] for each in laws)])
+    laws = [by_law(run.program, run.place, TOKENS) for run in runs]
+    logs = np.log2([at, *(run.place for run in runs)])
+    setup = SETUP * np.minimum(logs[:, 1] / math.log2(USUAL), 1.0) * has_law
+    sds = np.hypot(setup, [sd, *(law[1] for law in laws)])
     apart = np.abs(logs[:, None] - logs[None]) / ALIKE_WITHIN
-    scaled = 0.0 if known else SCALED
-    joint = np.outer(sds, sds) * (np.exp(-apart.sum(-1)) + scaled**2)
-    seen = joint[1:, 1:] + np.diag([each.sd**2 + 1e-12 for each in runs])
+    joint = np.outer(sds, sds) * (np.exp(-apart.sum(-1)) + (0.0 if has_law else SCALED**2))
+    seen = joint[1:, 1:] + np.diag([run.sd**2 + 1e-12 for run in runs])
     gain = np.linalg.solve(seen, joint[1:, 0])
-    words = [f"own run{'s' * (len(runs) > 1)} of {runs[0].program}"]
-    kind = "diloco" if known else runs[0].program
-    rest = scaled * float(sds[0] - gain @ sds[1:])
-    parts: dict[tuple[str, Place | None], float] = {
-        (f"set-up {kind}", at): float(sds[0]), (f"scale of {kind}", None): rest
-    }  # fmt: skip
-    for number, (run, (law, own_sd, *_), share) in enumerate(
-        zip(runs, laws, gain.tolist(), strict=True)
-    ):
-        mean += share * (run.log_ratio - law)
-        there = f"set-up {kind}", run.place
-        parts[there] = parts.get(there, 0.0) - share * float(sds[number + 1])
-        parts[run.source or f"run {number} of {kind}", None] = -share * run.sd
-        if known and abs(run.log_ratio - law) > DISAGREE * math.hypot(run.sd, own_sd):
-            words.append(
-                f"the own run (M = {run.replicas}, H = {run.period:g}: "
-                f"{math.expm1(run.log_ratio):+.1%}) disagrees with published ones "
-                f"({math.expm1(law):+.1%})"
-            )
-    return mean, math.sqrt(max(joint[0, 0] - gain @ joint[1:, 0], 0.0)), words, parts
+    variance = max(joint[0, 0] - gain @ joint[1:, 0], 0.0)
+    errors = np.zeros(DRAWS)
+    for run, law, share in zip(runs, laws, gain.tolist(), strict=True):
+        mean += share * (run.log_ratio - law[0])
+        errors = errors - share * run.sd * drawn(run.source)
+    of_runs = float(np.square(gain) @ [run.sd**2 for run in runs])
+    rest = math.sqrt(max(variance - of_runs, 0.0))
+    kind = "diloco" if has_law else runs[0].program
+    return mean, math.sqrt(variance), errors + rest * drawn(f"set-up {kind}", at)
 
 
 @cache

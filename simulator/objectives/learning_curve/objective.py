@@ -64,8 +64,8 @@ class Expected:
     evidence says it, with its `sd`; `basis`: "measured", "published", "mechanism" or
     "extrapolated", and `sentence` says of what; `direct`: whether nothing is left to the mechanism;
     `period`: local steps between agreements; `tokens`: of one worker's step; `steps`: of the run;
-    `parts`: of the error whose deviation is `sd`; `why`: what makes the basis "extrapolated";
-    `log_steps`: that of the factor of steps as which the ratio grows along the run, if it does.
+    `errors`: draws of the error whose deviation is `sd`; `why`: what makes the basis
+    "extrapolated"; `log_steps`: that of the factor of steps as which the ratio grows along the run.
     """
 
     curve: Curve
@@ -79,7 +79,7 @@ class Expected:
     tokens: float
     workers: float
     steps: float
-    parts: evidence.Parts = field(default_factory=dict)
+    errors: np.ndarray = field(default_factory=lambda: np.zeros(curve.DRAWS))
     why: tuple[str, ...] = ()
     log_steps: float | None = None
     kind: ClassVar[str] = "learning-curve"
@@ -147,7 +147,7 @@ class Expected:
         """
         steps = np.atleast_1d(steps)
         drawn = self.curve.drawn(self.seen(steps, critical=self._criticals()))
-        penalty = np.exp(evidence.errors(self.parts)[:, None] * self.ramp(steps, NEAR))
+        penalty = np.exp(self.errors[:, None] * self.ramp(steps, NEAR))
         least = self.curve.draws[:, :1] / self.ratio(steps)
         factor: np.ndarray = np.maximum(drawn * penalty, least) / self.parallel(steps)
         return factor
@@ -158,14 +158,13 @@ class Expected:
         So do tokens, time and price up to there, which go by steps; infinite: never.
         """
         floor, scale, exponent, shift = self.curve.draws.T
-        drawn, start = evidence.errors(self.parts), self.ramp(step)
-        progress = self.progress(critical=self._criticals()[:, 0])
+        start, progress = self.ramp(step), self.progress(critical=self._criticals()[:, 0])
         here = self.curve.even(self.curve.at(step, progress), progress)
 
         def enough(found: Any) -> Any:
             """Return the same with the ratio that a run of `found` times `step` has."""
             at = np.minimum(step * found, curve.LARGEST)
-            error = drawn * self.ramp(at, NEAR) + self.log_ratio * (self.ramp(at) - start)
+            error = self.errors * self.ramp(at, NEAR) + self.log_ratio * (self.ramp(at) - start)
             with np.errstate(divide="ignore"):
                 above = np.maximum(gain * self.parallel(step) * np.exp(-error) - floor, 0.0) / scale
                 seen = np.maximum(above ** (-1 / exponent) - shift, 0.0)
@@ -173,7 +172,7 @@ class Expected:
 
         if self.log_steps is None:
             return np.asarray(enough(1.0))
-        low, high = np.full((2, len(drawn)), [[1 / curve.LARGEST], [most := curve.LARGEST / step]])
+        low, high = np.full((2, len(floor)), [[1 / curve.LARGEST], [most := curve.LARGEST / step]])
         for _ in range(HALVED):
             middle = np.sqrt(low * high)
             less = enough(middle) <= middle
@@ -310,7 +309,7 @@ def expect(world: World, *, apart: float | None = None, counted: float | None = 
     grows = [own_run.log_steps for own_run in spec.own if own_run.log_steps and steps > law.warmup]
     return replace(
         result, log_ratio=cost.log_ratio, sd=cost.sd, basis=far, sentence=sentence,
-        parts=cost.parts, why=why,
+        errors=cost.errors, why=why,
         log_steps=grows[0] if grows and "measured" in spec.penalty else None,
     )  # fmt: skip
 
@@ -392,7 +391,8 @@ def _cost(world: World, known: Expected) -> evidence.Penalty | None:
     if period is None or getattr(given.get("codec"), "kind", "raw") != "raw":
         return None
     if program.bound_covers and period == 1:
-        return evidence.Penalty(0.0, 0.0, known.basis, f"{algorithm.name} is data-parallel", {})
+        sentence = f"{algorithm.name} is data-parallel"
+        return evidence.Penalty(0.0, 0.0, known.basis, sentence, np.zeros(curve.DRAWS))
     if program.overlaps and algorithm.name not in evidence.ALIKE:
         return None  # late means cost more than local steps alone
     own = _own(world.scenario, known)
@@ -450,25 +450,28 @@ def _mechanism(world: World, apart: float, known: Expected) -> evidence.Penalty:
     table, workers = mechanism(), known.workers
     sentence = f"{algorithm.name} by the mechanism (its error {table['source']})"
     late = world.program.family != "blocking" and workers > 1
-    sd = math.hypot(table["sd"], table["late"] if late else 0.0)
-    place = workers, apart, size(scenario)
-    if apart <= 1 or workers == 1:
-        return evidence.Penalty(0.0, sd, "mechanism", sentence, {(algorithm.name, place): sd})
+    local = apart > 1 and workers > 1
+    sd = math.hypot(table["sd"], table["late"] * late, table["local"] * local)
+    errors = sd * evidence.drawn(algorithm.name, (workers, apart, size(scenario)))
+    result = evidence.Penalty(0.0, sd, "mechanism", sentence, errors)
+    if not local:
+        return result
     tuned = _speed(known.curve, algorithm) is None  # as published runs are
     like = "diloco" if tuned else "local-sgd"
     own = [replace(own_run, program=like) for own_run in _own(scenario, known)]
     replicas = _replicas(world, known, own)
     penalty = evidence.penalty(like, replicas, apart, size(scenario), own=own)
-    here: evidence.Parts = {(algorithm.name, place): math.hypot(sd, table["local"])}
     if penalty is None:
-        return evidence.Penalty(0.0, math.hypot(sd, table["local"]), "mechanism", sentence, here)
+        return result
     added, whose = max(penalty.log_ratio, 0.0), "your own" if own else "published"
-    sentence += (
-        f"; {math.expm1(added):+.2%} for {apart:.3g} steps apart, as {whose} runs with as many"
-    )
-    whole = math.hypot(sd, table["local"], penalty.sd)
-    return evidence.Penalty(
-        added, whole, "mechanism", sentence, {**here, **penalty.parts}, penalty.why
+    return replace(
+        result,
+        log_ratio=added,
+        sd=math.hypot(sd, penalty.sd),
+        sentence=f"{sentence}; {math.expm1(added):+.2%} for {apart:.3g} steps apart, as {whose} "
+        "runs with as many",
+        errors=errors + penalty.errors,
+        why=penalty.why,
     )
 
 
