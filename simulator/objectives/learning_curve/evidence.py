@@ -95,8 +95,9 @@ class Law:
         replicas, period, parameters = place
         numbers = self._slope(parameters, replicas, period) @ np.linalg.cholesky(self.covariance)
         of_fit = numbers @ [drawn(f"law {index}") for index in range(len(numbers))]
-        of_runs: np.ndarray = drawn(program, place) - drawn("baseline")
-        return of_fit + self.spread * (period > 1) * of_runs
+        of_runs = drawn(program, place) - drawn("baseline")
+        errors: np.ndarray = of_fit + self.spread * (period > 1) * of_runs
+        return errors
 
     def _slope(self, parameters: float, replicas: float, period: float) -> np.ndarray:
         return _slopes(lambda theta: _law(theta, parameters, replicas, period), self.theta)
@@ -201,8 +202,8 @@ def penalty(  # noqa: PLR0913
         f"{math.expm1(mean):+.2%} ({intervals.USUAL}: {low:+.2%} to {high:+.2%}) against "
         f"data-parallel on as many tokens, {basis}: {'; '.join([source, *reasons])}"
     )
-    why = tuple(reasons) if basis == "extrapolated" else ()
-    return Penalty(mean, sd, basis, sentence, errors, why)
+    beyond = tuple(reasons) if basis == "extrapolated" else ()
+    return Penalty(mean, sd, basis, sentence, errors, beyond)
 
 
 def ends(mean: float, errors: np.ndarray, share: float = 1.0) -> np.ndarray:
