@@ -4,8 +4,6 @@ from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from enum import StrEnum
 from typing import Any
 
-import numpy as np
-
 from ..programs.effects import Payload
 from . import payloads
 from .tolerances import TIME_TOLERANCE
@@ -48,18 +46,16 @@ class Collective:
     """
 
     __slots__ = (
-        "_guard", "_question", "ahead", "arrivals", "begins", "chained", "computed", "done",
+        "_question", "ahead", "arrivals", "begins", "chained", "computed", "done",
         "falls", "followers", "index", "joined", "kind", "last", "left_out", "missing", "payloads",
-        "protected", "reports", "restarts", "result", "stalls", "waiting",
+        "reports", "restarts", "result", "stalls", "waiting",
     )  # fmt: skip
 
-    def __init__(self, index: int, kind: str, workers: int, guard: payloads.Guard) -> None:
+    def __init__(self, index: int, kind: str, workers: int) -> None:
         self.index, self.kind = index, kind
-        self._guard = guard
         self.missing = workers
         self.payloads: list[Payload] = [None] * workers
         self.joined: list[int] = [ABSENT] * workers
-        self.protected: dict[int, list[np.ndarray[Any, Any]]] = {}
         self.waiting: list[Any] = []
         self.followers: list[Follower] = []
         self.chained = False
@@ -78,31 +74,35 @@ class Collective:
         self.ahead: list[float] | None = None
 
     def join(self, rank: int, step: int, payload: Payload, at: float) -> None:
-        """Add a worker's payload, read-only until `collect`; the last one completes the result.
+        """Add a worker's payload, read-only from now on; the last one completes the result.
 
         `at`: when the worker joins; the latest sets `begins`.
         """
         if at > self.begins:
             self.begins, self.last = at, (rank, at)
         if type(payload) is not complex:
-            self.protected[rank] = self._guard.hold(payload)
+            payloads.protect(payload)
         self.payloads[rank] = payload
         self.joined[rank] = step
         self.missing -= 1
         if not self.missing:
-            everyone = self.payloads
-            self.result = payloads.mean(everyone) if self.kind == "mean" else tuple(everyone)
+            self._share(self.payloads)
 
     def leave_out(self, ranks: Collection[int]) -> None:
         """Recompute the result without the payloads of some workers."""
         others = [value for rank, value in enumerate(self.payloads) if rank not in ranks]
         if others:
-            self.result = payloads.mean(others) if self.kind == "mean" else tuple(others)
+            self._share(others)
+
+    def _share(self, values: Sequence[Payload]) -> None:
+        self.result = payloads.mean(values) if self.kind == "mean" else tuple(values)
+        if type(values[0]) is not complex:
+            payloads.protect(self.result)
 
     def question(self) -> "Collective":
         """Return the question whether this is done: the one that some workers have yet to ask."""
         if self._question is None or not self._question.missing:
-            self._question = Collective(self.index, "gather", len(self.joined), self._guard)
+            self._question = Collective(self.index, "gather", len(self.joined))
             self._question.chained = True
         return self._question
 
@@ -117,13 +117,6 @@ class Collective:
         """Return when worker `rank` has the result, once it is known when it is done."""
         assert self.done is not None
         return self.done if self.ahead is None else self.done - self.ahead[rank]
-
-    def collect(self, rank: int) -> Payload:
-        """Return the result, which all workers share; give worker `rank` its payload back."""
-        if self.protected:
-            self._guard.release(self.protected.pop(rank, ()))
-            payloads.protect(self.result)
-        return self.result
 
 
 class GradientPiece:
@@ -144,10 +137,6 @@ class GradientPiece:
     def __init__(self, result: Payload, done: float) -> None:
         self.result = result
         self.begins = self.done = done
-
-    def collect(self, rank: int) -> Payload:
-        """Return the piece."""
-        return self.result
 
 
 class Timer(GradientPiece):

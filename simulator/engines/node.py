@@ -123,7 +123,7 @@ class EngineNode(SeededNode):
         self.collectives = index + 1
         collective: Collective | None = run.open_collectives.get(index)
         if collective is None:
-            collective = Collective(index, kind, self.workers, run.guard)
+            collective = Collective(index, kind, self.workers)
             run.open_collectives[index] = collective
         elif kind != collective.kind:
             raise ProgramError(

@@ -91,39 +91,6 @@ def arrays(payload: Payload) -> list[np.ndarray[Any, Any]]:
     return [payload] if payload.base is None else [*arrays(payload.base), payload]
 
 
-class Guard:
-    """Keeps arrays read-only while any collective needs them, by counting its holds."""
-
-    def __init__(self) -> None:
-        self._held: dict[int, int] = {}  # holds by id; the holder keeps the array alive
-
-    def hold(self, payload: Payload) -> list[np.ndarray[Any, Any]]:
-        """Make a payload's arrays read-only; return those to `release`, not read-only for good."""
-        held = []
-        for array in arrays(payload):
-            if array.flags.writeable or id(array) in self._held:
-                array.flags.writeable = False
-                self._held[id(array)] = self._held.get(id(array), 0) + 1
-                held.append(array)
-        return held
-
-    def keep(self, payload: Payload) -> None:
-        """Make a payload's arrays read-only for good."""
-        for array in arrays(payload):
-            array.flags.writeable = False
-            if id(array) in self._held:
-                self._held[id(array)] += 1
-
-    def release(self, held: Sequence[np.ndarray[Any, Any]]) -> None:
-        """Give up holds; an array without any may be changed again."""
-        for array in held:
-            self._held[id(array)] -= 1
-            if not self._held[id(array)]:
-                del self._held[id(array)]
-                if array.base is None or array.base.flags.writeable:
-                    array.flags.writeable = True
-
-
 class Meter:
     """Bytes of a payload: vectors in proportion to the model, scalars eight bytes each."""
 

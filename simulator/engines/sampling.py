@@ -132,7 +132,7 @@ class Parked:
             node.skip_to(collective, step)
             released.append(node)
         self._going = going.union(node.rank for node in released)
-        coming = Collective(index + 1, collective.kind, run.workers, run.guard)
+        coming = Collective(index + 1, collective.kind, run.workers)
         coming.missing = len(self._going)
         coming.payloads = [collective.payloads[collective.last[0]]] * run.workers  # left out
         run.open_collectives[index + 1] = coming

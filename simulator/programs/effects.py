@@ -119,7 +119,7 @@ class Node(ABC):
 
     @abstractmethod
     def start_mean(self, value: Payload) -> Handle:
-        """Start the average of `value` over all workers; `value` is read-only until its `wait`."""
+        """Start the average of `value` over all workers; `value` is read-only from now on."""
 
     @abstractmethod
     def start_gather(self, value: Payload) -> Handle:

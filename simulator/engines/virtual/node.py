@@ -404,7 +404,7 @@ class VirtualNode(EngineNode):
             observer.by_rounds and self.step > self._joined_step
         ):
             view = self.rank, self.now, self.period, self.updates, x
-            self._run.guard.keep(x)
+            payloads.protect(x)
             self._mark_at = observer.see(self.step, view)
             if observer.complete:
                 self.stopped = True
@@ -617,7 +617,7 @@ class VirtualNode(EngineNode):
     # Collectives
 
     @types.coroutine
-    def wait(self, handle: Handle) -> Generator[None, None, Any]:  # noqa: PLR0912 - hot
+    def wait(self, handle: Handle) -> Generator[None, None, Any]:
         """Block until `handle` is done; return its result.
 
         A handle that is done after the deadline never resumes the node.
@@ -650,6 +650,4 @@ class VirtualNode(EngineNode):
                 self._staleness[self.step - handle.joined[self.rank]] += 1
             if self.outages is not None:
                 self.outages.collected(handle, self.collectives)
-            if not handle.protected:  # no vectors: nothing to give back
-                return handle.result
-        return handle.collect(self.rank)
+        return handle.result

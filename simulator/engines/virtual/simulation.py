@@ -78,7 +78,7 @@ class Simulation:
 
     __slots__ = (  # more attributes than CPython 3.11 reads fast without
         "_last_completion", "_stalled_since", "absentees", "agenda", "answer", "availability",
-        "background", "beside", "calendars", "deadline", "events", "guard", "host",
+        "background", "beside", "calendars", "deadline", "events", "host",
         "in_flight", "inbox_bytes", "label",
         "lines", "meter", "nodes", "objective", "observer", "open_collectives", "outages",
         "over", "parked", "program", "ready", "recovery", "scenario", "seed", "sent", "spans",
@@ -119,7 +119,6 @@ class Simulation:
         self.deadline: float = deadline(scenario) if host is None else host.deadline
         self.open_collectives: dict[int, Collective] = {}
         self.parked, self.strides = leaping(self, self.recovery.sampled, given)
-        self.guard = payloads.Guard()
         self.unfinished: list[str] = []
         self.stall = ""
         self._stalled_since = self._last_completion = 0.0
