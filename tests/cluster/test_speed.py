@@ -193,7 +193,7 @@ def test_steps_are_alike_under_two_programs_and_again():
         {"name": "psgd"}, {"name": "local-sgd", "tau": 1000}, workers=3, compute=EXPONENTIAL,
         cluster={"bursts": BURSTS, "profile": NIGHT}, steps=60,
     )  # fmt: skip
-    times = [play("virtual", world, index, seed=4).durations for index in (0, 1, 0)]
+    times = [play(world, index, seed=4).durations for index in (0, 1, 0)]
     assert times[0] == times[2]
     assert len(times[0][0]) == 60
     assert times[1] == times[0]

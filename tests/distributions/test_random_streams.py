@@ -63,15 +63,14 @@ def test_a_workers_compute_times_are_the_same_under_every_program():
     world = scenario(*algorithms, compute=EXPONENTIAL, network=RING, objective=QUADRATIC, steps=30)
     times = [list(islice(each, 60)) for each in workers.compute_times(world, seed=2)]
     for index in range(len(algorithms)):
-        for found, expected in zip(play("virtual", world, index, 2).durations, times, strict=False):
+        for found, expected in zip(play(world, index, 2).durations, times, strict=False):
             n = min(len(found), len(expected))
             assert n >= 20
             np.testing.assert_allclose(found[:n], expected[:n], atol=1e-12)
 
 
-@looped("interpreter", ["virtual", "lockstep"])
 @looped("goal", [QUADRATIC, DIGITS])
-def test_a_workers_batches_are_the_same_however_it_asks(interpreter, goal):
+def test_a_workers_batches_are_the_same_however_it_asks(goal):
     """The k-th gradient at the start: whole, with its loss, or in pieces; alone or in turns."""
 
     async def worker(me, *, lr: float, ask: int):
@@ -91,7 +90,7 @@ def test_a_workers_batches_are_the_same_however_it_asks(interpreter, goal):
         compute=EXPONENTIAL, objective=goal, programs=programs,
     )  # fmt: skip
     whole, with_loss, in_pieces = (
-        np.array(play(interpreter, world, ask, 4, programs).marks) for ask in range(3)
+        np.array(play(world, ask, 4, programs).marks) for ask in range(3)
     )
     assert np.array_equal(whole, with_loss)
     assert np.array_equal(whole, in_pieces)

@@ -14,9 +14,7 @@ from paceline.simulator.programs import Program, catalogue
 from tests.helpers.compute_times import STEPS, delays
 from tests.helpers.programs import ROWS, called, cases
 from tests.helpers.worlds import (
-    DIGITS,
     EXPONENTIAL,
-    INTERPRETERS,
     QUADRATIC,
     RING,
     Recording,
@@ -26,7 +24,6 @@ from tests.helpers.worlds import (
 )
 
 TIMELESS = cases(tuple(row for row in ROWS if row.timeless))
-OTHERS = [name for name in INTERPRETERS if name != "virtual"]
 
 
 def equal(first: Recording, second: Recording) -> None:
@@ -48,19 +45,6 @@ def test_the_table_has_every_program_once():
     assert sorted(names) == sorted(catalogue())
 
 
-@pytest.mark.parametrize("interpreter", OTHERS)
-@pytest.mark.parametrize("objective", [QUADRATIC, DIGITS], ids=lambda table: table["kind"])
-@pytest.mark.parametrize("case", cases(), ids=called)
-def test_equal_constant_delays(case, objective, interpreter):
-    """Equal parameters and equal schedules, bit by bit; here a step of the clock is a second."""
-    world = scenario(case, workers=5, steps=STEPS, objective=objective, server={"apply": "1 ms"})
-    virtual, other = play("virtual", world, seed=3), play(interpreter, world, seed=3)
-    served = catalogue()[case["name"]].server is not None
-    assert virtual.marks[-1] if served else all(len(each) == STEPS for each in virtual.marks)
-    equal(virtual, other)
-    same_schedule(virtual, other, STEPS)
-
-
 @pytest.mark.parametrize("workers", [1, 2, 7])
 def test_messages_are_served_in_order(workers):
     """With a network that takes its time, too."""
@@ -68,12 +52,7 @@ def test_messages_are_served_in_order(workers):
         {"name": "asgd"}, workers=workers, objective=QUADRATIC, network=RING,
         server={"receive": "2 ms", "apply": "1 ms"},
     )  # fmt: skip
-    virtual, other = play("virtual", world), play("lockstep", world)
-    assert virtual.sources(workers) == [[rank] for rank in range(workers)] * STEPS
-    equal(virtual, other)
-    for ours, theirs in zip(virtual.effects, other.effects, strict=True):
-        assert ours == theirs[: len(ours)]  # the last answers are still under way
-        assert len(theirs) <= len(ours) + 3  # an answer, and what follows from it
+    assert play(world).sources(workers) == [[rank] for rank in range(workers)] * STEPS
 
 
 # Nothing that takes time changes a synchronous program
@@ -82,14 +61,14 @@ def test_messages_are_served_in_order(workers):
 @cache
 def reference(number: int, workers: int) -> Recording:
     world = scenario(TIMELESS[number], workers=workers, steps=STEPS, objective=QUADRATIC)
-    return play("lockstep", world)
+    return play(world)
 
 
 @pytest.mark.parametrize("number", range(len(TIMELESS)), ids=map(called, TIMELESS))
 @settings(max_examples=10)
 @given(world=delays())
 def test_delays_change_no_parameters(number, world):
-    found = play("virtual", scenario(TIMELESS[number], steps=STEPS, objective=QUADRATIC, **world))
+    found = play(scenario(TIMELESS[number], steps=STEPS, objective=QUADRATIC, **world))
     expected = reference(number, world["workers"])
     equal(found, expected)
     same_schedule(found, expected, STEPS)
@@ -115,19 +94,15 @@ def test_a_rerun_is_identical(case):
 # The rules of the vocabulary
 
 
-def run_on(interpreter, worker, server=None, workers=3, **tables):
+def run_on(worker, server=None, workers=3, **tables):
     """Run a program that a test defines."""
     programs = {"mine": Program("mine", worker, "here", server=server)}
     tables = {"objective": QUADRATIC, "steps": 6} | tables
     world = scenario({"name": "mine"}, workers=workers, programs=programs, **tables)
-    return play(interpreter, world, programs=programs)
+    return play(world, programs=programs)
 
 
-everywhere = pytest.mark.parametrize("interpreter", INTERPRETERS)
-
-
-@everywhere
-def test_a_gather_is_in_rank_order(interpreter):
+def test_a_gather_is_in_rank_order():
     async def gather(me, *, lr: float):
         g = await me.gradient(me.start)
         everyone = await me.wait(me.start_gather((float(me.rank), g)))
@@ -135,12 +110,11 @@ def test_a_gather_is_in_rank_order(interpreter):
         assert np.array_equal(everyone[me.rank][1], g)
         me.mark(sum(g for _, g in everyone) / len(everyone))
 
-    marks = run_on(interpreter, gather, compute=EXPONENTIAL).marks
+    marks = run_on(gather, compute=EXPONENTIAL).marks
     assert all(np.array_equal(marks[0], each) for each in marks)
 
 
-@everywhere
-def test_messages_between_two_nodes_keep_their_order(interpreter):
+def test_messages_between_two_nodes_keep_their_order():
     async def worker(me, *, lr: float):
         await me.gradient(me.start)
         if me.rank == 0:
@@ -151,11 +125,10 @@ def test_messages_between_two_nodes_keep_their_order(interpreter):
             assert [await me.receive() for _ in range(6)] == [(0, float(n)) for n in range(6)]
             me.send(0, 50.0)
 
-    run_on(interpreter, worker, network=RING | {"jitter": EXPONENTIAL})
+    run_on(worker, network=RING | {"jitter": EXPONENTIAL})
 
 
-@everywhere
-def test_no_message_overtakes_one_under_way(interpreter):
+def test_no_message_overtakes_one_under_way():
     async def worker(me, *, lr: float):
         await me.gradient(me.start)
         other = 1 - me.rank
@@ -165,11 +138,10 @@ def test_no_message_overtakes_one_under_way(interpreter):
         assert [await me.receive(other) for _ in range(2)] == [(other, 1.0), (other, 2.0)]
 
     slow = {"latency": "9 s", "collective": "given", "duration": "1 s"}
-    run_on(interpreter, worker, workers=2, network=slow)
+    run_on(worker, workers=2, network=slow)
 
 
-@everywhere
-def test_a_message_can_be_picked_by_its_sender(interpreter):
+def test_a_message_can_be_picked_by_its_sender():
     async def worker(me, *, lr: float):
         await me.gradient(me.start)
         if me.rank:
@@ -178,11 +150,10 @@ def test_a_message_can_be_picked_by_its_sender(interpreter):
             chosen = [await me.receive(source) for source in (2, 1, 3)]
             assert chosen == [(2, 2.0), (1, 1.0), (3, 3.0)]
 
-    run_on(interpreter, worker, workers=4, compute=EXPONENTIAL, network=RING)
+    run_on(worker, workers=4, compute=EXPONENTIAL, network=RING)
 
 
-@everywhere
-def test_finished_has_one_answer_for_all(interpreter):
+def test_finished_has_one_answer_for_all():
     """The last worker asks, three steps late, and decides: by then the mean is done."""
 
     async def worker(me, *, lr: float):
@@ -193,7 +164,7 @@ def test_finished_has_one_answer_for_all(interpreter):
         me.mark(await me.wait(mean))
         assert me.clock() == 1 + 3 * 2
 
-    run_on(interpreter, worker, steps=20)
+    run_on(worker, steps=20)
 
 
 def changes(array):
@@ -205,60 +176,45 @@ def changes(array):
     return True
 
 
-@everywhere
-def test_a_payload_is_read_only_until_its_wait(interpreter):
+def test_a_payload_is_read_only():
     async def worker(me, *, lr: float):
         g = await me.gradient(me.start)
         mean = me.start_mean((g, 1.0))
         assert not changes(g)
         await me.wait(mean)
-
-    run_on(interpreter, worker, compute=EXPONENTIAL)
-
-
-@everywhere
-def test_a_payload_of_two_means_is_read_only_until_the_last_wait(interpreter):
-    async def worker(me, *, lr: float):
-        g = await me.gradient(me.start)
-        first, second = me.start_mean(g), me.start_mean(g)
-        await me.wait(first)
         assert not changes(g)
-        await me.wait(second)
 
-    run_on(interpreter, worker)
+    run_on(worker, compute=EXPONENTIAL)
 
 
-@everywhere
-def test_part_of_a_vector_may_be_averaged_while_the_whole_is_seen(interpreter):
+def test_part_of_a_vector_may_be_averaged_while_the_whole_is_seen():
     async def worker(me, *, lr: float):
         x = me.start - await me.gradient(me.start)
         mean = me.start_mean(x[:2])
         me.mark(x)
         assert np.shape(await me.wait(mean)) == (2,)
 
-    run_on(interpreter, worker, run={"evaluate_every": 1})
+    run_on(worker, run={"evaluate_every": 1})
 
 
-@everywhere
 @pytest.mark.parametrize("start", ["start_mean", "start_gather"])
-def test_results_and_the_start_are_read_only(interpreter, start):
+def test_results_and_the_start_are_read_only(start):
     async def worker(me, *, lr: float):
         assert not changes(me.start)
         result = await me.wait(getattr(me, start)(await me.gradient(me.start)))
         shared = result[me.rank] if start == "start_gather" else result
         assert not changes(shared)
 
-    run_on(interpreter, worker)
+    run_on(worker)
 
 
-@everywhere
-def test_different_collectives_are_refused(interpreter):
+def test_different_collectives_are_refused():
     async def worker(me, *, lr: float):
         g = await me.gradient(me.start)
         await me.wait(me.start_gather(g) if me.rank == 2 else me.start_mean(g))
 
     with pytest.raises(ProgramError, match="worker 2 starts a gather where others started a mean"):
-        run_on(interpreter, worker)
+        run_on(worker)
 
 
 async def skips_a_mean(me, *, lr: float):
@@ -288,14 +244,10 @@ async def sends_nothing(me, *, lr: float):
 )
 def test_a_deadlock_says_who_waits_for_whom(worker, server, who):
     with pytest.raises(DeadlockError, match=f"deadlock: .*{who}"):
-        run_on("virtual", worker, server)
-    for interpreter in OTHERS:
-        with pytest.raises(DeadlockError, match="deadlock"):
-            run_on(interpreter, worker, server)
+        run_on(worker, server)
 
 
-@everywhere
-def test_workers_out_of_step_are_noticed_when_the_first_one_is_done(interpreter):
+def test_workers_out_of_step_are_noticed_when_the_first_one_is_done():
     async def worker(me, *, lr: float):
         x = me.start
         for step in count():
@@ -305,7 +257,7 @@ def test_workers_out_of_step_are_noticed_when_the_first_one_is_done(interpreter)
             me.mark(x)
 
     with pytest.raises(DeadlockError, match="deadlock"):
-        run_on(interpreter, worker)
+        run_on(worker)
 
 
 def test_a_server_has_no_data_and_joins_no_collective():
@@ -313,7 +265,7 @@ def test_a_server_has_no_data_and_joins_no_collective():
         await me.gradient(me.start)
 
     with pytest.raises(ProgramError, match="the server has no data"):
-        run_on("virtual", hears_nobody, greedy)
+        run_on(hears_nobody, greedy)
 
 
 def test_a_program_of_the_user_runs_beside_the_catalogue():
@@ -336,5 +288,5 @@ def test_a_program_of_the_user_runs_beside_the_catalogue():
     assert votes.curve["loss"][-1] < votes.curve["loss"][0]
     assert votes.curve["loss"] != means.curve["loss"]
     start = build(world, world.algorithm[0], 0).start
-    moved = (play("virtual", world, programs=programs).marks[0][-1] - start) / 0.01
+    moved = (play(world, programs=programs).marks[0][-1] - start) / 0.01
     assert np.allclose(moved, np.round(moved), atol=1e-9)

@@ -45,7 +45,7 @@ def run(algorithm, engine="virtual", seed=1, **tables):
 
 
 def last(algorithm, **tables):
-    marks = play("virtual", scenario(algorithm, steps=12, **tables), seed=1).marks
+    marks = play(scenario(algorithm, steps=12, **tables), seed=1).marks
     return marks[-1][-1]
 
 
@@ -83,9 +83,7 @@ def test_uneven_shards_weigh_by_their_samples():
     assert sizes.min() < sizes.max()
     gradients = [goal.source(rank).gradient(goal.start) for rank in range(4)]
     expected = goal.start - 0.1 * (sizes @ np.array(gradients)) / sizes.sum()
-    for interpreter in ("virtual", "lockstep"):
-        found = play(interpreter, world, seed=1).marks[0][-1]
-        assert np.allclose(found, expected, rtol=1e-12)
+    assert np.allclose(play(world, seed=1).marks[0][-1], expected, rtol=1e-12)
     algorithm = {"name": "fedavg", "tau": 3}
     runs = [run(algorithm, engine, objective=UNEVEN) for engine in ("virtual", "batched")]
     assert runs[0].curve["loss"] == runs[1].curve["loss"]
@@ -305,7 +303,7 @@ def test_a_step_is_of_as_many_gradients_as_clients_train():
     cases = [{"name": "fedavg", "tau": 5}, {"name": "fedbuff", "tau": 5, "buffer": 4}]
     found = [run(case, network=FREE, **world) for case in cases]
     assert [statistics.seconds_per_step(each) for each in found] == pytest.approx([1, 1])
-    marks = play("lockstep", scenario(cases[1], objective=QUADRATIC, **world), seed=1).marks
+    marks = play(scenario(cases[1], objective=QUADRATIC, **world), seed=1).marks
     assert len(marks[-1]) == 40 / 5
     picked = study.simulate(scenario(*cases, {"name": "asgd"}, network=FREE, **world), seeds=1).pick
     assert picked["label"] == "asgd"  # all twenty compute

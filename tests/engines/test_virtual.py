@@ -350,7 +350,7 @@ def test_a_deadline_ends_messages_that_need_no_clock():
     world = scenario(
         {"name": "mine"}, workers=1, steps=5000, run={"duration": "25 s"}, programs=programs
     )
-    assert len(play("virtual", world, programs=programs).durations[0]) < 100
+    assert len(play(world, programs=programs).durations[0]) < 100
 
 
 @looped("case", [{"name": "local-sgd", "tau": 100}, {"name": "ssgd-bucketed"}, ASGD])
@@ -422,7 +422,7 @@ def test_the_period_is_told_from_the_first_average_on():
 @looped("workers", [1, 3])
 def test_a_server_stops_after_as_many_gradients_as_all_workers_steps(workers):
     world = scenario(ASGD, workers=workers, compute=EXPONENTIAL, steps=30, network=RING)
-    assert len(play("virtual", world).sources(workers)) == 30 * workers
+    assert len(play(world).sources(workers)) == 30 * workers
     assert simulate(world).steps == 30
 
 
@@ -577,7 +577,7 @@ def test_a_run_leaves_the_garbage_collector_as_it_was(own):
         simulate(world)
         assert gc.get_threshold() == own
         with pytest.raises(DeadlockError):
-            play("virtual", world, programs=broken)
+            play(world, programs=broken)
         assert gc.get_threshold() == own
     finally:
         gc.set_threshold(*usual)

@@ -1,4 +1,4 @@
-"""The shared table of programs: one row each, run by every interpreter."""
+"""The shared table of programs: one row each, run by every engine."""
 
 from typing import Any, NamedTuple
 

@@ -1,7 +1,6 @@
 """Small scenarios ("worlds") to run programs in, and recordings of the effects that they use.
 
-A `Recorder` stands between a program and an interpreter's node, so that recordings of different
-interpreters can be compared.
+A `Recorder` stands between a program and its node.
 """
 
 from collections import Counter
@@ -11,14 +10,12 @@ from functools import wraps
 from pathlib import Path
 from typing import Any
 
-from paceline.simulator.engines.lockstep import run as lockstep
 from paceline.simulator.engines.virtual import run as virtual
 from paceline.simulator.load.load import parse
-from paceline.simulator.objectives import build
 from paceline.simulator.programs import Program, catalogue
 from paceline.simulator.programs.effects import ANY, Node
 from paceline.simulator.results.run import Run
-from paceline.simulator.scenario.scenario import Algorithm, Scenario
+from paceline.simulator.scenario.scenario import Scenario
 
 FREE = {"collective": "star", "latency": "0 s"}
 RING = {"collective": "ring", "latency": "20 ms", "bandwidth": "1 Mbit/s"}
@@ -228,26 +225,13 @@ def _recorded(function: Any, recording: Recording) -> Any:
     return begin
 
 
-def _virtual(program: Program, algorithm: Algorithm, world: Scenario, seed: int) -> None:
-    virtual.run(algorithm, world, seed, programs={algorithm.name: program})
-
-
-def _lockstep(program: Program, algorithm: Algorithm, world: Scenario, seed: int) -> None:
-    goal = build.build(world, algorithm, seed)
-    lockstep.run(program, algorithm, world, goal, seed)
-
-
-INTERPRETERS = {"virtual": _virtual, "lockstep": _lockstep}
-
-
 def play(
-    interpreter: str,
     world: Scenario,
     index: int = 0,
     seed: int = 0,
     programs: Mapping[str, Program] | None = None,
 ) -> Recording:
-    """Run one of a scenario's algorithms on one interpreter and record it."""
+    """Run one of a scenario's algorithms and record it."""
     algorithm = world.algorithm[index]
     program = (programs or catalogue())[algorithm.name]
     recording = Recording.of(world.cluster.workers + (program.server is not None))
@@ -256,5 +240,5 @@ def play(
         worker=_recorded(program.worker, recording),
         server=program.server and _recorded(program.server, recording),
     )
-    INTERPRETERS[interpreter](watched, algorithm, world, seed)
+    virtual.run(algorithm, world, seed, programs={algorithm.name: watched})
     return recording

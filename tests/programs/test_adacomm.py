@@ -251,7 +251,7 @@ def test_adacomm_by_hand(variant, mu, beta, objective):
     path, periods = by_hand(
         world, 5, variant=variant, tau0=12, interval=16.5, mu=mu, beta=beta, D=2.0
     )
-    found = np.swapaxes(play("virtual", world, seed=5).marks, 0, 1)[: len(path)]
+    found = np.swapaxes(play(world, seed=5).marks, 0, 1)[: len(path)]
     np.testing.assert_allclose(found, path, rtol=1e-10, atol=1e-13)
     assert len(set(periods)) > 1
     shown = simulate(world, seed=5).curve["tau"][sum(periods) :: -1]
@@ -267,7 +267,7 @@ def rates(**choice):
         objective={"kind": "quadratic", "dimension": 1, "noise": 0.0},
         lr={"schedule": "steps", "start": 0.01, "factor": 0.5, "at": [5, 30, 110]},
     )  # fmt: skip
-    recording = play("virtual", world)
+    recording = play(world)
     path = np.concatenate([build(world, world.algorithm[0], 0).start, *recording.marks[0]])
     periods, steps = [], 0
     for name, *_ in recording.effects[0]:
@@ -317,7 +317,7 @@ def test_all_workers_always_agree_on_the_period(tau0, interval, slack, variant, 
         compute={"dist": "pareto", "minimum": "100 ms", "alpha": 1.2},
         network={"latency": EXPONENTIAL},
     )  # fmt: skip
-    effects = play("virtual", world).effects
+    effects = play(world).effects
     assert all(each == effects[0] for each in effects)
 
 

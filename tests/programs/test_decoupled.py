@@ -143,15 +143,14 @@ def test_a_quorum_of_all_at_equal_speeds_is_streaming_diloco():
         {"name": "decoupled-diloco", **common, "quorum": 4, "grace": "1 s"},
         steps=steps, objective=NOISY, run={"evaluate_every": 1},
     )  # fmt: skip
-    streaming, ours = play("virtual", world, 0).marks[0], play("virtual", world, 1).marks[-1]
+    streaming, ours = play(world, 0).marks[0], play(world, 1).marks[-1]
     assert len(ours) == steps // tau
     for number, z in enumerate(ours[:-1], 1):
         np.testing.assert_allclose(z, streaming[number * tau], rtol=1e-12, atol=1e-14)
 
 
-@looped("interpreter", ["virtual", "lockstep"])
 @looped(("seconds", "taken"), [(0.5, 1), (1.0, 1), (1.5, 2), (7.5, 8)])
-def test_a_timer_runs_out_at_its_time(interpreter, seconds, taken):
+def test_a_timer_runs_out_at_its_time(seconds, taken):
     """Worker 0 sends every second; what comes exactly when the timer runs out is too late."""
 
     async def worker(me, *, lr: float):
@@ -174,7 +173,7 @@ def test_a_timer_runs_out_at_its_time(interpreter, seconds, taken):
     taken_in = []
     programs = {**catalogue(), "timed": Program("timed", worker, "none", server=server)}
     world = scenario({"name": "timed"}, workers=1, steps=12, objective=QUADRATIC, programs=programs)
-    play(interpreter, world, programs=programs)
+    play(world, programs=programs)
     assert taken_in == [(taken, 1 + seconds)]
 
 

@@ -71,7 +71,7 @@ def test_largest_stable_rate(kind, D):
             objective={"kind": "quadratic", "dimension": 1, "noise": 0.0, "shift": 1.0},
             optimizer={"lr": lr, "momentum": 0.9},
         )  # fmt: skip
-        one, other = (np.ravel(each) for each in play("virtual", world).marks if each)
+        one, other = (np.ravel(each) for each in play(world).marks if each)
         swing = one + other if kind == "none" else one - other
         return np.ptp(swing[-200:]) / np.ptp(swing[steps // 2 : steps // 2 + 200])
 

@@ -23,7 +23,7 @@ def marks(*algorithms, seed=5, **tables):
     """What every node marked, of each algorithm: arrays of shape (nodes, steps, parameters)."""
     tables = {"steps": STEPS, "objective": QUADRATIC, "compute": EXPONENTIAL} | tables
     world = scenario(*algorithms, **tables)
-    runs = [play("virtual", world, index, seed).marks for index in range(len(algorithms))]
+    runs = [play(world, index, seed).marks for index in range(len(algorithms))]
     return [np.array([each for each in run if each]) for run in runs]
 
 

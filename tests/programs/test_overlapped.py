@@ -24,7 +24,7 @@ def world(*algorithms, **tables):
 def marks(*algorithms, **tables):
     """What every worker marked, of each algorithm: arrays of shape (workers, steps, parameters)."""
     made = world(*algorithms, **tables)
-    return [np.array(play("virtual", made, i, SEED).marks) for i in range(len(algorithms))]
+    return [np.array(play(made, i, SEED).marks) for i in range(len(algorithms))]
 
 
 def gradients(marked, **tables):
@@ -215,7 +215,7 @@ SLOW = RING | {"bandwidth": "10 kbit/s"}  # a mean takes some five steps
 
 def hpsgd(**parameters):
     made = world({"name": "hpsgd", **parameters}, network=SLOW, workers=4)
-    recording = play("virtual", made, 0, SEED)
+    recording = play(made, 0, SEED)
     return recording, np.array(recording.marks)
 
 
@@ -288,7 +288,7 @@ def test_hpsgd_synchronises_as_often_as_its_means_allow(kilobits, period):
     made = world({"name": "hpsgd"}, workers=4, compute="1 s", network=network)
     t_sync = 2 * (4 - 1) / 4 * 4000 * 8 / (kilobits * 1e3)
     assert period == max(2, int(np.ceil(t_sync)))
-    effects = play("virtual", made).effects[0]
+    effects = play(made).effects[0]
     steps = np.cumsum([name == "gradient" for name, *_ in effects])
     starts = [step for step, (name, *_) in zip(steps, effects, strict=True) if name == "start"]
     assert set(np.diff(starts)[2:]) == {period}
@@ -299,7 +299,7 @@ def test_with_algorithm_2s_windows_a_step_may_be_one(kilobits, period):
     """The first mean has the first gradient alone; a mean that is there in a step is seen then."""
     network = {"collective": "ring", "latency": "0 s", "bandwidth": f"{kilobits} kbit/s"}
     made = world({"name": "hpsgd", "shortest_window": 1}, workers=4, compute="1 s", network=network)
-    effects = play("virtual", made).effects[0]
+    effects = play(made).effects[0]
     steps = np.cumsum([name == "gradient" for name, *_ in effects])
     starts = [step for step, (name, *_) in zip(steps, effects, strict=True) if name == "start"]
     assert starts[0] == 1
@@ -320,7 +320,7 @@ def test_workers_of_different_speeds_stay_in_step():
     made = world(
         {"name": "hpsgd"}, workers=5, compute="1 s", network=SLOW, cluster=cluster, steps=400
     )
-    recording = play("virtual", made)
+    recording = play(made)
     told = [[says[1] for name, *says in each if name == "finished"] for each in recording.effects]
     assert all(each == told[0] for each in told)
     assert {True, False} == set(told[0])

@@ -18,7 +18,6 @@ pytest.importorskip("torch.utils.backend_registration")
 if not hasattr(torch.utils.backend_registration, "_setup_privateuseone_for_python_backend"):
     pytest.skip("this torch has no devices written in Python", allow_module_level=True)
 
-from paceline.simulator.engines.lockstep import run as lockstep
 from paceline.simulator.errors import ProgramError, RunError
 from paceline.simulator.load.load import known_programs
 from paceline.simulator.objectives import build
@@ -29,7 +28,7 @@ from paceline.validate.training import task as tasks
 from paceline.validate.training.events import LAUNCH, STEP
 from paceline.validate.training.node import RealNode
 from paceline.validate.training.task import Job, Place, TrainingTask
-from tests.helpers import late
+from tests.helpers import late, replay
 from tests.helpers.cases import looped
 from tests.helpers.worlds import scenario
 from tests.validate.test_real_runs import HALVES, RELATIVE, SEED, simulated, tables
@@ -132,7 +131,7 @@ def ends_as_simulated(case, folder, native=True, every=1, objective=OBJECTIVE):
     assert measured.whole
     if case["name"] in OWN:
         goal = build.build(made, one.algorithm, SEED)
-        expected = lockstep.run(OWN[case["name"]], one.algorithm, made, goal, SEED)
+        expected = replay.run(OWN[case["name"]], one.algorithm, made, goal, SEED)
     else:
         expected = simulated(one, made, measured)
     finals = [record.rows["x"][-1] for record in measured.records if len(record.rows)]

@@ -5,7 +5,6 @@ import pytest
 
 pytest.importorskip("torch")
 
-from paceline.simulator.engines.lockstep import replay, run
 from paceline.simulator.errors import InputError
 from paceline.simulator.objectives import build
 from paceline.simulator.programs import catalogue
@@ -16,6 +15,7 @@ from paceline.validate.training import events
 from paceline.validate.training.task import Job, TrainingTask
 from tests.helpers.cases import looped
 from tests.helpers.programs import ROWS, TOP_K, called, cases
+from tests.helpers.replay import run
 from tests.helpers.worlds import play, scenario, simulate
 
 SEED, STEPS = 3, 12
@@ -94,14 +94,12 @@ def test_real_processes_end_with_the_simulated_parameters(workers, dtype, tmp_pa
 
 
 def simulated(task, made, measured):
-    """Each node's last mark is repeated without a clock."""
+    """Each node's last mark is computed again."""
     program = catalogue()[task.algorithm.name]
     goal = build.build(made, task.algorithm, SEED)
     with np.errstate(over="ignore"):
-        if task.algorithm.name in TIMELESS:
-            found = run.run(program, task.algorithm, made, goal, SEED)
-        else:
-            found = replay.run(program, task.algorithm, made, goal, SEED, measured.replay_logs)
+        logs = None if task.algorithm.name in TIMELESS else measured.replay_logs
+        found = run(program, task.algorithm, made, goal, SEED, logs)
     return found if program.averages else found[:1]
 
 
@@ -130,7 +128,7 @@ def test_the_clients_of_a_real_round_are_those_of_the_simulator(tmp_path):
     launch.run(Job(made, tuple(tasks), tmp_path, "cpu"))
     for index, task in enumerate(tasks):
         measured = measure.measure(task, made)
-        expected = play("virtual", made, index, SEED).marks
+        expected = play(made, index, SEED).marks
         for ours, record in zip(expected, measured.records, strict=True):
             assert np.allclose(ours[-1], record.rows["x"][-1], rtol=1e-9, atol=1e-12)
         predicted, run = simulate(made, index, SEED), measured.run

@@ -5,12 +5,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from math import inf, isnan
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from paceline.simulator.engines import payloads
-from paceline.simulator.engines.lockstep.replay import ReplayLog
 from paceline.simulator.engines.observer import Observer
 from paceline.simulator.load.load import known_programs
 from paceline.simulator.objectives import build
@@ -25,6 +24,18 @@ from ..torch_objective.objective import TorchObjective
 from ..training import records
 from ..training.records import Account, Record
 from ..training.task import TrainingTask
+
+
+class ReplayLog(NamedTuple):
+    """One node's log of all that depended on time, from which a run can be computed again.
+
+    `outcomes`: in order, those of `receive` (the sender's rank), `receive_before` (the same, or
+    None), `finished` and `clock`. `gradients`, `marks`: their numbers.
+    """
+
+    outcomes: Sequence[Any]
+    gradients: int
+    marks: int
 
 
 @dataclass
@@ -46,7 +57,7 @@ class MeasuredRun:
 
     @property
     def replay_logs(self) -> list[ReplayLog]:
-        """Return each node's replay log by rank, up to its last snapshot, for lockstep."""
+        """Return each node's replay log by rank, up to its last snapshot."""
         accounts = [each.account or Account() for each in self.records]
         marks = [each.rows["updates"][-1:] for each in self.records]
         return [

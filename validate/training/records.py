@@ -38,7 +38,7 @@ class Account:
     """A node's account of a run, written at its end. Times in seconds.
 
     `seconds`: by activity; `outcomes`: the replay log: results of effects that depend on time, in
-    order, from which `engines.lockstep.replay` repeats the run; `gradients` and `marks`: their
+    order, from which the run can be computed again; `gradients` and `marks`: their
     numbers; `late`: how many of `collectives` (and messages) arrived after their emulated time;
     `busy`: CPU seconds of the process; `observing`: seconds spent on queueing and writing
     snapshots.

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from paceline.deploy.emit.emit import Pick, emit
-from paceline.simulator.engines.lockstep import run as lockstep
 from paceline.simulator.programs import catalogue
 from tests.deploy.emit import worker
+from tests.helpers import replay
 from tests.helpers.worlds import scenario
 
 NEEDS = {"flower": ["flwr"], "torchtitan": ["torchtitan", "torchft"]}
@@ -93,7 +93,7 @@ def test_emitted_code_trains_as_our_engine(target, table, tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]
     program = catalogue()[table["name"]]
-    expected = lockstep.run(program, pick.algorithm, pick.scenario, Net(), 0)
+    expected = replay.run(program, pick.algorithm, pick.scenario, Net(), 0)
     assert np.abs(expected[0] - worker.start()).max() > 0.1  # it has moved
     for rank in range(worker.WORKERS):
         found = np.load(tmp_path / f"{rank}.npy")

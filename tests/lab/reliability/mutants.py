@@ -100,7 +100,6 @@ GROUPS = {
             "engines/batched/schedule.py",
             "engines/batched/node.py",
             "engines/compiled/seed_run.py",
-            "engines/lockstep/run.py",
         ],
         [
             "programs/test_equivalences",

@@ -1,0 +1,114 @@
+"""Run programs on the reference engine for their values alone, and replay logs of real runs.
+
+A real run logs which message came first, whether a mean was ready, what a clock said. The same
+program, given these outcomes again, must compute the same parameters.
+"""
+
+from collections.abc import Sequence
+from math import inf, nan
+from types import coroutine
+from typing import Any
+from unittest.mock import patch
+
+from paceline.simulator.engines.collective import GradientPiece
+from paceline.simulator.engines.payloads import progress
+from paceline.simulator.engines.virtual import simulation
+from paceline.simulator.engines.virtual.node import VirtualNode
+from paceline.simulator.objectives import build
+from paceline.simulator.objectives.objective import Evaluation
+from paceline.simulator.programs import Program
+from paceline.simulator.programs.effects import ANY, Vector
+from paceline.simulator.scenario.scenario import Algorithm, Scenario
+from paceline.simulator.scenario.world import World
+from paceline.validate.measurement.measure import ReplayLog
+
+
+def run(
+    program: Program,
+    algorithm: Algorithm,
+    scenario: Scenario,
+    objective: Any,
+    seed: int,
+    logs: Sequence[ReplayLog] | None = None,
+) -> list[Vector]:
+    """Return each node's last mark, by rank; with `logs`, by rank, of the run that they tell of."""
+    if logs is not None:  # each node ends where it did
+        endless = scenario.run.model_copy(update={"steps": None})
+        scenario = scenario.model_copy(update={"run": endless})
+    nodes = VirtualNode if logs is None else lambda run, rank: ReplayNode(run, rank, logs[rank])
+    values = Unevaluated(objective)
+    with (
+        patch.object(simulation, "VirtualNode", nodes),
+        patch.object(build, "build", lambda *_: values),
+    ):
+        made = simulation.Simulation(World.of(scenario, algorithm, program), seed)
+    return [node.x for node in made.run().nodes]
+
+
+class Unevaluated:
+    """An objective whose loss nobody asks for."""
+
+    def __init__(self, objective: Any) -> None:
+        self._objective = objective
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._objective, name)
+
+    def evaluate(self, x: Vector, step: float) -> Evaluation:
+        return Evaluation(nan, nan, nan)
+
+
+@coroutine
+def for_ever(node: VirtualNode) -> Any:
+    """Wait for what never comes: the log is over."""
+    node._run.over = True
+    yield
+
+
+class ReplayNode(VirtualNode):
+    """A node that reads from its log what depended on time."""
+
+    def __init__(self, run: Any, rank: int, log: ReplayLog) -> None:
+        super().__init__(run, rank)
+        self._outcomes = iter(log.outcomes)
+        self._gradients, self._marks = log.gradients, log.marks
+
+    async def _outcome(self) -> Any:
+        for outcome in self._outcomes:
+            return outcome
+        await for_ever(self)
+
+    async def gradient(self, x):
+        if self.step >= self._gradients:
+            await for_ever(self)
+        return await super().gradient(x)
+
+    async def loss_and_gradient(self, x):
+        if self.step >= self._gradients:
+            await for_ever(self)
+        return await super().loss_and_gradient(x)
+
+    async def start_backward(self, x, pieces):
+        if self.step < self._gradients:
+            return await super().start_backward(x, pieces)
+        self._run.over = True
+        return [GradientPiece(None, inf)] * len(progress(pieces)[0])
+
+    async def receive(self, source=ANY):
+        return await super().receive(await self._outcome())
+
+    async def receive_before(self, handle, source=ANY):
+        sender = await self._outcome()
+        return None if sender is None else await super().receive(sender)
+
+    async def finished(self, handle):
+        return bool(await self._outcome())
+
+    def clock(self):
+        return float(next(self._outcomes, self.now))
+
+    def mark(self, x):
+        self.updates += 1
+        if self._marks:
+            self._marks -= 1
+            self.x = x
