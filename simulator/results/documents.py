@@ -1,9 +1,12 @@
 """Shapes of run.json, tune.json, sweep.json, comparison.json and timeline.json.
 
-They hold what readers rely on, and are checked, as users may have edited the files.
+They hold what readers rely on, and are checked, as users may have edited the files. A shape is a
+table of keys and types; further keys are not looked at.
 """
 
+from collections.abc import Mapping
 from functools import cache
+from types import MappingProxyType
 from typing import Annotated, Any, Literal, NotRequired
 
 from pydantic import Field, TypeAdapter, ValidationError
@@ -17,297 +20,199 @@ Number = Finite | None
 Numbers = dict[str, Number]
 Pair = Annotated[list[Number], Field(min_length=2, max_length=2)] | None
 Table = dict[str, Any]
+Keys = Mapping[str, Any]
+_typed_dict: Any = TypedDict
+_list: Any = list  # of what type checkers take for no type, as it is made here
+_dict: Any = dict
 
 
-class Estimated(TypedDict, total=False):
-    """An estimate over seeds: of the mean or the median, its interval, and the interval's level.
+def _shape(required: Keys, optional: Keys = MappingProxyType({})) -> Any:
+    """Return the type of a table that has the required keys, and may have the optional ones."""
+    left_out = {key: NotRequired[optional[key]] for key in optional}
+    return _typed_dict("Shape", {**required, **left_out})
 
-    `ci95`: of the mean, with 95 %. `interval90`: where one measured run is expected.
-    """
 
-    ci95: Pair
-    median: Number
-    estimate: Literal["mean", "median", "best estimate"]
-    interval: Pair
-    level: Number
-    basis: str | None
-    interval90: Pair
+def _numbers(names: str) -> dict[str, Any]:
+    return dict.fromkeys(names.split(), Number)
 
 
-class Mean(Estimated):
-    """An estimate with the mean over seeds."""
+def _texts(names: str) -> dict[str, Any]:
+    return dict.fromkeys(names.split(), str)
 
-    mean: Number
-    reached: NotRequired[int]  # seeds that reached the target, of a time to that
-    lost: NotRequired[Numbers]  # shares of the time that were lost, of goodput
 
+def _non_empty(kind: Any) -> Any:
+    return Annotated[kind, Field(min_length=1)]
 
-class Value(Estimated):
-    """An estimate of one value."""
 
-    value: Number
-
-
-class _Amounts(TypedDict):  # what `consumption.summary` returns
-    tokens_per_second: NotRequired[Number]
-    mfu: NotRequired[Number]
-    used: NotRequired[dict[str, Mean] | None]
-    to_target: NotRequired[dict[str, Mean] | None]
-
-
-class _Ends(TypedDict):  # of a column of the curve
-    first: Number
-    last: Number
-    over_time: NotRequired[Number]
-
-
-class _Staleness(TypedDict):
-    unit: str
-    mean: Number
-    max: Finite
-    distribution: dict[Annotated[str, Field(pattern=r"^\d{1,9}$")], Finite]
-
-
-class _Line(TypedDict):
-    line: str
-    bandwidth: Number
-    bytes: Number
-    utilisation: Number
-    saturated: Number
-
-
-class _Network(TypedDict):
-    lines: list[_Line]
-
-
-class _Breakdown(TypedDict):
-    compute: Number
-    wait: Number
-    communicate: Number
-    stalled: NotRequired[Number]
-    lost: NotRequired[Number]
-    down: NotRequired[Number]
-    absent: NotRequired[Number]
-    unselected: NotRequired[Number]
-
-
-class _AlgorithmKeys(_Amounts, total=False):  # that real runs, or some engines, leave out
-    rounds: Number
-    seconds_per_round: Mean | None
-    rounds_per_night: Number
-    reports_per_round: Number
-    clients_at_work: Mean
-    gradients: list[Number]
-    working_seconds: list[Number]
-    gradients_per_hour: Mean
-    useful_share: Mean
-    goodput: Mean | None
-    staleness: _Staleness | None
-    network: _Network | None
-    links: Numbers
-    interval90: dict[str, Pair] | None
-    interval90_basis: str
-    bottleneck: str
-
-
-class _Algorithm(_AlgorithmKeys):
-    label: str
-    name: str
-    engine: str
-    seconds_per_step: Mean
-    steps: Number
-    duration: Number
-    loss: _Ends
-    accuracy: _Ends
-    breakdown: _Breakdown
-    time_to_target: Mean | None
-    bound: bool | None
-    stall: str | None
-
-
-class _About(TypedDict):  # the scenario
-    title: str
-    file: str
-
-
-class _Pick(Value):  # see `pick.verdict`
-    label: str | None
-    ties: list[str]
-    decided: bool
-    alternatives: list[str]
-    not_separated: list[str]
-    seeds_to_decide: int | None
-    measure: str
-    sentence: str
-
-
-class _Evidence(TypedDict):
-    admitted: bool
-    reasons: list[str]
-
-
-class _Summary(TypedDict):
-    scenario: _About
-    engine: str
-    seeds: Annotated[list[int], Field(min_length=1)]
-    algorithms: list[_Algorithm]
-    pick: _Pick
-    loss_basis: NotRequired[str | None]
-    notes: list[str]
-    versions: NotRequired[dict[str, str]]
-    evidence: NotRequired[dict[str, _Evidence]]
-    machine: NotRequired[Table]
-    nominal: NotRequired[Numbers]
-
-
-class _RunTable(TypedDict):
-    target_loss: NotRequired[Number]
-
-
-class _Tables(TypedDict):  # those of a scenario that readers use; parsing checks the others
-    run: NotRequired[_RunTable]
-    objective: NotRequired[Table]
-    algorithm: NotRequired[list[Table]]
-
-
-class _Scenario(_About):
-    table: NotRequired[_Tables]
-
-
-class _Part(TypedDict):
-    bytes: int
-    sha256: str
-
-
-class Owned(TypedDict):
-    """What says which files belong to a document, and which settings to its numbers."""
-
-    schema: Any
-    parts: dict[str, _Part]
-    settings: NotRequired[Table]
-
-
-class _Simulated(_About):
-    table: _Tables
-
-
-class _Run(Owned):
-    scenario: _Simulated
-    summary: _Summary
-
-
-class _Page(Owned):  # keys that documents without a summary share
-    scenario: _Scenario
-    seeds: NotRequired[list[int] | dict[str, list[int]]]
-    engine: NotRequired[str]
-    versions: NotRequired[dict[str, str]]
-    notes: NotRequired[list[str]]
-
-
-class _Named(TypedDict):
-    label: str
-
-
-class _Configuration(_Named, Value, _Amounts):
-    name: str
-    behind: Value | None
-    at_least: Number
-    seeds: int
-    reached: int
-    stopped: str | None
-    parameters: Table
-    currency: NotRequired[str | None]
-
-
-class _ChangedWorld(TypedDict):  # the scenario with one input changed
-    input: str | None
-    change: Finite
-    values: Numbers
-    regret: Numbers
-    regret_at_least: Numbers
-    cut: NotRequired[Number]
-    not_worse: list[str]
-
-
-class _Tune(_Page):
-    objective: str
-    measure: str
-    unit: str
-    loss_basis: NotRequired[str | None]
-    ranking: Annotated[list[_Configuration], Field(min_length=1)]
-    ties: list[_Named]
-    simplest: str
-    sentence: str
-    pick: _Pick
-    regret: list[_ChangedWorld]
-    warnings: list[Annotated[str, Field(min_length=1)]]
-
-
-class _PointPick(TypedDict):
-    label: str | None
-    decided: bool
-    alternatives: list[str]
-
-
-class _Sweep(_Page):  # without its rows, which are in sweep.csv
-    vary: Annotated[dict[str, list[Any]], Field(min_length=1)]
-    points: list[Table]
-    picks: list[_PointPick]
-    bounds: list[str]
-    loss_basis: NotRequired[str | None]
-
-
-class _Quantity(TypedDict):
-    algorithm: str
-    quantity: str
-    predicted: NotRequired[Number]
-    measured: NotRequired[Number]
-    error: NotRequired[Number]
-    counted: NotRequired[bool]
-    within_noise: NotRequired[bool | None]
-
-
-class _Regret(TypedDict):
-    value: Number
-    best: str
-    picked: str
-
-
-class _Comparison(_Page):
-    rows: list[_Quantity]
-    sentence: str
-    median_absolute_error: NotRequired[Number]
-    regret: NotRequired[_Regret | None]
-    basis: Literal["measured", "simulated"]
-
-
-class _Arguments(TypedDict, total=False):
-    name: str
-    step: Finite
-
-
-class _Event(TypedDict, total=False):  # a span, or the name of a process or thread
-    ph: str
-    name: str
-    pid: int
-    tid: int
-    ts: Finite
-    dur: Annotated[Finite, Field(ge=0)]
-    args: _Arguments
-
-
-class Timeline(TypedDict):
-    """A timeline."""
-
-    traceEvents: list[_Event]
-
-
-SHAPES: dict[str, type[Any]] = {
-    "run.json": _Run,
-    COMPARISON: _Comparison,
-    TUNE: _Tune,
-    SWEEP: _Sweep,
+_ESTIMATED = {  # an estimate over seeds; `ci95`: of the mean, `interval90`: of one measured run
+    **dict.fromkeys(("ci95", "interval", "interval90"), Pair),
+    **_numbers("median level"),
+    "estimate": Literal["mean", "median", "best estimate"],
+    "basis": str | None,
 }
+_MEAN = _shape({"mean": Number}, _ESTIMATED | {"reached": int, "lost": Numbers})
+_VALUE_KEYS = {"value": Number}
+_VALUE = _shape(_VALUE_KEYS, _ESTIMATED)
+_AMOUNTS = {  # what `consumption.summary` returns
+    **_numbers("tokens_per_second mfu"),
+    **dict.fromkeys(("used", "to_target"), _dict[str, _MEAN] | None),
+}
+_ENDS = _shape(_numbers("first last"), _numbers("over_time"))
+_STALENESS = _shape({
+    "unit": str,
+    "mean": Number,
+    "max": Finite,
+    "distribution": dict[Annotated[str, Field(pattern=r"^\d{1,9}$")], Finite],
+})  # fmt: skip
+_LINE = _shape({"line": str} | _numbers("bandwidth bytes utilisation saturated"))
+_ALGORITHM = _shape(
+    {
+        **_texts("label name engine"),
+        **_numbers("steps duration"),
+        "seconds_per_step": _MEAN,
+        "loss": _ENDS,
+        "accuracy": _ENDS,
+        "breakdown": _shape(
+            _numbers("compute wait communicate"), _numbers("stalled lost down absent unselected")
+        ),
+        "time_to_target": _MEAN | None,
+        "bound": bool | None,
+        "stall": str | None,
+    },
+    {  # which real runs, or some engines, leave out
+        **_AMOUNTS,
+        **_numbers("rounds rounds_per_night reports_per_round"),
+        **_texts("interval90_basis bottleneck"),
+        **dict.fromkeys(("clients_at_work", "gradients_per_hour", "useful_share"), _MEAN),
+        **dict.fromkeys(("seconds_per_round", "goodput"), _MEAN | None),
+        **dict.fromkeys(("gradients", "working_seconds"), list[Number]),
+        "staleness": _STALENESS | None,
+        "network": _shape({"lines": _list[_LINE]}) | None,
+        "links": Numbers,
+        "interval90": dict[str, Pair] | None,
+    },
+)
+_ABOUT = _texts("title file")  # of a scenario
+_PICK = _shape(  # see `pick.verdict`
+    {
+        **_VALUE_KEYS,
+        **_texts("measure sentence"),
+        **dict.fromkeys(("ties", "alternatives", "not_separated"), list[str]),
+        "label": str | None,
+        "decided": bool,
+        "seeds_to_decide": int | None,
+    },
+    _ESTIMATED,
+)
+_VERSIONS = dict[str, str]
+_SUMMARY = _shape(
+    {
+        "scenario": _shape(_ABOUT),
+        "engine": str,
+        "seeds": _non_empty(list[int]),
+        "algorithms": _list[_ALGORITHM],
+        "pick": _PICK,
+        "notes": list[str],
+    },
+    {
+        "loss_basis": str | None,
+        "versions": _VERSIONS,
+        "evidence": _dict[str, _shape({"admitted": bool, "reasons": list[str]})],
+        "machine": Table,
+        "nominal": Numbers,
+    },
+)
+_TABLES = _shape(  # those of a scenario that readers use; parsing checks the others
+    {}, {"run": _shape({}, {"target_loss": Number}), "objective": Table, "algorithm": list[Table]}
+)
+_OWNED = {"schema": Any, "parts": _dict[str, _shape({"bytes": int, "sha256": str})]}
+_SETTINGS = {"settings": Table}
+Owned = _shape(_OWNED, _SETTINGS)
+"""What says which files belong to a document, and which settings to its numbers."""
+_RUN = _shape(
+    _OWNED | {"scenario": _shape(_ABOUT | {"table": _TABLES}), "summary": _SUMMARY}, _SETTINGS
+)
+_PAGE = _OWNED | {"scenario": _shape(_ABOUT, {"table": _TABLES})}
+_PAGE_OPTIONAL = {
+    **_SETTINGS,
+    "seeds": list[int] | dict[str, list[int]],
+    "engine": str,
+    "versions": _VERSIONS,
+    "notes": list[str],
+}
+_CONFIGURATION = _shape(
+    {
+        **_VALUE_KEYS,
+        **_texts("label name"),
+        "behind": _VALUE | None,
+        "at_least": Number,
+        "seeds": int,
+        "reached": int,
+        "stopped": str | None,
+        "parameters": Table,
+    },
+    _ESTIMATED | _AMOUNTS | {"currency": str | None},
+)
+_CHANGED_WORLD = _shape(  # the scenario with one input changed
+    {
+        **dict.fromkeys(("values", "regret", "regret_at_least"), Numbers),
+        "input": str | None,
+        "change": Finite,
+        "not_worse": list[str],
+    },
+    {"cut": Number},
+)
+_TUNE = _shape(
+    {
+        **_PAGE,
+        **_texts("objective measure unit simplest sentence"),
+        "ranking": _non_empty(_list[_CONFIGURATION]),
+        "ties": _list[_shape({"label": str})],
+        "pick": _PICK,
+        "regret": _list[_CHANGED_WORLD],
+        "warnings": _list[_non_empty(str)],
+    },
+    _PAGE_OPTIONAL | {"loss_basis": str | None},
+)
+_SWEEP = _shape(  # without its rows, which are in sweep.csv
+    {
+        **_PAGE,
+        "vary": _non_empty(dict[str, list[Any]]),
+        "points": list[Table],
+        "picks": _list[_shape({"label": str | None, "decided": bool, "alternatives": list[str]})],
+        "bounds": list[str],
+    },
+    _PAGE_OPTIONAL | {"loss_basis": str | None},
+)
+_QUANTITY = _shape(
+    _texts("algorithm quantity"),
+    _numbers("predicted measured error") | {"counted": bool, "within_noise": bool | None},
+)
+_COMPARISON = _shape(
+    {
+        **_PAGE,
+        "rows": _list[_QUANTITY],
+        "sentence": str,
+        "basis": Literal["measured", "simulated"],
+    },
+    {
+        **_PAGE_OPTIONAL,
+        "median_absolute_error": Number,
+        "regret": _shape({"value": Number} | _texts("best picked")) | None,
+    },
+)
+_EVENT = _shape(  # a span, or the name of a process or thread
+    {},
+    {
+        **_texts("ph name"),
+        **dict.fromkeys(("pid", "tid"), int),
+        "ts": Finite,
+        "dur": Annotated[Finite, Field(ge=0)],
+        "args": _shape({}, {"name": str, "step": Finite}),
+    },
+)
+Timeline = _shape({"traceEvents": _list[_EVENT]})
+SHAPES = {"run.json": _RUN, COMPARISON: _COMPARISON, TUNE: _TUNE, SWEEP: _SWEEP}
 """By file name; any other document is `Owned`."""
 
 

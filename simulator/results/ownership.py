@@ -1,4 +1,4 @@
-"""Whose a directory is: one command at a time writes it, and none over results of other settings.
+"""Whose a directory is: no command writes over results of other settings.
 
 A command's `settings` are all that its numbers follow from, as JSON; they are in the document that
 ends its directory (`settings` of run.json), and beside the kept runs of an unfinished one.
@@ -14,12 +14,12 @@ from typing import Any, TypeVar
 from ..errors import InputError
 from ..inputs import messages, untrusted
 
-LOCK, HOLDER, SETTINGS = "lock", "holder", "settings.json"  # files of a folder of kept runs
 SHOWN = 3  # differing keys that a refusal names
 REPLACE = "replace that by --overwrite (in Python: overwrite=True), or choose another --out"
 MISSING = object()
 
 Settings = Mapping[str, Any]
+D = TypeVar("D")
 
 
 class TakenError(InputError):
@@ -30,57 +30,21 @@ class TakenError(InputError):
         self.why = why
 
 
-class Lock:
-    """Holds `folder` against other commands, until released or until this process ends.
-
-    Raises TakenError, which calls the folder `name`, where another command holds it; OSError where
-    it cannot be locked.
-    """
-
-    def __init__(self, folder: Path, name: Path) -> None:
-        from filelock import FileLock, Timeout  # noqa: PLC0415 - 20 ms that most commands save
-
-        self._lock, self._holder = FileLock(folder / LOCK), folder / HOLDER
-        try:
-            self._lock.acquire(timeout=0)
-        except Timeout:
-            raise TakenError(
-                f"{name}: another command{_process(self._holder)} is writing here",
-                "wait until it has ended, or choose another --out",
-            ) from None
-        self._holder.write_text(str(os.getpid()))  # on Windows nothing can read a locked file
-
-    def release(self) -> None:
-        """Let other commands have the folder."""
-        self._holder.unlink(missing_ok=True)
-        self._lock.release()
-
-
-def _process(holder: Path) -> str:
-    try:
-        with holder.open("rb") as file:
-            return f" (process {int(file.read(20))})"
-    except (OSError, ValueError):
-        return ""
-
-
 def demand_same(settings: Settings, other: Settings, path: Path, what: str = "results") -> None:
     """Raise TakenError if those `other` settings, of what is in `path`, differ from `settings`.
 
     Keys that one of them lacks altogether are not compared.
     """
     both = [key for key in settings if key in other]
-    apart = [each for key in both for each in differences(other[key], settings[key], (key,))]
-    if apart:
-        more = f", and {len(apart) - SHOWN} more" if len(apart) > SHOWN else ""
-        raise TakenError(
-            f"{path}: holds the {what} of other settings ({', '.join(apart[:SHOWN])}{more})",
-            REPLACE,
-        )
+    changed = [text for key in both for text in differences(other[key], settings[key], (key,))]
+    if changed:
+        more = f", and {len(changed) - SHOWN} more" if len(changed) > SHOWN else ""
+        shown = ", ".join(changed[:SHOWN])
+        raise TakenError(f"{path}: holds the {what} of other settings ({shown}{more})", REPLACE)
 
 
 def differences(old: Any, new: Any, path: messages.KeyPath) -> Iterator[str]:
-    """Say which keys below `path` differ, and what their values were and are now."""
+    """Yield which keys below `path` differ, and what their values were and are now."""
     if isinstance(old, dict) and isinstance(new, dict):
         for key in dict.fromkeys([*old, *new]):
             yield from differences(old.get(key, MISSING), new.get(key, MISSING), (*path, key))
@@ -89,11 +53,8 @@ def differences(old: Any, new: Any, path: messages.KeyPath) -> Iterator[str]:
             yield from differences(*pair, (*path, index))
     elif old != new:
         shown = path[1:] if path[0] == "scenario" and path[1:] else path
-        was, now = ("absent" if each is MISSING else messages.show(each) for each in (old, new))
+        was, now = ("absent" if v is MISSING else messages.show(v) for v in (old, new))
         yield f"{messages.dotted(shown)}: {was}, not {now}"
-
-
-D = TypeVar("D")
 
 
 def free_file(path: Path, data: bytes | None, *, given: bool, overwrite: bool) -> Path:
@@ -102,23 +63,21 @@ def free_file(path: Path, data: bytes | None, *, given: bool, overwrite: bool) -
     A name is free where nothing is, or the very `data` (None: not known yet). Raises TakenError
     for a `given` one that is not, unless `overwrite`.
     """
-    for number in count(1):
-        name = path if number == 1 else path.with_stem(f"{path.stem}-{number}")
+    name = path
+    for number in count(2):
         if overwrite or not os.path.lexists(name) or holds(name, data):
-            return name
+            break
         if given:
             raise TakenError(f"{name}: holds something else", REPLACE)
-    raise AssertionError("numbers do not end")
+        name = path.with_stem(f"{path.stem}-{number}")
+    return name
 
 
 def holds(file: Path, data: bytes | None) -> bool:
     """Whether a file holds the very `data`."""
-    return (
-        data is not None
-        and file.is_file()
-        and file.stat().st_size == len(data)
-        and untrusted.data(file, len(data)) == data
-    )
+    if data is None or not file.is_file() or file.stat().st_size != len(data):
+        return False
+    return untrusted.data(file, len(data)) == data
 
 
 @dataclass
@@ -143,17 +102,16 @@ class Destination:
 
     def open(self, kind: Callable[..., D], settings: Settings) -> D:
         """Open the directory. Raises InputError where it cannot be written, or is another's."""
-        first, why = self.path, ""
-        for number in count(1):
+        first, reason = self.path, ""
+        for number in count(2):
             try:
-                found = kind(self.path, settings, overwrite=self.overwrite)
+                directory = kind(self.path, settings, overwrite=self.overwrite)
+                break
             except TakenError as error:
                 if self.given:
                     raise
-                why = why or error.why
-                self.path = first.with_name(f"{first.name}-{number + 1}")
-            else:
-                break
+                reason = reason or error.why
+                self.path = first.with_name(f"{first.name}-{number}")
         if self.path != first:
-            self.say(f"{why}: results go to {self.path}")
-        return found
+            self.say(f"{reason}: results go to {self.path}")
+        return directory

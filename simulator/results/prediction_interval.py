@@ -29,6 +29,9 @@ from .statistics import Groups, human, number, with_unit
 MODEL_ERROR = Path(__file__).with_name("model_error.toml")
 PACE, TARGET = "seconds_per_step", "time_to_target"
 DRAWS = 200  # as many as of a learning curve, with which they are drawn together
+TELLING = 0.05  # share of the time from which links are worth a note
+FITTED = "standard errors of the profile, which was fitted to this program under such conditions"
+ALONE = "standard errors of the profile alone: it states no error of the model"
 
 
 @dataclass(frozen=True)
@@ -73,7 +76,7 @@ class Unfitted:
 
     @property
     def basis(self) -> str:
-        """Say where the error comes from."""
+        """Where the error comes from."""
         known = self.family in self.error.seconds_per_step
         kind = f"{self.family} programs" if known else "the family with the largest errors"
         source = f" ({self.error.source})" if self.error.source else ""
@@ -81,9 +84,6 @@ class Unfitted:
             "standard errors of the profile, and the model's error, learnt from "
             f"{self.error.programs} programs that no run was fitted to{source}: that of {kind}"
         )
-
-
-TELLING = 0.05  # share of the time from which links are worth a note
 
 
 @cache
@@ -120,14 +120,14 @@ class Uncalibrated(Unfitted):
         The links are the same for all, so that their error counts by what it makes of each; that of
         the model is the same for all parameters of a program.
         """
-        links = _drawn("links", self.conditions - 1) / NORMAL
-        own = self.error.of(quantity, self.family) * _drawn(program, self.error.programs - 1)
-        found: np.ndarray = np.exp(np.where(links > 0, self.slower, -self.faster) * links + own)
-        return found
+        links = _student("links", self.conditions - 1) / NORMAL
+        own = self.error.of(quantity, self.family) * _student(program, self.error.programs - 1)
+        drawn: np.ndarray = np.exp(np.where(links > 0, self.slower, -self.faster) * links + own)
+        return drawn
 
     @property
     def basis(self) -> str:
-        """Say where the error comes from."""
+        """Where the error comes from."""
         return (
             f"no profile: {self.source} (docs/transport.md), and the validation matrix in "
             f"{self.error.programs} programs ({self.error.source}); calibrate to narrow them"
@@ -148,7 +148,7 @@ class Calibrated(Unfitted):
 
         No upper end is known where some replicate stalls.
         """
-        ended = [each for each in self.logs if each < inf]
+        ended = [log for log in self.logs if log < inf]
         variance = float(np.var(ended, ddof=1)) + float(np.mean(ended)) ** 2
         open_end = above and len(ended) < len(self.logs)
         own = Spread(inf if open_end else variance, len(ended) - 1)
@@ -162,46 +162,17 @@ class Calibrated(Unfitted):
         rng, count = np.random.default_rng([*b"profile"]), len(self.logs)
         normal, logs = rng.standard_normal((count, DRAWS)), np.array(self.logs)
         drawn, ended = normal / np.sqrt(rng.chisquare(count, DRAWS)), logs < inf
-        found = np.exp(logs[ended] @ drawn[ended] * sqrt(count / ended.sum()))
+        factors = np.exp(logs[ended] @ drawn[ended] * sqrt(count / ended.sum()))
         stalls = normal[~ended] > np.quantile(normal, 1 - 1 / count)
-        return np.where(stalls.any(axis=0), inf, found)
+        return np.where(stalls.any(axis=0), inf, factors)
 
 
 TimeModel = Uncalibrated | Calibrated
 
 
-def _drawn(source: str, freedom: float) -> np.ndarray:
+def _student(source: str, freedom: float) -> np.ndarray:
     """Draw Student's numbers, the same wherever a source is named."""
     return np.random.default_rng([*source.encode()]).standard_t(freedom, DRAWS)
-
-
-class _Sample(NamedTuple):
-    """Times of runs without what crashes held up, that (`failed`), and the runs' seeds."""
-
-    times: Sequence[float]
-    failed: Sequence[float]
-    seeds: Sequence[int]
-
-    @classmethod
-    def of(
-        cls, values: Sequence[float], held_up: Sequence[float], seeds: Sequence[int]
-    ) -> "_Sample":
-        pairs = [*zip(values, held_up, strict=True)]
-        failed = [value * share if share else 0.0 for value, share in pairs]
-        times = [a - b if b else a for a, b in zip(values, failed, strict=True)]
-        return cls(times, failed, seeds)
-
-
-def of_one_run(
-    values: Sequence[float], spreads: Sequence[Spread], held_up: Sequence[float]
-) -> list[float] | None:
-    """Return the interval of one measured run's time around the mean of `values`, one per seed.
-
-    `spreads`: as `Unfitted.spreads`, or none; `held_up`: as `statistics.held_up`, of each. None
-    where some seed has no time.
-    """
-    runs = _Sample.of(values, held_up, range(len(values)))
-    return _interval(_Sample((), (), ()), runs, spreads, paired=False)
 
 
 def links(scenario: Scenario) -> tuple[tcp.Missed, str] | None:
@@ -213,24 +184,25 @@ def links(scenario: Scenario) -> tuple[tcp.Missed, str] | None:
     network, seen = scenario.network, tcp.measured()
     if scenario.calibration or (network.transport, network.library) == ("ideal", "ideal"):
         return None
+    gpus = "what published GPUs add to computing beside"
     if network.transport != "tcp":
-        known = "what published GPUs add to computing beside collectives"
         usual = tcp.Missed(1.0, 1.0, 1.0, int(seen["collectives"]))
-        return (usual, known) if network.library == "nccl" else None
-    found = tcp.missed(network)
-    known = f"what network.transport missed in {seen['collectives']} conditions of links"
+        return (usual, f"{gpus} collectives") if network.library == "nccl" else None
+    missed = tcp.missed(network)
+    source = f"what network.transport missed in {seen['collectives']} conditions of links"
     if network.library == "nccl":  # whose version and settings choose the algorithm, too
         other = ClosedForm(scenario).way("mean", scenario.model.bytes, None).other
-        found = found._replace(low=found.low * min(1, other), high=found.high * max(1, other))
-        known += (
+        low, high = missed.low * min(1, other), missed.high * max(1, other)
+        missed = missed._replace(low=low, high=high)
+        source += (
             f" (with gloo and plain sockets), what {seen['hosts']} published hosts move through "
-            "NCCL's, NCCL's other algorithm, and what published GPUs add to computing beside it"
+            f"NCCL's, NCCL's other algorithm, and {gpus} it"
         )
-    return found, known
+    return missed, source
 
 
 def ideal(scenario: Scenario, share: float) -> list[str]:
-    """Say how much slower real links, or TCP's windows, are.
+    """Return a note of how much slower real links, or TCP's windows, are.
 
     `share`: of the time, the most that is communicating.
     """
@@ -252,17 +224,18 @@ def ideal(scenario: Scenario, share: float) -> list[str]:
 
 
 def of_amounts(scenario: Scenario) -> list[str]:
-    """Say what the intervals of days and prices of a search hold."""
+    """Return notes of what the intervals of days and prices of a search hold."""
+    what = "chance alone, not what real links take"
     if over := links(scenario):
-        return [f"intervals of days and cost hold {over[1]}; calibrate to narrow them"]
-    if scenario.calibration:
-        return ["intervals of days and cost are of one measured run (`ci95`: of means over seeds)"]
-    chance = "intervals of days and cost hold chance alone, not what real links take"
-    return [chance, *ideal(scenario, 1.0)]
+        what = f"{over[1]}; calibrate to narrow them"
+    elif scenario.calibration:
+        what = "one measured run (`ci95`: means over seeds)"
+    note = f"intervals of days and cost hold {what}"
+    return [note] if over or scenario.calibration else [note, *ideal(scenario, 1.0)]
 
 
 def windowed(scenario: Scenario) -> str | None:
-    """Say how much longer TCP's window makes it, where a link has more in flight than that."""
+    """Return a note of how much longer TCP's window makes it, where it fills no link."""
     network, workers = scenario.network, scenario.cluster.workers
     if scenario.calibration or not tcp.rates(network):
         return None
@@ -278,19 +251,19 @@ def windowed(scenario: Scenario) -> str | None:
     times = whole(link) * trip / window if window else 0.0
     if times <= 1 or times == inf:
         return None
-    rate, given = (with_unit(value, "B/s") for value in (window / trip, whole(link)))
-    flight = f"at most {with_unit(window, 'B')} in flight, in a round trip of {human(trip)}"
-    slower = (
-        f"is {rate} of the link's {given}: collectives take up to {number(times)} times as long"
+    subject, remedy = (
+        "ideal links: over TCP a connection has",
+        'network.transport = "tcp" models it',
     )
     if over_tcp:
         sockets = ceil(times * network.sockets)
-        filled = f"network.sockets = {sockets} would fill it"
-        filled += f" (which is at most {SOCKETS})" * (sockets > SOCKETS)
-        return f"TCP has {flight} {slower}, and more bandwidth changes nothing; {filled}"
+        subject, remedy = "TCP has", f"network.sockets = {sockets} would fill it"
+        remedy += f" (which is at most {SOCKETS})" * (sockets > SOCKETS)
+    rate, given = (with_unit(value, "B/s") for value in (window / trip, whole(link)))
     return (
-        f"ideal links: over TCP a connection has {flight} {slower}; "
-        'network.transport = "tcp" models it, and network.sockets several connections'
+        f"{subject} at most {with_unit(window, 'B')} in flight, in a round trip of {human(trip)} "
+        f"is {rate} of the link's {given}: collectives take up to {number(times)} times as long; "
+        f"{remedy}"
     )
 
 
@@ -300,7 +273,7 @@ def outside(scenario: Scenario, measured: MeasuredRange) -> list[str]:
     Steps, payloads and latencies may be half below the smallest measured one, or half above the
     largest.
     """
-    found = []
+    beyond = []
     steps = scenario.team.mean_compute
     quantities = (  # the prediction's value, the measured ones, words for them, relative slack
         (scenario.cluster.workers, measured.workers, "{:.0f} workers", 0.0),
@@ -311,8 +284,8 @@ def outside(scenario: Scenario, measured: MeasuredRange) -> list[str]:
     for value, limits, text, slack in quantities:
         if limits and not (1 - slack) * min(limits) <= value <= (1 + slack) * max(limits):
             ends = dict.fromkeys(text.format(end) for end in (min(limits), max(limits)))
-            found.append(f"{text.format(value)}, measured at {' to '.join(ends)}")
-    return found
+            beyond.append(f"{text.format(value)}, measured at {' to '.join(ends)}")
+    return beyond
 
 
 def extrapolation(scenario: Scenario, groups: Groups) -> list[str]:
@@ -320,19 +293,15 @@ def extrapolation(scenario: Scenario, groups: Groups) -> list[str]:
     if scenario.calibration is None:
         return []
     measured, target = scenario.calibration.measured, scenario.run.target_loss
-    found = outside(scenario, measured)
+    beyond = outside(scenario, measured)
     if measured.loss:
         low = min(measured.loss)
         below = [label for label, runs in groups.items() if min(runs[0].curve["loss"]) < low]
         if target is not None and target < low:
-            found.append(f"run.target_loss = {target:g}, losses measured down to {low:.3g}")
+            beyond.append(f"run.target_loss = {target:g}, losses measured down to {low:.3g}")
         elif below:
-            found.append(f"losses of {', '.join(below)}, measured down to {low:.3g}")
-    return [f"out of the calibrated range: {'; '.join(found)}"] if found else []
-
-
-FITTED = "standard errors of the profile, which was fitted to this program under such conditions"
-ALONE = "standard errors of the profile alone: it states no error of the model"
+            beyond.append(f"losses of {', '.join(below)}, measured down to {low:.3g}")
+    return [f"out of the calibrated range: {'; '.join(beyond)}"] if beyond else []
 
 
 def unfitted(scenario: Scenario, algorithm: Algorithm, family: str | None) -> Unfitted | None:
@@ -340,27 +309,53 @@ def unfitted(scenario: Scenario, algorithm: Algorithm, family: str | None) -> Un
 
     None if the profile states none, or was fitted to this program under such conditions.
     """
-    known = scenario.calibration
-    if known is None or known.model_error is None:
+    profile = scenario.calibration
+    if profile is None or profile.model_error is None:
         return None
-    if algorithm.words in known.fitted and not outside(scenario, known.measured):
+    if algorithm.words in profile.fitted and not outside(scenario, profile.measured):
         return None
-    return Unfitted(known.model_error, family)
+    return Unfitted(profile.model_error, family)
 
 
-def basis(scenario: Scenario, found: Unfitted | None) -> str:
-    """Say in a sentence which errors an interval contains."""
+def basis(scenario: Scenario, model: Unfitted | None) -> str:
+    """Return in a sentence which errors an interval contains."""
     stated = scenario.calibration is not None and scenario.calibration.model_error is not None
-    return found.basis if found else FITTED if stated else ALONE
+    return model.basis if model else FITTED if stated else ALONE
 
 
 def notes(models: Mapping[str, Unfitted | None]) -> list[str]:
-    """Say what the intervals of programs that were not fitted contain, by label."""
+    """Return what the intervals of programs that were not fitted contain, by label."""
     labels: dict[str, list[str]] = {}
-    for label, found in models.items():
-        if found:
-            labels.setdefault(found.basis, []).append(label)
+    for label, model in models.items():
+        if model:
+            labels.setdefault(model.basis, []).append(label)
     return [f"{USUAL} intervals of {', '.join(names)}: {basis}" for basis, names in labels.items()]
+
+
+class _Sample(NamedTuple):
+    """Times of runs without what crashes held up, that (`failed`), and the runs' seeds."""
+
+    times: Sequence[float]
+    failed: Sequence[float]
+    seeds: Sequence[int]
+
+
+def _sample(values: Sequence[float], held_up: Sequence[float], seeds: Sequence[int]) -> _Sample:
+    failed = [time * share if share else 0.0 for time, share in zip(values, held_up, strict=True)]
+    times = [time - lost if lost else time for time, lost in zip(values, failed, strict=True)]
+    return _Sample(times, failed, seeds)
+
+
+def of_one_run(
+    values: Sequence[float], spreads: Sequence[Spread], held_up: Sequence[float]
+) -> list[float] | None:
+    """Return the interval of one measured run's time around the mean of `values`, one per seed.
+
+    `spreads`: as `Unfitted.spreads`, or none; `held_up`: as `statistics.held_up`, of each. None
+    where some seed has no time.
+    """
+    runs = _sample(values, held_up, range(len(values)))
+    return _interval(_Sample((), (), ()), runs, spreads, paired=False)
 
 
 def pace(run: Run) -> float:
@@ -385,18 +380,18 @@ def intervals(
     quantities = {PACE: pace}
     if target is not None:
         quantities[TARGET] = lambda run: statistics.crossing(run, target)
-    found = dict[str, list[float] | None]()
+    result = dict[str, list[float] | None]()
     for name, of in quantities.items():
         again, own = (
-            _Sample.of(
+            _sample(
                 [*map(of, sample)],
                 [*map(statistics.held_up, sample)],
                 [run.seed for run in sample],
             )
             for sample in (replicates, runs)
         )
-        found[name] = _interval(again, own, model.spreads(name) if model else (), paired=paired)
-    return found
+        result[name] = _interval(again, own, model.spreads(name) if model else (), paired=paired)
+    return result
 
 
 def _interval(

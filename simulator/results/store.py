@@ -2,7 +2,7 @@
 
 `run.json` is removed before anything else changes and written after everything else; each file
 appears under its name only when complete. Finished runs of an unfinished command wait in `.parts`,
-from which the same command resumes.
+from which the same command resumes. One command at a time writes a directory.
 """
 
 import errno
@@ -28,13 +28,15 @@ from ..inputs import untrusted
 from . import ownership
 from .documents import SHAPES, Owned, demand_shape
 from .figures.style import FORMATS
+from .ownership import TakenError
 from .run import COLUMNS, CURVE, Run
 
 SCHEMA = 1
 LARGEST_DOCUMENT = 100_000_000  # bytes; parsed, JSON takes ten times as many
-WHOLE = "run.json"
+WHOLE, PARTS = "run.json", ".parts"
+LOCK, SETTINGS = "lock", "settings.json"  # files of a folder of kept runs
 REPEAT = "repeat the command that wrote it"
-PARTS = ".parts"
+OTHER_PLACE = "choose another directory with --out"
 ARRAYS = ("curve", "staleness", "spans", "arrows")  # of a kept run; the rest of it is kept as JSON
 FIGURES = ("figure", "breakdown", "tau", "staleness")
 NAMES = (
@@ -124,19 +126,25 @@ class Directory:
     def __init__(
         self, path: Path, settings: ownership.Settings | None = None, *, overwrite: bool = False
     ) -> None:
+        from filelock import FileLock, Timeout  # noqa: PLC0415 - 20 ms that most commands save
+
         self.path, self.settings = path, settings and json.loads(dump(settings))
-        self._parts = path / self.parts
-        self.overwrite = overwrite
-        self._lock: ownership.Lock | None = None
+        self.scratch, self.overwrite = path / self.parts, overwrite
+        self._lock: FileLock | None = None
+        lock = FileLock(self.scratch / LOCK)
         try:
-            if not self._parts.is_dir():
+            if not self.scratch.is_dir():
                 self._demand()  # before anything is written
-                self._parts.mkdir(parents=True, exist_ok=True)
-            self._lock = ownership.Lock(self._parts, path)
+                self.scratch.mkdir(parents=True, exist_ok=True)
+            lock.acquire(timeout=0)
+            self._lock = lock
             self._demand()
             if self.settings and not self.lasting:
-                self._write(self._unfinished, dump(self.settings))
+                self._write(self.scratch / SETTINGS, dump(self.settings))
             self._begin()
+        except Timeout:
+            why = f"{path}: another command is writing here"
+            raise TakenError(why, "wait until it has ended, or choose another --out") from None
         except OSError as error:
             self.close()
             raise InputError(
@@ -159,80 +167,67 @@ class Directory:
         """Let other commands have the directory; leave no trace where nothing was kept."""
         if self._lock is None:
             return
-        ours = {ownership.LOCK, ownership.HOLDER, ownership.SETTINGS}
         with suppress(OSError):
-            if ours.issuperset(each.name for each in self._parts.iterdir()):  # nothing to resume
-                shutil.rmtree(self._parts)
+            if {file.name for file in self.scratch.iterdir()} <= {LOCK, SETTINGS}:
+                shutil.rmtree(self.scratch)  # there is nothing to resume
                 self.path.rmdir()  # if it is empty
         self._lock.release()
         self._lock = None
 
     def _demand(self) -> None:
         """Raise TakenError where the directory holds what must not be replaced."""
-        there = {name for name in self.names if os.path.lexists(self.path / name)}
+        existing = [name for name in self.names if os.path.lexists(self.path / name)]
+        unfinished = self.scratch / SETTINGS
         if (self.path / self.whole).is_file():
-            self._demand_replaceable(there)
-        elif there and not self._parts.is_dir():
-            name = next(name for name in self.names if name in there)
-            raise ownership.TakenError(
-                f"{self.path}: not a run directory, and its {name} would be overwritten",
-                "choose another directory with --out",
-            )
-        elif self._unfinished.is_file() and self.settings and not self.overwrite:
-            with untrusted.refused(self._unfinished, "remove it, or choose another --out"):
-                other = untrusted.document(untrusted.data(self._unfinished))
+            self._demand_replaceable({*existing})
+        elif existing and not self.scratch.is_dir():
+            why = f"{self.path}: not a run directory, and its {existing[0]} would be overwritten"
+            raise TakenError(why, OTHER_PLACE)
+        elif unfinished.is_file() and self.settings and not self.overwrite:
+            with untrusted.refused(unfinished, "remove it, or choose another --out"):
+                other = untrusted.document(untrusted.data(unfinished))
             ownership.demand_same(self.settings, other, self.path, "unfinished results")
 
-    @property
-    def _unfinished(self) -> Path:
-        return self._parts / ownership.SETTINGS
-
-    def _demand_replaceable(self, there: set[str]) -> None:
+    def _demand_replaceable(self, existing: set[str]) -> None:
         """Raise TakenError unless the whole directory may be replaced."""
+        may_replace = self.settings is None or self.overwrite
         try:
             document = read(self.path, self.whole)
         except InputError as error:
-            if self.settings and not self.overwrite:
-                why = str(error).partition("; ")[0]
-                raise ownership.TakenError(why, ownership.REPLACE) from None
-            return
-        for name in there - {*document["parts"], self.whole}:
-            raise ownership.TakenError(
+            if may_replace:
+                return
+            raise TakenError(str(error).partition("; ")[0], ownership.REPLACE) from None
+        for name in existing - {*document["parts"], self.whole}:
+            raise TakenError(
                 f"{self.path}: its {name} is not of this run, and would be overwritten",
                 "move it away, or choose another directory with --out",
             )
-        if self.settings is None or self.overwrite:
+        if may_replace:
             return
+        why = ""
         if "settings" not in document:
-            raise ownership.TakenError(
-                f"{self.path}: holds results whose settings it does not state", ownership.REPLACE
-            )
-        ownership.demand_same(self.settings, self.known(document), self.path)
-        if not (self.repeatable or self._unfinished.is_file()):
-            raise ownership.TakenError(
-                f"{self.path}: holds measured runs, which do not come again as they were",
-                ownership.REPLACE,
-            )
+            why = "holds results whose settings it does not state"
+        elif not (self.repeatable or (self.scratch / SETTINGS).is_file()):
+            why = "holds measured runs, which do not come again as they were"
+        if "settings" in document:
+            ownership.demand_same(self.settings or {}, self.known(document), self.path)
+        if why:
+            raise TakenError(f"{self.path}: {why}", ownership.REPLACE)
 
     def known(self, document: Mapping[str, Any]) -> ownership.Settings:
         """Return the settings of a whole directory, as far as its `document` has them."""
         return dict(document.get("settings", {}))
 
-    @property
-    def scratch(self) -> Path:
-        """A folder for files that are kept until the directory is whole."""
-        return self._parts
-
     def part(self, key: str) -> Run | None:
         """Return the finished run kept under `key`, if there is one."""
         try:
-            return decode(untrusted.data(self._parts / f"{key}.npz", untrusted.LARGEST_WRITTEN))
+            return decode(untrusted.data(self.scratch / f"{key}.npz", untrusted.LARGEST_WRITTEN))
         except (OSError, ValueError):
             return None
 
     def keep(self, key: str, run: Run) -> None:
         """Keep a finished run under `key` until the directory is whole."""
-        self._write(self._parts / f"{key}.npz", encode(run))
+        self._write(self.scratch / f"{key}.npz", encode(run))
 
     def finish(self, files: Mapping[str, bytes], document: Mapping[str, Any]) -> None:
         """Replace the files of the directory by `files` and `document`; remove the parts."""
@@ -241,7 +236,7 @@ class Directory:
 
     def remove_parts(self) -> None:
         """Remove the runs kept for resuming."""
-        shutil.rmtree(self._parts, ignore_errors=True)
+        shutil.rmtree(self.scratch, ignore_errors=True)
 
     def replace(self, files: Mapping[str, bytes], document: Mapping[str, Any]) -> None:
         """Replace the files of the directory by `files` and `document`, which says their hashes."""
@@ -255,14 +250,11 @@ class Directory:
         self._write(self.path / self.whole, dump(about))
 
     def _write(self, path: Path, data: bytes) -> None:
-        write(path, data, scratch=self._parts)  # an unfinished file goes with the parts
+        write(path, data, scratch=self.scratch)  # an unfinished file goes with the parts
 
 
 class KeptRuns(Directory):
-    """A directory in which finished runs stay for later commands, with the claims they support.
-
-    Raises InputError as a run directory does.
-    """
+    """A directory in which finished runs stay for later commands, with the claims they support."""
 
     whole, names, parts, lasting = "claims.json", ("claims.json",), ".runs", True
 
@@ -283,7 +275,7 @@ class RecordDirectory(Directory):
     lasting, log = True, "records.jsonl"
 
     def _begin(self) -> None:
-        self._log = self._parts / self.log
+        self._log = self.scratch / self.log
         lines = [b""]
         with untrusted.refused(self._log, "remove it, or choose another --out"):
             if self._log.exists():
@@ -329,7 +321,7 @@ class SweepDirectory(RecordDirectory):
 def write(path: Path, data: bytes, scratch: Path | None = None, *, new: bool = False) -> None:
     """Write a file atomically; it grows in the folder `scratch` (default: its own).
 
-    `new`: nothing is there, or FileExistsError is raised. Raises OSError.
+    `new`: nothing is there, or FileExistsError is raised.
     """
     scratch = scratch or path.parent
     scratch.mkdir(parents=True, exist_ok=True)  # another command here may have tidied up
@@ -349,20 +341,20 @@ def write(path: Path, data: bytes, scratch: Path | None = None, *, new: bool = F
 
 
 def write_free(path: Path, data: bytes, *, given: bool, overwrite: bool) -> Path:
-    """Write a file under `ownership.free_file`'s name, which of two commands at once one gets.
+    """Write a file under `ownership.free_file`'s name, and return that.
 
-    Return that name. Raises TakenError, and OSError where it cannot be written.
+    Raises TakenError, and OSError where it cannot be written.
     """
     while True:
         path = ownership.free_file(path, data, given=given, overwrite=overwrite)
+        if ownership.holds(path, data):
+            return path
         try:
             write(path, data, new=not overwrite)
-        except FileExistsError:
+            return path
+        except FileExistsError:  # another command was faster: look again
             if not os.path.lexists(path):
                 raise  # a file is in the place of its folder
-            if not ownership.holds(path, data):
-                continue  # another command was faster: look again
-        return path
 
 
 @contextmanager
@@ -375,10 +367,7 @@ def writing(place: Path | str, remedy: str) -> Iterator[None]:
 
 
 def publish(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Write a report's files, by name, to a folder that need not be there yet.
-
-    Raises InputError where they cannot be written.
-    """
+    """Write a report's files, by name, to a folder. Raises InputError where that cannot be."""
     with writing(folder, "choose another --report"):
         for name, data in files.items():
             write(folder / name, data)
@@ -408,20 +397,20 @@ def load(path: Path | str, name: str = WHOLE) -> dict[str, Any]:
         demand_shape(SHAPES[name], document)
     for part, wanted in document["parts"].items():
         file = Path(path) / part
-        if Path(part).name == part and file.exists():
-            with untrusted.refused(
-                file, "repeat its command with --overwrite, or restore the file as it was"
-            ):
-                _demand_hash(file, wanted, name)
+        if Path(part).name == part and file.exists() and _hash(file, wanted["bytes"]) != wanted:
+            raise InputError(
+                f"{file}: cannot be read (not the one that {name} was written with); "
+                "repeat its command with --overwrite, or restore the file as it was"
+            )
     return document
 
 
-def _demand_hash(file: Path, wanted: Mapping[str, Any], name: str) -> None:
-    if file.is_file() and file.stat().st_size == wanted["bytes"]:
-        with file.open("rb") as opened:
-            if hashlib.file_digest(opened, "sha256").hexdigest() == wanted["sha256"]:
-                return
-    raise ValueError(f"not the one that {name} was written with")
+def _hash(file: Path, size: int) -> dict[str, Any] | None:
+    """Return what `hashes` says of a file; None for one of another size."""
+    if not file.is_file() or file.stat().st_size != size:
+        return None
+    with file.open("rb") as opened:
+        return {"bytes": size, "sha256": hashlib.file_digest(opened, "sha256").hexdigest()}
 
 
 def dump(document: Any, indent: int | None = 1) -> bytes:

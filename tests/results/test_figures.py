@@ -1,15 +1,11 @@
 """Figures and timelines: what they show, and that the same runs give the same bytes."""
 
 import contextlib
-import itertools
 import json
 import math
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from matplotlib.text import Text
 
 from paceline.simulator.results import store, timeline
 from paceline.simulator.results.figures import curves, drawing, interactive, style
@@ -32,6 +28,11 @@ def falling(label, *, end=100.0, low=0.05, seeds=3, points=30):
 
 def texts(axes):
     return [text.get_text() for text in axes.texts]
+
+
+def named(axes):
+    """The entries of the legend."""
+    return {text.get_text() for text in axes.get_legend().get_texts()}
 
 
 def draw(chart):
@@ -65,7 +66,7 @@ def test_every_figure_in_every_format(formats):
 
 def test_lines_are_named_and_seeds_shown():
     _, axes = draw(chart(GROUPS, target=0.1, loss="training loss"))
-    assert {"ssgd", "local", "target 0.1"} <= set(texts(axes))
+    assert named(axes) == {"ssgd", "local", "target 0.1"}
     assert any("3 seeds" in text and "smallest to largest" in text for text in texts(axes))
     assert axes.get_xlabel() == "wall-clock time (min)"
     assert axes.get_ylabel() == "training loss"
@@ -129,31 +130,13 @@ def test_dollars_and_underscores_are_not_mathematics():
     assert curves.figures(groups, title="$5 or 6_$", target=0.1)
 
 
-def apart(figure, boxes):
-    """Whether boxes of texts lie beneath each other, but for accents and descenders."""
-    rows = sorted((box.y0, box.y1) for box in boxes)
-    slack = figure.dpi / 72 * 4
-    return all(above[0] >= below[1] - slack for below, above in itertools.pairwise(rows))
-
-
-def test_labels_do_not_overlap():
-    long = "adacomm lr=4.0 tau0=16 interval=5 s gamma=0.5"
-    many = [[f"local-sgd tau={i}" for i in range(count)] for count in (2, 8, 16)]
-    for labels in (*many, ["ssgd", long, f"{long} slack=1", "asgd"]):
-        groups = {label: falling(label, end=90 + i) for i, label in enumerate(labels)}
-        figure, axes = draw(chart(groups))
-        names = [*map(style.two_lines, labels)]
-        # of the text alone, without the annotation's leader
-        boxes = [Text.get_window_extent(text) for text in axes.texts if text.get_text() in names]
-        assert len(boxes) == len(names)
-        assert apart(figure, boxes), labels
-
-
 def test_long_labels_take_two_lines():
     long = "adacomm lr=4.0 tau0=16 interval=5 s gamma=0.5"
     assert style.two_lines(long) == "adacomm lr=4.0 tau0=16\ninterval=5 s gamma=0.5"
-    assert style.two_lines("local-sgd tau=10") == "local-sgd tau=10"
-    assert style.two_lines("x" * 50) == "x" * 50
+    for short in ("local-sgd tau=10", "x" * 50):
+        assert style.two_lines(short) == short
+    _, axes = draw(chart({long: falling(long)}))
+    assert named(axes) == {style.two_lines(long)}
     _, axes = draw(curves.breakdown({long: falling(long)}, title=""))
     assert [label.get_text() for label in axes.get_yticklabels()] == [style.two_lines(long)]
 
@@ -191,23 +174,6 @@ def test_tau_is_drawn_where_it_changes():
     (line,) = panel.lines
     assert line.name == "adaptive"
     assert {*line.y[np.isfinite(line.y)]} == {8.0, 2.0}  # held between evaluations
-
-
-@given(st.lists(st.floats(-1000, 1000), min_size=1, max_size=12), st.floats(1, 50))
-def test_spread_keeps_apart_in_order_and_moves_little(wanted, gap):
-    low, high = -1000.0, 1000.0
-    found = drawing.spread(wanted, [gap] * len(wanted), low, high)
-    ranked = [found[i] for i in np.argsort(wanted, kind="stable")]
-    assert all(b - a >= gap - 1e-6 for a, b in itertools.pairwise(ranked))
-    assert low - 1e-6 <= min(found)
-    assert max(found) <= high + 1e-6
-    natural = sorted(wanted)
-    if all(b - a >= gap for a, b in itertools.pairwise(natural)):
-        assert found == pytest.approx(wanted)
-
-
-def test_spread_leaves_room_for_what_is_higher():
-    assert drawing.spread([0, 0, 0], [10, 20, 10], -100, 100) == pytest.approx([-15, 0, 15])
 
 
 def traced(label):

@@ -65,7 +65,7 @@ def holder(bare):
 def test_a_directory_that_another_command_writes_is_refused_before_anything_runs(holder, capsys):
     status, said, err = run(capsys, "simulate", "test.toml", "--out", "out", "--overwrite")
     assert (status, said) == (2, "")
-    assert f"out: another command (process {holder.pid}) is writing here; wait" in err
+    assert "out: another command is writing here; wait" in err
     holder.communicate("")
     assert not Path("out").exists()  # it kept nothing
     assert run(capsys, "simulate", "test.toml", "--out", "out")[0] == 0

@@ -98,7 +98,8 @@ def test_the_figure_is_that_of_the_backend_that_is_asked_for(kind, results, monk
     drawn = result.plot(backend="plotly")
     assert not plt.get_fignums()
     assert isinstance(drawn, go.Figure)
-    lines = {line.get_label(): line for line in axes.lines if not line.get_label().startswith("_")}
+    lines = {line.get_label(): line for line in axes.lines}
+    lines = {name: line for name, line in lines.items() if not name.startswith(("_", "target "))}
     names = {trace.name: trace for trace in drawn.data if trace.showlegend}
     assert lines.keys() <= names.keys()
     assert lines

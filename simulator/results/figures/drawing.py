@@ -1,16 +1,15 @@
 """Draw charts with matplotlib: files of a run directory, and figures of notebooks."""
 
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from . import style
-from .chart import Axis, Bars, Chart, Line, Panel
+from .chart import Axis, Chart, Line, Panel
 from .style import Axes, Figure
 
-LEADER = {"arrowstyle": "-", "linestyle": (0, (1, 2)), "linewidth": 0.7, "relpos": (0, 0.5)}
 FEW = 0.14  # of a line: between its marks
 ROOM = 0.07  # of the longest bar: a shorter part has no room for its label
 
@@ -45,11 +44,12 @@ def draw(chart: Chart) -> Figure:
     )[:, 0]
     for axes, panel in zip(column, chart.panels, strict=True):
         _panel(figure, axes, panel)
-    above = 6 if not chart.panels[0].heading else 20
-    if chart.panels[0].bars:
-        column[0].set_title(chart.title, pad=22)
-    else:
-        style.titled(column[0], chart.title, chart.caption, above=above)
+    first, where = chart.panels[0], ("axes fraction", "offset points")
+    above = 20 if first.heading else 6
+    pad = 22 if first.bars else above + 16 + 12 * chart.caption.count("\n")
+    column[0].set_title(chart.title, pad=pad)
+    if not first.bars:
+        column[0].annotate(chart.caption, (0, 1), (0, above), *where, color=style.GREY)
     return figure
 
 
@@ -63,12 +63,14 @@ def _panel(figure: Figure, axes: Axes, panel: Panel) -> None:
     if panel.bars:
         axes.tick_params(axis="y", length=0, labelcolor="black")
         axes.invert_yaxis()
-    ends = {line.name: line for line in panel.lines if line.named}
-    curves = [(name, each.look.colour, *_points(each)) for name, each in ends.items()]
     if panel.level is not None:
-        axes.axhline(panel.level, color=style.GREY, linewidth=0.8, dashes=(4, 3), zorder=1)
-        _label_level(figure, axes, panel.level, [(x, y) for *_, x, y in curves])
-    label_ends(figure, axes, curves)
+        level = {"color": style.GREY, "linewidth": 0.8, "dashes": (4, 3), "zorder": 1}
+        axes.axhline(panel.level, label=f"target {panel.level:g}", **level)
+    handles, labels = axes.get_legend_handles_labels()
+    entries = dict(zip(map(style.two_lines, labels), handles, strict=True))
+    if entries:  # right of the axes, where no line is in its way
+        place: Any = {"loc": "upper left", "bbox_to_anchor": (1.01, 1), "frameon": False}
+        axes.legend(entries.values(), entries.keys(), handlelength=3, **place)
     if panel.heading:
         where: Any = ("axes fraction", "offset points")
         axes.annotate(panel.heading, (0, 1), (0, 6), *where, weight="bold")
@@ -145,84 +147,6 @@ def _bars(figure: Figure, axes: Axes, panel: Panel) -> None:
         name = axes.annotate(bars.name, (0, 1), (right, 6), *where, color=colour, weight="bold")
         right += name.get_window_extent().width * 72 / figure.dpi + 10
     for row, text in enumerate(panel.totals):
-        end = _end(panel.bars, row)
+        end = max(e[bars.rows.index(row)] for bars, e in zip(panel.bars, ends, strict=True)
+                  if row in bars.rows)  # fmt: skip
         axes.annotate(text, (end, row), (4, 0), textcoords="offset points", va="center")
-
-
-def _end(every: Sequence[Bars], row: int) -> float:
-    """Return where the last bar of a row ends."""
-    return max(
-        float(start + width)
-        for bars in every
-        for place, start, width in zip(bars.rows, bars.starts, bars.widths, strict=True)
-        if place == row
-    )
-
-
-def _label_level(
-    figure: Figure, axes: Axes, level: float, lines: Sequence[tuple[np.ndarray, np.ndarray]]
-) -> None:
-    """Label the target above its line, where the fewest curves are in the way."""
-    where: Any = (("axes fraction", "data"), "offset points")
-    text = axes.annotate(f"target {level:g}", (0, level), (4, 3), *where, color=style.GREY)
-    figure.draw_without_rendering()
-    box, room = text.get_window_extent(), axes.bbox
-    curves = np.concatenate([axes.transData.transform(np.column_stack(line)) for line in lines])
-    x = curves[(curves[:, 1] > box.y0) & (curves[:, 1] < box.y1), 0]
-    starts = np.linspace(room.x0 + 4, max(room.x0 + 4, room.x1 - box.width), 20)
-    crowds = [np.count_nonzero((x > start) & (x < start + box.width)) for start in starts]
-    text.set_x((starts[np.argmin(crowds)] - room.x0) * 72 / figure.dpi)
-
-
-def label_ends(
-    figure: Figure, axes: Axes, ends: Sequence[tuple[str, str, np.ndarray, np.ndarray]]
-) -> None:
-    """Write each name at the end of its line, right of the axes, moved apart where they meet."""
-    figure.draw_without_rendering()
-    to_pixels, to_axes = axes.transData.transform, axes.transAxes.inverted().transform
-    bottom, top = axes.get_ylim()
-    places = {}
-    for label, colour, times, values in ends:
-        seen = np.flatnonzero((values >= bottom) & (values <= top))
-        if seen.size:
-            x, y = times[seen[-1]], values[seen[-1]]
-            axes.plot(x, y, "o", color=colour, markersize=3, clip_on=False)
-            places[label] = to_pixels((x, y)), colour
-    right, line = axes.bbox.x1, figure.dpi / 72 * 11
-    names = list(map(style.two_lines, places))
-    room = [line * (1 + name.count("\n")) for name in names]
-    heights = spread([y for (_, y), _ in places.values()], room, axes.bbox.y0, axes.bbox.y1)
-    for name, (end, colour), moved in zip(names, places.values(), heights, strict=True):
-        axes.annotate(
-            name,
-            tuple(to_axes(end)),
-            tuple(to_axes((right + 14, moved))),
-            "axes fraction",
-            "axes fraction",
-            color=style.ink(colour),
-            verticalalignment="center",
-            annotation_clip=False,
-            arrowprops=LEADER | {"color": colour},
-        )
-
-
-def spread(
-    wanted: Sequence[float], heights: Sequence[float], low: float, high: float
-) -> list[float]:
-    """Return positions in [low, high] near `wanted`, in the same order, for labels of `heights`.
-
-    The nearest positions in least squares without overlap: an isotonic regression.
-    """
-    n = len(wanted)
-    order = np.argsort(wanted, kind="stable")
-    each = np.asarray(heights)[order]
-    stacked = np.cumsum(each) - (each + each[:1]) / 2  # the middles, from the first one on
-    free = np.asarray(wanted)[order] - stacked
-    level = [
-        max(min(free[j : k + 1].mean() for k in range(i, n)) for j in range(i + 1))
-        for i in range(n)
-    ]
-    fitted = np.clip(level, low, max(low, high - stacked.max(initial=0))) + stacked
-    result = np.empty(n)
-    result[order] = fitted
-    return result.tolist()

@@ -1,8 +1,7 @@
 """The style of all figures.
 
-A name at the end of its line instead of a legend, units on the axes, uncertainty as a band, colours
-that colour-blind readers can tell apart (Okabe & Ito, 2008), and a dash and a marker of each line's
-own for those who see no colour.
+Units on the axes, uncertainty as a band, colours that colour-blind readers can tell apart (Okabe &
+Ito, 2008), and a dash and a marker of each line's own for those who see no colour.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -69,13 +68,6 @@ def look(index: int) -> tuple[str, str, str]:
     """Return colour, dash and marker of a line: 72 lines differ by the latter two alone."""
     dash, symbol = index % len(DASHES), index + index // len(DASHES)
     return COLOURS[index % len(COLOURS)], [*DASHES][dash], [*SYMBOLS][symbol % len(SYMBOLS)]
-
-
-def line(index: int, **changed: Any) -> dict[str, Any]:
-    """Return the look of a line for matplotlib; its markers lie apart from those of others."""
-    colour, dash, symbol = look(index)
-    own = {"color": colour, "linestyle": DASHES[dash], "marker": SYMBOLS[symbol], "markersize": 4}
-    return own | {"markevery": (0.03 + 0.02 * (index % 6), 0.14)} | changed
 
 
 @contextmanager
@@ -149,25 +141,6 @@ def empty(height: float, width: float = 6.5, **how: Any) -> Figure:
 
     # names stand beside the axes: where nobody crops the figure to them, the axes make room
     return pyplot.figure(figsize=(width, height), **({"layout": "constrained"} | how))
-
-
-def one_panel(height: float = 4.0) -> tuple[Figure, Axes]:
-    """Return a figure of one panel, `height` inches high."""
-    figure = empty(height)
-    return figure, figure.subplots()
-
-
-def titled(axes: Axes, title: str, caption: str, *, above: float = 6) -> None:
-    """Write a title and beneath it a caption, which is `above` points above the axes."""
-    axes.annotate(caption, (0, 1), (0, above), "axes fraction", "offset points", color=GREY)
-    axes.set_title(title, pad=above + 16 + 12 * caption.count("\n"))
-
-
-def ink(colour: str) -> tuple[float, ...]:
-    """Return a darker shade of a colour: text needs more contrast than lines."""
-    from matplotlib.colors import to_rgb  # noqa: PLC0415
-
-    return tuple(0.75 * part for part in to_rgb(colour))
 
 
 def two_lines(label: str) -> str:
