@@ -99,11 +99,14 @@ class Distribution(BaseModel, ABC):
         times: Array = np.interp(np.asarray(u, dtype=float), *_equilibrium(self))
         return times
 
-    def closed_sum(self, n: int) -> "tuple[float, Distribution | None] | None":
+    def closed_sum(self, n: int) -> tuple[float, "Distribution | None"] | None:
         """Return the sum of `n` independent times as fixed seconds and a law, if in closed form.
 
         The law is None if the sum is not random.
         """
+        return self._closed_sum(n)
+
+    def _closed_sum(self, n: int) -> tuple[float, "Distribution | None"] | None:
         return None
 
     @classmethod
@@ -121,6 +124,9 @@ class Distribution(BaseModel, ABC):
         A law with a least time keeps that; any other keeps its mean. Empty without a spread that a
         parameter sets (constants, samples).
         """
+        return self._spread(by)
+
+    def _spread(self, by: float) -> dict[str, float]:
         return {}
 
     def from_uniform(self, u: Array) -> Array:

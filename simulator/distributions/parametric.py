@@ -4,6 +4,7 @@ import math
 from typing import Annotated, Literal, Self
 
 import numpy as np
+from numpy.typing import ArrayLike
 from pydantic import AfterValidator, Field, model_validator
 
 from ..inputs.units import Seconds
@@ -26,16 +27,11 @@ Stages = Annotated[float, Field(ge=0.01, le=1e30, strict=True, allow_inf_nan=Fal
 WIDEST = 1000  # times the mean: with a larger sd nearly every lognormal draw is next to zero
 
 
-def _ndtr(x: Array) -> Array:
-    from scipy.special import ndtr  # noqa: PLC0415 - it takes 0.2 s
+def _special(function: str, *values: ArrayLike) -> Array:
+    """Return what a function of `scipy.special` gives, which takes 0.2 s to import."""
+    from scipy import special  # noqa: PLC0415
 
-    return np.asarray(ndtr(x), dtype=float)
-
-
-def _ndtri(q: Array) -> Array:
-    from scipy.special import ndtri  # noqa: PLC0415
-
-    return np.asarray(ndtri(q), dtype=float)
+    return np.asarray(getattr(special, function)(*values), dtype=float)
 
 
 class Constant(Distribution):
@@ -59,8 +55,7 @@ class Constant(Distribution):
     def _knots(self) -> tuple[float, ...]:
         return (self.value,)
 
-    def closed_sum(self, n: int) -> tuple[float, None]:
-        """Return fixed seconds alone."""
+    def _closed_sum(self, n: int) -> tuple[float, Distribution | None]:
         return n * self.value, None
 
 
@@ -83,12 +78,10 @@ class Exponential(Distribution):
         with np.errstate(divide="ignore"):
             return -self.mean * np.log1p(-q)
 
-    def closed_sum(self, n: int) -> tuple[float, Distribution]:
-        """Return an Erlang time."""
+    def _closed_sum(self, n: int) -> tuple[float, Distribution | None]:
         return 0.0, Gamma.model_construct(mean=n * self.mean, shape=float(n))
 
-    def spread(self, by: float) -> dict[str, float]:
-        """Scale the mean: the least time stays zero."""
+    def _spread(self, by: float) -> dict[str, float]:
         return {"mean": self.mean * by}
 
 
@@ -109,31 +102,28 @@ class ShiftedExponential(Distribution):
         return self
 
     @property
-    def random_part(self) -> Exponential:
-        """The exponential time above the shift."""
+    def _random_part(self) -> Exponential:
         return Exponential.model_construct(mean=self.mean - self.shift)
 
     def _draw(self, rng: np.random.Generator, n: int) -> Array:
         return self.shift + rng.exponential(self.mean - self.shift, n)
 
     def _moments(self) -> tuple[float, float]:
-        return self.mean, self.random_part.variance
+        return self.mean, self._random_part.variance
 
     def _sf(self, t: Array) -> Array:
-        return self.random_part.sf(t - self.shift)
+        return self._random_part.sf(t - self.shift)
 
     def _quantile(self, q: Array) -> Array:
-        return self.shift + self.random_part.quantile(q)
+        return self.shift + self._random_part.quantile(q)
 
-    def closed_sum(self, n: int) -> tuple[float, Distribution]:
-        """Return the shifts, and an Erlang time."""
-        return n * self.shift, self.random_part.closed_sum(n)[1]
+    def _closed_sum(self, n: int) -> tuple[float, Distribution | None]:
+        return n * self.shift, self._random_part._closed_sum(n)[1]
 
     def _knots(self) -> tuple[float, ...]:
         return (self.shift,)
 
-    def spread(self, by: float) -> dict[str, float]:
-        """Move the mean away from the shift."""
+    def _spread(self, by: float) -> dict[str, float]:
         return {"mean": self.shift + (self.mean - self.shift) * by}
 
 
@@ -165,8 +155,7 @@ class Uniform(Distribution):
     def _knots(self) -> tuple[float, ...]:
         return (self.low, self.high)
 
-    def spread(self, by: float) -> dict[str, float]:
-        """Move the upper bound away from the lower one."""
+    def _spread(self, by: float) -> dict[str, float]:
         return {"high": self.low + (self.high - self.low) * by}
 
 
@@ -191,7 +180,7 @@ class Normal(Distribution):
 
     def from_uniform(self, u: Array) -> Array:
         """Turn numbers uniform on (0, 1), shape (n,), into as many draws (seconds)."""
-        return self._repair(self.mean + self.sd * _ndtri(u))
+        return self._repair(self.mean + self.sd * _special("ndtri", u))
 
     def _moments(self) -> tuple[float, float]:
         z = self.mean / self.sd
@@ -204,19 +193,18 @@ class Normal(Distribution):
         return first, second - first**2
 
     def _sf(self, t: Array) -> Array:
-        right = _ndtr((self.mean - t) / self.sd)
+        right = _special("ndtr", (self.mean - t) / self.sd)
         if self.negative == "clip":
             return right
-        return right + _ndtr((-self.mean - t) / self.sd)
+        return right + _special("ndtr", (-self.mean - t) / self.sd)
 
     def _quantile(self, q: Array) -> Array:
-        low = np.maximum(self.mean + self.sd * _ndtri(q), 0.0)
+        low = np.maximum(self.mean + self.sd * _special("ndtri", q), 0.0)
         if self.negative == "clip":
             return low
-        return invert(self.cdf, q, low, self.mean + self.sd * _ndtri(0.5 + 0.5 * q))
+        return invert(self.cdf, q, low, self.mean + self.sd * _special("ndtri", 0.5 + 0.5 * q))
 
-    def spread(self, by: float) -> dict[str, float]:
-        """Scale the standard deviation."""
+    def _spread(self, by: float) -> dict[str, float]:
         return {"sd": self.sd * by}
 
 
@@ -252,14 +240,13 @@ class LogNormal(Distribution):
     def _sf(self, t: Array) -> Array:
         mean, sd = self._log
         with np.errstate(divide="ignore"):
-            return _ndtr((mean - np.log(t)) / sd)
+            return _special("ndtr", (mean - np.log(t)) / sd)
 
     def _quantile(self, q: Array) -> Array:
         mean, sd = self._log
-        return np.exp(mean + sd * _ndtri(q))
+        return np.exp(mean + sd * _special("ndtri", q))
 
-    def spread(self, by: float) -> dict[str, float]:
-        """Scale the standard deviation."""
+    def _spread(self, by: float) -> dict[str, float]:
         return {"sd": self.sd * by}
 
 
@@ -279,21 +266,15 @@ class Gamma(Distribution):
         return self.mean, self.mean * self.mean / self.shape
 
     def _sf(self, t: Array) -> Array:
-        from scipy.special import gammaincc  # noqa: PLC0415
-
-        return np.asarray(gammaincc(self.shape, t * (self.shape / self.mean)), dtype=float)
+        return _special("gammaincc", self.shape, t * (self.shape / self.mean))
 
     def _quantile(self, q: Array) -> Array:
-        from scipy.special import gammaincinv  # noqa: PLC0415
+        return _special("gammaincinv", self.shape, q) * (self.mean / self.shape)
 
-        return np.asarray(gammaincinv(self.shape, q) * (self.mean / self.shape), dtype=float)
-
-    def closed_sum(self, n: int) -> tuple[float, Distribution]:
-        """Return a gamma time with `n` times the mean and the shape."""
+    def _closed_sum(self, n: int) -> tuple[float, Distribution | None]:
         return 0.0, Gamma.model_construct(mean=n * self.mean, shape=n * self.shape)
 
-    def spread(self, by: float) -> dict[str, float]:
-        """Keep the mean and scale the standard deviation, mean / sqrt(shape)."""
+    def _spread(self, by: float) -> dict[str, float]:
         return {"shape": self.shape / by**2}
 
 
@@ -317,8 +298,7 @@ class Weibull(Distribution):
         with np.errstate(divide="ignore"):
             return self.scale * (-np.log1p(-q)) ** (1 / self.shape)
 
-    def spread(self, by: float) -> dict[str, float]:
-        """Scale all times: the least time stays zero."""
+    def _spread(self, by: float) -> dict[str, float]:
         return {"scale": self.scale * by}
 
 
@@ -348,6 +328,5 @@ class Pareto(Distribution):
     def _knots(self) -> tuple[float, ...]:
         return (self.minimum,)
 
-    def spread(self, by: float) -> dict[str, float]:
-        """Scale the mean excess over the minimum, minimum / (alpha - 1), if it is finite."""
+    def _spread(self, by: float) -> dict[str, float]:
         return {"alpha": 1 + (self.alpha - 1) / by} if self.alpha > 1 else {}

@@ -44,7 +44,8 @@ def draw(chart: Chart) -> Figure:
     )[:, 0]
     for axes, panel in zip(column, chart.panels, strict=True):
         _panel(figure, axes, panel)
-    first, where = chart.panels[0], ("axes fraction", "offset points")
+    first = chart.panels[0]
+    where: Any = ("axes fraction", "offset points")
     above = 20 if first.heading else 6
     pad = 22 if first.bars else above + 16 + 12 * chart.caption.count("\n")
     column[0].set_title(chart.title, pad=pad)
@@ -64,13 +65,13 @@ def _panel(figure: Figure, axes: Axes, panel: Panel) -> None:
         axes.tick_params(axis="y", length=0, labelcolor="black")
         axes.invert_yaxis()
     if panel.level is not None:
-        level = {"color": style.GREY, "linewidth": 0.8, "dashes": (4, 3), "zorder": 1}
+        level: Any = {"color": style.GREY, "linewidth": 0.8, "dashes": (4, 3), "zorder": 1}
         axes.axhline(panel.level, label=f"target {panel.level:g}", **level)
     handles, labels = axes.get_legend_handles_labels()
     entries = dict(zip(map(style.two_lines, labels), handles, strict=True))
     if entries:  # right of the axes, where no line is in its way
-        place: Any = {"loc": "upper left", "bbox_to_anchor": (1.01, 1), "frameon": False}
-        axes.legend(entries.values(), entries.keys(), handlelength=3, **place)
+        right: Any = {"loc": "upper left", "bbox_to_anchor": (1.01, 1), "frameon": False}
+        axes.legend(entries.values(), entries.keys(), handlelength=3, **right)
     if panel.heading:
         where: Any = ("axes fraction", "offset points")
         axes.annotate(panel.heading, (0, 1), (0, 6), *where, weight="bold")
