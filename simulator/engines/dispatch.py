@@ -16,7 +16,7 @@ from threadpoolctl import ThreadpoolController
 from ..load.load import Programs, known_programs
 from ..programs import awaits
 from ..results.run import Run
-from ..scenario.redraw import factor, measured, redrawn
+from ..scenario.redraw import factor, redrawn
 from ..scenario.scenario import Algorithm, Scenario
 from ..scenario.world import World
 from .batched import run as batched
@@ -107,8 +107,7 @@ def run_replicates(
     runs = []
     world = with_tuned_rate(world)
     for seed, number in zip(seeds, replicates, strict=True):
-        algorithm = measured(world.scenario, world.algorithm, number)
-        drawn = replace(world, scenario=redrawn(world.scenario, number), algorithm=algorithm)
+        drawn = replace(world, scenario=redrawn(world.scenario, number))
         (run,) = run_world(drawn, [seed], **how)
         runs.append(_slowed(run, factor(number, 0, spread)))
     return runs

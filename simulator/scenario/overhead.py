@@ -194,9 +194,6 @@ class Calibration(Section):
         " n-th replicate takes the n-th of each",
         {},
     )
-    otherwise: Many[bool] = optional(
-        "replicates in which buckets that jobs declared to overlap do not, or the reverse", ()
-    )
     run_to_run: NonNegative = optional(
         "relative standard deviation of the pace that runs add to all other errors", 0.0
     )

@@ -8,7 +8,7 @@ from pydantic import BaseModel
 
 from ..distributions.distribution import Distribution
 from ..distributions.random_streams import Purpose, generator
-from .scenario import Algorithm, Scenario
+from .scenario import Scenario
 
 
 def redrawn(scenario: Scenario, replicate: int) -> Scenario:
@@ -22,29 +22,6 @@ def redrawn(scenario: Scenario, replicate: int) -> Scenario:
     for key, factors in calibration.draws.items():
         scenario = scaled(scenario, key, factors[replicate % len(factors)])
     return scenario
-
-
-def measured(scenario: Scenario, algorithm: Algorithm, replicate: int) -> Algorithm:
-    """Return the algorithm as it ran in jobs that declared the same overlap, by one replicate."""
-    calibration, overlap = scenario.calibration, algorithm.parameters.get("overlap")
-    if calibration is None or not calibration.otherwise or not isinstance(overlap, bool):
-        return algorithm
-    declared = {
-        "overlap=false" not in fitted
-        for fitted in calibration.fitted
-        if fitted.startswith(algorithm.name)
-    }
-    flips = overlap in declared and calibration.otherwise[replicate % len(calibration.otherwise)]
-    return otherwise(algorithm) if flips else algorithm
-
-
-def otherwise(algorithm: Algorithm) -> Algorithm:
-    """Return it averaging buckets after the backward pass if it does during, and the reverse."""
-    overlap = algorithm.parameters.get("overlap")
-    if not isinstance(overlap, bool):
-        return algorithm
-    parameters = algorithm.parameters | {"overlap": not overlap}
-    return algorithm.model_copy(update={"parameters": parameters})
 
 
 def factor(replicate: int, index: int, sd: float) -> float:

@@ -10,7 +10,7 @@ from paceline import simulate as predict
 from paceline.command_line import run
 from paceline.simulator.errors import InputError
 from paceline.simulator.load.load import parse
-from paceline.validate.calibration import overhead_tables, overheads, profile, sources
+from paceline.validate.calibration import overheads, profile, sources
 from paceline.validate.calibration.overheads import RunEvents
 from paceline.validate.calibration.profile import Profile
 from paceline.validate.comparison import quantities
@@ -127,7 +127,7 @@ def test_what_runs_do_not_show_is_as_the_base_has_it():
         }
     )
     run = measured(worker(0) + worker(1))
-    found = overhead_tables.fit({2: [run], 3: [run]}, base)
+    found = overheads.tables({2: [run], 3: [run]}, base)
     assert [table["agree"] for table in found.tables] == ["3 ms", "4 ms"]
     assert found.sd["overhead.0.agree"] == 0.1
     assert found.sd["overhead.1.agree"] == pytest.approx(0.05**0.5)  # of both that it is between
@@ -143,7 +143,7 @@ def test_latencies_of_real_links():
         (*each[:6], each[5], each[7]) if each[1] == WAIT else each
         for each in worker(0, asks=True) + worker(1)
     ]
-    (found,) = overhead_tables.fit({2: [measured(rows, "kernel", network=link)]}).parsed
+    (found,) = overheads.tables({2: [measured(rows, "kernel", network=link)]}).parsed
     assert (found.latency_factor, found.agree_latencies) == (2.0, 2.0)
     assert found.collective == pytest.approx(MEAN + WOKEN - COLLECTED - 0.002, rel=1e-2)
     assert found.agree == pytest.approx(GAP + ASKED - 0.001, rel=1e-2)
@@ -219,9 +219,9 @@ def job(tmp_path):
 def test_a_job_calibrates_what_would_be_if(job, tmp_path):
     """The loop's costs and network, and the predicted gain of averaging every tenth step."""
     found = calibrate([job])
-    network, (overhead_tables,) = found.profile.tables["network"], found.profile.tables["overhead"]
+    network, (costs,) = found.profile.tables["network"], found.profile.tables["overhead"]
     assert network == {"collective": "ring", "latency": "1 ms", "bandwidth": "800 Mbit/s"}
-    assert overhead_tables["step"] == {"dist": "constant", "value": "1 ms"}
+    assert costs["step"] == {"dist": "constant", "value": "1 ms"}
     assert found.laws.compute["dist"] == "shifted-exponential"
     found.profile.write(tmp_path / "job.toml")
     (tmp_path / "if.toml").write_text(

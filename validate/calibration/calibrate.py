@@ -3,7 +3,6 @@
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,25 +13,18 @@ from paceline.simulator.errors import InputError
 from paceline.simulator.load.load import known_programs
 from paceline.simulator.network.closed_form import ClosedForm
 from paceline.simulator.results.statistics import jsonable
-from paceline.simulator.scenario.scenario import Algorithm, Scenario
+from paceline.simulator.scenario.scenario import Scenario
 from paceline.simulator.scenario.tables import NoObjective
 from paceline.simulator.studies.execution import Progress
 
 from ..comparison import quantities
 from ..host import machine
 from ..measurement.fingerprints import fingerprints
-from . import (
-    compute_laws,
-    error_model,
-    links,
-    overhead_tables,
-    profile,
-    sources,
-)
+from . import compute_laws, error_model, links, overheads, profile, sources
 from .compute_laws import FittedLaws
+from .error_model import ErrorModel
 from .links import Link
-from .overhead_tables import OverheadTables
-from .overheads import RunEvents
+from .overheads import OverheadTables, RunEvents
 from .profile import Profile
 from .sources import Source
 
@@ -92,9 +84,16 @@ class CalibrationResult:
     def sentence(self) -> str:
         """Say how well the profile predicts the runs that it was fitted to."""
         if not self.checks:
+            table = self.profile.tables["calibration"]
             unsure = "These runs cannot be repeated in simulation, so the fit cannot be checked."
-            return f"{self.overlap} {unsure}".lstrip()
-        worst = max(self.checks, key=lambda each: abs(each.error))
+            if "overlap" not in table:
+                return unsure
+            return (
+                f"Of the time of the collectives (median {table['collective']}), "
+                f"{table['overlap']:.0%} is hidden behind computing; [network] has what is "
+                f"exposed. {unsure}"
+            )
+        worst = max(self.checks, key=lambda check: abs(check.error))
         if len(self.checks) <= self.free and abs(worst.error) < CLOSE:
             return (
                 f"With {self.free} numbers to choose, the fit meets the pace of each log, which "
@@ -104,17 +103,6 @@ class CalibrationResult:
             f"Of the {len(self.checks)} runs that it was fitted to, the profile predicts the pace "
             f"within {abs(worst.error):.2%} ({worst.label}, {worst.workers} workers). That is no "
             "independent test: predict a run that it has not seen."
-        )
-
-    @property
-    def overlap(self) -> str:
-        """Say what share of the collectives' time computing hid; empty if unknown."""
-        table = self.profile.tables["calibration"]
-        if "overlap" not in table:
-            return ""
-        return (
-            f"Of the time of the collectives (median {table['collective']}), "
-            f"{table['overlap']:.0%} is hidden behind computing; [network] has what is exposed."
         )
 
     def json(self) -> dict[str, Any]:
@@ -137,101 +125,119 @@ def calibrate(
 ) -> CalibrationResult:
     """Fit a profile to the runs at `paths`.
 
-    Paths are run directories of `paceline validate`, a job's telemetry, or traces of
-    torch.profiler. Numbers that they do not show come from the profile `base`, such as that of
-    `paceline probe`. Files that a run's scenario names must lie in its folder, unless
-    `allow_paths`. `progress` receives the number of stages done. Raises InputError if there is
-    nothing to fit to.
+    Args:
+        paths: Run directories of `paceline validate`, a job's telemetry, traces of torch.profiler.
+        base: A profile for numbers that the runs do not show, such as that of `paceline probe`.
+        allow_paths: Whether files that a run's scenario names may lie outside its folder.
+        progress: Receives the number of stages done.
+
+    Raises:
+        InputError: If there is nothing to fit to.
     """
     done = progress or (lambda stage, stages: None)
     done(0, STAGES)
-    found = sources.read([Path(path) for path in paths], allow_paths=allow_paths)
+    runs = sources.read([Path(path) for path in paths], allow_paths=allow_paths)
     done(1, STAGES)
-    network = kind_of_network(found)
-    recorded = [each.over_links for each in found if each.over_links]
+    network = kind_of_network(runs)
+    recorded = [source.over_links for source in runs if source.over_links]
     link = links.fit(recorded) if recorded else None
-    below = profile.read(base) if base else overhead_tables.NOTHING
-    fitted = overhead_tables.fit(_teams(found), below)
+    below = profile.read(base) if base else overheads.NOTHING
+    fitted = overheads.tables(_teams(runs), below)
     done(2, STAGES)
-    steps = sources.steps(found)
+    steps = sources.steps(runs)
     times, starts = ([measured[part] for measured in steps.values()] for part in (0, 1))
     law = compute_laws.fit(times, starts=starts, numbers=list(steps))
     done(3, STAGES)
-    notes = [note for source in found for note in source.notes]
-    notes += [*(link.notes if link else ()), *sources.different_steps(found)]
-    model = _error_model(found, notes)
+    notes = [note for source in runs for note in source.notes]
+    notes += [*(link.notes if link else ()), *sources.different_steps(runs)]
+    model = _error_model(runs, notes)
     done(4, STAGES)
-    checks = [check for source in found for check in _check(source, fitted)]
-    machines = [machine.describe(source.summary.get("machine") or {}) for source in found]
-    told = [run for source in found if not source.recorded for run in source.runs]
-    codecs = below.tables.get("codec")
-    if codecs and any(_compresses(run.algorithm) for run in told):
-        codecs = None
-        notes.append(
-            "runs with a codec have its computing in overhead.step and overhead.issue, so that "
-            f"{base}'s [[codec]] is left out"
-        )
-    sd = fitted.sd | ({"cluster.compute": law.sd} if 0 < law.sd < math.inf else {})
-    whole: dict[str, Any] = {
-        "calibration": {
-            "date": datetime.now(UTC).strftime("%Y-%m-%d"),
-            "hardware": "; ".join(filter(None, dict.fromkeys(machines))),
-            "versions": found[0].summary.get("versions", {}),
-            "runs": [str(path) for path in paths],
-            "fingerprints": fingerprints(each.path for each in found),
-            "run_to_run": _spread(_held_out(found, below) or checks),
-            "fitted": sorted({run.algorithm.words for run in told}),
-            "model_error": profile.model_error(network),
-            "sd": sd | (model.sd if model else {}),
-            "measured": _measured(found, times, model, link),
-            "transport": found[0].scenario.network.transport,
-            "library": found[0].scenario.network.library,
-            "notes": [*notes, *law.notes, *(model.notes if model else [])],
-        },
-        "cluster": _workers(found) | law.tables,
-        "overhead": fitted.tables,
-    }
+    codecs = _codecs(runs, below, base, notes)
+    checks = [check for source in runs for check in _check(source, fitted)]
     done(STAGES, STAGES)
-    durations = next((source.durations for source in found if source.durations), None)
+    written = {key for source in runs if not source.recorded for key in source.programs}
+    machines = [machine.describe(source.summary.get("machine") or {}) for source in runs]
+    durations = next((source.durations for source in runs if source.durations), None)
+    libraries = {source.scenario.network.library for source in runs}
+    counts = {source.scenario.cluster.workers for source in runs if source.recorded}
+    sizes = {source.scenario.model.parameters for source in runs if source.has_model}
+    sd = fitted.sd | ({"cluster.compute": law.sd} if 0 < law.sd < math.inf else {})
+    calibration = {
+        "date": profile.today(),
+        "hardware": "; ".join(filter(None, dict.fromkeys(machines))),
+        "versions": runs[0].summary.get("versions", {}),
+        "runs": [str(path) for path in paths],
+        "fingerprints": fingerprints(source.path for source in runs),
+        "run_to_run": _spread(_held_out(runs, below) or checks),
+        "fitted": sorted(written),
+        "model_error": profile.model_error(network),
+        "sd": sd | (model.sd if model else {}),
+        "measured": _measured(runs, times, model, link),
+        "transport": runs[0].scenario.network.transport,
+        "library": runs[0].scenario.network.library,
+        "notes": [*notes, *law.notes, *(model.notes if model else [])],
+    }
     if durations:
-        whole["calibration"]["overlap"] = round(durations.overlap, 4)
-        whole["calibration"]["collective"] = profile.seconds(durations.median)
-    if codecs:
-        whole["codec"] = codecs
-    if link:
-        whole["network"] = link.table
-    elif {each.scenario.network.library for each in found} == {"gloo"}:
-        whole["network"] = {"library": "gloo"}
-    if sizes := {each.scenario.model.parameters for each in found if each.has_model}:
-        whole["model"] = {"parameters": max(sizes)}
-    if model:
-        whole["objective"] = model.objective
-    written = Profile(whole, fitted.comments | COMMENTS, HEAD, law.files)
-    return CalibrationResult(written, law, checks)
+        calibration["overlap"] = round(durations.overlap, 4)
+        calibration["collective"] = profile.seconds(durations.median)
+    # of recorded jobs, if they agree: there is no other scenario
+    workers = {"workers": counts.pop()} if len(counts) == 1 else {}
+    optional = {
+        "codec": codecs,
+        "network": link.table if link else {"library": "gloo"} if libraries == {"gloo"} else None,
+        "model": {"parameters": max(sizes)} if sizes else None,
+        "objective": model.objective if model else None,
+    }
+    whole = {
+        "calibration": calibration,
+        "cluster": workers | law.tables,
+        "overhead": fitted.tables,
+        **{key: table for key, table in optional.items() if table},
+    }
+    return CalibrationResult(
+        Profile(whole, fitted.comments | COMMENTS, HEAD, law.files), law, checks
+    )
 
 
-def _compresses(algorithm: Algorithm) -> bool:
-    return getattr(algorithm.parameters.get("codec"), "kind", "raw") != "raw"
+def _codecs(
+    runs: Sequence[Source], below: Profile, base: Path | str | None, notes: list[str]
+) -> Any:
+    """Return the [[codec]] of the base, unless the runs have such costs in others; add a note."""
+    codecs = below.tables.get("codec")
+    kinds = {
+        getattr(run.algorithm.parameters.get("codec"), "kind", "raw")
+        for source in runs
+        for run in source.runs
+    }
+    if not codecs or kinds <= {"raw"}:
+        return codecs
+    notes.append(
+        "runs with a codec have its computing in overhead.step and overhead.issue, so that "
+        f"{base}'s [[codec]] is left out"
+    )
+    return None
 
 
-def kind_of_network(found: Sequence[Source]) -> str:
+def kind_of_network(runs: Sequence[Source]) -> str:
     """Return the kind of network of all sources. Raises InputError for different ones.
 
     Emulated delays are known one by one, so that runs with different ones can be fitted together.
     """
-    kinds = sorted({source.scenario.validation.network for source in found})
+    kinds = sorted({source.scenario.validation.network for source in runs})
     if len(kinds) > 1:
         raise InputError(
-            f"{', '.join(str(each.path) for each in found)}: networks of several kinds "
+            f"{', '.join(str(source.path) for source in runs)}: networks of several kinds "
             f"({', '.join(kinds)}); calibrate each kind by itself"
         )
     if kinds != ["emulated"]:
-        nominal = {str(each.path): _link(each.scenario) for each in found if not each.recorded}
+        nominal = {
+            str(source.path): _link(source.scenario) for source in runs if not source.recorded
+        }
         if len({*nominal.values()}) > 1:
-            said = "; ".join(f"{path}: {words}" for path, words in nominal.items())
+            speeds = "; ".join(f"{path}: {words}" for path, words in nominal.items())
             raise InputError(
-                f"links of different speed ({said}): what the system adds to a collective depends "
-                "on its link; calibrate each by itself"
+                f"links of different speed ({speeds}): what the system adds to a collective "
+                "depends on its link; calibrate each by itself"
             )
     return kinds[0]
 
@@ -243,29 +249,22 @@ def _link(scenario: Scenario) -> str:
     return f"{profile.seconds(nominal.hop)}, {bandwidth}"
 
 
-def _workers(found: Sequence[Source]) -> dict[str, int]:
-    """Return the number of workers of recorded jobs, if they agree: there is no other scenario."""
-    counts = {each.scenario.cluster.workers for each in found if each.recorded}
-    return {"workers": counts.pop()} if len(counts) == 1 else {}
-
-
-def _teams(found: Sequence[Source], but: str | None = None) -> dict[int, list[RunEvents]]:
+def _teams(runs: Sequence[Source], but: str | None = None) -> dict[int, list[RunEvents]]:
     """Group runs by number of workers, leaving out the label `but`."""
     teams: dict[int, list[RunEvents]] = {}
-    for source in found:
-        runs = [run for run in source.runs if run.algorithm.label != but]
-        if runs:
-            teams.setdefault(source.scenario.cluster.workers, []).extend(runs)
+    for source in runs:
+        if chosen := [run for run in source.runs if run.algorithm.label != but]:
+            teams.setdefault(source.scenario.cluster.workers, []).extend(chosen)
     return teams
 
 
-def _held_out(found: Sequence[Source], below: Profile) -> list[PaceCheck]:
+def _held_out(runs: Sequence[Source], below: Profile) -> list[PaceCheck]:
     """Predict each algorithm's runs from the runs of the others."""
-    labels = {run.algorithm.label for source in found for run in source.runs}
+    labels = {run.algorithm.label for source in runs for run in source.runs}
     checks = []
     for label in sorted(labels) if len(labels) > 1 else ():
-        others = overhead_tables.fit(_teams(found, but=label), below)
-        checks += [check for source in found for check in _check(source, others, only=label)]
+        others = overheads.tables(_teams(runs, but=label), below)
+        checks += [check for source in runs for check in _check(source, others, only=label)]
     return checks
 
 
@@ -275,9 +274,9 @@ def _spread(checks: Sequence[PaceCheck]) -> float:
     return math.sqrt(sum(squares) / len(squares)) if squares else 0.0
 
 
-def _error_model(found: Sequence[Source], notes: list[str]) -> "error_model.ErrorModel | None":
+def _error_model(runs: Sequence[Source], notes: list[str]) -> ErrorModel | None:
     """Fit the error model; without losses, return None and add a note that says why."""
-    trained = [source.path for source in found if not source.recorded]
+    trained = [source.path for source in runs if not source.recorded]
     if not trained:
         notes.append(
             "no error model: it takes runs of `paceline validate`; the scenario states its own "
@@ -294,7 +293,7 @@ def _error_model(found: Sequence[Source], notes: list[str]) -> "error_model.Erro
 def _check(source: Source, fitted: OverheadTables, only: str | None = None) -> list[PaceCheck]:
     """Predict the pace of a source's runs (of the label `only`) with their own draws."""
     scenario = source.scenario.model_copy(update={"overhead": fitted.parsed, "calibration": None})
-    found = []
+    checks = []
     for run in source.runs:
         label = run.algorithm.label
         measured = source.paces.get((label, run.seed), math.nan)
@@ -306,32 +305,24 @@ def _check(source: Source, fitted: OverheadTables, only: str | None = None) -> l
         (simulated,) = run_seeds(timed, run.algorithm, [run.seed])
         predicted = quantities.pace(simulated)
         if math.isfinite(predicted):
-            found.append(PaceCheck(label, scenario.cluster.workers, predicted, measured))
-    return found
+            checks.append(PaceCheck(label, scenario.cluster.workers, predicted, measured))
+    return checks
 
 
 def _measured(
-    found: Sequence[Source],
-    times: Sequence[np.ndarray],
-    model: error_model.ErrorModel | None,
-    link: Link | None,
+    runs: Sequence[Source], times: Sequence[np.ndarray], model: ErrorModel | None, link: Link | None
 ) -> dict[str, Any]:
     """Return the measured ranges, each from least to most."""
-    workers = [source.scenario.cluster.workers for source in found]
-    means = [float(time.mean()) for time in times]
-    every = np.concatenate([run.events["bytes"] for source in found for run in source.runs])
-    sizes = every[~np.isnan(every)]
-    limits: dict[str, Any] = {
-        "workers": [min(workers), max(workers)],
-        "step": profile.between(means),
-    }
-    latencies = [ClosedForm(each.scenario.nominal).hop for each in found if not each.recorded]
+    sizes = np.concatenate([run.events["bytes"] for source in runs for run in source.runs])
+    sizes = sizes[~np.isnan(sizes)]
+    latencies = [ClosedForm(source.scenario.nominal).hop for source in runs if not source.recorded]
     if link and link.latency is not None:
         latencies.append(link.latency)
-    if latencies:
-        limits["latency"] = profile.between(latencies)
-    if len(sizes):
-        limits["bytes"] = [float(sizes.min()), float(sizes.max())]
-    if model:
-        limits["loss"] = list(model.range)
-    return limits
+    ranges = {
+        "workers": profile.ends([source.scenario.cluster.workers for source in runs]),
+        "step": profile.between([float(time.mean()) for time in times]),
+        "latency": profile.between(latencies) if latencies else None,
+        "bytes": [float(sizes.min()), float(sizes.max())] if len(sizes) else None,
+        "loss": list(model.range) if model else None,
+    }
+    return {key: found for key, found in ranges.items() if found}

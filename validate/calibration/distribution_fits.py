@@ -25,105 +25,79 @@ NEAR = 0.03  # the expected slowest worker is within this relative error
 WIDEST = 20.0  # sd of a logarithm; beyond about 26 a float has no room for the variance
 FOLDED = 4.0  # sds between the mean of a normal law and zero, above which folding is negligible
 
-Fit = tuple[Distribution, float]  # a law, and the log-likelihood of the times under it
+Fit = tuple[Distribution, str, tuple[float, ...]]
+"""A law, and SciPy's distribution of the largest likelihood: its name, shapes, place and scale."""
+
 Rng = np.random.Generator
 
 
-def exponential(times: Array) -> Fit:
-    """Fit the mean."""
+def _exponential(times: Array) -> Fit:
     mean = float(times.mean())
-    return laws.Exponential.model_construct(mean=mean), -len(times) * (math.log(mean) + 1)
+    return laws.Exponential.model_construct(mean=mean), "expon", (0.0, mean)
 
 
-def shifted_exponential(times: Array) -> Fit:
+def _shifted_exponential(times: Array) -> Fit:
     """Fit the shift by the minimum, less its bias."""
-    n, mean, low = len(times), float(times.mean()), float(times.min())
-    shift = max(0.0, low - (mean - low) / (n - 1))
+    mean, low = float(times.mean()), float(times.min())
+    shift = max(0.0, low - (mean - low) / (len(times) - 1))
     law = laws.ShiftedExponential.model_construct(shift=shift, mean=mean)
-    return law, -n * (math.log(mean - low) + 1)
+    return law, "expon", (low, mean - low)
 
 
-def uniform(times: Array) -> Fit:
+def _uniform(times: Array) -> Fit:
     """Fit both ends by the extremes, less their bias."""
-    n, low, high = len(times), float(times.min()), float(times.max())
-    beyond = (high - low) / (n - 1)
+    low, high = float(times.min()), float(times.max())
+    beyond = (high - low) / (len(times) - 1)
     law = laws.Uniform.model_construct(low=max(0.0, low - beyond), high=high + beyond)
-    return law, -n * math.log(high - low)
+    return law, "uniform", (low, high - low)
 
 
-def normal(times: Array) -> Fit:
+def _normal(times: Array) -> Fit:
     """Fit mean and sd; if folding at zero matters, by EM over the unknown signs."""
-    n, mean, sd = len(times), float(times.mean()), float(times.std())
-    if mean >= FOLDED * sd:
-        return laws.Normal.model_construct(mean=mean, sd=sd), -n * (math.log(sd) + _HALF_LOG + 0.5)
-    square = float(np.mean(times**2))
-    for _ in range(100):
-        mean = float(np.mean(times * np.tanh(mean * times / sd**2)))
-        sd = math.sqrt(square - mean * mean)
-    left, right = (-0.5 * ((times + sign * mean) / sd) ** 2 for sign in (1, -1))
-    likely = float(np.logaddexp(left, right).sum()) - n * (math.log(sd) + _HALF_LOG)
-    return laws.Normal.model_construct(mean=mean, sd=sd), likely
+    mean, sd = float(times.mean()), float(times.std())
+    if mean < FOLDED * sd:
+        square = float(np.mean(times**2))
+        for _ in range(100):
+            mean = float(np.mean(times * np.tanh(mean * times / sd**2)))
+            sd = math.sqrt(square - mean * mean)
+    return laws.Normal.model_construct(mean=mean, sd=sd), "foldnorm", (mean / sd, 0.0, sd)
 
 
-_HALF_LOG = 0.5 * math.log(2 * math.pi)
-
-
-def lognormal(times: Array) -> Fit:
-    """Fit mean and sd of the logarithm."""
+def _lognormal(times: Array) -> Fit:
     logs = np.log(times)
     center, spread = float(logs.mean()), min(float(logs.std()), WIDEST)
     mean = math.exp(center + 0.5 * spread**2)
     law = laws.LogNormal.model_construct(mean=mean, sd=mean * math.sqrt(math.expm1(spread**2)))
-    return law, -len(times) * (center + math.log(spread) + _HALF_LOG + 0.5)
+    return law, "lognorm", (spread, 0.0, math.exp(center))
 
 
-def _gamma_shape(gap: float) -> float:
-    """Solve log k - digamma(k) = `gap` = log E[x] - E[log x] for the shape k (Minka 2002)."""
-    from scipy.special import digamma, polygamma  # noqa: PLC0415
+def _gamma(times: Array) -> Fit:
+    from scipy import stats  # noqa: PLC0415 - a third of a second
 
-    gap = max(gap, 1e-12)
-    shape = (3 - gap + math.sqrt((gap - 3) ** 2 + 24 * gap)) / (12 * gap)
-    for _ in range(4):
-        slope = 1 / shape - float(polygamma(1, shape))
-        step = (math.log(shape) - float(digamma(shape)) - gap) / (shape * shape * slope)
-        shape = 1 / (1 / shape + step)
-    return shape
+    shape, _, scale = map(float, stats.gamma.fit(times, floc=0))
+    return laws.Gamma.model_construct(mean=shape * scale, shape=shape), "gamma", (shape, 0.0, scale)
 
 
-def gamma(times: Array) -> Fit:
-    """Fit the mean, and the shape by Newton's method."""
-    n, mean, log = len(times), float(times.mean()), float(np.log(times).mean())
-    shape = _gamma_shape(math.log(mean) - log)
-    each = shape * math.log(shape / mean) - math.lgamma(shape) + (shape - 1) * log - shape
-    return laws.Gamma.model_construct(mean=mean, shape=shape), n * each
+def _weibull(times: Array) -> Fit:
+    """Fit the logarithms, which have a Gumbel law."""
+    from scipy import stats  # noqa: PLC0415
+
+    center, spread = map(float, stats.gumbel_l.fit(np.log(times)))
+    shape, scale = 1 / spread, math.exp(center)
+    return (
+        laws.Weibull.model_construct(scale=scale, shape=shape),
+        "weibull_min",
+        (shape, 0.0, scale),
+    )
 
 
-def weibull(times: Array) -> Fit:
-    """Fit the shape by Newton's method, then the scale."""
-    n, logs = len(times), np.log(times / times.max())
-    center = float(logs.mean())
-    shape = math.pi / math.sqrt(6) / float(logs.std())  # by moments of the logarithm
-    for _ in range(20):
-        power = np.exp(shape * logs)
-        first = float(power @ logs / power.sum())
-        second = float(power @ logs**2 / power.sum())
-        miss = first - 1 / shape - center
-        shape = max(shape - miss / (second - first**2 + 1 / shape**2), 0.5 * shape)
-        if abs(miss) < 1e-9 / shape:
-            break
-    scale = float(np.mean(np.exp(shape * logs))) ** (1 / shape)
-    each = math.log(shape) - shape * math.log(scale) + (shape - 1) * center - 1
-    law = laws.Weibull.model_construct(scale=scale * float(times.max()), shape=shape)
-    return law, n * (each - math.log(float(times.max())))
-
-
-def pareto(times: Array) -> Fit:
+def _pareto(times: Array) -> Fit:
     """Fit the minimum and the mean logarithm above it, less their bias."""
     n, low = len(times), float(times.min())
     over = float(np.log(times / low).sum())
     alpha = (n - 2) / over
     law = laws.Pareto.model_construct(minimum=low * (1 - 1 / ((n - 1) * alpha)), alpha=alpha)
-    return law, n * math.log(n / over) - n * math.log(low) - over - n
+    return law, "pareto", (n / over, 0.0, low)
 
 
 @dataclass(frozen=True)
@@ -141,14 +115,14 @@ class Family:
 
 
 FAMILIES = (
-    Family(exponential, 1, positive=False),
-    Family(shifted_exponential, 3, positive=False, ended=True),
-    Family(uniform, 4, positive=False, ended=True),
-    Family(normal, 2, positive=False),
-    Family(lognormal, 2),
-    Family(gamma, 2),
-    Family(weibull, 2),
-    Family(pareto, 3, ended=True),
+    Family(_exponential, 1, positive=False),
+    Family(_shifted_exponential, 3, positive=False, ended=True),
+    Family(_uniform, 4, positive=False, ended=True),
+    Family(_normal, 2, positive=False),
+    Family(_lognormal, 2),
+    Family(_gamma, 2),
+    Family(_weibull, 2),
+    Family(_pareto, 3, ended=True),
 )
 
 
@@ -157,7 +131,8 @@ class FittedLaw:
     """A fitted law with its log-likelihood, BIC and Kolmogorov-Smirnov distance `ks`.
 
     `p`: share of parametric bootstrap samples that, fitted anew, are as far from their law (at
-    least `REJECTED`). `slowest`: expected slowest worker under the law, over that of the times.
+    least `REJECTED`; Stute et al. 1993). `slowest`: expected slowest worker under the law, over
+    that of the times.
     """
 
     law: Distribution
@@ -178,20 +153,26 @@ def candidates(times: Array, workers: int, rng: Rng, *, ended: bool = True) -> l
 
     `ended`: include families with end points, which few samples determine badly.
     """
-    found = []
+    from scipy import stats  # noqa: PLC0415
+
+    fits, n = [], len(times)
     for family in FAMILIES:
         if (family.positive and times.min() <= 0) or (family.ended and not ended):
             continue
-        law, likely = family.fit(times)
+        law, name, parameters = family.fit(times)
         if not _allowed(law):
             continue
-        bic = family.charge * math.log(len(times)) - 2 * likely
-        ks = distance(law, times)
-        p = _chance(family, law, len(times), ks, rng)
+        likely = float(getattr(stats, name).logpdf(times, *parameters).sum())
+        bic = family.charge * math.log(n) - 2 * likely
+        ks, p = distance(law, times), REJECTED
+        if ks * math.sqrt(n) <= HOPELESS:
+            samples = law.sample(rng, BOOTSTRAP * n).reshape(BOOTSTRAP, n)
+            further = sum(distance(family.fit(sample)[0], sample) >= ks for sample in samples)
+            p = (1 + further) / (1 + BOOTSTRAP)
         with np.errstate(over="ignore"):
             slowest = expected_max([(law,)] * workers) / slowest_of(times, workers)
-        found.append(FittedLaw(law, likely, bic, ks, p, slowest))
-    return sorted(found, key=lambda each: each.bic)
+        fits.append(FittedLaw(law, likely, bic, ks, p, slowest))
+    return sorted(fits, key=lambda fit: fit.bic)
 
 
 def _allowed(law: Distribution) -> bool:
@@ -211,15 +192,6 @@ def distance(law: Distribution, times: Array) -> float:
         below = law.cdf(np.sort(times))
     steps = np.arange(len(times) + 1) / len(times)
     return float(max(np.max(steps[1:] - below), np.max(below - steps[:-1])))
-
-
-def _chance(family: Family, law: Distribution, n: int, ks: float, rng: Rng) -> float:
-    """Return the p-value of a distance to a law with estimated parameters (Stute et al. 1993)."""
-    if ks * math.sqrt(n) > HOPELESS:
-        return REJECTED
-    samples = law.sample(rng, BOOTSTRAP * n).reshape(BOOTSTRAP, n)
-    further = sum(distance(family.fit(sample)[0], sample) >= ks for sample in samples)
-    return (1 + further) / (1 + BOOTSTRAP)
 
 
 def slowest_of(times: Array, workers: int) -> float:

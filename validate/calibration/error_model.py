@@ -1,4 +1,4 @@
-"""Calibrate a quadratic, and Theorem 2's constants, on short measured runs.
+"""Calibrate a quadratic on short measured runs.
 
 The expected loss of synchronous SGD on a quadratic is linear in the gaps of its modes:
 loss(n) = floor + sum_i gap_i r_i(n), with r_i(n) = (1 - lr h_i)^(2n) for plain SGD, so that
@@ -6,54 +6,252 @@ non-negative least squares over a grid of curvatures h finds the few that matter
 1974). Noise and heterogeneity come from surveys of curvature along the run, and from local-sgd.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from scipy.optimize import nnls
 
 from paceline.simulator.errors import InputError
 from paceline.simulator.inputs import untrusted
 from paceline.simulator.load.load import parse
-from paceline.simulator.programs.pieces.transform import AdamW, Identity
+from paceline.simulator.programs.pieces.transform import (
+    AdamW,
+    Identity,
+    Momentum,
+    Nesterov,
+    Transform,
+)
 from paceline.simulator.results import read, store
 from paceline.simulator.results.read import RunDirectory
 from paceline.simulator.results.statistics import aligned
 
-from .error_model_modes import (
-    FittedHeterogeneity,
-    FittedModes,
-    Noise,
-    Observation,
-    Points,
-    heterogeneity,
-    modes,
-    noise,
-)
+Array = np.ndarray[Any, np.dtype[np.float64]]
+
+Points = Sequence[Mapping[str, Any]]
+"""Points of a curvature survey, as `torch_objective.curvature.survey` returns them."""
 
 SURVEYS = "landscape.json"
 BLOCK = 16  # coordinates of a mode
 ROUNDS = 3  # noise is fitted given the floor, and the floor given the noise
 LEAST = 0.05  # share below which workers count as alike
 LEVELS = 20  # of loss, at which steps are compared
+CURVATURES = 60  # of the grid of modes
+FEWEST = 1e-3  # least share of the whole gap that a mode has
+SHARES, APARTS = np.linspace(0.0, 0.95, 39), np.geomspace(0.01, 100.0, 41)
+MISFIT = 0.03  # relative error of losses that is expected of a quadratic
+SPREAD = 0.3, 0.5  # least uncertainty of surveyed heterogeneity: relative, and of the logarithm
+ENOUGH = 30  # points of a curve that heterogeneity is fitted to
 
 
 @dataclass(frozen=True)
 class ErrorModel:
-    """A fitted error model. `objective` and `bound` are tables for [objective].
+    """A fitted error model: the table `objective`.
 
     `sd`: relative standard errors by dotted key; that of `objective.spectrum.curvature` is of all
     curvatures together, and so of all numbers of steps. `range`: lowest and highest loss that was
-    fitted; nothing is known below. `fit`: root mean square error of log losses by label.
+    fitted; nothing is known below.
     """
 
     objective: dict[str, Any]
-    bound: dict[str, Any] | None
     sd: dict[str, float]
     range: tuple[float, float]
-    fit: dict[str, float]
     notes: list[str]
+
+
+@dataclass(frozen=True)
+class Observation:
+    """Loss curves of ssgd (`tau` None) or local-sgd: `losses` (seeds, points) at `steps` (points,).
+
+    `lr` and `tau` are functions of the local step.
+    """
+
+    label: str
+    workers: int
+    steps: Array
+    losses: Array
+    lr: Callable[[int], float]
+    momentum: Transform
+    tau: Callable[[int], float] | None = None
+
+    @property
+    def mean(self) -> Array:
+        """Return the geometric mean of the losses over seeds (points,)."""
+        found: Array = np.exp(np.log(self.losses).mean(axis=0))
+        return found
+
+    @property
+    def rates(self) -> Array:
+        """Return the effective learning rates lr / (1 - mu) at the points (points,)."""
+        kept = self.momentum.mu if isinstance(self.momentum, Momentum | Nesterov) else 0.0
+        found: Array = np.array([self.lr(max(1, int(step))) for step in self.steps]) / (1 - kept)
+        return found
+
+    def take(self, most: int) -> "Observation":
+        """Return the observation at no more than `most` points, evenly spread."""
+        points = np.unique(np.linspace(0, len(self.steps) - 1, most).astype(int))
+        return replace(self, steps=self.steps[points], losses=self.losses[:, points])
+
+
+def squared_distances(
+    seen: Observation, curvature: Array, share: Any = 0.0, apart: Any = 1.0
+) -> Array:
+    """Return squared distances from the optimum, relative to the first, at an observation's steps.
+
+    Along modes of `curvature`, for workers whose curvatures differ by `share` at `apart`, as in
+    `objectives.quadratic`; all are broadcast. Shape (points, *modes). Half of the workers move one
+    way along the second coordinate of a mode, half the other, so simulating one is enough.
+    """
+    h, s, k = np.broadcast_arrays(*(np.asarray(each, float) for each in (curvature, share, apart)))
+    coupling = np.sqrt(s * h * k) * (seen.tau is not None)
+    x: Array = np.stack([np.ones(h.shape), np.zeros(h.shape)])
+    u = seen.momentum.init(x)
+    found = np.empty((len(seen.steps), *h.shape))
+    wanted = {int(step): index for index, step in enumerate(seen.steps)}
+    since = 0
+    with np.errstate(over="ignore", invalid="ignore"):  # a mode that diverges is not chosen
+        for step in range(int(seen.steps[-1]) + 1):
+            if step:
+                slope = np.stack([h * x[0] + coupling * x[1], k * x[1] + coupling * x[0]])
+                direction, u = seen.momentum.update(slope, u, x)
+                x = x - seen.lr(step) * direction
+                since += 1
+                if seen.tau is not None and since >= seen.tau(step):
+                    x[1], u, since = 0, seen.momentum.init(x), 0
+            if step in wanted:
+                found[wanted[step]] = x[0] ** 2
+    return found
+
+
+@dataclass(frozen=True)
+class Noise:
+    """sigma^2 = `fixed` + `growth` 2 (F - F*); `sd`: relative standard error of either."""
+
+    fixed: float = 0.0
+    growth: float = 0.0
+    sd: float = 0.0
+
+    def excess(self, seen: Observation, gap: Array) -> Array:
+        """Return the loss that noise adds: lr sigma^2 / (4 workers), stationary in steep modes."""
+        excess: Array = seen.rates * (self.fixed + 2 * self.growth * gap) / (4 * seen.workers)
+        return excess
+
+
+def noise(points: Points, floor: float) -> Noise:
+    """Fit mini-batch noise as a function of the loss, by relative least squares."""
+    if not points:
+        return Noise()
+    loss, variance = (np.array([point[key] for point in points]) for key in ("loss", "noise"))
+    kept = variance > 0
+    if not kept.any():
+        return Noise()
+    loss, variance = loss[kept], variance[kept]
+    rows = np.stack([np.ones(len(loss)), 2 * np.maximum(0, loss - floor)], axis=1)
+    (fixed, growth), left = nnls(rows / variance[:, None], np.ones(len(loss)))
+    return Noise(float(fixed), float(growth), float(left / len(loss)))
+
+
+@dataclass(frozen=True)
+class FittedModes:
+    """A loss `floor`, and the `curvature` and `gap` of a few modes above it (modes,)."""
+
+    floor: float
+    curvature: Array
+    gap: Array
+
+    def loss(self, seen: Observation, noise: Noise, share: Any = 0.0, apart: Any = 1.0) -> Array:
+        """Return the expected loss at an observation's steps, shape (points, *shape of `share`)."""
+        s, k = np.broadcast_arrays(share, apart)
+        found = squared_distances(seen, self.curvature, s[..., None], k[..., None]) @ self.gap
+        excess = np.array([noise.excess(seen, each) for each in found.reshape(len(found), -1).T])
+        loss: Array = self.floor + found + excess.T.reshape(found.shape)
+        return loss
+
+
+def modes(seen: Sequence[Observation], noise: Noise, floor: float, steepest: float) -> FittedModes:
+    """Fit runs of ssgd: first all modes of a grid, then the few that are left.
+
+    `steepest`: the largest curvature that the grid may have; `floor`: as known so far.
+    """
+    rates = [np.interp(np.arange(1, int(e.steps[-1]) + 1), e.steps, e.rates) for e in seen]
+    moved = max(float(rate.sum()) for rate in rates)  # by the effective rates of all steps
+    first = min(1.0 / observation.rates.max() for observation in seen)
+    grid = np.geomspace(0.02 / moved, max(min(steepest, first), 1 / moved), CURVATURES)
+    found = _weigh(seen, noise, floor, grid)
+    merged, gaps = _merged(grid, found.gap)
+    kept = gaps > FEWEST * gaps.sum()
+    return _weigh(seen, noise, floor, merged[kept])
+
+
+def _weigh(
+    seen: Sequence[Observation], noise: Noise, floor: float, curvature: Array
+) -> FittedModes:
+    """Fit the gaps of modes: relative errors, equal weight to each factor of steps."""
+    rows, targets = [], []
+    for observation in seen:
+        loss = observation.mean
+        target = loss - noise.excess(observation, np.maximum(0, loss - floor))
+        weight = np.sqrt(np.diff(np.log1p(observation.steps), prepend=0.0) + 1e-3) / loss
+        basis = np.column_stack([np.ones(len(loss)), squared_distances(observation, curvature)])
+        rows.append(np.nan_to_num(basis, nan=1e9, posinf=1e9) * weight[:, None])
+        targets.append(target * weight)
+    (level, *gaps), _ = nnls(np.concatenate(rows), np.concatenate(targets))
+    return FittedModes(float(level), curvature, np.array(gaps))
+
+
+def _merged(curvature: Array, gaps: Array) -> tuple[Array, Array]:
+    """Merge neighbours on the grid into one mode of their mean curvature."""
+    used = np.flatnonzero(gaps)
+    groups = np.split(used, np.flatnonzero(np.diff(used) > 1) + 1)
+    at = [np.exp(np.average(np.log(curvature[group]), weights=gaps[group])) for group in groups]
+    return np.array(at), np.array([gaps[each].sum() for each in groups])
+
+
+@dataclass(frozen=True)
+class FittedHeterogeneity:
+    """Heterogeneity as in a scenario; `sd`: relative standard errors."""
+
+    share: float
+    curvature: float
+    sd: tuple[float, float]
+
+
+def heterogeneity(
+    seen: Sequence[Observation], points: Points, found: FittedModes, noise: Noise
+) -> FittedHeterogeneity | None:
+    """Return the posterior mean on a grid, given local-sgd runs and a curvature survey.
+
+    On the quadratic zeta^2 = share curvature 2 (F - F*), and the curvature is that of a worker's
+    loss along its own deviation from the mean gradient. None if neither is informative.
+    """
+    share, apart = np.meshgrid(SHARES, APARTS, indexing="ij")
+    misfit = np.zeros(share.shape)
+    gap = np.array([point["loss"] - found.floor for point in points])
+    between = np.array([each["between"] for each in points])
+    ratio = (between / (2 * gap))[gap > 0] if len(points) else np.empty(0)
+    if len(ratio) > 1:
+        spread = max(ratio.std(), SPREAD[0] * abs(ratio.mean()), 1e-3)
+        misfit += ((share * apart - ratio.mean()) / spread) ** 2
+    along = np.array([each["apart"] for each in points if (each["apart"] or 0) > 0])
+    if len(along) > 1:
+        spread = max(np.log(along).std(), SPREAD[1])
+        misfit += ((np.log(apart) - np.log(along).mean()) / spread) ** 2
+    for each in (observation.take(ENOUGH) for observation in seen):
+        with np.errstate(all="ignore"):  # where local steps diverge, nothing is likely
+            predicted = found.loss(each, noise, share, apart)
+            wrong = np.log(predicted) - np.log(each.mean)[:, None, None]
+            misfit += np.nan_to_num((wrong**2).mean(axis=0), nan=np.inf) / MISFIT**2
+    if not seen and len(ratio) < 2:
+        return None
+    likely = np.exp((misfit.min() - misfit) / 2)
+    likely /= likely.sum()
+    mean = float((likely * share).sum())
+    log = float((likely * np.log(apart)).sum())
+    sd = float((likely * (share - mean) ** 2).sum()) ** 0.5
+    sd_log = float((likely * (np.log(apart) - log) ** 2).sum()) ** 0.5
+    return FittedHeterogeneity(mean, float(np.exp(log)), (sd / max(mean, 1e-9), sd_log))
 
 
 def fit(runs: Sequence[Path]) -> ErrorModel:
@@ -84,9 +282,6 @@ def calibrate(seen: Sequence[Observation], points: Points = ()) -> ErrorModel:
         seen_noise = noise(points, found.floor)
         found = modes(together, seen_noise, found.floor, steepest)
     differ = heterogeneity(apart, points, found, seen_noise)
-    initial_gap = float(found.gap.sum())
-    differs = differ is not None and differ.share >= LEAST
-    quality = {each.label: _misfit(each, found, seen_noise, differ) for each in seen}
     sd = {"objective.spectrum.curvature": _pace(together, found, seen_noise)}
     if points:
         sd |= {"objective.noise": seen_noise.sd / 2, "objective.noise_growth": seen_noise.sd}
@@ -100,10 +295,10 @@ def calibrate(seen: Sequence[Observation], points: Points = ()) -> ErrorModel:
         },
         "noise": _short(seen_noise.fixed**0.5),
         "noise_growth": _short(seen_noise.growth),
-        "initial_gap": _short(initial_gap),
+        "initial_gap": _short(float(found.gap.sum())),
         "floor": _short(found.floor),
     }
-    if differ is not None and differs:
+    if differ is not None and differ.share >= LEAST:
         names = "objective.heterogeneity.share", "objective.heterogeneity.curvature"
         sd |= dict(zip(names, differ.sd, strict=True))
         table["heterogeneity"] = {
@@ -113,7 +308,7 @@ def calibrate(seen: Sequence[Observation], points: Points = ()) -> ErrorModel:
     low = min(float(each.mean.min()) for each in together)
     high = max(float(each.mean.max()) for each in together)
     notes = _notes(together, points, apart, differ)
-    return ErrorModel(table, _bound(points, initial_gap), sd, (low, high), quality, notes)
+    return ErrorModel(table, sd, (low, high), notes)
 
 
 def _short(value: float) -> float:
@@ -124,27 +319,6 @@ def _largest(points: Points) -> float:
     """Return the largest surveyed curvature, inf without a survey."""
     found = [point[key] or 0.0 for point in points for key in ("smoothness", "curvature", "apart")]
     return max(found, default=0.0) or np.inf
-
-
-def _bound(points: Points, initial_gap: float) -> dict[str, Any] | None:
-    """Return Theorem 2's constants, which must hold everywhere: the largest surveyed."""
-    smoothness = _largest(points)
-    if not np.isfinite(smoothness):
-        return None
-    return {
-        "kind": "bound",
-        "initial_gap": _short(initial_gap),
-        "smoothness": _short(smoothness),
-        "gradient_variance": _short(max(point["noise"] for point in points)),
-    }
-
-
-def _misfit(
-    seen: Observation, found: FittedModes, noise: Noise, differ: FittedHeterogeneity | None
-) -> float:
-    share, apart = (differ.share, differ.curvature) if differ else (0.0, 1.0)
-    wrong = np.log(found.loss(seen, noise, share, apart)) - np.log(seen.mean)
-    return float(np.sqrt((wrong**2).mean()))
 
 
 def _pace(seen: Sequence[Observation], found: FittedModes, noise: Noise) -> float:
@@ -179,10 +353,9 @@ def _notes(
         )
     else:
         notes.append("no curvature survey: gradients count as noise-free")
-    if differ is None:
-        notes.append("neither curvature survey nor local-sgd: the workers' data count as alike")
-    elif differ.share < LEAST:
-        notes.append("the workers' data count as alike: their differences are too small to measure")
+    if differ is None or differ.share < LEAST:
+        why = "nothing shows their differences" if differ is None else "they hardly differ"
+        notes.append(f"the workers' data count as alike: {why}")
     elif not apart:
         notes.append("no local-sgd: the cost of local steps comes from the curvature survey alone")
     return notes

@@ -1,10 +1,10 @@
-"""Tests of whether steps are independent draws of one law: correlation, lastingly slow workers.
+"""Whether steps are independent draws of one law, and the errors of means if they are not.
 
 Workers are compared by logarithms, so that a heavy tail does not mask differences.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -19,6 +19,23 @@ LEAST = 40  # fewest steps in which slow periods are sought
 NEARLY = 0.002  # relative sd below which times count as constant
 DIFFERENT = 0.01  # p-value below which workers differ
 RELEVANT = 0.005  # relative difference below which workers count as alike
+BLOCKS = 50  # of successive rows, whose means are nearly independent, unlike the rows
+
+
+def jackknife(estimate: Callable[[np.ndarray], np.ndarray], groups: np.ndarray) -> np.ndarray:
+    """Return the covariance of an estimate by leaving out blocks of rows (Miller 1974).
+
+    Args:
+        estimate: Returns the estimated numbers from a mask of the rows that count.
+        groups: Number of each row's group, from 0; a block has whole, successive groups.
+    """
+    size = int(groups.max()) + 1
+    count = min(BLOCKS, size)
+    blocks = groups * count // size
+    parts = np.array([estimate(blocks != block) for block in range(count)]) if count > 1 else 0.0
+    deviations = np.atleast_2d(parts - np.mean(parts, axis=0))
+    covariance: np.ndarray = (count - 1) / count * deviations.T @ deviations
+    return covariance
 
 
 def logs(series: Series) -> list[Array]:
@@ -29,9 +46,7 @@ def logs(series: Series) -> list[Array]:
 
 def autocorrelation(series: Series, lags: int) -> Array:
     """Return the pooled autocorrelation of deviations from each worker's mean, lags 1, 2, ..."""
-    deviations = [
-        worker_times - worker_times.mean() for worker_times in series if len(worker_times) > 1
-    ]
+    deviations = [times - times.mean() for times in series if len(times) > 1]
     whole = sum(float(deviation @ deviation) for deviation in deviations)
     if whole == 0:
         return np.zeros(lags)
@@ -42,11 +57,10 @@ def autocorrelation(series: Series, lags: int) -> Array:
 
 def inflation(series: Series) -> float:
     """Return how many times larger correlation makes the variance of a mean."""
-    n = sum(map(len, series))
-    found = autocorrelation(series, 50)
-    enough = 2 / math.sqrt(n)
-    first = int(np.argmax(found < enough)) if np.any(found < enough) else len(found)
-    return 1 + 2 * float(found[:first].sum())
+    enough = 2 / math.sqrt(sum(map(len, series)))
+    correlations = autocorrelation(series, 50)
+    below = np.flatnonzero(correlations < enough)
+    return 1 + 2 * float(correlations[: below[0] if len(below) else None].sum())
 
 
 def correlated(series: Series) -> bool:
@@ -54,18 +68,13 @@ def correlated(series: Series) -> bool:
 
     Tested on ranks within each worker, which tails do not disturb, over few lags and many.
     """
+    from scipy.stats import rankdata  # noqa: PLC0415
+
     n = sum(map(len, series))
-    if n < LEAST or max(float(each.std()) for each in logs(series) if len(each)) <= NEARLY:
+    if n < LEAST or max(float(times.std()) for times in logs(series) if len(times)) <= NEARLY:
         return False
-    found = np.cumsum(autocorrelation([_ranks(worker_times) for worker_times in series], max(LAGS)))
-    return any(found[lags - 1] > CORRELATED * math.sqrt(lags / n) for lags in LAGS)
-
-
-def _ranks(times: Array) -> Array:
-    """Return twice the ranks; ties share their mean rank."""
-    ordered = np.sort(times)
-    before = np.searchsorted(ordered, times, "left")
-    return (before + np.searchsorted(ordered, times, "right")).astype(float)
+    sums = np.cumsum(autocorrelation([rankdata(times) for times in series], max(LAGS)))
+    return any(sums[lags - 1] > CORRELATED * math.sqrt(lags / n) for lags in LAGS)
 
 
 def alike(series: Series) -> list[list[int]]:
@@ -75,34 +84,17 @@ def alike(series: Series) -> list[list[int]]:
     neighbours in the order of their means are merged until all differ. Workers with fewer than 5
     steps are in no group.
     """
+    from scipy.special import ndtri  # noqa: PLC0415
+
     ranks = [rank for rank, times in enumerate(series) if len(times) >= 5]
     if len(ranks) < 2:
         return [ranks]
     values = logs([series[rank] for rank in ranks])
     inflated = inflation(values)
-    means = np.array([item.mean() for item in values])
-    variances = np.array([each.var(ddof=1) * inflated / len(each) for each in values])
-    variances = np.maximum(variances, 1e-14)
-    if _welch(means, variances, np.array([len(each) / inflated for each in values])) > DIFFERENT:
+    means = np.array([times.mean() for times in values])
+    variances = [max(times.var(ddof=1) * inflated / len(times), 1e-14) for times in values]
+    if _welch(means, np.array(variances), np.array([len(times) / inflated for times in values])):
         return [ranks]
-    return _merged(ranks, means, variances)
-
-
-def _welch(means: Array, variances: Array, sizes: Array) -> float:
-    """Return the p-value of equal means with unequal variances."""
-    from scipy.special import fdtrc  # noqa: PLC0415
-
-    k, weights = len(means), 1 / variances
-    center = np.average(means, weights=weights)
-    loose = float(np.sum((1 - weights / weights.sum()) ** 2 / np.maximum(sizes - 1, 1)))
-    between = float(weights @ (means - center) ** 2) / (k - 1)
-    statistic = between / (1 + 2 * (k - 2) / (k * k - 1) * loose)
-    return float(fdtrc(k - 1, (k * k - 1) / (3 * loose), statistic))
-
-
-def _merged(ranks: Sequence[int], means: Array, variances: Array) -> list[list[int]]:
-    from scipy.special import ndtri  # noqa: PLC0415
-
     order = np.argsort(means, kind="stable")
     clusters = [([ranks[i]], float(means[i]), float(variances[i])) for i in order]
     far = -float(ndtri(DIFFERENT / 2 / (len(ranks) - 1)))
@@ -116,6 +108,18 @@ def _merged(ranks: Sequence[int], means: Array, variances: Array) -> list[list[i
         if scores[nearest] > far or (len(clusters) == 2 and gaps[0] >= RELEVANT):
             break
         (one, m1, v1), (two, m2, v2) = clusters[nearest : nearest + 2]
-        mean = (m1 / v1 + m2 / v2) / (1 / v1 + 1 / v2)
-        clusters[nearest : nearest + 2] = [(one + two, mean, 1 / (1 / v1 + 1 / v2))]
-    return [sorted(each) for each, _, _ in clusters]
+        weight = 1 / v1 + 1 / v2
+        clusters[nearest : nearest + 2] = [(one + two, (m1 / v1 + m2 / v2) / weight, 1 / weight)]
+    return [sorted(members) for members, _, _ in clusters]
+
+
+def _welch(means: Array, variances: Array, sizes: Array) -> bool:
+    """Whether means with unequal variances may be equal."""
+    from scipy.special import fdtrc  # noqa: PLC0415
+
+    k, weights = len(means), 1 / variances
+    center = np.average(means, weights=weights)
+    loose = float(np.sum((1 - weights / weights.sum()) ** 2 / np.maximum(sizes - 1, 1)))
+    between = float(weights @ (means - center) ** 2) / (k - 1)
+    statistic = between / (1 + 2 * (k - 2) / (k * k - 1) * loose)
+    return float(fdtrc(k - 1, (k * k - 1) / (3 * loose), statistic)) > DIFFERENT

@@ -4,6 +4,7 @@ import os
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -152,9 +153,19 @@ def seconds(value: float) -> str:
     return _quantity(value, TIMES, 0.1)
 
 
+def ends(values: Collection[float]) -> list[float]:
+    """Return the least and the largest of some numbers."""
+    return [min(values), max(values)]
+
+
 def between(values: Collection[float]) -> list[str]:
     """Format the least and the largest of some times (seconds)."""
-    return [seconds(min(values)), seconds(max(values))]
+    return [*map(seconds, ends(values))]
+
+
+def today() -> str:
+    """Return the date for [calibration]."""
+    return f"{datetime.now(UTC):%Y-%m-%d}"
 
 
 def size(value: float) -> str:

@@ -2,8 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -13,9 +12,8 @@ import numpy as np
 
 from paceline.simulator.errors import InputError
 from paceline.simulator.network.closed_form import ClosedForm
-from paceline.simulator.results.intervals import USUAL
+from paceline.simulator.results.intervals import TAILS, USUAL
 from paceline.simulator.results.statistics import human
-from paceline.simulator.scenario import redraw
 from paceline.simulator.scenario.cluster import Cluster
 from paceline.simulator.scenario.overhead import GIGABIT
 from paceline.simulator.scenario.scenario import Scenario
@@ -35,25 +33,15 @@ from .steps import Observed, observe
 SURE = 3.0  # standard errors by which the computing of jobs must differ
 RELEVANT = 0.01  # relative difference of computing that matters
 MISSED = 0.03  # relative error of a job's pace from which a note names it
-CLEARLY = 4.0  # difference of misfits from which one overlap is clearly better: 95 %
 UNSURE = 0.05  # relative standard deviation of computing from which a note says so
 OWN_SPREAD = 0.7  # a worker's own spread over that of whole steps
 STAGES = 3  # reading, computing, links
 ABOUT = {
     "calibration.draws": "factors of numbers, uncertain together: a replicate takes one of each",
-    "calibration.otherwise": "replicates whose buckets overlap as no job declares",
     "calibration.model_error": "of other programs: relative standard deviations, by family",
     "overhead.0": "one law of the links, fitted to all jobs: docs/calibrate.md",
     "overhead.1": "the same of buckets, whose factor is their own",
 }
-CAUSES = (
-    "Links may be faster than stated, or less is sent than declared (rarer averages, a codec, "
-    "fewer bytes_per_parameter)",
-    "Links may be slower than stated (measure busbw of nccl-tests), buckets may be averaged after "
-    "the backward pass (overlap = false), or collectives may slow computing (time a step under "
-    "no_sync)",
-)
-"""What may explain a law far below what is usual, and one far above."""
 
 
 @dataclass(frozen=True)
@@ -73,18 +61,14 @@ class _Study:
 
     def scenarios(self) -> list[Scenario]:
         """Return the jobs' scenarios with laws of computing times whose mean is 1 s."""
-        found = []
+        scenarios = []
         for seen, condition in zip(self.observed, self.condition, strict=True):
             law, scenario = self.laws[condition], seen.job.scenario
             keys = {"workers", "accumulation", "region"} & scenario.cluster.model_fields_set
             table = {key: getattr(scenario.cluster, key) for key in keys}
-            table |= _cluster(law, scenario.cluster.workers)
-            with TemporaryDirectory() as folder:
-                for name, content in law.files.items():
-                    (Path(folder) / name).write_bytes(content)
-                cluster = Cluster.model_validate(table, context={"folder": Path(folder)})
-            found.append(scenario.model_copy(update={"cluster": cluster}))
-        return found
+            cluster = _parsed(law, table | _cluster(law, scenario.cluster.workers))
+            scenarios.append(scenario.model_copy(update={"cluster": cluster}))
+        return scenarios
 
 
 def calibrate(
@@ -122,21 +106,7 @@ def calibrate(
     study = _Study(observed, condition)
     scenarios = study.scenarios()
     done(2, STAGES)
-    bucketed = [job.job.name for job in observed if job.job.scenario.algorithm[0].name == BUCKETED]
-    total = DRAWS * (2 if bucketed else 1)
-    fitted = link_law.fit(observed, scenarios, condition, done=lambda draws: done(draws, total))
-    if bucketed:
-        flipped = [
-            scenario.model_copy(update={"algorithm": [*map(redraw.otherwise, scenario.algorithm)]})
-            for scenario in scenarios
-        ]
-        enough = fitted.misfit - (0.0 if any(fitted.conflicts()) else CLEARLY)
-        other = link_law.fit(
-            observed, flipped, condition, enough, lambda draws: done(DRAWS + draws, total)
-        )
-        if other.misfit < enough:
-            notes.append(_overlap_note(fitted, other, ", ".join(bucketed)))
-            fitted = _mixed(fitted, other)
+    fitted = link_law.fit(observed, scenarios, condition, lambda draws: done(draws, DRAWS))
     done(STAGES, STAGES)
     of_logs = dict.fromkeys(note for seen in observed for note in seen.notes)
     return _result(study, fitted, [*of_logs, *notes, *_unknown(study, fitted)])
@@ -155,12 +125,12 @@ def _conditions(observed: Sequence[Observed]) -> tuple[list[int], list[str]]:
     ]
     for key in dict.fromkeys(keys):
         members = [n for n, other in enumerate(keys) if other == key]
+        if key[0] is not None or len(members) < 2:
+            continue
         shown = [n for n in members if observed[n].compute > 0]
         logs = [math.log(observed[n].compute) for n in shown]
         variance = max((float(observed[n].covariance[0, 0]) for n in shown), default=0.0)
         apart = max(logs, default=0.0) - min(logs, default=0.0)
-        if key[0] is not None or len(members) < 2:
-            continue
         if apart > RELEVANT + SURE * math.sqrt(2 * variance):
             for n in shown:
                 keys[n] = (*key, n)
@@ -169,29 +139,9 @@ def _conditions(observed: Sequence[Observed]) -> tuple[list[int], list[str]]:
                 'condition; name machine = "..." in each [[job]] to say which share one'
             )
         else:
-            known = ", as their logs show" if len(shown) == len(members) else ""
-            notes.append(f"{len(members)} jobs of one model are taken to compute alike{known}")
+            notes.append(f"{len(members)} jobs of one model are taken to compute alike")
     order = [*dict.fromkeys(keys)]
     return [order.index(key) for key in keys], notes
-
-
-def _overlap_note(fitted: Fitted, other: Fitted, names: str) -> str:
-    why = (
-        "the jobs together contradict the overlap of buckets with the backward pass"
-        if fitted.misfit - other.misfit > CLEARLY
-        else "another overlap of buckets with the backward pass explains the jobs with usual links"
-    )
-    return (
-        f"{names}: {why}: numbers are of what is declared, intervals span both; correct overlap "
-        "in the [[job]]"
-    )
-
-
-def _mixed(fitted: Fitted, other: Fitted) -> Fitted:
-    """Let half of the draws be those of the other overlap, which explains the jobs too."""
-    draws = np.concatenate([fitted.draws[::2], other.draws[1::2]])
-    otherwise = [n >= len(fitted.draws[::2]) for n in range(len(draws))]
-    return replace(fitted, draws=draws, otherwise=otherwise)
 
 
 def _law(members: Sequence[Observed]) -> FittedLaws:
@@ -202,14 +152,39 @@ def _law(members: Sequence[Observed]) -> FittedLaws:
     best = max(members, key=lambda seen: (seen.computing, sum(map(len, seen.times))))
     whole = np.concatenate(best.times)
     if best.computing:
-        return compute_laws.fit([times / float(np.mean(whole)) for times in best.times])
+        law = compute_laws.fit([times / float(np.mean(whole)) for times in best.times])
+        # What a log states is its mean: a law of the likeliest shape may have another.
+        cluster = _parsed(law, {"workers": max(len(best.times), 1)} | law.tables)
+        return law.scaled(1 / cluster_mean(cluster))
     spread = 1.4826 * float(np.median(np.abs(whole - np.median(whole)))) / best.pace
     if best.compute > 0:  # what workers wait for the slowest is less than the rest of a step
         spread = min(spread, (best.pace - best.compute) / 2 / best.compute)
     spread = OWN_SPREAD * max(spread, STEADY)
-    law = {"dist": "gamma", "mean": "1000 ms", "shape": float(f"{spread**-2:.6g}")}
-    ranking = [{"family": "gamma", "parameters": law, "chosen": True}]
-    return FittedLaws(law, None, [], {}, {}, ranking, 0.0)
+    shape = {"dist": "gamma", "mean": "1000 ms", "shape": float(f"{spread**-2:.6g}")}
+    ranking = [{"family": "gamma", "parameters": shape, "chosen": True}]
+    return FittedLaws(shape, None, [], {}, {}, ranking, 0.0)
+
+
+def _parsed(law: FittedLaws, table: dict[str, Any]) -> Cluster:
+    """Return [cluster] as a scenario parses it, with the files of the law."""
+    with TemporaryDirectory() as folder:
+        for name, content in law.files.items():
+            (Path(folder) / name).write_bytes(content)
+        return Cluster.model_validate(table, context={"folder": Path(folder)})
+
+
+def cluster_mean(cluster: Cluster) -> float:
+    """Return the mean computing of a step (seconds), of all workers and in slow periods or not."""
+    assert cluster.compute is not None
+    grouped = sum(group.workers for group in cluster.group)
+    times = cluster.compute.expectation * max(cluster.workers - grouped, 0)
+    times += sum(
+        (group.compute or cluster.compute).expectation * group.workers for group in cluster.group
+    )
+    mean = times / max(cluster.workers, grouped)
+    if (slow := cluster.bursts) is None:
+        return mean
+    return mean * (slow.on + slow.off) / (slow.on / slow.factor + slow.off)
 
 
 def _cluster(law: FittedLaws, workers: int) -> dict[str, Any]:
@@ -230,26 +205,26 @@ def _unknown(study: _Study, fitted: Fitted) -> list[str]:
             f"{profile.rate(GIGABIT / math.exp(number))} would, and says nothing of other links"
         )
     for n in range(conditions):
-        members = study.members(n)
-        unsure = float(np.std(fitted.draws[:, LAW + n])) > UNSURE
+        members, computing = study.members(n), fitted.draws[:, LAW + n]
         one_link = len({seen.job.scenario.network.bandwidth for seen in members}) < 2
-        if (unsure or one_link) and not any(seen.compute > 0 for seen in members):
-            low, high = map(human, fitted.computing(n))
-            notes.append(
-                f"{', '.join(seen.job.name for seen in members)}: every step communicates, so that "
-                "computing cannot be told from communicating: computing takes "
-                f"{low} to {high} of a step of {human(min(seen.pace for seen in members))} "
-                f"({USUAL}), what collectives slow computing by included; "
-                'write compute = "..." into the [[job]], or add a log of another period (local-sgd)'
-                " or over another link"
-            )
-    for causes, conflicts in zip(CAUSES, fitted.conflicts(), strict=True):
-        if conflicts:
-            names = ", ".join(dict.fromkeys(seen.job.name for seen in study.observed))
-            notes.append(
-                f"{names}: at odds with the links and the computing that are stated or shown: "
-                f"{'; '.join(conflicts)}. {causes}"
-            )
+        if any(seen.compute > 0 for seen in members) or not (
+            one_link or float(np.std(computing)) > UNSURE
+        ):
+            continue
+        low, high = map(human, np.exp(np.quantile(computing, TAILS)))
+        notes.append(
+            f"{_named(members)}: every step communicates, so that computing cannot be told from "
+            f"communicating: computing takes {low} to {high} of a step of "
+            f"{human(min(seen.pace for seen in members))} ({USUAL}), what collectives slow "
+            'computing by included; write compute = "..." into the [[job]], or add a log of '
+            "another period (local-sgd) or over another link"
+        )
+    if conflicts := fitted.conflicts():
+        notes.append(
+            f"{_named(study.observed)}: at odds with the links and the computing that are stated "
+            f"or shown ({', '.join(conflicts)}, which is unusual): check bandwidth (busbw of "
+            "nccl-tests), overlap, what is sent, and computing under no_sync"
+        )
     for seen, predicted in zip(study.observed, fitted.paces, strict=True):
         if abs(missed := predicted / seen.pace - 1) > MISSED:
             notes.append(
@@ -259,25 +234,27 @@ def _unknown(study: _Study, fitted: Fitted) -> list[str]:
     return notes
 
 
+def _named(observed: Sequence[Observed]) -> str:
+    return ", ".join(dict.fromkeys(seen.job.name for seen in observed))
+
+
 def _result(study: _Study, fitted: Fitted, notes: list[str]) -> CalibrationResult:
     """Write the profile: the computing of the condition with most jobs, the law, the draws."""
-    condition = study.condition
-    main = max(condition, key=condition.count)
-    jobs = [seen.job for seen in study.observed]
-    first = jobs[condition.index(main)]
-    model = first.scenario.model
+    condition, jobs = study.condition, [seen.job for seen in study.observed]
     firsts = [jobs[condition.index(n)] for n in range(len(study.laws))]
-    same = [
+    main = max(condition, key=condition.count)
+    first, model = firsts[main], firsts[main].scenario.model
+    alike = [
         n for n, job in enumerate(firsts)
         if (job.scenario.model, job.machine) == (model, first.machine)
     ]  # fmt: skip
-    compute = float(np.mean([fitted.point[LAW + n] for n in same]))
+    compute = float(np.mean([fitted.point[LAW + n] for n in alike]))
     law = study.laws[main].scaled(math.exp(compute))
     network = files.common(jobs)
     overheads, draws = _overheads(fitted, network.get("library") == "gloo")
     # jobs of several conditions: each draw takes one of them
     times = [
-        math.exp(row[LAW + same[n % len(same)]] - compute) for n, row in enumerate(fitted.draws)
+        math.exp(row[LAW + alike[n % len(alike)]] - compute) for n, row in enumerate(fitted.draws)
     ]
     draws |= {"cluster.compute": times}
     draws |= {f"cluster.group.{n}.compute": times for n in range(len(law.group))}
@@ -289,43 +266,46 @@ def _result(study: _Study, fitted: Fitted, notes: list[str]) -> CalibrationResul
                 del table[key], draws[f"overhead.{n}.{key}"]
     cluster: dict[str, Any] = {}
     for key in ("workers", "accumulation"):
-        value, *others = {getattr(job.scenario.cluster, key) for job in jobs}
-        if not others and value > 1:
-            cluster[key] = value
+        values = {getattr(job.scenario.cluster, key) for job in jobs}
+        if len(values) == 1 and max(values) > 1:
+            cluster[key] = values.pop()
     slowdown = 1 + math.exp(fitted.point[SLOWDOWN])
     if slowdown > 1 + LEAST and any(job.slowed for job in jobs):
         cluster["beside_collectives"] = profile.rounded(slowdown)
         factors = (1 + np.exp(fitted.draws[:, SLOWDOWN])) / slowdown
         draws["cluster.beside_collectives"] = factors.tolist()
-    others = [
+    notes += [
         f"{job.name}: a step computes {profile.seconds(math.exp(fitted.point[LAW + n]))}: not in "
-        "[cluster], which has one law" for n, job in enumerate(firsts) if n not in same
+        "[cluster], which has one law" for n, job in enumerate(firsts) if n not in alike
     ]  # fmt: skip
-    calibration = {
-        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
-        "runs": [job.name for job in jobs],
-        "fingerprints": fingerprints(job.log.path for job in jobs),
-        "fitted": sorted({job.scenario.algorithm[0].words for job in jobs}),
-        "replicates": DRAWS,
-        "model_error": _model_error(sorted({job.family for job in jobs})),
-        "measured": _measured([job.scenario for job in jobs]),
-        "transport": network.get("transport", "ideal"),
-        "library": network.get("library", "ideal"),
-        "notes": [*notes, *others, *law.notes],
-        "draws": draws,
-        **({"otherwise": fitted.otherwise} if fitted.otherwise else {}),
-    }
+    scenarios = [job.scenario for job in jobs]
     whole: dict[str, Any] = {
-        "calibration": calibration,
+        "calibration": {
+            "date": profile.today(),
+            "runs": [job.name for job in jobs],
+            "fingerprints": fingerprints(job.log.path for job in jobs),
+            "fitted": sorted({scenario.algorithm[0].words for scenario in scenarios}),
+            "replicates": DRAWS,
+            "model_error": _model_error(sorted({job.family for job in jobs})),
+            "measured": {
+                "workers": profile.ends([scenario.cluster.workers for scenario in scenarios]),
+                "bytes": profile.ends([scenario.model.bytes for scenario in scenarios]),
+                "latency": profile.between([ClosedForm(scenario).hop for scenario in scenarios]),
+            },
+            "transport": network.get("transport", "ideal"),
+            "library": network.get("library", "ideal"),
+            "notes": [*notes, *law.notes],
+            "draws": draws,
+        },
         "cluster": cluster | _cluster(law, first.scenario.cluster.workers),
         "overhead": overheads,
         **({"network": network} if network else {}),
     }
-    if all(job.scenario.model == model for job in jobs):
+    if all(scenario.model == model for scenario in scenarios):
         keys = ("parameters", "bytes_per_parameter")
         whole["model"] = {key: getattr(model, key) for key in keys}
     checks = [
-        PaceCheck(seen.job.name, seen.job.scenario.cluster.workers, predicted, seen.mean)
+        PaceCheck(seen.job.name, seen.job.scenario.cluster.workers, predicted, seen.pace)
         for seen, predicted in zip(study.observed, fitted.paces, strict=True)
     ]
     written = Profile(whole, COMMENTS | ABOUT, HEAD, law.files)
@@ -354,15 +334,4 @@ def _model_error(families: Sequence[str]) -> dict[str, Any]:
         **shipped,
         "source": f"{shipped['source']}; that of {' and '.join(families)} ones is in the draws",
         "seconds_per_step": {**shipped["seconds_per_step"], **dict.fromkeys(families, 0.0)},
-    }
-
-
-def _measured(scenarios: Sequence[Scenario]) -> dict[str, Any]:
-    """Return the measured ranges, each from least to most."""
-    workers = [scenario.cluster.workers for scenario in scenarios]
-    sizes = [scenario.model.bytes for scenario in scenarios]
-    return {
-        "workers": [min(workers), max(workers)],
-        "bytes": [min(sizes), max(sizes)],
-        "latency": profile.between([ClosedForm(scenario).hop for scenario in scenarios]),
     }

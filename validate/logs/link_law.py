@@ -10,15 +10,15 @@ with the keys of [[overhead]]. Buckets of a gradient have a factor of their own,
 send payloads of other sizes by other algorithms, such as a double tree in place of a ring.
 
 The pace is simulated by the algorithm's own text. It is convex in these costs, since a worker waits
-for the latest of others, so that the highest of its tangents approximates it. A few jobs cannot
-determine all numbers, so each has a prior (`NUMBERS`) that is wide where systems differ. A
-bootstrap fits the law again with every residual moved by its error, those of the priors included
-(randomize-then-optimize: Bardsley et al., SIAM J. Sci. Comput. 36, 2014). What the jobs leave open
-therefore widens the intervals of predictions.
+for the latest of others, so that the highest of its tangents approximates it. Computing that a log
+shows is taken as measured. A few jobs cannot determine the other numbers, so each has a prior
+(`NUMBERS`) that is wide where systems differ. A bootstrap repeats the fit with what the logs show,
+and the priors, moved by their errors (randomize-then-optimize: Bardsley et al., SIAM J. Sci.
+Comput. 36, 2014). What the jobs leave open therefore widens the intervals of predictions.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import copysign, exp, log
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -27,7 +27,7 @@ import numpy as np
 from paceline.simulator.distributions.random_streams import Purpose, generator
 from paceline.simulator.engines.dispatch import run_seeds
 from paceline.simulator.network.closed_form import ClosedForm
-from paceline.simulator.results.intervals import NORMAL, TAILS
+from paceline.simulator.results.intervals import NORMAL
 from paceline.simulator.results.run import Run
 from paceline.simulator.results.statistics import with_unit
 from paceline.simulator.scenario.overhead import GIGABIT, Overhead, tree
@@ -64,14 +64,13 @@ NUMBERS = {
     "bucket_factor": Number(0.0, 0.15, 0.15),
     "bucket_tree": Number(0.5, 0.5, 0.5),  # 0: a ring, 1: a double tree
 }
-LOGARITHMS = 6  # numbers that are logarithms
 SETUP, HOP, LATENCY, FACTOR, PER_BYTE, SLOWDOWN, EXPONENT, BUCKETS, TREE = range(len(NUMBERS))
 LAW = len(NUMBERS)  # from here on: logarithms of each condition's computing, of unknown links
 COMPUTE_SD, LINK_SD = 0.7, 2.0  # around half of the shortest step; of a link's factor
 BUCKETED = "ssgd-bucketed"
 # relative sds between equal jobs, whose paces differ by 0.1 to 0.2 % (docs/evidence/validation):
-# of the law beyond its numbers (0.1 % in docs/evidence/transport.md), and of computing
-LAW_ERROR, LAW_FREEDOM, STEADY = 0.001, 2.0, 0.0015
+# of the law beyond its numbers, and of computing
+LAW_ERROR, LAW_FREEDOM, STEADY = 0.0015, 2.0, 0.0015
 COPYING = 0.03  # largest share of a transmission that hosts copy for, in the prior's median
 LEAST = 1e-5  # an exponent: draws are factors of it, at most a million
 LARGEST_FACTOR = 13.0  # logarithm of a draw over the fit: a profile's factors are at most a million
@@ -88,39 +87,26 @@ EVALUATIONS = 20
 class Fitted:
     """The law and the computing of each condition: `point`, and `draws` with one row each.
 
-    `paces`: predicted, by job. `reference`: bandwidth at which the factor is fitted. `misfit`: of
-    residuals. `unusual`: standard deviations of the priors by which the point is off. `otherwise`:
-    draws in which buckets overlap differently from what jobs declare.
+    `paces`: predicted, by job. `reference`: bandwidth at which the factor is fitted. `unusual`:
+    standard deviations of the priors by which the point is off.
     """
 
     point: Array
     draws: Array
     paces: list[float]
     reference: float
-    misfit: float
     unusual: Array
-    otherwise: Sequence[bool] = ()
 
-    def conflicts(self) -> tuple[list[str], list[str]]:
-        """Describe the numbers below and above what is usual, if the law as a whole is unusual."""
-        found: tuple[list[str], list[str]] = [], []
+    def conflicts(self) -> list[str]:
+        """Name the numbers that are off what is usual, if the law as a whole is."""
+        names = ["collective", "hop", "latency_factor", "transmission_factor"]
         if np.linalg.norm(self.unusual[:LAW]) <= NORMAL:
-            return found
-        names = {"collective": "s", "hop": "s", "latency_factor": "", "transmission_factor": ""}
-        for index, (name, unit) in enumerate(names.items()):
-            median, below, above = NUMBERS[name]
-            ends = (exp(median - NORMAL * below), exp(median + NORMAL * above))
-            usual = " to ".join(with_unit(end, unit) for end in ends)
-            if abs(self.unusual[index]) > 1:
-                found[int(self.unusual[index] > 0)].append(
-                    f"{name} {with_unit(exp(self.point[index]), unit)}, where {usual} is usual"
-                )
-        return found
-
-    def computing(self, condition: int) -> tuple[float, float]:
-        """Return the ends of the 90 % interval of a condition's computing (seconds)."""
-        low, high = np.exp(np.quantile(self.draws[:, LAW + condition], TAILS))
-        return float(low), float(high)
+            return []
+        return [
+            f"{name} {with_unit(exp(self.point[index]), 's' * (index < LATENCY))}"
+            for index, name in enumerate(names)
+            if abs(self.unusual[index]) > 1
+        ]
 
     def overhead(self, row: Array, bucketed: bool = False) -> dict[str, float]:
         """Return the keys of [[overhead]] of one row; `bucketed`: of buckets."""
@@ -154,26 +140,20 @@ class _Job:
     tangents: Array = field(default_factory=lambda: np.array([[0.0, 0.5, *[0.0] * 6]]))
 
     def __post_init__(self) -> None:
+        self.bucketed = self.scenario.algorithm[0].name == BUCKETED
+        # of a double tree's time over a ring's; of two or three workers, any
+        self.by_tree = log(tree(max(self.scenario.cluster.workers, 4)))
         runs = self._runs(np.array([1.0, 0, 0, 0, 0, 1, 1]))
         self.scale = len(runs) / sum(run.seconds["compute"] / run.steps for run in runs)
         times = np.concatenate(self.observed.times)
         drawn = sum(run.steps for run in runs) * self.scenario.cluster.workers
         self.sampling = float(np.var(times) / np.mean(times) ** 2 / (9 * drawn))
 
-    @property
-    def bucketed(self) -> bool:
-        return self.scenario.algorithm[0].name == BUCKETED
-
-    @property
-    def by_tree(self) -> float:
-        """Logarithm of a double tree's time over a ring's; of two or three workers, any."""
-        return log(tree(max(self.scenario.cluster.workers, 4)))
-
-    def costs(self, theta: Array) -> Array:
+    def costs(self, theta: Array, compute: float) -> Array:
         """Return compute, set-up, hop, latency factor, slowdown, and two transmission factors.
 
-        The factors are of means around a ring, and of all else, which multiplies the slowdown, so
-        that the pace is linear in it.
+        `compute`: the logarithm of computing. The factors are of means around a ring, and of all
+        else, which multiplies the slowdown, so that the pace is linear in it.
         """
         added = 0.0
         if self.link is None:
@@ -182,8 +162,7 @@ class _Job:
             added = exp(theta[PER_BYTE]) * self.rate
         else:
             factor = around = theta[self.link]
-        logs = [*theta[:FACTOR], theta[SLOWDOWN], around, factor]
-        costs: Array = np.exp([theta[self.compute], *logs])
+        costs: Array = np.exp([compute, *theta[:FACTOR], theta[SLOWDOWN], around, factor])
         costs[-2:] += added
         costs[4] *= costs[-1]
         return costs
@@ -201,9 +180,8 @@ class _Job:
         simulated = self.simulate(costs)
         if abs(simulated / self.pace(costs)[0] - 1) <= tolerance:
             return False
-        shifts = SHIFT * np.maximum(
-            costs, [0, 1e-5, 1e-5, 0, 0.05 * self.observed.job.slowed, 0, 0]
-        )
+        least = np.array([0, 1e-5, 1e-5, 0, 0.05, 0, 0])
+        shifts = SHIFT * np.maximum(costs, least)
         shifts[4] *= self.observed.job.slowed
         slopes = np.array([
             (self.simulate(costs + shift) - simulated) / shift.sum() if shift.any() else 0.0
@@ -221,23 +199,22 @@ class _Job:
     def _runs(self, costs: Array) -> Sequence[Run]:
         compute, setup, hop, latency, slowdown, around, factor = costs.tolist()
         scenario = self.scenario
+        cluster, network = scenario.cluster, scenario.network
         if self.observed.job.slowed:
-            update = {"beside_collectives": 1 + slowdown / factor}
-            cluster = scenario.cluster.model_copy(update=update)
-            scenario = scenario.model_copy(update={"cluster": cluster})
+            cluster = cluster.model_copy(update={"beside_collectives": 1 + slowdown / factor})
         if self.link is not None:
             # a library chooses by the bandwidth that the profile will state
-            network = scenario.network.model_copy(update={"bandwidth": GIGABIT / factor})
-            scenario = scenario.model_copy(update={"network": network})
+            network = network.model_copy(update={"bandwidth": GIGABIT / factor})
             around = factor = 1.0
         overhead = Overhead.model_construct(
             collective=setup, hop=hop, latency_factor=latency, transmission_factor=factor,
             tree_exponent=log(around / factor) / self.by_tree,
         )  # fmt: skip
-        groups = range(len(scenario.cluster.group))
+        update = {"cluster": cluster, "network": network, "overhead": (overhead,)}
+        scenario = scenario.model_copy(update=update)
+        groups = range(len(cluster.group))
         for key in ["cluster.compute", *(f"cluster.group.{n}.compute" for n in groups)]:
             scenario = scaled(scenario, key, compute * self.scale)
-        scenario = scenario.model_copy(update={"overhead": (overhead,)})
         return run_seeds(scenario, scenario.algorithm[0], range(SEEDS))
 
 
@@ -247,11 +224,11 @@ class _Law:
     def __init__(
         self, observed: Sequence[Observed], scenarios: Sequence[Scenario], conditions: Sequence[int]
     ) -> None:
-        count, unknown = max(conditions) + 1, 0
+        self.count = max(conditions) + 1
+        unknown = iter(range(LAW + self.count, LAW + self.count + len(observed)))
         self.jobs: list[_Job] = []
         for seen, scenario, condition in zip(observed, scenarios, conditions, strict=True):
-            link = None if seen.job.knows_link else LAW + count + unknown
-            unknown += link is not None
+            link = None if seen.job.knows_link else next(unknown)
             shortened = _shortened(scenario, seen.pattern.period)
             rate = ClosedForm(shortened).mean_plan.rate
             rate = rate if 0 < rate < np.inf else GIGABIT  # one worker communicates with nobody
@@ -260,63 +237,95 @@ class _Law:
         self.reference = float(np.exp(np.mean(np.log(rates)))) if rates else GIGABIT
         for job in self.jobs:
             job.offset = log(job.rate / self.reference)
+        # logarithms of what the logs show: computing and pace of each job
+        self.shown = np.array([
+            (log(seen.compute) if seen.compute > 0 else np.nan, log(seen.pace)) for seen in observed
+        ])  # fmt: skip
         shortest = [
             min(seen.pace for seen, own in zip(observed, conditions, strict=True) if own == n)
-            for n in range(count)
+            for n in range(self.count)
         ]
         computing = [Number(log(pace / 2), COMPUTE_SD, COMPUTE_SD) for pace in shortest]
-        links = [Number(0.0, LINK_SD, LINK_SD)] * unknown
+        links = [Number(0.0, LINK_SD, LINK_SD)] * (len(self.jobs) - len(rates))
         self.median, self.below, self.above = np.array([*NUMBERS.values(), *computing, *links]).T
         if rates:  # hosts that copy for longer would not reach the bandwidth that was stated
             self.median[PER_BYTE] = min(self.median[PER_BYTE], log(COPYING / max(rates)))
         self.error = LAW_ERROR
+        self.free = np.isnan(self.with_measured(np.full(len(self.median), np.nan), self.shown))
+
+    def with_measured(self, theta: Array, shown: Array) -> Array:
+        """Return the numbers with the computing that logs show as they show it."""
+        theta = theta.copy()
+        for number in range(LAW, LAW + self.count):
+            jobs = [n for n, job in enumerate(self.jobs) if job.compute == number]
+            jobs = [n for n in jobs if not np.isnan(shown[n, 0])]
+            if jobs:
+                variances = [self.jobs[n].observed.covariance[0, 0] + STEADY**2 for n in jobs]
+                theta[number] = np.average(shown[jobs, 0], weights=1 / np.array(variances))
+        return theta
+
+    def costs(self, theta: Array, shown: Array) -> list[Array]:
+        """Return the costs of each job, whose computing is its own where its log shows it."""
+        measured = shown[:, 0]
+        return [
+            job.costs(theta, theta[job.compute] if np.isnan(compute) else compute)
+            for job, compute in zip(self.jobs, measured, strict=True)
+        ]
 
     def unusual(self, theta: Array) -> Array:
-        """Return by how many standard deviations of their priors numbers are off."""
+        """Return by how many standard deviations of their priors free numbers are off."""
         off: Array = (theta - self.median) / np.where(theta > self.median, self.above, self.below)
-        return off
+        return np.where(self.free, off, 0.0)
 
-    def residuals(self, theta: Array, moved_by: Array | float = 0.0) -> Array:
-        """Return what is missed in standard errors: each job's pace and computing, then priors."""
-        paces, computing = [], []
-        for job in self.jobs:
-            seen, costs = job.observed, job.costs(theta)
-            pace, communicated = job.pace(costs)
-            missed, variance = log(pace / seen.pace), seen.covariance[1, 1] + job.sampling
-            if seen.compute > 0:  # the pace, given the computing
-                own, both = seen.covariance[0, 0] + STEADY**2, seen.covariance[0, 1]
-                off = log(costs[0] / seen.compute)
-                computing.append(off / own**0.5)
-                missed, variance = missed - both / own * off, variance - both**2 / own
-            # the law errs on what is communicated
-            paces.append(missed / (variance + (self.error * communicated) ** 2 + 1e-8) ** 0.5)
-        found: Array = np.r_[paces, computing, self.unusual(theta)] + moved_by
-        return found
+    def missed(self, theta: Array, shown: Array) -> Array:
+        """Return by how many standard errors each job's pace is missed."""
+        found = []
+        for job, costs, pace in zip(self.jobs, self.costs(theta, shown), shown[:, 1], strict=True):
+            predicted, communicated = job.pace(costs)
+            to = np.array([communicated - 1, 1.0])  # the pace, given the computing
+            variance = to @ job.observed.covariance @ to + self.unseen(job, communicated)
+            found.append((log(predicted) - pace) / variance**0.5)
+        return np.array(found)
 
-    def solve(self, start: Array, moved_by: Array | float = 0.0) -> "OptimizeResult":
+    def unseen(self, job: _Job, communicated: float) -> float:
+        """Return the variance of a pace beyond what its log shows: of the law, of equal runs."""
+        unsteady = 0.0 if job.observed.compute > 0 else 2**0.5 * STEADY
+        more = (self.error * communicated) ** 2 + (unsteady * (1 - communicated)) ** 2
+        return float(job.sampling + more + 1e-8)
+
+    def solve(
+        self, start: Array, shown: Array, moved_by: Array | float = 0.0
+    ) -> tuple[Array, "OptimizeResult"]:
         """Fit by least squares; one of several jobs may be at odds with all others."""
         from scipy.optimize import least_squares  # noqa: PLC0415
 
-        loss: Literal["soft_l1", "linear"] = "soft_l1" if len(self.jobs) > 1 else "linear"
-        return least_squares(
-            self.residuals, start, x_scale=self.below, loss=loss, f_scale=ROBUST, args=(moved_by,)
-        )
+        theta = self.with_measured(start, shown)
 
-    def refine(self, theta: Array, tolerance: float) -> bool:
+        def residuals(free: Array) -> Array:
+            theta[self.free] = free
+            off = (self.unusual(theta) + moved_by)[self.free]
+            return np.concatenate([self.missed(theta, shown), off])
+
+        loss: Literal["soft_l1", "linear"] = "soft_l1" if len(self.jobs) > 1 else "linear"
+        found = least_squares(
+            residuals, theta[self.free], x_scale=self.below[self.free], loss=loss, f_scale=ROBUST
+        )
+        theta[self.free] = found.x
+        return theta, found
+
+    def refine(self, theta: Array, shown: Array, tolerance: float) -> bool:
         """Simulate all jobs at these numbers; return whether any pace was missed."""
-        refined = [job.refine(job.costs(theta), tolerance) for job in self.jobs]
+        costs = self.costs(theta, shown)
+        refined = [job.refine(own, tolerance) for job, own in zip(self.jobs, costs, strict=True)]
         return any(refined)
 
-    def fit(self) -> "OptimizeResult":
+    def fit(self) -> Array:
         """Fit the point, with the error of the law as jobs show it."""
-        theta = self.median.copy()
-        for job in self.jobs:
-            if job.observed.compute > 0:
-                theta[job.compute] = log(job.observed.compute)
-        self.refine(theta, 0.0)
+        theta = self.with_measured(self.median, self.shown)
+        self.refine(theta, self.shown, 0.0)
         for _ in range(2 * ROUNDS):
-            found = self.solve(theta)
-            moved, theta = np.abs(found.x - theta).max(), found.x
+            before = theta
+            theta, found = self.solve(theta, self.shown)
             if (count := len(self.jobs)) > 1:
                 missed, slopes = found.fun[:count], found.jac[:count]
                 inverse = np.linalg.inv(found.jac.T @ found.jac)
@@ -324,51 +333,48 @@ class _Law:
                 spent = float(np.einsum("ij,jk,ik", slopes, inverse, slopes))
                 squares = LAW_FREEDOM * LAW_ERROR**2 + self.error**2 * float(missed @ missed)
                 self.error = (squares / (LAW_FREEDOM + count - spent)) ** 0.5
-            if not self.refine(theta, FIT_BEND) and moved < NEAR:
+            moved = np.abs(theta - before).max()
+            if not self.refine(theta, self.shown, FIT_BEND) and moved < NEAR:
                 break
-        return found
-
-    def draw(self, found: "OptimizeResult", rng: np.random.Generator) -> Array:
-        """Fit again with every residual moved by its error."""
-        theta: Array = found.x
-        moved_by = rng.standard_normal(len(found.fun))
-        for _ in range(ROUNDS):
-            theta = self.solve(theta, moved_by).x
-            if not self.refine(theta, BEND):
-                break
-        theta = np.clip(theta, found.x - LARGEST_FACTOR, found.x + LARGEST_FACTOR)
         return theta
+
+    def draw(self, point: Array, rng: np.random.Generator) -> Array:
+        """Fit again with what logs show, and the priors, moved by their errors."""
+        theta, shown = point, self.shown.copy()
+        for n, (job, costs) in enumerate(zip(self.jobs, self.costs(point, shown), strict=True)):
+            shown[n] += rng.multivariate_normal([0.0, 0.0], job.observed.covariance)
+            shown[n, 1] += self.unseen(job, job.pace(costs)[1]) ** 0.5 * rng.standard_normal()
+        moved_by = rng.standard_normal(len(point))
+        for _ in range(ROUNDS):
+            theta, _ = self.solve(theta, shown, moved_by)
+            if not self.refine(theta, shown, BEND):
+                break
+        # on a link that the law has not seen, and by each factor e of bandwidth from those it has
+        theta[[FACTOR, EXPONENT]] += self.error * rng.standard_normal(2)
+        theta[LAW : LAW + self.count] += 2**0.5 * STEADY * rng.standard_normal()
+        return np.clip(theta, point - LARGEST_FACTOR, point + LARGEST_FACTOR)
 
 
 def fit(
     observed: Sequence[Observed],
     scenarios: Sequence[Scenario],
     conditions: Sequence[int],
-    most: float = np.inf,
     done: Callable[[int], None] = lambda draws: None,
 ) -> Fitted:
-    """Fit the law to jobs; without draws if the misfit is `most` or more.
+    """Fit the law to jobs.
 
     `scenarios`: of each job, with computing times of mean 1 s; `conditions`: which jobs compute
     alike, numbered from 0. `done` is called with the number of draws that are made.
     """
     law = _Law(observed, scenarios, conditions)
-    found = law.fit()
-    point, jobs = found.x, law.jobs
-    fitted = Fitted(
-        point, np.empty((0, len(point))), [job.simulate(job.costs(point)) for job in jobs],
-        law.reference, 2 * found.cost, law.unusual(point),
-    )  # fmt: skip
-    if fitted.misfit >= most:
-        return fitted
+    point = law.fit()
+    costs = law.costs(point, law.shown)
+    paces = [job.simulate(own) for job, own in zip(law.jobs, costs, strict=True)]
     rng, draws = generator(0, Purpose.CALIBRATION, 1), np.empty((DRAWS, len(point)))
     for number in range(DRAWS):
-        draws[number] = law.draw(found, rng)
+        draws[number] = law.draw(point, rng)
         done(number + 1)
-    # on a link that the law has not seen, and by each factor e of bandwidth from those it has
-    draws[:, [FACTOR, EXPONENT]] += law.error * rng.standard_normal((DRAWS, 2))
-    draws[:, LAW : LAW + max(conditions) + 1] += STEADY * rng.standard_normal((DRAWS, 1))
-    return replace(fitted, draws=draws)
+    return Fitted(point, draws, paces, law.reference, law.unusual(point))
 
 
 def _shortened(scenario: Scenario, period: int) -> Scenario:

@@ -18,7 +18,7 @@ from paceline.simulator.results.statistics import human
 from paceline.simulator.scenario.overhead import Overhead
 from paceline.simulator.scenario.scenario import Scenario
 
-from ..calibration import independence
+from ..calibration.independence import jackknife
 from .jobs import Job
 from .tables import ROWS, Log
 
@@ -26,11 +26,10 @@ Array = np.ndarray
 
 LONG = 1000.0  # seconds of a collective beside steps of one, so that none hides behind computing
 LENGTHS = 64, 1024, 16384  # steps in which a period is sought, fewer first
-HUBER = 3.0  # robust standard deviations, from which a step counts less
 CLEAR = 0.5  # of the clearest phase's contrast, from which the usual phase is taken
-OUTLIERS = 0.02  # relative difference of means with and without outliers that a note reports
 LEAST = 4  # rows of a kind, from which their mean is known
 FAR, RARE = 3.0, 0.05  # times as long as almost all steps; share of those that may be so
+OUTLIERS = 0.02  # share of all time, from which a note names them
 FEW = 8  # periods, from which they show by how much they differ
 
 
@@ -49,8 +48,8 @@ class Pattern:
 
     def upto(self, step: Array) -> Array:
         """Return how many of the steps 1 .. `step` wait."""
-        laps, rest = np.divmod(step, self.period)
-        waits: Array = laps * self.counts[-1] + self.counts[rest]
+        periods, rest = np.divmod(step, self.period)
+        waits: Array = periods * self.counts[-1] + self.counts[rest]
         return waits
 
     @property
@@ -63,16 +62,14 @@ class Pattern:
 class Observed:
     """A job's log as means in seconds: of `compute`, nan if unknown, and the `pace`.
 
-    Outliers count less for the pace than for the `mean` step. `covariance`: of the logarithms of
-    compute and pace. `times`: by rank, the computing that the log shows step by step, else whole
-    steps (`computing` is False).
+    `covariance`: of the logarithms of compute and pace. `times`: by rank, the computing that the
+    log shows step by step, else whole steps (`computing` is False).
     """
 
     job: Job
     pattern: Pattern
     compute: float
     pace: float
-    mean: float
     covariance: Array
     times: list[Array]
     computing: bool
@@ -103,67 +100,66 @@ def pattern(scenario: Scenario) -> Pattern:
 
 def observe(job: Job) -> Observed:
     """Reduce a job's log to its means. Raises InputError."""
-    log, pauses = without_pauses(job.log, job.name)
+    log, notes = without_pauses(job.log, job.name)
     every, lasted = pattern(job.scenario), log.seconds / log.steps
     if len(lasted) < LEAST:
         raise InputError(f"{log.path}: {len(lasted)} lines after the warm-up; give {LEAST} or more")
     single = log.steps == 1
-    shift, notes = _phase(every, log.step[single], lasted[single], job.name)
+    shift, said = _phase(every, log.step[single], lasted[single], job.name)
     waits = every.upto(log.step + shift) - every.upto(log.step + shift - log.steps.astype(int))
     excess = waits / log.steps - every.share
-    design = np.stack([np.ones(len(excess)), excess], axis=1)
     divided = min(int((excess < 0).sum()), int((excess > 0).sum())) >= LEAST
-    design = design if divided else design[:, :1]
-    known = not np.isnan(log.compute).any()
-    values = (log.seconds - log.compute) / log.steps if known else lasted
-    laps = np.unique((log.step + shift - 1) // every.period, return_inverse=True)[1]
-    if laps[-1] < FEW:
-        laps = np.unique(log.step, return_inverse=True)[1]
-    fitted, errors = _regression(design, values, log.steps, laps)
-    compute, pace, covariance = job.compute or math.nan, float(fitted[0]), np.zeros((2, 2))
-    covariance[1, 1] = errors[0, 0]
-    if known:
-        compute = float(log.compute.sum() / log.steps.sum())
-        pace += compute
-        covariance += float(log.compute.var()) / len(lasted)
-    elif divided and not job.compute:  # what a step takes that does not wait, and the pace
-        to = np.array([[1.0, -every.share], [1.0, 0.0]])
-        compute, covariance = float(to[0] @ fitted), to @ errors @ to.T
-        if compute <= 0:
-            raise InputError(
-                f"{log.path}: steps without communication take no time ({compute:.3g} s); is it a "
-                f"log of {job.scenario.algorithm[0].words}?"
-            )
+    measured = not np.isnan(log.compute).any()
+    root = np.sqrt(log.steps)
+    design = np.stack([root, root * excess], axis=1)[:, : 1 + divided]
+
+    def means(rows: Array) -> Array:
+        """Return computing, nan if unknown, and the pace."""
+        pace, *wait = np.linalg.lstsq(design[rows], (root * lasted)[rows], rcond=None)[0]
+        if measured:
+            return np.array([log.compute[rows].sum() / log.steps[rows].sum(), pace])
+        compute = pace - every.share * wait[0] if divided and not job.compute else job.compute
+        return np.array([compute or math.nan, pace])
+
+    # Rows of one period are not independent: a worker that computes for long waits for less long.
+    periods = np.unique((log.step + shift - 1) // every.period, return_inverse=True)[1]
+    if periods[-1] < FEW:
+        periods = np.unique(log.step, return_inverse=True)[1]
+    compute, pace = means(np.ones(len(lasted), bool))
+    covariance = np.nan_to_num(jackknife(means, periods) / np.outer(*[[compute, pace]] * 2))
+    if compute <= 0:
+        raise InputError(
+            f"{log.path}: steps without communication take no time ({compute:.3g} s); is it a log "
+            f"of {job.scenario.algorithm[0].words}?"
+        )
     if job.compute and compute > pace:
         raise InputError(
             f"{log.path}: its mean step takes {human(pace)}, less than the compute = "
             f"{human(compute)} that was stated; correct one of them"
         )
-    mean, outliers = _mean_step(log, design, pace, job.name)
-    scale = np.array([compute if compute > 0 else 1.0, pace])
-    shown = log.compute if known else np.where(single & (waits == 0), log.seconds, math.nan)
+    shown = log.compute if measured else np.where(single & (waits == 0), log.seconds, math.nan)
     computing = bool((~np.isnan(shown)).sum() >= LEAST)
     shown = shown if computing else lasted
     ranks = [shown[(log.rank == rank) & ~np.isnan(shown)] for rank in np.unique(log.rank)]
     return Observed(
-        job, every, compute, pace, mean, covariance / np.outer(scale, scale),
-        [times for times in ranks if len(times)], computing,
-        (*log.notes, *pauses, *notes, *outliers),
+        job, every, float(compute), float(pace), covariance, [part for part in ranks if len(part)],
+        computing, (*log.notes, *notes, *said, *_outliers(log, excess > 0, job.name)),
     )  # fmt: skip
 
 
-def _mean_step(log: Log, design: Array, pace: float, name: str) -> tuple[float, list[str]]:
-    """Return the mean step, in which outliers count in full, and say where they matter."""
-    lasted, root = log.seconds / log.steps, np.sqrt(log.steps)
-    # plain least squares: a log may end within a period
-    mean = float(np.linalg.lstsq(design * root[:, None], lasted * root, rcond=None)[0][0])
-    if abs(mean / pace - 1) <= OUTLIERS:
-        return mean, []
-    long = log.step[lasted > FAR * np.median(lasted)]
-    where = f" ({long.min()} to {long.max()}; were they warm-up?)" if len(long) else ""
-    return mean, [
-        f"{name}: a few steps{where}, far longer than others of their kind, count less: with them "
-        f"its mean step takes {mean / pace - 1:+.1%}"
+def _outliers(log: Log, waiting: Array, name: str) -> list[str]:
+    """Say which steps are far longer than others of their kind, if they matter."""
+    lasted = log.seconds / log.steps
+    usual = np.zeros(len(lasted))
+    for kind in (waiting, ~waiting):
+        usual[kind] = np.median(lasted[kind]) if kind.any() else 0.0
+    far = lasted > FAR * usual
+    share = float((log.seconds - usual * log.steps)[far].sum() / log.seconds.sum())
+    if share <= OUTLIERS or far.mean() > RARE:
+        return []
+    return [
+        f"{name}: a few steps ({log.step[far].min()} to {log.step[far].max()}) are far longer than "
+        f"others of their kind, {share:.1%} of all time; leave them out (`warmup`) if they are none"
     ]
 
 
@@ -181,37 +177,6 @@ def without_pauses(log: Log, name: str) -> tuple[Log, list[str]]:
     return replace(log, **rest), [note]
 
 
-def _regression(design: Array, values: Array, weights: Array, laps: Array) -> tuple[Array, Array]:
-    """Return coefficients and their covariance, by least squares in which outliers count less.
-
-    Huber's weights, by the spread of steps that wait less than the mean and of those that wait
-    more, keep a few delayed collectives from deciding the mean of some dozen. What they leave out
-    of the first on average is added again, so that a skewed law of computing keeps its mean. Rows
-    of one of the `laps` are not independent: a worker that computes for long waits for less long,
-    and ranks share their waits (Liang and Zeger 1986).
-    """
-    groups = [rows for rows in (design[:, -1] <= 0, design[:, -1] > 0) if rows.any()]
-    robust = np.ones(len(values))
-    for _ in range(20):
-        w = weights * robust
-        inverse = np.linalg.inv(design.T @ (w[:, None] * design))
-        fitted = inverse @ (design.T @ (w * values))
-        missed = values - design @ fitted
-        before = robust.copy()
-        for rows in groups:
-            size = np.abs(missed[rows])
-            limit = HUBER * (1.4826 * float(np.median(size)) or float(size.max()))
-            robust[rows] = limit / np.maximum(size, limit) if limit else 1.0
-        if np.allclose(before, robust, atol=1e-4):
-            break
-    fitted[0] += np.average(missed[groups[0]], weights=weights[groups[0]])
-    score = [np.bincount(laps, column) for column in (design * (weights * missed)[:, None]).T]
-    covariance = inverse @ np.atleast_2d(score @ np.transpose(score)) @ inverse
-    sums = np.bincount(laps, values - design @ fitted).astype(float)
-    correlation = independence.inflation([sums])
-    return fitted, covariance * max(correlation, 1.0)
-
-
 def _phase(every: Pattern, step: Array, lasted: Array, name: str) -> tuple[int, list[str]]:
     """Return what to add to a log's numbers of steps so that they wait as the algorithm's do.
 
@@ -220,16 +185,14 @@ def _phase(every: Pattern, step: Array, lasted: Array, name: str) -> tuple[int, 
     """
     if every.share in (0.0, 1.0) or not len(step):
         return 0, []
-    rest = step % every.period
-    count = np.bincount(rest, minlength=every.period)
-    mean = np.bincount(rest, np.minimum(lasted, 20 * np.median(lasted)), every.period)
-    mean = np.divide(mean, count, where=count > 0, out=np.full(every.period, np.nan))
-    waits = np.isin(np.arange(every.period), [*every.waits])
+    usual_most = np.minimum(lasted, 20 * np.median(lasted))
     scores = []  # by how much longer the steps that wait take with each shift
     for shift in range(every.period):
-        long, short = (mean[np.roll(kind, -shift)] for kind in (waits, ~waits))
-        clear = not (np.isnan(long).all() or np.isnan(short).all())
-        scores.append(float(np.nanmean(long) - np.nanmean(short)) if clear else -math.inf)
+        waiting = np.isin((step + shift) % every.period, [*every.waits])
+        if waiting.all() or not waiting.any():
+            scores.append(-math.inf)
+        else:
+            scores.append(float(usual_most[waiting].mean() - usual_most[~waiting].mean()))
     best, usual = int(np.argmax(scores)), int(scores[1] > scores[0])
     if scores[usual] > 0 and scores[usual] >= CLEAR * scores[best]:
         return usual, []

@@ -13,8 +13,7 @@ from paceline.simulator.results.statistics import jsonable
 from paceline.simulator.scenario.overhead import Overhead
 
 from ..calibration import overheads, sources
-from ..calibration.overhead_tables import TERMS
-from ..calibration.overheads import Nominal, RunEvents
+from ..calibration.overheads import TERMS, Nominal, RunEvents
 from ..comparison import quantities
 from ..comparison.compare import Comparison, compare
 from ..comparison.quantities import PACE, TARGET, Row

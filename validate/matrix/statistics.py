@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..calibration.overhead_tables import TERMS
+from ..calibration.overheads import TERMS
 from ..comparison.quantities import PACE, TARGET, median
 from . import cells, left_out
 from .cells import Cell, explained

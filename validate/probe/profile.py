@@ -13,7 +13,7 @@ from paceline.simulator.results import store
 from paceline.simulator.scenario.overhead import Overhead
 from paceline.simulator.studies import processes
 
-from ..calibration.overhead_tables import TERMS
+from ..calibration.overheads import TERMS
 from ..calibration.profile import (
     Profile,
     between,
