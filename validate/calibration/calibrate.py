@@ -155,21 +155,21 @@ def calibrate(
     codecs = _codecs(runs, below, base, notes)
     checks = [check for source in runs for check in _check(source, fitted)]
     done(STAGES, STAGES)
-    written = {key for source in runs if not source.recorded for key in source.programs}
+    stated = [source for source in runs if not source.recorded]
     machines = [machine.describe(source.summary.get("machine") or {}) for source in runs]
     durations = next((source.durations for source in runs if source.durations), None)
     libraries = {source.scenario.network.library for source in runs}
     counts = {source.scenario.cluster.workers for source in runs if source.recorded}
     sizes = {source.scenario.model.parameters for source in runs if source.has_model}
     sd = fitted.sd | ({"cluster.compute": law.sd} if 0 < law.sd < math.inf else {})
-    calibration = {
+    calibration: dict[str, Any] = {
         "date": profile.today(),
         "hardware": "; ".join(filter(None, dict.fromkeys(machines))),
         "versions": runs[0].summary.get("versions", {}),
         "runs": [str(path) for path in paths],
         "fingerprints": fingerprints(source.path for source in runs),
         "run_to_run": _spread(_held_out(runs, below) or checks),
-        "fitted": sorted(written),
+        "fitted": sorted({run.algorithm.words for source in stated for run in source.runs}),
         "model_error": profile.model_error(network),
         "sd": sd | (model.sd if model else {}),
         "measured": _measured(runs, times, model, link),

@@ -12,7 +12,6 @@ from paceline.simulator.distributions.parametric import Constant
 from paceline.simulator.errors import InputError
 
 from . import distribution_fits, independence, slow_periods
-from .distribution_fits import FittedLaw
 
 FEW = 20  # steps, below which families of distributions cannot be distinguished
 SEED = 0
@@ -75,62 +74,61 @@ def fit(
     notes: list[str] = []
     usual, slow = series, None
     if independence.correlated(series):
-        slow = slow_periods.find(series, _intervals(series, starts))
+        lasts = series if starts is None else [
+            # from each step's beginning to the next one's; of the last, its own time
+            np.append(np.diff(begun), lasted[-1:])
+            for begun, lasted in zip(starts, series, strict=True)
+        ]  # fmt: skip
+        slow = slow_periods.find(series, lasts)
         notes.append(_slow_period_note(slow))
     if slow:
-        usual = [each[fast] for each, fast in zip(series, slow.fast, strict=True)]
+        usual = [lasted[fast] for lasted, fast in zip(series, slow.fast, strict=True)]
+    ranks = range(len(series)) if numbers is None else numbers
     groups = _named(independence.alike(usual), usual)
+    samples = {
+        name: np.concatenate([usual[place] for place in places]) for name, places in groups.items()
+    }
     laws: dict[str, dict[str, Any]] = {}
-    samples: dict[str, Array] = {}
+    empirical: dict[str, Array] = {}
     ranking: list[dict[str, Any]] = []
-    for index, (group, ranks) in enumerate(groups.items()):
-        found = np.concatenate([usual[rank] for rank in ranks])
-        file = f"compute-{group}.csv" if group else "compute.csv"
-        laws[group], rows, said = _law(found, len(series), index, file)
-        if laws[group]["dist"] == "empirical":
-            samples[file] = found
-        ranking += [{"group": group, **row} for row in rows]
-        notes += [f"{group} workers: {each}" if group else each for each in said]
-    known = range(len(series)) if numbers is None else numbers
-    notes += _group_notes(groups, usual, known)
+    for index, (name, sample) in enumerate(samples.items()):
+        file = f"compute-{name}.csv" if name else "compute.csv"
+        laws[name], rows, more = _law(sample, len(series), index, file)
+        if laws[name]["dist"] == "empirical":
+            empirical[file] = sample
+        ranking += [{"group": name, **row} for row in rows]
+        notes += [f"{name} workers: {note}" if name else note for note in more]
+    for name in filter(None, groups):
+        named = [str(ranks[place]) for place in groups[name]]
+        verb = "workers {} take" if len(named) > 1 else "worker {} takes"
+        ratio = samples[name].mean() / samples[""].mean()
+        notes.append(
+            f"{verb.format(', '.join(named))} {ratio:.4g} times as long as the others, throughout"
+        )
     bursts: dict[str, Any] | None = None
     if slow:
         factor = float(f"{slow.factor:.4g}")
         bursts = {"factor": factor, "on": _quantity(slow.on), "off": _quantity(slow.off)}
+    grouped = [
+        {"name": name, "workers": len(groups[name]), "compute": law}
+        for name, law in laws.items()
+        if name
+    ]
+    members = {name: [ranks[place] for place in places] for name, places in groups.items()}
     return FittedLaws(
-        compute=laws[""],
-        bursts=bursts,
-        group=[
-            {"name": group, "workers": len(groups[group]), "compute": law}
-            for group, law in laws.items()
-            if group
-        ],
-        samples=samples,
-        members={group: [known[each] for each in own] for group, own in groups.items()},
-        ranking=ranking,
-        sd=_standard_error(series),
-        notes=notes,
+        laws[""], bursts, grouped, empirical, members, ranking, _standard_error(series), notes
     )
 
 
 def _checked(times: Sequence[Array]) -> list[Array]:
     series = [np.asarray(time, dtype=float) for time in times]
-    for rank, each in enumerate(series):
-        wrong = each[~(np.isfinite(each) & (each >= 0))]
+    for rank, lasted in enumerate(series):
+        wrong = lasted[~(np.isfinite(lasted) & (lasted >= 0))]
         if len(wrong):
             raise InputError(f"worker {rank}: a step of {wrong[0]} s; times are finite, 0 or more")
     if not any(map(len, series)):
         raise InputError("no steps were measured; give a run that has some after its warm-up")
     return series
-
-
-def _intervals(series: Sequence[Array], starts: Sequence[Array] | None) -> list[Array]:
-    """Return seconds from each step's beginning to the next one's; for the last, its own time."""
-    if starts is None:
-        return list(series)
-    return [
-        np.append(np.diff(begun), each[-1:]) for begun, each in zip(starts, series, strict=True)
-    ]
 
 
 def _law(
@@ -145,31 +143,35 @@ def _law(
     rng = np.random.default_rng(np.random.SeedSequence(SEED, spawn_key=(index,)))
     tried = distribution_fits.candidates(times, workers, rng, ended=n >= FEW)
     notes = []
+    chosen = next((fit for fit in tried if fit.fits), None) if n >= FEW else tried[0]
     if n < FEW:
-        chosen: FittedLaw | None = tried[0]
         notes.append(f"only {n} steps: too few to fit more than their mean and a rough spread")
-    else:
-        chosen = next((each for each in tried if each.fits), None)
-    if chosen is None:
+    elif chosen is None:
         notes.append(f"no family fits {n} steps: the measured times are used (empirical)")
     elif chosen.p <= distribution_fits.REJECTED:
         notes.append(
             f"{chosen.law.model_dump()['dist']} is not exactly the law (p = {chosen.p:.2g}), but "
             f"close enough: the slowest of {workers} is within {abs(chosen.slowest - 1):.1%}"
         )
+    rows = [
+        {"family": table["dist"], "parameters": table}
+        | {key: value for key, value in vars(fit).items() if key != "law"}
+        | {"chosen": fit is chosen}
+        for fit, table in ((fit, _table(fit.law)) for fit in tried)
+    ]
     law = {"dist": "empirical", "file": file} if chosen is None else _table(chosen.law)
-    return law, [_row(each, each is chosen) for each in tried], notes
+    return law, rows, notes
 
 
 def _table(law: Distribution) -> dict[str, str | float]:
     values = law.model_dump()
-    found: dict[str, str | float] = {"dist": values.pop("dist")}
+    table: dict[str, str | float] = {"dist": values.pop("dist")}
     for key, value in values.items():
         if key in law.times():
-            found[key] = _quantity(value)
+            table[key] = _quantity(value)
         elif key != "negative":
-            found[key] = float(f"{value:.6g}")
-    return found
+            table[key] = float(f"{value:.6g}")
+    return table
 
 
 def _quantity(seconds: float) -> str:
@@ -187,60 +189,35 @@ def _scaled(value: Any, factor: float) -> Any:
     return value
 
 
-def _row(candidate: FittedLaw, chosen: bool) -> dict[str, Any]:
-    table = _table(candidate.law)
-    numbers = {key: value for key, value in vars(candidate).items() if key != "law"}
-    return {"family": table["dist"], "parameters": table, **numbers, "chosen": chosen}
-
-
 def _named(clusters: Sequence[Sequence[int]], series: Sequence[Array]) -> dict[str, list[int]]:
     """Name the groups; the largest is "", and workers with too few steps join it."""
     common = max(clusters, key=len)
     place = list(clusters).index(common)
-    slow = {f"slow-{k + 1}": [*each] for k, each in enumerate(clusters[place + 1 :])}
-    fast = {f"fast-{k + 1}": [*each] for k, each in enumerate(reversed(clusters[:place]))}
+    slow = {f"slow-{k + 1}": [*members] for k, members in enumerate(clusters[place + 1 :])}
+    fast = {f"fast-{k + 1}": [*members] for k, members in enumerate(reversed(clusters[:place]))}
     named = fast | slow
-    others = {rank for each in named.values() for rank in each}
+    others = {rank for members in named.values() for rank in members}
     return {**named, "": [rank for rank in range(len(series)) if rank not in others]}
 
 
-def _group_notes(
-    groups: dict[str, list[int]], series: Sequence[Array], numbers: Sequence[int]
-) -> list[str]:
-    means = {
-        group: float(np.concatenate([series[rank] for rank in ranks]).mean())
-        for group, ranks in groups.items()
-    }
-    return [
-        f"{'workers' if len(ranks) > 1 else 'worker'} "
-        f"{', '.join(str(numbers[rank]) for rank in ranks)} "
-        f"{'take' if len(ranks) > 1 else 'takes'} {means[group] / means['']:.4g} times as long as "
-        "the others, throughout"
-        for group, ranks in groups.items()
-        if group
-    ]
-
-
-def _slow_period_note(found: slow_periods.SlowPeriods | None) -> str:
-    if found is None:
+def _slow_period_note(slow: slow_periods.SlowPeriods | None) -> str:
+    if slow is None:
         return (
             "slow steps follow slow steps more often than chance explains, but not in periods of "
             "one speed: perhaps a drift; treated as independent"
         )
     return (
-        f"{found.count} slow periods: steps take {found.factor:.3g} times as long in them; "
-        f"{_quantity(found.on)} each, {_quantity(found.off)} apart"
+        f"{slow.count} slow periods: steps take {slow.factor:.3g} times as long in them; "
+        f"{_quantity(slow.on)} each, {_quantity(slow.off)} apart"
     )
 
 
 def _standard_error(series: Sequence[Array]) -> float:
     """Return the relative standard error of the mean step; inf if no worker has two steps."""
     n, mean = sum(map(len, series)), float(np.mean(np.concatenate(series)))
-    deviations = [
-        worker_times - worker_times.mean() for worker_times in series if len(worker_times) > 1
-    ]
+    deviations = [times - times.mean() for times in series if len(times) > 1]
     freedom = sum(len(deviation) - 1 for deviation in deviations)
     if not freedom or not mean:
         return 0.0 if not mean else math.inf
-    variance = sum(float(each @ each) for each in deviations) / freedom
+    variance = sum(float(deviation @ deviation) for deviation in deviations) / freedom
     return math.sqrt(variance * independence.inflation(deviations) / n) / mean

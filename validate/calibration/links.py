@@ -71,52 +71,49 @@ def collectives(path: Path, events: np.ndarray, workers: int) -> Collectives | N
         return Collectives(path, workers, waits["bytes"], np.maximum(lasted, 0.0), certain)
     ranks = [waits[waits["node"] == rank] for rank in np.unique(waits["node"])]
     common = min(map(len, ranks))
-    sizes = np.array([each["bytes"][:common] for each in ranks])
+    sizes = np.array([rank["bytes"][:common] for rank in ranks])
     if np.ptp(sizes, axis=0).any():  # the ranks have recorded different parts of the job
         return Collectives(path, workers, waits["bytes"], waits["end"] - waits["start"], certain)
-    lasted = np.min([(each["end"] - each["start"])[:common] for each in ranks], axis=0)
+    lasted = np.min([(rank["end"] - rank["start"])[:common] for rank in ranks], axis=0)
     return Collectives(path, workers, sizes[0], lasted, certain)
 
 
 def fit(jobs: Sequence[Collectives]) -> Link:
     """Fit one link to all jobs. Raises InputError if they were recorded over different ones."""
-    found = _fitted(jobs)
-    if len(jobs) > 1:
-        ratios = [_ratio(job, found) for job in jobs]
-        if max(ratios) > APART * min(ratios):
-            links = "; ".join(f"{each.path}: {_fitted([each]).words}" for each in jobs)
-            raise InputError(
-                f"links of different speed ({links}): the collectives of these jobs take "
-                f"{min(ratios):.3g} to {max(ratios):.3g} times as long as over one link (at most "
-                f"{APART} apart), and a profile has one network; calibrate each job by itself"
-            )
-    return found
+    link = _fitted(jobs)
+    ratios = [_ratio(job, link) for job in jobs]
+    if max(ratios) > APART * min(ratios):
+        speeds = "; ".join(f"{job.path}: {_fitted([job]).words}" for job in jobs)
+        raise InputError(
+            f"links of different speed ({speeds}): the collectives of these jobs take "
+            f"{min(ratios):.3g} to {max(ratios):.3g} times as long as over one link (at most "
+            f"{APART} apart), and a profile has one network; calibrate each job by itself"
+        )
+    return link
 
 
 def _fitted(jobs: Sequence[Collectives]) -> Link:
     """Fit the link; collectives of all jobs count per hop of their ring, and once for each size."""
-    hops = [2 * (job.workers - 1) for job in jobs]
-    sent = np.concatenate([each.sizes / each.workers for each in jobs])
-    lasted = np.concatenate([each.lasted / hop for each, hop in zip(jobs, hops, strict=True)])
-    sizes = np.unique(sent)
-    samples = [np.maximum(lasted[sent == size], 1e-9) for size in sizes]
-    said = []
-    if not all(each.certain for each in jobs):
-        said.append(
+    sent = np.concatenate([job.sizes / job.workers for job in jobs])
+    lasted = np.concatenate([job.lasted / (2 * (job.workers - 1)) for job in jobs])
+    sizes, notes = np.unique(sent), []
+    if not all(job.certain for job in jobs):
+        notes.append(
             "when the last rank joined a collective is unknown: the shortest wait of the recorded "
             "ranks counts as its time, and may contain waiting for a rank that is slower than all "
             "of them"
         )
     if sizes.max() < LIKE * sizes.min():
-        said.append("all collectives have one size: their whole time counts as bandwidth")
-        return Link(None, float(np.median(lasted)) / float(sizes.mean()), tuple(said))
-    if len(jobs) > 1 and all(each.sizes.max() < LIKE * each.sizes.min() for each in jobs):
-        said.append(
+        notes.append("all collectives have one size: their whole time counts as bandwidth")
+        return Link(None, float(np.median(lasted)) / float(sizes.mean()), tuple(notes))
+    if len(jobs) > 1 and all(job.sizes.max() < LIKE * job.sizes.min() for job in jobs):
+        notes.append(
             "each job has collectives of one size: latency and bandwidth are told apart only if "
             "they were recorded over the same links"
         )
-    found = alpha_beta.fit(sizes.tolist(), samples)
-    return Link(found.alpha, found.beta, tuple(said))
+    samples = [np.maximum(lasted[sent == size], 1e-9) for size in sizes]
+    line = alpha_beta.fit(sizes.tolist(), samples)
+    return Link(line.alpha, line.beta, tuple(notes))
 
 
 def _ratio(job: Collectives, link: Link) -> float:

@@ -59,8 +59,7 @@ def read(paths: Sequence[Path], *, allow_paths: bool = False) -> list[Source]:
     InputError.
     """
     traces = [path for path in paths if path.is_file() and path.suffix in TRACES]
-    others = [path for path in paths if path not in traces]
-    found = [_directory(path, allow_paths) for path in others]
+    found = [_directory(path, allow_paths) for path in paths if path not in traces]
     if traces:
         found.append(_recorded(traces[0], kineto.read(*traces)))
     if not found:
@@ -74,18 +73,24 @@ def read(paths: Sequence[Path], *, allow_paths: bool = False) -> list[Source]:
 def _directory(path: Path, allow_paths: bool) -> Source:
     if any(path.glob("rank-*.telemetry")):
         return _recorded(path, telemetry_files.read(path))
-    if traces := _traces(path):
-        return _recorded(path, kineto.read(*traces))
     if path.suffix == ".telemetry":
         raise InputError(f"{path}: telemetry of one rank; give its directory, {path.parent}")
     path = path / "measured" if (path / "measured").is_dir() else path
-    if not (path / store.WHOLE).exists():
-        lacks = (
-            f"not a run directory of `paceline validate` (no {store.WHOLE}), and neither telemetry "
-            "nor a profiler's traces are in it"
-        )
-        what = lacks if path.exists() else "no such file or directory"
-        raise InputError(f"{path}: {what}; give measured runs, telemetry or a profiler's traces")
+    if (path / store.WHOLE).exists():
+        return _run_directory(path, allow_paths)
+    traces = sorted(file for file in path.glob("*") if file.is_file() and file.suffix in TRACES)
+    if traces:
+        ranks = [file for file in traces if file.name.startswith("rank-")]
+        return _recorded(path, kineto.read(*(ranks or traces)))
+    lacks = (
+        f"not a run directory of `paceline validate` (no {store.WHOLE}), and neither telemetry "
+        "nor a profiler's traces are in it"
+    )
+    what = lacks if path.exists() else "no such file or directory"
+    raise InputError(f"{path}: {what}; give measured runs, telemetry or a profiler's traces")
+
+
+def _run_directory(path: Path, allow_paths: bool) -> Source:
     found = directories.read(path)
     if not found.is_measured:
         raise InputError(
@@ -95,30 +100,32 @@ def _directory(path: Path, allow_paths: bool) -> Source:
     file = str(found.summary["scenario"]["file"])
     stated = parse(found.table, file=file, folder=Path(file).parent, allow_paths=allow_paths)
     scenario = _as_carried(stated, found.summary)
-    algorithms = {each.label: each for each in scenario.algorithm}
-    did = events.read(path / EVENTS)
-    if not did:
+    algorithms = {algorithm.label: algorithm for algorithm in scenario.algorithm}
+    workers, runs = scenario.cluster.workers, []
+    recorded = events.read(path / EVENTS)
+    if not recorded:
         raise InputError(f"{path / EVENTS}: no events; repeat the run's command")
-    workers, again = scenario.cluster.workers, "repeat the run's command"
-    if strange := sorted({label for label, _ in did} - algorithms.keys()):
-        raise InputError(f"{path / EVENTS}: {strange[0]}: no algorithm of this run; {again}")
-    for (label, seed), rows in did.items():
-        last = rows["node"].max()
-        if last > workers:  # the server comes after the workers
-            where = f"{path / EVENTS}: {label}, seed {seed}"
-            raise InputError(f"{where}: node {last} of {workers} workers; {again}")
-    runs = [
-        RunEvents(scenario.nominal, algorithms[label], seed, rows)
-        for (label, seed), rows in did.items()
-    ]
+    for (label, seed), rows in recorded.items():
+        last, wrong = rows["node"].max(), ""
+        if label not in algorithms:
+            wrong = f"{label}: no algorithm of this run"
+        elif last > workers:  # the server comes after the workers
+            wrong = f"{label}, seed {seed}: node {last} of {workers} workers"
+        if wrong:
+            raise InputError(f"{path / EVENTS}: {wrong}; repeat the run's command")
+        runs.append(RunEvents(scenario.nominal, algorithms[label], seed, rows))
     paces = {
         (label, run.seed): quantities.pace(run)
-        for label, each in found.runs.items()
-        for run in each
+        for label, group in found.runs.items()
+        for run in group
     }
-    every = np.concatenate(list(did.values()))
-    said = [*_evidence(path, found), *_missing(path, every, workers)]
-    return Source(path, scenario, runs, paces, found.summary, tuple(said))
+    notes = [
+        f"{path}: {label}: fitted to runs that are not evidence: {'; '.join(row['reasons'])}"
+        for label, row in (found.summary.get("evidence") or {}).items()
+        if not row["admitted"]
+    ]
+    notes += _missing(path, np.concatenate([*recorded.values()]), workers)
+    return Source(path, scenario, runs, paces, found.summary, tuple(notes))
 
 
 def _as_carried(scenario: Scenario, summary: dict[str, Any]) -> Scenario:
@@ -132,18 +139,9 @@ def _as_carried(scenario: Scenario, summary: dict[str, Any]) -> Scenario:
     return scenario.model_copy(update={"network": by_gloo})
 
 
-def _evidence(path: Path, found: directories.RunDirectory) -> list[str]:
-    return [
-        f"{path}: {label}: fitted to runs that are not evidence: {'; '.join(each['reasons'])}"
-        for label, each in (found.summary.get("evidence") or {}).items()
-        if not each["admitted"]
-    ]
-
-
 def _recorded(path: Path, found: Recorded) -> Source:
     """Return the source of a recorded job, in which nothing was prescribed."""
-    every = np.concatenate(list(found.events.values()))
-    head = found.head
+    every, head = np.concatenate(list(found.events.values())), found.head
     workers = max(int(head.get("workers", 0)), len(np.unique(every["node"])))
     size = _model_bytes(head, every)
     table = {
@@ -159,28 +157,27 @@ def _recorded(path: Path, found: Recorded) -> Source:
     (algorithm,) = scenario.algorithm
     runs = [RunEvents(scenario, algorithm, seed, rows) for (_, seed), rows in found.events.items()]
     over_links = links.collectives(path, every, workers)
-    said = [*found.notes, *_missing(path, every, workers), *_uneven(path, every, workers)]
+    notes = [*found.notes, *_missing(path, every, workers)]
+    counts = _steps(every, workers)
+    counts = counts[counts > 0]
+    if counts.max() > UNEVEN * counts.min():
+        notes.append(
+            f"{path}: {counts.min()} to {counts.max()} steps by rank: collectives beyond the least "
+            "are not compared between ranks"
+        )
     if over_links is None:
         why = "one worker" if workers < 2 else "no collectives with known bytes"
-        said.append(f"{path}: {why}: the network cannot be fitted")
-    summary = {"versions": head.get("versions", {}), "machine": head.get("hardware", {})}
+        notes.append(f"{path}: {why}: the network cannot be fitted")
     if size and not head.get("model_bytes"):
-        said.append(
+        notes.append(
             f"{path}: the model's size is taken to be the {size:.4g} bytes that a step's "
             "collectives send; correct model.parameters if they send anything else"
         )
+    summary = {"versions": head.get("versions", {}), "machine": head.get("hardware", {})}
     return Source(
-        path,
-        scenario,
-        runs,
-        {},
-        summary,
-        tuple(said),
-        recorded=True,
-        has_model=bool(size),
-        over_links=over_links,
-        durations=found.collectives,
-    )
+        path, scenario, runs, {}, summary, tuple(notes), recorded=True, has_model=bool(size),
+        over_links=over_links, durations=found.collectives,
+    )  # fmt: skip
 
 
 def _model_bytes(head: dict[str, Any], events: np.ndarray) -> float:
@@ -188,57 +185,37 @@ def _model_bytes(head: dict[str, Any], events: np.ndarray) -> float:
 
     A step that sends nothing, as between the averages of local SGD, does not count.
     """
-    said = head.get("model_bytes")
-    if isinstance(said, int | float) and 0 < said < LARGEST:
-        return float(said)
+    stated = head.get("model_bytes")
+    if isinstance(stated, int | float) and 0 < stated < LARGEST:
+        return float(stated)
     waits = events[(events["kind"] == WAIT) & (events["bytes"] > 0)]
     if not len(waits):
         return 0.0
-    keys = np.stack([waits["node"], waits["step"]])
-    _, places = np.unique(keys, axis=1, return_inverse=True)
-    return min(float(np.median(np.bincount(places.ravel(), waits["bytes"]))), LARGEST)
+    _, places = np.unique(waits[["node", "step"]], return_inverse=True)
+    return min(float(np.median(np.bincount(places, waits["bytes"]))), LARGEST)
 
 
-def _steps(events: np.ndarray, workers: int) -> list[int]:
+def _steps(events: np.ndarray, workers: int) -> np.ndarray:
+    """Count the steps of each rank."""
     ranks = events["node"][events["kind"] == STEP]
-    return [int(count) for count in np.bincount(ranks, minlength=workers)[:workers]]
+    return np.bincount(ranks, minlength=workers)[:workers]
 
 
 def _missing(path: Path, events: np.ndarray, workers: int) -> list[str]:
     """Say which ranks have no steps, and what is unknown without them. Raises InputError if all."""
     counts = _steps(events, workers)
-    if not any(counts):
+    if not counts.any():
         raise InputError(
             f"{path}: no steps were recorded; put `with telemetry.step():` around the forward and "
             "backward pass"
         )
-    none = [rank for rank, count in enumerate(counts) if not count]
-    if not none:
+    if counts.all():
         return []
+    none = telemetry_files.ranks(np.flatnonzero(counts == 0).tolist())
     return [
-        f"{path}: no steps of {telemetry_files.ranks(none)} of {workers} workers: their steps are "
-        "taken to be like those that were recorded; whether they are slower, or waited for, is "
-        "unknown"
+        f"{path}: no steps of {none} of {workers} workers: their steps are taken to be like those "
+        "that were recorded; whether they are slower, or waited for, is unknown"
     ]
-
-
-def _uneven(path: Path, events: np.ndarray, workers: int) -> list[str]:
-    """Say which of the ranks of a recorded job have fewer steps than others."""
-    known = [count for count in _steps(events, workers) if count]
-    if max(known) <= UNEVEN * min(known):
-        return []
-    return [
-        f"{path}: {min(known)} to {max(known)} steps by rank: collectives beyond the least are "
-        "not compared between ranks"
-    ]
-
-
-def _traces(path: Path) -> list[Path]:
-    """Return the profiler's traces in a directory that is none of a run: rank-*, else all."""
-    if (path / store.WHOLE).exists() or (path / "measured").is_dir():
-        return []
-    found = sorted(each for each in path.glob("*") if each.is_file() and each.suffix in TRACES)
-    return [each for each in found if each.name.startswith("rank-")] or found
 
 
 def steps(sources: Sequence[Source]) -> dict[int, tuple[np.ndarray, np.ndarray]]:
@@ -250,7 +227,11 @@ def steps(sources: Sequence[Source]) -> dict[int, tuple[np.ndarray, np.ndarray]]
     found: dict[int, list[tuple[np.ndarray, np.ndarray]]] = {}
     offset = 0.0
     for source in sources:
-        for run in _counted(source):
+        # draws are the same for all algorithms with one seed
+        drawn, seeds = source.scenario.validation.compute == "stretched", dict[int, RunEvents]()
+        for run in source.runs:
+            seeds.setdefault(run.seed if drawn else len(seeds), run)
+        for run in seeds.values():
             rows = run.events[run.events["kind"] == STEP]
             ends = np.where(np.isnan(rows["due"]), rows["end"], rows["due"])
             for rank in np.unique(rows["node"][rows["node"] < source.scenario.cluster.workers]):
@@ -272,8 +253,8 @@ def different_steps(sources: Sequence[Source]) -> list[str]:
     """Say which sources have steps that last lastingly longer than others'."""
     if len(sources) < 2:
         return []
-    series = [np.concatenate([each for each, _ in steps([source]).values()]) for source in sources]
-    means = [float(worker_times.mean()) for worker_times in series]
+    series = [np.concatenate([times for times, _ in steps([one]).values()]) for one in sources]
+    means = [float(times.mean()) for times in series]
     if max(means) <= UNEVEN * min(means) or len(independence.alike(series)) < 2:
         return []
     shown = "; ".join(
@@ -284,12 +265,3 @@ def different_steps(sources: Sequence[Source]) -> list[str]:
         f"steps of different length ({shown}): [cluster] mixes them into one law; calibrate each "
         "by itself for a law of each"
     ]
-
-
-def _counted(source: Source) -> list[RunEvents]:
-    """Return the runs of a source whose steps differ."""
-    drawn = source.scenario.validation.compute == "stretched"
-    seeds: dict[int, RunEvents] = {}
-    for run in source.runs:
-        seeds.setdefault(run.seed if drawn else len(seeds), run)
-    return [*seeds.values()]

@@ -126,7 +126,8 @@ def observe(job: Job) -> Observed:
     if periods[-1] < FEW:
         periods = np.unique(log.step, return_inverse=True)[1]
     compute, pace = means(np.ones(len(lasted), bool))
-    covariance = np.nan_to_num(jackknife(means, periods) / np.outer(*[[compute, pace]] * 2))
+    scale = np.array([compute, pace])
+    covariance = np.nan_to_num(jackknife(means, periods) / np.outer(scale, scale))
     if compute <= 0:
         raise InputError(
             f"{log.path}: steps without communication take no time ({compute:.3g} s); is it a log "
