@@ -352,8 +352,8 @@ class _Law:
         # on a link that the law has not seen, and by each factor e of bandwidth from those it has
         theta[[FACTOR, EXPONENT]] += self.error * rng.standard_normal(2)
         theta[LAW : LAW + self.count] += 2**0.5 * STEADY * rng.standard_normal()
-        moved: Array = np.clip(theta - point, -LARGEST_FACTOR, LARGEST_FACTOR)
-        return point + moved
+        drawn: Array = np.clip(theta, point - LARGEST_FACTOR, point + LARGEST_FACTOR)
+        return drawn
 
 
 def fit(

@@ -70,16 +70,16 @@ class Diagnosis:
     def json(self) -> dict[str, Any]:
         """Return the document of `paceline probe --check --json`, and of its report."""
         parts = {"machine": self.machine, "settings": self.settings, "smoke": self.smoke}
-        lines = {name: [each._asdict() for each in part] for name, part in parts.items()}
+        lines = {name: [line._asdict() for line in part] for name, part in parts.items()}
         return {"device": self.device, **lines, "sentence": self.sentence}
 
     @property
     def sentence(self) -> str:
         """Say whether real runs work here, and what to see to."""
-        failed = [each.what for each in self.smoke if not each.good]
+        failed = [line.what for line in self.smoke if not line.good]
         if failed:
             return f"Real runs do not work here yet: {', '.join(failed)} failed."
-        wrong = [each.what for each in (*self.machine, *self.settings) if not each.good]
+        wrong = [line.what for line in (*self.machine, *self.settings) if not line.good]
         start = "Real runs work here." if self.smoke else "Nothing was run."
         return f"{start} See to what is marked: {', '.join(wrong)}." if wrong else start
 
@@ -98,7 +98,7 @@ def diagnose(
     settings = [*_settings(device, found, max(others, busy))]
     ran = [*_smoke(device, found.get("gpus", 0), progress)] if smoke else []
     lines = ([*_here(device, found, others)], settings, ran)
-    return Diagnosis(device, *([_anonymous(each) for each in part] for part in lines))
+    return Diagnosis(device, *([_anonymous(line) for line in part] for part in lines))
 
 
 def tables(found: Diagnosis) -> Iterator[Table]:
@@ -150,40 +150,27 @@ def _here(device: str, found: dict[str, Any], others: float) -> Iterator[Finding
 
 
 def _settings(device: str, found: dict[str, Any], others: float) -> Iterator[Finding]:
-    """Say what each setting of `validate` does here, and why."""
-    cores, gpus = processes.cores(), found.get("gpus", 0)
+    """Say what `validate` would do here."""
+    gpus = found.get("gpus", 0)
     if device == "cpu":
-        asked = "cuda" in devices.device_types()
-        way = "as you said" if asked else "torch sees no GPU"
-        yield Finding(f"--device {'cpu' if asked else 'auto'}", f"cpu: {way}; collectives by gloo")
+        unused = "cuda" in devices.device_types()
+        way = "as you said" if unused else "torch sees no GPU"
+        yield Finding(f"--device {'cpu' if unused else 'auto'}", f"cpu: {way}; collectives by gloo")
     else:
-        yield Finding("--device auto", f"cuda: torch sees {gpus} x {found['gpu']}")
         native = "nccl" in found
         by = "NCCL" if native else "gloo, as this torch has no NCCL"
+        yield Finding("--device auto", f"cuda: torch sees {gpus} x {found['gpu']}")
         yield Finding(f"up to {gpus} workers", f"a GPU for each; collectives by {by}", native)
         yield Finding("more workers", "share GPUs; collectives by gloo, through the host's memory")
         yield Finding("a server", f"has a GPU to itself with up to {gpus - 1} workers, else shares")
-    room = evidence.OWN * cores
-    yield Finding(
-        'compute = "stretched"',
-        f"steps last at least {human(evidence.SHORTEST)} and, with 8 workers, {8 / room:.3g} times "
-        f"a gradient's CPU time: all together may use {evidence.OWN:.0%} of the cores",
-    )
-    beyond = f"more than {cores} workers share the cores"
-    yield Finding('compute = "real"', f"works: steps take the time they take; {beyond}")
-    yield Finding('network = "emulated"', "works: delays are added to collectives and messages")
     missing = namespaces.available()
     yield Finding('network = "kernel"', f"refused: {missing}" if missing else "works", not missing)
-    between = "works: nothing is added to this machine's own delays, or those between machines"
-    yield Finding('network = "real"', between)
-    limit = evidence.DISTURBED
-    if others <= evidence.FOREIGN:
-        said, good = "a run now would count", True
-    elif others <= limit:
-        said, good = f"a run now would count with intervals {others:.0%} wider", True
-    else:
-        said, good = f"a run now would not count: others use {others:.0%}, over {limit:.0%}", False
-    yield Finding("evidence", said, good)
+    limit, run = evidence.DISTURBED, "a run now would count"
+    if others > limit:
+        run = f"a run now would not count: others use {others:.0%}, over {limit:.0%}"
+    elif others > evidence.FOREIGN:
+        run += f" with intervals {others:.0%} wider"
+    yield Finding("evidence", run, others <= limit)
 
 
 def _smoke(device: str, gpus: int, progress: Progress | None) -> Iterator[Finding]:
@@ -197,31 +184,28 @@ def _smoke(device: str, gpus: int, progress: Progress | None) -> Iterator[Findin
         if progress:
             progress(number, len(ways))
         with tempfile.TemporaryDirectory(prefix="paceline-") as folder, _seeing(visible):
-            for each in _train(workers, device, Path(folder)):
-                yield each._replace(what=f"{each.what}, {name}")
+            for finding in _train(workers, device, Path(folder)):
+                yield finding._replace(what=f"{finding.what}, {name}")
 
 
 @contextmanager
 def _seeing(visible: str | None) -> Iterator[None]:
-    before = os.environ.get(VISIBLE)
-    if visible is not None:
-        os.environ[VISIBLE] = visible
+    before = dict(os.environ)
+    os.environ.update({} if visible is None else {VISIBLE: visible})
     try:
         yield
     finally:
-        if visible is not None:
-            os.environ.pop(VISIBLE)
-            os.environ.update({VISIBLE: before} if before is not None else {})
+        os.environ.pop(VISIBLE, None)
+        os.environ.update(before)
 
 
 def _train(workers: int, device: str, folder: Path) -> Iterator[Finding]:
     """Run the parts of the test one after the other; losses must be those that are simulated."""
-    scenario = _scenario(workers)
+    scenario, wrong = _scenario(workers), ""
     tasks = tuple(
-        TrainingTask(each, 0, folder / str(number))
-        for number, each in enumerate(scenario.algorithm)
+        TrainingTask(algorithm, 0, folder / str(number))
+        for number, algorithm in enumerate(scenario.algorithm)
     )
-    wrong = ""
     try:
         launch.run(Job(scenario, tasks, folder, device))
     except (InputError, RunError) as error:
