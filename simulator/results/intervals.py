@@ -73,36 +73,30 @@ class Estimate:
         """Whether every seed has this value, so that there is no interval to state."""
         return self.basis == SAME
 
-    def above(self, bound: float) -> bool:
-        """Whether the estimated quantity is known, at `LEVEL`, to be above `bound`."""
-        return self._sure_of(self.span[0] > bound)
-
-    def below(self, bound: float) -> bool:
-        """Whether the estimated quantity is known, at `LEVEL`, to be below `bound`."""
-        return self._sure_of(self.span[1] < bound)
-
-    def _sure_of(self, said: bool) -> bool:
-        return said and (self.exact or (self.interval is not None and self.certain))
-
     @property
     def certain(self) -> bool:
         """Whether the interval attains `LEVEL`; the median's does from five seeds on."""
-        return self.attains(LEVEL)
+        return self.level is not None and self.level >= LEVEL
 
-    def attains(self, level: float) -> bool:
-        """Return whether the interval holds the estimated quantity with at least `level`."""
-        return self.level is not None and self.level >= level
+    def above(self, bound: float) -> bool:
+        """Whether the estimated quantity is known, at `LEVEL`, to be above `bound`."""
+        return self._bounds and self.span[0] > bound
+
+    def below(self, bound: float) -> bool:
+        """Whether the estimated quantity is known, at `LEVEL`, to be below `bound`."""
+        return self._bounds and self.span[1] < bound
+
+    @property
+    def _bounds(self) -> bool:
+        return self.exact or (self.interval is not None and self.certain)
 
     def within(self, low: float, high: float) -> "Estimate":
         """Cut the intervals of a quantity that is never below `low` or above `high`."""
-
-        def cut(ends: Ends | None) -> Ends | None:
-            return ends and (
-                max(ends[0], min(low, self.value)),
-                min(ends[1], max(high, self.value)),
-            )
-
-        interval, of_mean, ci95 = map(cut, (self.interval, self.of_mean, self.ci95))
+        least, most = min(low, self.value), max(high, self.value)
+        interval, of_mean, ci95 = (
+            ends and (max(ends[0], least), min(ends[1], most))
+            for ends in (self.interval, self.of_mean, self.ci95)
+        )
         return replace(self, interval=interval, of_mean=of_mean, ci95=ci95)
 
     def by_model(self, low: float, high: float) -> "Estimate":
@@ -113,15 +107,16 @@ class Estimate:
 
     def beside_mean(self) -> dict[str, Any]:
         """Return the keys that stand beside "mean": "ci95" is its interval with 95 %."""
-        return {"ci95": self.ci95 and [*self.ci95], **self._keys()}
+        return self._keys(self.ci95)
 
     def beside_value(self) -> dict[str, Any]:
         """Return the keys that stand beside "value": "ci95" is its interval with 95 %."""
-        ends = self.ci95 if self.of == MEAN else self.interval if self.attains(CI95) else None
-        return {"ci95": ends and [*ends], **self._keys()}
+        attained = self.level is not None and self.level >= CI95
+        return self._keys(self.ci95 if self.of == MEAN else self.interval if attained else None)
 
-    def _keys(self) -> dict[str, Any]:
+    def _keys(self, ci95: Ends | None) -> dict[str, Any]:
         return {
+            "ci95": ci95 and [*ci95],
             "estimate": self.of,
             "interval": self.interval and [*self.interval],
             "level": self.level,
@@ -130,16 +125,15 @@ class Estimate:
 
 
 def stated(row: Mapping[str, Any], key: str = "mean") -> Estimate:
-    """Read an estimate from a document: `key` is the mean, beside the keys of `Estimate.json`."""
+    """Read an estimate from a document: `key` is the mean, beside the keys of `beside_mean`."""
     of = row.get("estimate", MEAN)
     value = row.get("median", row[key]) if of == MEDIAN else row[key]
-    ends = row.get("interval")
-    value, interval = math.nan if value is None else value, None
-    if ends is not None and ends[0] is not None:
-        interval = ends[0], math.inf if ends[1] is None else ends[1]
-    level = row.get("level")
-    of_mean = None if of == MEDIAN else interval
-    return Estimate(value, of, interval, level, row.get("basis", ""), of_mean)
+    low, high = row.get("interval") or (None, None)
+    interval = None if low is None else (low, math.inf if high is None else high)
+    return Estimate(
+        math.nan if value is None else value, of, interval, row.get("level"),
+        row.get("basis", ""), None if of == MEDIAN else interval,
+    )  # fmt: skip
 
 
 def positive(values: Values, *, heavy: bool = False, of: str | None = None) -> Estimate:
@@ -152,21 +146,23 @@ def positive(values: Values, *, heavy: bool = False, of: str | None = None) -> E
     """
     x = np.asarray(values, dtype=float)
     median = heavy or of == MEDIAN
-    if found := _without_interval(x, MEDIAN if median else MEAN):
-        return found
+    if without := _without_interval(x, MEDIAN if median else MEAN):
+        return without
     if not np.isfinite(x).all() or heavy:
         return _by_order(x)
     ends, wide = _mean_of_positive(x, LEVEL), _mean_of_positive(x, CI95)
-    of_mean, ci95 = (each if each[1] <= VAST * each[0] else None for each in (ends, wide))
+    of_mean, ci95 = (e if e[1] <= VAST * e[0] else None for e in (ends, wide))
     if not median and (of == MEAN or ends[1] <= FACTOR * ends[0]):
         return Estimate(float(x.mean()), MEAN, ends, LEVEL, LOGARITHMS, of_mean, ci95)
-    found = replace(_by_order(x), of_mean=of_mean, ci95=ci95)
-    if found.certain or not (x > 0).all():
-        return found
-    ends = _median_of_logarithms(x)
-    if ends[1] > VAST * ends[0]:
-        return found
-    return replace(found, interval=ends, level=LEVEL, basis=LOGARITHMS)
+    result = replace(_by_order(x), of_mean=of_mean, ci95=ci95)
+    if result.certain or not (x > 0).all():
+        return result
+    y = np.log(x)  # nearly symmetric
+    with np.errstate(over="ignore"):
+        low, high = np.exp(y.mean() + np.array([-1, 1]) * _half(y, LEVEL)).tolist()
+    if high > VAST * low:
+        return result
+    return replace(result, interval=(low, high), level=LEVEL, basis=LOGARITHMS)
 
 
 def estimate(values: Values, *, heavy: bool = False, of: str | None = None) -> Estimate:
@@ -178,34 +174,31 @@ def estimate(values: Values, *, heavy: bool = False, of: str | None = None) -> E
 
 def estimand(samples: Iterable[Values], *, heavy: bool = False) -> str:
     """Say what to estimate of several samples that are compared: the mean only if of each."""
-    found = (estimate(each, heavy=heavy) for each in samples)
-    return MEDIAN if heavy or any(each.of == MEDIAN for each in found) else MEAN
+    medians = (estimate(sample, heavy=heavy).of == MEDIAN for sample in samples)
+    return MEDIAN if heavy or any(medians) else MEAN
 
 
-def widened(found: Estimate, drawn: Values | None) -> Estimate:
+def widened(known: Estimate, drawn: Values | None) -> Estimate:
     """Add to an estimate's interval, in quadrature, draws of its value by a model that may err.
 
     Of logarithms, where all is positive. None: only chance errs. Of one seed there is no interval.
     The interval is then none of a mean over seeds, and so there is no `ci95`.
     """
-    if drawn is None or not (found.interval or found.exact) or not math.isfinite(found.value):
-        return found
-    basis = MODEL if found.exact else f"{found.basis} and {MODEL}"
-    whole = _widened(found.value, found.span, drawn)
-    of_mean = whole if found.of_mean or found.exact else None
-    of = MEDIAN if found.of == MEDIAN else BEST
-    return Estimate(found.value, of, whole, found.level or LEVEL, basis, of_mean)
-
-
-def _widened(value: float, span: Ends, drawn: Values) -> Ends:
-    known = np.where(np.isnan(drawn), value, drawn)  # infinite less infinite: nothing is known
-    ends = np.array([span, np.quantile(known, TAILS, method="inverted_cdf")])
+    value = known.value
+    if drawn is None or not (known.interval or known.exact) or not math.isfinite(value):
+        return known
+    finite = np.where(np.isnan(drawn), value, drawn)  # infinite less infinite: nothing is known
+    ends = np.array([known.span, np.quantile(finite, TAILS, method="inverted_cdf")])
     logs = value > 0 and bool((ends > 0).all())
     away = np.log(ends / value) if logs else ends - value
     down, up = np.hypot(*np.maximum(away * [-1, 1], 0.0)).tolist()
+    whole = value - down, value + up
     if logs:
-        return value * math.exp(-down), value * float(np.exp(up))
-    return value - down, value + up
+        whole = value * math.exp(-down), value * float(np.exp(up))
+    basis = MODEL if known.exact else f"{known.basis} and {MODEL}"
+    of_mean = whole if known.of_mean or known.exact else None
+    of = MEDIAN if known.of == MEDIAN else BEST
+    return Estimate(value, of, whole, known.level or LEVEL, basis, of_mean)
 
 
 def exceeds(
@@ -224,24 +217,21 @@ def exceeds(
     compared; they add to what seeds leave open.
     """
     x, y = np.asarray(one, dtype=float), np.asarray(other, dtype=float)
-    if errors is not None and not _beyond(x, y, errors):
-        return False
+    all_positive = bool((np.minimum(x, y) > 0).all())
+    if errors is not None:
+        known = errors[~np.isnan(errors)]
+        if 2 * known.size < errors.size or not all_positive:
+            return False
+        gap = signed(np.log(x) - np.log(y), scale=1.0)
+        down = max(-float(np.quantile(known, TAILS[0], method="inverted_cdf")), 0.0)
+        if gap.value <= math.hypot(gap.value - gap.span[0], down):
+            return False
     by_sign = difference(x, y, heavy=True)
     if by_sign.exact or (heavy and by_sign.certain):
         return by_sign.above(0.0)
-    if (heavy or of == MEDIAN) and (x > 0).all() and (y > 0).all():
+    if (heavy or of == MEDIAN) and all_positive:
         return signed(np.log(x) - np.log(y), scale=1.0).above(0.0)
     return difference(x, y, heavy=heavy).above(0.0)
-
-
-def _beyond(x: np.ndarray, y: np.ndarray, errors: np.ndarray) -> bool:
-    """Whether `x` exceeds `y` by more than seeds and a model's errors together may make up for."""
-    known = errors[~np.isnan(errors)]
-    if 2 * known.size < errors.size or not (np.minimum(x, y) > 0).all():
-        return False
-    gap = signed(np.log(x) - np.log(y), scale=1.0)
-    down = max(-float(np.quantile(known, TAILS[0], method="inverted_cdf")), 0.0)
-    return gap.value > math.hypot(gap.value - gap.span[0], down)
 
 
 def signed(values: Values, *, heavy: bool = False, scale: float = 0.0) -> Estimate:
@@ -250,8 +240,8 @@ def signed(values: Values, *, heavy: bool = False, scale: float = 0.0) -> Estima
     `scale`: the size of the numbers of which `values` are differences, to recognise rounding.
     """
     x = np.asarray(values, dtype=float)
-    if found := _without_interval(x, MEDIAN if heavy else MEAN, scale):
-        return found
+    if without := _without_interval(x, MEDIAN if heavy else MEAN, scale):
+        return without
     if heavy or not np.isfinite(x).all():
         return _by_order(x)
     mean = float(x.mean())
@@ -312,14 +302,6 @@ def _mean_of_positive(x: np.ndarray, level: float) -> Ends:
     )
     with np.errstate(over="ignore"):
         return min(low, float(np.exp(centre - down))), max(high, float(np.exp(centre + up)))
-
-
-def _median_of_logarithms(x: np.ndarray) -> Ends:
-    """Return an interval for the median of values whose logarithms are nearly symmetric."""
-    y = np.log(x)
-    with np.errstate(over="ignore"):
-        low, high = np.exp(y.mean() + np.array([-1, 1]) * _half(y, LEVEL))
-    return float(low), float(high)
 
 
 def _by_order(x: np.ndarray) -> Estimate:
