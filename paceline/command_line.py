@@ -384,14 +384,12 @@ def _theory(scenario: str = SCENARIO, as_json: bool = AS_JSON, **given: Any) -> 
     from paceline.simulator import theory
     from paceline.simulator.load.load import load
     from paceline.simulator.reports import terminal
-    from paceline.simulator.results import consumption, prediction_interval, statistics, store
+    from paceline.simulator.results import consumption, statistics, store
     from paceline.simulator.studies import learning
 
     loaded = load(scenario, given["overrides"] or (), allow_paths=given["allow_paths"])
     results = theory.theory(loaded)
-    results["notes"] += filter(
-        None, [*consumption.paces(loaded), prediction_interval.windowed(loaded)]
-    )
+    results["notes"] += filter(None, consumption.paces(loaded))
     if as_json or given["out"]:  # may need whole runs, and no table shows them
         results["penalties"] = rows = learning.penalties(loaded)
         lost = (row["label"] for row in rows if row["ratio"] == float("inf"))

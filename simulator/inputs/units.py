@@ -42,12 +42,6 @@ gibi- = 1073741824 = Gi-
 WRITTEN = re.compile(
     r"\s*[+-]?(\d[\d_]*\.?[\d_]*|\.\d+)([eE][+-]?\d+)?\s*([A-Za-zµμ]+(\s*(/|\*|per)\s*[A-Za-zµμ]+)*)?\s*"
 )
-LOOSE = re.compile(
-    r"\s*([\d_.]+(?:e[+-]?\d+)?)\s*([kmgtp]?)(?:ilo|ega|iga|era|eta)?(i?)(b|bits?|bytes?)"
-    r"\s*(?:(?:p|/|per)\s*s(?:ec|econd)?)?\s*",
-    re.IGNORECASE,
-)
-"""How people write sizes and bandwidths; a lone b may be either of two units."""
 EXAMPLES = {
     "time": ["300 ms", "2 h"],
     "size": ["97.5 MiB", "64 kB"],
@@ -61,7 +55,6 @@ DIMENSIONS = {
     "computing speed": {"[operations]": 1, "[time]": -1},
 }
 SI = {"time": "s", "size": "B", "bandwidth": "B/s", "computing speed": "FLOP/s"}
-LONGEST = 200  # characters of a wrong quantity that are looked at
 LEAST = 1e-30  # products and quotients of such numbers, and sums over all steps, stay floats
 MOST = dict.fromkeys(SI, 1e30) | {"time": 1e18}  # in SI units; 1e18 s are 30 billion years
 
@@ -85,20 +78,7 @@ def to_si(value: Any, dimension: str) -> float:
     remedy = f'write a {dimension} with its unit, such as "{EXAMPLES[dimension][0]}"'
     if not isinstance(value, str):
         raise ValueError(f"a number without a unit; {remedy}")
-    return _parsed(value, dimension, f"{_guess(value, dimension)}{remedy}")
-
-
-def _guess(value: str, dimension: str) -> str:
-    """Ask whether a size or a bandwidth of another spelling was meant; empty for all else."""
-    per = {"size": "", "bandwidth": "/s"}.get(dimension)
-    if per is None or (found := LOOSE.fullmatch(value[:LONGEST])) is None:
-        return ""
-    number, prefix, binary, unit = found.groups()
-    prefix = prefix.upper() + "i" if prefix and binary else prefix.upper().replace("K", "k")
-    bits, octets = f'"{number} {prefix}bit{per}"', f'"{number} {prefix}B{per}"'
-    if len(unit) == 1:
-        return f"did you mean {bits} (bits) or {octets} (bytes)? "
-    return f"did you mean {octets if unit[:2].lower() == 'by' else bits}? "
+    return _parsed(value, dimension, remedy)
 
 
 @lru_cache(1000)  # a search parses the same quantities many times

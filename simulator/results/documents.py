@@ -188,18 +188,17 @@ _QUANTITY = _shape(
     _texts("algorithm quantity"),
     _numbers("predicted measured error") | {"counted": bool, "within_noise": bool | None},
 )
+_REGRET = _shape({"value": Number} | _texts("best picked"))
 _COMPARISON = _shape(
     {
         **_PAGE,
         "rows": _list[_QUANTITY],
         "sentence": str,
+        "median_absolute_error": NotRequired[Number],
+        "regret": NotRequired[_REGRET | None],
         "basis": Literal["measured", "simulated"],
     },
-    {
-        **_PAGE_OPTIONAL,
-        "median_absolute_error": Number,
-        "regret": _shape({"value": Number} | _texts("best picked")) | None,
-    },
+    _PAGE_OPTIONAL,
 )
 _EVENT = _shape(  # a span, or the name of a process or thread
     {},

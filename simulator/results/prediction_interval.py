@@ -8,7 +8,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from math import ceil, exp, inf, isfinite, log, sqrt
+from math import exp, inf, isfinite, log, sqrt
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,14 +17,12 @@ import numpy as np
 from ..inputs import untrusted
 from ..network import tcp
 from ..network.closed_form import ClosedForm
-from ..network.region_path import RegionPath
-from ..scenario.network import SOCKETS
 from ..scenario.overhead import MeasuredRange, ModelError
 from ..scenario.scenario import Algorithm, Scenario
 from . import statistics
 from .intervals import LEVEL, NORMAL, USUAL
 from .run import Run
-from .statistics import Groups, human, number, with_unit
+from .statistics import Groups
 
 MODEL_ERROR = Path(__file__).with_name("model_error.toml")
 PACE, TARGET = "seconds_per_step", "time_to_target"
@@ -202,15 +200,13 @@ def links(scenario: Scenario) -> tuple[tcp.Missed, str] | None:
 
 
 def ideal(scenario: Scenario, share: float) -> list[str]:
-    """Return a note of how much slower real links, or TCP's windows, are.
+    """Return a note of how much slower real links are.
 
     `share`: of the time, the most that is communicating.
     """
     network = scenario.network
     if scenario.calibration or not tcp.rates(network) or share < TELLING:
         return []
-    if slower := windowed(scenario):
-        return [slower]
     hosts = ClosedForm(scenario).hosts(range(scenario.cluster.workers))
     if network.transport == "tcp" or (network.library == "nccl" and len(hosts) == 1):
         return []  # NVLink and PCIe carry no TCP
@@ -221,50 +217,6 @@ def ideal(scenario: Scenario, share: float) -> list[str]:
         f"{measured['cells']} measured conditions, {most} at the 95th percentile "
         '(docs/transport.md); network.transport = "tcp" models it'
     ]
-
-
-def of_amounts(scenario: Scenario) -> list[str]:
-    """Return notes of what the intervals of days and prices of a search hold."""
-    what = "chance alone, not what real links take"
-    if over := links(scenario):
-        what = f"{over[1]}; calibrate to narrow them"
-    elif scenario.calibration:
-        what = "one measured run (`ci95`: means over seeds)"
-    note = f"intervals of days and cost hold {what}"
-    return [note] if over or scenario.calibration else [note, *ideal(scenario, 1.0)]
-
-
-def windowed(scenario: Scenario) -> str | None:
-    """Return a note of how much longer TCP's window makes it, where it fills no link."""
-    network, workers = scenario.network, scenario.cluster.workers
-    if scenario.calibration or not tcp.rates(network):
-        return None
-    closed, over_tcp = ClosedForm(scenario), network.transport == "tcp"
-    hops = [closed.link(rank, (rank + 1) % workers) for rank in range(workers)]
-
-    def whole(hop: RegionPath) -> float:  # over TCP `bandwidth` is what the window leaves of it
-        return min(hop.out, hop.into) if over_tcp else hop.bandwidth
-
-    link = max(hops, key=lambda hop: whole(hop) * hop.latency)
-    trip = 2 * link.latency
-    window = link.bandwidth * trip if over_tcp else tcp.WINDOW * tcp.connections(network)
-    times = whole(link) * trip / window if window else 0.0
-    if times <= 1 or times == inf:
-        return None
-    subject, remedy = (
-        "ideal links: over TCP a connection has",
-        'network.transport = "tcp" models it',
-    )
-    if over_tcp:
-        sockets = ceil(times * network.sockets)
-        subject, remedy = "TCP has", f"network.sockets = {sockets} would fill it"
-        remedy += f" (which is at most {SOCKETS})" * (sockets > SOCKETS)
-    rate, given = (with_unit(value, "B/s") for value in (window / trip, whole(link)))
-    return (
-        f"{subject} at most {with_unit(window, 'B')} in flight, in a round trip of {human(trip)} "
-        f"is {rate} of the link's {given}: collectives take up to {number(times)} times as long; "
-        f"{remedy}"
-    )
 
 
 def outside(scenario: Scenario, measured: MeasuredRange) -> list[str]:

@@ -9,7 +9,7 @@ ends of the answer's interval.
 
 import re
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import asdict, dataclass, replace
@@ -26,7 +26,7 @@ from ..inputs import messages, units
 from ..load.document import override
 from ..load.explain import value_at
 from ..load.load import Programs, load, varied
-from ..results import intervals, prediction_interval, statistics, store
+from ..results import intervals, statistics, store
 from ..results.determinism import deterministic
 from ..results.figures.chart import Axis, Chart, Line, Look, Panel
 from ..results.ownership import Destination
@@ -302,8 +302,7 @@ class Solution:
 class SolveResult(Display):
     """The solutions of a condition, one for each algorithm; `scale` has the unit of their values.
 
-    `evaluations`: simulations of one algorithm that the answers took; `limits`: what more of the
-    key changes nothing of, in words.
+    `evaluations`: simulations of one algorithm that the answers took.
     """
 
     scenario: Scenario
@@ -312,7 +311,6 @@ class SolveResult(Display):
     scale: Scale
     solutions: list[Solution]
     evaluations: int
-    limits: Sequence[str] = ()
     _index = ("label",)
 
     @property
@@ -351,9 +349,9 @@ class SolveResult(Display):
         rows = network.regions.rows.values() if network.regions else ()
         own += ["network.regions"] * any(getattr(row, key, None) is not None for row in rows)
         if table != "network" or not own:
-            return [*self.scenario.notes, *self.limits]
+            return [*self.scenario.notes]
         fixed = f"{self.key} is not that of {', '.join(own)}, with values of their own"
-        return [*self.scenario.notes, *self.limits, f"{fixed}: only what has none follows it"]
+        return [*self.scenario.notes, f"{fixed}: only what has none follows it"]
 
     def records(self) -> list[dict[str, Any]]:
         """Return a flat row for each algorithm: its value, and the ends of its interval."""
@@ -483,11 +481,7 @@ def solve(  # noqa: PLR0913 - the options of the command
                 replace(each, interval=None) if len({*(each.interval or ())}) == 1 else each
                 for each in solutions
             ]
-        limits = list[str]()
-        if vary.endswith("bandwidth") and any(each.holds == "never" for each in solutions):
-            most_of_it = varied(base, [f"{vary}={tried.text(tried.high)}"], programs=programs)
-            limits = prediction_interval.ideal(most_of_it, 1.0)
-        result = SolveResult(base, vary, asked, tried, solutions, count, limits)
+        result = SolveResult(base, vary, asked, tried, solutions, count)
         if directory:
             directory.finish({}, result.json())
     return result

@@ -285,19 +285,3 @@ def test_nccl_has_connections_for_each_channel():
     assert two.bandwidth == 2 * one.bandwidth == 2 * tcp.WINDOW
 
 
-@looped(("own", "said"), [
-    ({}, ["ideal links: over TCP a connection has at most 3.15 MB in flight", "11.9 times"]),
-    ({"tcp_window": "1 MiB"}, []),  # that window is the link's already
-    ({"transport": "tcp"}, ["26.2 MB/s of the", "11.2 times", "sockets = 12 would"]),
-    ({"transport": "tcp", "sockets": 6}, ["1.86 times", "network.sockets = 12 would fill it"]),
-    ({"transport": "tcp", "bandwidth": "100 Gbit/s"}, ["network.sockets = ", " would fill it"]),
-    ({"transport": "tcp", "bandwidth": "1000 Gbit/s"}, ["is at most 4096"]),
-    ({"transport": "tcp", "tcp_window": "1 MiB"}, ["at most 1.05 MB", "33.5 times"]),
-    ({"transport": "tcp", "sockets": 12}, []),
-])  # fmt: skip
-def test_a_window_that_fills_no_link_is_said(own, said):
-    network = {"latency": "60 ms", "bandwidth": "2.5 Gbit/s"} | own
-    world = scenario({"name": "ssgd"}, workers=3, network=network)
-    notes = [note for note in simulate(world).notes if "in flight" in note]
-    assert len(notes) == bool(said)
-    assert all(part in note for note in notes for part in said)

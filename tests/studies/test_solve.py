@@ -202,4 +202,3 @@ def test_a_condition_that_no_value_meets_says_how_near_it_comes_and_what_limits_
     assert (found.holds, found.value) == ("never", None)
     assert found.number == pytest.approx(most, rel=1e-6)
     assert f"; the nearest is {number(1e3 * most)} ms, at" in result.sentences[0]
-    assert any("TCP has at most" in note for note in result.notes)

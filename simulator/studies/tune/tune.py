@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ...errors import InputError
 from ...load.load import Programs, load
-from ...results import prediction_interval, statistics, store
+from ...results import statistics, store
 from ...results.figures import style
 from ...results.order import Order
 from ...results.ownership import Destination
@@ -87,8 +87,6 @@ def tune(  # noqa: PLR0913 - the options of the command
             based = {label: each for label, each in models.items() if each.basis}
             notes += [*learning.notes(based), *notes_of(tried, ranked[0])]
             notes += ended_short(tried, ranked, aim.target)
-            if ranked[0].used("days") >= 0:
-                notes += prediction_interval.of_amounts(scenario)
             close = closest(ranked, order)
             timed = len(close) > 1 and not aim.steps  # after equal tokens, times change no loss
             if progress:
