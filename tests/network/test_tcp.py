@@ -283,5 +283,3 @@ def test_nccl_has_connections_for_each_channel():
     line = {"transport": "tcp", "latency": "500 ms", "bandwidth": "10 Gbit/s"}
     one, two = (ClosedForm(world(library=each, **line)).link(0, 1) for each in ("gloo", "nccl"))
     assert two.bandwidth == 2 * one.bandwidth == 2 * tcp.WINDOW
-
-
