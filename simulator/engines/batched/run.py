@@ -5,7 +5,6 @@ Takes programs whose workers all do the same, whatever their times are. Paramete
 """
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from math import inf
 from typing import Any
 
@@ -18,10 +17,8 @@ from ...programs import Program, catalogue
 from ...programs.codecs.codec import Raw
 from ...programs.effects import Vector
 from ...programs.pieces.schedule import paced
-from ...programs.server import race
 from ...results.run import Run, Spans
 from ...scenario.scenario import Algorithm, Scenario
-from ...scenario.tables import Quadratic
 from ...scenario.world import World
 from ..compiled import run as compiled
 from ..observer import POINTS, Observer, next_shown
@@ -64,9 +61,7 @@ def run_world(world: World, seeds: Sequence[int], *, spans: int = 0, threads: in
     workers = scenario.cluster.workers
     room = max(1, VECTORS // (workers * dimension) if dimension else CLOCKS // workers)
     if program.server:
-        served = partial(compiled.run, program, algorithm, scenario, threads=threads)
-        most = room if dimension else len(seeds)
-        runs = [run for i in range(0, len(seeds), most) for run in served(seeds[i : i + most])]
+        runs = compiled.run(program, algorithm, scenario, seeds, threads=threads)
         if spans:
             runs[0].spans, runs[0].arrows, runs[0].spans_truncated = virtual.timeline(
                 world, seeds[0], spans
@@ -86,17 +81,10 @@ def run_world(world: World, seeds: Sequence[int], *, spans: int = 0, threads: in
 def supports(world: World) -> str | None:
     """Return None if the engine can run this, as far as is known beforehand, else the reason."""
     program, algorithm, scenario = world.program, world.algorithm, world.scenario
-    moves, objective = build.dimension_of(scenario.objective) is not None, scenario.objective
-    compiles = (
-        program.worker is not race
-        and isinstance(objective, Quadratic)
-        and not (objective.heterogeneity or objective.noise_growth)
-    )
+    moves = build.dimension_of(scenario.objective) is not None
     codec = algorithm.parameters.get("codec", Raw())
     obstacles = {
-        "which gradient comes first decides its values": program.server is not None
-        and moves
-        and not compiles,
+        "which gradient comes first decides its values": program.server is not None and moves,
         "nodes crash, or the slowest are left out": scenario.troubled,
         "transfers share links": not scenario.network.closed_form,
         "workers share devices": scenario.team.shares_devices,

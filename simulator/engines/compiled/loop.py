@@ -3,8 +3,7 @@
 The trace (`server_trace`) lists the server's operations, the same for all seeds; the loop plays
 them against the workers' own compute times and latencies and finds who sends which gradient when.
 Numba runs that at tens of nanoseconds a gradient, without the GIL, so that seeds run in parallel
-threads. On a diagonal quadratic it computes the vectors, too: a gradient when the server receives
-it, since its worker's parameters stay as they are until it is answered.
+threads.
 
 How it works: a worker whose answer has been sent is `ready`. Before each RECEIVE the loop lets all
 ready workers compute and send their next gradient, which enters a tournament by time of arrival;
@@ -21,7 +20,6 @@ Invariants:
   that was closed is none.
 - `hole`: the tree's first message has been taken and not yet replaced, by its sender's next or by
   none. The former usually follows at once, which saves half of the tree's work.
-- Vectors are rounded as NumPy rounds them: no fused multiply-add, no sum in another order.
 - Codes of operations and of gate rules are compiled into cached code: never renumber them.
 
 After a change: tests/engines/test_compiled.py (every count equal to the reference engine, every
@@ -35,8 +33,7 @@ import numpy as np
 from numba import cfunc, from_dtype, njit, types
 
 from ...programs.pieces.gate import ALL, GO, Rule
-from .registers import FIELD, VECTOR, Code
-from .server_trace import OPERATION
+from .server_trace import OPERATION, Code
 
 MORE, POINT, DRAW, GROW, STUCK, DONE = range(6)
 """Why the loop returned: it needs more of the trace, an evaluation, numbers for a worker, or room
@@ -45,7 +42,6 @@ for a larger staleness; or all workers wait for each other (STUCK); or the run i
 RANK = 16
 """Bits of a rank. A message is an integer: its number, then its sender's rank."""
 
-SLOT = (1 << VECTOR) - 1  # the bits of a slot in an operation
 NEVER = 2**62  # later than every message, iteration
 
 # A worker, and its messages to the server (up) and back (down); seconds and bytes. `until`: the
@@ -101,12 +97,6 @@ def _enter(when, messages, worker, at, message):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _copy(vectors, row, to, place):  # type: ignore[no-untyped-def]
-    for i in range(vectors.shape[1]):
-        to[place, i] = vectors[row, i]
-
-
-@njit(cache=True, nogil=True)
 def _answer(state, workers, ready, downs, worker):  # type: ignore[no-untyped-def]
     to = workers[worker]
     size = state.whole
@@ -138,43 +128,18 @@ def _lengthen(state, begun, size):  # type: ignore[no-untyped-def]
     state.served, state.oldest = served + 1, 0
 
 
-@njit(cache=True, nogil=True)
-def _differentiate(vectors, to, models, worker, optima, law, noise):  # type: ignore[no-untyped-def]  # noqa: PLR0913, PLR0917
-    """Compute a gradient of the diagonal quadratic, in the order of its `slope`."""
-    for i in range(np.uint64(vectors.shape[1])):
-        slope = (models[worker, i] - optima[worker, i]) * law[0, i]
-        vectors[to, i] = slope + law[1, i] * noise[i]
-
-
-@njit(cache=True, nogil=True)
-def _operate(code, vectors, registers, factor):  # type: ignore[no-untyped-def]
-    """Compute with vectors, rounding as NumPy does: no product is fused with its sum."""
-    field = (1 << FIELD) - 1
-    to, a, b = registers & field, (registers >> FIELD) & field, registers >> 2 * FIELD
-    if code == Code.ADD:
-        for i in range(vectors.shape[1]):
-            vectors[to, i] = vectors[a, i] + factor * vectors[b, i]
-    elif code == Code.SCALE:
-        for i in range(vectors.shape[1]):
-            vectors[to, i] = factor * vectors[b, i]
-    else:
-        for i in range(vectors.shape[1]):
-            vectors[to, i] = vectors[b, i] / factor
-
-
 _ranks, _times, _numbers = types.int64[::1], types.float64[::1], types.float64[:, ::1]
 _FOLLOW = types.int64(
     from_dtype(STATE)[::1], types.Array(from_dtype(OPERATION), 1, "C", readonly=True),
     from_dtype(WORKER)[::1], _numbers, _numbers, _numbers, _times, _ranks, _ranks, _ranks,
     _times, _ranks, _ranks, _ranks, from_dtype(SHOWN)[::1], types.FunctionType(_RULE),
-    _numbers, _numbers, _numbers, _numbers, _numbers, types.float64[:, :, ::1],
 )  # fmt: skip
 
 
 @njit(_FOLLOW, cache=True, nogil=True)
 def _follow(  # type: ignore[no-untyped-def]  # noqa: PLR0911, PLR0912, PLR0913, PLR0915, PLR0917
     run, trace, workers, times, ups, downs, when, messages, ready, slots, begun, ages, held, gate,
-    marks, rule, vectors, models, optima, law, shown, noises,
+    marks, rule,
 ):  # fmt: skip
     """Go on with one seed; return the reason why Python must act (MORE to DONE).
 
@@ -183,10 +148,7 @@ def _follow(  # type: ignore[no-untyped-def]  # noqa: PLR0911, PLR0912, PLR0913,
     messages to the server, the first at 1, the workers' in the second half. `ready`, `slots`,
     `held` (workers,): ranks. `begun` (workers + 2,): service start times of the last k + 1
     messages, k being the longest queue so far. `ages`: the histogram of staleness. `gate`: the
-    state of the gate's `rule`. `marks`: room for marks. With vectors of d coordinates, otherwise 0:
-    `vectors` (registers, d) of the server; `models`, `optima` (workers, d): what it answered last,
-    and optima; `law` (2, d): curvatures, and standard deviations of noise; `shown`: vectors of the
-    marks; `noises` (workers, a power of two, d): rings of normal numbers.
+    state of the gate's `rule`. `marks`: room for marks.
     """
     state = run[0]
     for place in range(state.place, len(trace)):
@@ -255,19 +217,11 @@ def _follow(  # type: ignore[no-untyped-def]  # noqa: PLR0911, PLR0912, PLR0913,
             ages[stale] += 1
             state.step += 1
             state.now = now + state.receive
-            slot = trace[place].slot
-            if law.shape[1]:
-                turn = (workers[worker].iterations - 1) & (noises.shape[1] - 1)
-                noise = noises[worker, turn]
-                _differentiate(vectors, slot >> VECTOR, models, worker, optima, law, noise)
-            slots[slot & SLOT] = worker
+            slots[trace[place].slot] = worker
         elif code == Code.WORK:
             state.now += trace[place].seconds
         elif code == Code.SEND:
-            row, worker = trace[place].slot >> VECTOR, slots[trace[place].slot & SLOT]
-            if law.shape[1]:
-                _copy(vectors, row, models, worker)
-            _answer(state, workers, ready, downs, worker)
+            _answer(state, workers, ready, downs, slots[trace[place].slot])
         elif code == Code.MARK:
             state.updates += 1
             step = state.step
@@ -275,28 +229,22 @@ def _follow(  # type: ignore[no-untyped-def]  # noqa: PLR0911, PLR0912, PLR0913,
                 mark = marks[state.shown]
                 mark.step, mark.now, mark.updates = step, state.now, state.updates
                 mark.moved = state.moved
-                if law.shape[1]:
-                    _copy(vectors, trace[place].slot >> VECTOR, shown, state.shown)
                 state.shown += 1
                 state.mark_at = min((step // state.every + 1) * state.every, state.limit)
                 if state.shown == len(marks) or step >= state.limit:
                     state.place += 1
                     return POINT
         elif code == Code.GATE:
-            row, worker = trace[place].slot >> VECTOR, slots[trace[place].slot & SLOT]
+            worker = slots[trace[place].slot]
             follows = rule(gate, worker)
             held[state.held] = worker
             first = 0 if follows == ALL else state.held + (follows != GO)
             for each in range(first, state.held + 1):
-                if law.shape[1]:
-                    _copy(vectors, row, models, held[each])
                 _answer(state, workers, ready, downs, held[each])
             state.held = first
-        elif code == Code.DISCARD:
+        else:  # DISCARD
             state.step -= 1
             ages[state.stale] -= 1
-        else:
-            _operate(code, vectors, trace[place].slot, trace[place].seconds)
     return MORE
 
 

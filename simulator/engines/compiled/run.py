@@ -1,4 +1,4 @@
-"""Run parameter servers, of time alone or on a diagonal quadratic: one trace, a compiled loop.
+"""Run parameter servers of time alone: one trace, a compiled loop.
 
 The programs run once, with stand-ins for the senders (`worker_trace`, `server_trace`); the loop
 then works out the times of each seed by itself, so that nothing depends on which seeds are run
@@ -12,9 +12,7 @@ from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
-import numpy as np
-
-from ...objectives import bound, build
+from ...objectives import bound
 from ...programs import Program
 from ...programs.effects import Node
 from ...programs.program import Function
@@ -49,19 +47,15 @@ def run(
     def begin(function: Function, node: Node) -> Coroutine[Any, Any, None]:
         return program.start(function, costs.on(node), algorithm.parameters)
 
-    dimension = build.dimension_of(scenario.objective) or 0
-    whole = scenario.model.bytes
-    if dimension:
-        whole = payloads.Meter(whole, dimension)(np.empty(dimension))  # as `virtual` weighs it
-    meter = payloads.Meter(whole, bound.Nothing.dimension)
+    meter = payloads.Meter(scenario.model.bytes, bound.Nothing.dimension)
     assert program.server is not None
-    worker = WorkerTrace(scenario, partial(begin, program.worker), meter, dimension > 0)
+    worker = WorkerTrace(scenario, partial(begin, program.worker), meter)
     worker.trace(1)
-    server = ServerTrace(scenario, partial(begin, program.server), worker.payload, dimension > 0)
+    server = ServerTrace(scenario, partial(begin, program.server), worker.payload)
 
     from .seed_run import SeedRun  # noqa: PLC0415 - numba takes half a second
 
-    shared = SharedRun(program, algorithm, scenario, worker, len(seeds), dimension, whole)
+    shared = SharedRun(program, algorithm, scenario, worker, len(seeds))
     running = runs = [SeedRun(shared, seed) for seed in seeds]
     needed, most = shared.limit, max(CHUNK[1], EACH * shared.workers)
     arrivals = CHUNK[0]
@@ -75,9 +69,7 @@ def run(
             write = partial(server.write, arrivals)
             # traced ahead of need: if it fails, that counts only once it is needed
             ahead = pool.submit(write) if threads > 1 else None
-            follow = partial(
-                SeedRun.follow, trace=trace, gate=server.gate, registers=len(server.registers.all)
-            )
+            follow = partial(SeedRun.follow, trace=trace, gate=server.gate)
             list(pool.map(follow, running))
             running = [each for each in running if not each.done]
             if running:

@@ -20,17 +20,13 @@ After a change: tests/engines/test_compiled.py and tests/lab/bench/served.py.
 
 from collections.abc import Callable
 from functools import partial
-from itertools import repeat
 from math import inf, nan
-from typing import cast
 
 import numpy as np
 
 from ...cluster import workers as cluster
 from ...distributions.distribution import Array
-from ...distributions.random_streams import Purpose, generator
 from ...objectives import build
-from ...objectives.quadratic import NoisyQuadratic
 from ...programs.effects import NOTHING
 from ...programs.pieces.gate import COMPILED, Gate, always
 from ...results.run import Run
@@ -42,10 +38,6 @@ from . import loop
 from .shared import MOST, Draw, SharedRun
 
 MARKS = 256  # marks buffered before the loop returns to Python (it runs without the GIL until then)
-
-
-def _normals(rng: np.random.Generator, dimension: int, count: int) -> Array:
-    return rng.standard_normal((count, dimension))
 
 
 class SeedRun:
@@ -66,7 +58,7 @@ class SeedRun:
         state["deadline"] = deadline
         state["every"], state["limit"] = observer.every, observer.limit
         state["mark_at"] = observer.first
-        state["receive"], state["whole"] = scenario.server.receive, shared.whole
+        state["receive"], state["whole"] = scenario.server.receive, scenario.model.bytes
         card = scenario.server.bandwidth
         state["pace_in"] = state["pace_out"] = 1 / card if card else 0.0
         state["served"] = 1
@@ -82,31 +74,6 @@ class SeedRun:
         self._draws: list[list[tuple[np.ndarray, Draw]]] = [[] for _ in range(workers)]
         self._drawn = [0] * workers
         self._rings = self._make_rings()
-        self._vectors = np.zeros((0, 0))
-        self._objective = self._make_objective()
-
-    def _make_objective(self) -> list[Array]:
-        """Make arrays of the quadratic for the loop, or empty ones where no vector is computed."""
-        if not self._shared.dimension:
-            return [*np.zeros((4, 0, 0)), np.zeros((0, 1, 0))]
-        goal, workers = cast(NoisyQuadratic, self._goal), self._shared.workers
-        law = np.stack([goal.spectrum, np.broadcast_to(goal.noise / goal.spread, goal.dimension)])
-        noises = np.empty((workers, self._shared.ring, goal.dimension))
-        for rank, numbers in enumerate(noises):
-            rng = generator(self.seed, Purpose.BATCH, rank)
-            self._draws[rank].append((numbers, partial(_normals, rng, goal.dimension)))
-        models = np.repeat(goal.start[None], workers, axis=0)
-        return [models, goal.shifts, law, np.zeros((MARKS, goal.dimension)), noises]
-
-    def _registers(self, count: int) -> Array:
-        """Return the server's registers, `count` at least; the first starts with the parameters."""
-        have, dimension = len(self._vectors), self._shared.dimension
-        if have < count:
-            more = np.zeros((count - have, dimension))
-            if dimension and not have:
-                more[0] = self._goal.start
-            self._vectors = np.concatenate([self._vectors.reshape(have, dimension), more])
-        return self._vectors
 
     def _make_rings(self) -> list[Array]:
         """Make rings for each worker: compute times, latencies to the server, latencies back."""
@@ -127,10 +94,8 @@ class SeedRun:
             self._draws[rank].append((ring[rank], draw(rank)))
         return ring
 
-    def follow(self, trace: np.ndarray, gate: Gate | None, registers: int) -> None:
+    def follow(self, trace: np.ndarray, gate: Gate | None) -> None:
         """Follow the next piece of the server's trace, to its end or to that of the run.
-
-        `registers`: vectors that it needs.
 
         Raises Unsupported when all workers wait for each other.
         """
@@ -144,7 +109,7 @@ class SeedRun:
             code = loop.follow(
                 self._run, trace, self._workers, *self._rings, *self._tree, self._ready,
                 self._slots, self._begun, self._ages, self._held, self._gate,
-                self._room(len(trace)), rule, self._registers(registers), *self._objective,
+                self._room(len(trace)), rule,
             )  # fmt: skip
             self._show()
             if code in (loop.MORE, loop.DONE):
@@ -170,10 +135,9 @@ class SeedRun:
     def _show(self) -> None:
         state, observer, server = self._state, self._observer, self._shared.workers
         marks = self._marks[: state["shown"]].tolist()
-        vectors = self._objective[3] if self._shared.dimension else repeat(NOTHING)
-        for (step, now, updates, moved), x in zip(marks, vectors, strict=False):
+        for step, now, updates, moved in marks:
             self._moved = moved
-            state["mark_at"] = observer.see(step, (server, now, nan, updates, x))
+            state["mark_at"] = observer.see(step, (server, now, nan, updates, NOTHING))
         state["shown"], state["every"] = 0, observer.every
         if observer.complete and not state["stopped"]:
             state["stopped"] = 1

@@ -1,13 +1,14 @@
 """Trace the operations of a server's program once, for all seeds.
 
 A server's program does not depend on who sent a gradient; only the addresses of its answers do. So
-its coroutine runs with stand-ins for senders (`Sender`), and for vectors (`registers`) unless the
-run is time-only, and its effects are recorded as operations. A program that looks at a stand-in
-raises Unsupported.
+its coroutine runs with stand-ins for senders (`Sender`), and its effects are recorded as
+operations. A program that looks at a stand-in raises Unsupported.
 """
 
+import struct
 import types
 from collections.abc import Generator, Iterable
+from enum import IntEnum
 from typing import Any
 
 import numpy as np
@@ -17,14 +18,25 @@ from ...programs.effects import ANY, Payload, Vector
 from ...programs.pieces.gate import Anyone, Gate
 from ...scenario.scenario import Scenario
 from ..unsupported import Unknown, Unsupported
-from .registers import Code, Registers, pack
 from .worker_trace import Begin, TracingNode
 
-# `slot`: index under which the loop keeps the sender of an arrival until it is answered; in upper
-# bits the register of the vector that comes, goes or is marked, if any; or three registers.
+# `slot`: index under which the loop keeps the sender of an arrival until it is answered.
 OPERATION = np.dtype([("code", "i4"), ("slot", "i4"), ("seconds", "f8")])
 
-_DISCARD = pack(Code.DISCARD, 0, 0.0)
+
+class Code(IntEnum):
+    """Operations. Never renumber them: compiled code that is cached would not notice."""
+
+    RECEIVE = 0
+    WORK = 1
+    MARK = 2
+    SEND = 3
+    GATE = 4
+    DISCARD = 5
+
+
+pack = struct.Struct("=iid").pack  # an operation
+MARKED, DISCARDED = pack(Code.MARK, 0, 0.0), pack(Code.DISCARD, 0, 0.0)
 
 
 class Sender(Unknown, Anyone):
@@ -41,8 +53,8 @@ class Sender(Unknown, Anyone):
         trace, slot = self.trace, self.slot
         if (trace.gate is not gate and trace.gate is not None) or slot < 0 or trace._gated:
             trace._refuse()
-        trace.gate, trace._asked = gate, slot
-        trace._gated = trace._none.asks[slot]
+        trace.gate = gate
+        trace._gated = pack(Code.GATE, slot, 0.0)
         trace._note(trace._gated)
         trace._slots.append(slot)
         self.slot = ANSWERED
@@ -56,31 +68,25 @@ RELEASED = -2  # the slot of the stand-in for all whom a gate lets go
 
 
 class ServerTrace(TracingNode):
-    """The server's trace. `gate`: the gate that it uses, or None; `registers`: its vectors."""
+    """The server's trace. `gate`: the gate that it uses, or None."""
 
     __slots__ = (
-        "_arrivals", "_asked", "_gated", "_moves", "_new", "_none", "_note", "_operations",
-        "_payload", "_plain", "_released", "_seconds", "_slots", "_work", "gate", "registers",
+        "_arrivals", "_gated", "_note", "_operations", "_payload", "_released",
+        "_slots", "gate",
     )  # fmt: skip
     does = "its server does more than answer the gradients that come"
 
-    def __init__(self, scenario: Scenario, begin: Begin, payload: Payload, moves: bool) -> None:
+    def __init__(self, scenario: Scenario, begin: Begin, payload: Payload) -> None:
         super().__init__(scenario, Nothing.start)
         self.rank = self.server
         self._payload = payload
         self._operations: list[bytes] = []
         self._note = self._operations.append
-        found = self.registers = Registers(self._note, self.workers)
-        self._new, self._plain, self._moves = found.new, found.plain, moves
-        self._none = found.new()  # the first, number 0, which stands for none without vectors
-        if moves:
-            self.start = self._none
         self._arrivals = 0  # still to be traced
-        self._slots, self._asked = list(range(self.workers)), 0
+        self._slots = list(range(self.workers))
         self.gate: Gate | None = None
         self._gated: bytes | None = None  # the last operation, while a sender is at the gate
         self._released = Sender()
-        self._seconds, self._work = 0.0, b""  # of the last `work`
         self._coroutine = begin(self)
 
     def write(self, arrivals: int) -> np.ndarray:
@@ -107,43 +113,30 @@ class ServerTrace(TracingNode):
         slot = self._slots.pop()
         sender = Sender()
         sender.trace, sender.slot = self, slot
-        held = self._new() if self._moves else self._none
-        self._note(held.receives[slot])
-        return sender, held if self._moves else self._payload
+        self._note(pack(Code.RECEIVE, slot, 0.0))
+        return sender, self._payload
 
     def work(self, seconds: float) -> None:
         """Record it."""
         if seconds:
-            if self._seconds != seconds:
-                self._seconds, self._work = seconds, pack(Code.WORK, 0, seconds)
-            self._note(self._work)
+            self._note(pack(Code.WORK, 0, seconds))
 
     def mark(self, x: Vector) -> None:
         """Record it."""
-        held = x if type(x) is self._plain else self._held(x) if self._moves else self._none
-        self._note(held.mark)
-
-    def _held(self, x: Vector) -> Any:
-        """Return a vector's stand-in. Raises Unsupported for what is not the server's own."""
-        return x.plain() if type(x) in self.registers.kinds else self._refuse()
+        self._note(MARKED)
 
     def discard(self) -> None:
         """Record it."""
-        self._note(_DISCARD)
+        self._note(DISCARDED)
 
     def send(self, to: Any, value: Payload) -> None:
         """Record the answer to a sender, once."""
-        if type(to) is not Sender or (type(value) is complex) is self._moves:
+        if type(to) is not Sender or type(value) is not complex:
             self._refuse()
-        held = value
-        if type(value) is not self._plain:
-            held = self._held(value) if self._moves else self._none
         slot = to.slot
         if slot >= 0:
-            self._note(held.sends[slot])
+            self._note(pack(Code.SEND, slot, 0.0))
             self._slots.append(slot)
         elif slot == ANSWERED or self._operations[-1] is not self._gated:
             self._refuse()
-        else:
-            self._gated = self._operations[-1] = held.asks[self._asked]
         to.slot = ANSWERED

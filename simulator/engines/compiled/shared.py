@@ -56,21 +56,18 @@ class SharedRun:
 
     `alike`: all of its bytes are charged as egress, or none are. `limit`: number of gradients after
     which the next update is the last; `ring`: numbers of a worker that are drawn ahead, at most, a
-    power of two. `dimension`: of the vectors, 0 without; `whole`: bytes of the parameters, sent.
+    power of two.
     """
 
-    def __init__(  # noqa: PLR0913, PLR0917 - what is run, and its vectors
+    def __init__(
         self,
         program: Program,
         algorithm: Algorithm,
         scenario: Scenario,
         worker: WorkerTrace,
         seeds: int,
-        dimension: int,
-        whole: float,
     ) -> None:
         self.program, self.algorithm, self.scenario = program, algorithm, scenario
-        self.dimension, self.whole = dimension, whole
         self._worker, self._lock = worker, Lock()
         workers = self.workers = scenario.cluster.workers
         self.limit = workers * scenario.run.steps if scenario.run.steps else NEVER
@@ -84,8 +81,7 @@ class SharedRun:
         quickest = min(scenario.team.mean_compute)  # seconds of a step, if it never waits
         in_time = (scenario.run.duration or inf) / quickest if quickest else inf
         steps = min(scenario.run.steps or inf, in_time)
-        size, least = max(dimension, 1), max(RING[0] // max(dimension, 1), 2)
-        most = min(max(NUMBERS // (workers * max(seeds, 1) * size), least), RING[1])
+        most = min(max(NUMBERS // (workers * max(seeds, 1)), RING[0]), RING[1])
         self.ring = 1 << (int(min(2 * steps + 64, most)) - 1).bit_length()
 
     def stretch(self, iteration: int) -> tuple[int, int, float, float]:

@@ -19,8 +19,6 @@ from ..unsupported import Unknown, Unsupported
 # the gradient and sends `size` bytes.
 STRETCH = np.dtype([("first", "i8"), ("work", "f8"), ("size", "f8")])
 
-LOOKS = "its workers do more with vectors than compute a gradient and send it"
-
 Begin = Callable[[Node], Coroutine[Any, Any, None]]
 
 
@@ -51,22 +49,14 @@ class TracingNode(RefusingNode):
 class WorkerTrace(TracingNode):
     """The trace of every worker, which computes a gradient, compresses it and asks the server.
 
-    `payload`: of its first message; `stretches`: of its iterations before `traced`. With vectors
-    (`moves`) it may only send the gradient as it is, computed at the parameters that came last.
+    `payload`: of its first message; `stretches`: of its iterations before `traced`.
     """
 
-    __slots__ = (
-        "_answer", "_computed", "_gradient", "_meter", "_more", "_moves", "_size", "payload",
-        "stretches", "traced",
-    )  # fmt: skip
+    __slots__ = ("_computed", "_meter", "_more", "_size", "payload", "stretches", "traced")
     does = "its workers do more than send each gradient to the server"
 
-    def __init__(
-        self, scenario: Scenario, begin: Begin, meter: Callable[[Payload], float], moves: bool
-    ) -> None:
-        super().__init__(scenario, Unknown(LOOKS) if moves else Nothing.start)
-        self._moves, self._answer = moves, self.start
-        self._gradient: Any = NOTHING
+    def __init__(self, scenario: Scenario, begin: Begin, meter: Callable[[Payload], float]) -> None:
+        super().__init__(scenario, Nothing.start)
         self.rank = cast(int, Unknown("its program looks at who computes it"))
         self._meter = meter
         self._computed, self._more = False, 0.0
@@ -94,12 +84,8 @@ class WorkerTrace(TracingNode):
         """Record the one gradient of an iteration."""
         if self._computed:
             self._refuse()
-        if self._moves:
-            if x is not self._answer:
-                self._refuse()
-            self._gradient = Unknown(LOOKS)
         self._computed = True
-        return self._gradient
+        return NOTHING
         yield
 
     def work(self, seconds: float) -> None:
@@ -110,17 +96,13 @@ class WorkerTrace(TracingNode):
     def request(self, to: int, value: Payload) -> Generator[None, None, Payload]:
         """Record it, and end the iteration."""
         first = self.payload
-        if self._moves:
-            if value is not self._gradient:
-                self._refuse()
-            value, self._answer = NOTHING, Unknown(LOOKS)
         if not self._computed or to != self.server or not _is_vector(value):
             self._refuse()
         if first is not None and getattr(value, "share", 1.0) != getattr(first, "share", 1.0):
             self._refuse()
         self.payload, self._size = first or value, self._meter(value)
         yield
-        return self._answer
+        return NOTHING
 
 
 def _is_vector(value: Payload) -> bool:

@@ -1,9 +1,7 @@
 """Parameter servers in the compiled loop, against textbook SimPy and the reference engine."""
 
 from collections.abc import Iterator
-from functools import partial
 
-from paceline.simulator.engines.batched import run as batched
 from paceline.simulator.engines.compiled import run as compiled
 from paceline.simulator.engines.dispatch import run_seeds
 from paceline.simulator.programs import catalogue
@@ -13,7 +11,7 @@ from tests.lab.bench.batched import SEEDS, THREADS, one_seed, steps_of
 from tests.lab.bench.engine import UPDATES, cluster, textbook_server
 from tests.lab.bench.measure import Aim, Comparison, Rate, rate
 
-TITLE = "Parameter servers in time-only runs, 32 seeds; on a quadratic, 8 seeds"
+TITLE = "Parameter servers in time-only runs, 32 seeds"
 HEAD = "millions of gradients per second", "other"
 FEW, MANY = 25, 1000
 CASES = (
@@ -41,14 +39,6 @@ def all_seeds(made: Scenario) -> Rate:
     )  # fmt: skip
 
 
-def moving(case: dict[str, object], steps: int) -> Scenario:
-    """Return the same on a quadratic of dimension 48."""
-    return scenario(
-        case, workers=FEW, steps=steps, compute=EXPONENTIAL, server={"apply": "1 ms"}, lr=0.001,
-        objective={"kind": "quadratic", "dimension": 48},
-    )  # fmt: skip
-
-
 def rows() -> Iterator[Comparison]:
     """Yield the rows to measure."""
     server = cluster(25, 2 * UPDATES // 25, {"name": "asgd"})
@@ -64,14 +54,3 @@ def rows() -> Iterator[Comparison]:
         )
         many = all_seeds(served(case, MANY, 1000))
         yield Comparison(f"{what} {MANY:,} workers", ours, many, Aim(most=2))
-    for case in CASES:
-        ours, reference = moving(case, 8000), moving(case, 100)
-        vectors = rate(
-            partial(batched.run, ours.algorithm[0], ours, range(8), threads=THREADS),
-            8 * steps_of(ours),
-        )
-        what = f"{case['name']}, {FEW} workers, on a quadratic of dimension 48"
-        yield Comparison(
-            f"{what}, against `virtual`, one seed", vectors,
-            rate(one_seed(reference), steps_of(reference)), Aim(20),
-        )  # fmt: skip
