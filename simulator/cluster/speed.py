@@ -10,7 +10,7 @@ from functools import partial
 from heapq import merge
 from math import inf
 from operator import add
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -22,12 +22,6 @@ from ..scenario.team import Worker
 from . import workers
 
 KEPT = 256  # segments kept before the last start, for starts slightly out of order
-
-
-class HasClock(Protocol):
-    """A computing node; `now` is its time (seconds)."""
-
-    now: float
 
 
 class Speed:
@@ -150,16 +144,14 @@ def beside(start: Any, work: Any, flights: Iterable[tuple[Any, Any]], times: flo
     return now + left
 
 
-def stretched(node: HasClock, durations: Iterator[float], speed: Speed) -> Iterator[float]:
+def stretched(node: Any, durations: Iterator[float], speed: Speed) -> Iterator[float]:
     """Yield the durations (s) of steps that begin at `node.now`; `durations`: at full speed."""
     for work in durations:
         start = node.now
         yield speed.after(start, work) - start
 
 
-def compute_times(
-    scenario: Scenario, seed: int, nodes: Sequence[HasClock]
-) -> list[Iterator[float]]:
+def compute_times(scenario: Scenario, seed: int, nodes: Sequence[Any]) -> list[Iterator[float]]:
     """Return iterators over each worker's step durations (s), begun at the clocks of `nodes`."""
     own = speeds(scenario, seed)
     steady = workers.compute_times(scenario, seed)

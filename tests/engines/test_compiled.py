@@ -179,7 +179,7 @@ def test_all_equals_the_reference_engine(world, seed):
 @pytest.mark.parametrize("place", ["free", "far and busy"])
 def test_long_runs_equal_the_reference_engine(case, place, monkeypatch):
     """Several pieces of the trace, rings filled again and again, thinned points, rare visitors."""
-    monkeypatch.setattr("paceline.simulator.engines.compiled.shared.RING", (64, 64))
+    monkeypatch.setattr("paceline.simulator.engines.compiled.seed_run.RING", (64, 64))
     far = {
         "network": {"latency": {"dist": "gamma", "mean": "400 ms", "shape": 3}},
         "server": {"receive": "10 ms", "apply": "40 ms", "bandwidth": "10 Mbit/s"},

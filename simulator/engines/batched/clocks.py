@@ -40,7 +40,7 @@ from ...network.closed_form import Traffic
 from ...results.run import Kind, Spans
 from ...scenario.scenario import Scenario
 from ..tolerances import deadline
-from .schedule import Leg, Schedule, StepTimes
+from .schedule import Leg, Schedule
 
 FAR = sys.float_info.max  # in place of NEVER, where it is reckoned with
 NEVER = inf  # the clock of a worker that waits for an event after the deadline
@@ -79,7 +79,7 @@ class Clocks(Schedule):
 
     def __init__(
         self,
-        times: StepTimes,
+        times: Any,
         traffic: Sequence[Traffic],
         scenario: Scenario,
         spans: Spans | None,

@@ -31,7 +31,6 @@ from .clocks import Clocks
 from .compute_times import Draws, SumDraws
 from .node import BatchedNode, SeedsDiffer
 from .repeats import Repeats
-from .schedule import StepTimes
 
 VECTORS = 2**21  # entries of all workers' vectors in memory at once, at most
 CLOCKS = 2**16  # workers of all seeds at once, at most
@@ -130,10 +129,10 @@ class Batch:
                 raise SeedsDiffer
             self.node.samples = Stack(np.array(weights)[..., None])
 
-    def _step_times(self, threads: int) -> StepTimes:
+    def _step_times(self, threads: int) -> Draws | SumDraws:
         if self.scenario.run.sampling != "aggregate":
             return Draws(self.scenario, self.seeds, threads)
-        times: StepTimes
+        times: Draws | SumDraws
         try:
             times = SumDraws(self.scenario, self.seeds, threads)
             how = (

@@ -16,8 +16,8 @@ and rates that tests/lab/bench/batched.py prints.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -38,21 +38,15 @@ class Leg(NamedTuple):
     slowest: Array
 
 
-class StepTimes(Protocol):
-    """Draws compute times."""
-
-    def legs(self, lengths: Sequence[int]) -> Leg:
-        """Draw the seconds of the next segments; `lengths`: steps of each."""
-
-
 class Schedule(ABC):
     """The recorded events of all workers of all seeds, replayed a block at a time.
 
+    `times`: draws compute times, `compute_times.Draws` or `SumDraws`.
     `merge`: the steps between two events are one segment, of up to `longest`; otherwise each step
     is. `due`: a block is full, so call `flush`; `over`: nothing recorded from now on counts.
     """
 
-    def __init__(self, times: StepTimes, streams: int, *, merge: bool) -> None:
+    def __init__(self, times: Any, streams: int, *, merge: bool) -> None:
         self._times = times
         self.longest = LONGEST if merge else 1
         # with vectors to compute on, steps past the deadline cost more than small blocks

@@ -1,6 +1,6 @@
 """The compiled loop: one seed's workers and parameter server, following the server's trace.
 
-The trace (`server_trace`) lists the server's operations, the same for all seeds; the loop plays
+The trace (`trace`) lists the server's operations, the same for all seeds; the loop plays
 them against the workers' own compute times and latencies and finds who sends which gradient when.
 Numba runs that at tens of nanoseconds a gradient, without the GIL, so that seeds run in parallel
 threads.
@@ -33,7 +33,7 @@ import numpy as np
 from numba import cfunc, from_dtype, njit, types
 
 from ...programs.pieces.gate import ALL, GO, Rule
-from .server_trace import OPERATION, Code
+from .trace import OPERATION, Code
 
 MORE, POINT, DRAW, GROW, STUCK, DONE = range(6)
 """Why the loop returned: it needs more of the trace, an evaluation, numbers for a worker, or room

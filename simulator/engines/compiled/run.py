@@ -1,6 +1,6 @@
 """Run parameter servers of time alone: one trace, a compiled loop.
 
-The programs run once, with stand-ins for the senders (`worker_trace`, `server_trace`); the loop
+The programs run once, with stand-ins for the senders (`trace`); the loop
 then works out the times of each seed by itself, so that nothing depends on which seeds are run
 together or on the number of threads.
 """
@@ -20,9 +20,7 @@ from ...results.run import Run
 from ...scenario.scenario import Algorithm, Scenario
 from .. import payloads
 from ..overheads import EffectCosts
-from .server_trace import ServerTrace
-from .shared import SharedRun
-from .worker_trace import WorkerTrace
+from .trace import ServerTrace, WorkerTrace
 
 CHUNK = (256, 16384)  # arrivals that are traced at once, at first and at most
 SWITCH = 1e-4  # seconds that a thread waits for the GIL; Python's 5 ms are those of a whole piece
@@ -53,7 +51,7 @@ def run(
     worker.trace(1)
     server = ServerTrace(scenario, partial(begin, program.server), worker.payload)
 
-    from .seed_run import SeedRun  # noqa: PLC0415 - numba takes half a second
+    from .seed_run import SeedRun, SharedRun  # noqa: PLC0415 - numba takes half a second
 
     shared = SharedRun(program, algorithm, scenario, worker, len(seeds))
     running = runs = [SeedRun(shared, seed) for seed in seeds]

@@ -1,69 +1,243 @@
 """When the nodes of a run are up, and how the wall clock relates to their clocks.
 
-`Availability` itself: nodes crash one by one, by their calendars; none does where there are none.
-`checkpoints` has the other kind: when one crashes, all go back to the last checkpoint.
+Nodes crash one by one, by their calendars, or, with checkpoints, all go back to the last one when
+one of them crashes, and repeat their work. Repeated work is the same, and takes as long. So nodes
+are then simulated without crashes, by clocks that stand still while the cluster is repaired and
+repeats its work; `Availability` maps the nodes' clocks to the wall clock and back. Invariant:
+between rollbacks the two differ by a constant offset (`_offsets`, valid from `_rollback_times` on),
+which only grows.
 
 After a change run tests/engines/test_crashes.py.
 """
 
-from collections.abc import Sequence
-from typing import Any
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from heapq import merge
+from math import inf
+from typing import Any, NamedTuple
 
 import numpy as np
+import simpy
 
-from ...cluster.failures import Calendar
+from ...cluster import failures
+from ...cluster.failures import NEVER, PATIENCE, Calendar, Down
 from ...cluster.membership import Members
-from ..observer import NEVER
+from ...network.mean_cost import download_cost
+from ...programs import Program
+from ...results.run import SPAN, Kind
+from ...scenario.scenario import Scenario
+from .. import observer
+from ..sampling import samples
+from ..tolerances import deadline
+from .agenda import LAST
 from .node import VirtualNode
 from .outages import Outages
 
 
+class Rollback(NamedTuple):
+    """A rollback: at `at` by the nodes' clocks, from `start` to `done` by the wall clock.
+
+    `repairs`: when the cluster was down; between them it repeated up to `again` seconds of work,
+    until the next crash or until all was repeated. `done` is inf if that never happens.
+    """
+
+    at: float
+    start: float
+    repairs: list[Down]
+    again: float
+    done: float
+
+    def down(self, end: float) -> float:
+        """Return the seconds of repair up to `end`."""
+        return sum(max(0.0, min(b, end) - a) for a, b in self.repairs)
+
+    def parts(self) -> Iterator[tuple[Kind, float, float]]:
+        """Yield the parts of the rollback: kind, start and end by the wall clock."""
+        following = [start for start, _ in self.repairs[1:]]
+        for (start, back), then in zip(self.repairs, [*following, self.done], strict=True):
+            yield Kind.DOWN, start, back
+            yield Kind.COMPUTE, back, then
+
+
 class Availability:
-    """The availability of a run's nodes; where they crash one by one, the wall clock is theirs.
+    """The availability of a run's nodes, and the rollbacks that their crashes cause.
 
     `crashes`: of each node of the run; `calendars`: the same where nodes are down one by one, else
     empty. `members`: when workers are members, where they come and go. `save_every`, `save_cost`:
     steps between checkpoints, and seconds that one takes.
     """
 
-    save_every, save_cost = NEVER, 0.0
+    save_every, save_cost = observer.NEVER, 0.0
 
-    def __init__(self, crashes: Sequence[Calendar], members: Members | None = None) -> None:
+    def __init__(self, program: Program, scenario: Scenario, seed: int) -> None:
+        self.members: Members | None = None
+        if scenario.cluster.elastic:
+            paid = download_cost(scenario, program.server is not None)
+            self.members = Members(scenario, seed, None if samples(program, scenario) else paid)
+        crashes: Sequence[Calendar] = []
+        if scenario.unstable:
+            beside = self.members.beside if self.members else None
+            crashes = failures.calendars(scenario, seed, beside)
+        workers, recovery = scenario.cluster.workers, scenario.recovery
+        if not program.server:
+            crashes = crashes[:workers]
         self.crashes = self.calendars = crashes
-        self.members = members
-
-    def start(self, run: Any) -> None:
-        """Schedule the crashes that move the end of the run; nodes foresee all others."""
+        self._next_crash = NEVER
+        self._saves: dict[int, list[float]] = {}
+        self._deadline = deadline(scenario)
+        self._saved = 0.0
+        self._rollback_times = [0.0]  # by the nodes' clocks: from when each offset holds
+        self._offsets = [0.0]  # seconds
+        self.rollbacks: list[Rollback] = []
+        if not crashes or recovery.policy != "restart":
+            return
+        # nodes run on, and only the wall clock shows that all were down
+        self.members, self.calendars = None, ()
+        assert recovery.checkpoint is not None
+        self._savers = 1 if program.server else workers  # nodes that save for a checkpoint
+        self.save_every = workers // self._savers * recovery.checkpoint.every
+        self.save_cost = recovery.checkpoint.cost
+        self._coming = merge(*(calendar.walk() for calendar in crashes))
+        self._next_crash = next(self._coming, NEVER)
+        self._least_repair = recovery.timeout + recovery.restarting
 
     def absent(self, rank: int, time: float) -> bool:
         """Whether a worker is down at a time because it is not a member then."""
         return self.members is not None and self.members.absent(rank, time)
 
+    @property
+    def next(self) -> float:
+        """Time of the next crash, by the nodes' clocks."""
+        return self._next_crash[0] - self._offsets[-1] if self._next_crash < NEVER else inf
+
+    def start(self, run: Any) -> None:
+        """Schedule the first rollback; nodes foresee all other crashes."""
+        if run.deadline < inf:
+            self._crash_at(run, self.next)
+
+    def _crash_at(self, run: Any, time: float) -> None:
+        """Schedule a rollback at `time`, when all checkpoints saved before it are known.
+
+        It moves the end of the run to an earlier time of the nodes' clocks.
+        """
+
+        def crash(event: simpy.Event) -> None:
+            while self.next <= time:
+                self._roll_back()
+            if not run.finished:
+                run.stop_at(self.node_clock(self._deadline))
+                self._crash_at(run, self.next)
+            run.events += 1
+            run.release(event)
+
+        if time <= run.deadline:
+            run.agenda.call_at(time, crash, priority=LAST)
+
     def save(self, node: VirtualNode) -> None:
-        """Note that a node has saved its state."""
-
-    def wall_clock(self, time: float) -> float:
-        """Return the wall-clock time when the nodes' clocks show `time`."""
-        return time
-
-    def node_clock(self, wall_clock: float) -> float:
-        """Return the nodes' clocks at a past wall-clock time."""
-        return wall_clock
+        """Note that a node has saved its state; once all have, that is a checkpoint."""
+        times = self._saves.setdefault(node.step, [])
+        times.append(node.now)
+        if len(times) == self._savers:
+            at = max(self._saves.pop(node.step))
+            self.wall_clock(at)  # crashes before it go back to the one before
+            self._saved = at
 
     def repeated(self, end: float) -> tuple[float, float]:
         """Return the seconds up to `end` in which all were down, and repeated lost work."""
-        return 0.0, 0.0
+        if not self.rollbacks:
+            return 0.0, 0.0
+        repairs = sum(rollback.down(end) for rollback in self.rollbacks)
+        return repairs, max(0.0, end - self.node_clock(end) - repairs)
 
     def recovery_seconds(self, outages: Sequence[Outages], end: float) -> list[float]:
         """Return the seconds that each crash took to recover from, of those done before `end`."""
-        return [seconds for each in outages for seconds in each.recovery_seconds.values()]
+        if self.save_every == observer.NEVER:
+            return [seconds for each in outages for seconds in each.recovery_seconds.values()]
+        return [each.done - each.start for each in self.rollbacks if each.done < end]
 
     def stall(self) -> str:
-        """Return why no node makes progress any more; empty if one does."""
-        return ""
+        """Return why no checkpoint is ever reached again; empty if one is."""
+        if not self.rollbacks or self.rollbacks[-1].done < inf:
+            return ""
+        since = f"{self.rollbacks[-1].start:g} s"
+        return f"crashes come too fast to get from one checkpoint to the next, since {since}"
+
+    def wall_clock(self, time: float) -> float:
+        """Return the wall-clock time of `time` by the nodes' clocks, before a crash at that time.
+
+        All checkpoints before it must have been saved.
+        """
+        while self.next < time:
+            self._roll_back()
+        return time + self._offsets[max(0, bisect_left(self._rollback_times, time) - 1)]
+
+    def node_clock(self, wall_clock: float) -> float:
+        """Return the nodes' clocks at a past wall-clock time."""
+        for rollback, before in zip(self.rollbacks, self._offsets, strict=False):
+            if wall_clock <= rollback.done:
+                return min(wall_clock - before, rollback.at)
+        return wall_clock - self._offsets[-1]
 
     def timeline(
         self, spans: np.ndarray, arrows: np.ndarray, end: float, workers: int
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return spans and arrows, given by the nodes' clocks, in wall-clock time up to `end`."""
-        return spans, arrows
+        """Return spans and arrows, given by the nodes' clocks, in wall-clock time up to `end`.
+
+        Rollbacks cut spans, and add some of their own: down, or computing again.
+        """
+        if self.save_every == observer.NEVER:
+            return spans, arrows
+        for name in ("sent", "taken"):
+            arrows[name] = self._wall_clocks(arrows[name])
+        last = float(spans["end"].max())
+        seen = [each for each in self.rollbacks if each.at <= last and each.start < end]
+        for rollback in seen:
+            within = (spans["start"] < rollback.at) & (spans["end"] > rollback.at)
+            rest = spans[within]
+            spans["end"][within] = rest["start"] = rollback.at
+            spans = np.concatenate([spans, rest])
+        since, offsets = np.array(self._rollback_times), np.array(self._offsets)
+        spans["start"] += offsets[np.searchsorted(since, spans["start"], side="right") - 1]
+        spans["end"] = self._wall_clocks(spans["end"])
+        ranks = sorted(set(spans["worker"].tolist()))
+        stood = [
+            (rank, kind, start, min(until, end), 0)
+            for rollback in seen
+            for kind, start, until in rollback.parts()
+            for rank in ranks
+            if start < min(until, end)
+        ]
+        busy = np.array(stood, dtype=SPAN)
+        busy["kind"][(busy["worker"] == workers) & (busy["kind"] == Kind.COMPUTE)] = Kind.SERVE
+        return np.sort(np.concatenate([spans, busy]), order=["start"]), arrows
+
+    def _wall_clocks(self, times: np.ndarray) -> np.ndarray:
+        """Return the wall-clock times of nodes' times before which all crashes are known."""
+        places = np.searchsorted(np.array(self._rollback_times), times, side="left")
+        shifted: np.ndarray = times + np.array(self._offsets)[np.maximum(places - 1, 0)]
+        return shifted
+
+    def _roll_back(self) -> None:
+        """Roll back at the next crash; further crashes before all is repeated begin it anew."""
+        start = self._next_crash[0]
+        at = self.next
+        again = at - self._saved
+        repairs = [self._repair()]
+        while self._next_crash[0] < repairs[-1][1] + again:
+            if len(repairs) == PATIENCE or self._next_crash[0] > self._deadline:
+                self._next_crash, again = NEVER, inf
+                break
+            crash, ready = self._repair()
+            if crash < repairs[-1][1]:
+                crash, ready = repairs[-1][0], max(ready, repairs.pop()[1])
+            repairs.append((crash, ready))
+        done = repairs[-1][1] + again
+        self._rollback_times.append(at)
+        self._offsets.append(done - at)
+        self.rollbacks.append(Rollback(at, start, repairs, again, done))
+
+    def _repair(self) -> Down:
+        """Return the next crash, and when all have loaded the checkpoint after it."""
+        crash, back = self._next_crash
+        self._next_crash = next(self._coming, NEVER)
+        return crash, max(back, crash + self._least_repair)

@@ -51,7 +51,7 @@ State of a `VirtualNode`, beside its identity and the model's sizes (s: seconds 
 | `_receive_seconds` | s | that the server spends on each message | `serve` |
 | `stopped` | bool | its mark has ended the run, or it is down for good | `mark`, `Outages` |
 | `outages` | `Outages` | its crashes and what they cost; None: always up | `Simulation` |
-| `computing` | `Computing` | how long work takes; None: as drawn | `SharedLines`, `Simulation` |
+| `computing` | computing | how long work takes; None: as drawn | `SharedLines`, `Simulation` |
 
 After a change run tests/engines (test_virtual, test_conformance, test_batched and test_compiled
 compare engines to the last bit or to 1e-9), then `make bench`.
@@ -63,7 +63,7 @@ from collections.abc import Coroutine, Generator, Iterator, Sequence
 from heapq import heappush
 from itertools import islice, repeat
 from math import inf
-from typing import Any, Protocol
+from typing import Any
 
 from ...errors import ProgramError
 from ...network.closed_form import MessageRoute
@@ -81,19 +81,6 @@ Message = tuple[float, int, MessageRoute, float, int, Payload]
 
 So tuples sort by time of arrival, and equal times in the order of sending.
 """
-
-
-class Computing(Protocol):
-    """How long work takes on a node that is disturbed in it: by crashes, or by others' work."""
-
-    async def takes(self, work: float) -> float:
-        """Return the seconds that `work` seconds at full speed take from the node's clock on."""
-
-    async def backward(self, work: float) -> float:
-        """Return the same of a gradient whose pieces are `freed`."""
-
-    def freed(self, pieces: Sequence[GradientPiece]) -> Sequence[GradientPiece]:
-        """Return the pieces of the last gradient, freed when the node has really computed them."""
 
 
 class VirtualNode(EngineNode):
@@ -127,7 +114,7 @@ class VirtualNode(EngineNode):
         self._mark_at = self._pause_at = NEVER
         self.stopped = False
         self.outages: Outages | None = None
-        self.computing: Computing | None = None
+        self.computing: Any = None  # says how long work `takes`, `backward`, and when it is `freed`
         self._receive_seconds = 0.0
         self._busy_kind = int(Kind.COMPUTE)
 
@@ -587,7 +574,8 @@ class VirtualNode(EngineNode):
         computing = self.computing
         if computing is None:
             return work
-        return await (computing.backward(work) if backward else computing.takes(work))
+        took: float = await (computing.backward(work) if backward else computing.takes(work))
+        return took
 
     @types.coroutine
     def _pause(self) -> Generator[None, None, None]:

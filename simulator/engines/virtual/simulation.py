@@ -50,13 +50,13 @@ from ..observer import Discount, Observer, RoundObserver
 from ..overheads import EffectCosts
 from ..sampling import Absentees, leaping
 from ..tolerances import deadline
-from . import checkpoints
 from .agenda import LAST, Agenda
+from .availability import Availability
 from .collective_slowdown import join, slow, tell
 from .node import Message, VirtualNode
 from .outages import Outages
 from .recovery import Participation, Team
-from .transport import ClosedFormTransport, Transport
+from .transport import ClosedFormTransport
 
 NEVER_DOWN = Calendar(iter(()))
 
@@ -102,7 +102,7 @@ class Simulation:
         self.objective = build.build(scenario, world.algorithm, seed)
         self.meter = payloads.Meter(scenario.model.bytes, self.objective.dimension)
         self.whole_bytes = round(scenario.model.bytes)
-        self.availability = checkpoints.availability(program, scenario, seed)
+        self.availability = Availability(program, scenario, seed)
         self.calendars = self.availability.calendars
         self.absentees = Absentees(scenario.cluster.sampling, self.calendars)
         self.recovery = Participation(self)
@@ -160,7 +160,7 @@ class Simulation:
             first = self.host is self
             self.lines = shared_lines.SharedLines(self) if first else self.host.lines
             if model == "flows":
-                self.transport: Transport = flows.FlowTransport(self, self.lines)
+                self.transport: Any = flows.FlowTransport(self, self.lines)
                 return
         self.transport = ClosedFormTransport(self)
 

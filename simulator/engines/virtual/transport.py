@@ -1,14 +1,14 @@
 """Carry messages and collectives in closed form: what they cost is known when they begin.
 
-`Transport` is what nodes and runs ask of any transport; `flows` has the other one. Collectives take
-the links in the order in which their last worker joined, each as soon as the links are free, and
-begin again where one of their team crashes; those that begin after the deadline are neither drawn
-nor counted. A message that a crash interrupts is sent again (`Interrupted`).
+`flows` has the other transport. Collectives take the links in the order in which their last worker
+joined, each as soon as the links are free, and begin again where one of their team crashes; those
+that begin after the deadline are neither drawn nor counted. A message that a crash interrupts is
+sent again (`Interrupted`).
 """
 
 from collections.abc import Iterable, Sequence
 from math import inf
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -16,37 +16,6 @@ from ...cluster.failures import PATIENCE, Calendar
 from ...network.closed_form import ClosedForm, MessageRoute, Nic, Traffic
 from ...network.region_path import RegionPath
 from ..collective import Collective
-
-
-class Transport(Protocol):
-    """The transport of one run.
-
-    `traffic`: what it has carried, counted as by `Traffic`. `staggered`: whether it asks when each
-    worker joined a collective, which then has `arrivals`.
-    """
-
-    traffic: Any
-    staggered: bool
-
-    def route(self, source: int, to: int) -> Any:
-        """Return the route of messages from one node to another, with `MessageRoute`'s attributes.
-
-        Where it is `shared`, its `start(sender, value)` carries a message; else its `send` says
-        when that arrives. Only messages in the run's `undelivered` need `in_flight` and
-        `receiving_nic`.
-        """
-
-    def carry(self, collective: Collective, sizes: Sequence[float]) -> None:
-        """Carry out a collective that all have joined; call the run's `complete` when it is done.
-
-        `sizes`: bytes of each worker, or one number where all bring as many.
-        """
-
-    def answer(self, handle: Collective, question: Collective) -> None:
-        """Answer the question of all workers whether a collective is done."""
-
-    def usage(self, end: float) -> list[dict[str, Any]]:
-        """Return the traffic of each line up to the time `end`, as `Run.lines`."""
 
 
 class Interrupted(MessageRoute):
@@ -75,7 +44,11 @@ class Interrupted(MessageRoute):
 
 
 class ClosedFormTransport:
-    """The alpha-beta model of `network.closed_form`, with the network cards of the server."""
+    """The alpha-beta model of `network.closed_form`, with the network cards of the server.
+
+    `traffic`: what it has carried. `staggered`: whether it asks when each worker joined a
+    collective, which then has `arrivals`.
+    """
 
     def __init__(self, run: Any) -> None:
         self._run = run
@@ -106,7 +79,10 @@ class ClosedFormTransport:
         return route
 
     def carry(self, collective: Collective, sizes: Sequence[float]) -> None:
-        """Carry out a collective among its team as soon as the links are free."""
+        """Carry out a collective among its team as soon as the links are free.
+
+        `sizes`: bytes of each worker, or one number where all bring as many.
+        """
         run, free = self._run, self._links_free
         if run.recovery.by_server:
             self._take_in(collective, sizes)

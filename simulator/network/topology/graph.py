@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import cached_property
 from itertools import combinations, pairwise
 from math import inf
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -71,17 +71,7 @@ def nics(scenario: Scenario) -> list[float | None]:
     return scenario.cluster.of_workers("nic")
 
 
-class Lines(Protocol):
-    """A graph: its lines, and the path between two places."""
-
-    lines: list[Line]
-
-    def between(self, source: str, to: str) -> PlacePath:
-        """Return the path from one place to another."""
-        ...
-
-
-def add_loads(scenario: Scenario, graph: Lines) -> None:
+def add_loads(scenario: Scenario, graph: Any) -> None:
     """Add the rates of [[network.background]] to the loads of the lines that the traffic passes."""
     for index, traffic in enumerate(scenario.network.background):
         if traffic.rate is not None:
