@@ -205,7 +205,7 @@ def _study(
     """Load the scenario of a study; yield that and the study's keywords, which are `STUDY`'s."""
     from paceline.simulator.load.load import load
     from paceline.simulator.studies import size
-    from paceline.simulator.studies.processes import cores
+    from paceline.simulator.studies.execution import cores
 
     sets, allow_paths = given.pop("overrides") or (), given.pop("allow_paths")
     loaded = load(scenario, sets, allow_paths=allow_paths)

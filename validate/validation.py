@@ -17,7 +17,7 @@ from paceline.simulator.load.load import Programs, load
 from paceline.simulator.results import store
 from paceline.simulator.results.ownership import Destination
 from paceline.simulator.scenario.scenario import Algorithm, Scenario
-from paceline.simulator.studies import processes
+from paceline.simulator.studies import execution
 from paceline.simulator.studies.execution import Progress, demand_algorithms, seed_range
 from paceline.simulator.studies.result import Result, save
 from paceline.simulator.studies.simulate import simulate
@@ -207,7 +207,7 @@ def _key(scenario: Scenario, algorithm: Algorithm, seed: int, device: str) -> st
     """Hash all that a real run depends on, except chance."""
     simulated = Task(algorithm, seed, 0, "real").key(scenario.nominal)
     asked = scenario.table.get("validation")
-    where = [asked, device, machine.boot_id(), processes.cores(), _code()]
+    where = [asked, device, machine.boot_id(), execution.cores(), _code()]
     text = store.dump([simulated, where, str(torch.__version__)])
     return hashlib.sha256(text).hexdigest()[:32]
 

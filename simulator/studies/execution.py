@@ -1,5 +1,6 @@
 """How runs are executed, and the checks of what was asked for before any of them starts."""
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,7 +14,6 @@ from ..results.ownership import Destination, Settings
 from ..results.run import Run
 from ..results.store import Directory
 from ..scenario.scenario import Algorithm, Scenario
-from .processes import cores
 
 TOGETHER = 64  # seeds that are run at once, at most: what a killed command may lose
 JOBS_PER_CORE = 32  # processes, at most: beyond that a machine only swaps
@@ -115,3 +115,10 @@ def opened(
 def _demand_at_least(name: str, value: int, least: int) -> None:
     if value < least:
         raise InputError(f"{name} {value}: must be at least {least}")
+
+
+def cores() -> int:
+    """Return the number of cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

@@ -1,23 +1,154 @@
 """Run tasks in this process, in processes on this machine, or on a Dask cluster."""
 
 import multiprocessing
+import os
+import signal
+import threading
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Executor, as_completed
+from concurrent.futures import (
+    CancelledError,
+    Executor,
+    Future,
+    ProcessPoolExecutor,
+    ThreadPoolExecutor,
+    as_completed,
+)
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from contextvars import copy_context
 from dataclasses import dataclass
+from multiprocessing import resource_tracker
 from time import monotonic
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from ..engines.observer import TELL
 from ..errors import InputError, RunError
-from .execution import Execution
-from .processes import DiedError, Processes, interrupts_held
+from .execution import Execution, cores
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 PATIENCE, PULSE = 10.0, 2.0  # seconds without a word on what is done: by others, and in here
+TRIES = 2  # of a task whose process dies
+
+
+class DiedError(Exception):
+    """The process of a task has died each time: the message says how."""
+
+
+class Alone(NamedTuple):
+    """A pool of one process, and that process."""
+
+    pool: ProcessPoolExecutor
+    child: Any
+
+
+class Processes(ThreadPoolExecutor):
+    """A pool of processes, each with a thread here that waits for it.
+
+    So the task that a process dies of is known, and no other is affected. In one
+    `ProcessPoolExecutor` for all, the first death ends every task.
+    """
+
+    def __init__(self, jobs: int) -> None:
+        super().__init__(jobs)
+        resource_tracker.ensure_running()  # now: a thread that starts it would let Ctrl-C in again
+        self._jobs, self._over = jobs, False
+        self._own = threading.local()
+        self._started: list[Alone] = []
+        self._starting = threading.Lock()
+
+    def submit(self, work: Callable[..., Any], /, *task: Any, **options: Any) -> Future[Any]:
+        """Submit a task. Its future raises DiedError where its process dies `TRIES` times."""
+        return super().submit(self._do, work, *task, **options)
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """End all processes once their tasks are done."""
+        super().shutdown(wait, cancel_futures=cancel_futures)
+        for alone in self._started:
+            alone.pool.shutdown(wait)
+
+    def abort(self) -> None:
+        """End all processes at once."""
+        with self._starting:
+            self._over = True
+            super().shutdown(wait=False, cancel_futures=True)
+            for alone in self._started:
+                alone.child.terminate()
+        for alone in self._started:
+            alone.child.join()
+
+    def _do(self, work: Callable[..., Any], /, *task: Any, **options: Any) -> Any:
+        status: int | None = None
+        for _ in range(TRIES):
+            alone: Alone = getattr(self._own, "alone", None) or self._start()
+            try:
+                return alone.pool.submit(work, *task, **options).result()
+            except BrokenProcessPool:
+                self._own.alone = None
+                alone.pool.shutdown()
+                status = alone.child.exitcode
+        raise DiedError(
+            f"its process died {how(status)}, and again when it was repeated; unless someone "
+            "killed it, memory ran out (ask for fewer jobs), or it ends itself"
+        )
+
+    def _start(self) -> Alone:
+        with self._starting:
+            if self._over:
+                raise CancelledError
+            spawn = multiprocessing.get_context("spawn")
+            pool = ProcessPoolExecutor(1, spawn, _begin, (self._jobs,))
+            up = pool.submit(int)
+            (child,) = pool._processes.values()
+            self._own.alone = alone = Alone(pool, child)
+            self._started.append(alone)
+        try:
+            up.result()
+        except BrokenProcessPool:
+            raise RuntimeError(
+                "a process of the pool has died: a script that asks for jobs must do so under "
+                '`if __name__ == "__main__":`; where that is so, memory has run out: ask for fewer '
+                "jobs"
+            ) from None
+        return alone
+
+
+def how(status: int | None) -> str:
+    """Say how a process ended."""
+    if status is None:  # its status was collected elsewhere
+        return "unseen"
+    return f"by signal {-status}" if status < 0 else f"with status {status}"
+
+
+@contextmanager
+def interrupts_held() -> Iterator[None]:
+    """Hold Ctrl-C back meanwhile; processes started in here leave it to this one for good."""
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _begin(jobs: int) -> None:
+    """Share the cores with the pool's other processes, and end with the parent, even a killed one.
+
+    More threads of OpenMP (torch) than cores wait for each other busily, which more than doubles
+    the time of small models. A user's own setting stands.
+    """
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores() // jobs)))
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def follow() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=follow, daemon=True).start()
 
 
 @contextmanager
@@ -32,7 +163,8 @@ def start(execution: Execution) -> Iterator[Executor | None]:
     elif execution.jobs == 1:
         yield None
     else:
-        if _is_imported_by_a_child():
+        named = multiprocessing.current_process().name != "MainProcess"
+        if named and multiprocessing.parent_process() is None:  # a child imports a script that asks
             raise SystemExit(1)  # its parent reports the mistake, once
         pool = Processes(execution.jobs)
         try:
@@ -82,10 +214,9 @@ def results(
             continue
         key = futures.pop(future)
         try:
-            result = future.result()
+            yield key, future.result()
         except DiedError as died:
             raise RunError(f"{work.description(tasks[key])}: {died}") from None
-        yield key, result
 
 
 def _counted(tell: Callable[[float], None], runs: int) -> Callable[[float], None]:
@@ -101,12 +232,6 @@ def _counted(tell: Callable[[float], None], runs: int) -> Callable[[float], None
             tell(reached)
 
     return told
-
-
-def _is_imported_by_a_child() -> bool:
-    """Whether a script asks for jobs while a process of its own jobs imports it."""
-    named = multiprocessing.current_process().name != "MainProcess"
-    return named and multiprocessing.parent_process() is None
 
 
 def _client(address: str) -> Any:

@@ -12,10 +12,11 @@ from ..results import statistics, store
 from ..results.ownership import Destination
 from ..results.run import Run
 from ..scenario.scenario import Scenario
-from . import executors, links, processes, size
+from . import executors, links, size
 from .execution import (
     Execution,
     Progress,
+    cores,
     demand_algorithms,
     opened,
     seed_range,
@@ -55,7 +56,7 @@ def simulate(  # noqa: PLR0913 - the options of the command
     if not isinstance(scenario, Scenario):
         scenario = load(scenario, programs=programs)
     alone = jobs == 1 and dask is None
-    execution = Execution(engine, jobs, dask, processes.cores() if alone else 1, programs)
+    execution = Execution(engine, jobs, dask, cores() if alone else 1, programs)
     numbers = seed_range(scenario, seeds, seed)
     demand_algorithms(scenario, programs)
     if not force:

@@ -17,8 +17,8 @@ from ..objectives.build import dimension_of
 from ..results.run import COLUMNS, SPAN
 from ..results.statistics import human, number
 from ..scenario.scenario import Algorithm, Scenario
-from . import processes, step_time
-from .execution import Execution
+from . import step_time
+from .execution import Execution, cores
 
 LONGEST = 7 * 86_400.0  # seconds of computing that need --force
 BRIEF = 60.0  # seconds at most, by the numbers below, which exceed what a step takes by far
@@ -122,7 +122,7 @@ def demand(
             f"has {number(there / 2**30)} to spare; ask for less (objective.dimension, "
             "cluster.workers, seeds, jobs, a larger run.evaluate_every), or insist with --force"
         )
-    shared = min(execution.jobs, processes.cores())
+    shared = min(execution.jobs, cores())
     seconds = estimate(parts, execution, enough=LONGEST * shared) / shared
     if seconds > LONGEST:
         gradients = sum(part.size.gradients for part in parts)

@@ -71,7 +71,7 @@ def test_a_sweep_is_added_up(tmp_path, paced, monkeypatch):
         paceline.sweep(QUICK, {"network.latency": latencies}, out=tmp_path / "out")
     assert not (tmp_path / "out").exists()
     size.demand([(load(QUICK), range(8))] * 4)
-    monkeypatch.setattr(size.processes, "cores", lambda: 2)
+    monkeypatch.setattr(size, "cores", lambda: 2)
     size.demand([(load(QUICK), range(8))] * 6, Execution(jobs=2))
     with pytest.raises(paceline.InputError, match="take about"):
         size.demand([(load(QUICK), range(8))] * 10, Execution(jobs=2))

@@ -11,7 +11,7 @@ from typing import Any
 
 import psutil
 
-from paceline.simulator.studies.processes import cores
+from paceline.simulator.studies.execution import cores
 
 from . import namespaces
 

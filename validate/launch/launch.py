@@ -29,7 +29,7 @@ from paceline.simulator.errors import InputError, RunError
 from paceline.simulator.load.load import Programs, known_programs
 from paceline.simulator.network.closed_form import ClosedForm
 from paceline.simulator.scenario.scenario import Scenario
-from paceline.simulator.studies.processes import how
+from paceline.simulator.studies.executors import how
 
 from ..host.namespaces import Links, available
 from ..host.relay import Path as LinkPath

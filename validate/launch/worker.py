@@ -11,7 +11,7 @@ import torch
 from paceline.simulator.errors import InputError
 from paceline.simulator.objectives import build, softmax
 from paceline.simulator.scenario.tables import Softmax, Torch
-from paceline.simulator.studies import processes
+from paceline.simulator.studies import execution
 
 from ..host import device as devices
 from ..host import machine
@@ -116,7 +116,7 @@ def _require_stretchable_steps(job: Job, place: Place, size: int) -> None:
         held = f"the shortest that hold take {least * 1e3:.3g} ms" if least < inf else "none hold"
         raise InputError(
             f"{scenario.file}: cluster.compute: steps of {wanted * 1e3:.3g} ms cannot be held "
-            f"here, where {size} processes share {processes.cores()} cores: {held}; write longer "
+            f"here, where {size} processes share {execution.cores()} cores: {held}; write longer "
             'ones, take fewer workers, or write validation.compute = "real" to take steps as they '
             "are"
         )

@@ -16,8 +16,7 @@ from paceline.simulator.inputs.messages import toml
 from paceline.simulator.results import read, store
 from paceline.simulator.results.statistics import crossing
 from paceline.simulator.scenario.scenario import Scenario
-from paceline.simulator.studies.execution import Progress
-from paceline.simulator.studies.processes import cores
+from paceline.simulator.studies.execution import Progress, cores
 from paceline.simulator.studies.result import save
 from paceline.simulator.studies.simulate import simulate
 from paceline.simulator.studies.task import Task

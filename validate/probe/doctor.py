@@ -25,7 +25,7 @@ from paceline.simulator.load.load import parse
 from paceline.simulator.reports.terminal import STYLE
 from paceline.simulator.results.statistics import human
 from paceline.simulator.scenario.scenario import Scenario
-from paceline.simulator.studies import processes
+from paceline.simulator.studies import execution
 from paceline.simulator.studies.execution import Progress
 from paceline.simulator.studies.simulate import simulate
 
@@ -118,7 +118,7 @@ def _others() -> float:
     begin, used = time.monotonic(), machine.machine_cpu_seconds()
     time.sleep(LISTENED)
     spent = machine.machine_cpu_seconds() - used
-    return min(1.0, spent / (time.monotonic() - begin) / processes.cores())
+    return min(1.0, spent / (time.monotonic() - begin) / execution.cores())
 
 
 def _here(device: str, found: dict[str, Any], others: float) -> Iterator[Finding]:

@@ -13,7 +13,7 @@ from paceline.simulator.errors import InputError
 from paceline.simulator.load.load import parse
 from paceline.simulator.objectives import build
 from paceline.simulator.scenario.scenario import Scenario
-from paceline.simulator.studies import processes
+from paceline.simulator.studies import execution
 from paceline.simulator.studies.execution import Progress
 
 from ..calibration.profile import Profile, seconds
@@ -91,14 +91,14 @@ def probe(  # noqa: PLR0913 - the options of the command
 
 
 def _check(workers: Sequence[int], network: str) -> None:
-    most = PER_CORE * processes.cores()
+    most = PER_CORE * execution.cores()
     if not workers:
         raise InputError("workers: none; write numbers of workers such as 2,4,8")
     if min(workers) < 2:
         raise InputError(f"workers: {min(workers)}: too small; write 2 or more")
     if max(workers) > most:
         raise InputError(
-            f"workers: {max(workers)}: too many processes for {processes.cores()} cores; write at "
+            f"workers: {max(workers)}: too many processes for {execution.cores()} cores; write at "
             f"most {most}"
         )
     if network not in ("emulated", "real"):
@@ -160,7 +160,7 @@ def _team(  # noqa: PLR0913, PLR0917 - what is to be measured
     folder: Path,
 ) -> TeamMeasurement | None:
     """Measure everything else with `workers` workers; None if no steps can be held."""
-    crowd = max(1.0, workers / processes.cores())
+    crowd = max(1.0, workers / execution.cores())
     step = max(SHORTEST, once * crowd / BUSY)
     slow = {"collective": "star", "latency": seconds(DELAY / 2)}  # independent of the size
     steps = max(6, min(STEPS, round(STEPS * SHORTEST / step)))

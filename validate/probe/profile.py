@@ -11,7 +11,7 @@ import numpy as np
 
 from paceline.simulator.results import store
 from paceline.simulator.scenario.overhead import Overhead
-from paceline.simulator.studies import processes
+from paceline.simulator.studies import execution
 
 from ..calibration.overheads import TERMS
 from ..calibration.profile import (
@@ -188,12 +188,12 @@ def _team(team: TeamMeasurement) -> dict[str, Any]:
 
 def shortest_by_cpu(team: TeamMeasurement) -> float:
     """Return the step (seconds) at which a team's CPU use reaches the limit of evidence."""
-    return team.workers * team.cpu / (evidence.OWN * processes.cores())
+    return team.workers * team.cpu / (evidence.OWN * execution.cores())
 
 
 def sustained(team: TeamMeasurement, step: float) -> int:
     """Return the workers, each as costly as this team's, that steps of `step` seconds allow."""
-    return int(evidence.OWN * processes.cores() * step / team.cpu)
+    return int(evidence.OWN * execution.cores() * step / team.cpu)
 
 
 def _notes(teams: Sequence[TeamMeasurement]) -> list[str]:

@@ -1,7 +1,6 @@
 /* The browser's half of `paceline explore`: draws answers, and names sliders for screen readers. */
 (() => {
-  const paceline = { redraws: 0 };
-  window.paceline = paceline;
+  let watched = null;
 
   function tell() { // a slider that moved may have a new thumb
     for (const box of document.querySelectorAll(".control")) {
@@ -13,24 +12,18 @@
     }
   }
 
-  function answered(answer) {
-    const { no_update: none, set_props: set } = window.dash_clientside;
+  function answered(figures) {
     tell();
-    if (!paceline.watched) {
-      paceline.watched = new MutationObserver(tell);
-      paceline.watched.observe(document.querySelector(".controls"), { childList: true, subtree: true });
+    if (!watched) {
+      watched = new MutationObserver(tell);
+      watched.observe(document.querySelector(".controls"), { childList: true, subtree: true });
     }
-    if (!answer) return none;
-    const again = () => {
-      paceline.redraws += 1;
-      if (answer.more) set("more", { data: { id: paceline.redraws } });
-    };
-    window.pacelineFigures(answer.figures).then(again, again);
-    return none;
+    if (figures) window.pacelineFigures(figures);
+    return window.dash_clientside.no_update;
   }
 
-  function computing() {
-    window.dash_clientside.set_props("shown", { children: "Computing …" });
+  function computing(state) {
+    if (state) window.dash_clientside.set_props("shown", { children: "Computing …" });
     return window.dash_clientside.no_update;
   }
 

@@ -1,65 +1,286 @@
-"""The scenario behind the sliders: values read from the address, and what they predict."""
+"""A scenario behind sliders: what each one moves, the values it offers, and what they predict.
 
-from collections import OrderedDict
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+A slider moves all settings of one meaning, such as the latencies of all links: it shows their value
+where they agree, and a factor that multiplies each of them where they differ.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any
-from urllib.parse import parse_qsl, urlencode
+from typing import Any, Literal, NamedTuple
+from urllib.parse import parse_qsl
 
 import numpy as np
 
+from ...distributions import parametric
+from ...distributions.law import Law
 from ...errors import InputError
 from ...inputs.messages import KeyPath, nearest, show
-from ...results import consumption
+from ...inputs.units import to_si
+from ...load.load import parse
 from ...results.figures import curves, interactive
-from ...results.figures.chart import Line, Look, Panel
+from ...results.figures.chart import Line, Look
 from ...results.statistics import human, time_unit
 from ...scenario.scenario import Scenario
+from ...scenario.tables import LearningCurve, NoObjective
 from ...studies.result import Result
 from ...studies.simulate import simulate
 from ..page.series import apart
-from . import words
-from .controls import Control, changed, controls
 
-LONGEST = 2000  # characters of an address; a few hundred suffice for all sliders
+Kind = Literal["time", "bandwidth", "count", "number"]
+RANGE = 100.0  # largest factor by which a slider multiplies or divides a value
+PER_DECADE = 20  # values of a slider
+WORKERS = 256  # the slider's upper end, unless the scenario has more
+SPREAD = 3.0  # largest standard deviation of compute times over their mean
 REMEMBERED = 32  # results that stay in memory
-POINTS = 200  # of the curve of a bound
+UNITS = {
+    "time": ((1e-9, "ns"), (1e-6, "us"), (1e-3, "ms"), (1.0, "s")),
+    "bandwidth": ((125.0, "kbit/s"), (125e3, "Mbit/s"), (125e6, "Gbit/s")),
+}
 
-State = Mapping[str, str]
-"""Texts of the values that differ from the scenario's, by slider name."""
+
+def read(text: str, kind: Kind) -> float:
+    """Return a value in SI units. Raises ValueError."""
+    return to_si(text, kind) if kind in UNITS else float(text)
 
 
-@dataclass
+def write(value: float, kind: Kind) -> str:
+    """Write a value in SI units with four significant digits and its unit."""
+    if kind not in UNITS:
+        return str(round(value)) if kind == "count" else f"{value:.4g}"
+    fitting = [unit for unit in UNITS[kind] if unit[0] <= value * (1 + 1e-9)]
+    size, name = fitting[-1] if fitting else UNITS[kind][value == 0 and -1]
+    return f"{value / size:.4g} {name}"
+
+
+class Setting(NamedTuple):
+    """One value of a scenario's table: its path, the value (SI), and what to write for another.
+
+    `write` takes the new value and its text, which is empty for a factor.
+    """
+
+    path: KeyPath
+    own: float
+    write: Callable[[float, str], Any]
+
+
+@dataclass(frozen=True)
+class Control:
+    """One slider. `texts`: its values, in ascending order; `own` is the scenario's.
+
+    `factor`: its values multiply the value of each of `places`.
+    """
+
+    name: str
+    label: str
+    about: str
+    kind: Kind
+    places: tuple[Setting, ...]
+    texts: tuple[str, ...]
+    own: str
+    factor: bool
+
+    def read(self, text: str) -> float:
+        """Return the value of a text. Raises ValueError where the slider cannot have it."""
+        try:
+            value = read(text.strip(), self.kind)
+        except AssertionError:  # pint's, of a text such as "\0"
+            raise ValueError("not a quantity") from None
+        if self.kind == "count" and value % 1:
+            raise ValueError("not a whole number")
+        low, high = (read(self.texts[end], self.kind) for end in (0, -1))
+        if not low * (1 - 1e-9) <= value <= high * (1 + 1e-9):
+            raise ValueError(f"out of range; write {self.texts[0]} to {self.texts[-1]}")
+        return value
+
+    def nearest(self, text: str) -> int:
+        """Return the index of the slider's value nearest to a text."""
+        steps = np.array([read(each, self.kind) for each in self.texts])
+        return int(np.argmin(np.abs(steps - self.read(text))))
+
+    def changes(self, text: str) -> dict[KeyPath, Any]:
+        """Return the values to write into the scenario's table, by path. Raises ValueError."""
+        value = self.read(text)
+        if self.factor:
+            return {place.path: place.write(value * place.own, "") for place in self.places}
+        return {place.path: place.write(value, text.strip()) for place in self.places}
+
+
+def put(table: Any, changes: Mapping[KeyPath, Any]) -> None:
+    """Write values into a table, and create missing tables."""
+    for path, value in changes.items():
+        here = table
+        for part in path[:-1]:
+            here = here.setdefault(part, {}) if isinstance(part, str) else here[part]
+        here[path[-1]] = deepcopy(value)
+
+
+def changed(scenario: Scenario, changes: Mapping[KeyPath, Any]) -> Scenario:
+    """Return the scenario with other values. Raises InputError."""
+    table = deepcopy(scenario.table)
+    put(table, changes)
+    return parse(table, file=scenario.file, folder=Path(scenario.file).parent)
+
+
+_Row = tuple[str, str, str, Kind, list[Setting], tuple[float, float] | None]
+"""Name, label, explanation and kind of a slider, what it moves, and its least and largest value."""
+
+
+def controls(scenario: Scenario) -> tuple[Control, ...]:
+    """Return the sliders that have something to move in a scenario."""
+    cluster, network = scenario.cluster, scenario.network
+    rates = not isinstance(scenario.objective, NoObjective | LearningCurve)
+    least = max(1, sum(group.workers for group in cluster.group))
+    workers = Setting(("cluster", "workers"), float(cluster.workers), _count)
+    described: tuple[_Row, ...] = (
+        ("latency", "Latency", "one way, per hop", "time", [*_latencies(scenario)], None),
+        ("average", "Average", "the time that one average takes (D)", "time",
+         [*_law(("network", "duration"), network.duration)], None),
+        ("bandwidth", "Bandwidth", "of each link", "bandwidth", [*_bandwidths(scenario)], None),
+        ("straggling", "Straggling", "standard deviation of compute times over their mean; a moved "
+         "one makes them gamma distributed", "number", _spreads(scenario), (0.01, SPREAD)),
+        ("workers", "Workers", "number of workers that train together", "count",
+         [] if network.regions else [workers], (least, max(WORKERS, cluster.workers))),
+        ("tau", "Period τ", "local steps between averages", "count",
+         [*_numbers(scenario, _count, "tau", "tau0")], None),
+        ("delay", "Delay", "steps until an average is needed", "count",
+         [*_numbers(scenario, _count, "delay")], None),
+        ("lr", "Learning rate", "of every step", "number",
+         [*_numbers(scenario, lambda value, _: float(f"{value:.12g}"), "lr")] if rates else [],
+         None),
+    )  # fmt: skip
+    return tuple(_control(row) for row in described if row[4])
+
+
+def _control(row: _Row) -> Control:
+    """Return a slider of round values: from `ends`, or a hundredth to a hundred times its own."""
+    name, label, about, kind, places, ends = row
+    own = places[0].own
+    if factor := any(not math.isclose(place.own, own) for place in places):
+        least = 1 / min(place.own for place in places) if kind == "count" else 1 / RANGE
+        kind, own, ends = "number", 1.0, (least, RANGE)
+        label, about = f"{label} ×", f"{about}; a factor that multiplies each value"
+    elif kind == "count":
+        ends = ends or (1.0, max(RANGE, own * 10))
+    low, high = ends or ((own / RANGE, own * RANGE) if own else (1e-4, 10.0))
+    unit = 125.0 if kind == "bandwidth" else 1.0  # round numbers of bits
+    many = 1 + round(PER_DECADE * math.log10(high / low))
+    values = [unit * float(f"{x:.2g}") for x in np.geomspace(low / unit, high / unit, many)]
+    values = sorted({*values, own, *([0.0] if not own or name == "straggling" else [])})
+    texts = tuple(dict.fromkeys(write(value, kind) for value in values))
+    return Control(name, label, about, kind, tuple(places), texts, write(own, kind), factor)
+
+
+def _law(path: KeyPath, law: Law | None) -> Iterator[Setting]:
+    """Yield a random time, moved by its mean; its shape stays."""
+    if law is None:
+        return
+    mean: float = law.expectation
+    if isinstance(law, parametric.Constant):
+        yield Setting(path, mean, lambda value, text: text or f"{value:.12g} s")
+    elif 0 < mean < math.inf and type(law).__module__ == parametric.__name__:
+        yield Setting(path, mean, lambda value, _: _table(law.scaled(value / mean)))
+
+
+def _table(law: Any) -> dict[str, Any]:
+    """Return the law as a scenario writes it."""
+    fields = {key: getattr(law, key) for key in type(law).model_fields}
+    return {key: f"{x:.12g} s" if key in law.times() else x for key, x in fields.items()}
+
+
+def _lines(scenario: Scenario) -> Iterator[tuple[tuple[str | int, ...], Any]]:
+    network = scenario.network
+    if not (network.regions or network.platform):
+        yield ("network",), network
+        yield from ((("network", "link", at), link) for at, link in enumerate(network.link))
+
+
+def _latencies(scenario: Scenario) -> Iterator[Setting]:
+    for path, line in _lines(scenario):
+        own = len(path) == 1 or "latency" in line.model_fields_set
+        if own and scenario.network.duration is None:
+            yield from _law((*path, "latency"), line.latency)
+
+
+def _bandwidths(scenario: Scenario) -> Iterator[Setting]:
+    for path, line in _lines(scenario):
+        if line.bandwidth is not None:
+            write = lambda value, text: text or f"{8 * value:.12g} bit/s"  # noqa: E731
+            yield Setting((*path, "bandwidth"), line.bandwidth, write)
+
+
+def _spreads(scenario: Scenario) -> list[Setting]:
+    """Return the compute times, moved by their coefficient of variation at the same mean."""
+    cluster, settings = scenario.cluster, list[Setting]()
+    laws: list[tuple[KeyPath, Any]] = [(("cluster", "compute"), cluster.compute)]
+    laws += [(("cluster", "group", at, "compute"), group.compute)
+             for at, group in enumerate(cluster.group) if group.compute is not None]  # fmt: skip
+    for path, law in laws:
+        mean = law.expectation
+        if not (0 < mean < math.inf and law.variance < math.inf):
+            return []
+
+        def write(value: float, _: str, mean: float = mean) -> Any:
+            if not value:
+                return f"{mean:.12g} s"
+            return {"dist": "gamma", "mean": f"{mean:.12g} s", "shape": 1 / value**2}
+
+        settings.append(Setting(path, math.sqrt(law.variance) / mean, write))
+    return [each for each in settings if each.own] or settings  # constants beside others stay so
+
+
+def _count(value: float, _: str) -> int:
+    return max(1, round(value))
+
+
+def _numbers(
+    scenario: Scenario, write: Callable[[float, str], Any], *keys: str
+) -> Iterator[Setting]:
+    """Yield plain positive numbers under these keys, the algorithms' own or by default."""
+    found: dict[KeyPath, float] = {}
+    for index, algorithm in enumerate(scenario.algorithm):
+        for key in keys:
+            written = algorithm.written.get(key)
+            if isinstance(written, int | float) and written >= (1 if write is _count else 1e-300):
+                own = key in algorithm.table
+                path: KeyPath = ("algorithm", index, key) if own else ("optimizer", key)
+                found[path] = float(written)
+    yield from (Setting(path, value, write) for path, value in found.items())
+
+
 class Explorer:
-    """A scenario, its sliders, and the results computed so far."""
+    """A scenario, its sliders, and the results computed so far.
 
-    scenario: Scenario
-    controls: tuple[Control, ...] = field(init=False)
-    _results: "OrderedDict[tuple[Any, ...], Result]" = field(default_factory=OrderedDict)
+    A state has the texts of the values that differ from the scenario's, by slider name.
+    """
 
-    def __post_init__(self) -> None:
-        self.folder = Path(self.scenario.file).parent
-        self.controls = controls(self.scenario, self.folder)
+    def __init__(self, scenario: Scenario) -> None:
+        self.scenario = scenario
+        self._simulated = lru_cache(REMEMBERED)(
+            lambda *state: simulate(self.apply(dict(state)) if state else scenario)
+        )
+
+    @cached_property
+    def controls(self) -> dict[str, Control]:
+        """The sliders by name."""
+        return {control.name: control for control in controls(self.scenario)}
 
     def read(self, search: str) -> tuple[dict[str, str], list[str]]:
         """Return the state in a query string, and a sentence for each part that is ignored."""
-        by_name = {control.name: control for control in self.controls}
-        if len(search) > LONGEST:
-            return {}, ["The address is too long and is ignored."]
         state: dict[str, str] = {}
         problems = []
         for name, text in parse_qsl(search.removeprefix("?"), keep_blank_values=True):
-            if name not in by_name:
-                reason = nearest(name, by_name, "the sliders are")
-                problems.append(f"{show(name)} is ignored: unknown; {reason}.")
-                continue
             problems += self.put(state, name, text)
-        return {name: state[name] for name in by_name if name in state}, problems
+        return {name: state[name] for name in self.controls if name in state}, problems
 
     def put(self, state: dict[str, str], name: str, text: str) -> list[str]:
         """Put a value into a state; return a sentence about it if it is not valid."""
-        control = next(control for control in self.controls if control.name == name)
+        if (control := self.controls.get(name)) is None:
+            known = nearest(name, self.controls, "the sliders are")
+            return [f"{show(name)} is ignored: unknown; {known}."]
         try:
             control.read(text)
         except ValueError as error:
@@ -69,39 +290,24 @@ class Explorer:
             state[name] = text.strip()
         return []
 
-    def changes(self, state: State) -> dict[KeyPath, Any]:
+    def changes(self, state: Mapping[str, str]) -> dict[KeyPath, Any]:
         """Return the values that a state writes into the scenario's table, by path."""
-        moved = [control for control in self.controls if control.name in state]
-        return {
-            path: value
-            for control in moved
-            for path, value in control.changes(state[control.name]).items()
-        }
+        moved = (self.controls[name].changes(text) for name, text in state.items())
+        return {path: value for changes in moved for path, value in changes.items()}
 
-    def apply(self, state: State) -> Scenario:
+    def apply(self, state: Mapping[str, str]) -> Scenario:
         """Return the scenario with the values of a state.
 
         Raises InputError where values that are valid alone are invalid together.
         """
         try:
-            return changed(self.scenario, self.changes(state), self.folder)
+            return changed(self.scenario, self.changes(state))
         except ValueError as error:
             raise InputError(str(error)) from None
 
-    def result(self, state: State, seeds: int | None = None) -> Result:
-        """Simulate a state with so many seeds, by default all; raises InputError."""
-        scenario = self.apply(state) if state else self.scenario
-        key = (seeds or scenario.run.seeds, *state.items())
-        if key not in self._results:
-            self._results[key] = simulate(scenario, seeds=seeds)
-            while len(self._results) > REMEMBERED:
-                self._results.popitem(last=False)
-        return self._results[key]
-
-
-def address(state: State) -> str:
-    """Return the query string of a state."""
-    return f"?{urlencode(state)}" if state else ""
+    def result(self, state: Mapping[str, str]) -> Result:
+        """Simulate a state, as `paceline simulate` does. Raises InputError."""
+        return self._simulated(*state.items())
 
 
 def figures(result: Result, loaded: Result | None) -> dict[str, Any]:
@@ -109,53 +315,21 @@ def figures(result: Result, loaded: Result | None) -> dict[str, Any]:
 
     `loaded`: the scenario as it was loaded, of which thin lines are drawn.
     """
-    scenario, labels = result.scenario, [*result.groups]
-    names = apart(labels)
+    scenario, names = result.scenario, apart([*result.groups])
     groups = dict(zip(names, result.groups.values(), strict=True))
+    drawn, size = curves.of_groups(groups), time_unit(max(run.duration for run in result.runs))[0]
+    column = "loss" if curves.has_loss(drawn) else "step"
     loss = curves.LOSS_NAMES.get(scenario.objective.kind, "loss")
-    panel = curves.error_panel(curves.of_groups(groups), scenario.run.target_loss, loss)
-    size = time_unit(max(run.duration for run in result.runs))[0]
-    beside = [*_before(loaded, size)] if loaded else []
-    drawn = [*beside, *panel.lines, *_bounds(panel, scenario, size)]
+    panel = curves.error_panel(drawn, scenario.run.target_loss, loss)
+    before = list[Line]()
+    for index, runs in enumerate(loaded.groups.values() if loaded else ()):
+        times, values = curves.on_a_grid(runs, column)
+        look = Look.at(index)._replace(width=1.2, opacity=0.45)
+        mean = values.mean(axis=0)
+        before.append(Line("as loaded", times / size, mean, look, marks="none", named=False))
     spent = curves.breakdown(groups, title="").panels[0]
     pace = [human(row["seconds_per_step"]["mean"]) for row in result.algorithms]
     rows = [f"{name}: {time}" for name, time in zip(names, pace, strict=True)]
     bars = replace(spent, y=replace(spent.y, names=rows))
-    figure = replace(panel, lines=drawn, height=440)
+    figure = replace(panel, lines=[*before, *panel.lines], height=440)
     return {"error": interactive.spec(figure), "spent": interactive.spec(bars)}
-
-
-def _before(loaded: Result, size: float) -> list[Line]:
-    """Return thin lines of the scenario as loaded, with one seed."""
-    column = "loss" if curves.has_loss(curves.of_groups(loaded.groups)) else "step"
-    found = []
-    for index, runs in enumerate(loaded.groups.values()):
-        times, values = curves.on_a_grid(runs, column)
-        look = Look.at(index)._replace(width=1.2, opacity=0.45)
-        mean = values.mean(axis=0)
-        found.append(Line("as loaded", times / size, mean, look, marks="none", named=False))
-    return found
-
-
-def _bounds(panel: Panel, scenario: Scenario, size: float) -> list[Line]:
-    """Return Theorem 2's bound with expected times, of the algorithms that it covers."""
-    end = panel.x.limits[1] if panel.x.limits else 1.0
-    times = np.linspace(end / POINTS, end, POINTS)
-    return [
-        Line(
-            "bound",
-            times,
-            np.array([bound(time * size, seconds, tau) for time in times]),
-            Look.at(index)._replace(dash="dot", width=1.4),
-            marks="none",
-            named=False,
-        )
-        for index, bound, seconds, tau in words.theorem(scenario)
-    ]
-
-
-def amounts(result: Result) -> tuple[str, dict[str, list[str]]]:
-    """Return what a run uses, as a heading and cells by column; none where no price is set."""
-    rows = result.algorithms
-    what, cells = consumption.cells(rows, result.scenario.run.target_loss)
-    return what, {heading: [cell(row) for row in rows] for heading, cell in cells.items()}

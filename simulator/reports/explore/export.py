@@ -1,7 +1,7 @@
-"""Write the scenario with the sliders' values as a file for `paceline simulate`."""
+"""Write a scenario with other values as a file for `paceline simulate`."""
 
 import tomllib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,23 +10,18 @@ from ...inputs import paths, untrusted
 from ...load.document import override
 from ...scenario.scenario import Scenario
 from ...studies.display.display import extra
-from .controls import put
+from .explorer import put
 
 if TYPE_CHECKING:
-    from .explorer import Explorer, State
+    from .explorer import Explorer
 
 ELSEWHERE = "# It names files outside its folder: run paceline simulate --allow-paths\n"
 
 
-def text(explorer: "Explorer", state: "State", overrides: Sequence[str]) -> str:
-    """Return the text: the scenario's own file, comments included, with the sliders' values.
-
-    With `overrides` (--set), or where the scenario extends another, it is the whole table without
-    comments. Names of files become absolute, so that the text is valid in any folder.
-    """
+def text(explorer: "Explorer", state: Mapping[str, str], overrides: Sequence[str]) -> str:
+    """Return the text of a scenario with the sliders' values, as of `changed`."""
     moved = ", ".join(f"{name} = {value}" for name, value in state.items()) or "unchanged"
-    changes = explorer.changes(state)
-    what = f"paceline explore: {moved}"
+    what, changes = f"paceline explore: {moved}", explorer.changes(state)
     return changed(explorer.scenario, what, overrides, lambda document: put(document, changes))
 
 
@@ -34,8 +29,8 @@ def fitted(scenario: Scenario, sets: Sequence[str], overrides: Sequence[str]) ->
     """Return the text of a scenario with the values that a fit has found, as `--set` takes them."""
 
     def change(document: Any) -> None:
-        for each in sets:
-            override(document, each)
+        for assignment in sets:
+            override(document, assignment)
 
     return changed(scenario, f"paceline fit: {', '.join(sets)}", overrides, change)
 
@@ -43,29 +38,22 @@ def fitted(scenario: Scenario, sets: Sequence[str], overrides: Sequence[str]) ->
 def changed(
     scenario: Scenario, what: str, overrides: Sequence[str], change: Callable[[Any], None]
 ) -> str:
-    """Return the text of a scenario after a `change` to its document, `what` made it in its head.
+    """Return the text of a scenario after a `change` to its document; `what` made it in its head.
 
-    The other arguments and the text are as of `text`.
+    That is the scenario's own file, comments included. With `overrides` (--set), or where the
+    scenario extends another, it is the whole table without comments. Names of files become
+    absolute, so that the text is valid in any folder.
     """
     tomlkit = extra("tomlkit", "explore")  # keeps comments
-    own = _own(scenario, overrides)
-    document: Any = tomlkit.parse(own) if own else tomlkit.item(scenario.table)
-    change(document)
-    folder = Path(scenario.file).absolute().parent
-    named = {path: str(folder / name) for path, name in paths.named(document)}
-    put(document, named)
-    name = Path(scenario.file).name
-    return f"# From {name} by {what}.\n{ELSEWHERE if named else ''}\n" + str(
-        tomlkit.dumps(document)
-    )
-
-
-def _own(scenario: Scenario, overrides: Sequence[str]) -> str | None:
-    """Return the text of the scenario's file; None where the scenario has more than that."""
-    if overrides:
-        return None
+    file = Path(scenario.file).absolute()
     try:
-        content = untrusted.text(scenario.file)
-        return content if tomllib.loads(content) == scenario.table else None
+        content = "" if overrides else untrusted.text(file)
+        own = tomllib.loads(content) == scenario.table
     except (OSError, ValueError) as error:
-        raise InputError(f"{scenario.file}: cannot be read again ({error})") from None
+        raise InputError(f"{file}: cannot be read again ({error})") from None
+    document: Any = tomlkit.parse(content) if own else tomlkit.item(scenario.table)
+    change(document)
+    named = {path: str(file.parent / name) for path, name in paths.named(document)}
+    put(document, named)
+    head = f"# From {file.name} by {what}.\n{ELSEWHERE if named else ''}\n"
+    return head + str(tomlkit.dumps(document))

@@ -2,19 +2,20 @@
 
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 from dash import ClientsideFunction, Dash, Input, Output, State, ctx, dcc, html, no_update
 
 from ...errors import InputError
+from ...results import consumption
 from ...studies.result import Result
-from . import export, words
-from .controls import Control
-from .explorer import Explorer, address, amounts, figures
+from . import export
+from .explorer import Control, Explorer, figures
 
 ASSETS = Path(__file__).parent.parent / "assets"
 CAPTION = (
-    "Bands span the smallest to the largest seed. Thin lines: the scenario as loaded. Dotted "
-    "lines: the bound of Theorem 2 with expected times, where it applies."
+    "Bands span the smallest to the largest seed. Thin lines: the scenario as loaded. For theory, "
+    "see paceline theory."
 )
 FIGURES = {"error": "Error against time", "spent": "Time per step"}
 _aria: Any = dict  # makes attributes for screen readers, which Dash's type stubs lack
@@ -51,13 +52,10 @@ def _layout(explorer: Explorer, title: str) -> html.Div:
         html.Button("Reset all", id="reset", n_clicks=0),
         html.Button("Export scenario", id="export", n_clicks=0),
     ]
-    settings: list[Any] = [*map(_control, explorer.controls)]
+    settings: list[Any] = [*map(_control, explorer.controls.values())]
     settings.append(html.Div(buttons, className="buttons"))
-    if not explorer.controls:
-        settings.append(html.P("This scenario has no setting that a slider can move."))
     drawn: list[Any] = [_figure(name, label) for name, label in FIGURES.items()]
-    drawn.insert(1, html.P(CAPTION, className="caption"))
-    drawn += [html.Div(id="units"), html.H2("In theory"), html.Dl(id="theory")]
+    drawn = [drawn[0], html.P(CAPTION, className="caption"), drawn[1], html.Div(id="units")]
     sections = [
         html.Section(settings, className="controls", **_aria({"aria-label": "Settings"})),
         html.Section(drawn, className="figures", **_aria({"aria-label": "Prediction"})),
@@ -65,7 +63,7 @@ def _layout(explorer: Explorer, title: str) -> html.Div:
     unseen = [
         html.Div(dcc.Graph(), hidden=True),  # loads plotly.js, which figures.js calls directly
         dcc.Location(id="url", refresh="callback-nav"),
-        *(dcc.Store(id=name) for name in ("state", "more", "answer", "drawn")),
+        *(dcc.Store(id=name) for name in ("state", "answer", "drawn")),
         dcc.Download(id="download"),
     ]
     return html.Div([html.Header(head), html.Main(sections), *unseen], className="page")
@@ -79,7 +77,6 @@ def _figure(name: str, label: str) -> html.Figure:
 
 def _control(control: Control) -> html.Div:
     own = control.nearest(control.own)
-    marks = {own: {"label": f"▴ {control.own}", "style": {"whiteSpace": "nowrap"}}}
     about = _aria({"aria-label": f"Reset {control.label} to {control.own}"})
     slider = dcc.Slider(
         id=f"slider-{control.name}",
@@ -87,7 +84,7 @@ def _control(control: Control) -> html.Div:
         min=0,
         max=len(control.texts) - 1,
         step=1,
-        marks=marks,
+        marks={own: {"label": f"▴ {control.own}", "style": {"whiteSpace": "nowrap"}}},
         included=False,
         updatemode="mouseup",
         allow_direct_input=False,
@@ -106,18 +103,12 @@ def _control(control: Control) -> html.Div:
 
 
 def _wire(app: Dash, explorer: Explorer, overrides: list[str]) -> None:
-    names = [control.name for control in explorer.controls]
+    names = [*explorer.controls]
     clientside: Any = app.clientside_callback
-    clientside(
-        ClientsideFunction("paceline", "answered"), Output("drawn", "data"), Input("answer", "data")
-    )
-
-    clientside(
-        ClientsideFunction("paceline", "computing"),
-        Output("drawn", "data", allow_duplicate=True),
-        Input("state", "data"),
-        prevent_initial_call=True,
-    )
+    drawn = Output("drawn", "data", allow_duplicate=True)
+    for function, source in (("answered", "answer"), ("computing", "state")):
+        named = ClientsideFunction("paceline", function)
+        clientside(named, drawn, Input(source, "data"), prevent_initial_call="initial_duplicate")
 
     @app.callback(
         output={
@@ -131,7 +122,7 @@ def _wire(app: Dash, explorer: Explorer, overrides: list[str]) -> None:
             "search": Input("url", "search"),
             "sliders": {name: Input(f"slider-{name}", "value") for name in names},
             "boxes": {name: Input(f"box-{name}", "value") for name in names},
-            "resets": {name: Input(f"reset-{name}", "n_clicks") for name in names},
+            "resets": [Input(f"reset-{name}", "n_clicks") for name in names],
             "everything": Input("reset", "n_clicks"),
         },
     )
@@ -139,15 +130,20 @@ def _wire(app: Dash, explorer: Explorer, overrides: list[str]) -> None:
         return _state(explorer, search or "", sliders, boxes)
 
     @app.callback(
-        *(Output(each, "children") for each in ("theory", "units", "pick", "shown", "invalid")),
+        *(Output(name, "children") for name in ("units", "pick", "shown", "invalid")),
         Output("answer", "data"),
         Input("state", "data"),
-        Input("more", "data"),
         prevent_initial_call=True,
     )
-    def _answer(state: dict[str, str] | None, _: Any) -> tuple[Any, ...]:
-        """Answer a moved slider with one seed, and then, when asked for more, with all."""
-        return _answers(explorer, state or {}, all_seeds=ctx.triggered_id == "more")
+    def _answer(state: dict[str, str] | None) -> tuple[Any, ...]:
+        try:
+            result = explorer.result(state or {})
+            loaded = explorer.result({}) if state else None
+        except (InputError, RuntimeError, ArithmeticError) as error:
+            problem = f"{error} The page shows the values before that."
+            return no_update, no_update, "", problem, no_update
+        shown = f"Complete: {len(result.seeds)} seeds, the same numbers as paceline simulate."
+        return _units(result), result.pick["sentence"], shown, "", figures(result, loaded)
 
     @app.callback(
         Output("download", "data"),
@@ -166,52 +162,29 @@ def _state(explorer: Explorer, search: str, sliders: Any, boxes: Any) -> dict[st
     state, problems = explorer.read(search)
     kind, _, name = str(ctx.triggered_id or "url").partition("-")
     if kind == "reset":
-        state = {} if not name else {k: text for k, text in state.items() if k != name}
+        state = {key: text for key, text in state.items() if name not in ("", key)}
     elif kind == "box":
         problems += explorer.put(state, name, boxes[name] or "")
     elif kind == "slider":
-        control = next(each for each in explorer.controls if each.name == name)
-        problems += explorer.put(state, name, control.texts[sliders[name]])
-    texts = {each.name: state.get(each.name, each.own) for each in explorer.controls}
+        problems += explorer.put(state, name, explorer.controls[name].texts[sliders[name]])
+    texts = {name: state.get(name, each.own) for name, each in explorer.controls.items()}
     return {
-        "search": address(state),
+        "search": f"?{urlencode(state)}" if state else "",
         "state": state,
         "problems": " ".join(problems),
-        "sliders": {each.name: each.nearest(texts[each.name]) for each in explorer.controls},
+        "sliders": {name: explorer.controls[name].nearest(text) for name, text in texts.items()},
         "boxes": texts,
     }
 
 
-def _answers(explorer: Explorer, state: dict[str, str], *, all_seeds: bool) -> tuple[Any, ...]:
-    """Return the outputs of the figures and texts for a state of the controls."""
-    try:
-        result = explorer.result(state, None if all_seeds else 1)
-        loaded = explorer.result({}, 1) if state else None
-    except (InputError, RuntimeError, ArithmeticError) as error:
-        problem = f"{error} The page shows the values before that."
-        return no_update, no_update, no_update, "", problem, no_update
-    more = len(result.seeds) < result.scenario.run.seeds
-    answer = {"figures": figures(result, loaded), "more": more, "state": state}
-    until = result.scenario.run.duration or min(run.duration for run in result.runs)
-    theory = words.theory_rows(result.scenario, until)
-    rows = [each for term, value in theory for each in (html.Dt(term), html.Dd(value))]
-    return rows, _units(result), result.pick["sentence"], _shown(result, more), "", answer
-
-
-def _shown(result: Result, more: bool) -> str:
-    wanted = result.scenario.run.seeds
-    if more:
-        return f"1 of {wanted} seeds; computing the others."
-    seeds = f"all {wanted} seeds" if wanted > 1 else "the one seed"
-    return f"Complete: {seeds}, the same numbers as paceline simulate."
-
-
 def _units(result: Result) -> list[Any]:
     """Tabulate what runs use; nothing where no price or amount is set."""
-    what, columns = amounts(result)
-    body = [
-        html.Tr([html.Th(label, scope="row"), *map(html.Td, cells)])
-        for label, *cells in zip(result.groups, *columns.values(), strict=True)
-    ]
+    rows = result.algorithms
+    what, columns = consumption.cells(rows, result.scenario.run.target_loss)
+    cells = [*columns.values()]
     head = html.Tr([html.Th(text, scope="col") for text in (what, *columns)])
+    body = [
+        html.Tr([html.Th(row["label"], scope="row"), *(html.Td(cell(row)) for cell in cells)])
+        for row in rows
+    ]
     return [html.Table([html.Thead(head), html.Tbody(body)])] if columns else []

@@ -33,21 +33,6 @@ def explore(  # noqa: PLR0913 - the options of the command
     """
     if not host.strip():
         raise InputError("--host: empty; write an address, such as 127.0.0.1")
-    page = _page()
-    loaded = load(scenario, overrides, allow_paths=allow_paths)
-    if not loaded.algorithm:
-        raise InputError(f"{loaded.file}: nothing to explore; add an [[algorithm]] table")
-    if not is_local(host):
-        say(f"warning: {host} is reachable from other machines, and anyone there can use the page")
-    with _listen(host, port) as listener, _interrupted_by_sigterm():
-        app = page(Explorer(loaded), list(overrides)).server
-        if is_local(host):
-            app.before_request(_refuse_others(host))
-        url = f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}/"
-        _serve(app, listener, lambda: opened(url))
-
-
-def _page() -> Callable[..., Any]:
     try:
         import dash  # noqa: F401, PLC0415 - an extra
         import tomlkit  # noqa: F401, PLC0415
@@ -55,7 +40,23 @@ def _page() -> Callable[..., Any]:
         raise InputError(f"explore: {error.name} is not installed; {INSTALL}") from None
     from .page import page  # noqa: PLC0415
 
-    return page
+    loaded = load(scenario, overrides, allow_paths=allow_paths)
+    if not loaded.algorithm:
+        raise InputError(f"{loaded.file}: nothing to explore; add an [[algorithm]] table")
+    if not is_local(host):
+        say(f"warning: {host} is reachable from other machines, and anyone there can use the page")
+    with _listen(host, port) as listener, _interrupted_by_sigterm():
+        from werkzeug.serving import make_server  # noqa: PLC0415
+
+        app = page(Explorer(loaded), list(overrides)).server
+        if is_local(host):
+            app.before_request(lambda: _refuse_others(host))
+        logging.getLogger("werkzeug").setLevel(logging.ERROR)
+        address, number = listener.getsockname()[:2]
+        server = make_server(address, number, app, threaded=True, fd=listener.fileno())
+        opened(f"http://{f'[{host}]' if ':' in host else host}:{number}/")
+        server.serve_forever()  # it returns when interrupted, without raising
+        raise KeyboardInterrupt
 
 
 def is_local(host: str) -> bool:
@@ -86,18 +87,14 @@ def _listen(host: str, port: int) -> Iterator[socket.socket]:
         yield listener
 
 
-def _refuse_others(host: str) -> Callable[[], Any]:
-    """Refuse requests for other host names, which a foreign page may resolve to this machine."""
+def _refuse_others(host: str) -> Any:
+    """Refuse a request for another host name, which a foreign page may resolve to this machine."""
+    from flask import request  # noqa: PLC0415
 
-    def check() -> Any:
-        from flask import request  # noqa: PLC0415
-
-        name = request.host.rsplit(":", 1)[0] if "]" not in request.host else request.host
-        if name.split("]")[0].strip("[") in {*LOCAL, host}:
-            return None
-        return "This page answers only under the name of this machine.", 403
-
-    return check
+    name = request.host.rsplit(":", 1)[0] if "]" not in request.host else request.host
+    if name.split("]")[0].strip("[") in {*LOCAL, host}:
+        return None
+    return "This page answers only under the name of this machine.", 403
 
 
 @contextmanager
@@ -110,14 +107,3 @@ def _interrupted_by_sigterm() -> Iterator[None]:
     finally:
         for number, handler in zip(numbers, before, strict=True):
             signal.signal(number, handler)
-
-
-def _serve(app: Any, listener: socket.socket, ready: Callable[[], None]) -> None:
-    from werkzeug.serving import make_server  # noqa: PLC0415
-
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    host, port = listener.getsockname()[:2]
-    server = make_server(host, port, app, threaded=True, fd=listener.fileno())
-    ready()
-    server.serve_forever()  # it returns when interrupted, without raising
-    raise KeyboardInterrupt

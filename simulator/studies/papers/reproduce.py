@@ -11,8 +11,7 @@ from ...results import store
 from ...results.documents import Number, Pair, demand_shape
 from ...results.statistics import jsonable
 from .. import executors, papers
-from ..execution import Execution, Progress
-from ..processes import cores
+from ..execution import Execution, Progress, cores
 from . import page
 from .claim import Claim, Paper, counts
 from .lab import Lab

@@ -11,7 +11,7 @@ from importlib.metadata import version
 from pathlib import Path
 from types import ModuleType
 
-from paceline.simulator.studies import processes
+from paceline.simulator.studies import execution
 from tests.lab import tables
 from tests.lab.bench import batched, engine, estimates, flows, served, simgrid, tuner
 from tests.lab.bench.measure import DISTURBED, MISSED, PAIRS, Row
@@ -52,7 +52,7 @@ def machine() -> str:
         model = platform.machine()
     versions = ", ".join(f"{name} {version(name)}" for name in ("numpy", "simpy", "numba"))
     return (
-        f"{processes.cores()} cores ({model}) with python {platform.python_version()}, {versions}"
+        f"{execution.cores()} cores ({model}) with python {platform.python_version()}, {versions}"
     )
 
 

@@ -15,14 +15,14 @@ from paceline.simulator.engines.batched import run as batched
 from paceline.simulator.engines.batched.compute_times import Draws, share
 from paceline.simulator.engines.virtual import run as virtual
 from paceline.simulator.scenario.scenario import Scenario
-from paceline.simulator.studies import processes
+from paceline.simulator.studies import execution
 from tests.lab.bench import textbook
 from tests.lab.bench.engine import TAU, cluster
 from tests.lab.bench.measure import Aim, Comparison, Quantity, Rate, rate
 
 TITLE = "The batched engine, 32 seeds"
 HEAD = "millions per second", "other"
-THREADS = min(2, processes.cores())
+THREADS = min(2, execution.cores())
 SEEDS = range(32)
 BLOCK = 5000  # numbers that the generator draws in one call
 CALLS = 20  # of each generator

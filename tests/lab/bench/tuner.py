@@ -4,12 +4,12 @@ import tempfile
 from collections.abc import Iterator
 
 import paceline
-from paceline.simulator.studies import processes
+from paceline.simulator.studies import execution
 from tests.lab.bench.measure import Aim, Quantity
 
 TITLE = "`paceline tune scenarios/quickstart.toml`"
 HEAD = "ours", ""
-JOBS = min(2, processes.cores())
+JOBS = min(2, execution.cores())
 
 
 def tuned() -> dict[str, float]:

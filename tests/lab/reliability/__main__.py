@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.simulator.results import store
-from paceline.simulator.studies.processes import cores
+from paceline.simulator.studies.execution import cores
 from tests.lab import reliability, tables
 
 DOCS = Path(__file__).parents[3] / "docs" / "evidence"

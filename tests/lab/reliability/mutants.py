@@ -22,7 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from paceline.simulator.studies.processes import cores
+from paceline.simulator.studies.execution import cores
 
 ROOT = Path(__file__).parents[3]
 TITLE = "Mutants of the core"
