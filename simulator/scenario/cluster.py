@@ -31,6 +31,7 @@ from .table import (
     Positive,
     Section,
     Share,
+    located,
     optional,
 )
 
@@ -221,8 +222,7 @@ class Membership(Section):
             raise ValueError('infinite on average; remove start = "stationary", or change the law')
         self._windows = tuple(sorted(map(_window, self.daily)))
         if self.file is not None:
-            path = Path((info.context or {}).get("folder", "."), self.file)
-            self._trace = _read_trace(path)
+            self._trace = _read_trace(located(self.file, info))
         return self
 
 

@@ -9,8 +9,8 @@ from ..distributions.parametric import Constant
 from ..distributions.time_profile import ProfileOf
 from ..inputs.units import Bytes, Seconds
 from .cluster import Failures
-from .formats.region_table import TableOf
-from .formats.simgrid_xml import PlatformOf
+from .regions import TableOf
+from .simgrid import PlatformOf
 from .table import (
     Bandwidth,
     Count,

@@ -1,8 +1,20 @@
 """The base of all tables of a scenario, and their field types: strict, frozen, in SI units."""
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, Strict
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    JsonValue,
+    PlainValidator,
+    Strict,
+    ValidationInfo,
+    WithJsonSchema,
+)
 
 from ..inputs.units import BytesPerSecond, Seconds
 
@@ -31,6 +43,22 @@ Delay = Annotated[Seconds, Field(json_schema_extra=ZERO)]  # of no time by defau
 def optional(about: str, default: Any = None, **limits: Any) -> Any:
     """Describe a key that may be left out: its meaning, default, and limits (`ge`, `lt`, ...)."""
     return Field(default=default, description=about, **limits)
+
+
+def located(name: str, info: ValidationInfo) -> Path:
+    """Return the path of a file that a scenario names, relative to the scenario's folder."""
+    return Path((info.context or {}).get("folder", "."), name)
+
+
+def from_file(read: Callable[[Path], Any], example: str) -> tuple[PlainValidator, WithJsonSchema]:
+    """Return a validator that takes the name of a file and reads it, and its JSON Schema."""
+
+    def load(value: Any, info: ValidationInfo) -> Any:
+        if not isinstance(value, str):
+            raise ValueError(f'not the name of a file; write one such as "{example}"')
+        return read(located(value, info))
+
+    return PlainValidator(load), WithJsonSchema({"type": "string", "examples": [example]})
 
 
 class Section(BaseModel):

@@ -3,7 +3,6 @@
 Field descriptions become the JSON Schema's, and editors show them.
 """
 
-from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
@@ -36,6 +35,7 @@ from .table import (
     NonNegative,
     Positive,
     Section,
+    located,
     optional,
 )
 
@@ -240,7 +240,7 @@ class Softmax(Section):
 
 
 def _located(value: str, info: ValidationInfo) -> str:
-    return str(Path((info.context or {}).get("folder", "."), value).absolute())
+    return str(located(value, info).absolute())
 
 
 Folder = Annotated[str, Field(min_length=1), AfterValidator(_located)]

@@ -209,9 +209,8 @@ def test_every_module_that_opens_a_scenarios_files_is_known():
         for path in (ROOT / "simulator").rglob("*.py")
         if '.get("folder"' in path.read_text("utf-8")
     }
-    formats = {"scenario/formats/region_table.py", "scenario/formats/simgrid_xml.py"}
     times = {"distributions/time_profile.py", "distributions/empirical.py"}
-    assert found == formats | times | {"scenario/tables.py", "scenario/cluster.py"}
+    assert found == times | {"scenario/table.py"}
 
 
 PROFILE = '[calibration]\nsd = {}\n[cluster]\ncompute = { dist = "empirical", file = "%s" }\n'
@@ -601,7 +600,7 @@ def test_a_named_pipe_does_not_block(tmp_path):
     from paceline.simulator.inputs import csv_columns, untrusted
     from paceline.simulator.load.document import read_toml
     from paceline.simulator.results import store, timeline
-    from paceline.simulator.scenario.formats import region_table, simgrid_xml
+    from paceline.simulator.scenario import regions, simgrid
     from paceline.simulator.studies.sweep import points
     from paceline.validate.calibration import profile, sources
     from paceline.validate.training import events
@@ -613,7 +612,7 @@ def test_a_named_pipe_does_not_block(tmp_path):
     os.mkfifo(telemetry)
     os.mkfifo(tmp_path / timeline.FILE)
     for read in (
-        read_toml, profile.read, points.read, region_table.read, simgrid_xml.read, events.read,
+        read_toml, profile.read, points.read, regions.read, simgrid.read, events.read,
         lambda path: [*csv_columns.rows(path, [csv_columns.seconds], "one time")],
         lambda path: store.read(path.parent), untrusted.text,
         lambda path: sources.read([trace]), lambda path: sources.read([telemetry.parent]),

@@ -129,7 +129,7 @@ def _platform(scenario: Scenario) -> Iterator[Problem]:
     wanted = [*((where, name) for name, where in named.items() if name), *traffic]
     strange = [(where, name) for where, name in wanted if name not in platform]
     for where, name in strange:
-        homes = [home for home in platform.homes if home not in platform.own]
+        homes = [home for home in platform.homes if home not in platform.host_links]
         near = nearest(name, [*platform.members, *homes], "hosts and zones")
         yield Problem(where, f"no host of {platform.file}; {near}")
     if not strange:

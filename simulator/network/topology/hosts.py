@@ -32,9 +32,9 @@ class Hosts:
         used = (
             number
             for host in dict.fromkeys([*self.sites, *ends])
-            for number in platform.own.get(host, ())
+            for number in platform.host_links.get(host, ())
         )
-        numbers = sorted({*platform.named, *used})
+        numbers = sorted({*platform.shared_links, *used})
         self._line = {number: line for line, number in enumerate(numbers)}
         wires = map(platform.wires.__getitem__, numbers)
         self.lines = [Line(link.name, link.capacity, link.per_flow) for link in wires]
