@@ -24,9 +24,9 @@ from .network.closed_form import ClosedForm, CollectiveCost
 from .network.mean_cost import mean_cost
 from .programs.pieces.schedule import Rate
 from .scenario.cluster import Cluster, Group
-from .scenario.scenario import Algorithm, Bound, Scenario
+from .scenario.scenario import Algorithm, Scenario
 from .scenario.table import LEAST, MOST
-from .scenario.tables import LearningCurve
+from .scenario.tables import Bound, LearningCurve
 
 LONGEST = 2**53
 """The longest period in steps: floats represent every whole number up to it."""

@@ -1,6 +1,7 @@
 """The tables of a scenario about its workers: speed, place, and crashes."""
 
 import re
+from functools import cached_property
 from itertools import pairwise
 from math import ceil, inf
 from pathlib import Path
@@ -52,9 +53,7 @@ class Device(Section):
 
     name: Name = Field(description="name of the device, unique")
     speed: Positive = optional("2 computes in half the time that `compute` says", 1.0)
-    shared_by: Count = optional(
-        "workers of a group on one device; n that compute at once get 1/n of it each", 1
-    )
+    shared_by: Count = optional("workers on one device; n at once get 1/n of it each", 1)
 
 
 DeviceOrLabel = Annotated[
@@ -70,12 +69,13 @@ class Failures(Section):
     repair: Duration = Field(description="mean time to repair")
 
 
+Rank = Annotated[int, Field(ge=0)]
+
+
 class Crash(Section):
     """One crash, at a given time."""
 
-    worker: Annotated[int, Field(ge=0)] | Literal["server"] = Field(
-        description='rank of the worker, from 0, or "server"'
-    )
+    worker: Rank | Literal["server"] = Field(description='rank of the worker, or "server"')
     at: Annotated[Seconds, Field(ge=0)] = Field(description="time of the crash")
     lasts: Duration | None = optional("time until it is repaired; left out: for good")
 
@@ -108,16 +108,11 @@ class Recovery(Section):
         "wait",
     )
     timeout: Delay = optional("time until the others notice a crash", 0.0)
-    reload: Delay = optional(
-        "time that a repaired node (or all, to restart) takes to load its state", 0.0
-    )
+    reload: Delay = optional("time to load the state after a repair, or a restart", 0.0)
     warmup: Delay = optional("time that a node takes to warm up after that", 0.0)
     checkpoint: Checkpoint | None = optional('for policy = "restart"')
     backup: int = optional(
-        "backup workers: each mean leaves out so many, the slowest (default with "
-        'policy = "backup": 1)',
-        0,
-        ge=0,
+        'slowest workers that each mean leaves out; 1 with policy = "backup"', 0, ge=0
     )
     quorum: Quorum = optional(
         'for policy = "quorum": workers that a mean waits for, a number or a share', 0.5
@@ -132,8 +127,8 @@ class Recovery(Section):
     def kept(self, workers: int) -> int:
         """Return how many of the workers a mean waits for; the others may be left out."""
         if self.policy == "quorum":
-            quorum = self.quorum
-            return quorum if isinstance(quorum, int) else max(1, ceil(quorum * workers - 1e-9))
+            share = self.quorum
+            return share if isinstance(share, int) else max(1, ceil(share * workers - 1e-9))
         return max(1, workers - self.backups)
 
     @property
@@ -142,25 +137,13 @@ class Recovery(Section):
         return self.reload + self.warmup
 
 
-_CLOCK = re.compile(r"([01]?\d|2[0-4]):([0-5]\d)")
-
-
-def _time_of_day(text: str) -> float:
-    """Read "22:00" as seconds since midnight."""
-    match = _CLOCK.fullmatch(text.strip())
-    seconds = 3600.0 * int(match[1]) + 60.0 * int(match[2]) if match else inf
-    if seconds > DAY:
-        raise ValueError(f'{text!r} is not a time of day; write one such as "22:00"')
-    return seconds
-
-
 def _rank(text: str) -> float:
     if not text.isdecimal() or len(text) > len(str(MOST_WORKERS)):
         raise ValueError("not a worker; write its rank, from 0")
     return float(text)
 
 
-def _until(text: str) -> float:
+def _end(text: str) -> float:
     return csv_columns.seconds(text) if text else inf
 
 
@@ -168,6 +151,15 @@ def _in_order(row: list[float], line: int) -> None:
     if row[1] >= row[2]:
         raise ValueError("the end is not after the start; write a later one, or leave it out")
     row.append(line)
+
+
+Spans = Annotated[
+    Many[str],
+    BeforeValidator(
+        lambda spans: [spans] if isinstance(spans, str) else spans,
+        json_schema_input_type=str | list[str],
+    ),
+]
 
 
 class Membership(Section):
@@ -178,28 +170,20 @@ class Membership(Section):
     present: Law | None = optional("time from joining to leaving")
     absent: Law | None = optional("time from leaving to coming back")
     start: Literal["present", "stationary"] = optional(
-        "who is there when the run begins, under a law: all, or those who are at any "
-        "moment of a process that has long been going on",
-        "present",
+        "under a law, at the start: all, or as at any moment of a long process", "present"
     )
-    daily: Annotated[
-        Many[str],
-        BeforeValidator(
-            lambda v: [v] if isinstance(v, str) else v, json_schema_input_type=str | list[str]
-        ),
-    ] = optional('times of day when they are there, such as "22:00-06:00"', ())
+    daily: Spans = optional('times of day when they are there, such as "22:00-06:00"', ())
     file: Name | None = optional(
         "CSV file of three columns: worker, start and end of each time that it is "
         "there; an end left out: for good; a worker left out: always"
     )
     notice: Delay = optional("time that a worker is told before it has to leave", 0.0)
-    _windows: tuple[tuple[float, float], ...] = PrivateAttr(default=())
     _trace: dict[int, list[tuple[float, float]]] = PrivateAttr(default_factory=dict)
 
-    @property
+    @cached_property
     def windows(self) -> tuple[tuple[float, float], ...]:
         """Start and end of each time of day when workers are there (seconds), in order."""
-        return self._windows
+        return tuple(sorted(map(_window, self.daily)))
 
     @property
     def trace(self) -> dict[int, list[tuple[float, float]]]:
@@ -220,38 +204,34 @@ class Membership(Section):
             raise ValueError('start = "stationary" is for a law; remove it, the times say it all')
         if self.start == "stationary" and inf in laws:
             raise ValueError('infinite on average; remove start = "stationary", or change the law')
-        self._windows = tuple(sorted(map(_window, self.daily)))
-        if self.file is not None:
+        if self.windows == () and self.file is not None:
             self._trace = _read_trace(located(self.file, info))
         return self
 
 
 def _window(text: str) -> tuple[float, float]:
     """Read "22:00-06:00" as seconds since midnight, the end after the start."""
-    start, dash, end = text.partition("-")
-    if not dash:
-        raise ValueError(f'{text!r} is not a time span; write one such as "22:00-06:00"')
-    since, until = _time_of_day(start), _time_of_day(end)
+    match = re.fullmatch(r"\s*(\d\d?):([0-5]\d)\s*-\s*(\d\d?):([0-5]\d)\s*", text)
+    hours = [int(number) for number in match.groups()] if match else [25] * 4
+    since, until = 3600.0 * hours[0] + 60.0 * hours[1], 3600.0 * hours[2] + 60.0 * hours[3]
+    if max(since, until) > DAY:
+        raise ValueError(f'{text!r} is not a time of day; write one such as "22:00-06:00"')
     return since, until if until > since else until + DAY
 
 
 def _read_trace(path: Path) -> dict[int, list[tuple[float, float]]]:
     """Read the times when workers are there, by rank, in order."""
-    rows = csv_columns.rows(
-        path,
-        (_rank, csv_columns.seconds, _until),
-        "a worker, and the start and end of a time that it is there",
-        names=("worker", "start", "end"),
-        check=_in_order,
-    )
+    columns = {"worker": _rank, "start": csv_columns.seconds, "end": _end}
+    what, readers = "worker, start and end of a time that it is there", [*columns.values()]
+    rows = csv_columns.rows(path, readers, what, names=[*columns], check=_in_order)
     trace: dict[int, list[tuple[float, float]]] = {}
     for (rank, since, until, line), after in pairwise([*sorted(rows), (-1.0,) * 4]):
         trace.setdefault(int(rank), []).append((since, until))
         if rank == after[0] and after[1] < until:
-            first, second = sorted((line, after[3]))
+            lines = " and ".join(f"{number:.0f}" for number in sorted((line, after[3])))
+            remedy = "merge the two, or let one end before the other starts"
             raise ValueError(
-                f"{path}, lines {first:.0f} and {second:.0f}: worker {rank:.0f} is there "
-                "twice at once; merge the two, or let one end before the other starts"
+                f"{path}, lines {lines}: worker {rank:.0f} is there twice at once; {remedy}"
             )
     return trace
 
@@ -269,15 +249,9 @@ class _Nodes(Section):
     bursts: Bursts | None = optional("slow periods, correlated in time")
     failures: Failures | None = optional("crashes and repairs")
     membership: MembershipOf | None = optional("when workers are there; left out: always")
-    drop: float | None = optional(
-        "probability that a client which is selected drops out of that round, or of its report "
-        "where there are none (default: 0)",
-        ge=0, lt=1,
-    )  # fmt: skip
+    drop: float | None = optional("probability that a selected client never reports", ge=0, lt=1)
     region: Name | None = optional("where the workers are")
-    nic: Bandwidth | None = optional(
-        "bandwidth of a worker's network card, each way; left out: that of its place"
-    )
+    nic: Bandwidth | None = optional("of a network card, each way; left out: that of its place")
 
 
 _COMPUTE = "time to compute a step's gradient, of all its micro-batches"
@@ -300,22 +274,17 @@ class Group(_Nodes):
     """Some of the workers; a key that is left out is taken from [cluster]."""
 
     name: Name = Field(description="name of the group, unique")
-    workers: int = Field(
-        ge=0, le=10**9, description="how many of the cluster's workers are in the group, or none"
-    )
+    workers: int = Field(ge=0, le=10**9, description="number of the cluster's workers in it")
     compute: ComputeLaw | None = optional(_COMPUTE)
     device: Name | None = optional("their device: one of cluster.device, or just a label")
     extra_share: Share | None = optional(_EXTRA_SHARE)
     up: Bandwidth | None = optional("bandwidth that a worker sends with")
     down: Bandwidth | None = optional("bandwidth that it receives with")
     devices: int = optional(
-        "devices of a worker; without `inner`, `compute` contains their communication",
-        1, ge=1, le=65_536,
-    )  # fmt: skip
-    inner: Inner | None = optional("links between the devices of a worker")
-    node_hour: NonNegative | None = optional(
-        "one worker, with all its devices, for one hour, if not cost.node_hour"
+        "of a worker; without `inner`, `compute` contains their communication", 1, ge=1, le=65_536
     )
+    inner: Inner | None = optional("links between the devices of a worker")
+    node_hour: NonNegative | None = optional("one worker, all devices, 1 h, if not cost.node_hour")
     device_hour: NonNegative | None = optional("one device, if not cost.device_hour")
 
 
@@ -324,13 +293,9 @@ class Sampling(Section):
 
     share: Share | None = optional("share of the workers that a mean takes")
     clients: Count | None = optional("or their number")
-    by: Literal["uniform", "availability"] = optional(
-        "draw from all workers, or from those that are there when the round begins", "uniform"
-    )
+    by: Literal["uniform", "availability"] = optional("from all, or those available", "uniform")
     over: float = optional("times as many are selected; the first count", 1.0, ge=1, le=1000)
-    deadline: Duration | None = optional(
-        "time from a round's start after which its mean waits for no more"
-    )
+    deadline: Duration | None = optional("time from a round's start that its mean waits at most")
 
     @model_validator(mode="after")
     def _one_of_them(self) -> Self:
@@ -348,18 +313,14 @@ class Cluster(_Nodes):
     extra_share: Share = optional(_EXTRA_SHARE, 0.0)
     allow_zero: bool = optional("allow a compute time of zero", False)
     accumulation: int = optional(
-        "micro-batches that a step's gradient sums up (gradient accumulation): buckets are "
-        "averaged during the backward pass of the last one",
-        1, ge=1, le=65_536,
-    )  # fmt: skip
+        "micro-batches of a step (`compute`: of all); means overlap the last", 1, ge=1, le=65_536
+    )
     forward_share: float = optional(
-        "share of a micro-batch before its backward pass frees the first gradient",
-        1 / 3, ge=0, lt=1,
-    )  # fmt: skip
+        "share of a micro-batch before the first gradient", 1 / 3, ge=0, lt=1
+    )
     beside_collectives: float = optional(
-        "times as long that computing takes while a collective of the worker is under way",
-        1.0, ge=1, le=1000,
-    )  # fmt: skip
+        "times as long that computing takes beside a collective", 1.0, ge=1, le=1000
+    )
     group: Many[Group] = optional("overrides for some of the workers", ())
     crash: Many[Crash] = optional("crashes at given times", ())
     sampling: Sampling | None = optional("clients that each round selects")

@@ -5,13 +5,13 @@ from typing import Annotated, Literal
 from pydantic import Field, Strict
 
 from ..distributions.law import Law
-from ..distributions.parametric import Constant
 from ..distributions.time_profile import ProfileOf
 from ..inputs.units import Bytes, Seconds
 from .cluster import Failures
 from .regions import TableOf
 from .simgrid import PlatformOf
 from .table import (
+    NO_TIME,
     Bandwidth,
     Count,
     Delay,
@@ -25,17 +25,13 @@ from .table import (
 SOCKETS = 4096  # between two nodes, at most: of a site, those of all its devices
 
 CollectiveName = Literal[
-    "ring",
-    "tree",
-    "star",
-    "hierarchical",
-    "recursive-doubling",
-    "halving-doubling",
-    "double-tree",
-    "server",
-    "given",
-]
+    "ring", "tree", "star", "hierarchical", "recursive-doubling", "halving-doubling",
+    "double-tree", "server", "given",
+]  # fmt: skip
 """The collectives of a mean; `paceline.simulator.network.collectives` says what each does."""
+
+
+Window = Annotated[Bytes, Field(gt=0)]
 
 
 class _Line(Section):
@@ -43,12 +39,8 @@ class _Line(Section):
 
     bandwidth: Bandwidth | None = optional("bits or bytes per second")
     jitter: Law | None = optional("random delay added to each latency")
-    tcp_window: Annotated[Bytes, Field(gt=0)] | None = optional(
-        "one flow's rate is at most tcp_window / round trip"
-    )
-    up: Bandwidth | None = optional(
-        "the same, but of sending, or from the first place to the second"
-    )
+    tcp_window: Window | None = optional("one flow's rate is at most tcp_window / round trip")
+    up: Bandwidth | None = optional("the same, of sending, or from the first place to the second")
     down: Bandwidth | None = optional("of receiving, or from the second place to the first")
 
 
@@ -59,15 +51,13 @@ class Outages(Section):
     repair: Duration = Field(description="mean time to repair")
 
 
-_Ends = Annotated[tuple[Name, Name], Strict(False)]
+Ends = Annotated[tuple[Name, Name], Strict(False)]
 
 
 class Link(_Line):
     """The link between two regions; a key that is left out is taken from [network]."""
 
-    between: _Ends = Field(
-        description='the two regions it joins; "server" is the parameter server\'s'
-    )
+    between: Ends = Field(description='the two regions; "server" is that of the parameter server')
     latency: Law | None = optional("one way, per hop")
     sharing: Literal["full-duplex", "half-duplex", "per-flow"] = optional(
         "its bandwidth holds per direction, for both together, or per flow", "full-duplex"
@@ -79,7 +69,7 @@ class Link(_Line):
 class Background(Section):
     """Background traffic, from the first place to the second."""
 
-    between: _Ends = Field(description="the place it comes from, and the place it goes to")
+    between: Ends = Field(description="the place it comes from, and the place it goes to")
     rate: Bandwidth | None = optional("bandwidth that it takes from each link on its route")
     flows: Count | None = optional("number of flows that share the links and never end")
     on: Law | None = optional("how long a burst of it lasts")
@@ -89,7 +79,7 @@ class Background(Section):
 class Outage(Section):
     """One failure of a link, both ways, at a known time."""
 
-    between: _Ends = Field(description="the two ends of the link")
+    between: Ends = Field(description="the two ends of the link")
     at: Seconds = Field(description="when it fails")
     lasts: Duration | None = optional("for how long; left out: for good")
 
@@ -97,30 +87,19 @@ class Outage(Section):
 class Network(_Line):
     """The network that carries gradients and models."""
 
-    model: Literal["closed-form", "flows"] = optional(
-        "alpha-beta formulas, or every transfer simulated", "closed-form"
-    )
+    model: Literal["closed-form", "flows"] = optional("formulas, or transfers", "closed-form")
     collective: CollectiveName = optional("algorithm of a mean over all workers", "ring")
     library: Literal["ideal", "nccl", "gloo"] = optional(
         "formulas alone; NCCL, which chooses ring or double tree by size; or gloo", "ideal"
     )
-    setup: Delay = optional(
-        "added to the first collective of a run: connections, buffers", 0.0, ge=0
-    )
-    latency: Law = optional(
-        'one way, per hop; required unless collective = "given"',
-        Constant.model_validate({"value": "0 s"}),
-    )
+    setup: Delay = optional("added to a run's first collective: connections, buffers", 0.0, ge=0)
+    latency: Law = optional('one way, per hop; needed unless collective = "given"', NO_TIME)
     transport: Literal["ideal", "tcp"] = optional(
         "what travels: payloads alone, or TCP's packets, with its windows", "ideal"
     )
     mtu: Literal[1500, 9000] = optional('bytes of a packet, with transport = "tcp"', 1500)
-    sockets: Annotated[int, Field(ge=1, le=SOCKETS)] = optional(
-        'connections between two nodes, with transport = "tcp"', 1
-    )
-    burst: Annotated[Bytes, Field(gt=0)] | None = optional(
-        'token bucket of a shaped link: what passes at once after a pause, with transport = "tcp"'
-    )
+    sockets: Annotated[int, Field(ge=1, le=SOCKETS)] = optional("TCP connections between two", 1)
+    burst: Window | None = optional("bytes that a shaped link passes at once after a pause (TCP)")
     duration: Law | None = optional('duration of one mean (D), with collective = "given"')
     duration_grows: Literal["not", "log", "linear"] = optional(
         "duration by the number of workers m that take part: as given, times log2(m) "
@@ -130,7 +109,7 @@ class Network(_Line):
     fairness: Literal["max-min", "rtt"] = optional(
         "shares at a bottleneck: equal, or as TCP's, inverse to the round trip", "max-min"
     )
-    slow_start: Annotated[Bytes, Field(gt=0)] | None = optional(
+    slow_start: Window | None = optional(
         "a flow's first window, doubled every round trip; left out: no slow start, or, "
         'with transport = "tcp", ten segments after each pause'
     )

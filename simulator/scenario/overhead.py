@@ -14,6 +14,7 @@ from ..distributions.law import Law
 from ..distributions.parametric import Constant
 from ..inputs.units import Bytes, Seconds
 from .table import (
+    NO_TIME,
     ZERO,
     Count,
     Delay,
@@ -28,6 +29,7 @@ from .table import (
 GIGABIT = 125e6  # bytes per second
 Relative = Annotated[float, Field(ge=0, le=10)]
 Factor = Annotated[float, Field(ge=-1e6, le=1e6)]
+Factors = Annotated[Many[Factor], Field(min_length=1, max_length=1000)]
 OWN = ("issue", "collect", "send", "receive", "agree")
 """Overheads that occupy a node itself."""
 
@@ -53,52 +55,32 @@ class Overhead(Section):
     workers: Count | None = optional("number of workers it was measured with; left out: any")
     algorithm: Name | None = optional("program that it is for; left out: those without their own")
     step: Law = optional(
-        "added to each step: the framework's own time, and lateness",
-        Constant.model_construct(value=0.0),
-        json_schema_extra=ZERO,
+        "added to each step: framework's time, and lateness", NO_TIME, json_schema_extra=ZERO
     )
     issue: Delay = optional("a worker's own time to start a collective", 0.0)
     collect: Delay = optional("a worker's own time to take a result over", 0.0)
-    collective: Delay = optional(
-        "added to the duration of each collective, and hidden if that is", 0.0
-    )
+    collective: Delay = optional("added to each collective, and hidden if that is", 0.0)
     agree: Delay = optional("time to ask all workers whether a collective has finished", 0.0)
-    agree_latencies: NonNegative = optional(
-        "latencies of [network] that the question takes in addition, with half of hop_bytes each",
-        0.0,
-    )
+    agree_latencies: NonNegative = optional("latencies of that, with half of hop_bytes each", 0.0)
     send: Delay = optional("a node's own time to send a message", 0.0)
     message: Delay = optional("added to the latency of each message", 0.0)
-    message_factor: Positive = optional(
-        "time that a message occupies its link, relative to its bytes", 1.0
-    )
+    message_factor: Positive = optional("time of a message on its link, relative to bytes", 1.0)
     receive: Delay = optional("a node's own time to take a message over", 0.0)
-    latency_factor: Positive = optional(
-        "latencies that a hop of a collective takes (gloo's ring: 2)", 1.0
-    )
-    transmission_factor: Positive = optional(
-        "time that payloads occupy links, relative to bytes / bandwidth", 1.0
-    )
+    latency_factor: Positive = optional("latencies of a hop of a collective (gloo's ring: 2)", 1.0)
+    transmission_factor: Positive = optional("time of payloads, relative to bytes / bandwidth", 1.0)
     transmission_exponent: float = optional(
-        "transmission_factor is that of links of 1 Gbit/s, and falls with this power "
-        "of their bandwidth",
-        0.0,
-        ge=-1,
-        le=1,
+        "transmission_factor falls with this power of (bandwidth / 1 Gbit/s)", 0.0, ge=-1, le=1
     )
     tree_exponent: float = optional(
-        "transmission_factor of means around a ring grows with this power of what a double tree "
-        "takes over it, n / (n - 1) with n workers, n > 3: 0 is a ring, 1 a double tree",
+        "transmission_factor grows with this power of n / (n - 1), n > 3 workers",
         0.0,
         ge=-10,
         le=10,
     )
-    per_byte: NonNegative = optional(
-        "seconds per byte that passes a link, whatever its bandwidth", 0.0
-    )
+    per_byte: NonNegative = optional("seconds per byte that passes a link of any bandwidth", 0.0)
     hop: Delay = optional("added to the latency of each hop of a collective", 0.0)
     hop_bytes: Bytes = optional(
-        "bytes that travel in each hop of a collective beside its payload",
+        "bytes in each hop of a collective beside its payload",
         0.0,
         json_schema_extra={"default": "0 B"},
     )
@@ -145,18 +127,10 @@ class ModelError(Section):
     widest.
     """
 
-    programs: int = Field(
-        ge=2,
-        le=1000,
-        description="programs that it was learnt from, each predicted without a run of its own",
-    )
+    programs: int = Field(ge=2, le=1000, description="programs predicted without a run of theirs")
     source: str = optional("the measurements that it was learnt from", "")
-    seconds_per_step: dict[str, Relative] = optional(
-        "relative standard deviation of seconds per step, by family", {}
-    )
-    time_to_target: dict[str, Relative] = optional(
-        "relative standard deviation of the time to a target, by family", {}
-    )
+    seconds_per_step: dict[str, Relative] = optional("relative standard deviation by family", {})
+    time_to_target: dict[str, Relative] = optional("relative standard deviation by family", {})
 
     def of(self, quantity: str, family: str | None) -> float:
         """Return the relative standard deviation of a quantity; of an unknown family, the widest.
@@ -184,19 +158,13 @@ class Calibration(Section):
     versions: dict[str, str] = optional("versions of the software, by package", {})
     runs: Many[Name] = optional("runs that it was fitted to", ())
     fingerprints: Many[Name] = optional(
-        "SHA-256 of their files: `paceline compare` with one of these proves nothing", ()
+        "SHA-256 of their files: comparing with these proves nothing", ()
     )
-    sd: dict[str, NonNegative] = optional(
-        "relative standard error of a number of this scenario, by its dotted key", {}
+    sd: dict[str, NonNegative] = optional("relative standard errors by dotted key", {})
+    draws: dict[str, Factors] = optional(
+        "factors by dotted key, uncertain together, one a replicate", {}
     )
-    draws: dict[str, Annotated[Many[Factor], Field(min_length=1, max_length=1000)]] = optional(
-        "factors of numbers of this scenario, by dotted key, uncertain together: the "
-        " n-th replicate takes the n-th of each",
-        {},
-    )
-    run_to_run: NonNegative = optional(
-        "relative standard deviation of the pace that runs add to all other errors", 0.0
-    )
+    run_to_run: NonNegative = optional("relative standard deviation between runs", 0.0)
     fitted: Many[Name] = optional("programs that it was fitted to, with their parameters", ())
     model_error: ModelError | None = optional("errors of programs that it was not fitted to")
     transport: Literal["ideal", "tcp"] = optional(
@@ -207,16 +175,9 @@ class Calibration(Section):
     library: Literal["ideal", "nccl", "gloo"] = optional(
         "the network.library that overheads were measured beside: they come on top of it", "ideal"
     )
-    overlap: float | None = optional(
-        "share of the collectives' time hidden behind computing", ge=0, le=1
-    )
+    overlap: float | None = optional("hidden share of the collectives' time", ge=0, le=1)
     collective: Seconds | None = optional("median time of a collective, hidden or not")
-    replicates: int = optional(
-        "bootstrap replicates: simulations with numbers redrawn within their errors",
-        8,
-        ge=2,
-        le=1000,
-    )
+    replicates: int = optional("simulations with redrawn numbers (bootstrap)", 8, ge=2, le=1000)
     measured: MeasuredRange = MeasuredRange()
     notes: Many[str] = optional("assumptions of the fit", ())
 

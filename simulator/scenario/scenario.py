@@ -5,7 +5,6 @@ other, and `load.load` reads files.
 """
 
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from functools import cache, cached_property
 from math import ceil, inf
 from typing import Annotated, Any, Self
@@ -24,45 +23,15 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from ..distributions.distribution import Distribution
 from ..inputs.messages import nearest
-from ..inputs.units import to_si
 from ..programs import Program, catalogue
 from ..programs.codecs.codec import Raw
 from ..programs.pieces.piece import TomlSchema
+from . import tables
 from .cluster import Cluster, Recovery
-from .model_tensors import BUCKET
 from .network import Network, Server
 from .overhead import Calibration, CodecCost, Overhead, at
 from .table import Many, Name, Section, optional
-from .tables import (
-    Bound,
-    Choice,
-    CurveOfLaw,
-    LearningCurve,
-    Model,
-    NoObjective,
-    Objective,
-    Optimizer,
-    Prices,
-    Quadratic,
-    Range,
-    RunSettings,
-    Softmax,
-    Theory,
-    ValidationSettings,
-)
 from .team import Team
-
-__all__ = [
-    "Algorithm",
-    "Bound",
-    "Prices",
-    "Quadratic",
-    "Scenario",
-    "Softmax",
-    "arguments",
-    "json_schema",
-]
-
 
 OWN = ("name", "label", "recovery")
 """Keys of an [[algorithm]] table that are not parameters of its program."""
@@ -130,7 +99,7 @@ def _words(table: Mapping[str, Any]) -> str:
     return " ".join([table["name"], *parts])
 
 
-def arguments(program: Program, own: dict[str, Any], optimizer: Optimizer) -> dict[str, Any]:
+def arguments(program: Program, own: dict[str, Any], optimizer: tables.Optimizer) -> dict[str, Any]:
     """Return a program's table: the keys set in [optimizer], overridden by its `own` parameters."""
     names = {"momentum": program.local_momentum}
     set_here = optimizer.model_fields_set
@@ -148,11 +117,11 @@ def _algorithm(value: Any, info: ValidationInfo) -> Any:
     for key in (key for key in given if key in program.refuses):
         raise refusal((key,), f"{value['name']} has none: {program.refuses[key]}", given[key])
     optimizer, objective = info.data.get("optimizer"), info.data.get("objective")
-    written = arguments(program, given, optimizer or Optimizer())
-    any_rate = objective is None or isinstance(objective, NoObjective | LearningCurve)
+    written = arguments(program, given, optimizer or tables.Optimizer())
+    any_rate = objective is None or isinstance(objective, tables.NoObjective | tables.LearningCurve)
     if optimizer is None or (any_rate and optimizer.lr is None):
         # any rate will do: a table is refused already, or the loss follows from none
-        optimizer = (optimizer or Optimizer()).model_copy(update={"lr": 1.0})
+        optimizer = (optimizer or tables.Optimizer()).model_copy(update={"lr": 1.0})
     parameters = program.parse(arguments(program, given, optimizer))
     if "buckets" in parameters and "buckets" not in given:
         buckets = _buckets(info.data.get("model"), info.data.get("network"))
@@ -182,12 +151,12 @@ def _program(table: Mapping[str, Any], programs: Mapping[str, Program]) -> Progr
     return programs[name]
 
 
-def _buckets(model: Model | None, network: Network | None) -> Any:
+def _buckets(model: tables.Model | None, network: Network | None) -> Any:
     """Return the buckets of DistributedDataParallel, of known tensors or NCCL; None: unknown."""
     if model is None or model.buckets:
         return model and model.buckets
     nccl = network is not None and network.library == "nccl"
-    return max(1, ceil(model.bytes / BUCKET)) if nccl else None
+    return max(1, ceil(model.bytes / tables.BUCKET)) if nccl else None
 
 
 def _over(general: Recovery, own: Recovery) -> Recovery:
@@ -201,76 +170,59 @@ def _over(general: Recovery, own: Recovery) -> Recovery:
 
 
 def _unsampled(program: Program, cluster: Cluster | None) -> tuple[str, ...]:
-    """Note where all workers take part in a program's means though some are to be selected."""
-    if cluster is None or cluster.sampling is None:
+    """Note that all workers take part in a program's means though some are to be selected."""
+    if cluster is None or cluster.sampling is None or program.rounds or program.selects:
         return ()
-    if program.rounds or program.selects:
-        selected, there = cluster.participants * cluster.sampling.over, cluster.workers
-        more = program.rounds and cluster.sampling.over > 1 and selected > there
-        why = (
-            f"cluster.sampling.over asks for {selected:g} clients, and of {there} all are selected"
-        )
-        return (why,) if more else ()
     why = "its workers do not all go on from one mean"
     return (f"cluster.sampling has no effect on {program.name}, as {why}: all take part",)
 
 
-def _recovering(algorithm: Algorithm, tables: Mapping[str, Any]) -> Algorithm:
+def _recovering(algorithm: Algorithm, beside: Mapping[str, Any]) -> Algorithm:
     """Complete an algorithm's own recovery by [recovery]; note settings without effect."""
-    of_algorithm, mine = algorithm.recovery, tables.get("recovery") or Recovery()
-    if of_algorithm is not None:
-        mine = _over(mine, of_algorithm)
-    policy = mine.policy if mine.policy not in algorithm.recovers else "backup" * (mine.backup > 0)
-    update: dict[str, Any] = {} if of_algorithm is None else {"recovery": mine}
-    if policy and policy not in algorithm.recovers:
-        costs = {"reload": mine.reload, "warmup": mine.warmup}
+    recovery, update = beside.get("recovery") or Recovery(), dict[str, Any]()
+    if algorithm.recovery is not None:
+        recovery = update["recovery"] = _over(recovery, algorithm.recovery)
+    policy = "backup" if recovery.policy in algorithm.recovers else recovery.policy
+    if policy not in algorithm.recovers and (policy != "backup" or recovery.backups):
+        costs = {"reload": recovery.reload, "warmup": recovery.warmup}
         update["recovery"] = Recovery().model_copy(update=costs)
-        idle = {"policy": f"{algorithm.name} has no means over all workers"}
+        why = f"{algorithm.name} has no means over all workers"
+        notes = [f'recovery "{policy}" has no effect, as {why}']
     else:
-        idle = _idle(mine, tables, served=algorithm.served)
-    reasons: dict[str, list[str]] = {}
-    for key in [key for key in idle if key == "policy" or key in mine.model_fields_set]:
-        name = f'recovery "{policy or mine.policy}"' if key == "policy" else f"recovery.{key}"
-        reasons.setdefault(idle[key], []).append(name)
-    notes = [
-        f"{' and '.join(filter(None, (', '.join(first), last)))} "
-        f"{'have' if first else 'has'} no effect, as {why}"
-        for why, (*first, last) in reasons.items()
-    ]
+        notes = [*_without_effect(recovery, beside, served=algorithm.served)]
     return algorithm.model_copy(update=update | {"notes": (*algorithm.notes, *notes)})
 
 
-def _idle(mine: Recovery, tables: Mapping[str, Any], *, served: bool) -> dict[str, str]:
-    """Return the keys of a recovery that can have no effect, each with the reason."""
-    if (cluster := tables.get("cluster")) is None:
-        return {}
-    crashes, calm = cluster.fails(served and tables.get("server")), "nothing ever crashes"
-    sure, other = not (crashes or cluster.elastic), f'the policy is "{mine.policy}"'
-    everyone = mine.policy == "quorum" and mine.kept(cluster.workers) == cluster.workers
-    moot = {
-        "policy": (mine.policy in ("shrink", "restart") and not crashes, calm),
-        "quorum": (mine.policy != "quorum", other),
-        "grace": (mine.policy != "quorum", other),
-        "checkpoint": (mine.policy != "restart", other),
-        "timeout": (mine.policy == "wait" and not cluster.elastic, other),
-    }
-    idle = {key: why for key, (so, why) in moot.items() if so}
-    idle |= {"quorum": "it is of all workers"} if everyone and sure else {}
-    idle |= {"grace": "the quorum is of all workers"} if everyone else {}
-    restarting = ("checkpoint", "timeout", "reload", "warmup")
-    return idle | (dict.fromkeys(restarting, calm) if sure else {})
+def _without_effect(
+    recovery: Recovery, beside: Mapping[str, Any], *, served: bool
+) -> Iterator[str]:
+    """Note the keys of a recovery that can have no effect, with the reason."""
+    if (cluster := beside.get("cluster")) is None:
+        return
+    policy, crashes = recovery.policy, cluster.fails(served and beside.get("server"))
+    other = {"quorum": "quorum", "grace": "quorum", "checkpoint": "restart"}
+    idle = [key for key, needed in other.items() if policy != needed]
+    calm: list[str] = []
+    if not crashes and not cluster.elastic:
+        calm = ["timeout", "reload", "warmup", *["checkpoint"] * (policy == "restart")]
+    elif policy == "wait" and not cluster.elastic:
+        idle.append("timeout")
+    if policy in ("shrink", "restart") and not crashes:
+        yield f'recovery "{policy}" has no effect, as nothing ever crashes'
+    for keys, why in (idle, f'the policy is "{policy}"'), (calm, "nothing ever crashes"):
+        names = [f"recovery.{key}" for key in keys if key in recovery.model_fields_set]
+        if names:
+            yield f"no effect of {', '.join(names)}, as {why}"
 
 
 class BackgroundJob(Section):
     """Another job on the same network, which runs beside each run.
 
-    `scenario`: its tables, on this network; `algorithm`: the one that it runs. Both are None until
-    `load.load` has read its file.
+    `scenario`: its tables, on this network, once `load.load` has read its file.
     """
 
     file: Name = Field(
-        description="scenario of the job: its model, cluster, server and algorithm; its network is "
-        "this one, except `collective`"
+        description="scenario of the job; its network is this one, except `collective`"
     )
     label: Name | None = optional("its algorithm; left out: the first")
     _scenario: "Scenario | None" = PrivateAttr(default=None)
@@ -284,12 +236,8 @@ class BackgroundJob(Section):
     @property
     def algorithm(self) -> Algorithm:
         """The algorithm that the job runs."""
-        labels = (
-            algorithm
-            for algorithm in self.scenario.algorithm
-            if self.label in (None, algorithm.label)
-        )
-        return next(labels)
+        of_job = self.scenario.algorithm
+        return next(one for one in of_job if self.label in (None, one.label))
 
     def read(self, scenario: "Scenario") -> None:
         """Set the scenario read from its file."""
@@ -301,24 +249,24 @@ class Scenario(Section):
 
     extends: Name | None = optional("profile whose tables apply where this scenario has none")
     title: str = optional("title of figures and reports", "")
-    model: Model
-    objective: Objective = optional("objective that predicts the error", NoObjective(kind="none"))
-    optimizer: Optimizer = Optimizer()
+    model: tables.Model
+    objective: tables.Objective = optional("objective that predicts the error", tables.NO_OBJECTIVE)
+    optimizer: tables.Optimizer = tables.Optimizer()
     cluster: Cluster
     network: Network
     server: Server = Server()
     recovery: Recovery = Recovery()
-    run: RunSettings
+    run: tables.RunSettings
     algorithm: Many[Annotated[Algorithm, BeforeValidator(_algorithm)]] = optional(
         "the algorithms to compare", ()
     )
     job: Many[BackgroundJob] = optional("other jobs on the same network", ())
-    tune: dict[str, dict[str, Choice]] = optional(
+    tune: dict[str, dict[str, tables.Choice]] = optional(
         "values that `paceline tune` may try, by program and parameter", {}
     )
-    theory: Theory = Theory()
-    validation: ValidationSettings = ValidationSettings()
-    cost: Prices = Prices()
+    theory: tables.Theory = tables.Theory()
+    validation: tables.ValidationSettings = tables.ValidationSettings()
+    cost: tables.Prices = tables.Prices()
     overhead: Many[Overhead] = optional("overheads of a real system, by the number of workers", ())
     codec: Many[CodecCost] = optional(
         "measured times of codecs for which no algorithm states `compress` or `decompress`", ()
@@ -329,7 +277,7 @@ class Scenario(Section):
 
     @field_validator("run")
     @classmethod
-    def _of_tokens(cls, run: RunSettings, info: ValidationInfo) -> RunSettings:
+    def _of_tokens(cls, run: tables.RunSettings, info: ValidationInfo) -> tables.RunSettings:
         """Turn tokens of all workers into steps of each."""
         cluster, tokens = info.data.get("cluster"), getattr(info.data.get("objective"), "tokens", 0)
         if run.tokens is None or cluster is None:
@@ -346,66 +294,57 @@ class Scenario(Section):
     def _complete(
         cls, algorithms: tuple[Algorithm, ...], info: ValidationInfo
     ) -> tuple[Algorithm, ...]:
-        """Add what other tables say: recovery, and the size of averages that an hpsgd sets."""
+        """Add what other tables set: recovery, and the size of averages that an hpsgd sets."""
         algorithms = tuple(_recovering(algorithm, info.data) for algorithm in algorithms)
         key = "local_sgd_sync_multiplier"
         stated = [algorithm.parameters[key] for algorithm in algorithms if key in algorithm.table]
         if not stated:
             return algorithms
         note = f"averaging a model counts as {stated[0]:g} of a gradient (hpsgd's {key})"
+
+        def heavier(algorithm: Algorithm) -> Algorithm:
+            parameters = algorithm.parameters | {"codec": Raw(times=stated[0])}
+            notes = (*algorithm.notes, note)
+            return algorithm.model_copy(update={"notes": notes, "parameters": parameters})
+
         return tuple(
-            algorithm.model_copy(
-                update={
-                    "notes": (*algorithm.notes, note),
-                    "parameters": algorithm.parameters | {"codec": Raw(times=stated[0])},
-                }
-            )
-            if algorithm.name == "local-sgd" and "codec" not in algorithm.table
-            else algorithm
-            for algorithm in algorithms
+            heavier(one) if one.name == "local-sgd" and "codec" not in one.table else one
+            for one in algorithms
         )
 
-    _file: str = PrivateAttr(default="<scenario>")
-    _table: dict[str, Any] = PrivateAttr(default_factory=dict)
-    _background: bool = PrivateAttr(default=False)
-    _notes: tuple[str, ...] = PrivateAttr(default=())
+    _loaded: dict[str, Any] = PrivateAttr(default_factory=dict)
 
     def model_post_init(self, context: Any, /) -> None:
         """Remember where the scenario came from, if it was loaded."""
-        self._file = (context or {}).get("file", self._file)
-        self._table = (context or {}).get("table", self._table)
-        self._background = (context or {}).get("background", self._background)
-        self._notes = (context or {}).get("notes", self._notes)
+        keys = ("file", "table", "background", "notes")
+        self._loaded = {key: context[key] for key in keys if key in (context or {})}
 
     @property
     def file(self) -> str:
         """Path of the scenario as given."""
-        return self._file
+        return str(self._loaded.get("file", "<scenario>"))
+
+    @property
+    def table(self) -> dict[str, Any]:
+        """The TOML table after overrides, JSON-able."""
+        table: dict[str, Any] = self._loaded.get("table", {})
+        return table
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """How keys were understood that the scenario calls by another name, or that mislead."""
-        parts, notes = self.cluster.accumulation, [*self._notes]
+        """How loading understood keys, and what a law of a loss assumes."""
         goal: Any = self.objective
-        if parts > 1:
-            whole = f"cluster.compute is read as the time of all {parts} micro-batches of a step"
-            notes.append(f"{whole} (cluster.accumulation), not of one")
-        team = isinstance(goal, LearningCurve) and self.cluster.workers > 1
-        if team and isinstance(goal.curve, CurveOfLaw) and goal.curve.batch is None:
-            notes.append(
-                "objective.curve.batch is left out: the law is taken to speak of steps of "
-                f"{goal.tokens:,.0f} tokens, one worker's; of steps with more, a token teaches "
-                "less (critical batch); set it if the law's own runs had other steps"
-            )
-        if far := [*unusual(self.table)]:
-            more = [f"{len(far) - 3} more"] * (len(far) > 3)
-            notes.append(f"is the unit right? {'; '.join([*far[:3], *more])}")
+        notes: list[str] = [*self._loaded.get("notes", ())]
+        law = isinstance(goal, tables.LearningCurve) and isinstance(goal.curve, tables.CurveOfLaw)
+        if law and goal.curve.batch is None and self.cluster.workers > 1:
+            steps = f"steps of {goal.tokens:,.0f} tokens, one worker's"
+            notes.append(f"objective.curve.batch is left out: the law is taken to speak of {steps}")
         return tuple(notes)
 
     @property
     def shares(self) -> bool:
         """Whether other jobs use the network, so that links without traffic here are allowed."""
-        return self._background or bool(self.job)
+        return bool(self._loaded.get("background") or self.job)
 
     @property
     def heavy_tailed(self) -> bool:
@@ -433,9 +372,8 @@ class Scenario(Section):
     @property
     def troubled(self) -> bool:
         """Whether nodes can crash, or means may leave workers out."""
-        sampled = self.cluster.sampling is not None
-        policy = self.recovery.policy
-        return sampled or self.unstable or self.recovery.backups > 0 or policy == "quorum"
+        left_out = self.recovery.backups > 0 or self.recovery.policy == "quorum"
+        return left_out or self.unstable or self.cluster.sampling is not None
 
     def under(self, algorithm: Algorithm) -> "Scenario":
         """Return the scenario with the recovery and the overheads that hold for an algorithm."""
@@ -443,9 +381,7 @@ class Scenario(Section):
         name = algorithm.name if algorithm.name in names else None
         update: dict[str, Any] = {"recovery": algorithm.recovery} if algorithm.recovery else {}
         if names - {name}:
-            update["overhead"] = tuple(
-                overhead for overhead in self.overhead if overhead.algorithm == name
-            )
+            update["overhead"] = tuple(one for one in self.overhead if one.algorithm == name)
         return self.model_copy(update=update) if update else self
 
     def participants(self, algorithm: Algorithm) -> int:
@@ -458,51 +394,16 @@ class Scenario(Section):
 
         Those of single algorithms count `under` them alone.
         """
-        common = [
-            overhead for overhead in self.overhead if overhead.algorithm is None
-        ] or self.overhead
-        return at(common, self.cluster.workers)
+        common = [one for one in self.overhead if one.algorithm is None]
+        return at(common or self.overhead, self.cluster.workers)
 
     @property
     def nominal(self) -> "Scenario":
         """The scenario without overheads and calibration."""
         bare = self.model_copy(update={"overhead": (), "codec": (), "calibration": None})
-        bare._table = {k: v for k, v in self._table.items() if k not in MEASURED}
+        table = {key: value for key, value in self.table.items() if key not in MEASURED}
+        bare._loaded = self._loaded | {"table": table}
         return bare
-
-    @property
-    def table(self) -> dict[str, Any]:
-        """The TOML table after overrides, JSON-able."""
-        return self._table
-
-
-TIME, RATE = ("time", 0, 2, "up to 2 s"), ("bandwidth", 125, 1.25e14, "1 kbit/s to 1 Pbit/s")
-COMPUTE = ("time", 0, 3600, "up to 1 h")
-MAGNITUDES = {"latency": TIME, "bandwidth": RATE, "up": RATE, "down": RATE, "compute": COMPUTE}
-"""By key: dimension, least and most that is usual in SI units, and these in words."""
-
-
-def unusual(value: Any, path: str = "", usual: Any = None) -> Iterator[str]:
-    """Yield the keys of a table with quantities that hardly any link or worker has, and the usual.
-
-    `usual`: of the `value` at `path`, as in `MAGNITUDES`.
-    """
-    if isinstance(value, dict):
-        magnitudes = MAGNITUDES
-        with suppress(ValueError, KeyError, TypeError):
-            if "between" not in value:  # a phone's or a home's link, not one of two directions
-                most = to_si(value["down"], "bandwidth")
-                magnitudes = magnitudes | {"up": ("bandwidth", 125, most, "at most that of down")}
-        for key, entry in value.items():
-            yield from unusual(entry, f"{path}.{key}".lstrip("."), magnitudes.get(key, usual))
-    elif isinstance(value, list):
-        for index, entry in enumerate(value):
-            yield from unusual(entry, f"{path}[{index}]", usual)
-    elif isinstance(value, str) and usual:
-        dimension, least, most, words = usual
-        with suppress(ValueError):  # a name, or of another dimension
-            if not least <= to_si(value, dimension) <= most:
-                yield f"{path} = {value!r} (usual: {words})"
 
 
 def laws(*values: Any) -> Iterator[Distribution]:
@@ -527,21 +428,17 @@ def json_schema(programs: Mapping[str, Program] | None = None) -> Mapping[str, A
 @cache
 def _json_schema(named: tuple[tuple[str, Program], ...]) -> dict[str, Any]:
     programs = dict(named)
-    models: list[Any] = [
-        Scenario,
-        Range,
-        Recovery,
-        *(each.parameters for each in programs.values()),
-    ]
+    models: list[Any] = [Scenario, tables.Range, Recovery]
+    models += [program.parameters for program in programs.values()]
     references, root = models_json_schema(
         [(model, "validation") for model in models], schema_generator=TomlSchema
     )
-    tables = root["$defs"]
+    defined = root["$defs"]
 
     def table(model: Any) -> dict[str, Any]:
-        return dict(tables[references[model, "validation"]["$ref"].removeprefix("#/$defs/")])
+        return dict(defined[references[model, "validation"]["$ref"].removeprefix("#/$defs/")])
 
-    span = references[Range, "validation"]
+    span = references[tables.Range, "validation"]
     recovery = {
         "description": "its own recovery: a policy, or the keys of [recovery] that differ",
         "anyOf": [table(Recovery)["properties"]["policy"], references[Recovery, "validation"]],
@@ -550,37 +447,31 @@ def _json_schema(named: tuple[tuple[str, Program], ...]) -> dict[str, Any]:
     for name, program in programs.items():
         parameters = table(program.parameters)
         properties = parameters.get("properties", {})
-        required = {"name", *parameters.get("required", ())} - {
-            "lr",
-            "momentum",
-        }  # from [optimizer]
+        given = {"lr", "momentum"}  # in [optimizer]
         head = {
             "name": {"const": name, "description": program.summary},
             "label": {"type": "string", "description": "name of its curve, unique"},
             "recovery": recovery,
         }
-        items.append(
-            parameters
-            | {"title": name, "properties": head | properties, "required": sorted(required)}
-        )
+        required = sorted({"name", *parameters.get("required", ())} - given)
+        own = {"title": name, "properties": head | properties, "required": required}
+        items.append(parameters | own)
+        tried = {
+            key: {"anyOf": [{"type": "array", "items": node, "minItems": 1}, span]}
+            for key, node in properties.items()
+        }
         choices[name] = {
             "type": "object",
             "description": f"values or ranges of {name}'s parameters",
             "additionalProperties": False,
-            "properties": {
-                key: {"anyOf": [{"type": "array", "items": node, "minItems": 1}, span]}
-                for key, node in properties.items()
-            },
+            "properties": tried,
         }
     scenario = table(Scenario)
+    algorithm, tune = scenario["properties"]["algorithm"], scenario["properties"]["tune"]
     scenario["properties"] |= {
-        "algorithm": scenario["properties"]["algorithm"] | {"items": {"anyOf": items}},
-        "tune": scenario["properties"]["tune"]
-        | {"properties": choices, "additionalProperties": False},
+        "algorithm": algorithm | {"items": {"anyOf": items}},
+        "tune": tune | {"properties": choices, "additionalProperties": False},
     }
-    unused = {scenario["title"], "Algorithm", *programs}
-    return {
-        "$schema": GenerateJsonSchema.schema_dialect,
-        **scenario,
-        "$defs": {key: each for key, each in tables.items() if key not in unused},
-    }
+    unused = {"Scenario", "Algorithm", *programs}
+    used = {key: node for key, node in defined.items() if key not in unused}
+    return {"$schema": GenerateJsonSchema.schema_dialect, **scenario, "$defs": used}

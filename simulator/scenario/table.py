@@ -16,6 +16,7 @@ from pydantic import (
     WithJsonSchema,
 )
 
+from ..distributions.parametric import Constant
 from ..inputs.units import BytesPerSecond, Seconds
 
 T = TypeVar("T")
@@ -36,6 +37,7 @@ NonNegative = Annotated[float, Field(ge=0, le=MOST), AfterValidator(_not_tiny)]
 Share = Annotated[float, Field(gt=0, le=1)]
 Duration = Annotated[Seconds, Field(gt=0)]
 Bandwidth = Annotated[BytesPerSecond, Field(gt=0)]
+NO_TIME = Constant.model_validate({"value": "0 s"})
 ZERO: dict[str, JsonValue] = {"default": "0 s"}  # as a scenario writes it
 Delay = Annotated[Seconds, Field(json_schema_extra=ZERO)]  # of no time by default
 

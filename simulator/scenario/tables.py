@@ -1,8 +1,11 @@
-"""The tables of a scenario as typed, frozen models: SI units inside, the TOML's own key names.
+"""The tables of scenario.toml as typed, frozen models: SI units inside, the TOML's own key names.
 
 Field descriptions become the JSON Schema's, and editors show them.
 """
 
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
@@ -21,10 +24,10 @@ from pydantic import (
     model_validator,
 )
 
+from ..inputs import untrusted
 from ..inputs.units import FlopsPerSecond
 from ..programs.pieces.schedule import Rate
 from ..programs.pieces.transform import TransformOf
-from .model_tensors import PRESETS, ddp_buckets
 from .table import (
     LEAST,
     MOST,
@@ -38,6 +41,12 @@ from .table import (
     located,
     optional,
 )
+
+FIRST_BUCKET, BUCKET = 2**20, 25 * 2**20
+"""Bytes from which a bucket is full (PyTorch 2.13, torch/csrc/distributed/c10d/reducer.hpp:
+kDefaultFirstBucketBytes, kDefaultBucketBytesCap)."""
+IS_TABLE = Discriminator(lambda value: "table" if isinstance(value, dict | Section) else "other")
+"""Chooses between a table and a value of another kind."""
 
 
 def _checked(kind: Any) -> tuple[Any, Any]:
@@ -56,8 +65,6 @@ OfTheorem = Annotated[float, Field(ge=LEAST, le=MOST)]
 LearningRate = Annotated[float | dict[str, Any], _check, _schema]
 _check, _schema = _checked(TransformOf)
 LocalMomentum = Annotated[float | dict[str, Any], _check, _schema]
-
-
 Tensor = Annotated[int, Field(ge=1, le=10**15)]
 Tensors = Annotated[
     Annotated[Many[Tensor], Field(min_length=1, max_length=100_000), Tag("sizes")]
@@ -66,11 +73,32 @@ Tensors = Annotated[
 ]
 
 
-def _sizes(tensors: Any) -> tuple[Any, ...]:
+@cache
+def presets() -> dict[str, list[int]]:
+    """Return the parameters of each tensor of well-known models, by name."""
+    return untrusted.toml(untrusted.text(Path(__file__).with_name("tensors.toml")), 2)
+
+
+def _sizes(tensors: Any) -> list[Any]:
     """Return the parameters of each tensor, of a list or of a preset by name."""
     if isinstance(tensors, str):
-        return tuple(PRESETS[tensors]()) if tensors in PRESETS else ()
-    return tuple(tensors) if isinstance(tensors, list | tuple) else ()
+        return presets().get(tensors, [])
+    return [*tensors] if isinstance(tensors, list | tuple) else []
+
+
+def ddp_buckets(tensors: Iterable[int], bytes_per_parameter: float) -> tuple[int, ...]:
+    """Return the parameters of each bucket, the first to be averaged first.
+
+    Tensors are taken in the order of their gradients, the last first; a bucket is full with the
+    tensor that reaches its limit (reducer.cpp, compute_bucket_assignment_by_size).
+    """
+    buckets, limit = [0], FIRST_BUCKET
+    for size in reversed(tuple(tensors)):
+        buckets[-1] += size
+        if buckets[-1] * bytes_per_parameter >= limit:
+            buckets.append(0)
+            limit = BUCKET
+    return tuple(size for size in buckets if size)
 
 
 class Model(Section):
@@ -78,11 +106,7 @@ class Model(Section):
 
     model_config = ConfigDict(json_schema_extra=lambda schema: schema.pop("required"))
 
-    parameters: int = Field(
-        ge=1,
-        le=10**15,
-        description="number of parameters of the model; left out: the sum of its tensors",
-    )
+    parameters: Tensor = Field(description="of the model; left out: the sum of its tensors")
     bytes_per_parameter: Positive = optional("bytes sent per parameter", 4.0)
     tensors: Tensors | None = optional(
         "parameters of each tensor, in the order of the model, or the name of a model; "
@@ -124,13 +148,9 @@ class Bound(Section):
     """Predict the error by AdaComm's Theorem 2 (Wang & Joshi, arXiv 1810.08313)."""
 
     kind: Literal["bound"]
-    initial_gap: OfTheorem = Field(
-        description="F(x1) - Finf: largest possible decrease of the loss"
-    )
+    initial_gap: OfTheorem = Field(description="F(x1) - Finf: largest decrease of the loss")
     smoothness: OfTheorem = Field(description="L: Lipschitz constant of the gradient")
-    gradient_variance: float = Field(
-        ge=0, le=MOST, description="sigma^2 of one mini-batch gradient"
-    )
+    gradient_variance: float = Field(ge=0, le=MOST, description="sigma^2 of a mini-batch gradient")
 
 
 class Power(Section):
@@ -151,8 +171,7 @@ class Modes(Section):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        modes, gaps = len(self.curvature), len(self.gap)
-        if modes != gaps:
+        if (modes := len(self.curvature)) != (gaps := len(self.gap)):
             raise ValueError(f"{modes} curvatures and {gaps} gaps; write one gap per curvature")
         if not any(self.gap):
             raise ValueError("no gap above zero; write at least one, so that there is a loss")
@@ -171,9 +190,7 @@ class Heterogeneity(Section):
     share: float = Field(
         ge=0, lt=1, description="share of its speed that local training loses in the long run"
     )
-    curvature: Positive = Field(
-        description="curvature at which that happens: after 1 / (lr curvature) steps"
-    )
+    curvature: Positive = Field(description="curvature of that: after 1 / (lr curvature) steps")
 
 
 class Quadratic(Section):
@@ -183,9 +200,7 @@ class Quadratic(Section):
     dimension: int = optional("number of coordinates", 100, ge=1, le=10**7)
     spectrum: Spectrum = optional("eigenvalues of the Hessian", Power())
     noise: NonNegative = optional("sigma: root of E||g - grad F||^2", 1.0)
-    noise_growth: NonNegative = optional(
-        "increase of sigma^2 per 2 (F - F*): noise that fades", 0.0
-    )
+    noise_growth: NonNegative = optional("increase of sigma^2 per 2 (F - F*)", 0.0)
     shift: NonNegative = optional("spread of the workers' optima (non-IID)", 0.0)
     heterogeneity: Heterogeneity | None = optional("spread of the workers' curvatures (non-IID)")
     initial_gap: Positive = optional("loss at the start, above the optimum", 1.0)
@@ -193,11 +208,10 @@ class Quadratic(Section):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if isinstance(self.spectrum, Modes) and len(self.spectrum.curvature) > self.dimension:
-            raise ValueError(
-                f"{len(self.spectrum.curvature)} modes in {self.dimension} coordinates; "
-                "write a larger dimension, or fewer modes"
-            )
+        modes = len(self.spectrum.curvature) if isinstance(self.spectrum, Modes) else 0
+        if modes > self.dimension:
+            too_many = f"{modes} modes in {self.dimension} coordinates"
+            raise ValueError(f"{too_many}; write a larger dimension, or fewer modes")
         return self
 
 
@@ -205,11 +219,7 @@ class Dirichlet(Section):
     """Label shares drawn per worker from a Dirichlet distribution."""
 
     dirichlet: Positive = Field(description="concentration; small is very uneven")
-    seed: int | None = optional(
-        "deals the same data to the same worker in every run (default: a run's own "
-        "seed, so that every run deals anew)",
-        ge=0,
-    )
+    seed: int | None = optional("deals the same data in every run; left out: a run's seed", ge=0)
 
 
 def _iid(value: Any) -> Any:
@@ -219,9 +229,9 @@ def _iid(value: Any) -> Any:
 
 
 Partition = Annotated[
-    Annotated[Literal["iid"], BeforeValidator(_iid), Tag("iid")]
-    | Annotated[Dirichlet, Tag("a table")],
-    Discriminator(lambda value: "a table" if isinstance(value, dict | Dirichlet) else "iid"),
+    Annotated[Literal["iid"], BeforeValidator(_iid), Tag("other")]
+    | Annotated[Dirichlet, Tag("table")],
+    IS_TABLE,
     Field(
         description='partition of the data among workers: "iid" or { dirichlet = 0.3 }',
         examples=["iid", {"dirichlet": 0.3}],
@@ -262,12 +272,8 @@ class Torch(Section):
     folder: Folder | None = optional("folder of the data set's files")
     batch: Count = optional("mini-batch per worker and step, samples", 32)
     partition: Partition = "iid"
-    weight_decay: NonNegative = optional(
-        "factor of the parameters that is added to every gradient (L2)", 0.0
-    )
-    dtype: Literal["float32", "float64"] = optional(
-        "number type of parameters and gradients", "float32"
-    )
+    weight_decay: NonNegative = optional("multiple of the parameters added to gradients (L2)", 0.0)
+    dtype: Literal["float32", "float64"] = optional("type of parameters, gradients", "float32")
     device: Name = optional("device that computes gradients: cpu, cuda", "cpu")
 
 
@@ -299,11 +305,8 @@ class CurveOfFile(Section):
 
 
 def _curve(value: Any) -> str:
-    return (
-        "a file"
-        if "file" in (value if isinstance(value, dict) else getattr(value, "__dict__", ()))
-        else "a law"
-    )
+    keys = value if isinstance(value, dict) else getattr(value, "__dict__", ())
+    return "a file" if "file" in keys else "a law"
 
 
 Log = Annotated[float, Field(ge=-10, le=10)]
@@ -315,12 +318,8 @@ class LocalRun(Section):
     algorithm: Name = Field(description="program of that run")
     workers: Count = Field(description="its workers")
     tau: Positive = Field(description="its communication period, in steps")
-    parameters: Positive | None = optional(
-        "parameters of the model trained; left out: as in [model]"
-    )
-    log_ratio: Log | None = optional(
-        "log of its loss over data-parallel training's on as many tokens"
-    )
+    parameters: Positive | None = optional("of the model trained; left out: as in [model]")
+    log_ratio: Log | None = optional("log of its loss over data-parallel training's, same tokens")
     log_steps: Log | None = optional(
         "in its place: log of its steps after the warm-up over those to as low a loss of "
         "data-parallel training with as many workers"
@@ -341,6 +340,10 @@ def _span(value: tuple[float, float]) -> tuple[float, float]:
 
 
 Ends = Annotated[tuple[Positive, Positive], Strict(False), AfterValidator(_span)]
+NoiseScale = Annotated[
+    Annotated[Positive, Tag("a number")] | Annotated[Ends, Tag("a range")],
+    Discriminator(lambda value: "a range" if isinstance(value, list | tuple) else "a number"),
+]
 
 
 class LearningCurve(Section):
@@ -352,19 +355,12 @@ class LearningCurve(Section):
         Discriminator(_curve),
     ] = Field(description="loss of a data-parallel baseline: a published law, or a log")
     tokens: Positive = Field(description="tokens (or samples) per worker and step")
-    noise_scale: (
-        Annotated[
-            Annotated[Positive, Tag("a number")] | Annotated[Ends, Tag("a range")],
-            Discriminator(
-                lambda value: "a range" if isinstance(value, list | tuple) else "a number"
-            ),
-        ]
-        | None
-    ) = optional("critical batch, in tokens: a number or a range; left out: a published law's")
-    penalty: Annotated[
-        Many[Literal["published", "measured"]],
-        Field(description="evidence of what local steps cost that is used beside the mechanism"),
-    ] = ("published", "measured")
+    noise_scale: NoiseScale | None = optional(
+        "critical batch, in tokens: a number or a range; left out: a published law's"
+    )
+    penalty: Many[Literal["published", "measured"]] = optional(
+        "evidence of what local steps cost, beside the mechanism", ("published", "measured")
+    )
     own: Many[LocalRun] = optional("the user's own runs with local steps", ())
 
 
@@ -373,6 +369,8 @@ class NoObjective(Section):
 
     kind: Literal["none"]
 
+
+NO_OBJECTIVE = NoObjective(kind="none")
 
 Objective = Annotated[
     Bound | Quadratic | Softmax | Torch | LearningCurve | NoObjective, Field(discriminator="kind")
@@ -383,18 +381,14 @@ class Optimizer(Section):
     """Defaults of every algorithm; its own table overrides them."""
 
     lr: LearningRate | None = optional("learning rate, or its schedule")
-    momentum: LocalMomentum = optional(
-        "momentum of the local steps, or another transform of gradients", 0.0
-    )
+    momentum: LocalMomentum = optional("momentum, or another transform of gradients", 0.0)
 
 
 class Cap(Section):
     """The rarest and the latest communication that a search may choose without a loss to see."""
 
     tau: Count = Field(description="most steps between two averages or exchanges of a worker")
-    delay: int = Field(
-        ge=0, le=10**9, description="most steps that a gradient or average may be late"
-    )
+    delay: int = Field(ge=0, le=10**9, description="most steps of a late gradient or average")
 
 
 class RunSettings(Section):
@@ -427,9 +421,7 @@ class Theory(Section):
 
     periods: Many[Count] = optional("communication periods tau, in steps", (1, 2, 4, 8, 16, 32, 64))
     durations: Many[Duration] = optional("wall-clock times", ())
-    interval: Duration | None = optional(
-        "interval (T0) to choose the best period for, each in turn"
-    )
+    interval: Duration | None = optional("interval (T0) to choose the best period for, in turn")
 
 
 class ValidationSettings(Section):
@@ -453,27 +445,21 @@ class ValidationSettings(Section):
     )
 
 
+Currency = Annotated[str, Field(min_length=1, max_length=16)]
+Flops = Annotated[FlopsPerSecond, Field(gt=0)]
+
+
 class Prices(Section):
     """Prices, in any one currency, and what tokens and utilisation follow from."""
 
-    currency: Annotated[str, Field(min_length=1, max_length=16)] | None = optional(
-        'currency of the prices, such as "USD"'
-    )
+    currency: Currency | None = optional('currency of the prices, such as "USD"')
     node_hour: NonNegative | None = optional("one worker, with all its devices, for one hour")
-    device_hour: NonNegative | None = optional(
-        "one device for one hour: a worker, or each of an island's"
-    )
+    device_hour: NonNegative | None = optional("one device (a worker, or one of its several), 1 h")
     egress_per_gb: NonNegative | None = optional("10^9 bytes leaving a region")
-    budget: Positive | None = optional(
-        "price up to which `paceline tune` may train, for the best loss"
-    )
+    budget: Positive | None = optional("price up to which `paceline tune` may train")
     tokens: Positive | None = optional("tokens per worker and step, where [objective] has none")
-    flops: Annotated[FlopsPerSecond, Field(gt=0)] | None = optional(
-        "peak of one device, of which utilisation (MFU) is a share"
-    )
-    flops_per_token: Positive | None = optional(
-        "operations of training per token; left out: 6 per parameter"
-    )
+    flops: Flops | None = optional("peak of one device, of which utilisation (MFU) is a share")
+    flops_per_token: Positive | None = optional("of training; left out: 6 per parameter")
 
     @property
     def priced(self) -> bool:
@@ -507,7 +493,7 @@ class Range(Section):
 
 
 Choice = Annotated[
-    Annotated[Annotated[tuple[Any, ...], Strict(False), Field(min_length=1)], Tag("values")]
-    | Annotated[Range, Tag("a range")],
-    Discriminator(lambda value: "a range" if isinstance(value, dict | Range) else "values"),
+    Annotated[tuple[Any, ...], Strict(False), Field(min_length=1), Tag("other")]
+    | Annotated[Range, Tag("table")],
+    IS_TABLE,
 ]

@@ -17,8 +17,8 @@ from ..engines.observer import POINTS
 from ..load.load import known_programs
 from ..objectives.build import dimension_of
 from ..results.run import Run
-from ..scenario.scenario import Algorithm, Quadratic, Scenario
-from ..scenario.tables import Modes
+from ..scenario.scenario import Algorithm, Scenario
+from ..scenario.tables import Modes, Quadratic
 from ..scenario.world import World
 from .execution import Execution
 

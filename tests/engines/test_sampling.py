@@ -678,13 +678,6 @@ def test_a_sweep_runs_a_buffer_once_for_all_numbers_that_rounds_select():
     assert paces == [pytest.approx(alone)] * 3
 
 
-def test_more_clients_than_there_are_is_noted():
-    for over, said in ((2, False), (2.5, True)):
-        cluster = {"sampling": {"clients": 2, "over": over}}
-        notes = run({"name": "fedavg", "tau": 1}, workers=4, steps=2, cluster=cluster).notes
-        assert any("asks for 5 clients, and of 4 all" in note for note in notes) == said, notes
-
-
 def test_sampling_says_whom_it_does_not_concern():
     found = run({"name": "asgd"}, cluster={"sampling": {"share": 0.5}})
     assert any("cluster.sampling has no effect on asgd" in note for note in found.notes)

@@ -21,7 +21,7 @@ from paceline.simulator.load.explain import value_at
 from paceline.simulator.load.listing import shipped
 from paceline.simulator.load.load import load, parse
 from paceline.simulator.programs import Program, catalogue
-from paceline.simulator.scenario.scenario import Scenario, json_schema, unusual
+from paceline.simulator.scenario.scenario import Scenario, json_schema
 from tests.helpers.cases import looped, named
 
 SHIPPED = [*shipped().values()]
@@ -595,12 +595,6 @@ def test_loading_imports_nothing_heavy(tmp_path):
     assert done.stdout.strip() == ""
 
 
-def test_the_time_of_a_step_of_several_micro_batches_is_said_to_be_that_of_all():
-    assert parse(table()).notes == ()
-    (note,) = parse(table(), overrides=["cluster.accumulation=4"]).notes
-    assert "cluster.compute is read as the time of all 4 micro-batches of a step" in note
-
-
 def test_tokens_stand_for_the_steps_of_as_many_workers_as_there_are():
     goal = {"kind": "learning-curve", "tokens": 1000, "curve": {"law": "chinchilla", "batch": 1000}}
     goal["curve"]["parameters"] = 1e8
@@ -623,20 +617,3 @@ def test_a_law_without_its_batch_says_of_which_steps_it_is_taken_to_speak():
     assert "objective.curve.batch is left out" in note
     assert "steps of 512 tokens, one worker's" in note
     assert parse(table(), overrides=[goal + ", batch=2048}}"]).notes == ()
-
-
-def test_quantities_that_no_link_has_are_doubted_by_key_value_and_what_is_usual():
-    odd = {"network.latency": "60 s", "network.bandwidth": "1 bit/s", "cluster.compute": "3 d"}
-    (note,) = parse(table(), overrides=[f'{key}="{value}"' for key, value in odd.items()]).notes
-    assert note.startswith("is the unit right? ")
-    for key, value in odd.items():
-        assert f"{key} = '{value}' (usual: " in note
-    links = ['network.up="8 MB/s"', 'network.down="40 Mbit/s"']
-    (note,) = parse(table(), overrides=links).notes
-    assert note == "is the unit right? network.up = '8 MB/s' (usual: at most that of down)"
-    assert parse(table(), overrides=[links[0].replace("MB", "Mbit"), links[1]]).notes == ()
-    two_ways = 'network.link=[{between=["a", "b"], up="9 Mbit/s", down="8 Mbit/s"}]'
-    assert not [*unusual(tomllib.loads(two_ways.removeprefix("network.")))]
-    law = 'cluster.compute={dist="gamma", mean="2 h", shape=4}'
-    (note,) = parse(table(), overrides=[law]).notes
-    assert note == "is the unit right? cluster.compute.mean = '2 h' (usual: up to 1 h)"

@@ -11,16 +11,16 @@ from paceline.simulator.engines import payloads
 from paceline.simulator.engines.batched import run as batched
 from paceline.simulator.errors import InputError
 from paceline.simulator.load.load import parse
-from paceline.simulator.scenario.model_tensors import PRESETS, ddp_buckets
+from paceline.simulator.scenario.tables import ddp_buckets, presets
 from tests.helpers.cases import looped
 from tests.helpers.worlds import QUADRATIC, RING, scenario, simulate
 
 PARAMETERS = {"resnet50": 25_557_032, "bert-base": 109_482_240, "gpt2": 124_439_808}
 
 
-@looped("name", PRESETS)
+@looped("name", presets())
 def test_presets_have_as_many_parameters_as_published(name):
-    assert sum(PRESETS[name]()) == PARAMETERS[name]
+    assert sum(presets()[name]) == PARAMETERS[name]
 
 
 @given(st.lists(st.integers(1, 9_000_000), min_size=1, max_size=60), st.sampled_from([2, 4]))

@@ -12,8 +12,8 @@ from ...objectives import build
 from ...programs import Program
 from ...programs.program import BOUND
 from ...results import consumption
-from ...scenario.scenario import OWN, Algorithm, Bound, Scenario
-from ...scenario.tables import LearningCurve, NoObjective, Range
+from ...scenario.scenario import OWN, Algorithm, Scenario
+from ...scenario.tables import Bound, LearningCurve, NoObjective, Range
 
 if TYPE_CHECKING:  # optuna takes half a second to import
     from optuna import Trial
