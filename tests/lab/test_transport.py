@@ -1,10 +1,8 @@
-"""The experiment on TCP: its design, its records, and what the model misses of them."""
+"""The experiment on TCP: its records, and what the model misses of them."""
 
 import csv
-import json
 import math
 import tomllib
-from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,44 +20,17 @@ from paceline.simulator.studies.execution import Execution
 from paceline.simulator.studies.links import uncalibrated
 from paceline.validate.comparison.quantities import pace
 from paceline.validate.matrix.conditions import CONDITIONS
-from tests.lab.transport import fit, measure, model
-from tests.lab.transport.cells import KINDS, RATES, design
+from tests.lab.transport import __main__ as fit
+from tests.lab.transport import model
 
 ROOT = Path(__file__).parents[2]
 NONE = model.Fitted(0.0, 0.0)
 
 
-@pytest.mark.parametrize("count", [24, 60, 150])
-def test_any_first_cells_are_a_balanced_design(count):
-    cells = design()[:count]
-    for key, levels in {
-        "rate": RATES,
-        "kind": KINDS,
-        "mtu": (1500, 9000),
-        "idle": (0, 0.5),
-    }.items():
-        found = Counter(getattr(cell, key) for cell in cells)
-        assert set(found) == set(levels)
-        assert max(found.values()) <= 1.5 * count / len(levels), key
-    assert all(cell.volume >= 2 * cell.burst or cell.burst == 10_000 for cell in cells)
-
-
-def test_a_disturbed_record_gives_way_to_a_calmer_one(tmp_path):
-    path = tmp_path / "records.jsonl"
-    lines = [{"number": 3, "others": each} for each in (0.5, 0.1, 0.9)] + [
-        {"number": 1, "others": 0.2}
-    ]
-    path.write_text("".join(json.dumps(each) + "\n" for each in lines))
-    known = measure.read(path)
-    assert [each["others"] for each in known.values()] == [0.2, 0.1]
-    measure.write(known, path)
-    assert measure.read(path) == known
-
-
 @settings(max_examples=15)
 @given(number=st.integers(0, 149), hop=st.floats(0, 0.05), repeats=st.integers(1, 4))
 def test_tcp_takes_longer_than_payload_alone_and_a_fuller_bucket_less(number, hop, repeats):
-    cell = design()[number]
+    cell = fit.cells()[number].cell
     over, without = (model.seconds(cell, repeats, 0.3, hop, late) for late in (NONE, None))
     assert all(a >= b * (1 - 1e-9) for a, b in zip(over, without, strict=True))
     fuller = model.seconds(replace(cell, burst=2 * cell.burst), repeats, 1e6, hop, NONE)
@@ -75,18 +46,15 @@ def test_the_model_misses_little_and_the_simulator_says_how_much():
     middle, most = fit.typical(everything)
     assert middle < 0.03
     assert most < 0.08
-    simulated = [each.simulated() / each.lasted - 1 for each in calm if each.plain]
-    assert fit.typical(simulated)[0] < 0.03
+    assert fit.typical(1 / fit.plain_ratios() - 1)[0] < 0.03
 
 
 def test_the_median_of_the_others_leaves_no_bias_in_a_collective():
     """Each collective that the simulator can state, corrected by the median of all others."""
-    calm = [each for each in fit.cells() if each.calm]
-    found = fit.left_one_out(calm)
+    found = fit.left_one_out()
     assert abs(found["bias"]) < 0.002
     assert 0.4 < found["share"] < 0.6
-    ratios = np.array([each.lasted / each.simulated() for each in calm if each.plain])
-    known = tcp.measured()
+    ratios, known = fit.plain_ratios(), tcp.measured()
     inside = (known["low"] <= ratios) & (ratios <= known["high"])
     assert 0.85 <= inside.mean() <= 0.95
 

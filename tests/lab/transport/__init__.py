@@ -1,1 +1,1 @@
-"""What TCP really gives: an experiment over links of the kernel, and the model beside it."""
+"""What TCP really gives: records of an experiment over links of the kernel, and their model."""

@@ -1,7 +1,8 @@
 """The seconds of a cell by `simulator.network.tcp`, with the token bucket of the cell's links.
 
-A rank's outgoing link is a fluid: a message leaves as fast as the bucket lets its packets, then
-takes the latency. A bucket is full of `burst` bytes at first and refills at the link's rate.
+A cell is one condition of the experiment: a collective over links of the kernel. The outgoing link
+of a rank is a fluid: a message leaves as fast as the bucket lets its packets, then takes the
+latency. A bucket is full of `burst` bytes at first and refills at the link's rate.
 """
 
 import math
@@ -10,13 +11,65 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from paceline.simulator.network import tcp
-from tests.lab.transport.cells import Cell
 
+MBIT = 1e6 / 8  # bytes/s
+ETHERNET = 14  # bytes of a header of a veth device's frames; a TUN device has none
 SEGMENT = 2**20  # bytes of gloo's segments, at most; there are two or more of each rank's part
 PREAMBLE = 48  # bytes before each of them, and of a question (struct Op of pair.h)
 SUPER = 65536  # bytes of a super-packet, at most
 BOTH = ("ring", "gloo", "exchange")
 """Kinds in which a rank sends payload and acknowledgements at the same time."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One condition.
+
+    `kind`: of collective; `rate`: Mbit/s of each rank's outgoing link, a token bucket of `burst`
+    bytes before which `queue` bytes wait; `latency`: seconds one way, 0: a bridge without a relay;
+    `congestion`, `after_idle`: TCP's settings; `idle`: seconds between repetitions; `payload`:
+    bytes of a rank.
+    """
+
+    number: int
+    kind: str
+    ranks: int
+    rate: float
+    latency: float
+    payload: int
+    mtu: int
+    burst: int
+    queue: int
+    congestion: str
+    after_idle: int
+    idle: float
+
+    @property
+    def bandwidth(self) -> float:
+        """Return the link's bytes per second."""
+        return self.rate * MBIT
+
+    @property
+    def frame(self) -> int:
+        """Return the bytes that the token bucket counts beside each packet."""
+        return 0 if self.latency else ETHERNET
+
+    @property
+    def slack(self) -> float:
+        """Return the seconds until a bucket that a packet has left half empty is full again."""
+        return (self.burst - self.mtu - self.frame) / self.bandwidth
+
+    @property
+    def ideal(self) -> float:
+        """Return the seconds over links without TCP: latency and bytes / bandwidth of each step."""
+        m, payload = self.ranks, self.payload
+        steps, size = {
+            "ring": (2 * (m - 1), payload / m),
+            "gloo": (2 * (m - 1), payload / m),
+            "tree": (2 * (m - 1).bit_length(), payload),
+            "star": (2, payload * m / 2),
+        }.get(self.kind, (1, payload))
+        return steps * (self.latency + size / self.bandwidth)
 
 
 class Fitted(NamedTuple):
