@@ -5,17 +5,17 @@ import math
 import numpy as np
 import pytest
 
-from tests.lab.evidence import cells
+from tests.lab.evidence import curves, gpt
 
-CURVES = cells.known()
+CURVES = gpt.known()
 
 
 def test_every_committed_curve_is_of_a_cell_and_whole():
-    assert {*CURVES} <= {*cells.cells()}
-    assert cells.CURVES.stat().st_size < 300_000
+    assert {*CURVES} <= {*gpt.cells()}
+    assert gpt.FILE.stat().st_size < 300_000
     for cell, curve in CURVES.items():
         step, seconds, loss = curve.T
-        assert step.tolist() == [*range(0, cells.STEPS + 1, cells.EVERY)], cell
+        assert step.tolist() == [*range(0, gpt.STEPS + 1, gpt.EVERY)], cell
         assert (np.diff(seconds) > 0).all()
         assert loss[0] == pytest.approx(math.log(128), rel=0.02)  # a guess among 128 characters
         assert loss[-1] < 0.55 * loss[0]
@@ -35,33 +35,30 @@ def test_what_is_trained_is_kept_and_not_trained_again(tmp_path, monkeypatch):
         asked.append(cell[:2])
         return np.array([[0, 0.0, 5.0], [400, 7.25, 2.0]])
 
-    text = [cells.TEXT]
+    text = [gpt.TEXT]
     note = type("Text", (), {"note": property(lambda self: text[0])})()
-    monkeypatch.setattr(cells, "load_named", lambda name, folder: note)
-    monkeypatch.setattr(cells, "CURVES", tmp_path / "gpt.csv")
-    monkeypatch.setattr(cells, "trained", trained)
+    monkeypatch.setattr(gpt, "load_named", lambda name, folder: note)
+    monkeypatch.setattr(gpt, "FILE", tmp_path / "gpt.csv")
+    monkeypatch.setattr(gpt, "trained", trained)
     for count in (2, 3):
-        first = [*cells.cells()][:count]
+        first = [*gpt.cells()][:count]
         with monkeypatch.context() as shorter:
-            shorter.setattr(cells, "cells", lambda first=first: iter(first))
-            cells.train()
+            shorter.setattr(gpt, "cells", lambda first=first: iter(first))
+            gpt.train()
     assert asked == [("ssgd", 4), ("ssgd", 1), ("diloco 2", 4)]
-    assert cells.known()[cells.Cell("ssgd", 1)].tolist() == [[0, 0, 5], [400, 7.25, 2]]
+    assert gpt.known()[gpt.Cell("ssgd", 1)].tolist() == [[0, 0, 5], [400, 7.25, 2]]
     text[0] = "python-text of another Python"
     with pytest.raises(SystemExit, match=r"another Python: not the text of .*gpt.csv; remove"):
-        cells.train()
+        gpt.train()
 
 
 def test_orders_and_times_by_hand():
-    pytest.importorskip("paceline.simulator.objectives.learning_curve.objective")
-    from tests.lab.evidence import score
-
     inf = math.inf
     real = [1.0, 1.01, 2.0, inf]
     # 1 and 1.01 are not told apart, and 2 is predicted to come before 1.01
-    assert score.agreement(real, [1.0, 1.5, 1.2, inf]) == [1, 1, -1, 1, 1]
-    assert score.agreement([inf, 3.0], [inf, inf]) == [0]
+    assert [*curves.agreement(real, [1.0, 1.5, 1.2, inf])] == [1, 1, -1, 1, 1]
+    assert [*curves.agreement([inf, 3.0], [inf, inf])] == [0]
     curve = np.array([[0, 0, 4.0], [1, 10, 2.0], [2, 20, 2.5], [3, 30, 1.0]])
-    assert score.seconds(curve, 2.0) == pytest.approx(10)
-    assert score.seconds(curve, math.sqrt(2.5)) == pytest.approx(25)
-    assert score.seconds(curve, 0.9) == inf
+    assert curves.seconds(curve, 2.0) == pytest.approx(10)
+    assert curves.seconds(curve, math.sqrt(2.5)) == pytest.approx(25)
+    assert curves.seconds(curve, 0.9) == inf

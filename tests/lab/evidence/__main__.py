@@ -1,25 +1,17 @@
-"""Train the cells that are missing, score those that there are or the quadratic, or find causes."""
+"""Train the cells that are missing, score those that there are, or print the quadratic's table."""
 
 import argparse
 
-from tests.lab.evidence import cells, small
+from tests.lab.evidence import gpt, small
 
 parser = argparse.ArgumentParser(prog="python -m tests.lab.evidence", description=__doc__)
-parser.add_argument(
-    "what", nargs="?", choices=("train", "score", "quadratic", "causes"), default="train"
-)
+parser.add_argument("what", nargs="?", choices=("train", "score", "quadratic"), default="train")
 what = parser.parse_args().what
 if what == "train":
-    cells.train()
+    gpt.train()
     small.train()
-elif what == "causes":
-    from tests.lab.evidence import causes
-
-    for line in causes.report():
-        print(line, flush=True)
-elif what == "quadratic":
-    print(small.report(small.quadratic))
+elif what == "score":
+    gpt.write()
 else:
-    from tests.lab.evidence import score
-
-    score.write()
+    head, rows = small.report(small.quadratic)
+    print(*(" | ".join(row) for row in (head, *rows)), sep="\n")

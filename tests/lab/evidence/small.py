@@ -1,26 +1,51 @@
 """Runs of an mlp and of softmax regression, on even and uneven data: real gradients, plain SGD.
 
-The problems, programs and held-out cells are those of `tests.lab.bench.error_model`, whose table in
-docs/evidence/error-model.md is what predictions from learning curves are held against.
+Models of one short run are judged by what they predict of other seeds, and of 8 workers: here the
+learning curve of `fit-loss`, or the calibrated quadratic of docs/evidence/error-model.md. Real
+gradients in virtual time stand for measured runs: the mathematics are the same.
 """
 
-import csv
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 import paceline
-from paceline.validate.logs import loss
-from tests.lab.bench import error_model
-from tests.lab.evidence.cells import CURVES
+from paceline.simulator.load.load import parse
+from paceline.simulator.objectives import build
+from paceline.simulator.results import store
+from paceline.simulator.scenario.scenario import Scenario
+from paceline.validate.calibration import error_model
+from paceline.validate.torch_objective import curvature
+from tests.lab.evidence import curves
+from tests.lab.evidence.curves import Curve, agreement, seconds
 
-FILE = CURVES.with_name("small.csv")
-HEAD = ("problem", "data", "workers", "seed", "program", "step", "seconds", "loss")
-FITTED = ((4, 0), (1, 0))  # workers and seed of what is known: the baseline, and one worker
-ROWS = [str(each.get("label", each["name"])) for each in error_model.ALGORITHMS]
+FILE = Path(__file__).parents[3] / "docs/evidence/validation/evidence/small.csv"
+RUNS = Path("runs/error-model")
+DATA = {
+    "mlp": ({"kind": "torch", "model": "mlp", "data": "digits", "batch": 16}, 1200),
+    "softmax": ({"kind": "softmax", "data": "digits", "batch": 16}, 800),
+}
+PARTITIONS: dict[str, Any] = {"iid": "iid", "dirichlet(0.3)": {"dirichlet": 0.3}}
+PROBLEMS = [*product(DATA, PARTITIONS)]
+ALGORITHMS: list[dict[str, Any]] = [
+    {"name": "ssgd"},
+    *({"name": "local-sgd", "tau": tau, "label": f"local-sgd {tau}"} for tau in (2, 4, 8, 16, 32)),
+    {"name": "adacomm", "tau0": 16, "interval": "40 s", "label": "adacomm"},
+    {"name": "dts", "delay": 4, "label": "dts"},
+    {"name": "hpsgd"},
+    {"name": "asgd"},
+    {"name": "hybrid", "step_size": 100, "label": "hybrid"},
+    {"name": "diloco", "tau": 8, "inner": 0.0, "label": "diloco"},
+]
+ROWS = [str(algorithm.get("label", algorithm["name"])) for algorithm in ALGORITHMS]
+FITTED = [ALGORITHMS[0], ALGORITHMS[3]]  # ssgd, and local-sgd 8
+LR = 0.1
+FOUR, ONE = (4, 0), (1, 0)  # workers and seed of what is known: the baseline, and one worker
 HELD_OUT = ((4, 1), (8, 1), (4, 2), (8, 2))
 
 
@@ -33,149 +58,139 @@ class Group(NamedTuple):
     seed: int
 
 
-Curves = dict[str, np.ndarray]  # by program; columns step, seconds, loss
+Curves = dict[str, Curve]  # by program
 Fit = Callable[[dict[Group, Curves], str, str, Path], dict[str, Any]]  # makes an [objective]
 
 
-def groups() -> Iterator[Group]:
-    """Yield every group once, those first that say the most."""
-    for workers, seed in (*FITTED, *HELD_OUT):
-        for problem in error_model.DATA:
-            for data in error_model.PARTITIONS:
-                yield Group(problem, data, workers, seed)
+def world(table: dict[str, Any], steps: int, workers: int, algorithms: list[Any]) -> Scenario:
+    """Return the scenario of programs."""
+    return parse(
+        {
+            "model": {"parameters": 1000},
+            "objective": table,
+            "optimizer": {"lr": LR},
+            "cluster": {
+                "workers": workers,
+                "compute": {"dist": "shifted-exponential", "shift": "0.8 s", "mean": "1 s"},
+            },
+            "network": {"collective": "star", "latency": "0.2 s"},
+            "run": {"steps": steps, "evaluate_every": 10},
+            "algorithm": algorithms,
+        },
+        file="error-model",
+    )
+
+
+def problem_table(problem: str, data: str) -> tuple[dict[str, Any], int]:
+    """Return the objective of a problem, and its steps."""
+    table, steps = DATA[problem]
+    return table | {"partition": PARTITIONS[data]}, steps
 
 
 def known() -> dict[Group, Curves]:
     """Return the curves that there are."""
-    found: dict[Group, dict[str, list[list[float]]]] = {}
-    if FILE.exists():
-        with FILE.open(encoding="utf-8", newline="") as file:
-            for row in csv.DictReader(file):
-                group = Group(row["problem"], row["data"], int(row["workers"]), int(row["seed"]))
-                curves = found.setdefault(group, {})
-                curves.setdefault(row["program"], []).append([float(row[k]) for k in HEAD[5:]])
-    return {g: {k: np.array(v) for k, v in each.items()} for g, each in found.items()}
-
-
-def trained(group: Group) -> Curves:
-    """Run the programs of a group; return every tenth step of each curve, later ever fewer."""
-    table, steps = error_model.DATA[group.problem]
-    table = table | {"partition": error_model.PARTITIONS[group.data]}
-    one = group.workers == 1
-    programs = error_model.ALGORITHMS[:1] if one else error_model.ALGORITHMS
-    if (group.workers, group.seed) in FITTED and not one:
-        programs = error_model.FITTED
-    scenario = error_model.world(table, steps, group.workers, programs)
-    found = paceline.simulate(scenario, seed=group.seed, seeds=1).curves()
-    curves = {}
-    for program, curve in found.items():
-        rows = np.column_stack([np.ravel(curve[key]) for key in HEAD[5:] if key != "seconds"])
-        rows = np.insert(rows, 1, np.ravel(curve["time"]), axis=1)
-        kept = np.unique(np.rint(np.append(np.arange(10), np.geomspace(10, len(rows) - 1, 20))))
-        curves[program] = rows[kept.astype(int)]
-    return curves
+    found: dict[Group, Curves] = {}
+    for (problem, data, workers, seed, program), curve in curves.read(FILE).items():
+        found.setdefault(Group(problem, data, int(workers), int(seed)), {})[program] = curve
+    return found
 
 
 def train() -> None:
     """Train what is missing; a group is kept as soon as it is known."""
     have = known()
-    for group in (each for each in groups() if each not in have):
-        curves, new = trained(group), not FILE.exists()
-        with FILE.open("a", encoding="utf-8", newline="") as file:
-            writer = csv.writer(file, lineterminator="\n")
-            writer.writerows([HEAD] if new else [])
-            for program, curve in curves.items():
-                writer.writerows(
-                    [*group, program, f"{step:.0f}", f"{seconds:.6g}", f"{loss:.5g}"]
-                    for step, seconds, loss in curve
-                )
-        print(*group, *(f"{each[-1, 2]:.4g}" for each in curves.values()), flush=True)
+    groups = [Group(*problem, *size) for size in (FOUR, ONE, *HELD_OUT) for problem in PROBLEMS]
+    for group in (group for group in groups if group not in have):
+        table, steps = problem_table(group.problem, group.data)
+        programs = {FOUR: FITTED, ONE: ALGORITHMS[:1]}.get(group[2:], ALGORITHMS)
+        scenario = world(table, steps, group.workers, programs)
+        result = paceline.simulate(scenario, seed=group.seed, seeds=1)
+        for program, simulated in result.curves().items():
+            rows = curves.stacked(simulated)
+            # Every tenth step at first, later ever fewer.
+            kept = np.append(np.arange(10), np.geomspace(10, len(rows) - 1, 20))
+            curve = rows[np.unique(np.rint(kept)).astype(int)]
+            curves.append(FILE, (*Group._fields, "program"), (*group, program), curve)
+        print(*group, flush=True)
 
 
-def seconds(curve: np.ndarray, level: float) -> float:
-    """Return the time to a loss, nan where it is not reached."""
-    table = {"loss": curve[None, :, 2], "time": curve[None, :, 1]}
-    return error_model.seconds(table, 0, level)
+def survey(scenario: Scenario, workers: int, seed: int) -> dict[str, Any]:
+    """A curvature survey along ssgd, whose snapshots a measured run would have left."""
+    make = partial(build.build, scenario, scenario.algorithm[0], seed)
+    goal = make()
+    sources = [goal.source(rank) for rank in range(workers)]
+    x: Any = goal.start
+    path = [curvature.Snapshot(0, goal.evaluate(x, 0).loss, x)]
+    for step in range(1, (scenario.run.steps or 0) + 1):
+        mean = np.mean([source.gradient(x) for source in sources], axis=0)
+        x = x - np.asarray(LR, x.dtype) * mean
+        if step % 10 == 0:
+            path.append(curvature.Snapshot(step, goal.evaluate(x, step).loss, x))
+    return {"ssgd": curvature.survey(make, path, workers)}
 
 
-def quadratic(curves: dict[Group, Curves], problem: str, data: str, folder: Path) -> dict[str, Any]:
-    """Fit the calibrated quadratic, for which a survey of curvature needs the run itself."""
-    table, steps = error_model.DATA[problem]
-    table = table | {"partition": error_model.PARTITIONS[data]}
-    return error_model.fitted(f"{problem} {data}", table, steps)
+def quadratic(real: dict[Group, Curves], problem: str, data: str, folder: Path) -> dict[str, Any]:
+    """Fit the calibrated quadratic to ssgd and local-sgd 8 of four workers, seed 0, run anew.
+
+    It needs the run itself, for a survey of its curvature.
+    """
+    scenario = world(*problem_table(problem, data), FOUR[0], FITTED)
+    out = RUNS / f"{problem} {data}" / "fitted"
+    paceline.simulate(scenario, seed=0, seeds=1, out=out)
+    (out / error_model.SURVEYS).write_bytes(store.dump(survey(scenario, *FOUR)))
+    model = error_model.fit([out])
+    print(f"\n{problem} {data}\n{model.objective}\n{model.range} {model.fit}\n{model.sd}")
+    return model.objective
 
 
-def fitted(curves: dict[Group, Curves], problem: str, data: str, folder: Path) -> dict[str, Any]:
+def fitted(real: dict[Group, Curves], problem: str, data: str, folder: Path) -> dict[str, Any]:
     """Fit an objective to ssgd on four workers and on one, and a fifth of a run of local-sgd 8."""
-    (four, one), steps = FITTED, error_model.DATA[problem][1]
-    base = curves[Group(problem, data, *four)]
+    base, one = (real[Group(problem, data, *size)] for size in (FOUR, ONE))
     local = base["local-sgd 8"]
-    runs = (
-        base["ssgd"],
-        local[local[:, 0] <= 0.2 * steps],
-        curves[Group(problem, data, *one)]["ssgd"],
-    )
-    paths = [folder / f"{place}.csv" for place in range(len(runs))]
-    for path, curve in zip(paths, runs, strict=True):
-        np.savetxt(path, curve[1:, ::2], "%.8g", ",", header="step,loss", comments="")
-    found = loss.fit(
-        paths,
-        loss.Given(
-            tokens=16.0, workers=(4, 4, 1), tau=(8, 1), algorithm=("local-sgd", "ssgd"),
-            lr=error_model.LR,
-        ),
+    runs = base["ssgd"], local[local[:, 0] <= 0.2 * DATA[problem][1]], one["ssgd"]
+    table, _ = curves.objective(
+        runs, folder, tokens=16.0, workers=(4, 4, 1), tau=(8, 1), algorithm=("local-sgd", "ssgd"),
+        lr=LR,
     )  # fmt: skip
-    for name, content in found.profile.files.items():
-        (folder / name).write_bytes(content)
-    table = dict(found.profile.tables["objective"])
-    table["curve"] = {**table["curve"], "file": str(folder / table["curve"]["file"])}
     return table
 
 
 def errors(
-    curves: dict[Group, Curves], problem: str, data: str, fit: Fit = fitted
+    real: dict[Group, Curves], problem: str, data: str, fit: Fit
 ) -> tuple[dict[str, list[float]], list[float]]:
     """Return relative errors of the times to six losses by program, and Kendall's taus."""
-    baseline = curves[Group(problem, data, *FITTED[0])]["ssgd"][:, 2]
-    levels = error_model.levels(baseline.min(), baseline.max())
+    baseline = real[Group(problem, data, *FOUR)]["ssgd"][:, 2]
+    levels = np.geomspace(1.05 * baseline.min(), baseline.max() / 2, curves.LEVELS)
     found: dict[str, list[float]] = {}
     ranks = []
     with tempfile.TemporaryDirectory() as folder:
-        objective = fit(curves, problem, data, Path(folder))
-        steps = error_model.DATA[problem][1]
+        objective = fit(real, problem, data, Path(folder))
         for workers, seed in HELD_OUT:
-            real = curves[Group(problem, data, workers, seed)]
-            scenario = error_model.world(objective, steps, workers, error_model.ALGORITHMS)
-            ours = {
-                program: np.column_stack([np.ravel(curve[k]) for k in ("step", "time", "loss")])
-                for program, curve in paceline.simulate(scenario, seed=seed, seeds=1)
-                .curves()
-                .items()
-            }
+            truths = real[Group(problem, data, workers, seed)]
+            scenario = world(objective, DATA[problem][1], workers, ALGORITHMS)
+            simulated = paceline.simulate(scenario, seed=seed, seeds=1).curves()
+            ours = {program: curves.stacked(curve) for program, curve in simulated.items()}
             for level in levels:
-                times = {k: (seconds(real[k], level), seconds(ours[k], level)) for k in real}
-                both = {k: v for k, v in times.items() if np.isfinite(v).all()}
+                times = {k: (seconds(truths[k], level), seconds(ours[k], level)) for k in truths}
+                both = {k: pair for k, pair in times.items() if np.isfinite(pair).all()}
                 for k, (truth, guess) in both.items():
                     found.setdefault(k, []).append(guess / truth - 1)
-                if len(both) > 1:
-                    truths, guesses = map(np.array, zip(*both.values(), strict=True))
-                    ranks.append(error_model.rank(truths, guesses))
+                if signs := [*agreement(*zip(*both.values(), strict=True))] if both else []:
+                    ranks.append(float(np.mean(signs)))
     return found, ranks
 
 
-def report(fit: Fit = fitted) -> str:
-    """Return the table of a kind of model on the page."""
-    curves, columns, last = known(), [], []
-    for problem in error_model.DATA:
-        for data in error_model.PARTITIONS:
-            found, ranks = errors(curves, problem, data, fit)
-            every = [each for values in found.values() for each in values]
-            columns.append(found | {"**all**": every})
-            last.append(f"{np.nanmedian(ranks):.2f}, {np.nanmin(ranks):.2f}")
-    heads = [f"{p}, {d}" for p in error_model.DATA for d in error_model.PARTITIONS]
-    lines = [f"| | {' | '.join(heads)} |", f"|---|{'--:|' * len(heads)}"]
+def report(fit: Fit = fitted) -> tuple[list[str], list[list[str]]]:
+    """Return the head and the rows of the table of a kind of model."""
+    real, columns, last = known(), [], []
+    for problem, data in PROBLEMS:
+        found, ranks = errors(real, problem, data, fit)
+        found["**all**"] = [error for values in found.values() for error in values]
+        columns.append(found)
+        last.append(f"{np.nanmedian(ranks):.2f}, {np.nanmin(ranks):.2f}")
+    rows = []
     for program in (*ROWS, "**all**"):
         cells = [np.abs(100 * np.array(column.get(program, [np.nan]))) for column in columns]
-        shown = [f"{np.median(each):.1f} ({np.quantile(each, 0.9):.0f})" for each in cells]
-        lines.append(f"| {program} | {' | '.join(shown)} |")
-    return "\n".join([*lines, f"| Kendall's tau: median, lowest | {' | '.join(last)} |", ""])
+        shown = [f"{np.median(cell):.1f} ({np.quantile(cell, 0.9):.0f})" for cell in cells]
+        rows.append([program, *shown])
+    heads = [f"{problem}, {data}" for problem, data in PROBLEMS]
+    return ["", *heads], [*rows, ["Kendall's tau: median, lowest", *last]]
