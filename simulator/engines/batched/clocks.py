@@ -22,7 +22,7 @@ Invariants:
   order of the collectives, because the reference engine draws so.
 
 After a change: tests/engines/test_batched.py and test_conformance.py compare every number with the
-reference engine (`engines.virtual`), ties and deadlines included; tests/lab/bench/batched.py says
+reference engine (`engines.virtual`), ties and deadlines included; tests/lab/bench/parts.py says
 what a step costs.
 """
 

@@ -12,7 +12,7 @@ never because a block happens to end there, so that sums do not depend on the si
 computed while recording, so that steps past the deadline are wasted work, and blocks are small.
 
 After a change: tests/engines/test_batched.py (the sizes of blocks change no number), and the memory
-and rates that tests/lab/bench/batched.py prints.
+and rates that tests/lab/bench/parts.py prints.
 """
 
 from abc import ABC, abstractmethod

@@ -23,7 +23,7 @@ Invariants:
 - Codes of operations and of gate rules are compiled into cached code: never renumber them.
 
 After a change: tests/engines/test_compiled.py (every count equal to the reference engine, every
-time to rounding) and tests/lab/bench/served.py (rates).
+time to rounding) and tests/lab/bench/parts.py (rates).
 """
 
 from functools import cache

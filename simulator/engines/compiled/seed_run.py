@@ -15,7 +15,7 @@ Invariants:
 - Where links are alike (`SharedRun.alike`), the loop's running total of bytes is reported.
   Otherwise each mark returns to Python, which adds up the bytes that are charged.
 
-After a change: tests/engines/test_compiled.py and tests/lab/bench/served.py.
+After a change: tests/engines/test_compiled.py and tests/lab/bench/parts.py.
 """
 
 from bisect import bisect_right

@@ -15,7 +15,7 @@ Compute time is not counted but is the rest of `now` (`busy`), so that a worker'
 up. A coroutine that must never go on yields and is never resumed. `_pause` bounds how far a node
 runs ahead of the others.
 
-Why so. One SimPy event per step would take most of the time: tests/lab/bench/engine.py compares
+Why so. One SimPy event per step would take most of the time: tests/lab/bench/parts.py compares
 with models written that way. The rest goes into `gradient`, `wait`, `block`, `send` and `receive`.
 They read slots instead of properties, and use `if` instead of `max`; each such place says so. A
 node that is always up, on a device of its own, has no `outages` and no `computing`: one class for

@@ -26,7 +26,7 @@ Invariants:
 - Plain numbers only: no other file of Paceline is imported, so that the model can be tested alone.
 
 After a change: tests/network/test_fabric.py (against a slow reference solver, bit for bit where the
-order is the same), tests/lab/bench/flows.py (microseconds a message) and tests/lab/bench/simgrid.
+order is the same), tests/lab/bench/parts.py (microseconds a message) and tests/lab/bench/simgrid.
 """
 
 import heapq

@@ -1,4 +1,4 @@
-"""Our flows against SimGrid's plain max-min model: `python -m tests.lab.bench.simgrid.flows`.
+"""Our flows against SimGrid's plain max-min model: `python -m tests.lab.bench.simgrid`.
 
 Needs SimGrid's headers (libsimgrid-dev) and g++. Writes docs/evidence/simgrid.md; exits 1 if a
 completion time differs by more than 0.1 %.
@@ -22,10 +22,10 @@ from paceline.simulator.network import collectives
 from paceline.simulator.network.fabric.fabric import Fabric
 from paceline.simulator.network.fabric.messages import MessagePlan
 from paceline.simulator.scenario.network import CollectiveName
-from tests.lab.bench.__main__ import machine
+from tests.lab.tables import machine
 
-HERE = Path(__file__).parent
-PAGE = Path(__file__).parents[4] / "docs" / "evidence" / "simgrid.md"
+SOURCE = Path(__file__).with_suffix(".cpp")
+PAGE = Path(__file__).parents[3] / "docs" / "evidence" / "simgrid.md"
 SETS = 250
 MOST = 1e-3
 OPTIONS = (
@@ -36,11 +36,11 @@ OPTIONS = (
 UNLIMITED = 1e20  # bytes/s, for SimGrid
 PAGE_TEXT = """# Flows against SimGrid
 
-Written by `python -m tests.lab.bench.simgrid.flows`, which needs libsimgrid-dev and g++, on
+Written by `python -m tests.lab.bench.simgrid`, which needs libsimgrid-dev and g++, on
 {machine}, with SimGrid {version}.
 
 The same lines, paths and messages go to `simulator/network/fabric/` and, over a pipe, to
-`tests/lab/bench/simgrid/flows.cpp`, which makes one actor of every message. A difference is that of
+`tests/lab/bench/simgrid.cpp`, which makes one actor of every message. A difference is that of
 the time from a message's start to its arrival, or from a collective's start to its last arrival,
 relative to SimGrid's.
 
@@ -78,7 +78,7 @@ class Case:
     sizes: list[int] | None = None
 
     def text(self) -> str:
-        """The case as flows.cpp reads it."""
+        """The case as simgrid.cpp reads it."""
         rows: list[tuple[object, ...]] = [(len(self.lines), *self.lines), (len(self.paths),)]
         for latency, limit, lines in self.paths:
             rows.append((latency, min(limit, UNLIMITED), len(lines), *lines))
@@ -203,7 +203,7 @@ def main() -> int:
         return 1
     with tempfile.TemporaryDirectory() as folder:
         peer = str(Path(folder) / "flows")
-        command = [compiler, "-O2", "-std=c++17", str(HERE / "flows.cpp"), "-lsimgrid", "-o", peer]
+        command = [compiler, "-O2", "-std=c++17", str(SOURCE), "-lsimgrid", "-o", peer]
         subprocess.run(command, check=True)
         release, rows, most = version(peer), [], 0.0
         for row, largest in compare(peer):
@@ -211,13 +211,11 @@ def main() -> int:
             rows.append(row)
             most = max(most, largest)
     verdict = f"Largest difference of all: {most:.1e}; the aim is at most {MOST:g}."
-    PAGE.write_text(
-        PAGE_TEXT.format(
-            machine=machine(), version=release, options="`,\n`".join(OPTIONS), rows="\n".join(rows),
-            sets=SETS, verdict=verdict,
-        ),
-        encoding="utf-8",
+    text = PAGE_TEXT.format(
+        machine=machine("numpy"), version=release, options="`,\n`".join(OPTIONS),
+        rows="\n".join(rows), sets=SETS, verdict=verdict,
     )  # fmt: skip
+    PAGE.write_text(text, encoding="utf-8")
     print(verdict)
     return int(most > MOST)
 

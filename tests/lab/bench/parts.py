@@ -1,0 +1,319 @@
+"""What is measured: each function yields the rows of a part."""
+
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from math import inf
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import paceline
+from paceline.simulator.distributions import random_streams
+from paceline.simulator.distributions.random_streams import Purpose
+from paceline.simulator.engines.batched import run as batched_engine
+from paceline.simulator.engines.batched.compute_times import Draws, share
+from paceline.simulator.engines.compiled import run as compiled
+from paceline.simulator.engines.dispatch import run_seeds
+from paceline.simulator.engines.virtual import run as virtual
+from paceline.simulator.network import collectives
+from paceline.simulator.network.fabric.fabric import Fabric
+from paceline.simulator.programs import catalogue
+from paceline.simulator.scenario.scenario import Scenario
+from paceline.simulator.studies import step_time
+from paceline.simulator.studies.execution import Execution, cores
+from paceline.simulator.studies.simulate import simulate
+from tests.helpers.worlds import DIGITS, EXPONENTIAL, RING, TIME_ONLY, scenario
+from tests.lab.bench import textbook
+from tests.lab.bench.measure import Aim, Rate, Row, rate
+
+Rows = Iterator[Row]
+THREADS = min(2, cores())
+SEEDS = range(32)
+TAU = 10
+SERVICE = 0.01  # seconds of the server for an update
+UPDATES = 100_000
+GIVEN = {"collective": "given", "duration": "1 s", "latency": "0 s"}
+LOCAL = {"name": "local-sgd", "tau": TAU}
+WORKERS = 1024
+BLOCK, CALLS = 5000, 20  # numbers that a generator draws in one call, and calls
+RINGS = 1_000_000  # messages of a measurement
+TORCH = {"kind": "torch", "model": "mlp", "data": "digits", "batch": 16}
+BOUND = {"kind": "bound", "initial_gap": 1.0, "smoothness": 1.0, "gradient_variance": 1.0}
+SERVERS = (
+    {"name": "asgd"}, {"name": "ssp", "staleness": 3}, {"name": "k-async", "k": 5},
+    {"name": "k-batch-async", "k": 5}, {"name": "hybrid", "step_size": 500},
+)  # fmt: skip
+
+
+def cluster(workers: int, steps: int, algorithm: dict[str, Any], **tables: Any) -> Scenario:
+    """Return a scenario with exponential compute times of mean 1 s; an average takes 1 s."""
+    tables = {"server": {"apply": f"{SERVICE} s"}, "network": GIVEN} | tables
+    return scenario(algorithm, workers=workers, steps=steps, compute=EXPONENTIAL, **tables)
+
+
+def steps_of(made: Scenario) -> int:
+    """Return the worker-steps of one seed."""
+    return made.cluster.workers * (made.run.steps or 0)
+
+
+def one_seed(made: Scenario, **options: Any) -> Rate:
+    """Return the rate of seed 0 by the reference engine: worker-steps."""
+    return rate(lambda: virtual.run(made.algorithm[0], made, 0, **options), steps_of(made))
+
+
+def together(made: Scenario, seeds: range = SEEDS, threads: int = THREADS) -> Rate:
+    """Return the rate of all seeds in one call of the batched engine: worker-steps."""
+    return rate(
+        partial(batched_engine.run, made.algorithm[0], made, seeds, threads=threads),
+        steps_of(made) * len(seeds),
+    )
+
+
+def textbook_local_sgd() -> Rate:
+    return rate(lambda: textbook.local_sgd(16, TAU, 4000 // TAU, 1.0), 16 * 4000)
+
+
+def textbook_server(transit: float) -> Rate:
+    """Return the textbook's rate on a parameter server with 25 workers: updates."""
+    few = UPDATES // 4
+    return rate(lambda: textbook.parameter_server(25, few, transit, SERVICE), few)
+
+
+def engine() -> Rows:
+    """The reference engine, `virtual`, one seed: against textbook SimPy."""
+    few, many = (cluster(workers, 4000, LOCAL) for workers in (16, 256))
+    what = "local SGD, 16 workers: worker-steps"
+    yield Row(what, one_seed(few), textbook_local_sgd(), Aim(1.5))
+    yield Row(f"{what}, against 256 workers", one_seed(few), one_seed(many), Aim(most=1.3))
+    kept = one_seed(few, spans=10**9)
+    yield Row(f"{what}, against keeping every span", one_seed(few), kept, Aim(most=1.2))
+    for name, latency, transit in (("free", "0 s", 0.0), ("50 ms", "50 ms", 0.05)):
+        network = GIVEN | {"latency": latency}
+        ours = one_seed(cluster(25, UPDATES // 25, {"name": "asgd"}, network=network))
+        what = f"parameter server, 25 workers, transit {name}: updates"
+        yield Row(what, ours, textbook_server(transit), Aim(4))
+
+
+def generator(
+    make: Callable[[int, Purpose, int], np.random.Generator],
+    draw: Callable[[np.random.Generator], Any],
+    units: float = 1.0,
+) -> Rate:
+    """Return the rate of generators that draw blocks and do nothing else, `units` a number."""
+    generators = [make(0, Purpose.COMPUTE, rank) for rank in range(256)]
+
+    def block(drawing: np.random.Generator) -> None:
+        for _ in range(CALLS):
+            draw(drawing)
+
+    numbers = len(generators) * CALLS * BLOCK
+    return rate(lambda: share(block, generators, THREADS), units * numbers)
+
+
+def large(steps: int, sampling: str = "keyed") -> Scenario:
+    """Return local SGD on 1,024 workers."""
+    return cluster(WORKERS, steps, LOCAL, run={"sampling": sampling})
+
+
+def drawing(threads: int) -> Rate:
+    """Return the rate of drawing compute times: numbers."""
+    legs = [TAU] * 1600
+    draws = Draws(cluster(64, 1, LOCAL), SEEDS, threads)
+    return rate(lambda: draws.legs(legs), 64 * sum(legs) * len(SEEDS))
+
+
+def jumping(tau: int, momentum: float, sampling: str, steps: int) -> Rate:
+    """Return the rate of local SGD on a quadratic, by one thread, with a schedule of rates."""
+    lr = {"schedule": "warmup-cosine", "peak": 0.01, "steps": steps}
+    made = cluster(
+        4, steps, LOCAL | {"tau": tau, "momentum": momentum}, lr=lr,
+        objective={"kind": "quadratic", "dimension": 48}, run={"sampling": sampling},
+    )  # fmt: skip
+    return together(made, range(8), 1)
+
+
+def most_memory() -> float:
+    """Return the peak resident memory (MiB) of a process that makes one large run, on Linux."""
+    command = [sys.executable, "-m", "tests.lab.bench.parts"]
+    return int(subprocess.run(command, check=True, capture_output=True).stdout) / 1024
+
+
+def batched() -> Rows:
+    """The batched engine, 32 seeds."""
+    what = f"local SGD, {WORKERS:,} workers"
+    yield Row(
+        f"{what}: worker-steps, against the generator drawing one exponential number for each",
+        together(large(100_000)),
+        generator(random_streams.generator, lambda own: own.exponential(1.0, BLOCK)), Aim(0.6),
+    )  # fmt: skip
+    yield Row(
+        f'{what}, sampling = "aggregate": worker-steps, against drawing a gamma for each period',
+        together(large(100_000, "aggregate")),
+        generator(random_streams.quick, lambda own: own.standard_gamma(TAU, BLOCK), TAU), Aim(0.5),
+    )  # fmt: skip
+    what = f"{what}, 100,000 steps: most memory, MiB"
+    yield Row(what, most_memory, aim=Aim(most=512), times=1)
+    fast, slow = together(cluster(16, 100_000, LOCAL)), one_seed(cluster(16, 4000, LOCAL))
+    what = "local SGD, 16 workers: worker-steps, against"
+    yield Row(f"{what} textbook SimPy, one seed", fast, textbook_local_sgd(), Aim(100))
+    yield Row(f"{what} `virtual`, one seed", fast, slow)
+    dimension = 100
+    noisy = {"objective": {"kind": "quadratic", "dimension": dimension}}
+    fast = together(cluster(16, 2000, LOCAL, **noisy))
+    noise = generator(
+        random_streams.generator, lambda own: own.standard_normal(BLOCK), 1 / dimension
+    )
+    what = f"the same on a quadratic of dimension {dimension}, against"
+    yield Row(f"{what} the generator drawing its noise", fast, noise, Aim(0.4))
+    yield Row(f"{what} `virtual`, one seed", fast, one_seed(cluster(16, 400, LOCAL, **noisy)))
+    for tau, momentum in ((100, 0.0), (100, 0.9), (1000, 0.9)):
+        yield Row(
+            f"the same on a quadratic of dimension 48, 4 workers, 8 seeds, tau {tau}, momentum "
+            f"{momentum:g}: a draw for each period, against steps",
+            jumping(tau, momentum, "aggregate", 50_000), jumping(tau, momentum, "keyed", 2000),
+            Aim(20),
+        )  # fmt: skip
+    what = f"drawing compute times, {THREADS} threads against one"
+    yield Row(what, drawing(THREADS), drawing(1))
+
+
+def all_seeds(made: Scenario) -> Rate:
+    """Return the rate of the compiled loop: gradients of all seeds."""
+    algorithm = made.algorithm[0]
+    program = catalogue()[algorithm.name]
+    return rate(
+        partial(compiled.run, program, algorithm, made, SEEDS, threads=THREADS),
+        steps_of(made) * len(SEEDS),
+    )
+
+
+def served() -> Rows:
+    """Parameter servers in time-only runs, 32 seeds; on a quadratic, 8 seeds."""
+    server = cluster(25, 2 * UPDATES // 25, {"name": "asgd"})
+    what, theirs = "asgd, 25 workers, against textbook SimPy", textbook_server(0.0)
+    ours = rate(lambda: run_seeds(server, server.algorithm[0], [0]), 2 * UPDATES)
+    yield Row(f"{what}, one seed each, as simulate runs it", ours, theirs, Aim(4))
+    yield Row(f"{what}, one seed of theirs", all_seeds(server), theirs, Aim(40))
+
+    def world(case: dict[str, Any], workers: int, steps: int, **tables: Any) -> Scenario:
+        return cluster(workers, steps, case, server={"apply": "1 ms"}, **tables)
+
+    for case in SERVERS:
+        what, ours = f"{case['name']}, 25 workers, against", all_seeds(world(case, 25, 8000))
+        yield Row(f"{what} `virtual`, one seed", ours, one_seed(world(case, 25, 1000)))
+        yield Row(f"{what} 1,000 workers", ours, all_seeds(world(case, 1000, 1000)), Aim(most=2))
+    moving = {"objective": {"kind": "quadratic", "dimension": 48}, "lr": 0.001}
+    for case in SERVERS:
+        what = f"{case['name']}, 25 workers, on a quadratic of dimension 48"
+        ours = together(world(case, 25, 8000, **moving), range(8))
+        slow = one_seed(world(case, 25, 100, **moving))
+        yield Row(f"{what}, against `virtual`, one seed", ours, slow, Aim(20))
+
+
+def ring(workers: int, rounds: int, differ: bool) -> float:
+    """Simulate all-reduces one after another, on network cards that are equal or all different.
+
+    Return the seconds that it takes.
+    """
+    begin, end = time.perf_counter(), 0.0
+    made = collectives.messages("ring", range(workers))
+    fabric = Fabric([1e6 * (1 + differ * (card % 97) / 97) for card in range(2 * workers)])
+    plan = made.plan([fabric.path([a, workers + b], 1e-3, serial=True) for a, b in made.routes])
+    for _ in range(rounds):
+        fabric.start(end, plan, [1e6] * workers)
+        arrived = fabric.advance(inf)
+        assert arrived is not None
+        end = arrived[0]
+    return time.perf_counter() - begin
+
+
+def rate_of_rings(workers: int, differ: bool) -> Rate:
+    """Return the rate: messages, about as many whatever the number of workers."""
+    messages = 2 * workers * (workers - 1)
+    rounds = round(RINGS / messages)
+    return rate(lambda: ring(workers, rounds, differ), rounds * messages)
+
+
+def flows() -> Rows:
+    """Ring all-reduce in flows, every message simulated."""
+    for differ in (False, True):
+        cards = "network cards that all differ" if differ else "equal network cards"
+        for workers in (64, 256):
+            what = f"{workers} workers, {cards}, against 16 workers"
+            yield Row(what, rate_of_rings(workers, differ), rate_of_rings(16, differ))
+        what = f"256 workers, {cards}: seconds for 100 rounds"
+        yield Row(what, partial(ring, 256, 100, differ), aim=Aim(most=60), times=3)
+
+
+def tuner() -> Rows:
+    """`paceline tune scenarios/quickstart.toml`."""
+
+    def tuned() -> Any:
+        with tempfile.TemporaryDirectory() as folder:
+            return paceline.tune("scenarios/quickstart.toml", jobs=THREADS, out=folder)
+
+    yield Row("configurations", lambda: len(tuned().ranked), aim=Aim(200), times=1)
+    what = f"seconds on {THREADS} cores"
+    yield Row(what, lambda: float(tuned().wall_seconds), aim=Aim(most=60), times=3)
+
+
+def quadratic(dimension: int) -> dict[str, Any]:
+    return {"objective": {"kind": "quadratic", "dimension": dimension}}
+
+
+ESTIMATES: tuple[tuple[str, dict[str, Any], str, int, int, dict[str, Any]], ...] = (
+    # what, algorithm, engine, steps, seeds, other tables
+    ("batched, time only", LOCAL, "batched", 500_000, 32, {"objective": TIME_ONLY}),
+    ("batched, bound", LOCAL, "batched", 500_000, 32, {"objective": BOUND}),
+    ("batched, quadratic of dimension 100", LOCAL, "batched", 8000, 8, quadratic(100)),
+    ("batched, quadratic of dimension 1,000,000", LOCAL, "batched", 8, 1, quadratic(10**6)),
+    ("batched, softmax", LOCAL, "batched", 1500, 8, {"objective": DIGITS}),
+    ("batched, softmax evaluated at every step", LOCAL, "batched", 600, 2,
+     {"objective": DIGITS, "run": {"evaluate_every": 1}}),
+    ("batched, quadratic, until a time", LOCAL, "batched", 10**9, 4,
+     quadratic(100) | {"run": {"duration": "4 h"}, "network": RING}),
+    ("compiled, time only", SERVERS[0], "batched", 200_000, 8, {"objective": TIME_ONLY}),
+    ("virtual, time only", SERVERS[0], "virtual", 30_000, 2, {"objective": TIME_ONLY}),
+    ("virtual, quadratic of dimension 100", SERVERS[0], "virtual", 6000, 2, quadratic(100)),
+    ("virtual, quadratic of dimension 1,000,000", SERVERS[0], "virtual", 8, 1, quadratic(10**6)),
+    ("virtual, softmax", SERVERS[0], "virtual", 2000, 2, {"objective": DIGITS}),
+    ("virtual, flows, time only", LOCAL, "virtual", 20_000, 1,
+     {"objective": TIME_ONLY, "network": RING | {"model": "flows"}}),
+    ("a thousand short runs", LOCAL, "batched", 20, 1000, quadratic(100)),
+    ("batched, torch", LOCAL, "batched", 600, 1, {"objective": TORCH, "lr": 0.01}),
+    ("virtual, torch", LOCAL, "virtual", 600, 1, {"objective": TORCH, "lr": 0.01}),
+)  # fmt: skip
+
+
+def estimates() -> Rows:
+    """Estimates of the safety limit (--force), seconds, against those that a run takes."""
+    for what, algorithm, chosen, steps, seeds, tables in ESTIMATES:
+        workers = 4 if "torch" in what else 16
+        made = scenario(algorithm, workers=workers, compute=EXPONENTIAL, steps=steps, **tables)
+
+        def estimated(made: Scenario = made, seeds: int = seeds, chosen: str = chosen) -> float:
+            return step_time.seconds(made, made.algorithm[0], seeds, Execution(chosen))
+
+        def real(made: Scenario = made, seeds: int = seeds, chosen: str = chosen) -> float:
+            begin = time.perf_counter()
+            simulate(made, seeds=seeds, engine=chosen)
+            return time.perf_counter() - begin
+
+        title = f"{what}, {workers} workers, {seeds} seeds"
+        yield Row(title, estimated, real, Aim(1 / 3, 3), times=3)
+
+
+PARTS = (engine, batched, served, flows, tuner, estimates)
+
+if __name__ == "__main__":
+    together(large(100_000))()
+    status = Path("/proc/self/status").read_text(encoding="utf-8")
+    memory = re.search(r"VmHWM:\s+(\d+) kB", status)
+    assert memory
+    print(memory[1])  # ru_maxrss would include the parent's
