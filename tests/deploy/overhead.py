@@ -1,28 +1,21 @@
-"""What a session's step takes beside one written by hand: python -m tests.deploy.overhead
+"""What a session holds beside a program written by hand: the vectors of docs/how-to/deploy.md.
 
-Prints the numbers of docs/how-to/deploy.md. One process, which divides as one of two, and starts
-all-reduces with itself; nobody waits.
+One process, which divides as one of two, and starts all-reduces with itself; nobody waits.
 Gradients are *kept* where the loop's `zero_grad(set_to_none=False)` leaves them, by hand in one
 vector; or they are *fresh*, as torch makes them anew by default: what travels is then copied to one
 vector, also by hand (`WHOLE`); where they are only read, they are by hand in one for nothing.
 """
 
-import argparse
-import time
-
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.optim import SGD
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import paceline
-from paceline.deploy.attached import AttachedNode
-from paceline.validate.training.transport import gloo
 from tests.deploy.by_hand import PROGRAMS, flat
 
-TENSORS, LR, USUAL = 150, 0.1, 16
+TENSORS, LR = 150, 0.1
 MOMENTUM = {"dts": 0.9}
 WHOLE = "ssgd", "ssgd-bucketed"
 PLANS = {  # those with a period end a round at each step
@@ -94,15 +87,14 @@ def network(entries):
     return net
 
 
-def by_hand(name, net, kept, kind=SGD, group=None):
+def by_hand(name, net, kept):
     """Return a function that takes a step of a program as an expert writes it."""
     given = [parameter.grad for parameter in net]
     x, g = flat(net)
-    optimizer = kind(net.parameters(), LR, momentum=MOMENTUM.get(name, 0.0))
-    group = group or gloo(dist.HashStore(), 0, 1, 100.0)
+    optimizer = SGD(net.parameters(), LR, momentum=MOMENTUM.get(name, 0.0))
 
     def mean(vector):
-        group.allreduce([vector.div_(2)]).wait()
+        vector.div_(2)
 
     steps = PROGRAMS[name](x, g, mean, optimizer, 1)
     net, views = list(net), [parameter.grad for parameter in net]
@@ -131,10 +123,10 @@ async def landed(self, handle):
     return True
 
 
-def attached(name, net, kept, kind=SGD):
+def attached(name, net, kept):
     """Return a session, and a function that takes one of its steps."""
     given = [parameter.grad for parameter in net]
-    optimizer = kind(net.parameters(), LR, momentum=MOMENTUM.get(name, 0.0))
+    optimizer = SGD(net.parameters(), LR, momentum=MOMENTUM.get(name, 0.0))
     session = paceline.deploy(net, optimizer, {"name": name, **PLANS[name]})
     session._transport.collectives.scale = lambda *_: 0.5
     net = list(net)
@@ -160,7 +152,7 @@ def counted(name, kept=False, entries=1_500_000):
                 session, step = attached(name, net, kept)
                 session._transport.team._group = Alone()
             else:
-                session, step = None, by_hand(name, net, kept, group=Alone())
+                session, step = None, by_hand(name, net, kept)
             for _ in range(6):
                 step()
             held, count.most = [], count.held
@@ -176,47 +168,3 @@ def counted(name, kept=False, entries=1_500_000):
         less = kept if own else kept or name not in WHOLE
         found += [max(held) - less, count.most - less] if own else [max(held) - less]
     return [round(each, 1) for each in found]
-
-
-def seconds(name, entries, kept=False):
-    """Return the processor's seconds of a step, by hand and attached."""
-    torch.set_num_threads(1)
-    AttachedNode.finished = landed
-    session, step = attached(name, network(entries), kept)
-    times = least([by_hand(name, network(entries), kept), step], 2 if entries > 1e6 else 50)
-    session.close()
-    return times
-
-
-def least(functions, steps, turns=5):
-    """Return the processor's seconds of a step of each function, all in turns: least of each."""
-    found = {step: [] for step in functions}
-    for turn in range(2 * turns):  # the first half brings them to where they stay
-        for step, times in found.items():
-            began = time.process_time()
-            for _ in range(steps):
-                step()
-            if turn >= turns:
-                times.append((time.process_time() - began) / steps)
-    return [min(times) for times in found.values()]
-
-
-def main():
-    parser = argparse.ArgumentParser(prog="python -m tests.deploy.overhead")
-    parser.add_argument("programs", nargs="*", default=PLANS)
-    parser.add_argument("--entries", type=int, default=30_000_000)
-    parser.add_argument("--count", action="store_true", help="vectors alone")
-    options = parser.parse_args()
-    torch.set_num_threads(1)
-    AttachedNode.finished = landed
-    for name in options.programs:
-        line = [f"`{name}`", *(f"{each:g}" for each in counted(name))]
-        if not options.count:
-            hand, own = (1e3 * value for value in seconds(name, options.entries))
-            more = (own - hand) / (USUAL if "tau" in PLANS[name] else 1)
-            line += [f"{hand:.0f}", f"{own:.0f}", f"{more:.1f}"]
-        print("| " + " | ".join(line) + " |", flush=True)
-
-
-if __name__ == "__main__":
-    main()

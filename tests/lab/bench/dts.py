@@ -1,10 +1,9 @@
-"""What a delay costs under each compensation, and how fast DTS steps: the tables of docs/dts.md.
+"""What a delay costs under each compensation: the tables of docs/dts.md.
 
     python -m tests.lab.bench.dts          accuracy and loss, at the best rate for ssgd (minutes)
     python -m tests.lab.bench.dts period   the same with a mean every `delay` steps (minutes)
     python -m tests.lab.bench.dts rates    each at its own best rate, and docs/dts.png (an hour)
     python -m tests.lab.bench.dts limits   the largest stable rates on a quadratic
-    python -m tests.lab.bench.dts pace     seconds per step, by the formula and simulated
 
 Runs go to runs/dts; when interrupted, the same command resumes.
 """
@@ -12,16 +11,13 @@ Runs go to runs/dts; when interrupted, the same command resumes.
 import os
 import sys
 from collections.abc import Iterable, Sequence
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 import paceline
-from paceline.simulator.network.closed_form import ClosedForm
 from paceline.simulator.results.figures.style import COLOURS, DASHES, style
 from paceline.simulator.results.intervals import signed
-from paceline.simulator.theory import delayed_seconds_per_step
 
 RATES = [2.0**k for k in range(-6, -1)]
 PARTITIONS = {"iid": '"iid"', "dirichlet(0.3)": "{ dirichlet = 0.3 }"}
@@ -163,21 +159,7 @@ def limits() -> None:
         )
 
 
-def pace() -> None:
-    scenario = paceline.load("dts/pace")
-    cost = ClosedForm(scenario).mean_cost()
-    compute = scenario.cluster.compute.expectation
-    formula = partial(delayed_seconds_per_step, compute, cost.transmission, cost.latency)
-    rows = []
-    for algorithm, run in zip(scenario.algorithm, paceline.simulate(scenario).runs, strict=True):
-        D, p = algorithm.parameters["delay"], algorithm.parameters["period"]
-        time, step = run.curve["time"], run.curve["step"]
-        simulated = (time[-1] - time[-2]) / (step[-1] - step[-2])
-        rows.append([str(D), str(p), f"{1e3 * formula(D, p):.1f}", f"{1e3 * simulated:.1f}"])
-    show("Steady state", ["D", "p", "formula, ms", "simulated, ms"], rows)
-
-
-TABLES = {each.__name__: each for each in (delay, period, rates, limits, pace)}
+TABLES = {each.__name__: each for each in (delay, period, rates, limits)}
 
 if __name__ == "__main__":
     TABLES[sys.argv[1] if len(sys.argv) > 1 else "delay"]()
