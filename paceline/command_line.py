@@ -527,9 +527,9 @@ def _matrix(
         result = module.matrix(
             out=out, report=report, only=names, device=device, progress=progress, say=_note
         )
-    page = _torch("paceline.validate.matrix.page").file_stem(result.machine)
-    table = _torch("paceline.validate.matrix.results").table
-    _answer(as_json, result.json, lambda: [table(result), f"{FILES}{report / page}.md"])
+    page = _torch("paceline.validate.matrix.page")
+    file = report / f"{page.file_stem(result.machine)}.md"
+    _answer(as_json, result.json, lambda: [page.table(result), f"{FILES}{file}"])
 
 
 def _torch(module: str) -> Any:

@@ -89,7 +89,7 @@ def model_errors() -> dict[str, Any]:
     """Return what predictions missed of programs in the validation matrix, by kind of network.
 
     Tables [calibration.model_error] for "emulated" delays and "real" links; the file is written by
-    `python -m paceline.validate.matrix.remake`.
+    `python -m paceline.validate.matrix.page`.
     """
     return tomllib.loads(untrusted.text(MODEL_ERROR))
 

@@ -15,7 +15,7 @@ from paceline.simulator.results.prediction_interval import Unfitted
 from paceline.simulator.scenario.overhead import ModelError
 from paceline.validate.calibration import profile
 from paceline.validate.comparison.quantities import PACE, TARGET
-from paceline.validate.matrix import left_out, remake
+from paceline.validate.matrix import left_out, page
 
 ROOT = Path(__file__).parents[2]
 DOCUMENT = Path("docs/evidence/validation/amd-epyc-2-cores.json")
@@ -29,7 +29,7 @@ NAMES = {
 
 @pytest.fixture(scope="module")
 def matrix():
-    return remake.read(ROOT / DOCUMENT)
+    return page.read(ROOT / DOCUMENT)
 
 
 def cell(program, off, spread=0.02, network="emulated", **changes):
@@ -43,8 +43,8 @@ def cell(program, off, spread=0.02, network="emulated", **changes):
 
 
 def test_the_shipped_table_is_what_the_measurements_say(matrix):
-    """`python -m paceline.validate.matrix.remake` wrote it."""
-    table = remake.table(matrix, DOCUMENT.as_posix())
+    """`python -m paceline.validate.matrix.page` wrote it."""
+    table = page.model_error(matrix, DOCUMENT.as_posix())
     assert prediction_interval.MODEL_ERROR.read_text("utf-8") == table.text()
     assert profile.model_error("kernel") == profile.model_error("real") == table.tables["real"]
     assert ModelError(**profile.model_error("emulated")).programs == 9
@@ -54,14 +54,14 @@ FAMILIES = "blocking", "overlapped", "server", "gossip"
 
 
 def test_the_manual_shows_the_shipped_table():
-    page = (ROOT / "docs/calibrate.md").read_text("utf-8")
+    manual = (ROOT / "docs/calibrate.md").read_text("utf-8")
     for network, said in (("emulated", "emulated delays"), ("real", "real links")):
         for quantity in (PACE, TARGET):
             shipped = profile.model_error(network)[quantity]
             shown = [100 * shipped.get(each, 0.0) for each in FAMILIES]
             digits = [f"{each:.2f}" if each < 1 else f"{each:.1f}" for each in shown]
             row = " | ".join(f"{each} %" if each != "0.00" else "-" for each in digits)
-            assert f"| {quantity.replace('_', ' ')}, {said} | {row} |" in page
+            assert f"| {quantity.replace('_', ' ')}, {said} | {row} |" in manual
 
 
 def test_intervals_of_programs_left_out_hold_nine_of_ten_measured_values(matrix):
@@ -82,8 +82,8 @@ def test_intervals_of_programs_left_out_hold_nine_of_ten_measured_values(matrix)
     assert document["coverage"] == rows
     table = (ROOT / DOCUMENT).with_name(f"{Path(DOCUMENT).stem}-coverage.csv").read_text("utf-8")
     for row, line in zip(rows, table.splitlines()[1:], strict=True):
-        shown = [str(number) for key in (PACE, TARGET, "both", "same") for number in row[key]]
-        assert line.endswith(",".join(shown))
+        counts = ["; ".join(map(str, row[key])) for key in (PACE, TARGET, "both", "same")]
+        assert line.endswith(",".join(counts))
 
 
 def test_an_interval_knows_nothing_of_its_own_program(matrix):

@@ -1,12 +1,15 @@
-"""Cells of the validation matrix: one algorithm under one condition, predicted and measured.
+"""Cells of the validation matrix, one algorithm under one condition, and statistics of them.
 
 They are read from run directories alone, so that a report can be remade without measuring.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from functools import reduce
+from operator import getitem
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from paceline.simulator.load.load import known_programs
 from paceline.simulator.results.statistics import jsonable
@@ -16,43 +19,35 @@ from ..calibration import overheads, sources
 from ..calibration.overheads import TERMS, Nominal, RunEvents
 from ..comparison import quantities
 from ..comparison.compare import Comparison, compare
-from ..comparison.quantities import PACE, TARGET, Row
+from ..comparison.quantities import PACE, TARGET, median
+from . import left_out
+from .conditions import DESIGN
 
-Cell = dict[str, Any]
+REGRET = 0.05  # of a good pick, at most
+
+Row = dict[str, Any]
+Cell = Row
 """One program under one condition; see `cells`."""
 
 
-@dataclass(frozen=True)
-class Sides:
-    """The run directories of one condition.
+def cells(name: str, folder: Path, costs: Overhead, loss: float | None = None) -> list[Cell]:
+    """Return a cell for every algorithm of a condition, whose run directories are in `folder`.
 
-    `paired`: predicted with the seeds of `measured`, hence the same delays; `independent`: with
-    other seeds; `quadratic`: likewise, with the calibrated quadratic; None if data are uneven.
+    "measured"; "paired" was predicted with its seeds, hence the same delays, "independent" with
+    others, "quadratic" (if there is one) likewise with the calibrated quadratic. `costs`: overheads
+    of the profile for this number of workers; `loss`: the lowest that the quadratic was fitted to.
+    Each cell has `counted` and `reasons`; errors are relative, times in seconds; `seconds_per_step`
+    and `time_to_target` of the paired prediction, with `nominal` and the share of the excess over
+    it that is `explained`; both again under `independent`, with the stated interval and whether
+    the measured value is `inside`; `quadratic`; and `terms`.
     """
-
-    measured: Path
-    paired: Path
-    independent: Path
-    quadratic: Path | None = None
-
-
-def cells(name: str, sides: Sides, costs: Overhead, loss: float | None = None) -> list[Cell]:
-    """Return a cell for every algorithm of the condition `name`.
-
-    `costs`: overheads of the profile for this number of workers; `loss`: the lowest that the
-    quadratic was fitted to. Each cell has `counted` and `reasons`; errors are relative, times in
-    seconds;
-    `seconds_per_step` and `time_to_target` of the paired prediction, with `nominal` and the share
-    of the excess over it that is `explained`; both again under `independent`, with the stated
-    interval and whether the measured value is `inside`; `quadratic`; `terms`, of which
-    `attribution` names the one with the largest error per step.
-    """
-    paired, apart = (compare(each, sides.measured) for each in (sides.paired, sides.independent))
-    quadratic = compare(sides.quadratic, sides.measured) if sides.quadratic else None
-    (source,) = sources.read([sides.measured], allow_paths=True)
+    sides = [side for side in ("paired", "independent", "quadratic") if (folder / side).is_dir()]
+    paired, apart, *more = (compare(folder / side, folder / "measured") for side in sides)
+    quadratic = more[0] if more else None
+    (source,) = sources.read([folder / "measured"], allow_paths=True)
     runs = {run.algorithm.label: run for run in source.runs}
     scenario, programs = source.scenario, known_programs(None)
-    found = []
+    rows = []
     for label in paired.labels:
         pace = paired.of(PACE, counted=False)[label]
         cell = {
@@ -65,26 +60,24 @@ def cells(name: str, sides: Sides, costs: Overhead, loss: float | None = None) -
             "reasons": paired.not_counted.get(label, ["disturbed"] * (label in paired.disturbed)),
             PACE: _brief(pace) | {"nominal": paired.excess[label]["nominal"]},
             TARGET: _brief(paired.of(TARGET, counted=False).get(label)),
-            "independent": {each: _interval(apart, label, each) for each in (PACE, TARGET)},
+            "independent": {key: _interval(apart, label, key) for key in (PACE, TARGET)},
             "quadratic": _quadratic(quadratic, label, loss),
             "to_blame": paired.attribution[label]["to_blame"],
             "terms": terms(runs[label], costs) if label in runs else {},
         }
         cell[PACE]["explained"] = explained([cell])
-        found.append(dict(jsonable(cell)))
-    return found
+        rows.append(dict(jsonable(cell)))
+    return rows
 
 
-def explained(found: Sequence[Cell]) -> float | None:
+def explained(cells: Sequence[Cell]) -> float | None:
     """Return the share of the measured excess over nominal that is predicted.
 
     1 - sum |measured - predicted| / sum |measured - nominal|, of seconds per step.
     """
-    whole = [
-        (each["measured"], each["predicted"], each["nominal"])
-        for each in (cell[PACE] for cell in found)
-        if None not in (each["measured"], each["predicted"], each["nominal"])
-    ]
+    keys = "measured", "predicted", "nominal"
+    values = [[cell[PACE][key] for key in keys] for cell in cells]
+    whole = [row for row in values if None not in row]
     beyond = sum(abs(measured - nominal) for measured, _, nominal in whole)
     rest = sum(abs(measured - predicted) for measured, predicted, _ in whole)
     return 1 - rest / beyond if beyond else None
@@ -96,91 +89,69 @@ def terms(run: RunEvents, costs: Overhead) -> dict[str, dict[str, float]]:
     `per_step`: seconds of a term beyond the profile's, over all nodes, per worker's step, whether
     or not other nodes waited for them.
     """
-    shown = overheads.fit([run])
-    steps = shown["step"].samples if "step" in shown else 0
-    found = {}
-    for name, term in ((each, shown[each]) for each in ("step", *TERMS) if each in shown and steps):
-        known = _known(name, costs, run)
-        found[name] = {
-            "profile": known,
-            "measured": term.mean,
-            "se": term.se,
-            "per_step": (term.mean - known) * term.samples / steps,
+    fitted, nominal = overheads.fit([run]), Nominal(run.scenario)
+    steps = fitted["step"].samples if "step" in fitted else 0
+    profile = {name: float(getattr(costs, name)) for name in TERMS}
+    profile["step"] = costs.step.expectation
+    profile["collective"] += (costs.latency_factor - 1) * nominal.latency
+    profile["agree"] += costs.agree_latencies / 2 * nominal.question
+    return {
+        name: {
+            "profile": profile[name],
+            "measured": fitted[name].mean,
+            "se": fitted[name].se,
+            "per_step": (fitted[name].mean - profile[name]) * fitted[name].samples / steps,
         }
-    return found
-
-
-def _known(name: str, costs: Overhead, run: RunEvents) -> float:
-    if name == "step":
-        return costs.step.expectation
-    nominal = Nominal(run.scenario)
-    more = {
-        "collective": (costs.latency_factor - 1) * nominal.latency,
-        "agree": costs.agree_latencies / 2 * nominal.question,
+        for name in ("step", *TERMS)
+        if name in fitted and steps
     }
-    return float(getattr(costs, name)) + more.get(name, 0.0)
 
 
-def attribution(cell: Cell) -> str | None:
-    """Return the term with the largest error per step, None if no term is known."""
-    sizes = {name: abs(term["per_step"]) for name, term in cell["terms"].items()}
-    return max(sizes, key=sizes.__getitem__) if sizes else None
-
-
-def _brief(row: Row | None) -> dict[str, Any]:
+def _brief(row: Row | None) -> Row:
     return {key: row and row[key] for key in ("predicted", "measured", "error")}
 
 
-def _interval(apart: Comparison, label: str, quantity: str) -> dict[str, Any]:
+def _interval(apart: Comparison, label: str, quantity: str) -> Row:
     """Return what independent seeds predict, with its interval, and whether that covers it."""
     row = apart.of(quantity, counted=False).get(label)
     measured = (apart.measured.rows[label].get(quantity) or {}).get("mean")
     stated = (apart.predicted.rows[label].get("interval90") or {}).get(quantity)
-    inside = None
-    if stated is not None and measured is not None:
-        low, high = stated
-        inside = low <= measured and (high is None or measured <= high)
+    inside = None if stated is None or measured is None else left_out.holds(stated, measured)
     return _brief(row) | {"interval90": stated, "inside": inside}
 
 
-def _quadratic(found: Comparison | None, label: str, lowest: float | None) -> dict[str, Any]:
+def _quadratic(comparison: Comparison | None, label: str, lowest: float | None) -> Row:
     """Return the time to target predicted by the quadratic, or `why` there is none."""
-    if found is None or lowest is None:
+    why, row = None, None
+    if comparison is None or lowest is None:
         why = "uneven data, or no error model"
-    elif found.target is None or found.target < lowest:
+    elif comparison.target is None or comparison.target < lowest:
         why = f"out of range: fitted to losses down to {lowest:.3g}"
     else:
-        return _brief(found.of(TARGET, counted=False).get(label)) | {"why": None}
-    return _brief(None) | {"why": why}
+        row = comparison.of(TARGET, counted=False).get(label)
+    return _brief(row) | {"why": why}
 
 
-def kendall(found: Sequence[Cell], *where: str) -> float | None:
-    """Return Kendall's tau over times to target; `where`: keys of the prediction in a cell."""
-    rows = {}
-    for cell in (each for each in found if each["counted"]):
-        row: Any = cell
-        for key in where:
-            row = row[key]
-        rows[cell["program"]] = row
-    return quantities.ranks(rows)
+def at(row: Row, path: str) -> Any:
+    """Return the part of a row at a dotted path."""
+    return reduce(getitem, path.split("."), row)
 
 
-def regret(found: Sequence[Cell]) -> dict[str, Any] | None:
+def regret(cells: Sequence[Cell]) -> Row | None:
     """Return the cost of trusting the prediction of independent seeds, over cells that count.
 
     `value`: the measured time to target of `picked`, predicted to be first, over that of `best`,
     minus 1; None if the picked one never reaches it. `ties`: labels whose stated intervals overlap
     that of the picked one; `top`: the first two. None if there is nothing to pick from.
     """
-    goal = {cell["program"]: cell["independent"][TARGET] for cell in found if cell["counted"]}
+    goal = {cell["program"]: cell["independent"][TARGET] for cell in cells if cell["counted"]}
     predicted = {k: row["predicted"] for k, row in goal.items() if row["predicted"] is not None}
     ranked = sorted(predicted, key=predicted.__getitem__)
     cost = quantities.regret(goal)
     if cost is None or len(ranked) < 2:
         return None
     ties = [label for label in ranked if _overlap(goal[cost["picked"]], goal[label])]
-    top = ranked[:2]
-    return cost | {"ties": ties, "top": top, "among": cost["best"] in {*ties, *top}}
+    return cost | {"ties": ties, "top": ranked[:2], "among": cost["best"] in {*ties, *ranked[:2]}}
 
 
 def _overlap(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
@@ -188,3 +159,127 @@ def _overlap(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
         return one is other
     (low, high), (least, most) = one["interval90"], other["interval90"]
     return (most is None or low <= most) and (high is None or least <= high)
+
+
+def conditions(cells: Sequence[Cell]) -> list[Row]:
+    """Return one row per condition: rank correlations of its algorithms, and regret of the pick.
+
+    `kendall`: of times to target by the paired prediction, the independent one, and the quadratic.
+    """
+    paths = {"paired": TARGET, "independent": f"independent.{TARGET}", "quadratic": "quadratic"}
+    rows = []
+    for name in dict.fromkeys(cell["condition"] for cell in cells):
+        members = [cell for cell in cells if cell["condition"] == name]
+        counted = [cell for cell in members if cell["counted"]]
+        cost = regret(members)
+        near = cost and cost["value"] is not None and cost["value"] <= REGRET
+        rows.append({
+            "condition": name, "counted": len(counted), "of": len(members),
+            "kendall": {
+                key: quantities.ranks({cell["program"]: at(cell, path) for cell in counted})
+                for key, path in paths.items()
+            },
+            "regret": cost, "good": cost and bool(cost["among"] and near),
+        })  # fmt: skip
+    return rows
+
+
+def aims(cells: Sequence[Cell]) -> list[Row]:
+    """Return what, value, of (how many), limits and met of every aim of `design.toml`."""
+    counted, rows = [cell for cell in cells if cell["counted"]], conditions(cells)
+    results = []
+    for aim in DESIGN["aims"]:
+        if aim["take"] == "coverage":
+            results += [
+                _aim(aim | {"what": f"{aim['what']} {what}"}, held / of if of else None,
+                     f"{of} values") for what, (held, of) in _covered(counted)
+            ]  # fmt: skip
+        elif aim["take"] in ("kendall", "regret"):
+            values = [
+                row["good"] if aim["take"] == "regret" else row["kendall"][aim["of"]]
+                for row in rows
+            ]
+            values = [value for value in values if value is not None]
+            mean = float(np.mean(values)) if values else None
+            value = mean if aim["take"] == "regret" else median(values)
+            results.append(_aim(aim, value, f"{len(values)} conditions"))
+        else:
+            results.append(_error_aim(aim, counted))
+    return results
+
+
+def _error_aim(aim: Row, cells: Sequence[Cell]) -> Row:
+    """Return an aim of the errors of some cells."""
+    network, kind = aim.get("network"), aim.get("asynchronous")
+    chosen = [
+        cell
+        for cell in cells
+        if network in (None, "kernel" if cell["network"] == "kernel" else "near")
+        and kind in (None, cell["asynchronous"])
+    ]
+    if aim["take"] == "explained":
+        return _aim(aim, explained(chosen), f"{len(chosen)} cells")
+    errors = [at(cell, aim["of"])["error"] for cell in chosen]
+    sizes = [abs(error) for error in errors if error is not None]
+    tail = float(np.quantile(sizes, 0.95)) if sizes else None
+    value = median(sizes) if aim["take"] == "median" else tail
+    return _aim(aim, value, f"{len(sizes)} cells")
+
+
+def _aim(aim: Row, value: float | None, of: str) -> Row:
+    limits = [aim.get("least"), aim.get("most")]
+    return {"what": aim["what"], "value": value, "of": of, "limits": limits,
+            "met": None if value is None else left_out.holds(limits, value)}  # fmt: skip
+
+
+def _covered(cells: Sequence[Cell]) -> list[tuple[str, list[int]]]:
+    """Return counts (held, of) of 90 % intervals of programs that were left out."""
+    rows = left_out.coverage(cells)
+    counts = [(key.replace("_", " "), rows[0][key]) for key in (PACE, TARGET)]
+    kinds = [row for row in rows if row["what"] in ("network", "family")]
+    return counts + [(f"both, {row['what']} {row['which']}", row["both"]) for row in kinds]
+
+
+def by_term(cells: Sequence[Cell]) -> list[Row]:
+    """Return, by kind of network and term, the profile's error on held-out runs.
+
+    `off`: median difference, seconds per event; `per_step`: median absolute seconds per worker's
+    step; `largest`: in how many cells this term has the largest error.
+    """
+    rows = []
+    counted = [cell["network"] for cell in cells if cell["counted"]]
+    for network in dict.fromkeys(counted):
+        tables = [cell["terms"] for cell in cells if cell["counted"] and cell["network"] == network]
+        largest = [
+            max(table, key=lambda name, table=table: abs(table[name]["per_step"]))
+            for table in tables
+            if table
+        ]
+        for name in ("step", *TERMS):
+            if terms := [table[name] for table in tables if name in table]:
+                rows.append({
+                    "network": network, "term": name, "cells": len(terms),
+                    "profile": median([term["profile"] for term in terms]),
+                    "off": median([term["measured"] - term["profile"] for term in terms]),
+                    "per_step": median([abs(term["per_step"]) for term in terms]),
+                    "largest": largest.count(name),
+                })  # fmt: skip
+    return rows
+
+
+def noise(equal: Sequence[Row], apart: Sequence[Row]) -> list[Row]:
+    """Return relative standard deviations of equal runs, and of runs that differ in their seed.
+
+    Each row of the arguments: `program`, `quantity`, `value` of one run. If any run lacks a value,
+    the deviation is None.
+    """
+    rows = []
+    for key in dict.fromkeys((row["program"], row["quantity"]) for row in equal):
+        spread: Row = {}
+        for name, runs in (("equal", equal), ("seeds", apart)):
+            values = [row["value"] for row in runs if (row["program"], row["quantity"]) == key]
+            whole = len(values) > 1 and None not in values
+            spread[name] = float(np.std(values, ddof=1) / np.mean(values)) if whole else None
+            spread[f"{name}_runs"] = len(values)
+        rows.append({"program": key[0], "quantity": key[1], **spread})
+    return rows

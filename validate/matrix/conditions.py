@@ -1,8 +1,7 @@
 """Conditions of the validation matrix: overrides as `--set` takes them, so each is a command.
 
-`conditions.toml` has them. A calibration run has as many workers and the same kind of network as
-its condition; all else is fixed: shifted-exponential steps, 20 ms latency (kernel's links: 10 ms),
-seeds of its own.
+A calibration run has as many workers and the same kind of network as its condition; all else is
+fixed: shifted-exponential steps, 20 ms latency (kernel's links: 10 ms), seeds of its own.
 """
 
 import shlex
@@ -18,8 +17,8 @@ from paceline.simulator.scenario.scenario import Scenario
 
 FILE = "validation/matrix"
 """The shipped scenario that conditions change."""
-_DESIGN = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
-ALGORITHMS = _DESIGN["algorithms"]
+DESIGN = tomllib.loads(Path(__file__).with_name("design.toml").read_text("utf-8"))
+ALGORITHMS = DESIGN["algorithms"]
 """Those that a profile is fitted to ("calibrated"), that are "repeated", and other "kinds"."""
 REPEATS = "repeats"
 """Name of the repeated runs: equal ones, and ones that differ in their seed alone."""
@@ -39,7 +38,7 @@ class Condition:
     @property
     def seed(self) -> int:
         """Return the seed of its real runs, distinct so that conditions do not share draws."""
-        return [each.name for each in CONDITIONS].index(self.name)
+        return [condition.name for condition in CONDITIONS].index(self.name)
 
     @property
     def group(self) -> tuple[int, str]:
@@ -53,36 +52,27 @@ class Condition:
         return f"paceline validate {FILE} {sets}"
 
 
-def only(name: str) -> str:
-    """Return the override that keeps only some of `ALGORITHMS`."""
-    return f"algorithm={toml(ALGORITHMS[name])}"
-
-
-def _sets(given: Sequence[str]) -> tuple[str, ...]:
+def _sets(names: Sequence[str]) -> tuple[str, ...]:
     """Return overrides, those of parts in place of their names."""
-    parts = _DESIGN["parts"] | {"kinds": [only("kinds")]}
-    return tuple(override for each in given for override in parts.get(each, [each]))
+    parts = DESIGN["parts"] | {
+        key: [f"algorithm={toml(tables)}"] for key, tables in ALGORITHMS.items()
+    }
+    return tuple(override for name in names for override in parts.get(name, [name]))
 
 
-CONDITIONS = tuple(Condition(name, _sets(given)) for name, given in _DESIGN["conditions"].items())
+CONDITIONS = tuple(Condition(name, _sets(sets)) for name, sets in DESIGN["conditions"].items())
 """The matrix, ordered so that the first few conditions already cover every question."""
 
 
 def calibration(workers: int, network: str) -> Condition:
     """Return the condition that the profile of `workers` and this kind of network is fitted to."""
-    links = _sets(_DESIGN["calibration"][network])
-    sets = f"cluster.workers={workers}", *links, only("calibrated")
+    sets = f"cluster.workers={workers}", *_sets([*DESIGN["calibration"][network], "calibrated"])
     return Condition(f"{workers}-{network}", sets)
-
-
-def repeats() -> Condition:
-    """Return the condition of the repeated runs."""
-    return Condition(REPEATS, (only("repeated"),))
 
 
 def chosen(names: Sequence[str] | None) -> list[str]:
     """Return the names to run, in the matrix's order; None means all. Raises InputError."""
-    known = [REPEATS, *(each.name for each in CONDITIONS)]
+    known = [REPEATS, *(condition.name for condition in CONDITIONS)]
     for name in names or ():
         if name not in known:
             raise InputError(f"--only {name}: no condition; {nearest(name, known, 'write one of')}")

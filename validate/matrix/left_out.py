@@ -5,7 +5,6 @@ draws is in it. A program of the matrix is one value: its mean square over all c
 """
 
 import math
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,7 +14,6 @@ from paceline.simulator.scenario.overhead import Calibration, ModelError
 
 from ..calibration.profile import network_kind, rounded
 from ..comparison.quantities import PACE, TARGET
-from .cells import Cell
 
 QUANTITIES = (PACE, TARGET)
 WEIGHT = 3  # programs that all families together count as, beside those of a family itself
@@ -24,18 +22,24 @@ FREEDOM = Calibration.model_fields["replicates"].default - 1  # of the intervals
 Row = dict[str, Any]
 
 
-def name(cell: Cell) -> str:
+def name(cell: Row) -> str:
     """Return the program's name, of which a cell may be one of several settings."""
     return str(cell["program"]).split()[0]
 
 
-def family(cell: Cell) -> str | None:
+def family(cell: Row) -> str | None:
     """Return the program's family, None if it is not in the catalogue."""
     program = catalogue().get(name(cell))
     return program.family if program else None
 
 
-def learn(cells: Sequence[Cell], source: str = "") -> ModelError | None:
+def holds(limits: Sequence[float | None], value: float) -> bool:
+    """Return whether a value is within limits, of which None is none."""
+    low, high = limits
+    return (low is None or low <= value) and (high is None or value <= high)
+
+
+def learn(cells: Sequence[Row], source: str = "") -> ModelError | None:
     """Learn the model's error from cells of one kind of network; None from fewer than two programs.
 
     A family's mean square is that of its programs, and `WEIGHT` times that of all: few programs
@@ -44,48 +48,44 @@ def learn(cells: Sequence[Cell], source: str = "") -> ModelError | None:
     errors: Row = {}
     counts = []
     for quantity in QUANTITIES:
-        squares: dict[str, list[float]] = defaultdict(list)
+        squares: dict[str, list[float]] = {}
         families = {}
-        for cell in (each for each in cells if each["counted"]):
+        for cell in (cell for cell in cells if cell["counted"]):
             predicted, measured = (cell[quantity][key] for key in ("predicted", "measured"))
             if predicted and measured:
-                squares[name(cell)].append(math.log(measured / predicted) ** 2)
+                squares.setdefault(name(cell), []).append(math.log(measured / predicted) ** 2)
                 families[name(cell)] = family(cell)
         if len(squares) < 2:
             continue
-        means = {key: sum(each) / len(each) for key, each in squares.items()}
+        means = {key: sum(values) / len(values) for key, values in squares.items()}
         whole = sum(means.values()) / len(means)
         errors[quantity] = {}
-        for each in sorted({*filter(None, families.values())}):
-            own = [mean for key, mean in means.items() if families[key] == each]
-            mean = (sum(own) + WEIGHT * whole) / (len(own) + WEIGHT)
-            errors[quantity][each] = rounded(math.sqrt(mean))
+        for kind in sorted({*filter(None, families.values())}):
+            members = [mean for key, mean in means.items() if families[key] == kind]
+            mean = (sum(members) + WEIGHT * whole) / (len(members) + WEIGHT)
+            errors[quantity][kind] = rounded(math.sqrt(mean))
         counts.append(len(means))
     return ModelError(programs=min(counts), source=source, **errors) if errors else None
 
 
-def judged(cells: Sequence[Cell]) -> list[Cell]:
+def judged(cells: Sequence[Row]) -> list[Row]:
     """Add to each cell the intervals of its program from the errors of all other programs.
 
     `left_out`, of each quantity: `interval90` and `inside` for independent delays; `same`: whether
     the model's error alone holds the measured value, with the same delays.
     """
-    found = []
+    results = []
     for cell in cells:
-        others = [
-            each
-            for each in cells
-            if network_kind(each["network"]) == network_kind(cell["network"])
-            and name(each) != name(cell)
-        ]
-        error = learn(others)
+        kind = network_kind(cell["network"])
+        others = [one for one in cells if network_kind(one["network"]) == kind]
+        error = learn([other for other in others if name(other) != name(cell)])
         model = Unfitted(error, family(cell)) if error else None
         rows = {quantity: _judged(cell, quantity, model) for quantity in QUANTITIES}
-        found.append(cell | {"left_out": rows})
-    return found
+        results.append(cell | {"left_out": rows})
+    return results
 
 
-def _judged(cell: Cell, quantity: str, model: Unfitted | None) -> Row:
+def _judged(cell: Row, quantity: str, model: Unfitted | None) -> Row:
     row: Row = {"interval90": None, "inside": None, "same": None}
     if model is None:
         return row
@@ -98,40 +98,39 @@ def _judged(cell: Cell, quantity: str, model: Unfitted | None) -> Row:
         wide = (chance + error).within()
         above = None if high is None else predicted * math.exp(wide)
         row["interval90"] = [predicted * math.exp(-wide), above]
-        row["inside"] = row["interval90"][0] <= measured and (above is None or measured <= above)
+        row["inside"] = holds(row["interval90"], measured)
     if paired["predicted"] and paired["measured"]:
         row["same"] = abs(math.log(paired["measured"] / paired["predicted"])) <= error.within()
     return row
 
 
-def coverage(cells: Sequence[Cell]) -> list[Row]:
+KINDS: dict[str, Callable[[Row], str]] = {
+    "all": lambda cell: "",
+    "network": lambda cell: cell["network"],
+    "family": lambda cell: str(family(cell)),
+    "family and network": lambda cell: f"{family(cell)}, {cell['network']}",
+    "program": lambda cell: cell["program"],
+}
+
+
+def coverage(cells: Sequence[Row]) -> list[Row]:
     """Count, over `judged` cells that count, the intervals that hold the measured value.
 
     A row for all, each kind of network, each family, each of both, and each program, as (what,
     which); with (held, of) for each quantity, for `both`, and `same` with the same delays.
     """
-    counted = [cell for cell in cells if cell["counted"]]
-    groups: dict[tuple[str, str], list[Cell]] = {("all", ""): counted}
-    kinds: dict[str, Callable[[Cell], str]] = {
-        "network": lambda cell: cell["network"],
-        "family": lambda cell: str(family(cell)),
-        "family and network": lambda cell: f"{family(cell)}, {cell['network']}",
-        "program": lambda cell: cell["program"],
-    }
-    for what, of in kinds.items():
-        for cell in counted:
-            groups.setdefault((what, of(cell)), []).append(cell)
-    rows = []
-    for (what, which), own in groups.items():
-        row: Row = {"what": what, "which": which}
-        for quantity in QUANTITIES:
-            row[quantity] = _held(own, [quantity], "inside")
-        row["both"] = _held(own, QUANTITIES, "inside")
-        row["same"] = _held(own, QUANTITIES, "same")
-        rows.append(row)
-    return rows
+    groups: dict[tuple[str, str], list[Row]] = {("all", ""): []}
+    for what, of in KINDS.items():
+        for cell in (cell for cell in cells if cell["counted"]):
+            groups.setdefault((what, of(cell)), []).append(cell["left_out"])
 
+    def held(members: Sequence[Row], quantities: Sequence[str], key: str) -> list[int]:
+        values = [member[quantity][key] for member in members for quantity in quantities]
+        return [values.count(True), len(values) - values.count(None)]
 
-def _held(cells: Sequence[Cell], quantities: Sequence[str], key: str) -> list[int]:
-    known = [cell["left_out"][quantity][key] for cell in cells for quantity in quantities]
-    return [sum(each is True for each in known), sum(each is not None for each in known)]
+    return [
+        {"what": what, "which": which}
+        | {quantity: held(members, [quantity], "inside") for quantity in QUANTITIES}
+        | {"both": held(members, QUANTITIES, "inside"), "same": held(members, QUANTITIES, "same")}
+        for (what, which), members in groups.items()
+    ]

@@ -1,51 +1,104 @@
-"""The validation matrix as a page: its aims and whether they were met, and tables of all cells."""
+"""The validation matrix as a page: its aims and whether they were met, and tables of all cells.
+
+    python -m paceline.validate.matrix.page docs/evidence/validation/MACHINE.json
+
+remakes all that follows from a matrix's measurements, without measuring again: the page beside the
+document, and the table of the model's error that `calibrate` puts into profiles.
+"""
 
 import csv
 import io
+import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from paceline.simulator.results import store
-from paceline.simulator.results.figures import drawing, style
-from paceline.simulator.results.figures.style import Axes, Figure
+from rich.table import Table
 
-from ..comparison.quantities import PACE, TARGET
-from . import conditions, left_out, statistics
-from .cells import Cell, explained
-from .results import Matrix
+from paceline.simulator.reports.terminal import headed
+from paceline.simulator.results import prediction_interval, store
 
-TEMPLATE = Path(__file__).with_name("page.md.j2")
+from ..calibration import profile
+from ..calibration.profile import Profile
+from . import cells, conditions, left_out
+from .cells import Cell, Row
+
 TABLES = {
     "cells": "each cell, predicted and measured, with the command of its condition",
     "conditions": "rank correlations of each condition, and the regret of the pick",
     "coverage": "measured values within 90 % intervals, by network, family and program",
     "noise": "relative standard deviations of equal runs, and of runs that differ in their seed",
-    "terms": "the profile's terms against those fitted to each held-out run, in milliseconds",
+    "terms": "the profile's terms against those fitted to each held-out run, in seconds",
 }
-KINDS = {"emulated": "emulated delays", "kernel": "links of the kernel", "real": "no delays"}
+HEAD = (
+    "What predictions missed of programs that no run was fitted to, by kind of network: relative",
+    "standard deviations, by family. Made by `python -m paceline.validate.matrix.page` from",
+)
 
-Row = Mapping[str, Any]
+
+def _today() -> str:
+    return f"{datetime.now(UTC):%Y-%m-%d}"
 
 
-def write(matrix: Matrix, folder: Path, remade: str = "") -> Path:
-    """Write the page, its tables, figure and JSON document to `folder`; return the page's path.
+@dataclass
+class Matrix:
+    """The results so far. `failed`: why a condition has none, by its name.
 
-    `remade`: the date, where these are not new measurements. Raises InputError if they cannot be
-    written.
+    `noise`: rows of `cells.noise`; `date`: of the measurements.
     """
-    name = file_stem(matrix.machine)
-    matrix.cells = left_out.judged(matrix.cells)
-    document = matrix.json()
-    files = {f"{name}.json": store.dump(document)}
-    files |= {f"{name}-{table}.csv": text.encode() for table, text in _tables(document).items()}
-    with style.style():
-        if figure := _scatter([cell for cell in matrix.cells if cell["counted"]]):
-            files[f"{name}-scatter.png"] = drawing.encode(figure, "png")
-    files[f"{name}.md"] = _page(matrix, name, document, drawn=figure is not None, remade=remade)
-    store.publish(folder, files)
-    return folder / f"{name}.md"
+
+    machine: dict[str, Any]
+    versions: dict[str, str]
+    cells: list[Cell] = field(default_factory=list)
+    failed: dict[str, str] = field(default_factory=dict)
+    noise: list[Row] = field(default_factory=list)
+    date: str = field(default_factory=_today)
+
+    def json(self) -> Row:
+        """Return the document `<machine>.json`."""
+        return {
+            "date": self.date,
+            "machine": self.machine,
+            "versions": self.versions,
+            "aims": cells.aims(self.cells),
+            "conditions": cells.conditions(self.cells),
+            "failed": self.failed,
+            "noise": self.noise,
+            "coverage": left_out.coverage(self.cells),
+            "terms": cells.by_term(self.cells),
+            "cells": self.cells,
+        }
+
+
+def read(path: Path) -> Matrix:
+    """Read the document of a matrix."""
+    document = json.loads(path.read_text("utf-8"))
+    return Matrix(**{key: document[key] for key in Matrix.__dataclass_fields__})
+
+
+def _shown(aim: Row) -> list[str]:
+    """Return an aim's name, range and value in words, and what the value is of."""
+
+    def text(value: float) -> str:
+        return f"{value:.2f}" if aim["what"].startswith("Kendall") else f"{100 * value:.3g} %"
+
+    low, high = aim["limits"]
+    limits = f"at least {text(low)}" if high is None else f"at most {text(high)}"
+    if None not in aim["limits"]:
+        limits = f"{text(low)} to {text(high)}"
+    return [aim["what"], limits, "-" if aim["value"] is None else text(aim["value"]), aim["of"]]
+
+
+def table(matrix: Matrix) -> Table:
+    """Tabulate the aims of the validation matrix and the values found; misses are bold."""
+    rows = headed("", "aim", "found", "of")
+    for aim in cells.aims(matrix.cells):
+        rows.add_row(*_shown(aim), style="bold" if aim["met"] is False else "")
+    return rows
 
 
 def file_stem(machine: dict[str, Any]) -> str:
@@ -54,110 +107,78 @@ def file_stem(machine: dict[str, Any]) -> str:
     return re.sub(r"[^a-z0-9]+", "-", words.lower()).strip("-")
 
 
-def _page(matrix: Matrix, name: str, document: Row, *, drawn: bool, remade: str) -> bytes:
+def write(matrix: Matrix, folder: Path, remade: str = "") -> Path:
+    """Write the page, its tables and JSON document to `folder`; return the page's path.
+
+    `remade`: the date, where these are not new measurements. Raises InputError if they cannot be
+    written.
+    """
     from jinja2 import Environment, StrictUndefined  # noqa: PLC0415
 
-    made = Environment(undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    made.filters["share"] = lambda counts: (
-        f"{100 * counts[0] / counts[1]:.0f} %" if counts[1] else "-"
-    )
-    versions = [f"{key} {v}" for key, v in matrix.versions.items() if v != "not installed"]
-    page = made.from_string(TEMPLATE.read_text("utf-8")).render(
-        found=matrix,
-        machine=matrix.machine,
-        versions=", ".join(versions),
-        name=name,
-        drawn=drawn,
-        remade=remade,
-        tables=TABLES,
-        aims=statistics.aims(matrix.cells),
-        coverage=document["coverage"],
-    )
-    return f"{page.rstrip()}\n".encode()
-
-
-def _tables(document: Row) -> dict[str, str]:
-    """Return the tables as CSV files, by name."""
+    name = file_stem(matrix.machine)
+    matrix.cells = left_out.judged(matrix.cells)
+    document = matrix.json()
     commands = {condition.name: condition.command() for condition in conditions.CONDITIONS}
-    cells = []
-    for cell in document["cells"]:
-        pace, target = cell[PACE], cell[TARGET]
-        row = {key: cell[key] for key in ("condition", "workers", "network", "program")}
-        row |= {
-            f"{key}_seconds_per_step": pace[key] for key in ("nominal", "predicted", "measured")
-        }
-        row |= {"error": pace["error"], "excess_explained": explained([cell])}
-        row |= {f"{key}_time_to_target": target[key] for key in ("predicted", "measured")}
-        row |= {"target_error": target["error"]}
-        row |= {f"{key}_inside_90": cell["left_out"][key]["inside"] for key in (PACE, TARGET)}
-        why = "; ".join(cell["reasons"])
-        cells.append(row | {"not_counted": why, "command": commands.get(cell["condition"], "")})
-    ordered = [
-        {"condition": row["condition"], "counted": row["counted"], "of": row["of"]}
-        | {f"kendall_{key}": tau for key, tau in row["kendall"].items()}
-        | {key: (row["regret"] or {}).get(key) for key in ("picked", "value", "best", "among")}
-        for row in document["conditions"]
-    ]
-    covered = [
-        {"what": row["what"], "which": row["which"]}
-        | {f"{key}_{part}": row[key][place] for key in (PACE, TARGET, "both", "same")
-           for place, part in enumerate(("inside", "of"))}
-        for row in document["coverage"]
-    ]  # fmt: skip
-    terms = [
-        row | {key: 1e3 * row[key] for key in ("profile", "off", "per_step")}
-        for row in document["terms"]
-    ]
-    tables = {"cells": cells, "conditions": ordered, "coverage": covered, "terms": terms}
-    return {
-        name: table_text(rows) for name, rows in (tables | {"noise": document["noise"]}).items()
+    rows = [cell | {"command": commands.get(cell["condition"], "")} for cell in matrix.cells]
+    files = {f"{name}.json": store.dump(document)} | {
+        f"{name}-{key}.csv": table_text(rows if key == "cells" else document[key]).encode()
+        for key in TABLES
     }
+    environment = Environment(undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment.filters |= {
+        "share": lambda counts: f"{100 * counts[0] / counts[1]:.0f} %" if counts[1] else "-",
+        "shown": _shown,
+    }
+    versions = [f"{key} {v}" for key, v in matrix.versions.items() if v != "not installed"]
+    template = Path(__file__).with_name("page.md.j2").read_text("utf-8")
+    page = environment.from_string(template).render(
+        document, versions=", ".join(versions), name=name, remade=remade, tables=TABLES
+    )
+    store.publish(folder, files | {f"{name}.md": f"{page.rstrip()}\n".encode()})
+    return folder / f"{name}.md"
 
 
-def table_text(rows: Iterable[Row]) -> str:
-    """Return rows as a CSV file, numbers with four digits."""
-    lines = [{key: f"{v:.4g}" if isinstance(v, float) else v for key, v in row.items()}
-             for row in rows]  # fmt: skip
+def table_text(rows: Sequence[Row]) -> str:
+    """Return nested rows as a CSV file: a column for each path, numbers with four digits."""
+    lines = [dict(_leaves(row)) for row in rows]
     file = io.StringIO()
-    writer = csv.DictWriter(file, [*lines[0]] if lines else [], lineterminator="\n")
+    columns = dict.fromkeys(column for line in lines for column in line)
+    writer = csv.DictWriter(file, columns, lineterminator="\n")
     writer.writeheader()
     writer.writerows(lines)
     return file.getvalue()
 
 
-def _scatter(cells: Sequence[Cell]) -> Figure | None:
-    """Draw predicted against measured, a panel for each quantity that has both."""
-    panels = {
-        name: [cell for cell in cells if cell[key]["predicted"] and cell[key]["measured"]]
-        for name, key in (("seconds per step", PACE), ("time to target, s", TARGET))
-    }
-    panels = {name: found for name, found in panels.items() if found}
-    if not panels:
-        return None
-    figure = style.empty(4.4 * len(panels), layout="constrained")
-    column = figure.subplots(len(panels), squeeze=False)[:, 0]
-    for axes, (name, found) in zip(column, panels.items(), strict=True):
-        key = PACE if name == "seconds per step" else TARGET
-        for colour, (kind, label) in zip(style.COLOURS, KINDS.items(), strict=False):
-            rows = [cell[key] for cell in found if cell["network"] == kind]
-            measured = [row["measured"] for row in rows]
-            for side, fill in (("predicted", colour), ("nominal", "none")):
-                if rows and side in rows[0]:
-                    axes.plot(measured, [row[side] for row in rows], "o", ms=4, mfc=fill,
-                              color=colour, label=label if fill != "none" else None)  # fmt: skip
-        _diagonal(axes)
-        axes.set(xlabel=f"measured {name}", ylabel=f"predicted {name}")
-    column[0].legend(title="hollow: without the profile", loc="upper left")
-    return figure
+def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    if isinstance(value, Mapping):
+        for key, part in value.items():
+            yield from _leaves(part, f"{path}.{key}" if path else key)
+    elif isinstance(value, list):
+        yield path, "; ".join(text for part in value for _, text in _leaves(part))
+    else:
+        text = "" if value is None else str(value)
+        yield path, f"{value:.4g}" if isinstance(value, float) else text
 
 
-def _diagonal(axes: Axes) -> None:
-    """Draw the diagonal on logarithmic axes with plain numbers."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter  # noqa: PLC0415
+def model_error(matrix: Matrix, source: str) -> Profile:
+    """Learn the model's error for each kind of network, as the shipped file has it."""
+    by_kind: dict[str, list[Cell]] = {}
+    for cell in matrix.cells:
+        by_kind.setdefault(profile.network_kind(cell["network"]), []).append(cell)
+    learnt = {kind: left_out.learn(by_kind[kind], source) for kind in sorted(by_kind)}
+    tables = {kind: error.model_dump() for kind, error in learnt.items() if error}
+    return Profile(tables, head=(*HEAD, f"{source}."))
 
-    axes.axline((1, 1), slope=1, color="0.6", linewidth=0.8, zorder=0)
-    axes.set(xscale="log", yscale="log")
-    for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-        axis.set_minor_formatter(NullFormatter())
+
+def main() -> None:
+    """Remake the page of the document that is named, and the shipped table."""
+    path = Path(sys.argv[1])
+    matrix = read(path)
+    write(matrix, path.parent, remade=_today())
+    store.write(
+        prediction_interval.MODEL_ERROR, model_error(matrix, path.as_posix()).text().encode()
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -201,7 +201,7 @@ def left_out() -> list[Row]:
 
     Each program is left out in turn where the model's error is learnt.
     """
-    from paceline.validate.matrix import left_out, remake
+    from paceline.validate.matrix import left_out, page
 
     return [
         {
@@ -210,7 +210,7 @@ def left_out() -> list[Row]:
             "handled": row["both"][0],
             "how": f"measured: {MATRIX.relative_to(ROOT)}; tests/validate/test_left_out.py",
         }
-        for row in left_out.coverage(left_out.judged(remake.read(MATRIX).cells))
+        for row in left_out.coverage(left_out.judged(page.read(MATRIX).cells))
         if row["what"] == "family and network"
     ]
 
