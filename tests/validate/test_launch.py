@@ -55,7 +55,7 @@ def ranks(folder):
             where, name = os.readlink(process / "cwd"), (process / "comm").read_text()
         except OSError:
             continue
-        if "paceline.validate.launch.fork" in _words(process) and where == str(folder):
+        if "paceline.validate.launch.worker" in _words(process) and where == str(folder):
             found[int(name.removeprefix("rank ")) if name.startswith("rank ") else -1] = int(
                 process.name
             )

@@ -1,13 +1,13 @@
 """Launch: start the processes of a real run on this machine, watch them, and end them.
 
-`run` starts one process, the fork server (`launch.fork`), which imports torch and forks a process
+`run` starts one process, the fork server (`launch.worker`), which imports torch and forks a process
 for each node; `join` instead makes this process a node, where a launcher such as torchrun started
 all of them.
 
 Parent and children share the job's folder, no pipe: the pickled job, a store file in which the
 processes meet, a log for each rank, and small files of status. The parent polls them and stops at
 the first of: all ranks have ended well; a rank has died (its log's last lines are the message); a
-rank has refused the scenario; a rank hangs (`launch.hangs`); the fork server or the relay is gone.
+rank has refused the scenario; a rank hangs; the fork server or the relay is gone.
 
 No process outlives the run. Each asks the kernel to be killed with its parent
 (`clock.die_with_parent`), so that killing the fork server, in the `finally` of `_processes`, ends
@@ -16,14 +16,17 @@ all nodes, and so does a parent that is itself killed. A lock keeps a second com
 
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from itertools import permutations
 from pathlib import Path
+
+import psutil
 
 from paceline.simulator.errors import InputError, RunError
 from paceline.simulator.load.load import Programs, known_programs
@@ -35,13 +38,15 @@ from ..host.namespaces import Links, available
 from ..host.relay import Path as LinkPath
 from ..training import clock, rendezvous
 from ..training.task import Job, TrainingTask
-from . import hangs, worker
-from .hangs import ENDED, STARTED
+from . import worker
 from .job import write_job
-from .worker import DONE, REASON, REFUSED
+from .worker import DONE, ENDED, REASON, REFUSED, STARTED
 
 STORE, LOG = "store", "launch.log"  # files of a job's folder
 LOOK = 0.05  # seconds between checks of the processes
+LINGER = 3.0  # seconds until every process that waits for a dead one has noticed
+ANSWER = 0.5  # seconds for a process to write its stack
+PATIENT = re.compile(r'rendezvous\.py", line \d+ in wait_for')  # waits, and is not needed
 LAST_LINES = 12  # lines of a log that are shown
 TIMED_OUT = "no answer came within validation.timeout; is it too short, or did a process hang?"
 ERROR = re.compile(r"[\w.]+(Error|Exception|Interrupt)\b")
@@ -143,7 +148,7 @@ def _processes(
 ) -> Iterator[subprocess.Popen[bytes]]:
     """Start the fork server; when the context ends, no process is left."""
     # -P: modules of the current folder are the user's, not ours
-    command = [sys.executable, "-P", "-m", "paceline.validate.launch.fork", str(path), str(nodes)]
+    command = [sys.executable, "-P", "-m", "paceline.validate.launch.worker", str(path), str(nodes)]
     with (path.parent / LOG).open("wb") as log:
         started = subprocess.Popen(
             command,
@@ -168,10 +173,10 @@ def _watch(
 ) -> None:
     """Wait until all ranks have ended well. Raises InputError, RunError."""
     folder = job.folder
-    watch = hangs.Watch(folder, job.scenario.validation.timeout)
+    stopped: dict[int, float] = {}  # ranks, and since when
     while True:
-        over = started.poll()
-        ended = hangs.by_rank(folder / ENDED)
+        over, now = started.poll(), time.monotonic()
+        ended, processes = _by_rank(folder / ENDED), _by_rank(folder / STARTED)
         if progress:
             progress(_done(folder), len(job.tasks))
         if REFUSED in ended.values():
@@ -181,13 +186,49 @@ def _watch(
                 raise RunError(_death_report(rank, status, job))
         if len(ended) == nodes:
             return
-        if (stopped := watch.stopped()) is not None:
-            raise RunError(_hang_report({stopped: "stopped"}, job))
+        stopped = {r: stopped.get(r, now) for r, pid in processes.items() if _is_stopped(pid)}
+        for rank, since in stopped.items():
+            if now - since > job.scenario.validation.timeout:
+                raise RunError(_hang_report({rank: "stopped"}, job))
         if links is not None and links.relay.poll() is not None:
             raise RunError("the relay of the kernel's links has died; all processes were ended")
         if over is not None:
             raise RunError(f"the processes could not be started:\n{_log_tail(folder / LOG)}")
         time.sleep(LOOK)
+
+
+def _find_hung(folder: Path) -> dict[int, str]:
+    """Return ranks that hang after another has ended: "stopped" or "silent".
+
+    Those that are not stopped are signalled to write their stack to their log.
+    """
+    processes, deadline = _by_rank(folder / STARTED), time.monotonic() + LINGER
+    while time.monotonic() < deadline and len(_by_rank(folder / ENDED)) < len(processes):
+        time.sleep(LOOK)
+    left = sorted(processes.keys() - _by_rank(folder / ENDED).keys())
+    hung = {rank: "stopped" for rank in left if _is_stopped(processes[rank])}
+    logs = {rank: folder / f"rank-{rank}.log" for rank in left if rank not in hung}
+    before = {rank: log.stat().st_size for rank, log in logs.items() if log.exists()}
+    for rank in before:
+        with suppress(ProcessLookupError):
+            os.kill(processes[rank], signal.SIGUSR1)
+    time.sleep(ANSWER if before else 0.0)
+    stacks = {rank: logs[rank].read_bytes()[size:].decode() for rank, size in before.items()}
+    return hung | {rank: "silent" for rank, stack in stacks.items() if not PATIENT.search(stack)}
+
+
+def _is_stopped(process: int) -> bool:
+    """Whether a process exists and has been stopped."""
+    with suppress(psutil.NoSuchProcess):
+        status = psutil.Process(process).status()
+        return status in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
+    return False
+
+
+def _by_rank(path: Path) -> dict[int, int]:
+    """Read a file of a job's folder with one number for each rank."""
+    lines = path.read_text().split("\n")[:-1] if path.exists() else []
+    return {int(rank): int(number) for rank, number in map(str.split, lines)}
 
 
 def _done(folder: Path) -> int:
@@ -198,7 +239,7 @@ def _done(folder: Path) -> int:
 def _death_report(rank: int, state: int, job: Job) -> str:
     """Say which process died, how, and its log's last lines; or who hung."""
     words = _log_tail(job.folder / f"rank-{rank}.log")
-    if TIMED_OUT in words and (hung := hangs.find_hung(job.folder)):
+    if TIMED_OUT in words and (hung := _find_hung(job.folder)):
         waited = f"{_node_name(rank, job)}, which waited for it, ends its log with:\n{words}"
         return f"{_hang_report(hung, job)}\n{waited}"
     return (

@@ -1,9 +1,19 @@
-"""One process of a real run: checks its machine, then does its part of every task."""
+"""Processes of a real run: a fork server, and nodes that do their part of every task.
 
+Run as `python -m paceline.validate.launch.worker JOB NODES`, the fork server imports torch once,
+then forks a process for each node. It has no threads when it forks, so that each child can still
+enter a network namespace of its own.
+"""
+
+import faulthandler
 import gc
 import os
+import signal
+import sys
+import traceback
 from dataclasses import replace
 from math import inf
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,28 +24,64 @@ from paceline.simulator.scenario.tables import Softmax, Torch
 from paceline.simulator.studies import execution
 
 from ..host import device as devices
-from ..host import machine
+from ..host import machine, namespaces
 from ..torch_objective import data
 from ..training import clock, learner, rendezvous, task
 from ..training.task import Job, Place
 from .job import read_job
 
 REFUSED = 3  # exit status: this machine cannot run the scenario; the file REASON says why
-REASON, DONE = "refused", "done"  # files of a job's folder
+# files of a job's folder: why, the number of tasks done, and a line for each rank with its process
+# id and, once it has ended, with its exit status, negative for a signal
+REASON, DONE, STARTED, ENDED = "refused", "done", "started", "ended"
 
 
-def preload(path: str) -> None:
-    """Load the data set of a pickled job, once for all processes."""
-    job = read_job(path)
+def serve(path: Path, nodes: int) -> None:
+    """Start a process for each node, and stay until all have ended, or the parent has."""
+    clock.die_with_parent()
+    clock.use_precise_timers()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is handled by the parent
     torch.set_num_threads(1)
-    spec = job.scenario.objective
-    if isinstance(spec, Torch):
+    spec = read_job(path).scenario.objective
+    if isinstance(spec, Torch):  # once for all processes
         data.load_named(spec.data, spec.folder)
     elif isinstance(spec, Softmax):
         softmax.load_data(spec.data)
+    ranks = {_fork(path, rank): rank for rank in range(nodes)}
+    started = "".join(f"{rank} {process}\n" for process, rank in ranks.items())
+    (path.parent / STARTED).write_text(started)
+    with (path.parent / ENDED).open("w") as file:
+        while ranks:
+            process, status = os.wait()
+            file.write(f"{ranks.pop(process)} {os.waitstatus_to_exitcode(status)}\n")
+            file.flush()
 
 
-def main(path: str) -> int:
+def _fork(path: Path, rank: int) -> int:
+    parent = os.getpid()
+    if process := os.fork():
+        return process
+    status = 1
+    try:
+        clock.die_with_parent()
+        clock.name_process(f"rank {rank}")
+        if os.getppid() != parent:
+            os._exit(1)
+        log = os.open(path.parent / f"rank-{rank}.log", os.O_CREAT | os.O_WRONLY | os.O_TRUNC)
+        for stream in (1, 2):
+            os.dup2(log, stream)
+        faulthandler.register(signal.SIGUSR1, all_threads=False)  # writes the stack to the log
+        os.environ["RANK"] = str(rank)
+        if "PACELINE_LINKS" in os.environ:
+            _, interface = namespaces.join(rank, os.environ["PACELINE_LINKS"])
+            os.environ["GLOO_SOCKET_IFNAME"] = interface
+        status = _main(path)
+    except BaseException:
+        traceback.print_exc()
+    os._exit(status)  # skips torch's destructors, which can wait for ever
+
+
+def _main(path: Path) -> int:
     """Do this process's part of a pickled job; return its exit status."""
     job = read_job(path)
     try:
@@ -120,3 +166,7 @@ def _require_stretchable_steps(job: Job, place: Place, size: int) -> None:
             'ones, take fewer workers, or write validation.compute = "real" to take steps as they '
             "are"
         )
+
+
+if __name__ == "__main__":
+    serve(Path(sys.argv[1]), int(sys.argv[2]))
