@@ -119,12 +119,10 @@ class AttachedNode(TensorNode):
 
     async def loss_and_gradient(self, x: Vector) -> tuple[float, Vector]:
         """Return the loss that the loop gave, and its gradient."""
-        if self.unread:
-            await self._compute(x)
-        g = None if self.unread else await self.gradient(x)
+        gradient = await (self._compute(x) if self.unread else self.gradient(x))
         if self.loss is None:
             raise ProgramError("the program needs the loss: call session.step(loss)")
-        return float(self.loss), g
+        return float(self.loss), gradient
 
     async def start_backward(self, x: Vector, pieces: Pieces) -> Sequence[Handle]:
         """Have the loop compute a gradient; return its pieces, which serve as handles."""

@@ -34,7 +34,7 @@ from .steering.telemetry import StepRecord, codec_kind
 from .transport import Transport, place
 
 RECORDS = 4096  # steps whose telemetry is kept
-VERSION = 5
+VERSION = 6
 
 
 class Options(NamedTuple):
@@ -222,11 +222,6 @@ class Session:
         tau = {} if self._period is None else {"tau": int(self._period(self._node.step))}
         return self._settings | tau
 
-    @property
-    def rate(self) -> float:
-        """The learning rate of the optimizer's first group."""
-        return float(self._optimizer.param_groups[0]["lr"])
-
     def change(self, **settings: Any) -> None:
         """Change some of the `settings`, written as in a scenario.
 
@@ -411,8 +406,8 @@ def deploy(  # noqa: PLR0913
     Every process calls this with its model and optimizer, and goes on from rank 0's model. `plan`:
     a run folder, of which the pick is taken, an [[algorithm]] table, or a program's name, whose
     `parameters` follow. `adapt`: whether a controller changes period, delay or codec level where
-    another is now better, or its policy: "model" (as True), "adacomm", or "fixed", which only says
-    so; it needs a run folder, whose prediction it compares the run with. `seed`: of the random
+    another is now better, or its policy: "model" (as True), or "fixed", which only says so; it
+    needs a run folder, whose prediction it compares the run with. `seed`: of the random
     numbers that codecs and graphs draw. `timeout`: seconds after which a process that does not
     answer is given up. Raises InputError.
     """

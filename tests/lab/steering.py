@@ -12,9 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from paceline.deploy.steering.policies import AdaComm
 from paceline.simulator.engines.dispatch import run_seeds
-from paceline.simulator.programs.adaptive import PaperRule
 from paceline.simulator.results.statistics import crossing
 from tests.deploy.steering import worlds
 from tests.deploy.steering.worlds import KINDS, PERIODS, STEPS, TARGET
@@ -25,11 +23,7 @@ BEGIN, END = "<!-- python -m tests.lab.steering writes from here -->", "<!-- to 
 SEEDS = range(3)
 OTHERS = range(10, 12)  # of the pick, which must not know the world's own
 ENOUGH = 1100  # steps to the target with a short period, and a third more
-INTERVAL = 20.0  # of AdaComm's rule, seconds
-POLICIES = {
-    "model": "`model`", "adacomm": "`adacomm`", "pick": "`fixed`: the pick",
-    "worst": "the worst fixed tau",
-}  # fmt: skip
+POLICIES = {"model": "`model`", "pick": "`fixed`: the pick", "worst": "the worst fixed tau"}
 _curves = {}  # in each process: the loss over steps depends on no world
 
 
@@ -50,19 +44,12 @@ def row(number):
     world = worlds.schedules()[number]
     fixed = times(worlds.scenario(world.link, world.slow, world.bandwidth), SEEDS)
     tau = PERIODS[int(np.argmin(times(worlds.scenario(None, None, world.bandwidth), OTHERS)))]
-    policies = {
-        "model": (tau, lambda: worlds.model(world, _curves)),
-        "adacomm": (2 * tau, lambda: AdaComm(PaperRule(2 * tau, INTERVAL, 0.5, 0, 1))),
-    }
-    seconds, changes = {}, []
-    for name, (first, policy) in policies.items():
-        reached = []
-        for seed in SEEDS:
-            run, controller, _ = worlds.steered(world, policy(), seed, tau=first)
-            reached.append(crossing(run, TARGET))
-            if name == "model":
-                changes.append(sum(decision.clock < reached[-1] for decision in controller.log))
-        seconds[name] = float(np.mean(reached))
+    reached, changes = [], []
+    for seed in SEEDS:
+        run, controller, _ = worlds.steered(world, worlds.model(world, _curves), seed, tau=tau)
+        reached.append(crossing(run, TARGET))
+        changes.append(sum(decision.clock < reached[-1] for decision in controller.log))
+    seconds = {"model": float(np.mean(reached))}
     seconds |= {"pick": fixed[PERIODS.index(tau)], "worst": max(fixed)}
     what = [word for word, part in (("link", world.link), ("worker", world.slow)) if part]
     return {

@@ -12,7 +12,6 @@ from pydantic import ValidationError
 
 from paceline.simulator.errors import InputError
 from paceline.simulator.programs import catalogue
-from paceline.simulator.programs.adaptive import PaperRule
 from paceline.simulator.results import read
 from paceline.simulator.scenario.scenario import Algorithm
 from paceline.simulator.studies.simulate import simulate
@@ -20,7 +19,7 @@ from paceline.simulator.studies.simulate import simulate
 from ..emit.emit import find
 from .inputs import Inputs
 from .outlook import Outlook, configured
-from .policies import AdaComm, Controller, Model, Policy, Prediction, Watch
+from .policies import Controller, Model, Prediction, Watch
 from .telemetry import Settings, StepRecord, Telemetry, numbers, settings
 
 POWERS = [2**n for n in range(10)]  # steps that are tried: a run of theirs around the pick's
@@ -31,19 +30,17 @@ PAUSE = 20  # times the median step: the loop did something else, such as to eva
 ANNOUNCED, CHANGED = 4, 8  # steps from a talk to announcing what was decided, and to doing it
 LONGER = 3  # steps of the simulated curves over those of the pick
 BAND = 1.1  # factor by which a loss may leave those of all seeds
-INTERVAL = 60.0  # seconds between decisions of AdaComm's rule
 
 
-def controller(
-    folder: Path | str, policy: str = "model", workers: int | None = None, share: float = 0.01
-) -> Controller:
+def controller(folder: Path | str, policy: str = "model", workers: int | None = None) -> Controller:
     """Make the controller for the pick of a run folder of simulate or tune.
 
-    `policy`: "fixed", "adacomm" or "model"; "fixed" only says what would be best. `workers`: of the
-    run, which must be those of the prediction. `share`: of one core, for the model's simulations. A
-    pick of tune is simulated again, for its prediction. Raises InputError where the pick has no
-    setting to change, or nothing says what one costs.
+    `policy`: "fixed" only says what would be best, "model" changes to it. `workers`: of the run,
+    which must be those of the prediction. A pick of tune is simulated again, for its prediction.
+    Raises InputError where the pick has no setting to change, or nothing says what one costs.
     """
+    if policy not in ("fixed", "model"):
+        raise InputError(f"policy {policy!r}: unknown; choose one of: fixed, model")
     pick = find(Path(folder), None, allow_paths=True)
     scenario, algorithm, label = pick.scenario, pick.algorithm, pick.algorithm.label
     first = settings(algorithm.parameters, algorithm.written)
@@ -69,21 +66,11 @@ def controller(
         losses = [np.interp(step, run.curve["step"], run.curve["loss"]) for run in runs]
         return float(min(losses)) / BAND, float(max(losses)) * BAND
 
-    chosen: Policy
-    if policy in {"model", "fixed"}:
-        steps = int(LONGER * max(run.steps for run in runs))
-        tried = candidates(algorithm, first)
-        chosen = Model(inputs, Outlook(scenario, algorithm, tried, steps, share))
-    elif policy == "adacomm" and "tau" in first:
-        chosen = AdaComm(PaperRule(first["tau"], INTERVAL, 0.5, 0, 1))
-    elif policy == "adacomm":
-        raise InputError(f"{folder}: adapt: AdaComm's rule sets tau; {label} has none")
-    else:
-        raise InputError(f"policy {policy!r}: unknown; choose one of: fixed, adacomm, model")
+    steps = int(LONGER * max(run.steps for run in runs))
+    chosen = Model(inputs, Outlook(scenario, algorithm, candidates(algorithm, first), steps))
     family = catalogue()[algorithm.name].family
     prediction = Prediction(family, algorithm.parameters | first, predicted_time, band)
-    watch = Watch(prediction, inputs, shared=isinstance(chosen, Model))
-    return Controller(first, chosen, watch, steers=policy != "fixed")
+    return Controller(first, chosen, Watch(prediction, inputs), steers=policy != "fixed")
 
 
 def candidates(algorithm: Algorithm, settings: Settings) -> list[Settings]:
@@ -144,7 +131,7 @@ class Steering:
             shared = session.share(self._times(self._records))
             if self.controller is not None and not self._failed:
                 self.controller.settings = now
-                record = self._record(self._records, shared, session.rate)
+                record = self._record(self._records, shared)
                 self._deciding = self._thread.submit(self.controller.observe, record)
             self._asked, self._answer, self._records = now, None, []
         news, self._news = self._news, []
@@ -169,25 +156,22 @@ class Steering:
             outlook.close()
 
     def _times(self, records: Sequence[StepRecord]) -> list[float]:
-        """Return this rank's clock, seconds per step, losses, and seconds of each mean."""
+        """Return this rank's clock, seconds per step, first loss, and seconds of each mean."""
         computing = [record.computing for record in records if record.computing == record.computing]
         self._clock += sum(computing) + sum(record.waiting for record in records)
         usual = np.median(computing) if computing else nan
         computing = [seconds for seconds in computing if seconds < PAUSE * usual]
-        losses = [nan if record.loss is None else float(record.loss) for record in records]
+        loss = nan if records[0].loss is None else float(records[0].loss)
         took = [seconds for record in records for seconds in record.took]
         mean = float(np.mean(computing)) if computing else nan
-        return [self._clock, mean, losses[0], float(np.mean(losses)), losses[-1], *took]
+        return [self._clock, mean, loss, *took]
 
-    def _record(
-        self, records: Sequence[StepRecord], shared: list[list[float]], rate: float
-    ) -> Telemetry:
+    def _record(self, records: Sequence[StepRecord], shared: list[list[float]]) -> Telemetry:
         """Make the record: an average takes what it took the rank that started it last."""
         ranks = np.array(shared)
-        clock, _, first, mean, last = ranks[:, :5].mean(axis=0)
-        took = ranks[:, 5:].min(axis=0)
+        clock, _, loss = ranks[:, :3].mean(axis=0)
+        took = ranks[:, 3:].min(axis=0)
         return Telemetry(
             records[-1].step, len(records), float(clock), tuple(ranks[:, 1].tolist()),
-            float(took.mean()) if took.size else None, records[-1].bytes, float(first), float(mean),
-            float(last), rate,
+            float(took.mean()) if took.size else None, records[-1].bytes, float(loss),
         )  # fmt: skip

@@ -1,14 +1,12 @@
-"""The controller of a deployed run: policies that choose settings, and a watch over predictions."""
+"""The controller of a deployed run: a model that chooses settings, and a watch over predictions."""
 
 import math
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
-from typing import ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple
 
-from paceline.simulator.programs.adaptive import PaperRule, Shared
 from paceline.simulator.results.intervals import NORMAL, USUAL
 from paceline.simulator.results.statistics import human, number
 
@@ -29,7 +27,7 @@ class Decision:
     """A change of settings after local step `step`, at `clock` seconds, with its reasons.
 
     `gain`: the share of the seconds to the target (without one: of the final loss) that it is
-    expected to save; `interval`: of 90 %. None where the policy predicts nothing.
+    expected to save; `interval`: of 90 %.
     """
 
     step: int
@@ -41,37 +39,8 @@ class Decision:
     interval: tuple[float, float] | None = None
 
 
-class Policy(Protocol):
-    """Chooses settings round by round."""
-
-    @property
-    def knows(self) -> bool:
-        """Whether its last choice is for the inputs as they are now."""
-
-    def __call__(self, settings: Settings, record: Telemetry) -> Decision | None:
-        """Return a change of the present settings after a round; None for none."""
-
-
-class AdaComm:
-    """AdaComm's rule, as the program adacomm has it, for the tau of any program."""
-
-    knows = True
-
-    def __init__(self, rule: PaperRule) -> None:
-        self._rule = rule
-
-    def __call__(self, settings: Settings, record: Telemetry) -> Decision | None:
-        """Ask the rule."""
-        shared = Shared(record.first_loss, record.mean_loss, record.last_loss, record.clock)
-        tau = self._rule(settings["tau"], shared, record.rate)
-        if tau == settings["tau"]:
-            return None
-        why = f"the loss of the last interval by AdaComm's eq. 6: {record.mean_loss:.4g}"
-        return Decision(record.step, record.clock, settings, settings | {"tau": tau}, (why,))
-
-
 class Model:
-    """Re-fits times and noise, and takes the setting with which the rest of the run is shortest.
+    """Re-fits times, and takes the setting with which the rest of the run is shortest.
 
     It decides once all inputs are known, and again when one has left what the last decision was
     made for; a change must be worth `GAIN`, and surely so. In a world that stays as it is no
@@ -91,30 +60,26 @@ class Model:
         return bool(self._decided) and not self.inputs.left(self._decided)
 
     def __call__(self, settings: Settings, record: Telemetry) -> Decision | None:
-        """Return a change of the present settings; None for none."""
+        """Return a change of the present settings after a round; None for none."""
         inputs, outlook = self.inputs, self.outlook
+        inputs.add(record)
         if settings not in outlook.candidates:  # the user has set another, and holds it
             return None
         current = outlook.candidates.index(settings)
-        inputs.add(record)
-        outlook.learn(record.clock)
-        refitted = outlook.follow(current, record)
+        outlook.learn()
+        outlook.follow(current, record)
         self._rounds += 1
         if self._rounds < FIRST or not (inputs.known and outlook.ready):
             return None
-        if math.isnan(outlook.loss) or not outlook.affords(record.clock):
+        if math.isnan(outlook.loss) or self.knows:
             return None
-        if self._decided and not refitted and not inputs.left(self._decided):
-            return None
-        reasons = [*map(str, inputs.causes(period(settings)))]
-        if outlook.noise != 1:
-            reasons.append(f"the gradients' noise {outlook.noise:g} times as predicted")
+        reasons = [*map(str, inputs.causes(period(settings)))] or ["as predicted"]
         self._decided = inputs.state()
-        return self._choice(current, record, reasons or ["as predicted"])
+        return self._choice(current, record, reasons)
 
     def _choice(self, current: int, record: Telemetry, reasons: Sequence[str]) -> Decision | None:
         """Return the change that pays most, if it surely pays enough."""
-        outlook, began = self.outlook, time.thread_time()
+        outlook = self.outlook
 
         def saved(index: int, **scale: float) -> float:
             now, then = (
@@ -133,7 +98,6 @@ class Model:
             saved(best, average=1 + self.inputs.averages.error),
         )
         gain, error = gains[best], math.hypot(*(other - gains[best] for other in moved))
-        outlook.spent += time.thread_time() - began
         if gain < GAIN + CERTAIN * error:
             return None
         was, now = outlook.candidates[current], outlook.candidates[best]
@@ -156,22 +120,19 @@ class Prediction(NamedTuple):
 class Watch:
     """Say once when a run's step time or loss has left its prediction, why, and what is best now.
 
-    `inputs`, from which the pick's present step time follows, are fed here unless they are
-    `shared` with the policy.
+    The pick's present step time follows from the `inputs`, which the policy feeds.
     """
 
     KEPT: ClassVar = ("_inputs", "_losses", "_rounds", "_reported", "_owed")
 
-    def __init__(self, prediction: Prediction, inputs: Inputs, *, shared: bool = False) -> None:
-        self.prediction, self._inputs, self._shared = prediction, inputs, shared
+    def __init__(self, prediction: Prediction, inputs: Inputs) -> None:
+        self.prediction, self._inputs = prediction, inputs
         self._losses: deque[Pair] = deque(maxlen=ROUNDS)
         self._rounds, self._reported = 0, set[str]()
         self._owed = False  # whether a report came while no setting was known to be best
 
     def __call__(self, record: Telemetry, best: Settings | None) -> list[str]:
         """Return a round's news; `best`: the best settings now, if known."""
-        if not self._shared:
-            self._inputs.add(record)
         self._rounds += 1
         reports = {"time": self._slow(record), "loss": self._off(record)}
         news = [what for kind, what in reports.items() if what and kind not in self._reported]
@@ -209,17 +170,17 @@ class Watch:
 
     def _off(self, record: Telemetry) -> str:
         """Say that the loss has left its band; "" if that may be chance."""
-        if not record.first_loss > 0:
+        if not record.loss > 0:
             return ""
         low, high = self.prediction.loss(record.step - record.steps)
-        self._losses.append((math.log(record.first_loss / low), math.log(record.first_loss / high)))
+        self._losses.append((math.log(record.loss / low), math.log(record.loss / high)))
         if len(self._losses) < ROUNDS:
             return ""
         above_low, above_high = (fmean(distances) for distances in zip(*self._losses, strict=True))
         width = SURE * stdev(distance for _, distance in self._losses) / math.sqrt(ROUNDS)
         if above_high - width <= 0 <= above_low + width:
             return ""
-        loss, *ends = map(number, (record.first_loss, low, high))
+        loss, *ends = map(number, (record.loss, low, high))
         return f"the loss is {loss}, outside the predicted {ends[0]} to {ends[1]}"
 
 
@@ -233,7 +194,7 @@ class Controller:
     KEPT: ClassVar = ("settings", "policy", "watch", "log")
 
     def __init__(
-        self, settings: Settings, policy: Policy, watch: Watch | None = None, *, steers: bool = True
+        self, settings: Settings, policy: Any, watch: Watch | None = None, *, steers: bool = True
     ) -> None:
         self.settings, self.policy, self.watch, self._steers = settings, policy, watch, steers
         self.log: list[Decision] = []

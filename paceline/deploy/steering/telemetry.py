@@ -82,9 +82,8 @@ class Telemetry:
     `step`: the round's last local step; `steps`: those it has; `clock`: mean over workers of the
     time on arrival at the average. `compute`: seconds per step of each worker, without waiting;
     `average`: from the last worker's arrival to the result, None where none has come yet; `bytes`:
-    what each worker handed to it. `first_loss`, `mean_loss`, `last_loss`: training loss at the
-    round's first step, over its steps and at its last, means over workers (nan: no loss). `rate`:
-    the learning rate at the last step.
+    what each worker handed to it. `loss`: of training at the round's first step, mean over
+    workers (nan: none).
     """
 
     step: int
@@ -93,7 +92,4 @@ class Telemetry:
     compute: tuple[float, ...]
     average: float | None
     bytes: float
-    first_loss: float
-    mean_loss: float
-    last_loss: float
-    rate: float
+    loss: float

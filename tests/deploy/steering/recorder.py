@@ -13,7 +13,7 @@ class Share:
 
     steps: int
     seconds: float
-    losses: list[float]
+    loss: float
     clock: float
     asked: float = 0.0
 
@@ -23,7 +23,6 @@ class Recorder:
     """Makes a record of each round once its mean has come, and shows it to the controller."""
 
     controller: Any
-    rate: Any
     rounds: dict[int, dict[int, Share]] = field(default_factory=lambda: defaultdict(dict))
     records: list[Telemetry] = field(default_factory=list)
     step: int = 0
@@ -49,10 +48,7 @@ class Recorder:
                 tuple(share.seconds / share.steps for share in shares),
                 now - begun if now > asked else None,
                 float(me.parameters * me.bytes_per_parameter),
-                sum(share.losses[0] for share in shares) / many,
-                sum(sum(share.losses) / share.steps for share in shares) / many,
-                sum(share.losses[-1] for share in shares) / many,
-                self.rate(self.step),
+                sum(share.loss for share in shares) / many,
             )
         )
         self.controller.observe(self.records[-1])
@@ -63,7 +59,7 @@ class RecordedNode:
 
     def __init__(self, me, recorder):
         self._me, self._recorder = me, recorder
-        self._losses, self._seconds, self._started = [], 0.0, 0
+        self._steps, self._seconds, self._loss, self._started = 0, 0.0, 0.0, 0
         self._numbers = {}
 
     def __getattr__(self, name):
@@ -76,15 +72,17 @@ class RecordedNode:
         began = self._me.clock()
         found = await self._me.loss_and_gradient(x)
         self._seconds += self._me.clock() - began
-        self._losses.append(found[0])
+        self._loss = self._loss if self._steps else found[0]
+        self._steps += 1
         return found
 
     def start_mean(self, value):
         handle = self._me.start_mean(value)
-        share = Share(len(self._losses), self._seconds, self._losses, self._me.clock())
+        share = Share(self._steps, self._seconds, self._loss, self._me.clock())
         self._recorder.rounds[self._started][self._me.rank] = share
         self._numbers[id(handle)] = self._started, handle
-        self._losses, self._seconds, self._started = [], 0.0, self._started + 1
+        self._steps, self._seconds, self._loss = 0, 0.0, 0.0
+        self._started += 1
         return handle
 
     async def wait(self, handle):

@@ -74,15 +74,19 @@ def rounds(count, compute=(0.1,) * 4, average=0.25, loss=1.0, steps=8, start=0):
     """Make records of rounds that are all alike."""
     length = steps * max(compute) + average
     for n in range(start, start + count):
-        yield Telemetry(
-            steps * (n + 1), steps, n * length, tuple(compute), average, 4e6, loss, loss, loss, 0.05
-        )
+        yield Telemetry(steps * (n + 1), steps, n * length, tuple(compute), average, 4e6, loss)
 
 
 def watch(step_time=(0.12, 0.14), loss=(0.9, 1.1)):
     inputs = Inputs(scenario(None, None, 193.1))
     prediction = Prediction("blocking", {"tau": 8}, step_time, lambda step: loss)
-    return Watch(prediction, inputs), inputs
+    one = Watch(prediction, inputs)
+
+    def fed(record, best):
+        inputs.add(record)
+        return one(record, best)
+
+    return fed, inputs
 
 
 def test_a_period_is_computed_once_in_a_round_however_it_is_scaled(monkeypatch):
@@ -97,7 +101,7 @@ def test_a_period_is_computed_once_in_a_round_however_it_is_scaled(monkeypatch):
     inputs, _ = outlook(Schedule("none", 100.0, None, None))
     for round_ in range(2):
         seconds = (0.1, 0.11, 0.12, 0.1 + 0.05 * round_)
-        inputs.add(Telemetry(8, 8, 1.0, seconds, 0.3, 4e6, 1.0, 1.0, 1.0, 0.05))
+        inputs.add(Telemetry(8, 8, 1.0, seconds, 0.3, 4e6, 1.0))
         for tau in (8, 16, 8):
             plain, slower = (
                 inputs.step_time("blocking", {"tau": tau}, 4e6, compute=factor)
@@ -175,7 +179,7 @@ class Ranks:
 class FakeSession:
     def __init__(self, ranks, rank):
         self.ranks, self.rank, self.telemetry = ranks, rank, deque(maxlen=8)
-        self.changes, self.tau, self.rate = [], 4, 1.0
+        self.changes, self.tau = [], 4
 
     @property
     def settings(self):
@@ -231,7 +235,7 @@ def test_all_ranks_change_between_the_same_two_steps():
     assert seen[0].average == pytest.approx(0.2)
     assert sessions[0].changes[0][0] == seen[0].step + CHANGED
     assert (seen[0].step, seen[0].steps) == (16, 16)
-    assert seen[0].first_loss == 1.0
+    assert seen[0].loss == 1.0
 
 
 def alone(policy, computing=lambda step: 0.1):
@@ -270,7 +274,7 @@ def test_a_run_folder_makes_a_controller(tmp_path):
     made = scenario(None, None, 100.0, algorithms=algorithms, steps=1500)
     simulate(made, seeds=2, out=tmp_path / "run")
     steers = controller(tmp_path / "run", "fixed")
-    steers.policy.outlook._share = None
+    steers.policy.outlook.background = False
     said = [
         news
         for record in rounds(20, average=1.5, loss=math.nan, steps=16)
@@ -279,35 +283,25 @@ def test_a_run_folder_makes_a_controller(tmp_path):
     assert len(said) == 1
     assert "the link" in said[0]
     assert steers.settings == {"tau": 16}
-    with pytest.raises(InputError, match="choose one of: fixed, adacomm, model"):
+    with pytest.raises(InputError, match="choose one of: fixed, model"):
         controller(tmp_path / "run", "best")
     with pytest.raises(InputError, match=r"4 workers, and 2 processes .* cluster.workers = 2"):
         controller(tmp_path / "run", workers=2)
-
-
-def test_no_simulation_begins_beyond_the_share_of_a_core():
-    _, ahead = outlook(Schedule("none", 100.0, None, None))
-    ahead._share, ahead.spent = 0.01, 3.0
-    ahead.learn(clock=100.0)
-    assert ahead._under_way is None
-    assert not ahead.affords(199.0)
-    assert ahead.affords(201.0)
 
 
 @pytest.mark.long
 def test_curves_simulated_in_the_background_are_those_simulated_at_once():
     ahead = outlook(Schedule("none", 100.0, None, None))[1]
     once = outlook(Schedule("none", 100.0, None, None))[1]
-    ahead._share = 1.0
-    ahead.learn(1e9, [(3, 1.0)])
-    assert ahead.curve(3) is None
+    ahead.background = True
+    ahead.learn()
+    assert not ahead._curves
     ahead._under_way[1].wait(120)
-    ahead.learn(1e9, [])
-    once.learn(0.0, [(3, 1.0)])
-    found, expected = ahead.curve(3), once.curve(3)
-    np.testing.assert_array_equal(found.steps, expected.steps)
-    np.testing.assert_array_equal(found.falls, expected.falls)
-    assert ahead.spent > 0
+    ahead.learn()
+    ahead.close()
+    once.learn()
+    np.testing.assert_array_equal(ahead._curves[0].steps, once._curves[0].steps)
+    np.testing.assert_array_equal(ahead._curves[0].falls, once._curves[0].falls)
 
 
 def test_without_a_loss_the_curves_say_where_the_run_is():
@@ -361,7 +355,7 @@ def test_late_averages_are_given_more_time_where_the_link_is_slower(name, tmp_pa
         seeds=2, out=tmp_path / "run",
     )  # fmt: skip
     steers = controller(tmp_path / "run")
-    steers.policy.outlook._share = None
+    steers.policy.outlook.background = False
     usual = steers.policy.inputs.average
     for record in rounds(8, average=usual, loss=math.nan, steps=16):
         assert not steers.observe(record)

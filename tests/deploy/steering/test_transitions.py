@@ -7,11 +7,10 @@ them when its period changes.
 import numpy as np
 import pytest
 
-from paceline.deploy.steering.policies import AdaComm, Controller, Decision
+from paceline.deploy.steering.policies import Controller, Decision
 from paceline.simulator.engines.virtual import run as virtual
 from paceline.simulator.load.load import parse
 from paceline.simulator.programs import catalogue
-from paceline.simulator.programs.adaptive import PaperRule
 from paceline.simulator.programs.program import Program
 from tests.deploy.steering.recorder import Recorder
 from tests.deploy.steering.worlds import SteeredPeriod
@@ -58,7 +57,7 @@ def world(table, programs=None, steps=60, **optimizer):
 def steered(name, policy, tau, steps=60, **parameters):
     """Run a program whose period is steered; return its run, telemetry and periods by round."""
     controller = Controller({"tau": tau}, policy)
-    piece, recorder = SteeredPeriod(controller), Recorder(controller, lambda step: 0.05)
+    piece, recorder = SteeredPeriod(controller), Recorder(controller)
     known = catalogue()[name]
 
     async def worker(me):
@@ -92,13 +91,3 @@ def test_a_controller_that_changes_nothing_changes_nothing():
     assert {record.steps for record in recorder.records} == {4}
     assert all(record.compute == pytest.approx((1.0,) * 4) for record in recorder.records)
     assert all(record.average == pytest.approx(0.3) for record in recorder.records)
-
-
-def test_the_policy_adacomm_is_the_program_adacomm():
-    rule = {"tau0": 8, "interval": 10.0, "gamma": 0.5}
-    run, recorder, _ = steered("local-sgd", AdaComm(PaperRule(8, 10.0, 0.5, 0, 1)), 8)
-    made = world({"name": "adacomm"} | rule | {"interval": "10 s"})
-    plain = virtual.run(made.algorithm[0], made, 0)
-    assert run.curve["loss"] == plain.curve["loss"]
-    assert len({record.steps for record in recorder.records}) > 2
-    assert all("eq. 6" in decision.reasons[0] for decision in recorder.controller.log)

@@ -126,7 +126,7 @@ class SteeredPeriod(OwnPeriod):
 def steered(world, policy, seed, *, tau, body=local_sgd):
     """Run one seed under a policy; return the run, the controller and the telemetry."""
     controller = Controller({"tau": tau}, policy)
-    recorder = Recorder(controller, lambda step: 0.05)
+    recorder = Recorder(controller)
     piece = SteeredPeriod(controller)
 
     async def worker(me, *, lr: LearningRate):
@@ -145,7 +145,7 @@ def outlook(world, first=0):
     """Return what the controller knows beforehand: the scenario as it is at time 0."""
     known = scenario(None, None, world.bandwidth)
     candidates = [{"tau": tau} for tau in PERIODS]
-    return Inputs(known), Outlook(known, known.algorithm[0], candidates, STEPS, share=None)
+    return Inputs(known), Outlook(known, known.algorithm[0], candidates, STEPS, background=False)
 
 
 def model(world, curves=None):
