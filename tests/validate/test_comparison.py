@@ -370,42 +370,6 @@ def test_what_others_disturbed_has_a_wider_interval_and_one_sentence(world, edit
     assert beside.sentence.count("Others used") == 1
 
 
-def test_short_steps_are_said_to_consist_of_parts(world, edited):
-    parts = {"launch": 0.1, "copy": 0.05, "compute": 0.5, "collective": 0.3, "rest": 0.05}
-
-    def change(summary):
-        evidence()(summary)
-        for each in summary["evidence"].values():
-            each["parts"] = parts
-
-    def said(real, name):
-        notes = compare(world(), edited(real, change, name)).notes
-        return [each for each in notes if "per step" in each]
-
-    assert not said(world(), "slow")  # whose steps take 100 ms
-    fast = ('network.latency="0 ms"', 'cluster.compute.shift="2 ms"', 'cluster.compute.mean="3 ms"')
-    short = world(*fast)
-    assert any(
-        each.startswith("ssgd: of ") and each.endswith(
-            " per step, 50% computing, 10% launching work, 5% copying results, 30% waiting for "
-            "collectives or messages, 5% the program's own"
-        )
-        for each in said(short, "short")
-    )  # fmt: skip
-
-
-def test_reasons_that_differ_in_percentages_are_one_note(world, edited):
-    real = world(*SLOWER)
-    said = evidence(
-        ssgd="others used 17% of the CPU (at most 15%)",
-        asgd="others used 31% of the CPU (at most 15%)",
-    )
-    notes = [each for each in compare(world(), edited(real, said)).notes if "not counted" in each]
-    (note,) = notes
-    assert note.endswith(": not counted: others used 31% of the CPU (at most 15%)")
-    assert note.startswith("ssgd, asgd")
-
-
 def test_what_is_no_evidence_is_left_out(world, edited):
     real = world(*SLOWER)
     marked = edited(real, evidence(ssgd="own CPU use 55 %"))
@@ -511,7 +475,7 @@ def test_the_command_prints_tables_or_json_and_writes_only_when_told(
             assert set(row) >= {"to_blame", "seconds_per_step", "sentence"}
         assert json.loads(Path(folder, "comparison.json").read_text()).items() >= document.items()
     names = {path.name for path in Path("a").iterdir()}
-    figures = {f"{n}.{kind}" for n in ("comparison", "scatter") for kind in ("png", "svg")}
+    figures = {f"comparison.{kind}" for kind in ("png", "svg")}
     assert names == {"comparison.json", "comparison.paceline", "timeline.json"} | figures
     for name in names:
         assert Path("a", name).read_bytes() == Path("b", name).read_bytes(), name
@@ -585,10 +549,9 @@ def test_a_simulation_given_as_measured_is_called_one_everywhere(world, capsys, 
         assert joined.count("Simulation against simulation: ") == joined.count(". ") + 1
         for row in document["rows"]:
             assert "measured" not in (row["note"] or "")
-        for name in ("comparison.svg", "scatter.svg"):
-            drawn = (out / name).read_text()
-            assert "simulated" in drawn
-            assert "measured" not in drawn
+        drawn = (out / "comparison.svg").read_text()
+        assert "simulated" in drawn
+        assert "measured" not in drawn
         timelines = json.loads((out / "timeline.json").read_text())["otherData"]
         assert {name.partition(":")[0] for name in timelines} == {"predicted", "simulated"}
         page = paceline.report([out], out / "page.html").read_text()

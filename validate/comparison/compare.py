@@ -1,20 +1,20 @@
 """`paceline compare`: how far predictions are from measurements, and what explains the errors."""
 
-from functools import cached_property
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from paceline.simulator.errors import InputError
 from paceline.simulator.load.load import Programs
 from paceline.simulator.results import read, statistics, store, timeline
-from paceline.simulator.results.figures.chart import Chart
+from paceline.simulator.results.figures import curves, drawing, style
+from paceline.simulator.results.figures.chart import Chart, Look
 from paceline.simulator.results.figures.style import FORMATS
 from paceline.simulator.results.read import RunDirectory
 from paceline.simulator.results.statistics import jsonable
 from paceline.simulator.studies.display import saved
 from paceline.simulator.studies.display.display import Display, without_tables
 
-from . import sentences
 from .quantities import PACE, TARGET
 from .statistics import ComparisonStatistics
 
@@ -28,27 +28,12 @@ class ComparisonDirectory(store.Directory):
     """A directory that a comparison is written to; see `store.Directory`."""
 
     whole, parts = "comparison.json", ".comparison"
-    names = (
-        whole,
-        timeline.FILE,
-        SAVED,
-        *(f"{name}.{kind}" for name in ("comparison", "scatter") for kind in FORMATS),
-    )
+    names = (whole, timeline.FILE, SAVED, *(f"comparison.{kind}" for kind in FORMATS))
     lasting = True
 
 
 class Comparison(Display, ComparisonStatistics):
     """Two run directories compared algorithm by algorithm: numbers, sentences, JSON and figures."""
-
-    @cached_property
-    def notes(self) -> list[str]:
-        """Return what was left out and why, in sentences."""
-        return sentences.notes(self)
-
-    @cached_property
-    def sentence(self) -> str:
-        """Return errors, excess, ranks and main cause in a few sentences."""
-        return sentences.summary(self)
 
     _index = ("algorithm", "quantity")
 
@@ -78,10 +63,28 @@ class Comparison(Display, ComparisonStatistics):
             found.append({"algorithm": row["algorithm"], "quantity": words} | cells)
         return found
 
-    def _chart(self) -> Chart | None:
-        from . import figures  # noqa: PLC0415 - as in `write`
+    def _chart(self) -> Chart:
+        """Chart the loss, or without one the steps, against wall-clock time.
 
-        return figures.curves(self)
+        A line per prediction, marks of its colour for the runs that it is compared with; they are
+        hollow if those runs are not evidence.
+        """
+        lines = []
+        for index, label in enumerate(self.labels):
+            predicted, measured = self.predicted.runs[label], self.measured.runs[label]
+            look = Look.at(index)
+            marked = look._replace(dash="solid", width=0.5, hollow=label in self.not_counted)
+            lines += [
+                curves.Curves(label, predicted, look),
+                curves.Curves(f"{label}, {self.basis}", measured, marked, apart=True),
+            ]
+        panel = curves.error_panel(lines, None, "loss")
+        plain = [replace(line, marks="none") if line.named else line for line in panel.lines]
+        several = any(len(line.runs) > 1 for line in lines)
+        bands = "; bands from smallest to largest seed" if several else "; one seed each"
+        caption = f"lines: predicted, dots: {self.basis}{bands}"
+        hollow = "; hollow: not counted" if self.not_counted else ""
+        return Chart(self.marked(self.title), caption + hollow, [replace(panel, lines=plain)])
 
     def json(self) -> dict[str, Any]:
         """Return the document of `paceline compare --json`."""
@@ -98,7 +101,7 @@ class Comparison(Display, ComparisonStatistics):
         return dict(jsonable(document | {key: getattr(self, key) for key in WRITTEN}))
 
     def save(self, out: Path | str, overwrite: bool = False) -> Path:
-        """Write comparison.json, the figures and both timelines in one to the directory `out`.
+        """Write comparison.json, the figure and both timelines in one to the directory `out`.
 
         `load` has the comparison again from there. That of other directories is replaced only if
         `overwrite`. Raises InputError.
@@ -121,12 +124,12 @@ class Comparison(Display, ComparisonStatistics):
         return saved.read(Path(path) / SAVED, cls, saved.Restorer(programs, allow_paths))
 
     def write(self, directory: ComparisonDirectory) -> None:
-        """Write comparison.json, the figures and both timelines in one to an open directory."""
-        from . import figures  # noqa: PLC0415 - matplotlib, half a second
-
+        """Write comparison.json, the figure and both timelines in one to an open directory."""
         sides = {"predicted": self.predicted, self.basis: self.measured}
         spans = timeline.together({name: timeline.read(each.path) for name, each in sides.items()})
-        files = {timeline.FILE: store.dump(spans, indent=None), **figures.figures(self)}
+        with style.style():
+            files = drawing.files({"comparison": self._chart()})
+        files[timeline.FILE] = store.dump(spans, indent=None)
         files[SAVED] = saved.encoded("Comparison", self._state())
         directory.finish(files, self.json())
 

@@ -1,16 +1,25 @@
-"""Numbers of a comparison: each quantity predicted and measured, ranks, and causes of errors."""
+"""Numbers and sentences of a comparison: quantities, ranks, causes of errors, notes."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from paceline.simulator.inputs.tables import differing
+from paceline.simulator.results.intervals import USUAL
 from paceline.simulator.results.read import RunDirectory
+from paceline.simulator.results.statistics import human
 
+from ..host import machine
+from ..measurement.fingerprints import fitted_to
 from . import attribution, quantities
 from .quantities import EQUAL_STEPS, PACE, TARGET, Row
 
 UNMEASURED = "Simulation against simulation"
 RANKED = 3  # algorithms whose order is worth a rank correlation
+NAMED = 6  # keys in which scenarios differ
+# tables that labels already distinguish, or that only predictions contain
+UNCOMPARED = ("title", "algorithm", "tune", "theory", "overhead", "codec", "calibration")
 
 
 @dataclass(frozen=True)
@@ -146,3 +155,120 @@ class ComparisonStatistics:
         over, rows = self.over(2), self.predicted.rows
         found = quantities.regret({k: v for k, v in self.of(over).items() if not rows[k]["bound"]})
         return found and {"over": over, **found}
+
+    @cached_property
+    def notes(self) -> list[str]:
+        """Return what was left out and why, in sentences."""
+        files = []
+        if "gpu" in (about := self.measured.summary.get("machine") or {}):
+            files.append(f"{self.basis} on: {machine.describe(about)}")
+        if self.basis != "measured":
+            files.append(f"{self.measured.path}: a simulation, given as measured (--as-measured)")
+        return [*files, *map(self.marked, _notes(self))]
+
+    @cached_property
+    def sentence(self) -> str:
+        """Return errors, excess, ranks and main cause in a few sentences."""
+        if not self.counted:
+            return self.marked(
+                f"No {self.basis} run counts as evidence, so errors are not reported."
+            )
+        parts = [*_doubts(self), *_pace(self), *_covered(self), *_ranks(self)]
+        return " ".join([*map(self.marked, parts), self.overall["sentence"]])
+
+
+def _doubts(result: ComparisonStatistics) -> Iterator[str]:
+    if fitted_to(result.predicted.table, result.measured.path):
+        yield "These very runs made the profile, so agreement proves nothing: compare others."
+    if shares := result.disturbed.values():
+        runs = "all" if len(shares) == len(result.counted) else f"{len(shares)} algorithms'"
+        yield (
+            f"Others used up to {max(shares):.0%} of the machine during {runs} runs, which may be "
+            "that much too long: their intervals are wider by it."
+        )
+
+
+def _pace(result: ComparisonStatistics) -> Iterator[str]:
+    """Say how far the paces are off, and how much of a step is beyond the nominal.
+
+    The error of the excess may hide in a small total error.
+    """
+    rows = result.of(PACE)
+    errors = {label: row["error"] for label, row in rows.items() if row["error"] is not None}
+    if len(errors) == 1:
+        (label,) = errors
+        yield f"Seconds per step of {label}: error {100 * errors[label]:+z.1f} %."
+    elif errors:
+        worst = max(errors, key=lambda label: abs(errors[label]))
+        yield (
+            f"Seconds per step: median error {100 * (result.medians[PACE] or 0.0):.1f} % over "
+            f"{len(errors)} algorithms, at most {100 * abs(errors[worst]):.1f} % ({worst})."
+        )
+    excess = [result.excess[label] for label in rows]
+    share, seconds = (
+        quantities.median([row[key] for row in excess if row[key] is not None])
+        for key in ("share", "measured")
+    )
+    if share is None or seconds is None:
+        return
+    error = result.medians["excess"]
+    yield (
+        f"The nominal delays are in both by construction; beyond them {result.basis} runs take "
+        f"{'-' if seconds < 0 else ''}{human(abs(seconds))} ({100 * share:+z.1f} %) per step, "
+        "median, "
+        + (
+            "of which the prediction has nothing."
+            if error is None
+            else f"and on that the prediction errs by {100 * error:.0f} %."
+        )
+    )
+
+
+def _covered(result: ComparisonStatistics) -> Iterator[str]:
+    """Say how many measured values lie in the predicted intervals, if there are any."""
+    rows = [*result.of(PACE).values(), *result.of(TARGET).values()]
+    covered = [row["covered"] for row in rows if row["covered"] is not None]
+    if covered:
+        yield (
+            f"{sum(covered)} of {len(covered)} {result.basis} values are within their {USUAL} "
+            "intervals."
+        )
+
+
+def _ranks(result: ComparisonStatistics) -> Iterator[str]:
+    tau, regret = result.kendall_tau, result.regret
+    if tau is not None:
+        yield f"Kendall's tau over {result.kendall_over.replace('_', ' ')}: {tau:.2f}."
+    if regret and len(result.counted) > 1:
+        outcome = "is right"
+        if regret["value"] is None:
+            outcome = "never reaches the target"
+        elif regret["value"]:
+            outcome = f"costs {100 * regret['value']:.1f} % more than {regret['best']}"
+        yield f"Picking {regret['picked']}, the predicted best, {outcome}."
+
+
+def _notes(result: ComparisonStatistics) -> Iterator[str]:
+    predicted, measured = result.predicted, result.measured
+    for name, one, other in (
+        ("predicted", predicted, measured),
+        (result.basis, measured, predicted),
+    ):
+        if alone := [label for label in one.rows if label not in other.rows]:
+            yield f"{', '.join(alone)}: only {name}, so not compared"
+        if one.stalled:
+            yield f"{', '.join(one.stalled)}: {name} to stall for good, so not compared"
+    if predicted.seeds != measured.seeds:
+        yield f"predicted and {result.basis} runs have different seeds, hence different draws"
+    tables = [
+        {key: value for key, value in side.table.items() if key not in UNCOMPARED}
+        for side in (predicted, measured)
+    ]
+    if apart := [f"{key} ({one} against {other})" for key, one, other in differing(tables)]:
+        more = [f"{len(apart) - NAMED} more"] if len(apart) > NAMED else []
+        yield f"the scenarios differ in {', '.join([*apart[:NAMED], *more])}"
+    for label, reasons in result.not_counted.items():
+        yield f"{label}: not counted: {', '.join(reasons)}"
+    for label, row in result.of(TARGET, counted=False).items():
+        if (row["predicted"] is None) != (row["measured"] is None):
+            yield f"{label}: time to loss {result.target:g}: {row['note']}"
