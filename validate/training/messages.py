@@ -67,7 +67,7 @@ class Mailbox:
     """One node's messages to and from its peers; `ended`: those that have finished."""
 
     def __init__(self, address: Address, clock: Clock) -> None:
-        self._address, self._clock = address, clock
+        self._clock = clock
         self._group, self.rank, self.peers, self._capacity, self._device, self._receives = address
         self._changed = threading.Condition()
         self._arriving: list[Message] = []  # a heap, by arrival at this node's network card
@@ -85,10 +85,6 @@ class Mailbox:
         ]
         for thread in self._threads:
             thread.start()
-
-    def like(self, group: Any, clock: Clock) -> "Mailbox":
-        """Return another mailbox of this node, on a group and by a clock of its own."""
-        return Mailbox(self._address._replace(group=group), clock)
 
     def send(self, to: int, payload: Payload, size: float, sent: float, transit: float) -> None:
         """Send a payload that stands for `size` bytes.

@@ -1,10 +1,9 @@
 """One process's part of a real run: one algorithm with one seed."""
 
-import json
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from math import inf, nan
 from pathlib import Path
@@ -25,17 +24,16 @@ from paceline.simulator.scenario.scenario import Algorithm, Scenario
 from ..host import machine
 from . import learner, rendezvous
 from .clock import Clock
-from .collectives import Member
-from .emulated_network import Accounting, EmulatedNetwork, RealNetwork, Selection, selection
+from .emulated_network import Accounting, EmulatedNetwork, RealNetwork, selection
 from .node import Limits, RealNode
 from .packing import TensorMeter
 from .records import Account, Cadence, Recorder
-from .rehearsal import Alone, Asked, Echo, OneGradient, Post
 
 HEADSTART = 0.05  # seconds from agreeing on the start to the start
 COUNTING = 0.02  # seconds between updates of the workers' common step count
 REHEARSALS = 3  # of each collective in the warm-up
-LEARNING = 0.5  # seconds, if need be more, for what the run will communicate
+SUMMED = torch.float16, torch.float64  # dtypes of means besides the parameters' own
+GATHERED = 2**20  # bytes of each rank in the warm-up, at most
 
 
 @dataclass(frozen=True)
@@ -126,28 +124,17 @@ class TaskProcess:
         if program.server or program.gossips:
             links.open_mailbox(self.size, _peers(program, self.rank, self.workers))
         self._spans = Spans(scenario.run.timeline_spans)
-        self.node = self._node(
-            clock=self._clock, limits=self._limits, network=self._network,
+        self.node = RealNode(
+            rank=self.rank, scenario=scenario, seed=task.seed, start=self._start,
+            clock=self._clock, limits=self._limits, meter=self._meter, network=self._network,
             collectives=links.collectives, mailbox=links.mailbox, learner=source, spans=self._spans,
             see=self._see if watched else self._count,
             learned=self._see_buffers if buffered else lambda node: None,
         )  # fmt: skip
+        compare([self.node], scenario, goal, task.algorithm.parameters)
         if source is not None and scenario.validation.compute == "stretched":
             clocks: list[Any] = [self.node] * self.workers
             self.node.stretch(speed.compute_times(scenario, task.seed, clocks)[self.rank])
-
-    def _node(self, **parts: Any) -> RealNode:
-        node = RealNode(
-            rank=self.rank, scenario=self._scenario, seed=self._task.seed, start=self._start,
-            meter=self._meter, **parts,
-        )  # fmt: skip
-        compare([node], self._scenario, self._goal, self._task.algorithm.parameters)
-        return node
-
-    def _begin(self, node: RealNode) -> Coroutine[Any, Any, None]:
-        function = self._program.server if self.rank == self.workers else self._program.worker
-        assert function is not None
-        return self._program.start(function, node, self._task.algorithm.parameters)
 
     def _count(self, node: RealNode, x: Tensor) -> None:
         self._counter.count = node.step
@@ -168,7 +155,10 @@ class TaskProcess:
 
     def run(self) -> None:
         """Rehearse, begin with the other nodes, run the program, write the records."""
-        store, coroutine = self._place.store, self._begin(self.node)
+        store, program = self._place.store, self._program
+        function = program.server if self.rank == self.workers else program.worker
+        assert function is not None
+        coroutine = program.start(function, self.node, self._task.algorithm.parameters)
         self._rehearse()
         self._clock.begin(self._agree_on_start())
         self._clock.sleep_until(0.0)
@@ -196,50 +186,20 @@ class TaskProcess:
 
     def _rehearse(self) -> None:
         """Run uncounted gradients and collectives: the first ones are slow."""
-        if self._links.team is None:
+        team = self._links.team
+        if team is None:
             return
-        source, store = learner.learner(self._goal, self.rank), self._place.store
+        source = learner.learner(self._goal, self.rank)
         for _ in range(self._scenario.validation.warm_up):
             source.tensors(self._start)  # the run repeats these mini-batches
         if not (self._limits.meets or self._program.gossips):
             return  # it exchanges messages with a server, if anything
-        if self.rank == 0:
-            store.set("collectives", json.dumps([*self._learn(source)]))
-        for kind, size, dtype in json.loads(store.get("collectives")):
-            some = torch.zeros(size, dtype=getattr(torch, dtype), device=self._place.device)
-            for _ in range(REHEARSALS):
-                getattr(self._links.team, kind)(some.clone).wait()
-
-    def _learn(self, source: learner.Learner) -> Asked:
-        """Return the run's collectives: NCCL prepares each size and dtype on first use.
-
-        Lengths that vary are known as far as the program alone comes in a moment; of a program that
-        gossips, which may have no collective at all, so is the rest.
-        """
-        clock, patience = Clock(), self._scenario.validation.timeout / 2
-        echo, box = Echo(self.workers), self._links.mailbox
-        group: Any = echo
-        if box is not None:
-            box, patience = box.like(Post(self.size), clock), min(LEARNING, patience)
-        clock.begin(time.monotonic())
-
-        def enough() -> bool:
-            return clock.now() > (LEARNING if echo.asked else patience)
-
-        network = RealNetwork(self._scenario, self._task.seed, self.rank)
-        device, everyone = self._place.device, Selection(self.rank)
-        member = Member(group, group, self.rank, self.workers, device, everyone)
-        alone = Alone(member, Accounting(self._meter, network, clock))
-        node = self._node(
-            clock=clock, network=network, collectives=alone, mailbox=box, spans=Spans(0),
-            limits=Limits(self._limits.step, pooled=True, enough=enough, patience=patience),
-            learner=OneGradient(source.tensors(self._start)),
-            see=lambda node, x: None, learned=lambda node: None,
-        )  # fmt: skip
-        with suppress(Exception):  # the run fails, too, and has records to show for it
-            node.execute(self._begin(node))
-        node.end()
-        return echo.asked
+        piece = torch.zeros(min(self._start.nbytes, GATHERED), dtype=torch.uint8)
+        totals = [self._start.to(dtype) for dtype in (self._start.dtype, *SUMMED)]
+        for _ in range(REHEARSALS):  # NCCL prepares each dtype on first use
+            for total in totals:
+                team.total(total.clone).wait()
+            team.gather(piece.clone).wait()
 
     def _agree_on_start(self) -> float:
         """Return when all begin, by this process's monotonic clock."""
