@@ -429,20 +429,13 @@ def _tune(
     from paceline.simulator.reports import terminal
     from paceline.simulator.studies.tune.tune import tune
 
-    from .deploy.emit.emit import Pick, unsupported_settings
-
     with _study(scenario, "-tune", "tuning", "configurations, left", **given) as (loaded, how):
         result = tune(loaded, objective=objective, trials=trials, preset=preset, **how)
     if result.resumed:
         _note(f"{result.resumed} of {result.runs} runs were kept from before")
     count = f"{len(result.ranked)} configurations in {result.wall_seconds:.0f} s."
     lines = [result.sentence, *result.lines, count, f"{FILES}{how['out']}"]
-    worlds = [result.space.world(each.candidate.table) for each in result.named]
-    notes = [
-        *result.notes,
-        *unsupported_settings(Pick(world, world.algorithm[0]) for world in worlds),
-    ]
-    notes += [f"warning: {warning}" for warning in result.warnings]
+    notes = [*result.notes, *(f"warning: {warning}" for warning in result.warnings)]
     _answer(as_json, result.json, lambda: [*terminal.tune(result), *lines], notes)
 
 

@@ -7,7 +7,7 @@ that none is ever dropped. `targets.toml` has the words for the rest, `templates
 
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -272,17 +272,6 @@ def emit(target: str, pick: Pick) -> Emitted:
     if _rateless(pick):
         notes.append(f"the scenario sets no learning rate: write yours in place of {YOURS}")
     return Emitted(target, label, rendered, tuple(notes))
-
-
-def unsupported_settings(picks: Iterable[Pick]) -> Iterator[str]:
-    """Name what each pick needs and the nearest framework lacks."""
-    for pick in picks:
-        targets = [target for target in TARGETS if pick.algorithm.name in PROGRAMS[target]]
-        wrong = {target: list(problems(target, pick)) for target in targets}
-        target = min(targets, key=lambda target: len(wrong[target]), default="")
-        if target and wrong[target]:
-            label = pick.algorithm.label
-            yield f"{label}: paceline emit {target} refuses it: {'; '.join(wrong[target])}"
 
 
 def _rateless(pick: Pick) -> bool:

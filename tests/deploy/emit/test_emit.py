@@ -94,24 +94,6 @@ def test_what_differs_is_refused_by_name_with_the_source(target, table, said):
         emit(target, picked)
 
 
-def test_a_search_says_what_no_framework_runs_of_its_pick(tmp_path, capsys, monkeypatch):
-    """By emit's own check: torchft's fragments take turns within a period."""
-    monkeypatch.chdir(tmp_path)
-    text = """
-        run = { steps = 24, seeds = 2 }
-        model = { parameters = 1000 }
-        cluster = { workers = 2, compute = "100 ms" }
-        network = { latency = "1 ms", bandwidth = "1 Mbit/s" }
-        objective = { kind = "none" }
-        tune = { streaming-diloco = { tau = [TAU], fragments = [4], overlap = [1] } }
-    """
-    for tau, refused in ((4, True), (8, False)):
-        Path("s.toml").write_text(text.replace("TAU", str(tau)))
-        assert run(["tune", "s.toml", "--objective", "goodput", "--overwrite"]) == 0
-        said = " ".join(capsys.readouterr().err.split())
-        assert ("emit torchft refuses it: overlap = 1: one fragment" in said) == refused
-
-
 def test_means_without_all_workers_are_refused():
     with pytest.raises(InputError, match=r"recovery\.policy"):
         emit("accelerate", pick(LOCAL, recovery={"policy": "backup", "backup": 1}))
