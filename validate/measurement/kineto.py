@@ -2,8 +2,8 @@
 
 import math
 import re
-from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -116,40 +116,36 @@ def _events(path: Path, rank: int, trace: Sequence[dict[str, Any]]) -> Traced:
         raise InputError(
             f"{path}: no steps in it; call the profiler's step() after each one of your loop"
         )
-    collectives, others = _split(spans)
+    collectives, busy = _split(spans)
     intervals = [*map(_interval, steps.values())]
     zero = intervals[0][0]
-    order = sorted(range(len(collectives)), key=lambda each: collectives[each][0][0])
-    begins = [collectives[each][0][0] for each in order]
-    computing, computed = [each[0] for each in others], [each[1] for each in others]
-    found, lasted, under_way, shown = [], [], 0.0, 0.0
+    collectives.sort(key=lambda collective: collective[0][0])
+    begins = [begin for (begin, _), _ in collectives]
+    rows, lasted, under_way, shown = [], [], 0.0, 0.0
     for number, (start, end) in enumerate(intervals, start=1):
-        exposed = []
-        first, last = bisect_left(begins, start), bisect_left(begins, end)
-        # of a long trace only what overlaps this step
-        taken = others[bisect_right(computed, start) : bisect_left(computing, end)]
-        inside: list[Interval] = []
-        for (begin, over), size in (collectives[each] for each in sorted(order[first:last])):
-            inside.append((begin, min(over, end)))
-            left = _length(_minus(inside[-1], taken))
-            exposed.append((left, size))
+        exposed, latest = [], start
+        within = slice(bisect_left(begins, start), bisect_left(begins, end))
+        for (begin, over), size in collectives[within]:
+            since = max(begin, latest)  # before, others of the step were under way
+            until = max(min(over, end), since)
+            exposed.append((max(until - since - (busy(until) - busy(since)), 0.0), size))
             lasted.append(over - begin)
-            taken = _merged([*taken, (begin, over)])
-        under_way += _length(_merged(inside))
-        shown += sum(left for left, _ in exposed)
-        now = end - sum(left for left, _ in exposed)
-        found.append((rank, STEP, number, start - zero, now - zero, math.nan, math.nan, math.nan))
-        for left, size in exposed:
-            at = now - zero
-            found.append((rank, ISSUE, number, at, at, math.nan, math.nan, math.nan))
-            found.append((rank, WAIT, number, at, at + left, math.nan, math.nan, size))
-            now += left
+            under_way += until - since
+            latest = max(latest, over)
+        left = sum(seconds for seconds, _ in exposed)
+        shown += left
+        at = end - left - zero
+        rows.append((rank, STEP, number, start - zero, at, math.nan, math.nan, math.nan))
+        for seconds, size in exposed:
+            rows.append((rank, ISSUE, number, at, at, math.nan, math.nan, math.nan))
+            rows.append((rank, WAIT, number, at, at + seconds, math.nan, math.nan, size))
+            at += seconds
     if not lasted:
         raise InputError(
             f"{path}: no collectives in its steps; trace a job of several workers whose "
             "all-reduces come before the profiler's step()"
         )
-    return Traced(np.array(found, EVENT), lasted, under_way, shown)
+    return Traced(np.array(rows, EVENT), lasted, under_way, shown)
 
 
 def _interval(span: dict[str, Any]) -> Interval:
@@ -159,27 +155,37 @@ def _interval(span: dict[str, Any]) -> Interval:
     return start * 1e-6, (start + lasted) * 1e-6
 
 
-def _split(spans: Sequence[dict[str, Any]]) -> tuple[list[tuple[Interval, float]], list[Interval]]:
-    """Return the collectives with their bytes, and the intervals in which anything else ran."""
-    kernels = [each for each in spans if each.get("cat") == "kernel"]
-    ours = [each for each in kernels if KERNEL.match(each["name"])]
-    if ours:
-        others = [_interval(each) for each in kernels if not KERNEL.match(each["name"])]
-        return [(_interval(each), _bytes(each)) for each in ours], _merged(others)
-    ours = [each for each in spans if COLLECTIVE.match(each["name"])]
-    started = [each for each in spans if STARTED.match(each["name"])]
-    intervals = [_interval(each) for each in ours]
+def _split(
+    spans: Sequence[dict[str, Any]],
+) -> tuple[list[tuple[Interval, float]], Callable[[float], float]]:
+    """Return the collectives with their bytes, and the seconds up to a time with other work."""
+    kernels = [span for span in spans if span.get("cat") == "kernel"]
+    if ours := [span for span in kernels if KERNEL.match(span["name"])]:
+        others = [_interval(span) for span in kernels if not KERNEL.match(span["name"])]
+        return [(_interval(span), _bytes(span)) for span in ours], _busy(others)
+    ours = [span for span in spans if COLLECTIVE.match(span["name"])]
+    started = [span for span in spans if STARTED.match(span["name"])]
+    intervals = [_interval(span) for span in ours]
     if len(started) == len(ours):  # from when the program asked for it, not a thread took it up
         intervals = [
             (min(_interval(one)[0], begin), end)
             for one, (begin, end) in zip(started, intervals, strict=True)
         ]
-    others = [
-        _interval(each)
-        for each in spans
-        if each.get("cat") == "cpu_op" and not OURS.match(each["name"])
-    ]
-    return [*zip(intervals, map(_bytes, ours), strict=True)], _merged(others)
+    work = [span for span in spans if span.get("cat") == "cpu_op" and not OURS.match(span["name"])]
+    return [*zip(intervals, map(_bytes, ours), strict=True)], _busy([*map(_interval, work)])
+
+
+def _busy(intervals: Sequence[Interval]) -> Callable[[float], float]:
+    """Return a function of the seconds, up to a time, in which any of the intervals is."""
+    if not intervals:
+        return lambda at: 0.0
+    starts, ends = np.array(sorted(intervals)).T
+    ends = np.maximum.accumulate(ends)
+    apart = starts[1:] > ends[:-1]
+    starts, ends = starts[np.append(True, apart)], ends[np.append(apart, True)]
+    edges = np.column_stack([starts, ends]).ravel()
+    seconds = np.cumsum(np.column_stack([np.zeros(len(starts)), ends - starts]).ravel())
+    return lambda at: float(np.interp(at, edges, seconds))
 
 
 def _bytes(span: dict[str, Any]) -> float:
@@ -196,30 +202,3 @@ def _bytes(span: dict[str, Any]) -> float:
     if math.isinf(size):
         raise ValueError("a message of infinitely many bytes")
     return size
-
-
-def _merged(intervals: Iterable[Interval]) -> list[Interval]:
-    found: list[Interval] = []
-    for start, end in sorted(intervals):
-        if found and start <= found[-1][1]:
-            found[-1] = found[-1][0], max(end, found[-1][1])
-        else:
-            found.append((start, end))
-    return found
-
-
-def _minus(interval: Interval, taken: Sequence[Interval]) -> list[Interval]:
-    """Return the parts of an interval outside those `taken`, which are in order."""
-    at, end = interval
-    found = []
-    for start, stop in taken:
-        if stop <= at or start >= end:
-            continue
-        if start > at:
-            found.append((at, start))
-        at = max(at, stop)
-    return [*found, (at, end)] if at < end else found
-
-
-def _length(intervals: Iterable[Interval]) -> float:
-    return sum(end - start for start, end in intervals)
