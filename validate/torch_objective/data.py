@@ -155,30 +155,44 @@ def _python_text(folder: Path | None) -> Data:
     return Data(x[~test], y[~test], x[test], y[test], 128, note)
 
 
-def _idx(name: str) -> Load:
-    """Return the loader of a data set in MNIST's format (http://yann.lecun.com/exdb/mnist)."""
+Read = Callable[[Path, str, str], tuple[np.ndarray, np.ndarray]]
+"""Reads images and labels from a folder, of a named file or part; with a hint where to get it."""
+
+
+def _files(
+    name: str, hint: str, parts: Sequence[Sequence[str]], read: Read, inside: str = ""
+) -> Load:
+    """Return the loader of a training and a test set in files, perhaps in a folder `inside`."""
+    classes = int(name.partition("-")[2]) if name.startswith("cifar") else 10
 
     def load(folder: Path | None) -> Data:
         place = folder or DEBIAN / name
-        hint = f"the four IDX files of {name}"
-        if name == "fashion-mnist":
-            hint += " (Debian: apt install dataset-fashion-mnist)"
+        place = place / inside if (place / inside).is_dir() else place
 
-        def part(name: str) -> tuple[np.ndarray, np.ndarray]:
-            images = _read_idx(place, f"{name}-images-idx3-ubyte", 3, hint)
-            labels = _read_idx(place, f"{name}-labels-idx1-ubyte", 1, hint)
+        def part(files: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+            pairs = [read(place, file, hint) for file in files]
+            images, labels = (np.concatenate(arrays) for arrays in zip(*pairs, strict=True))
+            wrong = ""
             if len(images) != len(labels):
-                what = f"{place}: {len(images)} {name} images but {len(labels)} labels"
-                raise ObjectiveError(FOLDER, f"{what}; get {hint} again")
-            return images[:, None], _labels(labels, 10, place)
+                wrong = f"{len(images)} {files[0]} images but {len(labels)} labels"
+            elif len(labels) and labels.max() >= classes:
+                wrong = f"a label of {labels.max()}, and there are {classes} classes"
+            if wrong:
+                raise ObjectiveError(FOLDER, f"{place}: {wrong}; get {hint} again")
+            return images, labels.astype(np.int64)
 
-        return Data(*part("train"), *part("t10k"), 10)
+        return Data(*part(parts[0]), *part(parts[1]), classes)
 
     return load
 
 
+def _mnist(folder: Path, part: str, hint: str) -> tuple[np.ndarray, np.ndarray]:
+    """Read files in MNIST's format (http://yann.lecun.com/exdb/mnist), compressed or not."""
+    images = _read_idx(folder, f"{part}-images-idx3-ubyte", 3, hint)
+    return images[:, None], _read_idx(folder, f"{part}-labels-idx1-ubyte", 1, hint)
+
+
 def _read_idx(folder: Path, name: str, axes: int, hint: str) -> np.ndarray:
-    """Read an IDX file of bytes, compressed or not."""
     path, content = _read([folder / f"{name}{end}" for end in ("", ".gz")], hint)
     head = 4 + 4 * axes
     if len(content) < head or content[:4] != bytes([0, 0, 8, axes]):
@@ -190,44 +204,19 @@ def _read_idx(folder: Path, name: str, axes: int, hint: str) -> np.ndarray:
     return np.frombuffer(content, dtype=np.uint8, offset=head).reshape(shape)
 
 
-def _cifar(name: str, train: tuple[str, ...], test: str, subfolder: str, label_bytes: int) -> Load:
-    """Return the loader of CIFAR's binary format: per image its labels, the finest last, then
-    3 x 32 x 32 bytes.
-    """
-    classes = int(name.removeprefix("cifar-"))
-    hint = f"the binary version of {name} (https://www.cs.toronto.edu/~kriz/cifar.html)"
+def _cifar(label_bytes: int) -> Read:
+    """Return the reader of CIFAR's binary format: each image after its labels, the finest last."""
 
-    def load(folder: Path | None) -> Data:
-        place = folder or DEBIAN / name
-        if (place / subfolder).is_dir():
-            place /= subfolder
+    def read(folder: Path, name: str, hint: str) -> tuple[np.ndarray, np.ndarray]:
+        path, content = _read([folder / name], hint)
+        size = label_bytes + 3 * 32 * 32
+        if not content or len(content) % size:
+            sizes = f"{len(content):,} bytes, not a whole number of images of {size:,}"
+            raise ObjectiveError(FOLDER, f"{path}: {sizes}; get {hint} again")
+        rows = np.frombuffer(content, dtype=np.uint8).reshape(-1, size)
+        return rows[:, label_bytes:].reshape(-1, 3, 32, 32), rows[:, label_bytes - 1]
 
-        def part(names: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-            records = [_read_cifar(place / name, label_bytes, hint) for name in names]
-            images = np.concatenate([record[:, label_bytes:] for record in records])
-            labels = np.concatenate([record[:, label_bytes - 1] for record in records])
-            return images.reshape(-1, 3, 32, 32), _labels(labels, classes, place)
-
-        return Data(*part(train), *part([test]), classes)
-
-    return load
-
-
-def _read_cifar(path: Path, label_bytes: int, hint: str) -> np.ndarray:
-    _, content = _read([path], hint)
-    size = label_bytes + 3 * 32 * 32
-    if not content or len(content) % size:
-        sizes = f"{len(content):,} bytes, not a whole number of images of {size:,}"
-        raise ObjectiveError(FOLDER, f"{path}: {sizes}; get {hint} again")
-    return np.frombuffer(content, dtype=np.uint8).reshape(-1, size)
-
-
-def _labels(labels: np.ndarray, classes: int, folder: Path) -> np.ndarray:
-    if len(labels) and labels.max() >= classes:
-        raise ObjectiveError(
-            FOLDER, f"{folder}: a label of {labels.max()}, and there are {classes} classes"
-        )
-    return labels.astype(np.int64)
+    return read
 
 
 def _read(paths: Sequence[Path], hint: str) -> tuple[Path, bytes]:
@@ -243,17 +232,26 @@ def _read(paths: Sequence[Path], hint: str) -> tuple[Path, bytes]:
         raise ObjectiveError(FOLDER, what) from None
 
 
+MNIST, CIFAR = (["train"], ["t10k"]), "(https://www.cs.toronto.edu/~kriz/cifar.html)"
+TEN = [f"data_batch_{number}.bin" for number in range(1, 6)], ["test_batch.bin"]
 _OURS: dict[str, Load] = {
     "digits": _digits,
     "random-classification": _random_classification,
     "python-text": _python_text,
-    "fashion-mnist": _idx("fashion-mnist"),
-    "mnist": _idx("mnist"),
-    "cifar-10": _cifar(
-        "cifar-10", tuple(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin",
-        "cifar-10-batches-bin", 1,
+    "fashion-mnist": _files(
+        "fashion-mnist",
+        "the four IDX files of fashion-mnist (Debian: apt install dataset-fashion-mnist)",
+        MNIST, _mnist,
     ),
-    "cifar-100": _cifar("cifar-100", ("train.bin",), "test.bin", "cifar-100-binary", 2),
+    "mnist": _files("mnist", "the four IDX files of mnist", MNIST, _mnist),
+    "cifar-10": _files(
+        "cifar-10", f"the binary version of cifar-10 {CIFAR}", TEN, _cifar(1),
+        "cifar-10-batches-bin",
+    ),
+    "cifar-100": _files(
+        "cifar-100", f"the binary version of cifar-100 {CIFAR}", (["train.bin"], ["test.bin"]),
+        _cifar(2), "cifar-100-binary",
+    ),
 }  # fmt: skip
 DATA = Registry("paceline.datasets", _OURS)
 
