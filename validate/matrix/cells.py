@@ -250,11 +250,8 @@ def by_term(cells: Sequence[Cell]) -> list[Row]:
     counted = [cell["network"] for cell in cells if cell["counted"]]
     for network in dict.fromkeys(counted):
         tables = [cell["terms"] for cell in cells if cell["counted"] and cell["network"] == network]
-        largest = [
-            max(table, key=lambda name, table=table: abs(table[name]["per_step"]))
-            for table in tables
-            if table
-        ]
+        sizes = [{key: abs(term["per_step"]) for key, term in terms.items()} for terms in tables]
+        largest = [max(size, key=size.__getitem__) for size in sizes if size]
         for name in ("step", *TERMS):
             if terms := [table[name] for table in tables if name in table]:
                 rows.append({

@@ -93,6 +93,10 @@ def _shown(aim: Row) -> list[str]:
     return [aim["what"], limits, "-" if aim["value"] is None else text(aim["value"]), aim["of"]]
 
 
+def _share(counts: list[int]) -> str:
+    return f"{100 * counts[0] / counts[1]:.0f} %" if counts[1] else "-"
+
+
 def table(matrix: Matrix) -> Table:
     """Tabulate the aims of the validation matrix and the values found; misses are bold."""
     rows = headed("", "aim", "found", "of")
@@ -120,15 +124,11 @@ def write(matrix: Matrix, folder: Path, remade: str = "") -> Path:
     document = matrix.json()
     commands = {condition.name: condition.command() for condition in conditions.CONDITIONS}
     rows = [cell | {"command": commands.get(cell["condition"], "")} for cell in matrix.cells]
-    files = {f"{name}.json": store.dump(document)} | {
-        f"{name}-{key}.csv": table_text(rows if key == "cells" else document[key]).encode()
-        for key in TABLES
-    }
+    tables = document | {"cells": rows}
+    files = {f"{name}.json": store.dump(document)}
+    files |= {f"{name}-{key}.csv": table_text(tables[key]).encode() for key in TABLES}
     environment = Environment(undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.filters |= {
-        "share": lambda counts: f"{100 * counts[0] / counts[1]:.0f} %" if counts[1] else "-",
-        "shown": _shown,
-    }
+    environment.filters |= {"shown": _shown, "share": _share}
     versions = [f"{key} {v}" for key, v in matrix.versions.items() if v != "not installed"]
     template = Path(__file__).with_name("page.md.j2").read_text("utf-8")
     page = environment.from_string(template).render(
