@@ -108,10 +108,16 @@ def around(links: RegionLinks, team: Team, hops: int, volume: float) -> Collecti
     first = int(np.argmax(sums[rest : rest + len(ring)] - sums[: len(ring)]))
     worst = Counter({link: times * laps for link, times in Counter(ring).items() if laps})
     worst.update((ring + ring)[first : first + rest])
+    held = volume / min(link.bandwidth for link in ring)
+    return CollectivePlan(dict(worst), held, _volumes((link, volume) for link in ring))
+
+
+def _volumes(used: Iterable[tuple[RegionPath, float]]) -> dict[str, float]:
+    """Sum the payloads that pass over each link, by name."""
     moved: defaultdict[str, float] = defaultdict(float)
-    for link in ring:
+    for link, volume in used:
         moved[link.name] += volume
-    return CollectivePlan(dict(worst), volume / min(link.bandwidth for link in ring), dict(moved))
+    return dict(moved)
 
 
 def _ring_plan(links: RegionLinks, team: Team) -> CollectivePlan:
@@ -154,11 +160,8 @@ def _star_plan(links: RegionLinks, team: Team) -> CollectivePlan:
     reduce = max(sum(1 / link.into for link in spokes), *(1 / link.bandwidth for link in spokes))
     broadcast = max(sum(1 / link.out for link in back), *(1 / link.bandwidth for link in back))
     worst = max(spokes, key=lambda link: link.latency)
-    moved: defaultdict[str, float] = defaultdict(float)
-    for up, down in zip(spokes, back, strict=True):
-        moved[up.name] += 1
-        moved[down.name] += 1
-    return CollectivePlan({worst: 2}, reduce + broadcast, dict(moved))
+    moved = _volumes((link, 1) for pair in zip(spokes, back, strict=True) for link in pair)
+    return CollectivePlan({worst: 2}, reduce + broadcast, moved)
 
 
 def _star(team: Team, _regions: Regions = ()) -> Messages:
@@ -178,12 +181,9 @@ def _server_plan(links: RegionLinks, team: Team) -> CollectivePlan:
     server, card = len(links.regions), len(team) / links.card
     up = [links.link(rank, server) for rank in team]
     down = [links.link(server, rank) for rank in team]
-    moved: defaultdict[str, float] = defaultdict(float)
-    for link in up + down:
-        moved[link.name] += 1
     held = sum(max(card, *(1 / link.bandwidth for link in way)) for way in (up, down))
     slowest = Counter(max(way, key=lambda link: link.latency) for way in (up, down))
-    return CollectivePlan(dict(slowest), held, dict(moved))
+    return CollectivePlan(dict(slowest), held, _volumes((link, 1) for link in up + down))
 
 
 # By regions
@@ -202,14 +202,12 @@ def _hierarchical_plan(links: RegionLinks, team: Team) -> CollectivePlan:
         phases.append([_ring_plan(links, [part[0] for part in parts])])
         phases.append([_pipeline_plan(links, part) for part in several])
     path: Counter[RegionPath] = Counter()
-    held = 0.0
-    moved: defaultdict[str, float] = defaultdict(float)
+    held, moved = 0.0, Counter[str]()
     for phase in filter(None, phases):
         path.update(max(phase, key=lambda plan: plan.latency).path)
         held += max(plan.held for plan in phase)
         for plan in phase:
-            for name, volume in plan.moved.items():
-                moved[name] += volume
+            moved.update(plan.moved)
     return CollectivePlan(dict(path), held, dict(moved))
 
 
@@ -273,15 +271,13 @@ def _in_rounds(rounds: Callable[[Team], list[Round]]) -> CollectiveKind:
 def _rounds_plan(links: RegionLinks, rounds: Iterable[Round]) -> CollectivePlan:
     """Cost rounds, in each of which the slowest message sets the pace."""
     worst: Counter[RegionPath] = Counter()
-    held = 0.0
-    moved: defaultdict[str, float] = defaultdict(float)
+    held, passed = 0.0, list[tuple[RegionPath, float]]()
     for each in rounds:
         used = [links.link(a, b) for a, b in each.pairs]
         worst[max(used, key=lambda link: link.latency)] += 1
         held += each.share / min(link.bandwidth for link in used)
-        for link in used:
-            moved[link.name] += each.share
-    return CollectivePlan(dict(worst), held, dict(moved))
+        passed += [(link, each.share) for link in used]
+    return CollectivePlan(dict(worst), held, _volumes(passed))
 
 
 def _rounds_messages(rounds: Iterable[Round]) -> Messages:

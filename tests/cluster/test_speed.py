@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.simulator.cluster import speed
@@ -87,9 +87,6 @@ def test_many_segments_are_forgotten_and_found_again():
     assert [one.after(t, 1.5) for t in range(0, 5000, 3)] == ascending
     expected = [t + (1 + 1 / 1.5 if t % 2 == 0 else 1) for t in range(0, 5000, 3)]
     np.testing.assert_allclose(ascending, expected)
-
-
-def test_what_has_stopped_for_good_never_ends():
     assert Speed(lambda: iter([(0.0, 1.0), (2.0, 0.0)])).after(1, 5) == math.inf
 
 
@@ -220,16 +217,6 @@ def test_batched_hands_over_what_changes_with_time():
     assert reason == "compute times change with time"
     (run,) = run_seeds(world, world.algorithm[0], [0])
     assert (run.engine, run.handed_over) == ("virtual", "compute times change with time")
-
-
-@settings(max_examples=20, deadline=None)
-@given(st.integers(0, 10**6))
-def test_bursts_of_everyone_are_no_faster_than_none(seed):
-    slow, plain = (
-        scenario({"name": "ssgd"}, compute=EXPONENTIAL, cluster=changes)
-        for changes in ({"bursts": BURSTS}, {})
-    )
-    assert simulate(slow, seed=seed).duration >= simulate(plain, seed=seed).duration
 
 
 @looped("block", re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL))

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
 from paceline.simulator.cluster import workers as cluster
+from paceline.simulator.cluster.membership import stretched, working_hours
 from paceline.simulator.distributions.law import Law
 from paceline.simulator.distributions.random_streams import Purpose, generator
 from paceline.simulator.engines.batched import run
@@ -54,13 +55,6 @@ def test_compute_times_are_the_laws_own_draws():
     for rank in range(3):
         assert np.array_equal(found[rank], law.sample(generator(7, Purpose.COMPUTE, rank), 600))
     assert len({tuple(row) for row in found}) == 3
-
-
-def test_a_worker_computes_alike_however_many_others_there_are():
-    few, many = (scenario(workers=m, compute=EXPONENTIAL) for m in (2, 9))
-    assert np.array_equal(
-        first(cluster.compute_times(few, 1)), first(cluster.compute_times(many, 1))[:2]
-    )
 
 
 @given(st.integers(1, 40), st.floats(0.01, 1.0), st.integers(0, 10**6))
@@ -120,12 +114,6 @@ def test_expected_laws_are_those_of_the_simulated_workers():
     np.testing.assert_allclose(sorted(found), sorted(world.team.mean_compute), atol=0.08)
     spent = simulate(world).seconds["compute"]
     assert spent == pytest.approx(3000 * np.mean(world.team.mean_compute), rel=0.02)
-
-
-def test_a_free_computer_is_infinitely_fast():
-    world = scenario({"name": "ssgd"}, compute="0 s", cluster={"allow_zero": True})
-    assert world.team.ideal_rate == np.inf
-    assert simulate(world).duration == 0.0
 
 
 # Devices
@@ -308,3 +296,26 @@ def test_a_trace_that_is_none_is_refused(tmp_path, text, words):
 def test_only_computing_replays_a_trace(trace):
     with pytest.raises(InputError, match=r'network.latency.dist = "trace": unknown'):
         scenario(network={"collective": "ring", "latency": trace})
+
+
+# Working hours
+
+HOUR = 3600.0
+
+
+def on_days(*daily):
+    return scenario({"name": "ssgd"}, cluster={"membership": {"daily": [*daily]}}).cluster
+
+
+def test_more_work_than_fits_into_a_night_is_done_in_the_next_ones():
+    """There from 20:00 to 06:00: 5.5 h of work by 05:30; twice that is 5 h after 20:00."""
+    nights = on_days("20:00-06:00")
+    factors = np.array([0.5, 1.0, 2.0, 4.0, np.inf])
+    found = stretched(nights, 5.5 * HOUR, factors) * 5.5
+    assert found == pytest.approx([2.75, 5.5, 25.0, 50.0, np.inf], rel=1e-6)
+
+
+def test_workers_without_hours_are_always_there():
+    always = scenario({"name": "ssgd"}).cluster
+    assert stretched(always, 5.0, np.array([3.0])) == 3.0
+    assert working_hours(on_days("20:00-24:00", "00:00-20:00")) == [(0.0, 24 * HOUR)]

@@ -20,14 +20,10 @@ LAT, RATE = 0.02, 125_000.0  # seconds per hop, bytes per second
 LINE = {"latency": "20 ms", "bandwidth": "1 Mbit/s"}
 
 
-def regions(*names, size=1):
-    """Groups of `size` workers, each in its region."""
-    return {
-        "group": [
-            {"name": f"{name} {index}", "workers": size, "region": name}
-            for index, name in enumerate(names)
-        ]
-    }
+def regions(*names):
+    """Groups of a worker each, in its region."""
+    named = [{"name": f"{name} {n}", "region": name} for n, name in enumerate(names)]
+    return {"group": [{"workers": 1, **each} for each in named]}
 
 
 def traffic(workers, network, seed=0, **tables):
@@ -47,29 +43,26 @@ def test_nobody_remembers_a_network():
 # Collectives
 
 
-def test_a_ring_sends_two_m_minus_one_shares_to_the_next():
-    wire = traffic(4, {"collective": "ring", **LINE})
-    assert wire.collective("mean", B) == pytest.approx((1.5 * B / RATE, 6 * LAT))
-    ring = ["worker 0->worker 1", "worker 1->worker 2", "worker 2->worker 3", "worker 3->worker 0"]
-    assert wire.links() == pytest.approx(dict.fromkeys(ring, 1.5 * B))
+def named(*hops):
+    return [f"worker {a}->worker {b}" for a, b in hops]
 
 
-def test_a_tree_goes_up_and_down_its_levels():
-    """Five workers: 1 to 0 and 3 to 2; 2 to 0; 4 to 0; and back. One payload each way."""
-    wire = traffic(5, {"collective": "tree", **LINE})
-    assert wire.collective("mean", B) == pytest.approx((6 * B / RATE, 6 * LAT))
-    pairs = [(1, 0), (3, 2), (2, 0), (4, 0)]
-    names = [f"worker {a}->worker {b}" for pair in pairs for a, b in (pair, pair[::-1])]
-    assert wire.links() == pytest.approx(dict.fromkeys(names, B))
+PAIRS = [(1, 0), (3, 2), (2, 0), (4, 0)]  # 1 to 0 and 3 to 2; 2 to 0; 4 to 0; and back
+SPOKES = [(1, 0), (2, 0), (3, 0)]
 
 
-def test_a_star_takes_all_in_turn_through_worker_0():
-    wire = traffic(4, {"collective": "star", **LINE})
-    assert wire.collective("mean", B) == pytest.approx((6 * B / RATE, 2 * LAT))
-    names = [f"worker {w}->worker 0" for w in (1, 2, 3)] + [
-        f"worker 0->worker {w}" for w in (1, 2, 3)
-    ]
-    assert wire.links() == pytest.approx(dict.fromkeys(names, B))
+@looped(
+    ("collective", "workers", "held", "hops", "links", "each"),
+    [
+        ("ring", 4, 1.5, 6, named((0, 1), (1, 2), (2, 3), (3, 0)), 1.5),
+        ("tree", 5, 6, 6, named(*PAIRS, *(pair[::-1] for pair in PAIRS)), 1),
+        ("star", 4, 6, 2, named(*SPOKES, *(pair[::-1] for pair in SPOKES)), 1),
+    ],
+)
+def test_collectives_by_hand(collective, workers, held, hops, links, each):
+    wire = traffic(workers, {"collective": collective, **LINE})
+    assert wire.collective("mean", B) == pytest.approx((held * B / RATE, hops * LAT))
+    assert wire.links() == pytest.approx(dict.fromkeys(links, each * B))
 
 
 def test_a_hierarchy_is_two_rings_and_the_way_back():
@@ -81,25 +74,15 @@ def test_a_hierarchy_is_two_rings_and_the_way_back():
             {"between": ["b", "b"], "latency": "2 ms", "bandwidth": "4 Mbit/s"},
         ],
     }  # fmt: skip
-    cluster = {
-        "group": [
-            {"name": "A", "workers": 3, "region": "a"}, {"name": "B", "workers": 2, "region": "b"}
-        ]
-    }  # fmt: skip
-    wire = traffic(5, network, cluster=cluster)
+    group = [{"name": name, "workers": n, "region": name} for name, n in (("a", 3), ("b", 2))]
+    wire = traffic(5, network, cluster={"group": group})
     inside = max(4 / 3 * B / 1e6, 1.0 * B / 5e5)
     back = max(B / 1e6, B / 5e5)
     seconds, latency = wire.collective("mean", B)
     assert seconds == pytest.approx(inside + B / RATE + back)
     assert latency == pytest.approx(4 * 0.001 + 2 * LAT + 2 * 0.001)  # the way back: 2 of either
-    assert wire.links() == pytest.approx(
-        {
-            "a->a": (4 + 2) * B,  # in the ring and on the way back
-            "b->b": (2 + 1) * B,
-            "a->b": B,
-            "b->a": B,
-        }
-    )
+    inner = {"a->a": (4 + 2) * B, "b->b": (2 + 1) * B}  # in the ring and on the way back
+    assert wire.links() == pytest.approx(inner | {"a->b": B, "b->a": B})
 
 
 def test_a_gather_brings_every_payload_round_the_ring():
@@ -177,9 +160,9 @@ def test_the_slowest_link_of_a_ring_sets_its_pace():
 def test_workers_without_a_region_have_links_of_their_own():
     wire = traffic(3, {"collective": "star", **LINE}, cluster=regions("a"))
     wire.collective("mean", B)
-    assert set(wire.links()) == {
-        "worker 1->a", "a->worker 1", "worker 2->a", "a->worker 2"
-    }  # fmt: skip
+    moved, charged = wire.totals()
+    assert moved == charged == pytest.approx(4 * B)
+    assert set(wire.links()) == {"worker 1->a", "a->worker 1", "worker 2->a", "a->worker 2"}
 
 
 # Links
@@ -194,10 +177,8 @@ def test_workers_without_a_region_have_links_of_their_own():
     ],
 )
 def test_a_window_limits_the_rate_of_a_flow(window, latency, rate):
-    network = {
-        "collective": "ring", "latency": latency, "bandwidth": "1 Gbit/s", "tcp_window": window
-    }  # fmt: skip
-    seconds, _ = traffic(2, network).collective("mean", B)
+    network = {"collective": "ring", "bandwidth": "1 Gbit/s", "tcp_window": window}
+    seconds, _ = traffic(2, network | {"latency": latency}).collective("mean", B)
     assert seconds == pytest.approx(B / rate)
 
 
@@ -263,9 +244,8 @@ def test_links_and_curves_count_every_byte():
         if run.name != "asgd":
             assert sum(run.links.values()) == pytest.approx(total)
         assert all(a <= b for a, b in pairwise(run.curve["bytes"]))
-    assert set(runs[4].links) == {f"worker {w}->server" for w in range(4)} | {
-        f"server->worker {w}" for w in range(4)
-    }
+    ways = "worker {}->server", "server->worker {}"
+    assert set(runs[4].links) == {way.format(worker) for way in ways for worker in range(4)}
 
 
 def test_only_what_leaves_a_region_is_charged_as_egress():
@@ -283,13 +263,6 @@ def test_only_what_leaves_a_region_is_charged_as_egress():
     assert served.curve["cost"][-1] == pytest.approx(
         served.curve["bytes"][-1] * 1e6 / 1e9 + 4 * served.duration * 3.6 / 3600
     )
-
-
-def test_without_regions_every_byte_is_charged():
-    wire = traffic(3, {"collective": "ring", **LINE})
-    wire.collective("mean", B)
-    moved, charged = wire.totals()
-    assert moved == charged == pytest.approx(4 * B)
 
 
 # Payloads

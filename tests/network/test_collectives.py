@@ -82,14 +82,8 @@ def test_on_equal_cards_it_takes_the_time_of_the_closed_form(name, count):
     expected = plan.held * size + LATENCY * sum(plan.path.values())
     made = collective(name, count)
     fabric = Fabric([BANDWIDTH] * 2 * count)
-    paths = [
-        fabric.path(
-            [line for a, b in pairwise(ranks) for line in (a, count + b)],
-            LATENCY * (len(ranks) - 1),
-            serial=True,
-        )
-        for ranks in made.routes
-    ]
+    cards = [[card for a, b in pairwise(ranks) for card in (a, count + b)] for ranks in made.routes]
+    paths = [fabric.path(each, LATENCY * (len(each) // 2), serial=True) for each in cards]
     begin = 7.0
     fabric.start(begin, made.plan(paths), [size] * count)
     end, _ = fabric.advance(np.inf)
@@ -102,10 +96,8 @@ def test_on_equal_cards_it_takes_the_time_of_the_closed_form(name, count):
 def closed_form(name, count):
     """The closed-form network of as many workers in the same regions."""
     names = regions(count)
-    group = [
-        {"name": name, "workers": names.count(name), "region": name}
-        for name in dict.fromkeys(names)
-    ]
+    sizes = [(name, names.count(name)) for name in dict.fromkeys(names)]
+    group = [{"name": name, "workers": size, "region": name} for name, size in sizes]
     network = {"collective": name, "latency": "20 ms", "bandwidth": "1 Mbit/s"}
     if name == "gather":
         network["collective"] = "ring"
@@ -118,11 +110,8 @@ def test_stages_are_named_in_their_order():
     assert collectives.messages("tree", range(4)).stages == ("reduce", "broadcast")
     made = collectives.messages("hierarchical", range(4), ["a", "a", "b", "b"])
     assert made.stages == ("inside regions", "across regions", "back into regions")
-    assert collectives.messages("recursive-doubling", range(3)).stages == (
-        "fold in",
-        "exchange",
-        "fold out",
-    )
+    folded = collectives.messages("recursive-doubling", range(3)).stages
+    assert folded == ("fold in", "exchange", "fold out")
     assert collectives.messages("ring", range(3)).stage.tolist() == [0] * 6 + [1] * 6
 
 

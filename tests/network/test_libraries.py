@@ -119,9 +119,8 @@ def test_trees_and_rings_are_in_the_published_order():
     """
     five = Cluster(40, 5, 200e9, 200e9, 450e9)
     assert nccl_choice(five, 2**30).algorithm == RING
-    two = ClosedForm(
-        world(2, cluster=island(2, bandwidth="130 GB/s"), library="nccl", bandwidth="60 Gbit/s")
-    )
+    p3dn = island(2, bandwidth="130 GB/s")
+    two = ClosedForm(world(2, cluster=p3dn, library="nccl", bandwidth="60 Gbit/s"))
     assert two.way("mean", 1e9, None).key == f"mean by {TREE}"
     ring, tree = two.plan(f"mean by {RING}", (0, 1)), two.plan(f"mean by {TREE}", (0, 1))
     assert tree.held == ring.held == pytest.approx(1 / 7.5e9)  # an island's own share of the ring:
@@ -182,9 +181,8 @@ def test_gloos_ring_takes_twice_the_latencies_of_few_bytes_and_hides_those_of_ma
         (8.0, 4 * (m - 1) * latency),  # bare latencies: two a hop
         (64e6, 4 * latency + 1.5 * 64e6 / rate),  # of the first segments only
     ):
-        wire = Traffic(
-            ClosedForm(world(m, library="gloo", latency="20 ms", bandwidth="10 Mbit/s")), 0
-        )
+        made = world(m, library="gloo", latency="20 ms", bandwidth="10 Mbit/s")
+        wire = Traffic(ClosedForm(made), 0)
         assert sum(wire.collective("mean", size)) == pytest.approx(expected, rel=1e-3)
         assert wire.totals()[0] == pytest.approx(2 * (m - 1) * size)
     assert gloo_segments(2, 2**26).segments == 32  # of 1 MiB each
@@ -198,10 +196,7 @@ def test_who_joins_gloos_ring_last_keeps_its_successors_waiting(joined, kind):
     has = joined
     for _ in range(gloo_segments(m, 8.0, kind == "gather").hops):
         has = [max(has[w - 1], has[w] + latency) + latency for w in range(m)]
-    made = scenario(
-        {"name": "ssgd"}, workers=m, network={"library": "gloo", "latency": "100 ms"}, cluster={}
-    )
-    ahead = ClosedForm(made).ahead(np.array(joined))
+    ahead = ClosedForm(world(m, library="gloo", latency="100 ms")).ahead(np.array(joined))
     assert max(has) - np.array(has) == pytest.approx(ahead)
     mean = kind == "mean"
     assert max(has) == pytest.approx(max(joined) + (4 if mean else 2) * (m - 1) * latency)

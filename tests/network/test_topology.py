@@ -19,7 +19,7 @@ from paceline.simulator.network.closed_form import ClosedForm
 from paceline.simulator.network.topology.routes import Topology
 from paceline.simulator.scenario.network import Link
 from paceline.simulator.studies.task import Task
-from tests.helpers.cases import looped
+from tests.helpers.cases import looped, named
 
 SHIPPED = Path(__file__).parents[2] / "scenarios"
 
@@ -226,7 +226,12 @@ FAILING = {"between": "5 s", "repair": "1 s"}
 BURSTS = {"on": "1 s", "off": {"dist": "exponential", "mean": "2 s"}}
 
 
-def changing():
+def changing(graph):
+    """The lines whose capacity changes, by name."""
+    return {line.name: line for line in graph.lines if line.changes}
+
+
+def changes():
     return topology(
         {
             "link": [link("a", "b", bandwidth="800 Mbit/s", profile=PROFILE, outages=FAILING)],
@@ -251,35 +256,30 @@ def inside(times, time):
 
 
 def test_capacity_is_what_profile_outages_and_traffic_leave():
-    graph = changing()
-    number = graph.changing[0]
-    line = graph.lines[number]
+    line, _ = changing(changes()).values()
     for time in np.random.default_rng(0).uniform(0, 60, 300):
         down = any(inside(times, time) for times in line.outages)
         factor = 0.0 if down else (1.0 if time % 7 < 3 else 0.5)
         load = sum(rate for rate, times in line.loads if inside(times, time))
         expected = max(0.0, 1e8 * factor - load)
-        assert at(graph.capacities(number, 3), time) == pytest.approx(expected, abs=1e-3)
+        assert at(line.capacities(3), time) == pytest.approx(expected, abs=1e-3)
 
 
 def test_schedules_of_capacity_are_keyed_and_in_order():
-    graph = changing()
-    out, back = graph.changing
-    shown = list(islice(graph.capacities(out, 0), 200))
-    assert shown == list(islice(changing().capacities(out, 0), 200))
-    assert shown != list(islice(graph.capacities(out, 1), 200))
+    out, back = changing(changes()).values()
+    shown = list(islice(out.capacities(0), 200))
+    assert shown == list(islice(changing(changes())["a->b"].capacities(0), 200))
+    assert shown != list(islice(out.capacities(1), 200))
     assert shown[0][0] == 0
     assert all(a[0] < b[0] and a[1] != b[1] for a, b in pairwise(shown))
     # traffic has a direction, a failure has none
-    outages = [graph.lines[number].outages for number in (out, back)]
-    assert outages[0] == outages[1]
-    assert not graph.lines[back].loads
-    assert [line.changes for line in graph.lines].count(True) == 2
+    assert out.outages == back.outages
+    assert not back.loads
 
 
 def test_in_the_long_run_a_link_is_down_as_often_as_its_means_say():
     graph = topology({"link": [link("a", "b", outages={"between": "9 s", "repair": "1 s"})]})
-    steps = list(islice(graph.capacities(graph.changing[0], 0), 20_001))
+    steps = list(islice(changing(graph)["a->b"].capacities(0), 20_001))
     down = sum(b[0] - a[0] for a, b in pairwise(steps) if a[1] == 0)
     assert down / steps[-1][0] == pytest.approx(0.1, rel=0.05)
 
@@ -287,7 +287,7 @@ def test_in_the_long_run_a_link_is_down_as_often_as_its_means_say():
 def test_an_outage_may_be_for_good_and_of_an_unlimited_line():
     outage = [link("a", "b", at="5 s"), link("a", "a", at="1 s", lasts="1 s")]
     graph = topology({"bandwidth": None, "outage": outage})
-    schedules = {graph.lines[n].name: list(graph.capacities(n, 0)) for n in graph.changing}
+    schedules = {name: list(line.capacities(0)) for name, line in changing(graph).items()}
     assert schedules["a->b"] == schedules["b->a"] == [(0.0, inf), (5.0, 0.0)]
     assert schedules["worker 1 in"] == [(0.0, inf), (1.0, 0.0), (2.0, inf)]
     assert set(schedules) == {"a->b", "b->a"} | {
@@ -297,7 +297,7 @@ def test_an_outage_may_be_for_good_and_of_an_unlimited_line():
 
 def test_cards_of_one_place_fail_each_for_itself_and_both_ways_together():
     graph = topology({"link": [link("a", "a", outages=FAILING)]})
-    shown = {graph.lines[n].name: list(islice(graph.capacities(n, 0), 9)) for n in graph.changing}
+    shown = {name: list(islice(line.capacities(0), 9)) for name, line in changing(graph).items()}
     assert shown["worker 0 out"] == shown["worker 0 in"] != shown["worker 1 in"]
     assert len(shown) == 4
 
@@ -520,7 +520,7 @@ def test_a_platform_takes_a_window_jitter_background_and_a_servers_card(tmp_path
     assert names(graph, (0, 3)) == ["l01", "l12_UP", "l2r", "sea_UP", "us_backbone",
                                     "us_link_0_DOWN", "server in"]  # fmt: skip
     assert graph.route((0, 1)).limit == pytest.approx(1e6 / 0.004)
-    assert {graph.lines[n].name for n in graph.changing} == {
+    assert {*changing(graph)} == {
         "l12_UP", "l2r", "sea_UP", "us_backbone", "us_link_0_DOWN",
     }  # fmt: skip
     assert len(graph.greedy()) == 2
@@ -580,11 +580,8 @@ def test_a_route_that_is_missing_is_told_before_the_run(tmp_path):
 
 
 def test_what_a_platform_says_is_not_said_again(tmp_path):
-    for key, value in (
-        ("latency", "1 ms"),
-        ("bandwidth", "1 Gbit/s"),
-        ("link", [link("e0", "e1")]),
-    ):
+    said = {"latency": "1 ms", "bandwidth": "1 Gbit/s", "link": [link("e0", "e1")]}
+    for key, value in said.items():
         with pytest.raises(InputError, match=rf"network\.{key}.*cluster\.xml says it; remove one"):
             from_xml(tmp_path, network={key: value})
     with pytest.raises(InputError, match=r"cluster\.nic.*cluster\.xml says it"):
@@ -596,152 +593,83 @@ def test_what_a_platform_says_is_not_said_again(tmp_path):
 def test_the_shipped_platform_is_read():
     own = {"platform": "networks/two-sites.xml", "latency": None, "bandwidth": None}
     graph = topology(own, groups={"lyon": 8, "nancy": 4}, folder=SHIPPED)
-    assert names(graph, (0, 8)) == [
-        "lyon_link_0_UP",
-        "lyon_backbone",
-        "leased_UP",
-        "nancy_link_0_DOWN",
-    ]
+    way = ["lyon_link_0_UP", "lyon_backbone", "leased_UP", "nancy_link_0_DOWN"]
+    assert names(graph, (0, 8)) == way
     assert pickle.loads(pickle.dumps(graph)).route((8, 1)) == graph.route((8, 1))
 
 
 # what is refused: network, cluster, what the message must hold
 
 CLOSED = {"model": "closed-form"}
-REFUSED = {
-    "given": ({"collective": "given", "duration": "1 s"}, {}, 'collective = "given": has no'),
-    "dead end": ({"link": [link("a", "x")]}, {}, 'link[0].between = ["a", "x"]: carries nothing'),
-    "typo": ({"link": [link("a", "bb")]}, {}, "did you mean `b`?"),
-    "nobody there": ({"link": [link("x", "x")]}, {}, "carries nothing: no worker is in x"),
-    "two rates": ({"background": [link("a", "b")]}, {}, 'either rate = "200 Mbit/s" or flows = 3'),
-    "half a burst": ({"background": [link("a", "b", flows=1, on="1 s")]}, {}, "off is missing"),
-    "no burst": (
-        {"background": [link("a", "b", flows=1, on="1 s", off="0 s")]},
-        {},
-        'off = "0 s": takes no',
-    ),
-    "traffic to itself": ({"background": [link("a", "a", flows=1)]}, {}, "goes nowhere"),
-    "traffic to nowhere": ({"background": [link("a", "z", flows=1)]}, {}, "there is no z; places:"),
-    "all taken": ({"background": [link("a", "b", rate="8 Gbit/s")]}, {}, "leaves nothing of the"),
-    "all taken together": (
-        {"background": [link("a", "b", rate="4 Gbit/s")] * 2},
-        {},
-        "leaves nothing of the bandwidth",
-    ),
-    "traffic that nobody feels": (
-        {"bandwidth": None, "background": [link("a", "b", flows=1)]},
-        {},
-        "nothing on its route is shared",
-    ),
-    "outage of nothing": (
-        {"outage": [link("a", "z", at="1 s")]},
-        {},
-        "the links are: a - b, a - s",
-    ),
-    "profile of nothing": (
-        {"bandwidth": None, "link": [link("a", "b", profile=PROFILE)]},
-        {},
-        "profile = {",
-        "of no band",
-    ),
-    "sharing nothing": (
-        {"bandwidth": None, "link": [link("a", "b", sharing="half-duplex")]},
-        {},
-        "add bandwidth",
-    ),
-    "bandwidth of nothing": (
-        {
-            "link": [
-                link("a", "b", bandwidth="1 Gbit/s"),
-                link("a", "server", bandwidth="1 Gbit/s"),
-                link("b", "server", bandwidth="1 Gbit/s"),
-            ]
-        },
-        {"nic": "1 Gbit/s"},
-        'network.bandwidth = "8 Gbit/s": changes nothing',
-    ),
-    "inner bandwidth of nothing": (
-        {"link": [link("a", "a", bandwidth="1 Gbit/s")]},
-        {"nic": "1 Gbit/s"},
-        'network.link[0].bandwidth = "1 Gbit/s": changes nothing',
-    ),
-    "no round trip": ({"fairness": "rtt", "latency": "0 s"}, {}, "round trips of no time"),
-    "window without a round trip": (
-        {
-            "tcp_window": "1 MB",
-            "link": [link("a", "b", latency={"dist": "pareto", "minimum": "1 ms", "alpha": 0.9})],
-        },
-        {},
-        "network.link[0].latency",
-        "has no mean",
-    ),
-    "missing file": (
-        {"regions": "gone.csv"},
-        {},
-        'network.regions = "gone.csv": gone.csv: cannot be read',
-    ),
-    "not a file": ({"platform": 3}, {}, "network.platform = 3: not the name of a file"),
-    "flows: sharing": (
-        CLOSED | {"link": [link("a", "b", sharing="per-flow")]},
-        {},
-        "only network.model",
-    ),
-    "flows: profile": (
-        CLOSED | {"link": [link("a", "b", profile=PROFILE)]},
-        {},
-        "only network.model",
-    ),
-    "flows: outages": (
-        CLOSED | {"link": [link("a", "b", outages=FAILING)]},
-        {},
-        "only network.model",
-    ),
-    "flows: outage": (CLOSED | {"outage": [link("a", "b", at="1 s")]}, {}, "only network.model"),
-    "flows: fairness": (
-        CLOSED | {"fairness": "max-min"},
-        {},
-        "network.fairness",
-        "only network.model",
-    ),
-    "flows: slow start": (CLOSED | {"slow_start": "14.6 kB"}, {}, "only network.model"),
-    "flows: background": (
-        CLOSED | {"background": [link("a", "b", flows=1)]},
-        {},
-        "only network.model",
-    ),
-    "flows: nic": (CLOSED, {"nic": "1 Gbit/s"}, "cluster.nic", "only network.model"),
-    "flows: routers": (
-        CLOSED | {"link": [link("a", "x")]},
-        {},
-        'routers need network.model = "flows"',
-    ),
-}
+ANY = {"bandwidth": None}  # nothing limits a line
+GBIT = {"bandwidth": "1 Gbit/s"}
+TRIANGLE = [link("a", "b", **GBIT), link("a", "server", **GBIT), link("b", "server", **GBIT)]
+NO_MEAN = {"dist": "pareto", "minimum": "1 ms", "alpha": 0.9}
 
 
-@looped("name", REFUSED)
-def test_settings_that_make_no_sense_are_refused(name):
-    network, cluster, *words = REFUSED[name]
-    with pytest.raises(InputError) as caught:
+def background(*ends, **more):
+    return {"background": [link(*ends, **more)]}
+
+
+REFUSED = [
+    ({"collective": "given", "duration": "1 s"}, 'collective = "given": has no'),
+    ({"link": [link("a", "x")]}, 'link[0].between = ["a", "x"]: carries nothing'),
+    ({"link": [link("a", "bb")]}, "did you mean `b`?"),
+    ({"link": [link("x", "x")]}, "carries nothing: no worker is in x"),
+    (background("a", "b"), 'either rate = "200 Mbit/s" or flows = 3'),
+    (background("a", "b", flows=1, on="1 s"), "off is missing"),
+    (background("a", "b", flows=1, on="1 s", off="0 s"), 'off = "0 s": takes no'),
+    (background("a", "a", flows=1), "goes nowhere"),
+    (background("a", "z", flows=1), "there is no z; places:"),
+    (background("a", "b", rate="8 Gbit/s"), "leaves nothing of the"),
+    (ANY | background("a", "b", flows=1), "nothing on its route is shared"),
+    ({"outage": [link("a", "z", at="1 s")]}, "the links are: a - b, a - s"),
+    (ANY | {"link": [link("a", "b", profile=PROFILE)]}, "profile = {", "of no band"),
+    (ANY | {"link": [link("a", "b", sharing="half-duplex")]}, "add bandwidth"),
+    ({"fairness": "rtt", "latency": "0 s"}, "round trips of no time"),
+    (
+        {"tcp_window": "1 MB", "link": [link("a", "b", latency=NO_MEAN)]},
+        "network.link[0].latency", "has no mean",
+    ),
+    ({"regions": "gone.csv"}, 'network.regions = "gone.csv": gone.csv: cannot be read'),
+    ({"platform": 3}, "network.platform = 3: not the name of a file"),
+    (CLOSED | {"link": [link("a", "b", sharing="per-flow")]}, "only network.model"),
+    (CLOSED | {"link": [link("a", "b", profile=PROFILE)]}, "only network.model"),
+    (CLOSED | {"link": [link("a", "b", outages=FAILING)]}, "only network.model"),
+    (CLOSED | {"outage": [link("a", "b", at="1 s")]}, "only network.model"),
+    (CLOSED | {"fairness": "max-min"}, "network.fairness", "only network.model"),
+    (CLOSED | {"slow_start": "14.6 kB"}, "only network.model"),
+    (CLOSED | background("a", "b", flows=1), "only network.model"),
+    (CLOSED | {"link": [link("a", "x")]}, 'routers need network.model = "flows"'),
+]  # fmt: skip
+WITH_CARDS = [
+    ({"link": TRIANGLE}, 'network.bandwidth = "8 Gbit/s": changes nothing'),
+    ({"link": [link("a", "a", **GBIT)]}, 'link[0].bandwidth = "1 Gbit/s": changes nothing'),
+    (CLOSED, "cluster.nic", "only network.model"),
+]
+
+
+def refused(network, *words, cluster=None, lines=1):
+    with named(network), pytest.raises(InputError) as caught:
         scenario(network, cluster)
-    print(caught.value)
     assert all(each in str(caught.value) for each in words)
-    lines = str(caught.value).splitlines()
-    assert len(lines) == (2 if name == "all taken together" else 1)
+    assert len(str(caught.value).splitlines()) == lines
+
+
+def test_settings_that_make_no_sense_are_refused():
+    for network, *words in REFUSED:
+        refused(network, *words)
+    for network, *words in WITH_CARDS:
+        refused(network, *words, cluster={"nic": "1 Gbit/s"})
+    both = {"background": [link("a", "b", rate="4 Gbit/s")] * 2}
+    refused(both, "leaves nothing of the bandwidth", lines=2)
 
 
 def test_a_server_may_stand_in_a_region_in_both_models():
-    for model in ("flows", "closed-form"):
-        text = table(
-            {"model": model, "link": [link("a", "b", latency="40 ms")]}, server={"region": "b"}
-        )
-        read = parse(text)
-        closed = model == "closed-form"
-        latencies = (
-            [ClosedForm(read).link(rank, 4).latency for rank in (0, 2)]
-            if closed
-            else [latency(Topology(read).route((rank, 4))) for rank in (0, 2)]
-        )
-        assert latencies == [0.04, 0.001]
+    far = {"link": [link("a", "b", latency="40 ms")]}
+    flows, formula = (scenario(far | each, server={"region": "b"}) for each in ({}, CLOSED))
+    assert [latency(Topology(flows).route((rank, 4))) for rank in (0, 2)] == [0.04, 0.001]
+    assert [ClosedForm(formula).link(rank, 4).latency for rank in (0, 2)] == [0.04, 0.001]
     with pytest.raises(InputError, match=r'between\[1\] = "server": no worker is in this region'):
         scenario(CLOSED | {"link": [link("a", "server")]}, server={"region": "b"})
 

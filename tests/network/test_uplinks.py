@@ -1,4 +1,4 @@
-"""Uplinks, downlinks, and islands: in formulas and in flows."""
+"""Uplinks, downlinks, shared lines, and islands: in formulas and in flows."""
 
 import pytest
 from hypothesis import given, settings
@@ -35,18 +35,30 @@ def test_equal_uplinks_and_downlinks_are_a_bandwidth_to_the_last_bit(case, name,
 
 @settings(max_examples=30, deadline=None)
 @given(
-    st.sampled_from(NAMES), st.integers(2, 9),
+    st.sampled_from(NAMES), st.integers(1, 9),
     st.sampled_from([("1 Mbit/s", "10 Mbit/s"), ("10 Mbit/s", "1 Mbit/s")]),
+    st.sampled_from([{}, {"transport": "tcp"}]),
 )  # fmt: skip
-def test_formulas_and_flows_agree_on_unequal_ones(name, workers, rates):
+def test_formulas_and_flows_agree_on_unequal_ones(name, workers, rates, transport):
     up, down = rates
-    network = {"collective": name, "latency": "7 ms", "up": up, "down": down}
+    network = {"collective": name, "latency": "7 ms", "up": up, "down": down, **transport}
     costs = [
         mean_cost(scenario({"name": "ssgd"}, workers=workers, network=network | {"model": model}))
         for model in MODELS
     ]
     assert costs[0].transmission == pytest.approx(costs[1].transmission, rel=1e-9)
     assert costs[0].latency == pytest.approx(costs[1].latency, rel=1e-9)
+
+
+def test_a_shared_line_costs_more_than_the_formula_of_private_ones_says():
+    """A star of 1 + 3 in two regions: 3 payloads of 32 ms at 1 Mbit/s, either way."""
+    slow = {"between": ["a", "b"], "bandwidth": "1 Mbit/s"}
+    network = {"collective": "star", "latency": "20 ms", "bandwidth": "1 Gbit/s", "link": [slow]}
+    cluster = {"region": "a", "group": [{"name": "hub", "workers": 1, "region": "b"}]}
+    tables = {"cluster": cluster, "network": {"model": "flows", **network}}
+    cost = mean_cost(scenario({"name": "ssgd"}, workers=4, **tables))
+    assert cost.latency == pytest.approx(0.04)
+    assert cost.transmission == pytest.approx(6 * 0.032)
 
 
 def test_a_worker_sends_up_and_receives_down():

@@ -6,8 +6,7 @@ from math import inf
 
 from ...errors import InputError
 from ...inputs.messages import KeyPath, nearest
-from ...network.topology.graph import NetworkGraph
-from ...network.topology.hosts import Hosts
+from ...network.topology.graph import Hosts, NetworkGraph
 from ...scenario.scenario import Scenario
 from .combinations import Problem
 from .places import nics, regions

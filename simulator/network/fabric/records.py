@@ -14,7 +14,7 @@ _F, _I = "f8", "i8"
 # numba's cache on disk notices a change in a compiled function's own file, not in the files of the
 # functions that it calls. So the type of STATE, which all of them take, has a name with a checksum
 # of all kernel files: a change in any of them compiles all anew.
-_KERNEL = ("heap", "lines", "sharing", "transfers")
+_KERNEL = ("sharing", "transfers")
 _SOURCES = crc32(b"".join(Path(__file__).with_name(f"{n}.py").read_bytes() for n in _KERNEL))
 
 STATE = np.dtype(

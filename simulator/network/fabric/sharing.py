@@ -13,11 +13,146 @@ is solved again. In the end the condition holds for all flows, so the rates are 
 import numpy as np
 from numba import njit
 
-from .heap import drop, move, put
-from .lines import add, bind, join, touch
-
 TINY = 1e-12  # relative tolerance of rates, for the rounding of sums
 INSTANT = 1e-15  # relative tolerance of times: a few units in the last place are one instant
+
+
+# A 4-ary heap with an index: a table of `records.QUEUE`, and a count. The index (`place`) finds an
+# item in the heap, so that its time can be changed or it be removed.
+
+
+@njit
+def put(heap, count, place, at, item):
+    """Put an item into a 4-ary heap of `count` items, sifting from `place` to where it belongs."""
+    while True:
+        first = 4 * place + 1
+        if first >= count:
+            break
+        least = first
+        for other in range(first + 1, min(first + 4, count)):
+            if heap[other].at < heap[least].at:
+                least = other
+        if at <= heap[least].at:
+            break
+        heap[place].at, heap[place].item = heap[least].at, heap[least].item
+        heap[heap[place].item].place = place
+        place = least
+    while place > 0:
+        above = (place - 1) >> 2
+        if heap[above].at <= at:
+            break
+        heap[place].at, heap[place].item = heap[above].at, heap[above].item
+        heap[heap[place].item].place = place
+        place = above
+    heap[place].at, heap[place].item = at, item
+    heap[item].place = place
+
+
+@njit
+def move(heap, count, item, at):
+    """Insert or move an item; return the count."""
+    place = heap[item].place
+    if place < 0:
+        place = count
+        count += 1
+    put(heap, count, place, at, item)
+    return count
+
+
+@njit
+def drop(heap, count, item):
+    """Remove an item, if it is in the heap; return the count."""
+    place = heap[item].place
+    if place < 0:
+        return count
+    heap[item].place = -1
+    count -= 1
+    if place < count:
+        put(heap, count, place, heap[count].at, heap[count].item)
+    return count
+
+
+# Flows on lines: let them on and off, and collect what to solve anew, the lines `touch`ed and the
+# flows that `join`ed (the crew) since the last solution.
+
+
+@njit
+def touch(state, lines, line):
+    """Add a line to those that the next solution concerns."""
+    if lines[line].stamp != state.stamp:
+        lines[line].stamp = state.stamp
+        lines[state.touched].touched = line
+        state.touched += 1
+
+
+@njit
+def join(state, flows, flow):
+    """Add a flow to those that the next solution concerns."""
+    if flows[flow].stamp != state.stamp:
+        flows[flow].stamp = state.stamp
+        flows[state.crew].crew = flow
+        state.crew += 1
+
+
+@njit
+def add(line, rate):
+    """Add a rate to those on a line, with Neumaier's compensation, so that sums never drift."""
+    total = line.used + rate
+    if abs(line.used) >= abs(rate):
+        line.carry += (line.used - total) + rate
+    else:
+        line.carry += (rate - total) + line.used
+    line.used = total
+
+
+@njit
+def bind(lines, flow, line):
+    """Set the line that holds a flow back, or -1."""
+    if flow.bound >= 0:
+        lines[flow.bound].bound -= 1
+    flow.bound = line
+    if line >= 0:
+        lines[line].bound += 1
+
+
+@njit
+def link(state, flows, lines, hops, number):
+    """Add a flow to its lines."""
+    flow = flows[number]
+    for place in range(flow.hop, flow.hop + flow.hops):
+        hop, line = hops[place], lines[hops[place].line]
+        hop.before, hop.after = -1, line.first
+        if line.first >= 0:
+            hops[line.first].before = place
+        line.first = place
+        line.flows += 1
+        touch(state, lines, hop.line)
+    join(state, flows, number)
+
+
+@njit
+def unlink(state, flows, lines, hops, number, carried):
+    """Remove a flow from its lines, which have `carried` so many bytes of it."""
+    flow = flows[number]
+    bind(lines, flow, -1)
+    for place in range(flow.hop, flow.hop + flow.hops):
+        hop, line = hops[place], lines[hops[place].line]
+        if hop.before >= 0:
+            hops[hop.before].after = hop.after
+        else:
+            line.first = hop.after
+        if hop.after >= 0:
+            hops[hop.after].before = hop.before
+        line.bytes += carried
+        line.flows -= 1
+        if not line.per_flow:
+            add(line, -flow.rate)
+        if line.flows == 0:
+            line.used = line.carry = 0.0
+        touch(state, lines, hop.line)
+
+
+# Rates
 
 
 @njit

@@ -9,9 +9,7 @@ import numpy as np
 from numba import from_dtype, njit, types
 
 from . import records
-from .heap import drop, move
-from .lines import join, link, touch, unlink
-from .sharing import INSTANT, solve
+from .sharing import INSTANT, drop, join, link, move, solve, touch, unlink
 
 DONE, ROOM, ORDER, MORE = 0, -1, -2, -3
 """Why the loop returned: it has reached the given time, it needs larger tables, or a change that

@@ -5,7 +5,6 @@ it. A route leaves by the sender's card, follows the path of lines between the t
 arrives by the receiver's card.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import inf
@@ -14,8 +13,7 @@ from ...distributions.law import Law
 from ...scenario.network import Network
 from ...scenario.scenario import Scenario
 from .. import tcp
-from .graph import NetworkGraph, PlacePath, background_times
-from .hosts import Hosts
+from .graph import Hosts, NetworkGraph, PlacePath, background_times
 from .places import Places
 from .traffic_shape import Line, TimesInForce
 
@@ -111,15 +109,6 @@ class Topology:
     @property
     def _on_hosts(self) -> bool:
         return isinstance(self._graph, Hosts)
-
-    @property
-    def changing(self) -> list[int]:
-        """Numbers of the lines whose capacity changes."""
-        return [number for number, line in enumerate(self.lines) if line.changes]
-
-    def capacities(self, line: int, seed: int) -> Iterator[tuple[float, float]]:
-        """Yield (time, capacity from then on) of a line, lazily, the first at time 0."""
-        return self.lines[line].capacities(seed)
 
     def greedy(self) -> list[Greedy]:
         """Return the endless flows of [[network.background]]."""

@@ -51,8 +51,12 @@ class TableSchedule:
 
     @property
     def never_decreases(self) -> bool:
-        """Whether no value is below an earlier one, judged by the parameters."""
-        raise NotImplementedError
+        """Whether no value is below an earlier one; between its keys' steps it goes one way."""
+        keys = (getattr(self, key, 0) for key in ("warmup", "steps"))
+        at = getattr(self, "at", ())
+        steps = sorted({0, *keys, *at, *(step + 1 for step in at)})
+        values = [self(step) for step in steps]
+        return values == sorted(values)
 
 
 @piece
@@ -65,11 +69,6 @@ class ConstantSchedule(TableSchedule):
     def __call__(self, step: int) -> float:
         """Value at `step`."""
         return self.value
-
-    @property
-    def never_decreases(self) -> bool:
-        """True."""
-        return True
 
 
 @piece
@@ -84,11 +83,6 @@ class Steps(TableSchedule):
     def __call__(self, step: int) -> float:
         """Value at `step`: the first decay acts on the step after `at[0]`."""
         return float(self.start * self.factor ** bisect_left(self.at, step))
-
-    @property
-    def never_decreases(self) -> bool:
-        """Whether each change moves the value up, or not at all."""
-        return self.start * (self.factor - 1) >= 0
 
 
 @piece
@@ -112,11 +106,6 @@ class Piecewise(TableSchedule):
         """Value at `step`: `values[1]` acts on the step after `at[0]`."""
         return self.values[bisect_left(self.at, step)]
 
-    @property
-    def never_decreases(self) -> bool:
-        """Whether the values ascend."""
-        return list(self.values) == sorted(self.values)
-
 
 @piece
 class Linear(TableSchedule):
@@ -133,11 +122,6 @@ class Linear(TableSchedule):
             return self.end
         # product first: a whole number on the line comes out whole, and rounds to itself
         return self.start + (self.end - self.start) * step / self.steps
-
-    @property
-    def never_decreases(self) -> bool:
-        """Whether the line does not fall."""
-        return self.start <= self.end
 
 
 @piece
@@ -175,11 +159,6 @@ class WarmupCosine(TableSchedule):
         angle = pi / 2 * (step - self.warmup) / (self.steps - self.warmup)
         # 1 - sin^2(a) = (1 + cos(2a)) / 2; written so that the peak comes out exactly
         return self.peak - (self.peak - self.end) * sin(angle) ** 2
-
-    @property
-    def never_decreases(self) -> bool:
-        """Whether nothing decays after the warm-up."""
-        return self.end == self.peak
 
 
 Schedule = Callable[[int], float]
