@@ -60,33 +60,30 @@ def probe(  # noqa: PLR0913 - the options of the command
     InputError for what cannot be measured here, RunError when a process dies.
     """
     _check(workers, network)
-    device = find_device(device)
     base = {"kind": "torch", "model": model, "data": data, "batch": batch}
+    device = find_device(device)
     parameters, once = _gradient(base, device)
+    about = ProbeSettings(model, data, batch, parameters, device, network, DELAY)
     teams: list[TeamMeasurement] = []
     notes: list[str] = []
     counts = sorted(set(workers))
     report = progress or (lambda done, total: None)
-    stages = 1 + len(counts)
-    report(0, stages)
+    report(0, 1 + len(counts))
     with tempfile.TemporaryDirectory(prefix="paceline-") as name:
-        folder = Path(name)
-        pair = _pair(4 * parameters, device, folder / "pair")
+        pair = _pair(4 * parameters, device, Path(name) / "pair")
         transits, codecs = read.messages(pair), read.codecs(pair)
         for done, count in enumerate(counts, 1):
-            report(done, stages)
-            found = _team(base, parameters, count, once, device, network, folder / f"{count}")
-            if found is None:
-                notes.append(f"with {count} workers no steps could be held, so they are left out")
+            report(done, 1 + len(counts))
+            if team := _team(about, count, once, Path(name) / f"{count}"):
+                teams.append(team)
             else:
-                teams.append(found)
-    report(stages, stages)
+                notes.append(f"with {count} workers no steps could be held, so they are left out")
+    report(1 + len(counts), 1 + len(counts))
     if not teams:
         raise InputError(
             "workers: no steps could be held with any of these numbers; is the machine busy? Try "
             "again, or take fewer workers"
         )
-    about = ProbeSettings(model, data, batch, parameters, device, network, DELAY)
     return profile(about, teams, transits, codecs, notes)
 
 
@@ -150,53 +147,39 @@ def _pair(bytes_of_model: int, device: str, folder: Path) -> TrainingTask:
     return _run(_scenario(table, folder), device, folder)[0]
 
 
-def _team(  # noqa: PLR0913, PLR0917 - what is to be measured
-    base: dict[str, Any],
-    parameters: int,
-    workers: int,
-    once: float,
-    device: str,
-    network: str,
-    folder: Path,
-) -> TeamMeasurement | None:
-    """Measure everything else with `workers` workers; None if no steps can be held."""
+def _team(about: ProbeSettings, workers: int, once: float, folder: Path) -> TeamMeasurement | None:
+    """Measure everything else with `workers` workers; None if no steps can be held.
+
+    `once`: seconds of a gradient.
+    """
     crowd = max(1.0, workers / execution.cores())
     step = max(SHORTEST, once * crowd / BUSY)
-    slow = {"collective": "star", "latency": seconds(DELAY / 2)}  # independent of the size
     steps = max(6, min(STEPS, round(STEPS * SHORTEST / step)))
+    candidates = [candidate for candidate in clock.CANDIDATES if once < candidate < step]
     algorithm = {
-        "name": "team",
-        "sizes": SIZES,
-        "gathered": GATHERED,
-        "repeats": REPEATS,
-        "steps": steps,
+        "name": "team", "sizes": SIZES, "gathered": GATHERED, "repeats": REPEATS, "steps": steps,
         "together": max(10, min(200, ceil(COMPUTING / (once * crowd)))),
-        "candidates": [
-            *(candidate for candidate in clock.CANDIDATES if once < candidate < step),
-            step,
-        ],
-        "alone": COMPUTING,
-    }
+        "candidates": [*candidates, step], "alone": COMPUTING,
+    }  # fmt: skip
+    slow = {"collective": "star", "latency": seconds(about.delay / 2)}  # independent of the size
+    data = {"kind": "torch", "model": about.model, "data": about.data, "batch": about.batch}
     for _ in range(TRIALS):
         folder.mkdir(parents=True, exist_ok=True)
         _write_steps(folder / "steps.csv", step, 3 * steps)
+        compute = {"dist": "trace", "file": "steps.csv"}
         table = {
-            "model": {"parameters": parameters},
-            "objective": base,
-            "cluster": {
-                "workers": workers,
-                "compute": {"dist": "trace", "file": "steps.csv"},
-                "allow_zero": True,
-            },
-            "network": slow if network == "emulated" else {"latency": "0 s"},
+            "model": {"parameters": about.parameters},
+            "objective": data,
+            "cluster": {"workers": workers, "compute": compute, "allow_zero": True},
+            "network": slow if about.network == "emulated" else {"latency": "0 s"},
             "server": {"apply": "1 ms"},
             "run": {"steps": 10**6, "evaluate_every": 1},
-            "validation": {"compute": "stretched", "network": network},
+            "validation": {"compute": "stretched", "network": about.network},
             "algorithm": [algorithm, {"name": "served", "steps": steps}],
         }
         scenario = _scenario(table, folder)
         try:
-            return read.team(_run(scenario, device, folder), scenario)
+            return read.team(_run(scenario, about.device, folder), scenario)
         except InputError:  # steps this short cannot be held
             step *= 2
     return None
@@ -214,8 +197,8 @@ def _write_steps(file: Path, step: float, count: int) -> None:
 
 def _run(scenario: Scenario, device: str, folder: Path) -> tuple[TrainingTask, ...]:
     tasks = tuple(
-        TrainingTask(each, 0, folder / str(number))
-        for number, each in enumerate(scenario.algorithm)
+        TrainingTask(algorithm, 0, folder / str(number))
+        for number, algorithm in enumerate(scenario.algorithm)
     )
     launch.run(Job(scenario, tasks, folder, device, PROGRAMS))
     return tasks

@@ -2,9 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from math import isfinite
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,12 +15,14 @@ from ..calibration.overheads import TERMS
 from ..calibration.profile import (
     Profile,
     between,
+    ends,
     law,
     model_error,
     rate,
     rounded,
     seconds,
     size,
+    today,
 )
 from ..host import machine
 from ..measurement import evidence
@@ -30,6 +30,7 @@ from ..measurement.alpha_beta import AlphaBeta
 from .read import CodecTime, TeamMeasurement
 
 SUSTAINED = (0.02, 0.05, 0.1)  # seconds of steps
+HEAD = ('A machine as `paceline probe` has measured it: extends = "THIS FILE" in a scenario.',)
 COMMENTS = {
     "calibration": "where these numbers come from",
     "calibration.sd": "relative standard errors",
@@ -72,8 +73,32 @@ def profile(
     notes: Sequence[str],
 ) -> Profile:
     """Return the profile of a machine; `teams`: by number of workers; `transits`: of messages."""
+    busiest, notes = max(team.foreign for team in teams), [*notes]
+    if busiest > evidence.FOREIGN:
+        notes.append(
+            f"others used up to {busiest:.0%} of the CPU meanwhile (evidence: "
+            f"{evidence.FOREIGN:.0%}); probe again when the machine is quiet"
+        )
+    travels = 4.0 * about.parameters
     tables = {
-        "calibration": _calibration(about, teams, [*notes, *_notes(teams)]),
+        "calibration": {
+            "date": today(),
+            "hardware": machine.describe(machine.hardware(about.device)),
+            "notes": notes,
+            "versions": store.versions("torch"),
+            "sd": {
+                f"overhead.{index}.{name}": rounded(term.se / term.mean)
+                for index, team in enumerate(teams)
+                for name, term in team.terms.items()
+                if term.mean > 0 and term.se > 0
+            },
+            "model_error": model_error(about.network),
+            "measured": {
+                "workers": ends([team.workers for team in teams]),
+                "step": between([step for team in teams for step in team.stretched]),
+                "bytes": [travels, travels],
+            },
+        },
         "overhead": [_overhead(team) for team in teams],
         "codec": [
             {
@@ -89,90 +114,61 @@ def profile(
         "probe.team.0.hidden": f"share of a mean of {seconds(about.delay)} that a step hides",
     }
     for index, team in enumerate(teams):
-        path = f"overhead.{index}"
-        comments[path] = f"what is added with {team.workers} workers"
+        comments[f"overhead.{index}"] = f"what is added with {team.workers} workers"
         for name, term in team.terms.items():
-            said = f"{Overhead.model_fields[name].description}; {term.samples} samples"
-            comments[f"{path}.{name}"] = said
-    return Profile(tables, comments, _head(about, teams))
-
-
-def _calibration(
-    about: ProbeSettings, teams: Sequence[TeamMeasurement], notes: list[str]
-) -> dict[str, Any]:
-    """Return [calibration]: where the numbers come from, and their standard errors."""
-    travels = 4.0 * about.parameters
-    return {
-        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
-        "hardware": machine.describe(machine.hardware(about.device)),
-        "notes": notes,
-        "versions": store.versions("torch"),
-        "sd": {
-            f"overhead.{index}.{name}": rounded(term.se / term.mean)
-            for index, team in enumerate(teams)
-            for name, term in team.terms.items()
-            if term.mean > 0 and term.se > 0
-        },
-        "model_error": model_error(about.network),
-        "measured": {
-            "workers": [teams[0].workers, teams[-1].workers],
-            "step": between([each for team in teams for each in team.stretched]),
-            "bytes": [travels, travels],
-        },
-    }
+            text = f"{Overhead.model_fields[name].description}; {term.samples} samples"
+            comments[f"overhead.{index}.{name}"] = text
+    return Profile(tables, comments, HEAD)
 
 
 def _overhead(team: TeamMeasurement) -> dict[str, Any]:
     table: dict[str, Any] = {"workers": team.workers}
-    for name in ("step", *TERMS):
-        if (term := team.terms.get(name)) is not None:
-            cost = law(term.mean, term.spread) if name == "step" else seconds(max(0.0, term.mean))
-            table[name] = cost
-    return table
+    if (step := team.terms.get("step")) is not None:
+        table["step"] = law(step.mean, step.spread)
+    measured = [name for name in TERMS if name in team.terms]
+    return table | {name: seconds(max(0.0, team.terms[name].mean)) for name in measured}
 
 
 def _probe(
-    about: ProbeSettings,
-    teams: Sequence[TeamMeasurement],
-    transits: AlphaBeta,
+    about: ProbeSettings, teams: Sequence[TeamMeasurement], transits: AlphaBeta
 ) -> dict[str, Any]:
     """Return [probe]: what a scenario has no keys for."""
-    table = asdict(about) | {
+    settings = asdict(about)
+    del settings["delay"]
+    lines = [
+        (kind, team.workers, line) for team in teams for kind, line in team.collectives.items()
+    ]
+    return settings | {
         "threads": 1,
         "snapshot": seconds(float(np.median([team.snapshot for team in teams]))),
         "foreign_cpu": rounded(max(team.foreign for team in teams)),
-    }
-    del table["delay"]
-    fits = [(kind, team.workers, fit) for team in teams for kind, fit in team.collectives.items()]
-    return table | {
-        "compute": [_times(1, teams[0].alone), *(_times(t.workers, t.compute) for t in teams)],
-        "transfer": [_transfer(*each) for each in [*fits, ("send", 2, transits)]],
+        "compute": [
+            {
+                "workers": workers,
+                "mean": seconds(float(samples.mean())),
+                "sd": seconds(float(samples.std())),
+                "median": seconds(float(np.median(samples))),
+                "p95": seconds(float(np.quantile(samples, 0.95))),
+                "samples": len(samples),
+            }
+            for workers, samples in (
+                (1, teams[0].alone), *((team.workers, team.compute) for team in teams)
+            )
+        ],
+        "transfer": [
+            {
+                "kind": kind,
+                "workers": workers,
+                "alpha": seconds(line.alpha),
+                **({"bandwidth": rate(line.bandwidth)} if isfinite(line.bandwidth) else {}),
+                "error": rounded(line.error),
+                "bytes": [int(size) for size in line.sizes],
+                "times": [seconds(time) for time in line.times],
+            }
+            for kind, workers, line in [*lines, ("send", 2, transits)]
+        ],
         "team": [_team(team) for team in teams],
-    }
-
-
-def _times(workers: int, samples: np.ndarray) -> dict[str, Any]:
-    return {
-        "workers": workers,
-        "mean": seconds(float(samples.mean())),
-        "sd": seconds(float(samples.std())),
-        "median": seconds(float(np.median(samples))),
-        "p95": seconds(float(np.quantile(samples, 0.95))),
-        "samples": len(samples),
-    }
-
-
-def _transfer(kind: str, workers: int, fit: AlphaBeta) -> dict[str, Any]:
-    speed = {"bandwidth": rate(fit.bandwidth)} if isfinite(fit.bandwidth) else {}
-    return {
-        "kind": kind,
-        "workers": workers,
-        "alpha": seconds(fit.alpha),
-        **speed,
-        "error": rounded(fit.error),
-        "bytes": [int(each) for each in fit.sizes],
-        "times": [seconds(time) for time in fit.times],
-    }
+    }  # fmt: skip
 
 
 def _team(team: TeamMeasurement) -> dict[str, Any]:
@@ -194,26 +190,3 @@ def shortest_by_cpu(team: TeamMeasurement) -> float:
 def sustained(team: TeamMeasurement, step: float) -> int:
     """Return the workers, each as costly as this team's, that steps of `step` seconds allow."""
     return int(evidence.OWN * execution.cores() * step / team.cpu)
-
-
-def _notes(teams: Sequence[TeamMeasurement]) -> list[str]:
-    busiest = max(team.foreign for team in teams)
-    if busiest <= evidence.FOREIGN:
-        return []
-    return [
-        f"others used up to {busiest:.0%} of the CPU meanwhile (evidence: {evidence.FOREIGN:.0%}); "
-        "probe again when the machine is quiet"
-    ]
-
-
-def _head(about: ProbeSettings, teams: Sequence[TeamMeasurement]) -> tuple[str, ...]:
-    """Return the head: what the file is, and tables that a scenario can copy from it."""
-    from jinja2 import Environment  # noqa: PLC0415 - 50 ms
-
-    text = Path(__file__).with_name("head.j2").read_text("utf-8")
-    team = teams[-1]
-    said = Environment(trim_blocks=True).from_string(text).render(
-        about=about, m=team.workers, times=team.compute, ring=team.collectives["mean"],
-        seconds=seconds, rate=rate,
-    )  # fmt: skip
-    return tuple(said.rstrip().split("\n"))

@@ -63,7 +63,7 @@ def team(tasks: Sequence[TrainingTask], scenario: Scenario) -> TeamMeasurement:
     """Read the tasks "team" and "served" of one number of workers."""
     workers = scenario.cluster.workers
     own, served = ([*_read(task, workers + (task is not tasks[0]))] for task in tasks)
-    events = np.concatenate([each.events for each in own])
+    events = np.concatenate([record.events for record in own])
     parameters = tasks[0].algorithm.parameters
     n, together = parameters["steps"], parameters["together"]
     within = [_steps(events, part * n, (part + 1) * n) for part in range(3)]
