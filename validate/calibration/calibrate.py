@@ -30,22 +30,10 @@ from .sources import Source
 
 HEAD = (
     'A profile of measured runs. A scenario takes it in by extends = "THIS FILE"; what the',
-    "scenario says itself counts more.",
+    "scenario says itself counts more. docs/reference/scenario.md explains the keys.",
 )
 CLOSE = 0.01  # relative error of a pace that free numbers can be expected to leave
 STAGES = 5  # reading, overheads, laws, error model, checks
-COMMENTS = {
-    "calibration": "where the numbers come from",
-    "calibration.overlap": "share of the collectives' time that computing hid; the rest is exposed",
-    "calibration.collective": "what half of the collectives took at most, hidden time included",
-    "calibration.run_to_run": "relative, of pace variation that no other number explains",
-    "calibration.fitted": "programs that these numbers were fitted to",
-    "calibration.model_error": "of all other programs: relative standard deviations, by family",
-    "calibration.sd": "relative standard errors, by key",
-    "calibration.measured": "least and most; predictions beyond say so",
-    "cluster": "compute times, as drawn or measured",
-    "network": "library that carried the collectives out, or links as a job recorded them",
-}
 
 
 @dataclass(frozen=True)
@@ -194,9 +182,7 @@ def calibrate(
         "overhead": fitted.tables,
         **{key: table for key, table in optional.items() if table},
     }
-    return CalibrationResult(
-        Profile(whole, fitted.comments | COMMENTS, HEAD, law.files), law, checks
-    )
+    return CalibrationResult(Profile(whole, HEAD, law.files), law, checks)
 
 
 def _codecs(

@@ -292,13 +292,9 @@ def _term(nodes: Sequence[_Node], key: str) -> Term | None:
 
 @dataclass(frozen=True)
 class OverheadTables:
-    """`tables`: one of [[overhead]] for each number of workers; `sd`: relative standard errors.
-
-    `comments` on both are by dotted key, as a profile has them.
-    """
+    """`tables`: one of [[overhead]] for each number of workers; `sd`: relative standard errors."""
 
     tables: list[dict[str, Any]] = field(default_factory=list)
-    comments: dict[str, str] = field(default_factory=dict)
     sd: dict[str, float] = field(default_factory=dict)
 
     @property
@@ -335,13 +331,7 @@ def tables(teams: Mapping[int, Sequence[RunEvents]], base: Profile = NOTHING) ->
                 table["hop_bytes"] = profile.size(nominal.hop_bytes)
                 table["message_factor"] = profile.rounded(nominal.message_factor)
         found.tables.append(table)
-        for name in list(table)[1:]:
-            key = f"overhead.{index}.{name}"
-            said = "not shown by these runs" if name in TERMS else "of gloo"
-            said = f"mean of {terms[name].samples}" if name in terms else said
-            found.comments[key] = f"{Overhead.model_fields[name].description}; {said}"
-            if sd.get(name):
-                found.sd[key] = sd[name]
+        found.sd.update({f"overhead.{index}.{name}": error for name, error in sd.items() if error})
     return found
 
 

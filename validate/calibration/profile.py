@@ -1,11 +1,10 @@
-"""Profiles: measurements of a machine as a commented TOML file that scenarios extend."""
+"""Profiles: measurements of a machine as a TOML file that scenarios extend."""
 
 import os
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,15 +31,13 @@ OVERHEADS = TypeAdapter(tuple[Overhead, ...])
 
 @dataclass(frozen=True)
 class Profile:
-    """The tables of a profile, with comments and files.
+    """The tables of a profile and its files; docs/reference/scenario.md explains their keys.
 
-    `tables`: as in TOML, quantities with units; `comments`: one line per key, by its dotted path
-    ("overhead.0.issue", "calibration"); `head`: lines of comment that come first; `files`: contents
-    of files that tables name (`file = ...`), by name; `folder`: where these are.
+    `tables`: as in TOML, quantities with units; `head`: lines of comment that come first; `files`:
+    contents of files that tables name (`file = ...`), by name; `folder`: where these are.
     """
 
     tables: Mapping[str, Any]
-    comments: Mapping[str, str] = field(default_factory=dict)
     head: tuple[str, ...] = ()
     files: Mapping[str, bytes] = field(default_factory=dict)
     folder: Path = field(default=Path(), compare=False)
@@ -63,12 +60,11 @@ class Profile:
             raise InputError(f"{messages.dotted(path)}{shown}: {what}") from None
 
     def text(self) -> str:
-        """Return the text of the file, with comments."""
-        document = _tomlkit().document()
-        self._fill(document, self.tables, ())
-        head = "".join(f"# {line}".rstrip() + "\n" for line in self.head)
+        """Return the text of the file."""
+        body = _item(self.tables, extra("tomlkit", "train")).as_string().strip()
         # one empty line before each table, whatever its parts have brought with them
-        body = re.sub(r"\n+\[", "\n\n[", f"\n{document.as_string()}").lstrip("\n")
+        body = re.sub(r"\n+\[", "\n\n[", f"\n{body}\n").lstrip("\n")
+        head = "".join(f"# {line}".rstrip() + "\n" for line in self.head)
         return f"{head}\n{body}" if head else body
 
     def write(self, path: Path | str, *, given: bool = True, overwrite: bool = True) -> Path:
@@ -90,36 +86,6 @@ class Profile:
                 f"{path}: cannot be written ({error.strerror}); choose another file"
             ) from None
         return path
-
-    def _fill(self, container: Any, table: Mapping[str, Any], path: tuple[str, ...]) -> None:
-        """Add keys with their comments, then tables: TOML wants them in this order."""
-        tomlkit = _tomlkit()
-        inner = []
-        for key, value in table.items():
-            if _is_table(value) or _are_tables(value):
-                inner.append((key, value))
-                continue
-            if about := self._about(*path, key):
-                container.add(tomlkit.comment(about))
-            container.add(key, _plain(value))
-        for key, value in inner:
-            if _is_table(value):
-                container.add(key, self._table(value, (*path, key)))
-                continue
-            array = tomlkit.aot()
-            for number, each in enumerate(value):
-                array.append(self._table(each, (*path, key, str(number))))
-            container.add(key, array)
-
-    def _table(self, value: Mapping[str, Any], path: tuple[str, ...]) -> Any:
-        table = _tomlkit().table(is_super_table=False)  # with a line of its own, always
-        if about := self._about(*path):
-            table.comment(about)
-        self._fill(table, value, path)
-        return table
-
-    def _about(self, *path: str) -> str:
-        return " ".join(self.comments.get(".".join(path), "").split())
 
 
 def require_writable(path: Path) -> None:
@@ -198,21 +164,26 @@ def _quantity(value: float, units: tuple[tuple[float, str], ...], least: float =
 
 
 def _is_table(value: Any) -> bool:
+    if isinstance(value, list | tuple):
+        return bool(value) and all(map(_is_table, value))
     return isinstance(value, Mapping) and INLINE not in value
 
 
-def _are_tables(value: Any) -> bool:
-    return isinstance(value, list | tuple) and bool(value) and all(map(_is_table, value))
-
-
-def _plain(value: Any) -> Any:
-    """Return a value as TOML writes it on one line, numbers rounded."""
+def _item(value: Any, tomlkit: Any) -> Any:
+    """Return a value as TOML has it: in a table keys before tables, numbers rounded."""
     if isinstance(value, Mapping):
-        table = _tomlkit().inline_table()
-        table.update({key: _plain(each) for key, each in value.items()})
+        table = tomlkit.table(False) if _is_table(value) else tomlkit.inline_table()
+        for key in sorted(value, key=lambda key: _is_table(value[key])):
+            table.add(key, _item(value[key], tomlkit))
         return table
     if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
+        items = [_item(item, tomlkit) for item in value]
+        if not _is_table(value):
+            return items
+        tables = tomlkit.aot()
+        for item in items:
+            tables.append(item)
+        return tables
     return rounded(value) if isinstance(value, float) else value
 
 
@@ -228,6 +199,3 @@ def model_error(network: str) -> Mapping[str, Any]:
     """Return [calibration.model_error]: errors for programs that no run was fitted to."""
     found: Mapping[str, Any] = prediction_interval.model_errors()[network_kind(network)]
     return found
-
-
-_tomlkit = partial(extra, "tomlkit", "train")  # keeps comments

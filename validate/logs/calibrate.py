@@ -20,7 +20,7 @@ from paceline.simulator.scenario.scenario import Scenario
 from paceline.simulator.studies.execution import Progress
 
 from ..calibration import compute_laws, profile
-from ..calibration.calibrate import COMMENTS, HEAD, CalibrationResult, PaceCheck
+from ..calibration.calibrate import HEAD, CalibrationResult, PaceCheck
 from ..calibration.calibrate import calibrate as calibrate_runs
 from ..calibration.compute_laws import FittedLaws
 from ..calibration.profile import Profile
@@ -36,12 +36,6 @@ MISSED = 0.03  # relative error of a job's pace from which a note names it
 UNSURE = 0.05  # relative standard deviation of computing from which a note says so
 OWN_SPREAD = 0.7  # a worker's own spread over that of whole steps
 STAGES = 3  # reading, computing, links
-ABOUT = {
-    "calibration.draws": "factors of numbers, uncertain together: a replicate takes one of each",
-    "calibration.model_error": "of other programs: relative standard deviations, by family",
-    "overhead.0": "one law of the links, fitted to all jobs: docs/calibrate.md",
-    "overhead.1": "the same of buckets, whose factor is their own",
-}
 
 
 @dataclass(frozen=True)
@@ -308,7 +302,7 @@ def _result(study: _Study, fitted: Fitted, notes: list[str]) -> CalibrationResul
         PaceCheck(seen.job.name, seen.job.scenario.cluster.workers, predicted, seen.pace)
         for seen, predicted in zip(study.observed, fitted.paces, strict=True)
     ]
-    written = Profile(whole, COMMENTS | ABOUT, HEAD, law.files)
+    written = Profile(whole, HEAD, law.files)
     return CalibrationResult(written, law, checks, free=len(fitted.point))
 
 

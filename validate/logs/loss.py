@@ -132,7 +132,7 @@ def fit(
         tables["calibration"] = {"date": today} | about
     else:  # [calibration] would say that the pace is known
         head += (f"Fitted on {today} to {visible(', '.join(map(str, paths)))}.", *notes)
-    whole = Profile(tables, below.comments, head, {**below.files, **files})
+    whole = Profile(tables, head, {**below.files, **files})
     return LossFit(whole, said, notes)
 
 

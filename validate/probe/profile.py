@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from paceline.simulator.results import store
-from paceline.simulator.scenario.overhead import Overhead
 from paceline.simulator.studies import execution
 
 from ..calibration.overheads import TERMS
@@ -30,26 +29,10 @@ from ..measurement.alpha_beta import AlphaBeta
 from .read import CodecTime, TeamMeasurement
 
 SUSTAINED = (0.02, 0.05, 0.1)  # seconds of steps
-HEAD = ('A machine as `paceline probe` has measured it: extends = "THIS FILE" in a scenario.',)
-COMMENTS = {
-    "calibration": "where these numbers come from",
-    "calibration.sd": "relative standard errors",
-    "codec.0": "time for a vector, and for one message",
-    "calibration.model_error": "of predictions: relative standard deviations, by family",
-    "calibration.measured": "the range within which the numbers hold",
-    "calibration.measured.step": "steps were stretched to lengths from one to the other",
-    "probe": "for people: scenarios that extend this file do not read it",
-    "probe.threads": "that each worker computes with",
-    "probe.network": "whether costs are beyond an emulated delay, or all that there is",
-    "probe.snapshot": "time that one snapshot of the parameters takes a worker",
-    "probe.foreign_cpu": "share of the machine that others used meanwhile, at most",
-    "probe.compute.0": "one gradient; of one worker alone, and of all at once",
-    "probe.transfer.0": "alpha + bytes / bandwidth; error: relative rms of the fit",
-    "probe.team.0": "results by number of workers",
-    "probe.team.0.shortest_step": "held by all, with their CPU use at most 40 %",
-    "probe.team.0.cpu": "of one core, per worker and stretched step",
-    "probe.team.0.sustained": f"workers at steps of {', '.join(map(seconds, SUSTAINED))}",
-}
+HEAD = (
+    'A machine as `paceline probe` has measured it. A scenario takes it in by extends = "THIS',
+    'FILE"; docs/probe.md and docs/reference/scenario.md explain the keys.',
+)
 
 
 @dataclass(frozen=True)
@@ -109,16 +92,7 @@ def profile(
         ],
         "probe": _probe(about, teams, transits),
     }  # fmt: skip
-    comments = COMMENTS | {
-        "calibration.measured.bytes": f"the payload of the costs below: {about.model}",
-        "probe.team.0.hidden": f"share of a mean of {seconds(about.delay)} that a step hides",
-    }
-    for index, team in enumerate(teams):
-        comments[f"overhead.{index}"] = f"what is added with {team.workers} workers"
-        for name, term in team.terms.items():
-            text = f"{Overhead.model_fields[name].description}; {term.samples} samples"
-            comments[f"overhead.{index}.{name}"] = text
-    return Profile(tables, comments, HEAD)
+    return Profile(tables, HEAD)
 
 
 def _overhead(team: TeamMeasurement) -> dict[str, Any]:
