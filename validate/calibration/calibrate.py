@@ -143,46 +143,56 @@ def calibrate(
     codecs = _codecs(runs, below, base, notes)
     checks = [check for source in runs for check in _check(source, fitted)]
     done(STAGES, STAGES)
-    stated = [source for source in runs if not source.recorded]
-    machines = [machine.describe(source.summary.get("machine") or {}) for source in runs]
-    durations = next((source.durations for source in runs if source.durations), None)
-    libraries = {source.scenario.network.library for source in runs}
-    counts = {source.scenario.cluster.workers for source in runs if source.recorded}
-    sizes = {source.scenario.model.parameters for source in runs if source.has_model}
     sd = fitted.sd | ({"cluster.compute": law.sd} if 0 < law.sd < math.inf else {})
-    calibration: dict[str, Any] = {
+    calibration = _origin(runs, paths) | {
+        "run_to_run": _spread(_held_out(runs, below) or checks),
+        "model_error": profile.model_error(network),
+        "sd": sd | (model.sd if model else {}),
+        "measured": _measured(runs, times, model, link),
+        "notes": [*notes, *law.notes, *(model.notes if model else [])],
+    }
+    whole = {
+        "calibration": calibration,
+        "cluster": law.tables,
+        "overhead": fitted.tables,
+        "codec": codecs,
+        "network": link.table if link else {},
+        "objective": model.objective if model else None,
+    }
+    _add_jobs(whole, runs)
+    whole = {key: table for key, table in whole.items() if table}
+    return CalibrationResult(Profile(whole, HEAD, law.files), law, checks)
+
+
+def _origin(runs: Sequence[Source], paths: Sequence[Path | str]) -> dict[str, Any]:
+    """Return the keys of [calibration] that say where the numbers come from."""
+    machines = [machine.describe(source.summary.get("machine") or {}) for source in runs]
+    stated = [source for source in runs if not source.recorded]
+    network = runs[0].scenario.network
+    return {
         "date": profile.today(),
         "hardware": "; ".join(filter(None, dict.fromkeys(machines))),
         "versions": runs[0].summary.get("versions", {}),
         "runs": [str(path) for path in paths],
         "fingerprints": fingerprints(source.path for source in runs),
-        "run_to_run": _spread(_held_out(runs, below) or checks),
         "fitted": sorted({run.algorithm.words for source in stated for run in source.runs}),
-        "model_error": profile.model_error(network),
-        "sd": sd | (model.sd if model else {}),
-        "measured": _measured(runs, times, model, link),
-        "transport": runs[0].scenario.network.transport,
-        "library": runs[0].scenario.network.library,
-        "notes": [*notes, *law.notes, *(model.notes if model else [])],
+        "transport": network.transport,
+        "library": network.library,
     }
-    if durations:
-        calibration["overlap"] = round(durations.overlap, 4)
-        calibration["collective"] = profile.seconds(durations.median)
-    # of recorded jobs, if they agree: there is no other scenario
-    workers = {"workers": counts.pop()} if len(counts) == 1 else {}
-    optional = {
-        "codec": codecs,
-        "network": link.table if link else {"library": "gloo"} if libraries == {"gloo"} else None,
-        "model": {"parameters": max(sizes)} if sizes else None,
-        "objective": model.objective if model else None,
-    }
-    whole = {
-        "calibration": calibration,
-        "cluster": workers | law.tables,
-        "overhead": fitted.tables,
-        **{key: table for key, table in optional.items() if table},
-    }
-    return CalibrationResult(Profile(whole, HEAD, law.files), law, checks)
+
+
+def _add_jobs(whole: dict[str, Any], runs: Sequence[Source]) -> None:
+    """Add what recorded jobs say of their scenario, and what the runs say of the network."""
+    if durations := next((source.durations for source in runs if source.durations), None):
+        whole["calibration"]["overlap"] = round(durations.overlap, 4)
+        whole["calibration"]["collective"] = profile.seconds(durations.median)
+    workers = {source.scenario.cluster.workers for source in runs if source.recorded}
+    if len(workers) == 1:  # they agree, and there is no other scenario
+        whole["cluster"] = {"workers": workers.pop()} | whole["cluster"]
+    if sizes := {source.scenario.model.parameters for source in runs if source.has_model}:
+        whole["model"] = {"parameters": max(sizes)}
+    if not whole["network"] and {source.scenario.network.library for source in runs} == {"gloo"}:
+        whole["network"] = {"library": "gloo"}
 
 
 def _codecs(

@@ -12,6 +12,7 @@ from paceline.simulator.distributions.parametric import Constant
 from paceline.simulator.errors import InputError
 
 from . import distribution_fits, independence, slow_periods
+from .slow_periods import quantity
 
 FEW = 20  # steps, below which families of distributions cannot be distinguished
 SEED = 0
@@ -80,7 +81,7 @@ def fit(
             for begun, lasted in zip(starts, series, strict=True)
         ]  # fmt: skip
         slow = slow_periods.find(series, lasts)
-        notes.append(_slow_period_note(slow))
+        notes.append(slow.note if slow else slow_periods.NONE)
     if slow:
         usual = [lasted[fast] for lasted, fast in zip(series, slow.fast, strict=True)]
     ranks = range(len(series)) if numbers is None else numbers
@@ -98,26 +99,20 @@ def fit(
             empirical[file] = sample
         ranking += [{"group": name, **row} for row in rows]
         notes += [f"{name} workers: {note}" if name else note for note in more]
+    members = {name: [ranks[place] for place in places] for name, places in groups.items()}
+    grouped = []
     for name in filter(None, groups):
-        named = [str(ranks[place]) for place in groups[name]]
-        verb = "workers {} take" if len(named) > 1 else "worker {} takes"
+        grouped.append({"name": name, "workers": len(members[name]), "compute": laws[name]})
+        verb = "workers {} take" if len(members[name]) > 1 else "worker {} takes"
         ratio = samples[name].mean() / samples[""].mean()
         notes.append(
-            f"{verb.format(', '.join(named))} {ratio:.4g} times as long as the others, throughout"
+            f"{verb.format(', '.join(map(str, members[name])))} {ratio:.4g} times as long as the "
+            "others, throughout"
         )
-    bursts: dict[str, Any] | None = None
-    if slow:
-        factor = float(f"{slow.factor:.4g}")
-        bursts = {"factor": factor, "on": _quantity(slow.on), "off": _quantity(slow.off)}
-    grouped = [
-        {"name": name, "workers": len(groups[name]), "compute": law}
-        for name, law in laws.items()
-        if name
-    ]
-    members = {name: [ranks[place] for place in places] for name, places in groups.items()}
     return FittedLaws(
-        laws[""], bursts, grouped, empirical, members, ranking, _standard_error(series), notes
-    )
+        laws[""], slow.table if slow else None, grouped, empirical, members, ranking,
+        _standard_error(series), notes,
+    )  # fmt: skip
 
 
 def _checked(times: Sequence[Array]) -> list[Array]:
@@ -168,14 +163,10 @@ def _table(law: Distribution) -> dict[str, str | float]:
     table: dict[str, str | float] = {"dist": values.pop("dist")}
     for key, value in values.items():
         if key in law.times():
-            table[key] = _quantity(value)
+            table[key] = quantity(value)
         elif key != "negative":
             table[key] = float(f"{value:.6g}")
     return table
-
-
-def _quantity(seconds: float) -> str:
-    return f"{seconds * 1e3:.6g} ms"
 
 
 def _scaled(value: Any, factor: float) -> Any:
@@ -185,7 +176,7 @@ def _scaled(value: Any, factor: float) -> Any:
     if isinstance(value, list):
         return [_scaled(item, factor) for item in value]
     if isinstance(value, str) and value.endswith(" ms"):
-        return _quantity(float(value.removesuffix(" ms")) * factor / 1e3)
+        return quantity(float(value.removesuffix(" ms")) * factor / 1e3)
     return value
 
 
@@ -198,18 +189,6 @@ def _named(clusters: Sequence[Sequence[int]], series: Sequence[Array]) -> dict[s
     named = fast | slow
     others = {rank for members in named.values() for rank in members}
     return {**named, "": [rank for rank in range(len(series)) if rank not in others]}
-
-
-def _slow_period_note(slow: slow_periods.SlowPeriods | None) -> str:
-    if slow is None:
-        return (
-            "slow steps follow slow steps more often than chance explains, but not in periods of "
-            "one speed: perhaps a drift; treated as independent"
-        )
-    return (
-        f"{slow.count} slow periods: steps take {slow.factor:.3g} times as long in them; "
-        f"{_quantity(slow.on)} each, {_quantity(slow.off)} apart"
-    )
 
 
 def _standard_error(series: Sequence[Array]) -> float:

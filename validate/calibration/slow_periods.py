@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -15,6 +16,10 @@ PERIODS = 3  # fewest, to estimate how long they last
 SEEN = 2  # steps above which a slow period is surely detected
 ROUNDS = 30  # of EM
 NARROWEST = 0.02  # sd of the logarithm of times in one state
+NONE = (
+    "slow steps follow slow steps more often than chance explains, but not in periods of one "
+    "speed: perhaps a drift; treated as independent"
+)
 WINDOWS = 1, 3, 9, 27  # of moving averages, from which EM begins
 
 
@@ -30,6 +35,25 @@ class SlowPeriods:
     off: float
     count: int
     fast: list[np.ndarray]
+
+    @property
+    def table(self) -> dict[str, Any]:
+        """Return [cluster.bursts]."""
+        factor = float(f"{self.factor:.4g}")
+        return {"factor": factor, "on": quantity(self.on), "off": quantity(self.off)}
+
+    @property
+    def note(self) -> str:
+        """Describe the periods."""
+        return (
+            f"{self.count} slow periods: steps take {self.factor:.3g} times as long in them; "
+            f"{quantity(self.on)} each, {quantity(self.off)} apart"
+        )
+
+
+def quantity(seconds: float) -> str:
+    """Return a time with its unit."""
+    return f"{seconds * 1e3:.6g} ms"
 
 
 def find(series: Series, lasts: Series) -> SlowPeriods | None:

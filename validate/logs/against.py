@@ -53,31 +53,27 @@ class LogCheck:
     @property
     def sentence(self) -> str:
         """Say whether the prediction is right."""
-        found = (
-            f"{self.log}: {_said(self.measured, self.measured_interval, USUAL)} a step, of "
-            f"{self.steps} steps; predicted for {self.label}: "
-        )
-        if self.interval90 is None:
-            return (
-                f"{found}{_said(self.predicted, self.seeds, f'seeds, {USUAL}')}, "
-                f"{self.error:+z.1%}. This prediction has no interval for what it does not know; "
-                "with a profile (paceline calibrate) it has one."
-            )
-        missed = "outside" if self.fitted else "outside: the log's job is not what was simulated"
-        where = "inside" if self.covered else missed
-        own = " This very log made the profile, so agreement proves nothing: compare another one."
+        interval, level = (self.interval90, USUAL) if self.interval90 else (self.seeds, "seeds")
+        verdict = "This prediction has no interval; with a profile (paceline calibrate) it has one."
+        if self.covered is not None:
+            verdict = "inside." if self.covered else "outside."
+        if self.covered is False and not self.fitted:
+            verdict = "outside: the log's job is not what was simulated."
+        if self.fitted:
+            verdict += " This very log made the profile, so agreement proves nothing."
         return (
-            f"{found}{_said(self.predicted, self.interval90, USUAL)}, {self.error:+z.1%}, {where}."
-            f"{own if self.fitted else ''}"
+            f"{self.log}: {_with_ends(self.measured, self.measured_interval, USUAL)} a step, of "
+            f"{self.steps} steps; predicted for {self.label}: "
+            f"{_with_ends(self.predicted, interval, level)}, {self.error:+z.1%}, {verdict}"
         )
 
     def json(self) -> dict[str, Any]:
         """Return the document of `paceline compare --json`."""
-        own = {"error": self.error, "covered": self.covered, "sentence": self.sentence}
-        return dict(jsonable(asdict(self) | own))
+        judged = {"error": self.error, "covered": self.covered, "sentence": self.sentence}
+        return dict(jsonable(asdict(self) | judged))
 
 
-def _said(value: float, ends: Pair | None, level: str) -> str:
+def _with_ends(value: float, ends: Pair | None, level: str) -> str:
     return human(value) + (f" ({level}: {human(ends[0])} to {human(ends[1])})" if ends else "")
 
 
@@ -104,15 +100,13 @@ def check(
     if label not in run.rows:
         raise InputError(f"{predicted}: no {label!r}; {nearest(label, run.rows, 'it has')}")
     path = Path(log)
-    found, notes = steps.without_pauses(
-        jobs.warm(tables.read(path, columns), warmup, str(path)), path.name
-    )
-    each = found.seconds / found.steps
-    blocks = [part.mean() for part in np.array_split(each, min(BLOCKS, len(each)))]
+    rows = jobs.warm(tables.read(path, columns), warmup, str(path))
+    rows, notes = steps.without_pauses(rows, path.name)
+    blocks = np.array_split(rows.seconds / rows.steps, min(BLOCKS, len(rows.steps)))
     pace = run.rows[label]["seconds_per_step"]
     return LogCheck(
-        path.name, label, pace["mean"], pace.get("interval90"),
-        intervals.stated(pace).interval,
-        float(found.seconds.sum() / found.steps.sum()), intervals.estimate(blocks).of_mean,
-        int(found.steps.sum()), fitted_to(run.table, path), (*found.notes, *notes),
+        path.name, label, pace["mean"], pace.get("interval90"), intervals.stated(pace).interval,
+        float(rows.seconds.sum() / rows.steps.sum()),
+        intervals.estimate([block.mean() for block in blocks]).of_mean,
+        int(rows.steps.sum()), fitted_to(run.table, path), (*rows.notes, *notes),
     )  # fmt: skip

@@ -250,60 +250,75 @@ def _result(study: _Study, fitted: Fitted, notes: list[str]) -> CalibrationResul
     times = [
         math.exp(row[LAW + alike[n % len(alike)]] - compute) for n, row in enumerate(fitted.draws)
     ]
-    draws |= {"cluster.compute": times}
-    draws |= {f"cluster.group.{n}.compute": times for n in range(len(law.group))}
+    for key in ["", *(f"group.{n}." for n in range(len(law.group)))]:
+        draws[f"cluster.{key}compute"] = times
+    cluster: dict[str, Any] = {}
+    slowdown = 1 + math.exp(fitted.point[SLOWDOWN])
+    if slowdown > 1 + LEAST and any(job.slowed for job in jobs):
+        cluster["beside_collectives"] = profile.rounded(slowdown)
+        factors = (1 + np.exp(fitted.draws[:, SLOWDOWN])) / slowdown
+        draws["cluster.beside_collectives"] = factors.tolist()
     if not any(job.knows_link for job in jobs):
         network["bandwidth"] = profile.rate(GIGABIT / math.exp(fitted.point[-1]))
         draws["network.bandwidth"] = np.exp(fitted.point[-1] - fitted.draws[:, -1]).tolist()
         for key in ("transmission_factor", "transmission_exponent", "per_byte", "tree_exponent"):
             for n, table in enumerate(overheads):
                 del table[key], draws[f"overhead.{n}.{key}"]
-    cluster: dict[str, Any] = {}
-    for key in ("workers", "accumulation"):
-        values = {getattr(job.scenario.cluster, key) for job in jobs}
-        if len(values) == 1 and max(values) > 1:
-            cluster[key] = values.pop()
-    slowdown = 1 + math.exp(fitted.point[SLOWDOWN])
-    if slowdown > 1 + LEAST and any(job.slowed for job in jobs):
-        cluster["beside_collectives"] = profile.rounded(slowdown)
-        factors = (1 + np.exp(fitted.draws[:, SLOWDOWN])) / slowdown
-        draws["cluster.beside_collectives"] = factors.tolist()
     notes += [
         f"{job.name}: a step computes {profile.seconds(math.exp(fitted.point[LAW + n]))}: not in "
         "[cluster], which has one law" for n, job in enumerate(firsts) if n not in alike
     ]  # fmt: skip
-    scenarios = [job.scenario for job in jobs]
+    libraries = {key: network.get(key, "ideal") for key in ("transport", "library")}
     whole: dict[str, Any] = {
         "calibration": {
-            "date": profile.today(),
-            "runs": [job.name for job in jobs],
-            "fingerprints": fingerprints(job.log.path for job in jobs),
-            "fitted": sorted({scenario.algorithm[0].words for scenario in scenarios}),
-            "replicates": DRAWS,
-            "model_error": _model_error(sorted({job.family for job in jobs})),
-            "measured": {
-                "workers": profile.ends([scenario.cluster.workers for scenario in scenarios]),
-                "bytes": profile.ends([scenario.model.bytes for scenario in scenarios]),
-                "latency": profile.between([ClosedForm(scenario).hop for scenario in scenarios]),
-            },
-            "transport": network.get("transport", "ideal"),
-            "library": network.get("library", "ideal"),
-            "notes": [*notes, *law.notes],
-            "draws": draws,
+            **_origin(jobs), **libraries, "notes": [*notes, *law.notes], "draws": draws
         },
-        "cluster": cluster | _cluster(law, first.scenario.cluster.workers),
+        "cluster": _stated(jobs) | cluster | _cluster(law, first.scenario.cluster.workers),
         "overhead": overheads,
         **({"network": network} if network else {}),
-    }
-    if all(scenario.model == model for scenario in scenarios):
+    }  # fmt: skip
+    if all(job.scenario.model == model for job in jobs):
         keys = ("parameters", "bytes_per_parameter")
         whole["model"] = {key: getattr(model, key) for key in keys}
     checks = [
         PaceCheck(seen.job.name, seen.job.scenario.cluster.workers, predicted, seen.pace)
         for seen, predicted in zip(study.observed, fitted.paces, strict=True)
     ]
-    written = Profile(whole, HEAD, law.files)
-    return CalibrationResult(written, law, checks, free=len(fitted.point))
+    return CalibrationResult(Profile(whole, HEAD, law.files), law, checks, len(fitted.point))
+
+
+def _stated(jobs: Sequence[files.Job]) -> dict[str, int]:
+    """Return the keys of [cluster] that all jobs state alike."""
+    found = {}
+    for key in ("workers", "accumulation"):
+        values = {getattr(job.scenario.cluster, key) for job in jobs}
+        if len(values) == 1 and max(values) > 1:
+            found[key] = values.pop()
+    return found
+
+
+def _origin(jobs: Sequence[files.Job]) -> dict[str, Any]:
+    """Return the keys of [calibration] that say where the numbers come from."""
+    families = sorted({job.family for job in jobs})
+    scenarios = [job.scenario for job in jobs]
+    shipped = profile.model_error("real")
+    return {
+        "date": profile.today(),
+        "runs": [job.name for job in jobs],
+        "fingerprints": fingerprints(job.log.path for job in jobs),
+        "fitted": sorted({scenario.algorithm[0].words for scenario in scenarios}),
+        "replicates": DRAWS,
+        "model_error": {  # of other programs
+            **shipped,
+            "source": f"{shipped['source']}; that of {' and '.join(families)} ones is in the draws",
+            "seconds_per_step": {**shipped["seconds_per_step"], **dict.fromkeys(families, 0.0)},
+        },
+        "measured": {
+            "workers": profile.ends([scenario.cluster.workers for scenario in scenarios]),
+            "bytes": profile.ends([scenario.model.bytes for scenario in scenarios]),
+            "latency": profile.between([ClosedForm(scenario).hop for scenario in scenarios]),
+        },
+    }
 
 
 def _overheads(fitted: Fitted, gloo: bool) -> tuple[list[dict[str, Any]], dict[str, list[float]]]:
@@ -319,13 +334,3 @@ def _overheads(fitted: Fitted, gloo: bool) -> tuple[list[dict[str, Any]], dict[s
             table["agree_latencies"] = 2.0
         found.append(table | ({"algorithm": BUCKETED} if n else {}))
     return found, draws
-
-
-def _model_error(families: Sequence[str]) -> dict[str, Any]:
-    """Return the model's error of other programs; that of the jobs' own kind is in the draws."""
-    shipped = profile.model_error("real")
-    return {
-        **shipped,
-        "source": f"{shipped['source']}; that of {' and '.join(families)} ones is in the draws",
-        "seconds_per_step": {**shipped["seconds_per_step"], **dict.fromkeys(families, 0.0)},
-    }

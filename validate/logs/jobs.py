@@ -18,8 +18,7 @@ from paceline.simulator.scenario.scenario import Scenario
 from paceline.simulator.scenario.table import Duration, Many, Name, Section
 
 from . import tables
-from .columns import SPELLINGS
-from .tables import ROWS, Log
+from .tables import ROWS, SPELLINGS, Log
 
 MOST = 1000  # jobs
 UNKNOWN_LINK = {"bandwidth": "1 Gbit/s"}  # of a job that states none; its own factor is fitted

@@ -1,28 +1,99 @@
-"""Read a log, in whatever form it is, as rows: a rank's step, and how long it took."""
+"""Read a log, in whatever form it is, as rows: a rank's step, and how long it took.
+
+A unit is stated by a name (`step_ms`), by a `columns` table (`seconds = "dt [ms]"`) or by the cells
+("412 ms"), and never guessed from the size of the numbers.
+"""
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from paceline.simulator.errors import InputError
-from paceline.simulator.inputs import log_table, untrusted
+from paceline.simulator.inputs import log_table, units, untrusted
 from paceline.simulator.inputs.escaping import visible
+from paceline.simulator.inputs.messages import nearest
 
 from ..measurement import kineto, telemetry_files
 from ..measurement.telemetry_files import Recorded
 from ..training.events import STEP, WAIT
-from .columns import TIMES, Column, choose
 
 INCREASING = 0.75  # share of times, from which they are elapsed times
 NAMES = (".csv", ".tsv", ".txt", ".log", ".jsonl", ".ndjson")
-TEXTS = (*NAMES, *(f"{each}.gz" for each in NAMES))
+TEXTS = (*NAMES, *(f"{name}.gz" for name in NAMES))
 HEAD = 100_000  # bytes of a trace, that say what its devices are: its events follow
+RESUMED = "cut the log where the job resumed"
+AGAIN = f"write one line for each step, and ranks in a column called rank, or {RESUMED}"
 NEEDED = "a log has a column of steps and one of their times, such as step, seconds"
 
 ROWS = ("rank", "step", "steps", "seconds", "compute")  # arrays of a `Log`
+_SPELLED = {
+    1.0: "s sec secs second seconds",
+    1e-3: "ms msec msecs millis millisecond milliseconds",
+    1e-6: "us µs μs usec usecs micros microsecond microseconds",
+    1e-9: "ns nsec nanos nanosecond nanoseconds",
+}
+UNITS = {word: scale for scale, words in _SPELLED.items() for word in words.split()}
+SPELLINGS = {
+    "step": "step steps global_step iteration iter it train_step",
+    "seconds": "step_time steptime step_duration iteration_time iter_time batch_time duration dt "
+    "time_per_step time_per_iteration time_per_iter train_step_time",
+    "compute": "compute compute_time computing forward_backward gradient_time",
+    "wait": "wait wait_time waiting comm comm_time communication communication_time sync sync_time "
+    "allreduce allreduce_time all_reduce_time",
+    "time": "time elapsed elapsed_time wall_time walltime timestamp runtime relative_time",
+    "rank": "rank global_rank worker",
+}
+STEMS = {stem: quantity for quantity, words in SPELLINGS.items() for stem in words.split()}
+TIMES = ("seconds", "compute", "wait", "time")
+KNOWN = {  # whose meaning is documented, by us, W&B or TensorBoard; the first wins
+    "step": "step", "_step": "step", "global_step": "step", "rank": "rank", "seconds": "seconds",
+    "seconds_per_step": "seconds", "compute": "compute", "wait": "wait", "_runtime": "time",
+    "_timestamp": "time", "wall time": "time",
+}  # fmt: skip
+PLACES = [*KNOWN]
+WHOLE = 2.0**53  # beyond it a float skips whole numbers
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column by its `name`; `scale`: its unit (seconds), or None if nothing says it."""
+
+    name: str
+    quantity: str
+    scale: float | None
+
+    def value(self, cell: Any) -> float:
+        """Return the number in a cell (SI units), nan if it is empty. Raises ValueError."""
+        if cell is None or (isinstance(cell, str) and not cell.strip()):
+            return math.nan
+        if isinstance(cell, bool) or not isinstance(cell, int | float | str):
+            raise ValueError("not a number; write one")
+        if isinstance(cell, str) and re.fullmatch(r"\s*[+-]?\d+,\d+\s*", cell):
+            cell = cell.replace(",", ".")  # as many countries write
+        timed = self.quantity in TIMES
+        try:
+            number = float("" if "_" in str(cell) else cell)  # "1_000" is Python's, no log's
+        except (ValueError, OverflowError):
+            if timed:
+                return units.to_si(str(cell), "time")
+            number = math.nan
+        if not timed and not (0 <= number < WHOLE and number == int(number)):
+            raise ValueError("not a whole number; write one, 0 or more")
+        if not 0 <= number < math.inf:
+            raise ValueError("not a time; write a finite number, 0 or more")
+        if self.scale is None:
+            raise ValueError(
+                f"without a unit; call the column {self.name}_s or {self.name}_ms, or write "
+                f'columns = {{ {self.quantity} = "{self.name} [ms]" }} beside the log, with its '
+                "unit in brackets"
+            )
+        units.demand_within(number * self.scale, "time")
+        return number * self.scale
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,7 +126,7 @@ def read(path: Path, columns: Mapping[str, str] | None = None) -> Log:
         return _recorded(path, kineto.read(path), columns)
     try:
         names, rows = log_table.read(path, NEEDED, "seconds")
-        return _log(path, names, rows, choose(names, columns or {}))
+        return _log(path, names, rows, _choose(names, columns or {}))
     except ValueError as error:
         raise InputError(f"{path}: {visible(str(error))}") from None
 
@@ -77,73 +148,129 @@ def _recorded(path: Path, found: Recorded, columns: Mapping[str, str] | None) ->
 def _log(
     path: Path, names: Sequence[str], rows: log_table.Rows, chosen: Mapping[str, Column]
 ) -> Log:
-    """Read the columns that are needed."""
-    parts = [each for each in ("compute", "wait") if each in chosen]
+    """Read the columns that are needed, in order of rank and step."""
+    parts = [part for part in ("compute", "wait") if part in chosen]
     vague = [part for part in parts if chosen[part].scale is None and "seconds" in chosen]
-    wanted = [*({"step", "rank"} & chosen.keys()), *(each for each in parts if each not in vague)]
+    wanted = [*({"step", "rank"} & chosen.keys()), *(part for part in parts if part not in vague)]
     if len(parts) < 2 or "seconds" in chosen:
         wanted.append("seconds" if "seconds" in chosen else "time")
-    columns = [
-        (names.index(each.name), each.name, each.value) for each in (chosen[one] for one in wanted)
-    ]
-    numbers, lines, left_out = log_table.numbers(rows, columns)
+    read = [chosen[quantity] for quantity in wanted]
+    numbers, lines, left_out = log_table.numbers(
+        rows, [(names.index(column.name), column.name, column.value) for column in read]
+    )
     if not len(lines):
-        filled = " and ".join(name for _, name, _ in columns)
+        filled = " and ".join(column.name for column in read)
         raise ValueError(f"no line has {filled} filled in; {NEEDED}")
-    notes = [f"{path}: column {chosen[each].name}, without a unit, is left out" for each in vague]
+    notes = [f"{path}: column {chosen[part].name}, without a unit, is left out" for part in vague]
     if left_out:
         notes.append(f"{path}: {left_out} lines without a step's time are left out")
-    values = dict(zip(wanted, numbers.T, strict=True))
-    rank = values.get("rank", np.zeros(len(lines))).astype(int)
-    order = np.lexsort((values["step"], rank))
-    values = {each: own[order] for each, own in values.items()}
-    return _ordered(path, rank[order], values, lines[order], chosen, tuple(notes))
-
-
-def _ordered(  # noqa: PLR0913, PLR0917
-    path: Path, rank: np.ndarray, values: dict[str, np.ndarray], lines: np.ndarray,
-    chosen: Mapping[str, Column], notes: tuple[str, ...],
-) -> Log:  # fmt: skip
-    """Check rows that are in order of rank and step; turn elapsed times into those of steps."""
+    values = {"rank": np.zeros(len(lines))} | dict(zip(wanted, numbers.T, strict=True))
+    order = np.lexsort((values["step"], values["rank"]))
+    values = {quantity: column[order] for quantity, column in values.items()}
 
     def demand(wrong: np.ndarray, what: str, *quantities: str) -> None:
         if wrong.any():
-            at = lines[-len(wrong) :][int(wrong.argmax())]
-            names = " and ".join(
-                chosen[quantity].name for quantity in quantities if quantity in chosen
-            )
-            raise ValueError(f"line {at}, column {names}: {what}")
+            at = lines[order][-len(wrong) :][int(wrong.argmax())]
+            columns = " and ".join(chosen[part].name for part in quantities if part in chosen)
+            raise ValueError(f"line {at}, column {columns}: {what}")
 
-    step, same = values["step"].astype(int), rank[1:] == rank[:-1]
+    elapsed = "time" in chosen and not chosen["time"].name.lower().startswith("time")
+    return replace(_steps(path, values, demand, elapsed), notes=tuple(notes))
+
+
+def _steps(
+    path: Path, values: dict[str, np.ndarray], demand: Callable[..., None], elapsed: bool
+) -> Log:
+    """Check rows in order; turn elapsed times into those of steps. `elapsed`: times surely are."""
+    rank, step = values["rank"].astype(int), values["step"].astype(int)
+    same = rank[1:] == rank[:-1]
     twice = same & (step[1:] == step[:-1])
-    number = step[int(twice.argmax())] if twice.size else 0
-    demand(
-        twice,
-        f"step {number} again; write one line for each step, and ranks in a column called rank, or "
-        "cut the log where the job resumed",
-        "step",
-    )
+    again = step[int(twice.argmax())] if twice.size else 0
+    demand(twice, f"step {again} again; {AGAIN}", "step")
     compute = values.get("compute", np.full(len(step), math.nan))
-    if "time" in values:
-        gone = np.diff(values["time"])
-        own = chosen["time"].name.lower().startswith("time")  # "time_s" could be either
-        if not own or not same.any() or (gone[same] >= 0).mean() >= INCREASING:
-            back = same & (gone < 0)
-            demand(back, "earlier than the step before; cut the log where the job resumed", "time")
-            keep = np.flatnonzero(same) + 1
-            covered = np.diff(step)[same].astype(float)
-            if not len(keep):
-                raise ValueError(f"a single elapsed time; {NEEDED}")
-            return Log(path, rank[keep], step[keep], covered, gone[same], compute[keep], notes)
+    gone = np.diff(values.get("time", np.empty(0)))
+    # a column such as "time_s" could be either
+    if "time" in values and (elapsed or not same.any() or (gone[same] >= 0).mean() >= INCREASING):
+        demand(same & (gone < 0), f"earlier than the step before; {RESUMED}", "time")
+        keep = np.flatnonzero(same) + 1
+        if not len(keep):
+            raise ValueError(f"a single elapsed time; {NEEDED}")
+        covered = np.diff(step)[same].astype(float)
+        return Log(path, rank[keep], step[keep], covered, gone[same], compute[keep])
     seconds = values.get("seconds", values.get("time"))
     if seconds is None:
         seconds = compute + values["wait"]
     elif "wait" in values and "compute" not in values:
         compute = seconds - values["wait"]
     demand(seconds <= 0, "0 s; a step takes time: are the units right?", *TIMES)
-    demand(
-        (compute > seconds * (1 + 1e-6)) | (compute < 0),
-        "more than the whole step takes; are the units right?",
-        "compute", "wait",
-    )  # fmt: skip
-    return Log(path, rank, step, np.ones(len(step)), seconds, compute, notes)
+    beyond = (compute > seconds * (1 + 1e-6)) | (compute < 0)
+    demand(beyond, "more than the whole step takes; are the units right?", "compute", "wait")
+    return Log(path, rank, step, np.ones(len(step)), seconds, compute)
+
+
+def _choose(names: Sequence[str], given: Mapping[str, str]) -> dict[str, Column]:
+    """Return the column of each quantity that a log holds; `given`: the user's `columns` table.
+
+    Raises ValueError if there is none of a step or of its time, or if several could be meant.
+    """
+    columns = {quantity: _given(quantity, text, names) for quantity, text in given.items()}
+    read = {
+        name: (column, place) for name in names for place, column in [_read_name(name)] if column
+    }
+    chosen = log_table.choose(
+        names,
+        {quantity: column.name for quantity, column in columns.items()},
+        lambda name: (read[name][0].quantity, read[name][1]) if name in read else None,
+        {"time": "seconds"},
+    )
+    columns = {
+        quantity: read[name][0] for quantity, name in chosen.items() if name in read
+    } | columns
+    lacks = [("the number", "step")] if "step" not in columns else []
+    if not {"seconds", "time"} & columns.keys() and not {"compute", "wait"} <= columns.keys():
+        lacks.append(("the time", "seconds, step_s or step_ms"))
+    for what, called in lacks:
+        shown = ", ".join(names[:12]) + ", ..." * (len(names) > 12)
+        raise ValueError(
+            f"no column with {what} of a step among {shown}; call it {called}, or write "
+            'columns = { step = "its name", seconds = "its name [ms]" }'
+        )
+    return columns
+
+
+def _given(quantity: str, text: str, names: Sequence[str]) -> Column:
+    """Return the column that a user names, with its unit in brackets unless the name says it."""
+    name, unit = text, None
+    if text not in names and (parts := re.fullmatch(r"(.*?)\s*\[\s*([^\[\]]+?)\s*\]\s*", text)):
+        name, unit = parts[1], parts[2].lower()
+    wrong = None
+    if name not in names:
+        wrong = nearest(name, names, "its columns are")
+    elif unit is not None and unit not in UNITS:
+        wrong = nearest(unit, ("s", "ms", "us", "ns"), "units are")
+    if wrong:
+        raise ValueError(f"columns.{quantity} = {text!r}: {wrong}")
+    read = _read_name(name)[1] if quantity in TIMES else Column(name, quantity, 1.0)
+    says = read.scale if read else None
+    return Column(name, quantity, says if unit is None else UNITS[unit])
+
+
+def _read_name(name: str) -> tuple[int, Column | None]:
+    """Read what a name says, None for nothing of steps or times; and its place among several."""
+    # "run name - step_ms" in W&B's exports, "train/step_ms" in many logs
+    bare = log_table.bare(name).rpartition("/")[2]
+    if bare.lower() in KNOWN:
+        return PLACES.index(bare.lower()), Column(name, KNOWN[bare.lower()], 1.0)
+    words = log_table.words(bare)
+    if not words:
+        return len(PLACES), None
+    if words[0] in UNITS and words[1:] in (["per", "step"], ["per", "iteration"], ["per", "iter"]):
+        return len(PLACES), Column(name, "seconds", UNITS[words[0]])
+    scale = UNITS.get(words[-1])
+    quantity = STEMS.get("_".join(words[:-1] if scale else words))
+    if scale and (words[:-1] == [] or quantity == "step"):  # "ms" or "step_ms": of a step
+        quantity = "seconds"
+    elif scale is None and quantity in ("step", "rank"):
+        scale = 1.0
+    known = quantity in (TIMES if scale != 1.0 else SPELLINGS)
+    return len(PLACES), Column(name, str(quantity), scale) if known else None
