@@ -150,47 +150,26 @@ def _curve(
         f"{high:.4g}); beyond, the interval widens."
     ]
     size = given.parameters or first.parameters
-    optional = {"warmup": _whole(given.warmup), "parameters": size and _whole(size), "lr": given.lr}
     tokens = _whole(first.batch / first.workers)
+    optional = {"warmup": _whole(given.warmup), "parameters": size and _whole(size), "lr": given.lr}
     table: dict[str, Any] = {
         "kind": "learning-curve",
         "tokens": tokens,  # of the scenario's steps, which may say others
         "curve": {"file": f"{stem}.csv", "workers": first.workers, "tokens": tokens}
         | {key: value for key, value in optional.items() if value},
     }
-    critical, notes = batch.published(end), []
-    together = [other for other in others if other.tau == 1]
-    if given.noise_scale or together:
-        critical = _critical(fitted, first, together, given)
-        table["noise_scale"] = [_whole(max(each, LEAST)) for each in (critical.low, critical.high)]
-        said.append(f"Critical batch: {critical.low:.3g} to {critical.high:.3g} tokens ({USUAL}), "
-                    f"{critical.basis}.")  # fmt: skip
-    else:
-        known = f"taken {critical.basis}"
-        if tokens < batch.FEW or critical.high > batch.VAGUE * critical.value:
-            known = (
-                "no law of it is known for so few tokens, or samples that are no text (for want of "
-                f"one {known}); give --noise-scale, or a run with another batch size as well"
-            )
-        notes.append(f"one batch size does not show the critical batch: {known}")
-    own = []
-    for each in (each for each in others if each.tau > 1):
-        log, sd = _behind(fitted, first, each, critical)
-        own.append({"algorithm": each.program, "workers": each.workers, "tau": each.tau,
-                    "log_steps": log, "sd": sd})  # fmt: skip
-        if size:
-            own[-1]["parameters"] = _whole(size)
-        low, high = (math.exp(log + side * NORMAL * sd) for side in (-1, 1))
+    critical, notes = _critical(fitted, first, others, given, tokens)
+    if not notes:
+        table["noise_scale"] = [_whole(max(end, LEAST)) for end in (critical.low, critical.high)]
         said.append(
-            f"{each.name} ({each.program}, {each.workers} workers, tau {each.tau}): takes "
-            f"{math.exp(log):.2f} times the steps of data-parallel training ({USUAL}: {low:.2f} to "
-            f"{high:.2f}), measured over {each.tokens.max() / each.batch:.0f} steps."
+            f"Critical batch: {critical.low:.3g} to {critical.high:.3g} tokens ({USUAL}), "
+            f"{critical.basis}."
         )
-        if size:
-            place = each.program, each.workers, each.tau, size
-            shown = fitted.ratio(log, sd, end / fitted.batch)
-            found = evidence.penalty(*place, own=[evidence.OwnRun(*place, *shown)])
-            said.append(f"With published runs: {found.sentence if found else 'none'}.")
+    own = []
+    for run in (run for run in others if run.tau > 1):
+        row, sentences = _local(fitted, first, run, critical, size)
+        own.append(row)
+        said += sentences
     if not size:
         notes.append(
             "--parameters left out, so that no scenario can tell whether its [model] is the one "
@@ -199,19 +178,52 @@ def _curve(
     return table | ({"own": own} if own else {}), said, notes
 
 
+def _local(
+    fitted: Curve, first: Trained, run: Trained, critical: Critical, size: float | None
+) -> tuple[dict[str, Any], list[str]]:
+    """Return the table of a run with local steps, and what was found."""
+    log, sd = _behind(fitted, first, run, critical)
+    low, high = (math.exp(log + side * NORMAL * sd) for side in (-1, 1))
+    said = [
+        f"{run.name} ({run.program}, {run.workers} workers, tau {run.tau}): takes "
+        f"{math.exp(log):.2f} times the steps of data-parallel training ({USUAL}: {low:.2f} to "
+        f"{high:.2f}), measured over {run.tokens.max() / run.batch:.0f} steps."
+    ]
+    table = {"algorithm": run.program, "workers": run.workers, "tau": run.tau}
+    table |= {"log_steps": log, "sd": sd}
+    if not size:
+        return table, said
+    place = run.program, run.workers, run.tau, size
+    shown = fitted.ratio(log, sd, float(first.tokens.max()) / fitted.batch)
+    found = evidence.penalty(*place, own=[evidence.OwnRun(*place, *shown)])
+    said.append(f"With published runs: {found.sentence if found else 'none'}.")
+    return table | {"parameters": _whole(size)}, said
+
+
 def _whole(value: float) -> float:
     """Return a whole number as one: a profile rounds others."""
     return int(value) if float(value).is_integer() else value
 
 
-def _critical(fitted: Curve, first: Trained, together: Sequence[Trained], given: Given) -> Critical:
-    """Return the critical batch: given, or fitted to a run with another batch."""
+def _critical(
+    fitted: Curve, first: Trained, others: Sequence[Trained], given: Given, tokens: float
+) -> tuple[Critical, list[str]]:
+    """Return the critical batch, given or of a run with another batch; else a usual one, a note."""
     if given.noise_scale:
-        return batch.given((min(given.noise_scale), max(given.noise_scale)))
-    try:
-        return batch.fitted(fitted, together[0].fit(given.warmup))
-    except ValueError as error:
-        raise InputError(f"{first.name}, {together[0].name}: {error}") from None
+        return batch.given((min(given.noise_scale), max(given.noise_scale))), []
+    if together := [run for run in others if run.tau == 1]:
+        try:
+            return batch.fitted(fitted, together[0].fit(given.warmup)), []
+        except ValueError as error:
+            raise InputError(f"{first.name}, {together[0].name}: {error}") from None
+    critical = batch.published(float(first.tokens.max()))
+    basis = f"taken {critical.basis}"
+    if tokens < batch.FEW or critical.high > batch.VAGUE * critical.value:
+        basis = (
+            "no law of it is known for so few tokens, or samples that are no text (for want of "
+            f"one {basis}); give --noise-scale, or a run with another batch size as well"
+        )
+    return critical, [f"one batch size does not show the critical batch: {basis}"]
 
 
 def _behind(
