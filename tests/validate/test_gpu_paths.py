@@ -22,9 +22,6 @@ from tests.helpers.worlds import scenario
 GPU = "NVIDIA H100 80GB HBM3"
 SMI = {
     "gpu=utilization.gpu": "1\n2\n",
-    "compute-apps=gpu_uuid": "GPU-1\n",
-    "gpu=uuid": "GPU-0, 81000, 81559, 345, 1980, 700.00, Enabled\n"
-    "GPU-1, 70000, 81559, 1200, 1980, 700.00, Disabled\n",
 }
 NVRM = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar  5 22:23:56 UTC 2024\n"
 
@@ -67,7 +64,7 @@ def test_the_gpus_and_their_libraries_are_described(cuda):
     assert devices.in_use() == GPU
 
 
-def test_the_doctor_of_two_gpus(cuda, monkeypatch):  # noqa: PLR0915
+def test_the_doctor_of_two_gpus(cuda, monkeypatch):
     """The whole report, line by line; what it trains is trained by tests on real GPUs."""
     seen = []
 
@@ -98,10 +95,6 @@ def test_the_doctor_of_two_gpus(cuda, monkeypatch):  # noqa: PLR0915
     if "shared memory" in lines:
         hint = "0.0625 GiB; in a container, start it with --shm-size=8g"
         assert lines["shared memory"] == (hint, False)
-    state = "{} of 81559 MiB free; {} of at most 1980 MHz; power limit 700.00 W; persistence {}; "
-    none, one = "no processes compute on it", "1 process computes on it"
-    assert lines["GPU 0"] == (state.format(81000, 345, "enabled") + none, True)
-    assert lines["GPU 1"] == (state.format(70000, 1200, "disabled") + one, True)
     assert lines["GPUs used by others"] == ("2% of the time", True)
     assert lines[doctor.VISIBLE] == ("set", True)
     settings = {setting.what: setting.found for setting in found.settings}
@@ -147,7 +140,6 @@ def test_what_nvidia_smi_does_not_say_is_unknown(cuda, monkeypatch):
 
     said(None)  # there is no such program
     assert devices.used_by_others() is None
-    assert devices.states() == []
     said("[N/A]\n")  # as of a GPU in parts (MIG)
     assert devices.used_by_others() is None
     said("[N/A]\n20\n")

@@ -22,7 +22,7 @@ from paceline.validate.host.device import find_device
 from paceline.validate.launch import launch
 from paceline.validate.measurement import evidence, measure
 from paceline.validate.torch_objective import models
-from paceline.validate.training import events, records
+from paceline.validate.training import records
 from paceline.validate.training.events import EVENT, STEP
 from paceline.validate.training.task import Job, TrainingTask
 from paceline.validate.validation import validate
@@ -207,25 +207,6 @@ def test_runs_beside_others_count_with_a_wider_interval(busy, gpu, disturbed):
     found = evidence.evidence([measure.MeasuredRun(None, each)], parse(WORLD), gpu)
     assert (found["admitted"], found["reasons"]) == (True, [])
     assert found["disturbed"] == pytest.approx(disturbed)
-
-
-def test_a_step_is_taken_apart():
-    """Of parts that are under way at once the first counts, so all of them add up to the time."""
-    times = {
-        events.STEP: [(0.0, 4.0), (5.0, 8.0)],  # the second beside a collective's start and wait
-        events.LAUNCH: [(0.0, 1.0)],
-        events.ISSUE: [(4.0, 4.5), (6.0, 6.5)],
-        events.WAIT: [(4.5, 5.0), (7.0, 9.0)],
-        events.COLLECT: [(8.5, 9.0)],
-    }
-    rows = [(0, kind, 1, *each, *[np.nan] * 3) for kind, of in times.items() for each in of]
-    server = np.array([(1, events.SERVE, 1, 0.0, 10.0, *[np.nan] * 3)], EVENT)
-    each = [
-        records.Record(np.empty(0), account(), 1, done) for done in (np.array(rows, EVENT), server)
-    ]
-    found = evidence.parts([measure.MeasuredRun(None, each)])
-    expected = {"launch": 0.2, "copy": 0.05, "compute": 0.55, "collective": 0.1, "rest": 0.1}
-    assert found == pytest.approx(expected)
 
 
 def test_others_on_the_gpus_can_be_too_many():

@@ -13,7 +13,6 @@ waited for. Numbers are float32's own: TF32, whose rounding a prediction knows n
 import os
 import subprocess
 import threading
-from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
@@ -273,21 +272,6 @@ def used_by_others() -> float | None:
     """
     shares = [float(used) for (used,) in _ask("gpu=utilization.gpu") if used.isdecimal()]
     return max(shares) / 100 if shares else None
-
-
-def states() -> list[str]:
-    """Describe each GPU here: free memory, clock, power limit, processes."""
-    keys = "uuid,memory.free,memory.total,clocks.sm,clocks.max.sm,power.limit,persistence_mode"
-    computing = Counter(gpu for (gpu,) in _ask("compute-apps=gpu_uuid"))
-    return [
-        f"{free} of {total} MiB free; {now} of at most {most} MHz; power limit {power} W; "
-        f"persistence {persistence.lower()}; {_processes(computing[uuid])} on it"
-        for uuid, free, total, now, most, power, persistence in _ask(f"gpu={keys}")
-    ]
-
-
-def _processes(count: int) -> str:
-    return "1 process computes" if count == 1 else f"{count or 'no'} processes compute"
 
 
 def unseen() -> str:

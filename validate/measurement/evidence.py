@@ -12,7 +12,7 @@ import numpy as np
 
 from paceline.simulator.scenario.scenario import Scenario
 
-from ..training.events import PARTS, STEP
+from ..training.events import STEP
 from ..training.records import Account
 from .measure import MeasuredRun
 
@@ -31,8 +31,8 @@ def evidence(
     `own_cpu`, `foreign_cpu`: shares of the cores; `late`: share of collectives and messages that
     took longer than emulated; `observing`: share of the time that snapshots took; `sent_bytes`: in
     all, by the interfaces of network namespaces; `foreign_gpu`: share of the GPUs' time that others
-    used before or after; `disturbed`: by what share times may be too long; `parts`: see `parts`;
-    `admitted`, and if not the `reasons`.
+    used before or after; `disturbed`: by what share times may be too long; `admitted`, and if not
+    the `reasons`.
     """
     each = [_of_run(run) for run in runs]
     found = {key: max(one[key] for one in each) for key in each[0]}
@@ -43,35 +43,7 @@ def evidence(
     reasons = [*_reasons(found, scenario)]
     if not all(run.whole for run in runs):
         reasons.append("cut short")
-    return {"admitted": not reasons, "reasons": reasons, **found, "parts": parts(runs)}
-
-
-def parts(runs: Sequence[MeasuredRun]) -> dict[str, float]:
-    """Return the shares of the workers' time that they launch work, copy results, compute, and wait
-    for collectives or messages; "rest": the program's own time, and the framework's.
-    """
-    seconds, whole = dict.fromkeys((*PARTS, "rest"), 0.0), 0.0
-    for each in (record for run in runs for record in run.records):
-        kinds = each.events["kind"]
-        if each.account is None or STEP not in kinds:
-            continue
-        chosen, before = list[int](), 0.0
-        for part, more in PARTS.items():
-            chosen += more
-            covered = _covered(each.events[np.isin(kinds, chosen)])
-            seconds[part] += covered - before
-            before = covered
-        whole += each.account.duration
-        seconds["rest"] += each.account.duration - before
-    return {part: spent / whole for part, spent in seconds.items()} if whole else {}
-
-
-def _covered(events: np.ndarray) -> float:
-    """Return the seconds in which at least one event is under way."""
-    events = np.sort(events, order="start")
-    ends = np.maximum.accumulate(events["end"])
-    begins = np.maximum(events["start"][1:], ends[:-1])
-    return float((ends[1:] - begins).clip(0.0).sum() + (events["end"] - events["start"])[:1].sum())
+    return {"admitted": not reasons, "reasons": reasons, **found}
 
 
 def _reasons(found: dict[str, float], scenario: Scenario) -> Iterator[str]:

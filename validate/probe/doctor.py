@@ -142,7 +142,6 @@ def _here(device: str, found: dict[str, Any], others: float) -> Iterator[Finding
         yield Finding("GPUs", said, "nvidia-smi" not in said)
         return
     yield Finding("GPUs", machine.describe({k: found[k] for k in found.keys() - {"processor"}}))
-    yield from (Finding(f"GPU {k}", said) for k, said in enumerate(devices.states()))
     busy = devices.used_by_others()
     share = "unknown" if busy is None else f"{busy:.0%} of the time"
     yield Finding("GPUs used by others", share, (busy or 0.0) <= evidence.FOREIGN)

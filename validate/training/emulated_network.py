@@ -111,32 +111,27 @@ class EmulatedNetwork(RealNetwork):
         return due if self._card_in is None else self._card_in.through(due, size)
 
 
-class Selection:
+class Selection(NamedTuple):
     """Whom each round selects. `download`: seconds in which a client selected anew gets the model
     from the node `source` (None: from none).
 
     The others compute nothing, and bring zeros to the round's collective, which do not count.
     """
 
-    def __init__(
-        self,
-        rank: int,
-        rule: Sampled | None = None,
-        download: float = 0.0,
-        source: int | None = None,
-    ) -> None:
-        self._rank, self._rule, self.download, self.source = rank, rule, download, source
+    rank: int
+    rule: Sampled | None = None
+    download: float = 0.0
+    source: int | None = None
 
     def team(self, index: int) -> Team:
         """Return the workers that a collective takes, in rank order; None: all."""
-        rule = self._rule
-        if rule is None or rule.wanted == rule.workers:
+        if self.rule is None or self.rule.wanted == self.rule.workers:
             return None
-        return tuple(sorted(rule.chosen(index, 0.0)))
+        return tuple(sorted(self.rule.chosen(index, 0.0)))
 
     def leaves_out(self, team: Team) -> bool:
         """Tell whether this worker is not in a team."""
-        return team is not None and self._rank not in team
+        return team is not None and self.rank not in team
 
 
 def selection(program: Program, scenario: Scenario, seed: int, rank: int) -> Selection:

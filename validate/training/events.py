@@ -20,12 +20,6 @@ KINDS = ("step", "issue", "wait", "agree", "send", "take", "serve", "collect", "
 """Computing a gradient; starting a collective; waiting for one; asking whether one is finished;
 sending a message; waiting for one; the server's work; within a wait, collecting a result that has
 arrived; within a gradient on a GPU, until all its work is in the GPU's queue."""
-PARTS = {
-    "launch": (ISSUE, LAUNCH, SEND), "copy": (COLLECT,), "compute": (STEP,),
-    "collective": (WAIT, AGREE, TAKE),
-}  # fmt: skip
-"""What each part of a step consists of; of events under way at once the first part counts."""
-
 EVENT = np.dtype(
     [
         ("node", "i4"), ("kind", "i1"), ("step", "i8"), ("start", "f8"), ("end", "f8"),

@@ -1,7 +1,11 @@
-"""A worker's gradients as tensors on its device, for every kind of objective."""
+"""A worker's gradients as tensors on its device, for every kind of objective.
+
+A learner is one worker's stream of mini-batches: `torch_objective.gradients.TorchSource`, or one of
+the classes here.
+"""
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,22 +16,6 @@ from paceline.simulator.objectives.objective import Objective
 from ..host.device import host, put
 
 Freed = Callable[[int, Tensor], None]
-
-
-class Learner(Protocol):
-    """One worker's stream of mini-batches."""
-
-    def tensors(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return loss and gradient of the next mini-batch at `x`."""
-
-    def backward(self, x: Tensor, sizes: Sequence[int], freed: Freed) -> None:
-        """Compute a gradient; call `freed` piece by piece, last entries first.
-
-        `sizes`: entries of the pieces, in that order.
-        """
-
-    def buffers(self) -> Tensor:
-        """Return the model's buffers as one flat vector, perhaps empty."""
 
 
 class OnHost:
@@ -72,7 +60,7 @@ def start(objective: Objective, parameters: int, device: torch.device) -> Tensor
     return put(torch.from_numpy(np.array(objective.start)), device)
 
 
-def learner(objective: Objective, rank: int) -> Learner:
+def learner(objective: Objective, rank: int) -> Any:
     """Return the learner of worker `rank`."""
     if isinstance(objective.start, complex):
         return NoGradient()

@@ -38,7 +38,6 @@ from . import events
 from .clock import Clock
 from .collectives import Collectives
 from .emulated_network import RealNetwork
-from .learner import Learner
 from .messages import Mailbox, Message
 from .packing import TensorMeter
 
@@ -116,7 +115,7 @@ class RealNode(TensorNode):
         network: RealNetwork,
         collectives: Collectives | None,
         mailbox: Mailbox | None,
-        learner: Learner | None,
+        learner: Any,
         spans: Spans,
         see: Callable[["RealNode", Tensor], None],
         learned: Callable[["RealNode"], None],

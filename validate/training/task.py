@@ -104,7 +104,9 @@ class TaskProcess:
         nothing = self._nothing = self._start[:0]
         self._learns = not isinstance(goal.start, complex)  # else there are no parameters to record
         self._buffers: Callable[[], Tensor] = source.buffers if source else lambda: nothing
-        watched = _watched(program, self.rank, self.workers)
+        watched = program.averages or self.rank == 0  # whether its parameters are evaluated
+        if program.server is not None:
+            watched = self.rank == self.workers
         every, adaptive = _interval(program, scenario, self.rank)
         like = self._start if watched and self._learns else nothing
         buffers = self._buffers().numel()
@@ -113,7 +115,7 @@ class TaskProcess:
         buffered = not watched and buffers > 0  # marks do not contain them
         self._counter = StepCounter(place.store, self._limits.step)
         if program.pooled:
-            self._limits.enough = self._counter.enough
+            self._limits.enough = self._counter.full.is_set
         accounting = Accounting(self._meter, self._network, self._clock)
         self._links = links = rendezvous.Connections(
             place.store, self.rank, self._start, accounting, scenario.validation.timeout
@@ -122,7 +124,10 @@ class TaskProcess:
             chosen = selection(program, scenario, task.seed, self.rank)
             links.open_team(self.workers, place.native, chosen, self._limits.deadline)
         if program.server or program.gossips:
-            links.open_mailbox(self.size, _peers(program, self.rank, self.workers))
+            nodes = range(self.size)
+            if not program.gossips:  # workers and a server
+                nodes = range(self.workers) if source is None else range(self.workers, self.size)
+            links.open_mailbox(self.size, {*nodes} - {self.rank})
         self._spans = Spans(scenario.run.timeline_spans)
         self.node = RealNode(
             rank=self.rank, scenario=scenario, seed=task.seed, start=self._start,
@@ -224,21 +229,6 @@ def _limits(program: Program, scenario: Scenario) -> Limits:
     )
 
 
-def _peers(program: Program, rank: int, workers: int) -> list[int]:
-    """Return the nodes with which a node exchanges messages."""
-    if program.server is not None and not program.gossips:
-        return [workers] if rank < workers else list(range(workers))
-    nodes = workers + (program.server is not None)
-    return [other for other in range(nodes) if other != rank]
-
-
-def _watched(program: Program, rank: int, workers: int) -> bool:
-    """Whether a node's parameters are evaluated."""
-    if program.server is not None:
-        return rank == workers
-    return program.averages or rank == 0
-
-
 def _interval(program: Program, scenario: Scenario, rank: int) -> tuple[int, bool]:
     """Return a node's steps between snapshots, and whether that interval adapts."""
     if program.pooled:
@@ -248,12 +238,13 @@ def _interval(program: Program, scenario: Scenario, rank: int) -> tuple[int, boo
 
 
 def _account(node: RealNode, used: machine.ResourceUse) -> Account:
-    duration, waited, talked = node.now, node.waited, node.communicated
-    sampled = {"unselected": node.unselected} if node.unselected else {}
-    computed = duration - waited - talked - node.unselected
+    seconds = {"wait": node.waited, "communicate": node.communicated}
+    if node.unselected:
+        seconds["unselected"] = node.unselected
+    duration = node.now
     return Account(
         duration=duration,
-        seconds={"compute": computed, "wait": waited, "communicate": talked, **sampled},
+        seconds={"compute": duration - sum(seconds.values()), **seconds},
         outcomes=node.outcomes,
         gradients=node.step if node.rank < node.workers else 0,
         marks=node.updates,
@@ -267,18 +258,12 @@ def _account(node: RealNode, used: machine.ResourceUse) -> Account:
 class StepCounter:
     """Counts the steps of all workers together, up to `limit`, on a thread beside the program.
 
-    `count`: steps of this worker.
+    `count`: steps of this worker; `full`: set once the workers have made enough.
     """
 
     def __init__(self, store: Any, limit: float) -> None:
-        self._store, self._limit = store, limit
-        self.count = self._reported = 0
-        self._full = threading.Event()
-        self._over = threading.Event()
-
-    def enough(self) -> bool:
-        """Whether the workers have made enough steps."""
-        return self._full.is_set()
+        self._store, self._limit, self.count = store, limit, 0
+        self.full, self._over = threading.Event(), threading.Event()
 
     @contextmanager
     def counting(self) -> Iterator[None]:
@@ -292,8 +277,9 @@ class StepCounter:
             thread.join()
 
     def _count_steps(self) -> None:
+        reported = 0
         while not self._over.wait(COUNTING):
             count = self.count
-            if self._store.add("steps", count - self._reported) >= self._limit:
-                self._full.set()
-            self._reported = count
+            if self._store.add("steps", count - reported) >= self._limit:
+                self.full.set()
+            reported = count
