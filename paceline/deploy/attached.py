@@ -100,7 +100,7 @@ class AttachedNode(TensorNode):
         self._names: tuple[str, ...] = ()
         self._frame: Any = None
         self._hidden = False  # whether gradients are computed where the state is not all there is
-        self._saved: dict[str, Any] | None = None
+        self.saved: dict[str, Any] | None = None
 
     # Computing
 
@@ -142,9 +142,9 @@ class AttachedNode(TensorNode):
         assert local is not None
         vector = self.live.enter(x, free=x is self._landed and transform is local)
         self._landed = None
-        if self._saved is not None:
-            k, done = self._saved["phase"]
-            vector.copy_(self._saved["x"])
+        if self.saved is not None:
+            k, done = self.saved["phase"]
+            vector.copy_(self.saved["x"])
         while True:
             self._phase = k, done
             await GRADIENT
@@ -285,7 +285,7 @@ class AttachedNode(TensorNode):
         """
         self._frame, self._names = sys._getframe(1), tuple(state)
         self.start = self.live.start = self.start.new_zeros(1).expand(len(self.start))
-        saved = self._saved
+        saved = self.saved
         if saved is None:
             return tuple(state.values())
         freezer = self._freezer(saved["x"])
@@ -326,14 +326,10 @@ class AttachedNode(TensorNode):
         }
 
     def restore(self, saved: dict[str, Any]) -> None:
-        """Take a state, which a new program is to begin with."""
-        self._saved = saved
+        """Take a state, which a new program is to begin with; `saved` is then of no more use."""
+        self.saved = saved
         if self.period is not None:
             self.period.now = saved["period"]
         self.rate.last, self.rate.steps, self.rate.rates = saved["rates"]
         self.step, self.waited = saved["step"], saved["waited"]
         self.origin = time.monotonic() - saved["clock"]
-
-    def restored(self) -> None:
-        """Forget the checkpoint, as the new program has begun with it."""
-        self._saved = None

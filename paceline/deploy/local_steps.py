@@ -53,23 +53,11 @@ class Shift(Tensor):
     def __rmul__(self, rate: Any) -> Any:
         return self if rate == 1.0 else rate * self.vector
 
-    def __mul__(self, other: Any) -> Any:
-        return self.vector * other.vector
-
     def __rsub__(self, other: Any) -> Any:
         if other is not self.base:
             return other - self.vector
         self.base = self.end  # a program that still names this keeps no second vector by it
         return self.end
-
-    def __add__(self, other: Any) -> Any:
-        return self.vector + other
-
-    def __radd__(self, other: Any) -> Any:
-        return other + self.vector
-
-    def __truediv__(self, number: Any) -> Any:
-        return self.vector / number
 
 
 class Moved(Shift):

@@ -349,7 +349,7 @@ class Session:
         self._node.restore({**state, "x": state["x"].to(self._live.start.device, copy=True)})
         self._live.vector = None
         self._begin()
-        self._node.restored()
+        self._node.saved = None
         if self._local is not None:
             self._local.begun = True
         self._since, self._waited = nan, self._node.waited

@@ -123,13 +123,12 @@ class Watch:
     The pick's present step time follows from the `inputs`, which the policy feeds.
     """
 
-    KEPT: ClassVar = ("_inputs", "_losses", "_rounds", "_reported", "_owed")
+    KEPT: ClassVar = ("_inputs", "_losses", "_rounds", "_reported")
 
     def __init__(self, prediction: Prediction, inputs: Inputs) -> None:
         self.prediction, self._inputs = prediction, inputs
         self._losses: deque[Pair] = deque(maxlen=ROUNDS)
         self._rounds, self._reported = 0, set[str]()
-        self._owed = False  # whether a report came while no setting was known to be best
 
     def __call__(self, record: Telemetry, best: Settings | None) -> list[str]:
         """Return a round's news; `best`: the best settings now, if known."""
@@ -138,11 +137,7 @@ class Watch:
         news = [what for kind, what in reports.items() if what and kind not in self._reported]
         self._reported |= {kind for kind, what in reports.items() if what}
         chosen = ", ".join(f"{key} = {value}" for key, value in (best or {}).items())
-        owed, self._owed = self._owed, not chosen and (self._owed or bool(news))
-        if chosen and owed and not news:
-            return [f"now best: {chosen}"]
-        later = "reported once other settings have been simulated"
-        return [f"{what}; now best: {chosen or later}" for what in news]
+        return [f"{what}; now best: {chosen}" if chosen else what for what in news]
 
     def _slow(self, record: Telemetry) -> str:
         """Say that the step time has left its interval, and why; "" if that may be chance."""
