@@ -228,7 +228,7 @@ def _is_whole(task: TrainingTask, job: Job) -> bool:
 
 def _measured(job: Job) -> list[MeasuredRun]:
     found = (measure(task, job.scenario, job.programs) for task in job.tasks)
-    return [each for each in found if each is not None]
+    return [run for run in found if run is not None]
 
 
 def _save(
@@ -240,13 +240,13 @@ def _save(
 ) -> tuple[Result, dict[str, Any]]:
     """Write the measured run directory; return its result, and by label the evidence."""
     scenario = job.scenario
-    of = [each.account for run in runs for each in run.records if each.account is not None]
-    by = {each.machine["collectives"] for each in of if "collectives" in each.machine}
+    of = [record.account for run in runs for record in run.records if record.account is not None]
+    by = {account.machine["collectives"] for account in of if "collectives" in account.machine}
     about = about | ({"collectives": "; ".join(sorted(by))} if by else {})
     groups: dict[str, list[MeasuredRun]] = {}
     for each in runs:
         groups.setdefault(each.run.label, []).append(each)
-    judged = {label: evidence.evidence(each, scenario, busy) for label, each in groups.items()}
+    judged = {label: evidence.evidence(group, scenario, busy) for label, group in groups.items()}
     there = tuple(each for each in scenario.algorithm if each.label in groups)
     for each in runs:
         if each.run.seed != runs[0].run.seed:
@@ -257,7 +257,7 @@ def _save(
         [each.run for each in runs],
     )
     outcomes = {
-        label: {each.run.seed: [log._asdict() for log in each.replay_logs] for each in found}
+        label: {run.run.seed: [log._asdict() for log in run.replay_logs] for run in found}
         for label, found in groups.items()
     }
     did = {(each.run.label, each.run.seed): each.events for each in runs}

@@ -32,7 +32,7 @@ def attribute(predicted: Row, measured: Row, pace: Row, loss: Row | None) -> dic
     seconds = causes(predicted, measured, pace)
     sizes: dict[str, float] = {}
     if _counts(pace, NEGLIGIBLE):
-        sizes |= {cause: abs(each) / pace["measured"] for cause, each in seconds.items()}
+        sizes |= {cause: abs(extra) / pace["measured"] for cause, extra in seconds.items()}
     if loss is not None and _counts(loss, LOOSE if loss["within_noise"] is None else NEGLIGIBLE):
         sizes["error model"] = abs(loss["error"])
     to_blame = max(sizes, key=sizes.__getitem__) if sizes else "none"
@@ -52,22 +52,22 @@ def causes(predicted: Row, measured: Row, pace: Row) -> dict[str, float]:
     it: that part is attributed to contention, only the rest to the tail.
     """
     shares = predicted["breakdown"], measured["breakdown"]
-    if pace["error"] is None or any(None in each.values() for each in shares):
+    if pace["error"] is None or any(None in side.values() for side in shares):
         return {}
     was, now = (
-        {kind: share * pace[name] for kind, share in each.items()}
-        for name, each in zip(("predicted", "measured"), shares, strict=True)
+        {kind: share * pace[name] for kind, share in side.items()}
+        for name, side in zip(("predicted", "measured"), shares, strict=True)
     )
     slower = now["compute"] / was["compute"] if was["compute"] else 1.0
     waiting = slower * was["wait"]
-    found = {
+    seconds = {
         "contention": now["compute"] - was["compute"] + waiting - was["wait"],
         "compute tail": now["wait"] - waiting,
         _hidden(measured): now["communicate"] - was["communicate"],
     }
     for kind in sorted({*was, *now} - {"compute", "wait", "communicate"}):
-        found["failures"] = found.get("failures", 0.0) + now.get(kind, 0.0) - was.get(kind, 0.0)
-    return found
+        seconds["failures"] = seconds.get("failures", 0.0) + now.get(kind, 0.0) - was.get(kind, 0.0)
+    return seconds
 
 
 def _hidden(measured: Row) -> str:
@@ -86,23 +86,23 @@ def _sentence(to_blame: str, seconds: Mapping[str, float], pace: Row, loss: Row 
         return "none: the errors are within noise, or negligible."
     if to_blame == "error model":
         assert loss is not None
-        said = f"loss {number(loss['measured'])} after the same steps"
-        return f"error model: {said}, predicted {number(loss['predicted'])}."
+        loss_text = f"loss {number(loss['measured'])} after the same steps"
+        return f"error model: {loss_text}, predicted {number(loss['predicted'])}."
     extra = seconds[to_blame]
     apart = f"{human(abs(extra))} {'more' if extra > 0 else 'less'} per step than predicted"
     return f"{to_blame}: {MEANS[to_blame].format(apart)}, of {human(pace['measured'])} in all."
 
 
-def overall(found: Mapping[str, Row]) -> dict[str, Any]:
+def overall(rows: Mapping[str, Row]) -> dict[str, Any]:
     """Return the cause that explains most over all algorithms together, by their `sizes`.
 
     `sizes`: the mean over the algorithms, counting each one's main cause only.
     """
-    explained = {label: row for label, row in found.items() if row["to_blame"] != "none"}
+    explained = {label: row for label, row in rows.items() if row["to_blame"] != "none"}
     sizes: dict[str, float] = {}
     for row in explained.values():
         cause = row["to_blame"]
-        sizes[cause] = sizes.get(cause, 0.0) + row["sizes"][cause] / len(found)
+        sizes[cause] = sizes.get(cause, 0.0) + row["sizes"][cause] / len(rows)
     to_blame = max(sizes, key=sizes.__getitem__) if sizes else "none"
     labels = [label for label, row in explained.items() if row["to_blame"] == to_blame]
     sentence = "All errors are within noise, or negligible."

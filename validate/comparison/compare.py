@@ -51,7 +51,7 @@ class Comparison(Display, ComparisonStatistics):
 
     def _table(self) -> list[dict[str, str]]:
         units = {PACE: "s", TARGET: "s"}
-        found = []
+        table = []
         for row in self.rows:
             unit = "%" if row["quantity"].endswith("_share") else units.get(row["quantity"], "")
             one, other = (
@@ -60,8 +60,8 @@ class Comparison(Display, ComparisonStatistics):
             error = "-" if row["error"] is None else f"{100 * row['error']:+z.1f} %"
             words = row["quantity"].replace("_", " ")
             cells = {"predicted": one, self.basis: other, "error": error}
-            found.append({"algorithm": row["algorithm"], "quantity": words} | cells)
-        return found
+            table.append({"algorithm": row["algorithm"], "quantity": words} | cells)
+        return table
 
     def _chart(self) -> Chart:
         """Chart the loss, or without one the steps, against wall-clock time.
@@ -92,8 +92,8 @@ class Comparison(Display, ComparisonStatistics):
         document = {
             "scenario": self.measured.summary["scenario"],
             "basis": self.basis,
-            "engines": {name: each.summary["engine"] for name, each in sides.items()},
-            "seeds": {name: each.seeds for name, each in sides.items()},
+            "engines": {name: side.summary["engine"] for name, side in sides.items()},
+            "seeds": {name: side.seeds for name, side in sides.items()},
             "rows": self.rows,
             "median_absolute_error": self.medians.get(PACE),
             "median_absolute_errors": self.medians,
@@ -108,7 +108,7 @@ class Comparison(Display, ComparisonStatistics):
         """
         sides = {"predicted": self.predicted, "measured": self.measured}
         settings = {"command": "compare"}
-        settings |= {name: store.identity(each.path) for name, each in sides.items()}
+        settings |= {name: store.identity(side.path) for name, side in sides.items()}
         with (
             store.writing(out, "choose a directory with --out"),
             ComparisonDirectory(Path(out), settings, overwrite=overwrite) as directory,
@@ -126,7 +126,7 @@ class Comparison(Display, ComparisonStatistics):
     def write(self, directory: ComparisonDirectory) -> None:
         """Write comparison.json, the figure and both timelines in one to an open directory."""
         sides = {"predicted": self.predicted, self.basis: self.measured}
-        spans = timeline.together({name: timeline.read(each.path) for name, each in sides.items()})
+        spans = timeline.together({name: timeline.read(side.path) for name, side in sides.items()})
         with style.style():
             files = drawing.files({"comparison": self._chart()})
         files[timeline.FILE] = store.dump(spans, indent=None)

@@ -38,8 +38,8 @@ def rows(label: str, pair: tuple[Row, Row], runs: tuple[Sequence[Run], Sequence[
     to reach; `basis`: what the second side is called.
     """
     seeds = [[run.seed for run in each] for each in runs]
-    heavy = any(each["seconds_per_step"].get("estimate") == intervals.MEDIAN for each in pair)
-    found = []
+    heavy = any(side["seconds_per_step"].get("estimate") == intervals.MEDIAN for side in pair)
+    table = []
     for quantity, measure in _quantities([*runs[0], *runs[1]], target).items():
         values = tuple([measure(run) for run in each] for each in runs)
         timed = heavy and quantity in (PACE, TARGET)
@@ -49,29 +49,29 @@ def rows(label: str, pair: tuple[Row, Row], runs: tuple[Sequence[Run], Sequence[
         if quantity == EQUAL_STEPS and len(runs[0]) == len(runs[1]) == 1:
             row["within_noise"] = _fluctuates(row, runs[0][0], runs[1][0])
         if quantity == TARGET or row["predicted"] is not None or row["measured"] is not None:
-            found.append(row)
-    return [*found, *_shares(label, *pair)]
+            table.append(row)
+    return [*table, *_shares(label, *pair)]
 
 
 def _quantities(runs: Sequence[Run], target: float | None) -> dict[str, Callable[[Run], float]]:
     """Return the quantities as functions of a run, up to the end of the shortest run."""
     end, step = min(run.duration for run in runs), min(run.steps for run in runs)
-    found: dict[str, Callable[[Run], float]] = {PACE: pace}
+    measures: dict[str, Callable[[Run], float]] = {PACE: pace}
     if target is not None:
-        found[TARGET] = partial(statistics.crossing, target=target)
+        measures[TARGET] = partial(statistics.crossing, target=target)
     for name, share in LOSS_TIMES.items():
-        found[f"loss_at_{name}"] = partial(statistics.at, time=share * end)
-    found[EQUAL_STEPS] = lambda run: float(np.interp(step, run.curve["step"], run.curve["loss"]))
-    found["bytes_per_step"] = lambda run: statistics.ratio(run.curve["bytes"][-1], run.steps)
-    return found
+        measures[f"loss_at_{name}"] = partial(statistics.at, time=share * end)
+    measures[EQUAL_STEPS] = lambda run: float(np.interp(step, run.curve["step"], run.curve["loss"]))
+    measures["bytes_per_step"] = lambda run: statistics.ratio(run.curve["bytes"][-1], run.steps)
+    return measures
 
 
 def _row(
     label: str, quantity: str, values: Sequence[Sequence[float]], *, paired: bool, heavy: bool
 ) -> Row:
     """Return the row of a quantity; `heavy`: its runs say nothing of its mean."""
-    predicted, measured = (_finite(float(np.mean(each))) for each in values)
-    ends = [intervals.estimate(each, heavy=heavy).of_mean for each in values]
+    predicted, measured = (_finite(float(np.mean(value))) for value in values)
+    ends = [intervals.estimate(value, heavy=heavy).of_mean for value in values]
     return _plain(label, quantity, predicted, measured) | {
         "error": relative(predicted, measured),
         "error_is": "relative",
@@ -148,7 +148,7 @@ def within_noise(
         apart = intervals.difference(predicted, measured, heavy=heavy)
         return not (apart.above(0.0) or apart.below(0.0))
     pair = (predicted, measured)
-    one, other = (intervals.estimate(each, heavy=heavy, of=intervals.MEAN) for each in pair)
+    one, other = (intervals.estimate(side, heavy=heavy, of=intervals.MEAN) for side in pair)
     (low, high), (least, most) = one.span, other.span
     return low <= most and least <= high
 
@@ -180,16 +180,16 @@ def fluctuation(run: Run, until: float) -> float:
 
 def _reached(values: Sequence[Sequence[float]], names: tuple[str, str]) -> str | None:
     """Say which side reached the target, unless both did with every seed."""
-    reached = [statistics.reached(each) for each in values]
-    if reached == [len(each) for each in values]:
+    reached = [statistics.reached(value) for value in values]
+    if reached == [len(value) for value in values]:
         return None
     if not any(reached):
         return "not reached, as predicted"
-    said = [
-        f"{name}: reached by {count} of {len(each)} seeds" if count else f"{name}: not reached"
-        for name, count, each in zip(names, reached, values, strict=True)
+    parts = [
+        f"{name}: reached by {count} of {len(value)} seeds" if count else f"{name}: not reached"
+        for name, count, value in zip(names, reached, values, strict=True)
     ]
-    return "; ".join(said)
+    return "; ".join(parts)
 
 
 def excess(nominal: float | None, row: Row) -> Row:
@@ -198,7 +198,7 @@ def excess(nominal: float | None, row: Row) -> Row:
     Seconds per step; `share`: of the nominal. `error`: of the predicted excess; None if the
     prediction is the nominal one and so has no excess of its own.
     """
-    own = nominal is not None
+    profiled = nominal is not None
     nominal = row["predicted"] if nominal is None else nominal
     measured, predicted = (difference(row[name], nominal) for name in ("measured", "predicted"))
     return {
@@ -206,7 +206,7 @@ def excess(nominal: float | None, row: Row) -> Row:
         "measured": measured,
         "share": None if measured is None or not nominal else measured / nominal,
         "predicted": predicted,
-        "error": relative(predicted, measured) if own and predicted else None,
+        "error": relative(predicted, measured) if profiled and predicted else None,
     }
 
 
@@ -230,13 +230,13 @@ def expected(row: Row, intervals: Row | None) -> Row:
     }
 
 
-def medians(found: Sequence[Row]) -> dict[str, float | None]:
+def medians(rows: Sequence[Row]) -> dict[str, float | None]:
     """Return the median absolute error of each quantity over the algorithms that have one."""
-    errors: dict[str, list[float]] = {row["quantity"]: [] for row in found}
-    for row in found:
+    errors: dict[str, list[float]] = {row["quantity"]: [] for row in rows}
+    for row in rows:
         if row["error"] is not None:
             errors[row["quantity"]].append(abs(row["error"]))
-    return {quantity: median(each) for quantity, each in errors.items()}
+    return {quantity: median(error) for quantity, error in errors.items()}
 
 
 def median(values: Sequence[float]) -> float | None:
@@ -244,27 +244,27 @@ def median(values: Sequence[float]) -> float | None:
     return float(np.median(values)) if values else None
 
 
-def ranks(found: Mapping[str, Row]) -> float | None:
+def ranks(rows: Mapping[str, Row]) -> float | None:
     """Return Kendall's tau (Kendall, 1938; tau-b) of predicted and measured, by label.
 
     None if fewer than two algorithms have both values, or all values of one side are tied.
     """
     from scipy.stats import kendalltau  # noqa: PLC0415 - half a second
 
-    pairs = [(row["predicted"], row["measured"]) for row in found.values() if complete(row)]
+    pairs = [(row["predicted"], row["measured"]) for row in rows.values() if complete(row)]
     if len(pairs) < 2:
         return None
     return _finite(float(kendalltau(*zip(*pairs, strict=True)).statistic))
 
 
-def regret(found: Mapping[str, Row]) -> Row | None:
+def regret(rows: Mapping[str, Row]) -> Row | None:
     """Return the cost of trusting the prediction.
 
     `value`: measured value of `picked`, the predicted best, over that of `best`, minus 1; None if
     the picked one never reached the target. None altogether if one side has no values.
     """
-    predicted = {k: row["predicted"] for k, row in found.items() if row["predicted"] is not None}
-    measured = {k: row["measured"] for k, row in found.items() if row["measured"] is not None}
+    predicted = {k: row["predicted"] for k, row in rows.items() if row["predicted"] is not None}
+    measured = {k: row["measured"] for k, row in rows.items() if row["measured"] is not None}
     if not predicted or not measured:
         return None
     picked = min(predicted, key=predicted.__getitem__)

@@ -57,14 +57,14 @@ class ComparisonStatistics:
     def not_counted(self) -> dict[str, list[str]]:
         """Return, by label, why measured runs are not evidence; statistics leave these out."""
         evidence = self.measured.summary.get("evidence") or {}
-        found = {label: evidence.get(label, {"admitted": True}) for label in self.labels}
-        return {label: each["reasons"] for label, each in found.items() if not each["admitted"]}
+        judged = {label: evidence.get(label, {"admitted": True}) for label in self.labels}
+        return {label: row["reasons"] for label, row in judged.items() if not row["admitted"]}
 
     @cached_property
     def disturbed(self) -> dict[str, float]:
         """Return, by label, the share of the machine that others used, where runs count with it."""
-        found = self.measured.summary.get("evidence") or {}
-        shares = {label: found.get(label, {}).get("disturbed", 0.0) for label in self.counted}
+        evidence = self.measured.summary.get("evidence") or {}
+        shares = {label: evidence.get(label, {}).get("disturbed", 0.0) for label in self.counted}
         return {label: share for label, share in shares.items() if share}
 
     @property
@@ -110,29 +110,29 @@ class ComparisonStatistics:
     def attribution(self) -> dict[str, dict[str, Any]]:
         """Return, by label, what explains the errors; see `attribution.attribute`."""
         losses = self.of(EQUAL_STEPS, counted=False)
-        found = {
+        causes = {
             label: attribution.attribute(
                 self.predicted.rows[label], self.measured.rows[label], row, losses.get(label)
             )
             for label, row in self.of(PACE, counted=False).items()
         }
-        return {label: self._marked(each) for label, each in found.items()}
+        return {label: self._marked(cause) for label, cause in causes.items()}
 
-    def _marked(self, found: dict[str, Any]) -> dict[str, Any]:
-        return found | {"sentence": self.marked(found["sentence"])}
+    def _marked(self, cause: dict[str, Any]) -> dict[str, Any]:
+        return cause | {"sentence": self.marked(cause["sentence"])}
 
     @cached_property
     def overall(self) -> dict[str, Any]:
         """Return what explains most of all errors; see `attribution.overall`."""
-        found = {k: v for k, v in self.attribution.items() if k in self.counted}
-        return self._marked(attribution.overall(found))
+        causes = {k: v for k, v in self.attribution.items() if k in self.counted}
+        return self._marked(attribution.overall(causes))
 
     @cached_property
     def medians(self) -> dict[str, float | None]:
         """Return the median absolute error of each quantity and of the excess, over evidence."""
-        found = quantities.medians([row for row in self.rows if row["counted"]])
+        errors = quantities.medians([row for row in self.rows if row["counted"]])
         beyond = [self.excess[label]["error"] for label in self.of(PACE)]
-        return {**found, "excess": quantities.median([abs(e) for e in beyond if e is not None])}
+        return {**errors, "excess": quantities.median([abs(e) for e in beyond if e is not None])}
 
     def over(self, least: int) -> str:
         """Return the ranking quantity: time to target if `least` algorithms have it, else pace."""
@@ -153,8 +153,8 @@ class ComparisonStatistics:
     def regret(self) -> Row | None:
         """Return the cost of picking the predicted best, bounds apart; see `quantities.regret`."""
         over, rows = self.over(2), self.predicted.rows
-        found = quantities.regret({k: v for k, v in self.of(over).items() if not rows[k]["bound"]})
-        return found and {"over": over, **found}
+        cost = quantities.regret({k: v for k, v in self.of(over).items() if not rows[k]["bound"]})
+        return cost and {"over": over, **cost}
 
     @cached_property
     def notes(self) -> list[str]:

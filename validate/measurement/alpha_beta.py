@@ -37,7 +37,7 @@ def fit(sizes: Sequence[float], samples: Sequence[Array]) -> AlphaBeta:
     """
     from scipy.optimize import nnls  # noqa: PLC0415
 
-    times = np.array([float(np.median(each)) for each in samples])
+    times = np.array([float(np.median(sample)) for sample in samples])
     columns = np.stack([np.ones(len(times)), np.asarray(sizes, float)], axis=1)
     scale = columns.max(axis=0)  # else seconds per byte drown in rounding
     (alpha, beta), _ = nnls(columns / scale / times[:, None], np.ones(len(times)))

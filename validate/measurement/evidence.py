@@ -34,52 +34,52 @@ def evidence(
     used before or after; `disturbed`: by what share times may be too long; `admitted`, and if not
     the `reasons`.
     """
-    each = [_of_run(run) for run in runs]
-    found = {key: max(one[key] for one in each) for key in each[0]}
-    found["step"] = min(one["step"] for one in each)
-    found["foreign_gpu"] = foreign_gpu
-    others = max(found["foreign_cpu"], foreign_gpu)
-    found["disturbed"] = others if others > FOREIGN else 0.0
-    reasons = [*_reasons(found, scenario)]
+    loads = [_of_run(run) for run in runs]
+    load = {key: max(one[key] for one in loads) for key in loads[0]}
+    load["step"] = min(one["step"] for one in loads)
+    load["foreign_gpu"] = foreign_gpu
+    others = max(load["foreign_cpu"], foreign_gpu)
+    load["disturbed"] = others if others > FOREIGN else 0.0
+    reasons = [*_reasons(load, scenario)]
     if not all(run.whole for run in runs):
         reasons.append("cut short")
-    return {"admitted": not reasons, "reasons": reasons, **found}
+    return {"admitted": not reasons, "reasons": reasons, **load}
 
 
-def _reasons(found: dict[str, float], scenario: Scenario) -> Iterator[str]:
+def _reasons(load: dict[str, float], scenario: Scenario) -> Iterator[str]:
     settings = scenario.validation
-    for name, share in (("CPU", found["foreign_cpu"]), ("GPUs", found["foreign_gpu"])):
+    for name, share in (("CPU", load["foreign_cpu"]), ("GPUs", load["foreign_gpu"])):
         if share > DISTURBED:
             yield f"others used {share:.0%} of the {name} (at most {DISTURBED:.0%})"
     if settings.compute == "stretched":
-        if found["own_cpu"] > OWN:
-            yield f"own CPU use {found['own_cpu']:.0%} (at most {OWN:.0%})"
-        if 0 < found["step"] < SHORTEST:
-            yield f"steps of {found['step'] * 1e3:.3g} ms (at least {SHORTEST * 1e3:.0f} ms)"
-    if found["observing"] > OBSERVING:
+        if load["own_cpu"] > OWN:
+            yield f"own CPU use {load['own_cpu']:.0%} (at most {OWN:.0%})"
+        if 0 < load["step"] < SHORTEST:
+            yield f"steps of {load['step'] * 1e3:.3g} ms (at least {SHORTEST * 1e3:.0f} ms)"
+    if load["observing"] > OBSERVING:
         yield (
-            f"snapshots took {found['observing']:.0%} of the time (at most {OBSERVING:.0%}); write "
+            f"snapshots took {load['observing']:.0%} of the time (at most {OBSERVING:.0%}); write "
             "a longer run.evaluate_every"
         )
-    if settings.network == "emulated" and found["late"] > LATE:
+    if settings.network == "emulated" and load["late"] > LATE:
         yield (
-            f"{found['late']:.0%} of the collectives and messages really took longer than the "
+            f"{load['late']:.0%} of the collectives and messages really took longer than the "
             f"emulated network (at most {LATE:.0%})"
         )
 
 
 def _of_run(run: MeasuredRun) -> dict[str, float]:
-    accounts = [each.account or Account() for each in run.records]
+    accounts = [record.account or Account() for record in run.records]
     hosts: dict[str, list[Account]] = {}
     for account in accounts:
         hosts.setdefault(account.machine.get("host", ""), []).append(account)
     shares = [_shares(team) for team in hosts.values()]
-    events = np.concatenate([each.events for each in run.records])
+    events = np.concatenate([record.events for record in run.records])
     steps = events[events["kind"] == STEP]
     collectives = sum(account.collectives for account in accounts)
     duration = max(account.duration for account in accounts)
     return {
-        "own_cpu": max(own for own, _ in shares),
+        "own_cpu": max(ours for ours, _ in shares),
         "foreign_cpu": max(foreign for _, foreign in shares),
         "step": float((steps["end"] - steps["start"]).mean()) if len(steps) else 0.0,
         "late": sum(account.late for account in accounts) / collectives if collectives else 0.0,
@@ -90,8 +90,10 @@ def _of_run(run: MeasuredRun) -> dict[str, float]:
 
 def _shares(team: Sequence[Account]) -> tuple[float, float]:
     """Return the CPU shares that one machine's processes of the run, and others, used."""
-    whole = max(each.machine.get("elapsed", 0.0) * each.machine.get("cores", 1) for each in team)
-    relay = max(each.machine.get("relay", 0.0) for each in team)  # all report the same relay
-    own = sum(each.busy for each in team) + relay
-    busy = max(each.machine.get("busy", 0.0) for each in team)
-    return (own / whole, max(0.0, busy - own) / whole) if whole else (0.0, 0.0)
+    whole = max(
+        member.machine.get("elapsed", 0.0) * member.machine.get("cores", 1) for member in team
+    )
+    relay = max(member.machine.get("relay", 0.0) for member in team)  # all report the same relay
+    ours = sum(member.busy for member in team) + relay
+    busy = max(member.machine.get("busy", 0.0) for member in team)
+    return (ours / whole, max(0.0, busy - ours) / whole) if whole else (0.0, 0.0)

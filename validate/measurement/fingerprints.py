@@ -12,15 +12,15 @@ from paceline.simulator.results import store
 def fingerprints(paths: Iterable[Path]) -> list[str]:
     """Return the SHA-256 of logs, and of the documents or telemetry of directories."""
     inside = (store.WHOLE, "rank-*.telemetry")
-    found = []
+    hashes = []
     for path in paths:
-        for each in [path] if path.is_file() else [p for name in inside for p in path.glob(name)]:
-            with each.open("rb") as file:
-                found.append(hashlib.file_digest(file, "sha256").hexdigest())
-    return sorted(found)
+        for file in [path] if path.is_file() else [p for name in inside for p in path.glob(name)]:
+            with file.open("rb") as content:
+                hashes.append(hashlib.file_digest(content, "sha256").hexdigest())
+    return sorted(hashes)
 
 
 def fitted_to(table: Mapping[str, Any], path: Path) -> bool:
     """Tell whether the profile in a scenario's table was calibrated from what lies at `path`."""
-    known = value_at(table, ("calibration", "fingerprints")) or ()
-    return not {*known}.isdisjoint(fingerprints([path]))
+    stated = value_at(table, ("calibration", "fingerprints")) or ()
+    return not {*stated}.isdisjoint(fingerprints([path]))

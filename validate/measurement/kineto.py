@@ -65,7 +65,7 @@ def read(*paths: Path | str) -> Recorded:
             workers = int(about.get("world_size", len(paths)))
             if not 0 <= rank < workers <= MOST and "rank" in about and "world_size" in about:
                 raise ValueError("no such rank")
-            gpus = [each.get("name") for each in document.get("deviceProperties") or []]
+            gpus = [item.get("name") for item in document.get("deviceProperties") or []]
             traced.append(_events(Path(path), rank, document["traceEvents"]))
         except (AttributeError, KeyError, TypeError, ValueError, ArithmeticError):
             raise InputError(f"{path}: its events are not those of a profiler; {REMEDY}") from None
@@ -74,17 +74,17 @@ def read(*paths: Path | str) -> Recorded:
             "workers": workers, "model_bytes": None,
         }  # fmt: skip
         heads.append(head | {"hardware": {"gpu": str(gpus[0])} if gpus else {}})
-    known = [head["rank"] for head in heads]
-    if len({*known}) < len(known):
+    given_ranks = [head["rank"] for head in heads]
+    if len({*given_ranks}) < len(given_ranks):
         raise InputError(f"{', '.join(map(str, paths))}: traces of the same rank; give one of each")
     notes = ["from a profiler's trace, which slows steps down: compare with the pace without it"]
-    if missing := sorted({*range(heads[0]["workers"])} - {*known}):
+    if missing := sorted({*range(heads[0]["workers"])} - {*given_ranks}):
         notes.append(f"no trace of {ranks(missing)}")
-    order = np.argsort(known)
+    order = np.argsort(given_ranks)
     events = np.concatenate([traced[index].events for index in order])
-    under_way = sum(each.under_way for each in traced)
-    hidden = 1 - sum(each.exposed for each in traced) / under_way if under_way else 0.0
-    lasted = tuple(seconds for each in traced for seconds in each.lasted)
+    under_way = sum(item.under_way for item in traced)
+    hidden = 1 - sum(item.exposed for item in traced) / under_way if under_way else 0.0
+    lasted = tuple(seconds for item in traced for seconds in item.lasted)
     collectives = RecordedCollectives(lasted, min(max(hidden, 0.0), 1.0))
     return Recorded({KEY: events}, {KEY: np.empty((0, 3))}, heads[order[0]], notes, collectives)
 
@@ -104,13 +104,13 @@ def _document(path: Path) -> dict[str, Any]:
 
 def _events(path: Path, rank: int, trace: Sequence[dict[str, Any]]) -> Traced:
     spans = sorted(
-        (each for each in trace if each.get("ph") == "X" and "dur" in each and "name" in each),
-        key=lambda each: float(each["ts"]),
+        (event for event in trace if event.get("ph") == "X" and "dur" in event and "name" in event),
+        key=lambda event: float(event["ts"]),
     )
     steps = {
-        each["name"]: each
-        for each in spans
-        if PROFILED.fullmatch(each["name"]) and each.get("cat") != "gpu_user_annotation"
+        span["name"]: span
+        for span in spans
+        if PROFILED.fullmatch(span["name"]) and span.get("cat") != "gpu_user_annotation"
     }
     if not steps:
         raise InputError(
@@ -195,7 +195,7 @@ def _bytes(span: dict[str, Any]) -> float:
         entries, kind = float(about["In msg nelems"]), about.get("dtype", "")
     else:
         shapes, types = about.get("Input Dims") or [[]], about.get("Input type") or [""]
-        if not shapes[0] or not all(isinstance(each, int) for each in shapes[0]):
+        if not shapes[0] or not all(isinstance(shape, int) for shape in shapes[0]):
             return math.nan
         entries, kind = math.prod(map(float, shapes[0])), types[0]
     size = entries * SIZES.get(str(kind).lower().removeprefix("c10::"), math.nan)

@@ -53,13 +53,13 @@ class MeasuredRun:
     @property
     def events(self) -> np.ndarray:
         """Return the events of all nodes, of dtype `training.events.EVENT`."""
-        return np.concatenate([each.events for each in self.records])
+        return np.concatenate([record.events for record in self.records])
 
     @property
     def replay_logs(self) -> list[ReplayLog]:
         """Return each node's replay log by rank, up to its last snapshot."""
-        accounts = [each.account or Account() for each in self.records]
-        marks = [each.rows["updates"][-1:] for each in self.records]
+        accounts = [record.account or Account() for record in self.records]
+        marks = [record.rows["updates"][-1:] for record in self.records]
         return [
             ReplayLog(a.outcomes, a.gradients, int(n[0]) if len(n) else a.marks)
             for a, n in zip(accounts, marks, strict=True)
@@ -73,20 +73,20 @@ def measure(task: TrainingTask, scenario: Scenario, programs: Any = None) -> Mea
     """
     program = known_programs(programs)[task.algorithm.name]
     workers = scenario.cluster.workers
-    found = [records.read(task.folder, rank) for rank in range(workers + bool(program.server))]
-    kept = [each for each in found if each is not None]
-    if len(kept) < len(found):
+    expected = [records.read(task.folder, rank) for rank in range(workers + bool(program.server))]
+    nodes = [record for record in expected if record is not None]
+    if len(nodes) < len(expected):
         return None
     goal = build.build(scenario, task.algorithm, task.seed)
-    points = _points(program, kept, scenario)
+    points = _points(program, nodes, scenario)
     curve = _curve(points, goal, scenario, program)
-    accounts = [each.account for each in kept]
+    accounts = [record.account for record in nodes]
     whole = None not in accounts
     spent = [account.seconds for account in filter(None, accounts[:workers])]
     seconds = {
-        kind: [each.get(kind, 0.0) for each in spent]
+        kind: [times.get(kind, 0.0) for times in spent]
         for kind in TIMES
-        if kind in ("compute", "wait", "communicate") or any(kind in each for each in spent)
+        if kind in ("compute", "wait", "communicate") or any(kind in times for times in spent)
     }
     staleness: Counter[int] = Counter()
     links: Counter[str] = Counter()
@@ -98,11 +98,11 @@ def measure(task: TrainingTask, scenario: Scenario, programs: Any = None) -> Mea
         task.seed,
         "real",
         curve,
-        seconds={kind: sum(each) / max(len(each), 1) for kind, each in seconds.items()},
+        seconds={kind: sum(spent) / max(len(spent), 1) for kind, spent in seconds.items()},
         workers=seconds,
         links=dict(sorted(links.items())),
-        spans=np.concatenate([each.spans for each in kept]),
-        arrows=np.concatenate([each.arrows for each in kept]),
+        spans=np.concatenate([record.spans for record in nodes]),
+        arrows=np.concatenate([record.arrows for record in nodes]),
         notes=list(task.algorithm.notes),
         updates=int(points[-1].rows[0]["updates"]) if points else 0,
         staleness=staleness,
@@ -111,19 +111,19 @@ def measure(task: TrainingTask, scenario: Scenario, programs: Any = None) -> Mea
     if not whole:
         run.notes.append("cut short: measured up to where it ended")
     path = _path(goal, points, curve) if program.name == "ssgd" else []
-    return MeasuredRun(run, kept, whole, path)
+    return MeasuredRun(run, nodes, whole, path)
 
 
 def surveys(scenario: Scenario, runs: Sequence[MeasuredRun]) -> dict[str, dict[str, Any]]:
     """Survey curvature along the first run of each label that has a path; return by label."""
-    algorithms = {each.label: each for each in scenario.algorithm}
-    found: dict[str, dict[str, Any]] = {}
-    for run, path in ((each.run, each.path) for each in runs if each.path):
-        if run.label not in found:
+    algorithms = {one.label: one for one in scenario.algorithm}
+    by_label: dict[str, dict[str, Any]] = {}
+    for run, path in ((one.run, one.path) for one in runs if one.path):
+        if run.label not in by_label:
             make = partial(build.build, scenario, algorithms[run.label], run.seed)
             survey = curvature.survey(make, path, scenario.cluster.workers)
-            found |= {run.label: survey} if survey else {}
-    return found
+            by_label |= {run.label: survey} if survey else {}
+    return by_label
 
 
 def _unit(program: Program) -> str:
@@ -148,41 +148,41 @@ class CurvePoint:
     def x(self) -> np.ndarray:
         """Return the mean of the watched nodes' parameters."""
         there = (row for row in self.rows if not isnan(row["time"]))
-        found: np.ndarray = payloads.mean([np.array(row["x"]) for row in there])
-        return found
+        mean: np.ndarray = payloads.mean([np.array(row["x"]) for row in there])
+        return mean
 
 
-def _points(program: Program, kept: Sequence[Record], scenario: Scenario) -> list[CurvePoint]:
-    watched = [kept[-1]] if program.server else list(kept)
+def _points(program: Program, nodes: Sequence[Record], scenario: Scenario) -> list[CurvePoint]:
+    watched = [nodes[-1]] if program.server else list(nodes)
     if not program.averages:
         watched = watched[:1]
     scale = program.counted(scenario.cluster.workers, scenario.cluster.participants)
     last = (scenario.run.steps or inf) * scale
     if program.pooled:
         return _pooled(watched, scale, (scenario.run.evaluate_every or 1) * scale, last)
-    every = max(each.every for each in watched)
-    rows = [{row["step"]: row for row in each.rows} for each in watched]
-    common = sorted(set.intersection(*(set(each) for each in rows)))
+    every = max(record.every for record in watched)
+    rows = [{row["step"]: row for row in record.rows} for record in watched]
+    common = sorted(set.intersection(*(set(record) for record in rows)))
     points = []
     for step in common:
         if step % every == 0 or step == last or program.server:
-            same = [each[step] for each in rows]
+            same = [record[step] for record in rows]
             time = float(np.nanmax([row["time"] for row in same]))
-            points.append(CurvePoint(step / scale, time, same, _beside(kept, watched, time)))
+            points.append(CurvePoint(step / scale, time, same, _beside(nodes, watched, time)))
     return points
 
 
-def _beside(kept: Sequence[Record], watched: Sequence[Record], time: float) -> list[Any]:
+def _beside(nodes: Sequence[Record], watched: Sequence[Record], time: float) -> list[Any]:
     """Return the last rows before `time` of nodes that record only buffers."""
-    others = [each.rows[each.rows["time"] <= time] for each in kept if each not in watched]
+    others = [record.rows[record.rows["time"] <= time] for record in nodes if record not in watched]
     return [rows[-1] for rows in others if len(rows)]
 
 
 def _pooled(watched: Sequence[Record], scale: int, every: int, last: float) -> list[CurvePoint]:
     """Return a point after every `every` marks of any workers: `scale` marks make a step."""
     marks = sorted(
-        ((row["time"], rank, index) for rank, each in enumerate(watched)
-         for index, row in enumerate(each.rows)),
+        ((row["time"], rank, index) for rank, record in enumerate(watched)
+         for index, row in enumerate(record.rows)),
     )  # fmt: skip
     latest: dict[int, Any] = {}
     points = []
@@ -190,7 +190,7 @@ def _pooled(watched: Sequence[Record], scale: int, every: int, last: float) -> l
         latest[rank] = watched[rank].rows[index]
         due = number % every == 0 or number == last
         if due and len(latest) == len(watched):
-            rows = [latest[each] for each in range(len(watched))]
+            rows = [latest[rank] for rank in range(len(watched))]
             points.append(CurvePoint(number / scale, float(time), rows))
         if number == last:
             break

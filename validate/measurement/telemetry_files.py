@@ -73,34 +73,34 @@ def read(directory: Path | str) -> Recorded:
     paths = sorted(Path(directory).glob(FILE.format("*")))
     if not paths:
         raise InputError(f"{directory}: no telemetry; give the directory that Telemetry was given")
-    found = sorted((_read(path) for path in paths), key=lambda each: int(each[0]["rank"]))
-    head, notes = found[0][0], []
-    if len({(each["label"], each["seed"], each["workers"]) for each, _ in found}) > 1:
+    files = sorted((_read(path) for path in paths), key=lambda each: int(each[0]["rank"]))
+    head, notes = files[0][0], []
+    if len({(about["label"], about["seed"], about["workers"]) for about, _ in files}) > 1:
         raise InputError(
             f"{directory}: its ranks are of several runs; give each run a directory of its own"
         )
-    if len({each["rank"] for each, _ in found}) < len(found):
+    if len({about["rank"] for about, _ in files}) < len(files):
         raise InputError(f"{directory}: two files of one rank; keep one of them")
-    missing = sorted({*range(head["workers"])} - {each["rank"] for each, _ in found})
+    missing = sorted({*range(head["workers"])} - {about["rank"] for about, _ in files})
     if missing:
         notes.append(f"nothing of {ranks(missing)}")
-    shared = len({each["boot"] for each, _ in found}) == 1
+    shared = len({about["boot"] for about, _ in files}) == 1
     if not shared:
         notes.append("several machines: only durations within a rank are known")
-    begin = [rows[:, 2].min() if len(rows) else math.inf for _, rows in found]
+    begin = [rows[:, 2].min() if len(rows) else math.inf for _, rows in files]
     if not np.isfinite(begin).any():
         raise InputError(f"{directory}: nothing was recorded; put `with telemetry.step():` around "
                          "the forward and backward pass")  # fmt: skip
-    zeros = [min(begin)] * len(found) if shared else begin
+    zeros = [min(begin)] * len(files) if shared else begin
     events = [
         _events(int(each["rank"]), rows, zero)
-        for (each, rows), zero in zip(found, zeros, strict=True)
+        for (each, rows), zero in zip(files, zeros, strict=True)
     ]
     if shared and not missing:
         _join(events)
     losses = [
         np.column_stack([rows[:, 2] - zero, rows[:, 1], rows[:, 4]])[rows[:, 0] == LOSS]
-        for (_, rows), zero in zip(found, zeros, strict=True)
+        for (_, rows), zero in zip(files, zeros, strict=True)
     ]
     every = np.concatenate(losses)
     key = str(head["label"]), int(head["seed"])
@@ -146,22 +146,22 @@ def _check(head: dict[str, Any]) -> None:
 
 def _events(rank: int, rows: np.ndarray, zero: float) -> np.ndarray:
     """Convert rows to events; a blocking collective is a start and an immediate wait."""
-    found = []
+    records = []
     for kind, step, start, end, size in rows.tolist():
         times = start - zero, end - zero
         if kind == COLLECTIVE:
-            found.append((rank, ISSUE, step, times[0], times[0], math.nan, math.nan, math.nan))
+            records.append((rank, ISSUE, step, times[0], times[0], math.nan, math.nan, math.nan))
         if kind != LOSS:
-            known = WAIT if kind == COLLECTIVE else int(kind)
-            found.append((rank, known, step, *times, math.nan, math.nan, size))
-    return np.array(found, EVENT)
+            code = WAIT if kind == COLLECTIVE else int(kind)
+            records.append((rank, code, step, *times, math.nan, math.nan, size))
+    return np.array(records, EVENT)
 
 
 def _join(ranks: Sequence[np.ndarray]) -> None:
     """Set `joined`: when the last rank started each collective that all have waited for."""
-    issued = [each["start"][each["kind"] == ISSUE] for each in ranks]
-    waits = [np.flatnonzero(each["kind"] == WAIT) for each in ranks]
+    issued = [rank["start"][rank["kind"] == ISSUE] for rank in ranks]
+    waits = [np.flatnonzero(rank["kind"] == WAIT) for rank in ranks]
     common = min(map(len, [*issued, *waits]))
     joined = np.max([each[:common] for each in issued], axis=0) if common else np.empty(0)
-    for each, places in zip(ranks, waits, strict=True):
-        each["joined"][places[:common]] = joined
+    for events, places in zip(ranks, waits, strict=True):
+        events["joined"][places[:common]] = joined
