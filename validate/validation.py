@@ -56,8 +56,8 @@ class Validation:
     @property
     def notes(self) -> list[str]:
         """Return warnings, and what was left out and why, in sentences."""
-        found = [*launch.exposure_warnings(), *self.measured.notes, *self.comparison.notes]
-        return list(dict.fromkeys(found))
+        notes = [*launch.exposure_warnings(), *self.measured.notes, *self.comparison.notes]
+        return list(dict.fromkeys(notes))
 
     def json(self) -> dict[str, Any]:
         """Return the document of `paceline validate --json`."""
@@ -151,8 +151,8 @@ class ValidationDirectory(ComparisonDirectory):
     measured: MeasuredDirectory
 
     def _begin(self) -> None:
-        path, asked = self.path / "measured", self.settings
-        self.measured = MeasuredDirectory(path, asked, overwrite=self.overwrite)
+        path, wanted = self.path / "measured", self.settings
+        self.measured = MeasuredDirectory(path, wanted, overwrite=self.overwrite)
 
     def close(self) -> None:
         """Let other commands have both directories."""
@@ -206,8 +206,8 @@ def _job(  # noqa: PLR0913, PLR0917
 def _key(scenario: Scenario, algorithm: Algorithm, seed: int, device: str) -> str:
     """Hash all that a real run depends on, except chance."""
     simulated = Task(algorithm, seed, 0, "real").key(scenario.nominal)
-    asked = scenario.table.get("validation")
-    where = [asked, device, machine.boot_id(), execution.cores(), _code()]
+    stated = scenario.table.get("validation")
+    where = [stated, device, machine.boot_id(), execution.cores(), _code()]
     text = store.dump([simulated, where, str(torch.__version__)])
     return hashlib.sha256(text).hexdigest()[:32]
 
@@ -227,8 +227,8 @@ def _is_whole(task: TrainingTask, job: Job) -> bool:
 
 
 def _measured(job: Job) -> list[MeasuredRun]:
-    found = (measure(task, job.scenario, job.programs) for task in job.tasks)
-    return [run for run in found if run is not None]
+    runs = (measure(task, job.scenario, job.programs) for task in job.tasks)
+    return [run for run in runs if run is not None]
 
 
 def _save(
@@ -244,23 +244,23 @@ def _save(
     by = {account.machine["collectives"] for account in of if "collectives" in account.machine}
     about = about | ({"collectives": "; ".join(sorted(by))} if by else {})
     groups: dict[str, list[MeasuredRun]] = {}
-    for each in runs:
-        groups.setdefault(each.run.label, []).append(each)
+    for one in runs:
+        groups.setdefault(one.run.label, []).append(one)
     judged = {label: evidence.evidence(group, scenario, busy) for label, group in groups.items()}
-    there = tuple(each for each in scenario.algorithm if each.label in groups)
-    for each in runs:
-        if each.run.seed != runs[0].run.seed:
-            each.run.spans = each.run.arrows = None  # a timeline shows one seed
+    there = tuple(one for one in scenario.algorithm if one.label in groups)
+    for one in runs:
+        if one.run.seed != runs[0].run.seed:
+            one.run.spans = one.run.arrows = None  # a timeline shows one seed
     result = Result(
         scenario.model_copy(update={"algorithm": there}),
-        sorted({each.run.seed for each in runs}),
-        [each.run for each in runs],
+        sorted({one.run.seed for one in runs}),
+        [one.run for one in runs],
     )
     outcomes = {
         label: {run.run.seed: [log._asdict() for log in run.replay_logs] for run in found}
         for label, found in groups.items()
     }
-    did = {(each.run.label, each.run.seed): each.events for each in runs}
+    did = {(one.run.label, one.run.seed): one.events for one in runs}
     files = {"outcomes.json": store.dump(outcomes, indent=None), "events.csv": events.write(did)}
     if surveyed := surveys(scenario, runs):
         files["landscape.json"] = store.dump(surveyed)
