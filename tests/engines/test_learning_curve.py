@@ -620,15 +620,6 @@ def test_a_worker_that_no_mean_waits_for_trains_nothing(own, policy):
     assert alone > 1.01 * simulate(parse(table)).algorithms[0]["curve"]["loss"][-1]
 
 
-def test_clients_that_may_be_late_are_counted_in_a_run_that_ends_by_its_duration():
-    cluster = {"workers": 40, "compute": "1 s", "sampling": {"clients": 10, "deadline": "30 s"}}
-    own = {"name": "fedavg", "tau": 20, "lr": 0.1}
-    table = {**dict(scenario().table), "algorithm": [own], "cluster": cluster}
-    table["run"] = {"duration": "10 min"}
-    (row,) = simulate(parse(table)).algorithms
-    assert 0 < row["loss"]["last"] < row["loss"]["first"]
-
-
 def test_a_sample_of_the_clients_has_its_own_tokens_penalty_and_end():
     """One in ten of 40 workers is as 4 of 4; programs that cannot sample take all of them."""
     both = [{"name": "fedavg", "tau": 20}, {"name": "dts", "delay": 0}]

@@ -131,29 +131,6 @@ def test_other_papers_are_predicted(places, median, largest, within):
     assert np.mean(inside) >= within
 
 
-@looped(("replicas", "rise"), [("2", 0.0063), ("4", 0.0092)])
-def test_a_longer_period_costs_more_with_more_replicas_elsewhere(replicas, rise):
-    """The largest part of what four replicas miss: docs/learning-curves.md.
-
-    Rises are of the loss for each factor of e in H, from 30 to 100.
-    """
-    with Path(__file__).with_name("other_papers.csv").open(encoding="utf-8") as file:
-        rows = [
-            row for row in csv.DictReader(file)
-            if (row["source"], row["replicas"]) == (STREAMING, replicas)
-            and row["method"] == "streaming-diloco"
-        ]  # fmt: skip
-    loss = {(row["parameters"], row["period"]): float(row["loss"]) for row in rows}
-    found = [
-        math.log(loss[size, "100"] / loss[size, "30"]) / math.log(100 / 30)
-        for size, period in loss if period == "30"
-    ]  # fmt: skip
-    assert np.mean(found) == pytest.approx(rise, rel=0.02)
-    assert np.mean(found) > 1.3 * evidence.published().mean(2e8, 2, math.e * 30) - 1.3 * (
-        evidence.published().mean(2e8, 2, 30)
-    )
-
-
 def test_a_fit_to_permuted_replicas_has_no_skill():
     error, *_ = left_out(ROWS)
     rng = np.random.default_rng(0)

@@ -60,17 +60,21 @@ def test_curvatures_are_positive_and_their_mean_is_the_spectrum(workers, seed, s
 
 
 def test_a_gradient_is_that_of_its_loss():
+    """Of one worker's loss, and the mean over workers that of the loss which is reported."""
     goal = make({**QUIET, "shift": 0.5, "floor": 0.25})
     x, step = np.random.default_rng(0).standard_normal(14), 1e-6
-    for rank in range(4):
-        source = goal.source(rank)
-        found = [
-            source.loss_and_gradient(x + each)[0] - source.loss_and_gradient(x - each)[0]
-            for each in step * np.eye(14)
-        ]
-        gradient = source.loss_and_gradient(x)[1]
-        np.testing.assert_allclose(np.array(found) / (2 * step), gradient, rtol=1e-7, atol=1e-8)
-        assert np.array_equal(goal.source(rank).gradient(x), gradient)
+
+    def differences(loss):
+        return [(loss(x + each) - loss(x - each)) / (2 * step) for each in step * np.eye(14)]
+
+    gradients = []
+    for source in map(goal.source, range(4)):
+        found = differences(lambda y, source=source: source.loss_and_gradient(y)[0])
+        gradients.append(source.loss_and_gradient(x)[1])
+        np.testing.assert_allclose(found, gradients[-1], rtol=1e-7, atol=1e-8)
+        assert np.array_equal(source.gradient(x), gradients[-1])
+    reported = differences(lambda y: goal.evaluate(y, 0).loss)
+    np.testing.assert_allclose(np.mean(gradients, axis=0), reported, rtol=1e-7, atol=1e-8)
 
 
 def test_noise_grows_with_the_distance_and_lies_where_it_is_steep():

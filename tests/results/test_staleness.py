@@ -1,17 +1,14 @@
 """Staleness: its summary, its figure, and that both survive being kept."""
 
-import itertools
 import json
-import math
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from matplotlib.text import Text
 
 from paceline.simulator.results import intervals, statistics, store
-from paceline.simulator.results.figures import curves, drawing, style
+from paceline.simulator.results.figures import curves
 from paceline.simulator.results.run import STALENESS
 from tests.helpers.cases import looped
 from tests.results.test_statistics import make_run, summary
@@ -95,15 +92,6 @@ def test_counts_survive_as_the_integers_they_are(counts, updates):
     assert (again.updates, again.inbox_bytes, again.staleness_unit) == (updates, 1.5, "updates")
 
 
-def test_a_resumed_run_says_the_same(tmp_path):
-    runs = stale({0: 1, 11: 5}, {2: 1})
-    directory = store.Directory(tmp_path)
-    for run in runs:
-        directory.keep(str(run.seed), run)
-    kept = [directory.part(str(run.seed)) for run in runs]
-    assert summary(kept)["staleness"] == summary(runs)["staleness"]
-
-
 def test_only_what_was_stale_is_drawn():
     fresh = {"ssgd": [make_run(label="ssgd")], "sync": stale({0: 9}, label="sync")}
     assert curves.staleness(fresh, title="") is None
@@ -140,27 +128,3 @@ def test_units_have_a_panel_each_and_an_algorithm_keeps_its_look():
     looks = {line.name: line.look for panel in panels for line in panel.lines}
     (errors,) = curves.error(groups, title="", target=None).panels
     assert looks == {line.name: line.look for line in errors.lines}
-
-
-@looped("count", [1, 7])
-@looped("units", [1, 3])
-def test_neither_texts_nor_panels_overlap(count, units):
-    long = "hybrid lr=4.0 step_size=300 aggregate=mean wait=false"
-    kinds = itertools.cycle(list(STALENESS)[:units])
-    bell = {k: round(1e6 * math.exp(-(((k - 127) / 12) ** 2))) + 1 for k in range(201)}
-    groups = {
-        label: stale(bell, label=label, unit=next(kinds))
-        for label in (f"{long} k={i}" for i in range(count))
-    }
-    with style.style():
-        figure = drawing.draw(curves.staleness(groups, title="A title"))
-        figure.draw_without_rendering()
-    slack = figure.dpi / 72 * 4  # boxes hold room for accents and descenders
-    boxes = [
-        Text.get_window_extent(text).padded(-slack / 2)
-        for axes in figure.axes
-        for text in (*axes.texts, axes.xaxis.label, *axes.xaxis.get_ticklabels())
-        if text.get_text()
-    ]
-    boxes += [axes.bbox.padded(-slack / 2) for axes in figure.axes]
-    assert not any(a.overlaps(b) for a, b in itertools.combinations(boxes, 2))

@@ -160,16 +160,6 @@ def test_seeds_are_compared_at_the_steps_they_share():
     assert summary([fine, coarse])["curve"]["loss"] == [6, 3]
 
 
-def test_workers_that_never_wait_scale_perfectly():
-    run = make_run(time=[0, 10, 20], step=[0, 5, 10])  # 2 s a step
-    assert summary([run], workers=8, ideal_rate=8 / 2.0)["scalability"] == pytest.approx(1.0)
-
-
-def test_curves_of_unequal_length_end_with_the_shortest():
-    found = summary([make_run([4, 2, 1]), make_run([2, 1], seed=1)])
-    assert found["curve"]["loss"] == [3.0, 1.5]
-
-
 @looped("runs", [[make_run([1.0])], [make_run([NAN, NAN]), make_run([NAN, NAN])]])
 def test_what_cannot_be_had_is_null(runs):
     document = statistics.jsonable(summary(runs, target=0.1, ideal_rate=math.inf))
