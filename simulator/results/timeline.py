@@ -25,12 +25,9 @@ LARGEST = 256_000_000  # bytes: two million spans
 FIRST = 100_000  # lowest process id; Perfetto takes thread N of process N for its main thread
 CUT = " (only the beginning)"
 RED = "terrible"  # the name of red in chrome://tracing
-NANOSECONDS = 1e9  # per second
 PER_MICROSECOND = 1e3  # nanoseconds
 LEAST = 10  # nanoseconds; shorter slices get no arrows
 BEGIN, END = 4, 2  # nanoseconds from an arrow's ends to the ends of their slices
-
-Ends = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 def events(groups: Groups) -> Document:
@@ -40,22 +37,18 @@ def events(groups: Groups) -> Document:
     Arrows ("s" to "f") lead from the sender of a message to the node that acted on it, and from the
     last worker to join a collective to those that waited for it.
     """
-    shown = [
-        (label, run)
-        for label, runs in groups.items()
-        for run in [next((run for run in runs if run.spans is not None), None)]
-        if run is not None
-    ]
+    recorded = {label: [r for r in runs if r.spans is not None] for label, runs in groups.items()}
+    shown = {label: runs[0] for label, runs in recorded.items() if runs}
     numbers = count(1)
-    return {
-        "displayTimeUnit": "ms",
-        "otherData": {label: f"seed {run.seed}" for label, run in shown},
-        "traceEvents": [
-            event
-            for pid, (_, run) in enumerate(shown, FIRST)
-            for event in _process(pid, run, numbers)
-        ],
-    }
+    traced = [
+        event for pid, run in enumerate(shown.values(), FIRST)
+        for event in _process(pid, run, numbers)
+    ]  # fmt: skip
+    return _document({label: f"seed {run.seed}" for label, run in shown.items()}, traced)
+
+
+def _document(about: Mapping[str, str], traced: list[dict[str, Any]]) -> Document:
+    return {"displayTimeUnit": "ms", "otherData": {**about}, "traceEvents": traced}
 
 
 def together(documents: Mapping[str, Document]) -> Document:
@@ -71,32 +64,28 @@ def together(documents: Mapping[str, Document]) -> Document:
         if event["name"] == "process_name"
     ]
     labels = list(dict.fromkeys(label.removesuffix(CUT) for label, _, _ in processes))
-    processes.sort(key=lambda each: labels.index(each[0].removesuffix(CUT)))
+    processes.sort(key=lambda process: labels.index(process[0].removesuffix(CUT)))
     pids = {process[1:]: pid for pid, process in enumerate(processes, FIRST)}
-    titles = {pids[name, pid]: f"{name}: {label}" for label, name, pid in processes}
     numbers = count(1)
     ids: dict[tuple[str, int], int] = {}
-    found = []
+    merged = []
     for name, document in documents.items():
         for event in document["traceEvents"]:
-            moved = event | {"pid": pids[name, event["pid"]]}
+            pid = pids[name, event["pid"]]
+            moved = event | {"pid": pid}
             if "id" in event:
                 key = name, event["id"]
                 moved["id"] = ids[key] if key in ids else ids.setdefault(key, next(numbers))
             if event["name"] == "process_name":
-                moved["args"] = {"name": titles[moved["pid"]]}
-                place = moved["pid"] - FIRST
-                found.append(_about(moved["pid"], 0, "process_sort_index", sort_index=place))
-            found.append(moved)
-    return {
-        "displayTimeUnit": "ms",
-        "otherData": {
-            f"{name}: {label}": seed
-            for name, document in documents.items()
-            for label, seed in document["otherData"].items()
-        },
-        "traceEvents": sorted(found, key=lambda event: event["pid"]),
+                moved["args"] = {"name": f"{name}: {processes[pid - FIRST][0]}"}
+                merged.append(_about(pid, 0, "process_sort_index", sort_index=pid - FIRST))
+            merged.append(moved)
+    about = {
+        f"{name}: {label}": seed
+        for name, document in documents.items()
+        for label, seed in document["otherData"].items()
     }
+    return _document(about, sorted(merged, key=lambda event: event["pid"]))
 
 
 def read(directory: Path) -> Document:
@@ -114,11 +103,11 @@ def _process(pid: int, run: Run, numbers: Iterator[int]) -> Iterator[dict[str, A
     assert spans is not None
     yield _about(pid, 0, "process_name", name=run.label + CUT * run.spans_truncated)
     servers = {int(worker) for worker in spans["worker"][spans["kind"] == Kind.SERVE]}
-    servers |= {len(each) for each in run.workers.values()}  # a server may leave no SERVE span
+    servers |= {len(seconds) for seconds in run.workers.values()}  # which may leave no SERVE span
     for thread in sorted({int(worker) for worker in spans["worker"]}):
         name = "server" if thread in servers else f"worker {thread}"
         yield _about(pid, thread, "thread_name", name=name)
-    starts, ends = nanoseconds(spans["start"]), nanoseconds(spans["end"])
+    starts, ends = _nanoseconds(spans["start"]), _nanoseconds(spans["end"])
     for (worker, kind, _, _, step), start, end in zip(
         spans.tolist(), starts.tolist(), ends.tolist(), strict=True
     ):
@@ -132,67 +121,51 @@ def _process(pid: int, run: Run, numbers: Iterator[int]) -> Iterator[dict[str, A
             "args": {"step": step},
             **({"cname": RED} if kind == Kind.DOWN else {}),
         }
-    if run.arrows is not None:
-        awake = spans["kind"] != Kind.DOWN
-        slices = Slices(spans["worker"][awake], starts[awake], ends[awake])
-        sent, taken = nanoseconds(run.arrows["sent"]), nanoseconds(run.arrows["taken"])
-        for begin, end in _drawn(run.arrows, sent, taken, slices):
-            shared = {"id": next(numbers), "pid": pid}
-            yield {"ph": "s", **begin, **shared}
-            yield {"ph": "f", "bp": "e", **end, **shared}
+    if run.arrows is None:
+        return
+    arrows = run.arrows
+    slices = np.flatnonzero((spans["kind"] != Kind.DOWN) & (ends - starts >= LEAST))
+    slices = slices[np.argsort(starts[slices], kind="stable")]
+    drawn = np.ones(len(arrows), dtype=bool)
+    sides = []
+    for node, time, before in (("source", "sent", BEGIN), ("target", "taken", END)):
+        at = _nanoseconds(arrows[time])
+        begin, end = _slices_around(spans["worker"][slices], starts[slices], ends[slices],
+                                    arrows[node], at)  # fmt: skip
+        # An arrow may also lie after a slice that is too short to have one.
+        drawn &= (begin <= at) & (at <= end + LEAST)
+        sides.append((np.maximum(begin, np.minimum(at, end) - before), end))
+    (begins, _), (comes, end) = sides
+    comes = np.maximum(comes, begins)
+    for index in np.flatnonzero(drawn & (comes < end)).tolist():
+        source, target, cause, *_ = arrows[index].tolist()
+        name = {"name": Cause(cause).name.lower(), "cat": "between workers"}
+        shared = {"id": next(numbers), "pid": pid}
+        first = {"tid": source, "ts": int(begins[index]) / PER_MICROSECOND}
+        yield {"ph": "s", **name, **first, **shared}
+        last = {"tid": target, "ts": int(comes[index]) / PER_MICROSECOND}
+        yield {"ph": "f", "bp": "e", **name, **last, **shared}
 
 
-def nanoseconds(seconds: np.ndarray) -> np.ndarray:
-    """Round seconds to whole nanoseconds."""
-    return np.rint(seconds * NANOSECONDS).astype(np.int64)
+def _nanoseconds(seconds: np.ndarray) -> np.ndarray:
+    return np.rint(seconds * 1e9).astype(np.int64)
 
 
 def _about(pid: int, thread: int, what: str, **says: Any) -> dict[str, Any]:
     return {"ph": "M", "name": what, "pid": pid, "tid": thread, "args": says}
 
 
-class Slices:
-    """The slices of all nodes, from `starts` to `ends` (n,), nanoseconds."""
+def _slices_around(
+    workers: np.ndarray, starts: np.ndarray, ends: np.ndarray, nodes: np.ndarray, at: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return start and end of each node's last slice before a time, which includes its end.
 
-    def __init__(self, nodes: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> None:
-        self._of: dict[int, tuple[np.ndarray, np.ndarray]] = {}
-        for node in np.unique(nodes).tolist():
-            own = np.flatnonzero((nodes == node) & (ends - starts >= LEAST))
-            own = own[np.argsort(starts[own], kind="stable")]
-            self._of[node] = starts[own], ends[own]
-
-    def around(self, nodes: np.ndarray, times: np.ndarray) -> Ends:
-        """Return start and end of each node's slice at each time, and whether there is one.
-
-        A slice includes its end. Shapes (n,), times in nanoseconds.
-        """
-        starts, ends = np.zeros_like(times), np.zeros_like(times)
-        there = np.zeros(len(times), dtype=bool)
-        for node in np.unique(nodes).tolist():
-            begin, end = self._of.get(node, (times[:0], times[:0]))
-            if not len(begin):
-                continue
-            own = np.flatnonzero(nodes == node)
-            at = times[own]
-            places = np.maximum(np.searchsorted(begin, at, side="left") - 1, 0)
-            starts[own], ends[own] = begin[places], end[places]
-            # or after one that is too short
-            there[own] = (starts[own] <= at) & (at <= ends[own] + LEAST)
-        return starts, ends, there
-
-
-def _drawn(
-    arrows: np.ndarray, sent: np.ndarray, taken: np.ndarray, slices: Slices
-) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-    """Yield both ends of arrows from slice to slice, as events; `sent`, `taken`: nanoseconds."""
-    starts, ends, there = slices.around(arrows["source"], sent)
-    begins = np.maximum(starts, np.minimum(sent, ends) - BEGIN)
-    starts, ends, also = slices.around(arrows["target"], taken)
-    comes = np.maximum(np.maximum(starts, np.minimum(taken, ends) - END), begins)
-    for index in np.flatnonzero(there & also & (comes < ends)).tolist():
-        source, target, cause, *_ = arrows[index].tolist()
-        name = {"name": Cause(cause).name.lower(), "cat": "between workers"}
-        yield (
-            {**name, "tid": source, "ts": int(begins[index]) / PER_MICROSECOND},
-            {**name, "tid": target, "ts": int(comes[index]) / PER_MICROSECOND},
-        )
+    A node without a slice has one that is never.
+    """
+    begin, end = np.full_like(at, np.iinfo(np.int64).max), np.zeros_like(at)
+    for node in np.unique(nodes).tolist():
+        own, asked = np.flatnonzero(workers == node), np.flatnonzero(nodes == node)
+        if own.size:
+            places = np.maximum(np.searchsorted(starts[own], at[asked], side="left") - 1, 0)
+            begin[asked], end[asked] = starts[own][places], ends[own][places]
+    return begin, end
