@@ -216,16 +216,16 @@ def _ends(runs: Sequence[Run], column: str) -> dict[str, Any]:
 
     A seed that diverged leaves no last loss, and no mean.
     """
-    gone = [column == "loss" and diverged(run) for run in runs]
-    each = [*zip(runs, gone, strict=True)]
-    last = [math.nan if lost else run.curve[column][-1] for run, lost in each if run.curve[column]]
-    first = [run.curve[column][0] for run in runs if run.curve[column]]
-    estimate = intervals.share if column == "accuracy" else intervals.estimate
-    found = estimated(last, estimate(last))
-    over = [
-        math.nan if lost else over_time(run, column) for run, lost in zip(runs, gone, strict=True)
+    lost = [column == "loss" and diverged(run) for run in runs]
+    curves = [(run.curve[column], gone) for run, gone in zip(runs, lost, strict=True)]
+    last = [math.nan if gone else values[-1] for values, gone in curves if values]
+    means = [
+        math.nan if gone else over_time(run, column) for run, gone in zip(runs, lost, strict=True)
     ]
-    return {"first": _mean(first), "last": found.pop("mean"), "over_time": _mean(over)} | found
+    estimate = intervals.share if column == "accuracy" else intervals.estimate
+    ends = estimated(last, estimate(last))
+    first = _mean([values[0] for values, _ in curves if values])
+    return {"first": first, "last": ends.pop("mean"), "over_time": _mean(means)} | ends
 
 
 def over_time(run: Run, column: str) -> float:
@@ -266,8 +266,8 @@ def _staleness(runs: Sequence[Run]) -> dict[str, Any] | None:
     if not counts:
         return None
     total = sum(counts.values())
-    seeds = [counted for run in runs if (counted := staleness_counts([run]))]
-    means = [float(np.average([*counted], weights=[*counted.values()])) for counted in seeds]
+    by_seed = [staleness_counts([run]) for run in runs if any(run.staleness.values())]
+    means = [float(np.average([*seed], weights=[*seed.values()])) for seed in by_seed]
     below = zip(counts, accumulate(counts.values()), strict=True)
     return {
         "unit": next(run.staleness_unit for run in runs if run.staleness),
