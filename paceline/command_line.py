@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 import typer
 
 from paceline.simulator.errors import InputError, RunError
-from paceline.simulator.inputs.escaping import visible
+from paceline.simulator.inputs.messages import visible
 from paceline.simulator.inputs.paths import demand_possible
 
 if TYPE_CHECKING:

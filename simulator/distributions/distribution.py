@@ -143,15 +143,15 @@ def _equilibrium(law: Distribution) -> tuple[Array, Array]:
     nodes, weights = np.polynomial.legendre.leggauss(4)
     width = np.diff(ends)
     inside = ends[:-1, None] + width[:, None] * (nodes + 1) / 2
-    found = np.concatenate([[0.0], np.cumsum(law.sf(inside) @ weights * width / 2)])
-    return found / found[-1], ends
+    result = np.concatenate([[0.0], np.cumsum(law.sf(inside) @ weights * width / 2)])
+    return result / result[-1], ends
 
 
 def invert(cdf: Callable[[Array], Array], q: Array, low: Array, high: Array) -> Array:
     """Find the smallest t in [low, high] with cdf(t) >= q, by bisection to neighbouring floats."""
-    found = cdf(low) >= q
+    result = cdf(low) >= q
     for _ in range(80):
         middle = 0.5 * (low + high)
         enough = cdf(middle) >= q
         low, high = np.where(enough, low, middle), np.where(enough, middle, high)
-    return np.where(found, low, high)
+    return np.where(result, low, high)

@@ -128,8 +128,8 @@ class ReplayedTimes(Samples):
 
         def draw(n: int) -> Array:
             nonlocal place
-            found: Array = times[np.arange(place, place + n) % len(times)]
+            result: Array = times[np.arange(place, place + n) % len(times)]
             place = (place + n) % len(times)
-            return found
+            return result
 
         return draw

@@ -146,7 +146,7 @@ class Mixture(Distribution):
 
     def scaled(self, by: float) -> Self:
         """Return the mixture of times that are `by` times as long."""
-        parts = [each.model_copy(update={"law": each.law.scaled(by)}) for each in self.components]
+        parts = [part.model_copy(update={"law": part.law.scaled(by)}) for part in self.components]
         return self.model_copy(update={"components": tuple(parts)})
 
 

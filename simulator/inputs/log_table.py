@@ -60,7 +60,7 @@ def numbers(
     `columns`: each one's index, name, and reader of cells: nan for an empty one, ValueError for a
     wrong one. Raises ValueError, which names line and column.
     """
-    found, lines, left_out, row = array("d"), array("q"), 0, [0.0] * len(columns)
+    result, lines, left_out, row = array("d"), array("q"), 0, [0.0] * len(columns)
     for line, cells in rows():
         for place, (index, name, read_cell) in enumerate(columns):
             try:
@@ -71,11 +71,11 @@ def numbers(
         if any(map(math.isnan, row)):
             left_out += 1  # W&B and others write a line for every metric
             continue
-        found.extend(row)
+        result.extend(row)
         lines.append(line)
         if len(lines) > MOST:
             raise ValueError(f"line {line}: more than {MOST} rows; cut the log")
-    return np.array(found).reshape(-1, len(columns)), np.array(lines), left_out
+    return np.array(result).reshape(-1, len(columns)), np.array(lines), left_out
 
 
 def choose(
@@ -100,7 +100,7 @@ def choose(
         said = None if name.endswith(("__MIN", "__MAX")) else read_name(name)  # W&B's exports
         if said and said[0] not in given and name not in given.values():
             several.setdefault(said[0], []).append((said[1], name))
-    found = dict(given)
+    result = dict(given)
     for quantity, columns in several.items():
         alike = [name for place, name in columns if place == min(columns)[0]]
         if len(alike) > 1 and (other or {}).get(quantity) not in {*given, *several}:
@@ -108,8 +108,8 @@ def choose(
                 f"columns {' and '.join(alike[:3])} could all be {quantity}; "
                 f'choose one, such as columns = {{ {quantity} = "{alike[0]}" }}'
             )
-        found[quantity] = alike[0]
-    return found
+        result[quantity] = alike[0]
+    return result
 
 
 def bare(name: str) -> str:
@@ -213,10 +213,10 @@ def _json(text: str, value: str) -> tuple[list[str], Rows]:
         for number, each in enumerate(io.StringIO(text) if whole is None else whole, start=1):
             if whole is None and not each.strip():
                 continue
-            found = loaded(each, f"line {number}: ") if whole is None else each
-            if not isinstance(found, dict):
+            result = loaded(each, f"line {number}: ") if whole is None else each
+            if not isinstance(result, dict):
                 raise ValueError(f"line {number}: no object; {OBJECT.format(value)}")
-            yield number, found
+            yield number, result
 
     names = [*dict.fromkeys(key for _, each in parsed() for key in each)]
     return names, lambda: ((n, [each.get(key) for key in names]) for n, each in parsed())

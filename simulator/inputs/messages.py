@@ -9,9 +9,11 @@ from typing import Any
 
 from pydantic_core import ErrorDetails
 
-from .escaping import CONTROL_CHARACTERS, visible
-
 KeyPath = tuple[str | int, ...]
+CONTROL_CHARACTERS = re.compile(
+    "(?![\n\t])[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]"
+)  # ends of lines and tabs do no harm
+"""Those that a terminal acts upon, or that reverse text."""
 
 # by pydantic's error type; the braces are filled from the error's context
 SENTENCES = {
@@ -59,6 +61,11 @@ MISNOMERS = {
 """Words that are not read as a key, and the keys that are meant by them."""
 TAGS = ("dist", "kind", "schedule")
 """Keys that choose between the members of a union: with another value the table means another."""
+
+
+def visible(text: str) -> str:
+    """Return `text` with control characters escaped, as TOML, JSON and Python write them."""
+    return CONTROL_CHARACTERS.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def closest(word: str, options: Iterable[str], what: str) -> str:

@@ -16,18 +16,18 @@ def differing(tables: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
 
 def by_dotted_key(table: Mapping[str, Any], head: str = "") -> dict[str, Any]:
     """Return a scenario's values by dotted keys; a table in a list by label, name or index."""
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for key, value in table.items():
         if isinstance(value, Mapping) and "dist" not in value:
-            found |= by_dotted_key(value, f"{head}{key}.")
+            result |= by_dotted_key(value, f"{head}{key}.")
         elif _tables(value):
             names = [each.get("label") or each.get("name") for each in value]
             for number_, (each, name) in enumerate(zip(value, names, strict=True)):
                 where = name if name and names.count(name) == 1 else number_
-                found |= by_dotted_key(each, f"{head}{key}.{where}.")
+                result |= by_dotted_key(each, f"{head}{key}.{where}.")
         else:
-            found[f"{head}{key}"] = value
-    return found
+            result[f"{head}{key}"] = value
+    return result
 
 
 def _tables(value: Any) -> bool:

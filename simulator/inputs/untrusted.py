@@ -106,12 +106,12 @@ def data(path: Path | str, largest: int = LARGEST) -> bytes:
 
 def content(file: BinaryIO, largest: int) -> bytes:
     """Return the bytes of an open file. Raises ValueError once there are more than `largest`."""
-    found = bytearray()
+    result = bytearray()
     while part := file.read(CHUNK):
-        found += part
-        if len(found) > largest:
+        result += part
+        if len(result) > largest:
             raise ValueError(_above(largest))
-    return bytes(found)
+    return bytes(result)
 
 
 def _above(largest: int) -> str:
@@ -128,12 +128,12 @@ def loads(text: str | bytes) -> Any:
 
 def document(text: str | bytes) -> dict[str, Any]:
     """Parse a JSON object. Raises ValueError for anything else, and above `DEEPEST` levels."""
-    found = loads(text)
-    if not isinstance(found, dict):
+    result = loads(text)
+    if not isinstance(result, dict):
         raise ValueError("not an object")
-    if not shallow(found, DEEPEST):
+    if not shallow(result, DEEPEST):
         raise ValueError("nested too deeply")  # for functions that walk through the document
-    return found
+    return result
 
 
 def shallow(value: Any, deepest: int) -> bool:

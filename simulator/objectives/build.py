@@ -6,8 +6,7 @@ from ..programs.pieces.schedule import FixedPeriod
 from ..scenario.scenario import Algorithm, Scenario
 from ..scenario.tables import Bound, Quadratic, Softmax
 from ..theory import ErrorBound
-from .bound import Nothing, TheoremTwo
-from .objective import Objective
+from .objective import Nothing, Objective, TheoremTwo
 from .plugins import other
 from .quadratic import NoisyQuadratic, coordinates
 from .softmax import SoftmaxRegression, dimension

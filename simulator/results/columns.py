@@ -76,8 +76,8 @@ class ResultColumn:
             value = (value or {}).get(key)
         if self.key == "seconds_per_gradient":
             return 3600 / value if value else None
-        found: float | None = value
-        return found
+        result: float | None = value
+        return result
 
     @property
     def show(self) -> Callable[[float | None], str]:

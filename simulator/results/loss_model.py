@@ -44,13 +44,13 @@ class Errors(NamedTuple):
 
     def of_loss(self, runs: Sequence[Run], time: float) -> np.ndarray:
         """Draw a factor of the loss at `time` (seconds), where late runs have done fewer steps."""
-        found = np.ones(1) if self.loss is None else of_loss(self.loss, runs, time)
+        result = np.ones(1) if self.loss is None else of_loss(self.loss, runs, time)
         if self.times is None:
-            return found
+            return result
         times = time / np.append(1.0, np.minimum(self.times, sys.float_info.max))
         each = [np.interp(times, run.curve["time"], run.curve["loss"]) for run in runs]
         there = np.mean(each, axis=0)
-        moved: np.ndarray = found * there[1:] / there[0]
+        moved: np.ndarray = result * there[1:] / there[0]
         return moved
 
     def to_target(self, runs: Sequence[Run], target: float) -> np.ndarray:
@@ -72,8 +72,8 @@ NO_MODELS: Models = {}
 
 def of_loss(model: LossModel, runs: Sequence[Run], time: float = inf) -> np.ndarray:
     """Draw a factor of the loss at `time` (seconds; default: at the end)."""
-    found: np.ndarray = model.factors(step_at(runs, time))[:, 0]
-    return found
+    result: np.ndarray = model.factors(step_at(runs, time))[:, 0]
+    return result
 
 
 def step_at(runs: Sequence[Run], time: float) -> float:

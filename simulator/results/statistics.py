@@ -105,13 +105,13 @@ def batch_means(run: Run) -> Estimate:
     """
     seconds, steps = pace(run)
     batches = np.array_split(np.array([seconds, steps]), min(BATCHES, steps.size) or 1, axis=1)
-    found = intervals.positive([ratio(*each.sum(axis=1)) for each in batches], of=intervals.MEAN)
+    result = intervals.positive([ratio(*batch.sum(axis=1)) for batch in batches], of=intervals.MEAN)
     mean = seconds_per_step(run)
-    if found.interval is None or found.ci95 is None:
+    if result.interval is None or result.ci95 is None:
         return Estimate(mean, intervals.MEAN, None, None, intervals.ONE_SEED)
-    size = mean / found.value  # batches differ in length
-    ends, wide = ((size * low, size * high) for low, high in (found.interval, found.ci95))
-    return Estimate(mean, intervals.MEAN, ends, found.level, "batch means", ends, wide)
+    size = mean / result.value  # batches differ in length
+    ends, wide = ((size * low, size * high) for low, high in (result.interval, result.ci95))
+    return Estimate(mean, intervals.MEAN, ends, result.level, "batch means", ends, wide)
 
 
 def mean_pace(runs: Sequence[Run], heavy: bool) -> Estimate:
@@ -153,16 +153,16 @@ def sampled(runs: Sequence[Run], column: str, times: np.ndarray) -> np.ndarray:
 
     Linear between evaluations, except tau, which is held; before its first value it has that.
     """
-    found = []
+    result = []
     for run in runs:
         time, values = np.array(run.curve["time"]), np.array(run.curve[column])
         if column == "tau":
             known = np.isfinite(values)
             values = np.where(known, values, values[known][0] if known.any() else np.nan)
-            found.append(values[np.searchsorted(time, times, side="right") - 1])
+            result.append(values[np.searchsorted(time, times, side="right") - 1])
         else:
-            found.append(np.interp(times, time, values))
-    return np.array(found)
+            result.append(np.interp(times, time, values))
+    return np.array(result)
 
 
 def loss_at(run: Run, time: float) -> float:
@@ -191,8 +191,8 @@ def _working(run: Run) -> float:
 
 def useful_share(run: Run) -> float:
     """Return the share of what clients computed that was used."""
-    found = worker_time(run)
-    return ratio(found["useful"], found["useful"] + found["redoing"])
+    result = worker_time(run)
+    return ratio(result["useful"], result["useful"] + result["redoing"])
 
 
 def _mean(values: Sequence[float] | np.ndarray) -> float:
@@ -244,8 +244,8 @@ def _time_to_target(
         return None
     # Never is later than any time; a mean over the seeds that got there would mislead.
     times = [crossing(run, target) for run in runs]
-    found = estimated(times, intervals.positive(times, heavy=heavy))
-    return found | {"reached": reached(times)}
+    result = estimated(times, intervals.positive(times, heavy=heavy))
+    return result | {"reached": reached(times)}
 
 
 def breakdown(runs: Sequence[Run]) -> dict[str, float]:
@@ -411,10 +411,10 @@ def _goodput(runs: Sequence[Run]) -> dict[str, Any] | None:
 def unequal(groups: Groups) -> str:
     """Say how many clients each algorithm keeps at work where that differs; else nothing."""
     of = {label: runs for label, runs in groups.items() if runs[0].gradients is not None}
-    found = {label: _mean([run.at_work for run in runs]) for label, runs in of.items()}
-    if len(found) < 2 or max(found.values()) <= EQUAL * min(found.values()):
+    result = {label: _mean([run.at_work for run in runs]) for label, runs in of.items()}
+    if len(result) < 2 or max(result.values()) <= EQUAL * min(result.values()):
         return ""
-    return "; ".join(f"{label}: {number(count)}" for label, count in found.items())
+    return "; ".join(f"{label}: {number(count)}" for label, count in result.items())
 
 
 def crowds(groups: Groups) -> list[str]:

@@ -54,13 +54,13 @@ SWEEP_NAMES = ("sweep.json", "sweep.csv", "sweep-seeds.csv", *(f"sweep.{e}" for 
 @cache
 def versions(*others: str) -> dict[str, str]:
     """Return the versions of packages that numbers depend on; `others`: those of an objective."""
-    found = {"python": platform.python_version()}
+    result = {"python": platform.python_version()}
     for package in ("paceline", "numpy", "scipy", "scikit-learn", *others):
         try:
-            found[package] = version(package)
+            result[package] = version(package)
         except PackageNotFoundError:  # paceline run from a checkout, not installed
-            found[package] = "not installed"
-    return found
+            result[package] = "not installed"
+    return result
 
 
 def demand_versions(expected: Mapping[str, str]) -> None:

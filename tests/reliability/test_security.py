@@ -22,8 +22,7 @@ import pytest
 import paceline
 import paceline.command_line
 from paceline.simulator.errors import InputError
-from paceline.simulator.inputs.escaping import CONTROL_CHARACTERS, visible
-from paceline.simulator.inputs.messages import show
+from paceline.simulator.inputs.messages import CONTROL_CHARACTERS, show, visible
 from paceline.simulator.load.load import load, parse
 from paceline.simulator.results import store
 from tests.command_line.test_command_line import ROOT, SCENARIO

@@ -12,8 +12,7 @@ import numpy as np
 
 from paceline.simulator.errors import InputError
 from paceline.simulator.inputs import csv_cells
-from paceline.simulator.inputs.escaping import visible
-from paceline.simulator.inputs.messages import nearest
+from paceline.simulator.inputs.messages import nearest, visible
 from paceline.simulator.load.load import parse
 from paceline.simulator.objectives.build import dimension_of
 from paceline.simulator.objectives.learning_curve import batch, curve, evidence

@@ -15,8 +15,7 @@ import numpy as np
 
 from paceline.simulator.errors import InputError
 from paceline.simulator.inputs import log_table, units, untrusted
-from paceline.simulator.inputs.escaping import visible
-from paceline.simulator.inputs.messages import nearest
+from paceline.simulator.inputs.messages import nearest, visible
 
 from ..measurement import kineto, telemetry_files
 from ..measurement.telemetry_files import Recorded

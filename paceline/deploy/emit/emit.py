@@ -14,8 +14,7 @@ from typing import Any
 
 from paceline.simulator.cluster.prices import worker_devices
 from paceline.simulator.errors import InputError
-from paceline.simulator.inputs.escaping import visible
-from paceline.simulator.inputs.messages import nearest
+from paceline.simulator.inputs.messages import nearest, visible
 from paceline.simulator.load.load import load, parse
 from paceline.simulator.programs import catalogue
 from paceline.simulator.programs.pieces.schedule import FixedPeriod

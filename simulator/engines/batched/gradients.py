@@ -8,8 +8,7 @@ import numpy as np
 
 from ...distributions.distribution import Array
 from ...distributions.random_streams import Purpose, generator, quick
-from ...objectives.bound import Nothing
-from ...objectives.objective import GradientSource, Objective
+from ...objectives.objective import GradientSource, Nothing, Objective
 from ...objectives.quadratic import NoisyQuadratic
 from ...objectives.softmax import SoftmaxRegression
 from ...programs.effects import Vector

@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
-from ...objectives import bound
+from ...objectives import objective
 from ...programs import Program
 from ...programs.effects import Node
 from ...programs.program import Function
@@ -45,7 +45,7 @@ def run(
     def begin(function: Function, node: Node) -> Coroutine[Any, Any, None]:
         return program.start(function, costs.on(node), algorithm.parameters)
 
-    meter = payloads.Meter(scenario.model.bytes, bound.Nothing.dimension)
+    meter = payloads.Meter(scenario.model.bytes, objective.Nothing.dimension)
     assert program.server is not None
     worker = WorkerTrace(scenario, partial(begin, program.worker), meter)
     worker.trace(1)

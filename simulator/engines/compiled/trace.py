@@ -14,7 +14,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from ...objectives.bound import Nothing
+from ...objectives.objective import Nothing
 from ...programs.effects import ANY, NOTHING, Encoded, Node, Payload, Vector
 from ...programs.pieces.gate import Anyone, Gate
 from ...scenario.scenario import Scenario

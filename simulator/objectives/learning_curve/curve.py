@@ -15,7 +15,7 @@ import numpy as np
 
 from ...errors import InputError
 from ...inputs import log_table
-from ...inputs.escaping import visible
+from ...inputs.messages import visible
 from ...results import intervals
 
 CHINCHILLA = {"E": 1.8172, "A": 482.01, "B": 2085.43, "alpha": 0.3478, "beta": 0.3658}

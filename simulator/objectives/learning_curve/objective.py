@@ -24,8 +24,7 @@ from ...results import intervals
 from ...scenario.scenario import Algorithm, Scenario
 from ...scenario.tables import CurveOfFile, LearningCurve
 from ...scenario.world import World
-from ..bound import Nothing
-from ..objective import Evaluation
+from ..objective import Evaluation, Nothing
 from . import batch, curve, evidence
 from .batch import Critical
 from .curve import Curve

@@ -107,8 +107,8 @@ class Surrogate(Diagonal):
 
     def evaluate(self, x: Vector, step: float) -> Evaluation:
         """Return the loss of the model that is trained, in its own units."""
-        found = super().evaluate(x, step)
-        return Evaluation(float(found.loss * self._ratio(step)), found.accuracy)
+        result = super().evaluate(x, step)
+        return Evaluation(float(result.loss * self._ratio(step)), result.accuracy)
 
 
 @dataclass

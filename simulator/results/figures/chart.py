@@ -135,6 +135,6 @@ def fitted(
     floor = 0.0 if zero and 0 <= low < high / 3 else low - margin
     positive = values[values > 0]
     ends = (float(positive.min()) / 1.2, 1.2 * high) if positive.size else None
-    named = {float(each): f"{each:g}" for each in values} if ticks else {}
+    named = {float(value): f"{value:g}" for value in values} if ticks else {}
     wide = log and low > 0 and high > DECADE * low
     return Axis(title, (floor, high + margin), wide, ends, named)

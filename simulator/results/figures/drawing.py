@@ -105,7 +105,7 @@ def _line(axes: Axes, line: Line, place: int) -> None:
         None if ends is None else np.abs(np.asarray(ends, dtype=float) - middle)
         for ends, middle in ((line.x_bars, x), (line.y_bars, y))
     ]
-    if any(each is not None for each in bars):
+    if any(bar is not None for bar in bars):
         how: Any = {"fmt": "none", "ecolor": look.colour, "elinewidth": 0.8, "capsize": 2}
         axes.errorbar(x, y, xerr=bars[0], yerr=bars[1], **how)
 
@@ -133,7 +133,7 @@ def _axis(axis: Any, spec: Axis, scale: Any, limits: Any) -> None:
 
 def _bars(figure: Figure, axes: Axes, panel: Panel) -> None:
     """Draw stacked bars with their labels, and the names of the parts above."""
-    ends = [np.add(each.starts, each.widths) for each in panel.bars]
+    ends = [np.add(bar.starts, bar.widths) for bar in panel.bars]
     longest = max((float(each.max()) for each in ends if each.size), default=0.0)
     right = 0.0
     for bars in panel.bars:

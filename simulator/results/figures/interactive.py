@@ -122,14 +122,14 @@ def _line(line: Line, panel: Panel, themed: bool) -> list[Json]:
     x, y = rounded(line.x), rounded(line.y)
     shape = {"shape": "hv"} if line.steps else {}
     own: Json = {"type": "scatter", "legendgroup": line.key}
-    found: list[Json] = []
+    result: list[Json] = []
     between = ""
     if line.band is not None:
         low, high = map(rounded, line.band)
         faint = f"{colour}/0.15" if themed else _faint(look.colour)
         around = {"x": x + x[::-1], "y": high + low[::-1], "mode": "lines", "fill": "toself"}
         band = {"fillcolor": faint, "line": {"width": 0}, "hoverinfo": "skip", "name": ""}
-        found.append(own | around | band)
+        result.append(own | around | band)
         between = " (%{customdata[0]:.3~g} to %{customdata[1]:.3~g})"
         own["customdata"] = [*zip(*(rounded(ends, 3) for ends in line.band), strict=True)]
     if line.texts:
@@ -154,12 +154,12 @@ def _line(line: Line, panel: Panel, themed: bool) -> list[Json]:
         "marker": {"symbol": symbol, "color": colour, "size": 7, **many},
         **({"hoverinfo": "skip"} if silent else {"hovertemplate": f"{hover}<extra></extra>"}),
     }
-    return [*found, own | how | main | dict(bars)]
+    return [*result, own | how | main | dict(bars)]
 
 
 def error_bars(middle: Values, ends: Ends, colour: str) -> Json:
     """Return intervals as error bars; an end at infinity goes far beyond, as JSON has none."""
-    lows, highs = (np.asarray(each, dtype=float) for each in ends)
+    lows, highs = (np.asarray(end, dtype=float) for end in ends)
     values = np.asarray(middle, dtype=float)
     above = np.minimum(highs - values, FAR * (np.abs(values) + 1))
     arrays = {"array": rounded(above), "arrayminus": rounded(values - lows)}
@@ -193,19 +193,19 @@ def _bars(bars: Bars, names: Sequence[str], title: str, themed: bool) -> Json:
 
 
 def _axis(axis: Axis) -> Json:
-    found: Json = {"title": {"text": literal(axis.title)}}
+    result: Json = {"title": {"text": literal(axis.title)}}
     if axis.names:
         names = [*map(literal, axis.names)]
         order = {"categoryorder": "array", "categoryarray": names, "automargin": True}
-        return found | {"type": "category", **order}
+        return result | {"type": "category", **order}
     if axis.log:
-        found["type"] = "log"
+        result["type"] = "log"
     if axis.shown:
-        found["range"] = np.log10(axis.shown).tolist() if axis.log else [*map(float, axis.shown)]
+        result["range"] = np.log10(axis.shown).tolist() if axis.log else [*map(float, axis.shown)]
     if axis.ticks:
         texts = [literal(text) for text in axis.ticks.values()]
-        found |= {"tickmode": "array", "tickvals": [*axis.ticks], "ticktext": texts}
-    return found
+        result |= {"tickmode": "array", "tickvals": [*axis.ticks], "ticktext": texts}
+    return result
 
 
 def _token(colour: str) -> str:
