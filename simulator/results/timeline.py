@@ -139,12 +139,12 @@ def _process(pid: int, run: Run, numbers: Iterator[int]) -> Iterator[dict[str, A
     comes = np.maximum(comes, begins)
     for index in np.flatnonzero(drawn & (comes < end)).tolist():
         source, target, cause, *_ = arrows[index].tolist()
-        name = {"name": Cause(cause).name.lower(), "cat": "between workers"}
+        about = {"name": Cause(cause).name.lower(), "cat": "between workers"}
         shared = {"id": next(numbers), "pid": pid}
         first = {"tid": source, "ts": int(begins[index]) / PER_MICROSECOND}
-        yield {"ph": "s", **name, **first, **shared}
+        yield {"ph": "s", **about, **first, **shared}
         last = {"tid": target, "ts": int(comes[index]) / PER_MICROSECOND}
-        yield {"ph": "f", "bp": "e", **name, **last, **shared}
+        yield {"ph": "f", "bp": "e", **about, **last, **shared}
 
 
 def _nanoseconds(seconds: np.ndarray) -> np.ndarray:
