@@ -45,17 +45,13 @@ COMPARED = 1000  # names, at most, that a wrong one is likened to; each takes so
 LISTED = 50  # of them are written out; `paceline list` has no more in one list
 CLOSE = 0.6  # likeness from which a name may have been meant, as difflib has it
 LONGEST = 200  # characters of a wrong name that are looked at
-SYNONYMS = {
-    "kind": ("dist", "name", "schedule", "policy", "model"),
-    "name": ("kind",),
-    "H": ("tau",),
-}
-"""Other words for a key, and the keys that each may stand for."""
 MISNOMERS = {
     **dict.fromkeys(("deadline", "time", "hours", "walltime"), ("duration",)),
     **dict.fromkeys(("max-steps", "iterations", "epochs"), ("steps",)),
     **dict.fromkeys(("gpus", "world-size"), ("workers",)),
     **dict.fromkeys(("name", "dist", "type"), ("kind", "dist", "name")),
+    "kind": ("dist", "name", "schedule", "policy", "model"),
+    "h": ("tau",),  # as in papers on DiLoCo
     "learning-rate": ("lr",),
 }
 """Words that are not read as a key, and the keys that are meant by them."""

@@ -1,8 +1,4 @@
-"""The table that a scenario is made of: that of its file, laid over its profile's, and overrides.
-
-`kind` stands for the key that chooses between tables (`dist` of a law, `name` of an algorithm), and
-H for tau, as in the papers on DiLoCo.
-"""
+"""The table of a scenario: that of its file, laid over its profile's, and overrides."""
 
 import os.path
 import re
@@ -17,7 +13,7 @@ from typing import Any
 from ..errors import InputError
 from ..inputs import messages, paths, untrusted
 from ..inputs.messages import KeyPath, dotted, nearest, show
-from .explain import has_key, line, rename, value_at
+from .explain import has_key, line, value_at
 from .listing import shipped
 
 ASIDE = ("probe",)
@@ -83,8 +79,8 @@ def read_toml(path: str | Path) -> dict[str, Any]:
         except IsADirectoryError:
             raise InputError(f"{path}: a directory; name a scenario file in it") from None
         except UnicodeDecodeError as error:
-            line = untrusted.reason(error)
-            raise InputError(f"{path}: {line}; save the file as UTF-8 text") from None
+            why = untrusted.reason(error)
+            raise InputError(f"{path}: {why}; save the file as UTF-8 text") from None
     if not text.strip():
         raise InputError(f"{path}: empty; start from one of `paceline list scenarios`")
     with untrusted.refused(path, "correct it there", "not TOML"):
@@ -105,7 +101,6 @@ def assembled(table: dict[str, Any], origin: Origin) -> Document:
     """Lay a scenario's `table` over its profile's, and apply its overrides. Raises InputError."""
     _demand_shallow(table, origin.file)
     own = deepcopy(table)
-    _name_algorithms(own)
     early = [text for text in origin.overrides if _EXTENDS.match(text)]
     late = [text for text in origin.overrides if not _EXTENDS.match(text)]
     replaced = [override(own, text) for text in early]
@@ -113,8 +108,7 @@ def assembled(table: dict[str, Any], origin: Origin) -> Document:
         _demand_inside(own, [*replaced, *[("network",)] * origin.background], late, origin)
     document = _extended(own, origin, anywhere=origin.allow_paths or bool(early))
     table = document.table
-    changed = {override(table, text): text for text in late}
-    document.changed = changed
+    changed = document.changed = {override(table, text): text for text in late}
     _demand_shallow(table, origin.file)
     for path in islice(messages.with_control_characters(table), 1):
         value = value_at(table, path)
@@ -122,12 +116,7 @@ def assembled(table: dict[str, Any], origin: Origin) -> Document:
         what = "has control characters; write it without"  # they reach terminals and figures
         raise InputError(f"{origin.file}: {dotted(path)}{shown}: {what}")
     _demand_headers_once(document, origin.file)
-    document.notes = [
-        f"--set {text}: H is read as tau, the steps between averages"
-        for path, text in changed.items()
-        if path[-1] == "tau" and text.partition("=")[0].strip().endswith("H")
-    ]
-    document.notes += _without_loss(table, changed)
+    document.notes = _without_loss(table, changed)
     run = table.get("run")
     for key, other in ("steps", "tokens"), ("tokens", "steps"):  # one says the length of a run
         if isinstance(run, dict) and ("run", key) in changed and ("run", other) not in changed:
@@ -185,23 +174,24 @@ def _extended(own: dict[str, Any], origin: Origin, *, anywhere: bool) -> Documen
 
 def _profile(name: str, path: Path, file: str) -> dict[str, Any]:
     """Read the profile, or the objective, that a scenario extends. Raises InputError."""
-    home = None if os.path.exists(path) else shipped().get(name)
-    profile = (
-        {} if home else {key: value for key, value in read_toml(path).items() if key not in ASIDE}
-    )
+    where, home = f"{file}: extends = {name!r}", None
+    if not os.path.exists(path):
+        home = shipped().get(name)
+    table = {} if home else read_toml(path)
+    profile = {key: value for key, value in table.items() if key not in ASIDE}
     fitted = profile.keys() & {"overhead", "calibration"}
     if home or (not fitted and profile.keys() & {"algorithm", "cluster", "extends"}):
         raise InputError(
-            f"{file}: extends = {name!r}: a scenario, which nothing extends, but profiles and an "
-            "[objective] alone; give its keys with --set, vary them with `paceline sweep --vary`, "
-            f"or change a copy of {home or path}"
+            f"{where}: a scenario, which nothing extends, but profiles and an [objective] alone; "
+            "give its keys with --set, vary them with `paceline sweep --vary`, or change a copy "
+            f"of {home or path}"
         )
     if "extends" in profile:
         raise InputError(f"{path}: extends: a profile extends no other; calibrate it with --base")
     if not fitted and {*profile} != {"objective"}:
         raise InputError(
-            f"{file}: extends = {name!r}: no profile, for it has neither [[overhead]] nor "
-            "[calibration]; make one by `paceline probe` or `paceline calibrate`"
+            f"{where}: no profile, for it has neither [[overhead]] nor [calibration]; make one by "
+            "`paceline probe` or `paceline calibrate`"
         )
     return profile
 
@@ -225,18 +215,18 @@ def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any
 
 def _demand_headers_once(document: Document, file: str) -> None:
     """Refuse TCP's headers on top of a bandwidth at which a profile's payloads travelled."""
-    table, profile = document.table, document.profile
-    bandwidth, costs = value_at(profile, ("network", "bandwidth")), profile.get("overhead")
+    profile, bandwidth = document.profile, ("network", "bandwidth")
+    costs, speed = profile.get("overhead"), value_at(profile, bandwidth)
+    tcp = value_at(document.table, ("network", "transport")) == "tcp"
+    measured = value_at(profile, ("calibration", "transport")) == "tcp"
     # costs of any type: what is wrong is for the validation to say
-    if isinstance(costs, list) and any(has_key(cost, "transmission_factor") for cost in costs):
-        return
-    measured = value_at(profile, ("calibration", "transport"))
-    tcp = value_at(table, ("network", "transport")) == "tcp" != measured
-    if tcp and bandwidth is not None and bandwidth == value_at(table, ("network", "bandwidth")):
+    factors = isinstance(costs, list) and any(has_key(one, "transmission_factor") for one in costs)
+    same = speed is not None and speed == value_at(document.table, bandwidth)
+    if tcp and same and not measured and not factors:
         raise InputError(
-            f'{file}: network.transport = "tcp": the profile\'s network.bandwidth = '
-            f"{bandwidth!r} is the speed of payloads, from which headers are taken already; "
-            "remove network.transport, or write the link's own bandwidth"
+            f'{file}: network.transport = "tcp": the profile\'s network.bandwidth = {speed!r} is '
+            "the speed of payloads, from which headers are taken already; remove "
+            "network.transport, or write the link's own bandwidth"
         )
 
 
@@ -251,7 +241,7 @@ def override(table: dict[str, Any], text: str) -> KeyPath:
     value = _value(written, text) if written else None
     _demand_shallow({"": value}, f"--set {text[:80]}")
     path: KeyPath = ()
-    new: KeyPath | None = None
+    new: KeyPath = ()
     here: Any = table
     for part in parts[:-1]:
         key = _key(here, part, path, text)
@@ -259,7 +249,7 @@ def override(table: dict[str, Any], text: str) -> KeyPath:
         if not has_key(here, key):
             new = new or path
         here = here.setdefault(key, {}) if isinstance(here, dict) else here[key]
-    key = _proper(here, _key(here, parts[-1], path, text))
+    key = _key(here, parts[-1], path, text)
     path = (*path, key)
     if written:
         here[key] = value
@@ -291,34 +281,27 @@ def _key(here: Any, part: str, path: KeyPath, text: str) -> Any:
     """Return the key that `part` means in the table or list at `path`."""
     if isinstance(here, dict):
         return part
-    if isinstance(here, list):
-        return _index(here, part, dotted(path), text)
-    raise InputError(
-        f"--set {text}: {dotted(path)} = {show(here)} is not a table, so "
-        f"it has no key {part}; set {dotted(path)} as a whole"
-    )
-
-
-def _index(entries: list[Any], part: str, where: str, text: str) -> int:
-    """Return the position of the entry that `part` numbers, names or labels."""
+    where = dotted(path)
+    if not isinstance(here, list):
+        why = f"{where} = {show(here)} is not a table, so it has no key {part}"
+        raise InputError(f"--set {text}: {why}; set {where} as a whole")
     names = [
-        {str(entry.get(key)) for key in ("name", "label") if has_key(entry, key)}
-        for entry in entries
+        {str(entry.get(key)) for key in ("name", "label") if has_key(entry, key)} for entry in here
     ]
     alike = [index for index, aliases in enumerate(names) if part in aliases]
-    if not alike and part.isdecimal() and int(part) < len(entries):
+    if not alike and part.isdecimal() and int(part) < len(here):
         return int(part)
     if len(alike) == 1:
         return alike[0]
     if alike:
+        numbers = ", ".join(f"{where}.{index}" for index in alike)
         raise InputError(
-            f"--set {text}: {len(alike)} entries of {where} are called {part}; "
-            f"name one by its number: {', '.join(f'{where}.{index}' for index in alike)}"
+            f"--set {text}: {len(alike)} entries of {where} are called {part}; name one by its "
+            f"number: {numbers}"
         )
+    near = nearest(part, sorted(set().union(*names)), "names")
     raise InputError(
-        f"--set {text}: {where} has no entry {part}; "
-        f"{nearest(part, sorted(set().union(*names)), 'names')}, "
-        f"or numbers from 0 to {len(entries) - 1}"
+        f"--set {text}: {where} has no entry {part}; {near}, or numbers from 0 to {len(here) - 1}"
     )
 
 
@@ -345,19 +328,3 @@ def _without_loss(table: dict[str, Any], changed: Mapping[KeyPath, str]) -> list
         del table[where][key]
     left = ", ".join(map(dotted, gone))
     return [f"--set {text}: without a loss there is no {left}: left out"] if gone else []
-
-
-def _name_algorithms(table: dict[str, Any]) -> None:
-    """Give each [[algorithm]] its name, by which overrides find it, where `kind` says that."""
-    entries = table.get("algorithm")
-    for entry in entries if isinstance(entries, list) else ():
-        if has_key(entry, "kind") and "name" not in entry:
-            rename(entry, "kind", "name")
-
-
-def _proper(table: Any, key: str) -> str:
-    """Return the key of `table` that means what `key` does; `key` itself if there is none."""
-    if not isinstance(table, dict) or key in table:
-        return key
-    words = [word for word, keys in messages.SYNONYMS.items() if key in keys]
-    return next((word for word in (*messages.SYNONYMS.get(key, ()), *words) if word in table), key)

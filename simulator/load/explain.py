@@ -1,7 +1,4 @@
-"""Turn faults into lines for the author of a scenario, or mend them: file, key, value, remedy.
-
-Other words for a key are understood, and whole numbers that are written as floats.
-"""
+"""Turn faults into lines for the author of a scenario: file, key, value, remedy."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,7 +9,7 @@ from pydantic_core import ErrorDetails
 from ..inputs import messages
 
 Schema = Mapping[str, Any]
-WHOLE = "whole number"  # of which every refusal of a number that is none speaks
+TAG_MISSING = "union_tag_not_found"
 
 
 def explain(
@@ -20,64 +17,37 @@ def explain(
 ) -> dict[messages.KeyPath, str]:
     """Say what is wrong with a table of a JSON `schema`, by the path of the key at fault.
 
-    Of a key's several faults (one per member of a union) only the first is kept.
+    Of a key's several faults (one per member of a union) only the first counts.
     """
     sentences: dict[messages.KeyPath, str] = {}
     faults = error.errors(include_url=False)
-    for fault in sorted(faults, key=lambda each: each["type"] not in messages.UNKNOWN):
+    for fault in sorted(faults, key=lambda fault: fault["type"] not in messages.UNKNOWN):
         path = locate(fault, table)
-        kind, value = fault["type"], value_at(table, path)
-        parent = describe(schema, path[:-1], table)
-        if kind == "union_tag_not_found":
+        kind, parent = fault["type"], describe(schema, path[:-1], table)
+        if kind == TAG_MISSING:
             keys = {key for place in parent for key in place.get("properties", {})}
-            if wrong := [
-                key for key in value_at(table, path[:-1]) if key not in keys
-            ]:  # a misspelt key, by which pydantic would have told the members apart
+            # a misspelt key, by which pydantic would have told the members apart
+            if wrong := [key for key in value_at(table, path[:-1]) if key not in keys]:
                 kind, path = messages.UNKNOWN[0], (*path[:-1], wrong[0])
         if kind in messages.UNKNOWN:
             what = unknown(path, parent, schema)
-        elif kind in (*messages.MISSING, "union_tag_not_found"):
+        elif kind in (*messages.MISSING, TAG_MISSING):
             what = absent(str(path[-1]), parent, schema)
         else:
-            what = messages.sentence(fault, path, value)
+            what = messages.sentence(fault, path, value_at(table, path))
         sentences.setdefault(path, what)
     return sentences
 
 
-def amended(
-    faults: Mapping[messages.KeyPath, str], table: dict[str, Any], schema: Schema
-) -> list[str]:
-    """Replace in `table` what was refused, by `faults`, for its word or its form alone.
-
-    Returns a note of each, which is empty where the change is one of form.
-    """
-    notes: list[str] = []
+def made_whole(faults: Mapping[messages.KeyPath, str], table: dict[str, Any]) -> bool:
+    """Make ints of floats that must be whole numbers, and are; tell whether there were any."""
+    before = False
     for path, what in faults.items():
-        meant = [_meant(path, word, table, schema) for word in messages.SYNONYMS]
-        notes += [note for note in meant if note is not None]
         value = value_at(table, path)
-        if WHOLE in what and isinstance(value, float) and value.is_integer():
+        if "whole number" in what and isinstance(value, float) and value.is_integer():
             value_at(table, path[:-1])[path[-1]] = int(value)
-            notes.append("")
-    return notes
-
-
-def _meant(path: messages.KeyPath, word: str, table: dict[str, Any], schema: Schema) -> str | None:
-    """Rename `word` in the table at `path`, or around it; return a note, or None if it is right.
-
-    It is another word where its table has no such key, and lacks the one key that it stands for.
-    """
-    place = path if isinstance(value_at(table, path), dict) else path[:-1]
-    here = value_at(table, place)
-    if not isinstance(here, dict) or word not in here:
-        return None
-    keys = {key for node in describe(schema, place, table) for key in node.get("properties", ())}
-    tags = [tag for tag in messages.SYNONYMS[word] if tag in keys]
-    if word in keys or len(tags) != 1 or tags[0] in here:
-        return None
-    rename(here, word, tags[0])
-    where = messages.dotted((*place, word))
-    return f"{where} is read as tau, the steps between averages" if word == "H" else ""
+            before = True
+    return before
 
 
 def line(
@@ -98,38 +68,30 @@ def line(
 def absent(key: str, places: list[Schema], root: Schema) -> str:
     """Say what belongs under the missing `key` of a table that `places` describe."""
     nodes = [place["properties"][key] for place in places if key in place.get("properties", {})]
-    tags = [str(node["const"]) for node in nodes if "const" in node]
-    if tags:
+    if tags := [str(node["const"]) for node in nodes if "const" in node]:
         return f"missing; write one of: {', '.join(tags)}"
-    about = [
-        f": {inner['description']}"
-        for node in nodes
-        for inner in (node, *alternatives(root, node))
-        if "description" in inner
-    ]
+    inner = [choice for node in nodes for choice in (node, *alternatives(root, node))]
+    about = [f": {choice['description']}" for choice in inner if "description" in choice]
     section = any("$ref" in node for node in nodes)
     return f"missing; add {f'[{key}]' if section else 'it'}{''.join(about[:1])}"
 
 
 def unknown(path: messages.KeyPath, places: list[Schema], root: Schema) -> str:
     """Say which keys may stand where `path` ends, as `places` describe it, or where it belongs."""
-    key = str(path[-1])
+    top, key = path[0], str(path[-1])
     keys = {name: None for place in places for name in place.get("properties", {})}
-    if same := [choice for choice in messages.SYNONYMS.get(key, ()) if choice in keys]:
-        return f"another word for {same[0]}, which is there as well; write one of them"
-    sections = {name: alternatives(root, node) for name, node in root["properties"].items()}
-    homes = [
-        f"[{name}]"
-        for name, nodes in sections.items()
-        if name != path[0] and any(key in node.get("properties", {}) for node in nodes)
-    ]
-    homes += [
-        f"[[{path[0]}.{name}]]"
-        for place in sections.get(str(path[0]), ())
-        for name, node in place.get("properties", {}).items()
-        if name not in path
-        and any(key in choice.get("properties", {}) for choice in items(root, node))
-    ]
+    homes = []
+    for name, node in root["properties"].items():
+        tables = alternatives(root, node)
+        if name != top and any(key in table.get("properties", {}) for table in tables):
+            homes.append(f"[{name}]")
+        for table in tables if name == top else ():
+            homes += [
+                f"[[{top}.{inner}]]"
+                for inner, under in table.get("properties", {}).items()
+                if inner not in path
+                and any(key in item.get("properties", {}) for item in items(root, under))
+            ]
     moved = f"it belongs in {' or '.join(homes)}; " if homes else ""
     return f"unknown key; {moved}{messages.nearest(key, keys, 'the keys here are')}"
 
@@ -141,7 +103,12 @@ def locate(error: ErrorDetails, table: Any) -> messages.KeyPath:
     """
     path: list[str | int] = []
     tagged = False  # whether this table's union member has been named already
-    for part in _as_written(error["loc"], table):
+    where = error["loc"]
+    match where:
+        case ("algorithm", int(index), "lr" | "momentum" as key, *rest):
+            if key not in table["algorithm"][index]:  # it has that from [optimizer]
+                where = ("optimizer", key, *rest)
+    for part in where:
         union = bool(path) and isinstance(table, dict) and not tagged
         tags = [table.get(key) for key in messages.TAGS] if union else []
         if part in tags:
@@ -154,15 +121,6 @@ def locate(error: ErrorDetails, table: Any) -> messages.KeyPath:
     if error["type"] in ("union_tag_invalid", "union_tag_not_found"):
         path.append(str(error["ctx"]["discriminator"]).strip("'"))
     return tuple(path)
-
-
-def _as_written(loc: messages.KeyPath, table: Any) -> messages.KeyPath:
-    """Point at [optimizer] for what an algorithm has from there."""
-    match loc:
-        case ("algorithm", int(index), "lr" | "momentum" as key, *rest):
-            if key not in table["algorithm"][index]:
-                return ("optimizer", key, *rest)
-    return loc
 
 
 def alternatives(root: Schema, node: Schema, value: Any = None) -> list[Schema]:
@@ -214,10 +172,3 @@ def value_at(table: Any, path: messages.KeyPath) -> Any:
             return None
         table = table[part]
     return table
-
-
-def rename(table: dict[str, Any], old: str, new: str) -> None:
-    """Rename a key that is there, in its place."""
-    items = [(new if key == old else key, value) for key, value in table.items()]
-    table.clear()
-    table.update(items)

@@ -15,7 +15,7 @@ from ..programs.program import Function
 from ..scenario.scenario import BackgroundJob, Scenario, json_schema
 from .checks.settings import problems
 from .document import Origin, assembled, read_toml
-from .explain import amended, explain
+from .explain import explain, made_whole
 from .listing import find
 
 FOREVER = 10**9  # steps of a background job: it outlasts every run
@@ -74,7 +74,7 @@ def parse(  # noqa: PLR0913 - its origin, and what it may name
     while True:
         context = {
             "file": file, "folder": folder, "table": document.table, "programs": available,
-            "background": background, "notes": tuple(filter(None, document.notes)),
+            "background": background, "notes": document.notes,
         }  # fmt: skip
         try:
             scenario = Scenario.model_validate(document.table, context=context)
@@ -85,9 +85,8 @@ def parse(  # noqa: PLR0913 - its origin, and what it may name
             for index, job in enumerate(scenario.job):
                 _read_job(scenario, job, f"{file}: job[{index}]", origin, programs)
             return scenario
-        if not (notes := amended(faults, document.table, json_schema(available))):
+        if not made_whole(faults, document.table):
             raise InputError(document.refusal(faults))
-        document.notes += notes
 
 
 def varied(

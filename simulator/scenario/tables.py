@@ -76,7 +76,8 @@ Tensors = Annotated[
 @cache
 def presets() -> dict[str, list[int]]:
     """Return the parameters of each tensor of well-known models, by name."""
-    return untrusted.toml(untrusted.text(Path(__file__).with_name("tensors.toml")), 2)
+    text = untrusted.text(Path(__file__).with_name("tensors.toml"))
+    return untrusted.toml(text, untrusted.DEEPEST)
 
 
 def _sizes(tensors: Any) -> list[Any]:

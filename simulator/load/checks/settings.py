@@ -1,9 +1,7 @@
-"""Check settings that are each possible and together are not, or that cannot be simulated.
+"""Check settings that are each possible and together are not, or that cannot be simulated."""
 
-Each check yields `Problem`s: the path of the key at fault, the fault and the remedy.
-"""
-
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from pydantic import ValidationError
@@ -11,23 +9,29 @@ from pydantic_core import ErrorDetails
 
 from ...cluster.prices import HOURLY
 from ...errors import InputError
-from ...inputs.messages import KeyPath, nearest, sentence
+from ...inputs.messages import KeyPath, sentence
+from ...objectives.build import dimension_of
 from ...objectives.learning_curve.objective import baseline
 from ...objectives.plugins import ObjectiveError, other
 from ...programs import Program
 from ...programs.codecs.codec import CODECS, Raw
 from ...programs.pieces.schedule import ConstantSchedule, FixedPeriod, Period
 from ...programs.pieces.transform import Identity
-from ...scenario.cluster import Checkpoint, Cluster, Group
+from ...scenario.cluster import Checkpoint
 from ...scenario.redraw import knows
 from ...scenario.scenario import Algorithm, Scenario, arguments
 from ...scenario.table import LEAST, MOST
 from ...scenario.tables import LearningCurve, NoObjective, Optimizer, Range
-from .combinations import Problem, combinations, multiplier
+from .cluster import cluster_problems, device_problems, recovery_problems
 from .network import network_problems
-from .recovery import pacing_problems, recovery_problems
+from .refusal import Problem, broken, unknown
 
 SAVING = "recovery.checkpoint.every"  # the one key of [tune] that is no program's parameter
+PLAIN: dict[str, Any] = {
+    "lr": ConstantSchedule, "tau": (FixedPeriod, Period), "momentum": Identity,
+    "outer": Identity, "codec": Raw,
+}  # fmt: skip
+"""Kinds of parameters for which Theorem 2 holds."""
 
 
 def problems(scenario: Scenario, programs: Mapping[str, Program]) -> dict[KeyPath, str]:
@@ -36,18 +40,17 @@ def problems(scenario: Scenario, programs: Mapping[str, Program]) -> dict[KeyPat
     if faults:
         return dict(faults)
     faults = [
-        *_cluster(scenario),
+        *cluster_problems(scenario),
         *_prices(scenario),
-        *pacing_problems(scenario),
+        *device_problems(scenario),
         *network_problems(scenario, programs),
         *_run(scenario),
         *_algorithms(scenario, programs),
         *recovery_problems(scenario, programs),
-        *_jobs(scenario),
-        *multiplier(scenario),
+        *_multiplier(scenario),
         *_tune(scenario, programs),
         *_calibration(scenario),
-        *_named(("overhead",), scenario.overhead, programs),
+        *_programs(("overhead",), scenario.overhead, programs),
         *_codecs(scenario),
     ]
     first: dict[KeyPath, str] = {}
@@ -61,9 +64,9 @@ def _objective(scenario: Scenario, programs: Mapping[str, Program]) -> Iterator[
     spec = scenario.objective
     try:
         if isinstance(spec, LearningCurve):
-            yield from _named(("objective", "own"), spec.own, programs)
+            yield from _programs(("objective", "own"), spec.own, programs)
             baseline(spec)
-        if maker := other(scenario.objective):
+        if maker := other(spec):
             maker.check(scenario)
     except ObjectiveError as why:
         yield Problem(why.path, why.what)
@@ -71,189 +74,89 @@ def _objective(scenario: Scenario, programs: Mapping[str, Program]) -> Iterator[
         yield Problem(("objective", "curve", "file"), str(why))
 
 
-def _named(where: KeyPath, tables: Sequence[Any], known: Collection[str]) -> Iterator[Problem]:
+def _programs(
+    where: KeyPath, tables: Sequence[Any], programs: Mapping[str, Program]
+) -> Iterator[Problem]:
     """Check that the `algorithm` of each table, where it names one, is a program."""
     for index, table in enumerate(tables):
-        if table.algorithm is not None and table.algorithm not in known:
-            what = f"unknown program; {nearest(table.algorithm, known, 'programs')}"
-            yield Problem((*where, index, "algorithm"), what)
+        yield from unknown((*where, index, "algorithm"), table.algorithm, programs, "program")
 
 
 def _codecs(scenario: Scenario) -> Iterator[Problem]:
-    """Check that measured codecs are known, or used, and have one time for each size."""
-    used = {
-        getattr(algorithm.parameters.get("codec"), "kind", "raw")
-        for algorithm in scenario.algorithm
-    }
+    """Check that measured codecs exist, or are used, and have one time for each size."""
+    used = [getattr(one.parameters.get("codec"), "kind", "raw") for one in scenario.algorithm]
     kinds = [kind for kind in CODECS.kinds if kind != "raw"]
     for index, codec in enumerate(scenario.codec):
-        if codec.kind not in {*kinds, *used}:
-            what = f"unknown codec; {nearest(codec.kind, kinds, 'codecs')}"
-            yield Problem(("codec", index, "kind"), what)
-        if (codec.kind, codec.size) in {
-            (earlier.kind, earlier.size) for earlier in scenario.codec[:index]
-        }:
-            yield Problem(("codec", index, "size"), f"{codec.kind} has times at this size already")
+        if codec.kind not in used:
+            yield from unknown(("codec", index, "kind"), codec.kind, kinds, "codec")
+        before = [(earlier.kind, earlier.size) for earlier in scenario.codec[:index]]
+        twice = (codec.kind, codec.size) in before
+        yield from broken((twice, ("codec", index, "size"), "codec-size-twice"), kind=codec.kind)
 
 
 def _calibration(scenario: Scenario) -> Iterator[Problem]:
     """Check that every standard error, and every list of draws, is that of a number."""
-    calibration = scenario.calibration
-    if calibration is None:
-        return
-    every = [("sd", key) for key in calibration.sd] + [("draws", key) for key in calibration.draws]
-    for table, key in every:
-        if not knows(scenario, key):
-            yield Problem(
-                ("calibration", table, key),
-                "no number or time of this scenario is called so; write a dotted key such as "
-                "overhead.0.issue or cluster.compute",
+    for name in ("sd", "draws"):
+        for key, value in getattr(scenario.calibration, name, {}).items():
+            path = ("calibration", name, key)
+            # an exponent may have both signs
+            low = name == "draws" and min(value) <= 0 and not key.endswith("_exponent")
+            yield from broken(
+                (not knows(scenario, key), path, "calibration-key"),
+                (low, path, "draws-not-positive"),
             )
-    for key, factors in calibration.draws.items():
-        if min(factors) <= 0 and not key.endswith("_exponent"):  # which alone may have both signs
-            yield Problem(("calibration", "draws", key), "not above zero; calibrate anew")
-
-
-def _nodes(scenario: Scenario) -> Iterator[tuple[KeyPath, Cluster | Group]]:
-    yield ("cluster",), scenario.cluster
-    for index, group in enumerate(scenario.cluster.group):
-        yield ("cluster", "group", index), group
-
-
-def _cluster(scenario: Scenario) -> Iterator[Problem]:
-    cluster = scenario.cluster
-    for where, nodes in _nodes(scenario):
-        if nodes.compute is not None and nodes.compute.expectation == 0 and not cluster.allow_zero:
-            yield Problem(
-                (*where, "compute"),
-                'computing takes no time; write a time such as "300 ms", '
-                "or cluster.allow_zero = true if zero is meant",
-            )
-    yield from _extra_delays(scenario)
-    names = [group.name for group in cluster.group]
-    for index, name in enumerate(names):
-        if (first := names.index(name)) < index:
-            yield Problem(
-                ("cluster", "group", index, "name"),
-                f"also the name of cluster.group[{first}]; give each its own",
-            )
-    total = sum(group.workers for group in cluster.group)
-    if total > cluster.workers:
-        yield Problem(
-            ("cluster", "workers"),
-            f"the groups have {total} workers in all; write cluster.workers = {total}, "
-            "or make the groups smaller",
-        )
-
-
-def _extra_delays(scenario: Scenario) -> Iterator[Problem]:
-    """Check that every extra delay has a share of workers, and every share a delay."""
-    cluster, team = scenario.cluster, scenario.team
-    counts = {team.workers[ranks[0]].group: count for ranks, count in team.delayed}
-    shared = "extra_share" in cluster.model_fields_set
-    if cluster.extra is not None and not shared:
-        yield Problem(
-            ("cluster", "extra"),
-            "no worker gets it; set the share of the workers that do, such as "
-            "cluster.extra_share = 0.5",
-        )
-    if shared and all(nodes.extra is None for _, nodes in _nodes(scenario)):
-        yield Problem(("cluster", "extra_share"), "a share of no delay; add cluster.extra")
-    for index, group in enumerate(cluster.group):
-        where = ("cluster", "group", index)
-        if group.extra is not None and group.extra_share is None and not shared:
-            yield Problem((*where, "extra"), "no worker gets it; add extra_share to the group")
-        if group.extra_share is not None and group.extra is None and cluster.extra is None:
-            yield Problem((*where, "extra_share"), "a share of no delay; add extra to the group")
-        if group.extra_share is not None and not counts.get(group.name, 0):
-            yield Problem((*where, "extra_share"), _no_worker(group.workers))
-    if shared and not any(counts.values()):
-        yield Problem(("cluster", "extra_share"), _no_worker(cluster.workers))
 
 
 def _prices(scenario: Scenario) -> Iterator[Problem]:
     for index, group in enumerate(scenario.cluster.group):
         for key in HOURLY:
-            if getattr(group, key) is not None and getattr(scenario.cost, key) is None:
-                yield Problem(
-                    ("cluster", "group", index, key),
-                    f"others have no such price; write cost.{key}, which is 0 if they are free",
-                )
-
-
-def _no_worker(workers: int) -> str:
-    return f"none of {workers} workers; write a share of at least {0.5 / workers:.3g}"
+            alone = getattr(group, key) is not None and getattr(scenario.cost, key) is None
+            yield from broken((alone, ("cluster", "group", index, key), "price-of-others"), key=key)
 
 
 def _run(scenario: Scenario) -> Iterator[Problem]:
     run, learns = scenario.run, not isinstance(scenario.objective, NoObjective)
-    if run.steps is None and run.duration is None:
-        yield Problem(
-            ("run",), 'neither steps nor duration; write run.steps = 2000 or run.duration = "2 h"'
-        )
-    if run.steps is None and not all(scenario.team.mean_compute):
-        yield Problem(
-            ("run", "duration"),
-            "may never pass, because computing takes no time; add run.steps = 2000",
-        )
-    if run.target_loss is not None and not learns:
-        yield Problem(
-            ("run", "target_loss"),
-            'objective.kind = "none" has no loss; remove the target, or choose an objective such '
-            'as objective.kind = "quadratic"',
-        )
-    if learns and run.steps is not None and (run.evaluate_every or 0) > run.steps:
-        yield Problem(
-            ("run", "evaluate_every"),
-            f"above run.steps = {run.steps}, so nothing is ever evaluated; write at most that",
-        )
+    late = learns and run.steps is not None and (run.evaluate_every or 0) > run.steps
+    idle = run.steps is None and not all(scenario.team.mean_compute)
+    yield from broken(
+        (run.steps is None and run.duration is None, "run", "no-length"),
+        (idle, "run.duration", "endless"),
+        (run.target_loss is not None and not learns, "run.target_loss", "target-without-loss"),
+        (late, "run.evaluate_every", "never-evaluated"),
+        steps=run.steps,
+    )
+    for index, _ in enumerate(scenario.job):
+        yield from broken((scenario.network.closed_form, ("job", index), "job-closed-form"))
 
 
 def _algorithms(scenario: Scenario, programs: Mapping[str, Program]) -> Iterator[Problem]:
-    kind = scenario.objective.kind
-    seen: dict[str, int] = {}
+    kind, labels = scenario.objective.kind, [algorithm.label for algorithm in scenario.algorithm]
+    covered = ", ".join(name for name, program in programs.items() if program.bound_covers)
+    timed = {"latency", "platform"} & scenario.network.model_fields_set
     for index, algorithm in enumerate(scenario.algorithm):
         where, program = ("algorithm", index), programs[algorithm.name]
-        if algorithm.label in seen:
-            yield Problem(
-                (*where, "label"),
-                f'"{algorithm.label}" is also the label of algorithm[{seen[algorithm.label]}]; '
-                "give each its own",
-            )
-        seen.setdefault(algorithm.label, index)
-        if program.needs_loss and kind in ("bound", "none"):
-            yield Problem(
-                (*where, "name"),
-                f'reads the training loss, which objective.kind = "{kind}" does not have; remove '
-                'it, or choose objective.kind = "quadratic" or "softmax"',
-            )
-        elif kind == "bound" and not program.bound_covers:
-            covered = ", ".join(
-                name for name, covering in programs.items() if covering.bound_covers
-            )
-            yield Problem(
-                (*where, "name"),
-                f'objective.kind = "bound" does not cover it, only {covered}; remove it, or '
-                'choose objective.kind = "quadratic"',
-            )
-        elif kind == "bound":
+        first, fields = labels.index(algorithm.label), program.parameters.model_fields
+        blind = program.needs_loss and kind in ("bound", "none")
+        beyond = kind == "bound" and not blind and not program.bound_covers
+        needs_momentum = scenario.optimizer.momentum and program.local_momentum not in fields
+        talks = program.server is not None or program.gossips
+        values = {"kind": kind, "covered": covered, "name": algorithm.name}
+        yield from broken(
+            (first < index, (*where, "label"), "label-twice"),
+            (blind, (*where, "name"), "needs-loss"),
+            (beyond, (*where, "name"), "bound-covers"),
+            **values,
+            label=algorithm.label,
+            first=first,
+        )
+        if kind == "bound" and not blind and not beyond:
             yield from _beyond_theorem_two(where, algorithm)
-        fields = program.parameters.model_fields
-        if scenario.optimizer.momentum and program.local_momentum not in fields:
-            yield Problem(
-                ("optimizer", "momentum"),
-                f"{algorithm.name} has none; write momentum in the [[algorithm]] tables that do",
-            )
-        messages = program.server is not None or program.gossips
-        timed = {"latency", "platform"} & scenario.network.model_fields_set
-        if messages and not timed:
-            yield Problem(
-                ("network", "latency"),
-                f"missing; {algorithm.name} sends messages, which network.duration does not time; "
-                'write network.latency = "80 ms"',
-            )
-        for key, what in combinations(scenario, program, algorithm):
-            yield Problem(_written(where, algorithm, key), what)
+        yield from broken(
+            (needs_momentum, "optimizer.momentum", "no-momentum"),
+            (talks and not timed, "network.latency", "untimed-messages"),
+            **values,
+        )
+        yield from _parameters(where, scenario, program, algorithm)
 
 
 def _written(where: KeyPath, algorithm: Algorithm, key: str) -> KeyPath:
@@ -263,57 +166,125 @@ def _written(where: KeyPath, algorithm: Algorithm, key: str) -> KeyPath:
 
 def _beyond_theorem_two(where: KeyPath, algorithm: Algorithm) -> Iterator[Problem]:
     """Check the parameters for which Theorem 2 does not hold."""
-    plain: dict[str, Any] = {
-        "lr": ConstantSchedule, "tau": (FixedPeriod, Period), "momentum": Identity,
-        "outer": Identity, "codec": Raw,
-    }  # fmt: skip
-    for key, kind in plain.items():
-        value = algorithm.parameters.get(key)
-        if value is not None and not isinstance(value, kind):
-            yield Problem(
-                _written(where, algorithm, key),
-                'objective.kind = "bound" is for plain SGD with a constant learning rate, '
-                "uncompressed, whose workers share a period; remove it, or choose "
-                'objective.kind = "quadratic"',
-            )
-        elif key == "lr" and value is not None and not LEAST <= value(1) <= MOST:
-            yield Problem(
-                _written(where, algorithm, key),
-                f"Theorem 2 is for rates from {LEAST:g} to {MOST:g}; choose another unit",
-            )
+    for key, kind in PLAIN.items():
+        value, path = algorithm.parameters.get(key), _written(where, algorithm, key)
+        other_kind = value is not None and not isinstance(value, kind)
+        rate = value(1) if key == "lr" and value is not None and not other_kind else LEAST
+        yield from broken(
+            (other_kind, path, "bound-plain"),
+            (not LEAST <= rate <= MOST, path, "bound-rate"),
+            least=LEAST,
+            most=MOST,
+        )
 
 
-def _jobs(scenario: Scenario) -> Iterator[Problem]:
-    for index, _ in enumerate(scenario.job):
-        if scenario.network.model != "flows":
-            yield Problem(
-                ("job", index), 'has no effect here; write network.model = "flows", or remove it'
-            )
+def _parameters(
+    where: KeyPath, scenario: Scenario, program: Program, algorithm: Algorithm
+) -> Iterator[Problem]:
+    """Check the parameters of one algorithm against each other and the cluster."""
+    given, table, workers = algorithm.parameters, algorithm.table, scenario.cluster.workers
+    at = partial(_written, where, algorithm)
+    crowded = program.server is not None and (given.get("k") or 0) > workers
+    replaced = table.keys() if given.get("inner") is not None else ()
+    overlap, tau = given.get("overlap"), given.get("tau", 0)
+    yield from _codec(where, scenario, program, algorithm)
+    yield from broken(
+        (crowded, at("k"), "k-too-large"),
+        ("epoch_flush" in table and not given.get("epoch"), at("epoch_flush"), "no-epoch"),
+        (given.get("threshold") and "step_size" in table, at("step_size"), "two-thresholds"),
+        ("momentum" in replaced, at("momentum"), "beside-inner"),
+        ("compensation" in replaced, at("compensation"), "beside-inner"),
+        (type(overlap) is int and overlap >= tau, at("overlap"), "overlap-too-long"),
+        workers=workers,
+        tau=tau,
+    )
+
+
+def _codec(
+    where: KeyPath, scenario: Scenario, program: Program, algorithm: Algorithm
+) -> Iterator[Problem]:
+    given = algorithm.parameters
+    codec: Any = given.get("codec")
+    momentum, key = given.get(program.local_momentum), program.local_momentum
+    twice = getattr(codec, "needs_collective", False)
+    corrects = getattr(codec, "carries_momentum", False) and codec.momentum
+    displaced = not program.sends_gradients or given.get("inner") is not None
+    doubled = momentum and not isinstance(momentum, Identity) and not displaced
+    path = _written(where, algorithm, "codec")
+    yield from broken(
+        (twice and program.server is not None, path, "codec-no-mean"),
+        (twice and given.get("epoch_flush") == "paper", path, "codec-no-mean-twice"),
+        (twice and program.rounds and scenario.cluster.sampling, path, "codec-sampling"),
+        (corrects and displaced, path, "codec-displacements"),
+        (corrects and doubled, _written(where, algorithm, key), "momentum-twice"),
+        kind=getattr(codec, "kind", "raw"),
+        name=program.name,
+    )
+    yield from _entries(where, scenario, algorithm, getattr(codec, "ratio", 1.0))
+
+
+def _entries(
+    where: KeyPath, scenario: Scenario, algorithm: Algorithm, ratio: float
+) -> Iterator[Problem]:
+    """Check that every piece of a vector has entries, and that a sparse codec can keep one."""
+    given, entries = algorithm.parameters, dimension_of(scenario.objective)
+    if entries is None:
+        return
+    pieces = next((key for key in ("buckets", "fragments") if key in given), "")
+    coded = getattr(given.get("codec"), "kind", "raw") != "raw"
+    parts, whose = given.get(pieces), "of this objective"
+    sizes = (1,) * parts if isinstance(parts, int) else parts or ()
+    if len(sizes) > entries and (coded or not isinstance(parts, int)):
+        path = _written(where, algorithm, pieces)
+        yield from broken((True, path, "too-many-pieces"), pieces=len(sizes), entries=entries)
+        return
+    if pieces and coded:
+        entries, whose = entries * min(sizes) // sum(sizes), "of a piece"
+    if ratio * entries < 1:
+        larger = ", or a larger objective.dimension" * (scenario.objective.kind == "quadratic")
+        values = {"entries": entries, "whose": whose, "least": 1 / entries, "larger": larger}
+        path = _written(where, algorithm, "codec")
+        yield from broken((True, path, "codec-keeps-nothing"), **values)
+
+
+def _multiplier(scenario: Scenario) -> Iterator[Problem]:
+    """Check that all hpsgd tables set the same cost of averaging a model."""
+    key = "local_sgd_sync_multiplier"
+    algorithms = scenario.algorithm
+    stated = [(n, one.parameters[key]) for n, one in enumerate(algorithms) if key in one.table]
+    beside = any(one.name == "local-sgd" and "codec" not in one.table for one in algorithms)
+    for index, times in stated:
+        first, cost = stated[0]
+        yield from broken(
+            (not beside and index == first, ("algorithm", index, key), "multiplier-unused"),
+            (times != cost, ("algorithm", index, key), "multiplier-twice"),
+            first=first,
+            times=cost,
+        )
 
 
 def _tune(scenario: Scenario, programs: Mapping[str, Program]) -> Iterator[Problem]:
     for name, choices in scenario.tune.items():
-        if name not in programs:
-            yield Problem(("tune", name), f"unknown program; {nearest(name, programs, 'programs')}")
-            continue
-        parameters = programs[name].parameters.model_fields
-        for key, choice in choices.items():
+        yield from unknown(("tune", name), name, programs, "program")
+        fields = programs[name].parameters.model_fields if name in programs else {}
+        for key, choice in choices.items() if name in programs else ():
             where = ("tune", name, key)
-            if key not in parameters and key != SAVING:
-                yield Problem(where, f"unknown parameter; {nearest(key, parameters, 'parameters')}")
+            if key not in fields and key != SAVING:
+                yield from unknown(where, key, fields, "parameter")
                 continue
-            tries: list[tuple[KeyPath, Any]]
             if isinstance(choice, Range):
-                tries = [((*where, "low"), choice.low), ((*where, "high"), choice.high)]
-                if choice.low >= choice.high:
-                    yield Problem((*where, "low"), f"not below high = {choice.high}; swap them")
-                elif choice.log and choice.low <= 0:
-                    yield Problem((*where, "low"), "log = true needs a range above 0; raise it")
+                down = choice.low >= choice.high
+                yield from broken(
+                    (down, (*where, "low"), "range-upside-down"),
+                    (choice.log and choice.low <= 0 and not down, (*where, "low"), "log-range"),
+                    high=choice.high,
+                )
+                tries: dict[str | int, Any] = {"low": choice.low, "high": choice.high}
             else:
-                tries = [((*where, index), value) for index, value in enumerate(choice)]
-            for path, value in tries:
+                tries = dict(enumerate(choice))
+            for last, value in tries.items():
                 for fault in _faults(programs[name], key, value, scenario.optimizer):
-                    yield Problem(path, sentence(fault, path, value))
+                    yield Problem((*where, last), sentence(fault, (*where, last), value))
 
 
 def _faults(program: Program, key: str, value: Any, optimizer: Optimizer) -> list[ErrorDetails]:

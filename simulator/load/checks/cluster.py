@@ -1,0 +1,180 @@
+"""Check the settings about workers: their speeds, devices, crashes and absences."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ...inputs.messages import KeyPath, nearest
+from ...programs import Program
+from ...scenario.cluster import Cluster, Group, Recovery
+from ...scenario.scenario import Scenario
+from .refusal import Problem, broken
+
+
+def nodes(scenario: Scenario) -> Iterator[tuple[KeyPath, Cluster | Group]]:
+    """Yield the tables of workers, each with its path."""
+    yield ("cluster",), scenario.cluster
+    for index, group in enumerate(scenario.cluster.group):
+        yield ("cluster", "group", index), group
+
+
+def cluster_problems(scenario: Scenario) -> Iterator[Problem]:
+    """Yield the problems of the workers' numbers, names and compute times."""
+    cluster = scenario.cluster
+    for where, table in nodes(scenario):
+        law = table.compute
+        zero = law is not None and law.expectation == 0 and not cluster.allow_zero
+        yield from broken((zero, (*where, "compute"), "compute-zero"))
+    yield from _extra_delays(scenario)
+    names = [group.name for group in cluster.group]
+    for index, name in enumerate(names):
+        first, path = names.index(name), ("cluster", "group", index, "name")
+        yield from broken((first < index, path, "group-name-twice"), first=first)
+    total = sum(group.workers for group in cluster.group)
+    yield from broken((total > cluster.workers, "cluster.workers", "groups-too-large"), total=total)
+
+
+def _extra_delays(scenario: Scenario) -> Iterator[Problem]:
+    """Check that every extra delay has a share of workers, and every share a delay."""
+    cluster, team = scenario.cluster, scenario.team
+    counts = {team.workers[ranks[0]].group: count for ranks, count in team.delayed}
+    shared = "extra_share" in cluster.model_fields_set
+    delays = any(table.extra is not None for _, table in nodes(scenario))
+    yield from broken(
+        (cluster.extra is not None and not shared, "cluster.extra", "extra-of-nobody"),
+        (shared and not delays, "cluster.extra_share", "share-of-no-delay"),
+    )
+    for index, group in enumerate(cluster.group):
+        where, share = ("cluster", "group", index), group.extra_share
+        alone = group.extra is not None and share is None and not shared
+        vain = share is not None and group.extra is None and cluster.extra is None
+        nobody = share is not None and not counts.get(group.name, 0)
+        yield from broken(
+            (alone, (*where, "extra"), "group-extra-of-nobody"),
+            (vain, (*where, "extra_share"), "group-share-of-no-delay"),
+            (nobody, (*where, "extra_share"), "share-of-no-worker"),
+            workers=group.workers,
+            least=0.5 / max(group.workers, 1),
+        )
+    yield from broken(
+        (shared and not any(counts.values()), "cluster.extra_share", "share-of-no-worker"),
+        workers=cluster.workers,
+        least=0.5 / cluster.workers,
+    )
+
+
+def device_problems(scenario: Scenario) -> Iterator[Problem]:
+    """Yield the problems of the devices that workers compute on."""
+    cluster, used = scenario.cluster, [group.device for group in scenario.cluster.group]
+    names = [device.name for device in cluster.described]
+    for index, group in enumerate(cluster.group):
+        where = ("cluster", "group", index)
+        device = cluster.devices.get(group.device)
+        if names and group.device is not None and device is None:
+            near = nearest(group.device, names, "devices")
+            yield Problem((*where, "device"), f"unknown; {near}")
+        for key in ("profile", "bursts", "failures") if device and device.shared_by > 1 else ():
+            own = getattr(group, key) is not None
+            path = (*where, key) if own else ("cluster", key)
+            varies = own or getattr(cluster, key) is not None
+            yield from broken((varies, path, "shared-device-speed"), group=group.name, key=key)
+    for index, name in enumerate(names):
+        first, path = names.index(name), ("cluster", "device", index, "name")
+        yield from broken(
+            (first < index, path, "device-name-twice"),
+            (first == index and name not in used, path, "device-unused"),
+            first=first,
+            name=name,
+        )
+
+
+def recovery_problems(scenario: Scenario, programs: Mapping[str, Program]) -> Iterator[Problem]:
+    """Yield the problems of crashes, absences, sampled clients and what algorithms do about it."""
+    cluster, algorithms = scenario.cluster, scenario.algorithm
+    policies = [scenario.under(algorithm).recovery for algorithm in algorithms]
+    restarts = any(recovery.policy == "restart" for recovery in policies)
+    yield from _crashes(scenario, programs, restarts=restarts)
+    yield from _membership(scenario, restarts=restarts)
+    clients = cluster.sampling.clients if cluster.sampling else None
+    crowded = (clients or 0) > cluster.workers
+    yield from broken(
+        (crowded, "cluster.sampling.clients", "sampling-too-many"), workers=cluster.workers
+    )
+    if cluster.drops:
+        owners = [where for where, table in nodes(scenario) if table.drop]
+        flows = not scenario.network.closed_form
+        selects = any(programs[algorithm.name].selects for algorithm in algorithms)
+        yield from broken(
+            (cluster.sampling is None, (*owners[0], "drop"), "drop-of-nobody"),
+            (cluster.sampling and flows and selects, (*owners[0], "drop"), "drop-of-flows"),
+        )
+    general, tables = ("recovery",), dict[KeyPath, tuple[Recovery, Any]]()
+    if not algorithms:
+        tables[general] = scenario.recovery, {}
+    for index, (algorithm, recovery) in enumerate(zip(algorithms, policies, strict=True)):
+        own = algorithm.table.get("recovery")
+        if own is not None:
+            keys = own if isinstance(own, dict) else {}
+            tables["algorithm", index, "recovery"] = recovery, keys
+        elif algorithm.recovery is None:  # else it has no effect on this one: a note says so
+            tables[general] = recovery, {}
+    for path, (recovery, keys) in tables.items():
+        for (key,), what in _policy(scenario, recovery):
+            if path == general or key in keys:
+                yield Problem((*path, key), what)
+            elif key in ("policy", "backup"):  # others are inherited
+                yield Problem(path, what)
+
+
+def _policy(scenario: Scenario, recovery: Recovery) -> Iterator[Problem]:
+    """Yield the keys of one recovery that contradict its policy; those without effect are noted."""
+    workers, policy, backups = scenario.cluster.workers, recovery.policy, recovery.backups
+    leaves_out, key = backups or policy == "quorum", "backup" if backups else "policy"
+    of_all = policy == "quorum" and isinstance(recovery.quorum, int) and recovery.quorum > workers
+    waits = policy == "wait" and recovery.backup and scenario.unstable
+    yield from broken(
+        (waits, "backup", "backup-waits"),
+        (policy in ("restart", "quorum") and recovery.backup, "backup", "backup-policy"),
+        (scenario.cluster.sampling and leaves_out, key, "slowest-twice"),
+        (policy == "restart" and recovery.checkpoint is None, "policy", "no-checkpoint"),
+        (of_all, "quorum", "quorum-too-large"),
+        (backups >= workers, "backup", "backup-of-all"),
+        (leaves_out and scenario.team.shares_devices, key, "shared-left-out"),
+        policy=policy,
+        workers=workers,
+        last=workers - 1,
+    )
+
+
+def _membership(scenario: Scenario, *, restarts: bool) -> Iterator[Problem]:
+    cluster, shared = scenario.cluster, scenario.team.shares_devices
+    for where, table in nodes(scenario):
+        rank = max(table.membership.trace, default=0) if table.membership else 0
+        path, beyond = (*where, "membership"), rank >= cluster.workers
+        yield from broken(
+            (beyond, path, "membership-rank"),
+            (table.membership and shared and not beyond, path, "membership-shared"),
+            rank=rank,
+            last=cluster.workers - 1,
+        )
+    yield from broken((cluster.elastic and restarts, "cluster.membership", "membership-restart"))
+
+
+def _crashes(
+    scenario: Scenario, programs: Mapping[str, Program], *, restarts: bool
+) -> Iterator[Problem]:
+    workers, devices = scenario.cluster.workers, scenario.team.devices
+    unserved = scenario.algorithm and not any(
+        programs[algorithm.name].server for algorithm in scenario.algorithm
+    )
+    for index, crash in enumerate(scenario.cluster.crash):
+        where, rank = ("cluster", "crash", index), crash.worker
+        beyond = rank != "server" and rank >= workers
+        shares = rank != "server" and not beyond and devices[rank] is not None
+        yield from broken(
+            (rank == "server" and unserved, (*where, "worker"), "no-server"),
+            (beyond, (*where, "worker"), "crash-rank"),
+            (shares, (*where, "worker"), "crash-shared"),
+            (crash.lasts is None and restarts, where, "crash-for-good"),
+            last=workers - 1,
+        )
+    yield from broken((scenario.server.failures and unserved, "server.failures", "no-server"))
