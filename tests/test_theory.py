@@ -5,7 +5,6 @@ import math
 from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -27,11 +26,8 @@ from paceline.simulator.distributions.parametric import (
     Weibull,
 )
 from paceline.simulator.errors import InputError
-from paceline.simulator.load.load import parse
-from paceline.simulator.network import closed_form
+from paceline.simulator.load.load import load, parse
 from paceline.simulator.reports import terminal
-from paceline.simulator.scenario.overhead import Overhead
-from paceline.simulator.scenario.team import Team
 from paceline.simulator.theory import ErrorBound, expected_max, seconds_per_step
 from tests.helpers import worlds
 from tests.helpers.cases import looped
@@ -230,9 +226,8 @@ def test_theorem_2():
     assert not PAPER.valid(13)
 
 
-UNLIKE = ErrorBound(
-    workers=5, lr=0.03, smoothness=1.7, gradient_variance=0.6, initial_gap=2.6
-)  # no two numbers are alike, and none is 1 or 2
+# no two numbers are alike, and none is 1 or 2
+UNLIKE = ErrorBound(workers=5, lr=0.03, smoothness=1.7, gradient_variance=0.6, initial_gap=2.6)
 
 
 def test_theorem_2_by_hand():
@@ -293,10 +288,7 @@ def test_random_minimiser_with_constant_times_is_theorem_3_rounded():
         assert abs(found - max(best, 1)) < 1
 
 
-@looped(
-    "law",
-    [TWO_POINTS, Pareto(minimum="500 ms", alpha=1.8), Uniform(low="0 s", high="2 s")],
-)
+@looped("law", [TWO_POINTS, Pareto(minimum="500 ms", alpha=1.8), Uniform(low="0 s", high="2 s")])
 def test_random_minimiser_is_what_trying_every_tau_finds(law):
     steps = {tau: seconds_per_step([[law]] * 8, 0.5, tau) for tau in range(1, 41)}
     for duration in (200, 1000):
@@ -396,109 +388,59 @@ def test_the_delay_that_hides_a_latency(compute, transmission, latency):
 # The table
 
 
-def world(**changes):
-    quiet = {"bursts": None, "profile": None, "failures": None, "membership": None, "compute": None}
-    return SimpleNamespace(
-        **(quiet | changes), group=(), described=(), sampling=None, participants=2
-    )
-
-
-def scenario(**changes):
-    bound = SimpleNamespace(kind="bound", initial_gap=1.0, smoothness=1.0, gradient_variance=1.0)
-    quiet = world()
-    fields = {
-        "file": "figure3.toml",
-        "objective": bound,
-        "optimizer": SimpleNamespace(lr=0.08),
-        "cluster": quiet,
-        "network": SimpleNamespace(outage=(), link=(), background=()),
-        "job": (),
-        "algorithm": (),
-        "theory": SimpleNamespace(periods=(1, 10), durations=(60.0, 1000.0), interval=None),
-        "run": SimpleNamespace(duration=None),
-        "costs": Overhead(),
-        "team": team(SIXTEEN),
-    }
-    return SimpleNamespace(**(fields | changes))
-
-
-def team(laws):
-    made = Team(None, 0.0)
-    made.__dict__["expected_laws"] = laws
-    return made
-
-
-@pytest.fixture
-def figure3(monkeypatch):
-    cost = closed_form.CollectiveCost(0.0, 1.0)
-    monkeypatch.setattr(theory, "mean_cost", lambda scenario: cost)
-
-
-@pytest.mark.usefixtures("figure3")
-def test_table_of_figure_3():
-    table = theory.theory(scenario())
+def figure3(*overrides):
+    """Return the table of the paper's figure, whose shipped scenario has its numbers."""
+    table = theory.theory(load("adacomm/figure3", ["theory.interval=", *overrides]))
     assert table == json.loads(json.dumps(table, allow_nan=False))
+    return table
+
+
+def test_table_of_figure_3():
+    table = figure3('theory.durations=["60 s", "1000 s"]')
     assert table["sync_seconds_per_step"] == pytest.approx(4.3807, abs=5e-4)
     once, ten = table["periods"]
     assert (once["tau"], once["speedup"], once["valid"]) == (1, 1.0, True)
     assert ten["seconds_per_step"] == pytest.approx(1.7337, abs=5e-4)
     assert ten["speedup"] == pytest.approx(2.527, abs=1e-3)
     assert ten["floor"] == pytest.approx(0.0626)
-    assert table["crossings"] == [
-        {
-            "tau": 10,
-            "against": 1,
-            "time": pytest.approx(1148.9, abs=0.1),
-            "bound": pytest.approx(0.1003, abs=1e-4),
-        }
-    ]
-    assert table["tau_star"] == [
-        {
-            "duration": 60.0,
-            "constant_delays": pytest.approx(8.07, abs=0.01),
-            "random_delays": 12,
-            "cap": 12,
-            "unconstrained": 19,
-        },
-        {
-            "duration": 1000.0,
-            "constant_delays": pytest.approx(1.98, abs=0.01),
-            "random_delays": 4,
-            "cap": 12,
-            "unconstrained": 4,
-        },
-    ]
+    (crossing,) = table["crossings"]
+    assert (crossing["tau"], crossing["against"]) == (10, 1)
+    assert crossing["time"] == pytest.approx(1148.9, abs=0.1)
+    assert crossing["bound"] == pytest.approx(0.1003, abs=1e-4)
+    constant = [row["constant_delays"] for row in table["tau_star"]]
+    assert constant == pytest.approx([8.07, 1.98], abs=0.01)
+    keys = "duration", "random_delays", "cap", "unconstrained"
+    assert [[row[key] for key in keys] for row in table["tau_star"]] == [
+        [60.0, 12, 12, 19], [1000.0, 4, 12, 4],
+    ]  # fmt: skip
     assert table["hide"] == {"delay": 1, "smallest_period": 1, "delay_at_smallest_period": 1}
     assert table["notes"] == []
 
 
-@pytest.mark.usefixtures("figure3")
 def test_table_without_a_bound():
-    table = theory.theory(scenario(objective=SimpleNamespace(kind="none")))
+    table = figure3('objective={kind="none"}')
     assert table["tau_star"] == table["crossings"] == []
     assert [row["valid"] for row in table["periods"]] == [None, None]
     assert "bound" in table["notes"][0]
 
 
-@pytest.mark.usefixtures("figure3")
 def test_table_takes_the_first_learning_rate_of_a_schedule():
-    decayed = {"schedule": "steps", "start": 0.08, "factor": 0.1, "at": [2]}
-    table = theory.theory(scenario(optimizer=SimpleNamespace(lr=decayed)))
-    assert table["tau_star"][0]["cap"] == 12
+    decayed = 'optimizer.lr={schedule="steps", start=0.08, factor=0.1, at=[2]}'
+    algorithms = 'algorithm=[{name="ssgd", lr=0.08}]'
+    assert figure3(decayed, algorithms)["tau_star"][0]["cap"] == 12
 
 
-@pytest.mark.usefixtures("figure3")
-def test_what_theory_cannot_say(monkeypatch):
-    table = theory.theory(scenario(optimizer=SimpleNamespace(lr=2.0)))
+def test_what_theory_cannot_say():
+    table = figure3("optimizer.lr=2.0")
     assert table["tau_star"][0]["random_delays"] is None
     assert "too high" in table["notes"][0]
-    stormy = world(bursts="some", failures="some")
-    notes = theory.theory(scenario(cluster=stormy))["notes"]
+    bursts = 'cluster.bursts={factor=2, on="1 s", off="9 s"}'
+    crashes = 'cluster.failures={between="1 h", repair="1 min"}'
+    notes = figure3(bursts, crashes)["notes"]
     assert "bursts" in notes[0]
     assert "failures" in notes[1]
-    heavy = [[Pareto(minimum="1 s", alpha=0.9)]] * 2
     with pytest.raises(InputError, match="alpha above 1"):
-        theory.theory(scenario(team=team(heavy)))
+        figure3('cluster.compute={dist="pareto", minimum="1 s", alpha=0.9}')
 
 
 def unlike(**more):

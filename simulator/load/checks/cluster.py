@@ -17,6 +17,23 @@ def nodes(scenario: Scenario) -> Iterator[tuple[KeyPath, Cluster | Group]]:
         yield ("cluster", "group", index), group
 
 
+def regions(scenario: Scenario) -> dict[str | None, KeyPath]:
+    """Return the key path at which each region of workers is first named; None: no region."""
+    cluster = scenario.cluster
+    paths: dict[str | None, KeyPath] = {}
+    for index, group in enumerate(cluster.group):
+        where: KeyPath = ("cluster", "group", index) if group.region else ("cluster",)
+        paths.setdefault(group.region or cluster.region, (*where, "region"))
+    if cluster.workers > sum(group.workers for group in cluster.group):
+        paths.setdefault(cluster.region, ("cluster", "region"))
+    return paths
+
+
+def nics(scenario: Scenario) -> list[KeyPath]:
+    """Return the key paths at which bandwidths of network cards are set."""
+    return [(*where, "nic") for where, table in nodes(scenario) if table.nic is not None]
+
+
 def cluster_problems(scenario: Scenario) -> Iterator[Problem]:
     """Yield the problems of the workers' numbers, names and compute times."""
     cluster = scenario.cluster

@@ -8,7 +8,7 @@ from ...errors import InputError
 from ...inputs.messages import KeyPath, nearest
 from ...network.topology.graph import Hosts, NetworkGraph
 from ...scenario.scenario import Scenario
-from .network import nics, regions
+from .cluster import nics, regions
 from .refusal import Problem, broken
 
 

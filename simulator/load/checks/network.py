@@ -9,7 +9,7 @@ from ...network.collectives import COLLECTIVES
 from ...programs import Program
 from ...scenario.network import Link, Network
 from ...scenario.scenario import Scenario
-from .cluster import nodes
+from .cluster import nics, regions
 from .refusal import Problem, broken
 
 TCP_KEYS = ("mtu", "sockets", "burst")
@@ -29,18 +29,6 @@ def network_problems(scenario: Scenario, programs: Mapping[str, Program]) -> Ite
         from .graph import graph_problems  # noqa: PLC0415 - only with flows
 
         yield from graph_problems(scenario)
-
-
-def regions(scenario: Scenario) -> dict[str | None, KeyPath]:
-    """Return the key path at which each region of workers is first named; None: no region."""
-    cluster = scenario.cluster
-    paths: dict[str | None, KeyPath] = {}
-    for index, group in enumerate(cluster.group):
-        where: KeyPath = ("cluster", "group", index) if group.region else ("cluster",)
-        paths.setdefault(group.region or cluster.region, (*where, "region"))
-    if cluster.workers > sum(group.workers for group in cluster.group):
-        paths.setdefault(cluster.region, ("cluster", "region"))
-    return paths
 
 
 def _settings(scenario: Scenario) -> Iterator[Problem]:
@@ -153,11 +141,6 @@ def _closed_form(scenario: Scenario) -> Iterator[Problem]:
         paths += [("network", "link", index, key) for key in beyond]
     for path in [*paths, *nics(scenario)]:
         yield from broken((True, path, "only-flows"))
-
-
-def nics(scenario: Scenario) -> list[KeyPath]:
-    """Return the key paths at which bandwidths of network cards are set."""
-    return [(*where, "nic") for where, table in nodes(scenario) if table.nic is not None]
 
 
 def _flows(scenario: Scenario) -> Iterator[Problem]:
