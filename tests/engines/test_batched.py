@@ -29,7 +29,6 @@ from tests.helpers.worlds import DIGITS, EXPONENTIAL, QUADRATIC, RING, TIME_ONLY
 
 SEEDS = [0, 3, 4]
 GROUPS = [{"name": "slow", "workers": 3, "compute": {"dist": "exponential", "mean": "4 s"}}]
-NET = {"collective": "given", "duration": "1 s"}
 
 
 def taken(case: dict[str, Any], objective: dict[str, Any]) -> bool:

@@ -51,15 +51,6 @@ def rounds(world, index=0):
 # Theory
 
 
-def test_synchronous_sgd_waits_for_the_slowest_of_all():
-    """H_16 + 1 = 4.3807 seconds per step (AdaComm, section 3.2)."""
-    world = scenario(
-        SSGD, workers=16, compute=EXPONENTIAL, steps=4000, run={"evaluate_every": 1},
-        network={"collective": "given", "duration": "1 s"},
-    )  # fmt: skip
-    covered(rounds(world), sum(1 / i for i in range(1, 17)) + 1)
-
-
 @looped("law", LAWS)
 @looped("tau", [1, 10])
 def test_periodic_averaging_is_as_fast_as_theorem_1_says(law, tau):
@@ -159,15 +150,6 @@ def test_buckets_by_hand(compute, buckets, forward, accumulation, bandwidth):
         now = free + 2 * (m - 1) * latency
         expected.append(now)
     assert simulate(world).curve["time"] == pytest.approx(expected, rel=1e-12)
-
-
-def test_overlap_hides_all_but_the_last_bucket():
-    """Averages shorter than their part of the backward pass: only one of them shows."""
-    world = scenario(
-        {"name": "ssgd-bucketed", "buckets": 4}, workers=2, steps=10,
-        network={"collective": "ring", "latency": "0 s", "bandwidth": "1 Mbit/s"},
-    )  # fmt: skip
-    assert simulate(world).duration == pytest.approx(10 * (1 + PAYLOAD / 4 * 8 / 1e6))
 
 
 @looped("tau", [1, 5])
@@ -283,14 +265,6 @@ def test_a_parameter_server_by_hand(compute, network, transit, card, service):
     found = simulate(world).curve
     assert found["step"] == list(range(steps + 1))
     np.testing.assert_allclose(found["time"], [0.0, *expected[m - 1 :: m]], rtol=0, atol=1e-9)
-
-
-def test_gradients_that_arrive_at_once_queue_at_the_servers_card():
-    """Incast: a payload takes 32 ms; the last of five is in after five of them."""
-    world = scenario(ASGD, workers=5, steps=1, server={"bandwidth": "1 Mbit/s"})
-    assert simulate(world).duration == pytest.approx(1 + 5 * 0.032)
-    world = scenario(ASGD, workers=5, steps=1, network={"latency": "0 s", "bandwidth": "1 Mbit/s"})
-    assert simulate(world).duration == pytest.approx(1 + 0.032)  # each on a link of its own
 
 
 # The end of a run
@@ -419,13 +393,6 @@ def test_the_period_is_told_from_the_first_average_on():
     assert simulate(world).curve["tau"][5:] == [5] * 11
 
 
-@looped("workers", [1, 3])
-def test_a_server_stops_after_as_many_gradients_as_all_workers_steps(workers):
-    world = scenario(ASGD, workers=workers, compute=EXPONENTIAL, steps=30, network=RING)
-    assert len(play(world).sources(workers)) == 30 * workers
-    assert simulate(world).steps == 30
-
-
 @looped("case", cases())
 @looped("every", [1, 7, 20])
 def test_the_last_step_is_always_evaluated_and_looking_changes_nothing(case, every):
@@ -495,13 +462,6 @@ def test_breakdown_by_hand():
     assert run.seconds == pytest.approx(
         {"compute": 10 * 2.92 / 3, "wait": 10 * (1.094 + 0 + 0.507) / 3, "communicate": 10 * D}
     )
-
-
-@looped("name", ["ssgd", "ssgd-bucketed", "local-sgd"])
-def test_a_breakdown_sums_to_the_duration(name):
-    case = {"name": name, "tau": 4} if name == "local-sgd" else {"name": name}
-    run = simulate(scenario(case, compute=EXPONENTIAL, network=RING, steps=40))
-    assert sum(run.seconds.values()) == pytest.approx(run.duration)
 
 
 def test_waiting_for_the_server_and_for_the_way_there_by_hand():
@@ -588,12 +548,6 @@ def test_curves_keep_a_few_hundred_points():
         points = simulate(scenario(SSGD, steps=steps)).curve["step"]
         assert 100 < len(points) < 500
         assert all(a < b for a, b in pairwise(points))
-
-
-def test_the_longest_queue_of_a_server():
-    """Eight requests arrive at once and one is served, so that seven wait."""
-    world = scenario(ASGD, workers=8, server={"apply": "100 ms"}, steps=30)
-    assert simulate(world).inbox_bytes == 7 * world.model.bytes
 
 
 def test_messages_are_counted_in_whole_bytes():

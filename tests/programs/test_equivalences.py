@@ -1,11 +1,8 @@
 """Identities between algorithms, and replays of their loops written out by hand in NumPy."""
 
-import heapq
-
 import numpy as np
 import pytest
 
-from paceline.simulator.cluster import workers as cluster
 from paceline.simulator.objectives.build import build
 from tests.helpers.cases import looped
 from tests.helpers.worlds import DIGITS, EXPONENTIAL, QUADRATIC, RING, play, scenario
@@ -163,44 +160,3 @@ def test_local_sgd_by_hand():
         if since >= (3 if k <= 12 else 5):
             x[:], u, since = sum(x) / 3, 0 * u, 0
         np.testing.assert_allclose(found[:, k - 1], x, rtol=1e-12, atol=1e-15)
-
-
-def test_block_momentum_is_the_papers():
-    """Eq. 7 and 8 of AdaComm in its own terms: G, U and lr, at a constant learning rate."""
-    tau, lr, beta = 5, 0.1, 0.3
-    (found,) = marks({"name": "local-sgd", "tau": tau, "outer": BLOCK_MOMENTUM}, workers=3)
-    streams, z = sources(workers=3)
-    U = np.zeros(z.size)
-    for last in range(tau, STEPS + 1, tau):
-        x = np.tile(z, (3, 1))
-        for _ in range(tau):
-            x = x - lr * np.array([s.gradient(x[w]) for w, s in enumerate(streams)])
-        G = (z - x.mean(axis=0)) / lr
-        U = beta * U + G
-        z = z - lr * U
-        np.testing.assert_allclose(found[:, last - 1], np.tile(z, (3, 1)), rtol=1e-12, atol=1e-15)
-
-
-@looped("momentum", [0.0, 0.5])
-def test_asgd_by_hand(momentum):
-    """Every gradient at the parameters its worker last saw, applied in the order of arrival."""
-    workers, receive, apply, transit, seed = 4, 0.05, 0.1, 0.02, 5
-    tables = {"workers": workers, "compute": EXPONENTIAL}
-    (found,) = marks(
-        {"name": "asgd", "lr": DECAY, "momentum": momentum}, seed=seed, **tables,
-        network={"latency": "20 ms"}, server={"receive": "50 ms", "apply": "100 ms"},
-    )  # fmt: skip
-    streams, theta = sources(seed, **tables)
-    times = cluster.compute_times(scenario(**tables), seed)
-    seen, u, free, path = [theta] * workers, 0.0, 0.0, []
-    arrivals = [(next(times[w]) + transit, w) for w in range(workers)]
-    heapq.heapify(arrivals)
-    while len(path) < workers * STEPS:
-        at, w = heapq.heappop(arrivals)
-        lr = (0.1, 0.05, 0.025)[sum(len(path) // workers >= after for after in (7, 20))]
-        u = momentum * u + streams[w].gradient(seen[w])
-        theta = seen[w] = theta - lr * u
-        path.append(theta)
-        free = max(at, free) + receive + apply
-        heapq.heappush(arrivals, (free + transit + next(times[w]) + transit, w))
-    assert np.array_equal(found[0], path)

@@ -153,13 +153,6 @@ def test_d2_reaches_the_optimum_where_d_psgd_does_not(graph):
     assert np.abs(limits("d-psgd", graph).mean(axis=0)).max() < 1e-12  # the bias is the workers'
 
 
-@graphs
-def test_where_data_agree_d_psgd_has_no_bias(graph):
-    same = QUADRATIC | {"noise": 0.0, "shift": 0.0}
-    _, _, found = play({"name": "d-psgd", "lr": 0.5}, graph, workers=6, steps=400, objective=same)
-    assert np.abs(found[:, -1]).max() < 1e-12
-
-
 # Identities
 
 
@@ -171,40 +164,6 @@ def test_alone_it_is_plain_sgd(name, objective):
     np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-14)
     assert log.times(0) == plain.times(0)
     assert (run.links, run.curve["bytes"][-1]) == ({}, 0)
-
-
-@graphs
-@pytest.mark.parametrize("name", ["d-psgd", "d2"])
-def test_the_mean_model_is_synchronous_sgds_where_gradients_are_linear(name, graph):
-    """Any doubly stochastic W keeps the mean, and the mean gradient is that at the mean model."""
-    tables = {"workers": 6, "lr": DECAY, "network": JITTER}
-    (*_, ssgd), (*_, found) = play("ssgd", **tables), play(name, graph, **tables)
-    np.testing.assert_allclose(found.mean(axis=0), ssgd[0], rtol=1e-10, atol=1e-13)
-
-
-@looped("objective", [QUADRATIC, DIGITS])
-def test_d_psgd_on_the_complete_graph_is_averaging_at_every_step_with_older_gradients(objective):
-    """With z the mean that local SGD with period 1 has: z' = z - lr * mean of g(x), where each
-    gradient is taken at the worker's x, its own step away from the last z, instead of at z.
-    """
-    m, lr = 5, 0.1
-    _, _, found = play("d-psgd", "complete", workers=m, lr=lr, objective=objective)
-    gradients, goal = sources(m, objective)
-    z, x = goal.start, np.tile(goal.start, (m, 1))
-    for k in range(STEPS):
-        steps = lr * gradients(x)
-        x, z = z - steps, z - steps.mean(axis=0)
-        np.testing.assert_allclose(found[:, k], x, rtol=1e-12, atol=1e-14)
-        np.testing.assert_allclose(found[:, k].mean(axis=0), z, rtol=1e-12, atol=1e-14)
-    *_, local = play("ssgd", workers=m, lr=lr, objective=objective)
-    np.testing.assert_allclose(local[0, 0], found[:, 0].mean(axis=0), rtol=1e-12, atol=1e-15)
-
-
-@looped("name", ["d-psgd", "d2"])
-def test_identical_workers_with_identical_data_are_one_worker(name):
-    same = {"objective": QUADRATIC | {"noise": 0.0, "shift": 0.0}, "compute": "1 s"}
-    (*_, alone), (*_, team) = (play(name, workers=m, **same) for m in (1, 5))
-    np.testing.assert_allclose(team, np.broadcast_to(alone, team.shape), rtol=1e-12)
 
 
 # AD-PSGD

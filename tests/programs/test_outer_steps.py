@@ -23,17 +23,6 @@ def test_diloco_with_plain_steps_inside_and_outside_is_local_sgd(tau, objective)
 
 
 @objectives
-def test_diloco_is_local_sgd_with_an_outer_nesterov_while_no_inner_state_is_kept(objective):
-    """In one line: the outer step is a piece."""
-    local, diloco = marks(
-        {"name": "local-sgd", "tau": 4, "outer": {"kind": "nesterov", "mu": 0.9}, "outer_lr": 0.7},
-        {"name": "diloco", "tau": 4, "inner": 0},
-        objective=objective,
-    )
-    assert np.array_equal(local, diloco)
-
-
-@objectives
 def test_streaming_diloco_of_one_fragment_that_waits_is_diloco(objective):
     diloco, streaming = marks(
         {"name": "diloco", "tau": 5, "lr": 0.02},

@@ -50,27 +50,6 @@ def same(first, second, tolerance=1e-12):
 
 
 @objectives
-@pytest.mark.parametrize("momentum", [0.0, 0.9])
-def test_dts_that_waits_at_once_at_every_step_is_synchronous_sgd(momentum, objective):
-    tables = {"objective": objective, "optimizer": {"momentum": momentum}}
-    ssgd, dts = marks(
-        {"name": "ssgd", "lr": DECAY}, {"name": "dts", "delay": 0, "lr": DECAY}, **tables
-    )
-    same(dts, ssgd)
-
-
-@objectives
-@pytest.mark.parametrize("period", [1, 2, 7])
-def test_dts_that_waits_at_once_is_local_sgd(period, objective):
-    local, dts = marks(
-        {"name": "local-sgd", "tau": period, "lr": DECAY},
-        {"name": "dts", "delay": 0, "period": period, "lr": DECAY},
-        objective=objective,
-    )
-    same(dts, local)
-
-
-@objectives
 @pytest.mark.parametrize("period", [1, 2, 7])
 def test_dts_one_period_late_is_cocod_sgd(period, objective):
     cocod, dts = marks(
@@ -221,11 +200,12 @@ def hpsgd(**parameters):
 
 @looped("epoch", [1, 2, 5, 8, 20])
 @looped("lr", [0.1, DECAY])
-def test_hpsgd_applies_each_gradient_exactly_once(epoch, lr):
+@looped("windows", [{}, {"shortest_window": 1}])
+def test_hpsgd_applies_each_gradient_exactly_once(epoch, lr, windows):
     """After an epoch the model is the start less every gradient so far, averaged."""
     made = world({"name": "hpsgd", "lr": lr}).algorithm[0]
     rates = np.array([made.parameters["lr"](k) for k in range(1, STEPS + 1)])
-    _, found = hpsgd(lr=lr, epoch=epoch)
+    _, found = hpsgd(lr=lr, epoch=epoch, **windows)
     g, start = gradients(found)
     applied = start - np.cumsum(rates[:, None] * g.mean(axis=0), axis=0)
     for last in range(epoch - 1, STEPS, epoch):
@@ -273,45 +253,22 @@ def test_hpsgd_is_the_published_loop(epoch, flush):
         same(found[:, n], np.broadcast_to(x, found[:, n].shape))
 
 
-def test_the_papers_epochs_drop_one_window_and_apply_another_twice():
-    """Of two epochs: what is counted as applied differs from every gradient once by just these."""
-    _, found = hpsgd(epoch=20, epoch_flush="paper")
-    g, start = gradients(found)
-    missing = (start - found[0, 19]) / 0.1 - g[:, :20].mean(axis=0).sum(axis=0)
-    assert np.abs(missing).max() > 0.1
+@looped(("kilobits", "t_sync"), [(1000, 1), (20, 3), (10, 5), (5, 10)])
+@looped(("windows", "least"), [({}, 2), ({"shortest_window": 1}, 1)])
+def test_hpsgd_synchronises_as_often_as_its_means_allow(kilobits, t_sync, windows, least):
+    """Every max(2, ceil(t_sync / t_train)) steps.
 
-
-@looped(("kilobits", "period"), [(1000, 2), (20, 3), (10, 5), (5, 10)])
-def test_hpsgd_synchronises_as_often_as_its_means_allow(kilobits, period):
-    """Every max(2, ceil(t_sync / t_train)) steps."""
+    With Algorithm 2's windows a step may be one: the first mean has the first gradient alone, and
+    a mean that is there in a step is seen then.
+    """
     network = {"collective": "ring", "latency": "0 s", "bandwidth": f"{kilobits} kbit/s"}
-    made = world({"name": "hpsgd"}, workers=4, compute="1 s", network=network)
-    t_sync = 2 * (4 - 1) / 4 * 4000 * 8 / (kilobits * 1e3)
-    assert period == max(2, int(np.ceil(t_sync)))
+    made = world({"name": "hpsgd", **windows}, workers=4, compute="1 s", network=network)
+    assert t_sync == int(np.ceil(2 * (4 - 1) / 4 * 4000 * 8 / (kilobits * 1e3)))
     effects = play(made).effects[0]
     steps = np.cumsum([name == "gradient" for name, *_ in effects])
     starts = [step for step, (name, *_) in zip(steps, effects, strict=True) if name == "start"]
-    assert set(np.diff(starts)[2:]) == {period}
-
-
-@looped(("kilobits", "period"), [(1000, 1), (20, 3), (10, 5)])
-def test_with_algorithm_2s_windows_a_step_may_be_one(kilobits, period):
-    """The first mean has the first gradient alone; a mean that is there in a step is seen then."""
-    network = {"collective": "ring", "latency": "0 s", "bandwidth": f"{kilobits} kbit/s"}
-    made = world({"name": "hpsgd", "shortest_window": 1}, workers=4, compute="1 s", network=network)
-    effects = play(made).effects[0]
-    steps = np.cumsum([name == "gradient" for name, *_ in effects])
-    starts = [step for step, (name, *_) in zip(steps, effects, strict=True) if name == "start"]
-    assert starts[0] == 1
-    assert set(np.diff(starts)) == {period}
-
-
-def test_algorithm_2_applies_each_gradient_exactly_once():
-    _, found = hpsgd(epoch=7, shortest_window=1)
-    g, start = gradients(found)
-    applied = start - 0.1 * np.cumsum(g.mean(axis=0), axis=0)
-    for last in range(6, STEPS, 7):
-        same(found[:, last], np.broadcast_to(applied[last], found[:, last].shape))
+    assert least == 2 or starts[0] == 1
+    assert set(np.diff(starts)[2 if least == 2 else 0 :]) == {max(least, t_sync)}
 
 
 def test_workers_of_different_speeds_stay_in_step():

@@ -10,8 +10,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from paceline.simulator.cluster import workers
 from paceline.simulator.engines.virtual import run as virtual
@@ -500,96 +498,7 @@ def test_nobody_goes_further_than_ssp_allows_or_waits_without_need(staleness, un
 # Hybrid
 
 
-@settings(max_examples=40, deadline=None)
-@given(
-    m=st.integers(1, 7), s=st.integers(1, 30), counted=st.sampled_from(["arrivals", "updates"]),
-    wait=st.booleans(), seed=st.integers(0, 99),
-)  # fmt: skip
-def test_the_threshold_of_hybrid_at_every_gradient(m, s, counted, wait, seed):
-    """K = min(m, 1 + G // s), with G gradients that have arrived, or updates made."""
-    world = scenario(
-        {"name": "hybrid", "step_size": s, "count": counted, "wait": wait}, workers=m, steps=25,
-        compute=EXPONENTIAL,
-    )  # fmt: skip
-    run, log = watch(world, seed=seed)
-    arrivals = updates = held = 0
-    for event, following in zip(log.at(m), [*log.at(m)[1:], None], strict=True):
-        if event.what == "receive":
-            arrivals, held = arrivals + 1, held + 1
-            K = min(m, 1 + (arrivals if counted == "arrivals" else updates) // s)
-            assert (following is not None and following.what == "mark") == (held >= K)
-        elif event.what == "mark":
-            updates, held = updates + 1, 0
-    assert run.updates == updates
-    assert 25 * m <= arrivals < 26 * m
-
-
 RECEIVE, APPLY = 0.02, 0.1
-COSTLY = {"receive": f"{RECEIVE} s", "apply": f"{APPLY} s"}
-
-
-@looped("k", [1, 2, 5])
-@looped("name", ["k-async", "k-batch-async"])
-def test_a_busy_server_pays_for_each_gradient_and_for_each_update(name, k):
-    """Workers are so fast that some always queue: 1 / (r + a / K) gradients per second."""
-    world = scenario({"name": name, "k": k}, workers=12, compute="1 ms", steps=30, server=COSTLY)
-    run, log = watch(world)
-    assert np.diff(log.times(12)) == pytest.approx(k * RECEIVE + APPLY)
-    gradients = len(log.at(12, "receive"))
-    assert gradients / run.duration == pytest.approx(1 / (RECEIVE + APPLY / k), rel=1e-3)
-
-
-def test_hybrid_gets_more_out_of_a_costly_server_and_nothing_out_of_a_free_one():
-    """In the end it takes in 12 gradients per update; asgd pays for an update for each."""
-
-    def gradients(case, server):
-        world = scenario(
-            case, workers=12, steps=None, run={"duration": "60 s"}, server=server,
-            compute={"dist": "exponential", "mean": "100 ms"},
-        )  # fmt: skip
-        return sum(time <= 60 for time in watch(world)[1].times(12, "receive"))
-
-    smooth = {"name": "hybrid", "step_size": 40}
-    assert gradients(ASGD, COSTLY) == pytest.approx(60 / (RECEIVE + APPLY), rel=0.01)
-    assert gradients(smooth, COSTLY) > 1.9 * gradients(ASGD, COSTLY)
-    assert gradients(smooth, {}) < 0.5 * gradients(ASGD, {})
 
 
 # Staleness and memory, by hand
-
-
-def summary(case, m=6, **tables):
-    return watch(scenario(case, workers=m, **tables))[0]
-
-
-@looped("m", [1, 2, 7])
-def test_equal_workers_of_asgd_are_stale_by_all_the_others(m):
-    """In the first round by those who came before; from then on by all."""
-    ramp = dict.fromkeys(range(m - 1), 1)
-    assert summary(ASGD, m, steps=20).staleness == ramp | {m - 1: 20 * m - (m - 1)}
-
-
-@looped("k", [1, 2, 3, 6])
-@looped("name", ["k-async", "k-batch-async"])
-def test_batches_of_equal_workers_are_stale_by_the_other_batches(name, k):
-    """Where nobody waits, all of a batch but the last are answered before its own update."""
-    batches, early = 6 // k, (k - 1 if name == "k-batch-async" else 0)
-    stale = Counter(dict.fromkeys(range(batches), k))  # in the first round
-    stale[batches - 1] += 19 * batches * (k - early)
-    stale[batches] += 19 * batches * early
-    assert summary({"name": name, "k": k}, steps=20).staleness == +stale
-
-
-@looped("server", [{}, {"receive": "1 ms"}, {"apply": "1 ms"}])
-@looped("m", [1, 25])
-def test_gradients_that_come_at_once_wait_in_the_servers_memory(m, server):
-    """All but the one it takes in first; none if it takes no time over them."""
-    waiting = m - 1 if server else 0
-    assert summary(ASGD, m, server=server).inbox_bytes == waiting * PAYLOAD
-
-
-def test_a_slow_card_keeps_gradients_out_of_the_servers_memory():
-    """They come in one by one, every 32 ms, each when the one before has been dealt with."""
-    quick, slow = ({"bandwidth": "1 Mbit/s", "apply": apply} for apply in ("31 ms", "48 ms"))
-    assert summary(ASGD, steps=1, server=quick).inbox_bytes == 0
-    assert summary(ASGD, steps=1, server=slow).inbox_bytes == 2 * PAYLOAD

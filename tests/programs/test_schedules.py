@@ -35,6 +35,7 @@ ADAPTERS = {
 }
 CONSTANT = {"schedule": "constant", "value": 3}
 STEPS = {"schedule": "steps", "start": 1, "factor": 2, "at": [3, 8]}
+DECAY = {"schedule": "steps", "start": 0.4, "factor": 0.1, "at": [80, 120]}
 PIECEWISE = {"schedule": "piecewise", "values": [1, 4, 8], "at": [100, 500]}
 LINEAR = {"schedule": "linear", "start": 1, "end": 3, "steps": 8}
 COSINE = {"schedule": "warmup-cosine", "peak": 0.4, "warmup": 4, "steps": 12}
@@ -86,6 +87,7 @@ FURTHEST = 45  # past every step at which one of them changes
     ("table", "values"),
     [
         (PIECEWISE, {0: 1, 1: 1, 100: 1, 101: 4, 500: 4, 501: 8, 10**12: 8}),
+        (DECAY, {1: 0.4, 80: 0.4, 81: 0.04, 120: 0.04, 121: 0.004, 10**6: 0.004}),
         (LINEAR, {0: 1, 1: 1.25, 4: 2, 7: 2.75, 8: 3, 9: 3, 10**12: 3}),
         (COSINE, {0: 0, 1: 0.1, 2: 0.2, 4: 0.4, 8: 0.2, 12: 0, 13: 0, 10**12: 0}),
         (COSINE, {6: 0.2 * (1 + math.sqrt(0.5)), 10: 0.2 * (1 - math.sqrt(0.5))}),
@@ -192,7 +194,7 @@ def test_a_schedule_piece_is_read_as_its_table_is():
 # rates and periods
 
 
-@looped("table", [CONSTANT, STEPS, PIECEWISE, LINEAR, COSINE, HELD])
+@looped("table", [CONSTANT, STEPS, DECAY, PIECEWISE, LINEAR, COSINE, HELD])
 def test_every_schedule_may_be_a_rate_or_a_period(table):
     rate, period = read("rate", table), read("period", table)
     assert rate(1) > 0
