@@ -27,7 +27,7 @@ section; `make reliability` runs them, except `make mutants` and `make soak`, an
 
 def sections() -> dict[str, Any]:
     """Return the modules of this package that measure something, by name."""
-    names = sorted(each.name for each in pkgutil.iter_modules(reliability.__path__))
+    names = sorted(module.name for module in pkgutil.iter_modules(reliability.__path__))
     modules = {
         name: importlib.import_module(f"tests.lab.reliability.{name}")
         for name in names

@@ -13,7 +13,14 @@ from pathlib import Path
 
 import psutil
 
-PRELOAD = ["tests.lab.reliability.preload"]
+# What commands need, once: their processes are forked from one that has it, and no threads.
+PRELOAD = [
+    "matplotlib.backends.backend_agg", "matplotlib.backends.backend_svg", "matplotlib.pyplot",
+    "optuna", "rich.console", "scipy.stats", "sklearn.datasets",
+    "paceline.simulator.reports.terminal", "paceline.simulator.reports.page.page",
+    "paceline.simulator.studies.papers.reproduce", "paceline.simulator.studies.sweep.sweep",
+    "paceline.simulator.studies.tune.tune",
+]  # fmt: skip
 KINDS = ("out", "err")
 PATIENCE = 120.0  # seconds after which a command hangs
 

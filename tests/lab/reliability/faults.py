@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +84,10 @@ class Undisturbed:
     case: Case
     files: dict[str, bytes]
     seconds: float
+
+
+Fault = Callable[..., None]
+"""Injects a fault into a command; takes the undisturbed run and the source of random numbers."""
 
 
 def fresh(case: Case) -> Path:
@@ -193,41 +198,55 @@ def _is_run(data: bytes) -> bool:
     return True
 
 
-def signals(whole: Undisturbed, draw: random.Random) -> None:
+def fault(strike: Callable[..., None]) -> Fault:
+    """Give a fault a fresh folder, which goes in the end."""
+
+    def injected(whole: Undisturbed, draw: random.Random, *more: Any) -> None:
+        folder = fresh(whole.case)
+        strike(whole, folder, draw, *more)
+        shutil.rmtree(folder)
+
+    return injected
+
+
+def no_traceback(ended: children.Ended, statuses: tuple[int, ...]) -> list[str]:
+    """Check how a command ended; return its lines with an error."""
+    assert ended.status in statuses, ended
+    assert "Traceback" not in ended.err, ended.err
+    return [line for line in ended.err.splitlines() if "error:" in line]
+
+
+@fault
+def signals(whole: Undisturbed, folder: Path, draw: random.Random) -> None:
     """Strike one command once to three times, then repeat it."""
-    folder = fresh(whole.case)
     for _ in range(draw.randint(1, 3)):
         struck(whole, folder, draw)
     resumes(whole, folder)
-    shutil.rmtree(folder)
 
 
-def full_by_size(whole: Undisturbed, draw: random.Random) -> None:
+@fault
+def full_by_size(whole: Undisturbed, folder: Path, draw: random.Random) -> None:
     """Run a command whose files cannot grow beyond a random size."""
     largest = max(map(len, whole.files.values()))
-    size = int(largest ** draw.random())
-    _full(whole, file_size=size)
+    _full(whole, folder, file_size=int(largest ** draw.random()))
 
 
-def full_by_count(whole: Undisturbed, draw: random.Random, number: int | None = None) -> None:
+@fault
+def full_by_count(whole: Undisturbed, folder: Path, draw: random.Random, number: int = 0) -> None:
     """Run a command whose n-th write finds a full disk."""
-    _full(whole, prepare=partial(fill, number or draw.randint(1, 30)))
+    _full(whole, folder, prepare=partial(fill, number or draw.randint(1, 30)))
 
 
-def _full(whole: Undisturbed, **options: Any) -> None:
-    folder = fresh(whole.case)
+def _full(whole: Undisturbed, folder: Path, **options: Any) -> None:
     ended = children.run(whole.case.arguments, folder, **options)
-    assert ended.status in (0, 1, 2), ended
-    assert "Traceback" not in ended.err, ended.err
+    said = no_traceback(ended, (0, 1, 2))
     if ended.status:
-        said = [line for line in ended.err.splitlines() if "error:" in line]
         assert len(said) == 1, ended.err
-        assert any(each in said[0] for each in ("File too large", "No space left")), said
+        assert any(words in said[0] for words in ("File too large", "No space left")), said
         unfinished = [path for path in folder.rglob(".*") if path.is_file()]
         assert not unfinished, unfinished
     half_written_is_refused(whole, folder)
     resumes(whole, folder)
-    shutil.rmtree(folder)
 
 
 def fill(number: int) -> None:
@@ -268,63 +287,50 @@ class Full:
         return getattr(self._stream, name)
 
 
-def removed(whole: Undisturbed, draw: random.Random) -> None:
+@fault
+def removed(whole: Undisturbed, folder: Path, draw: random.Random) -> None:
     """Remove the directory meanwhile: the command ends well, or says which file is gone."""
-    folder = fresh(whole.case)
     ended = children.run(
-        whole.case.arguments,
-        folder,
+        whole.case.arguments, folder, after=draw.uniform(0, whole.seconds),
         strike=lambda _: shutil.rmtree(folder / "out", ignore_errors=True),
-        after=draw.uniform(0, whole.seconds),
-    )
-    assert ended.status in (0, 1, 2), ended
-    assert "Traceback" not in ended.err, ended.err
-    said = [line for line in ended.err.splitlines() if "error:" in line]
+    )  # fmt: skip
+    said = no_traceback(ended, (0, 1, 2))
     assert len(said) == (ended.status != 0), ended.err
-    if whole.case.needs:
-        shutil.rmtree(folder)
-        folder = fresh(whole.case)
     resumes(whole, folder)
-    shutil.rmtree(folder)
 
 
-def in_the_way(whole: Undisturbed, draw: random.Random) -> None:
+@fault
+def in_the_way(whole: Undisturbed, folder: Path, draw: random.Random) -> None:
     """Put a file where the directory is to be: the command refuses in one line."""
-    folder = fresh(whole.case)
-    shutil.rmtree(folder / "out", ignore_errors=True)
     (folder / "out").write_text("")
     ended = children.run(whole.case.arguments, folder)
     assert (ended.status, len(ended.err.splitlines())) == (2, 1), ended
-    shutil.rmtree(folder)
 
 
-def another_at_once(whole: Undisturbed, draw: random.Random) -> None:
+@fault
+def another_at_once(whole: Undisturbed, folder: Path, draw: random.Random) -> None:
     """Start another command into the same directory meanwhile: no file of one meets the other's.
 
     One of them is refused, or comes first.
     """
-    folder = fresh(whole.case)
-    found: list[children.Ended] = []
+    others: list[children.Ended] = []
     other = (*whole.case.arguments, "--set", "network.latency=9 ms")
     ended = children.run(
-        whole.case.arguments,
-        folder,
-        strike=lambda _: found.append(children.run(other, folder)),
-        after=draw.uniform(0, whole.seconds),
-    )
-    for each in (ended, *found):
-        assert each.status in (0, 2), each
-        assert each.status == 0 or "is writing here" in each.err or _of_others(each), each
-    assert 0 in (ended.status, *(each.status for each in found))
+        whole.case.arguments, folder, after=draw.uniform(0, whole.seconds),
+        strike=lambda _: others.append(children.run(other, folder)),
+    )  # fmt: skip
+    for end in (ended, *others):
+        assert end.status in (0, 2), end
+        assert end.status == 0 or "is writing here" in end.err or _of_others(end), end
+    assert 0 in (ended.status, *(end.status for end in others))
     reading.read([folder / "out"])  # refuses files that do not belong together
     if ended.status == 0:
         half_written_is_refused(whole, folder)
-    shutil.rmtree(folder)
 
 
-def others_there(whole: Undisturbed, draw: random.Random) -> None:
+@fault
+def others_there(whole: Undisturbed, folder: Path, draw: random.Random) -> None:
     """Run another command into a directory that is whole: refused, and nothing is changed."""
-    folder = fresh(whole.case)
     assert children.run(whole.case.arguments, folder).status == 0
     before = files(folder)
     change = draw.choice((("--seed", "7"), ("--set", f"run.steps={draw.randint(401, 900)}")))
@@ -332,19 +338,17 @@ def others_there(whole: Undisturbed, draw: random.Random) -> None:
     assert ended.status == 2, ended
     assert _of_others(ended), ended
     assert files(folder) == before
-    shutil.rmtree(folder)
 
 
 def _of_others(ended: children.Ended) -> bool:
     return "results of other settings" in ended.err and "--overwrite" in ended.err
 
 
-def file_of_another(whole: Undisturbed, draw: random.Random) -> None:
+@fault
+def file_of_another(whole: Undisturbed, folder: Path, draw: random.Random) -> None:
     """Change a file of a whole directory: its name is in the refusal."""
-    folder = fresh(whole.case)
     assert children.run(whole.case.arguments, folder).status == 0
-    parts = store.read(folder / "out", whole.case.whole)["parts"]
-    name = draw.choice(sorted(parts))
+    name = draw.choice(sorted(store.read(folder / "out", whole.case.whole)["parts"]))
     data = bytearray((folder / "out" / name).read_bytes())
     data[draw.randrange(len(data))] ^= 1
     (folder / "out" / name).write_bytes(data)
@@ -355,19 +359,16 @@ def file_of_another(whole: Undisturbed, draw: random.Random) -> None:
         said = str(error)
     assert f"{name}: " in said, said
     assert "not the one that" in said, said
-    shutil.rmtree(folder)
 
 
-def worker_killed(whole: Undisturbed, draw: random.Random) -> None:
+@fault
+def worker_killed(whole: Undisturbed, folder: Path, draw: random.Random) -> None:
     """Kill a process of the command's pool once: its task is repeated, the result is the same."""
-    folder = fresh(whole.case)
-    ended = children.run(
-        whole.case.arguments, folder, strike=kill_a_worker, after=draw.uniform(0, whole.seconds)
-    )
+    after = draw.uniform(0, whole.seconds)
+    ended = children.run(whole.case.arguments, folder, strike=kill_a_worker, after=after)
     assert ended.status == 0, ended
     assert not ended.orphans
     resumes(whole, folder)
-    shutil.rmtree(folder)
 
 
 def kill_a_worker(process: int) -> None:
@@ -381,17 +382,16 @@ def kill_a_worker(process: int) -> None:
             continue
 
 
-WHAT: Mapping[str, tuple[Callable[[Undisturbed, random.Random], None], tuple[str, ...]]] = {
+STOPS = ("simulate", "sweep", "tune")
+WHAT: Mapping[str, tuple[Fault, tuple[str, ...]]] = {
     "killed (9), terminated or interrupted": (signals, tuple(CASES)),
     "disk full, by the size of a file": (full_by_size, tuple(CASES)),
-    "disk full, at the n-th write": (
-        full_by_count, ("simulate", "sweep", "tune", "reproduce", "report")
-    ),
-    "directory removed meanwhile": (removed, ("simulate", "sweep", "tune", "reproduce")),
-    "a file where the directory is to be": (in_the_way, ("simulate", "sweep", "tune", "reproduce")),
-    "another command at once": (another_at_once, ("simulate", "sweep", "tune")),
-    "results of other settings there": (others_there, ("simulate", "sweep", "tune")),
-    "a file of another run": (file_of_another, ("simulate", "sweep", "tune")),
+    "disk full, at the n-th write": (full_by_count, (*STOPS, "reproduce", "report")),
+    "directory removed meanwhile": (removed, (*STOPS, "reproduce")),
+    "a file where the directory is to be": (in_the_way, (*STOPS, "reproduce")),
+    "another command at once": (another_at_once, STOPS),
+    "results of other settings there": (others_there, STOPS),
+    "a file of another run": (file_of_another, STOPS),
     "a process of the pool killed": (
         worker_killed, ("simulate, 2 processes", "sweep, 2 processes")
     ),
@@ -401,31 +401,19 @@ WHAT: Mapping[str, tuple[Callable[[Undisturbed, random.Random], None], tuple[str
 def measure(seconds: float) -> list[dict[str, Any]]:
     """Faults by kind and command: how many were injected, and how many survived."""
     known = {name: undisturbed(case) for name, case in CASES.items()}
-    rows = {
-        (what, name): {"what": f"{name}: {what}", "tried": 0, "handled": 0, "how": HOW}
-        for what, (_, names) in WHAT.items()
-        for name in names
-    }
+    rows: dict[tuple[str, str], dict[str, Any]] = {}
+    turns = ((number, what, name) for number in count() for what in WHAT for name in WHAT[what][1])
     deadline = time.monotonic() + seconds
-    number = 0
-    while time.monotonic() < deadline:
-        for (what, name), row in rows.items():
-            _try(row, WHAT[what][0], known[name], random.Random(f"{what} {name} {number}"))
-            if time.monotonic() > deadline:
-                break
-        number += 1
-    return [row for row in rows.values() if row["tried"]]
-
-
-def _try(
-    row: dict[str, Any],
-    fault: Callable[[Undisturbed, random.Random], None],
-    whole: Undisturbed,
-    draw: random.Random,
-) -> None:
-    row["tried"] += 1
-    try:
-        fault(whole, draw)
-        row["handled"] += 1
-    except AssertionError as error:
-        row.setdefault("missed", []).append(str(error)[:500])
+    for number, what, name in turns:
+        if time.monotonic() > deadline:
+            break
+        row = rows.setdefault(
+            (what, name), {"what": f"{name}: {what}", "tried": 0, "handled": 0, "how": HOW}
+        )
+        row["tried"] += 1
+        try:
+            WHAT[what][0](known[name], random.Random(f"{what} {name} {number}"))
+            row["handled"] += 1
+        except AssertionError as error:
+            row.setdefault("missed", []).append(str(error)[:500])
+    return [*rows.values()]

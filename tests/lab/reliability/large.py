@@ -2,83 +2,80 @@
 
 import json
 import math
-import random
 import re
-import resource
 import tempfile
 import time
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+import paceline
+from paceline.simulator.load.load import parse
+from paceline.validate.measurement import kineto as profiler
+from paceline.validate.measurement.telemetry import Telemetry
+from paceline.validate.measurement.telemetry_files import COLLECTIVE, read
+from paceline.validate.training.events import STEP, WAIT
+
 TITLE = "Large"
 HOW = "python -m tests.lab.reliability large"
 ROWS = 1_000_000
 PATIENCE = 300.0  # seconds for each
-WORLD = """
-title = "Many workers"
-model.parameters = 1_000_000
-cluster = {{ workers = {workers}, compute = {compute} }}
-network = {{ latency = "5 ms", bandwidth = "1 Gbit/s", collective = "tree" }}
-run = {{ steps = {steps} }}
-algorithm = [{{ name = "ssgd" }}, {{ name = "local-sgd", tau = 10 }}]
-"""
-EXPONENTIAL = '{ dist = "exponential", mean = "100 ms" }'
+EXPONENTIAL = {"dist": "exponential", "mean": "100 ms"}
 
 
-def many(folder: Path, workers: int, engine: str, steps: int = 100) -> str:
-    """Simulate many workers."""
-    from paceline import load, simulate
-
-    (folder / "many.toml").write_text(
-        WORLD.format(workers=workers, steps=steps, compute=EXPONENTIAL)
+def world(workers: int, compute: Any, folder: Path = Path()) -> Any:
+    """Return 100 steps of many workers."""
+    return parse(
+        {
+            "model": {"parameters": 1_000_000},
+            "cluster": {"workers": workers, "compute": compute},
+            "network": {"latency": "5 ms", "bandwidth": "1 Gbit/s", "collective": "tree"},
+            "run": {"steps": 100},
+            "algorithm": [{"name": "ssgd"}, {"name": "local-sgd", "tau": 10}],
+        },
+        folder=folder,
     )
-    result = simulate(load(folder / "many.toml"), engine=engine, out=folder / "out")
-    assert all(run.engine == engine and run.steps == steps for run in result.runs)
-    return f"{steps} steps of {workers:,} workers, 2 algorithms"
 
 
-def samples(folder: Path, rows: int = ROWS) -> str:
+def many(folder: Path, workers: int, engine: str) -> str:
+    """Simulate many workers."""
+    result = paceline.simulate(world(workers, EXPONENTIAL), engine=engine, out=folder / "out")
+    assert all(run.engine == engine and run.steps == 100 for run in result.runs)
+    return f"100 steps of {workers:,} workers, 2 algorithms"
+
+
+def samples(folder: Path) -> str:
     """Simulate compute times that are drawn from a CSV file."""
-    from paceline import load, simulate
-
-    draw = random.Random(0)
-    with (folder / "times.csv").open("w") as file:
-        file.writelines(f"{draw.uniform(0.1, 0.2):.6f}\n" for _ in range(rows))
-    compute = '{ dist = "empirical", file = "times.csv" }'
-    (folder / "many.toml").write_text(WORLD.format(workers=4, steps=100, compute=compute))
-    result = simulate(load(folder / "many.toml"))
+    draws = np.random.default_rng(0).uniform(0.1, 0.2, ROWS)
+    np.savetxt(folder / "times.csv", draws, "%.6f")
+    result = paceline.simulate(world(4, {"dist": "empirical", "file": "times.csv"}, folder))
     mean = result.algorithms[1]["seconds_per_step"]["mean"]
     assert 0.14 < mean < 0.3, mean
-    return f"{rows:,} samples"
+    return f"{ROWS:,} samples"
 
 
-def telemetry(folder: Path, rows: int = ROWS) -> str:
-    """Read a job's telemetry: the steps and all-reduces of two ranks, `rows` in all."""
-    from paceline.validate.measurement.telemetry import Telemetry
-    from paceline.validate.measurement.telemetry_files import COLLECTIVE, read
-    from paceline.validate.training.events import STEP
-
-    steps = rows // 4
+def telemetry(folder: Path) -> str:
+    """Read a job's telemetry: the steps and all-reduces of two ranks."""
     for rank in range(2):
         with Telemetry(folder / "job", rank=rank, workers=2, model_bytes=4e6) as told:
-            for number in range(steps):
+            for number in range(ROWS // 4):
                 at = 1000.0 + 0.1 * number
                 told.add(STEP, at, at + 0.08 + 0.01 * rank, math.nan)
                 told.add(COLLECTIVE, at + 0.08 + 0.01 * rank, at + 0.1, 4e6)
     (found,) = read(folder / "job").events.values()
-    assert len(found) >= rows
-    return f"{rows:,} rows"
+    assert len(found) >= ROWS
+    return f"{ROWS:,} rows"
 
 
-def kineto(folder: Path, events: int = ROWS) -> str:
+def kineto(folder: Path) -> str:
     """Read a profiler's trace: 100 operations a step, and an all-reduce that half of them hide."""
-    from paceline.validate.measurement import kineto
-    from paceline.validate.training.events import WAIT
-
-    steps = events // 102
+    steps = ROWS // 102
     with (folder / "trace.json").open("w") as file:
         file.write('{"distributedInfo": {"rank": 0, "world_size": 2}, "traceEvents": [\n')
         for number in range(steps):
@@ -90,11 +87,11 @@ def kineto(folder: Path, events: int = ROWS) -> str:
                 event = {"ph": "X", "cat": kind, "name": name, "ts": start, "dur": lasted}
                 file.write(json.dumps(event) + ",\n")
         file.write('{"ph": "M", "name": "process_name"}]}')
-    found = kineto.read(folder / "trace.json").events[kineto.KEY]
+    found = profiler.read(folder / "trace.json").events[profiler.KEY]
     waits = found[found["kind"] == WAIT]
     assert len(waits) == steps
     assert abs((waits["end"] - waits["start"]) - 0.01).max() < 1e-6
-    return f"{events:,} events, {steps:,} steps"
+    return f"{ROWS:,} events, {steps:,} steps"
 
 
 CASES: dict[str, Callable[[Path], str]] = {
@@ -109,41 +106,30 @@ CASES: dict[str, Callable[[Path], str]] = {
 def measure(seconds: float) -> list[dict[str, Any]]:
     """Each case in a process of its own, with its time and memory."""
     rows = []
-    for what, case in CASES.items():
+    for what in CASES:
         row = {"what": what, "tried": 1, "handled": 0, "how": HOW}
         with tempfile.TemporaryDirectory() as folder:
-            context = get_context("spawn")
-            ours, theirs = context.Pipe()
-            child = context.Process(target=_measure, args=(case, Path(folder), theirs))
-            child.start()
-            theirs.close()
-            child.join(max(seconds, PATIENCE))
-            child.kill()
+            pool = ProcessPoolExecutor(1, mp_context=get_context("spawn"))
             try:
-                row["note"] = ours.recv()
-                row["handled"] = 1
-            except EOFError:
-                row["missed"] = ["it did not end well, or in time"]
+                told = pool.submit(_measure, what, Path(folder))
+                row |= {"note": told.result(max(seconds, PATIENCE)), "handled": 1}
+            except (AssertionError, BrokenProcessPool, TimeoutError) as error:
+                row["missed"] = [f"it did not end well, or in time: {error!r}"]
+            for process in [*pool._processes.values()]:
+                process.kill()
         rows.append(row)
     return rows
 
 
-def _measure(case: Callable[[Path], str], folder: Path, end: Any) -> None:
-    import paceline
-
-    assert paceline.simulate  # what is imported is no part of it
-    assert paceline.calibrate
+def _measure(what: str, folder: Path) -> str:
     before, begin = _memory(), time.monotonic()
-    done = case(folder)
+    done = CASES[what](folder)
     took, grown = time.monotonic() - begin, _memory() - before
-    end.send(f"{done}: {took:.1f} s, {grown / 2**20:.0f} MiB more than before")
+    return f"{done}: {took:.1f} s, {grown / 2**10:.0f} MiB more than before"
 
 
 def _memory() -> float:
-    """Bytes that this process has had at most; Linux counts those of its parent into getrusage."""
-    status = Path("/proc/self/status")
-    if status.exists():
-        found = re.search(r"VmHWM:\s+(\d+) kB", status.read_text())
-        assert found
-        return float(found[1]) * 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024.0
+    """KiB that this process has had at most; Linux counts those of its parent into getrusage."""
+    found = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    assert found
+    return float(found[1])
