@@ -174,10 +174,10 @@ def test_the_error_of_a_pace_is_that_of_its_log(tmp_path):
     assert stated == pytest.approx(np.std(np.log([each.pace for each in found])), rel=0.3)
 
 
-def ddp(folder, name, algorithm, lasted, more=""):
+def ddp(folder, name, algorithm, lasted, more="", noise=0.01):
     """Write a log of GPT-2 on 8 GPUs with a bus bandwidth of 20 GB/s, and return its [[job]]."""
     rng = np.random.default_rng(1)
-    written(folder, log(lasted * (1 + 0.01 * rng.standard_normal(300))), name)
+    written(folder, log(lasted * (1 + noise * rng.standard_normal(len(lasted)))), name)
     return (
         f'[[job]]\nlog = "{name}"\nworkers = 8\nalgorithm = {algorithm}\n{more}'
         'network = { library = "nccl", bandwidth = "20 GB/s", latency = "0 us" }\n'
@@ -256,15 +256,8 @@ def rows_of(folder, overlap=True):
 
 
 @pytest.mark.usefixtures("brief")
-@looped(
-    "stated",
-    [(), ("bandwidth", "compute")],
-)  # fmt: skip
+@looped("stated", [(), ("bandwidth",), ("compute",), ("bandwidth", "compute")])
 def test_a_profile_has_the_pace_of_its_own_log(stated, misfit):
-    check_own_pace(stated, misfit)
-
-
-def check_own_pace(stated, misfit):
     folder, found, pace = misfit(*stated)
     own, _ = rows_of(folder)
     assert own["mean"] == pytest.approx(pace, rel=0.004)
@@ -478,7 +471,7 @@ def test_buckets_may_take_longer_than_whole_means(tmp_path):
 def test_the_fit_tells_its_steps(tmp_path):
     told = []
     two = '{ name = "ssgd-bucketed", buckets = 2 }'
-    path = written(tmp_path, ddp(tmp_path, "ddp.csv", two, 0.4), "jobs.toml")
+    path = written(tmp_path, ddp(tmp_path, "ddp.csv", two, np.full(300, 0.4)), "jobs.toml")
     calibrate([path], progress=lambda done, total: told.append((done, total)))
     assert told[:3] == [(0, 3), (1, 3), (2, 3)]
     steps = [done for done, _ in told[3:-1]]
@@ -522,29 +515,18 @@ def test_overlapped_programs_are_fitted_by_their_own_text(tmp_path):
     assert all(abs(check.error) < 0.005 for check in found.checks)
 
 
-@pytest.mark.nightly
 @pytest.mark.usefixtures("brief")
-def test_other_statements_of_one_log_make_a_profile_too(misfit, tmp_path):
-    for stated in ("bandwidth", "compute"):
-        check_own_pace((stated,), misfit)
-    check_one_fast_link("5 us", tmp_path)
-
-
-@pytest.mark.usefixtures("brief")
-def test_one_log_over_one_fast_link_is_a_profile_that_loads(tmp_path):
-    check_one_fast_link("0 us", tmp_path)
-
-
-def check_one_fast_link(latency, tmp_path):
+@looped("latency", ["0 us", "5 us"])
+def test_one_log_over_one_fast_link_is_a_profile_that_loads(latency, tmp_path):
     """One link tells nothing of how its law depends on the rate: the exponent is about 0."""
     paces = np.random.default_rng(5).gamma(400, 0.260 / 400, 290)
-    written(tmp_path, log(paces), "run.csv")
-    (tmp_path / "jobs.toml").write_text(
-        '[[job]]\nlog = "run.csv"\nworkers = 8\nalgorithm = { name = "ssgd-bucketed" }\n'
-        f'network = {{ library = "nccl", bandwidth = "10 GB/s", latency = "{latency}" }}\n'
-        "model = { parameters = 100_000_000, bytes_per_parameter = 2 }\n"
+    text = ddp(tmp_path, "run.csv", '"ssgd-bucketed"', paces, noise=0.0)
+    text = re.sub(r"network = .*", f'network = {{ library = "nccl", bandwidth = "10 GB/s", '
+                  f'latency = "{latency}" }}', text)  # fmt: skip
+    text = re.sub(
+        r"model = .*", "model = { parameters = 100_000_000, bytes_per_parameter = 2 }", text
     )
-    profiled(tmp_path, tmp_path / "jobs.toml")
+    profiled(tmp_path, written(tmp_path, text, "jobs.toml"))
     table = {
         "extends": "p.toml", "run": {"steps": 200, "seeds": 2},
         "algorithm": [{"name": "ssgd-bucketed"}],
@@ -763,29 +745,28 @@ def test_gigantic_logs_are_refused_unread(tmp_path, monkeypatch):
 # Jobs
 
 
-def test_the_file_of_jobs_is_checked(tmp_path, capsys):
-    path = over(tmp_path, HiddenLaw(), (SLOW, 4))
-    right = path.read_text()
-
-    def said(old, new):
-        path.write_text(right.replace(old, new))
-        assert run(["calibrate", str(path), "-o", str(tmp_path / "p.toml")]) == 2
-        return capsys.readouterr().err
-
-    assert "job[0].workrs = 4: unknown key; did you mean `workers`?" in said("workers", "workrs")
-    assert "job[0].workers: missing" in said("workers = 4\n", "")
-    assert "job[0]: network.bandwidth" in said("Mbit/s", "Mbit")
-    assert "job[0]: algorithm[0].name" in said("local-sgd", "lokal-sgd")
-    assert "no such file" in said("0.csv", "1.csv").lower()
-    assert "outside the folder" in said("0.csv", "../0.csv")
-    assert "warmup = 1000" in said("workers", "warmup = 1000\nworkers")
-    assert "columns.sec: unknown" in said("workers", 'columns = { sec = "x" }\nworkers')
+@looped(
+    ("old", "new", "said"),
+    [
+        ("workers", "workrs", "job[0].workrs = 4: unknown key; did you mean `workers`?"),
+        ("workers = 4\n", "", "job[0].workers: missing"),
+        ("Mbit/s", "Mbit", "job[0]: network.bandwidth"),
+        ("local-sgd", "lokal-sgd", "job[0]: algorithm[0].name"),
+        ("0.csv", "1.csv", "no such file"),
+        ("0.csv", "../0.csv", "outside the folder"),
+        ("workers", "warmup = 1000\nworkers", "warmup = 1000"),
+        ("workers", 'columns = { sec = "x" }\nworkers', "columns.sec: unknown"),
+        ("0.csv", "5.csv", "has 5 ranks"),
+        ('{ name = "local-sgd", tau = 4 }', '"asgd"', "servers and gossip from telemetry"),
+    ],
+)
+def test_the_file_of_jobs_is_checked(old, new, said, tmp_path, capsys):
+    path = over(tmp_path, HiddenLaw(), (SLOW, 4), count=40)
     ranks = "".join(f"{n},1,0.4\n" for n in range(5))
     written(tmp_path, "rank,step,seconds\n" + ranks, "5.csv")
-    assert "has 5 ranks" in said("0.csv", "5.csv")
-    assert "calibrate servers and gossip from telemetry" in said(
-        '{ name = "local-sgd", tau = 4 }', '"asgd"'
-    )
+    path.write_text(path.read_text().replace(old, new))
+    assert run(["calibrate", str(path), "-o", str(tmp_path / "p.toml")]) == 2
+    assert said in capsys.readouterr().err.replace("No such", "no such")
 
 
 def test_a_log_alone_explains_what_is_missing(tmp_path, capsys):

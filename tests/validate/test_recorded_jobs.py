@@ -16,14 +16,15 @@ from hypothesis import strategies as st
 from paceline import Telemetry, calibrate
 from paceline.command_line import run
 from paceline.simulator.errors import InputError
-from paceline.simulator.load.load import parse
 from paceline.validate.calibration import profile
 from paceline.validate.calibration.calibrate import kind_of_network
 from paceline.validate.calibration.sources import Source
 from tests.helpers.cases import looped
+from tests.helpers.worlds import scenario
 
 ROOT = Path(__file__).parents[2]
 LATENCY, SPEED = 1e-3, 1e8  # of a hop: seconds, bytes per second
+NETWORK = {"collective": "ring", "latency": "1 ms", "bandwidth": "800 Mbit/s"}
 
 
 @pytest.fixture(autouse=True)
@@ -92,13 +93,7 @@ def test_of_the_ranks_that_recorded_a_profile_is_made(tmp_path):
     assert "worker 3 takes" in said  # by its rank, not its place among the recorded
     assert "no steps of ranks 1, 2 of 4 workers: their steps are taken to be like" in said
     assert "the shortest wait of the recorded ranks counts as its time" in said
-    # rank 3 is always the last to join, and is recorded
-    assert tables["network"] == {
-        "collective": "ring", "latency": "1 ms", "bandwidth": "800 Mbit/s"
-    }  # fmt: skip
-
-
-def test_many_missing_ranks_are_named_by_the_first(tmp_path):
+    assert tables["network"] == NETWORK  # rank 3 is always the last to join, and is recorded
     _, said = fitted(job(tmp_path / "job", [0], workers=40))
     assert "no steps of ranks 1, 2, 3, 4, 5, 6, 7, 8 and 31 more of 40 workers" in said
 
@@ -165,9 +160,7 @@ def test_jobs_over_one_link_are_fitted_together(tmp_path):
     (alone, said), (together, more) = fitted(small), fitted(small, large)
     assert alone["network"]["latency"] == "0 s"
     assert "all collectives have one size" in said
-    assert together["network"] == {
-        "collective": "ring", "latency": "1 ms", "bandwidth": "800 Mbit/s"
-    }  # fmt: skip
+    assert together["network"] == NETWORK
     assert "only if they were recorded over the same links" in more
     assert [each["workers"] for each in together["overhead"]] == [2, 3]
     assert "workers" not in together["cluster"]  # they do not agree
@@ -199,15 +192,9 @@ def test_runs_over_prescribed_links_of_different_speed_are_refused(tmp_path):
     """Beyond emulated delays, what a collective costs depends on its link."""
 
     def source(name, network, latency):
-        table = {
-            "model": {"parameters": 1000},
-            "cluster": {"workers": 2, "compute": "1 s"},
-            "network": {"collective": "ring", "latency": latency, "bandwidth": "8 Mbit/s"},
-            "run": {"steps": 1},
-            "validation": {"network": network},
-            "algorithm": [{"name": "psgd"}],
-        }
-        return Source(tmp_path / name, parse(table), [], {}, {})
+        link = {"collective": "ring", "latency": latency, "bandwidth": "8 Mbit/s"}
+        world = scenario({"name": "psgd"}, workers=2, network=link, validation={"network": network})
+        return Source(tmp_path / name, world, [], {}, {})
 
     far = source("far", "kernel", "80 ms")
     with pytest.raises(InputError, match=r"near: 10 ms, 8 Mbit/s; .*far: 80 ms, 8 Mbit/s"):
@@ -238,9 +225,9 @@ def test_the_how_to_works_word_for_word(tmp_path, monkeypatch, capsys):
     page = (ROOT / "docs/how-to/calibrate-from-a-trace.md").read_text("utf-8")
     commands = re.findall(r"^(paceline .+)$", page, re.MULTILINE)
     assert [each.split()[1] for each in commands] == ["calibrate", "simulate"]
-    (name, scenario) = re.search(r'```toml title="([\w.]+)"\n(.*?)```', page, re.DOTALL).groups()
+    name, text = re.search(r'```toml title="([\w.]+)"\n(.*?)```', page, re.DOTALL).groups()
     monkeypatch.chdir(tmp_path)
-    Path(name).write_text(scenario, "utf-8")
+    Path(name).write_text(text, "utf-8")
     job(Path("runs/my-trace"), sizes=(4e6,))
     for command in commands:
         assert run(shlex.split(command)[1:]) == 0
