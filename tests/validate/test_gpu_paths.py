@@ -99,10 +99,16 @@ def test_the_doctor_of_two_gpus(cuda, monkeypatch):
     assert lines[doctor.VISIBLE] == ("set", True)
     settings = {setting.what: setting.found for setting in found.settings}
     assert settings["--device auto"] == f"cuda: torch sees 2 x {GPU}"
-    assert settings["up to 2 workers"] == "a GPU for each; collectives by NCCL"
-    assert settings["more workers"] == "share GPUs; collectives by gloo, through the host's memory"
-    assert settings["a server"] == "has a GPU to itself with up to 1 workers, else shares"
-    assert settings["evidence"] == "a run now would count"
+    assert (
+        settings
+        | {
+            "up to 2 workers": "a GPU for each; collectives by NCCL",
+            "more workers": "share GPUs; collectives by gloo, through the host's memory",
+            "a server": "has a GPU to itself with up to 1 workers, else shares",
+            "evidence": "a run now would count",
+        }
+        == settings
+    )
     smoke = ["mean, 2 processes on one GPU", "mean, 2 processes, a GPU each"]
     assert [line.what for line in found.smoke] == smoke
     assert len([*doctor.tables(found)]) == 3
