@@ -57,6 +57,21 @@ def scenario(*algorithms, workers=4, steps=400, run=(), **objective):
     return parse(table)
 
 
+def far_apart(bandwidth, *algorithms, steps=600, **tables):
+    """The same over links of 40 ms, as a table; `tables` replace whole ones."""
+    network = {"latency": "40 ms", "bandwidth": bandwidth}
+    plain = scenario(*(algorithms or [{"name": "ssgd"}]), steps=steps).table
+    return {**plain, "network": network, "run": {"steps": steps, "seeds": 2}, **tables}
+
+
+def shown_at_80(*blocks):
+    """What a terminal of 80 columns shows."""
+    console = Console(width=80, file=StringIO())
+    for block in blocks:
+        console.print(block)
+    return console.file.getvalue()
+
+
 def ran(algorithm, seed=0, engine="auto", **settings):
     """One run, its scenario, and what its loss is expected to be."""
     world = scenario(algorithm, **settings)
@@ -434,12 +449,9 @@ def test_prices_to_a_target_have_the_interval_of_the_loss():
 def test_loss_at_tokens_is_the_law_s(monkeypatch):
     """At equal tokens: the curve times the penalty; what that saves is said, with its interval."""
     monkeypatch.setattr(verdict, "alone", lambda *of: None)
-    table = dict(scenario({"name": "ssgd"}, steps=600).table)
-    table["network"] = {"latency": "40 ms", "bandwidth": "1 Gbit/s"}
-    table["run"] = {"steps": 600, "seeds": 2}
-    table["tune"] = {"diloco": {"tau": [2, 20, 60]}}
-    result = tune(parse(table), objective="loss-at-tokens")
-    known = expect(World.of(parse(table), parse(table).algorithm[0], catalogue()["ssgd"]))
+    world = parse(far_apart("1 Gbit/s", tune={"diloco": {"tau": [2, 20, 60]}}))
+    result = tune(world, objective="loss-at-tokens")
+    known = expect(World.of(world, world.algorithm[0], catalogue()["ssgd"]))
     tokens = 600 * 4 * 65536.0
     assert result.objective.tokens == tokens
     for each in result.ranked:
@@ -479,13 +491,9 @@ def test_the_surrogate_of_an_algorithm_is_fitted_once(monkeypatch):
 def test_an_overlap_too_short_to_hide_an_average_is_said():
     def notes(overlap):
         case = {"name": "streaming-diloco", "tau": 40, "overlap": overlap}
-        table = {
-            **scenario(case, steps=200).table,
-            "cluster": {"workers": 4, "compute": "1 s"},
-            "network": {"latency": "40 ms", "bandwidth": "1 Gbit/s"},
-        }
-        found = simulate(parse(table), seeds=1).notes
-        return [each for each in found if "would hide it" in each]
+        cluster = {"workers": 4, "compute": "1 s"}
+        found = simulate(parse(far_apart("1 Gbit/s", case, steps=200, cluster=cluster)), seeds=1)
+        return [each for each in found.notes if "would hide it" in each]
 
     (said,) = notes(1)
     enough = int(re.search(r"overlap = (\d+) would hide it", said)[1])
@@ -495,18 +503,11 @@ def test_an_overlap_too_short_to_hide_an_average_is_said():
 
 
 def test_a_slow_worker_is_hidden_by_no_delay():
-    table = {
-        **scenario({"name": "dts", "delay": 1}, steps=50).table,
-        "cluster": {
-            "workers": 4,
-            "compute": "1 s",
-            "group": [
-                {"name": "fast", "workers": 3},
-                {"name": "slow", "workers": 1, "compute": "2 s"},
-            ],
-        },
-        "network": {"collective": "given", "duration": "1.6 s"},
-    }
+    slow = {"name": "slow", "workers": 1, "compute": "2 s"}
+    group = [{"name": "fast", "workers": 3}, slow]
+    cluster = {"workers": 4, "compute": "1 s", "group": group}
+    given = {"cluster": cluster, "network": {"collective": "given", "duration": "1.6 s"}}
+    table = far_apart("", {"name": "dts", "delay": 1}, steps=50, **given)
     assert not [note for note in simulate(parse(table), seeds=1).notes if "would hide" in note]
 
 
@@ -674,14 +675,13 @@ def test_what_a_loss_takes_is_counted_in_nights_rounds_and_bytes_of_a_client():
     more["network"] = {"collective": "server", "latency": "1 us", "bandwidth": "1 Tbit/s"}
     more["server"] = {"bandwidth": "1 Tbit/s"}
 
+    table, aim = {**scenario().table, **more}, {"duration": "40 h", "target_loss": 5.2}
+
     def row(**run):
-        return simulate(parse({**dict(scenario().table), **more, "run": run})).algorithms[0]
+        return simulate(parse(table | {"run": run})).algorithms[0]
 
     reached = row(duration="40 h", target_loss=5.2)
-    whole = parse(
-        {**dict(scenario().table), **more, "run": {"duration": "1 h", "target_loss": 5.2}}
-    )
-    points = sweep(whole, {"run.duration": ["1 h", "40 h"]})
+    points = sweep(parse(table | {"run": aim}), {"run.duration": ["1 h", "40 h"]})
     chart = points._chart()
     assert chart is not None
     assert chart.panels[0].y.title == "nights to loss 5.2"
@@ -699,8 +699,7 @@ def test_what_a_loss_takes_is_counted_in_nights_rounds_and_bytes_of_a_client():
         assert re.fullmatch(ends, cells[f"{key} (90 %)"](reached)), key
     spent = {key: each["mean"] for key, each in until.items()}
     assert 1 < spent["nights"] < 2, spent
-    table = {**dict(scenario().table), **more, "run": {"duration": "40 h", "target_loss": 5.2}}
-    found = tune(parse(table | {"tune": {"fedavg": {}}}), seeds=1, jobs=1)
+    found = tune(parse(table | {"run": aim, "tune": {"fedavg": {}}}), seeds=1, jobs=1)
     (best,) = found.rows(found.ranked)
     nights = best["used"]["nights"]
     low, high = map(number, nights["interval"])
@@ -727,11 +726,9 @@ def test_what_a_loss_takes_is_counted_in_nights_rounds_and_bytes_of_a_client():
 
 def test_days_and_prices_of_a_search_have_the_interval_of_the_links():
     """In the rows, the sentence and the tables; the traffic's price does not move."""
-    table = dict(scenario({"name": "ssgd"}, steps=600).table)
-    table["network"] = {"latency": "40 ms", "bandwidth": "1 Gbit/s", "transport": "tcp"}
-    table["cost"] = {"currency": "USD", "node_hour": 20.0, "egress_per_gb": 0.05}
-    table["run"] = {"steps": 600, "seeds": 2}
-    table["tune"] = {"diloco": {"tau": [20, 60]}}
+    cost = {"currency": "USD", "node_hour": 20.0, "egress_per_gb": 0.05}
+    table = far_apart("1 Gbit/s", cost=cost, tune={"diloco": {"tau": [20, 60]}})
+    table["network"]["transport"] = "tcp"
     result = tune(parse(table), objective="loss-at-tokens")
     for row in result.rows(result.ranked):
         used, share = row["used"], simulate(parse(table), seeds=2).algorithms[0]["breakdown"]
@@ -750,10 +747,7 @@ def test_days_and_prices_of_a_search_have_the_interval_of_the_links():
     label = result.soonest
     assert label == "diloco tau=60"
     assert any(each.startswith(f"{label}: tau = 60 is the highest tried") for each in edges)
-    console = Console(width=80, file=StringIO())
-    for each in terminal.tune(result):
-        console.print(each)
-    shown = console.file.getvalue()
+    shown = shown_at_80(*terminal.tune(result))
     cell = wording.cell(stated(result.tradeoffs[-1]["used"]["cost"]), "")
     assert cell.split(" ")[1] in shown
     (on_page,) = searches._tradeoffs(result.json())
@@ -764,12 +758,9 @@ def test_days_and_prices_of_a_search_have_the_interval_of_the_links():
 
 
 def test_what_the_answer_names_is_in_the_table_however_short_and_in_the_json(monkeypatch):
-    table = dict(scenario({"name": "ssgd"}, steps=600).table)
-    table["network"] = {"latency": "40 ms", "bandwidth": "100 Mbit/s"}
-    table["run"] = {"steps": 600, "seeds": 2}
-    table["tune"] = {"diloco": {"tau": [2, 5, 10, 20, 60]}}
+    tuned = {"diloco": {"tau": [2, 5, 10, 20, 60]}}
+    table = far_apart("100 Mbit/s", tune=tuned, cost={"node_hour": 1.0})
     table["run"]["duration"] = "60 s"
-    table["cost"] = {"node_hour": 1.0}
     result = tune(parse(table), objective="loss-at-tokens")
     rows = dict(result.extremes)
     one = rows.pop("alone")  # no step of one worker waits for another: four times as many steps
@@ -791,9 +782,7 @@ def test_what_the_answer_names_is_in_the_table_however_short_and_in_the_json(mon
     assert front == ["one worker alone", "diloco tau=60"]
     assert any(note.startswith("run.duration = 60.0 s ends no run") for note in result.notes)
     monkeypatch.setattr(terminal, "TUNE_ROWS", 1)
-    console = Console(width=80, file=StringIO())
-    console.print(terminal.tune(result)[0])
-    lines = [*map(str.split, console.file.getvalue().splitlines())]
+    lines = [*map(str.split, shown_at_80(terminal.tune(result)[0]).splitlines())]
     assert result.soonest not in (None, result.pick["label"])
     at = next(n for n, line in enumerate(lines) if line[:2] == result.soonest.split())
     assert any("soonest" in line for line in lines[at : at + 3])  # a verdict takes up to three
@@ -814,16 +803,12 @@ def test_what_the_answer_names_is_in_the_table_however_short_and_in_the_json(mon
 
 
 def test_the_verdicts_of_a_search_are_whole_at_80_columns():
-    table = dict(scenario({"name": "ssgd"}, steps=600).table)
-    table["network"] = {"latency": "40 ms", "bandwidth": "100 Mbit/s"}
-    table["run"] = {"steps": 600, "seeds": 2}
-    table["tune"] = {
+    tuned = {
         "ssgd-bucketed": {},
         "streaming-diloco": {"tau": [8], "overlap": [1]},
         "local-sgd": {"tau": [8]},
     }
-    console = Console(width=80, file=StringIO())
-    console.print(terminal.tune(tune(parse(table), objective="loss-at-tokens"))[0])
-    words = {word.strip(",") for word in console.file.getvalue().split()}
+    result = tune(parse(far_apart("100 Mbit/s", tune=tuned)), objective="loss-at-tokens")
+    words = {word.strip(",") for word in shown_at_80(terminal.tune(result)[0]).split()}
     assert "separated" in words, words
     assert not {"separat", "equival", "simples"} & words
