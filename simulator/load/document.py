@@ -58,8 +58,8 @@ class Document:
         """Write the first of the table's faults, a line each."""
         file, lines = self.origin.file, []
         for path, what in faults.items():
-            written = value_at(self.own, path) is not None
-            inherited = not written and value_at(self.profile, path) is not None
+            below = value_at(self.profile, path) is not None
+            inherited = below and value_at(self.own, path) is None
             source = str(self.origin.folder / self.own["extends"]) if inherited else file
             lines.append(line(source, path, what, self.table, self.changed))
         if len(lines) > SHOWN:
@@ -160,15 +160,12 @@ def _extended(own: dict[str, Any], origin: Origin, *, anywhere: bool) -> Documen
         value_at(profile, key[:-1])[key[-1]] = str((path.parent / file_name).absolute())
     above = {key: value for key, value in own.items() if key != "extends"}
     whole = _merged(profile, above)
-    calibration = whole.get("calibration")
     for kind in ("sd", "draws"):
-        if isinstance(calibration, dict) and isinstance(calibration.get(kind), dict):
-            # a number that the scenario sets itself has no standard error
-            calibration[kind] = {
-                key: value
-                for key, value in calibration[kind].items()
-                if _says(whole, key) and not _says(above, key)
-            }
+        errors = value_at(whole, ("calibration", kind))
+        for key in [*errors] if isinstance(errors, dict) else ():
+            number = tuple(int(part) if part.isdecimal() else part for part in key.split("."))
+            if value_at(whole, number) is None or value_at(above, number) is not None:
+                del errors[key]  # a number that the scenario sets itself has no standard error
     return Document(whole, own, profile, origin)
 
 
@@ -194,12 +191,6 @@ def _profile(name: str, path: Path, file: str) -> dict[str, Any]:
             "`paceline probe` or `paceline calibrate`"
         )
     return profile
-
-
-def _says(table: Any, key: str) -> bool:
-    """Tell whether a table has a value at a dotted key, such as overhead.0.issue."""
-    path = (int(part) if part.isdecimal() else part for part in key.split("."))
-    return value_at(table, tuple(path)) is not None
 
 
 def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
@@ -321,9 +312,9 @@ def _without_loss(table: dict[str, Any], changed: Mapping[KeyPath, str]) -> list
     text = changed.get(kind) or changed.get(kind[:1])
     if text is None or value_at(table, kind) != "none":
         return []
-    inner = [("objective", key) for key in table["objective"] if kind in changed and key != "kind"]
-    gone = [path for path in (*inner, ("run", "target_loss")) if path not in changed]
-    gone = [path for path in gone if value_at(table, path) is not None]
+    paths = [("objective", key) for key in table["objective"] if kind in changed and key != "kind"]
+    paths.append(("run", "target_loss"))
+    gone = [path for path in paths if path not in changed and value_at(table, path) is not None]
     for where, key in gone:
         del table[where][key]
     left = ", ".join(map(dotted, gone))

@@ -80,18 +80,18 @@ def unknown(path: messages.KeyPath, places: list[Schema], root: Schema) -> str:
     """Say which keys may stand where `path` ends, as `places` describe it, or where it belongs."""
     top, key = path[0], str(path[-1])
     keys = {name: None for place in places for name in place.get("properties", {})}
-    homes = []
-    for name, node in root["properties"].items():
-        tables = alternatives(root, node)
-        if name != top and any(key in table.get("properties", {}) for table in tables):
-            homes.append(f"[{name}]")
-        for table in tables if name == top else ():
-            homes += [
-                f"[[{top}.{inner}]]"
-                for inner, under in table.get("properties", {}).items()
-                if inner not in path
-                and any(key in item.get("properties", {}) for item in items(root, under))
-            ]
+    homes = [
+        f"[{name}]"
+        for name, node in root["properties"].items()
+        if name != top
+        and any(key in table.get("properties", {}) for table in alternatives(root, node))
+    ]
+    homes += [
+        f"[[{top}.{name}]]"
+        for table in alternatives(root, root["properties"].get(top, {}))
+        for name, node in table.get("properties", {}).items()
+        if name not in path and any(key in row.get("properties", {}) for row in items(root, node))
+    ]
     moved = f"it belongs in {' or '.join(homes)}; " if homes else ""
     return f"unknown key; {moved}{messages.nearest(key, keys, 'the keys here are')}"
 

@@ -74,15 +74,12 @@ def _models(union: Any, tag: str) -> Rows:
     rows = []
     for model in get_args(get_args(union)[0]):
         schema = model.model_json_schema()
-        name = schema["properties"].pop(tag)["const"]
-        parameters = {
-            key: {
-                "default": "required" if key in schema["required"] else value.get("default"),
-                "unit": "",
-                "description": value.get("description", ""),
-            }
-            for key, value in schema["properties"].items()
-        }
+        name, required = schema["properties"].pop(tag)["const"], schema["required"]
+        parameters = {}
+        for key, value in schema["properties"].items():
+            default = "required" if key in required else value.get("default")
+            about = value.get("description", "")
+            parameters[key] = {"default": default, "unit": "", "description": about}
         summary = schema["description"].split("\n\n")[0].replace("\n", " ")
         rows.append(_row(name, summary, parameters))
     return rows

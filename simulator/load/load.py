@@ -37,19 +37,11 @@ def load(
     name beside the catalogue's. Files that a scenario file itself names must lie in its folder,
     unless `allow_paths`; those of a table are relative to the working directory. Raises InputError.
     """
-    if isinstance(path, Mapping):
-        file, table, allow_paths = Path("scenario"), dict(path), True  # the caller made it
-    else:
-        file = find(path)
-        table = read_toml(file)
-    return parse(
-        table,
-        file=str(file),
-        folder=file.parent,
-        overrides=overrides,
-        programs=programs,
-        allow_paths=allow_paths,
-    )
+    if isinstance(path, Mapping):  # the caller made it
+        return parse(dict(path), file="scenario", overrides=overrides, programs=programs)
+    file = find(path)
+    origin = Origin(str(file), file.parent, overrides, allow_paths)
+    return _parsed(read_toml(file), origin, programs)
 
 
 def parse(  # noqa: PLR0913 - its origin, and what it may name
@@ -59,22 +51,23 @@ def parse(  # noqa: PLR0913 - its origin, and what it may name
     folder: Path = Path(),
     overrides: Sequence[str] = (),
     programs: Programs = None,
-    background: bool = False,
     allow_paths: bool = True,
 ) -> Scenario:
     """Turn a TOML table into a scenario; files that it names are relative to `folder`.
 
-    `background`: the scenario is a job on another one's network. `allow_paths`: files that the
-    table names may lie outside `folder`; those that `overrides` name always may. Raises InputError,
-    whose lines give file, key, value and remedy of the first few problems.
+    `allow_paths`: those of the table may lie outside it; those of `overrides` always may. Raises
+    InputError, whose lines give file, key, value and remedy of the first few problems.
     """
-    available = known_programs(programs)
-    origin = Origin(file, folder, overrides, allow_paths, background)
-    document = assembled(table, origin)
+    return _parsed(table, Origin(file, folder, overrides, allow_paths), programs)
+
+
+def _parsed(table: dict[str, Any], origin: Origin, programs: Programs) -> Scenario:
+    """Check a table and what its background jobs run. Raises InputError."""
+    available, document = known_programs(programs), assembled(table, origin)
     while True:
         context = {
-            "file": file, "folder": folder, "table": document.table, "programs": available,
-            "background": background, "notes": document.notes,
+            "file": origin.file, "folder": origin.folder, "table": document.table,
+            "programs": available, "background": origin.background, "notes": document.notes,
         }  # fmt: skip
         try:
             scenario = Scenario.model_validate(document.table, context=context)
@@ -83,7 +76,7 @@ def parse(  # noqa: PLR0913 - its origin, and what it may name
             faults = explain(error, document.table, json_schema(available))
         if not faults:
             for index, job in enumerate(scenario.job):
-                _read_job(scenario, job, f"{file}: job[{index}]", origin, programs)
+                _read_job(scenario, job, f"{origin.file}: job[{index}]", origin, programs)
             return scenario
         if not made_whole(faults, document.table):
             raise InputError(document.refusal(faults))
@@ -121,14 +114,8 @@ def _read_job(
     whole = {key: table[key] for key in table.keys() - {"job", "tune", "theory", "cost", "title"}}
     whole |= {"network": network, "run": {"steps": FOREVER, "evaluate_every": 100}}
     try:
-        loaded = parse(
-            whole,
-            file=str(file),
-            folder=file.parent,
-            programs=programs,
-            background=True,
-            allow_paths=origin.allow_paths,
-        )
+        of_job = Origin(str(file), file.parent, (), origin.allow_paths, background=True)
+        loaded = _parsed(whole, of_job, programs)
     except InputError as error:
         raise InputError(f"{where}, on the network of this scenario: {error}") from None
     labels = [algorithm.label for algorithm in loaded.algorithm]

@@ -196,21 +196,21 @@ def at(tables: Sequence[Overhead], workers: int) -> Overhead:
     if exact is not None or not tables:
         return exact or Overhead()
     counted = {table.workers: table for table in tables if table.workers is not None}
-    below = max((count for count in counted if count < workers), default=None)
-    above = min((count for count in counted if count > workers), default=None)
-    if below is None or above is None:
-        return counted[min(counted) if below is None else max(counted)]
+    within = min(max(workers, min(counted)), max(counted))
+    if within != workers:
+        return counted[within]
+    below = max(count for count in counted if count < workers)
+    above = min(count for count in counted if count > workers)
     low, high, share = counted[below], counted[above], (workers - below) / (above - below)
     nearer = low if share < 0.5 else high
     mean = _between(low.step.expectation, high.step.expectation, share)
-    expectation = nearer.step.expectation
-    between = {
+    update: dict[str, Any] = {
         name: _between(getattr(low, name), getattr(high, name), share)
-        for name in Overhead.model_fields
-        if name not in ("workers", "algorithm", "step")
+        for name in Overhead.model_fields.keys() - {"workers", "algorithm", "step"}
     }
-    step = nearer.step.scaled(mean / expectation) if expectation else nearer.step
-    return nearer.model_copy(update=between | {"workers": workers, "step": step})
+    if nearer.step.expectation:
+        update["step"] = nearer.step.scaled(mean / nearer.step.expectation)
+    return nearer.model_copy(update=update | {"workers": workers})
 
 
 def _between(low: float, high: float, share: float) -> float:

@@ -93,10 +93,8 @@ def _brief(value: Any) -> str:
 
 def _words(table: Mapping[str, Any]) -> str:
     """Return the name and the parameters of an [[algorithm]] table in one line."""
-    parts = (
-        f"{key}={_brief(value)}" for key, value in table.items() if key not in ("name", "label")
-    )
-    return " ".join([table["name"], *parts])
+    given = {key: value for key, value in table.items() if key not in ("name", "label")}
+    return " ".join([table["name"], *(f"{key}={_brief(value)}" for key, value in given.items())])
 
 
 def arguments(program: Program, own: dict[str, Any], optimizer: tables.Optimizer) -> dict[str, Any]:
@@ -111,11 +109,16 @@ def _algorithm(value: Any, info: ValidationInfo) -> Any:
     """Parse an [[algorithm]] table by its program, with [optimizer]'s lr and momentum."""
     if not isinstance(value, dict):
         return value
-    program = _program(value, (info.context or {}).get("programs") or catalogue())
-    label = value.get("label")
+    programs: Mapping[str, Program] = (info.context or {}).get("programs") or catalogue()
+    name, label = value.get("name"), value.get("label")
+    if name is None:
+        raise refusal(("name",), f"missing; write one of: {', '.join(programs)}", value)
+    if not isinstance(name, str) or name not in programs:
+        raise refusal(("name",), f"unknown; {nearest(str(name), programs, 'write one of')}", name)
+    program = programs[name]
     given = {key: entry for key, entry in value.items() if key not in OWN}
     for key in (key for key in given if key in program.refuses):
-        raise refusal((key,), f"{value['name']} has none: {program.refuses[key]}", given[key])
+        raise refusal((key,), f"{name} has none: {program.refuses[key]}", given[key])
     optimizer, objective = info.data.get("optimizer"), info.data.get("objective")
     written = arguments(program, given, optimizer or tables.Optimizer())
     any_rate = objective is None or isinstance(objective, tables.NoObjective | tables.LearningCurve)
@@ -127,7 +130,7 @@ def _algorithm(value: Any, info: ValidationInfo) -> Any:
         buckets = _buckets(info.data.get("model"), info.data.get("network"))
         parameters["buckets"] = buckets or parameters["buckets"]
     return {
-        "name": value["name"],
+        "name": name,
         "label": _words(value) if label is None else label,
         "parameters": parameters,
         "table": value,
@@ -139,16 +142,6 @@ def _algorithm(value: Any, info: ValidationInfo) -> Any:
         "recovers": program.recovers,
         "recovery": value.get("recovery"),
     }
-
-
-def _program(table: Mapping[str, Any], programs: Mapping[str, Program]) -> Program:
-    """Return the program that an [[algorithm]] table names."""
-    if "name" not in table:
-        raise refusal(("name",), f"missing; write one of: {', '.join(programs)}", table)
-    name = table["name"]
-    if not isinstance(name, str) or name not in programs:
-        raise refusal(("name",), f"unknown; {nearest(str(name), programs, 'write one of')}", name)
-    return programs[name]
 
 
 def _buckets(model: tables.Model | None, network: Network | None) -> Any:

@@ -54,16 +54,11 @@ class Team:
     @cached_property
     def workers(self) -> list[Worker]:
         """The workers in rank order: the groups as listed, then workers outside groups."""
-        cluster = self._cluster
-        ranks: list[Worker] = []
-        for group in cluster.group:
-            member = _member(cluster, group, self._model_bytes)
-            ranks += _repeated(member, len(ranks), group.workers)
-        rest = Worker(
-            "", cluster.compute, cluster.extra, cluster.extra_share, True, cluster.region,
-            cluster.profile, cluster.bursts,
-        )  # fmt: skip
-        return ranks + _repeated(rest, len(ranks), cluster.workers - len(ranks))
+        cluster, ranks = self._cluster, list[Worker]()
+        for group in (*cluster.group, None):
+            size = cluster.workers - len(ranks) if group is None else group.workers
+            ranks += _repeated(_worker(cluster, group, self._model_bytes), len(ranks), size)
+        return ranks
 
     @cached_property
     def devices(self) -> list[int | None]:
@@ -118,15 +113,14 @@ class Team:
 
         A seed chooses which workers of a group get the extra delay, not how many: here the first.
         """
-        laws: list[list[Distribution]] = [
-            [worker.compute, *([Constant.model_construct(value=worker.inner)] * bool(worker.inner))]
-            for worker in self.workers
-        ]
+        laws: list[list[Distribution]] = []
+        for worker in self.workers:
+            inner = [Constant.model_construct(value=worker.inner)] if worker.inner else []
+            laws.append([worker.compute, *inner])
         for ranks, count in self.delayed:
             for rank in ranks[:count]:
-                extra = self.workers[rank].extra
-                assert extra is not None
-                laws[rank].append(extra)
+                if (extra := self.workers[rank].extra) is not None:
+                    laws[rank].append(extra)
         return [
             sums if speed == 1 else [law.scaled(1 / speed) for law in sums]
             for sums, speed in zip(laws, self.mean_speeds, strict=True)
@@ -136,9 +130,7 @@ class Team:
     def mean_speeds(self) -> list[float]:
         """Each worker's long-run speed, as a share of full speed, if it always computes.
 
-        It is the mean of the profile times the mean over bursts (1 outside, 1/factor inside),
-        divided by the number of workers on the device. As steps are work, not time, their mean
-        duration is the mean work divided by this mean speed.
+        Steps are work, not time: their mean duration is the mean work divided by this mean speed.
         """
         filled = Counter(self.devices)
         return [
@@ -180,13 +172,17 @@ def _inner_seconds(group: Group, model_bytes: float) -> float:
     return passes * (group.devices - 1) * step
 
 
-def _member(cluster: Cluster, group: Group, model_bytes: float) -> Worker:
-    compute = group.compute or cluster.compute
-    if group.device in cluster.devices:
-        compute = compute.scaled(1 / cluster.devices[group.device].speed)
+def _worker(cluster: Cluster, group: Group | None, model_bytes: float) -> Worker:
+    """Resolve a worker of a group, or of none."""
+    if group is None:
+        return Worker(
+            "", cluster.compute, cluster.extra, cluster.extra_share, True, cluster.region,
+            cluster.profile, cluster.bursts,
+        )  # fmt: skip
+    compute, device = group.compute or cluster.compute, cluster.devices.get(group.device)
     return Worker(
         group.name,
-        compute,
+        compute.scaled(1 / device.speed) if device else compute,
         group.extra or cluster.extra,
         cluster.extra_share if group.extra_share is None else group.extra_share,
         group.extra_share is None,
