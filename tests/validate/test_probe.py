@@ -188,7 +188,9 @@ def test_numbers_of_workers_whose_steps_cannot_be_held_are_left_out(monkeypatch)
     monkeypatch.setattr(probe, "_pair", lambda *_: None)
     monkeypatch.setattr(probe.read, "messages", lambda _: team().collectives["mean"])
     monkeypatch.setattr(probe.read, "codecs", lambda _: [])
-    monkeypatch.setattr(probe, "_team", lambda about, count, *_: team(2) if count == 2 else None)
+    monkeypatch.setattr(
+        probe, "_team", lambda about, count, *_: team(2, shortest=1e-3 if count == 2 else np.inf)
+    )
     told = []
     found = paceline.probe(workers=[4, 2], progress=lambda *each: told.append(each))
     assert [each.workers for each in found.overheads] == [2]

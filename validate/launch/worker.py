@@ -12,21 +12,19 @@ import signal
 import sys
 import traceback
 from dataclasses import replace
-from math import inf
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from paceline.simulator.errors import InputError
-from paceline.simulator.objectives import build, softmax
+from paceline.simulator.objectives import softmax
 from paceline.simulator.scenario.tables import Softmax, Torch
-from paceline.simulator.studies import execution
 
 from ..host import device as devices
 from ..host import machine, namespaces
 from ..torch_objective import data
-from ..training import clock, learner, rendezvous, task
+from ..training import clock, rendezvous, task
 from ..training.task import Job, Place
 from .job import read_job
 
@@ -97,16 +95,13 @@ def _main(path: Path) -> int:
 def work(job: Job) -> Any:
     """Do this process's part of a job, as RANK and WORLD_SIZE of the environment say.
 
-    Return the store of all processes. Raises InputError for steps that are too short for this
-    machine.
+    Return the store of all processes.
     """
     torch.set_num_threads(1)
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     store = rendezvous.open_store(rank, size, job.scenario.validation.timeout)
     place = _place(job, rank, store)
     job = _on(job, place.device)
-    if job.scenario.validation.compute == "stretched":
-        _require_stretchable_steps(job, place, size)
     for number, todo in enumerate(job.tasks):
         if number:  # a rank without a part in the last task waits without a time limit
             rendezvous.wait_for(store, f"{DONE} {number}")
@@ -143,29 +138,6 @@ def _on(job: Job, device: torch.device) -> Job:
         return job
     goal = scenario.objective.model_copy(update={"device": str(device)})
     return replace(job, scenario=scenario.model_copy(update={"objective": goal}))
-
-
-def _require_stretchable_steps(job: Job, place: Place, size: int) -> None:
-    """Refuse steps that are shorter than this machine can hold."""
-    scenario, first = job.scenario, job.tasks[0]
-    wanted, shortest = min(scenario.team.mean_compute), 0.0
-    rendezvous.meet(place.store, "measure", size)
-    if place.rank < scenario.cluster.workers:
-        goal = build.build(scenario, first.algorithm, first.seed)
-        source = learner.learner(goal, place.rank)
-        start = learner.start(goal, scenario.model.parameters, place.device)
-        shortest = clock.smallest_step(lambda: float(source.tensors(start)[0]), wanted)
-    place.store.set(f"shortest {place.rank}", str(shortest))
-    rendezvous.meet(place.store, "measured", size, patient=True)
-    least = max(float(place.store.get(f"shortest {rank}")) for rank in range(size))
-    if least > wanted:
-        held = f"the shortest that hold take {least * 1e3:.3g} ms" if least < inf else "none hold"
-        raise InputError(
-            f"{scenario.file}: cluster.compute: steps of {wanted * 1e3:.3g} ms cannot be held "
-            f"here, where {size} processes share {execution.cores()} cores: {held}; write longer "
-            'ones, take fewer workers, or write validation.compute = "real" to take steps as they '
-            "are"
-        )
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 import tempfile
 from collections.abc import Sequence
-from math import ceil
+from math import ceil, inf
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -37,9 +37,7 @@ DELAY = 0.020  # seconds of an emulated mean; of a message, half of it
 SHORTEST = 0.025  # seconds of a stretched step
 BUSY = 0.25  # share of the cores that gradients may use in a stretched step
 LONG = 3  # every fourth step is so many times longer
-NEVER = 1e6  # seconds of a step that is never computed
 PER_CORE = 16  # workers
-TRIALS = 3  # attempts at stretched steps, each twice as long
 COMPUTING = 0.5  # seconds
 
 
@@ -74,7 +72,8 @@ def probe(  # noqa: PLR0913 - the options of the command
         transits, codecs = read.messages(pair), read.codecs(pair)
         for done, count in enumerate(counts, 1):
             report(done, 1 + len(counts))
-            if team := _team(about, count, once, Path(name) / f"{count}"):
+            team = _team(about, count, once, Path(name) / f"{count}")
+            if team.shortest < inf:
                 teams.append(team)
             else:
                 notes.append(f"with {count} workers no steps could be held, so they are left out")
@@ -147,8 +146,8 @@ def _pair(bytes_of_model: int, device: str, folder: Path) -> TrainingTask:
     return _run(_scenario(table, folder), device, folder)[0]
 
 
-def _team(about: ProbeSettings, workers: int, once: float, folder: Path) -> TeamMeasurement | None:
-    """Measure everything else with `workers` workers; None if no steps can be held.
+def _team(about: ProbeSettings, workers: int, once: float, folder: Path) -> TeamMeasurement:
+    """Measure everything else with `workers` workers.
 
     `once`: seconds of a gradient.
     """
@@ -163,36 +162,27 @@ def _team(about: ProbeSettings, workers: int, once: float, folder: Path) -> Team
     }  # fmt: skip
     slow = {"collective": "star", "latency": seconds(about.delay / 2)}  # independent of the size
     data = {"kind": "torch", "model": about.model, "data": about.data, "batch": about.batch}
-    for _ in range(TRIALS):
-        folder.mkdir(parents=True, exist_ok=True)
-        _write_steps(folder / "steps.csv", step, 3 * steps)
-        compute = {"dist": "trace", "file": "steps.csv"}
-        table = {
-            "model": {"parameters": about.parameters},
-            "objective": data,
-            "cluster": {"workers": workers, "compute": compute, "allow_zero": True},
-            "network": slow if about.network == "emulated" else {"latency": "0 s"},
-            "server": {"apply": "1 ms"},
-            "run": {"steps": 10**6, "evaluate_every": 1},
-            "validation": {"compute": "stretched", "network": about.network},
-            "algorithm": [algorithm, {"name": "served", "steps": steps}],
-        }
-        scenario = _scenario(table, folder)
-        try:
-            return read.team(_run(scenario, about.device, folder), scenario)
-        except InputError:  # steps this short cannot be held
-            step *= 2
-    return None
+    folder.mkdir(parents=True, exist_ok=True)
+    _write_steps(folder / "steps.csv", step, 3 * steps)
+    compute = {"dist": "trace", "file": "steps.csv"}
+    table = {
+        "model": {"parameters": about.parameters},
+        "objective": data,
+        "cluster": {"workers": workers, "compute": compute, "allow_zero": True},
+        "network": slow if about.network == "emulated" else {"latency": "0 s"},
+        "server": {"apply": "1 ms"},
+        "run": {"steps": 10**6, "evaluate_every": 1},
+        "validation": {"compute": "stretched", "network": about.network},
+        "algorithm": [algorithm, {"name": "served", "steps": steps}],
+    }
+    scenario = _scenario(table, folder)
+    return read.team(_run(scenario, about.device, folder), scenario)
 
 
 def _write_steps(file: Path, step: float, count: int) -> None:
-    """Write compute times: `count` stretched steps, then as many unstretched ones as needed.
-
-    The last one is never computed: it makes the mean so long that the check of the shortest step
-    that can be held here passes.
-    """
+    """Write compute times: `count` stretched steps, then as many unstretched ones as needed."""
     stretched = [f"{step * (LONG if k % 4 == 3 else 1):.6g}" for k in range(count)]
-    file.write_text("\n".join([*stretched, *["0"] * 10**4, f"{NEVER:g}"]))
+    file.write_text("\n".join([*stretched, *["0"] * 10**4]))
 
 
 def _run(scenario: Scenario, device: str, folder: Path) -> tuple[TrainingTask, ...]:

@@ -5,13 +5,10 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
-from statistics import median
 
 PR_SET_PDEATHSIG, PR_SET_NAME, PR_SET_TIMERSLACK = 1, 15, 29
-CANDIDATES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1)  # seconds
+CANDIDATES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1)  # seconds of steps, shortest first
 REPEATS = 20  # of each candidate
-TOO_LONG = 2  # times as long as asked for: give up on the candidate
 HOLDS = 0.03  # relative excess of the median step up to which a duration counts as held
 
 
@@ -60,32 +57,3 @@ def die_with_parent() -> None:
 def name_process(name: str) -> None:
     """Name this process for `ps` (at most 15 bytes)."""
     prctl(PR_SET_NAME, name.encode())
-
-
-def smallest_step(work: Callable[[], object], wanted: float) -> float:
-    """Return the shortest duration (s) to which steps with `work` can be stretched.
-
-    All processes of a run measure at once, since they will compute at once. Candidates up to
-    `wanted` are tried; inf if none of them is held.
-    """
-    longest = min(wanted, CANDIDATES[-1])
-    begin = time.monotonic()
-    work()
-    alone = time.monotonic() - begin
-    for duration in [
-        *(candidate for candidate in CANDIDATES if alone < candidate < longest),
-        longest,
-    ]:
-        lasted = []
-        for _ in range(REPEATS):
-            begin = time.monotonic()
-            work()
-            left = begin + duration - time.monotonic()
-            if left > 0:
-                time.sleep(left)
-            lasted.append(time.monotonic() - begin)
-            if sum(lasted) > TOO_LONG * REPEATS * duration:
-                break
-        if median(lasted) <= (1 + HOLDS) * duration:
-            return duration
-    return float("inf")
