@@ -10,7 +10,7 @@ A native group's collectives run on a stream of the group, in order; `wait()` ma
 stream wait, not the host. Where ranks start different ones, or one does not come, that is an error
 here after `PATIENCE`, which names them; on a GPU it hangs.
 
-`RULES` cites what is imitated; each has a test in tests/validate/test_late_device.py.
+`RULES` cites what is imitated; mutants in tests/validate/test_late_device.py show what each finds.
 """
 
 import itertools

@@ -4,7 +4,6 @@ import csv
 import json
 import shlex
 from itertools import pairwise
-from operator import itemgetter
 
 import pytest
 
@@ -19,7 +18,7 @@ from paceline.validate.matrix import conditions
 from paceline.validate.matrix import matrix as measuring
 from paceline.validate.matrix.cells import regret
 from paceline.validate.matrix.conditions import CONDITIONS
-from paceline.validate.matrix.matrix import _cost, matrix, plan
+from paceline.validate.matrix.matrix import _cost, plan
 from paceline.validate.matrix.page import Matrix, write
 
 MACHINE = {"processor": "Some CPU (R)", "cores": 2, "system": "Linux"}
@@ -172,23 +171,6 @@ def test_what_cannot_be_asked_for(capsys):
     assert run(["validate"]) == 2
     assert "which SCENARIO" in capsys.readouterr().err
     assert run(["validate", "--matrix", "--only", "burst"]) == 2
-
-
-@pytest.mark.slow
-def test_every_kind_of_communication_over_links_of_the_kernel(tmp_path):
-    """Predicted and measured side by side. Needs a quiet machine, else no run counts."""
-    names = [each.name for each in CONDITIONS if each.name.startswith("kernel")]
-    cells = matrix(out=tmp_path / "runs", report=tmp_path / "page", only=names).cells
-    rows = [
-        f"{cell['condition']:24} {cell['program']:44} {cell[PACE]['predicted']:8.4f} s predicted "
-        f"{cell[PACE]['measured']:8.4f} s measured {cell[PACE]['error']:+7.1%}"
-        for cell in cells
-        if cell["counted"]
-    ]
-    print("\n".join(rows))
-    assert rows
-    assert not [row for row, cell in zip(rows, filter(itemgetter("counted"), cells), strict=True)
-                if abs(cell[PACE]["error"]) > 0.03]  # fmt: skip
 
 
 def test_on_a_gpu_as_much_is_planned_as_fits_into_40_minutes(monkeypatch, capsys):

@@ -1,8 +1,8 @@
 """Write the configuration and the code that run a pick in another framework.
 
-`PROGRAMS` is the one table of what runs there as here: per program, the parameters that have a
+`targets.toml` is the one table of what runs there as here: per program, the parameters that have a
 counterpart, and the values that these may have. A parameter that it does not list is refused, so
-that none is ever dropped. `targets.toml` has the words for the rest, `templates` the code.
+that none is ever dropped. It has the words for the rest, too; `templates` has the code.
 """
 
 import re
@@ -30,7 +30,21 @@ YOURS = "YOUR_LEARNING_RATE"  # no name of the code: it stops there, rather than
 TARGETS: dict[str, dict[str, Any]] = tomllib.loads(
     (Path(__file__).parent / "targets.toml").read_text("utf-8")
 )
-RATES, OPTIMIZERS, REFUSED = (TARGETS.pop(key) for key in ("rates", "optimizers", "refused"))
+RATES, OPTIMIZERS, REFUSED, SETTINGS = (
+    TARGETS.pop(key) for key in ("rates", "optimizers", "refused", "settings")
+)
+
+
+def _merged(parts: Sequence[Any]) -> dict[str, Any]:
+    tables = [SETTINGS[part] if isinstance(part, str) else part for part in parts]
+    return {key: rule for table in tables for key, rule in table.items()}
+
+
+PROGRAMS: dict[str, dict[str, dict[str, Any]]] = {
+    target: {name: _merged(parts) for name, parts in words["programs"].items()}
+    for target, words in TARGETS.items()
+}
+"""By target and program: the parameters that have a counterpart, and the rule for their values."""
 
 
 @dataclass(frozen=True)
@@ -107,91 +121,33 @@ def _labelled(scenario: Scenario, label: str | None) -> Algorithm:
     return fitting[0]
 
 
-Fits = Callable[[Any, Pick], bool]
-
-
 def kind(piece: Any) -> str:
     """Return a transform's or a codec's name; momentum of zero is none."""
     return "identity" if getattr(piece, "mu", None) == 0 else str(getattr(piece, "kind", piece))
 
 
-def _one_of(*kinds: str) -> Fits:
-    return lambda value, _: kind(value) in kinds
-
-
-def _is(wanted: Any) -> Fits:
-    return lambda value, _: bool(value == wanted)
-
-
-def _schedule(*names: str) -> Fits:
-    return lambda value, _: getattr(value, "schedule", "") in names
-
-
-def _divides_tau(value: Any, pick: Pick) -> bool:
-    return bool(pick.algorithm.parameters["tau"] % value == 0)
-
-
-def _one_in_flight(value: Any, pick: Pick) -> bool:
-    parameters = pick.algorithm.parameters
-    return bool(value < parameters["tau"] // parameters["fragments"])
-
-
-def _any(value: Any, pick: Pick) -> bool:
-    return True
-
-
-RAW, PLAIN, LOOP = _one_of("raw"), _one_of("identity"), _one_of(*OPTIMIZERS["torch"])
-SGD = {"lr": _schedule(*RATES), "momentum": LOOP, "codec": RAW}
-BUCKETS = {
-    "overlap": _is(True),
-    "buckets": lambda value, pick: (
+RULES: dict[str, Callable[[Any, Pick], bool]] = {
+    "any": lambda value, pick: True,
+    "rates": lambda value, pick: getattr(value, "schedule", "") in RATES,
+    "torch": lambda value, pick: kind(value) in OPTIMIZERS["torch"],
+    "titan": lambda value, pick: kind(value) in OPTIMIZERS["titan"],
+    "one number": lambda value, pick: isinstance(value, FixedPeriod),
+    "divides tau": lambda value, pick: pick.algorithm.parameters["tau"] % value == 0,
+    "one in flight": lambda value, pick: (
+        value < pick.algorithm.parameters["tau"] // pick.algorithm.parameters["fragments"]
+    ),
+    "of the model": lambda value, pick: (
         value == pick.scenario.model.buckets
         or ("buckets" not in pick.algorithm.table and pick.scenario.network.library == "nccl")
     ),
 }
-ROUNDS: dict[str, Fits] = SGD | {"tau": lambda value, _: isinstance(value, FixedPeriod)}
-MEAN = ROUNDS | {"outer": PLAIN, "outer_lr": _is(1.0)}
-POST = ROUNDS | {"switch_step": _any}
-DILOCO = {key: ROUNDS[key] for key in ("lr", "tau", "codec")} | {
-    "inner": LOOP,
-    "outer_lr": _any,
-    "outer_momentum": _any,
-}
-STREAMING = DILOCO | {
-    "tau": _any,
-    "fragments": _divides_tau,
-    "overlap": _one_in_flight,
-    "alpha": _any,
-}
-TITAN = {
-    "lr": _schedule("constant"),
-    "inner": _one_of(*OPTIMIZERS["titan"]),
-    "outer_lr": _is(0.7),
-    "outer_momentum": _is(0.9),
-}
-FEDERATED = ROUNDS | {"outer": _one_of("identity", "momentum"), "outer_lr": _any}
 
-PROGRAMS: dict[str, dict[str, dict[str, Fits]]] = {
-    "torchft": {
-        "ssgd": SGD,
-        "local-sgd": ROUNDS | {"outer": LOOP, "outer_lr": _any},
-        "post-local-sgd": POST,
-        "diloco": DILOCO,
-        "streaming-diloco": STREAMING,
-    },
-    "torchtitan": {
-        "diloco": DILOCO | TITAN,
-        "streaming-diloco": STREAMING | TITAN | {"overlap": _is(0)},
-    },
-    "accelerate": {
-        "ssgd": SGD,
-        "ssgd-bucketed": SGD | BUCKETS,
-        "local-sgd": MEAN,
-        "post-local-sgd": POST,
-    },
-    "paddle": {"ssgd": SGD, "local-sgd": MEAN, "post-local-sgd": POST},
-    "flower": {"local-sgd": FEDERATED, "fedavg": FEDERATED | {"mu": _any}},
-}
+
+def _fits(rule: Any, value: Any, pick: Pick) -> bool:
+    """Whether a parameter has a value that a rule of `PROGRAMS` allows."""
+    if isinstance(rule, list):
+        return kind(value) in rule or getattr(value, "schedule", "") in rule
+    return RULES[rule](value, pick) if isinstance(rule, str) else bool(value == rule)
 
 
 def problems(target: str, pick: Pick) -> Iterator[str]:
@@ -213,9 +169,9 @@ def problems(target: str, pick: Pick) -> Iterator[str]:
         )
     refused = REFUSED | words["refused"]
     for key, value in algorithm.parameters.items():
-        fits = PROGRAMS[target][name].get(key)
-        if fits is None or not fits(value, pick):
-            why = refused[key] if fits else "has no counterpart"
+        rule = PROGRAMS[target][name].get(key)
+        if rule is None or not _fits(rule, value, pick):
+            why = "has no counterpart" if rule is None else refused[key]
             yield f"{key} = {algorithm.written.get(key, kind(value))}: {why}"
 
 
