@@ -6,7 +6,7 @@ from paceline.simulator.errors import InputError
 from paceline.simulator.programs.pieces.schedule import paced
 from paceline.simulator.scenario.scenario import Scenario
 
-from .training.clock import CANDIDATES
+SHORTEST = 0.001  # seconds of a stretched step
 
 
 def require_runnable(scenario: Scenario, launched: bool) -> None:
@@ -27,7 +27,7 @@ def _problems(scenario: Scenario, launched: bool) -> Iterator[tuple[str, str]]:
         sampling = None
     jittered = network.jitter or any(link.jitter for link in network.link)
     stretched = scenario.validation.compute == "stretched"
-    step, shortest = min(scenario.team.mean_compute), CANDIDATES[0]
+    step = min(scenario.team.mean_compute)
     for key, why, holds in (
         ("algorithm", "nothing to run; add an [[algorithm]] table (paceline list programs)",
          not scenario.algorithm),
@@ -58,9 +58,9 @@ def _problems(scenario: Scenario, launched: bool) -> Iterator[tuple[str, str]]:
          'validation.compute = "real"',
          stretched and scenario.team.shares_devices),
         ("cluster.compute",
-         f"steps of {step * 1e3:.3g} ms cannot be held; write {shortest * 1e3:g} ms or more, or "
+         f"steps of {step * 1e3:.3g} ms cannot be held; write {SHORTEST * 1e3:g} ms or more, or "
          'validation.compute = "real" to take steps as they are',
-         stretched and step < shortest),
+         stretched and step < SHORTEST),
         ("job", "other jobs on the network are only simulated; remove them", scenario.job),
         ('validation.network = "kernel"',
          "the kernel's links are between processes that this command starts itself; run it "
