@@ -13,9 +13,9 @@ from paceline.simulator.results.intervals import signed
 from paceline.simulator.theory import delayed_seconds_per_step
 from tests.helpers.cases import looped
 from tests.helpers.worlds import DIGITS, play, scenario, simulate
-from tests.lab.bench.dts import KINDS, limit
 
 DELAYS = (5, 10, 15, 20)
+KINDS = ("none", "displacement", "lecture", "exact")
 
 
 def losses_of_accuracy(world, seeds):
@@ -58,6 +58,30 @@ def test_the_table_of_the_docs(rate, delays):
     for D in delays:
         assert worse[f"none {D}"].mean() > 0.5
         assert worse[f"exact {D}"].mean() < 0.4
+
+
+def modes(kind: str, D: int, mu: float, a: float) -> np.ndarray:
+    """Characteristic polynomial of x on a quadratic, with a = learning rate x curvature, period 1.
+
+    For "none" it is the workers' mean that is unstable first, for the others (whose mean moves as
+    ssgd's) what each is away from it.
+    """
+    if kind == "none":  # x(n+1) - x(n) = mu (x(n) - x(n-1)) - a x(n-D)
+        return np.array([1, -1 - mu, mu, *[0] * (D - 2), a])
+    if kind == "displacement":  # as below, but what u holds is never made up for
+        return np.array([1, a - 1 - mu, mu, *[0] * (D - 2), -a, a * mu])
+    if kind == "lecture":  # the same with x(n) - x(n-D) for x(n-D); its root 1 divided out
+        return np.array([1, a - mu, *[a] * (D - 1)])
+    # x(n) = -a sum of (1 + mu + ... + mu^(k-1)) x(n-k), over k = 1 ... D
+    return np.array([1, *a * np.cumsum(mu ** np.arange(D))])
+
+
+def limit(kind: str, D: int, mu: float) -> float:
+    """Learning rate x curvature, to 0.5 %, from which on some mode grows."""
+    for a in np.geomspace(1e-3, 4, 1660):
+        if np.abs(np.roots(modes(kind, D, mu, a))).max() > 1 + 1e-6:
+            return float(a)
+    return np.inf
 
 
 @looped("kind", KINDS)
