@@ -151,12 +151,6 @@ def test_a_period_of_one_is_synchronous():
         assert second.curve["loss"] == first.curve["loss"]
 
 
-def test_workers_that_never_meet_are_each_one_worker():
-    run, known = ran({"name": "psgd"}, workers=8, steps=2000)
-    alone = float(known.curve.loss(2000 * 65536.0))
-    assert run.curve["loss"][-1] == pytest.approx(alone, rel=CLOSE)
-
-
 @pytest.mark.long
 @looped(
     ("case", "gain"),

@@ -19,7 +19,7 @@ from paceline.simulator.scenario.world import World
 from paceline.simulator.studies.learning import expected, intervals
 from paceline.validate.torch_objective.data import load_named
 from tests.lab import tables
-from tests.lab.evidence import curves, small
+from tests.lab.evidence import curves
 from tests.lab.evidence.curves import Curve, agreement, seconds
 
 PAGE = Path(__file__).parents[3] / "docs/evidence/validation/learning-curves.md"
@@ -280,10 +280,6 @@ def write() -> None:
         "\nWhat is missed of the log of the final loss over ssgd's of as many workers:\n",
         table(3, ["known", "program", "basis", "cells", "mean", "standard deviation",
                   "root mean square"], rest),
-        "\nThe mlp and softmax, plain SGD at a rate of 0.1, from ssgd on four workers and on one "
-        "and\n20 % of local-sgd 8, seed 0; held out as in the [table of the calibrated quadratic]"
-        "(../error-model.md):\ntimes to six losses, median absolute error (90th percentile), %:\n",
-        table(6, *small.report()),
         MARKS[1],
     ]  # fmt: skip
     before, _, after = PAGE.read_text("utf-8").partition(MARKS[0])

@@ -140,26 +140,6 @@ def timeline(data: bytes, folder: Path) -> None:
     run(json.dumps(DOCUMENT).encode(), folder)
 
 
-def search(data: bytes, folder: Path) -> None:
-    """The document of a `tune`."""
-    page({"tune.json": data}, folder)
-
-
-def swept(data: bytes, folder: Path) -> None:
-    """The document of a `sweep`."""
-    page({"sweep.json": data, "sweep.csv": written()["sweep.csv"]}, folder)
-
-
-def table(data: bytes, folder: Path) -> None:
-    """A sweep's table."""
-    page({"sweep.json": written()["sweep.json"], "sweep.csv": data}, folder)
-
-
-def comparison(data: bytes, folder: Path) -> None:
-    """The document of a `compare`."""
-    page({"comparison.json": data}, folder)
-
-
 def page(files: dict[str, bytes], folder: Path) -> None:
     """The page of a folder with these files, alone and beside another."""
     both = [folder / "one", folder / "two"]
@@ -201,11 +181,19 @@ def targets(data: bytes, folder: Path) -> None:
 
 
 READERS: dict[str, Reader] = {
-    each.__name__: each
-    for each in (scenario, profile, trace, telemetry, samples, platform, run, curves, event,
-                 timeline, search, swept, table, comparison, kept, saved,
-                 targets)
+    reader.__name__: reader
+    for reader in (scenario, profile, trace, telemetry, samples, platform, run, curves, event,
+                   timeline, kept, saved, targets)
+} | {
+    "search": lambda data, folder: page({"tune.json": data}, folder),
+    "swept": lambda data, folder: page({"sweep.json": data} | of_sweep("sweep.csv"), folder),
+    "table": lambda data, folder: page(of_sweep("sweep.json") | {"sweep.csv": data}, folder),
+    "comparison": lambda data, folder: page({"comparison.json": data}, folder),
 }  # fmt: skip
+
+
+def of_sweep(name: str) -> dict[str, bytes]:
+    return {name: written()[name]}
 
 
 def _row(label: str) -> dict[str, object]:
