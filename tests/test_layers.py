@@ -289,7 +289,6 @@ def complexity(function):
 
 
 UNSPLIT = {
-    "simulator/engines/compiled/loop.py": ["_follow"],  # numba wants it in one piece
     "validate/calibration/calibrate.py": ["calibrate"],  # these four are still to be split
     "validate/logs/calibrate.py": ["calibrate", "_result"],
     "validate/logs/loss.py": ["_curve"],

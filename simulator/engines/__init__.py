@@ -1,6 +1,6 @@
 """Engines: they run a program (an algorithm) in simulated time.
 
 Import `dispatch.run_seeds`, which picks the fastest engine that can run a scenario. The files here
-are shared by engines; `virtual` is the reference and runs everything, `batched` and `compiled` give
-the same numbers sooner. Engines know programs only by their effects.
+are shared by engines; `virtual` is the reference and runs everything, `batched` gives the same
+numbers sooner. Engines know programs only by their effects.
 """

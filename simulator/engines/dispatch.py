@@ -8,7 +8,6 @@ from contextvars import Context
 from dataclasses import replace
 from functools import partial
 from itertools import chain
-from math import inf
 from typing import Any
 
 from threadpoolctl import ThreadpoolController
@@ -25,7 +24,6 @@ from .unsupported import attempt
 from .virtual import run as virtual
 
 ENGINES = ("auto", "batched", "virtual")
-WORTH_COMPILING = 50_000  # gradients of one seed from which the compiled loop saves time
 
 
 def run_seeds(
@@ -120,17 +118,8 @@ def _slowed(run: Run, factor: float) -> Run:
 
 
 def pays_off(world: World) -> bool:
-    """Whether `batched` pays off: no server, or a run long enough to load the compiled loop.
-
-    Depends on the scenario alone, so that the same engine runs all seeds, however grouped.
-    """
-    if world.program.server is None:
-        return True
-    scenario = world.scenario
-    run = scenario.run
-    gradients = scenario.cluster.workers * run.steps if run.steps else inf
-    rate = scenario.team.ideal_rate or inf  # zero where a mean is infinite
-    return min(gradients, (run.duration or inf) * rate) >= WORTH_COMPILING
+    """Whether `batched` may run a program: one without a server."""
+    return world.program.server is None
 
 
 def batches_seeds(world: World, engine: str) -> bool:

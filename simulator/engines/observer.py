@@ -142,11 +142,6 @@ class Observer:
                 self._complete(step, self._views.pop(step))
         return next_shown(step, self.every, self.limit)
 
-    @property
-    def room(self) -> float:
-        """Points left until the observer halves its rate."""
-        return 2 * POINTS + 1 - len(self.curve["step"]) if self.adaptive else math.inf
-
     def _see_all(self, view: View) -> int:
         """Take a mark of a worker whose steps are pooled; marks come in order of time."""
         assert self._pool is not None

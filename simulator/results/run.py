@@ -59,18 +59,14 @@ _THREE_SPANS = struct.Struct("<" + 3 * "HBddI")
 _ONE_ARROW = struct.Struct("<HHBdd")
 
 
-class Full(Exception):  # noqa: N818 - a signal
-    """Raised when there is no room for more spans, and nothing else is wanted."""
-
-
 class Spans:
     """Record of spans, 23 bytes each, and of arrows between nodes; at most about `limit` of each.
 
-    `truncated` says that spans were dropped; with `raises`, the first such span raises `Full`.
+    `truncated` says that spans were dropped.
     """
 
-    def __init__(self, limit: int, *, raises: bool = False) -> None:
-        self._buffer, self._raises = bytearray(), raises
+    def __init__(self, limit: int) -> None:
+        self._buffer = bytearray()
         self._limit = limit * SPAN.itemsize
         self.truncated = False
         self._arrows, self._room = bytearray(), limit * ARROW.itemsize
@@ -92,8 +88,6 @@ class Spans:
         """
         if len(self._buffer) >= self._limit:
             self.truncated = True
-            if self._raises:
-                raise Full
             return
         self._buffer += _THREE_SPANS.pack(
             worker, busy, since, now, step,

@@ -407,18 +407,6 @@ def test_who_looks_closer_is_handed_over(look):
     assert all(run.handed_over for run in runs)
 
 
-def test_servers_have_timelines_too():
-    """From the reference engine, which stops when there are enough spans."""
-    case = {"name": "asgd"}
-    world = scenario(case, workers=3, steps=400, compute=EXPONENTIAL, network=RING)
-    (algorithm,) = world.algorithm
-    run, *_ = batched.run(algorithm, world, SEEDS, spans=90)
-    whole = virtual.run(algorithm, world, SEEDS[0], spans=90)
-    assert run.spans_truncated
-    assert len(run.spans) > 40
-    np.testing.assert_array_equal(run.spans, whole.spans[: len(run.spans)])
-
-
 def test_what_it_does_not_take_it_hands_over():
     """And the runs say so; the numbers are the reference's."""
     world = scenario(

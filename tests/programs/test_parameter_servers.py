@@ -10,12 +10,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from paceline.simulator.cluster import workers
 from paceline.simulator.engines.virtual import run as virtual
 from paceline.simulator.objectives.build import build
 from paceline.simulator.programs import catalogue
 from paceline.simulator.programs.effects import ANY
+from paceline.simulator.programs.pieces.gate import bounded_lead
 from tests.helpers.cases import looped
 from tests.helpers.worlds import EXPONENTIAL, QUADRATIC, Recorder, Recording, scenario
 
@@ -502,3 +505,23 @@ RECEIVE, APPLY = 0.02, 0.1
 
 
 # Staleness and memory, by hand
+
+
+# Gates
+
+
+@given(
+    workers=st.integers(1, 6),
+    lead=st.sampled_from([0, 1, 2, 10**9]),
+    picks=st.lists(st.integers(0, 5), max_size=80),
+)
+def test_a_gate_lets_those_go_on_who_are_not_too_far_ahead(workers, lead, picks):
+    gate, times, waiting = bounded_lead(workers, lead), [0] * workers, []
+    for pick in picks:
+        here = [worker for worker in range(workers) if worker not in waiting]
+        worker = here[pick % len(here)]
+        times[worker] += 1
+        waiting.append(worker)
+        free = [each for each in waiting if times[each] - min(times) <= lead]
+        assert gate.admit(worker) == free
+        waiting = [each for each in waiting if each not in free]

@@ -1,7 +1,7 @@
 """Run all seeds and workers at once, as arrays: the reference engine's numbers, sooner.
 
-Takes programs whose workers all do the same, whatever their times are. Parameter servers go to
-`engines.compiled`; for all others `run` raises Unsupported, and `engines.virtual` takes them.
+Takes programs whose workers all do the same, whatever their times are. For all others `run` raises
+Unsupported, and `engines.virtual` takes them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,7 +20,6 @@ from ...programs.pieces.schedule import paced
 from ...results.run import Run, Spans
 from ...scenario.scenario import Algorithm, Scenario
 from ...scenario.world import World
-from ..compiled import run as compiled
 from ..observer import POINTS, Observer, next_shown
 from ..overheads import EffectCosts
 from ..unsupported import Unsupported
@@ -55,17 +54,10 @@ def run_world(world: World, seeds: Sequence[int], *, spans: int = 0, threads: in
     What `supports` refuses must not be run. Raises Unsupported where the program turns out to need
     another engine.
     """
-    program, algorithm, scenario = world.program, world.algorithm, world.scenario
+    scenario = world.scenario
     dimension = build.dimension_of(scenario.objective)
     workers = scenario.cluster.workers
     room = max(1, VECTORS // (workers * dimension) if dimension else CLOCKS // workers)
-    if program.server:
-        runs = compiled.run(program, algorithm, scenario, seeds, threads=threads)
-        if spans:
-            runs[0].spans, runs[0].arrows, runs[0].spans_truncated = virtual.timeline(
-                world, seeds[0], spans
-            )
-        return runs
     found: list[Run] = []
     while len(found) < len(seeds):
         part = seeds[len(found) : len(found) + room]
@@ -83,7 +75,7 @@ def supports(world: World) -> str | None:
     moves = build.dimension_of(scenario.objective) is not None
     codec = algorithm.parameters.get("codec", Raw())
     obstacles = {
-        "which gradient comes first decides its values": program.server is not None and moves,
+        "its server answers in the order of arrival": program.server is not None,
         "nodes crash, or the slowest are left out": scenario.troubled,
         "transfers share links": not scenario.network.closed_form,
         "workers share devices": scenario.team.shares_devices,

@@ -53,7 +53,7 @@ State of a `VirtualNode`, beside its identity and the model's sizes (s: seconds 
 | `outages` | `Outages` | its crashes and what they cost; None: always up | `Simulation` |
 | `computing` | computing | how long work takes; None: as drawn | `SharedLines`, `Simulation` |
 
-After a change run tests/engines (test_virtual, test_conformance, test_batched and test_compiled
+After a change run tests/engines (test_virtual, test_conformance and test_batched
 compare engines to the last bit or to 1e-9), then `make bench`.
 """
 

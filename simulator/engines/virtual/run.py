@@ -10,7 +10,7 @@ from ...objectives.objective import Objective
 from ...objectives.quadratic import NoisyQuadratic
 from ...programs import Program, catalogue
 from ...results import divergence
-from ...results.run import Full, Run, Spans
+from ...results.run import Run, Spans
 from ...scenario.scenario import Algorithm, Scenario
 from ...scenario.world import World
 from . import accounts, collective_slowdown
@@ -104,17 +104,6 @@ def _made(world: World, seed: int, kept: Spans | None) -> Simulation:
         job_seed = seed + number * SEED_DISTANCE
         simulation.background.append(Simulation(beside, job_seed, host=simulation))
     return simulation
-
-
-def timeline(world: World, seed: int, spans: int) -> tuple[np.ndarray, np.ndarray, bool]:
-    """Return up to `spans` spans of a run, and its arrows; whether it was cut off at that many."""
-    found = Spans(spans, raises=True)
-    simulation = _made(world.under(), seed, found)
-    try:
-        simulation.run()
-    except Full:
-        return *accounts.timeline(simulation, found, simulation.deadline), True
-    return *accounts.timeline(simulation, found, simulation.end), found.truncated
 
 
 def notes(

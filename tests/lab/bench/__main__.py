@@ -1,7 +1,7 @@
 """Measure speed against peers and limits, and write docs/evidence/benchmarks.md: `make bench`.
 
 Exits 1 if an aim is missed. `python -m tests.lab.bench NAME...` measures only the parts of these
-names (such as `served`) and the rows whose titles contain them, and writes nothing.
+names (such as `flows`) and the rows whose titles contain them, and writes nothing.
 """
 
 import sys

@@ -18,12 +18,9 @@ from paceline.simulator.distributions import random_streams
 from paceline.simulator.distributions.random_streams import Purpose
 from paceline.simulator.engines.batched import run as batched_engine
 from paceline.simulator.engines.batched.compute_times import Draws, share
-from paceline.simulator.engines.compiled import run as compiled
-from paceline.simulator.engines.dispatch import run_seeds
 from paceline.simulator.engines.virtual import run as virtual
 from paceline.simulator.network import collectives
 from paceline.simulator.network.fabric.fabric import Fabric
-from paceline.simulator.programs import catalogue
 from paceline.simulator.scenario.scenario import Scenario
 from paceline.simulator.studies import step_time
 from paceline.simulator.studies.execution import Execution, cores
@@ -183,39 +180,6 @@ def batched() -> Rows:
     yield Row(what, drawing(THREADS), drawing(1))
 
 
-def all_seeds(made: Scenario) -> Rate:
-    """Return the rate of the compiled loop: gradients of all seeds."""
-    algorithm = made.algorithm[0]
-    program = catalogue()[algorithm.name]
-    return rate(
-        partial(compiled.run, program, algorithm, made, SEEDS, threads=THREADS),
-        steps_of(made) * len(SEEDS),
-    )
-
-
-def served() -> Rows:
-    """Parameter servers in time-only runs, 32 seeds; on a quadratic, 8 seeds."""
-    server = cluster(25, 2 * UPDATES // 25, {"name": "asgd"})
-    what, theirs = "asgd, 25 workers, against textbook SimPy", textbook_server(0.0)
-    ours = rate(lambda: run_seeds(server, server.algorithm[0], [0]), 2 * UPDATES)
-    yield Row(f"{what}, one seed each, as simulate runs it", ours, theirs, Aim(4))
-    yield Row(f"{what}, one seed of theirs", all_seeds(server), theirs, Aim(40))
-
-    def world(case: dict[str, Any], workers: int, steps: int, **tables: Any) -> Scenario:
-        return cluster(workers, steps, case, server={"apply": "1 ms"}, **tables)
-
-    for case in SERVERS:
-        what, ours = f"{case['name']}, 25 workers, against", all_seeds(world(case, 25, 8000))
-        yield Row(f"{what} `virtual`, one seed", ours, one_seed(world(case, 25, 1000)))
-        yield Row(f"{what} 1,000 workers", ours, all_seeds(world(case, 1000, 1000)), Aim(most=2))
-    moving = {"objective": {"kind": "quadratic", "dimension": 48}, "lr": 0.001}
-    for case in SERVERS:
-        what = f"{case['name']}, 25 workers, on a quadratic of dimension 48"
-        ours = together(world(case, 25, 8000, **moving), range(8))
-        slow = one_seed(world(case, 25, 100, **moving))
-        yield Row(f"{what}, against `virtual`, one seed", ours, slow, Aim(20))
-
-
 def ring(workers: int, rounds: int, differ: bool) -> float:
     """Simulate all-reduces one after another, on network cards that are equal or all different.
 
@@ -278,7 +242,6 @@ ESTIMATES: tuple[tuple[str, dict[str, Any], str, int, int, dict[str, Any]], ...]
      {"objective": DIGITS, "run": {"evaluate_every": 1}}),
     ("batched, quadratic, until a time", LOCAL, "batched", 10**9, 4,
      quadratic(100) | {"run": {"duration": "4 h"}, "network": RING}),
-    ("compiled, time only", SERVERS[0], "batched", 200_000, 8, {"objective": TIME_ONLY}),
     ("virtual, time only", SERVERS[0], "virtual", 30_000, 2, {"objective": TIME_ONLY}),
     ("virtual, quadratic of dimension 100", SERVERS[0], "virtual", 6000, 2, quadratic(100)),
     ("virtual, quadratic of dimension 1,000,000", SERVERS[0], "virtual", 8, 1, quadratic(10**6)),
@@ -309,7 +272,7 @@ def estimates() -> Rows:
         yield Row(title, estimated, real, Aim(1 / 3, 3), times=3)
 
 
-PARTS = (engine, batched, served, flows, tuner, estimates)
+PARTS = (engine, batched, flows, tuner, estimates)
 
 if __name__ == "__main__":
     together(large(100_000))()

@@ -51,8 +51,8 @@ GROUPS = {
     ),
     "the engine `batched`": (
         "engines/batched/run.py engines/batched/clocks.py engines/batched/schedule.py "
-        "engines/batched/node.py engines/compiled/seed_run.py",
-        "programs/test_equivalences engines/test_conformance engines/test_compiled "
+        "engines/batched/node.py",
+        "programs/test_equivalences engines/test_conformance "
         "engines/test_batched programs/test_overlapped programs/test_adacomm programs/test_gossip",
     ),
 }
