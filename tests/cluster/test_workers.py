@@ -259,7 +259,7 @@ def test_a_random_offset_is_a_keyed_and_even_one(trace):
 
 
 @pytest.mark.parametrize("offset", ["none", "random"])
-@pytest.mark.parametrize("name", ["ssgd", "local-sgd", "asgd"])
+@pytest.mark.parametrize("name", ["ssgd", "local-sgd"])
 def test_a_trace_runs_alike_in_every_engine(trace, name, offset):
     table = {"name": name} | ({"tau": 3} if name == "local-sgd" else {})
     world = scenario(table, compute=trace | {"offset": offset}, network=RING, steps=40)
