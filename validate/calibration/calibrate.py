@@ -20,13 +20,12 @@ from paceline.simulator.studies.execution import Progress
 from ..comparison import quantities
 from ..host import machine
 from ..measurement.fingerprints import fingerprints
-from . import compute_laws, error_model, links, overheads, profile, sources
+from . import compute_laws, error_model, overheads, profile, sources
 from .compute_laws import FittedLaws
 from .error_model import ErrorModel
-from .links import Link
 from .overheads import OverheadTables, RunEvents
 from .profile import Profile
-from .sources import Source
+from .sources import Link, Source
 
 HEAD = (
     'A profile of measured runs. A scenario takes it in by extends = "THIS FILE"; what the',
@@ -128,7 +127,7 @@ def calibrate(
     done(1, STAGES)
     network = kind_of_network(runs)
     recorded = [source.over_links for source in runs if source.over_links]
-    link = links.fit(recorded) if recorded else None
+    link = sources.fit_link(recorded) if recorded else None
     below = profile.read(base) if base else overheads.NOTHING
     fitted = overheads.tables(_teams(runs), below)
     done(2, STAGES)

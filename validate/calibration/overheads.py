@@ -300,7 +300,7 @@ class OverheadTables:
     @property
     def parsed(self) -> tuple[Overhead, ...]:
         """Return the tables as a scenario parses them."""
-        return profile.OVERHEADS.validate_python(tuple(self.tables))
+        return Profile({"overhead": self.tables}).overheads
 
 
 def tables(teams: Mapping[int, Sequence[RunEvents]], base: Profile = NOTHING) -> OverheadTables:

@@ -6,17 +6,18 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from paceline.simulator.errors import InputError
-from paceline.simulator.inputs import messages
 from paceline.simulator.inputs.paths import refusals
-from paceline.simulator.load.document import read_toml
+from paceline.simulator.load.document import SHOWN, read_toml
+from paceline.simulator.load.explain import explain, line
 from paceline.simulator.results import prediction_interval, store
 from paceline.simulator.results.ownership import free_file
 from paceline.simulator.scenario.overhead import Overhead
+from paceline.simulator.scenario.table import Many, Section
 from paceline.simulator.studies.display.display import extra
 
 INLINE = "dist"  # a table with this key is a law, written on one line
@@ -26,7 +27,13 @@ TIMES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
 SIZES = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
 RATES = ((1e9, "Gbit/s"), (1e6, "Mbit/s"), (1e3, "kbit/s"), (1.0, "bit/s"))
 
-OVERHEADS = TypeAdapter(tuple[Overhead, ...])
+Model = TypeVar("Model", bound=BaseModel)
+
+
+class _Costs(Section):
+    """The tables of a profile that a calibration reads."""
+
+    overhead: Many[Overhead] = ()
 
 
 @dataclass(frozen=True)
@@ -34,30 +41,19 @@ class Profile:
     """The tables of a profile and its files; docs/reference/scenario.md explains their keys.
 
     `tables`: as in TOML, quantities with units; `head`: lines of comment that come first; `files`:
-    contents of files that tables name (`file = ...`), by name; `folder`: where these are.
+    contents of files that tables name (`file = ...`), by name; `path`: where it was read.
     """
 
     tables: Mapping[str, Any]
     head: tuple[str, ...] = ()
     files: Mapping[str, bytes] = field(default_factory=dict)
-    folder: Path = field(default=Path(), compare=False)
+    path: Path = field(default=Path("profile"), compare=False)
 
     @property
     def overheads(self) -> tuple[Overhead, ...]:
         """Parse the [[overhead]] tables, one per number of workers. Raises InputError."""
-        try:
-            return OVERHEADS.validate_python(
-                self.tables.get("overhead", ()), context={"folder": self.folder}
-            )
-        except ValidationError as error:
-            fault = error.errors()[0]
-            path, value = ("overhead", *fault["loc"]), fault["input"]
-            shown = "" if fault["type"] == "missing" else f" = {messages.show(value)}"
-            what = f"{messages.sentence(fault, path, value)}; correct the profile"
-            if fault["type"] in messages.UNKNOWN:
-                keys = messages.nearest(str(path[-1]), Overhead.model_fields, "the keys here are")
-                what = f"unknown key; {keys}"
-            raise InputError(f"{messages.dotted(path)}{shown}: {what}") from None
+        table = {"overhead": self.tables.get("overhead", ())}
+        return checked(_Costs, table, self.path).overhead
 
     def text(self) -> str:
         """Return the text of the file."""
@@ -106,12 +102,19 @@ def read(path: Path | str) -> Profile:
         )
     if wrong := refusals(tables, str(path), path.parent, "put a copy beside it"):
         raise InputError("\n".join(wrong.values()))
-    profile = Profile(tables, folder=path.parent)
-    try:
-        _ = profile.overheads
-    except InputError as error:
-        raise InputError(f"{path}: {error}") from None
+    profile = Profile(tables, path=path)
+    _ = profile.overheads
     return profile
+
+
+def checked(model: type[Model], table: dict[str, Any], path: Path) -> Model:
+    """Return the model of a table in the file at `path`. Raises InputError."""
+    try:
+        return model.model_validate(table, context={"folder": path.parent})
+    except ValidationError as error:
+        wrong = explain(error, table, model.model_json_schema())
+        lines = [line(str(path), where, what, table, {}) for where, what in wrong.items()]
+        raise InputError("\n".join(lines[:SHOWN])) from None
 
 
 def seconds(value: float) -> str:

@@ -7,16 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from paceline.simulator.errors import InputError
 from paceline.simulator.inputs import messages, paths
-from paceline.simulator.load.document import SHOWN, read_toml
-from paceline.simulator.load.explain import explain, line
+from paceline.simulator.load.document import read_toml
 from paceline.simulator.load.load import known_programs, parse
 from paceline.simulator.scenario.scenario import Scenario
 from paceline.simulator.scenario.table import Duration, Many, Name, Section
 
+from ..calibration.profile import checked
 from . import tables
 from .tables import ROWS, SPELLINGS, Log
 
@@ -86,14 +86,8 @@ def read(path: Path, *, allow_paths: bool = False) -> list[Job]:
 
     Logs must lie in the file's folder, unless `allow_paths`.
     """
-    table = read_toml(path)
-    try:
-        found = _File.model_validate(table).job
-    except ValidationError as error:
-        wrong = explain(error, table, _File.model_json_schema())
-        lines = [line(str(path), where, what, table, {}) for where, what in wrong.items()]
-        raise InputError("\n".join(lines[:SHOWN])) from None
-    return [_job(path, index, each, allow_paths) for index, each in enumerate(found)]
+    jobs = checked(_File, read_toml(path), path).job
+    return [_job(path, index, job, allow_paths) for index, job in enumerate(jobs)]
 
 
 def _job(path: Path, index: int, table: _Table, allow_paths: bool) -> Job:
