@@ -126,8 +126,7 @@ def calibrate(
     runs = sources.read([Path(path) for path in paths], allow_paths=allow_paths)
     done(1, STAGES)
     network = kind_of_network(runs)
-    recorded = [source.over_links for source in runs if source.over_links]
-    link = sources.fit_link(recorded) if recorded else None
+    link = sources.fit_link(runs)
     below = profile.read(base) if base else overheads.NOTHING
     fitted = overheads.tables(_teams(runs), below)
     done(2, STAGES)
@@ -140,7 +139,7 @@ def calibrate(
     model = _error_model(runs, notes)
     done(4, STAGES)
     codecs = _codecs(runs, below, base, notes)
-    checks = [check for source in runs for check in _check(source, fitted)]
+    checks = _check(runs, fitted)
     done(STAGES, STAGES)
     sd = fitted.sd | ({"cluster.compute": law.sd} if 0 < law.sd < math.inf else {})
     calibration = _origin(runs, paths) | {
@@ -259,7 +258,7 @@ def _held_out(runs: Sequence[Source], below: Profile) -> list[PaceCheck]:
     checks = []
     for label in sorted(labels) if len(labels) > 1 else ():
         others = overheads.tables(_teams(runs, but=label), below)
-        checks += [check for source in runs for check in _check(source, others, only=label)]
+        checks += _check(runs, others, only=label)
     return checks
 
 
@@ -285,20 +284,21 @@ def _error_model(runs: Sequence[Source], notes: list[str]) -> ErrorModel | None:
         return None
 
 
-def _check(source: Source, fitted: OverheadTables, only: str | None = None) -> list[PaceCheck]:
-    """Predict the pace of a source's runs (of the label `only`) with their own draws."""
-    scenario = source.scenario.model_copy(update={"overhead": fitted.parsed, "calibration": None})
+def _check(
+    runs: Sequence[Source], fitted: OverheadTables, only: str | None = None
+) -> list[PaceCheck]:
+    """Predict the pace of the runs (of the label `only`) with their own draws."""
     checks = []
-    for run in source.runs:
+    for source, run in [(one, run) for one in runs for run in one.runs]:
         label = run.algorithm.label
         measured = source.paces.get((label, run.seed), math.nan)
         if only not in (None, label) or not math.isfinite(measured):
             continue
-        timed = scenario
+        update: dict[str, Any] = {"overhead": fitted.parsed, "calibration": None}
         if not known_programs(None)[run.algorithm.name].needs_loss:
-            timed = scenario.model_copy(update={"objective": NoObjective(kind="none")})
-        (simulated,) = run_seeds(timed, run.algorithm, [run.seed])
-        predicted = quantities.pace(simulated)
+            update["objective"] = NoObjective(kind="none")
+        scenario = source.scenario.model_copy(update=update)
+        predicted = quantities.pace(*run_seeds(scenario, run.algorithm, [run.seed]))
         if math.isfinite(predicted):
             checks.append(PaceCheck(label, scenario.cluster.workers, predicted, measured))
     return checks

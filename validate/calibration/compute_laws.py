@@ -75,12 +75,7 @@ def fit(
     notes: list[str] = []
     usual, slow = series, None
     if independence.correlated(series):
-        lasts = series if starts is None else [
-            # from each step's beginning to the next one's; of the last, its own time
-            np.append(np.diff(begun), lasted[-1:])
-            for begun, lasted in zip(starts, series, strict=True)
-        ]  # fmt: skip
-        slow = slow_periods.find(series, lasts)
+        slow = slow_periods.find(series, _lasts(series, starts))
         notes.append(slow.note if slow else slow_periods.NONE)
     if slow:
         usual = [lasted[fast] for lasted, fast in zip(series, slow.fast, strict=True)]
@@ -113,6 +108,14 @@ def fit(
         laws[""], slow.table if slow else None, grouped, empirical, members, ranking,
         _standard_error(series), notes,
     )  # fmt: skip
+
+
+def _lasts(series: Sequence[Array], starts: Sequence[Array] | None) -> Sequence[Array]:
+    """Return seconds from each step's beginning to the next one's; of the last, its own time."""
+    if starts is None:
+        return series
+    pairs = zip(starts, series, strict=True)
+    return [np.append(np.diff(begun), lasted[-1:]) for begun, lasted in pairs]
 
 
 def _checked(times: Sequence[Array]) -> list[Array]:

@@ -331,8 +331,11 @@ def collectives(path: Path, events: np.ndarray, workers: int) -> Collectives | N
     return Collectives(path, workers, sizes[0], lasted, certain)
 
 
-def fit_link(jobs: Sequence[Collectives]) -> Link:
-    """Fit one link to all jobs. Raises InputError if they were recorded over different ones."""
+def fit_link(sources: Sequence[Source]) -> Link | None:
+    """Fit one link to recorded jobs; None without any. Raises InputError for different links."""
+    jobs = [source.over_links for source in sources if source.over_links]
+    if not jobs:
+        return None
     link = _fitted(jobs)
     ratios = [_ratio(job, link) for job in jobs]
     if max(ratios) > APART * min(ratios):

@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -35,6 +36,7 @@ RELEVANT = 0.01  # relative difference of computing that matters
 MISSED = 0.03  # relative error of a job's pace from which a note names it
 UNSURE = 0.05  # relative standard deviation of computing from which a note says so
 OWN_SPREAD = 0.7  # a worker's own spread over that of whole steps
+OF_RATE = ("transmission_factor", "transmission_exponent", "per_byte", "tree_exponent")
 STAGES = 3  # reading, computing, links
 
 
@@ -247,23 +249,15 @@ def _result(study: _Study, fitted: Fitted, notes: list[str]) -> CalibrationResul
     network = files.common(jobs)
     overheads, draws = _overheads(fitted, network.get("library") == "gloo")
     # jobs of several conditions: each draw takes one of them
-    times = [
-        math.exp(row[LAW + alike[n % len(alike)]] - compute) for n, row in enumerate(fitted.draws)
-    ]
+    numbers = LAW + np.resize(alike, len(fitted.draws))
+    times = np.exp(fitted.draws[np.arange(len(numbers)), numbers] - compute).tolist()
     for key in ["", *(f"group.{n}." for n in range(len(law.group)))]:
         draws[f"cluster.{key}compute"] = times
-    cluster: dict[str, Any] = {}
-    slowdown = 1 + math.exp(fitted.point[SLOWDOWN])
-    if slowdown > 1 + LEAST and any(job.slowed for job in jobs):
-        cluster["beside_collectives"] = profile.rounded(slowdown)
-        factors = (1 + np.exp(fitted.draws[:, SLOWDOWN])) / slowdown
-        draws["cluster.beside_collectives"] = factors.tolist()
     if not any(job.knows_link for job in jobs):
         network["bandwidth"] = profile.rate(GIGABIT / math.exp(fitted.point[-1]))
         draws["network.bandwidth"] = np.exp(fitted.point[-1] - fitted.draws[:, -1]).tolist()
-        for key in ("transmission_factor", "transmission_exponent", "per_byte", "tree_exponent"):
-            for n, table in enumerate(overheads):
-                del table[key], draws[f"overhead.{n}.{key}"]
+        for key, (n, table) in product(OF_RATE, enumerate(overheads)):
+            del table[key], draws[f"overhead.{n}.{key}"]
     notes += [
         f"{job.name}: a step computes {profile.seconds(math.exp(fitted.point[LAW + n]))}: not in "
         "[cluster], which has one law" for n, job in enumerate(firsts) if n not in alike
@@ -273,27 +267,33 @@ def _result(study: _Study, fitted: Fitted, notes: list[str]) -> CalibrationResul
         "calibration": {
             **_origin(jobs), **libraries, "notes": [*notes, *law.notes], "draws": draws
         },
-        "cluster": _stated(jobs) | cluster | _cluster(law, first.scenario.cluster.workers),
+        "cluster": _stated(jobs, fitted, draws) | _cluster(law, first.scenario.cluster.workers),
         "overhead": overheads,
         **({"network": network} if network else {}),
     }  # fmt: skip
     if all(job.scenario.model == model for job in jobs):
         keys = ("parameters", "bytes_per_parameter")
         whole["model"] = {key: getattr(model, key) for key in keys}
-    checks = [
-        PaceCheck(seen.job.name, seen.job.scenario.cluster.workers, predicted, seen.pace)
-        for seen, predicted in zip(study.observed, fitted.paces, strict=True)
-    ]
+    workers = [job.scenario.cluster.workers for job in jobs]
+    measured = [seen.pace for seen in study.observed]
+    checks = [*map(PaceCheck, whole["calibration"]["runs"], workers, fitted.paces, measured)]
     return CalibrationResult(Profile(whole, HEAD, law.files), law, checks, len(fitted.point))
 
 
-def _stated(jobs: Sequence[files.Job]) -> dict[str, int]:
-    """Return the keys of [cluster] that all jobs state alike."""
-    found = {}
+def _stated(
+    jobs: Sequence[files.Job], fitted: Fitted, draws: dict[str, list[float]]
+) -> dict[str, Any]:
+    """Return the keys of [cluster] that all jobs state alike, and what collectives slow it by."""
+    found: dict[str, Any] = {}
     for key in ("workers", "accumulation"):
         values = {getattr(job.scenario.cluster, key) for job in jobs}
         if len(values) == 1 and max(values) > 1:
             found[key] = values.pop()
+    slowdown = 1 + math.exp(fitted.point[SLOWDOWN])
+    if slowdown > 1 + LEAST and any(job.slowed for job in jobs):
+        found["beside_collectives"] = profile.rounded(slowdown)
+        factors = (1 + np.exp(fitted.draws[:, SLOWDOWN])) / slowdown
+        draws["cluster.beside_collectives"] = factors.tolist()
     return found
 
 
