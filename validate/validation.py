@@ -256,12 +256,8 @@ def _save(
         sorted({one.run.seed for one in runs}),
         [one.run for one in runs],
     )
-    outcomes = {
-        label: {run.run.seed: [log._asdict() for log in run.replay_logs] for run in found}
-        for label, found in groups.items()
-    }
     did = {(one.run.label, one.run.seed): one.events for one in runs}
-    files = {"outcomes.json": store.dump(outcomes, indent=None), "events.csv": events.write(did)}
+    files = {"events.csv": events.write(did)}
     if surveyed := surveys(scenario, runs):
         files["landscape.json"] = store.dump(surveyed)
     # what the runs left stays until they are compared, to be compared anew after a kill

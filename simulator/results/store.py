@@ -43,7 +43,6 @@ NAMES = (
     WHOLE,
     "curves.csv",
     "timeline.json",
-    "outcomes.json",  # replay log of a real run
     "events.csv",  # events of its nodes
     "landscape.json",  # curvature and gradient noise along its path
     *(f"{n}.{e}" for n in FIGURES for e in FORMATS),

@@ -7,7 +7,7 @@ program, given these outcomes again, must compute the same parameters.
 from collections.abc import Sequence
 from math import inf, nan
 from types import coroutine
-from typing import Any
+from typing import Any, NamedTuple
 from unittest.mock import patch
 
 from paceline.simulator.engines.collective import GradientPiece
@@ -20,7 +20,25 @@ from paceline.simulator.programs import Program
 from paceline.simulator.programs.effects import ANY, Vector
 from paceline.simulator.scenario.scenario import Algorithm, Scenario
 from paceline.simulator.scenario.world import World
-from paceline.validate.measurement.measure import ReplayLog
+from paceline.validate.training.records import Record
+
+
+class ReplayLog(NamedTuple):
+    """One node's log of all that depended on time, from which a run can be computed again.
+
+    `outcomes`: in order, those of `receive` (the sender's rank), `receive_before` (the same, or
+    None), `finished` and `clock`. `gradients`, `marks`: their numbers, up to the last snapshot.
+    """
+
+    outcomes: Sequence[Any]
+    gradients: int
+    marks: int
+
+    @classmethod
+    def of(cls, record: Record) -> "ReplayLog":
+        account, marks = record.account, record.rows["updates"][-1:]
+        last = int(marks[0]) if len(marks) else account.marks
+        return cls(account.outcomes, account.gradients, last)
 
 
 def run(

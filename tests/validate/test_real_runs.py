@@ -15,7 +15,7 @@ from paceline.validate.training import events
 from paceline.validate.training.task import Job, TrainingTask
 from tests.helpers.cases import looped
 from tests.helpers.programs import ROWS, TOP_K, called, cases
-from tests.helpers.replay import run
+from tests.helpers.replay import ReplayLog, run
 from tests.helpers.worlds import play, scenario, simulate
 
 SEED, STEPS = 3, 12
@@ -98,7 +98,8 @@ def simulated(task, made, measured):
     program = catalogue()[task.algorithm.name]
     goal = build.build(made, task.algorithm, SEED)
     with np.errstate(over="ignore"):
-        logs = None if task.algorithm.name in TIMELESS else measured.replay_logs
+        timed = task.algorithm.name not in TIMELESS
+        logs = [ReplayLog.of(record) for record in measured.records] if timed else None
         found = run(program, task.algorithm, made, goal, SEED, logs)
     return found if program.averages else found[:1]
 

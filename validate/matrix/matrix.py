@@ -8,7 +8,6 @@ import hashlib
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +38,6 @@ SEEDS = 4  # independent seeds that a prediction averages
 EQUAL = 3  # equal runs, and runs with different seeds, to measure noise
 START = 10.0  # seconds to start the processes of a run
 PREDICTED = 1.5  # times as long as real runs: with their predictions
-PLANNED = 40 / PREDICTED  # minutes of real runs on a GPU
 PROBING = 60.0  # seconds to probe a kind of network
 ROUNDS = 2  # attempts at a condition whose runs other processes have disturbed
 
@@ -82,22 +80,14 @@ def matrix(  # noqa: PLR0913 - the options of the command
 def plan(only: Sequence[str] | None = None, device: str = "auto") -> tuple[list[str], str]:
     """Return the conditions that `matrix` measures, and say how many runs that is, and how long.
 
-    On a GPU, lent by the hour, the first ones that take `PLANNED` minutes, unless `only` says
-    which. Raises InputError.
+    Raises InputError.
     """
-    names, which = conditions.chosen(only), "Conditions"
-    if find_device(device) != "cpu" and only is None:
-        firsts = accumulate(([condition] for condition in CONDITIONS), list.__add__)
-        fitting = [first for first in firsts if _cost(first, repeats=False)[1] <= PLANNED]
-        names = [condition.name for condition in fitting[-1]]
-        which = (
-            f"{len(names)} of {len(CONDITIONS)} conditions, as many as a GPU does in 40 min "
-            "(--only chooses others)"
-        )
+    find_device(device)
+    names = conditions.chosen(only)
     chosen = [condition for condition in CONDITIONS if condition.name in names]
     runs, minutes = _cost(chosen, REPEATS in names)
     return names, (
-        f"{which}: {', '.join(names)}. {runs} real runs take at most {minutes:.0f} min, "
+        f"Conditions: {', '.join(names)}. {runs} real runs take at most {minutes:.0f} min, "
         f"predictions half as long: {PREDICTED * minutes:.0f} min in all."
     )
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from math import inf, isnan
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -22,20 +22,8 @@ from ..torch_objective import curvature
 from ..torch_objective.curvature import Snapshot
 from ..torch_objective.objective import TorchObjective
 from ..training import records
-from ..training.records import Account, Record
+from ..training.records import Record
 from ..training.task import TrainingTask
-
-
-class ReplayLog(NamedTuple):
-    """One node's log of all that depended on time, from which a run can be computed again.
-
-    `outcomes`: in order, those of `receive` (the sender's rank), `receive_before` (the same, or
-    None), `finished` and `clock`. `gradients`, `marks`: their numbers.
-    """
-
-    outcomes: Sequence[Any]
-    gradients: int
-    marks: int
 
 
 @dataclass
@@ -54,16 +42,6 @@ class MeasuredRun:
     def events(self) -> np.ndarray:
         """Return the events of all nodes, of dtype `training.events.EVENT`."""
         return np.concatenate([record.events for record in self.records])
-
-    @property
-    def replay_logs(self) -> list[ReplayLog]:
-        """Return each node's replay log by rank, up to its last snapshot."""
-        accounts = [record.account or Account() for record in self.records]
-        marks = [record.rows["updates"][-1:] for record in self.records]
-        return [
-            ReplayLog(a.outcomes, a.gradients, int(n[0]) if len(n) else a.marks)
-            for a, n in zip(accounts, marks, strict=True)
-        ]
 
 
 def measure(task: TrainingTask, scenario: Scenario, programs: Any = None) -> MeasuredRun | None:
@@ -106,7 +84,7 @@ def measure(task: TrainingTask, scenario: Scenario, programs: Any = None) -> Mea
         notes=list(task.algorithm.notes),
         updates=int(points[-1].rows[0]["updates"]) if points else 0,
         staleness=staleness,
-        staleness_unit=_unit(program),
+        staleness_unit="updates" if program.server else "averagings" if program.pooled else "steps",
     )
     if not whole:
         run.notes.append("cut short: measured up to where it ended")
@@ -124,12 +102,6 @@ def surveys(scenario: Scenario, runs: Sequence[MeasuredRun]) -> dict[str, dict[s
             survey = curvature.survey(make, path, scenario.cluster.workers)
             by_label |= {run.label: survey} if survey else {}
     return by_label
-
-
-def _unit(program: Program) -> str:
-    if program.server is not None:
-        return "updates"
-    return "averagings" if program.pooled else "steps"
 
 
 @dataclass(frozen=True)
