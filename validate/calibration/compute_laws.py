@@ -47,8 +47,8 @@ class FittedLaws:
     def files(self) -> dict[str, bytes]:
         """Return the contents of the files that an empirical law refers to, by name."""
         return {
-            name: "\n".join(f"{each:.9g}" for each in own.tolist()).encode()
-            for name, own in self.samples.items()
+            name: "\n".join(f"{time:.9g}" for time in times.tolist()).encode()
+            for name, times in self.samples.items()
         }
 
     def scaled(self, factor: float) -> "FittedLaws":

@@ -104,7 +104,9 @@ def squared_distances(
     `objectives.quadratic`; all are broadcast. Shape (points, *modes). Half of the workers move one
     way along the second coordinate of a mode, half the other, so simulating one is enough.
     """
-    h, s, k = np.broadcast_arrays(*(np.asarray(each, float) for each in (curvature, share, apart)))
+    h, s, k = np.broadcast_arrays(
+        *(np.asarray(number, float) for number in (curvature, share, apart))
+    )
     coupling = np.sqrt(s * h * k) * (seen.tau is not None)
     x: Array = np.stack([np.ones(h.shape), np.zeros(h.shape)])
     u = seen.momentum.init(x)
@@ -165,7 +167,9 @@ class FittedModes:
         """Return the expected loss at an observation's steps, shape (points, *shape of `share`)."""
         s, k = np.broadcast_arrays(share, apart)
         found = squared_distances(seen, self.curvature, s[..., None], k[..., None]) @ self.gap
-        excess = np.array([noise.excess(seen, each) for each in found.reshape(len(found), -1).T])
+        excess = np.array(
+            [noise.excess(seen, column) for column in found.reshape(len(found), -1).T]
+        )
         loss: Array = self.floor + found + excess.T.reshape(found.shape)
         return loss
 
@@ -206,7 +210,7 @@ def _merged(curvature: Array, gaps: Array) -> tuple[Array, Array]:
     used = np.flatnonzero(gaps)
     groups = np.split(used, np.flatnonzero(np.diff(used) > 1) + 1)
     at = [np.exp(np.average(np.log(curvature[group]), weights=gaps[group])) for group in groups]
-    return np.array(at), np.array([gaps[each].sum() for each in groups])
+    return np.array(at), np.array([gaps[group].sum() for group in groups])
 
 
 @dataclass(frozen=True)
@@ -229,19 +233,19 @@ def heterogeneity(
     share, apart = np.meshgrid(SHARES, APARTS, indexing="ij")
     misfit = np.zeros(share.shape)
     gap = np.array([point["loss"] - found.floor for point in points])
-    between = np.array([each["between"] for each in points])
+    between = np.array([point["between"] for point in points])
     ratio = (between / (2 * gap))[gap > 0] if len(points) else np.empty(0)
     if len(ratio) > 1:
         spread = max(ratio.std(), SPREAD[0] * abs(ratio.mean()), 1e-3)
         misfit += ((share * apart - ratio.mean()) / spread) ** 2
-    along = np.array([each["apart"] for each in points if (each["apart"] or 0) > 0])
+    along = np.array([point["apart"] for point in points if (point["apart"] or 0) > 0])
     if len(along) > 1:
         spread = max(np.log(along).std(), SPREAD[1])
         misfit += ((np.log(apart) - np.log(along).mean()) / spread) ** 2
-    for each in (observation.take(ENOUGH) for observation in seen):
+    for fewer in (observation.take(ENOUGH) for observation in seen):
         with np.errstate(all="ignore"):  # where local steps diverge, nothing is likely
-            predicted = found.loss(each, noise, share, apart)
-            wrong = np.log(predicted) - np.log(each.mean)[:, None, None]
+            predicted = found.loss(fewer, noise, share, apart)
+            wrong = np.log(predicted) - np.log(fewer.mean)[:, None, None]
             misfit += np.nan_to_num((wrong**2).mean(axis=0), nan=np.inf) / MISFIT**2
     if not seen and len(ratio) < 2:
         return None
@@ -261,7 +265,7 @@ def fit(runs: Sequence[Path]) -> ErrorModel:
     losses, or without ssgd.
     """
     found = [read.read(path) for path in runs]
-    observations = [each for directory in found for each in _observe(directory)]
+    observations = [observation for directory in found for observation in _observe(directory)]
     if not observations:
         raise InputError(
             f"{', '.join(map(str, runs))}: no losses of ssgd or local-sgd; give a run of them "
@@ -273,7 +277,7 @@ def fit(runs: Sequence[Path]) -> ErrorModel:
 def calibrate(seen: Sequence[Observation], points: Points = ()) -> ErrorModel:
     """Fit loss curves and points of curvature surveys. Raises InputError without ssgd."""
     together = [observation for observation in seen if observation.tau is None]
-    apart = [each for each in seen if each.tau is not None]
+    apart = [observation for observation in seen if observation.tau is not None]
     if not together:
         raise InputError("no ssgd among the runs; add one: local steps are compared with it")
     steepest = _largest(points)
@@ -290,8 +294,8 @@ def calibrate(seen: Sequence[Observation], points: Points = ()) -> ErrorModel:
         "dimension": BLOCK * len(found.gap),
         "spectrum": {
             "kind": "modes",
-            "curvature": [_short(each) for each in found.curvature],
-            "gap": [_short(each) for each in found.gap],
+            "curvature": [_short(value) for value in found.curvature],
+            "gap": [_short(value) for value in found.gap],
         },
         "noise": _short(seen_noise.fixed**0.5),
         "noise_growth": _short(seen_noise.growth),
@@ -305,8 +309,8 @@ def calibrate(seen: Sequence[Observation], points: Points = ()) -> ErrorModel:
             "share": _short(differ.share),
             "curvature": _short(differ.curvature),
         }
-    low = min(float(each.mean.min()) for each in together)
-    high = max(float(each.mean.max()) for each in together)
+    low = min(float(observation.mean.min()) for observation in together)
+    high = max(float(observation.mean.max()) for observation in together)
     notes = _notes(together, points, apart, differ)
     return ErrorModel(table, sd, (low, high), notes)
 
@@ -368,13 +372,13 @@ def _points(path: Path) -> list[dict[str, Any]]:
     with untrusted.refused(path / SURVEYS, "repeat the run"):
         document = untrusted.loads(untrusted.text(path / SURVEYS, store.LARGEST_DOCUMENT))
         points = [point for survey in document.values() for point in survey["points"]]
-        return [each for each in points if None not in (each["noise"], each["between"])]
+        return [point for point in points if None not in (point["noise"], point["between"])]
 
 
 def _observe(directory: RunDirectory) -> list[Observation]:
     """Read the loss curves of ssgd and plain local-sgd."""
     table = directory.table
-    wanted = [each for each in table["algorithm"] if each["name"] in ("ssgd", "local-sgd")]
+    wanted = [row for row in table["algorithm"] if row["name"] in ("ssgd", "local-sgd")]
     if not wanted:
         return []
     world = parse(

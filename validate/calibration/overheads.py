@@ -64,10 +64,10 @@ def fit(runs: Sequence[RunEvents]) -> dict[str, Term]:
 
     Terms that the runs do not show are left out.
     """
-    nodes = [each for run in runs for each in _nodes(run)]
+    nodes = [node for run in runs for node in _nodes(run)]
     prescribed = [node for node in nodes if not node.is_real]
-    bare = [each for each in nodes if each.is_real]
-    servers = [each for each in nodes if each.serves]
+    bare = [node for node in nodes if node.is_real]
+    servers = [node for node in nodes if node.serves]
     plain = _term(nodes, "plain")
     found = {
         **_between(nodes, plain.mean if plain else None),
@@ -102,7 +102,7 @@ def _between(nodes: Sequence["_Node"], plain: float | None) -> dict[str, Term | 
     late, issued = _term(nodes, "step"), _term(nodes, "issue")
     workers = [node for node in nodes if node.count(STEP)]
     rows = np.array([(worker.count(STEP), worker.count(ISSUE)) for worker in workers], float)
-    gaps = np.array([each.pauses(plain) for each in workers])
+    gaps = np.array([worker.pauses(plain) for worker in workers])
     if late is None:
         return {"step": None, "issue": issued}
     (of_step, of_issue), errors = _solved(rows, gaps)
@@ -154,7 +154,7 @@ class _Node:
         kinds = STEP, ISSUE, WAIT, SEND, AGREE, TAKE, SERVE
         self._of = of = {kind: (apart["kind"] == kind) & ~np.isnan(gaps) for kind in kinds}
         self._gaps = gaps
-        computed, _, waits, sent, asked, taken, served = (apart[each] for each in of.values())
+        computed, _, waits, sent, asked, taken, served = (apart[value] for value in of.values())
         issued = apart[apart["kind"] == ISSUE]
         late = waits["end"] - waits["due"]
         if self.is_real:
@@ -280,11 +280,11 @@ def _nodes(run: RunEvents) -> Iterator[_Node]:
 
 def _term(nodes: Sequence[_Node], key: str) -> Term | None:
     """Average samples over all nodes; the error comes from means of blocks of neighbours."""
-    each = [node.samples[key] for node in nodes if len(node.samples[key])]
-    if not each:
+    samples = [node.samples[key] for node in nodes if len(node.samples[key])]
+    if not samples:
         return None
-    together = np.concatenate(each)
-    blocks = [part.mean() for own in each for part in np.array_split(own, BLOCKS) if len(part)]
+    together = np.concatenate(samples)
+    blocks = [part.mean() for own in samples for part in np.array_split(own, BLOCKS) if len(part)]
     error = float(np.std(blocks, ddof=1) / sqrt(len(blocks))) if len(blocks) > 1 else 0.0
     spread = float(together.std(ddof=1)) if len(together) > 1 else 0.0
     return Term(float(together.mean()), error, len(together), spread)
@@ -361,7 +361,7 @@ def _standard_errors(base: Profile, workers: int) -> dict[str, float]:
     tables = base.tables.get("overhead", ())
     found: dict[str, float] = {}
     for index, table in enumerate(tables):
-        exact = any(each.get("workers") == workers for each in tables)
+        exact = any(other.get("workers") == workers for other in tables)
         if not exact or table.get("workers") == workers:
             for name in TERMS:
                 found[name] = hypot(found.get(name, 0.0), known.get(f"overhead.{index}.{name}", 0))

@@ -160,9 +160,9 @@ def rounded(value: float) -> float:
 
 
 def _quantity(value: float, units: tuple[tuple[float, str], ...], least: float = 1.0) -> str:
-    unit, name = next((each for each in units if abs(value) >= least * each[0]), units[-1])
+    unit, name = next((pair for pair in units if abs(value) >= least * pair[0]), units[-1])
     if value == 0:
-        unit, name = next(each for each in units if each[0] == 1)
+        unit, name = next(pair for pair in units if pair[0] == 1)
     return f"{float(f'{value / unit:.{DIGITS}g}'):.12g} {name}"
 
 

@@ -152,12 +152,13 @@ def template(path: Path) -> str:
     from jinja2 import Environment  # noqa: PLC0415 - used for one message
 
     log = tables.read(path)
-    each = log.seconds / log.steps
+    lasted = log.seconds / log.steps
     ranks = len(np.unique(log.rank))
-    slow, usual = np.quantile(each, (0.95, 0.5))
+    slow, usual = np.quantile(lasted, (0.95, 0.5))
     text = Path(__file__).with_name("jobs.toml.j2").read_text("utf-8")
     return Environment().from_string(text).render(
-        path=path, name=json.dumps(path.name), steps=len(each), usual=usual, slow=slow, ranks=ranks
+        path=path, name=json.dumps(path.name), steps=len(lasted), usual=usual, slow=slow,
+        ranks=ranks,
     )  # fmt: skip
 
 

@@ -127,7 +127,7 @@ def fit(
     tables, head = {**below.tables, "objective": objective}, below.head
     if about:
         more = {"runs": [*map(str, paths)], "notes": notes}
-        about |= {key: [*about.get(key, ()), *each] for key, each in more.items()}
+        about |= {key: [*about.get(key, ()), *value] for key, value in more.items()}
         tables["calibration"] = {"date": today} | about
     else:  # [calibration] would say that the pace is known
         head += (f"Fitted on {today} to {visible(', '.join(map(str, paths)))}.", *notes)
@@ -235,8 +235,8 @@ def _behind(
     critical batch says.
     """
     steps = local.tokens / local.batch - fitted.warmup
-    ends = [batch.progress(local.batch, fitted.batch, each)
-            for each in (critical.value, critical.low, critical.high)]  # fmt: skip
+    ends = [batch.progress(local.batch, fitted.batch, size)
+            for size in (critical.value, critical.low, critical.high)]  # fmt: skip
     tokens = fitted.at(local.tokens / local.batch, ends[0])
     within = (steps > 0) & (tokens <= fitted.fitted[1] * 1.001)
     late = within & (steps >= (1 - LATE) * steps[within].max(initial=0.0))
@@ -245,12 +245,12 @@ def _behind(
             f"{local.name}: no losses after the warm-up where the baseline has some; log more "
             "often, or give a longer baseline"
         )
-    base = [np.interp(tokens[late], first.tokens[first.run == each], first.loss[first.run == each])
-            for each in np.unique(first.run)]  # fmt: skip
+    base = [np.interp(tokens[late], first.tokens[first.run == seed], first.loss[first.run == seed])
+            for seed in np.unique(first.run)]  # fmt: skip
     logs = np.log(local.loss[late]) - np.log(np.mean(base, axis=0))
-    parts = [logs[local.run[late] == each].mean() for each in np.unique(local.run[late])]
+    parts = [logs[local.run[late] == seed].mean() for seed in np.unique(local.run[late])]
     if len(parts) == 1:
-        parts = [each.mean() for each in np.array_split(logs, min(PARTS, len(logs)))]
+        parts = [part.mean() for part in np.array_split(logs, min(PARTS, len(logs)))]
     noise = np.std(parts, ddof=1) / math.sqrt(len(parts)) if len(parts) > 1 else 0.0
     found, noisy = (
         math.log(ends[0] * steps[late].sum() / fitted.steps_to(wanted)[0].sum())
@@ -275,10 +275,10 @@ def _runs(paths: Sequence[Path], given: Given) -> list[Trained]:
         if place and not tau:
             raise InputError(f"{path}: the period of a log is unknown; say --tau, 1 for none")
         found.append(_log(path, given, int(workers or 1), int(tau or 1), str(program)))
-    first = next((each for each in found if each.tau == 1), None)
+    first = next((run for run in found if run.tau == 1), None)
     if first is None:
         raise InputError(f"{paths[0]}: the baseline takes local steps; name a run without any")
-    return [first, *(each for each in found if each is not first)]
+    return [first, *(run for run in found if run is not first)]
 
 
 def _one(name: str, values: Sequence[Any], place: int, runs: int) -> Any:

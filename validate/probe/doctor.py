@@ -130,7 +130,7 @@ def _here(device: str, found: dict[str, Any], others: float) -> Iterator[Finding
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     enough = files >= FILES
     yield Finding("open files", f"{files:,}" + ("" if enough else "; ulimit -n 4096"), enough)
-    mounts = (each.mountpoint for each in psutil.disk_partitions(all=True))
+    mounts = (disk_partition.mountpoint for disk_partition in psutil.disk_partitions(all=True))
     with suppress(OSError, StopIteration):
         shared = shutil.disk_usage(next(mount for mount in mounts if mount.endswith("/shm"))).total
         least = device == "cpu" or shared >= SHARED
@@ -216,7 +216,7 @@ def _train(workers: int, device: str, folder: Path) -> Iterator[Finding]:
         if measured is None or not measured.whole:
             yield Finding(label, wrong or "did not end", good=False)
             return  # whatever comes after has not been run
-        losses = [each.curve["loss"][-1] for each in (measured.run, run)]
+        losses = [trained.curve["loss"][-1] for trained in (measured.run, run)]
         apart = abs(losses[0] / losses[1] - 1)
         pace = human(measured.run.duration / measured.run.steps)
         if label != UNTIMED and not apart <= EQUAL:

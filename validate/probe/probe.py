@@ -298,8 +298,8 @@ async def pair(me: Node, *, sizes: list[int], compressed: list[int], repeats: in
 
 
 PROGRAMS = {
-    each.name: each
-    for each in (
+    program.name: program
+    for program in (
         Program("team", team, "ours"),
         Program("served", client, "ours", server=server),
         Program("pair", pair, "ours", gossips=True),

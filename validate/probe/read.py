@@ -71,14 +71,14 @@ def team(tasks: Sequence[TrainingTask], scenario: Scenario) -> TeamMeasurement:
     runs = [
         overheads.RunEvents(scenario, tasks[0].algorithm, 0, np.concatenate(within)),
         overheads.RunEvents(
-            scenario, tasks[1].algorithm, 0, np.concatenate([each.events for each in served])
+            scenario, tasks[1].algorithm, 0, np.concatenate([record.events for record in served])
         ),
     ]
     terms = overheads.fit(runs)
     computed = _computing(_steps(events, 3 * n, after))
     alone = _computing(_steps(events, last, np.inf))
     seen = [*map(_evidence, (own, served), (scenario, scenario))]
-    accounts = [each.account or Account() for each in own]
+    accounts = [record.account or Account() for record in own]
     return TeamMeasurement(
         workers=workers,
         stretched=_stretched(runs[0].events),
@@ -88,7 +88,7 @@ def team(tasks: Sequence[TrainingTask], scenario: Scenario) -> TeamMeasurement:
         terms=terms,
         shortest=_shortest(_steps(events, after, last), after, parameters["candidates"]),
         hidden=_hidden(within, terms),
-        cpu=sum((each.account or Account()).busy for each in served) / (n * workers),
+        cpu=sum((record.account or Account()).busy for record in served) / (n * workers),
         snapshot=sum(account.observing for account in accounts)
         / max(1, sum(len(r.rows) for r in own)),
         foreign=max(observation["foreign_cpu"] for observation in seen),
@@ -99,8 +99,8 @@ def messages(task: TrainingTask) -> AlphaBeta:
     """Read the times of messages from the task "pair"."""
     parameters = task.algorithm.parameters
     transits = []
-    for each in _read(task, 2):
-        taken = each.events[each.events["kind"] == TAKE]
+    for record in _read(task, 2):
+        taken = record.events[record.events["kind"] == TAKE]
         transits.append(taken["due"] - taken["joined"])
     shape = -1, parameters["repeats"]
     samples = np.concatenate([transit.reshape(shape)[1:, FIRST:] for transit in transits], axis=1)
@@ -111,7 +111,7 @@ def codecs(task: TrainingTask) -> list[CodecTime]:
     """Read the times of codecs beyond the raw one from the task "pair"."""
     parameters = task.algorithm.parameters
     repeats = parameters["repeats"]
-    costs = np.array([_blocks(each.events) for each in _read(task, 2)])
+    costs = np.array([_blocks(record.events) for record in _read(task, 2)])
     shape = 2, len(parameters["compressed"]), len(CODECS.kinds), repeats, 2
     typical = np.median(costs.reshape(shape)[:, :, :, FIRST:], axis=(0, 3))
     found = []
@@ -145,7 +145,7 @@ def _blocks(events: Array) -> list[tuple[float, float]]:
 
 def _read(task: TrainingTask, nodes: int) -> list[Record]:
     found = [records.read(task.folder, rank) for rank in range(nodes)]
-    return [each for each in found if each is not None]
+    return [record for record in found if record is not None]
 
 
 def _steps(events: Array, after: float, until: float) -> Array:
@@ -188,9 +188,9 @@ def _shortest(events: Array, before: int, candidates: Sequence[float]) -> float:
     rows = events[events["kind"] == STEP]
     tried = -(-(int(rows["step"].max()) - before) // clock.REPEATS)
     for number, duration in enumerate(candidates[:tried]):
-        part = _steps(rows, *(before + each * clock.REPEATS for each in (number, number + 1)))
+        part = _steps(rows, *(before + count * clock.REPEATS for count in (number, number + 1)))
         lasted = [np.diff(part["start"][part["node"] == n]) for n in np.unique(part["node"])]
-        slowest = max(float(np.median(each)) for each in lasted)
+        slowest = max(float(np.median(times)) for times in lasted)
         stopped = number == tried - 1 < len(candidates) - 1
         if stopped or slowest <= (1 + clock.HOLDS) * duration:
             return duration
@@ -200,7 +200,7 @@ def _shortest(events: Array, before: int, candidates: Sequence[float]) -> float:
 def _hidden(within: Sequence[Array], terms: dict[str, Term]) -> float:
     """Return how much shorter steps that overlap an all-reduce are than those that wait for it, as
     a share of the most possible."""
-    blocking, overlapped = (_pace(each) for each in within[:2])
+    blocking, overlapped = (_pace(phase) for phase in within[:2])
     rows = within[1][within[1]["kind"] == STEP]
     bare = float(np.mean(rows["due"] - rows["start"])) + terms["step"].mean
     return float(np.clip((blocking - overlapped) / max(blocking - bare, 1e-9), 0, 1))
