@@ -106,12 +106,16 @@ def _scalability(run: Run, given: Conditions) -> float | None:
     return given.step_alone / per_step if per_step else None
 
 
-def estimate_columns(name: str, found: intervals.Estimate | None) -> dict[str, Any]:
+def estimate_columns(name: str, estimate: intervals.Estimate | None) -> dict[str, Any]:
     """Return the interval of a column's mean in a row; if its median is estimated, that as well."""
-    low, high = (found and found.of_mean) or (None, None)
+    low, high = (estimate and estimate.of_mean) or (None, None)
     row: dict[str, Any] = {f"{name}_low": low, f"{name}_high": high}
-    if found and found.of == intervals.MEDIAN and found.interval and isfinite(found.interval[1]):
-        values = (found.value, *found.interval, found.level)
+    if (
+        estimate
+        and estimate.of == intervals.MEDIAN
+        and isfinite((estimate.interval or (0, nan))[1])
+    ):
+        values = (estimate.value, *estimate.span, estimate.level)
         row |= dict(zip((f"{name}_{part}" for part in MEDIAN_PARTS), values, strict=True))
     return row
 

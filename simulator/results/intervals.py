@@ -178,27 +178,27 @@ def estimand(samples: Iterable[Values], *, heavy: bool = False) -> str:
     return MEDIAN if heavy or any(medians) else MEAN
 
 
-def widened(known: Estimate, drawn: Values | None) -> Estimate:
+def widened(chance: Estimate, drawn: Values | None) -> Estimate:
     """Add to an estimate's interval, in quadrature, draws of its value by a model that may err.
 
     Of logarithms, where all is positive. None: only chance errs. Of one seed there is no interval.
     The interval is then none of a mean over seeds, and so there is no `ci95`.
     """
-    value = known.value
-    if drawn is None or not (known.interval or known.exact) or not math.isfinite(value):
-        return known
+    value = chance.value
+    if drawn is None or not (chance.interval or chance.exact) or not math.isfinite(value):
+        return chance
     finite = np.where(np.isnan(drawn), value, drawn)  # infinite less infinite: nothing is known
-    ends = np.array([known.span, np.quantile(finite, TAILS, method="inverted_cdf")])
+    ends = np.array([chance.span, np.quantile(finite, TAILS, method="inverted_cdf")])
     logs = value > 0 and bool((ends > 0).all())
     away = np.log(ends / value) if logs else ends - value
     down, up = np.hypot(*np.maximum(away * [-1, 1], 0.0)).tolist()
     whole = value - down, value + up
     if logs:
         whole = value * math.exp(-down), value * float(np.exp(up))
-    basis = MODEL if known.exact else f"{known.basis} and {MODEL}"
-    of_mean = whole if known.of_mean or known.exact else None
-    of = MEDIAN if known.of == MEDIAN else BEST
-    return Estimate(value, of, whole, known.level or LEVEL, basis, of_mean)
+    basis = MODEL if chance.exact else f"{chance.basis} and {MODEL}"
+    of_mean = whole if chance.of_mean or chance.exact else None
+    of = MEDIAN if chance.of == MEDIAN else BEST
+    return Estimate(value, of, whole, chance.level or LEVEL, basis, of_mean)
 
 
 def exceeds(
@@ -219,11 +219,11 @@ def exceeds(
     x, y = np.asarray(one, dtype=float), np.asarray(other, dtype=float)
     all_positive = bool((np.minimum(x, y) > 0).all())
     if errors is not None:
-        known = errors[~np.isnan(errors)]
-        if 2 * known.size < errors.size or not all_positive:
+        compared = errors[~np.isnan(errors)]
+        if 2 * compared.size < errors.size or not all_positive:
             return False
         gap = signed(np.log(x) - np.log(y), scale=1.0)
-        down = max(-float(np.quantile(known, TAILS[0], method="inverted_cdf")), 0.0)
+        down = max(-float(np.quantile(compared, TAILS[0], method="inverted_cdf")), 0.0)
         if gap.value <= math.hypot(gap.value - gap.span[0], down):
             return False
     by_sign = difference(x, y, heavy=True)

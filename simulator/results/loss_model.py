@@ -48,15 +48,15 @@ class Errors(NamedTuple):
         if self.times is None:
             return result
         times = time / np.append(1.0, np.minimum(self.times, sys.float_info.max))
-        each = [np.interp(times, run.curve["time"], run.curve["loss"]) for run in runs]
-        there = np.mean(each, axis=0)
+        losses = [np.interp(times, run.curve["time"], run.curve["loss"]) for run in runs]
+        there = np.mean(losses, axis=0)
         moved: np.ndarray = result * there[1:] / there[0]
         return moved
 
     def to_target(self, runs: Sequence[Run], target: float) -> np.ndarray:
         """Draw a factor of the time that runs take to a loss."""
-        found = np.ones(1) if self.loss is None else to_target(self.loss, runs, target)
-        moved: np.ndarray = found if self.times is None else found * self.times
+        factors = np.ones(1) if self.loss is None else to_target(self.loss, runs, target)
+        moved: np.ndarray = factors if self.times is None else factors * self.times
         return moved
 
     def worth(self, runs: Sequence[Run], time: float) -> float:

@@ -204,11 +204,11 @@ def ratio(over: float, under: float) -> float:
     return float(over / under) if under else math.nan
 
 
-def estimated(values: Sequence[float], found: Estimate | None = None) -> dict[str, Any]:
+def estimated(values: Sequence[float], estimate: Estimate | None = None) -> dict[str, Any]:
     """Return the mean and the median of `values`, and their estimate (left out: `positive`)."""
-    found = found or intervals.positive(values)
+    estimate = estimate or intervals.positive(values)
     median = float(np.median(values)) if len(values) else math.nan
-    return {"mean": _mean(values), "median": median} | found.beside_mean()
+    return {"mean": _mean(values), "median": median} | estimate.beside_mean()
 
 
 def _ends(runs: Sequence[Run], column: str) -> dict[str, Any]:
@@ -401,7 +401,7 @@ def _goodput(runs: Sequence[Run]) -> dict[str, Any] | None:
         return None
     values, every = list(map(goodput, runs)), list(map(worker_time, runs))
     lost = {
-        kind: _mean([ratio(each[kind], sum(each.values())) for each in every])
+        kind: _mean([ratio(seconds[kind], sum(seconds.values())) for seconds in every])
         for kind in every[0]
         if kind != "useful"
     }
@@ -430,10 +430,10 @@ def notes(groups: Groups) -> list[str]:
     """Return the notes of all runs, each once, with the labels of its algorithms."""
     about: dict[str, list[str]] = {}
     for label, runs in groups.items():
-        found = dict.fromkeys(note for run in runs for note in run.notes)
+        of_label = dict.fromkeys(note for run in runs for note in run.notes)
         if lost := sum(map(diverged, runs)):
-            found[f"diverged with {lost} of {len(runs)} seeds; try a smaller lr"] = None
-        for note in found:
+            of_label[f"diverged with {lost} of {len(runs)} seeds; try a smaller lr"] = None
+        for note in of_label:
             about.setdefault(note, []).append(label)
     everyone = max(len(groups), 2)
     return [

@@ -64,10 +64,10 @@ def versions(*others: str) -> dict[str, str]:
 
 def demand_versions(expected: Mapping[str, str]) -> None:
     """Raise InputError where this process has other versions than `expected`."""
-    found = versions(*sorted(expected.keys() - versions().keys()))
-    if found != expected:
+    here = versions(*sorted(expected.keys() - versions().keys()))
+    if here != expected:
         raise InputError(
-            f"a Dask worker has {found}, but this process has {expected}; "
+            f"a Dask worker has {here}, but this process has {expected}; "
             "numbers are only the same with the same versions: install those"
         )
 
@@ -79,8 +79,8 @@ def encode(run: Run) -> bytes:
         "curve": np.array([run.curve[column] for column in CURVE if column in run.curve]),
         "staleness": np.array([*run.staleness.items()], dtype=np.int64).reshape(-1, 2),
     }
-    kept = {"spans": run.spans, "arrows": run.arrows}
-    arrays |= {name: each for name, each in kept.items() if each is not None}
+    recorded = {"spans": run.spans, "arrows": run.arrows}
+    arrays |= {name: array for name, array in recorded.items() if array is not None}
     buffer = io.BytesIO()
     np.savez(buffer, header=np.array(json.dumps(header)), **arrays)  # type: ignore[arg-type]
     return buffer.getvalue()
@@ -94,16 +94,16 @@ def decode(data: bytes) -> Run:
             curve = dict(zip(CURVE[: max(len(rows), len(COLUMNS))], rows, strict=True))
             staleness = dict(archive["staleness"].tolist())
             header = untrusted.loads(archive["header"].item())
-            kept = {name: archive.get(name) for name in ("spans", "arrows")}
-            return Run(curve=curve, staleness=staleness, **kept, **header)
+            recorded = {name: archive.get(name) for name in ("spans", "arrows")}
+            return Run(curve=curve, staleness=staleness, **recorded, **header)
     except Exception as error:  # NumPy raises all kinds on a damaged archive
         raise ValueError(f"not a kept run: {error}") from error
 
 
 def stored(archive: BinaryIO) -> BinaryIO:
     """Return an .npz archive, read no further than its size: raises ValueError if compressed."""
-    with ZipFile(archive) as found:
-        if any(each.compress_type != ZIP_STORED for each in found.infolist()):
+    with ZipFile(archive) as file:
+        if any(part.compress_type != ZIP_STORED for part in file.infolist()):
             raise ValueError("compressed, as no archive of Paceline is")
     archive.seek(0)
     return archive
@@ -311,10 +311,10 @@ class SweepDirectory(RecordDirectory):
     def known(self, document: Mapping[str, Any]) -> ownership.Settings:
         """Return the settings of a whole sweep; one with more points may take its place."""
         assert self.settings is not None
-        known, asked = dict(super().known(document)), self.settings["points"]
-        if {*map(dump, known.get("points", ()))} <= {*map(dump, asked)}:
-            known["points"] = asked
-        return known
+        settings, points = dict(super().known(document)), self.settings["points"]
+        if {*map(dump, settings.get("points", ()))} <= {*map(dump, points)}:
+            settings["points"] = points
+        return settings
 
 
 def write(path: Path, data: bytes, scratch: Path | None = None, *, new: bool = False) -> None:

@@ -62,16 +62,16 @@ def fitted(first: Curve, second: Curve) -> Critical:
     interval holds the levels of loss, at which no one number fits, as well as the curves' draws.
     Raises ValueError for runs of one batch, or without a loss that both reach.
     """
-    pair = sorted((first, second), key=lambda each: each.batch)
-    small, large = (each.batch for each in pair)
+    pair = sorted((first, second), key=lambda curve: curve.batch)
+    small, large = (curve.batch for curve in pair)
     if large < 1.2 * small:
         raise ValueError("two runs with nearly the same batch show no critical batch; double one")
-    high, low = (float(end(each.loss(each.fitted[n]) for each in pair))
+    high, low = (float(end(curve.loss(curve.fitted[n]) for curve in pair))
                  for n, end in enumerate((min, max)))  # fmt: skip
     if not low < high:
         raise ValueError("the two runs reach no loss in common; train the shorter one on")
     levels = np.linspace(low, high, LEVELS + 1)[:-1]
-    steps = [each.steps_to(levels) for each in pair]
+    steps = [curve.steps_to(levels) for curve in pair]
     ratio = np.maximum(steps[0] / steps[1], 1.0)
     ratio = np.append(np.median(ratio[0]), ratio[1:])
     below = np.maximum(1 / small - ratio / large, 1 / LARGEST)

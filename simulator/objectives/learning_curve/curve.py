@@ -311,7 +311,7 @@ def _binned(tokens: np.ndarray, loss: np.ndarray) -> np.ndarray:
         return np.stack([tokens, loss])
     place = np.log1p(np.arange(len(tokens)) * BINS / len(tokens))
     _, place = np.unique((place / place[-1] * BINS).astype(int), return_inverse=True)
-    return np.stack([np.bincount(place, each) for each in (tokens, loss)]) / np.bincount(place)
+    return np.stack([np.bincount(place, values) for values in (tokens, loss)]) / np.bincount(place)
 
 
 def _blocks(rng: np.random.Generator, length: int) -> np.ndarray:
@@ -340,8 +340,8 @@ def _best(u: np.ndarray, y: np.ndarray, weight: np.ndarray) -> np.ndarray:
         return math.log(min(max(float(error), least), sys.float_info.max))
 
     ends = [(math.log(grid[0]), math.log(grid[-1])) for grid in (EXPONENTS, SHIFTS)]
-    found = minimize(missed, np.log(start[2:]), method="Nelder-Mead", bounds=ends)
-    best: np.ndarray = _solve(u, y, weight[None], np.exp(found.x)[None])[0][0]
+    optimum = minimize(missed, np.log(start[2:]), method="Nelder-Mead", bounds=ends)
+    best: np.ndarray = _solve(u, y, weight[None], np.exp(optimum.x)[None])[0][0]
     return best
 
 
@@ -366,7 +366,7 @@ def _solve(
     x = (u[:, None] + shift) ** -exponent
     norm = x.max(axis=0)
     x /= norm
-    one, sy, syy = (each[:, None] for each in (weights @ np.stack([y**0, y, y * y], axis=1)).T)
+    one, sy, syy = (part[:, None] for part in (weights @ np.stack([y**0, y, y * y], axis=1)).T)
     sx, sxx, sxy = weights @ x, weights @ (x * x), weights @ (x * y[:, None])
     spread = np.maximum(one * sxx - sx * sx, 1e-12 * one * sxx)
     scale = (one * sxy - sx * sy) / spread

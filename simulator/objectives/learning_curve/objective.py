@@ -160,9 +160,9 @@ class Expected:
         start, progress = self.ramp(step), self.progress(critical=self._criticals()[:, 0])
         here = self.curve.even(self.curve.at(step, progress), progress)
 
-        def enough(found: Any) -> Any:
-            """Return the same with the ratio that a run of `found` times `step` has."""
-            at = np.minimum(step * found, curve.LARGEST)
+        def enough(times: Any) -> Any:
+            """Return the same with the ratio that a run of `times` times `step` has."""
+            at = np.minimum(step * times, curve.LARGEST)
             error = self.errors * self.ramp(at, NEAR) + self.log_ratio * (self.ramp(at) - start)
             with np.errstate(divide="ignore"):
                 above = np.maximum(gain * self.parallel(step) * np.exp(-error) - floor, 0.0) / scale
@@ -258,17 +258,17 @@ def goal(expected: Expected, gains: Gains, algorithm: Algorithm) -> Goal:
     return Goal(expected, spectrum, gains.averaged, speed / gains.signal)
 
 
-def _speed(known: Curve, algorithm: Algorithm) -> float | None:
+def _speed(baseline_curve: Curve, algorithm: Algorithm) -> float | None:
     """Return SGD's own rate, times its step's length without gain, over the baseline's.
 
     None: the rate is tuned.
     """
     given = algorithm.parameters
     local: Any = given.get("inner", given.get("momentum"))
-    if known.lr is None or "lr" not in given or isinstance(local, AdamW):
+    if baseline_curve.lr is None or "lr" not in given or isinstance(local, AdamW):
         return None
     highest = max(map(given["lr"], range(0, 10**4, 10)))
-    return float(highest / known.lr * (1 - getattr(local, "mu", 0.0)))
+    return float(highest / baseline_curve.lr * (1 - getattr(local, "mu", 0.0)))
 
 
 def _copies(algorithm: Algorithm) -> int:
@@ -381,7 +381,7 @@ def _period(world: World) -> float | None:
     return float(fixed) if isinstance(fixed, int) else None
 
 
-def _cost(world: World, known: Expected) -> evidence.Penalty | None:
+def _cost(world: World, expected: Expected) -> evidence.Penalty | None:
     """Return what evidence says of an algorithm; None where there is none, or it has a codec."""
     algorithm, program = world.algorithm, world.program
     spec, given = world.scenario.objective, algorithm.parameters
@@ -391,20 +391,20 @@ def _cost(world: World, known: Expected) -> evidence.Penalty | None:
         return None
     if program.bound_covers and period == 1:
         sentence = f"{algorithm.name} is data-parallel"
-        return evidence.Penalty(0.0, 0.0, known.basis, sentence, np.zeros(curve.DRAWS))
+        return evidence.Penalty(0.0, 0.0, expected.basis, sentence, np.zeros(curve.DRAWS))
     if program.overlaps and algorithm.name not in evidence.ALIKE:
         return None  # late means cost more than local steps alone
-    own = _own(world.scenario, known)
+    own = _own(world.scenario, expected)
     shared = {own_run.program for own_run in own} & {*evidence.ALIKE, algorithm.name}
-    public = "published" in spec.penalty and _speed(known.curve, algorithm) is None
+    public = "published" in spec.penalty and _speed(expected.curve, algorithm) is None
     if period > 1 and not public and not shared:
         return None
     return evidence.penalty(
         algorithm.name,
-        _replicas(world, known, shared),
+        _replicas(world, expected, shared),
         period,
         size(world.scenario),
-        tokens=known.steps * known.workers * known.tokens,
+        tokens=expected.steps * expected.workers * expected.tokens,
         outer_lr=given.get("outer_lr"),
         outer_momentum=given.get("outer_momentum", 0.0),
         overlap=given.get("overlap") or 0,
@@ -412,29 +412,29 @@ def _cost(world: World, known: Expected) -> evidence.Penalty | None:
     )
 
 
-def _own(scenario: Scenario, known: Expected) -> list[evidence.OwnRun]:
+def _own(scenario: Scenario, expected: Expected) -> list[evidence.OwnRun]:
     """Return the user's own runs with local steps, as far as they are to count.
 
-    A factor of steps becomes what it is in loss at the end of this run, `known`.
+    A factor of steps becomes what it is in loss at the end of this run, `expected`.
     """
     spec, runs = scenario.objective, []
     assert isinstance(spec, LearningCurve)
     for n, run in enumerate(spec.own if "measured" in spec.penalty else ()):
         shown = run.log_ratio or 0.0, run.sd
         if run.log_steps is not None:
-            at = known.steps, known.progress(run.workers)
-            shown = known.curve.ratio(run.log_steps, run.sd, *at)
+            at = expected.steps, expected.progress(run.workers)
+            shown = expected.curve.ratio(run.log_steps, run.sd, *at)
         place = run.workers, run.tau, run.parameters or scenario.model.parameters
         source = f"run {n} of {run.algorithm}"
         runs.append(evidence.OwnRun(run.algorithm, *place, *shown, source))
     return runs
 
 
-def _replicas(world: World, known: Expected, own: Collection[Any]) -> float:
+def _replicas(world: World, expected: Expected, own: Collection[Any]) -> float:
     """Return the workers that evidence is asked for: beside own runs, which state the clients that
     they selected, those that are selected here, else those that count.
     """
-    return world.workers if own and world.algorithm.samples else known.workers
+    return world.workers if own and world.algorithm.samples else expected.workers
 
 
 def size(scenario: Scenario) -> float:
@@ -443,10 +443,10 @@ def size(scenario: Scenario) -> float:
     return float(parameters or scenario.model.parameters)
 
 
-def _mechanism(world: World, apart: float, known: Expected) -> evidence.Penalty:
+def _mechanism(world: World, apart: float, expected: Expected) -> evidence.Penalty:
     """Return what is added to the mechanism's loss: what local steps cost the best program."""
     scenario, algorithm = world.scenario, world.algorithm
-    table, workers = mechanism(), known.workers
+    table, workers = mechanism(), expected.workers
     sentence = f"{algorithm.name} by the mechanism (its error {table['source']})"
     late = world.program.family != "blocking" and workers > 1
     local = apart > 1 and workers > 1
@@ -455,10 +455,10 @@ def _mechanism(world: World, apart: float, known: Expected) -> evidence.Penalty:
     result = evidence.Penalty(0.0, sd, "mechanism", sentence, errors)
     if not local:
         return result
-    tuned = _speed(known.curve, algorithm) is None  # as published runs are
+    tuned = _speed(expected.curve, algorithm) is None  # as published runs are
     like = "diloco" if tuned else "local-sgd"
-    own = [replace(own_run, program=like) for own_run in _own(scenario, known)]
-    replicas = _replicas(world, known, own)
+    own = [replace(own_run, program=like) for own_run in _own(scenario, expected)]
+    replicas = _replicas(world, expected, own)
     penalty = evidence.penalty(like, replicas, apart, size(scenario), own=own)
     if penalty is None:
         return result

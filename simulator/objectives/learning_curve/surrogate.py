@@ -74,10 +74,10 @@ def shape(
     return Shape(parts[0], parts[1] / np.sqrt(copies), parts[2] / np.sqrt(copies), floor + rest)
 
 
-def _weights(kept: Array, wanted: Array) -> Array:
+def _weights(modes: Array, wanted: Array) -> Array:
     from scipy.optimize import nnls  # noqa: PLC0415 - 0.2 s
 
-    weights: Array = nnls(kept, wanted, maxiter=100 * MODES)[0]
+    weights: Array = nnls(modes, wanted, maxiter=100 * MODES)[0]
     return weights
 
 
@@ -171,8 +171,8 @@ class Probe:
             return Gains(1.0, float(self.workers), 2.0, apart)
         averaged = self.workers if together else signal**2 / float((gain**2 / sizes).sum())
         stable = np.abs(after[count : count + len(CURVATURES)]) < 1
-        known = len(stable) if stable.all() else int(np.argmin(stable))
-        limit = float(CURVATURES[max(known - 1, 0)]) * signal
+        count_stable = len(stable) if stable.all() else int(np.argmin(stable))
+        limit = float(CURVATURES[max(count_stable - 1, 0)]) * signal
         return Gains(signal, averaged, limit, apart)
 
 

@@ -233,8 +233,8 @@ def breakdown_panel(parts: dict[str, dict[str, float]]) -> Panel:
         if any(row.get(part) for row in parts.values()) or part == "compute":
             seconds = np.array([row.get(part, 0.0) for row in parts.values()])
             labels = [
-                f"{100 * each / total:.0f} %" if total else "0 %"
-                for each, total in zip(seconds, totals, strict=True)
+                f"{100 * part_seconds / total:.0f} %" if total else "0 %"
+                for part_seconds, total in zip(seconds, totals, strict=True)
             ]
             bars.append(Bars(part, rows, seconds / size, left / size, labels, labels))
             left = left + seconds

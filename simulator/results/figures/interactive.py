@@ -76,18 +76,18 @@ def spec(panel: Panel) -> Json:
         shape = {"type": "line", "xref": "paper", "yref": "y", "layer": "below", "line": line}
         layout["shapes"] = [shape | ends]
         place = {"xref": "paper", "x": 1, "xanchor": "right", "y": panel.level, "yanchor": "bottom"}
-        said = {"name": "target", "text": f"target {panel.level:g}", "showarrow": False}
-        layout["annotations"] = [said | place | {"font": {"color": "--muted"}}]
+        label = {"name": "target", "text": f"target {panel.level:g}", "showarrow": False}
+        layout["annotations"] = [label | place | {"font": {"color": "--muted"}}]
     if panel.bars:
         layout |= {"barmode": "overlay", "showlegend": True}
         layout["uniformtext"] = {"minsize": 11, "mode": "hide"}  # labels without room are hidden
         layout["yaxis"] |= {"autorange": "reversed", "automargin": True}
     entries: Json = {}
-    for each in panel.lines:
-        if each.key and each.named:
-            name = {"name": each.name, "label": literal(each.name)}
-            look = {"colour": _token(each.look.colour), "dash": each.look.dash}
-            entries.setdefault(each.key, name | look | {"symbol": each.look.symbol})
+    for curve in panel.lines:
+        if curve.key and curve.named:
+            name = {"name": curve.name, "label": literal(curve.name)}
+            look = {"colour": _token(curve.look.colour), "dash": curve.look.dash}
+            entries.setdefault(curve.key, name | look | {"symbol": curve.look.symbol})
     return {
         "data": traces(panel),
         "layout": layout,
