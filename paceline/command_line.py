@@ -327,7 +327,7 @@ def _solve(
     with _study(scenario, "-solve", *bar, figure=FIGURES, **given) as (loaded, how):
         result = solve(loaded, vary, condition, between=between, **how)
     lines = [f"{result.evaluations} simulations.", f"{FILES}{how['out']}"]
-    _answer(as_json, result.json, lambda: [*result.sentences, *lines], result.notes)
+    _answer(as_json, result.json, lambda: [*result.sentences, *lines], loaded.notes)
 
 
 @_study_command("fit", "figure", out=_out("DIR", RESULTS, "--out"))

@@ -9,11 +9,11 @@ ends of the answer's interval.
 
 import re
 from bisect import bisect_left
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import pairwise
 from math import exp, inf, isfinite, log, nan
 from pathlib import Path
@@ -33,13 +33,7 @@ from ..results.ownership import Destination
 from ..scenario.scenario import Scenario
 from . import executors, size
 from .display.display import Display, without_tables
-from .execution import (
-    Execution,
-    Progress,
-    demand_algorithms,
-    opened,
-    seed_range,
-)
+from .execution import Execution, Progress, demand_algorithms, opened, seed_range
 from .result import Result
 from .simulate import Place, run_on
 from .sweep.points import value
@@ -81,32 +75,27 @@ class Number:
     @classmethod
     def parsed(cls, text: str, where: str) -> "Number":
         """Parse "algorithm.LABEL.PATH", or a path or short name alone."""
-        found = _ALGORITHM.fullmatch(text)
-        path = found[3] if found else text
-        return cls(SHORT.get(path, path), found and (found[1] or found[2]), where)
+        match = _ALGORITHM.fullmatch(text)
+        path = match[3] if match else text
+        return cls(SHORT.get(path, path), match and (match[1] or match[2]), where)
 
     def chosen(self, scenario: Scenario) -> list[int]:
         """Return the indices of the algorithms that are asked about. Raises InputError."""
-        labels = [each.label for each in scenario.algorithm]
-        names = [each.name for each in scenario.algorithm]
-        found = [
-            index
-            for index, each in enumerate(zip(labels, names, strict=True))
-            if self.only is None or self.only in (*each, str(index))
-        ]
-        if not found:
-            near = messages.nearest(self.only or "", labels, "labels")
+        names = [(each.label, each.name, str(at)) for at, each in enumerate(scenario.algorithm)]
+        indices = [at for at, own in enumerate(names) if self.only is None or self.only in own]
+        if not indices:
+            near = messages.nearest(self.only or "", [label for label, *_ in names], "labels")
             raise InputError(f"{self.where}: no algorithm {self.only}; {near}")
-        return found
+        return indices
 
     def value(self, row: Mapping[str, Any]) -> float:
         """Return the number of a row; nan where it has no value. Raises InputError."""
-        found = self.found(row)
-        if isinstance(found, Mapping):
-            found = found["median" if found.get("estimate") == intervals.MEDIAN else "mean"]
-        return nan if found is None else float(found)
+        entry = self.entry(row)
+        if isinstance(entry, Mapping):
+            entry = entry["median" if entry.get("estimate") == intervals.MEDIAN else "mean"]
+        return nan if entry is None else float(entry)
 
-    def found(self, row: Mapping[str, Any]) -> Any:
+    def entry(self, row: Mapping[str, Any]) -> Any:
         """Return the number, or the estimate, at the path of a row; None where it has no value.
 
         Raises InputError where the row has no such number.
@@ -116,7 +105,7 @@ class Number:
             if here is None:
                 return None
             if not isinstance(here, Mapping) or part not in here:
-                known = [*SHORT, *(key for key, each in row.items() if each and _numeric(each))]
+                known = [*SHORT, *(key for key, entry in row.items() if entry and _numeric(entry))]
                 near = messages.nearest(self.path, known, "numbers")
                 raise InputError(f"{self.where}: no number {self.path}; {near}")
             here = here[part]
@@ -128,7 +117,7 @@ class Number:
 
 @dataclass(frozen=True)
 class Condition:
-    """A number that must be at least (or at `most`) a `bound` in SI units, said in a `unit`."""
+    """A number that must be at least (or at `most`) a `bound` in SI units, shown in a `unit`."""
 
     text: str
     number: Number
@@ -136,33 +125,32 @@ class Condition:
     bound: float
     unit: str = ""
 
-    def said(self, found: float) -> str:
-        """Return a number in the unit of the bound."""
+    def show(self, number: float) -> str:
+        """Write a number in the unit of the bound."""
         size = quantity(f"1 {self.unit}", self.unit) if self.unit else 1.0
-        return f"{statistics.number(found / size)} {self.unit}".rstrip()
+        return f"{statistics.number(number / size)} {self.unit}".rstrip()
 
-    def met(self, found: float) -> bool:
-        """Whether a number meets the condition; nan, such as a loss never reached, does not."""
-        return found <= self.bound if self.most else found >= self.bound
-
-    def beyond(self, found: float) -> float:
+    def beyond(self, number: float) -> float:
         """Return by how much a number meets the condition, below zero if it does not.
 
         A logarithm of their ratio if both are positive, so that times and rates are nearly straight
-        lines of the logarithm of what is varied.
+        lines of the logarithm of what is varied. A loss never reached, nan, does not meet it.
         """
-        if not isfinite(found):
-            return 1.0 if self.met(found) else -1.0
-        above = log(found / self.bound) if min(found, self.bound) > 0 else found - self.bound
+        if not isfinite(number):
+            met = number <= self.bound if self.most else number >= self.bound
+            return 1.0 if met else -1.0
+        above = log(number / self.bound) if min(number, self.bound) > 0 else number - self.bound
         return -above if self.most else above
 
 
 def parsed(text: str) -> Condition:
     """Parse "seconds_per_step <= 300 ms". Raises InputError."""
-    remedy = 'write one such as "utilisation >= 0.9" or "seconds_per_step <= 300 ms"'
     where = f"--for {text}"
     if (parts := _CONDITION.fullmatch(text)) is None:
-        raise InputError(f"{where}: not NUMBER >= VALUE or NUMBER <= VALUE; {remedy}")
+        raise InputError(
+            f"{where}: not NUMBER >= VALUE or NUMBER <= VALUE; write one such as "
+            '"utilisation >= 0.9" or "seconds_per_step <= 300 ms"'
+        )
     number, sign, stated = parts.groups()
     bound, amount = quantity(stated, where), written(stated)
     unit = amount[1] if amount else ""
@@ -183,6 +171,17 @@ def quantity(written: str, where: str) -> float:
     )
 
 
+def written(text: str) -> tuple[float, str] | None:
+    """Return a text's number and its unit ("" if none); None where it is not of that form."""
+    parts = _WRITTEN.fullmatch(text.strip())
+    return parts and (float(parts[1]), (parts[2] or "").strip())
+
+
+def is_whole(text: str, unit: str) -> bool:
+    """Return whether a text is a whole number without a unit."""
+    return not unit and isinstance(value(text), int)
+
+
 @dataclass(frozen=True)
 class Scale:
     """The values of a key that are tried: numbers from `low` to `high` of one `unit` ("" if none).
@@ -199,7 +198,7 @@ class Scale:
         """Return a value as `--set` takes it."""
         return f"{x:.0f}" if self.whole else f"{x:.6g} {self.unit}".strip()
 
-    def said(self, x: float) -> str:
+    def show(self, x: float) -> str:
         """Return a value for reading, without its unit."""
         return self.text(x) if self.whole else statistics.number(x)
 
@@ -224,22 +223,10 @@ class Scale:
             return low + count + rises
         from scipy.optimize import brentq  # noqa: PLC0415 - slow to import
 
-        found = exp(brentq(lambda x: beyond(exp(x)), log(low), log(high), xtol=log(CLOSE)))
-        step = CLOSE if rises else 1 / CLOSE
-        while beyond(found) < 0:
-            found *= step
-        return self.snapped(found)
-
-
-def written(text: str) -> tuple[float, str] | None:
-    """Return a text's number and its unit ("" if none); None where it is not of that form."""
-    parts = _WRITTEN.fullmatch(text.strip())
-    return parts and (float(parts[1]), (parts[2] or "").strip())
-
-
-def is_whole(text: str, unit: str) -> bool:
-    """Return whether a text is a whole number without a unit."""
-    return not unit and isinstance(value(text), int)
+        root = exp(brentq(lambda x: beyond(exp(x)), log(low), log(high), xtol=log(CLOSE)))
+        while beyond(root) < 0:
+            root *= CLOSE if rises else 1 / CLOSE
+        return self.snapped(root)
 
 
 def scale(table: Mapping[str, Any], key: str, between: str | None) -> Scale:
@@ -249,7 +236,15 @@ def scale(table: Mapping[str, Any], key: str, between: str | None) -> Scale:
     """
     where = f"--between {between}" if between else f"--vary {key}"
     remedy = "name a range, such as --between '10 Mbit/s,100 Gbit/s' of a bandwidth"
-    texts = between.split(",") if between else [_own(table, key, f"{where}: ", f"; {remedy}")]
+    if between:
+        texts = between.split(",")
+    else:
+        own = value_at(table, override(deepcopy(dict(table)), f"{key}=0"))
+        if own is None:
+            raise InputError(f"{where}: not in the scenario; check its name; {remedy}")
+        if isinstance(own, dict | list | bool):
+            raise InputError(f"{where}: not a number there; {remedy}")
+        texts = [str(own)]
     if len(texts) != (2 if between else 1):
         raise InputError(f"{where}: not LOW,HIGH; {remedy}")
     ends = [end for text in texts if (end := written(text))]
@@ -266,16 +261,6 @@ def scale(table: Mapping[str, Any], key: str, between: str | None) -> Scale:
     return Scale(low, high, unit, whole)
 
 
-def _own(table: Mapping[str, Any], key: str, where: str, remedy: str) -> str:
-    """Return the text of a scenario's own value. Raises InputError unless it is a quantity."""
-    own = value_at(table, override(deepcopy(dict(table)), f"{key}=0"))
-    if own is None:
-        raise InputError(f"{where}not in the scenario; check its name{remedy}")
-    if isinstance(own, dict | list | bool):
-        raise InputError(f"{where}not a number there{remedy}")
-    return str(own)
-
-
 @dataclass(frozen=True)
 class Solution:
     """What one algorithm needs.
@@ -284,8 +269,8 @@ class Solution:
     `interval`: where the interval of the number, `number` at the value, begins and ends to meet
     the condition, an end beyond the range being None; None without a value, and where one seed
     leaves the interval unknown; `level`: the probability that it holds the number; `depends`: False
-    where the number is the same at both ends and in the middle of the range. Where it holds never,
-    `nearest` is the value tried at which `number` is closest to the bound.
+    where the number is the same at all values tried. Where it holds never, `nearest` is the value
+    tried at which `number` is closest to the bound.
     """
 
     label: str
@@ -316,51 +301,35 @@ class SolveResult(Display):
     @property
     def sentences(self) -> list[str]:
         """A sentence for each algorithm."""
-        return [f"{each.label}: {self._said(each)}." for each in self.solutions]
+        return [f"{each.label}: {self._answer(each)}." for each in self.solutions]
 
-    def _said(self, found: Solution) -> str:
-        say, unit = self.scale.said, f" {self.scale.unit}".rstrip()
-        low, high = say(self.scale.low), say(self.scale.high)
-        if found.value is None:
-            which = "every" if found.holds == "always" else "no"
-            beside = "" if found.depends else f"; it does not depend on {self.key}"
-            if found.nearest is not None and found.number is not None:
-                near = self.condition.said(found.number)
-                beside += f"; the nearest is {near}, at {say(found.nearest)}{unit}"
-            return f"{self.condition.text} at {which} {self.key} from {low} to {high}{unit}{beside}"
-        place = f"{self.condition.text} {found.holds} {self.key} = {say(found.value)}{unit}"
-        if found.interval is None:
+    def _answer(self, solution: Solution) -> str:
+        show, unit = self.scale.show, f" {self.scale.unit}".rstrip()
+        low, high = show(self.scale.low), show(self.scale.high)
+        if solution.value is None:
+            which = "every" if solution.holds == "always" else "no"
+            more = "" if solution.depends else f"; it does not depend on {self.key}"
+            if solution.nearest is not None and solution.number is not None:
+                near = self.condition.show(solution.number)
+                more += f"; the nearest is {near}, at {show(solution.nearest)}{unit}"
+            return f"{self.condition.text} at {which} {self.key} from {low} to {high}{unit}{more}"
+        place = f"{self.condition.text} {solution.holds} {self.key} = {show(solution.value)}{unit}"
+        if solution.interval is None:
             return f"{place} (one seed: no interval)"
-        ends = [None if each is None else say(each) for each in found.interval]
-        if ends[0] == ends[1] is not None:
+        first, last = (None if end is None else show(end) for end in solution.interval)
+        if first == last is not None:
             return place
-        level = f"{100 * found.level:.3g} %: " if found.level else ""
-        between = f"{ends[0] or f'below {low}'} to {ends[1] or f'above {high}'}"
-        return f"{place} ({level}{between}{unit})"
-
-    @property
-    def notes(self) -> list[str]:
-        """How keys were understood, and which links do not follow the key that is varied."""
-        network, (table, _, key) = self.scenario.network, self.key.rpartition(".")
-        keys = {key, "up", "down"} if key == "bandwidth" else {key}
-        links = {f"network.link {'-'.join(each.between)}": each for each in network.link}
-        groups = {f"group {each.name}": each for each in self.scenario.cluster.group}
-        own = [name for name, each in (links | groups).items() if keys & each.model_fields_set]
-        rows = network.regions.rows.values() if network.regions else ()
-        own += ["network.regions"] * any(getattr(row, key, None) is not None for row in rows)
-        if table != "network" or not own:
-            return [*self.scenario.notes]
-        fixed = f"{self.key} is not that of {', '.join(own)}, with values of their own"
-        return [*self.scenario.notes, f"{fixed}: only what has none follows it"]
+        level = f"{100 * solution.level:.3g} %: " if solution.level else ""
+        return f"{place} ({level}{first or f'below {low}'} to {last or f'above {high}'}{unit})"
 
     def records(self) -> list[dict[str, Any]]:
         """Return a flat row for each algorithm: its value, and the ends of its interval."""
-        said = {"key": self.key, "unit": self.scale.unit, "condition": self.condition.text}
-        rows = (
-            asdict(each) | {"interval": [*(each.interval or (None, None))]}
-            for each in self.solutions
-        )
-        return [without_tables(row) | said for row in rows]
+        about = {"key": self.key, "unit": self.scale.unit, "condition": self.condition.text}
+        rows = (asdict(each) for each in self.solutions)
+        return [
+            without_tables(row | {"interval": [*(row["interval"] or (None, None))]}) | about
+            for row in rows
+        ]
 
     @property
     def _head(self) -> str:
@@ -371,26 +340,18 @@ class SolveResult(Display):
         return " ".join(self.sentences)
 
     def _table(self) -> list[dict[str, str]]:
-        asked = self.condition.text
-        return [
-            {"algorithm": each.label, asked: self._said(each).removeprefix(asked).strip()}
-            for each in self.solutions
-        ]
+        return [{"algorithm": each.label, self.key: self._answer(each)} for each in self.solutions]
 
     def _chart(self) -> Chart | None:
         """Chart the values for which the condition holds, a bar for each algorithm."""
         low, high = self.scale.low, self.scale.high
         lines = list[Line]()
         for index, solution in enumerate(self.solutions):
-            place = [len(self.solutions) - 1 - index] * 2
+            place, look = [len(self.solutions) - 1 - index] * 2, Look.at(index)
             edge = {"always": low, "never": nan}.get(solution.holds, solution.value or high)
             ends = [low, edge] if solution.holds == "up to" else [edge, high]
-            sure = [edge if end is None else end for end in solution.interval or (edge, edge)]
-            wide, thin = Look.at(index)._replace(dash="solid", width=6.0), Look.at(index)
-            lines += [
-                Line(solution.label, ends, place, wide, marks="none"),
-                Line(solution.label, sure, place, thin, marks="all", named=False),
-            ]
+            wide = look._replace(dash="solid", width=6.0)
+            lines.append(Line(solution.label, ends, place, wide, marks="none"))
         title = f"{self.key} ({self.scale.unit})" if self.scale.unit else self.key
         names = [solution.label for solution in reversed(self.solutions)]
         across = Axis(title, (low, high), True, (low, high))
@@ -407,7 +368,7 @@ class SolveResult(Display):
             "range": [self.scale.low, self.scale.high],
             "evaluations": self.evaluations,
             "solutions": [asdict(each) for each in self.solutions],
-            "notes": self.notes,
+            "notes": [*self.scenario.notes],
         }
 
 
@@ -437,8 +398,8 @@ def solve(  # noqa: PLR0913 - the options of the command
     key, so that no single value answers.
     """
     base = scenario if isinstance(scenario, Scenario) else load(scenario, programs=programs)
-    asked, tried = parsed(condition), scale(base.table, vary, between)
-    indices = asked.number.chosen(base)
+    wanted, values = parsed(condition), scale(base.table, vary, between)
+    indices = wanted.number.chosen(base)
     count, most = 0, len(indices) * (TRIED + 2 * STEPS)  # a root, and the two ends near it
     own = settings(
         "solve", base, programs, vary=vary, condition=condition, between=between, seeds=seeds,
@@ -450,14 +411,14 @@ def solve(  # noqa: PLR0913 - the options of the command
         opened(out, overwrite, store.SolveDirectory, own) as directory,
         executors.start(execution) as executor,
     ):
-        kept = directory if programs is None else None  # their code has no version
+        place = Place(execution, executor, directory if programs is None else None)
 
-        def numbers(index: int, x: float) -> Reading:
+        def read(index: int, x: float) -> Reading:
             """Simulate one algorithm at one value."""
             nonlocal count
             count += 1
             try:
-                there = varied(base, [f"{vary}={tried.text(x)}"], programs=programs)
+                there = varied(base, [f"{vary}={values.text(x)}"], programs=programs)
             except InputError as error:
                 raise InputError(f"{error}; or narrow the range with --between") from None
             one = there.model_copy(update={"algorithm": there.algorithm[index : index + 1]})
@@ -465,23 +426,19 @@ def solve(  # noqa: PLR0913 - the options of the command
             if not force:
                 size.demand([(one, drawn)], execution)
 
-            def told(done: float, runs: int) -> None:
+            def tell(done: float, runs: int) -> None:
                 if progress:
                     progress(min(most, count - 1 + done / runs), most)
 
-            result = run_on(Place(execution, executor, kept), one, drawn, progress=told)
-            return _reading(result, asked.number)
+            return _reading(run_on(place, one, drawn, progress=tell), wanted.number)
 
-        solutions = [
-            _solution(base.algorithm[index].label, vary, asked, tried, partial(numbers, index))
-            for index in indices
-        ]
+        solutions = [_Search(base, index, vary, wanted, values, read).solution for index in indices]
         if len(seed_range(base, seeds, seed)) == 1 and not deterministic(base):
             solutions = [  # those with an interval have it from the error of a model
                 replace(each, interval=None) if len({*(each.interval or ())}) == 1 else each
                 for each in solutions
             ]
-        result = SolveResult(base, vary, asked, tried, solutions, count)
+        result = SolveResult(base, vary, wanted, values, solutions, count)
         if directory:
             directory.finish({}, result.json())
     return result
@@ -490,12 +447,12 @@ def solve(  # noqa: PLR0913 - the options of the command
 def _reading(result: Result, number: Number) -> Reading:
     """Read the number of a result of one algorithm, and the ends of its interval over seeds."""
     row = result.algorithms[0]
-    value, found, ends, level = number.value(row), number.found(row), None, 0.0
-    if isinstance(found, Mapping):
-        ends, level = found.get("interval90"), intervals.LEVEL
+    value, entry, ends, level = number.value(row), number.entry(row), None, 0.0
+    if isinstance(entry, Mapping):
+        ends, level = entry.get("interval90"), intervals.LEVEL
         if not ends:
-            ends, level = found.get("interval"), found.get("level") or 0.0
-    elif found is not None and len(result.seeds) > 1:
+            ends, level = entry.get("interval"), entry.get("level") or 0.0
+    elif entry is not None and len(result.seeds) > 1:
         estimate = intervals.estimate([number.value(one.algorithms[0]) for one in alone(result)])
         ends, level = estimate.interval, estimate.level or 0.0
     low, high = (value, value) if ends is None else ends
@@ -504,14 +461,9 @@ def _reading(result: Result, number: Number) -> Reading:
 
 def alone(result: Result) -> list[Result]:
     """Return a result for each seed of a result."""
+    by_seed = {seed: [run for run in result.runs if run.seed == seed] for seed in result.seeds}
     return [
-        replace(
-            result,
-            seeds=[seed],
-            runs=[run for run in result.runs if run.seed == seed],
-            replicates=[],
-        )
-        for seed in result.seeds
+        replace(result, seeds=[seed], runs=runs, replicates=[]) for seed, runs in by_seed.items()
     ]
 
 
@@ -522,73 +474,78 @@ def _numeric(entry: Any) -> bool:
     return entry is None or (isinstance(entry, int | float) and not isinstance(entry, bool))
 
 
-def _solution(
-    label: str, key: str, asked: Condition, tried: Scale, numbers: Callable[[float], Reading]
-) -> Solution:
-    """Solve for one algorithm. Raises InputError where the number moves both ways."""
-    known = {x: numbers(x) for x in {*tried.first[:: TRIED // 2], tried.first[-1]}}
+@dataclass
+class _Search:
+    """The search for one algorithm; `read` simulates it at a value."""
 
-    def throughout(depends: bool) -> Solution:
-        """Return a solution without a value."""
-        if asked.met(known[tried.first[0]][0]):
-            return Solution(label, "always", depends=depends)
-        there = [x for x in tried.first if x in known and isfinite(known[x][0])]
-        near = max(there, key=lambda x: asked.beyond(known[x][0]), default=None)
-        number = None if near is None else known[near][0]
-        return Solution(label, "never", number=number, depends=depends, nearest=near)
+    base: Scenario
+    index: int
+    key: str
+    condition: Condition
+    scale: Scale
+    read: Callable[[int, float], Reading]
 
-    if len({*known.values()}) == 1:
-        return throughout(depends=False)
-    known |= {x: numbers(x) for x in tried.first if x not in known}
-    _demand_one_edge(label, key, asked, tried, known)
+    @cached_property
+    def known(self) -> dict[float, Reading]:
+        """The readings so far, by value."""
+        return {x: self.read(self.index, x) for x in self.scale.first}
 
-    def edge(end: int) -> float | None:
+    @property
+    def solution(self) -> Solution:
+        """The answer. Raises InputError where the number moves both ways."""
+        label, first = self.base.algorithm[self.index].label, self.scale.first
+        beyond = {x: self.condition.beyond(self.known[x][0]) for x in first}
+        self._demand_one_edge(label, beyond)
+        depends, from_low = len({*self.known.values()}) > 1, beyond[first[0]] >= 0
+        if (value := self._edge(0)) is None:
+            if from_low:
+                return Solution(label, "always", depends=depends)
+            there = [x for x in first if isfinite(self.known[x][0])]
+            near = max(there, key=lambda x: beyond[x], default=None)
+            number = None if near is None else self.known[near][0]
+            return Solution(label, "never", number=number, depends=depends, nearest=near)
+        better, worse = (1, 2) if self.condition.most else (2, 1)
+        low, high = (worse, better) if from_low else (better, worse)
+        # Each edge is found to a tolerance, so that one may come to lie beyond the value.
+        start, end = self._edge(low), self._edge(high)
+        start, end = start and min(start, value), end and max(end, value)
+        number, *_, level = self.known[value]
+        holds = "up to" if from_low else "from"
+        return Solution(label, holds, value, (start, end), number, level)
+
+    def _edge(self, end: int) -> float | None:
         """Return where the number (0), or an end of its interval, begins or ends to do."""
 
         def beyond(x: float) -> float:
-            x = tried.snapped(x)
-            if x not in known:
-                known[x] = numbers(x)
-            return asked.beyond(known[x][end])
+            x = self.scale.snapped(x)
+            if x not in self.known:
+                self.known[x] = self.read(self.index, x)
+            return self.condition.beyond(self.known[x][end])
 
-        places = sorted(known)  # the next root is near the last one
+        places = sorted(self.known)  # the next root is near the last one
         met = [beyond(x) >= 0 for x in places]
         if met[0] == met[-1]:
             return None
-        return tried.edge(beyond, *places[(at := met.index(not met[0])) - 1 : at + 1])
+        return self.scale.edge(beyond, *places[(at := met.index(not met[0])) - 1 : at + 1])
 
-    value, first = edge(0), asked.met(known[tried.first[0]][0])
-    if value is None:
-        return throughout(depends=True)
-    worse, better = (edge(2), edge(1)) if asked.most else (edge(1), edge(2))
-    low, high = (worse, better) if first else (better, worse)  # the worse is met by fewer values
-    # each edge is found to a tolerance, so that one may come to lie beyond the value
-    low, high = low and min(low, value), high and max(high, value)
-    number, *_, level = known[value]
-    return Solution(label, "up to" if first else "from", value, (low, high), number, level)
-
-
-def _demand_one_edge(
-    label: str, key: str, asked: Condition, tried: Scale, known: Mapping[float, Reading]
-) -> None:
-    """Raise InputError where the condition begins or ends more than once in the range."""
-    points = [(x, known[x]) for x in tried.first]
-    pairs = [*pairwise([reading for _, reading in points])]
-    turns = len({sign for before, after in pairs if (sign := _moves(before, after))})
-    crossed = sum(asked.met(before[0]) != asked.met(after[0]) for before, after in pairs)
-    if crossed <= 1 and (turns <= 1 or crossed):
-        return
-    advice = "narrow the range with --between, or see it whole by `paceline sweep`"
-    if not any(asked.met(reading[0]) for _, reading in points):
-        near = max(points, key=lambda point: asked.beyond(point[1][0]))
-        advice = f"none of these meets it, the nearest at {tried.text(near[0])}"
-    said = ", ".join(f"{statistics.number(r[0])} at {tried.text(x)}" for x, r in points)
-    raise InputError(
-        f"--for {asked.text}: {asked.number.path} of {label} both rises and falls with {key}: "
-        f"{said}; {advice}"
-    )
-
-
-def _moves(before: Reading, after: Reading) -> int:
-    """Return 1 or -1 if a number rises or falls by more than its interval, else 0."""
-    return (after[1] > before[2]) - (after[2] < before[1])
+    def _demand_one_edge(self, label: str, beyond: Mapping[float, float]) -> None:
+        """Raise InputError where the condition begins or ends more than once in the range."""
+        readings: Sequence[tuple[float, Reading]] = [*self.known.items()]
+        moves = {  # beyond their intervals
+            (after[1] > before[2]) - (after[2] < before[1])
+            for (_, before), (_, after) in pairwise(readings)
+        }
+        crossed = sum((a >= 0) != (b >= 0) for a, b in pairwise(beyond.values()))
+        if crossed == 1 or (not crossed and not {1, -1} <= moves):
+            return
+        advice = "narrow the range with --between, or see it whole by `paceline sweep`"
+        if max(beyond.values()) < 0:
+            near = max(beyond, key=lambda x: beyond[x])
+            advice = f"none of these meets it, the nearest at {self.scale.text(near)}"
+        listed = ", ".join(
+            f"{statistics.number(reading[0])} at {self.scale.text(x)}" for x, reading in readings
+        )
+        raise InputError(
+            f"--for {self.condition.text}: {self.condition.number.path} of {label} both rises and "
+            f"falls with {self.key}: {listed}; {advice}"
+        )

@@ -175,9 +175,9 @@ def test_any_number_of_jobs_gives_the_same_numbers(tmp_path):
     ("text", "said"),
     [
         (MOVING, "target: missing"),
-        ("target = []" + MOVING, "no target"),
+        ("target = []" + MOVING, "target: missing"),
         (target(STEP, 1), "keys: missing"),
-        ("[keys]\n" + target(STEP, 1), "no key"),
+        ("[keys]\n" + target(STEP, 1), "keys: missing"),
         ('[keys]\n"network.bandwith" = "1 Mbit/s to 2 Mbit/s"\n' + target(STEP, 1),
          "did you mean `bandwidth`"),
         ('[keys]\n"cluster.compute" = "2 s to 100 ms"\n' + target(STEP, 1),

@@ -47,8 +47,8 @@ class _Target(_Shared):
 
 
 class _File(_Shared):
-    keys: dict[str, str] = Field(max_length=MOST)
-    target: list[_Target] = Field(max_length=MOST)
+    keys: dict[str, str] = Field(min_length=1, max_length=MOST)
+    target: list[_Target] = Field(min_length=1, max_length=MOST)
     hold_out: list[str] = []
 
 
@@ -153,32 +153,22 @@ def _stated(file: Path) -> _File:
         table = read_toml(file)
         if isinstance(keys := table.get("keys"), dict):
             table["keys"] = dict(_flat(keys))
-        stated = _File.model_validate(table)
+        return _File.model_validate(table)
     except ValidationError as error:
         first = error.errors()[0]
         path = tuple(part for part in first["loc"] if part not in ("str", "int", "float"))
-        model = _Target if len(path) > 1 else _File
         what = messages.sentence(first, path, first["input"])
         if first["type"] in messages.UNKNOWN:
+            model = _Target if len(path) > 1 else _File
             names = {field.alias or key for key, field in model.model_fields.items()}
             what = f"unknown; {messages.nearest(str(path[-1]), sorted(names), 'keys')}"
-        elif first["type"] in messages.MISSING:
-            what = "missing; every file has [keys] and [[target]], and every target a value"
+        elif first["type"] in (*messages.MISSING, "too_short"):
+            what = (
+                "missing; name keys that may move under [keys], as "
+                '"server.apply" = "1 ms to 100 ms", and each number to meet, with its value, as a '
+                "[[target]] table"
+            )
         raise InputError(f"{file}: {messages.dotted(path)}: {what}") from None
-    if not stated.keys or not stated.target:
-        raise InputError(
-            f"{file}: no {'target' if stated.keys else 'key'}; name keys that may move under "
-            '[keys], as "server.apply" = "1 ms to 100 ms", and numbers to meet as [[target]] tables'
-        )
-    return stated
-
-
-def known(unit: str) -> tuple[str, float]:
-    """Return what a unit measures, and its size in SI units; of another, its name and 1."""
-    for dimension in units.DIMENSIONS:
-        with suppress(ValueError):
-            return dimension, units.to_si(f"1 {unit}", dimension)
-    return unit, 1.0
 
 
 def _flat(table: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
@@ -200,10 +190,12 @@ def _key(file: Path, name: str, text: str) -> Key:
         raise InputError(f"{where}: not LOW to HIGH; {remedy}")
     (low, unit), (high, other) = (end for end in ends if end)
     if unit != other:
-        (kind, size), (same, larger) = known(unit), known(other)
-        if kind != same:
+        for dimension in units.DIMENSIONS:
+            with suppress(ValueError):
+                high *= units.to_si(f"1 {other}", dimension) / units.to_si(f"1 {unit}", dimension)
+                break
+        else:
             raise InputError(f"{where}: its ends are not of one kind; {remedy}")
-        high *= larger / size
     if not low < high or not isfinite(high - low):
         raise InputError(f"{where}: not from a lower to a higher value; {remedy}")
     whole = all(is_whole(end, unit) for end in match.groups())
