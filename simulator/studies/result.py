@@ -34,7 +34,6 @@ from ..results.run import Run
 from ..scenario.scenario import Algorithm, Scenario
 from . import learning
 from .display.display import Display, shown_columns
-from .display.logged import LoggedRun
 
 T = TypeVar("T")
 
@@ -56,7 +55,6 @@ class Result(Display):
     replicates: list[Run] = field(default_factory=list)
     paired: bool = False
     links: Mapping[str, Uncalibrated] = field(default_factory=dict)
-    _index = ("label", "seed", "step")
 
     @property
     def engine(self) -> str:
@@ -254,21 +252,6 @@ class Result(Display):
             target=scenario.run.target_loss,
             loss=curves.LOSS_NAMES.get(scenario.objective.kind, "loss"),
         )
-
-    def _runs(self) -> list[LoggedRun]:
-        found = []
-        for row, curve in zip(self.algorithms, self.curves().values(), strict=True):
-            means = {column: values.mean(axis=0) for column, values in curve.items()}
-            told = {"scenario": self.scenario.title, "program": row["name"]} | row["parameters"]
-            points = [
-                (round(step), {k: float(v[at]) for k, v in means.items() if np.isfinite(v[at])})
-                for at, step in enumerate(means["step"])
-            ]
-            ends = {each.key: each.of_summary(row) for each in RESULT_COLUMNS}
-            last = {k: v for k, v in ends.items() if v is not None and np.isfinite(v)}
-            points.append((points[-1][0] if points else 0, last))
-            found.append(LoggedRun(row["label"], told | {"seeds": len(self.seeds)}, points))
-        return found
 
     def json(self) -> dict[str, Any]:
         """Return the document of `paceline simulate --json`."""

@@ -296,7 +296,6 @@ class SolveResult(Display):
     scale: Scale
     solutions: list[Solution]
     evaluations: int
-    _index = ("label",)
 
     @property
     def sentences(self) -> list[str]:

@@ -1,6 +1,5 @@
 """Results show, plot, tabulate and keep themselves, each in the same way."""
 
-import importlib
 import json
 import re
 import sys
@@ -15,7 +14,7 @@ from matplotlib.axes import Axes
 
 import paceline
 from paceline.simulator.studies.display import display
-from tests.helpers.cases import looped, named
+from tests.helpers.cases import looped
 from tests.helpers.worlds import QUADRATIC, scenario
 
 TYPES = ("Result", "TuneResult", "SweepResult", "SolveResult", "Comparison", "Report")
@@ -159,31 +158,16 @@ def test_a_damaged_file_is_refused_in_one_line(results, tmp_path, kind):
             type(results[kind]).load(tmp_path / "wrong")
 
 
-@pytest.mark.parametrize("library", ["pandas", "polars", "xarray"])
-def test_records_become_frames_of_a_library(results, library, monkeypatch):
-    for kind in TYPES:
-        with named(kind), monkeypatch.context() as patch:
-            tabulated(results[kind], library, patch)
-
-
-def tabulated(result, library, monkeypatch):
-    try:
-        importlib.import_module(library)
-    except ImportError:
-        with pytest.raises(paceline.InputError, match=rf'pip install "paceline\[{library}\]"'):
-            getattr(result, f"to_{library}")()
-        return
-    found, rows = getattr(result, f"to_{library}")(), result.records()
-    if library == "xarray":
-        assert {*found.dims} == {*result._index}
-        return
+@looped("kind", TYPES)
+def test_records_become_a_data_frame(kind, results, monkeypatch):
+    pytest.importorskip("pandas")
+    found, rows = results[kind].to_pandas(), results[kind].records()
     assert (len(found), [*found.columns]) == (len(rows), [*rows[0]])
-    numbers = [key for key, each in rows[-1].items() if isinstance(each, float)]
-    for key in numbers:
+    for key in (key for key, each in rows[-1].items() if isinstance(each, float)):
         np.testing.assert_equal(float(found[key].to_list()[-1]), rows[-1][key])
-    monkeypatch.setitem(sys.modules, library, None)
-    with pytest.raises(paceline.InputError, match=rf'pip install "paceline\[{library}\]"'):
-        getattr(result, f"to_{library}")()
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(paceline.InputError, match=r'pip install "paceline\[pandas\]"'):
+        results[kind].to_pandas()
 
 
 def test_a_report_is_still_a_path(results, tmp_path):
@@ -251,35 +235,6 @@ def test_optunas_dashboard_shows_the_search(results, tmp_path):
     shown = get(f"/api/studies/{listed['study_id']}")
     trials = results["TuneResult"].study.trials
     assert len(shown["trials"]) == len(trials)
-
-
-def test_runs_are_logged_to_mlflow(results, tmp_path):
-    mlflow = pytest.importorskip("mlflow")
-    mlflow.set_tracking_uri(f"sqlite:///{tmp_path}/mlflow.db")
-    results["Result"].log_to("mlflow")
-    runs = mlflow.search_runs(output_format="list")
-    rows = {row["label"]: row for row in results["Result"].algorithms}
-    assert {run.info.run_name for run in runs} == {*rows}
-    for run in runs:
-        row = rows[run.info.run_name]
-        assert run.data.metrics["final_loss"] == row["loss"]["last"]
-        assert run.data.params["program"] == row["name"]
-
-
-def test_runs_are_logged_to_wandb(results, tmp_path, monkeypatch):
-    pytest.importorskip("wandb")
-    for name in ("WANDB_DIR", "WANDB_CACHE_DIR", "WANDB_CONFIG_DIR", "WANDB_DATA_DIR"):
-        monkeypatch.setenv(name, str(tmp_path))
-    results["Result"].log_to("wandb", mode="offline", project="paceline")
-    assert len([*tmp_path.glob("wandb/offline-run-*")]) == len(results["Result"].algorithms)
-
-
-def test_an_unknown_tracker_or_one_that_is_missing_is_refused(results, monkeypatch):
-    with pytest.raises(paceline.InputError, match="mlflow, wandb"):
-        results["Result"].log_to("neptune")
-    monkeypatch.setitem(sys.modules, "wandb", None)
-    with pytest.raises(paceline.InputError, match=r'pip install "paceline\[wandb\]"'):
-        results["Result"].log_to("wandb")
 
 
 def test_dir_shows_the_public_names_alone():

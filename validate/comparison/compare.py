@@ -35,7 +35,6 @@ class ComparisonDirectory(store.Directory):
 class Comparison(Display, ComparisonStatistics):
     """Two run directories compared algorithm by algorithm: numbers, sentences, JSON and figures."""
 
-    _index = ("algorithm", "quantity")
 
     def records(self) -> list[dict[str, Any]]:
         """Return a flat row for each algorithm and quantity."""

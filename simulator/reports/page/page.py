@@ -80,7 +80,6 @@ class Report(Display, _Path):
     """
 
     state = ReportState(Path(), "", [])
-    _index = ("run", "row")
 
     @classmethod
     def of(cls, state: ReportState) -> "Report":

@@ -17,13 +17,11 @@ from ...results.columns import PAGE, RESULT_COLUMNS, ResultColumn
 from ...results.figures import drawing, interactive, style
 from ...results.figures.chart import Chart
 from ...results.figures.style import Axes
-from . import logged, saved
+from . import saved
 
 if TYPE_CHECKING:  # extras, and plotly is slow to import
     import pandas as pd
     import plotly.graph_objects as go
-    import polars as pl
-    import xarray as xr
 
 Row = Mapping[str, Any]
 LINE, LINES = 96, 2  # characters of a line of a repr, and its lines after the first
@@ -40,11 +38,6 @@ STYLE = (  # in place, as a notebook may be sent without any style of its own
 
 class Display:
     """A result with a short repr, a table and a figure for notebooks, data frames and a file."""
-
-    @property
-    def _index(self) -> Sequence[str]:
-        """Columns of `records` that tell its rows apart: the dimensions of `to_xarray`."""
-        raise NotImplementedError
 
     def records(self) -> list[dict[str, Any]]:
         """Return flat rows, as a data frame has them."""
@@ -67,10 +60,6 @@ class Display:
     def _chart(self) -> Chart | None:
         """Return the figure; None where there is nothing to draw."""
         raise NotImplementedError
-
-    def _runs(self) -> list[logged.LoggedRun]:
-        """Return what a tracker of runs is told: by default, a run for each row."""
-        return logged.of_rows(self.records(), self._index)
 
     def __repr__(self) -> str:
         said = textwrap.wrap(_whole(self._in_words), LINE, max_lines=LINES, placeholder=" ...")
@@ -122,31 +111,6 @@ class Display:
     def to_pandas(self) -> "pd.DataFrame":
         """Return `records` as a pandas DataFrame; needs paceline[pandas]."""
         return extra("pandas").DataFrame(self.records())
-
-    def to_polars(self) -> "pl.DataFrame":
-        """Return `records` as a polars DataFrame; needs paceline[polars]."""
-        return extra("polars").DataFrame(self.records(), infer_schema_length=None, strict=False)
-
-    def to_xarray(self) -> "xr.Dataset":
-        """Return `records` as an xarray Dataset over what tells them apart; needs paceline[xarray].
-
-        Cells that no record fills are nan.
-        """
-        made, index = extra("xarray").Dataset.from_dataframe, [*self._index]
-        frame = self.to_pandas()
-        for key in index:  # lists and tables cannot be coordinates
-            frame[key] = [
-                text(each) if isinstance(each, list | dict) else each for each in frame[key]
-            ]
-        return made(frame.drop_duplicates(index, keep="last").set_index(index))
-
-    def log_to(self, tracker: str, **options: Any) -> None:
-        """Log the result as runs of "mlflow" or "wandb", which must be installed.
-
-        Of a simulation a run for each algorithm, with its curve (the mean over seeds); otherwise
-        for each row. `options` are those of `mlflow.start_run` or `wandb.init`. Raises InputError.
-        """
-        logged.log(tracker, self._runs(), extra, options)
 
     def save(self, path: str | Path, overwrite: bool = False) -> Path:
         """Write the result to a file, from which `load` has it again exactly; return its path.

@@ -98,10 +98,6 @@ class SweepResult(Display):
         return self.seed_rows
 
     @property
-    def _index(self) -> list[str]:
-        return [*self.vary, "label"]
-
-    @property
     def _head(self) -> str:
         points, many = len(self.points), len({row["label"] for row in self.rows})
         return f"{points} points of {', '.join(self.vary)}; {many} algorithms"

@@ -63,8 +63,6 @@ class TuneResult(Display):
     them kept from before; `notes`: assumptions; `trials`: records of optuna's trials.
     """
 
-    _index = ("label",)
-
     space: Space
     objective: TuningObjective
     seeds: list[int]
