@@ -1,6 +1,5 @@
 """The command line: `paceline COMMAND`, its options, output and exit status."""
 
-import glob
 import importlib
 import inspect
 import io
@@ -13,7 +12,6 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import wraps
-from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -67,28 +65,6 @@ def _whole(text: str) -> int:
     raise typer.BadParameter(f"{text!r} is not a whole number")
 
 
-def _keys() -> list[str]:
-    """Complete the keys of --set and --vary: those of each table."""
-    from paceline.simulator.load.explain import alternatives
-    from paceline.simulator.scenario.scenario import json_schema
-
-    schema = json_schema()
-    tables = {name: alternatives(schema, node) for name, node in schema["properties"].items()}
-    pairs = [(name, key) for name, nodes in tables.items() for node in nodes
-             for key in node.get("properties", ())]  # fmt: skip
-    return [f"{name}.{key}=" for name, key in dict.fromkeys(pairs)]
-
-
-def _scenarios(incomplete: str) -> list[str]:
-    """Complete a scenario: folders and TOML files here, and the names of shipped ones."""
-    from paceline.simulator.load.listing import shipped
-
-    here = sorted(glob.glob(f"{glob.escape(incomplete)}*"))
-    names = [f"{path}/" for path in here if os.path.isdir(path)]
-    names += [path for path in here if path.endswith(".toml")]
-    return names + [name for name in shipped() if name.startswith(incomplete)]
-
-
 def _option(metavar: str | None, about: str, *names: str, default: Any = None, **how: Any) -> Any:
     return typer.Option(default, *names, metavar=metavar, help=about, **how)
 
@@ -110,7 +86,6 @@ def _flag(name: str, about: str, *short: str) -> Any:
 SCENARIO: Any = typer.Argument(
     metavar="SCENARIO",
     help="A scenario file (TOML), or the name of a shipped one.",
-    autocompletion=_scenarios,
 )
 DEVICE = _option("auto|cpu|cuda", "Device of the workers.", default="auto")
 SMOKE = typer.Option(
@@ -124,7 +99,6 @@ OVERRIDES = _option(
     "Override a key; may be repeated. Name one of several tables by its index, name or label: "
     "algorithm[0].tau=5, algorithm.local-sgd.tau=5.",
     "--set",
-    autocompletion=_keys,
 )
 ALLOW_PATHS = _flag("--allow-paths", "Allow the scenario to name files outside its folder.")
 SEEDS = _count("Number of seeds; default: run.seeds.")
@@ -153,7 +127,7 @@ QUIET = _flag("--quiet", "Print only results and errors: no notes, no progress."
 
 
 def _command(name: str, *, hidden: bool = False) -> Callable[[Any], Any]:
-    """Register a command, which also takes --quiet, and leaves files to the shell's completion.
+    """Register a command, which also takes --quiet.
 
     `hidden`: an old name of one, which help does not list.
     """
@@ -165,9 +139,6 @@ def _command(name: str, *, hidden: bool = False) -> Callable[[Any], Any]:
             run(**given)
 
         signature = inspect.signature(run)
-        for parameter in signature.parameters.values():
-            if "Path" in str(parameter.annotation) and parameter.default.autocompletion is None:
-                parameter.default.autocompletion = lambda: []
         last = inspect.Parameter(
             "quiet", inspect.Parameter.KEYWORD_ONLY, default=QUIET, annotation=bool
         )
@@ -268,7 +239,6 @@ def _sweep(
         "TABLE.KEY=V1,V2,...",
         "Vary a key, named as for --set, over these values; repeat for a grid.",
         "--vary",
-        autocompletion=_keys,
     ),
     pair: bool = _flag("--zip", "Pair the values instead of making a grid."),
     points: Path | None = _option(
@@ -910,7 +880,7 @@ def _schema() -> None:
 
 @_command("list")
 def _list(
-    name: str = typer.Argument(metavar=LISTED, autocompletion=lambda: LISTED.split("|")),
+    name: str = typer.Argument(metavar=LISTED),
     as_json: bool = AS_JSON,
 ) -> None:
     """List algorithms, distributions, objectives or scenarios; or print a scenario's JSON Schema.
@@ -1031,33 +1001,23 @@ def _progress(doing: str = "simulating", what: str = "runs, left") -> "Iterator[
 
 
 def _lines(doing: str, what: str) -> "Progress":
-    """Return a callback that says after ten seconds, then twice a minute, how much is done, and how
-    long the rest takes, once that shows: a run's first steps have what is made only once.
-    """
-    start = began = said = time.monotonic()
-    before, last = 0.0, (inf, 0)  # done before: by an earlier command
-    lately = inf  # done when it was said last
+    """Return a callback that says after ten seconds, then twice a minute, how much is done."""
+    start = said = time.monotonic()
+    first: tuple[float, float] | None = None  # time and amount from which the pace is measured
 
     def show(done: float, total: int) -> None:
-        nonlocal began, said, before, last, lately
+        nonlocal said, first
         now = time.monotonic()
-        if done < last[0] or total != last[1]:  # a new part of the work, as of another condition
-            began, before, lately = now, done, inf
-        last = done, total
-        spent = now - began
-        patience = SILENCE if said > start else FIRST
-        if now - said < patience or done == total or (done == before and spent < patience):
+        if first is None or done < first[1]:  # a new part of the work, as of another condition
+            first = now, done
+        if now - said < (SILENCE if said > start else FIRST) or done == total:
             return
-        since, said = now - said, now
+        said, (began, before) = now, first
+        left = ""
         if done - before >= min(1, total * KNOWN):
-            left = spent * (total - done) / (done - before)
-            if done > lately:  # what is left may be slower than what is done
-                left = max(left, since * (total - done) / (done - lately))
-            lately = done
-            _note(f"{doing}: {done:.3g} of {total} {what}, about {left / 60:.0f} min left")
-        else:
-            took = f"{spent / 60:.0f} min" if spent >= 60 else f"{spent:.0f} s"
-            _note(f"{doing}: {done:.3g} of {total} {what}; none has ended in {took}")
+            rest = (now - began) * (total - done) / (done - before)
+            left = f", about {rest / 60:.0f} min left"
+        _note(f"{doing}: {done:.3g} of {total} {what}{left}")
 
     return show
 

@@ -578,11 +578,10 @@ def test_without_a_terminal_progress_is_a_line_now_and_then(folder, monkeypatch,
     command = ["simulate", "test.toml", "--seeds", "3", "--engine", "virtual", "--jobs", "1"]
     assert paceline.command_line.run([*command, "--out", "said"]) == 0
     said = [line for line in capsys.readouterr().err.splitlines() if "simulating" in line]
-    assert said == [
-        "paceline: simulating: 1 of 6 runs, about 2 min left",
-        "paceline: simulating: 3 of 6 runs, about 1 min left",
-        "paceline: simulating: 5 of 6 runs, about 0 min left",
+    assert [line.partition(" runs")[0] for line in said] == [
+        f"paceline: simulating: {done} of 6" for done in (0, 2, 4)
     ]
+    assert said[-1].endswith("about 1 min left")
     assert paceline.command_line.run([*command, "--out", "silent", "--quiet"]) == 0
     assert "simulating" not in capsys.readouterr().err
 

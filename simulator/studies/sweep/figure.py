@@ -19,7 +19,7 @@ Row = Mapping[str, Any]
 Vary = Mapping[str, Sequence[Any]]
 SweepResult = Any  # it draws this: no import back
 LINES = 21  # more are no figure that anyone can read
-PANELS = 6
+DECADE = 8  # ratio of values from which their axis is logarithmic
 TICKS = 10  # values that an axis names one by one
 
 
@@ -32,38 +32,29 @@ def files(result: SweepResult) -> dict[str, bytes]:
 def chart(rows: Sequence[Row], vary: Vary, target: float | None, title: str) -> Chart | None:
     """Chart a quantity against the first key that has numbers, where one or two keys were varied.
 
-    A line for each algorithm; with a second key a panel for each, and a line for each value of it.
-    A single key without numbers has categories. None where more keys were varied, or there are
-    too many lines to tell apart.
+    A line for each algorithm, and for each value of a second key. A single key without numbers has
+    categories. None where more keys were varied, or there are too many lines to tell apart.
     """
-    keys = _keys(rows, vary)
-    labels = [*dict.fromkeys(str(row["label"]) for row in rows)]
-    if keys is None or (keys[1] and len(labels) > PANELS):
+    if (keys := _keys(rows, vary)) is None:
         return None
     key, second = keys
-    grouped: dict[str, dict[str, list[Row]]] = defaultdict(lambda: defaultdict(list))
+    lines: dict[str, list[Row]] = defaultdict(list)
     for row in rows:
-        label = str(row["label"])
-        panel, line = (label, text(row[second])) if second else ("", label)
-        grouped[panel][line].append(row)
-    if max(map(len, grouped.values())) > LINES:
+        lines[row["label"] + (f", {text(row[second])}" if second else "")].append(row)
+    if len(lines) > LINES:
         return None
     measure, name, size = _measure(rows, vary, target)
     across, at = _across(key, vary[key])
-    drawn: dict[str, list[Line]] = defaultdict(list)
-    for panel, lines in grouped.items():
-        for index, (label, own) in enumerate(lines.items()):
-            points = sorted((at[text(row[key])], *_ends(row, measure)) for row in own)
-            x, mean, low, high = np.array(points, dtype=float).T
-            band = low / size, high / size
-            look, mark = Look.at(index), f"l{index}"
-            drawn[panel].append(Line(label, x, mean / size, look, band, marks="all", key=mark))
-    up = _vertical(name, [line for lines in drawn.values() for line in lines])
-    panels = [
-        Panel(across, up, lines, heading=f"{panel}, by {second}" if second else "")
-        for panel, lines in drawn.items()
-    ]
-    return Chart(title, _caption(rows, measure), panels)
+    drawn = list[Line]()
+    for index, (label, own) in enumerate(lines.items()):
+        points = sorted((at[text(row[key])], *_ends(row, measure)) for row in own)
+        x, mean, low, high = np.array(points, dtype=float).T
+        look, band = Look.at(index), (low / size, high / size)
+        drawn.append(Line(label, x, mean / size, look, band, marks="all", key=f"l{index}"))
+    means = np.concatenate([np.asarray(line.y) for line in drawn])
+    up = fitted(name, means[np.isfinite(means)])
+    heading = f"lines: by {second}" if second else ""
+    return Chart(title, _caption(rows, measure), [Panel(across, up, drawn, heading=heading)])
 
 
 def _keys(rows: Sequence[Row], vary: Vary) -> tuple[str, str | None] | None:
@@ -94,15 +85,6 @@ def numbers(values: Sequence[Any]) -> tuple[list[float], str] | None:
     return None
 
 
-def geometric(values: Sequence[float]) -> bool:
-    """Whether positive values lie more evenly by their ratios than by their differences."""
-    ordered = np.unique(values)
-    if ordered[0] <= 0 or ordered.size < 3:
-        return False
-    gaps, ratios = np.diff(ordered), np.diff(np.log(ordered))
-    return bool(np.std(ratios) / np.mean(ratios) < np.std(gaps) / np.mean(gaps) - 1e-9)
-
-
 def _measure(rows: Sequence[Row], vary: Vary, target: float | None) -> tuple[str, str, float]:
     """Return the column to draw, the name of its axis, and the size of its unit."""
     column = ranked_by(rows)
@@ -116,8 +98,8 @@ def _measure(rows: Sequence[Row], vary: Vary, target: float | None) -> tuple[str
 
 
 def _caption(rows: Sequence[Row], measure: str) -> str:
-    seeds = round(max(row["seeds"] for row in rows))
     kind = " or ".join(sorted({estimate_of(row, measure).of for row in rows}))
+    seeds = round(max(row["seeds"] for row in rows))
     caption = f"{kind} of {seeds} seeds, band: its interval" if seeds > 1 else "one seed"
     missing = any(row[measure] is None for row in rows)
     return caption + ("; gap: not reached with every seed" if missing else "")
@@ -137,17 +119,6 @@ def _across(key: str, values: Sequence[Any]) -> tuple[Axis, dict[str, float]]:
     places, unit = known
     ticks = {place: f"{place:g}" for place in places} if len(places) <= TICKS else {}
     title = f"{key} ({unit})" if unit else key
-    return Axis(title, log=geometric(places), ticks=ticks), dict(zip(texts, places, strict=True))
-
-
-def _vertical(title: str, lines: Sequence[Line]) -> Axis:
-    """Fit the y axis to means and intervals; cut intervals far from all means."""
-    means = np.concatenate([np.asarray(line.y) for line in lines])
-    ends = [np.asarray(edge) for line in lines for edge in line.band or ()]
-    means, shown = (
-        values[np.isfinite(values)] for values in (means, np.concatenate([means, *ends]))
-    )
-    low, high = means.min(initial=np.inf), means.max(initial=-np.inf)
-    if not means.size:
-        return Axis(title)
-    return fitted(title, np.clip(shown, low / 2, 2 * high) if low > 0 else shown)
+    return Axis(
+        title, log=min(places) > 0 and max(places) >= DECADE * min(places), ticks=ticks
+    ), dict(zip(texts, places, strict=True))

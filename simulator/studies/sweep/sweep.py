@@ -1,9 +1,7 @@
 """`paceline sweep`: run a scenario at many points of its keys, and collect one table."""
 
 import random
-import time
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -30,9 +28,6 @@ from . import figure, table
 from . import points as grids
 from .points import Point
 from .table import Record, SweepResult
-
-BATCH = 16  # tasks sent to a Dask worker at once: sending takes Dask some 5 ms
-SLICE = 0.25  # seconds after which a batch returns the records it has
 
 
 @dataclass(frozen=True)
@@ -137,13 +132,19 @@ def execute(
 
     say()
     versions = plugins.versions(*(task.scenario.objective for task in tasks))
-    work = partial(run_batch, execution=execution, expected=versions)
-    with closing(_results(work, todo, execution, say)) as results:
-        for key, record in results:
-            done[key] = record
-            ready += len(unique[key].seeds)
+    do = partial(run_task, execution=execution, expected=versions)
+    work = executors.Work(do, _description, lambda task: len(task.seeds))
+    names = [*todo]
+    random.Random(0).shuffle(names)  # so that the time left can be estimated early
+    jobs = max(1, min(execution.jobs, len(names)))
+    enough = replace(execution, jobs=jobs, dask=execution.dask if names else None)
+    with executors.start(enough) as executor:
+        tasks_left = {index: todo[name] for index, name in enumerate(names)}
+        for index, record in executors.results(executor, work, tasks_left, say):
+            done[names[index]] = record
+            ready += len(tasks_left[index].seeds)
             if directory:
-                directory.keep_record(key, record)
+                directory.keep_record(names[index], record)
             say()
     return [done[key] for key in keys], resumed
 
@@ -179,53 +180,16 @@ def _scenarios(base: Scenario, points: Sequence[Point], programs: Programs) -> l
     return found
 
 
-def _results(
-    do: Callable[[Sequence[SweepTask]], list[Record]],
-    tasks: Mapping[str, SweepTask],
-    execution: Execution,
-    waiting: Callable[[float], None],
-) -> Generator[tuple[str, Record], None, None]:
-    """Run the tasks in batches; yield each record, with its task's key, as soon as it is there."""
-    todo = [*tasks]
-    work = executors.Work(do, _description, lambda own: len(own[0].seeds))
-    random.Random(0).shuffle(todo)  # so that the time left can be estimated early
-    size = 1 if execution.dask is None else BATCH
-    enough = replace(
-        execution,
-        jobs=max(1, min(execution.jobs, len(todo))),
-        dask=execution.dask if todo else None,
-    )
-    with executors.start(enough) as executor:
-        while todo:
-            batches = [todo[start : start + size] for start in range(0, len(todo), size)]
-            given = {index: [tasks[key] for key in keys] for index, keys in enumerate(batches)}
-            undone = []
-            for index, records in executors.results(executor, work, given, waiting):
-                yield from zip(batches[index], records, strict=False)
-                undone += batches[index][len(records) :]
-            todo, size = undone, max(1, size // 4)
+def _description(task: SweepTask) -> str:
+    point = ", ".join(f"{key}={value}" for key, value in task.point.items())
+    return f"{task.algorithm.label} with {point} ({statistics.seeds(task.seeds)})"
 
 
-def _description(tasks: Sequence[SweepTask]) -> str:
-    """Name a batch's first task in a message about its failure."""
-    first = tasks[0]
-    point = ", ".join(f"{key}={value}" for key, value in first.point.items())
-    return f"{first.algorithm.label} with {point} ({statistics.seeds(first.seeds)})"
-
-
-def run_batch(
-    tasks: Sequence[SweepTask], *, execution: Execution, expected: Mapping[str, str]
-) -> list[Record]:
-    """Run tasks until `SLICE` has passed, at least one; refuse versions other than `expected`."""
+def run_task(task: SweepTask, *, execution: Execution, expected: Mapping[str, str]) -> Record:
+    """Run a task; refuse versions other than `expected`."""
     store.demand_versions(expected)
-    records: list[Record] = []
-    end = time.monotonic() + SLICE
-    for task in tasks:
-        runs = execution.run(task.scenario, task.algorithm, task.seeds)
-        records.append(table.measured(task.scenario, runs, execution))
-        if time.monotonic() > end:
-            break
-    return records
+    runs = execution.run(task.scenario, task.algorithm, task.seeds)
+    return table.measured(task.scenario, runs, execution)
 
 
 def save(result: SweepResult, directory: store.SweepDirectory) -> None:

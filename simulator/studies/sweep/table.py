@@ -2,7 +2,6 @@
 
 import json
 import math
-import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -48,7 +47,6 @@ Record = dict[str, Any]
 STATED = {"time_to_target_s": TARGET, PACE: PACE, "final_loss": "loss"}
 """Columns of which `simulate` states the interval of one run, by its names of them."""
 SHARES = ("compute_share", "wait_share", "communicate_share")
-_WORD = re.compile(r"(?:\((?:[^()]|\([^()]*\))*\)|[^\s(])+")
 
 
 @dataclass(frozen=True, repr=False)
@@ -343,26 +341,19 @@ def judged(scenario: Scenario, records: Mapping[str, Record]) -> Row:
 def labels(scenarios: Sequence[Scenario]) -> list[list[str]]:
     """Return labels of each point's algorithms, the same at every point where possible.
 
-    Of labels that name a varied value ("local-sgd tau=4") only the common words ("local-sgd").
+    An algorithm whose label names a varied value ("local-sgd tau=4") has its program's name.
     """
     if len({tuple(each.name for each in scenario.algorithm) for scenario in scenarios}) > 1:
         return [[each.label for each in scenario.algorithm] for scenario in scenarios]
-    columns = zip(*(scenario.algorithm for scenario in scenarios), strict=True)
-    common = list(map(_common, columns))
+    common = [
+        each.label if len({other.label for other in column}) == 1 else each.name
+        for each, *others in zip(*(scenario.algorithm for scenario in scenarios), strict=True)
+        for column in [[each, *others]]
+    ]
     names = [
         f"{name} [{index}]" if common.count(name) > 1 else name for index, name in enumerate(common)
     ]
     return [names for _ in scenarios]
-
-
-def _common(algorithms: Sequence[Algorithm]) -> str:
-    """Return the words of the first label that all labels share, or else the program's name."""
-    words = [_WORD.findall(label) for label in dict.fromkeys(each.label for each in algorithms)]
-    if len(words) == 1:
-        return algorithms[0].label
-    return " ".join(word for word in words[0] if all(word in each for each in words)) or (
-        algorithms[0].name
-    )
 
 
 def notes(rows: Sequence[Row], count: Counter[tuple[str, str]]) -> list[str]:
@@ -370,16 +361,10 @@ def notes(rows: Sequence[Row], count: Counter[tuple[str, str]]) -> list[str]:
     size = Counter(row["label"] for row in rows)
     lost = Counter(row["label"] for row in rows if row["diverged"])
     diverged = "diverged with some seeds; try a smaller lr"
-    about: dict[tuple[str, str], list[str]] = {}
-    for (label, note), points in (
-        count + Counter({(label, diverged): points for label, points in lost.items()})
-    ).items():
-        where = "" if points == size[label] else f" (at {points} of {size[label]} points)"
-        about.setdefault((note, where), []).append(label)
-    everyone = max(len(size), 2)
+    count += Counter({(label, diverged): points for label, points in lost.items()})
     return [
-        f"{'every algorithm' if len(who) == everyone else ', '.join(who)}: {note}{where}"
-        for (note, where), who in about.items()
+        f"{label}: {note}" + f" (at {points} of {size[label]} points)" * (points < size[label])
+        for (label, note), points in count.items()
     ]
 
 
