@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import wraps
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -1003,13 +1004,14 @@ def _progress(doing: str = "simulating", what: str = "runs, left") -> "Iterator[
 def _lines(doing: str, what: str) -> "Progress":
     """Return a callback that says after ten seconds, then twice a minute, how much is done."""
     start = said = time.monotonic()
-    first: tuple[float, float] | None = None  # time and amount from which the pace is measured
+    first, last = (start, 0.0), inf  # time and amount from which the pace is measured
 
     def show(done: float, total: int) -> None:
-        nonlocal said, first
+        nonlocal said, first, last
         now = time.monotonic()
-        if first is None or done < first[1]:  # a new part of the work, as of another condition
+        if done < last:  # a new part of the work, as of another condition
             first = now, done
+        last = done
         if now - said < (SILENCE if said > start else FIRST) or done == total:
             return
         said, (began, before) = now, first

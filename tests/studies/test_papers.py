@@ -14,7 +14,6 @@ from paceline import InputError, reproduce
 from paceline.command_line import run
 from paceline.simulator.studies import papers
 from paceline.simulator.studies.papers import claim, page
-from paceline.simulator.studies.papers import reproduce as reproducing
 from paceline.simulator.studies.papers.claim import (
     Assumption,
     Claim,
@@ -24,7 +23,7 @@ from paceline.simulator.studies.papers.claim import (
     Verdict,
     names,
 )
-from paceline.simulator.studies.papers.lab import QUICK, Lab
+from paceline.simulator.studies.papers.measures import QUICK, Lab
 from tests.command_line.test_command_line import command, wait_for_the_end
 from tests.helpers.waiting import wait_until
 
@@ -198,16 +197,6 @@ def test_all_runs_share_the_processes(made, tmp_path, monkeypatch):
     assert started == [2]
 
 
-def test_what_is_known_of_other_claims_stays(made, tmp_path):
-    whole = reproduce(["adacomm"], jobs=1, out=tmp_path, report=None)["claims"]
-    part = reproduce(["adacomm"], timing=True, jobs=1, out=tmp_path, report=None)["claims"]
-    assert [row["claim"] for row in part] == ["faster"]
-    assert len(json.loads((tmp_path / "claims.json").read_text())["claims"]) == len(whole)
-    gone = [{"paper": "adacomm", "claim": "of an earlier version"}, {"paper": "dts", "claim": "x"}]
-    merged = reproducing._merged(gone, whole, partly=False)
-    assert merged == [*whole, gone[1]]
-
-
 def test_the_command(made, tmp_path, capsys):
     options = ["--out", str(tmp_path / "runs"), "--report", str(tmp_path / "docs"), "--jobs", "1"]
     assert run(["reproduce", "adacomm", "--timing", *options, "--json"]) == 0
@@ -256,14 +245,6 @@ def test_wrong_input(tmp_path, capsys):
         reproduce(["adacom"], out=tmp_path, report=None)
     assert run(["reproduce", "nothing", "--out", str(tmp_path)]) == 2
     assert "adacomm, dts, hpsgd, hybrid" in capsys.readouterr().err
-    (tmp_path / "claims.json").write_text('{"schema": 99, "claims": []}')
-    assert run(["reproduce", "dts", "--out", str(tmp_path)]) == 2
-    assert "schema 99" in capsys.readouterr().err
-    (tmp_path / "claims.json").write_text(
-        '{"schema": 1, "parts": {}, "claims": [{"paper": "dts"}]}'
-    )
-    assert run(["reproduce", "dts", "--out", str(tmp_path)]) == 2
-    assert "claims.json: not written by Paceline (claims.0." in capsys.readouterr().err
     (tmp_path / "file").write_text("")
     assert run(["reproduce", "--out", str(tmp_path / "file")]) == 2
 

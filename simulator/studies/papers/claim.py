@@ -10,7 +10,6 @@ from typing import Any, Literal
 import numpy as np
 
 from ...results.intervals import signed
-from .lab import Lab
 
 
 class Verdict(StrEnum):
@@ -69,7 +68,7 @@ class Claim:
 
     name: str
     says: str
-    measure: Callable[[Lab], Finding]
+    measure: Callable[[Any], Finding]
     why: str
     kind: Kind = Kind.PRINTED
     place: str = ""

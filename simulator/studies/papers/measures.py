@@ -1,21 +1,29 @@
 """Measures of the papers' claims: functions of a `Lab` that `[measure]` tables name by `how`.
 
-Most claims are a `compare`: a quantity of one algorithm against that of another, seed by seed.
+Most claims are a `compare`: a quantity of one algorithm against that of another, seed by seed. A
+`series` reduces several comparisons, a row each, to one number per seed by one of `REDUCTIONS`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from concurrent.futures import Executor
+from dataclasses import dataclass, field, replace
 from math import ceil
 from typing import Any
 
 import numpy as np
 
+from ... import theory as theories
+from ...load.load import load
 from ...network.mean_cost import mean_cost
 from ...results.run import Run
 from ...results.statistics import at, crossing, number, sampled, seconds_per_step
-from ...theory import scalability
+from ...results.store import KeptRuns
+from ...scenario.scenario import Scenario
+from .. import size
+from ..execution import Execution
+from ..result import Result
+from ..simulate import Place, run_on
 from .claim import Finding, mean
-from .lab import Lab
 
 SAMPLES, POINTS = 50, 1000  # of a curve, to average a part or the whole of it
 COUNTS = (4, 8, 12, 16)  # HPSGD's numbers of workers
@@ -24,6 +32,55 @@ PERIODS, LATENCIES = (1, 4, 8, 12, 16, 20), (0.01, 0.1, 0.3, 1.0)  # DTS's figur
 
 Values = np.ndarray
 """One value per seed."""
+QUICK = 4
+"""Seeds of a quick reproduction; a full one uses all seeds of the scenario."""
+
+
+@dataclass(frozen=True)
+class Lab:
+    """Makes the runs of claims. `sets`: overrides of every scenario (an assumption's).
+
+    `trained`: overrides of those that train something: the user's data, say. `executor`: of
+    `execution`, for all runs, because its processes take longer to start than most runs. `kept`:
+    where finished runs are kept; if None, they are made anew.
+    """
+
+    full: bool = False
+    execution: Execution = field(default_factory=Execution)
+    executor: Executor | None = None
+    kept: KeptRuns | None = None
+    sets: tuple[str, ...] = ()
+    trained: tuple[str, ...] = ()
+    _results: dict[tuple[str, ...], Result] = field(default_factory=dict)
+
+    def scenario(self, name: str, *sets: str) -> Scenario:
+        """Load a shipped scenario with overrides, the assumption's last."""
+        scenario = load(name, [*sets, *self.sets])
+        if self.trained and scenario.objective.kind in ("softmax", "torch"):
+            return load(name, [*self.trained, *sets, *self.sets])
+        return scenario
+
+    def runs(self, name: str, *sets: str, labels: Sequence[str] = ()) -> Result:
+        """Run the algorithms of a shipped scenario with overrides; `labels`: only these."""
+        key = (name, *sets, *self.sets, *labels)
+        if key not in self._results:
+            scenario = self.scenario(name, *sets)
+            if labels:
+                chosen = tuple(one for one in scenario.algorithm if one.label in labels)
+                scenario = scenario.model_copy(update={"algorithm": chosen})
+            seeds = range(scenario.run.seeds if self.full else min(QUICK, scenario.run.seeds))
+            size.demand([(scenario, seeds)], self.execution)
+            place = Place(self.execution, self.executor, self.kept)
+            self._results[key] = run_on(place, scenario, seeds)
+        return self._results[key]
+
+    def theory(self, name: str, *sets: str) -> dict[str, Any]:
+        """Return the document of `paceline theory` for a shipped scenario with overrides."""
+        return theories.theory(self.scenario(name, *sets))
+
+    def but(self, sets: Sequence[str]) -> "Lab":
+        """Return a lab with more overrides that shares these runs."""
+        return replace(self, sets=(*self.sets, *sets))
 
 
 def _reach(run: Run, level: float, by: str) -> float:
@@ -114,11 +171,34 @@ def compare(lab: Lab, *, scale: float = 1.0, **how: Any) -> Finding:
     return mean(scale * found, note)
 
 
-def lowest(lab: Lab, *, parts: Sequence[Mapping[str, Any]], each_seed: bool = False) -> Finding:
-    """Return the smallest of several comparisons: by their means, or seed by seed."""
-    found = [compared(lab, **part)[0] for part in parts]
-    note = f"Of {', '.join(number(float(part.mean())) for part in found)}."
-    return mean(np.minimum.reduce(found) if each_seed else min(found, key=np.mean), note)
+def series(lab: Lab, *, parts: Sequence[Mapping[str, Any]], reduce: str) -> Finding:
+    """Return several comparisons, reduced to one number per seed."""
+    return _reduced([compared(lab, **part)[0] for part in parts], reduce)
+
+
+def _reduced(found: Sequence[Values], reduce: str) -> Finding:
+    said = ", ".join(number(float(part.mean())) for part in found)
+    return mean(REDUCTIONS[reduce](np.array(found)), f"Of {said}.")
+
+
+def _lowest(rows: Values) -> Values:
+    return np.asarray(rows[np.argmin(rows.mean(axis=1))])
+
+
+REDUCTIONS: Mapping[str, Callable[[Values], Values]] = {
+    "lowest": _lowest,  # by its mean over seeds
+    "each seed's lowest": lambda rows: rows.min(axis=0),
+    "rise": lambda rows: _lowest(np.diff(rows, axis=0)),
+    "span": lambda rows: rows[-1] - rows[0],
+    "ratio": lambda rows: rows[0] / rows[1],
+    "slope": lambda rows: np.polyfit(range(len(rows)), rows, 1)[0],
+    "rank correlation": lambda rows: np.array([_spearman(column) for column in rows.T]),
+}
+
+
+def _spearman(column: Values) -> float:
+    ranks = np.argsort(np.argsort(column))
+    return float(np.corrcoef(range(len(column)), ranks)[0, 1])
 
 
 def qualified(lab: Lab, *, names: Sequence[str], least: float) -> Finding:
@@ -126,17 +206,11 @@ def qualified(lab: Lab, *, names: Sequence[str], least: float) -> Finding:
 
     `least`: of tau = 1's final loss over AdaComm's, from which on it counts as no higher.
     """
-    found = []
-    for name in names:
-        if compared(lab, name=name, what="end", a=0, b=-1)[0].mean() >= least:
-            found.append(compare(lab, name=name, what="time", a=0, b=-1))
+    low = [
+        name for name in names if compared(lab, name=name, what="end", a=0, b=-1)[0].mean() >= least
+    ]
+    found = [compare(lab, name=name, what="time", a=0, b=-1) for name in low]
     return max(found, key=lambda finding: finding.value)
-
-
-def related(lab: Lab, *, names: Sequence[str], **how: Any) -> Finding:
-    """Return a comparison in one scenario over the same in another, seed by seed."""
-    one, other = (compared(lab, name=name, **how)[0] for name in names)
-    return mean(one / other, f"{number(float(one.mean()))} against {number(float(other.mean()))}.")
 
 
 def stated(lab: Lab, *, value: float) -> Finding:
@@ -234,7 +308,7 @@ def scales(lab: Lab, *, name: str, label: str, sets: Sequence[str] = ()) -> Find
     """Return the share of a settled step that is spent computing."""
     step = float(values(lab, name, "settled", label, sets)[0])
     compute = lab.scenario(name, *sets).cluster.compute.expectation
-    return Finding(scalability(compute, step), note=f"A step takes {step:.4g} s.")
+    return Finding(theories.scalability(compute, step), note=f"A step takes {step:.4g} s.")
 
 
 def sparse(lab: Lab, *, name: str, period: int, latency: float) -> Finding:
@@ -273,28 +347,13 @@ def hidden_per_step(lab: Lab, *, name: str) -> Finding:
     return Finding(float(np.polyfit(delays, hidden, 1)[0]))
 
 
-def loss_per_delay(lab: Lab, *, name: str) -> Finding:
-    """Return the points of accuracy lost for five more steps of uncorrected delay."""
-    delays = (5, 10, 15, 20)
-    found = np.array([values(lab, name, "accuracy", f"uncorrected D = {D}") for D in delays])
-    return mean(5 * np.polyfit(delays, found, 1)[0])
-
-
 # HPSGD
 
 
 def across(lab: Lab, *, reduce: str, sets: Sequence[str] = (), **how: Any) -> Finding:
-    """Return how a comparison changes with the number of workers.
-
-    `reduce`: "span", the last less the first; "rise", the smallest from one number to the next.
-    """
-    found = np.array(
-        [compared(lab, sets=[f"cluster.workers={count}", *sets], **how)[0] for count in COUNTS]
-    )
-    said = ", ".join(f"{count}: {row.mean():.3g}" for count, row in zip(COUNTS, found, strict=True))
-    rises = np.diff(found, axis=0)
-    chosen = found[-1] - found[0] if reduce == "span" else rises[np.argmin(rises.mean(axis=1))]
-    return mean(chosen, f"By workers: {said}.")
+    """Return how a comparison changes with the number of workers."""
+    parts = [{**how, "sets": [f"cluster.workers={count}", *sets]} for count in COUNTS]
+    return series(lab, parts=parts, reduce=reduce)
 
 
 def kept(lab: Lab, *, of: str, over: str = "", **how: Any) -> Finding:
@@ -355,16 +414,12 @@ def lead(
 
     In points for the test accuracy, else in the unit of the loss.
     """
-    labels = f"hybrid, s = {cell.get('step_size', 500)}", other
-    sets = [*cell.get("sets", ()), *sets]
-    until = lab.runs(cell["scenario"], *sets, labels=labels).scenario.run.duration
-    ours, theirs = (
-        values(lab, cell["scenario"], "averaged", label, sets, until=until, metric=metric,
-               labels=labels)
-        for label in labels
-    )  # fmt: skip
-    scale = 100 if metric == "accuracy" else 1
-    return np.asarray(scale * (ours - theirs))
+    hybrid, name = f"hybrid, s = {cell.get('step_size', 500)}", cell["scenario"]
+    how: dict[str, Any] = {"labels": (hybrid, other), "sets": [*cell.get("sets", ()), *sets]}
+    until = lab.runs(name, *how["sets"], labels=how["labels"]).scenario.run.duration
+    how |= {"name": name, "what": "averaged", "until": until, "metric": metric}
+    ours, theirs = (values(lab, of=label, **how) for label in (hybrid, other))
+    return np.asarray((100 if metric == "accuracy" else 1) * (ours - theirs))
 
 
 def least(
@@ -372,9 +427,7 @@ def least(
 ) -> Finding:
     """Return the smallest lead of a table's means over seeds."""
     better = 1 if metric == "accuracy" else -1
-    found = better * np.array([lead(lab, cell, metric, other) for cell in table])
-    place = int(np.argmin(found.mean(axis=1)))
-    return mean(found[place], f"The smallest is at {table[place]['cell']}.")
+    return _reduced([better * lead(lab, cell, metric, other) for cell in table], "lowest")
 
 
 def cell(
@@ -382,29 +435,24 @@ def cell(
     sets: Sequence[str] = (),
 ) -> Finding:  # fmt: skip
     """Return one number of a table."""
-    return mean(lead(lab, _named(table, name), metric, sets=sets))
-
-
-def _named(table: Sequence[Mapping[str, Any]], name: str) -> Mapping[str, Any]:
-    return next(row for row in table if row["cell"] == name)
+    row = next(row for row in table if row["cell"] == name)
+    return mean(lead(lab, row, metric, sets=sets))
 
 
 def nearer(
     lab: Lab, *, table: Sequence[Mapping[str, Any]], to: str, near: int, far: int
 ) -> Finding:
     """Return how much further from a baseline's accuracy one step size is than another."""
-    away = [np.abs(lead(lab, _named(table, str(size)), other=to)) for size in (far, near)]
-    return mean(away[0] - away[1])
+    rows = {row["cell"]: row for row in table}
+    far_off, close = (np.abs(lead(lab, rows[str(size)], other=to)) for size in (far, near))
+    return mean(far_off - close)
 
 
 def step(
     lab: Lab, *, table: Sequence[Mapping[str, Any]], before: Sequence[int], after: Sequence[int]
 ) -> Finding:
     """Return the mean lead of some cells minus that of others."""
-    above, under = (
-        np.mean([lead(lab, table[place]) for place in places], axis=0) for places in (before, after)
-    )
-    return mean(above - under)
+    return harder(lab, tables=[[table[at] for at in places] for places in (before, after)])
 
 
 def harder(lab: Lab, *, tables: Sequence[Sequence[Mapping[str, Any]]]) -> Finding:
@@ -415,7 +463,4 @@ def harder(lab: Lab, *, tables: Sequence[Sequence[Mapping[str, Any]]]) -> Findin
 
 def trend(lab: Lab, *, table: Sequence[Mapping[str, Any]]) -> Finding:
     """Return Spearman's rank correlation of the lead with the table's key."""
-    from scipy.stats import spearmanr  # noqa: PLC0415 - a second
-
-    found = np.array([lead(lab, cell) for cell in table])
-    return mean([float(spearmanr(range(len(found)), column).statistic) for column in found.T])
+    return _reduced([lead(lab, cell) for cell in table], "rank correlation")

@@ -12,7 +12,7 @@ from ...results.figures import curves, drawing
 from ...results.figures.style import style
 from .. import papers
 from .claim import Kind, Paper, Verdict, close, counts, names
-from .lab import QUICK, Lab
+from .measures import QUICK, Lab
 
 Row = Mapping[str, Any]
 
