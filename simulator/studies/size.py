@@ -1,28 +1,33 @@
 """Time and memory that a simulation needs: estimated before it starts, refused if excessive.
 
 Operations are counted, and cost nothing to count. Only where so many could take too long is the
-time of a step measured on this machine, with the task itself.
+time of a step measured on this machine, in a short run of the task itself.
 """
 
 from collections.abc import Iterable
 from contextlib import suppress
+from dataclasses import replace
 from math import inf
 from pathlib import Path
-from time import monotonic
+from time import perf_counter
 from typing import NamedTuple
 
+from ..engines.dispatch import pays_off
 from ..engines.observer import POINTS
 from ..errors import InputError
+from ..load.load import known_programs
 from ..objectives.build import dimension_of
 from ..results.run import COLUMNS, SPAN
 from ..results.statistics import human, number
 from ..scenario.scenario import Algorithm, Scenario
-from . import step_time
+from ..scenario.world import World
 from .execution import Execution, cores
 
 LONGEST = 7 * 86_400.0  # seconds of computing that need --force
 BRIEF = 60.0  # seconds at most, by the numbers below, which exceed what a step takes by far
 PROBING = 5.0  # seconds of measuring, after which the times measured so far have to do
+ENOUGH = 0.2  # seconds of one run whose steps are measured
+SLOW = 10.0  # seconds of a step, by the numbers below: it is not measured
 
 # Seconds that no operation exceeds: what takes less than LONGEST by these needs no measurement.
 GRADIENT = 1e-4
@@ -41,12 +46,14 @@ CGROUP = Path("/sys/fs/cgroup/memory.max")
 class Size(NamedTuple):
     """Operations of all runs of an algorithm.
 
-    `gradients`; `seconds`: of computing, at most; `memory`: peak bytes of one process.
+    `gradients`; `seconds`: of computing, at most; `memory`: peak bytes of one process; `steps`: of
+    one run, which may be infinite.
     """
 
     gradients: float
     seconds: float
     memory: float
+    steps: float = 1.0
 
 
 class Part(NamedTuple):
@@ -85,7 +92,7 @@ def count(scenario: Scenario, seeds: int) -> Size:
     memory += POINT * len(COLUMNS) * seeds * (points if points < inf else 2 * POINTS)
     memory += OF_SPAN * min(float(run.timeline_spans), 3 * steps * workers)
     took = steps * workers * gradient + points * evaluation
-    return Size(steps * workers * seeds, took * seeds, memory)
+    return Size(steps * workers * seeds, took * seeds, memory, steps)
 
 
 def brief(scenario: Scenario, seeds: int | None) -> bool:
@@ -143,18 +150,46 @@ def estimate(parts: Iterable[Part], execution: Execution, enough: float = 0.0) -
     left = sorted(parts, key=lambda part: part.size.seconds, reverse=True)
     most = sum(part.size.seconds for part in left)  # of the parts that are not measured
     found = counted = 0.0
-    end = monotonic() + PROBING
+    end = perf_counter() + PROBING
     for part in left:
         if found + most <= enough:
             return found + most
-        if counted and (found > enough > 0 or monotonic() > end):
+        if counted and (found > enough > 0 or perf_counter() > end):
             break
         try:
-            found += step_time.seconds(part.scenario, part.algorithm, part.seeds, execution)
+            found += measured(part, execution)
         except Exception:  # the run itself will say what is wrong
             return 0.0
         counted, most = counted + part.size.seconds, most - part.size.seconds
     return found * (1 + max(0.0, most) / counted) if counted < inf else found
+
+
+def measured(part: Part, execution: Execution) -> float:
+    """Return the core seconds of the runs of a part, by the steps of a short one."""
+    scenario, algorithm, run = part.scenario, part.algorithm, part.scenario.run
+    counted = part.size.seconds / part.seeds / max(part.size.steps, 1.0)
+    if counted > SLOW:
+        return part.size.seconds
+    program = known_programs(execution.programs)[algorithm.name]
+    if execution.engine == "auto":  # that of the whole run: a few steps alone never pay off
+        whole = pays_off(World.of(scenario, algorithm, program))
+        execution = replace(execution, engine="batched" if whole else "virtual")
+    few = range(execution.together(scenario, algorithm, part.seeds))
+    every = run.evaluate_every or max(1.0, min(part.size.steps, 1e9) / POINTS)
+    steps, end = 1.0, perf_counter() + PROBING / 2
+    while True:
+        ends = {"steps": int(steps), "evaluate_every": max(1, int(min(every, steps)))}
+        short = scenario.model_copy(update={"run": run.model_copy(update=ends)})
+        execution.run(short, algorithm, few[:1])  # compiles, and fills caches
+        began = perf_counter()
+        made = execution.run(short, algorithm, few)[0]
+        taken = perf_counter() - began
+        if taken > ENOUGH or made.steps < steps or steps >= part.size.steps or began > end:
+            by_time = made.duration / max(made.steps, 1.0)  # of the simulated clock
+            whole_run = run.duration / by_time if run.duration and by_time else inf
+            left = min(run.steps or inf, whole_run) / max(made.steps, 1.0)
+            return taken / len(few) * part.seeds * max(left, 1.0)
+        steps = min(8 * steps, part.size.steps)
 
 
 def available() -> float:

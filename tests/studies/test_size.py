@@ -1,16 +1,13 @@
 """Runs that are too large are refused before they start, by an estimate."""
 
-from itertools import product
 from types import SimpleNamespace
 
 import pytest
 
 import paceline
 import paceline.command_line
-from paceline.simulator.engines.observer import POINTS
 from paceline.simulator.load.load import load, parse
-from paceline.simulator.objectives.build import dimension_of
-from paceline.simulator.studies import execution, size, step_time
+from paceline.simulator.studies import execution, size
 from paceline.simulator.studies.execution import Execution
 
 QUICK = "quickstart"
@@ -26,7 +23,7 @@ def paced(monkeypatch):
         found.asked += 1
         return found.seconds
 
-    monkeypatch.setattr(step_time, "seconds", seconds)
+    monkeypatch.setattr(size, "measured", seconds)
     return found
 
 
@@ -128,68 +125,44 @@ def test_operations_are_counted():
     assert found.memory == pytest.approx(50 * 1000 * 8 * size.VECTORS + 50 * 7 * size.POINT)
 
 
-class Clock:
-    """Time that passes only in runs: a start, steps of 2 ms and evaluations of 10 ms a seed."""
+def test_a_run_is_estimated_by_its_steps(monkeypatch):
+    """Of steps of 2 ms a seed, on a clock that goes on in runs alone; huge ones are counted."""
+    now, ran = 0.0, []
 
-    def __init__(self) -> None:
-        self.now, self.ran = 0.0, []
-
-    def perf_counter(self) -> float:
-        return self.now
-
-    def run_world(self, world, seeds, *, engine, **_):
-        scenario = world.scenario
-        settings = scenario.run
+    def run_world(world, seeds, *, engine, **_):
+        nonlocal now
+        settings = world.scenario.run
         steps = min(settings.steps, int((settings.duration or 1e9) / 0.5))
-        each = (dimension_of(scenario.objective) or 2e6) / 1e6 * steps + 10 * (
-            steps / settings.evaluate_every
-        )
-        self.now += 1e-3 * len(seeds) * (5 + each)
-        self.ran.append((engine, len(seeds), steps))
+        now += 2e-3 * len(seeds) * steps
+        ran.append((engine, steps))
         return [SimpleNamespace(steps=steps, duration=0.5 * steps) for _ in seeds]
 
+    monkeypatch.setattr(size, "perf_counter", lambda: now)
+    monkeypatch.setattr(execution, "run_world", run_world)
+    one = "algorithm=[{ name = 'ssgd', lr = 0.1 }]"
+    for sets, steps in (
+        (["run.steps=10000"], 10_000),
+        (["run.steps=3"], 3),
+        (["run.steps=10000", "run.duration=100 s"], 200),
+    ):
+        scenario = load("adacomm/figure2", [one, *sets])
+        part = size.Part(scenario, scenario.algorithm[0], 12, size.count(scenario, 12))
+        assert size.measured(part, Execution()) == pytest.approx(12 * 2e-3 * steps)
+        assert all(each <= steps for _, each in ran)
+        assert {engine for engine, _ in ran} == {"batched"}
+        ran.clear()
+    wide = load("adacomm/figure2", [one, "objective={kind='quadratic', dimension=10000000}"])
+    part = size.Part(wide, wide.algorithm[0], 1, size.count(wide, 1))
+    assert size.measured(part, Execution()) == part.size.seconds
+    assert not ran
 
-def test_a_step_time_is_extrapolated(monkeypatch):
-    """Steps, evaluations and starts are told apart; a huge dimension is measured smaller."""
-    cases = [
-        (["run.steps=10000"], 5 + 2 * 10_000 + 10 * POINTS),
-        (["run.steps=10000", "run.evaluate_every=4"], 5 + 2 * 10_000 + 10 * 2500),
-        (["run.steps=3"], 5 + 2 * 3 + 10 * 3),
-        (["run.steps=10000", "run.duration=100 s"], 5 + 2 * 200 + 10 * POINTS),
-        (
-            ["run.steps=10000", 'objective={kind="quadratic", dimension=10000000}'],
-            (2 + 10) * 10_000,
-        ),
-    ]
-    for sets, milliseconds in cases:
-        clock = Clock()
-        monkeypatch.setattr(step_time, "time", clock)
-        monkeypatch.setattr(execution, "run_world", clock.run_world)
-        sets[:0] = ["algorithm=[{ name = 'ssgd', lr = 0.1 }]"]
+
+def test_a_run_is_measured_for_real():
+    for engine, objective in (("batched", "{kind='none'}"), ("virtual", "{kind='none'}")):
+        sets = [f"objective={objective}", "run.steps=4", "algorithm=[{ name = 'ssgd', lr = 0.1 }]"]
         scenario = load("adacomm/figure2", sets)
-        found = step_time.seconds(scenario, scenario.algorithm[0], 12, Execution()) * 1e3 / 12
-        if "10000000" in sets[-1]:  # the start and evaluations are scaled with it
-            assert milliseconds < found < 4 * milliseconds
-        else:
-            assert found == pytest.approx(milliseconds)
-        assert {engine for engine, *_ in clock.ran} == {"batched"}
-        assert all(steps <= scenario.run.steps for *_, steps in clock.ran)
-
-
-def test_step_times_are_measured_for_real():
-    """A run of a few steps, measured as a whole: positive seconds, and the simulated time."""
-    quadratic, softmax = "kind='quadratic', dimension=5", "kind='softmax', data='digits', batch=2"
-    for objective, engine in product(("kind='none'", quadratic, softmax), ("batched", "virtual")):
-        _measure_for_real(f"{{{objective}}}", engine)
-
-
-def _measure_for_real(objective, engine):
-    sets = [f"objective={objective}", "run.steps=4", "cluster.compute=1 s"]
-    sets += ["algorithm=[{ name = 'ssgd', lr = 0.1 }]", "network.duration=1 s"]
-    scenario = load("adacomm/figure2", sets)
-    found = step_time.measure(scenario, scenario.algorithm[0], 1, Execution(engine))
-    assert found.simulated == 2
-    assert 0 <= found.start + found.step + found.evaluation < 10
+        part = size.Part(scenario, scenario.algorithm[0], 1, size.count(scenario, 1))
+        assert 0 < size.measured(part, Execution(engine)) < 10
 
 
 def test_what_is_shipped_is_not_refused():
