@@ -11,7 +11,6 @@ from ..cluster.membership import stretched
 from ..engines.dispatch import run_seeds, with_tuned_rate, written
 from ..load.load import Programs
 from ..objectives.learning_curve import evidence
-from ..objectives.learning_curve.batch import FEW
 from ..objectives.learning_curve.objective import (
     Expected,
     mechanism,
@@ -123,26 +122,6 @@ def notes(known: Mapping[str, Any]) -> list[str]:
         labels.setdefault(rest(each), []).append(label)
     whole = "; ".join(f"{said}: {all_of(own)}" for said, own in labels.items())
     return [f"what losses rest on: {whole}"] if whole else []
-
-
-def of_unit(scenario: Scenario) -> list[str]:
-    """Doubt laws of language where a step takes too few tokens to be one of text."""
-    own = scenario.objective
-    if not isinstance(own, LearningCurve) or own.tokens >= FEW:
-        return []
-    law = getattr(own.curve, "law", None)
-    if law and getattr(own.curve, "B", None) is None:
-        return [
-            f"objective.tokens = {own.tokens:g}: {law} is a law of tokens of text, and few "
-            "GPUs take so few a step; images or other samples have no law here: fit one to your "
-            'run (`paceline fit-loss`), or take kind = "none" for times alone'
-        ]
-    if own.noise_scale is not None:
-        return []
-    return [
-        f"objective.tokens = {own.tokens:g}: the critical batch is by a law of language; of other "
-        "samples state objective.noise_scale"
-    ]
 
 
 class Replicates(NamedTuple):

@@ -176,7 +176,6 @@ class Result(Display):
             *statistics.crowds(self.groups),
             *[note for row in self.algorithms for note in usage.silent(row)],
             *usage.hours(self.scenario),
-            *learning.of_unit(self.scenario),
             *learning.notes(self._models),
             *hints.notes(self.scenario, self.runs),
             *hints.unhidden(self.scenario, self.groups),

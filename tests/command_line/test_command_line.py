@@ -183,22 +183,16 @@ def test_seeds_are_numbered_from_the_base_seed(folder):
     assert wanted[0] != wanted[1]
 
 
-def test_processes_give_the_same_numbers(folder, capsys):
-    assert run(capsys, "simulate", "test.toml", "--out", "one")[0] == 0
-    assert run(capsys, "simulate", "test.toml", "--out", "two", "--jobs", 2)[0] == 0
-    for name in ("curves.csv", "run.json", "timeline.json"):
-        assert (folder / "one" / name).read_bytes() == (folder / "two" / name).read_bytes()
-
-
-def test_dask_gives_the_same_numbers(folder, capsys):
+def test_processes_and_dask_give_the_same_numbers(folder, capsys):
     distributed = pytest.importorskip("distributed")
-    assert run(capsys, "simulate", "test.toml", "--out", "one")[0] == 0
     with distributed.LocalCluster(
         n_workers=2, threads_per_worker=1, dashboard_address="127.0.0.1:0"
     ) as cluster:
-        address = cluster.scheduler_address
-        assert run(capsys, "simulate", "test.toml", "--out", "two", "--dask", address)[0] == 0
-    assert Path("one/curves.csv").read_bytes() == Path("two/curves.csv").read_bytes()
+        hows = {"one": (), "two": ("--jobs", 2), "dask": ("--dask", cluster.scheduler_address)}
+        for out, how in hows.items():
+            assert run(capsys, "simulate", "test.toml", "--out", out, *how)[0] == 0
+    for name in ("curves.csv", "run.json", "timeline.json"):
+        assert len({(folder / out / name).read_bytes() for out in hows}) == 1, name
 
 
 def test_without_dask_the_remedy_is_said(folder, capsys, monkeypatch):
@@ -519,6 +513,8 @@ async def mine(me, *, lr: float, pause: int = 1):
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_a_coroutine_is_an_algorithm(folder, jobs):
     (folder / "test.toml").write_text(SCENARIO + '[[algorithm]]\nname = "mine"\nlr = 0.2\n')
+    sent = {"mine": paceline.Program("mine", mine, "nowhere")}
+    assert paceline.simulate("test.toml", seeds=1, jobs=jobs, programs=sent).runs
     own = {"mine": mine}
     result = paceline.simulate("test.toml", seeds=1, jobs=jobs, programs=own)
     assert list(result.groups) == ["ssgd", "local-sgd tau=10", "mine lr=0.2"]
@@ -527,13 +523,6 @@ def test_a_coroutine_is_an_algorithm(folder, jobs):
     np.testing.assert_equal(again.records(), result.records())
     with pytest.raises(paceline.InputError, match="mine: unknown here; give simulate the programs"):
         paceline.simulate(loaded, seeds=1)
-
-
-@pytest.mark.parametrize("jobs", [1, 2])
-def test_a_program_of_ones_own_can_be_loaded_and_sent(folder, jobs):
-    (folder / "test.toml").write_text(SCENARIO + '[[algorithm]]\nname = "mine"\n')
-    own = {"mine": paceline.Program("mine", mine, "nowhere")}
-    assert paceline.simulate("test.toml", seeds=1, jobs=jobs, programs=own).runs
 
 
 def test_what_is_no_program_is_refused(folder):
@@ -602,6 +591,7 @@ def test_public_names_are_there():
     assert {*paceline.__all__} == {*paceline._MODULES, "__version__"}
     for name in paceline.__all__:
         assert getattr(paceline, name) is not None
+    assert dir(paceline) == sorted({*paceline.__all__} - {"__version__"})
     with pytest.raises(AttributeError, match="nonsense"):
         paceline.nonsense  # noqa: B018
 

@@ -103,11 +103,3 @@ def test_a_curve_of_another_size_than_the_model_says_so():
     )
     assert "for 1.3e+09 parameters, not the 3e+08 of [model]" in other
     assert "of [model]" not in own
-
-
-def test_tokens_too_few_for_text_are_doubted():
-    curve = {"law": "chinchilla", "parameters": 3e8}
-    for tokens, doubted in ((512, True), (8192, False)):
-        own = {"kind": "learning-curve", "curve": curve, "tokens": tokens}
-        notes = simulate(parse(world(own, algorithm=[{"name": "ssgd"}]))).notes
-        assert any("law of tokens of text" in note for note in notes) == doubted

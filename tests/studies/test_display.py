@@ -6,7 +6,6 @@ import sys
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from wsgiref.util import setup_testing_defaults
 
 import numpy as np
 import pytest
@@ -212,34 +211,3 @@ def test_the_study_of_a_search_is_optunas_own(results):
     copy = optuna.create_study()
     copy.add_trials(result.study.trials)
     assert copy.best_value == result.study.best_value
-
-
-def test_optunas_dashboard_shows_the_search(results, tmp_path):
-    import optuna
-
-    dashboard = pytest.importorskip("optuna_dashboard")
-    storage = optuna.storages.get_storage(f"sqlite:///{tmp_path}/tune.db")
-    study = optuna.create_study(storage=storage, study_name="mine")
-    study.add_trials(results["TuneResult"].study.trials)
-
-    def get(path):
-        environ = {"PATH_INFO": path}
-        setup_testing_defaults(environ)
-        status = []
-        body = b"".join(dashboard.wsgi(storage)(environ, lambda said, _, *__: status.append(said)))
-        assert status == ["200 OK"]
-        return json.loads(body)
-
-    (listed,) = get("/api/studies")["study_summaries"]
-    assert listed["study_name"] == "mine"
-    shown = get(f"/api/studies/{listed['study_id']}")
-    trials = results["TuneResult"].study.trials
-    assert len(shown["trials"]) == len(trials)
-
-
-def test_dir_shows_the_public_names_alone():
-    import paceline.simulator.load.load  # a submodule, which is no public name
-
-    assert dir(paceline) == sorted({*paceline.__all__} - {"__version__"})
-    assert not [name for name in dir(paceline) if name.startswith("_") or name == "simulator"]
-    assert all(getattr(paceline, name) is not None for name in dir(paceline))

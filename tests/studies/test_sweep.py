@@ -22,7 +22,6 @@ from paceline.simulator.load.load import load, parse
 from paceline.simulator.reports import terminal
 from paceline.simulator.results import store
 from paceline.simulator.results.columns import BY_KEY, RANKING, estimate_of
-from paceline.simulator.studies import learning
 from paceline.simulator.studies.execution import Execution
 from paceline.simulator.studies.sweep import figure as sweep_plot
 from paceline.simulator.studies.sweep import points
@@ -30,13 +29,12 @@ from paceline.simulator.studies.sweep import table as tidy
 from paceline.simulator.studies.sweep.sweep import run_task
 from paceline.simulator.studies.sweep.table import judged
 from tests.command_line.test_command_line import (
-    INTERRUPTED,
     SCENARIO,
     command,
     run,
     wait_for_the_end,
 )
-from tests.helpers.waiting import PATIENCE, wait_until
+from tests.helpers.waiting import wait_until
 
 InputError = paceline.InputError
 CHEAP = """
@@ -401,23 +399,6 @@ def wait_for_lines(process, out, count):
 
 
 @pytest.mark.long
-def test_500_points_killed_three_times_are_computed_once(folder, capsys):
-    arguments = grid(20)
-    assert run(capsys, *arguments, "--jobs", 1, "--out", "whole")[0] == 0
-    jobs = [("--jobs", count) for count in (1, 2, 1)]
-    before = killed(arguments, "cut", 500, jobs)
-    assert 0 < len(before) < 500
-    status, _, err = run(capsys, *arguments, "--jobs", 1, "--out", "cut")
-    assert status == 0
-    assert f"{len(whole(before))} runs were kept" in err
-    after = lines("cut")
-    assert after[: len(before)] == before
-    assert len(whole(after)) == len(set(whole(after))) == 500
-    for name in ("sweep.csv", "sweep-seeds.csv", "sweep.json"):
-        assert Path("cut", name).read_bytes() == Path("whole", name).read_bytes()
-
-
-@pytest.mark.long
 def test_a_client_of_dask_killed_three_times(folder, capsys, address):
     arguments, dask = grid(4), ("--dask", address)
     assert run(capsys, *arguments, "--jobs", 1, "--out", "whole")[0] == 0
@@ -460,21 +441,6 @@ def test_more_points_cost_only_themselves_and_others_do_not_mix(folder, capsys):
     for other in [("--set", "cluster.workers=3"), ("--seed", 1), ("--seeds", 3)]:
         assert sweep("ring", "tree", options=(*other, "--overwrite")) == []
     assert sweep("ring", "tree", options=("--overwrite",)) == kept
-
-
-def test_ctrl_c_says_how_to_resume(folder):
-    steps = ",".join(map(str, range(3000, 3050)))
-    process = command(
-        "sweep", "test.toml", "--vary", f"run.steps={steps}", "--out", "cut", "--jobs", 1
-    )
-    wait_for_lines(process, "cut", 2)
-    os.killpg(process.pid, signal.SIGINT)
-    out, err = process.communicate(timeout=PATIENCE)
-    assert process.returncode in INTERRUPTED
-    assert out == ""
-    (said,) = [line for line in err.splitlines() if "simulating: " not in line]
-    assert "repeat the command to resume" in said
-    wait_for_the_end(process)
 
 
 def test_other_peoples_files_are_not_overwritten(folder, capsys):
@@ -613,12 +579,6 @@ def test_none_some_or_all_seeds_reach_the_target(taus):
             assert [each["decided"] for each in found.picks] == [each != 1 for each in first]
 
 
-def test_numbers_of_seeds_may_be_swept(folder):
-    """Points with other seeds are not compared with each other."""
-    found = paceline.sweep(folder / "cheap.toml", {"run.seeds": [2, 3]})
-    assert [row["seeds"] for row in found.rows] == [2, 3]
-
-
 @given(
     seeds=st.lists(
         st.lists(st.one_of(st.none(), st.floats(1, 1e6)), min_size=3, max_size=3),
@@ -649,28 +609,3 @@ def test_whatever_some_seeds_lack_there_is_a_verdict(seeds, told, model):
         assert often[int(found["label"])] == max(often)
     if len(seeds) == 1:
         assert found["decided"] == (often[0] in {0, 3})
-
-
-def test_the_critical_batch_of_what_may_be_pictures_is_said_to_be_unknown(tmp_path):
-    rows = [f"{step},{1 + 3 * step**-0.5}" for step in range(1, 200)]
-    (tmp_path / "log.csv").write_text("\n".join(["step,loss", *rows]))
-    log = {"file": str(tmp_path / "log.csv"), "workers": 1, "tokens": 256}
-    own = {"kind": "learning-curve", "curve": log}
-
-    def noted(**keys):
-        table = CURVE | {"objective": own | keys, "algorithm": [{"name": "diloco", "tau": 32}]}
-        return learning.of_unit(
-            parse(
-                table
-                | {"run": {"steps": 9}, "network": {"latency": "1 ms", "bandwidth": "1 Gbit/s"}},
-                file="pictures",
-            )
-        )
-
-    (note,) = noted(tokens=20)
-    assert "by a law of language; of other samples state objective.noise_scale" in note
-    assert noted(tokens=20, noise_scale=[500, 10000]) == noted(tokens=4096) == []
-    law = {"law": "chinchilla", "parameters": 1e6}
-    (note,) = noted(tokens=20, curve=law, noise_scale=500)
-    assert "chinchilla is a law of tokens of text" in note
-    assert noted(tokens=20, curve=law | {"B": 600}, noise_scale=500) == []

@@ -35,7 +35,6 @@ class ComparisonDirectory(store.Directory):
 class Comparison(Display, ComparisonStatistics):
     """Two run directories compared algorithm by algorithm: numbers, sentences, JSON and figures."""
 
-
     def records(self) -> list[dict[str, Any]]:
         """Return a flat row for each algorithm and quantity."""
         return [without_tables(jsonable(row)) for row in self.rows]

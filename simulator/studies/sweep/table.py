@@ -285,7 +285,7 @@ def collected(
             count.update((label, note) for note in record["notes"])
             bounds |= {label} if algorithm.bound else set()
         picks.append(dict(statistics.jsonable(picked(scenario, own))))
-    found = [*base.notes, *learning.of_unit(scenarios[0]), *notes(rows, count)]
+    found = [*base.notes, *notes(rows, count)]
     versions = plugins.versions(*(scenario.objective for scenario in scenarios))
     based = {basis for scenario in scenarios for basis in bases(scenario).values()}
     return SweepResult(
