@@ -22,7 +22,7 @@ from paceline.simulator.engines.virtual import run as virtual
 from paceline.simulator.network import collectives
 from paceline.simulator.network.fabric.fabric import Fabric
 from paceline.simulator.scenario.scenario import Scenario
-from paceline.simulator.studies import step_time
+from paceline.simulator.studies import size
 from paceline.simulator.studies.execution import Execution, cores
 from paceline.simulator.studies.simulate import simulate
 from tests.helpers.worlds import DIGITS, EXPONENTIAL, RING, TIME_ONLY, scenario
@@ -261,7 +261,8 @@ def estimates() -> Rows:
         made = scenario(algorithm, workers=workers, compute=EXPONENTIAL, steps=steps, **tables)
 
         def estimated(made: Scenario = made, seeds: int = seeds, chosen: str = chosen) -> float:
-            return step_time.seconds(made, made.algorithm[0], seeds, Execution(chosen))
+            part = size.Part(made, made.algorithm[0], seeds, size.count(made, seeds))
+            return size.measured(part, Execution(chosen))
 
         def real(made: Scenario = made, seeds: int = seeds, chosen: str = chosen) -> float:
             begin = time.perf_counter()
