@@ -48,16 +48,18 @@ ENOUGH = 30  # points of a curve that heterogeneity is fitted to
 
 @dataclass(frozen=True)
 class ErrorModel:
-    """A fitted error model: the table `objective`.
+    """A fitted error model. `objective` and, with a survey, `bound` are tables for [objective].
 
     `sd`: relative standard errors by dotted key; that of `objective.spectrum.curvature` is of all
     curvatures together, and so of all numbers of steps. `range`: lowest and highest loss that was
-    fitted; nothing is known below.
+    fitted; nothing is known below. `fit`: root mean square error of log losses by label.
     """
 
     objective: dict[str, Any]
+    bound: dict[str, Any] | None
     sd: dict[str, float]
     range: tuple[float, float]
+    fit: dict[str, float]
     notes: list[str]
 
 
@@ -312,7 +314,18 @@ def calibrate(seen: Sequence[Observation], points: Points = ()) -> ErrorModel:
     low = min(float(observation.mean.min()) for observation in together)
     high = max(float(observation.mean.max()) for observation in together)
     notes = _notes(together, points, apart, differ)
-    return ErrorModel(table, sd, (low, high), notes)
+    bound = None
+    if np.isfinite(steepest):  # Theorem 2's constants must hold everywhere: the largest surveyed
+        variance = max(point["noise"] for point in points)
+        bound = {"kind": "bound", "initial_gap": table["initial_gap"]}
+        bound |= {"smoothness": _short(steepest), "gradient_variance": _short(variance)}
+    of_workers = (differ.share, differ.curvature) if differ else (0.0, 1.0)
+    misfits = {
+        run.label: np.log(found.loss(run, seen_noise, *of_workers)) - np.log(run.mean)
+        for run in seen
+    }
+    quality = {label: float(np.sqrt((missed**2).mean())) for label, missed in misfits.items()}
+    return ErrorModel(table, bound, sd, (low, high), quality, notes)
 
 
 def _short(value: float) -> float:
