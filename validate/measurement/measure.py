@@ -84,7 +84,7 @@ def measure(task: TrainingTask, scenario: Scenario, programs: Any = None) -> Mea
         notes=list(task.algorithm.notes),
         updates=int(points[-1].rows[0]["updates"]) if points else 0,
         staleness=staleness,
-        staleness_unit="updates" if program.server else "averagings" if program.pooled else "steps",
+        staleness_unit=_unit(program),
     )
     if not whole:
         run.notes.append("cut short: measured up to where it ended")
@@ -102,6 +102,12 @@ def surveys(scenario: Scenario, runs: Sequence[MeasuredRun]) -> dict[str, dict[s
             survey = curvature.survey(make, path, scenario.cluster.workers)
             by_label |= {run.label: survey} if survey else {}
     return by_label
+
+
+def _unit(program: Program) -> str:
+    if program.server is not None:
+        return "updates"
+    return "averagings" if program.pooled else "steps"
 
 
 @dataclass(frozen=True)
