@@ -75,12 +75,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def keys(check: bool) -> int:
     """Write the reference of keys or, with `check`, return 1 when it is out of date."""
     new = generated.scenario() + "\n"
-    if not check:
-        KEYS.write_text(new, "utf-8")
-    elif KEYS.read_text("utf-8") != new:
+    stale = check and KEYS.read_text("utf-8") != new
+    if stale:
         say(f"{KEYS.name} is out of date; run `make docs`")
-        return 1
-    return 0
+    elif not check:
+        KEYS.write_text(new, "utf-8")
+    return int(stale)
 
 
 def filled(page: str, mark: str, text: str) -> str:

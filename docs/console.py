@@ -25,23 +25,13 @@ def outputs(page: str, folder: Path) -> Iterator[str]:
     for name, text in FILE.findall(page):
         (folder / name).write_text(text, "utf-8")
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    surroundings = os.environ | {
-        "PATH": path,
-        "COLUMNS": "80",
-        "DASK_LOGGING__DISTRIBUTED": "critical",  # a worker stopped in a heartbeat logs an error
-    }
+    surroundings = os.environ | {"PATH": path, "COLUMNS": "80"}
+    surroundings["DASK_LOGGING__DISTRIBUTED"] = "critical"  # a worker stopped in a heartbeat logs
     for command, _ in BLOCK.findall(page):
         ran = subprocess.run(
-            command,
-            shell=True,
-            cwd=folder,
-            env=surroundings,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=300,
-            check=False,
-        )
+            command, shell=True, cwd=folder, env=surroundings, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, text=True, timeout=300, check=False,
+        )  # fmt: skip
         if ran.returncode:
             raise RuntimeError(f"{command}: exit status {ran.returncode}\n{ran.stdout}")
         shown = PROGRESS.sub("", ran.stdout)  # of a slow machine

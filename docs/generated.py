@@ -151,15 +151,14 @@ def _type(about: Schema, tables: Schema) -> str:
 
 
 def _bounds(about: Schema) -> str:
-    low, above = about.get("minimum"), about.get("exclusiveMinimum")
-    high, below = about.get("maximum"), about.get("exclusiveMaximum")
-    said = [
-        f"from {low:,}" if low is not None else "",
-        f"above {above:,}" if above is not None else "",
-        f"to {high:,}" if high is not None and high < 10**9 else "",
-        f"below {below:,}" if below is not None else "",
-    ]
-    return "".join(f" {each}" for each in said if each)
+    keys = {"from": "minimum", "above": "exclusiveMinimum", "to": "maximum"}
+    limits = {word: about.get(key) for word, key in keys.items()}
+    limits["below"] = about.get("exclusiveMaximum")
+    return "".join(
+        f" {word} {limit:,}"
+        for word, limit in limits.items()
+        if limit is not None and not (word == "to" and limit >= 10**9)
+    )
 
 
 def _references(about: Any) -> Iterator[str]:

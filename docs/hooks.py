@@ -41,16 +41,13 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
     def drawn(found: re.Match[str]) -> str:
         with (ROOT / "docs" / folder / found[1]).open(encoding="utf-8", newline="") as file:
             head, *rows = csv.reader(file)
-        cells = "".join(f"<th>{html.escape(name)}</th>" for name in head)
-        lines = [
-            "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>"
-            for row in rows
-        ]
+        header = "".join(f"<th>{html.escape(name)}</th>" for name in head)
+        lines = ("".join(f"<td>{html.escape(cell)}</td>" for cell in row) for row in rows)
+        body = "".join(f"<tr>{cells}</tr>" for cells in (header, *lines))
         name = html.escape(posixpath.basename(found[1]))
         return (
             f'<details class="table"><summary><a href="{name}">{name}</a>: {len(rows)} rows'
-            "</summary>"
-            f"<table><tr>{cells}</tr>{''.join(lines)}</table></details>"
+            f"</summary><table>{body}</table></details>"
         )
 
     return TABLE.sub(drawn, LINK.sub(words, markdown))

@@ -7,7 +7,7 @@ takes. Seconds per step are per *local* step throughout.
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import accumulate, combinations
@@ -24,18 +24,13 @@ from .network.closed_form import ClosedForm, CollectiveCost
 from .network.mean_cost import mean_cost
 from .programs.pieces.schedule import Rate
 from .scenario.cluster import Cluster, Group
-from .scenario.scenario import Algorithm, Scenario
+from .scenario.scenario import Scenario
 from .scenario.table import LEAST, MOST
 from .scenario.tables import Bound, LearningCurve
 
-LONGEST = 2**53
-"""The longest period in steps: floats represent every whole number up to it."""
-
-ROUNDING = 1e-12
-"""Relative tolerance for floating-point error in a number of steps."""
-
-INTERVALS = 1000
-"""The most intervals that best periods are given for."""
+LONGEST = 2**53  # the longest period in steps: floats represent every whole number up to it
+ROUNDING = 1e-12  # relative tolerance for floating-point error in a number of steps
+INTERVALS = 1000  # the most intervals that best periods are given for
 
 UNKNOWN = (
     "sampled clients that differ, are more than a mean takes, meet a deadline or have a server: no "
@@ -52,11 +47,6 @@ def seconds_per_step(workers: Workers, D: float, tau: int) -> float:
     the expected duration of one average (seconds).
     """
     return expected_max(workers, tau) + D / tau
-
-
-def speedup(workers: Workers, D: float, tau: int) -> float:
-    """Return the speed of local steps relative to synchronous SGD (AdaComm, Theorem 1)."""
-    return seconds_per_step(workers, D, 1) / seconds_per_step(workers, D, tau)
 
 
 def bucketed_seconds_per_step(
@@ -266,11 +256,9 @@ def theory(scenario: Scenario) -> dict[str, Any]:
     """
     world = selected(scenario)
     if world is None:
-        none: dict[str, Any] = dict.fromkeys(("sync_seconds_per_step", "bucketed_seconds_per_step"))
-        tables: dict[str, Any] = {
-            key: [] for key in ("periods", "tau_star", "intervals", "crossings")
-        }
-        return none | tables | {"hide": {}, "notes": [UNKNOWN]}
+        none = dict.fromkeys(("sync_seconds_per_step", "bucketed_seconds_per_step"))
+        empty = {key: list[Any]() for key in ("periods", "tau_star", "intervals", "crossings")}
+        return none | empty | {"hide": {}, "notes": [UNKNOWN]}
     workers, cost = _laws(world), mean_cost(world)
     D = cost.transmission + cost.latency
     step = cache(lambda tau: seconds_per_step(workers, D, tau))
@@ -283,9 +271,7 @@ def theory(scenario: Scenario) -> dict[str, Any]:
     means = [sum(law.expectation for law in laws) for laws in workers]
     alone = len(means) / world.team.ideal_rate  # a step, if no worker waited
     bound = _bound(scenario, len(workers))
-    bucketed = in_buckets(
-        scenario, next((each for each in scenario.algorithm if each.name == "ssgd-bucketed"), None)
-    )
+    bucketed = _in_buckets(scenario)
     return {
         "sync_seconds_per_step": step(1),
         "bucketed_seconds_per_step": bucketed,
@@ -332,16 +318,17 @@ def _laws(scenario: Scenario) -> list[list[Distribution]]:
     return [[*own, added] for own in laws] if added.expectation else laws
 
 
-def in_buckets(scenario: Scenario, found: Algorithm | None) -> float | None:
-    """Return seconds per step of an ssgd-bucketed, by formulas; None where these do not apply."""
-    if found is None or found.name != "ssgd-bucketed" or not scenario.network.closed_form:
+def _in_buckets(scenario: Scenario) -> float | None:
+    """Return seconds per step of the first ssgd-bucketed; None where no formula applies."""
+    algorithm = next((one for one in scenario.algorithm if one.name == "ssgd-bucketed"), None)
+    if algorithm is None or not scenario.network.closed_form:
         return None
-    pieces, first = found.parameters["buckets"], scenario.cluster.unfreed_share
+    pieces, first = algorithm.parameters["buckets"], scenario.cluster.unfreed_share
     sizes = [1] * pieces if isinstance(pieces, int) else pieces
-    overlaps = found.parameters["overlap"]
-    ready = [first + (1 - first) * far / sum(sizes) if overlaps else 1.0
-             for far in accumulate(sizes)]  # fmt: skip
-    own = scenario.under(found)
+    ready = [1.0] * len(sizes)
+    if algorithm.parameters["overlap"]:
+        ready = [first + (1 - first) * far / sum(sizes) for far in accumulate(sizes)]
+    own = scenario.under(algorithm)
     network, compute = ClosedForm(own), expected_max(_laws(own), 1)
     costs = [network.mean_cost(size / sum(sizes)) for size in sizes]
     return bucketed_seconds_per_step(compute, ready, costs, own.cluster.beside_collectives)
@@ -403,42 +390,30 @@ def _hide(scenario: Scenario, compute: float, cost: CollectiveCost) -> dict[str,
 def _notes(scenario: Scenario, bound: ErrorBound | None) -> list[str]:
     notes = []
     if bound is None and not isinstance(scenario.objective, LearningCurve):
-        notes.append(
-            'tau_star and crossings need objective.kind = "bound" and optimizer.lr '
-            f"(from {LEAST:g} to {MOST:g})"
-        )
+        needed = f'objective.kind = "bound" and optimizer.lr (from {LEAST:g} to {MOST:g})'
+        notes.append(f"tau_star and crossings need {needed}")
     elif bound and not bound.cap:
         notes.append("the learning rate is too high for Theorem 2: lr times smoothness exceeds 1")
     return notes + [note for holds, note in _simplified(scenario) if holds]
 
 
-def _simplified(scenario: Scenario) -> Iterator[tuple[object, str]]:
-    """Yield what theory simplifies, and whether this scenario has it."""
+def _simplified(scenario: Scenario) -> list[tuple[object, str]]:
+    """Return what theory simplifies, and whether this scenario has it."""
     cluster, network = scenario.cluster, scenario.network
     parts: list[Cluster | Group] = [cluster, *cluster.group]
-    yield (
-        any(part.bursts or part.profile for part in parts),
-        "profiles and bursts count by the mean speed that they leave: Theorem 1 has independent "
-        "times",
-    )
-    yield (
-        any(part.failures or part.membership for part in parts),
-        "failures and absences are left out: Theorem 1 has independent times",
-    )
-    yield cluster.sampling, f"steps are those of the {cluster.participants} clients of a round"
-    yield (
-        network.outage or any(link.profile or link.outages for link in network.link),
-        "the network counts as it is at the start: what changes later is left out",
-    )
-    yield (
-        any(traffic.flows for traffic in network.background) or scenario.job,
-        "others' flows and jobs on the network are left out",
-    )
-    yield (
-        any(isinstance(part.compute, ReplayedTimes) for part in parts),
-        "the times of a trace count as picked at random: Theorem 1 knows no order",
-    )
-    yield (
-        any(device.shared_by > 1 for device in cluster.described),
-        "workers that share a device count as if all of them always computed",
-    )
+    varies = any(part.bursts or part.profile for part in parts)
+    absent = any(part.failures or part.membership for part in parts)
+    changes = network.outage or any(link.profile or link.outages for link in network.link)
+    shared = any(traffic.flows for traffic in network.background) or scenario.job
+    replayed = any(isinstance(part.compute, ReplayedTimes) for part in parts)
+    devices = any(device.shared_by > 1 for device in cluster.described)
+    clients = f"steps are those of the {cluster.participants} clients of a round"
+    return [
+        (varies, "profiles and bursts count by their mean speed: Theorem 1 has independent times"),
+        (absent, "failures and absences are left out: Theorem 1 has independent times"),
+        (cluster.sampling, clients),
+        (changes, "the network counts as it is at the start: what changes later is left out"),
+        (shared, "others' flows and jobs on the network are left out"),
+        (replayed, "the times of a trace count as picked at random: Theorem 1 knows no order"),
+        (devices, "workers that share a device count as if all of them always computed"),
+    ]
