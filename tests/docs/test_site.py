@@ -27,11 +27,11 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 NUMBER = re.compile(r"\d[\d,.]*")
 DURATION = re.compile(r" in \d+ s\.")  # how long a command took
+SLOW = pytest.param("how-to/phones.md", marks=pytest.mark.slow)
 COMMANDS = [
     "tutorial.md", "how-to/add-an-algorithm.md", "how-to/fit-a-scenario.md",
-    "how-to/sweep-on-dask.md", "how-to/one-box.md", "how-to/two-boxes.md",
-    "how-to/phones.md", "how-to/teach.md",
-    "how-to/which-h.md",
+    "how-to/sweep-on-dask.md", "how-to/one-box.md", "how-to/two-boxes.md", SLOW,
+    "how-to/teach.md", "how-to/which-h.md",
 ]  # fmt: skip
 PYTHON = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 FETCHED = {"img": "src", "script": "src", "iframe": "src", "source": "src", "video": "src"}
@@ -44,14 +44,9 @@ def site(tmp_path_factory):
     command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "-d", str(folder)]
     surroundings = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
     built = subprocess.run(
-        command,
-        cwd=ROOT,
-        env=surroundings,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
+        command, cwd=ROOT, env=surroundings, capture_output=True, text=True, timeout=PATIENCE,
         check=False,
-    )
+    )  # fmt: skip
     assert built.returncode == 0, built.stderr
     return folder
 
@@ -117,13 +112,7 @@ def test_a_reader_without_a_network_reads_and_searches(site):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=pytest.mark.slow) if name == "how-to/phones.md" else name
-        for name in COMMANDS
-    ],
-)
+@pytest.mark.parametrize("name", COMMANDS)
 def test_commands_run_as_written(name, tmp_path):
     page = (DOCS / name).read_text("utf-8")
     shown = [output for _, output in console.BLOCK.findall(page)]
@@ -172,19 +161,21 @@ def test_the_program_that_is_shown_is_local_sgd(name, tmp_path):
     assert np.array_equal(ours.curve["time"], theirs.curve["time"])
 
 
+SMALL = """
+model.parameters = 650
+objective = { kind = "softmax", data = "digits" }
+optimizer.lr = 1.0
+cluster = { workers = 3, compute = "10 ms" }
+network.latency = "1 ms"
+run.steps = 20
+"""
+
+
 def small(names):
     """A scenario of a second or so, with these algorithms."""
-    tables = "".join(
-        f'[[algorithm]]\nname = "{each}"\n' + "tau = 4\n" * (each in ("local-sgd", "shown"))
-        for each in names
-    )
-    return (
-        "[model]\nparameters = 650\n"
-        '[objective]\nkind = "softmax"\ndata = "digits"\n'
-        "[optimizer]\nlr = 1.0\n"
-        '[cluster]\nworkers = 3\ncompute = "10 ms"\n'
-        '[network]\nlatency = "1 ms"\n'
-        "[run]\nsteps = 20\n" + tables
+    period = {"local-sgd": "tau = 4\n", "shown": "tau = 4\n"}
+    return SMALL + "".join(
+        f'[[algorithm]]\nname = "{name}"\n{period.get(name, "")}' for name in names
     )
 
 

@@ -13,15 +13,32 @@ from paceline.simulator.errors import InputError
 from paceline.simulator.inputs.messages import toml
 from paceline.simulator.load.listing import shipped
 from paceline.simulator.load.load import load, parse
+from paceline.simulator.scenario.scenario import Scenario
 from tests import corpus
 from tests.helpers.cases import looped
 from tests.lab.fuzz.readers import CURVES, READERS, few, seeds
-from tests.load.test_load import KEYS, VALUES, places
 from tests.load.test_load import table as base
 
 pytestmark = pytest.mark.long
 
 SHIPPED = [*shipped().values()]
+SECTIONS = tuple(Scenario.model_fields)
+KEYS = st.sampled_from(
+    [*SECTIONS, "name", "tau", "dist", "kind", "mean", "value", "group", "link", "workers",
+     "compute", "latency", "lr", "momentum", "schedule", "between", "partition", "dirichlet",
+     "components", "weight", "low", "high", "local-sgd", "ssgd", "adacomm", "outer", "file"]
+) | st.text(max_size=5)  # fmt: skip
+LEAVES = (
+    st.none() | st.booleans() | st.integers() | st.integers(10**300, 10**310) | st.floats()
+    | st.text(max_size=8) | st.dates() | st.times() | st.datetimes()
+    | st.sampled_from(["300 ms", "1 Gbit/s", "constant", "mixture", "exponential", "steps",
+                       "quadratic", "softmax", "bound", "ring", "given", "ssgd", "local-sgd"])
+)  # fmt: skip
+VALUES = st.recursive(
+    LEAVES,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=4),
+    max_leaves=12,
+)
 ODD = st.sampled_from(
     [0, -1, 1e308, 1e-308, 5e-324, 10**30, float("nan"), float("inf"), "1e300 s", "1e-300 s", "0 s",
      "1e-12 bit/s", "1e300 bit/s", "", "x" * 300, [], {}, [[[]]], {"a": {"b": {}}}, True, None]
@@ -30,6 +47,13 @@ ANY = VALUES | ODD
 QUICK = settings(
     max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
+
+
+def places(data, path=()):
+    if isinstance(data, dict | list):
+        for key in data if isinstance(data, dict) else range(len(data)):
+            yield (*path, key)
+            yield from places(data[key], (*path, key))
 
 
 @st.composite

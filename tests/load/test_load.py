@@ -11,8 +11,6 @@ from pathlib import Path
 
 import jsonschema
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from paceline.simulator.errors import InputError
@@ -21,7 +19,7 @@ from paceline.simulator.load.explain import value_at
 from paceline.simulator.load.listing import shipped
 from paceline.simulator.load.load import load, parse
 from paceline.simulator.programs import Program, catalogue
-from paceline.simulator.scenario.scenario import Scenario, json_schema
+from paceline.simulator.scenario.scenario import json_schema
 from tests.helpers.cases import looped, named
 
 SHIPPED = [*shipped().values()]
@@ -467,71 +465,6 @@ def test_the_schema_has_no_null():
 
 
 # robustness
-
-SECTIONS = tuple(Scenario.model_fields)
-KEYS = st.sampled_from(
-    [*SECTIONS, "name", "tau", "dist", "kind", "mean", "value", "group", "link", "workers",
-     "compute", "latency", "lr", "momentum", "schedule", "between", "partition", "dirichlet",
-     "components", "weight", "low", "high", "local-sgd", "ssgd", "adacomm", "outer", "file"]
-) | st.text(max_size=5)  # fmt: skip
-LEAVES = (
-    st.none() | st.booleans() | st.integers() | st.integers(10**300, 10**310) | st.floats()
-    | st.text(max_size=8) | st.dates() | st.times() | st.datetimes()
-    | st.sampled_from(["300 ms", "1 Gbit/s", "constant", "mixture", "exponential", "steps",
-                       "quadratic", "softmax", "bound", "ring", "given", "ssgd", "local-sgd"])
-)  # fmt: skip
-VALUES = st.recursive(
-    LEAVES,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=4),
-    max_leaves=12,
-)
-
-
-def read_or_refused(data: dict, *overrides: str) -> None:
-    try:
-        parse(data, overrides=overrides)
-    except InputError as error:
-        text = str(error)
-        text.encode()
-        assert "Input should" not in text
-        assert "type=" not in text
-
-
-@pytest.mark.long
-@settings(max_examples=300, deadline=None)
-@given(st.dictionaries(KEYS, VALUES, max_size=5))
-def test_junk_is_refused_and_never_crashes(data):
-    read_or_refused(data)
-
-
-def places(data, path=()):
-    if isinstance(data, dict | list):
-        for key in data if isinstance(data, dict) else range(len(data)):
-            yield (*path, key)
-            yield from places(data[key], (*path, key))
-
-
-@pytest.mark.long
-@settings(max_examples=500, deadline=None)
-@given(place=st.sampled_from(list(places(table()))), key=st.none() | KEYS, value=VALUES)
-def test_junk_in_one_place_is_refused_and_never_crashes(place, key, value):
-    data = table()
-    *way, last = place
-    inner = data
-    for part in way:
-        inner = inner[part]
-    if key is None or not isinstance(inner[last], dict):
-        inner[last] = value
-    else:
-        inner[last][key] = value
-    read_or_refused(data)
-
-
-@pytest.mark.long
-@settings(max_examples=300, deadline=None)
-@given(st.text(max_size=30) | st.builds("{}.{}={}".format, KEYS, KEYS, st.text(max_size=8)))
-def test_junk_overrides_are_refused_and_never_crash(text):
-    read_or_refused(table(), text)
 
 
 def test_a_date_is_no_title():

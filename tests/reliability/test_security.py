@@ -149,24 +149,18 @@ def test_programs_are_not_found_by_a_modules_name(folder):
 @pytest.mark.parametrize("how", ["..", "absolute", "link", "folder link", "sideways"])
 def test_samples_elsewhere_need_leave(folder, how):
     secret = folder.parent / "secret.csv"
-    name = {"..": "../secret.csv", "absolute": str(secret), "sideways": "x/../../secret.csv"}.get(
-        how
-    )
-    if how == "link":
-        (folder / "samples.csv").symlink_to(secret)
-        name = "samples.csv"
-    if how == "folder link":
-        (folder / "data").symlink_to(folder.parent)
-        name = "data/secret.csv"
-    if how == "sideways":
-        (folder / "x").mkdir()
-    path = write(folder, name)
+    names = {"..": "../secret.csv", "absolute": str(secret), "sideways": "x/../../secret.csv",
+             "link": "samples.csv", "folder link": "data/secret.csv"}  # fmt: skip
+    (folder / "samples.csv").symlink_to(secret)
+    (folder / "data").symlink_to(folder.parent)
+    (folder / "x").mkdir()
+    path, name = write(folder, names[how]), names[how]
     with pytest.raises(InputError) as error:
         load(path)
-    said = str(error.value)
-    assert said.startswith(f"{path}: cluster.compute.file = {show(name)}: outside the folder")
-    assert "--allow-paths" in said
-    assert "allow_paths=True" in said
+    refusal = str(error.value)
+    assert refusal.startswith(f"{path}: cluster.compute.file = {show(name)}: outside the folder")
+    assert "--allow-paths" in refusal
+    assert "allow_paths=True" in refusal
     assert load(path, allow_paths=True).cluster.compute.expectation == pytest.approx(0.15)
     assert load(path, [f"cluster.compute.file={secret}"])  # the user's own word
     assert parse(load(path, allow_paths=True).table, file=str(path), folder=folder)
@@ -524,17 +518,8 @@ def certificates(folder):
 
     curve = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
     for name in ("ca", "stranger"):
-        run(
-            "req",
-            "-x509",
-            *curve,
-            "-keyout",
-            f"{name}.key",
-            "-out",
-            f"{name}.pem",
-            "-subj",
-            "/CN=x",
-        )
+        files = "-keyout", f"{name}.key", "-out", f"{name}.pem"
+        run("req", "-x509", *curve, *files, "-subj", "/CN=x")
     run("req", *curve, "-keyout", "node.key", "-out", "node.csr", "-subj", "/CN=node")
     run("x509", "-req", "-in", "node.csr", "-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial",
         "-out", "node.pem")  # fmt: skip

@@ -107,10 +107,11 @@ def _table(scenario: Scenario, programs: Mapping[str, Program]) -> Iterator[Prob
     if any(programs[algorithm.name].server is not None for algorithm in scenario.algorithm):
         places.setdefault(scenario.server.region or "server", ("server", "region"))
     for place, where in places.items():
-        near = nearest(place or "", table.regions, "regions")
+        strange = place is not None and place not in table.regions
+        near = nearest(str(place), table.regions, "regions") if strange else ""
         yield from broken(
             (place is None, where, "region-missing"),
-            (place and place not in table.regions, where, "region-unknown"),
+            (strange, where, "region-unknown"),
             place=place,
             file=file,
             near=near,
