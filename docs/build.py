@@ -86,7 +86,7 @@ def keys(check: bool) -> int:
 def filled(page: str, mark: str, text: str) -> str:
     """Return the page with `text` between `<!-- mark -->` and the next `<!-- end -->`."""
     between = re.compile(rf"(<!-- {mark} -->\n).*?(<!-- end -->)", re.DOTALL)
-    return between.sub(lambda found: f"{found[1]}{text}\n{found[2]}", page)
+    return between.sub(lambda marks: f"{marks[1]}{text}\n{marks[2]}", page)
 
 
 def parameters(program: Program) -> str:
@@ -97,7 +97,7 @@ def parameters(program: Program) -> str:
         (f"`{key}`", default(program, key, about["default"]), about["unit"], meaning(program, key))
         for key, about in described.items()
     ]
-    policies = ", ".join(f"`{each}`" for each in program.recovers)
+    policies = ", ".join(f"`{policy}`" for policy in program.recovers)
     crash = f"When a worker crashes, [`recovery.policy`](../failures.md) may be {policies}."
     return f"{table(('parameter', 'default', 'unit', 'meaning'), rows)}\n\n{crash}"
 
@@ -116,7 +116,7 @@ def meaning(program: Program, key: str) -> str:
     """Return the description of a parameter, with its values where these are few."""
     field = program.parameters.model_fields[key]
     choices = get_args(field.annotation) if get_origin(field.annotation) is Literal else ()
-    listed = ", ".join(f"`{toml(each)}`" for each in choices)
+    listed = ", ".join(f"`{toml(choice)}`" for choice in choices)
     return f"{field.description}: {listed}" if choices else field.description or ""
 
 
@@ -134,7 +134,7 @@ def simulated(name: str, wanted: dict[str, str]) -> str:
     for source, file in wanted.items():
         (PAGES / file).write_bytes((directory / source).read_bytes())
     summary = terminal.summary(result)
-    header = [" ".join(str(each.header).split()).replace("/ ", "/") for each in summary.columns]
+    header = [" ".join(str(column.header).split()).replace("/ ", "/") for column in summary.columns]
     cells = ([str(cell).replace("\n", " ") for cell in column.cells] for column in summary.columns)
     return table(header, zip(*cells, strict=True))
 

@@ -41,7 +41,7 @@ def outputs(page: str, folder: Path) -> Iterator[str]:
 def filled(page: str, wrote: list[str]) -> str:
     """Return the page with new outputs of its commands, in order."""
     rest = iter(wrote)
-    return BLOCK.sub(lambda found: f"```console\n$ {found[1]}\n{next(rest)}```", page)
+    return BLOCK.sub(lambda block: f"```console\n$ {block[1]}\n{next(rest)}```", page)
 
 
 def main() -> None:

@@ -55,8 +55,8 @@ def scenario() -> str:
         "Numbers without a unit here have the one that their description names, or none.",
     ]
     for heading, table in sections(schema):
-        said = [f"## {heading}", _first(table.get("description", ""))]
-        parts += [*said, ELSEWHERE.get(heading.strip("[]`"), "") or _table(table, schema["$defs"])]
+        head = [f"## {heading}", _first(table.get("description", ""))]
+        parts += [*head, ELSEWHERE.get(heading.strip("[]`"), "") or _table(table, schema["$defs"])]
     return "\n\n".join(filter(None, parts))
 
 
@@ -81,7 +81,7 @@ def sections(schema: Schema) -> Iterator[tuple[str, Schema]]:
 
     yield "At the top", {**schema, "description": "Keys outside any table, and the tables."}
     yield from under("", schema)
-    laws = {name: each for name, each in tables.items() if _is_law(each)}
+    laws = {name: table for name, table in tables.items() if _is_law(table)}
     for name, law in laws.items():
         seen.add(name)
         yield f"A distribution: {_tag(law)}", law
@@ -107,7 +107,7 @@ def _table(table: Schema, tables: Schema) -> str:
     for key, about in table.get("properties", {}).items():
         default = "required" if key in table.get("required", ()) else _default(about)
         cells = (f"`{key}`", _type(about, tables), default, _meaning(key, about, tables))
-        rows.append(f"| {' | '.join(each.replace('|', '&#124;') for each in cells)} |")
+        rows.append(f"| {' | '.join(cell.replace('|', '&#124;') for cell in cells)} |")
     return "\n".join(rows) if len(rows) > 2 else ""
 
 
@@ -135,10 +135,10 @@ def _type(about: Schema, tables: Schema) -> str:
     if kind:
         return kind
     if "enum" in about or "const" in about:
-        return ", ".join(f"`{toml(each)}`" for each in about.get("enum", [about.get("const")]))
+        return ", ".join(f"`{toml(value)}`" for value in about.get("enum", [about.get("const")]))
     parts = about.get("anyOf") or about.get("oneOf")
     if parts:
-        return " or ".join(dict.fromkeys(_type(each, tables) for each in parts))
+        return " or ".join(dict.fromkeys(_type(part, tables) for part in parts))
     if about.get("type") == "array":
         inner = about.get("items") or about["prefixItems"][0]
         kind, *bounds = re.split("(?= from | above )", _type(inner, tables), maxsplit=1)
@@ -166,12 +166,12 @@ def _references(about: Any) -> Iterator[str]:
     if isinstance(about, dict):
         if isinstance(about.get("$ref"), str):
             yield about["$ref"].removeprefix("#/$defs/")
-        for key, each in about.items():
+        for key, inner in about.items():
             if key in ("anyOf", "oneOf", "items", "additionalProperties", "properties"):
-                yield from _references(list(each.values()) if key == "properties" else each)
+                yield from _references(list(inner.values()) if key == "properties" else inner)
     elif isinstance(about, list):
-        for each in about:
-            yield from _references(each)
+        for inner in about:
+            yield from _references(inner)
 
 
 def _is_law(table: Schema) -> bool:
@@ -180,5 +180,5 @@ def _is_law(table: Schema) -> bool:
 
 def _tag(table: Schema) -> str:
     """Return the value of the key (`kind` or `dist`) that selects this table, as TOML."""
-    found = (table.get("properties", {}).get(key, {}).get("const") for key in TAGS)
-    return next((f"`{each}`" for each in found if each), "")
+    tags = (table.get("properties", {}).get(key, {}).get("const") for key in TAGS)
+    return next((f"`{tag}`" for tag in tags if tag), "")

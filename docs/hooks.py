@@ -34,17 +34,17 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
     """Replace links to files outside docs/, which the site lacks, by their text."""
     folder = posixpath.dirname(page.file.src_uri)
 
-    def words(found: re.Match[str]) -> str:
-        outside = posixpath.normpath(posixpath.join(folder, found[2])).startswith("..")
-        return found[1] if outside else found[0]
+    def words(match: re.Match[str]) -> str:
+        outside = posixpath.normpath(posixpath.join(folder, match[2])).startswith("..")
+        return match[1] if outside else match[0]
 
-    def drawn(found: re.Match[str]) -> str:
-        with (ROOT / "docs" / folder / found[1]).open(encoding="utf-8", newline="") as file:
+    def drawn(match: re.Match[str]) -> str:
+        with (ROOT / "docs" / folder / match[1]).open(encoding="utf-8", newline="") as file:
             head, *rows = csv.reader(file)
         header = "".join(f"<th>{html.escape(name)}</th>" for name in head)
         lines = ("".join(f"<td>{html.escape(cell)}</td>" for cell in row) for row in rows)
         body = "".join(f"<tr>{cells}</tr>" for cells in (header, *lines))
-        name = html.escape(posixpath.basename(found[1]))
+        name = html.escape(posixpath.basename(match[1]))
         return (
             f'<details class="table"><summary><a href="{name}">{name}</a>: {len(rows)} rows'
             f"</summary><table>{body}</table></details>"
@@ -58,6 +58,6 @@ def on_page_content(content: str, page: Any, config: Any, files: Files) -> str:
     return EQUATION.sub(_mathml, content)
 
 
-def _mathml(found: re.Match[str]) -> str:
-    display = "block" if found[2] == "div" else "inline"
-    return found[1] + convert(html.unescape(found[3]), display=display) + found[4]
+def _mathml(match: re.Match[str]) -> str:
+    display = "block" if match[2] == "div" else "inline"
+    return match[1] + convert(html.unescape(match[3]), display=display) + match[4]

@@ -65,7 +65,9 @@ def bucketed_seconds_per_step(
         begins = max(free, freed)
         free = begins + cost.transmission
         end = max(end, free + cost.latency)
-        flights = [each for each in flights if each[1] > freed] + [(begins, free + cost.latency)]
+        flights = [flight for flight in flights if flight[1] > freed] + [
+            (begins, free + cost.latency)
+        ]
     return end
 
 
@@ -178,7 +180,7 @@ def best_by_interval(
     """
     best = tau_star_random(bound, seconds_per_step, interval).valid or 1
     steps = drifted = 0.0  # local steps, and tau - 1 summed over them
-    found = []
+    intervals = []
     for number in range(count):
 
         def then(tau: int, steps: float = steps, drifted: float = drifted) -> float:
@@ -187,10 +189,10 @@ def best_by_interval(
             return bound(steps + more, 1, 1) + drift
 
         tau = bisect_left(range(best), True, lo=1, key=lambda tau: then(tau + 1) >= then(tau))
-        found.append(Interval(number * interval, round(steps), tau, then(tau)))
+        intervals.append(Interval(number * interval, round(steps), tau, then(tau)))
         more = interval / seconds_per_step(tau)
         steps, drifted = steps + more, drifted + more * (tau - 1)
-    return found
+    return intervals
 
 
 def crossing(
@@ -302,20 +304,20 @@ def selected(scenario: Scenario) -> Scenario | None:
 
     Without sampling it is the scenario itself.
     """
-    own, network = scenario.cluster, scenario.network
-    if own.sampling is None:
+    cluster, network = scenario.cluster, scenario.network
+    if cluster.sampling is None:
         return scenario
-    first = own.sampling.over > 1 or own.sampling.deadline is not None
-    if first or own.group or network.link or network.collective == "server":
+    first = cluster.sampling.over > 1 or cluster.sampling.deadline is not None
+    if first or cluster.group or network.link or network.collective == "server":
         return None
-    clients = own.model_copy(update={"workers": own.participants, "sampling": None})
+    clients = cluster.model_copy(update={"workers": cluster.participants, "sampling": None})
     return scenario.model_copy(update={"cluster": clients})
 
 
 def _laws(scenario: Scenario) -> list[list[Distribution]]:
     """Return for each worker the laws whose sum is a step, with what a real system adds to it."""
     laws, added = scenario.team.expected_laws, scenario.costs.step
-    return [[*own, added] for own in laws] if added.expectation else laws
+    return [[*worker, added] for worker in laws] if added.expectation else laws
 
 
 def _in_buckets(scenario: Scenario) -> float | None:
@@ -328,10 +330,10 @@ def _in_buckets(scenario: Scenario) -> float | None:
     ready = [1.0] * len(sizes)
     if algorithm.parameters["overlap"]:
         ready = [first + (1 - first) * far / sum(sizes) for far in accumulate(sizes)]
-    own = scenario.under(algorithm)
-    network, compute = ClosedForm(own), expected_max(_laws(own), 1)
+    under = scenario.under(algorithm)
+    network, compute = ClosedForm(under), expected_max(_laws(under), 1)
     costs = [network.mean_cost(size / sum(sizes)) for size in sizes]
-    return bucketed_seconds_per_step(compute, ready, costs, own.cluster.beside_collectives)
+    return bucketed_seconds_per_step(compute, ready, costs, under.cluster.beside_collectives)
 
 
 def _bound(scenario: Scenario, workers: int) -> ErrorBound | None:
@@ -363,7 +365,7 @@ def _intervals(
     if interval is None or until is None or not bound.cap:
         return []
     count = min(INTERVALS, math.ceil(until / interval))
-    return [each._asdict() for each in best_by_interval(bound, step, interval, count)]
+    return [best._asdict() for best in best_by_interval(bound, step, interval, count)]
 
 
 def _crossings(
@@ -371,8 +373,8 @@ def _crossings(
 ) -> list[dict[str, Any]]:
     rows = []
     for short, long in combinations(sorted(set(periods)), 2):
-        if found := crossing(bound, (short, step(short)), (long, step(long))):
-            rows.append({"tau": long, "against": short, "time": found[0], "bound": found[1]})
+        if cross := crossing(bound, (short, step(short)), (long, step(long))):
+            rows.append({"tau": long, "against": short, "time": cross[0], "bound": cross[1]})
     return rows
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from threadpoolctl import ThreadpoolController
 
-from ..load.load import Programs, known_programs
+from ..load.load import Programs, available_programs
 from ..programs import awaits
 from ..results.run import Run
 from ..scenario.redraw import factor, redrawn
@@ -40,7 +40,7 @@ def run_seeds(
 
 def written(scenario: Scenario, algorithm: Algorithm, programs: Programs = None) -> World:
     """Return the world of an algorithm in a scenario as written."""
-    return World(scenario, algorithm, known_programs(programs)[algorithm.name])
+    return World(scenario, algorithm, available_programs(programs)[algorithm.name])
 
 
 def run_world(

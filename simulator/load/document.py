@@ -43,12 +43,12 @@ class Origin:
 class Document:
     """A scenario's table, and what it is made of.
 
-    `own`: as written; `profile`: the tables below it; `changed`: overrides by the paths that they
-    set; `notes`: how keys were understood.
+    `written`: as in the file; `profile`: the tables below it; `changed`: overrides by the paths
+    that they set; `notes`: what an override has dropped.
     """
 
     table: dict[str, Any]
-    own: dict[str, Any]
+    written: dict[str, Any]
     profile: dict[str, Any]
     origin: Origin
     changed: dict[KeyPath, str] = field(default_factory=dict)
@@ -59,8 +59,8 @@ class Document:
         file, lines = self.origin.file, []
         for path, what in faults.items():
             below = value_at(self.profile, path) is not None
-            inherited = below and value_at(self.own, path) is None
-            source = str(self.origin.folder / self.own["extends"]) if inherited else file
+            inherited = below and value_at(self.written, path) is None
+            source = str(self.origin.folder / self.written["extends"]) if inherited else file
             lines.append(line(source, path, what, self.table, self.changed))
         if len(lines) > SHOWN:
             lines[SHOWN:] = [f"{file}: {len(lines) - SHOWN} more, shown once these are corrected"]
@@ -100,13 +100,13 @@ def _demand_shallow(table: Mapping[str, Any], where: str) -> None:
 def assembled(table: dict[str, Any], origin: Origin) -> Document:
     """Lay a scenario's `table` over its profile's, and apply its overrides. Raises InputError."""
     _demand_shallow(table, origin.file)
-    own = deepcopy(table)
+    written = deepcopy(table)
     early = [text for text in origin.overrides if _EXTENDS.match(text)]
     late = [text for text in origin.overrides if not _EXTENDS.match(text)]
-    replaced = [override(own, text) for text in early]
+    replaced = [override(written, text) for text in early]
     if not origin.allow_paths:
-        _demand_inside(own, [*replaced, *[("network",)] * origin.background], late, origin)
-    document = _extended(own, origin, anywhere=origin.allow_paths or bool(early))
+        _demand_inside(written, [*replaced, *[("network",)] * origin.background], late, origin)
+    document = _extended(written, origin, anywhere=origin.allow_paths or bool(early))
     table = document.table
     changed = document.changed = {override(table, text): text for text in late}
     _demand_shallow(table, origin.file)
@@ -125,10 +125,10 @@ def assembled(table: dict[str, Any], origin: Origin) -> Document:
 
 
 def _demand_inside(
-    own: dict[str, Any], allowed: Iterable[KeyPath], overrides: Iterable[str], origin: Origin
+    written: dict[str, Any], allowed: Iterable[KeyPath], overrides: Iterable[str], origin: Origin
 ) -> None:
     """Refuse files outside the folder, except those of `allowed` keys and of `overrides`."""
-    table = deepcopy(own)
+    table = deepcopy(written)
     changed = [*allowed]
     for text in overrides:
         with suppress(InputError):  # about a table of the profile; or wrong, which is said later
@@ -141,15 +141,15 @@ def _demand_inside(
         raise InputError("\n".join(lines[:SHOWN]))
 
 
-def _extended(own: dict[str, Any], origin: Origin, *, anywhere: bool) -> Document:
+def _extended(written: dict[str, Any], origin: Origin, *, anywhere: bool) -> Document:
     """Lay a scenario's table over its profile's.
 
     The profile's name is relative to the folder, or, if it may be `anywhere`, to the working
     directory. Raises InputError, also for a profile that names files outside its own folder.
     """
-    name = own.get("extends")
+    name = written.get("extends")
     if not isinstance(name, str) or not name:
-        return Document(own, own, {}, origin)
+        return Document(written, written, {}, origin)
     path = origin.folder / name
     if anywhere and not os.path.exists(path) and os.path.exists(name):  # on the command line
         path = Path(name)
@@ -158,7 +158,7 @@ def _extended(own: dict[str, Any], origin: Origin, *, anywhere: bool) -> Documen
         raise InputError("\n".join(wrong.values()))
     for key, file_name in paths.named(profile):
         value_at(profile, key[:-1])[key[-1]] = str((path.parent / file_name).absolute())
-    above = {key: value for key, value in own.items() if key != "extends"}
+    above = {key: value for key, value in written.items() if key != "extends"}
     whole = _merged(profile, above)
     for kind in ("sd", "draws"):
         errors = value_at(whole, ("calibration", kind))
@@ -166,7 +166,7 @@ def _extended(own: dict[str, Any], origin: Origin, *, anywhere: bool) -> Documen
             number = tuple(int(part) if part.isdecimal() else part for part in key.split("."))
             if value_at(whole, number) is None or value_at(above, number) is not None:
                 del errors[key]  # a number that the scenario sets itself has no standard error
-    return Document(whole, own, profile, origin)
+    return Document(whole, written, profile, origin)
 
 
 def _profile(name: str, path: Path, file: str) -> dict[str, Any]:

@@ -41,7 +41,7 @@ def scenarios() -> Rows:
     ]
 
 
-LISTS = {each.__name__: each for each in (algorithms, distributions, objectives, scenarios)}
+LISTS = {rows.__name__: rows for rows in (algorithms, distributions, objectives, scenarios)}
 LISTS["programs"] = algorithms  # as they are called in the code
 
 

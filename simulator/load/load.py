@@ -63,7 +63,7 @@ def parse(  # noqa: PLR0913 - its origin, and what it may name
 
 def _parsed(table: dict[str, Any], origin: Origin, programs: Programs) -> Scenario:
     """Check a table and what its background jobs run. Raises InputError."""
-    available, document = known_programs(programs), assembled(table, origin)
+    available, document = available_programs(programs), assembled(table, origin)
     while True:
         context = {
             "file": origin.file, "folder": origin.folder, "table": document.table,
@@ -126,18 +126,18 @@ def _read_job(
     job.read(loaded)
 
 
-def known_programs(own: Programs) -> Mapping[str, Program]:
-    """Return the catalogue with a user's `own` programs. Raises InputError for other objects."""
-    programs = dict(catalogue())
-    for name, program in (own or {}).items():
+def available_programs(programs: Programs) -> Mapping[str, Program]:
+    """Return the catalogue with the `programs` of a user. Raises InputError for other objects."""
+    available = dict(catalogue())
+    for name, program in (programs or {}).items():
         if isinstance(program, Program):
-            programs[name] = replace(program)  # without cached models, which cannot be pickled
+            available[name] = replace(program)  # without cached models, which cannot be pickled
         elif inspect.iscoroutinefunction(program):
-            programs[name] = Program(name, program, "user")
+            available[name] = Program(name, program, "user")
         else:
             raise InputError(
                 f"programs[{name!r}]: {program!r} is neither a Program nor a coroutine function; "
                 "write `async def`"
             )
-        awaits.demand(programs[name])
-    return programs
+        awaits.demand(available[name])
+    return available

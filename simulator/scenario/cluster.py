@@ -124,7 +124,7 @@ class Recovery(Section):
         """The workers that each mean leaves out."""
         return self.backup or int(self.policy == "backup")
 
-    def kept(self, workers: int) -> int:
+    def awaited(self, workers: int) -> int:
         """Return how many of the workers a mean waits for; the others may be left out."""
         if self.policy == "quorum":
             share = self.quorum

@@ -152,12 +152,12 @@ def _buckets(model: tables.Model | None, network: Network | None) -> Any:
     return max(1, ceil(model.bytes / tables.BUCKET)) if nccl else None
 
 
-def _over(general: Recovery, own: Recovery) -> Recovery:
-    """Return a recovery with the keys that `own` sets, those of its checkpoint one by one."""
-    update = {key: getattr(own, key) for key in own.model_fields_set}
-    if own.checkpoint is not None and general.checkpoint is not None:
-        keys = own.checkpoint.model_fields_set
-        saved = {key: getattr(own.checkpoint, key) for key in keys}
+def _over(general: Recovery, special: Recovery) -> Recovery:
+    """Return a recovery with the keys that `special` sets, those of its checkpoint one by one."""
+    update = {key: getattr(special, key) for key in special.model_fields_set}
+    if special.checkpoint is not None and general.checkpoint is not None:
+        keys = special.checkpoint.model_fields_set
+        saved = {key: getattr(special.checkpoint, key) for key in keys}
         update["checkpoint"] = general.checkpoint.model_copy(update=saved)
     return general.model_copy(update=update)
 
@@ -447,8 +447,8 @@ def _json_schema(named: tuple[tuple[str, Program], ...]) -> dict[str, Any]:
             "recovery": recovery,
         }
         required = sorted({"name", *parameters.get("required", ())} - given)
-        own = {"title": name, "properties": head | properties, "required": required}
-        items.append(parameters | own)
+        node = {"title": name, "properties": head | properties, "required": required}
+        items.append(parameters | node)
         tried = {
             key: {"anyOf": [{"type": "array", "items": node, "minItems": 1}, span]}
             for key, node in properties.items()

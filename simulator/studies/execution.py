@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from ..engines.dispatch import ENGINES, batches_seeds, run_replicates, run_world, written
 from ..errors import InputError
-from ..load.load import Programs, known_programs
+from ..load.load import Programs, available_programs
 from ..results.ownership import Destination, Settings
 from ..results.run import Run
 from ..results.store import Directory
@@ -89,7 +89,7 @@ def demand_algorithms(scenario: Scenario, programs: Programs) -> None:
             f"{scenario.file}: nothing to simulate; add an [[algorithm]] table with a name "
             "(paceline list programs)"
         )
-    known = known_programs(programs)
+    known = available_programs(programs)
     for name in (each.name for each in scenario.algorithm if each.name not in known):
         raise InputError(
             f"{scenario.file}: {name}: unknown here; give simulate the programs that load had"

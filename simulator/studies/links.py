@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from math import hypot, inf, isfinite, log, log1p
 from typing import Any
 
-from ..load.load import known_programs
+from ..load.load import available_programs
 from ..network import tcp
 from ..results import prediction_interval
 from ..results.bottleneck import held_share
@@ -34,7 +34,7 @@ def time_error_models(
     """Return the error of each algorithm's times, by label: by the profile, if there is one."""
     if (known := scenario.calibration) is None:
         return uncalibrated(scenario, groups, execution)
-    found, catalogue = dict[str, TimeModel](), known_programs(execution.programs)
+    found, catalogue = dict[str, TimeModel](), available_programs(execution.programs)
     for each in (each for each in scenario.algorithm if groups.get(each.label)):
         program, seed = catalogue[each.name], groups[each.label][0].seed
         short = _short(
@@ -63,7 +63,7 @@ def uncalibrated(
         return {}
     (low, median, high, conditions), source = known
     error = ModelError.model_validate(prediction_interval.model_errors()["real"])
-    found, catalogue = {}, known_programs(execution.programs)
+    found, catalogue = {}, available_programs(execution.programs)
     for algorithm in (each for each in scenario.algorithm if groups.get(each.label)):
         program, runs = catalogue[algorithm.name], groups[algorithm.label]
         own, faster, slower = scenario.under(algorithm), 0.0, 0.0

@@ -18,7 +18,7 @@ from paceline.simulator.engines.dispatch import run_seeds
 from paceline.simulator.engines.observer import POINTS
 from paceline.simulator.engines.tolerances import TIME_TOLERANCE
 from paceline.simulator.engines.virtual import run as virtual
-from paceline.simulator.load.load import known_programs
+from paceline.simulator.load.load import available_programs
 from paceline.simulator.programs import catalogue
 from paceline.simulator.results.run import Kind, Run
 from paceline.simulator.scenario.world import World
@@ -352,7 +352,7 @@ async def stops_early(me, *, lr: float):
 ])  # fmt: skip
 @pytest.mark.parametrize("run", [{}, {"duration": "9 s"}], ids=["steps", "deadline"])
 def test_programs_of_the_user(program, run):
-    own = {"mine": known_programs({"mine": program})["mine"]}
+    own = {"mine": available_programs({"mine": program})["mine"]}
     world = scenario(
         {"name": "mine", "lr": 0.1}, objective=QUADRATIC, compute=EXPONENTIAL, network=RING,
         run=run, programs=own,
@@ -398,7 +398,7 @@ def test_who_looks_closer_is_handed_over(look):
             x = await me.mean(x - lr * LOOKS[look](me, x, g, loss))
             me.mark(x)
 
-    own = {"mine": known_programs({"mine": looks})["mine"]}
+    own = {"mine": available_programs({"mine": looks})["mine"]}
     case = {"name": "mine", "lr": 0.1}
     world = scenario(case, objective=QUADRATIC, workers=6, steps=5, programs=own)
     (algorithm,) = world.algorithm

@@ -5,7 +5,7 @@ import inspect
 import pytest
 
 import paceline
-from paceline.simulator.load.load import known_programs
+from paceline.simulator.load.load import available_programs
 from paceline.simulator.programs import awaits, catalogue
 from tests.helpers.cases import looped
 from tests.helpers.worlds import scenario
@@ -80,12 +80,12 @@ def forgotten(function):
 def test_a_forgotten_await_is_named_with_its_program_file_and_line(worker):
     line = forgotten(badly if worker is in_a_helper else worker)
     with pytest.raises(paceline.InputError) as refused:
-        known_programs({"mine": worker})
+        available_programs({"mine": worker})
     said = str(refused.value)
     assert said.startswith(f"{__file__}:{line}: program mine: ")
     assert "not awaited" in said
     with pytest.raises(paceline.InputError, match="program mine"):
-        known_programs({"mine": paceline.Program("mine", exchange, "", server=worker)})
+        available_programs({"mine": paceline.Program("mine", exchange, "", server=worker)})
 
 
 async def later(me):
@@ -101,7 +101,7 @@ async def later(me):
 
 
 def test_what_is_awaited_later_is_not_forgotten():
-    known_programs({"mine": later})
+    available_programs({"mine": later})
     for program in catalogue().values():
         awaits.demand(program)
 

@@ -20,7 +20,7 @@ import paceline
 import paceline.command_line
 from paceline.simulator.engines.dispatch import run_seeds
 from paceline.simulator.errors import InputError
-from paceline.simulator.load.load import known_programs, parse
+from paceline.simulator.load.load import available_programs, parse
 from paceline.simulator.reports import terminal
 from paceline.simulator.results import statistics, store
 from paceline.simulator.studies.simulate import simulate
@@ -260,7 +260,7 @@ def test_simple_is_near_to_ssgd_then_round_then_small():
         contender("local-sgd", 1.0, tau=12),
         contender("dts", 1.0, delay=2, period=2),
     ]
-    programs = known_programs(None)
+    programs = available_programs(None)
     keys = [verdict.simplicity(each.candidate, programs) for each in ordered]
     assert keys == sorted(keys)
 

@@ -18,7 +18,7 @@ if not hasattr(torch.utils.backend_registration, "_setup_privateuseone_for_pytho
     pytest.skip("this torch has no devices written in Python", allow_module_level=True)
 
 from paceline.simulator.errors import ProgramError, RunError
-from paceline.simulator.load.load import known_programs
+from paceline.simulator.load.load import available_programs
 from paceline.simulator.objectives import build
 from paceline.simulator.programs import Program
 from paceline.validate.host import device as devices
@@ -169,7 +169,7 @@ def test_variants_and_codecs_end_with_the_simulated_parameters(case, tmp_path):
 def trains_as_simulated(case, native, tmp_path):
     """Run a case, which has rehearsed what it asks of a native group, of that dtype."""
     homes, records = ends_as_simulated(case, tmp_path, native)
-    program = known_programs(OWN)[case["name"]]
+    program = available_programs(OWN)[case["name"]]
     meets = case["name"] in OWN or program.family in {"blocking", "overlapped"}
     meets = native and meets and not program.bound
     for home, own in zip(homes[:WORKERS], records, strict=False):

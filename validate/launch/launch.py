@@ -29,7 +29,7 @@ from pathlib import Path
 import psutil
 
 from paceline.simulator.errors import InputError, RunError
-from paceline.simulator.load.load import Programs, known_programs
+from paceline.simulator.load.load import Programs, available_programs
 from paceline.simulator.network.closed_form import ClosedForm
 from paceline.simulator.scenario.scenario import Scenario
 from paceline.simulator.studies.executors import how
@@ -108,7 +108,7 @@ def run(job: Job, progress: Progress | None = None) -> None:
 
 def process_count(scenario: Scenario, tasks: Sequence[TrainingTask], programs: Programs) -> int:
     """Return the number of processes: the workers, and a server if an algorithm has one."""
-    catalogue = known_programs(programs)
+    catalogue = available_programs(programs)
     served = any(catalogue[task.algorithm.name].server for task in tasks)
     return scenario.cluster.workers + served
 

@@ -12,7 +12,7 @@ from pydantic import Field
 from paceline.simulator.errors import InputError
 from paceline.simulator.inputs import messages, paths
 from paceline.simulator.load.document import read_toml
-from paceline.simulator.load.load import known_programs, parse
+from paceline.simulator.load.load import available_programs, parse
 from paceline.simulator.scenario.scenario import Scenario
 from paceline.simulator.scenario.table import Duration, Many, Name, Section
 
@@ -73,7 +73,7 @@ class Job:
     @property
     def family(self) -> str:
         """How its algorithm's workers meet."""
-        return known_programs(None)[self.scenario.algorithm[0].name].family
+        return available_programs(None)[self.scenario.algorithm[0].name].family
 
     @property
     def slowed(self) -> bool:
@@ -115,7 +115,7 @@ def _job(path: Path, index: int, table: _Table, allow_paths: bool) -> Job:
         "algorithm": [algorithm],
     }  # fmt: skip
     scenario = parse(whole, file=where, folder=path.parent, allow_paths=allow_paths)
-    program = known_programs(None)[scenario.algorithm[0].name]
+    program = available_programs(None)[scenario.algorithm[0].name]
     if program.family in ("server", "gossip") or scenario.network.model == "flows":
         what = "network.model" if scenario.network.model == "flows" else "algorithm.name"
         raise InputError(

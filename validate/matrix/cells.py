@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from paceline.simulator.load.load import known_programs
+from paceline.simulator.load.load import available_programs
 from paceline.simulator.results.statistics import jsonable
 from paceline.simulator.scenario.overhead import Overhead
 
@@ -46,7 +46,7 @@ def cells(name: str, folder: Path, costs: Overhead, loss: float | None = None) -
     quadratic = more[0] if more else None
     (source,) = sources.read([folder / "measured"], allow_paths=True)
     runs = {run.algorithm.label: run for run in source.runs}
-    scenario, programs = source.scenario, known_programs(None)
+    scenario, programs = source.scenario, available_programs(None)
     rows = []
     for label in paired.labels:
         pace = paired.of(PACE, counted=False)[label]

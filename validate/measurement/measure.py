@@ -11,7 +11,7 @@ import numpy as np
 
 from paceline.simulator.engines import payloads
 from paceline.simulator.engines.observer import Observer
-from paceline.simulator.load.load import known_programs
+from paceline.simulator.load.load import available_programs
 from paceline.simulator.objectives import build
 from paceline.simulator.objectives.objective import Evaluation, Objective
 from paceline.simulator.programs import Program
@@ -49,7 +49,7 @@ def measure(task: TrainingTask, scenario: Scenario, programs: Any = None) -> Mea
 
     A task that was cut short is measured up to that point, with a note.
     """
-    program = known_programs(programs)[task.algorithm.name]
+    program = available_programs(programs)[task.algorithm.name]
     workers = scenario.cluster.workers
     expected = [records.read(task.folder, rank) for rank in range(workers + bool(program.server))]
     nodes = [record for record in expected if record is not None]

@@ -15,7 +15,7 @@ from torch import Tensor
 from paceline.simulator.cluster import speed
 from paceline.simulator.engines.node import compare
 from paceline.simulator.engines.observer import evaluation_interval
-from paceline.simulator.load.load import Programs, known_programs
+from paceline.simulator.load.load import Programs, available_programs
 from paceline.simulator.objectives import build
 from paceline.simulator.programs import Program, awaits
 from paceline.simulator.results.run import Spans
@@ -77,7 +77,7 @@ def run(task: TrainingTask, job: Job, place: Place) -> None:
     Raises ProgramError if the program breaks the rules of effects, RuntimeError if another process
     has died or does not answer in time.
     """
-    program = known_programs(job.programs)[task.algorithm.name]
+    program = available_programs(job.programs)[task.algorithm.name]
     if place.rank < job.scenario.cluster.workers + (program.server is not None):
         with awaits.explained(program):
             TaskProcess(task, job.scenario, place, program).run()

@@ -233,7 +233,7 @@ class Participation:
 
     def __init__(self, run: Any) -> None:
         settings = run.scenario.recovery
-        least = settings.kept(run.workers)
+        least = settings.awaited(run.workers)
         self._run, self.presence = run, Presence(run, settings, least)
         self.rules = rules(run, least)
         self.sampled = next((rule for rule in self.rules if isinstance(rule, Sampled)), None)

@@ -90,9 +90,9 @@ def device_problems(scenario: Scenario) -> Iterator[Problem]:
             near = nearest(group.device, names, "devices")
             yield Problem((*where, "device"), f"unknown; {near}")
         for key in ("profile", "bursts", "failures") if device and device.shared_by > 1 else ():
-            own = getattr(group, key) is not None
-            path = (*where, key) if own else ("cluster", key)
-            varies = own or getattr(cluster, key) is not None
+            of_group = getattr(group, key) is not None
+            path = (*where, key) if of_group else ("cluster", key)
+            varies = of_group or getattr(cluster, key) is not None
             yield from broken((varies, path, "shared-device-speed"), group=group.name, key=key)
     for index, name in enumerate(names):
         first, path = names.index(name), ("cluster", "device", index, "name")
@@ -128,9 +128,9 @@ def recovery_problems(scenario: Scenario, programs: Mapping[str, Program]) -> It
     if not algorithms:
         tables[general] = scenario.recovery, {}
     for index, (algorithm, recovery) in enumerate(zip(algorithms, policies, strict=True)):
-        own = algorithm.table.get("recovery")
-        if own is not None:
-            keys = own if isinstance(own, dict) else {}
+        table = algorithm.table.get("recovery")
+        if table is not None:
+            keys = table if isinstance(table, dict) else {}
             tables["algorithm", index, "recovery"] = recovery, keys
         elif algorithm.recovery is None:  # else it has no effect on this one: a note says so
             tables[general] = recovery, {}

@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...errors import InputError
-from ...load.load import known_programs
+from ...load.load import available_programs
 from ...objectives import plugins
 from ...objectives.basis import loss_basis
 from ...results import consumption, pick, statistics, wording
@@ -109,7 +109,7 @@ class TuneResult(Display):
         return [*dict.fromkeys([self.best, *([self.simplest, *trade] * bool(self.best.reached))])]
 
     def _simplicity(self, contender: Contender) -> tuple[Any, ...]:
-        return verdict.simplicity(contender.candidate, known_programs(self.space.programs))
+        return verdict.simplicity(contender.candidate, available_programs(self.space.programs))
 
     @property
     def warnings(self) -> list[str]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from ...errors import InputError
-from ...load.load import Programs, known_programs, varied
+from ...load.load import Programs, available_programs, varied
 from ...objectives import build
 from ...programs import Program
 from ...programs.program import BOUND
@@ -213,7 +213,7 @@ def space(scenario: Scenario, programs: Programs = None) -> tuple[Space, list[st
     left out, as the fastest of them would end every other run. Raises InputError where there is
     nothing to try.
     """
-    known = known_programs(programs)
+    known = available_programs(programs)
     notes = [*scenario.notes, *consumption.notes(scenario)]
     named = dict.fromkeys([algorithm.name for algorithm in scenario.algorithm] + [*scenario.tune])
     bounds = [name for name in named if known[name].bound]
