@@ -187,13 +187,6 @@ def test_clipped_normal_moments(mean, sd):
     assert law.variance == pytest.approx(second - first**2, rel=1e-5)
 
 
-def test_half_normal_means():
-    """Folded at zero the mean is 0.798 sd, clipped 0.399 sd (Hybrid, section on delays)."""
-    table = {"dist": "normal", "mean": "0 s", "sd": "1 s"}
-    assert parse(table).expectation == pytest.approx(math.sqrt(2 / math.pi))
-    assert parse(table | {"negative": "clip"}).expectation == pytest.approx(0.398942, abs=1e-6)
-
-
 def test_moments_that_do_not_exist():
     pareto = {"dist": "pareto", "minimum": "1 s"}
     assert parse(pareto | {"alpha": 2}).variance == math.inf

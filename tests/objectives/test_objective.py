@@ -173,15 +173,6 @@ def test_batches_are_drawn_from_the_workers_share():
     assert len(seen) > 0.9 * len(own)
 
 
-def test_the_mean_of_many_batches_is_the_whole_gradient():
-    goal = softmax(batch=32)
-    source = goal.source(0)
-    batches = np.array([source.gradient(goal.start) for _ in range(2000)])
-    whole = goal.at(goal.start, np.arange(len(goal.data.train_y)))[1]
-    error = np.linalg.norm(batches.mean(axis=0) - whole)
-    assert error < 1.5 * np.sqrt(batches.var(axis=0).sum() / len(batches))
-
-
 @settings(max_examples=30, deadline=None)
 @given(st.integers(1, 40), st.sampled_from([0.01, 0.3, 1.0, 100.0]), st.integers(0, 99))
 def test_a_dirichlet_partition_deals_every_sample_once(workers, alpha, seed):
