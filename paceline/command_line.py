@@ -127,10 +127,13 @@ _quiet: ContextVar[bool] = ContextVar("quiet", default=False)
 QUIET = _flag("--quiet", "Print only results and errors: no notes, no progress.", "-q")
 
 
-def _command(name: str, *, hidden: bool = False) -> Callable[[Any], Any]:
+def _command(
+    name: str, *but: str, study: bool = False, hidden: bool = False, **changed: Any
+) -> Callable[[Any], Any]:
     """Register a command, which also takes --quiet.
 
-    `hidden`: an old name of one, which help does not list.
+    A `study` takes the options of `STUDY`, except `but`, as keywords, before its last option,
+    --json; `changed`: other options in place of some. `hidden`: an old name of a command.
     """
 
     def register(run: Callable[..., None]) -> Callable[..., None]:
@@ -139,33 +142,19 @@ def _command(name: str, *, hidden: bool = False) -> Callable[[Any], Any]:
             _quiet.set(quiet or _quiet.get())
             run(**given)
 
-        signature = inspect.signature(run)
-        last = inspect.Parameter(
-            "quiet", inspect.Parameter.KEYWORD_ONLY, default=QUIET, annotation=bool
-        )
-        parameters = [*signature.parameters.values(), last]
-        command.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+        kind = inspect.Parameter.KEYWORD_ONLY
+        own = [each for each in inspect.signature(run).parameters.values() if each.name != "given"]
+        shared = [
+            inspect.Parameter(key, kind, default=changed.get(key, option), annotation=annotation)
+            for key, (annotation, option) in STUDY.items()
+            if study and key not in but
+        ]
+        quiet = inspect.Parameter("quiet", kind, default=QUIET, annotation=bool)
+        own = [each.replace(kind=kind) for each in own]
+        parameters = [*own[:-1], *shared, *own[-1:], quiet]
+        command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         app.command(name, hidden=hidden)(command)
         return run
-
-    return register
-
-
-def _study_command(name: str, *but: str, **changed: Any) -> Callable[[Any], Any]:
-    """Register a command that takes the options of `STUDY`, except `but`, as keywords.
-
-    They stand before its last option, --json; `changed`: other options in place of some.
-    """
-
-    def register(run: Callable[..., None]) -> Any:
-        *parameters, as_json, _ = inspect.signature(run).parameters.values()
-        shared = [
-            as_json.replace(name=key, annotation=kind, default=changed.get(key, option))
-            for key, (kind, option) in STUDY.items()
-            if key not in but
-        ]
-        run.__signature__ = inspect.Signature([*parameters, *shared, as_json])  # type: ignore[attr-defined]
-        return _command(name)(run)
 
     return register
 
@@ -207,7 +196,7 @@ def _paceline(
         raise typer.Exit(2)
 
 
-@_study_command("simulate")
+@_command("simulate", study=True)
 def _simulate(scenario: str = SCENARIO, as_json: bool = AS_JSON, **given: Any) -> None:
     """Simulate every algorithm of a scenario: error against time.
 
@@ -233,7 +222,7 @@ def _simulate(scenario: str = SCENARIO, as_json: bool = AS_JSON, **given: Any) -
     _answer(as_json, result.json, parts, result.notes)
 
 
-@_study_command("sweep")
+@_command("sweep", study=True)
 def _sweep(
     scenario: str = SCENARIO,
     vary: list[str] | None = _option(
@@ -267,7 +256,7 @@ def _sweep(
     _answer(as_json, result.json, lambda: [terminal.sweep(result), *lines], result.notes)
 
 
-@_study_command("solve", "figure")
+@_command("solve", "figure", study=True)
 def _solve(
     scenario: str = SCENARIO,
     vary: str = _option(
@@ -301,7 +290,7 @@ def _solve(
     _answer(as_json, result.json, lambda: [*result.sentences, *lines], loaded.notes)
 
 
-@_study_command("fit", "figure", out=_out("DIR", RESULTS, "--out"))
+@_command("fit", "figure", study=True, out=_out("DIR", RESULTS, "--out"))
 def _fit(
     scenario: str = SCENARIO,
     targets: Path = typer.Argument(
@@ -344,9 +333,10 @@ def _fit(
     _answer(as_json, result.json, lambda: [*terminal.fit(result), *result.sentences, *lines])
 
 
-@_study_command(
+@_command(
     "theory",
     *("seeds", "engine", "jobs", "dask", "force", "figure"),
+    study=True,
     seed=typer.Option(0, help="Ignored (accepted for consistency with other commands)."),
     out=_out("DIR", "Write theory.json here."),
 )
@@ -377,7 +367,7 @@ def _theory(scenario: str = SCENARIO, as_json: bool = AS_JSON, **given: Any) -> 
         _note(note)
 
 
-@_study_command("tune", "engine")
+@_command("tune", "engine", study=True)
 def _tune(
     scenario: str = SCENARIO,
     objective: str | None = _option(
@@ -410,9 +400,10 @@ def _tune(
     _answer(as_json, result.json, lambda: [*terminal.tune(result), *lines], notes)
 
 
-@_study_command(
+@_command(
     "validate",
     *("engine", "jobs", "dask", "force"),
+    study=True,
     seeds=_option(None, "Number of seeds; default: validation.seeds."),
 )
 def _validate(
