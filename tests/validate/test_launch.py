@@ -120,7 +120,7 @@ def test_interrupted_killed_and_resumed(folder):
     _, notes = process.communicate(timeout=PATIENCE)
     assert process.returncode == 1
     assert "worker 1 died by signal 9 during " in notes
-    assert notes.startswith("paceline: error: worker 1 died")
+    assert "paceline: error: worker 1 died" in notes
     nothing_is_left(folder)
     document = json.loads((folder / "out" / "measured" / "run.json").read_text())
     rows = {row["label"]: row for row in document["summary"]["algorithms"]}
