@@ -15,7 +15,6 @@ from ..programs.pieces.schedule import OfSlowest
 from ..scenario.scenario import Scenario
 from . import payloads
 from .collective import Collective, Timer
-from .unsupported import Unknown, Unsupported
 
 
 def introduce(node: Node, scenario: Scenario, start: Vector) -> None:
@@ -139,27 +138,3 @@ class EngineNode(SeededNode):
     def join(self, pieces: Sequence[Vector]) -> Vector:
         """Join pieces that `cut` made."""
         return payloads.join(pieces)
-
-
-class RefusingNode(Node):
-    """A node of an engine that runs some programs only; it refuses what the engine does not define.
-
-    `does`: what a program does that needs another engine.
-    """
-
-    __slots__ = ()
-    does: str
-
-    def __init__(self, scenario: Scenario, start: Vector) -> None:
-        introduce(self, scenario, start)
-
-    def _refuse(self, *_: Any, **__: Any) -> Any:
-        raise Unsupported(self.does)
-
-    gradient = loss_and_gradient = start_backward = cut = join = wait = finished = _refuse
-    start_mean = start_gather = start_mean_after = work = clock = mark = _refuse
-    send = receive = receive_before = request = timer = count = _refuse
-
-    def generator(self, *, shared: bool = False) -> Any:
-        """Return random numbers that the program may not look at."""
-        return Unknown("it draws random numbers of its own")

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..network import tcp
 from ..network.mean_cost import word_cost
-from ..programs.effects import ANY, Handle, Node, Payload, Pieces, Vector
+from ..programs.effects import Handle, Node, Payload, Pieces, Vector
 from ..scenario.overhead import CodecCost, Overhead
 from ..scenario.scenario import Scenario
 
@@ -59,34 +59,38 @@ class EffectCosts:
 class NodeWithOverheads:
     """A node whose effects take time of its own; the node inside carries them out.
 
-    The overhead of a step is part of its duration.
+    The overhead of a step is part of its duration. Starting a collective takes its time before,
+    everything else after: sending does not delay the message.
     """
 
     def __init__(self, node: Node, costs: EffectCosts) -> None:
         self._node, self._costs, self._effects = node, costs.overhead, costs
         self._pieces: Sequence[Handle] = ()
         self.gradient, self.mark = node.gradient, node.mark  # looked up at every step
+        for name in ("start_mean", "start_gather", "start_mean_after"):
+            setattr(self, name, self._issuing(getattr(node, name)))
+        for name in ("receive", "receive_before", "request"):
+            setattr(self, name, self._receiving(getattr(node, name)))
 
     def __getattr__(self, name: str) -> Any:
         """Return what the node inside has: effects without overheads, its rank, its model."""
         return getattr(self._node, name)
 
-    # Collectives
+    def _issuing(self, start: Callable[..., Handle]) -> Callable[..., Handle]:
+        def issue(*arguments: Any) -> Handle:
+            self._node.work(self._costs.issue)
+            return start(*arguments)
 
-    def start_mean(self, value: Payload) -> Handle:
-        """Start a mean, which takes time."""
-        self._node.work(self._costs.issue)
-        return self._node.start_mean(value)
+        return issue
 
-    def start_gather(self, value: Payload) -> Handle:
-        """Start a gather, which takes time."""
-        self._node.work(self._costs.issue)
-        return self._node.start_gather(value)
+    def _receiving(self, effect: Callable[..., Any]) -> Callable[..., Any]:
+        async def receive(*arguments: Any) -> Any:
+            message = await effect(*arguments)
+            if message is not None:
+                self._node.work(self._costs.receive)
+            return message
 
-    def start_mean_after(self, handle: Handle, value: Callable[[Payload], Payload]) -> Handle:
-        """Start a mean after `handle`, which takes time."""
-        self._node.work(self._costs.issue)
-        return self._node.start_mean_after(handle, value)
+        return receive
 
     async def mean(self, value: Payload) -> Any:
         """Start a mean, and wait for it."""
@@ -94,10 +98,10 @@ class NodeWithOverheads:
 
     async def wait(self, handle: Handle) -> Any:
         """Wait; collecting a collective's result takes time, a piece of a gradient does not."""
-        found = await self._node.wait(handle)
-        if not any(handle is each for each in self._pieces):
+        result = await self._node.wait(handle)
+        if not any(handle is piece for piece in self._pieces):
             self._node.work(self._costs.collect)
-        return found
+        return result
 
     async def finished(self, handle: Handle) -> bool:
         """Ask all workers; agreeing takes time."""
@@ -110,33 +114,10 @@ class NodeWithOverheads:
         node = self._node
         return self._effects.coding(kind, share * node.parameters * node.bytes_per_parameter)
 
-    # Messages
-
     def send(self, to: int, value: Payload) -> None:
         """Send; that takes time, which does not delay the message."""
         self._node.send(to, value)
         self._node.work(self._costs.send)
-
-    async def receive(self, source: int = ANY) -> tuple[int, Payload]:
-        """Receive a message, which takes time."""
-        found = await self._node.receive(source)
-        self._node.work(self._costs.receive)
-        return found
-
-    async def receive_before(self, handle: Handle, source: int = ANY) -> tuple[int, Payload] | None:
-        """Receive a message, if there is one, which takes time."""
-        found = await self._node.receive_before(handle, source)
-        if found is not None:
-            self._node.work(self._costs.receive)
-        return found
-
-    async def request(self, to: int, value: Payload) -> Payload:
-        """Send, and receive the answer, which takes time; sending ends before the answer comes."""
-        answer = await self._node.request(to, value)
-        self._node.work(self._costs.receive)
-        return answer
-
-    # Computing
 
     async def start_backward(self, x: Vector, pieces: Pieces) -> Sequence[Handle]:
         """Begin a gradient, and know its pieces again: waiting for them takes no further time."""

@@ -11,7 +11,7 @@ returns, so its coroutine is never suspended, and `execute` resumes it exactly o
 - The end: past the deadline a node that others may wait for in collectives goes on with zero
   gradients (`_coast`) until a collective tells all ranks to stop after it; others stop at once.
 - Records: `events` for calibration, spans for the timeline, and `outcomes`: every result that
-  depends on time (which sender came first, whether a mean was there), in order, so that lockstep
+  depends on time (which sender came first, whether a mean was there), in order, so that a replay
   can repeat the run without a clock.
 """
 

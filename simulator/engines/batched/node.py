@@ -12,12 +12,12 @@ import numpy as np
 
 from ...distributions.distribution import Array
 from ...objectives.objective import GradientSource
-from ...programs.effects import Handle, Payload, Phase, Pieces, Vector
+from ...programs.effects import Handle, Node, Payload, Phase, Pieces, Vector
 from ...programs.pieces.transform import Identity, Momentum, Nesterov
 from .. import payloads
-from ..node import RefusingNode
+from ..node import introduce
 from ..tolerances import TIME_TOLERANCE
-from ..unsupported import Unsupported
+from ..unsupported import Unknown, Unsupported
 from .arrays import PerWorker, Stack, array
 from .clocks import Clocks, Timed
 from .repeats import Repeats
@@ -33,7 +33,7 @@ class SeedsDiffer(BaseException):
     """
 
 
-class BatchedNode(RefusingNode):
+class BatchedNode(Node):
     """All workers of all seeds; lets its `Batch` evaluate every mark that is due.
 
     `seeds`: their number; `step`: gradients that each worker has computed; `jumps`: draws that took
@@ -46,13 +46,11 @@ class BatchedNode(RefusingNode):
         "_alike", "_clocks", "_gradient", "_jump", "_loss_and_gradient", "_met_at", "_pause_at",
         "_run", "jumps", "mark_at", "meter", "period", "seeds", "step", "updates",
     )  # fmt: skip
-    does = "its workers send each other messages"
 
     def __init__(self, run: Any, start: Vector, gradients: GradientSource) -> None:
         timeless = isinstance(start, complex)
-        super().__init__(
-            run.scenario, start if timeless else Stack(start.reshape(-1, 1, start.shape[-1]))
-        )
+        stacked = start if timeless else Stack(start.reshape(-1, 1, start.shape[-1]))
+        introduce(self, run.scenario, stacked)
         self.meter = payloads.Meter(run.scenario.model.bytes, 1 if timeless else start.shape[-1])
         self.seeds = len(run.seeds)
         self._gradient, self._loss_and_gradient = gradients.gradient, gradients.loss_and_gradient
@@ -242,6 +240,15 @@ class BatchedNode(RefusingNode):
         self._plan()
 
     # Effects that it refuses
+
+    def _refuse(self, *_: Any, **__: Any) -> Any:
+        raise Unsupported("its workers send each other messages")
+
+    send = receive = receive_before = request = timer = count = _refuse
+
+    def generator(self, *, shared: bool = False) -> Any:
+        """Return random numbers that the program may not look at."""
+        return Unknown("it draws random numbers of its own")
 
     def _alone(self) -> None:
         if self.seeds > 1:
