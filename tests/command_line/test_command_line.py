@@ -707,12 +707,3 @@ def test_numbers_are_kept_where_figures_fail(tmp_path, monkeypatch, capsys):
     assert {"run.json", "curves.csv", "timeline.json"} <= {each.name for each in
                                                            Path("s").iterdir()}  # fmt: skip
     assert {"sweep.json", "sweep.csv"} <= {each.name for each in Path("w").iterdir()}
-
-
-@looped(("latency", "limits"), [("80 ms", True), ("10 us", False)])
-def test_theory_says_where_the_window_of_tcp_limits_a_link(folder, capsys, latency, limits):
-    link = {"latency": latency, "bandwidth": "1 Gbit/s", "transport": "tcp"}
-    own = [part for key, each in link.items() for part in ("--set", f'network.{key}="{each}"')]
-    status, _, notes = run(capsys, "theory", "test.toml", *own)
-    assert status == 0
-    assert ("TCP has at most" in notes) is limits
