@@ -213,11 +213,19 @@ def _simulate(scenario: str = SCENARIO, as_json: bool = AS_JSON, **given: Any) -
         _note(f"{result.resumed} of {len(result.runs)} runs were kept from before")
 
     def parts() -> list[Any]:
+        verdict = result.verdict
         sentences = [row["bottleneck"] for row in result.algorithms]
-        sentences += [*result.failures, *result.jobs, result.pick["sentence"]]
+        sentences = [*verdict.why, *sentences, *result.failures, *result.jobs]
         used = terminal.in_units(result.algorithms, loaded.run.target_loss)
         spent = terminal.spent(result.algorithms)
-        return [terminal.summary(result), *spent, *used, *sentences, f"{FILES}{how['out']}"]
+        return [
+            verdict.sentence,
+            terminal.summary(result),
+            *spent,
+            *used,
+            *sentences,
+            f"{FILES}{how['out']}",
+        ]
 
     _answer(as_json, result.json, parts, result.notes)
 
@@ -395,9 +403,9 @@ def _tune(
     if result.resumed:
         _note(f"{result.resumed} of {result.runs} runs were kept from before")
     count = f"{len(result.ranked)} configurations in {result.wall_seconds:.0f} s."
-    lines = [result.sentence, *result.lines, count, f"{FILES}{how['out']}"]
-    notes = [*result.notes, *(f"warning: {warning}" for warning in result.warnings)]
-    _answer(as_json, result.json, lambda: [*terminal.tune(result), *lines], notes)
+    lines = [*result.verdict.why, count, f"{FILES}{how['out']}"]
+    parts = [result.verdict.sentence, *terminal.tune(result), *lines]
+    _answer(as_json, result.json, lambda: parts, result.notes)
 
 
 @_command(

@@ -11,7 +11,7 @@ from paceline.simulator.load.load import parse
 from paceline.simulator.programs import Program, catalogue
 from paceline.simulator.programs.program import BOUND
 from paceline.simulator.results import store
-from paceline.simulator.results.pick import to_run
+from paceline.simulator.results.verdict import to_run
 
 from .steering.telemetry import settings
 

@@ -21,7 +21,6 @@ from ..results.columns import (
     to_target,
 )
 from ..results.intervals import USUAL, Estimate, stated
-from ..results.order import MARGIN
 from ..results.run import TIMES
 from ..results.statistics import format_loss, human, number, time_unit, with_unit
 from ..studies.tune import regret
@@ -331,14 +330,10 @@ def distinct(result: "SweepResult") -> tuple[list[Row], dict[str, Cell]]:
     return [*found.values()], columns
 
 
-def _whole_words(column: Column, narrow: bool = False) -> None:
-    """Keep a column as wide as its longest word: a name that is cut names nothing.
-
-    `narrow`: no wider, as rich would narrow another column and cut this one.
-    """
+def _whole_words(column: Column) -> None:
+    """Keep a column as wide as its longest word: a name that is cut names nothing."""
     words = [word for cell in (column.header, *column.cells) for word in str(cell).split()]
     column.min_width = max(map(len, words), default=0)
-    column.width = column.min_width if narrow else None
 
 
 def _value_of(column: ResultColumn, row: Row) -> str:
@@ -416,59 +411,58 @@ def _bytes_to_target(usual: str, row: Row) -> str:
 
 
 def tune(result: "TuneResult") -> list[Table | str]:
-    """The first `TUNE_ROWS` configurations, others that may be as good, those that the answer names
-    or compares with, and what being wrong costs.
+    """The first `TUNE_ROWS` configurations, others that may be as good, what losses are compared
+    with, and what being wrong about an input costs.
     """
-    near = {*result.order.equivalent, *result.order.unsettled}
-    others = [row for row in result.ranked if row.candidate.label in near][:TUNE_ROWS]
-    others += [*result.named, *filter(None, [result.reference])]
-    shown = result.ranked[:TUNE_ROWS]
-    shown += [row for row in result.ranked if row not in shown and row in others]
+    verdict, ranked = result.verdict, result.ranked
+    also = [*verdict.candidates[:TUNE_ROWS], verdict.pick, result.reference]
+    shown = ranked[:TUNE_ROWS]
+    shown += [each for each in ranked if each not in shown and each.candidate.label in also]
     rows = result.rows(shown)
-    based = any(row["basis"] for row in rows)
-    ranking, values = _ranking(result, rows, based)
-    tables = [ranking, *in_units(rows, first="configuration")]
-    if len(result.tradeoffs) > 1:
-        tables.append(_tradeoffs(result.tradeoffs))
+    tables = [_ranking(result, rows), *in_units(rows, first="configuration")]
     if result.regret:
         tables.append(_regrets(result.regret))
     for table in tables:
+        for column in table.columns[1:]:
+            column.no_wrap = bool(column.header)
         for column in table.columns:
-            column.no_wrap = column.header not in {table.columns[0].header, "", *values}
-            _whole_words(column, narrow=based and not column.header)
+            _whole_words(column)
     return [*tables, *regret.notes(result.regret)]
 
 
-def _ranking(result: "TuneResult", rows: Sequence[Row], based: bool) -> tuple[Table, list[str]]:
-    """Return the table of configurations, and the headings of its columns that may wrap."""
-    objective = result.objective
+def _ranking(result: "TuneResult", rows: Sequence[Row]) -> Table:
+    """Return the table of configurations; the pick is bold."""
+    aim, verdict = result.objective, result.verdict
     usual = wording.usual(stated(row, "value") for row in rows)
 
-    def within(row: Row) -> str:
-        return wording.qualified(stated(row, "value"), objective.unit, usual)
+    def value(row: Row) -> str:
+        within = wording.qualified(stated(row, "value"), aim.unit, usual)
+        return _reached_value(aim, row) + (f"\n{within}" if within != "-" else "")
 
-    value = partial(_reached_value, objective)
-    values: dict[str, Cell] = {objective.says: value, usual: within}
-    above: dict[str, Cell] = {}
-    if result.reference and any(row["to_reference"] for row in rows):
-        than = f"above {result.reference.candidate.label}\n({USUAL})"
-        above = {than: lambda row: _above(row["to_reference"], "value")}
-        if usual:  # else the table is wider than 80 columns
-            values = {f"{objective.says}\n({usual})": lambda row: f"{value(row)}\n{within(row)}"}
-    last: dict[str, Cell] = {"seeds": _text("seeds")}
-    if based:  # both leave too few columns
-        last = {"basis": lambda row: row["basis"] or "-"}
-    columns: dict[str, Cell] = {
-        "configuration": _named,
-        **values,
-        **above,
-        **last,
-        "": partial(_verdict, result),
-    }
+    def named(row: Row) -> str:
+        mark = verdict.mark(row["label"]) or ("given up early" if row["stopped"] else "")
+        return row["label"] + (f" ({mark})" if mark else "")
+
+    columns: dict[str, Cell] = {"configuration": named}
+    columns[f"{aim.says}\n({usual})" if usual else aim.says] = value
+    if any(row["to_reference"] for row in rows):
+        above = f"loss above\n{result.reference}\n({USUAL})"
+        columns[above] = lambda row: _above(row["to_reference"])
+    if any("at_equal_loss" in row for row in rows):
+        columns[f"days at\nequal loss\n({USUAL})"] = _at_equal_loss
+    columns["seeds"] = _text("seeds")
+    if any(row["basis"] for row in rows):  # both leave too few columns
+        del columns["seeds"]
+        columns["basis"] = lambda row: row["basis"] or "-"
     table = _table(rows, columns)
     for line, row in zip(table.rows, rows, strict=True):
-        line.style = "bold" if row["label"] == result.simplest.candidate.label else None
-    return table, [*values] if based else [usual]
+        line.style = "bold" if row["label"] == verdict.pick else None
+    return table
+
+
+def _at_equal_loss(row: Row) -> str:
+    days = row.get("at_equal_loss")
+    return _beneath(wording.cell(stated(days, "value"), "")) if days else "-"
 
 
 def _reached_value(objective: Any, row: Row) -> str:
@@ -484,22 +478,6 @@ def _reached_value(objective: Any, row: Row) -> str:
     return f"{row['reached']} of {row['seeds']} seeds got there"
 
 
-def _verdict(result: "TuneResult", row: Row) -> str:
-    """Return how a configuration compares with the best one."""
-    label, best = row["label"], result.best
-    if label == best.candidate.label:
-        if best.reached:
-            return "best of these" if result.first not in result.ranked else "best"
-        return "" if best.diverged else "closest"
-    verdict = "given up early" if row["stopped"] else ""
-    if label in result.order.unsettled:
-        verdict = "not separated"
-    if label in result.order.equivalent:
-        taken = label == result.simplest.candidate.label
-        verdict = "equivalent, simplest" if taken else "equivalent"
-    return ", ".join(filter(None, [verdict, "soonest" * (label == result.soonest)]))
-
-
 def _regrets(rows: Sequence[Row]) -> Table:
     """Show what each candidate costs if an input is wrong."""
     columns: dict[str, Cell] = {"% above the best\nof these, with": _named}
@@ -510,24 +488,8 @@ def _regrets(rows: Sequence[Row]) -> Table:
     return _table([{"label": label} for label in rows[0]["values"]], columns)
 
 
-def _above(found: Mapping[str, Any] | None, key: str) -> str:
-    return _beneath(wording.above(found[key], found["interval"])) if found else "-"
-
-
-def _tradeoffs(rows: Sequence[Row]) -> Table:
-    """What less time costs in loss after as many tokens, and what it takes."""
-    within = f"({USUAL})"
-    columns: dict[str, Cell] = {
-        f"{100 * MARGIN:.0f} % sooner or cheaper\nthan all above": lambda row: row["label"],
-        f"loss\n{within}": lambda row: _above(row, "loss_above"),
-        f"days\n{within}": lambda row: _beneath(wording.cell(stated(row["used"]["days"]), "")),
-        "saved": lambda row: number(row["days_saved"]),
-    }
-    if "cost" in rows[0]["used"]:
-        columns[f"cost\n{within}"] = lambda row: _beneath(
-            wording.cell(stated(row["used"]["cost"]), "")
-        )
-    return _table(rows, columns)
+def _above(share: Row | None) -> str:
+    return _beneath(wording.above(share["value"], share["interval"])) if share else "-"
 
 
 def _regret(worlds: Sequence[Row], row: Row) -> str:

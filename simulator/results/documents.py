@@ -93,7 +93,19 @@ _ALGORITHM = _shape(
     },
 )
 _ABOUT = _texts("title file")  # of a scenario
-_PICK = _shape(  # see `pick.verdict`
+_REASON = _shape({"code": str})  # with the numbers of its sentence
+_VERDICT = _shape(  # see `verdict.Verdict`
+    {
+        **_texts("question measure sentence"),
+        "pick": str | None,
+        "candidates": list[str],
+        "decided": bool,
+        "reasons": _list[_REASON],
+        "would_decide": _REASON | None,
+        "basis": str | None,
+    }
+)
+_PICK = _shape(  # see `verdict.Verdict.keys`
     {
         **_VALUE_KEYS,
         **_texts("measure sentence"),
@@ -111,6 +123,7 @@ _SUMMARY = _shape(
         "engine": str,
         "seeds": _non_empty(list[int]),
         "algorithms": _list[_ALGORITHM],
+        "verdict": _VERDICT,
         "pick": _PICK,
         "notes": list[str],
     },
@@ -165,12 +178,12 @@ _CHANGED_WORLD = _shape(  # the scenario with one input changed
 _TUNE = _shape(
     {
         **_PAGE,
-        **_texts("objective measure unit simplest sentence"),
+        **_texts("objective measure unit simplest"),
         "ranking": _non_empty(_list[_CONFIGURATION]),
         "ties": _list[_shape({"label": str})],
+        "verdict": _VERDICT,
         "pick": _PICK,
         "regret": _list[_CHANGED_WORLD],
-        "warnings": _list[_non_empty(str)],
     },
     _PAGE_OPTIONAL | {"loss_basis": str | None},
 )
@@ -179,6 +192,7 @@ _SWEEP = _shape(  # without its rows, which are in sweep.csv
         **_PAGE,
         "vary": _non_empty(dict[str, list[Any]]),
         "points": list[Table],
+        "verdict": _VERDICT,
         "picks": _list[_shape({"label": str | None, "decided": bool, "alternatives": list[str]})],
         "bounds": list[str],
     },

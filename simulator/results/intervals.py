@@ -5,7 +5,7 @@ number of seeds: docs/evidence/reliability.md, by tests/lab/reliability/coverage
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import NormalDist
 from typing import Any
@@ -74,6 +74,11 @@ class Estimate:
         return self.basis == SAME
 
     @property
+    def of_model(self) -> bool:
+        """Whether the interval holds the error of a model."""
+        return self.basis.endswith(MODEL)
+
+    @property
     def certain(self) -> bool:
         """Whether the interval attains `LEVEL`; the median's does from five seeds on."""
         return self.level is not None and self.level >= LEVEL
@@ -98,6 +103,15 @@ class Estimate:
             for ends in (self.interval, self.of_mean, self.ci95)
         )
         return replace(self, interval=interval, of_mean=of_mean, ci95=ci95)
+
+    def moved(self, by: Callable[[float], float]) -> "Estimate":
+        """Return the estimate of an increasing function of the quantity."""
+
+        def ends(span: Ends | None) -> Ends | None:
+            return span and (by(span[0]), by(span[1]))
+
+        interval, of_mean, ci95 = map(ends, (self.interval, self.of_mean, self.ci95))
+        return replace(self, value=by(self.value), interval=interval, of_mean=of_mean, ci95=ci95)
 
     def by_model(self, low: float, high: float) -> "Estimate":
         """Return the same with an interval that holds the error of a model, so no mean's."""

@@ -8,7 +8,7 @@ must support, so that it is false with at most 10 % however many others there ar
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from types import MappingProxyType
 from typing import NamedTuple
@@ -36,6 +36,7 @@ class Order:
     neither. `of`: what is estimated, the mean or the median. `seeds`: about as many in all settle
     what is unsettled; None where nothing is, where nothing can be said, or beyond `MOST`. `model`:
     whether seeds alone would settle some of it, and the error of a model of the loss does not.
+    `counts`: seeds with a score, and all, where no alternative has one with every seed.
     """
 
     best: str
@@ -47,6 +48,7 @@ class Order:
     seeds: int | None
     model: bool = False
     margin: float = MARGIN
+    counts: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
     def stating(self, label: str, ends: Sequence[float | None] | None) -> "Order":
         """Return the order with the interval that a table states of one; an end of None: inf."""
@@ -72,6 +74,9 @@ class Order:
     def value(self, label: str) -> float:
         """Return the estimate of an alternative; infinite where a seed has no score."""
         return self.estimates[label].value if label in self.estimates else math.inf
+
+
+NO_ORDER = Order("", intervals.MEAN, {}, [], [], [], None)
 
 
 class Terms(NamedTuple):
@@ -158,11 +163,6 @@ def _filled(values: np.ndarray, bounds: np.ndarray, first: np.ndarray) -> np.nda
     return np.where(np.abs(other - first) <= intervals.ROUNDING * np.abs(first), first, other)
 
 
-def within(margin: float) -> str:
-    """Say by how much alternatives may differ that are equivalent."""
-    return f"within {100 * margin:.2g} %"
-
-
 def _apart(factors: Mapping[str, np.ndarray], one: str, other: str) -> np.ndarray | None:
     """Draw the logarithm of what a ratio may be wrong by; nan where neither has a score."""
     if not {one, other} <= factors.keys():
@@ -214,7 +214,8 @@ def _by_count(values: Scores, best: str | None) -> Order:
         if more > fewer and 2 * bdtr(fewer, more + fewer, 0.5) <= 1 - intervals.LEVEL:
             worse.append(label)
     unsettled = [label for label in others if label not in worse]
-    return Order(best, intervals.MEDIAN, {}, worse, [], unsettled, None)
+    tally = {label: (counts[label], values[label].size) for label in values}
+    return Order(best, intervals.MEDIAN, {}, worse, [], unsettled, None, counts=tally)
 
 
 def _needed(one: np.ndarray, other: np.ndarray, heavy: bool, of: str) -> int | None:

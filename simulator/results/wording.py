@@ -5,20 +5,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from .intervals import LEVEL, MEDIAN, MODEL, USUAL, Estimate, stated
+from .intervals import LEVEL, MEDIAN, USUAL, Estimate, stated
 from .statistics import PREFIXED, number, prefixed, time_unit, with_unit
-
-
-def sentence(found: Estimate, unit: str, seeds: int) -> str:
-    """Return an estimate in brackets, to stand after its value; nothing where there is none.
-
-    `unit`: "s" for times in seconds, "" or a currency. " (mean, 90 %: 12.0 to 14.2 s, 8 seeds)".
-    """
-    if found.interval is None:
-        return f" (median of {seeds} seeds)" if found.of == MEDIAN and seeds > 1 else ""
-    model = f" and the error of {MODEL}" * found.basis.endswith(MODEL)
-    many = f"{seeds} seeds" if seeds > 1 else "one seed"
-    return f" ({found.of}, {level(found)}: {format_interval(found, unit)}, {many}{model})"
 
 
 def amount(found: Estimate, unit: str, size: float = 1.0) -> str:
@@ -32,13 +20,7 @@ def amount(found: Estimate, unit: str, size: float = 1.0) -> str:
         format_interval(replace(whole, interval=(low, high)), unit),
     )
     same = with_unit(low, unit) == with_unit(high, unit) == value  # such as a price of a fixed time
-    return value if same else f"{value} ({level(found)}: {within})"
-
-
-def one_run(row: Mapping[str, Any], quantity: str) -> str:
-    """Return in which time one measured run is expected, by a row of `simulate`."""
-    interval = format_interval(of_one(row, quantity), "s")
-    return f"A measured run is expected to take {interval} ({USUAL})."
+    return value if same else f"{value} ({kind(found)}: {within})"
 
 
 def of_one(row: Mapping[str, Any], quantity: str) -> Estimate:
@@ -51,11 +33,6 @@ def above(share: float, interval: Sequence[float] | None) -> str:
     """Return a share above another, with its interval in per cent: "+0.35% (-0.06 to +0.74)"."""
     ends = " to ".join(f"{100 * end:+z.2f}" for end in interval or ())
     return f"{share:+.2%}" + (f" ({ends})" if ends else "")
-
-
-def with_basis(basis: str | None) -> str:
-    """Return what a loss is the loss of, to stand after a value."""
-    return f" {basis}" if basis else ""
 
 
 def level(found: Estimate) -> str:
@@ -113,15 +90,14 @@ def qualified(found: Estimate, unit: str, column: str = USUAL) -> str:
     return f"{said} ({kind(found)})" if found.interval and kind(found) != column else said
 
 
-def difference(found: Estimate, unit: str) -> tuple[str, str]:
-    """Return a paired difference, and its interval in brackets if it has one, in one unit."""
+def difference(found: Estimate, unit: str) -> str:
+    """Return a paired difference with its interval, in one unit: "1.20 s (0.80 to 1.60)"."""
     size, name = _scale(max(map(abs, [found.value, *(found.interval or ())])), unit)
-    said = f"{number(found.value / size)}{name}"
+    value = f"{number(found.value / size)}{name}"
     if found.interval is None:
-        return said, ""
+        return value
     low, high = (number(end / size) for end in found.interval)
-    model = f"with the error of {MODEL}" if found.basis == MODEL else "paired over seeds"
-    return said, f" ({found.of}, {level(found)}: {low} to {high}{name}, {model})"
+    return f"{value} ({low} to {high})"
 
 
 def _scale(value: float, unit: str) -> tuple[float, str]:

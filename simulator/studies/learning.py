@@ -20,10 +20,10 @@ from ..results import loss_model, prediction_interval
 from ..results.divergence import diverged
 from ..results.intervals import TAILS
 from ..results.loss_model import Errors, Models
-from ..results.pick import all_of
 from ..results.prediction_interval import PACE, TARGET, TimeModel, Unfitted
 from ..results.run import Run
 from ..results.statistics import Groups, crossing
+from ..results.verdict import all_of
 from ..scenario.cluster import Cluster
 from ..scenario.scenario import Algorithm, Scenario
 from ..scenario.tables import LearningCurve

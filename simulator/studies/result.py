@@ -21,17 +21,17 @@ from ..results import (
     store,
     timeline,
     usage,
-    wording,
 )
 from ..results.columns import RESULT_COLUMNS
 from ..results.determinism import deterministic
 from ..results.figures import curves, style
 from ..results.figures.chart import Chart
-from ..results.intervals import HEAVY, MODEL
-from ..results.pick import Known, pick
+from ..results.intervals import HEAVY
 from ..results.prediction_interval import Uncalibrated, Unfitted
 from ..results.run import Run
+from ..results.verdict import Known, Verdict, of_runs
 from ..scenario.scenario import Algorithm, Scenario
+from ..scenario.tables import LearningCurve
 from . import learning
 from .display.display import Display, shown_columns
 
@@ -141,28 +141,34 @@ class Result(Display):
     def loss_basis(self) -> str | None:
         """What the loss of the pick is the loss of; None where there is no loss."""
         found = bases(self.scenario)
-        return found.get(self.pick["label"] or "", next(iter(found.values()), None))
+        return found.get(self.verdict.pick or "", next(iter(found.values()), None))
 
     @cached_property
-    def pick(self) -> dict[str, Any]:
-        """The algorithm to use, and how sure that is, as `results.pick` returns it."""
+    def verdict(self) -> Verdict:
+        """The answer: the algorithm to use, and how sure that is."""
         scenario = self.scenario
+        rows = {row["label"]: row for row in self.algorithms}
         errors = learning.errors(scenario, self.groups, self._models, self.links)
-        stated = {row["label"]: row.get("interval90", {}) for row in self.algorithms}
-        models = {label: each._replace(stated=stated[label]) for label, each in errors.items()}
-        known = Known(scenario.heavy_tailed, deterministic(scenario), bases(scenario), models)
-        found = pick(self.groups, scenario.run.target_loss, known)
-        return dict(
-            statistics.jsonable(found | {"sentence": found["sentence"] + self._of_one(found)})
+        models = {
+            label: each._replace(stated=rows[label].get("interval90", {}))
+            for label, each in errors.items()
+        }
+        known = Known(
+            scenario.heavy_tailed,
+            deterministic(scenario),
+            bases(scenario),
+            models,
+            rows,
+            {each.label: each.name for each in scenario.algorithm},
+            _equal_tokens(scenario),
+            of_loss=any(each.loss for each in models.values()),
         )
+        return of_runs(self.groups, scenario.run.target_loss, known)
 
-    def _of_one(self, found: Mapping[str, Any]) -> str:
-        """Say what one measured run of the pick may take, where its interval is the mean's."""
-        row = next((each for each in self.algorithms if each["label"] == found["label"]), {})
-        ends = (row.get("interval90") or {}).get(found["measure"])
-        if not ends or found["measure"] == "loss" or (found.get("basis") or "").endswith(MODEL):
-            return ""
-        return f" {wording.one_run(row, found['measure'])}"
+    @property
+    def pick(self) -> dict[str, Any]:
+        """The verdict in the terms of its order, as JSON has it."""
+        return self.verdict.keys
 
     @cached_property
     def notes(self) -> list[str]:
@@ -224,7 +230,7 @@ class Result(Display):
 
     @property
     def _in_words(self) -> str:
-        return str(self.pick["sentence"])
+        return self.verdict.sentence
 
     def _table(self) -> list[dict[str, str]]:
         rows = self.algorithms
@@ -262,6 +268,7 @@ class Result(Display):
             "versions": plugins.versions(scenario.objective),
             "algorithms": self.algorithms,
             "loss_basis": self.loss_basis,
+            "verdict": self.verdict.json(),
             "pick": self.pick,
             "notes": self.notes,
         }
@@ -286,14 +293,23 @@ def save(
         **(files or {}),
     }
     draw = partial(result._drawn, curves.figures)
+    outcome = result.json() | dict(summary or {})
     document = {
         "scenario": {"title": scenario.title, "file": scenario.file, "table": scenario.table},
         "seeds": result.seeds,
         "versions": plugins.versions(scenario.objective),
-        "summary": result.json() | dict(summary or {}),
+        "verdict": outcome["verdict"],
+        "summary": outcome,
     }
     finish = directory.finish if whole else directory.replace
     style.save(draw, lambda figures: finish({**figures, **written}, document), directory.path)
+
+
+def _equal_tokens(scenario: Scenario) -> bool:
+    """Whether all runs end after as many tokens, so that time can be weighed against loss."""
+    run = scenario.run
+    by_tokens = isinstance(scenario.objective, LearningCurve) and scenario.cluster.sampling is None
+    return by_tokens and run.duration is None and run.steps is not None
 
 
 def _free_codecs(scenario: Scenario) -> list[str]:

@@ -201,7 +201,7 @@ def test_a_scenario_of_another_model_is_told_so_where_its_loss_is_said(tmp_path,
     for own, told in ((1_500_000_000, False), (7_000_000_000, True)):
         world = scenario({"name": "ssgd"}, objective=objective, steps=400,
                          model={"parameters": own})  # fmt: skip
-        said = paceline.simulate(world).pick["sentence"]
+        said = paceline.simulate(world).verdict.basis
         assert ("for 1e+09 parameters, not the 7e+09 of [model]" in said) == told, said
 
 

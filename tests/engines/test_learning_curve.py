@@ -23,7 +23,6 @@ from paceline.simulator.objectives.learning_curve import evidence
 from paceline.simulator.objectives.learning_curve.objective import expect
 from paceline.simulator.programs import catalogue
 from paceline.simulator.reports import terminal
-from paceline.simulator.reports.page import searches
 from paceline.simulator.results import consumption, wording
 from paceline.simulator.results.intervals import stated
 from paceline.simulator.results.statistics import number
@@ -31,8 +30,7 @@ from paceline.simulator.scenario.world import World
 from paceline.simulator.studies.learning import expected, penalties
 from paceline.simulator.studies.simulate import simulate
 from paceline.simulator.studies.sweep.sweep import sweep
-from paceline.simulator.studies.tune import verdict
-from paceline.simulator.studies.tune.result import TuneResult
+from paceline.simulator.studies.tune import ranking
 from paceline.simulator.studies.tune.tune import tune
 from tests.helpers.cases import looped
 from tests.helpers.programs import ROWS, cases
@@ -283,14 +281,12 @@ def test_a_cap_that_does_not_bind_changes_nothing():
 def test_the_interval_of_a_pick_holds_the_draws_of_the_model():
     world = scenario({"name": "diloco", "tau": 30}, {"name": "ssgd"}, steps=2000)
     result = simulate(world, seeds=4)
-    found = result.pick
-    (low, high), model = found["interval"], result._models[found["label"]]
-    drawn = found["value"] * model.factors(2000.0)[:, 0]
+    label = result.verdict.pick
+    (row,) = (row for row in result.algorithms if row["label"] == label)
+    (low, high), model = row["interval90"]["loss"], result._models[label]
+    drawn = row["loss"]["last"] * model.factors(2000.0)[:, 0]
     assert 0.88 <= np.mean((drawn >= low) & (drawn <= high)) <= 0.92
-    assert found["basis"].endswith("the model")
-    assert "and the error of the model)" in found["sentence"]
-    (known,) = (row["loss"] for row in result.algorithms if row["label"] == found["label"])
-    assert [low, high] == pytest.approx(known["interval90"], rel=0.005)
+    assert result.pick["basis"].endswith("the model")
 
 
 @looped("seeds", [1, 2])
@@ -298,13 +294,10 @@ def test_an_interval_with_the_error_of_the_loss_is_of_no_mean_over_seeds(seeds):
     """The number is by the curve as it is; a mean of all that it may be is another, or infinite."""
     cases = {"name": "diloco", "tau": 30}, {"name": "ssgd"}
     result = simulate(scenario(*cases, steps=3000, run={"target_loss": 4.5}.items()), seeds=seeds)
-    many = "2 seeds" if seeds > 1 else "one seed"
     assert result.pick["estimate"] == "best estimate"
     assert result.pick["ci95"] is None
-    assert re.search(
-        rf"\(best estimate, 90 %: [^)]* min, {many} and the error of the model\) by",
-        result.pick["sentence"],
-    )
+    assert re.search(r"\(90 %: [^)]* min\)", result.verdict.sentence)
+    assert result.pick["basis"].endswith("the model")
     for row in result.algorithms:
         days = row["to_target"]["days"]
         assert (days["estimate"], days["ci95"]) == ("best estimate", None)
@@ -442,7 +435,7 @@ def test_prices_to_a_target_have_the_interval_of_the_loss():
 
 def test_loss_at_tokens_is_the_law_s(monkeypatch):
     """At equal tokens: the curve times the penalty; what that saves is said, with its interval."""
-    monkeypatch.setattr(verdict, "alone", lambda *of: None)
+    monkeypatch.setattr(ranking, "alone", lambda *of: None)
     world = parse(far_apart("1 Gbit/s", tune={"diloco": {"tau": [2, 20, 60]}}))
     result = tune(world, objective="loss-at-tokens")
     known = expect(World.of(world, world.algorithm[0], catalogue()["ssgd"]))
@@ -456,15 +449,18 @@ def test_loss_at_tokens_is_the_law_s(monkeypatch):
         )
         assert each.mean() == pytest.approx(wanted, rel=1e-9)
         assert each.used("tokens") == tokens
-    rows = result.tradeoffs
-    assert [row["label"] for row in rows] == ["ssgd", *(f"diloco tau={t}" for t in (2, 20, 60))]
-    assert all(row["interval"][0] <= row["loss_above"] <= row["interval"][1] for row in rows[1:])
-    assert sorted(row["days"] for row in rows)[::-1] == [row["days"] for row in rows]
-    assert "diloco tau=2" in result.pick["label"]  # as low a loss, within 5 % of tokens, is sooner
-    assert "sooner than ssgd and equivalent to it" in result.sentence
-    said = r"If time counts as well: diloco tau=\d+ is done in .* min.*, not in .* at \+\d"
-    assert re.search(said, result.trade) or not result.trade
-    assert result.trade in result.sentence
+    verdict, rows = result.verdict, result.rows(result.ranked)
+    assert (verdict.question.measure, verdict.baseline) == ("days_at_equal_loss", "ssgd")
+    # the pick takes the fewest days to the baseline's loss, by what 5 % of the tokens are worth
+    worth = min(each.model.margin for each in result.ranked)
+    first = next(each for each in result.ranked if each.candidate.name == "ssgd").mean()
+    for each, row in zip(result.ranked, rows, strict=True):
+        equal = each.used("days") * (each.mean() / first) ** (math.log(1.05) / math.log1p(worth))
+        assert row["at_equal_loss"]["value"] == pytest.approx(equal, rel=1e-6)
+    days = [row["at_equal_loss"]["value"] for row in rows]
+    assert days == sorted(days)
+    assert verdict.pick == rows[0]["label"]
+    assert re.search(r"min, .*loss \+.*% \(.*\) against ssgd", verdict.sentence)
     shares = [row["to_reference"] for row in result.rows(result.ranked)]
     assert [each and each["label"] for each in shares].count("ssgd") == 3
     assert all(each["value"] > 0 for each in shares if each)
@@ -697,12 +693,8 @@ def test_what_a_loss_takes_is_counted_in_nights_rounds_and_bytes_of_a_client():
     (best,) = found.rows(found.ranked)
     nights = best["used"]["nights"]
     low, high = map(number, nights["interval"])
-    said = f", in {number(nights['mean'])} nights (90 %: {low} to {high} nights)"
-    assert said in found.sentence, found.sentence
-    assert (
-        f"90 %: {wording.format_interval(stated(best, 'value'), 's')}, one seed and"
-        in found.sentence
-    )
+    assert low < number(nights["mean"]) < high
+    assert f"90 %: {wording.format_interval(stated(best, 'value'), 's')}" in found.verdict.sentence
     assert spent["rounds"] == pytest.approx(18 * spent["nights"], rel=0.02)
     assert spent["client_bytes"] == pytest.approx(spent["rounds"] / 10 * 2 * 0.52e9, rel=0.05)
     short, day = row(duration="3 h"), row(duration="24 h")
@@ -736,19 +728,12 @@ def test_days_and_prices_of_a_search_have_the_interval_of_the_links():
         assert high > 1.05
         assert used["tokens"]["interval"] is None
     assert share["communicate"] > 0.5
-    assert re.search(r"done in .* \(90 %: .* min\), for .* USD \(90 %: ", result.sentence)
-    edges = [each for each in result.warnings if "a better one may lie" in each]
-    label = result.soonest
-    assert label == "diloco tau=60"
-    assert any(each.startswith(f"{label}: tau = 60 is the highest tried") for each in edges)
-    shown = shown_at_80(*terminal.tune(result))
-    cell = wording.cell(stated(result.tradeoffs[-1]["used"]["cost"]), "")
-    assert cell.split(" ")[1] in shown
-    (on_page,) = searches._tradeoffs(result.json())
-    assert [row[0] for row in on_page.rows] == [each["label"] for each in result.tradeoffs]
-    assert on_page.rows[-1][-1] == cell
-    assert "\n5 % sooner or cheaper " in shown
-    assert any(line.rstrip().endswith(" best of") for line in shown.splitlines())  # these
+    verdict = result.verdict
+    assert verdict.pick == "diloco tau=60"
+    edges = [reason.numbers for reason in verdict.reasons if reason.code == "edge"]
+    assert edges == [{"label": verdict.pick, "key": "tau", "value": 60, "side": "highest"}]
+    cell = wording.cell(stated(result.rows(result.ranked)[0]["used"]["cost"]), "")
+    assert cell.split(" ")[0] in shown_at_80(*terminal.tune(result))
 
 
 def test_what_the_answer_names_is_in_the_table_however_short_and_in_the_json(monkeypatch):
@@ -756,44 +741,17 @@ def test_what_the_answer_names_is_in_the_table_however_short_and_in_the_json(mon
     table = far_apart("100 Mbit/s", tune=tuned, cost={"node_hour": 1.0})
     table["run"]["duration"] = "60 s"
     result = tune(parse(table), objective="loss-at-tokens")
-    rows = dict(result.extremes)
-    one = rows.pop("alone")  # no step of one worker waits for another: four times as many steps
+    one = result.json()["alone"]  # no step of one worker waits for another
     assert one["days"] == pytest.approx(
         4 * 600 * result.space.scenario.team.mean_compute[0] / 86_400
     )
     assert one["cost"] == pytest.approx(24 * one["days"])
-    assert "One worker alone after 157 M tokens: worker 0, 40.0 min" in result.lines[-1]
-    together = [row for row in rows.values() if row["label"] != "one worker alone"]
-    hours = [(row["cost"], 4 * 24 * row["days"]) for row in together]
-    assert all(cost == pytest.approx(time) for cost, time in hours)
-    for row in together:
-        low, high = row["days_interval"]
-        assert low <= row["days"] <= high
-        assert row["cost_interval"] == pytest.approx([4 * 24 * low, 4 * 24 * high])
-    said = {which: result.extremes[which]["label"] for which in ("best", "soonest", "cheapest")}
-    assert said == dict.fromkeys(said, "one worker alone") | {"soonest": result.soonest}
-    front = [row["label"] for row in result.tradeoffs]  # ssgd takes longer, at a higher loss
-    assert front == ["one worker alone", "diloco tau=60"]
     assert any(note.startswith("run.duration = 60.0 s ends no run") for note in result.notes)
     monkeypatch.setattr(terminal, "TUNE_ROWS", 1)
     lines = [*map(str.split, shown_at_80(terminal.tune(result)[0]).splitlines())]
-    assert result.soonest not in (None, result.pick["label"])
-    at = next(n for n, line in enumerate(lines) if line[:2] == result.soonest.split())
-    assert any("soonest" in line for line in lines[at : at + 3])  # a verdict takes up to three
+    assert any(line[:2] == result.verdict.pick.split() for line in lines)
     assert any(line[:1] == ["ssgd"] for line in lines)  # the others are compared with it
-    monkeypatch.setattr(verdict, "alone", lambda *of: None)  # that is no choice of sampled clients
-    result = replace(result)
-    document = result.json()
-    assert f"If time counts as well: {document['soonest']} is done" in document["sentence"]
-    assert f"{document['pick']['label']}: loss " in document["sentence"]
-    assert "sooner than ssgd and equivalent to it" in document["sentence"]
-    assert "whatever the time" not in document["sentence"]  # which ssgd's loss is the lowest
-    (row,) = (each for each in document["tradeoffs"] if each["label"] == document["soonest"])
-    assert row["basis"] == "extrapolated"
-    assert f"%, paired, {row['basis']})" in document["trade"]
-    taken = next(e for e in result.ranked if e.candidate.label == result.soonest)
-    monkeypatch.setattr(TuneResult, "simplest", taken)  # it is equivalent to the best
-    assert (result.soonest, result.trade) == (None, "")  # nothing is sooner than the one to take
+    assert any("(pick)" in line for line in lines)
 
 
 def test_the_verdicts_of_a_search_are_whole_at_80_columns():
@@ -804,5 +762,4 @@ def test_the_verdicts_of_a_search_are_whole_at_80_columns():
     }
     result = tune(parse(far_apart("100 Mbit/s", tune=tuned)), objective="loss-at-tokens")
     words = {word.strip(",") for word in shown_at_80(terminal.tune(result)[0]).split()}
-    assert "separated" in words, words
-    assert not {"separat", "equival", "simples"} & words
+    assert {"(pick)", "extrapolated"} <= words, words

@@ -8,7 +8,7 @@ from paceline.simulator.reports.page.page import report as page
 from paceline.simulator.results import divergence, statistics
 from paceline.simulator.results.figures import curves as plot
 from paceline.simulator.results.figures import drawing, style
-from paceline.simulator.results.pick import pick
+from paceline.simulator.results.verdict import of_runs
 from paceline.simulator.studies.simulate import simulate
 from paceline.simulator.studies.sweep.sweep import sweep
 from paceline.simulator.studies.tune.objective import TuningObjective
@@ -50,13 +50,13 @@ def test_an_algorithm_that_diverges_is_not_picked(losses):
         "good": runs_of([1.0, 0.9, 0.9], [1.0, 0.9, 0.9], label="good"),
         "bad": runs_of([1.0, 0.1, 0.1], losses),
     }
-    assert pick(groups, None)["label"] == "good"
-    assert "bad" not in pick(groups, None)["ties"]
+    assert of_runs(groups, None).pick == "good"
+    assert "bad" not in of_runs(groups, None).order.equivalent
     late = {
         **groups,
         "bad": [make_run([*losses], time=[0, 10, 100], label="bad"), groups["bad"][0]],
     }
-    assert pick(late, None)["label"] == "good"  # though it was fine when the shortest run ended
+    assert of_runs(late, None).pick == "good"  # though it was fine when the shortest run ended
     score = TuningObjective("loss-at-deadline", deadline=1.0).score(
         groups["bad"][1], scenario({"name": "ssgd"})
     )
@@ -138,8 +138,8 @@ def test_how_many_seeds_reached_the_target_is_said():
     assert (rows["none"]["mean"], rows["none"]["reached"]) == (None, 0)
     assert terminal._time(rows["some"], 2, "90 %") == "1 of 2 seeds"
     assert terminal._time(rows["none"], 2, "90 %") == "not reached"
-    assert "1 of 2 seeds" in pick({"some": some, "none": none}, 0.5)["sentence"]
-    assert "No algorithm reached" in pick({"none": none}, 0.5)["sentence"]
+    assert "1 of 2 seeds" in of_runs({"some": some, "none": none}, 0.5).sentence
+    assert "No algorithm reached" in of_runs({"none": none}, 0.5).sentence
     spread = {"seconds_per_step": None, "time_to_target": [1.0, None]}
     within = terminal._with_intervals(2, spread)["time_to_target_s"]
     assert within({"time_to_target": rows["some"], "interval90": spread}) == "1 of 2 seeds"

@@ -21,7 +21,6 @@ from paceline.simulator.results.intervals import stated
 from paceline.simulator.results.loss_model import NO_ERRORS
 from paceline.simulator.results.order import order
 from paceline.simulator.results.prediction_interval import ALONE, FITTED, Spread
-from paceline.simulator.results.statistics import number
 from paceline.simulator.studies import learning
 from paceline.simulator.studies.tune.objective import tuning_objective
 from paceline.simulator.studies.tune.tune import tune
@@ -168,8 +167,8 @@ def test_a_pick_by_pace_says_what_a_measured_run_may_take():
     """Its own interval is that of the mean over seeds, without the profile's errors."""
     paced = simulate(scenario({"name": "ssgd"}, objective={"kind": "none"}, calibration=KNOWN))
     low, high = paced.algorithms[0]["interval90"]["seconds_per_step"]
-    said = f"A measured run is expected to take {number(low)} to {number(high)} s (90 %)."
-    assert paced.pick["sentence"].endswith(said)
+    (reason,) = (each for each in paced.verdict.reasons if each.code == "one-run")
+    assert reason.numbers == {"low": low, "high": high}
 
 
 @looped("run", [{}, {"target_loss": 9.0}])
@@ -289,7 +288,8 @@ def test_an_order_within_what_tcp_may_take_is_undecided(transport, other, decide
     (at,) = sweep(scenario, {"run.seeds": [4]}).picks
     for said in (found.pick, at):
         assert (said["label"] != "ssgd", said["decided"]) == (True, decided)
-    assert ("paceline calibrate" in found.pick["sentence"]) == (not decided)
+    doubt = found.verdict.would_decide
+    assert (doubt is not None and doubt.code == "time-model") == (not decided)
     scores = {}
     for label, runs in found.groups.items():
         known = learning.errors(scenario, found.groups, {}, found.links).get(label, NO_ERRORS)

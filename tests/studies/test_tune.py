@@ -11,7 +11,6 @@ import time
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -25,7 +24,7 @@ from paceline.simulator.reports import terminal
 from paceline.simulator.results import statistics, store
 from paceline.simulator.studies.simulate import simulate
 from paceline.simulator.studies.sweep.sweep import sweep
-from paceline.simulator.studies.tune import figures, regret, verdict, warm_starts
+from paceline.simulator.studies.tune import figures, ranking, regret, warm_starts
 from paceline.simulator.studies.tune.objective import Score, TuningObjective, tuning_objective
 from paceline.simulator.studies.tune.race import Contender, Race, seed_counts
 from paceline.simulator.studies.tune.result import TuneResult, notes_of
@@ -169,7 +168,6 @@ def test_days_of_a_calibrated_search_have_the_interval_that_simulate_states(stal
                 continue
             away = math.log(other / said["mean"])
             assert math.log(end / own["mean"]) == pytest.approx(away, rel=0.2), row["label"]
-    assert any("are of one measured run" in note for note in searched.notes)
     swept = sweep(parse(world(None, two, **rest), file="test.toml"), {"run.steps": [400]}).rows[0]
     ends = [swept[f"seconds_per_step_{end}"] for end in ("low", "high")]
     said = simulated.algorithms[1]["interval90"]["seconds_per_step"]
@@ -198,14 +196,19 @@ def test_a_range_too_large_to_exhaust_is_searched():
 def contender(name, *values, gap=1.0, **parameters):
     scores = [Score(value, 0.0 if math.isfinite(value) else gap, math.inf) for value in values]
     label = " ".join([name, *map(str, parameters.values())])
-    return Contender(Candidate(label, {"name": name} | parameters, dict(parameters)), scores)
+    return Contender(Candidate(label, {"name": name} | parameters, {}), scores)
 
 
 TIME = TuningObjective("time-to-loss", target=0.1, second=1.0)
 
 
+def order_of(contenders):
+    return ranking.ordered(contenders, TIME, ranking.judged(contenders, TIME))
+
+
 def ranked(*contenders):
-    return verdict.ranking(contenders, verdict.ordered(contenders, TIME).best)
+    scores = ranking.judged(contenders, TIME)
+    return ranking.ranking(contenders, order_of(contenders).best, scores)
 
 
 def test_ties_are_what_is_known_to_be_equivalent():
@@ -216,7 +219,7 @@ def test_ties_are_what_is_known_to_be_equivalent():
     far = contender("ssgd", *(base + np.array([0.9, 0.8, 1.0, 0.9])))
     everyone = [far, unclear, near, best]
     assert ranked(*everyone) == [best, near, far, unclear]
-    order = verdict.ordered(everyone, TIME)
+    order = order_of(everyone)
     assert order.equivalent == [near.candidate.label]
     assert order.unsettled == ["asgd"]
     assert order.worse == ["ssgd"]
@@ -225,9 +228,8 @@ def test_ties_are_what_is_known_to_be_equivalent():
 
 def result(*contenders):
     scenario = parse(world(GRID))
-    order, place = verdict.ordered(contenders, TIME), space(scenario)[0]
-    there = verdict.ranking(contenders, order.best)
-    return TuneResult(place, TIME, [0, 1, 2, 3], there, order, [], [], 0, 0, [], 0.0)
+    order, place = order_of(contenders), space(scenario)[0]
+    return TuneResult(place, TIME, [0, 1, 2, 3], ranked(*contenders), order, [], [], 0, 0, [], 0.0)
 
 
 def test_simplicity_chooses_among_equivalents_alone():
@@ -239,13 +241,12 @@ def test_simplicity_chooses_among_equivalents_alone():
     both, three = result(best, slow), result(best, near, slow)
     assert (both.pick["label"], both.pick["ties"]) == (best.candidate.label, [])
     assert both.pick["not_separated"] == ["ssgd"]
-    assert both.sentence.startswith(f"Undecided: {best.candidate.label} or ssgd. The best guess is")
-    assert "seeds would decide" in both.sentence
+    assert both.verdict.candidates == [best.candidate.label, "ssgd"]
+    assert both.verdict.would_decide.code == "seeds"
     assert (three.pick["label"], three.pick["ties"]) == (
         near.candidate.label,
         [best.candidate.label],
     )
-    assert "equivalent to it (within 5 %)" in three.sentence
     assert (both.pick["decided"], three.pick["decided"]) == (False, False)
 
 
@@ -261,7 +262,7 @@ def test_simple_is_near_to_ssgd_then_round_then_small():
         contender("dts", 1.0, delay=2, period=2),
     ]
     programs = available_programs(None)
-    keys = [verdict.simplicity(each.candidate, programs) for each in ordered]
+    keys = [ranking.simplicity(each.candidate, programs) for each in ordered]
     assert keys == sorted(keys)
 
 
@@ -289,7 +290,8 @@ def test_a_target_that_nobody_reaches_is_said_and_json_has_no_nan():
     assert labels(result.ranked)[0] == "ssgd lr=0.01"
     assert document["best"]["value"] is None
     assert document["best"]["reached"] == 0
-    assert any("no configuration reached loss 1e-06" in text for text in result.warnings)
+    assert document["verdict"]["reasons"][0]["code"] == "unreached"
+    assert document["verdict"]["pick"] is document["pick"]["label"] is None
 
 
 def test_who_never_gets_there_in_so_many_steps_has_no_line(tmp_path):
@@ -305,16 +307,16 @@ def test_who_never_gets_there_in_so_many_steps_has_no_line(tmp_path):
 
 def test_the_edge_of_the_range_is_warned_about_unless_it_is_the_worlds():
     result = found(world({"local-sgd": {"lr": [0.01, 0.02], "tau": [1, 2]}}), seeds=2)
-    edges = [text for text in result.warnings if "tried" in text]
-    label = result.pick["label"]
-    assert any(f"{label}: lr = 0.02 is the highest tried, so a better" in each for each in edges)
-    assert not any("tau = 1 is the lowest" in text for text in edges)
+    edges = [reason.numbers for reason in result.verdict.reasons if reason.code == "edge"]
+    label = result.verdict.pick
+    assert {"label": label, "key": "lr", "value": 0.02, "side": "highest"} in edges
+    assert not any(edge["key"] == "tau" and edge["side"] == "lowest" for edge in edges)
 
 
 def test_one_seed_cannot_tell():
     result = found(world({"ssgd": {"lr": [0.1, 0.2]}}), seeds=1)
     assert result.tied == []
-    assert any(text.startswith("one seed cannot tell") for text in result.warnings)
+    assert result.verdict.would_decide.code == "one-seed"
 
 
 def test_loss_at_deadline():
@@ -354,11 +356,7 @@ def test_cost_to_loss_prefers_fewer_bytes_where_these_are_dear():
     assert labels(result.ranked)[0] == "local-sgd tau=8 lr=0.1"
     dear = result.rows(result.ranked)[0]["value"]
     assert 0 < dear < 1e-3
-    said = {which: row["label"] for which, row in result.json()["extremes"].items()}
-    assert said["best"] == said["cheapest"] == "local-sgd tau=8 lr=0.1"
-    assert result.extremes["cheapest"]["cost"] == pytest.approx(dear)
-    assert result.extremes["soonest"]["days"] == min(each.used("days") for each in result.ranked)
-    assert [line.split(" to ")[0] for line in result.lines] == ["Best, soonest, cheapest"]
+    assert result.verdict.pick == "local-sgd tau=8 lr=0.1"
 
 
 def test_what_a_goal_lacks_is_said():
@@ -605,14 +603,14 @@ def test_all_that_diverge_and_what_never_gets_there():
     table = world({"ssgd": {"lr": [50.0, 60.0]}}, run={"duration": "500 s", "evaluate_every": 20})
     del table["run"]["target_loss"]
     result = found(table, seeds=2)
-    assert result.sentence == "Every configuration diverged; try smaller learning rates."
+    assert result.verdict.reasons[0].code == "diverged"
     table["run"]["target_loss"] = 1e-3
     aimed = found(table, seeds=2)
-    assert aimed.sentence == result.sentence
+    assert aimed.verdict.sentence == result.verdict.sentence
     assert aimed.regret == []
-    (why,) = {text.partition(": diverged")[0] for text in aimed.warnings if "diverged" in text}
-    assert why == aimed.best.candidate.label
-    assert not any("a better one may lie" in text for text in aimed.warnings)
+    notes = [str(reason) for reason in aimed.verdict.reasons if reason.code == "note"]
+    assert any(note.startswith(f"{aimed.best.candidate.label}: diverged") for note in notes)
+    assert "edge" not in {reason.code for reason in aimed.verdict.reasons}
     alone = found(world({"ssgd": {"lr": [0.1]}}), seeds=2)
     assert alone.regret == []
     assert len(terminal.tune(alone)) == 1
@@ -834,8 +832,8 @@ def test_the_best_loss_for_a_budget_is_that_at_which_it_is_spent():
         assert row["used"]["days"]["mean"] == pytest.approx(np.mean(ends) / 86400)
     rare, often = result.rows(result.ranked)
     assert rare["used"]["days"]["mean"] > 1.5 * often["used"]["days"]["mean"]
-    assert "for 0.400 EUR" in result.sentence
-    assert "a stand-in, not your model" in result.sentence
+    assert "for 0.400 EUR" in result.verdict.sentence
+    assert "a stand-in, not your model" in result.verdict.basis
     sooner = found(budgeted(0.4, duration="2 s"))
     assert {row["cost"] < 0.4 for row in sooner.rows(sooner.ranked)} == {True}
     assert found(budgeted(0.4, steps=5000)).rows(result.ranked)[0]["cost"] == pytest.approx(0.4)
@@ -844,9 +842,8 @@ def test_the_best_loss_for_a_budget_is_that_at_which_it_is_spent():
 def test_the_price_of_a_target_has_its_currency(capsys):
     table = budgeted(0.4, duration="100 s", target_loss=0.2)
     result = found(table, objective="cost-to-loss")
-    assert re.search(
-        r"loss 0.2 for [\d.]+ EUR \((?:mean|median), 90 %: [\d.]+ to [\d.]+ EUR", result.sentence
-    )
+    sentence = result.verdict.sentence
+    assert re.search(r"loss 0.2 for [\d.]+ EUR \((?:median, )?90 %: [\d.]+ to [\d.]+ EUR", sentence)
     assert result.json()["unit"] == "EUR"
     assert found(table).objective.name == "time-to-loss"
     shown = [each for each in terminal.tune(result) if not isinstance(each, str)]
@@ -876,11 +873,10 @@ def test_time_alone_is_tuned_under_a_cap_on_period_and_delay():
     result = found(capped(4, 0))
     assert within(result) == {"ssgd lr=0.1", "local-sgd tau=1", "local-sgd tau=4"}
     assert result.best.candidate.label == "local-sgd tau=4"
-    assert "with at most 4 steps between averages and 0 late (nothing is said of loss)" in (
-        result.sentence
-    )
+    assert "with at most 4 steps between averages and 0 late" in result.verdict.question.goal
+    assert {"no-loss"} <= {reason.code for reason in result.verdict.reasons}
     assert result.json()["loss_basis"] is None
-    assert not any("a better one may lie" in each for each in result.warnings)
+    assert "edge" not in {reason.code for reason in result.verdict.reasons}
     later = within(found(capped(4, 2)))
     assert {"asgd lr=0.1", "streaming-diloco tau=4 lr=0.1"} <= later
     assert "streaming-diloco tau=8 lr=0.1" not in later
@@ -889,7 +885,7 @@ def test_time_alone_is_tuned_under_a_cap_on_period_and_delay():
     }
     never = found(capped(1, 0, {"local-sgd": {"tau": [2, 4]}}))
     assert never.pick["label"] is None
-    assert never.sentence.endswith("local-sgd tau=2 comes closest.")
+    assert never.verdict.reasons[0].numbers == {"label": "local-sgd tau=2"}
 
 
 def test_a_run_that_never_averages_keeps_no_cap():
@@ -904,50 +900,10 @@ def test_a_search_without_a_loss_has_tables_a_page_and_resumes(tmp_path):
     assert again.resumed == again.runs
     assert again.rows(again.ranked) == whole.rows(whole.ranked)
     ranking = terminal.tune(whole)[0]
-    assert "time per step" in [column.header for column in ranking.columns]
+    assert "time per step\n(90 %)" in [column.header for column in ranking.columns]
     page = paceline.report([tmp_path / "a"]).read_text("utf-8")
-    assert "nothing is said of loss" in page
+    assert "Nothing is said of loss" in page
     assert "beyond the cap" in page
-
-
-def test_the_soonest_line_and_the_answer_name_one_row(monkeypatch):
-    """A row that is not a trade-off, as one of nearly its days surely loses less, is neither."""
-
-    def tried(label, losses, days):
-        return SimpleNamespace(
-            candidate=SimpleNamespace(label=label), reached=2, all_reached=True, model=None,
-            factors=None, scores=[SimpleNamespace(value=loss) for loss in losses],
-            used=lambda key: days,
-        )  # fmt: skip
-
-    monkeypatch.setattr(verdict, "amounts", lambda *of: {"used": None})
-    ranked = [
-        tried("best", (1, 1), 10), tried("unsure", (1, 1.2), 4.9), tried("sure", (1.2, 1.2), 5),
-    ]  # fmt: skip
-    aim = SimpleNamespace(steps=100, target=None)
-    front = verdict.tradeoffs(ranked, aim, None)
-    assert [row["label"] for row in front] == ["best", "sure"]
-    world = SimpleNamespace(
-        scenario=SimpleNamespace(objective=None, cluster=SimpleNamespace(workers=1))
-    )
-    found = verdict.extremes(ranked, aim, "best", front, world)
-    assert found["soonest"]["label"] == verdict.soonest(front)["label"] == "sure"
-    assert found["cheapest"]["label"] == "unsure"
-
-
-def test_a_row_that_another_beats_but_for_the_noise_of_draws_is_no_trade_off():
-    """Two algorithms of one law of loss differ at the upper end by chance alone."""
-
-    def row(above, high, days, saved):
-        ends = [2 * above - high, high]
-        return {"loss_above": above, "interval": ends, "days": days, "cost_saved": saved}
-
-    blocking, streaming = row(0.0076, 0.0176, 0.528, 10.0), row(0.0076, 0.0178, 0.519, 11.0)
-    assert verdict.is_dominated(blocking, streaming)
-    assert not verdict.is_dominated(streaming, blocking)
-    assert not verdict.is_dominated(blocking, streaming | {"cost_saved": 9.0})  # but it costs more
-    assert not verdict.is_dominated(blocking, streaming | {"interval": [0.0, 0.02]})
-    assert not verdict.is_dominated(blocking, streaming | {"loss_above": 0.0078})
 
 
 @pytest.mark.parametrize(
@@ -972,7 +928,7 @@ def test_one_worker_alone_is_told_by_its_own_run(aim, ends):
         "tune": {"ssgd": {}, "diloco": {"tau": [50]}},
     }
     result = tune(parse(table), objective=aim)
-    one = result.extremes["alone"]
+    one = result.json()["alone"]
     steps = round(one["days"] * 86400)
     own = {
         "tune": {},
@@ -985,30 +941,22 @@ def test_one_worker_alone_is_told_by_its_own_run(aim, ends):
     assert row["used"]["cost"]["mean"] == pytest.approx(one["cost"], rel=1e-3)
     assert row["loss"]["last"] == pytest.approx(one["loss"], rel=1e-4)
     assert row["interval90"]["loss"] == pytest.approx(one["loss_interval"], rel=1e-3)
+    codes = {reason.code for reason in result.verdict.reasons}
     if aim == "loss-at-tokens":
         assert steps == 4 * 2000
-        assert result.pick["headline"] == (
-            "One worker alone has the lowest loss; soonest to it is diloco tau=50"
-        )
-        assert result.sentence.startswith(f"{result.headline}. ")
-        assert result.sentence.endswith(result.trade)
-        assert " One worker alone: loss 2.815 after 4.00 G tokens (" in result.sentence
-        assert not result.pick["decided"]  # among what can be deployed
-        above = next(each for each in one["above"] if each["label"] == result.soonest)
-        assert f"{above['loss_above']:+.2%} loss over one worker alone (90 %: " in result.trade
-        low, high = above["interval"]
-        taken = next(each for each in result.ranked if each.candidate.label == result.soonest)
-        apart = float(np.ptp(np.quantile(taken.factors, [0.05, 0.95])))
-        assert 0 < high - low < 0.75 * apart  # what the curve may err by cancels
+        assert result.verdict.pick == "diloco tau=50"
+        assert "alone" not in codes
+        alone = tune(parse(table | {"algorithm": [{"name": "ssgd"}], "tune": {"ssgd": {}}}),
+                     objective=aim).verdict  # fmt: skip
+        assert alone.sentence.startswith("One worker alone is better: 2.22 h, 4.44, loss 2.8")
+    low, high = one["loss_interval"]
+    assert low < one["loss"] < high
     if aim == "time-to-loss":
         assert one["loss"] == pytest.approx(3.2, rel=1e-3)
-    assert result.lines[-1].startswith("One worker alone")
     if aim != "loss-at-deadline":
         inside = {"link": [{"between": ["box", "box"], "bandwidth": "10 GB/s"}]}
         box = {
             "cluster": table["cluster"] | {"region": "box"}, "network": table["network"] | inside
         }  # fmt: skip
         result = tune(parse(table | box), objective=aim)
-        assert "alone" not in result.sentence + "".join(result.lines)
-    if aim == "loss-at-tokens":  # what is in use comes first
-        assert result.tradeoffs[0]["label"] == "ssgd"
+        assert result.json()["alone"] is None

@@ -22,7 +22,7 @@ from paceline.simulator.programs.pieces.transform import Nesterov
 from paceline.simulator.reports.page import reading
 from paceline.simulator.results import store
 from paceline.simulator.results.ownership import free_file
-from paceline.simulator.results.pick import to_run
+from paceline.simulator.results.verdict import to_run
 from paceline.simulator.scenario.scenario import OWN, Algorithm, Scenario
 from paceline.simulator.scenario.tables import LearningCurve, NoObjective
 

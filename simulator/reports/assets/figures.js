@@ -228,7 +228,17 @@
     if (Object.keys(spec.choices).length) controls.append(choice(id));
   }
   const all = () => Object.keys(figures).forEach(draw);
-  const paper = (on) => { if (on !== printing) { printing = on; all(); } };
+  const paper = (on) => {
+    if (on === printing) return;
+    printing = on;
+    for (const fold of document.querySelectorAll("section > details")) fold.open = on;
+    all();
+  };
+  const inside = (fold, id) => fold.contains(document.getElementById(`plot-${id}`));
+  // A plot has no width while its section is folded
+  document.addEventListener("toggle", ({ target }) => {
+    if (target.open) Object.keys(figures).filter((id) => inside(target, id)).forEach(draw);
+  }, true);
   dark.addEventListener("change", all);
   print.addEventListener("change", () => paper(print.matches));
   addEventListener("beforeprint", () => paper(true));

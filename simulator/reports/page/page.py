@@ -17,7 +17,6 @@ from ...results import store
 from ...results.columns import RESULT_COLUMNS
 from ...results.figures.chart import Chart
 from ...results.figures.curves import LOSS_NAMES, error
-from ...results.intervals import USUAL
 from ...results.usage import few
 from ...studies.display import saved
 from ...studies.display.display import Display, even, shown_columns, without_tables
@@ -25,7 +24,6 @@ from . import compared, reading, runs, searches, swept
 from .parts import Cell, PageSection, PageTable
 from .reading import FoundRun
 from .series import Series, series
-from .verdicts import RunVerdict, verdict
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -36,7 +34,6 @@ else:
     _Path = type(Path())  # before Python 3.12 only this can be the base of a class
 
 FILE = "report.html"
-NAMED = 3  # most keys that a heading names
 SCALARS = (str, int, float, type(None))
 ASSETS = Path(__file__).parent.parent / "assets"
 
@@ -108,13 +105,13 @@ class Report(Display, _Path):
 
     @property
     def _in_words(self) -> str:
-        return " ".join(each.sentence for each in map(verdict, self.state.every))
+        return " ".join(each.verdict["sentence"] for each in self.state.every)
 
     def _table(self) -> list[dict[str, str]]:
         lines = series(self.state.every)
         if not lines:
             return [
-                {"run": each.name, "answer": verdict(each).sentence} for each in self.state.every
+                {"run": each.name, "answer": each.verdict["sentence"]} for each in self.state.every
             ]
         rows = [line.row for line in lines]
         columns = shown_columns(rows, {each.key: each.of_summary for each in RESULT_COLUMNS})
@@ -148,14 +145,13 @@ class Report(Display, _Path):
 def html(every: Sequence[FoundRun]) -> str:
     """Return the page as HTML."""
     lines = series(every)
-    verdicts = [verdict(found) for found in every]
-    found = sections(every, lines, verdicts)
+    found = sections(every, lines)
     scripts = {"plotly": _plotly(), "page": _file("figures.js")}
     template = _environment().get_template("page.html.j2")
     return template.render(
         title=", ".join(dict.fromkeys(str(each.scenario["title"]) for each in every)),
-        verdicts=verdicts,
-        picks=picks(verdicts) if len(every) > 1 else None,
+        every=every,
+        picks=picks(every) if len(every) > 1 else None,
         sections=found,
         figures={figure.id: figure.spec() for section in found for figure in section.figures},
         style=_file("figures.css") + _file("page.css"),
@@ -166,58 +162,49 @@ def html(every: Sequence[FoundRun]) -> str:
     )
 
 
-def picks(verdicts: Sequence[RunVerdict]) -> PageSection:
+def picks(every: Sequence[FoundRun]) -> PageSection:
     """Tabulate the pick of each RUN."""
-    names = [
-        "none" if row.pick is None else row.pick + " (undecided)" * (not row.decided)
-        for row in verdicts
-    ]
+    names = [found.verdict["pick"] or "none" for found in every]
+    goals = {found.verdict["question"] for found in every if found.verdict["pick"]}
     heading = "The picks differ: " + ", ".join(dict.fromkeys(names))
     if len({*names}) == 1:
         heading = f"Every run picks {names[0]}"
-    elif len({row.measure for row in verdicts if row.pick}) > 1:
+    elif len(goals) > 1:
         heading = "Each run answers its own question"
     rows = [
-        (row.run, Cell(name, strong=True), row.measure or "-", row.value, row.within)
-        for row, name in zip(verdicts, names, strict=True)
-    ]
-    columns = ("run", "pick", "by", "value", USUAL)
-    return PageSection(
-        "picks", heading, tables=[PageTable("The pick of each run", columns, rows, 2)]
-    )
+        (found.name, Cell(name, strong=True), found.verdict.get("question", "-"),
+         "yes" if found.verdict.get("decided") else "no")
+        for found, name in zip(every, names, strict=True)
+    ]  # fmt: skip
+    table = PageTable("The pick of each run", ("run", "pick", "by", "decided"), rows, 4)
+    return PageSection("picks", heading, tables=[table])
 
 
-def sections(
-    every: Sequence[FoundRun], lines: Sequence[Series], verdicts: Sequence[RunVerdict]
-) -> list[PageSection]:
+def sections(every: Sequence[FoundRun], lines: Sequence[Series]) -> list[PageSection]:
     """Return all sections of a page, in order."""
     found: list[PageSection | None] = []
-    if len(every) > 1:
-        differing = compared.differences(every)
-        keys = [str(row[0]) for row in differing.rows]
-        named = f": {', '.join(keys)}" if len(keys) <= NAMED else ""
-        heading = f"{few(len(keys), 'key differs', 'keys differ')} between the scenarios{named}"
-        found.append(PageSection("differences", heading, tables=[differing] if keys else []))
     drawn = [line for line in lines if line.runs]
     if drawn:
-        found.append(_error(every, lines, drawn, verdicts))
+        found.append(_error(every, lines, drawn))
     for place, each in enumerate(every):
         found.append(compared.comparison(each, place) if each.comparison else None)
         found += searches.sections(each, place) if each.tune else []
         found.append(swept.section(each, place) if each.sweep else None)
+    if len(every) > 1:
+        differing = compared.differences(every)
+        heading = f"{few(len(differing.rows), 'key differs', 'keys differ')} between the scenarios"
+        tables = [differing] if differing.rows else []
+        found.append(PageSection("differences", heading, tables=tables, folded=True))
     found += runs.sections(every, drawn) if drawn else []
     return [section for section in found if section is not None]
 
 
 def _error(
-    every: Sequence[FoundRun],
-    lines: Sequence[Series],
-    drawn: Sequence[Series],
-    verdicts: Sequence[RunVerdict],
+    every: Sequence[FoundRun], lines: Sequence[Series], drawn: Sequence[Series]
 ) -> PageSection:
     targets = {found.target for found in every if found.main}
     target = targets.pop() if len(targets) == 1 else None
-    picked = {(row.run, row.pick) for row in verdicts if row.pick is not None}
+    picked = {(found.name, found.verdict["pick"]) for found in every}
     kinds = {str((f.scenario.get("table") or {}).get("objective", {}).get("kind")) for f in every}
     name = LOSS_NAMES.get(kinds.pop(), "loss") if len(kinds) == 1 else "loss"
     lost = all(line.row["loss"]["last"] is None for line in drawn)
@@ -229,7 +216,7 @@ def _error(
         lead += " Dotted lines with open symbols: measured in real training."
     if target is not None:
         lead += " Marks on the target line: when the target is reached, with intervals."
-    tables = [compared.results(lines, target, {pair for pair in picked if pair[1]})]
+    tables = [compared.results(lines, target, picked)]
     rows = [(line.name, line.row) for line in lines]
     tables += compared.amounts(rows, "Mean over seeds, {}", target)
     figure = runs.error(drawn, target, name, heading)
@@ -241,7 +228,7 @@ def _origin(found: FoundRun) -> dict[str, Any]:
     document = found.document
     table = found.scenario.get("table")
     seeds = document.get("seeds")
-    said = [*document.get("notes", ()), *document.get("warnings", ())]
+    said = [*document.get("notes", ())]
     for side, run in found.sides.items():
         if run is not found.main:
             said += [f"{side}: {note}" for note in run.summary["notes"]]

@@ -81,6 +81,7 @@ class PageSection:
     figures: Sequence[PageFigure] = ()
     tables: Sequence[PageTable] = ()
     points: Sequence[str] = ()  # a list after `lead`
+    folded: bool = False  # shown on demand
 
 
 def percent(share: float | None, digits: int = 0) -> str:

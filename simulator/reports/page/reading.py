@@ -14,6 +14,7 @@ from ...results import store, timeline
 from ...results.columns import RESULT_COLUMNS
 from ...results.documents import COMPARISON, SWEEP, TUNE, Number, Timeline, demand_shape
 from ...results.read import RunDirectory
+from ...results.verdict import Reason
 
 SIDES = ("predicted", "measured")
 NUMBERS = ["reached", *(f"{c.key}{end}" for c in RESULT_COLUMNS for end in ("", "_low", "_high"))]
@@ -53,6 +54,24 @@ class FoundRun:
         if self.main:
             return {**self.main.summary["scenario"], "table": self.main.table}
         return dict((self.tune or self.sweep or self.comparison or {})["scenario"])
+
+    @property
+    def verdict(self) -> dict[str, Any]:
+        """The verdict that the command wrote; of a comparison, its sentence."""
+        document = self.main.summary if self.main else self.tune or self.sweep or {}
+        sentence = (self.comparison or {}).get("sentence", "")
+        alone = {"sentence": sentence, "pick": None, "reasons": []}
+        alone |= {"would_decide": None, "basis": None}
+        return dict(document.get("verdict") or alone)
+
+    @property
+    def reasons(self) -> list[str]:
+        """The reasons of the verdict in words."""
+        rows = [self.verdict["would_decide"], *self.verdict["reasons"]]
+        found = [str(Reason.read(row)) for row in rows if row]
+        if self.comparison and self.main:
+            found.append(self.comparison["sentence"])
+        return [reason for reason in found if reason not in self.verdict["sentence"]]
 
     @property
     def target(self) -> float | None:

@@ -1,7 +1,6 @@
 """The sections about runs: curves against time, time per step, a timeline, and links."""
 
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -25,21 +24,14 @@ ROWS = 32  # workers of a timeline
 SPANS = 1200  # of all workers of a timeline together, at most
 ALL_SPANS = 12_000  # of all timelines together, at most
 LINKS, MOST = 24, 600  # rows of the table of links that are not folded, and of both tables
-LAST = re.compile(r"\d+")  # what tells links of one kind apart
 BOTTLENECKS = 6  # that are listed, at most
 
 
 def sections(every: Sequence[FoundRun], lines: Sequence[Series]) -> list[PageSection | None]:
     """Return the sections about runs, after the one about error."""
     drawn = [line.curves for line in lines]
-    return [
-        breakdown(lines),
-        timeline(every),
-        tau(drawn),
-        staleness(lines),
-        sent(drawn),
-        links(lines),
-    ]
+    details = [breakdown(lines), timeline(every), tau(drawn), staleness(lines), links(lines)]
+    return [section and replace(section, folded=True) for section in details]
 
 
 def error(lines: Sequence[Series], target: float | None, name: str, heading: str) -> PageFigure:
@@ -101,24 +93,6 @@ def staleness(lines: Sequence[Series]) -> PageSection | None:
     ]
     lead = "How old contributions are when the server or a worker uses them."
     return PageSection("staleness", heading, lead, figures)
-
-
-def sent(lines: Sequence[curves.Curves]) -> PageSection | None:
-    """Draw bytes sent against time."""
-    lines = [line for line in lines if any(run.curve["bytes"][-1] > 0 for run in line.runs)]
-    if not lines:
-        return None
-    rates = {
-        line.name: float(
-            np.mean([r.curve["bytes"][-1] / (r.duration or np.inf) for r in line.runs])
-        )
-        for line in lines
-    }
-    most = max(rates, key=lambda name: rates[name])
-    heading = f"{most} sends the most, {with_unit(rates[most], 'B/s')}"
-    panel = curves.over_time(lines, "bytes", "sent by all nodes")
-    figure = PageFigure("bytes", f"bytes sent by all nodes: {heading}", {"bytes": panel})
-    return PageSection("bytes", heading, "Total of all nodes, over time.", [figure])
 
 
 def breakdown(lines: Sequence[Series]) -> PageSection:
@@ -225,24 +199,17 @@ def _rounds(threads: dict[str, list[dict[str, Any]]], most: int) -> Panel:
 
 def links(lines: Sequence[Series]) -> PageSection | None:
     """Tabulate bytes over each link and, where transfers share links, the link's utilisation."""
-    rows = [row for line in lines for row in _shared(line)]
+    rows = [row for line in lines for row in _shared(line) or _carried(line)]
     if not rows:
-        plain = [row for line in lines for row in _carried(line, lambda _, sent: f"{sent:.1e}")]
-        lead = 'Links have a utilisation where transfers share them: `network.model = "flows"`.'
-        own = [row for line in lines for row in _carried(line, lambda name, _: LAST.sub("", name))]
-        own = own if len(plain) > LINKS else []  # and the others on demand
-        heads = ("algorithm", "links", "sent over each", "mean rate")
-        tables = _table(heads, own + plain).folded_after(len(own) or LINKS, MOST)
-        section = PageSection("links", "Bytes sent over each link", lead, tables=tables)
-        return section if plain else None
-    rows.sort(key=lambda row: -(row[-1].bar or 0.0) if isinstance(row[-1], Cell) else 0.0)
-    texts = [cell.text if isinstance(cell, Cell) else cell for cell in rows[0]]
-    by, link, used = texts[0], texts[1], texts[-1]
-    heading = f"The busiest link, {link}, is {used} utilised, by {by}"
+        return None
     columns = ("algorithm", "link", "sent", "mean rate", "bandwidth", "saturated", "utilisation")
-    lead = "Utilisation: bytes sent over the bytes that the link could have carried; busiest first."
-    tables = _table(columns, rows).folded_after(LINKS, MOST)
-    return PageSection("links", heading, lead, tables=tables)
+    heading = "Bytes sent over each link"
+    if any(isinstance(row[-1], Cell) for row in rows):
+        rows.sort(key=lambda row: -(row[-1].bar or 0.0) if isinstance(row[-1], Cell) else 0.0)
+        by, link, used = (getattr(rows[0][at], "text", rows[0][at]) for at in (0, 1, -1))
+        heading = f"The busiest link, {link}, is {used} utilised, by {by}"
+    table = PageTable("Links, mean over seeds; busiest first", columns, rows, texts=2)
+    return PageSection("links", heading, tables=table.folded_after(LINKS, MOST))
 
 
 def _shared(line: Series) -> list[Row]:
@@ -261,26 +228,15 @@ def _shared(line: Series) -> list[Row]:
     ]
 
 
-def _carried(line: Series, kind: Callable[[str, float], str]) -> list[Row]:
-    """Rows of other links; those of one `kind`, by name and bytes, share a row."""
-    groups: dict[str, dict[str, float]] = {}
-    for link, count in (line.row.get("links") or {}).items():
-        groups.setdefault(kind(link, count), {})[link] = count
-    rows: list[Row] = []
-    for group in groups.values():
-        first, mean = next(iter(group)), sum(group.values()) / len(group)
-        name = first if len(group) == 1 else f"{len(group)} links such as {first}"
-        rate = with_unit(mean / (line.row["duration"] or 1), "B/s")
-        amount = with_unit(mean, "B")
-        ends = [with_unit(end(group.values()), "B") for end in (min, max)]
-        amount += f" ({' to '.join(ends)})" * (len({amount, *ends}) > 1)
-        rows.append((line.name, _arrow(name), amount, rate))
-    return rows
+def _carried(line: Series) -> list[Row]:
+    """Return rows of links that nothing shares, which have no utilisation."""
+    duration = line.row["duration"] or 1
+    return [
+        (line.name, _arrow(link), with_unit(sent, "B"), with_unit(sent / duration, "B/s"),
+         "-", "-", "-")
+        for link, sent in (line.row.get("links") or {}).items()
+    ]  # fmt: skip
 
 
 def _arrow(link: str) -> str:
     return link.replace("->", " → ")
-
-
-def _table(heads: Sequence[str], rows: Sequence[Row]) -> PageTable:
-    return PageTable("Links, mean over seeds", heads, rows, texts=2)

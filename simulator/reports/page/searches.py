@@ -1,6 +1,7 @@
 """The sections of a search: its ranking, what trades time for money, and what mattered."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import combinations
 from typing import Any
 
@@ -8,25 +9,20 @@ import numpy as np
 
 from ...results import wording
 from ...results.consumption import SECONDS_PER_DAY
-from ...results.documents import FARTHEST
 from ...results.figures import chart
 from ...results.figures.chart import Axis, Line, Look, Panel
 from ...results.intervals import USUAL, stated
-from ...results.order import MARGIN
-from ...results.pick import ALONE, decided
 from ...results.statistics import number, time_unit, with_unit
 from ...results.usage import few
 from ...studies.tune.objective import OBJECTIVES, PACES
 from ...studies.tune.regret import cost, notes
-from ...studies.tune.runner import quiet
 from . import compared
-from .parts import Cell, PageFigure, PageSection, PageTable, percent
+from .parts import Cell, PageFigure, PageSection, PageTable
 from .reading import FoundRun
 from .series import apart
 
 SHOWN, FOLDED = 20, 300  # configurations in the first table, and with those that are folded
 LEAST = 0.01  # spread of a quantity, as a share, below which nothing trades it for another
-ENOUGH = 8  # configurations of an algorithm from which importances are estimated
 MOST = 2000  # configurations, the best of a search, that are compared
 GOOD, WORSE = Look.at(0)._replace(dash="dot"), Look.at(1)._replace(hollow=True)
 Row = Mapping[str, Any]
@@ -34,20 +30,17 @@ Row = Mapping[str, Any]
 
 def sections(found: FoundRun, place: int) -> list[PageSection | None]:
     """Return the sections of a search."""
-    assert found.tune is not None
-    parts = (ranking, unbeaten, importance, sensitivity)
-    return [part(found.tune, place) for part in parts]
+    tune = found.tune
+    assert tune is not None
+    details = [unbeaten(tune, place), sensitivity(tune, place)]
+    return [ranking(tune, place), *(each and replace(each, folded=True) for each in details)]
 
 
 def ranking(tune: Row, place: int) -> PageSection:
     """Draw and tabulate the ranking."""
-    rows, pick = tune["ranking"], tune["pick"]
-    good = {rows[0]["label"], *pick.get("alternatives", pick["ties"])}
-    heading = f"The best of {len(rows)} configurations is known"
-    if not decided(pick):
-        many = few(len(rows), "configuration", "configurations")
-        heading = f"{len(good)} of {many} may be the best"
-    lead = f"Filled, with {USUAL} bars: the best, and all not known to be worse."
+    rows, good = tune["ranking"], {*tune["verdict"]["candidates"]}
+    heading = few(len(rows), "configuration", "configurations")
+    lead = f"Filled, with {USUAL} bars: the pick, and all that may be as good."
     label = f"{tune['measure']} of the best configurations with their intervals"
     figure = PageFigure(f"ranking-{place}", label, {"": _dots(tune, good)})
     return PageSection(f"tune-{place}", heading, lead, [figure], _tables(tune))
@@ -91,12 +84,8 @@ def _marks(
 
 
 def _tables(tune: Row) -> list[PageTable]:
-    """Return the ranking, what each configuration used, and what less time costs in loss."""
-    best, pick, unit = tune["ranking"][0]["label"], tune["pick"], tune["unit"]
-    first = (tune.get("extremes") or {}).get("best", {}).get("label", best)
-    unsettled = pick.get("not_separated", pick["ties"])
-    ties = {pick["label"], *pick["ties"]}.difference(unsettled)
-
+    """Return the ranking, and what each configuration used."""
+    verdict, unit = tune["verdict"], tune["unit"]
     missed = "beyond the cap" if tune["objective"] in PACES else "not reached"
 
     def value(row: Row) -> str:
@@ -104,55 +93,42 @@ def _tables(tune: Row) -> list[PageTable]:
             return with_unit(row["value"], unit)
         return f"above {with_unit(row['at_least'], unit)}" if row["at_least"] else missed
 
-    def verdict(row: Row) -> str:
-        if row["label"] == best:
-            return "best of these" if first == ALONE else "best"
-        if row["label"] in ties:
-            return "equivalent"
-        return (
-            "not separated"
-            if row["label"] in unsettled
-            else "given up early" * bool(row["stopped"])
-        )
+    def mark(row: Row) -> str:
+        if row["label"] == verdict["pick"]:
+            return "pick"
+        good = row["label"] in verdict["candidates"]
+        return "as good" if good else "given up early" * bool(row["stopped"])
 
-    based = ["basis"] * any(row.get("basis") for row in tune["ranking"])
-    columns = ("configuration", "verdict", *based, tune["measure"], USUAL, "reached")
-    rows = [
-        (
-            Cell(row["label"], strong=row["label"] == pick["label"]),
-            verdict(row),
-            *(row[key] or "" for key in based),
-            value(row),
-            wording.qualified(stated(row, "value"), unit),
-            f"{row['reached']} of {row['seeds']}",
-        )
+    columns: dict[str, Callable[[Row], str]] = {"verdict": mark}
+    if any(row.get("basis") for row in tune["ranking"]):
+        columns["basis"] = lambda row: row["basis"] or ""
+    texts = 1 + len(columns)
+    columns[tune["measure"]] = value
+    columns[USUAL] = lambda row: wording.qualified(stated(row, "value"), unit)
+    if any(row.get("to_reference") for row in tune["ranking"]):
+        columns["loss above data-parallel"] = _above_reference
+    if any(row.get("at_equal_loss") for row in tune["ranking"]):
+        columns["days at equal loss"] = _at_equal_loss
+    columns["reached"] = lambda row: f"{row['reached']} of {row['seeds']}"
+    rows: list[Sequence[Cell | str]] = [
+        (Cell(row["label"], strong=row["label"] == verdict["pick"]),
+         *(cell(row) for cell in columns.values()))
         for row in tune["ranking"]
-    ]
-    table = PageTable("Configurations, best first", columns, rows, texts=2 + len(based))
+    ]  # fmt: skip
+    heads = ("configuration", *columns)
+    table = PageTable("Configurations, best first", heads, rows, texts=texts)
     used = [(row["label"], row) for row in tune["ranking"][:SHOWN]]
-    amounts = compared.amounts(used, "What each used")
-    return [*table.folded_after(SHOWN, FOLDED), *amounts, *_tradeoffs(tune)]
+    return [*table.folded_after(SHOWN, FOLDED), *compared.amounts(used, "What each used")]
 
 
-def _tradeoffs(tune: Row) -> Iterator[PageTable]:
-    """Tabulate what less time costs in loss after as many tokens."""
-    rows = tune.get("tradeoffs", [])
-    if len(rows) < 2:
-        return
-    heads = {"days": "days", "cost": f"cost ({tune['ranking'][0].get('currency')})"}
-    heads = {key: head for key, head in heads.items() if key in rows[0]["used"]}
-    columns = ["configuration", f"loss ({USUAL})", "days saved", *heads.values()]
-    table = [
-        [
-            row["label"],
-            wording.above(row["loss_above"], row["interval"]),
-            number(row["days_saved"]),
-            *[wording.cell(stated(row["used"][key]), "") for key in heads],
-        ]
-        for row in rows
-    ]
-    caption = f"{100 * MARGIN:.0f} % or more sooner or cheaper than all above, for more loss"
-    yield PageTable(caption, columns, table)
+def _above_reference(row: Row) -> str:
+    share = row.get("to_reference")
+    return wording.above(share["value"], share["interval"]) if share else "-"
+
+
+def _at_equal_loss(row: Row) -> str:
+    days = row.get("at_equal_loss")
+    return wording.cell(stated(days, "value"), "") if days else "-"
 
 
 def unbeaten(tune: Row, place: int) -> PageSection | None:
@@ -252,67 +228,6 @@ def _pair(
     lines.append(line(front, dots, joined=False))
     axis = [chart.fitted(title, pair[front, side]) for side, title in enumerate((across, up))]
     return Panel(axis[0], axis[1], lines)
-
-
-def importance(tune: Row, place: int) -> PageSection | None:
-    """Tabulate how much the algorithm and each parameter mattered."""
-    rows = [*importances(tune["ranking"][:MOST])]
-    if not rows:
-        return None
-    caption = "Share of the variance of the rank, among the configurations tried"
-    table = PageTable(caption, ("what varies", "share", "configurations"), rows)
-    lead = (
-        "Of the algorithm: analysis of variance between algorithms. Of a parameter: fANOVA "
-        "(Hutter, Hoos and Leyton-Brown, ICML 2014) over configurations of one algorithm, from "
-        f"{ENOUGH} on. A search tries good values more often than others."
-    )
-    heading = "What mattered in this search"
-    return PageSection(f"importance-{place}", heading, lead, tables=[table])
-
-
-def importances(rows: Sequence[Row]) -> Iterator[tuple[str, Cell, str]]:
-    """Yield rows: what varies, its share of the rank's variance, and how many were compared."""
-    ranks: dict[str, list[int]] = {}
-    for rank, row in enumerate(rows):
-        ranks.setdefault(row["name"], []).append(rank)
-    whole = float(np.var(range(len(rows)))) if rows else 0.0
-    if len(ranks) > 1 and len(rows) >= ENOUGH:
-        within = sum(len(own) * float(np.var(own)) for own in ranks.values()) / len(rows)
-        yield "algorithm", _share(1 - within / whole), str(len(rows))
-    for name, own in ranks.items():
-        shares = _of_parameters([rows[rank].get("parameters") or {} for rank in own], own)
-        yield from ((f"{name}: {key}", _share(each), str(len(own))) for key, each in shares.items())
-
-
-def _share(value: float) -> Cell:
-    return Cell(percent(value), value)
-
-
-def _of_parameters(tables: Sequence[Row], ranks: Sequence[int]) -> dict[str, float]:
-    """Return the importance of each parameter that varies; of fewer than two there is none."""
-    shared = set(tables[0]).intersection(*tables)
-    columns = {key: [table[key] for table in tables] for key in tables[0] if key in shared}
-    columns = {key: values for key, values in columns.items() if len({*map(str, values)}) > 1}
-    if len(columns) < 2 or len(tables) < ENOUGH:
-        return {}
-    import optuna  # noqa: PLC0415 - half a second
-
-    space: dict[str, optuna.distributions.BaseDistribution] = {}
-    for key, values in columns.items():
-        if all(type(value) in (int, float) and abs(value) < FARTHEST for value in values):
-            low, high = min(values), max(values)
-            space[key] = optuna.distributions.FloatDistribution(low, high, log=low > 0)
-        else:
-            columns[key] = [*map(str, values)]
-            space[key] = optuna.distributions.CategoricalDistribution(sorted({*columns[key]}))
-    with quiet():
-        study = optuna.create_study()
-        for at, rank in enumerate(ranks):
-            params = {key: values[at] for key, values in columns.items()}
-            trial = optuna.trial.create_trial(params=params, distributions=space, value=float(rank))
-            study.add_trial(trial)
-        evaluator = optuna.importance.FanovaImportanceEvaluator(seed=0)
-        return dict(optuna.importance.get_param_importances(study, evaluator=evaluator))
 
 
 def sensitivity(tune: Row, place: int) -> PageSection | None:

@@ -202,6 +202,7 @@ def save(result: SweepResult, directory: store.SweepDirectory) -> None:
         "scenario": result.json()["scenario"] | {"table": result.scenario.table},
         "vary": result.vary,
         "points": result.points,
+        "verdict": result.verdict.json(),
         "picks": result.picks,
         "bounds": result.bounds,
         "engine": result.engine,

@@ -26,14 +26,15 @@ from ...results.columns import (
     ResultColumn,
     estimate_columns,
     estimate_of,
+    ranked_by,
     to_target,
 )
 from ...results.determinism import deterministic
 from ...results.figures.chart import Chart
 from ...results.order import MARGIN, Terms, order
-from ...results.pick import verdict
 from ...results.prediction_interval import PACE, TARGET, TimeModel
 from ...results.run import Run
+from ...results.verdict import NOTHING_KNOWN, Compared, Question, Verdict, conclude, of_points
 from ...scenario.scenario import Algorithm, Scenario
 from .. import learning, links
 from ..display.display import Display, even, shown_columns, text
@@ -101,10 +102,14 @@ class SweepResult(Display):
         return f"{points} points of {', '.join(self.vary)}; {many} algorithms"
 
     @property
+    def verdict(self) -> Verdict:
+        """The answer: which algorithm is best, and at how many of the points."""
+        column = ranked_by(self.rows)
+        return of_points(self.picks, column.words, column.key)
+
+    @property
     def _in_words(self) -> str:
-        best = Counter(each["label"] for each in self.picks if each["label"]).most_common()
-        said = ", ".join(f"{label} at {count}" for label, count in best)
-        return f"Best of {len(self.points)} points: {said or 'none'}."
+        return self.verdict.sentence
 
     def _table(self) -> list[dict[str, str]]:
         columns = shown_columns(self.rows, {key: itemgetter(key) for key in BY_KEY}, SWEEP)
@@ -131,6 +136,7 @@ class SweepResult(Display):
             "vary": self.vary,
             "points": len(self.points),
             "rows": self.rows,
+            "verdict": self.verdict.json(),
             "picks": self.picks,
             "loss_basis": self.loss_basis,
             "versions": self.versions,
@@ -304,7 +310,7 @@ def picked(scenario: Scenario, records: Mapping[str, Record]) -> Row:
 
 
 def judged(scenario: Scenario, records: Mapping[str, Record]) -> Row:
-    """Return the verdict on records, by label: the keys of `pick.verdict`, and `measure`, a column.
+    """Return the verdict on records, by label: the keys of `pick`; `measure` is a column.
 
     The measure is the first of `columns.RANKING` that some record has with every seed, or with
     most. What stands still is left out; `label` is None where nothing is left.
@@ -335,7 +341,10 @@ def judged(scenario: Scenario, records: Mapping[str, Record]) -> Row:
     terms = Terms(deterministic(scenario), scenario.heavy_tailed and not of_loss, margin)
     found = order(scores, at_least, terms=terms, factors=factors)
     found = found.stating(found.best, records[found.best].get("stated", {}).get(measure))
-    return verdict(found) | {"measure": measure}
+    column_ = BY_KEY[measure]
+    question = Question(measure, f"least {column_.words}", f"{column_.words} {{}}", column_.unit)
+    known = NOTHING_KNOWN._replace(exact=terms.exact, heavy=terms.heavy)
+    return conclude(question, found, Compared(scores, factors), known).keys
 
 
 def labels(scenarios: Sequence[Scenario]) -> list[list[str]]:

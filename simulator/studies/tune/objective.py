@@ -12,7 +12,7 @@ import numpy as np
 from ...cluster.prices import least_per_second, price_per_second
 from ...errors import InputError
 from ...objectives.learning_curve.objective import Expected, baseline
-from ...results import consumption, intervals, pick, prediction_interval
+from ...results import consumption, intervals, prediction_interval, verdict
 from ...results.divergence import diverged
 from ...results.loss_model import NO_ERRORS, Errors
 from ...results.order import MARGIN
@@ -193,9 +193,10 @@ class TuningObjective:
         """The name of the value, for tables and axes."""
         return TABLE[self.name].measure.format(aim=self)
 
-    def sentence(self, value: float) -> str:
-        """Return a value in words."""
-        return TABLE[self.name].sentence.format(aim=self, value=self.show(value))
+    @property
+    def tells(self) -> str:
+        """Words for a value: "loss 0.1 after {}"."""
+        return TABLE[self.name].sentence.format(aim=self, value="{}")
 
     @property
     def unit(self) -> str:
@@ -217,7 +218,7 @@ def _step_time(aim: TuningObjective, run: Run, scenario: Scenario) -> Outcome:
     assert aim.cap is not None
     gap = _beyond(run, scenario.algorithm[0].parameters.get("tau"), aim.cap)
     kept = gap <= 1 and not run.stall
-    _, seconds = pick.PACES[aim.name.replace("-", "_")]
+    _, seconds = verdict.PACES[aim.name.replace("-", "_")]
     return Outcome(seconds(run) if kept else math.inf, run.duration, gap)
 
 
@@ -291,7 +292,7 @@ class Kind(NamedTuple):
 
 
 CAP = "with at most {aim.cap.tau} steps between averages and {aim.cap.delay} late"
-GRADIENT = pick.PACES["seconds_per_gradient"][0]
+GRADIENT = verdict.PACES["seconds_per_gradient"][0]
 TARGET, BUDGET = ("run.target_loss",), ("cost.node_hour", "cost.budget")
 LOSS = ("", "loss {aim.within}", "loss {value} {aim.within}")
 FOR, AFTER = (f"loss {{aim.target:g}} {word} {{value}}" for word in ("for", "after"))

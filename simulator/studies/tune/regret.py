@@ -14,8 +14,8 @@ from ...results.order import Order
 from ...results.statistics import human
 from .objective import Score, TuningObjective
 from .race import Contender, Race
+from .ranking import lower_bounds, order_of
 from .runner import RunRequest
-from .verdict import lower_bounds, order_of
 
 STEP = 0.2
 INPUTS = ("latency", "bandwidth", "straggling")

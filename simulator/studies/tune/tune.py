@@ -16,7 +16,7 @@ from ...scenario.scenario import Scenario
 from .. import executors, learning, size
 from ..execution import Execution, Progress, opened, seed_range
 from ..task import settings
-from . import figures, verdict, warm_starts
+from . import figures, ranking, warm_starts
 from .objective import TuningObjective, tuning_objective
 from .race import Contender, Race
 from .regret import regrets
@@ -81,8 +81,9 @@ def tune(  # noqa: PLR0913 - the options of the command
             if not contenders:
                 reason = next(iter(search.refused.values()))
                 raise InputError(f"{scenario.file}: tune: nothing can be tried: {reason}")
-            order = verdict.ordered(contenders, aim)
-            ranked = verdict.ranking(contenders, order.best)
+            scores = ranking.judged(contenders, aim)
+            order = ranking.ordered(contenders, aim, scores)
+            ranked = ranking.ranking(contenders, order.best, scores)
             models = {each.candidate.label: each.model for each in ranked if each.model}
             based = {label: each for label, each in models.items() if each.basis}
             notes += [*learning.notes(based), *notes_of(tried, ranked[0])]

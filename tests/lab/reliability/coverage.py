@@ -10,15 +10,11 @@ from scipy.stats import binom
 from paceline.simulator.engines import dispatch
 from paceline.simulator.load.load import load, parse
 from paceline.simulator.results.intervals import CI95, LEVEL, difference, positive
-from paceline.simulator.results.pick import pick
 from paceline.simulator.results.prediction_interval import intervals as predicted
 from paceline.simulator.results.run import Run
 from paceline.simulator.results.statistics import crossing, seconds_per_step
+from paceline.simulator.results.verdict import Compared, of_runs
 from paceline.simulator.scenario.scenario import Scenario
-from paceline.simulator.studies.tune import verdict
-from paceline.simulator.studies.tune.objective import Score, TuningObjective
-from paceline.simulator.studies.tune.race import Contender
-from paceline.simulator.studies.tune.space import Candidate, space
 from paceline.simulator.theory import theory
 from tests.lab.reliability import laws
 from tests.lab.reliability.laws import HOW
@@ -127,25 +123,15 @@ def paired(blocks: int) -> list[Row]:
     slow, quick = run(world, 0, blocks * SEEDS), run(world, 2, blocks * SEEDS)
     paces = [cut([seconds_per_step(each) for each in runs]) for runs in (slow, quick)]
     picked = [difference(*pair).interval for pair in zip(*paces, strict=True)]
-    objective = TuningObjective("time-to-loss", target=1.0, second=1.0)
     ranked = [
-        verdict.row(*(_contender(objective, each) for each in pair), objective, space(world)[0])[
-            "behind"
-        ]["interval"]
-        for pair in zip(*paces, strict=True)
+        Compared({"slow": one, "quick": other}).behind("slow", "quick", heavy=False).interval
+        for one, other in zip(*paces, strict=True)
     ]
     return [
         row(f"{LEVEL:.0%} of the difference between two algorithms (pick)", gap, picked),
         row(f"{LEVEL:.0%} of how far one is behind the best (tune)", gap, ranked),
         _no_better(blocks),
     ]
-
-
-def _contender(objective: TuningObjective, values: Sequence[float]) -> Contender:
-    name = f"ssgd {values[0]}"
-    found = Contender(Candidate(name, {"name": "ssgd"}, {}))
-    found.scores += [Score(float(value), 0.0, np.inf) for value in values]
-    return found
 
 
 def _no_better(blocks: int) -> Row:
@@ -160,7 +146,7 @@ def _no_better(blocks: int) -> Row:
     for start in range(0, half, SEEDS):
         groups = {"one": runs[start : start + SEEDS]}
         groups["two"] = runs[half + start : half + start + SEEDS]
-        undecided += not pick(groups, None)["decided"]
+        undecided += not of_runs(groups, None).decided
     what = f"undecided ({LEVEL:.0%}) between equals, by the pick"
     return {"what": what, "tried": blocks, "handled": undecided, "how": HOW}
 

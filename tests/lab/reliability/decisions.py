@@ -16,7 +16,9 @@ REMARKS = """\
 Times of algorithms are lognormal, half of their variance shared by seed. Between equals nothing can
 be decided: a decision is an error, and the first of many is a little lucky. The estimated number of
 seeds settles a comparison: one algorithm is known to be better, or both to be equivalent."""
-HOW = "python -m tests.lab.reliability decisions; with fewer decisions tests/results/test_pick.py"
+HOW = (
+    "python -m tests.lab.reliability decisions; with fewer decisions tests/results/test_verdict.py"
+)
 
 Row = dict[str, Any]
 

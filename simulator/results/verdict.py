@@ -1,0 +1,646 @@
+"""The verdict: the one answer of a study, made here and only rendered elsewhere.
+
+A verdict follows from the order of alternatives (`order`), which knows what seeds and models leave
+open. Where runs of a learning curve use equal tokens, time and loss are one question: each
+alternative is judged by the days it takes to the loss of data-parallel training, as more tokens
+make up for a higher loss. Terminal, page, notebook and JSON show the sentence and the reasons.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..errors import InputError
+from ..programs.program import BOUND
+from . import intervals, wording
+from .divergence import diverged
+from .intervals import Estimate, stated
+from .loss_model import NO_ERRORS, NO_MODELS, Models
+from .order import MARGIN, MOST, NO_ORDER, Order, Terms, order
+from .run import Run
+from .statistics import (
+    Groups,
+    crossing,
+    format_loss,
+    human,
+    jsonable,
+    loss_at,
+    number,
+    reached,
+    seconds_per_gradient,
+    seconds_per_step,
+    unequal,
+    with_unit,
+)
+
+DAY = 86400.0
+PACES = {
+    "seconds_per_step": ("step", seconds_per_step),
+    "seconds_per_gradient": ("gradient that reaches the model", seconds_per_gradient),
+}
+"""Measures of a pace: what it is the time of, in words, and its function of a run."""
+NAMED = 3  # most algorithms that a sentence names; the others are counted
+ENOUGH = 8  # seeds to ask for where one says nothing
+ALONE = "one worker alone"  # a choice in a search; no algorithm
+DATA_PARALLEL = ("ssgd", "ssgd-bucketed")  # programs that others are compared with
+EQUAL_LOSS = "days_at_equal_loss"
+Bases = Mapping[str, str | None]
+Row = Mapping[str, Any]
+
+SENTENCES = {
+    "next": "{label} is next, {gap}.",
+    "only": "No other has a value with every seed.",
+    "baseline": "{label}, data-parallel training: {gap}.",
+    "loss-unlike": "The losses differ by more than their errors; more tokens make up for that.",
+    "loss-alike": "The losses are within their errors, so time decides.",
+    "one-seed": "One seed cannot tell chance from merit; run more, such as --seeds {seeds}.",
+    "equivalent": "Any will do: {labels} are within {margin} of the pick.",
+    "loss-model": "Losses differ by less than their error, which `paceline fit-loss` on a run of "
+    "yours would narrow.",
+    "time-model": "Times differ by less than links may add, which `paceline calibrate` would "
+    "narrow.",
+    "not-reached": "Longer runs would decide: with some seed {labels} did not get there.",
+    "too-many": "Not even {seeds:,} seeds would decide.",
+    "seeds": "About {seeds} seeds would decide.",
+    "missed": "No algorithm reached loss {target:g}.",
+    "stalled": "Out, as standing still for good: {labels}.",
+    "bound": f"Out: {{labels}}, whose {BOUND}.",
+    "no-loss": "Nothing is said of loss: times alone are compared.",
+    "clients": "Clients at work differ: {at_work}.",
+    "one-run": "A measured run is expected to take {low} to {high}.",
+    "real": "Real training: predicted times per step are off by {median} (median).",
+    "alone": "One worker alone is better: {gap}.",
+    "unreached": "No configuration reached loss {target:g}; {label} came closest. Run longer, or "
+    "raise run.target_loss.",
+    "over-cap": "No configuration keeps run.cap; {label} comes closest. Raise it, or try smaller "
+    "periods and delays.",
+    "diverged": "Every configuration diverged; try smaller learning rates.",
+    "some-seeds": "Even the best got there with {reached} of {seeds} seeds only.",
+    "edge": "{label}: {key} = {value} is the {side} tried; a better one may lie beyond it.",
+    "refused": "{count} combinations were refused, such as: {first}",
+    "note": "{note}",
+    "wins": "{label} is best at {count} of {of} points.",
+}
+"""A sentence for each reason, by its code, with the names of its numbers."""
+LEADING = ("missed", "alone", "stalled", "bound", "diverged", "unreached", "over-cap")
+"""Codes of reasons that the sentence says itself, those from the third on without a pick alone."""
+
+
+def _share(value: float) -> str:
+    return f"{100 * value:.2g} %"
+
+
+FORMATS: Mapping[str, Callable[[Any], str]] = {
+    **dict.fromkeys(("margin", "median"), _share),
+    **dict.fromkeys(("low", "high"), human),
+    "labels": lambda labels: any_of(labels, "and"),
+}
+
+
+class Reason(NamedTuple):
+    """A reason for an answer, or to doubt it: its code in `SENTENCES`, and its numbers."""
+
+    code: str
+    numbers: Mapping[str, Any] = MappingProxyType({})
+
+    def __str__(self) -> str:
+        """Return the reason in words."""
+        words = {key: FORMATS[key](value) if key in FORMATS else value
+                 for key, value in self.numbers.items()}  # fmt: skip
+        return SENTENCES[self.code].format(**words)
+
+    def json(self) -> dict[str, Any]:
+        """Return the code and the numbers."""
+        return {"code": self.code, **self.numbers}
+
+    @classmethod
+    def read(cls, row: Row) -> "Reason":
+        """Return the reason that a document has."""
+        return cls(row["code"], {key: value for key, value in row.items() if key != "code"})
+
+
+class Question(NamedTuple):
+    """What is minimised. `measure`: its key; `goal`: in words; `tells`: words for a value."""
+
+    measure: str
+    goal: str
+    tells: str
+    unit: str = "s"
+
+    @property
+    def more(self) -> str:
+        """The word for a larger value."""
+        if self.measure == EQUAL_LOSS:
+            return "later at the same loss"
+        return "more" if self.unit else "higher"
+
+    def show(self, found: Estimate) -> str:
+        """Return a value with its interval, in the words of the question."""
+        value = wording.amount(found, self.unit) if self.unit else show_loss(found)
+        return self.tells.format(value)
+
+
+def show_loss(found: Estimate) -> str:
+    """Return a loss with its interval."""
+    if found.interval is None:
+        return format_loss(found.value)
+    low, high = (number(end) for end in found.interval)
+    return f"{format_loss(found.value)} ({wording.kind(found)}: {low} to {high})"
+
+
+class Spent(NamedTuple):
+    """What an alternative uses, and by what share its loss is above the baseline's."""
+
+    days: Estimate | None = None
+    cost: Estimate | None = None
+    currency: str = ""
+    above: Estimate | None = None
+    loss: Estimate | None = None
+
+    @classmethod
+    def of(cls, row: Row, above: Estimate | None = None) -> "Spent":
+        """Read what a row of `simulate` or `tune` used in the whole run."""
+        used = row.get("used") or {}
+        days, cost = (stated(used[key]) if key in used else None for key in ("days", "cost"))
+        loss = None
+        if "loss" in row and row["loss"]["last"] is not None:
+            ends = (row.get("interval90") or {}).get("loss")
+            loss = Estimate(row["loss"]["last"], intervals.MEAN, None, None, "")
+            loss = loss.by_model(*wording.span(ends)) if ends else loss
+        return cls(days, cost, row.get("currency") or "", above, loss)
+
+    def briefly(self) -> list[str]:
+        """Return the days and the cost, without intervals."""
+        days = [human(DAY * self.days.value)] if self.days else []
+        return days + ([with_unit(self.cost.value, self.currency)] if self.cost else [])
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The answer of a study.
+
+    `pick`: what to take, None where nothing can be; `candidates`: all that may be as good, the pick
+    first; `gap`: by how much the `runner_up` is behind; `would_decide`: what would, where it is
+    open; `spent`: by label; `baseline`: the data-parallel alternative that losses are compared
+    with; `basis`: of the loss; `text`: the sentence, where it does not follow from an order.
+    """
+
+    question: Question
+    order: Order = NO_ORDER
+    pick: str | None = None
+    candidates: list[str] = field(default_factory=list)
+    runner_up: str | None = None
+    gap: Estimate | None = None
+    reasons: list[Reason] = field(default_factory=list)
+    would_decide: Reason | None = None
+    spent: Mapping[str, Spent] = field(default_factory=dict)
+    baseline: str | None = None
+    basis: str | None = None
+    text: str = ""
+
+    @property
+    def decided(self) -> bool:
+        """Whether the pick is known to be better than every other."""
+        return self.pick is not None and (self.order.decided or bool(self.text))
+
+    @property
+    def sentence(self) -> str:
+        """The answer: what is decided first, then what is open."""
+        if self.text:
+            return self.text
+        lead = [str(reason) for reason in self.reasons if reason.code in self._leading]
+        if self.pick is None:
+            return " ".join(["Nothing to pick.", *lead])
+        return " ".join([*lead, f"{any_of(self.candidates)}: {self._value()}{self._open()}."])
+
+    @property
+    def _leading(self) -> Sequence[str]:
+        return LEADING if self.pick is None else LEADING[:2]
+
+    def _value(self) -> str:
+        parts, known = [], self.order.estimates.get(self.pick or "")
+        spent = self.spent.get(self.pick or "", Spent())
+        if self.question.measure == EQUAL_LOSS:
+            parts += spent.briefly()
+            if spent.above and self.baseline != self.pick:
+                loss = wording.above(spent.above.value, spent.above.interval)
+                instead = ", ".join(self.spent[self.baseline or ""].briefly())
+                parts.append(f"loss {loss} against {self.baseline} ({instead})")
+            elif spent.loss:
+                parts.append(f"loss {show_loss(spent.loss)}")
+        elif known:
+            parts.append(self.question.show(known))
+            parts += spent.briefly()
+        else:
+            count = self.order.counts.get(self.pick or "", (0, 0))
+            parts.append(f"{count[0]} of {count[1]} seeds got there")
+        return ", ".join(parts)
+
+    def _open(self) -> str:
+        if self.decided:
+            next_ = self.runner_up and self.order.estimates.get(self.runner_up)
+            shown = self.question.measure != EQUAL_LOSS and next_
+            return f"; next is {self.runner_up}, {self._brief(next_)}" if shown and next_ else ""
+        count = len(self.candidates)
+        if count < 2:
+            return ""
+        which = "which of the two" if count == 2 else f"which of the {count}"
+        code = self.would_decide.code if self.would_decide else ""
+        if code == "equivalent":
+            return f"; {which} makes no difference"
+        return f"; {which} is within the error" if "model" in code else f"; {which} is undecided"
+
+    def _brief(self, found: Estimate) -> str:
+        unit = self.question.unit
+        return with_unit(found.value, unit) if unit else format_loss(found.value)
+
+    @property
+    def why(self) -> list[str]:
+        """The reasons in words, what would decide first; without what the sentence says.
+
+        Last comes what the loss is the loss of.
+        """
+        doubt = [self.would_decide] if self.would_decide else []
+        rest = [reason for reason in self.reasons if reason.code not in self._leading]
+        basis = [f"Loss {self.basis}."] if self.basis else []
+        return [*map(str, [*doubt, *rest]), *basis]
+
+    def mark(self, label: str) -> str:
+        """Say in a word what a row of a table is."""
+        if label == self.pick:
+            return "pick"
+        return "as good" if label in self.candidates else ""
+
+    def json(self) -> dict[str, Any]:
+        """Return the document `verdict`."""
+        gap, unit = self.gap, self.question.unit
+        ends = gap and {"value": gap.value, "interval90": gap.interval and [*gap.interval]}
+        found = {
+            "question": self.question.goal,
+            "measure": self.question.measure,
+            "pick": self.pick,
+            "candidates": self.candidates,
+            "decided": self.decided,
+            "runner_up": self.runner_up,
+            "gap": ends and ends | {"unit": unit},
+            "reasons": [reason.json() for reason in self.reasons],
+            "would_decide": self.would_decide and self.would_decide.json(),
+            "sentence": self.sentence,
+            "basis": self.basis,
+        }
+        return dict(jsonable(found))
+
+    @property
+    def keys(self) -> dict[str, Any]:
+        """The document `pick`: the verdict in the terms of its order.
+
+        `alternatives`: those of which it is not known at 90 % that the pick is better; `ties`:
+        those known to be within `margin` (a share); `not_separated`: of which neither is known;
+        `seeds_to_decide`: None if unknown or above `order.MOST`.
+        """
+        known, label = self.order, self.pick
+        value = known.estimates.get(label or "")
+        moved = [] if label in (known.best, None) else [known.best]
+
+        def others(labels: Sequence[str]) -> list[str]:
+            return [*moved, *(each for each in labels if each not in (label, *moved))]
+
+        found = {
+            "label": label,
+            "decided": self.decided,
+            "alternatives": others(sorted(known.open, key=known.value)),
+            "ties": others(known.equivalent),
+            "not_separated": known.unsettled,
+            "margin": known.margin,
+            "seeds_to_decide": known.seeds,
+            "measure": self.question.measure,
+            "sentence": self.sentence,
+        }
+        if value is None:
+            there = known.counts.get(label or "", (None, 0))[0]
+            return dict(jsonable(found | {"value": there, "ci95": None}))
+        return dict(jsonable(found | {"value": value.value, **value.beside_value()}))
+
+
+class Compared(NamedTuple):
+    """What an order is of: values of each seed by label, and draws of what they may be wrong by."""
+
+    values: Mapping[str, Sequence[float] | np.ndarray]
+    factors: Mapping[str, np.ndarray] = MappingProxyType({})
+
+    def behind(self, other: str, best: str, heavy: bool) -> Estimate | None:
+        """Estimate by how much `other` exceeds `best`, paired over seeds; None without values."""
+        factors = self.factors
+        pairs = np.array([*zip(self.values[other], self.values[best], strict=False)], float).T
+        if not pairs.size or not np.isfinite(pairs).all():
+            return None
+        gap = intervals.difference(*pairs, heavy=heavy)
+        if {other, best} <= factors.keys():
+            with np.errstate(invalid="ignore"):  # of draws in which neither gets there
+                moved = pairs[0].mean() * (factors[other] - 1)
+                gap = intervals.widened(
+                    gap, gap.value + moved - pairs[1].mean() * (factors[best] - 1)
+                )
+        return gap
+
+    def above(self, one: str, other: str) -> Estimate | None:
+        """Estimate by what share `one` is above `other`, paired over seeds; None without values."""
+        factors = self.factors
+        pairs = np.array([*zip(self.values[one], self.values[other], strict=False)], float).T
+        if one == other or not pairs.size or not (np.isfinite(pairs) & (pairs > 0)).all():
+            return None
+        found = intervals.signed(np.log(pairs[0] / pairs[1]), scale=1.0)
+        if {one, other} <= factors.keys():
+            with np.errstate(invalid="ignore", divide="ignore"):
+                drawn = found.value + np.log(factors[one] / factors[other])
+            found = intervals.widened(found, drawn)
+        return found.moved(math.expm1)
+
+
+def conclude(
+    question: Question,
+    known: Order,
+    compared: Compared,
+    terms: "Known",
+    *,
+    pick: str | None = None,
+    **rest: Any,
+) -> Verdict:
+    """Return the verdict that follows from an order; `pick`: if not its best; `rest`: its fields.
+
+    The first reasons are the gaps to the next and to data-parallel training.
+    """
+    label = pick or known.best
+    candidates = dict.fromkeys([label, known.best, *sorted(known.open, key=known.value)])
+    others = sorted((each for each in known.estimates if each != label), key=known.value)
+    runner_up = next(iter(others), None)
+    plain = (k for k in compared.values if terms.names.get(k) in DATA_PARALLEL and k != label)
+    gaps, reasons = dict[str, Estimate](), list[Reason]()
+    for code, other in (("next", runner_up), ("baseline", next(plain, None))):
+        if other and other not in gaps and (gap := compared.behind(other, label, terms.heavy)):
+            gaps[other] = gap
+            words = f"{wording.difference(gap, question.unit)} {question.more}"
+            reasons.append(Reason(code, {"label": other, "gap": words}))
+    if runner_up is None and len(compared.values) > 1 and label in known.estimates:
+        reasons.append(Reason("only"))
+    rest["reasons"] = [*reasons, *rest.get("reasons", ())]
+    rest["would_decide"] = would_decide(known, len(compared.values[known.best]), terms)
+    gap = gaps.get(runner_up or "")
+    return Verdict(question, known, label, [*candidates], runner_up, gap, **rest)
+
+
+def at_equal_loss(
+    times: Sequence[float], losses: Sequence[float], base: Sequence[float], worth: float
+) -> list[float]:
+    """Return the times (seconds) after which each loss would be the mean of `base`.
+
+    `worth`: the share of the loss that `MARGIN` of the tokens is worth.
+    """
+    power, goal = exponent(worth), float(np.mean(base))
+    return [
+        time * (loss / goal) ** power if math.isfinite(loss) and loss > 0 else math.inf
+        for time, loss in zip(times, losses, strict=True)
+    ]
+
+
+def exponent(worth: float) -> float:
+    """Return the power of the loss to which tokens grow, by what `MARGIN` of them is worth."""
+    return math.log1p(MARGIN) / math.log1p(worth)
+
+
+def would_decide(known: Order, seeds: int, terms: "Known") -> Reason | None:
+    """Return what would decide between the best and those that may be as good; None: nothing."""
+    if seeds == 1 and not terms.exact:
+        return Reason("one-seed", {"seeds": ENOUGH})
+    if not known.open:
+        return None
+    if not known.unsettled:
+        return Reason("equivalent", {"labels": known.open, "margin": known.margin})
+    if known.model:
+        return Reason("loss-model" if terms.of_loss else "time-model")
+    short = [each for each in (known.best, *known.unsettled) if each not in known.estimates]
+    if short:
+        return Reason("not-reached", {"labels": short})
+    return Reason("seeds" if known.seeds else "too-many", {"seeds": known.seeds or MOST})
+
+
+class Known(NamedTuple):
+    """What is known of runs beside their scores.
+
+    `heavy`: times have no finite variance, or vary too much over seeds; `exact`: nothing is
+    random, so that one seed tells all; `bases`: what the loss is the loss of, by label; `models`:
+    errors of losses and times, which add to what seeds leave open; `rows`: summaries by label, as
+    `simulate --json` has them; `names`: programs by label; `equal_tokens`: runs of a learning curve
+    end after as many tokens; `of_loss`: losses have errors, not times alone.
+    """
+
+    heavy: bool = False
+    exact: bool = False
+    bases: Bases = MappingProxyType({})
+    models: Models = NO_MODELS
+    rows: Mapping[str, Row] = MappingProxyType({})
+    names: Mapping[str, str] = MappingProxyType({})
+    equal_tokens: bool = False
+    of_loss: bool = False
+
+
+NOTHING_KNOWN = Known()
+
+
+def of_runs(groups: Groups, target: float | None, known: Known = NOTHING_KNOWN) -> Verdict:
+    """Say which algorithm to use, and whether it is known to be the best.
+
+    With a target: the lowest mean time (median where `known.heavy`) to it among the algorithms that
+    reached it with every seed, else the one that reached it most often. Otherwise, after equal
+    tokens, the fewest days at equal loss; else the lowest mean loss at the end of the shortest run;
+    without a loss, the fewest seconds per step, or, where clients are sampled, per gradient that
+    reaches the model. Algorithms that stall with some seed are out, and so are bounds, whose
+    workers never meet.
+    """
+    stalled = [label for label, runs in groups.items() if any(run.stall for run in runs)]
+    bounds = [label for label, runs in groups.items() if runs and runs[0].bound]
+    pairs = (("stalled", stalled), ("bound", bounds))
+    out = [Reason(code, {"labels": labels}) for code, labels in pairs if labels]
+    left = {label: runs for label, runs in groups.items() if label not in (*stalled, *bounds)}
+    if not left:
+        return Verdict(Question("stalled", "any that trains", "{}"), reasons=out)
+    models = {label: known.models[label] for label in left if label in known.models}
+    case = _Case(left, known._replace(models=models), out)
+    if target is not None:
+        times = scored(left, "time_to_target", target)
+        if any(map(reached, times.values())):
+            return case.to_target(times, target)
+        case.reasons.insert(0, Reason("missed", {"target": target}))
+    losses = {k: np.nan_to_num(v, nan=np.inf) for k, v in scored(left, "loss").items()}
+    if not any(np.isfinite(values).all() for values in losses.values()):
+        return case.quickest()
+    return case.equal_loss() if known.equal_tokens else case.lowest_loss(losses)
+
+
+class _Case(NamedTuple):
+    """Runs by label that a verdict is about, with what is known and the reasons so far."""
+
+    groups: Groups
+    known: Known
+    reasons: list[Reason]
+
+    @property
+    def terms(self) -> Terms:
+        return Terms(self.known.exact, self.known.heavy)
+
+    def to_target(self, times: Mapping[str, list[float]], target: float) -> Verdict:
+        """Answer by the time to a loss that some run reached."""
+        ran = {
+            label: [np.inf if diverged(run) else run.duration for run in runs]
+            for label, runs in self.groups.items()
+        }
+        models = self.known.models.items()
+        factors = {k: model.to_target(self.groups[k], target) for k, model in models}
+        found = order(times, ran, terms=self.terms, factors=factors)
+        goal, tells = f"least time to loss {target:g}", f"loss {target:g} after {{}}"
+        if found.estimates:
+            question = Question("time_to_target", goal, tells)
+            return self.stated(question, found, Compared(times, factors))
+        return self.conclude(Question("reached", goal, tells), found, Compared(times))
+
+    def lowest_loss(self, losses: Mapping[str, np.ndarray]) -> Verdict:
+        """Answer by the loss at the end of the shortest run."""
+        models, end = self.known.models, _end(self.groups)
+        factors = {k: model.of_loss(self.groups[k], end) for k, model in models.items()}
+        worths = [model.worth(self.groups[k], end) for k, model in models.items()]
+        terms = Terms(self.known.exact, margin=min(worths, default=MARGIN))
+        found = order(losses, losses, terms=terms, factors=factors)
+        where = f"loss at {human(end)}"
+        question = Question("loss", f"lowest {where}", f"{where}: {{}}", "")
+        spent = {label: Spent.of(row) for label, row in self.known.rows.items()}
+        return self.conclude(question, found, Compared(losses, factors), spent=spent)
+
+    def equal_loss(self) -> Verdict:
+        """Answer by the days to the loss of the baseline, where all runs use as many tokens."""
+        groups, known = self.groups, self.known
+        losses = {k: [run.curve["loss"][-1] for run in runs] for k, runs in groups.items()}
+        factors = {k: model.of_loss(groups[k], math.inf) for k, model in known.models.items()}
+        worths = [model.worth(groups[k], math.inf) for k, model in known.models.items()]
+        base, worth = baseline(losses, known.names), min(worths, default=MARGIN)
+        times = {
+            k: at_equal_loss([run.duration for run in runs], losses[k], losses[base], worth)
+            for k, runs in groups.items()
+        }
+        drawn = {k: factor ** exponent(worth) for k, factor in factors.items()}
+        found = order(times, times, terms=self.terms, factors=drawn)
+        of_loss = Compared(losses, factors)
+        spent = {k: Spent.of(row, of_loss.above(k, base)) for k, row in known.rows.items()
+                 if k in losses}  # fmt: skip
+        compared = Compared(times, drawn)
+        return self.conclude(of_equal_loss(base), found, compared, spent=spent, baseline=base)
+
+    def quickest(self) -> Verdict:
+        """Answer by the time of a step, or of a gradient where clients are sampled."""
+        groups, models = self.groups, self.known.models.items()
+        sampled = all(run.gradients is not None for runs in groups.values() for run in runs)
+        measure = "seconds_per_gradient" if sampled else "seconds_per_step"
+        paces = scored(groups, measure)
+        self.reasons.append(Reason("no-loss"))
+        if sampled and (at_work := unequal(groups)):
+            self.reasons.append(Reason("clients", {"at_work": at_work}))
+        factors = {k: one.times for k, one in models if one.times is not None}
+        found = order(paces, terms=self.terms, factors=factors)
+        what = PACES[measure][0]
+        question = Question(measure, f"fewest seconds per {what}", f"{{}} per {what}")
+        silent = self._replace(known=self.known._replace(bases={}))
+        return silent.stated(question, found, Compared(paces, factors))
+
+    def stated(self, question: Question, found: Order, compared: Compared) -> Verdict:
+        """Return the verdict with the interval that the tables state of the pick's time."""
+        ends = self.known.models.get(found.best, NO_ERRORS).stated.get(question.measure)
+        found = found.stating(found.best, ends)
+        if ends and None not in ends and not found.estimates[found.best].of_model:
+            self.reasons.append(Reason("one-run", {"low": ends[0], "high": ends[1]}))
+        return self.conclude(question, found, compared)
+
+    def conclude(
+        self, question: Question, found: Order, compared: Compared, **rest: Any
+    ) -> Verdict:
+        """Return the verdict that follows from an order."""
+        basis = self.known.bases.get(found.best)
+        rest |= {"reasons": self.reasons, "basis": basis}
+        return conclude(question, found, compared, self.known, **rest)
+
+
+def of_equal_loss(base: str) -> Question:
+    """Return the question of the fewest days to the loss of the `base`."""
+    return Question(EQUAL_LOSS, f"fewest days to the loss of {base}", "{} to that loss")
+
+
+def baseline(losses: Mapping[str, Sequence[float]], names: Mapping[str, str]) -> str:
+    """Return what losses are compared with: data-parallel training, else the lowest loss."""
+    means = {k: float(np.mean(v)) for k, v in losses.items()}
+    plain = (k for k, loss in means.items() if names.get(k) in DATA_PARALLEL and loss < math.inf)
+    return next(plain, None) or min(means, key=lambda k: means[k])
+
+
+def of_points(picks: Sequence[Row], words: str, measure: str) -> Verdict:
+    """Return the verdict on a sweep, from the `picks` of its points: what is best, and where."""
+    labels = Counter(pick["label"] for pick in picks if pick["label"])
+    wins = Counter(pick["label"] for pick in picks if pick["label"] and pick["decided"])
+    ranked = sorted(labels, key=lambda label: (-wins[label], -labels[label]))
+    reasons = [
+        Reason("wins", {"label": label, "count": wins[label], "of": len(picks)})
+        for label in ranked
+        if wins[label]
+    ]
+    question = Question(measure, f"least {words} at each point", "{}")
+    sure = len(ranked) == 1 and wins[ranked[0]] == len(picks)
+    parts = [f"{reason.numbers['label']} at {reason.numbers['count']}" for reason in reasons]
+    if unsure := len(picks) - wins.total():
+        parts.append(f"undecided at {unsure}")
+    text = f"Least {words}: {', '.join(parts)} of {len(picks)} points."
+    return Verdict(
+        question, pick=ranked[0] if sure else None, candidates=ranked, reasons=reasons, text=text
+    )
+
+
+def scored(groups: Groups, measure: str, target: float | None = None) -> dict[str, list[float]]:
+    """Return a `measure` of each run, by label; smaller is better. See `of_runs`."""
+    if target is not None and measure in ("time_to_target", "reached"):
+        return {label: [crossing(run, target) for run in runs] for label, runs in groups.items()}
+    end = _end(groups)
+    _, score = PACES.get(measure, ("", lambda run: loss_at(run, end)))
+    return {label: [score(run) for run in runs] for label, runs in groups.items()}
+
+
+def _end(groups: Mapping[str, Sequence[Run]]) -> float:
+    """Return when the shortest run ends, in seconds."""
+    return min(run.duration for runs in groups.values() for run in runs)
+
+
+def to_run(document: Row, label: str | None, where: str) -> str | None:
+    """Return which of a document's algorithms to run: `label`, else its pick; None: it has none.
+
+    Raises InputError where one worker alone is the answer.
+    """
+    reasons = {reason["code"] for reason in (document.get("verdict") or {}).get("reasons", ())}
+    if label is None and "alone" in reasons:
+        raise InputError(
+            f"{where}: one worker alone is better than any configuration; to run the best of "
+            f"these, name it: {document['pick']['label']!r}"
+        )
+    return label or document["pick"]["label"]
+
+
+def any_of(labels: Sequence[str], word: str = "or") -> str:
+    """Return "a or b", or the first few and how many others."""
+    more = len(labels) - NAMED
+    if more < 2:
+        return f" {word} ".join(labels)
+    return f"{', '.join(labels[:NAMED])} {word} {more} others"
+
+
+def all_of(labels: Sequence[str]) -> str:
+    """Return "a and b", or the first few and how many others."""
+    return any_of(labels, "and")
