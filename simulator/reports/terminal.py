@@ -441,7 +441,7 @@ def _ranking(result: "TuneResult", rows: Sequence[Row]) -> Table:
 
     def named(row: Row) -> str:
         mark = verdict.mark(row["label"]) or ("given up early" if row["stopped"] else "")
-        return row["label"] + (f" ({mark})" if mark else "")
+        return f"{row['label']} ({mark})" if mark else str(row["label"])
 
     columns: dict[str, Cell] = {"configuration": named}
     columns[f"{aim.says}\n({usual})" if usual else aim.says] = value

@@ -559,6 +559,8 @@ class _Case(NamedTuple):
         """Return the verdict with the interval that the tables state of the pick's time."""
         ends = self.known.models.get(found.best, NO_ERRORS).stated.get(question.measure)
         found = found.stating(found.best, ends)
+        row = self.known.rows.get(found.best, {})
+        ends = (row.get("interval90") or {}).get(question.measure)
         if ends and None not in ends and not found.estimates[found.best].of_model:
             self.reasons.append(Reason("one-run", {"low": ends[0], "high": ends[1]}))
         return self.conclude(question, found, compared)

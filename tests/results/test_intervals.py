@@ -163,7 +163,7 @@ def test_one_unit_within_an_interval(times, said):
     found = positive(times)
     assert wording.cell(found, "s") == said
     unit, low, high = re.search(r" (\w+) \((?:.*: )?(.+)–(.+)\)", said).groups()
-    assert wording.amount(found, "s").endswith(f" (90 %: {low} to {high} {unit})")
+    assert wording.amount(found, "s").endswith(f" ({wording.kind(found)}: {low} to {high} {unit})")
 
 
 def test_differences_are_said_in_one_unit():
