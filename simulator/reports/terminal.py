@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE_HEAD
@@ -37,6 +38,7 @@ Cell = Callable[[Row], str]
 STYLE: dict[str, Any] = {"box": SIMPLE_HEAD, "show_edge": False, "padding": (0, 1, 0, 0)}
 SWEEP_ROWS = 40  # of a sweep, shown on a terminal
 TUNE_ROWS = 10  # of a search
+HEADING = 14  # characters of a line of a heading: the table has 80
 OF_CLIENTS = (
     "rounds", "seconds_per_round", "rounds_per_night", "reports_per_round", "clients_at_work",
     "gradients_per_hour", "useful_share",
@@ -444,7 +446,8 @@ def _ranking(result: "TuneResult", rows: Sequence[Row]) -> Table:
         return f"{row['label']} ({mark})" if mark else str(row["label"])
 
     columns: dict[str, Cell] = {"configuration": named}
-    columns[f"{aim.says}\n({usual})" if usual else aim.says] = value
+    heading = "\n".join(wrap(aim.says, HEADING))
+    columns[f"{heading}\n({usual})" if usual else heading] = value
     if any(row["to_reference"] for row in rows):
         above = f"loss above\n{result.reference}\n({USUAL})"
         columns[above] = lambda row: _above(row["to_reference"])

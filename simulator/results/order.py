@@ -138,9 +138,10 @@ def _compare_all(
     exceeds = partial(intervals.exceeds, heavy=heavy, of=of)
     worse, equivalent, unsettled, needed, model = [], [], [], [], False
     for label in (each for each in values if each != best):
-        first = values[best][: values[label].size]
+        size = min(values[best].size, values[label].size)  # seeds that both have
+        first, scores = values[best][:size], values[label][:size]
         wrong = _apart(factors, label, best)
-        other = _filled(values[label], bounds.get(label, first), first)
+        other = _filled(scores, bounds.get(label, first)[:size], first)
         compared = partial(_compared, first, other, found.margin, exceeds)
         beyond, near = compared(wrong)
         if beyond or np.isinf(other).any():  # with some seed it never has a score

@@ -109,16 +109,10 @@ def _algorithm(value: Any, info: ValidationInfo) -> Any:
     """Parse an [[algorithm]] table by its program, with [optimizer]'s lr and momentum."""
     if not isinstance(value, dict):
         return value
-    programs: Mapping[str, Program] = (info.context or {}).get("programs") or catalogue()
-    name, label = value.get("name"), value.get("label")
-    if name is None:
-        raise refusal(("name",), f"missing; write one of: {', '.join(programs)}", value)
-    if not isinstance(name, str) or name not in programs:
-        raise refusal(("name",), f"unknown; {nearest(str(name), programs, 'write one of')}", name)
-    program = programs[name]
+    program, label = _program(value, info), value.get("label")
     given = {key: entry for key, entry in value.items() if key not in OWN}
     for key in (key for key in given if key in program.refuses):
-        raise refusal((key,), f"{name} has none: {program.refuses[key]}", given[key])
+        raise refusal((key,), f"{value['name']} has none: {program.refuses[key]}", given[key])
     optimizer, objective = info.data.get("optimizer"), info.data.get("objective")
     written = arguments(program, given, optimizer or tables.Optimizer())
     any_rate = objective is None or isinstance(objective, tables.NoObjective | tables.LearningCurve)
@@ -130,7 +124,7 @@ def _algorithm(value: Any, info: ValidationInfo) -> Any:
         buckets = _buckets(info.data.get("model"), info.data.get("network"))
         parameters["buckets"] = buckets or parameters["buckets"]
     return {
-        "name": name,
+        "name": value["name"],
         "label": _words(value) if label is None else label,
         "parameters": parameters,
         "table": value,
@@ -142,6 +136,17 @@ def _algorithm(value: Any, info: ValidationInfo) -> Any:
         "recovers": program.recovers,
         "recovery": value.get("recovery"),
     }
+
+
+def _program(value: Mapping[str, Any], info: ValidationInfo) -> Program:
+    """Return the program that an [[algorithm]] names."""
+    programs: Mapping[str, Program] = (info.context or {}).get("programs") or catalogue()
+    name = value.get("name")
+    if name is None:
+        raise refusal(("name",), f"missing; write one of: {', '.join(programs)}", value)
+    if not isinstance(name, str) or name not in programs:
+        raise refusal(("name",), f"unknown; {nearest(str(name), programs, 'write one of')}", name)
+    return programs[name]
 
 
 def _buckets(model: tables.Model | None, network: Network | None) -> Any:

@@ -64,17 +64,17 @@ def test_the_sentence_of_a_pick_names_its_basis(run):
     result = simulate(parse(table))
     basis = "on softmax over digits, a stand-in, not your model"
     assert result.json()["loss_basis"] == basis
-    sentence = result.pick["sentence"]
-    assert sentence.count(basis) == 1
+    assert result.verdict.basis == basis
+    assert sum(basis in reason for reason in result.verdict.why) == 1
     found = tune(parse(table))
     assert found.json()["loss_basis"] == basis
-    assert found.sentence.count(basis) == 1
+    assert found.verdict.basis == basis
 
 
 def test_time_alone_claims_no_loss():
     result = simulate(parse(world({"kind": "none"})))
     assert result.json()["loss_basis"] is None
-    assert "nothing is said of loss" in result.pick["sentence"]
+    assert "no-loss" in {reason.code for reason in result.verdict.reasons}
 
 
 def test_the_page_and_the_terminal_name_it(tmp_path, monkeypatch, capsys):
@@ -86,7 +86,7 @@ def test_the_page_and_the_terminal_name_it(tmp_path, monkeypatch, capsys):
     assert json.loads((tmp_path / "a" / "run.json").read_text())["summary"]["loss_basis"] == basis
     assert paceline.command_line.run(["report", "a"]) == 0
     page = (tmp_path / "a" / "report.html").read_text("utf-8")
-    assert f"<small>{basis}</small></h2>" in page
+    assert f"Loss {basis}." in page
 
 
 def test_shipped_scenarios_say_so():
@@ -98,7 +98,7 @@ def test_a_curve_of_another_size_than_the_model_says_so():
     curve = {"law": "chinchilla", "parameters": 1.3e9}
     objective = {"kind": "learning-curve", "curve": curve, "tokens": 8192}
     other, own = (
-        simulate(parse(world(objective, size, run={"steps": 20, "seeds": 1}))).pick["sentence"]
+        simulate(parse(world(objective, size, run={"steps": 20, "seeds": 1}))).verdict.basis
         for size in (300_000_000, 1_300_000_000)
     )
     assert "for 1.3e+09 parameters, not the 3e+08 of [model]" in other

@@ -1,6 +1,6 @@
 """Check the settings about workers: their speeds, devices, crashes and absences."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ...inputs.messages import KeyPath, nearest
@@ -124,6 +124,12 @@ def recovery_problems(scenario: Scenario, programs: Mapping[str, Program]) -> It
             (cluster.sampling is None, (*owners[0], "drop"), "drop-of-nobody"),
             (cluster.sampling and flows and selects, (*owners[0], "drop"), "drop-of-flows"),
         )
+    yield from _policies(scenario, policies)
+
+
+def _policies(scenario: Scenario, policies: Sequence[Recovery]) -> Iterator[Problem]:
+    """Yield the problems of what each algorithm does about crashes and absences."""
+    algorithms = scenario.algorithm
     general, tables = ("recovery",), dict[KeyPath, tuple[Recovery, Any]]()
     if not algorithms:
         tables[general] = scenario.recovery, {}

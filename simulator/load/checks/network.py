@@ -53,6 +53,12 @@ def _settings(scenario: Scenario) -> Iterator[Problem]:
     )
     for key in TCP_KEYS if network.transport == "ideal" else ():
         yield from broken((key in keys, f"network.{key}", "only-tcp"))
+    yield from _bandwidths(scenario)
+    yield from _windows(network)
+
+
+def _bandwidths(scenario: Scenario) -> Iterator[Problem]:
+    """Check that each line has one bandwidth."""
     for index, group in enumerate(scenario.cluster.group):
         where: KeyPath = ("cluster", "group", index)
         alone = group.devices == 1 and group.inner
@@ -60,10 +66,9 @@ def _settings(scenario: Scenario) -> Iterator[Problem]:
             ((group.up or group.down) and group.nic, (*where, "nic"), "nic-twice"),
             (alone, (*where, "inner"), "inner-of-one"),
         )
-    for index, link in enumerate(network.link):
+    for index, link in enumerate(scenario.network.link):
         both = link.sharing == "half-duplex" and (link.up or link.down)
         yield from broken((both, ("network", "link", index, "sharing"), "one-bandwidth"))
-    yield from _windows(network)
 
 
 def _windows(network: Network) -> Iterator[Problem]:

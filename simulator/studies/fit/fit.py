@@ -144,10 +144,7 @@ def fit(  # noqa: PLR0913 - the options of the command
     keys, every = reading.read(file, base)
     numbers = seed_range(base, seeds, seed)
     execution = Execution(engine, jobs, dask)
-    ends = [each.moved(keys, [k.at(end) for k in keys]) for end in (0.0, 1.0) for each in every]
-    for target, end in zip(every * 2, ends, strict=True):
-        demand_algorithms(end, None)
-        target.labels(end)
+    ends = _ends(keys, every)
     if not force:
         size.demand([(end, numbers) for end in ends], execution)
     how = {"seeds": seeds, "seed": seed, "engine": engine}
@@ -186,6 +183,15 @@ def fit(  # noqa: PLR0913 - the options of the command
         if directory:
             directory.replace({}, result.json())
     return result
+
+
+def _ends(keys: Sequence[Key], every: Sequence[Target]) -> list[Scenario]:
+    """Return the scenarios at both ends of the ranges; refuse targets of algorithms they lack."""
+    ends = [each.moved(keys, [k.at(end) for k in keys]) for end in (0.0, 1.0) for each in every]
+    for target, end in zip([*every] * 2, ends, strict=True):
+        demand_algorithms(end, None)
+        target.labels(end)
+    return ends
 
 
 def _work(job: Job, *, execution: Execution, expected: Mapping[str, str]) -> Any:

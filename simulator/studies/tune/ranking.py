@@ -105,6 +105,8 @@ def ordered(
     Where none reached the target with every seed, the best comes first that is the closest to it.
     Under a learning curve those that were given up early are in it, too: seeds alone gave them up.
     """
+    if objective.steps:  # the race gave up by loss alone, and time counts as well
+        return order_of(scores, objective)
     survivors = [contender for contender in contenders if not contender.stopped]
     best = None
     if not any(contender.all_reached for contender in survivors):

@@ -123,7 +123,8 @@ class TuneResult(Display):
                 failed = Reason("over-cap", {"label": label})
             elif aim.target is not None and not best.diverged:
                 failed = Reason("unreached", {"target": aim.target, "label": label})
-            return Verdict(question, self.order, reasons=[failed, *self._doubts])
+            reasons = [failed, *self._doubts]
+            return Verdict(question, self.order, reasons=reasons, basis=self.loss_basis)
         pick = self.simplest.candidate.label
         known = Known(
             aim.heavy,
