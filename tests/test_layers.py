@@ -60,8 +60,8 @@ LINES = """
     tests                     42450   tests, and the programs of tests/lab
 """
 WORDS = 110_000  # of README.md and docs/
-ARGUMENTS = 30  # functions that take more of them than ruff allows
-FORMATTED_BY_HAND = 600  # pieces of code that the formatter must leave alone
+ARGUMENTS = 25  # functions that take more of them than ruff allows
+FORMATTED_BY_HAND = 560  # pieces of code that the formatter must leave alone
 
 
 def rank(package):
