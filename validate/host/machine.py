@@ -11,11 +11,11 @@ from typing import Any
 
 import psutil
 
-from paceline.simulator.studies.execution import cores
-
 from . import namespaces
 
 BOOT = Path("/proc/sys/kernel/random/boot_id")
+CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+"""Cores that this process may use; not asked of the simulator, which a training job never loads."""
 USED = ("user", "nice", "system", "irq", "softirq", "steal")  # of the cores' seconds
 
 
@@ -44,7 +44,7 @@ def hardware(device: str) -> dict[str, Any]:
 
     about: dict[str, Any] = {
         "processor": _processor(),
-        "cores": cores(),
+        "cores": CORES,
         "system": f"{platform.system()} {platform.release()}",
         "torch": str(torch.__version__),
     }
@@ -101,7 +101,7 @@ class ResourceUse:
             "relay": process_cpu_seconds(self._relay) - self._of_relay,
             "sent_bytes": self._sent() - self._before,
             "elapsed": time.monotonic() - self._since,
-            "cores": cores(),
+            "cores": CORES,
         }
 
     def _sent(self) -> int:

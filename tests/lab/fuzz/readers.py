@@ -230,6 +230,11 @@ DOCUMENT = {
     "summary": {
         "scenario": _ABOUT, "engine": "batched", "seeds": [0], "versions": {"python": "3"},
         "algorithms": [_row("ssgd"), _row("other")], "notes": ["a note"],
+        "verdict": {"question": "least time to loss 0.6", "measure": "time_to_target",
+                    "pick": "ssgd", "candidates": ["ssgd", "other"], "decided": False,
+                    "reasons": [{"code": "next", "label": "other", "gap": "1 s more"}],
+                    "would_decide": {"code": "seeds", "seeds": 8}, "sentence": "ssgd.",
+                    "basis": None},
         "pick": {"label": "ssgd", "ties": ["other"], "measure": "time_to_target", "value": 1.0,
                  "ci95": [0.5, 1.5], "sentence": "ssgd.", "decided": False, "alternatives": [],
                  "not_separated": [], "seeds_to_decide": None},
