@@ -8,7 +8,7 @@ from tests.lab.reliability import mutants
 @pytest.mark.long
 def test_a_change_in_a_copy_is_noticed(tmp_path):
     tree = mutants.copied(tmp_path / "tree")
-    tests = ["network/test_mean_cost"]
+    tests = ["network/test_closed_form"]
     assert mutants.passes(tree, tests)
     (tree / "simulator" / "network" / "mean_cost.py").write_text("raise SystemExit\n")
     assert not mutants.passes(tree, tests)
