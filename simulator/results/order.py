@@ -56,6 +56,8 @@ class Order:
             return self
         low, high = (math.inf if end is None else end for end in ends)
         own = self.estimates[label]
+        if own.interval == (low, high):
+            return self
         told = replace(own, interval=(low, high), ci95=None)
         told = told if own.interval else own.by_model(low, high)  # of one seed there was none
         return replace(self, estimates={**self.estimates, label: told})
