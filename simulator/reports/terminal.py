@@ -24,6 +24,7 @@ from ..results.columns import (
 from ..results.intervals import USUAL, Estimate, stated
 from ..results.run import TIMES
 from ..results.statistics import format_loss, human, number, time_unit, with_unit
+from ..results.verdict import mark
 from ..studies.tune import regret
 
 if TYPE_CHECKING:  # theory has no need of all that simulates
@@ -442,8 +443,8 @@ def _ranking(result: "TuneResult", rows: Sequence[Row]) -> Table:
         return _reached_value(aim, row) + (f"\n{within}" if within != "-" else "")
 
     def named(row: Row) -> str:
-        mark = verdict.mark(row["label"]) or ("given up early" if row["stopped"] else "")
-        return f"{row['label']} ({mark})" if mark else str(row["label"])
+        word = mark(verdict.pick, verdict.candidates, row)
+        return f"{row['label']} ({word})" if word else str(row["label"])
 
     columns: dict[str, Cell] = {"configuration": named}
     heading = "\n".join(wrap(aim.says, HEADING))

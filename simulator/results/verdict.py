@@ -17,6 +17,7 @@ import numpy as np
 
 from ..errors import InputError
 from ..programs.program import BOUND
+from ..scenario.cluster import DAY
 from . import intervals, wording
 from .divergence import diverged
 from .intervals import Estimate, stated
@@ -38,7 +39,6 @@ from .statistics import (
     with_unit,
 )
 
-DAY = 86400.0
 PACES = {
     "seconds_per_step": ("step", seconds_per_step),
     "seconds_per_gradient": ("gradient that reaches the model", seconds_per_gradient),
@@ -56,8 +56,6 @@ SENTENCES = {
     "next": "{label} is next, {gap}.",
     "only": "No other has a value with every seed.",
     "baseline": "{label}, data-parallel training: {gap}.",
-    "loss-unlike": "The losses differ by more than their errors; more tokens make up for that.",
-    "loss-alike": "The losses are within their errors, so time decides.",
     "one-seed": "One seed cannot tell chance from merit; run more, such as --seeds {seeds}.",
     "equivalent": "Any will do: {labels} are within {margin} of the pick.",
     "loss-model": "Losses differ by less than their error, which `paceline fit-loss` on a run of "
@@ -73,7 +71,6 @@ SENTENCES = {
     "no-loss": "Nothing is said of loss: times alone are compared.",
     "clients": "Clients at work differ: {at_work}.",
     "one-run": "A measured run is expected to take {low} to {high}.",
-    "real": "Real training: predicted times per step are off by {median} (median).",
     "alone": "One worker alone is better: {gap}.",
     "unreached": "No configuration reached loss {target:g}; {label} came closest. Run longer, or "
     "raise run.target_loss.",
@@ -96,7 +93,7 @@ def _share(value: float) -> str:
 
 
 FORMATS: Mapping[str, Callable[[Any], str]] = {
-    **dict.fromkeys(("margin", "median"), _share),
+    "margin": _share,
     **dict.fromkeys(("low", "high"), human),
     "labels": lambda labels: any_of(labels, "and"),
 }
@@ -269,12 +266,6 @@ class Verdict:
         rest = [reason for reason in self.reasons if reason.code not in self._leading]
         basis = [f"Loss {self.basis}."] if self.basis else []
         return [*map(str, [*doubt, *rest]), *basis]
-
-    def mark(self, label: str) -> str:
-        """Say in a word what a row of a table is."""
-        if label == self.pick:
-            return "pick"
-        return "as good" if label in self.candidates else ""
 
     def json(self) -> dict[str, Any]:
         """Return the document `verdict`."""
@@ -619,6 +610,13 @@ def scored(groups: Groups, measure: str, target: float | None = None) -> dict[st
 def _end(groups: Mapping[str, Sequence[Run]]) -> float:
     """Return when the shortest run ends, in seconds."""
     return min(run.duration for runs in groups.values() for run in runs)
+
+
+def mark(pick: str | None, candidates: Sequence[str], row: Row) -> str:
+    """Say in a word what a row of a search is to its verdict."""
+    if row["label"] == pick:
+        return "pick"
+    return "as good" if row["label"] in candidates else "given up early" * bool(row["stopped"])
 
 
 def to_run(document: Row, label: str | None, where: str) -> str | None:

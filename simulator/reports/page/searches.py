@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import combinations
 from typing import Any
 
@@ -14,6 +15,7 @@ from ...results.figures.chart import Axis, Line, Look, Panel
 from ...results.intervals import USUAL, stated
 from ...results.statistics import number, time_unit, with_unit
 from ...results.usage import few
+from ...results.verdict import mark
 from ...studies.tune.objective import OBJECTIVES, PACES
 from ...studies.tune.regret import cost, notes
 from . import compared
@@ -93,13 +95,8 @@ def _tables(tune: Row) -> list[PageTable]:
             return with_unit(row["value"], unit)
         return f"above {with_unit(row['at_least'], unit)}" if row["at_least"] else missed
 
-    def mark(row: Row) -> str:
-        if row["label"] == verdict["pick"]:
-            return "pick"
-        good = row["label"] in verdict["candidates"]
-        return "as good" if good else "given up early" * bool(row["stopped"])
-
-    columns: dict[str, Callable[[Row], str]] = {"verdict": mark}
+    word = partial(mark, verdict["pick"], verdict["candidates"])
+    columns: dict[str, Callable[[Row], str]] = {"verdict": word}
     if any(row.get("basis") for row in tune["ranking"]):
         columns["basis"] = lambda row: row["basis"] or ""
     texts = 1 + len(columns)

@@ -150,13 +150,12 @@ class TuneResult(Display):
     def _spent(self) -> dict[str, Spent]:
         """Return what the configurations use that a sentence may name."""
         base, losses, spent = self.reference, self._losses, dict[str, Spent]()
+        named = self.simplest.candidate.label, base
         for choice in self.ranked:
-            label = choice.candidate.label
-            if label in (self.simplest.candidate.label, base):
+            if (label := choice.candidate.label) in named:
+                row = ranking.row(choice, self.objective, self.space)
                 share = losses.above(label, base) if base else None
-                used = ranking.amounts(choice, self.objective, self.space)
-                loss = stated(ranking.row(choice, self.objective, self.space), "value")
-                spent[label] = Spent.of(used, share)._replace(loss=loss)
+                spent[label] = Spent.of(row, share)._replace(loss=stated(row, "value"))
         return spent
 
     @property
