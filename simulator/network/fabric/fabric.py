@@ -4,7 +4,7 @@
 its path and then flows over all its lines at once, like water through pipes, at a rate that changes
 only when some transfer begins or ends or a line's capacity changes. Packets, queues and losses do
 not exist; TCP is represented by its fairness, its window and its slow start. SimGrid models
-networks so, too, and the same transfers go to both (tests/lab/bench/simgrid).
+networks so, too, and the same transfers went to both (docs/evidence/simgrid.md).
 
 A *line* is one direction of a link or network card; a *path* is a set of lines with a latency.
 Collectives are plans of messages that wait for one another (`messages.py`). A *ticket* is the
@@ -26,7 +26,7 @@ Invariants:
 - Plain numbers only: no other file of Paceline is imported, so that the model can be tested alone.
 
 After a change: tests/network/test_fabric.py (against a slow reference solver, bit for bit where the
-order is the same), tests/lab/bench/parts.py (microseconds a message) and tests/lab/bench/simgrid.
+order is the same) and tests/lab/bench/parts.py (microseconds a message).
 """
 
 import heapq

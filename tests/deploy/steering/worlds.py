@@ -1,10 +1,8 @@
-"""A hundred worlds whose link and workers change on schedules that no controller knows."""
+"""Worlds whose link and workers change on schedules that no controller knows."""
 
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-
-import numpy as np
 
 from paceline.deploy.steering.inputs import Inputs
 from paceline.deploy.steering.outlook import Outlook
@@ -16,11 +14,9 @@ from paceline.simulator.programs.pieces.schedule import FixedPeriod, OwnPeriod
 from paceline.simulator.programs.program import Program
 from tests.deploy.steering.recorder import Recorder
 
-KINDS = ("none", "step", "drift", "bursts")
 PERIODS = (1, 2, 4, 8, 16, 32, 64)
 TARGET = 0.01
 STEPS = 2000  # of a run at most: the longest period takes 1400
-HORIZON = 400.0  # seconds that schedules cover; runs take 100 to 600
 
 
 def scenario(link, slow, bandwidth, *, programs=None, algorithms=None, **run):
@@ -65,46 +61,6 @@ class Schedule:
     bandwidth: float
     link: dict | None
     slow: dict | None
-
-
-def profile(at, factor):
-    """Write a profile."""
-    return {"at": [f"{t:.3f} s" for t in at], "factor": [float(f) for f in factor]}
-
-
-def schedules(count=100):
-    """Draw the worlds: kinds in turn, and of those that change the link, a worker, or both."""
-    found = []
-    for number in range(count):
-        rng = np.random.default_rng([26, number])
-        kind = KINDS[number % len(KINDS)]
-        bandwidth = round(float(np.exp(rng.uniform(np.log(25), np.log(1600)))), 1)
-        link = slow = None
-        what = rng.choice(["link", "worker", "both"])
-        if kind != "none" and what != "worker":
-            link = changes(kind, rng, 1 / 15, 15 if kind == "step" else 1.0)
-        if kind != "none" and what != "link":
-            slow = changes(kind, rng, 1 / 5, 0.5)
-        found.append(Schedule(kind, bandwidth, link, slow))
-    return found
-
-
-def changes(kind, rng, low, high):
-    """Draw a profile of factors from `low` to `high`."""
-
-    def draw(size=None):
-        return np.exp(rng.uniform(np.log(low), np.log(high), size))
-
-    if kind == "step":
-        return profile([0, rng.uniform(10, 120)], [1, draw()])
-    if kind == "drift":
-        end, pieces = rng.uniform(60, HORIZON), 40
-        factor = draw() ** (np.arange(pieces) / (pieces - 1))
-        return profile(np.arange(pieces) * end / pieces, factor)
-    lengths = rng.exponential([rng.uniform(10, 60), rng.uniform(5, 30)], (200, 2)).ravel() + 1
-    times = np.append(0.0, np.cumsum(lengths))
-    times = times[times < 4 * HORIZON]
-    return profile(times, np.where(np.arange(times.size) % 2, draw(), 1.0))
 
 
 class SteeredPeriod(OwnPeriod):

@@ -1,9 +1,0 @@
-"""Train the cells that are missing, or score those that there are."""
-
-import argparse
-
-from tests.lab.evidence import gpt
-
-parser = argparse.ArgumentParser(prog="python -m tests.lab.evidence", description=__doc__)
-parser.add_argument("what", nargs="?", choices=("train", "score"), default="train")
-{"train": gpt.train, "score": gpt.write}[parser.parse_args().what]()
