@@ -94,7 +94,7 @@ def hours(windows: Iterable[Down]) -> list[Down]:
 def working_hours(cluster: Cluster) -> list[Down]:
     """Return the times of day when workers may be there (s)."""
     specs = cluster.of_workers("membership")
-    calendars = {each.windows if each else () for each in specs}
+    calendars = {spec.windows if spec else () for spec in specs}
     return hours(chain(*calendars) if all(calendars) else [(0.0, DAY)])
 
 
@@ -200,7 +200,7 @@ class Members:
     def of(self, rank: int, after: float = 0.0) -> Iterator[Absence]:
         """Yield a worker's absences in order, from the first that ends after a time (s) on."""
         known = self._known[rank]
-        for index in count(bisect_right(known, after, key=lambda each: each.joined)):
+        for index in count(bisect_right(known, after, key=lambda span: span.joined)):
             while len(known) <= index and self._pending[rank]:
                 self._advance()
             if len(known) <= index:
@@ -300,7 +300,7 @@ class Members:
 
     def deserted(self, end: float) -> float:
         """Return the seconds before `end` in which every worker was absent."""
-        spans = [span for each in self.calendars for span in each.during(0.0, end)]
+        spans = [span for calendar in self.calendars for span in calendar.during(0.0, end)]
         times = np.array(spans).reshape(-1, 2)
         edges, order = times.ravel(), np.argsort(times.ravel(), kind="stable")
         away = np.cumsum(np.tile([1, -1], len(times))[order])

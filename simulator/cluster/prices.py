@@ -23,15 +23,15 @@ def worker_devices(scenario: Scenario) -> np.ndarray:
 
 def worker_prices(scenario: Scenario) -> np.ndarray:
     """Return the price of each worker for a second, in rank order: its group's, or the usual."""
-    cost, each = scenario.cost, worker_devices(scenario)
-    hours: np.ndarray = (cost.node_hour or 0.0) + each * (cost.device_hour or 0.0)
+    cost, devices = scenario.cost, worker_devices(scenario)
+    hours: np.ndarray = (cost.node_hour or 0.0) + devices * (cost.device_hour or 0.0)
     first = 0
     for group in scenario.cluster.group:
         node, own = (
             getattr(cost if getattr(group, key) is None else group, key) or 0.0 for key in HOURLY
         )
         last = first + group.workers
-        hours[first:last], first = node + each[first:last] * own, last
+        hours[first:last], first = node + devices[first:last] * own, last
     return hours / SECONDS_PER_HOUR
 
 
@@ -39,7 +39,7 @@ def least_per_second(scenario: Scenario) -> float:
     """Return a lower bound on the price of a second: workers cost nothing while they are absent."""
     if not scenario.cluster.elastic:
         return price_per_second(scenario, served=False)
-    stays = [each is None for each in scenario.cluster.of_workers("membership")]
+    stays = [worker is None for worker in scenario.cluster.of_workers("membership")]
     return float(worker_prices(scenario)[stays].sum())
 
 

@@ -8,7 +8,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from heapq import merge
-from math import inf
+from math import inf, prod
 from operator import add
 from typing import Any
 
@@ -106,12 +106,9 @@ def product(factors: list[Iterable[Segment]]) -> Iterator[Segment]:
             yield start, index, value
 
     values = [1.0] * len(factors)
-    for start, index, value in merge(*(numbered(*each) for each in enumerate(factors))):
+    for start, index, value in merge(*(numbered(*factor) for factor in enumerate(factors))):
         values[index] = value
-        result = 1.0
-        for each in values:
-            result *= each
-        yield start, result
+        yield start, prod(values)
 
 
 def burst_segments(bursts: Bursts, seed: int, rank: int) -> Iterator[Segment]:

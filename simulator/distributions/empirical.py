@@ -115,7 +115,7 @@ class ReplayedTimes(Samples):
     def scaled(self, by: float) -> Self:
         """Return the trace of times that are `by` times as long."""
         return self._other(
-            [array("d", (np.frombuffer(each) * by).tobytes()) for each in self._columns]
+            [array("d", (np.frombuffer(column) * by).tobytes()) for column in self._columns]
         )
 
     def replay(self, rng: np.random.Generator) -> Callable[[int], Array]:

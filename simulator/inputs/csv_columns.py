@@ -71,8 +71,8 @@ def rows(
         if len(fields) != width:
             raise ValueError(f"{path}, line {number}: {len(fields)} columns, not {width}; {remedy}")
         row = []
-        each = [readers] * width if callable(readers) else readers
-        for index, (field, read) in enumerate(zip(fields, each, strict=True)):
+        parsers = [readers] * width if callable(readers) else readers
+        for index, (field, read) in enumerate(zip(fields, parsers, strict=True)):
             try:
                 row.append(read(field))
             except ValueError as error:

@@ -129,7 +129,7 @@ def _csv(text: str, needed: str, value: str) -> tuple[list[str], Rows]:
     for number, line in enumerate(lines, start=1):
         if len(line) > LONGEST:
             raise ValueError(f"line {number}: above {LONGEST} characters; {needed}")
-    first = next((n for n, each in enumerate(lines) if each.strip()[:1] not in ("", "#")), None)
+    first = next((n for n, line in enumerate(lines) if line.strip()[:1] not in ("", "#")), None)
     if first is None:
         raise ValueError(f"empty; {needed}")
 
@@ -184,11 +184,11 @@ def _events(path: Path) -> tuple[list[str], Rows]:
         ) from None
     found: dict[int, dict[str, float]] = {}
     for event in event_file_loader.EventFileLoader(str(path)).Load():
-        for each in event.summary.value:
-            if each.metadata.plugin_data.plugin_name == "scalars":
+        for scalar in event.summary.value:
+            if scalar.metadata.plugin_data.plugin_name == "scalars":
                 first = {"step": event.step, "wall time": event.wall_time}
                 row = found.setdefault(event.step, first)
-                row[each.tag] = float(tensor_util.make_ndarray(each.tensor).item())
+                row[scalar.tag] = float(tensor_util.make_ndarray(scalar.tensor).item())
     names = [*dict.fromkeys(key for row in found.values() for key in row)]
     lines = list(enumerate(found.values(), start=1))
     return names, lambda: ((n, [row.get(key) for key in names]) for n, row in lines)

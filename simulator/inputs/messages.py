@@ -80,7 +80,7 @@ def nearest(word: str, options: Iterable[str], what: str) -> str:
     """Name the option closest to `word`, if any is close, and then all of them, or the first."""
     names = {option.lower().replace("_", "-"): option for option in islice(options, COMPARED)}
     word = word[:LONGEST].lower().replace("_", "-")
-    close = [each for each in MISNOMERS.get(word, ()) if each in names]
+    close = [name for name in MISNOMERS.get(word, ()) if name in names]
     close = close or get_close_matches(word, names, n=1)
     guess = f"did you mean `{names[close[0]]}`? " if close else ""
     listed = [*islice(names.values(), LISTED), *["..."] * (len(names) > LISTED)]
@@ -114,11 +114,11 @@ def with_control_characters(value: Any, path: KeyPath = ()) -> Iterator[KeyPath]
     parts: Iterable[tuple[str | int, Any]] = ()
     if isinstance(value, dict | list):
         parts = value.items() if isinstance(value, dict) else enumerate(value)
-    for key, each in parts:
+    for key, entry in parts:
         if isinstance(key, str) and CONTROL_CHARACTERS.search(key):
             yield (*path, key)
         else:
-            yield from with_control_characters(each, (*path, key))
+            yield from with_control_characters(entry, (*path, key))
 
 
 def dotted(path: KeyPath) -> str:
@@ -142,7 +142,7 @@ def show(value: Any) -> str:
 def toml(value: Any) -> str:
     """Write a value as TOML, in one line."""
     if isinstance(value, dict):
-        inner = ", ".join(f"{quoted(key)} = {toml(each)}" for key, each in value.items())
+        inner = ", ".join(f"{quoted(key)} = {toml(entry)}" for key, entry in value.items())
         return f"{{ {inner} }}" if inner else "{}"
     if isinstance(value, list):
         return f"[{', '.join(map(toml, value))}]"

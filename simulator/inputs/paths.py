@@ -40,13 +40,13 @@ def named(value: Any, path: KeyPath = ()) -> Iterator[tuple[KeyPath, str]]:
     if isinstance(value, list):
         items: Any = enumerate(value)
     elif isinstance(value, dict):
-        items = ((key, each) for key, each in value.items() if path or key not in OTHERS)
+        items = ((key, entry) for key, entry in value.items() if path or key not in OTHERS)
     else:
         return
-    for key, each in items:
-        if key in NAMING and isinstance(each, str):
-            yield (*path, key), each
-        yield from named(each, (*path, key))
+    for key, entry in items:
+        if key in NAMING and isinstance(entry, str):
+            yield (*path, key), entry
+        yield from named(entry, (*path, key))
 
 
 def leaves(name: str, folder: Path) -> bool:

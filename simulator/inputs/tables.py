@@ -10,7 +10,7 @@ def differing(tables: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
     """Return each key whose values differ between scenarios' tables, and these values."""
     every = [by_dotted_key(table) for table in tables]
     keys = dict.fromkeys(key for table in every for key in table if not key.startswith("title"))
-    rows = [(key, *(toml(each[key]) if key in each else "-" for each in every)) for key in keys]
+    rows = [(key, *(toml(table[key]) if key in table else "-" for table in every)) for key in keys]
     return [row for row in rows if len({*row[1:]}) > 1]
 
 
@@ -21,10 +21,10 @@ def by_dotted_key(table: Mapping[str, Any], head: str = "") -> dict[str, Any]:
         if isinstance(value, Mapping) and "dist" not in value:
             result |= by_dotted_key(value, f"{head}{key}.")
         elif _tables(value):
-            names = [each.get("label") or each.get("name") for each in value]
-            for number_, (each, name) in enumerate(zip(value, names, strict=True)):
+            names = [entry.get("label") or entry.get("name") for entry in value]
+            for number_, (entry, name) in enumerate(zip(value, names, strict=True)):
                 where = name if name and names.count(name) == 1 else number_
-                result |= by_dotted_key(each, f"{head}{key}.{where}.")
+                result |= by_dotted_key(entry, f"{head}{key}.{where}.")
         else:
             result[f"{head}{key}"] = value
     return result
@@ -43,8 +43,8 @@ def _toml(table: Mapping[str, Any], head: str) -> list[str]:
     lines, inner = [], []
     for key, value in table.items():
         if _tables(value):
-            for each in value:
-                inner += ["", f"[[{head}{key}]]", *_assignments(each)]
+            for entry in value:
+                inner += ["", f"[[{head}{key}]]", *_assignments(entry)]
         elif isinstance(value, Mapping) and not head and key != "tune":
             inner += ["", f"[{key}]", *_toml(value, f"{key}.")]
         elif isinstance(value, Mapping) and not head:

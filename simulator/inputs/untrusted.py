@@ -141,7 +141,7 @@ def shallow(value: Any, deepest: int) -> bool:
     level = [value]
     for _ in range(deepest):
         inner = (table.values() if isinstance(table, Mapping) else table for table in level)
-        level = [one for each in inner for one in each if isinstance(one, Mapping | list)]
+        level = [value for values in inner for value in values if isinstance(value, Mapping | list)]
         if not level:
             return True
     return False

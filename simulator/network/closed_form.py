@@ -117,7 +117,7 @@ class ClosedForm:
         if ends[0] != ends[1]:  # without regions every worker is a place of its own
             self.charged.add("->".join(ends))
         usable = tcp.usable(self.settings)
-        out, into = (each * usable for each in places.rates(source, to))
+        out, into = (rate * usable for rate in places.rates(source, to))
         link = RegionPath("->".join(ends), places.laws(*ends), min(out, into), out, into)
         window = tcp.window(self.settings, places.setting(*ends, "tcp_window"))
         if window == inf or not link.latency:
@@ -202,7 +202,7 @@ class ClosedForm:
         windows = [tcp.resumed(first, sent, count) for count in range(HALVINGS)]
         trip = 2 * link.latency
         added = (tcp.start(sizes, link.bandwidth, trip, window) for window in windows[1:])
-        return [0.0, *(times * each for each in added)]
+        return [0.0, *(times * seconds for seconds in added)]
 
     def after_pause(
         self, kind: str, members: Sequence[int], payload: float
@@ -223,8 +223,8 @@ class ClosedForm:
         if on_one:
             added = max(self._starts([size] * hops, link) for link in plan.path)
         else:
-            each = [self._starts([size], link, count) for link, count in plan.path.items()]
-            added = [sum(column) for column in zip(*each, strict=True)]
+            starts = [self._starts([size], link, count) for link, count in plan.path.items()]
+            added = [sum(column) for column in zip(*starts, strict=True)]
         if kind != "gather" and tcp.one_way(self.settings):
             # each sends once on the way up; on the way down the first worker, again and again
             saved = tcp.credit([size], rate, 0.0, burst) * (hops / 2)
@@ -311,7 +311,7 @@ class ClosedForm:
         hop = max((link.latency for link in links), default=0.0)
         volume = size - 1.0 if gather else 2 * (size - 1) / size
         once = self._plans[ring, team].held  # seconds per byte of payload
-        pace = min(volume / once if once else inf, *(each.bandwidth for each in links), inf)
+        pace = min(volume / once if once else inf, *(link.bandwidth for link in links), inf)
         held = {ring: (volume if gather else 2 * (ranks - 1) / ranks) / pace}
         held[tree] = max(self._plans[tree, team].held, 2 / inner if links else 0.0)
         two = len(hosts) == 2 < ranks and held[tree]
@@ -501,8 +501,8 @@ class Traffic:
         """
         moved = charged = 0.0
         for (kind, team), payload in self._payloads.items():
-            each, egress = self.volumes(kind, team)
-            moved += payload * each
+            volume, egress = self.volumes(kind, team)
+            moved += payload * volume
             charged += payload * egress
         own = sum(route.bytes for route in self._messages.values()) + sum(self._added.values())
         paid = sum(route.bytes for route in self._costly)

@@ -272,11 +272,11 @@ def _rounds_plan(links: RegionLinks, rounds: Iterable[Round]) -> CollectivePlan:
     """Cost rounds, in each of which the slowest message sets the pace."""
     worst: Counter[RegionPath] = Counter()
     held, passed = 0.0, list[tuple[RegionPath, float]]()
-    for each in rounds:
-        used = [links.link(a, b) for a, b in each.pairs]
+    for turn in rounds:
+        used = [links.link(a, b) for a, b in turn.pairs]
         worst[max(used, key=lambda link: link.latency)] += 1
-        held += each.share / min(link.bandwidth for link in used)
-        passed += [(link, each.share) for link in used]
+        held += turn.share / min(link.bandwidth for link in used)
+        passed += [(link, turn.share) for link in used]
     return CollectivePlan(dict(worst), held, _volumes(passed))
 
 

@@ -65,11 +65,11 @@ class SharedNetwork:
     ) -> None:
         self.lines = list(topology.lines) if topology else []
         self._own = len(self.lines)
-        self.others = [each.among(self.lines, f"job {n}") for n, each in enumerate(others)]
+        self.others = [flow.among(self.lines, f"job {n}") for n, flow in enumerate(others)]
         lines = self.lines
         self.changing = [number for number, line in enumerate(lines) if line.changes]
         self._changes = {number: lines[number].capacities(seed) for number in self.changing}
-        first = {number: next(each)[1] for number, each in self._changes.items()}
+        first = {number: next(changes)[1] for number, changes in self._changes.items()}
         self.offered = {number: (0.0, 0.0, capacity) for number, capacity in first.items()}
         self._down = dict.fromkeys(first, 0.0)  # seconds without capacity, up to that time
         self.devices = len(lines)
@@ -249,11 +249,11 @@ class FlowNetwork:
             route.laws if not all(law.is_constant for law in route.laws) else () for route in routes
         ]
         random = {
-            each: np.flatnonzero(
-                np.isin(made.route, [n for n, own in enumerate(laws) if own == each])
+            law: np.flatnonzero(
+                np.isin(made.route, [n for n, own in enumerate(laws) if own == law])
             )
-            for each in dict.fromkeys(laws)
-            if each
+            for law in dict.fromkeys(laws)
+            if law
         }
         for which in random.values():
             fixed[made.route[which]] = 0.0

@@ -155,7 +155,7 @@ class Segments(NamedTuple):
             before = sent[-2:] if sent else []
             for number in range(self.segments):
                 waits = before if number < 2 else sent[-2:-1]
-                after = [[each[n - 1] for each in waits] for n in range(size)]
+                after = [[wait[n - 1] for wait in waits] for n in range(size)]
                 sent.append(builder.add(phase, pairs, self.share, after))
         return builder.messages()
 
@@ -166,5 +166,5 @@ def gloo_segments(workers: int, size: float, gather: bool = False) -> Segments:
         return Segments(1, 2 * (workers - 1), 0.5, workers - 1)
     least = 2 * workers
     segment = min(ceil(size / least), SEGMENT) or 1
-    each = ceil(max(size / segment, least) / workers)
-    return Segments(2, (workers - 1) * each, 1 / (workers * each), 2 * (workers - 1))
+    chunk = ceil(max(size / segment, least) / workers)
+    return Segments(2, (workers - 1) * chunk, 1 / (workers * chunk), 2 * (workers - 1))

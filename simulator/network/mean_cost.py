@@ -99,4 +99,4 @@ def word_cost(scenario: Scenario) -> float:
         return ClosedForm(scenario).word
     cost, share = message_cost(scenario), tcp.costs(scenario).hop_bytes / 2 / scenario.model.bytes
     around = (cost((rank - 1) % workers, rank) for rank in range(workers))
-    return max(each.latency + share * each.transmission for each in around)
+    return max(hop.latency + share * hop.transmission for hop in around)

@@ -160,7 +160,9 @@ def missed(network: Network) -> Missed:
     if network.library != "nccl":
         return seen
     rate = usable(network) * min(rates(network), default=0.0)
-    low, median, high = (rate / known[f"hosts_{each}"] for each in ("high", "median", "low"))
+    low, median, high = (
+        rate / known[f"hosts_{quantile}"] for quantile in ("high", "median", "low")
+    )
     ends = max(seen.low, low), max(seen.median, median), max(seen.high, high)
     return Missed(*ends, int(known["hosts"]))
 
@@ -168,7 +170,7 @@ def missed(network: Network) -> Missed:
 def rates(network: Network) -> list[float]:
     """Return the bandwidths that [network] writes, of all its lines."""
     lines = (network, *network.link)
-    return [rate for each in lines for rate in (each.bandwidth, each.up, each.down) if rate]
+    return [rate for line in lines for rate in (line.bandwidth, line.up, line.down) if rate]
 
 
 def gloo() -> dict[str, float]:

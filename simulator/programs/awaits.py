@@ -22,8 +22,8 @@ from .program import Program
 
 EFFECTS = {
     name
-    for name, each in vars(Node).items()
-    if get_origin(getattr(each, "__annotations__", {}).get("return")) is Awaitable
+    for name, effect in vars(Node).items()
+    if get_origin(getattr(effect, "__annotations__", {}).get("return")) is Awaitable
 }
 SILENT = ast.Expr | ast.Return | ast.If | ast.While | ast.BoolOp | ast.UnaryOp
 """Where a coroutine passes for a result, and no error follows."""
@@ -45,9 +45,11 @@ def explained(program: Program) -> Iterator[None]:
     try:
         yield
     except (TypeError, AttributeError, ValueError) as error:
-        codes = (getattr(each, "__code__", None) for each in (program.worker, program.server))
+        codes = (
+            getattr(coroutine, "__code__", None) for coroutine in (program.worker, program.server)
+        )
         files = {code.co_filename for code in codes if code}
-        frames = [each for each in extract_tb(error.__traceback__) if each.filename in files]
+        frames = [frame for frame in extract_tb(error.__traceback__) if frame.filename in files]
         if not (frames and FORGOTTEN.search(str(error))):
             raise
         last = frames[-1]
@@ -72,23 +74,23 @@ def _forgotten(function: Function) -> list[tuple[str, int, str]]:
     """Return file, line and text of each call that a function, or what it calls, does not await."""
     found, todo, seen = [], [function], set[Function]()
     while todo:
-        each = inspect.unwrap(todo.pop())
-        if each in seen or not inspect.iscoroutinefunction(each):
+        function = inspect.unwrap(todo.pop())
+        if function in seen or not inspect.iscoroutinefunction(function):
             continue
-        seen.add(each)
+        seen.add(function)
         try:
-            lines, first = inspect.getsourcelines(each)
+            lines, first = inspect.getsourcelines(function)
             tree = _parsed(textwrap.dedent("".join(lines)))
         except (OSError, TypeError, SyntaxError):  # no text to read: `explained` is left
             continue
-        known = inspect.getclosurevars(each)
+        known = inspect.getclosurevars(function)
         helpers = {
             name: value
             for name, value in {**known.globals, **known.nonlocals}.items()
             if inspect.iscoroutinefunction(value)
         }
         todo += helpers.values()
-        file = inspect.getsourcefile(each) or each.__code__.co_filename
+        file = inspect.getsourcefile(function) or function.__code__.co_filename
         found += [
             (file, first + call.lineno - 1, f"{ast.unparse(call.func)}(...)")
             for call in _calls(tree, {*helpers})
@@ -98,16 +100,16 @@ def _forgotten(function: Function) -> list[tuple[str, int, str]]:
 
 def _calls(tree: ast.Module, helpers: set[str]) -> Iterator[ast.Call]:
     """Yield the calls in a coroutine function's text that silently are not awaited."""
-    outer, *inner = (each for each in ast.walk(tree) if isinstance(each, ast.AsyncFunctionDef))
+    outer, *inner = (node for node in ast.walk(tree) if isinstance(node, ast.AsyncFunctionDef))
     nodes = {"me", *(arg.arg for arg in outer.args.args[:1])}
-    coroutines = helpers | {each.name for each in inner}
+    coroutines = helpers | {node.name for node in inner}
     for parent in ast.walk(tree):
         handed = isinstance(parent, ast.Call) and _method(parent.func, nodes)
-        for each in ast.iter_child_nodes(parent):
-            if isinstance(each, ast.Call) and (handed or isinstance(parent, SILENT)):
-                named = isinstance(each.func, ast.Name) and each.func.id in coroutines
-                if named or _method(each.func, nodes) in EFFECTS:
-                    yield each
+        for node in ast.iter_child_nodes(parent):
+            if isinstance(node, ast.Call) and (handed or isinstance(parent, SILENT)):
+                named = isinstance(node.func, ast.Name) and node.func.id in coroutines
+                if named or _method(node.func, nodes) in EFFECTS:
+                    yield node
 
 
 def _method(called: ast.expr, nodes: set[str]) -> str:

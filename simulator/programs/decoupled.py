@@ -89,7 +89,7 @@ async def syncer(
         held[int(f)][worker] = steps, part
 
     while True:
-        f = max(range(fragments), key=lambda each: len(held[each]))
+        f = max(range(fragments), key=lambda fragment: len(held[fragment]))
         if len(held[f]) < min(quorum, me.workers):
             hold(await channel.receive())
             continue

@@ -58,7 +58,7 @@ def chosen(me: Node, rng: Any, idle: Sequence[int], busy: Set[int]) -> Sequence[
     away = me.absentees()
     free = me.participants - len(busy - away)
     order = (idle[index] for index in rng.permutation(len(idle)).tolist())
-    there = [*islice((each for each in order if each not in away), max(free, 0))]
+    there = [*islice((client for client in order if client not in away), max(free, 0))]
     return there or ([] if busy else idle[:1])  # one at least, so that the run goes on
 
 
@@ -132,20 +132,20 @@ async def fedbuff_server(
             x = x - outer_lr * step
             held, updates = [], updates + 1
             me.mark(x)
-        fresh = [each for each in idle if had[each] < updates]  # others would say nothing new
-        for each in chosen(me, rng, fresh, busy):
-            idle.remove(each)
-            busy.add(each)
-            had[each] = updates
-            me.send(each, x)
+        fresh = [client for client in idle if had[client] < updates]  # others would say nothing new
+        for client in chosen(me, rng, fresh, busy):
+            idle.remove(client)
+            busy.add(client)
+            had[client] = updates
+            me.send(client, x)
 
 
 def _mean(held: list[tuple[int, Payload]]) -> Vector:
     """Return the mean of displacements by their weights, added in order of rank."""
-    first, *others = [own for _, own in sorted(held, key=lambda each: each[0])]
-    for each in others:
-        first = tuple(total + part for total, part in zip(first, each, strict=True))
-    total, *weight = (each / len(held) for each in first)
+    first, *others = [own for _, own in sorted(held, key=lambda reply: reply[0])]
+    for other in others:
+        first = tuple(total + part for total, part in zip(first, other, strict=True))
+    total, *weight = (part / len(held) for part in first)
     return total / weight[0] if weight else total
 
 

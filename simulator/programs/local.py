@@ -105,10 +105,12 @@ async def ssgd_bucketed(
     for k in count(first):
         backward = zip(channels, await me.start_backward(x, buckets), strict=True)
         if overlap:
-            means = [(each, each.start_mean(await me.wait(piece))) for each, piece in backward]
+            means = [
+                (channel, channel.start_mean(await me.wait(piece))) for channel, piece in backward
+            ]
         else:
-            ready = [(each, await me.wait(piece)) for each, piece in backward]
-            means = [(each, each.start_mean(part)) for each, part in ready]
+            ready = [(channel, await me.wait(piece)) for channel, piece in backward]
+            means = [(channel, channel.start_mean(part)) for channel, part in ready]
         g = me.join([await channel.wait(mean) for channel, mean in means])
         direction, u = momentum.update(g, u, x)
         x = x - lr(k) * direction

@@ -103,8 +103,8 @@ async def collect(
             total, held, updates = 0.0 * x, 0, updates + 1
             me.mark(x)
         if due or not blocking:
-            for each in waiting:
-                me.send(each, x)
+            for worker in waiting:
+                me.send(worker, x)
             waiting = []
 
 

@@ -93,7 +93,7 @@ class MessageBuilder:
         """
         keys = [(route, lane) for route in routes]
         number = [self._routes.setdefault(key, len(self._routes)) for key in keys]
-        waits = np.array([len(each) for each in after], int)
+        waits = np.array([len(numbers) for numbers in after], int)
         sender = np.array([route[0] for route in routes], int)
         return self._write(
             np.array(number, int), np.full(len(routes), share), sender,
@@ -127,8 +127,10 @@ class MessageBuilder:
         number = [self._stages.setdefault(stage, len(self._stages)) for stage in stages]
         rows = (steps - 1) * m
         routes = np.array([self._routes[pair, 0] for pair in pairs])
-        waits = np.array([1 + len(each) for each in before])
-        after = np.tile(np.array([n for each in before for n in (0, *each)], int), (steps - 1, 1))
+        waits = np.array([1 + len(numbers) for numbers in before])
+        after = np.tile(
+            np.array([n for numbers in before for n in (0, *numbers)], int), (steps - 1, 1)
+        )
         after[:, np.cumsum(waits) - waits] = received
         self._write(
             np.tile(routes, steps - 1), np.full(rows, share), origin.ravel(),

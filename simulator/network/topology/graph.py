@@ -121,8 +121,8 @@ class NetworkGraph:
         rates = [mine or nic or rate for mine, rate in zip(own, line, strict=True)]
         index = -1 if link is None else self.network.link.index(link)
         names = [name] if half else [f"{name} out", f"{name} in"]
-        for each, capacity in zip(names, rates[: len(names)], strict=True):
-            self.lines.append(self._line(each, capacity, (site, site), link, (index, rank)))
+        for name, capacity in zip(names, rates[: len(names)], strict=True):
+            self.lines.append(self._line(name, capacity, (site, site), link, (index, rank)))
         last = len(self.lines) - 1
         return NicLines((last if half else last - 1,), (last,))
 
@@ -165,7 +165,9 @@ class NetworkGraph:
         lines = tuple(self.direct[hop] for hop in path if hop in self.direct)
         laws = tuple(law for hop in path for law in self.places.laws(*hop))
         windows = [self.places.setting(*hop, "tcp_window") for hop in path]
-        return PlacePath(lines, laws, min([each for each in windows if each is not None] or [inf]))
+        return PlacePath(
+            lines, laws, min([window for window in windows if window is not None] or [inf])
+        )
 
     def _path(self, source: str, to: str) -> list[Pair]:
         """Return the hops between two places over links alone; none where no links connect them."""
@@ -209,7 +211,7 @@ class NetworkGraph:
         found = []
         for index, link in enumerate(self.network.link):
             source, to = link.between
-            lines = {self.direct[each] for each in ((source, to), (to, source)) if source != to}
+            lines = {self.direct[pair] for pair in ((source, to), (to, source)) if source != to}
             if not (lines & used if lines else source in self.homes):
                 found.append(index)
         return found
@@ -232,7 +234,7 @@ class Hosts:
         for rank, region in enumerate((*places.regions, places.server)):
             self.sites.append(platform.host(region, rank if region is None else turn[region]))
             turn[region] += 1
-        ends = [platform.host(end) for each in self.network.background for end in each.between]
+        ends = [platform.host(end) for flow in self.network.background for end in flow.between]
         used = (
             number
             for host in dict.fromkeys([*self.sites, *ends])

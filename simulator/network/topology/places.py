@@ -16,7 +16,7 @@ class Places:
         self.regions = [worker.region for worker in scenario.team.workers]
         self.server = scenario.server.region
         groups = scenario.cluster.group
-        self._own = [(each.up, each.down) for each in groups for _ in range(each.workers)]
+        self._own = [(group.up, group.down) for group in groups for _ in range(group.workers)]
         self._links = {frozenset(link.between): link for link in self.settings.link}
 
     def of(self, rank: int) -> str:
@@ -36,7 +36,7 @@ class Places:
         """
         table = self.settings.regions
         said = [self.link(source, to), table and table.row(source, to)]
-        found = (getattr(each, key, None) for each in (*said, self.settings))
+        found = (getattr(setting, key, None) for setting in (*said, self.settings))
         return next((value for value in found if value is not None), None)
 
     def rates(self, source: int, to: int) -> tuple[float, float]:

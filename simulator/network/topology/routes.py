@@ -125,9 +125,9 @@ class Topology:
 
 
 def _route(lines: tuple[int, ...], paths: list[PlacePath], network: Network) -> Route:
-    windows = [tcp.window(network, each.window if each.window < inf else None) for each in paths]
+    windows = [tcp.window(network, path.window if path.window < inf else None) for path in paths]
     limits = [
-        a / (2 * each.latency) for a, each in zip(windows, paths, strict=True) if each.latency
+        a / (2 * path.latency) for a, path in zip(windows, paths, strict=True) if path.latency
     ]
-    laws = tuple(law for each in paths for law in each.laws)
+    laws = tuple(law for path in paths for law in path.laws)
     return Route(lines, laws, min(limits, default=inf), 2 * sum(law.expectation for law in laws))

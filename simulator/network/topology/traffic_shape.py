@@ -87,9 +87,9 @@ class Line:
         factors += [_steps(times.of(seed), 0.0, 1.0) for times in self.outages]
         loads = [_steps(times.of(seed), rate, 0.0) for rate, times in self.loads]
         state = [1.0] * len(factors) + [0.0] * len(loads)
-        sources = [_numbered(*each) for each in enumerate([*factors, *loads])]
-        once = [each for each in self.outages if isinstance(each, Once)]
-        gone = min((each.start for each in once if each.end == inf), default=inf)
+        sources = [_numbered(*steps) for steps in enumerate([*factors, *loads])]
+        once = [outage for outage in self.outages if isinstance(outage, Once)]
+        gone = min((outage.start for outage in once if outage.end == inf), default=inf)
         last = None
         for time, together in groupby(merge([(0.0, -1, 0.0)], *sources), lambda step: step[0]):
             if time == inf and gone == inf:

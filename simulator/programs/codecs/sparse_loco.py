@@ -61,7 +61,7 @@ class SparseLoCo(MessageCodec):
         exact = (values - mean) / xp.where(width > 0, width, xp.ones_like(width))
         codes = xp.astype(xp.clip(xp.floor(exact) + half, 0, 2 * half - 1), xp.int32)
         inside = [xp.astype(codes == code, vector.dtype) for code in range(2 * half)]
-        book = xp.stack([xp.sum(values * each) / max(xp.sum(each), 1) for each in inside])
+        book = xp.stack([xp.sum(values * mask) / max(xp.sum(mask), 1) for mask in inside])
         words = xp.astype(order, xp.int32) * (2 * half) + codes
         return (words, book), None, self.add(residual, (words, -book), None)
 

@@ -52,7 +52,7 @@ class Kinds:
     """
 
     def __init__(self, *kinds: Any, tag: str = "kind") -> None:
-        self.kinds = {get_args(each.__dataclass_fields__[tag].type)[0]: each for each in kinds}
+        self.kinds = {get_args(kind.__dataclass_fields__[tag].type)[0]: kind for kind in kinds}
         union: Any = Annotated[reduce(operator.or_, kinds), Field(discriminator=tag)]
         self._union: TypeAdapter[Any] = TypeAdapter(union)
         self.schemas = []

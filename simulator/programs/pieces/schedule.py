@@ -235,7 +235,7 @@ OWN_PERIODS = {"every": EveryTime, "slowest": OfSlowest}
 
 def paced(parameters: Mapping[str, Any]) -> bool:
     """Tell whether workers with these parameters have periods of their own."""
-    return any(isinstance(each, OwnPeriod) for each in parameters.values())
+    return any(isinstance(parameter, OwnPeriod) for parameter in parameters.values())
 
 
 def _period(value: Any) -> Any:
