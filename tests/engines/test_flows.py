@@ -1,12 +1,11 @@
 """Runs over shared links: equal to the closed form where no transfers compete."""
 
+import random
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from paceline.simulator.engines.overheads import EffectCosts
 from paceline.simulator.errors import InputError
@@ -14,7 +13,7 @@ from paceline.simulator.load.load import parse
 from paceline.simulator.programs import catalogue
 from tests.helpers.cases import looped
 from tests.helpers.compute_times import OVERHEAD
-from tests.helpers.programs import ROWS, called, cases
+from tests.helpers.programs import ROWS, cases
 from tests.helpers.worlds import QUADRATIC, RING, scenario, simulate
 from tests.lab.reliability import shared_links
 
@@ -139,39 +138,6 @@ def test_a_run_may_end_in_the_midst_of_transfers(case: dict[str, Any], seconds: 
 
 
 PLACES = ("a", "b", "c")
-fractions = st.sampled_from(["100 kbit/s", "500 kbit/s", "2 Mbit/s"])
-delays = st.sampled_from(["0 s", "5 ms", "40 ms"])
-
-
-@st.composite
-def graphs(draw: st.DrawFn) -> dict[str, Any]:
-    """Draw three places in a row, "b" in the middle, with outages, profiles and competing flows."""
-    links = []
-    for between in (["a", "b"], ["b", "c"]):
-        link = {"between": between, "bandwidth": draw(fractions), "latency": draw(delays)}
-        if draw(st.booleans()):
-            link["profile"] = {
-                "at": ["0 s", "2 s", "4 s"],
-                "factor": [1, draw(st.sampled_from([0, 0.3])), 1],
-            }
-        if draw(st.booleans()):
-            link["outages"] = {"between": "4 s", "repair": "500 ms"}
-        if draw(st.booleans()):
-            link["sharing"] = draw(st.sampled_from(["half-duplex", "full-duplex"]))
-        links.append(link)
-    network: dict[str, Any] = {
-        "model": "flows", "collective": draw(st.sampled_from(COLLECTIVES)), "link": links,
-        "latency": "1 ms", "bandwidth": "1 Mbit/s",
-    }  # fmt: skip
-    if draw(st.booleans()):
-        rate = {"rate": "50 kbit/s"}
-        kinds = [rate, {"flows": 2}, {"flows": 1, "on": "1 s", "off": "1 s"}]
-        network["background"] = [{"between": ["a", "c"], **draw(st.sampled_from(kinds))}]
-    if draw(st.booleans()):
-        network["outage"] = [{"between": ["b", "c"], "at": "2500 ms", "lasts": "3 s"}]
-    if draw(st.booleans()):
-        network["slow_start"] = "4 KiB"
-    return network
 
 
 def placed(case: dict[str, Any], network: dict[str, Any], **world: Any) -> Any:
@@ -183,43 +149,33 @@ def placed(case: dict[str, Any], network: dict[str, Any], **world: Any) -> Any:
     )
 
 
-@pytest.mark.parametrize("case", cases(), ids=called)
-@settings(max_examples=6, deadline=None)
-@given(
-    network=graphs(), policy=st.sampled_from([None, "wait", "shrink", "restart"]),
-    seed=st.integers(0, 3),
-)  # fmt: skip
-def test_whatever_happens_to_the_network_a_run_ends_and_accounts(
-    case: dict[str, Any], network: dict[str, Any], policy: str | None, seed: int
-) -> None:
-    """It is the same twice, and never faster than a network without competition."""
-    world: dict[str, Any] = {"steps": 6, "objective": QUADRATIC}
-    if policy in catalogue()[case["name"]].recovers:
-        world["cluster"] = {"crash": [{"worker": 1, "at": "2200 ms", "lasts": "1500 ms"}]}
-        world["recovery"] = {"policy": policy}
-        if policy == "restart":
-            world["recovery"] |= {"checkpoint": {"every": 2}}
-    made = placed(case, network, **world)
-    result, again = simulate(made, seed=seed), simulate(made, seed=seed)
-    assert result.curve == again.curve or np.isnan(result.curve["tau"]).any()
-    assert result.curve["time"] == again.curve["time"]
-    assert result.workers == again.workers
-    assert result.steps >= 6
-    for rank in range(3):
-        spent = [each[rank] for each in result.workers.values()]
-        assert min(spent) >= -1e-9
-        assert sum(spent) <= result.duration * (1 + 1e-9)
-    blocking = ("ssgd", "local-sgd", "post-local-sgd", "easgd", "bmuf", "diloco", "d2", "d-psgd")
-    if policy is None and case["name"] in blocking:
-        kept = {key: network[key] for key in ("collective", "latency", "bandwidth")}
-        links = [
-            {key: each[key] for key in ("between", "latency", "bandwidth")}
-            | {"sharing": "per-flow"}
-            for each in network["link"]
-        ]
-        free = simulate(placed(case, kept | {"model": "flows", "link": links}, **world), seed=seed)
-        slower = np.array(result.curve["time"]) - np.array(free.curve["time"])
-        assert slower.min() >= -1e-9
+@looped("number", range(4 * len(catalogue())))
+def test_whatever_happens_to_the_network_a_run_ends_and_accounts(number: int) -> None:
+    """Every program in up to four variants; `make reliability` has more of them, and longer."""
+    shared_links.check(number, steps=12)
+
+
+@pytest.mark.long
+@looped("number", range(100, 200))
+def test_longer_runs_end_and_account(number: int) -> None:
+    shared_links.check(number, steps=60)
+
+
+@looped("name", ["ssgd", "local-sgd", "post-local-sgd", "easgd", "bmuf", "diloco", "d2", "d-psgd"])
+@looped("number", range(4))
+def test_competition_makes_no_run_faster(name: str, number: int) -> None:
+    network = shared_links.network(random.Random(number)) | {"slow_start": "4 KiB"}
+    links = [
+        {key: link[key] for key in ("between", "latency", "bandwidth")} | {"sharing": "per-flow"}
+        for link in network["link"]
+    ]
+    free = {key: network[key] for key in ("model", "collective", "latency", "bandwidth")}
+    case = next(case for case in reversed(cases()) if case["name"] == name)
+    found, alone = (
+        simulate(placed(case, each, steps=6, objective=QUADRATIC), seed=number)
+        for each in (network, free | {"link": links})
+    )
+    assert np.subtract(found.curve["time"], alone.curve["time"]).min() >= -1e-9
 
 
 @looped("run", [{"steps": 5}, {"steps": None, "run": {"duration": "30 s"}}])
@@ -326,13 +282,6 @@ def test_an_alarm_rings_at_the_very_time_that_a_gradient_is_done(case: dict[str,
     world = scenario(case, workers=5, steps=5, compute=compute, network=network)
     for seed in (16, 42, 44, 49, 68, 100):
         assert simulate(world, seed=seed).steps >= 5
-
-
-@pytest.mark.long
-def test_random_runs_end_and_account() -> None:
-    """A small version of tests/lab/reliability/shared_links.py: every program in turn."""
-    for number in range(100):
-        shared_links.check(number, steps=60)
 
 
 def test_a_link_that_changes_with_time() -> None:

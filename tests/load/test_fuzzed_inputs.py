@@ -16,7 +16,7 @@ from paceline.simulator.load.load import load, parse
 from paceline.simulator.scenario.scenario import Scenario
 from tests import corpus
 from tests.helpers.cases import looped
-from tests.lab.fuzz.readers import CURVES, READERS, few, seeds
+from tests.load.readers import CURVES, READERS, few, seeds
 from tests.load.test_load import table as base
 
 pytestmark = pytest.mark.long

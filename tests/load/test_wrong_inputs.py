@@ -10,8 +10,8 @@ import paceline.command_line
 from paceline.simulator.errors import InputError
 from tests import corpus
 from tests.helpers.cases import named
-from tests.lab.fuzz.readers import READERS
 from tests.lab.reliability.inputs import faults
+from tests.load.readers import READERS
 from tests.load.test_load import WRONG
 
 CASES = corpus.cases()

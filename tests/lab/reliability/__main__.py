@@ -21,7 +21,8 @@ PREFACE = """# How much is handled
 
 What has been thrown at Paceline, and how much of it was handled, as of the last run of each
 section; `make reliability` runs them, except `make mutants` and `make soak`, an hour each.
-`tests/lab/reliability` has them all; small versions of the same functions are tests.
+`tests/lab/reliability` has them, commit 80f3567f also the programs that are gone since; small
+versions of the same functions are tests.
 """
 
 

@@ -1,15 +1,9 @@
-"""Wrong and made-up inputs: refused, or handled; never a traceback, a hang, or a blow-up."""
+"""Wrong inputs and command lines: each is refused in one message."""
 
-import json
-import os
 import shutil
-import subprocess
-import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import chdir, redirect_stderr, redirect_stdout
-from importlib.util import find_spec
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -17,30 +11,20 @@ from typing import Any
 import paceline
 import paceline.command_line
 from tests import corpus
-from tests.lab.fuzz.readers import READERS
 
 TITLE = "Inputs"
-LEAST = 5.0  # seconds of a reader
-SPARE = 180.0  # seconds after its time at which a fuzzer counts as one that hangs
-HOW = "python -m tests.lab.reliability inputs --seconds {:.0f}"
-ROOT = Path(corpus.__file__).parents[2]
 
 
 def measure(seconds: float) -> list[dict[str, Any]]:
-    """Every case of the corpus, and the fuzzer over every reader for a share of the time."""
-    how = HOW.format(seconds)
-    found = [wrong() | {"how": f"{how}; python -m pytest tests/load/test_wrong_inputs.py"}]
-    share = max(LEAST, seconds / len(READERS))
-    return [*found, *({**fuzzed(name, share), "how": how} for name in READERS)]
-
-
-def wrong() -> dict[str, Any]:
     """Count the wrong inputs that are refused as they should be."""
     cases = corpus.cases()
     with tempfile.TemporaryDirectory() as folder:
         world = corpus.world(Path(folder, "world"))
         whole = [not [*faults(case, world, Path(folder, "case"))] for case in cases]
-    return {"what": "wrong inputs and command lines", "tried": len(cases), "handled": sum(whole)}
+    return [{
+        "what": "wrong inputs and command lines", "tried": len(cases), "handled": sum(whole),
+        "how": "python -m pytest tests/load/test_wrong_inputs.py",
+    }]  # fmt: skip
 
 
 def faults(case: corpus.Case, world: Path, folder: Path) -> Iterator[str]:
@@ -64,44 +48,3 @@ def faults(case: corpus.Case, world: Path, folder: Path) -> Iterator[str]:
 
 
 JARGON = ("Traceback", "pydantic", "type=", "validation error", "PACELINE_DEBUG", "site-packages")
-
-
-def fuzzed(name: str, seconds: float) -> dict[str, Any]:
-    """Fuzz a reader in a process with limits; keep the inputs that it did not handle.
-
-    A process that is killed, or ends by itself before its time, has not handled one input.
-    """
-    what = f"{name}: made-up inputs"
-    if find_spec("atheris") is None:
-        return {"what": f"{what} (atheris is not installed)", "tried": 0, "handled": 0}
-    with tempfile.TemporaryDirectory() as folder:
-        began, tried, handled = time.monotonic(), 0, 0
-        while (left := seconds - (time.monotonic() - began)) > 1 or not tried:
-            counts, whole = _round(name, Path(folder), max(left, 1))
-            tried, handled = tried + counts["tried"] + (not whole), handled + counts["handled"]
-            if not (whole or counts["tried"]):
-                break
-        corpus.CRASHES.mkdir(exist_ok=True)
-        for crash in Path(folder, "crashes").glob("*"):
-            shutil.copy(crash, corpus.CRASHES / crash.name)
-    return {"what": what, "tried": tried, "handled": handled}
-
-
-def _round(name: str, folder: Path, seconds: float) -> tuple[dict[str, int], bool]:
-    """One process of the fuzzer: its counts, and whether it came to its end."""
-    (folder / "counts.json").unlink(missing_ok=True)
-    line = [sys.executable, "-m", "tests.lab.fuzz", name, str(folder), f"{seconds:.0f}"]
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    with (folder / "log").open("ab") as log:
-        try:
-            done = subprocess.run(
-                line, cwd=ROOT, env=environment, stdout=log, stderr=log, check=False,
-                timeout=seconds + SPARE,
-            )  # fmt: skip
-            whole = done.returncode == 0
-        except subprocess.TimeoutExpired:
-            whole = False
-    counts = {"tried": 0, "handled": 0}
-    if (folder / "counts.json").exists():
-        counts = json.loads((folder / "counts.json").read_text())
-    return counts, whole

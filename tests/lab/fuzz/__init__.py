@@ -1,1 +1,0 @@
-"""A coverage-guided fuzzer, and the readers of files that it tries."""
