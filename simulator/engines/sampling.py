@@ -32,8 +32,7 @@ class Sampled:
     A round is one collective. Its draw depends on the seed and its number alone; by availability it
     passes over those who are away when the round begins. `away`: tells that of a client; `starts`:
     when each round began, as the one before ended (seconds); `taken`: the results that each one's
-    mean has taken, their gradients, whose came last (None: fewer than wanted have come), and
-    whether its deadline was over.
+    mean has taken, and their gradients.
     """
 
     why = Why.UNSELECTED
@@ -48,7 +47,7 @@ class Sampled:
         self._patience = inf if settings.deadline is None else settings.deadline
         self._chosen: dict[int, dict[int, None]] = {}
         self.starts: list[float] = []
-        self.taken: list[tuple[int, float, int | None, bool]] = []
+        self.taken: list[tuple[int, float]] = []
 
     def chosen(self, index: int, at: float) -> dict[int, None]:
         """Return the clients of a round, drawn when it is first asked, as the last one ends.

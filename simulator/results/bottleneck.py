@@ -4,20 +4,17 @@ The numbers are measured in the runs; nothing is predicted about other condition
 """
 
 import re
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from itertools import permutations
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..network.closed_form import ClosedForm
-from ..network.topology.routes import Topology
 from ..scenario.scenario import Algorithm, Scenario
 from . import usage
 from .run import Run
-from .statistics import breakdown, human
+from .statistics import breakdown
 from .usage import percent
 
 WORTH = 0.1  # of the time: less is not worth a second word
@@ -28,7 +25,7 @@ FEW = 3  # names in a list
 SERVER = r"server( in| out)?"
 CARD = re.compile(rf"worker \d+( in| out)?|{SERVER}")
 """Names of the lines of network cards."""
-TAKING_PART = ("compute", "lost", "communicate", "wait", "stalled", "down")  # of selected clients
+AWAY = ("absent", "unselected")  # kinds of time in which a client takes no part
 
 SENTENCES = {
     "deadlock": "stands still for good with {seeds} of {of} seeds: {why}",
@@ -48,38 +45,15 @@ SENTENCES = {
     "the mean over workers is {mean}",
     "server": "the server works for {share} of the time; models waiting there at once: {models}",
     "server-card": "the server's network card is saturated for {share} of the time",
-    "one-another": "the workers wait for one another, not for the server",
     "saturated": "{lines} saturated for {share} of the time",
-    "turns": "{lines} saturated for {share} of the time, the most of all: lines take turns",
-    "filled": "{lines} saturated for {share} of the time, by others' flows among them",
     "unsaturated": "no line is saturated for more than {share}, so latency or another limit "
     "of single transfers dominates",
     "latency": "the links transmit for only {share} of the time, so latency, or what the library "
     "adds to each message, dominates",
     "transmitting": "transmissions hold a worker's links for {share} of the time",
-    "bandwidth": "transmissions hold a worker's links for {share} of the time, so bandwidth "
-    "dominates",
-    "window": "transmissions hold a worker's links for {share} of the time, so bandwidth, or TCP's "
-    "window, dominates",
-    "rest": "the other {share} are latency and what the library adds to each message",
-    "stage": "{share} of its collectives' time is {stage}",
-    "messages": "mean time of a message: {seconds}",
-    "clients": "clients that take part: {shares}",
-    "rounds": "rounds per run: {rounds}; they end {shares}",
 }
 """A sentence for each reason, by its code."""
-
-
-def _listed(show: Callable[[float], str]) -> Callable[[Mapping[str, float]], str]:
-    return lambda values: ", ".join(f"{name} {show(value)}" for name, value in values.items())
-
-
-FORMATS: dict[str, Callable[[Any], str]] = {
-    **dict.fromkeys(("share", "most", "mean", "lost", "down"), percent),
-    **dict.fromkeys(("times", "crashes", "models", "rounds"), lambda value: f"{value:.3g}"),
-    "shares": _listed(percent),
-    "seconds": _listed(human),
-}
+SHARES = {"share", "most", "mean", "lost", "down"}  # values that are shares of the time
 
 
 class Reason(NamedTuple):
@@ -89,7 +63,11 @@ class Reason(NamedTuple):
     values: Mapping[str, Any] = MappingProxyType({})
 
     def __str__(self) -> str:
-        words = {key: FORMATS.get(key, str)(value) for key, value in self.values.items()}
+        words = {
+            key: percent(value) if key in SHARES
+            else f"{value:.3g}" if isinstance(value, float) else value
+            for key, value in self.values.items()
+        }  # fmt: skip
         return SENTENCES[self.code].format(**words)
 
 
@@ -110,50 +88,29 @@ def sentence(scenario: Scenario, algorithm: Algorithm, runs: Sequence[Run]) -> s
 
 
 def reasons(scenario: Scenario, algorithm: Algorithm, runs: Sequence[Run]) -> list[Reason]:
-    """Return the largest share of the workers' time and its causes; of a stall, only that."""
+    """Return the largest share of the workers' time and its causes; of a stall, only that.
+
+    Clients that are sampled have no time while they are away.
+    """
     if stalls := [run.stall for run in runs if run.stall]:
         return [Reason("deadlock", {"seeds": len(stalls), "of": len(runs), "why": stalls[0]})]
-    if not any(any(run.seconds.values()) for run in runs):
+    spent = {kind: share for kind, share in breakdown(runs).items() if kind not in AWAY}
+    there = sum(spent.values()) if scenario.cluster.sampling is not None else 1.0
+    if not any(any(run.seconds.values()) for run in runs) or not there:
         return [Reason("instant")]
-    share = breakdown(runs)
+    share = {kind: part / there for kind, part in spent.items()}
     case = _Case(scenario, algorithm, runs, share)
-    if scenario.cluster.sampling is not None and "unselected" in share:
-        return _clients(case)
     lost, down = share.get("lost", 0.0), share.get("down", 0.0)
     vain = "failures" if _crashes(case) else "left-out"
     uses = {code: share.get(code, 0.0) for code in ("compute", "wait", "communicate", "stalled")}
     uses[vain] = lost + down
     first, second, *_ = sorted(uses, key=lambda code: -uses[code])
-    named = (first, second) if first == "compute" and uses[second] > WORTH else (first,)
-    found = []
-    for code in named:
+    result = []
+    for code in (first, second) if first == "compute" and uses[second] > WORTH else (first,):
         more = {"lost": lost, "down": down} if code == vain else {}
-        found.append(Reason(code, {"share": uses[code], **more}))
-        found += EXPLAIN.get(code, _crashes)(case)
-    return found
-
-
-def _clients(case: _Case) -> list[Reason]:
-    """Return what clients do while they take part, and what ends a round."""
-    spent = {kind: case.share[kind] for kind in TAKING_PART if case.share.get(kind)}
-    there = sum(spent.values())
-    found = [Reason("clients", {"shares": {kind: part / there for kind, part in spent.items()}})]
-    runs, sampling = case.runs, case.scenario.cluster.sampling
-    closed, rounds = np.sum([run.closed for run in runs], axis=0), sum(run.rounds for run in runs)
-    if not closed.size or not rounds:
-        return found
-    names = np.array([worker.group or "any client" for worker in case.scenario.team.workers])
-    last = Counter({name: int(closed[names == name].sum()) for name in {*names.tolist()}})
-    due = sum(run.overdue for run in runs)
-    ends = {
-        **{
-            f"by the last report, of {name or 'any client'}": n for name, n in last.most_common(FEW)
-        },
-        f"at the deadline of {human(sampling.deadline if sampling else None)}": due,
-        "as no more could come": rounds - last.total() - due,
-    }
-    shares = {why: count / rounds for why, count in ends.items() if count}
-    return [*found, Reason("rounds", {"rounds": rounds / len(runs), "shares": shares})]
+        result.append(Reason(code, {"share": uses[code], **more}))
+        result += EXPLAIN.get(code, _crashes)(case)
+    return result
 
 
 def _computing(case: _Case) -> list[Reason]:
@@ -167,7 +124,7 @@ def _computing(case: _Case) -> list[Reason]:
     unlike = max(case.scenario.team.relative_speeds) > SLOWER  # so that the slowest is no chance
     if times < (SLOWER if unlike else MATTERS):
         return [Reason("alike")]
-    return [Reason("slowest", {"who": _called(case.scenario, computed)[0], "times": times})]
+    return [Reason("slowest", {"who": _slowest(case.scenario, computed)[0], "times": times})]
 
 
 def _waiting(case: _Case) -> list[Reason]:
@@ -178,18 +135,18 @@ def _waiting(case: _Case) -> list[Reason]:
         return [Reason("collectives", {"share": held})]
     waits = [np.array(run.workers["wait"]) for run in case.runs]
     whole = sum(map(usage.span, case.runs))
-    means, lowest = np.sum(waits, axis=0) / whole, sum(each.min() for each in waits) / whole
+    means, lowest = np.sum(waits, axis=0) / whole, sum(wait.min() for wait in waits) / whole
     if lowest > means.mean() / 2:
         return [Reason("all-wait", {"share": float(means.min()), "most": float(means.max())})]
-    shares = [own / _there(run) for run, own in zip(case.runs, waits, strict=True) if own.any()]
-    who, ranks = _called(case.scenario, [-own for own in shares])
-    own = float(means[ranks].mean()) if len(ranks) > 1 else lowest
-    return [Reason("waited-for", {"who": who, "share": own, "mean": float(means.mean())})]
+    shares = [wait / _there(run) for run, wait in zip(case.runs, waits, strict=True) if wait.any()]
+    who, ranks = _slowest(case.scenario, [-share for share in shares])
+    least = float(means[ranks].mean()) if len(ranks) > 1 else lowest
+    return [Reason("waited-for", {"who": who, "share": least, "mean": float(means.mean())})]
 
 
 def _there(run: Run) -> np.ndarray:
     """Return the share of its time in which each worker was there, and selected."""
-    out = [run.workers[kind] for kind in ("absent", "unselected") if kind in run.workers]
+    out = [run.workers[kind] for kind in AWAY if kind in run.workers]
     there: np.ndarray = np.maximum(1 - np.sum(out, axis=0) / (usage.span(run) or 1), 1e-9)
     return there
 
@@ -202,17 +159,12 @@ def _served(case: _Case) -> list[Reason]:
     ]
     times = sum(run.duration for run in runs)
     busy = min(1.0, sum(works) / times) if times else 0.0
-    full = saturated(case.scenario, runs)
+    full = _saturated(case.scenario, runs)
     card = max((full[name] for name in full if re.fullmatch(SERVER, name)), default=0.0)
     inbox = max(run.inbox_bytes for run in runs) / case.scenario.model.bytes
-    found = []
-    if busy >= card or inbox:
-        found.append(Reason("server", {"share": busy, "models": inbox}))
-    if card > WORTH:
-        found.append(Reason("server-card", {"share": card}))
-    if max(busy, card) < WORTH and case.scenario.cluster.sampling is None:
-        found.append(Reason("one-another"))
-    return found
+    served = Reason("server", {"share": busy, "models": inbox})
+    carried = [Reason("server-card", {"share": card})] if card > WORTH else []
+    return [served, *carried] if busy >= card or inbox else carried
 
 
 def _crashes(case: _Case) -> list[Reason]:
@@ -221,66 +173,21 @@ def _crashes(case: _Case) -> list[Reason]:
 
 
 def _communicating(case: _Case) -> list[Reason]:
+    """Return which lines are saturated the longest, or how long transmissions hold the links."""
+    spent = case.share["communicate"]
     if case.runs[0].lines:
-        return [_lines(case), *_phases(case.runs)]
+        full = _saturated(case.scenario, case.runs)
+        top = max(full.values(), default=0.0)
+        longest = sorted((line for line in full if full[line] > top / NEARLY), reverse=True)
+        code = "saturated" if top >= spent / 2 else "unsaturated"
+        return [Reason(code, {"lines": _names(longest), "share": top})]
     held = held_share(case.scenario, case.algorithm, case.runs)
     if held is None:
         return []
-    if held < case.share["communicate"] / 2:
-        return [Reason("latency", {"share": held})]
-    late = case.unit == "steps" and any(max(run.staleness, default=0) for run in case.runs)
-    rest = case.share["communicate"] - held
-    if late or held > 1.01 * case.share["communicate"]:  # they overlap with computing
-        return [Reason("transmitting", {"share": held})]
-    network = case.scenario.network
-    windows = (link.tcp_window for link in (network, *network.link))
-    tcp = network.transport == "tcp" or any(window is not None for window in windows)
-    found = [Reason("window" if tcp else "bandwidth", {"share": held})]
-    return [*found, Reason("rest", {"share": rest})] if rest > WORTH else found
+    return [Reason("latency" if held < spent / 2 else "transmitting", {"share": held})]
 
 
 EXPLAIN = {"compute": _computing, "wait": _waiting, "communicate": _communicating}
-
-
-def _lines(case: _Case) -> Reason:
-    """Return which lines are saturated the longest; without one, transfers lack no bandwidth."""
-    others, communicate = _others(case.scenario, case.runs), case.share["communicate"]
-    full = saturated(case.scenario, case.runs)
-    ours = {line: share for line, share in full.items() if line not in others}
-    theirs = {line: share for line, share in full.items() if others.get(line)}
-    top, code = max(ours.values(), default=0.0), "saturated"
-    if top < communicate / 2 and max(theirs.values(), default=0.0) > NEARLY * top:
-        ours, top, code = theirs, max(theirs.values()), "filled"
-    elif top < communicate / 2:
-        code = "turns" if sum(ours.values()) >= communicate / 2 else "unsaturated"
-    longest = sorted((line for line in ours if ours[line] > top / NEARLY), reverse=True)
-    return Reason(code, {"lines": _named(longest), "share": top})
-
-
-def _others(scenario: Scenario, runs: Sequence[Run]) -> dict[str, bool]:
-    """Return lines that endless background flows fill, and whether transfers pass them, too."""
-    if not any(each.flows for each in scenario.network.background):
-        return {}
-    topology, nodes = Topology(scenario), range(scenario.cluster.workers + 1)
-    used = {name for run in runs for name in run.links}
-    ways = {topology.hop(*ends): ends for ends in permutations(nodes, 2)}
-    passed = {line for name in used & {*ways} for line in topology.route(ways[name]).lines}
-    full = {line for greedy in topology.greedy() for line in greedy.route.lines}
-    return {topology.lines[line].name: line in passed for line in full}
-
-
-def _phases(runs: Sequence[Run]) -> list[Reason]:
-    """Return the longest stage of the collectives; else the mean transit times of messages."""
-    phases = usage.phases(runs)
-    stages = {name: phase["seconds"] for name, phase in phases.items() if "seconds" in phase}
-    whole = sum(stages.values())
-    longest = max(stages, key=lambda name: stages[name], default="")
-    if len(stages) > 1 and whole and stages[longest] > 1.2 * whole / len(stages):
-        return [Reason("stage", {"share": stages[longest] / whole, "stage": longest})]
-    transits = {
-        name: phase["transit_seconds"] for name, phase in phases.items() if phase.get("messages")
-    }
-    return [Reason("messages", {"seconds": transits})] if transits else []
 
 
 def held_share(scenario: Scenario, algorithm: Algorithm, runs: Sequence[Run]) -> float | None:
@@ -304,7 +211,7 @@ def held_share(scenario: Scenario, algorithm: Algorithm, runs: Sequence[Run]) ->
     return min(1.0, seconds / count / whole)
 
 
-def saturated(scenario: Scenario, runs: Sequence[Run]) -> dict[str, float]:
+def _saturated(scenario: Scenario, runs: Sequence[Run]) -> dict[str, float]:
     """Return the share of the time that each line, or the server's card, is saturated."""
     if runs[0].lines:
         return {line["line"]: line["saturated"] for line in usage.lines(runs)}
@@ -319,7 +226,7 @@ def saturated(scenario: Scenario, runs: Sequence[Run]) -> dict[str, float]:
     return {line: min(1.0, size / card / times) for line, size in sizes.items()}
 
 
-def _named(lines: Sequence[str]) -> str:
+def _names(lines: Sequence[str]) -> str:
     """Name saturated lines: of many the first, or the number of network cards."""
     nodes = dict.fromkeys(re.sub(" (in|out)$", "", line) for line in lines)
     if all(map(CARD.fullmatch, lines)):
@@ -329,7 +236,7 @@ def _named(lines: Sequence[str]) -> str:
     return ", ".join(lines[:FEW]) + (f" and {len(lines) - FEW} more" if len(lines) > FEW else "")
 
 
-def _called(scenario: Scenario, slowness: Sequence[np.ndarray]) -> tuple[str, list[int]]:
+def _slowest(scenario: Scenario, slowness: Sequence[np.ndarray]) -> tuple[str, list[int]]:
     """Name the slowest by `slowness` (workers,) of each seed, with ranks; none if seeds differ."""
     groups = [worker.group for worker in scenario.team.workers]
     near = _near(np.sum(slowness, axis=0))
@@ -337,8 +244,8 @@ def _called(scenario: Scenario, slowness: Sequence[np.ndarray]) -> tuple[str, li
     name = names.pop()
     if not names and name and len(near) == groups.count(name) > 1:
         return f"group {name}", near
-    ranks = sorted(set.intersection(*(set(_near(each)) for each in slowness)))
-    if not {int(each.argmax()) for each in slowness}.issubset(ranks):
+    ranks = sorted(set.intersection(*(set(_near(times)) for times in slowness)))
+    if not {int(times.argmax()) for times in slowness}.issubset(ranks):
         return "another worker with each seed", []
     if len(ranks) > FEW:
         return f"{len(ranks)} workers", ranks

@@ -158,8 +158,7 @@ class Run:
     went into these, and `gradients`: those in it up to the last evaluation, where clients are
     sampled, in the `working_seconds` and `nights` of that time: of hours of the day when clients
     may be there, and days of such hours (0: clients may be there at any); `at_work`: how many
-    computed or transferred in these hours, in vain or not; `closed`: rounds that
-    the report of each client ended, as the last wanted, and `overdue`: those that the deadline did.
+    computed or transferred in these hours, in vain or not.
     `inbox_bytes`: the most bytes of messages that waited at the server at once. `handed_over`: the
     reason why another engine than the one asked for ran it.
     `failures`, where nodes can crash: `crashes` (number), `recovery_seconds` (mean time until a
@@ -204,8 +203,6 @@ class Run:
     working_seconds: float | None = None
     nights: float = 0.0
     at_work: float = 0.0
-    closed: list[int] = field(default_factory=list)
-    overdue: int = 0
     staleness: dict[int, int] = field(default_factory=dict)
     staleness_unit: str = ""
     inbox_bytes: float = 0.0

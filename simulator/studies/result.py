@@ -15,7 +15,6 @@ from ..programs import catalogue
 from ..results import (
     bottleneck,
     consumption,
-    hints,
     prediction_interval,
     statistics,
     store,
@@ -183,8 +182,6 @@ class Result(Display):
             *[note for row in self.algorithms for note in usage.silent(row)],
             *usage.hours(self.scenario),
             *learning.notes(self._models),
-            *hints.notes(self.scenario, self.runs),
-            *hints.unhidden(self.scenario, self.groups),
             *prediction_interval.extrapolation(self.scenario, self.groups),
             *prediction_interval.notes(self._unfitted),
             *prediction_interval.ideal(self.scenario, max(shares)),

@@ -397,11 +397,7 @@ def test_what_ends_a_round_and_whose_reports_it_took_are_said():
         return result.algorithms[0]
 
     waits, hurries, buffers = row(), row(deadline="6 s"), row("fedbuff")
-    assert "they end by the last report, of slow 100 %" in waits["bottleneck"]
-    assert "they end at the deadline of 6.00 s 100 %" in hurries["bottleneck"]
-    away = row(slow={"membership": {"daily": "04:00-06:00"}}, by="availability", deadline="60 s")
-    assert "they end as no more could come 100 %" in away["bottleneck"]
-    assert "clients that take part: compute 25 %, lost 50 %" in hurries["bottleneck"]
+    assert "50 % of the time is computed in vain" in hurries["bottleneck"]
     shares = [[each["gradients"] for each in one["clients"]] for one in (waits, hurries, buffers)]
     assert np.array(shares[:2]) == pytest.approx(np.array([[0.5, 0.5], [1, 0]]), abs=0.02)
     assert shares[2] == pytest.approx([0.9, 0.1], abs=0.02)
@@ -617,7 +613,6 @@ def test_clients_that_drop_out_are_told_as_drop_outs_and_shares_say_of_what():
         r"fedavg tau=2: \d+ drop-outs; not selected \d+ %, lost \d+ %, down \d+ % of all clients' "
         "time.", said,
     ), said  # fmt: skip
-    assert re.search(r"down \d+ %", row["bottleneck"])
     assert "crash" not in row["bottleneck"] + said
     heads = [[str(each.header) for each in table.columns] for table in terminal.spent([row])]
     assert heads[1][0] == "% of all clients' time"

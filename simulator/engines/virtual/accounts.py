@@ -59,13 +59,10 @@ def rounds(run: Simulation, seconds: dict[str, list[float]]) -> dict[str, Any]:
         return found | {"gradients": at_once * step, "deserted": run.deserted(time)}
     walls = map(run.availability.wall_clock, rule.starts[1:])
     ends = [end for end in walls if end <= run.ended * ROUNDING]
-    reports, gradients, last, due = [*zip(*rule.taken[: len(ends)], strict=True)] or ((),) * 4
-    closed = np.bincount([rank for rank in last if rank is not None], minlength=run.workers)
+    reports, gradients = [*zip(*rule.taken[: len(ends)], strict=True)] or ((), ())
     shown = sum(end <= time * ROUNDING for end in ends)
     found |= {"reports": sum(reports), "rounds": len(ends)}
     found["gradients"] = float(sum(gradients[:shown]))  # as many as the steps of the curve are of
-    found["closed"] = closed.tolist()
-    found["overdue"] = sum(late and rank is None for late, rank in zip(due, last, strict=True))
     if ends:
         found["round_seconds"] = (ends[-1] - run.deserted(ends[-1])) / len(ends)
     return found

@@ -393,10 +393,8 @@ class Participation:
         self.drop_outs += len(collective.falls)
         self.means += 1
         if self.sampled is not None:
-            last = collective.last[0] if len(team) == self.sampled.wanted else None
             gradients = sum(run.nodes[rank].period for rank in team)
-            due = collective.begins >= self.sampled.due
-            self.sampled.taken.append((len(team), gradients, last, due))
+            self.sampled.taken.append((len(team), gradients))
         if out:
             collective.leave_out(out)
             self.dropped += len(out)
