@@ -9,11 +9,10 @@ ends of the answer's interval.
 
 import re
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
+from functools import partial
 from itertools import pairwise
 from math import exp, inf, isfinite, log, nan
 from pathlib import Path
@@ -22,7 +21,6 @@ from typing import Any
 import numpy as np
 
 from ..errors import InputError
-from ..inputs import messages, units
 from ..load.document import override
 from ..load.explain import value_at
 from ..load.load import Programs, load, varied
@@ -34,85 +32,18 @@ from ..scenario.scenario import Scenario
 from . import executors, size
 from .display.display import Display, without_tables
 from .execution import Execution, Progress, demand_algorithms, opened, seed_range
+from .numbers import Number, Range, quantity, read_range, unit
 from .result import Result
 from .simulate import Place, run_on
-from .sweep.points import value
 from .task import settings
 
 TRIED = 7  # values of the range that are tried first
-RANGE = 1000.0  # factor below and above the scenario's own value
+AROUND = 1000.0  # factor below and above the scenario's own value
 CLOSE = 1.005  # ratio of two values that are not told apart
 STEPS = 5  # simulations that a root takes, about
-SHORT = {
-    "utilisation": "breakdown.compute",
-    "waiting": "breakdown.wait",
-    "communicating": "breakdown.communicate",
-    "final_loss": "loss.last",
-    "final_accuracy": "accuracy.last",
-    "time_to_target_s": "time_to_target",
-    "total_cost": "used.cost",
-}
-"""Short names of numbers, beside their own paths in a row of `algorithms`."""
 Reading = tuple[float, float, float, float]
 """A number, the ends of its interval, and their level; nan where it has no value."""
 _CONDITION = re.compile(r"\s*(\S.*?)\s*(>=|<=)\s*(\S.*?)\s*")
-_ALGORITHM = re.compile(r"algorithms?(?:\[(\d+)\]|\.(.+?))\.([a-z_0-9.]+)")
-_WRITTEN = re.compile(r"([+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(\S.*)?")
-
-
-@dataclass(frozen=True)
-class Number:
-    """A number of `simulate --json`, by its `path` in a row of `algorithms`.
-
-    `only`: the algorithm that its text names, by index or label; None: each one. Errors about the
-    number begin with `where`.
-    """
-
-    path: str
-    only: str | None
-    where: str
-
-    @classmethod
-    def parsed(cls, text: str, where: str) -> "Number":
-        """Parse "algorithm.LABEL.PATH", or a path or short name alone."""
-        match = _ALGORITHM.fullmatch(text)
-        path = match[3] if match else text
-        return cls(SHORT.get(path, path), match and (match[1] or match[2]), where)
-
-    def chosen(self, scenario: Scenario) -> list[int]:
-        """Return the indices of the algorithms that are asked about. Raises InputError."""
-        names = [(each.label, each.name, str(at)) for at, each in enumerate(scenario.algorithm)]
-        indices = [at for at, own in enumerate(names) if self.only is None or self.only in own]
-        if not indices:
-            near = messages.nearest(self.only or "", [label for label, *_ in names], "labels")
-            raise InputError(f"{self.where}: no algorithm {self.only}; {near}")
-        return indices
-
-    def value(self, row: Mapping[str, Any]) -> float:
-        """Return the number of a row; nan where it has no value. Raises InputError."""
-        entry = self.entry(row)
-        if isinstance(entry, Mapping):
-            entry = entry["median" if entry.get("estimate") == intervals.MEDIAN else "mean"]
-        return nan if entry is None else float(entry)
-
-    def entry(self, row: Mapping[str, Any]) -> Any:
-        """Return the number, or the estimate, at the path of a row; None where it has no value.
-
-        Raises InputError where the row has no such number.
-        """
-        here: Any = row
-        for part in self.path.split("."):
-            if here is None:
-                return None
-            if not isinstance(here, Mapping) or part not in here:
-                known = [*SHORT, *(key for key, entry in row.items() if entry and _numeric(entry))]
-                near = messages.nearest(self.path, known, "numbers")
-                raise InputError(f"{self.where}: no number {self.path}; {near}")
-            here = here[part]
-        if not _numeric(here):
-            within = ", ".join(f"{self.path}.{key}" for key in here) if here else "another"
-            raise InputError(f"{self.where}: {self.path} is no number; name one: {within}")
-        return here
 
 
 @dataclass(frozen=True)
@@ -123,7 +54,20 @@ class Condition:
     number: Number
     most: bool
     bound: float
-    unit: str = ""
+    unit: str
+
+    @classmethod
+    def parsed(cls, text: str) -> "Condition":
+        """Parse "seconds_per_step <= 300 ms". Raises InputError."""
+        where = f"--for {text}"
+        if (parts := _CONDITION.fullmatch(text)) is None:
+            raise InputError(
+                f"{where}: not NUMBER >= VALUE or NUMBER <= VALUE; write one such as "
+                '"utilisation >= 0.9" or "seconds_per_step <= 300 ms"'
+            )
+        number, sign, bound = parts.groups()
+        parsed, shown = Number.parsed(number, where), unit(bound)
+        return cls(text.strip(), parsed, sign == "<=", quantity(bound, where), shown)
 
     def show(self, number: float) -> str:
         """Write a number in the unit of the bound."""
@@ -143,122 +87,28 @@ class Condition:
         return -above if self.most else above
 
 
-def parsed(text: str) -> Condition:
-    """Parse "seconds_per_step <= 300 ms". Raises InputError."""
-    where = f"--for {text}"
-    if (parts := _CONDITION.fullmatch(text)) is None:
-        raise InputError(
-            f"{where}: not NUMBER >= VALUE or NUMBER <= VALUE; write one such as "
-            '"utilisation >= 0.9" or "seconds_per_step <= 300 ms"'
-        )
-    number, sign, stated = parts.groups()
-    bound, amount = quantity(stated, where), written(stated)
-    unit = amount[1] if amount else ""
-    return Condition(text.strip(), Number.parsed(number, where), sign == "<=", bound, unit)
-
-
-def quantity(written: str, where: str) -> float:
-    """Return a number, a share or a quantity in SI units; an error begins with `where`."""
-    with suppress(ValueError):
-        share = written.endswith("%")
-        return float(written.rstrip("% ")) / (100 if share else 1)
-    for dimension in units.DIMENSIONS:
-        with suppress(ValueError):
-            return units.to_si(written, dimension)
-    raise InputError(
-        f"{where}: {written} is neither a number nor a quantity; write one such as 0.9, 90 % "
-        "or 300 ms"
-    )
-
-
-def written(text: str) -> tuple[float, str] | None:
-    """Return a text's number and its unit ("" if none); None where it is not of that form."""
-    parts = _WRITTEN.fullmatch(text.strip())
-    return parts and (float(parts[1]), (parts[2] or "").strip())
-
-
-def is_whole(text: str, unit: str) -> bool:
-    """Return whether a text is a whole number without a unit."""
-    return not unit and isinstance(value(text), int)
-
-
-@dataclass(frozen=True)
-class Scale:
-    """The values of a key that are tried: numbers from `low` to `high` of one `unit` ("" if none).
-
-    `whole`: only whole numbers are possible.
-    """
-
-    low: float
-    high: float
-    unit: str
-    whole: bool
-
-    def text(self, x: float) -> str:
-        """Return a value as `--set` takes it."""
-        return f"{x:.0f}" if self.whole else f"{x:.6g} {self.unit}".strip()
-
-    def show(self, x: float) -> str:
-        """Return a value for reading, without its unit."""
-        return self.text(x) if self.whole else statistics.number(x)
-
-    @cached_property
-    def first(self) -> list[float]:
-        """The values that are tried first, from low to high."""
-        return sorted({self.snapped(x) for x in np.geomspace(self.low, self.high, TRIED)})
-
-    def snapped(self, x: float) -> float:
-        """Return the value that `text` says, so that values of one text are simulated once."""
-        return float(self.text(x).partition(" ")[0])
-
-    def edge(self, beyond: Callable[[float], float], low: float, high: float) -> float:
-        """Return the first or last value between two at which `beyond` is zero or above.
-
-        It is so at one of the two alone.
-        """
-        rises = beyond(high) >= 0
-        if self.whole:
-            between = range(int(low) + 1, int(high))
-            count = bisect_left(between, True, key=lambda x: (beyond(float(x)) >= 0) == rises)
-            return low + count + rises
-        from scipy.optimize import brentq  # noqa: PLC0415 - slow to import
-
-        root = exp(brentq(lambda x: beyond(exp(x)), log(low), log(high), xtol=log(CLOSE)))
-        while beyond(root) < 0:
-            root *= CLOSE if rises else 1 / CLOSE
-        return self.snapped(root)
-
-
-def scale(table: Mapping[str, Any], key: str, between: str | None) -> Scale:
-    """Return the scale of a key, from "LOW,HIGH" or else around the scenario's own value.
+def key_range(table: Mapping[str, Any], key: str, between: str | None) -> Range:
+    """Return the range of a key, from "LOW,HIGH" or else around the scenario's own value.
 
     Raises InputError.
     """
     where = f"--between {between}" if between else f"--vary {key}"
     remedy = "name a range, such as --between '10 Mbit/s,100 Gbit/s' of a bandwidth"
     if between:
-        texts = between.split(",")
+        ends = between.split(",")
+        if len(ends) != 2:
+            raise InputError(f"{where}: not LOW,HIGH; {remedy}")
+        values = read_range(ends, where, remedy)
     else:
-        own = value_at(table, override(deepcopy(dict(table)), f"{key}=0"))
-        if own is None:
+        value = value_at(table, override(deepcopy(dict(table)), f"{key}=0"))
+        if value is None:
             raise InputError(f"{where}: not in the scenario; check its name; {remedy}")
-        if isinstance(own, dict | list | bool):
+        if isinstance(value, dict | list | bool):
             raise InputError(f"{where}: not a number there; {remedy}")
-        texts = [str(own)]
-    if len(texts) != (2 if between else 1):
-        raise InputError(f"{where}: not LOW,HIGH; {remedy}")
-    ends = [end for text in texts if (end := written(text))]
-    if len(ends) < len(texts):
-        raise InputError(f"{where}: not a number with its unit; {remedy}")
-    (low, unit), (high, other) = ends[0], ends[-1]
-    if unit != other:
-        raise InputError(f"{where}: two units; write both ends in one")
-    whole = all(is_whole(text.strip(), unit) for text in texts)
-    if not between:
-        low, high = max(1.0, low / RANGE) if whole else low / RANGE, high * RANGE
-    if not 0 < low < high < inf:
-        raise InputError(f"{where}: not from a lower to a higher value above zero; {remedy}")
-    return Scale(low, high, unit, whole)
+        values = read_range([str(value)], where, remedy, AROUND)
+    if not values.log:
+        raise InputError(f"{where}: not above zero; {remedy}")
+    return values
 
 
 @dataclass(frozen=True)
@@ -293,38 +143,41 @@ class SolveResult(Display):
     scenario: Scenario
     key: str
     condition: Condition
-    scale: Scale
+    scale: Range
     solutions: list[Solution]
     evaluations: int
 
     @property
     def sentences(self) -> list[str]:
         """A sentence for each algorithm."""
-        return [f"{each.label}: {self._answer(each)}." for each in self.solutions]
+        return [f"{one.label}: {self._answer(one)}." for one in self.solutions]
 
     def _answer(self, solution: Solution) -> str:
-        show, unit = self.scale.show, f" {self.scale.unit}".rstrip()
-        low, high = show(self.scale.low), show(self.scale.high)
+        condition, unit = self.condition.text, f" {self.scale.unit}".rstrip()
+        low, high = self._show(self.scale.low), self._show(self.scale.high)
         if solution.value is None:
             which = "every" if solution.holds == "always" else "no"
             more = "" if solution.depends else f"; it does not depend on {self.key}"
             if solution.nearest is not None and solution.number is not None:
                 near = self.condition.show(solution.number)
-                more += f"; the nearest is {near}, at {show(solution.nearest)}{unit}"
-            return f"{self.condition.text} at {which} {self.key} from {low} to {high}{unit}{more}"
-        place = f"{self.condition.text} {solution.holds} {self.key} = {show(solution.value)}{unit}"
+                more += f"; the nearest is {near}, at {self._show(solution.nearest)}{unit}"
+            return f"{condition} at {which} {self.key} from {low} to {high}{unit}{more}"
+        place = f"{condition} {solution.holds} {self.key} = {self._show(solution.value)}{unit}"
         if solution.interval is None:
             return f"{place} (one seed: no interval)"
-        first, last = (None if end is None else show(end) for end in solution.interval)
+        first, last = (end and self._show(end) for end in solution.interval)
         if first == last is not None:
             return place
         level = f"{100 * solution.level:.3g} %: " if solution.level else ""
         return f"{place} ({level}{first or f'below {low}'} to {last or f'above {high}'}{unit})"
 
+    def _show(self, value: float) -> str:
+        return self.scale.text(value) if self.scale.whole else statistics.number(value)
+
     def records(self) -> list[dict[str, Any]]:
         """Return a flat row for each algorithm: its value, and the ends of its interval."""
         about = {"key": self.key, "unit": self.scale.unit, "condition": self.condition.text}
-        rows = (asdict(each) for each in self.solutions)
+        rows = (asdict(one) for one in self.solutions)
         return [
             without_tables(row | {"interval": [*(row["interval"] or (None, None))]}) | about
             for row in rows
@@ -339,7 +192,7 @@ class SolveResult(Display):
         return " ".join(self.sentences)
 
     def _table(self) -> list[dict[str, str]]:
-        return [{"algorithm": each.label, self.key: self._answer(each)} for each in self.solutions]
+        return [{"algorithm": one.label, self.key: self._answer(one)} for one in self.solutions]
 
     def _chart(self) -> Chart | None:
         """Chart the values for which the condition holds, a bar for each algorithm."""
@@ -366,7 +219,7 @@ class SolveResult(Display):
             "unit": self.scale.unit,
             "range": [self.scale.low, self.scale.high],
             "evaluations": self.evaluations,
-            "solutions": [asdict(each) for each in self.solutions],
+            "solutions": [asdict(one) for one in self.solutions],
             "notes": [*self.scenario.notes],
         }
 
@@ -397,17 +250,17 @@ def solve(  # noqa: PLR0913 - the options of the command
     key, so that no single value answers.
     """
     base = scenario if isinstance(scenario, Scenario) else load(scenario, programs=programs)
-    wanted, values = parsed(condition), scale(base.table, vary, between)
+    wanted, values = Condition.parsed(condition), key_range(base.table, vary, between)
     indices = wanted.number.chosen(base)
     count, most = 0, len(indices) * (TRIED + 2 * STEPS)  # a root, and the two ends near it
-    own = settings(
-        "solve", base, programs, vary=vary, condition=condition, between=between, seeds=seeds,
-        seed=seed, engine=engine,
-    )  # fmt: skip
+    how = {"seeds": seeds, "seed": seed, "engine": engine}
+    asked = settings(
+        "solve", base, programs, vary=vary, condition=condition, between=between, **how
+    )
     execution = Execution(engine, jobs, dask, programs=programs)
     demand_algorithms(base, programs)
     with (
-        opened(out, overwrite, store.SolveDirectory, own) as directory,
+        opened(out, overwrite, store.SolveDirectory, asked) as directory,
         executors.start(execution) as executor,
     ):
         place = Place(execution, executor, directory if programs is None else None)
@@ -431,12 +284,15 @@ def solve(  # noqa: PLR0913 - the options of the command
 
             return _reading(run_on(place, one, drawn, progress=tell), wanted.number)
 
-        solutions = [_Search(base, index, vary, wanted, values, read).solution for index in indices]
-        if len(seed_range(base, seeds, seed)) == 1 and not deterministic(base):
-            solutions = [  # those with an interval have it from the error of a model
-                replace(each, interval=None) if len({*(each.interval or ())}) == 1 else each
-                for each in solutions
-            ]
+        solutions = []
+        unknown = len(seed_range(base, seeds, seed)) == 1 and not deterministic(base)
+        for index in indices:
+            label = base.algorithm[index].label
+            found = _Search(label, vary, wanted, values, partial(read, index)).solution()
+            # One seed has an interval only from the error of a model.
+            if unknown and len({*(found.interval or ())}) == 1:
+                found = replace(found, interval=None)
+            solutions.append(found)
         result = SolveResult(base, vary, wanted, values, solutions, count)
         if directory:
             directory.finish({}, result.json())
@@ -466,70 +322,73 @@ def alone(result: Result) -> list[Result]:
     ]
 
 
-def _numeric(entry: Any) -> bool:
-    """Whether an entry of a row is a number, absent, or an estimate of one."""
-    if isinstance(entry, Mapping):
-        return "mean" in entry
-    return entry is None or (isinstance(entry, int | float) and not isinstance(entry, bool))
-
-
-@dataclass
 class _Search:
     """The search for one algorithm; `read` simulates it at a value."""
 
-    base: Scenario
-    index: int
-    key: str
-    condition: Condition
-    scale: Scale
-    read: Callable[[int, float], Reading]
+    def __init__(
+        self,
+        label: str,
+        key: str,
+        condition: Condition,
+        values: Range,
+        read: Callable[[float], Reading],
+    ) -> None:
+        self.label, self.key, self.condition, self.values = label, key, condition, values
+        self.first = sorted({*map(values.snapped, np.geomspace(values.low, values.high, TRIED))})
+        self.readings: dict[float, Reading] = {}
+        self._read = read
 
-    @cached_property
-    def known(self) -> dict[float, Reading]:
-        """The readings so far, by value."""
-        return {x: self.read(self.index, x) for x in self.scale.first}
+    def beyond(self, value: float, end: int = 0) -> float:
+        """Return by how much the number (0), or an end of its interval, meets the condition."""
+        value = self.values.snapped(value)
+        if value not in self.readings:
+            self.readings[value] = self._read(value)
+        return self.condition.beyond(self.readings[value][end])
 
-    @property
     def solution(self) -> Solution:
-        """The answer. Raises InputError where the number moves both ways."""
-        label, first = self.base.algorithm[self.index].label, self.scale.first
-        beyond = {x: self.condition.beyond(self.known[x][0]) for x in first}
-        self._demand_one_edge(label, beyond)
-        depends, from_low = len({*self.known.values()}) > 1, beyond[first[0]] >= 0
+        """Return the answer. Raises InputError where the number moves both ways."""
+        beyond = {value: self.beyond(value) for value in self.first}
+        self._demand_one_edge(beyond)
+        depends, from_low = len({*self.readings.values()}) > 1, beyond[self.first[0]] >= 0
         if (value := self._edge(0)) is None:
             if from_low:
-                return Solution(label, "always", depends=depends)
-            there = [x for x in first if isfinite(self.known[x][0])]
+                return Solution(self.label, "always", depends=depends)
+            there = [x for x in self.first if isfinite(self.readings[x][0])]
             near = max(there, key=lambda x: beyond[x], default=None)
-            number = None if near is None else self.known[near][0]
-            return Solution(label, "never", number=number, depends=depends, nearest=near)
+            number = None if near is None else self.readings[near][0]
+            return Solution(self.label, "never", number=number, depends=depends, nearest=near)
         better, worse = (1, 2) if self.condition.most else (2, 1)
         low, high = (worse, better) if from_low else (better, worse)
         # Each edge is found to a tolerance, so that one may come to lie beyond the value.
         start, end = self._edge(low), self._edge(high)
         start, end = start and min(start, value), end and max(end, value)
-        number, *_, level = self.known[value]
+        number, *_, level = self.readings[value]
         holds = "up to" if from_low else "from"
-        return Solution(label, holds, value, (start, end), number, level)
+        return Solution(self.label, holds, value, (start, end), number, level)
 
     def _edge(self, end: int) -> float | None:
-        """Return where the number (0), or an end of its interval, begins or ends to do."""
-
-        def beyond(x: float) -> float:
-            x = self.scale.snapped(x)
-            if x not in self.known:
-                self.known[x] = self.read(self.index, x)
-            return self.condition.beyond(self.known[x][end])
-
-        places = sorted(self.known)  # the next root is near the last one
-        met = [beyond(x) >= 0 for x in places]
+        """Return the value from which, or up to which, the number or an end meets the condition."""
+        places = sorted(self.readings)  # the next root is near the last one
+        met = [self.beyond(value, end) >= 0 for value in places]
         if met[0] == met[-1]:
             return None
-        return self.scale.edge(beyond, *places[(at := met.index(not met[0])) - 1 : at + 1])
+        at = met.index(not met[0])
+        low, high, rises = places[at - 1], places[at], met[at]
+        if self.values.whole:
+            between = range(int(low) + 1, int(high))
+            count = bisect_left(between, True, key=lambda x: (self.beyond(x, end) >= 0) == rises)
+            return low + count + rises
+        from scipy.optimize import brentq  # noqa: PLC0415 - slow to import
 
-    def _demand_one_edge(self, label: str, beyond: Mapping[float, float]) -> None:
+        tolerance = {"xtol": log(CLOSE)}
+        root = exp(brentq(lambda x: self.beyond(exp(x), end), log(low), log(high), **tolerance))
+        while self.beyond(root, end) < 0:
+            root *= CLOSE if rises else 1 / CLOSE
+        return self.values.snapped(root)
+
+    def _demand_one_edge(self, beyond: Mapping[float, float]) -> None:
         """Raise InputError where the condition begins or ends more than once in the range."""
-        readings: Sequence[tuple[float, Reading]] = [*self.known.items()]
+        readings = [*self.readings.items()]
         moves = {  # beyond their intervals
             (after[1] > before[2]) - (after[2] < before[1])
             for (_, before), (_, after) in pairwise(readings)
@@ -540,11 +399,11 @@ class _Search:
         advice = "narrow the range with --between, or see it whole by `paceline sweep`"
         if max(beyond.values()) < 0:
             near = max(beyond, key=lambda x: beyond[x])
-            advice = f"none of these meets it, the nearest at {self.scale.text(near)}"
+            advice = f"none of these meets it, the nearest at {self.values.text(near)}"
         listed = ", ".join(
-            f"{statistics.number(reading[0])} at {self.scale.text(x)}" for x, reading in readings
+            f"{statistics.number(reading[0])} at {self.values.text(x)}" for x, reading in readings
         )
         raise InputError(
-            f"--for {self.condition.text}: {self.condition.number.path} of {label} both rises and "
-            f"falls with {self.key}: {listed}; {advice}"
+            f"--for {self.condition.text}: {self.condition.number.path} of {self.label} both rises "
+            f"and falls with {self.key}: {listed}; {advice}"
         )

@@ -141,7 +141,7 @@ def test_a_fall_that_stays_on_one_side_of_the_value_is_no_refusal():
         ("network.bandwidth", "loss.last <= 3 parsecs", None, "neither a number nor a quantity"),
         ("network.bandwidth", "algorithm.sgd.loss.last <= 3", None, "no algorithm sgd"),
         ("network.bandwidth", "seconds_per_step <= 1", "1 Mbit/s", "not LOW,HIGH"),
-        ("network.bandwidth", "seconds_per_step <= 1", "1 Mbit/s,1 Gbit/s", "two units"),
+        ("network.bandwidth", "seconds_per_step <= 1", "1 Mbit/s,1 s", "of one kind"),
         ("network.jitter", "seconds_per_step <= 1", None, "not in the scenario; check its name"),
         ("network.bandwith", "seconds_per_step <= 1", "1 Mbit/s,2 Mbit/s", "network.bandwith"),
         ("cluster", "seconds_per_step <= 1", None, "not a number there"),

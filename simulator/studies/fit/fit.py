@@ -8,9 +8,9 @@ hundreds of simulations, and give neither intervals nor the directions that no t
 
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
-from math import ceil, log2, nan
+from math import ceil, isfinite, log2, nan
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +31,9 @@ from ..result import Result
 from ..solve import alone
 from ..task import Task, settings
 from . import targets as reading
-from .targets import Key, Target
+from .targets import Keys, Target
 
-STEPS = 24  # of least squares, at most
+MOST = 24  # steps of least squares
 STEP = 0.05  # of a range, to either side: differences so far apart are not those of chance
 FINE = 0.001  # the same where nothing is random
 SETTLED = 1e-4  # step, as a share of the range, and relative gain with which a search ends
@@ -56,27 +56,26 @@ class Job:
 
     def key(self, engine: str) -> str:
         """Hash everything that determines the readings."""
-        parts = [Task(a, self.seeds.start, 0, engine).key(self.scenario) for a in self._used]
+        parts = [Task(a, self.seeds.start, 0, engine).key(self.scenario) for a in self._algorithms]
         parts += [target.text for target in self.targets]
         return hashlib.sha256(store.dump([parts, len(self.seeds)])).hexdigest()[:32]
 
     @property
-    def _used(self) -> list[Algorithm]:
+    def _algorithms(self) -> list[Algorithm]:
         labels = {label for target in self.targets for label in target.labels(self.scenario)}
         return [algorithm for algorithm in self.scenario.algorithm if algorithm.label in labels]
 
     def readings(self, execution: Execution) -> list[Reading]:
         """Simulate the algorithms that the targets name, and read each target's number."""
-        run = self.scenario.model_copy(update={"algorithm": tuple(self._used)})
+        scenario = self.scenario.model_copy(update={"algorithm": tuple(self._algorithms)})
         seeds = list(self.seeds)
-        runs = [run_ for a in run.algorithm for run_ in execution.run(run, a, seeds)]
-        whole = Result(run, seeds, runs)
-        results = [whole, *alone(whole)] if len(seeds) > 1 else [whole, whole]
+        runs = [run for one in scenario.algorithm for run in execution.run(scenario, one, seeds)]
+        whole = Result(scenario, seeds, runs)
+        results = [whole, *(alone(whole) if len(seeds) > 1 else [whole])]
         rows = [{row["label"]: row for row in result.algorithms} for result in results]
-        labels = [target.labels(self.scenario) for target in self.targets]
         return [
-            [target.of(row, names) for row in rows]
-            for target, names in zip(self.targets, labels, strict=True)
+            [target.of(row, target.labels(self.scenario)) for row in rows]
+            for target in self.targets
         ]
 
 
@@ -103,11 +102,11 @@ class FitResult:
     def sentences(self) -> list[str]:
         """What the fit leaves open, one sentence each."""
         ends = [row["key"] for row in self.keys if row["at_end"]]
-        open_ends = [
-            f"{key} ends where its range does: widen it, or doubt the model." for key in ends
+        return [
+            *(f"{sentence}." for sentence in self.undetermined),
+            *(f"{key} ends where its range does: widen it, or doubt the model." for key in ends),
+            self.unexplained["sentence"],
         ]
-        undetermined = [f"{sentence}." for sentence in self.undetermined]
-        return [*undetermined, *open_ends, self.unexplained["sentence"]]
 
     def json(self) -> dict[str, Any]:
         """Return the document of `paceline fit --json`: docs/how-to/fit-a-scenario.md."""
@@ -141,21 +140,21 @@ def fit(  # noqa: PLR0913 - the options of the command
     """
     base = scenario if isinstance(scenario, Scenario) else load(scenario)
     file = Path(targets)
-    keys, every = reading.read(file, base)
+    keys, wanted = reading.read(file, base)
     numbers = seed_range(base, seeds, seed)
     execution = Execution(engine, jobs, dask)
-    ends = _ends(keys, every)
+    ends = _ends(keys, wanted)
     if not force:
         size.demand([(end, numbers) for end in ends], execution)
     how = {"seeds": seeds, "seed": seed, "engine": engine}
-    own = settings("fit", base, None, targets=untrusted.text(file), **how)
+    asked = settings("fit", base, None, targets=untrusted.text(file), **how)
     with (
-        opened(out, overwrite, store.FitDirectory, own) as directory,
+        opened(out, overwrite, store.FitDirectory, asked) as directory,
         executors.start(execution) as executor,
     ):
         kept = directory.kept if directory else {}
-        count, variants = 0, len({id(target.variant) for target in every})
-        most = variants * (_spread(keys) + STEPS * (1 + 2 * len(keys)))
+        count, variants = 0, len({id(target.variant) for target in wanted})
+        most = variants * (_spread(keys) + MOST * (1 + 2 * len(keys)))
 
         def measure(jobs: Sequence[Job]) -> list[list[Reading]]:
             nonlocal count
@@ -170,27 +169,29 @@ def fit(  # noqa: PLR0913 - the options of the command
                 if progress:
                     progress(min(count, most), most)
 
-            for at, found in executors.results(executor, work, todo, say):
-                kept[names[at]] = found
+            for at, readings in executors.results(executor, work, todo, say):
+                kept[names[at]] = readings
                 count += 1
                 say()
                 if directory:
-                    directory.keep_record(names[at], found)
+                    directory.keep_record(names[at], readings)
             return [[[nan if x is None else x for x in one] for one in kept[n]] for n in names]
 
-        search = _Search(keys, every, numbers, measure, file)
-        result = search.result(base, lambda: count)
+        result = _Search(keys, wanted, numbers, measure, file).result(base, lambda: count)
         if directory:
             directory.replace({}, result.json())
     return result
 
 
-def _ends(keys: Sequence[Key], every: Sequence[Target]) -> list[Scenario]:
+def _ends(keys: Keys, targets: Sequence[Target]) -> list[Scenario]:
     """Return the scenarios at both ends of the ranges; refuse targets of algorithms they lack."""
-    ends = [each.moved(keys, [k.at(end) for k in keys]) for end in (0.0, 1.0) for each in every]
-    for target, end in zip([*every] * 2, ends, strict=True):
-        demand_algorithms(end, None)
-        target.labels(end)
+    ends = list[Scenario]()
+    for place in (0.0, 1.0):
+        for target in targets:
+            end = target.moved(keys, [limits.at(place) for limits in keys.values()])
+            demand_algorithms(end, None)
+            target.labels(end)
+            ends.append(end)
     return ends
 
 
@@ -203,25 +204,31 @@ def _description(job: Job) -> str:
     return f"target {job.targets[0].label} ({statistics.seeds(job.seeds)})"
 
 
-def _spread(keys: Sequence[Key]) -> int:
+def _spread(keys: Keys) -> int:
     """Return how many points are tried first."""
     return 1 << max(3, ceil(log2(4 * len(keys))))
 
 
-@dataclass
 class _Search:
     """The search for places of the keys, each of which is measured once.
 
-    `measure` turns jobs into readings; `known` are those by values and target.
+    `measure` turns jobs into readings; `readings` are those by values and target.
     """
 
-    keys: list[Key]
-    every: list[Target]
-    seeds: range
-    measure: Callable[[Sequence[Job]], list[list[Reading]]]
-    file: Path
-    known: dict[tuple[Any, ...], Reading] = field(default_factory=dict)
-    step: float = STEP
+    def __init__(
+        self,
+        keys: Keys,
+        targets: Sequence[Target],
+        seeds: range,
+        measure: Callable[[Sequence[Job]], list[list[Reading]]],
+        file: Path,
+    ) -> None:
+        self.keys, self.limits, self.seeds, self.file = keys, [*keys.values()], seeds, file
+        self.used = [target for target in targets if not target.held]
+        self.held = [target for target in targets if target.held]
+        self.certain = all(deterministic(target.variant) for target in self.used)
+        self.readings: dict[tuple[Any, ...], Reading] = {}
+        self._measure = measure
 
     def at(self, targets: Sequence[Target], places: Iterable[np.ndarray]) -> np.ndarray:
         """Return readings, shape (places, targets, 1 + seeds)."""
@@ -229,118 +236,111 @@ class _Search:
         missing: dict[tuple[Any, ...], list[Target]] = {}
         for point in dict.fromkeys(points):
             for target in targets:
-                if (point, target.label) not in self.known:
+                if (point, target.label) not in self.readings:
                     missing.setdefault((point, id(target.variant)), []).append(target)
         jobs = [
             Job(wanted[0].moved(self.keys, point), tuple(wanted), self.seeds)
             for (point, _), wanted in missing.items()
         ]
-        for (point, _), job, found in zip(missing, jobs, self.measure(jobs), strict=True):
-            labels = [(point, target.label) for target in job.targets]
-            self.known |= dict(zip(labels, found, strict=True))
-        return np.array([[self.known[p, target.label] for target in targets] for p in points])
+        for (point, _), job, readings in zip(missing, jobs, self._measure(jobs), strict=True):
+            for target, values in zip(job.targets, readings, strict=True):
+                self.readings[point, target.label] = values
+        return np.array([[self.readings[p, target.label] for target in targets] for p in points])
 
     def _values(self, place: np.ndarray) -> tuple[float, ...]:
-        return tuple(key.at(float(z)) for key, z in zip(self.keys, place, strict=True))
+        return tuple(limits.at(float(z)) for limits, z in zip(self.limits, place, strict=True))
 
     def residuals(self, targets: Sequence[Target], places: Iterable[np.ndarray]) -> np.ndarray:
         """Return what is missed, in standard errors, shape (places, targets)."""
-        found = self.at(targets, places)[..., 0] - [target.value for target in targets]
-        found = found / np.array([target.tolerance / NORMAL for target in targets])
-        return np.asarray(np.where(np.isfinite(found), found, ABSENT))
+        missed = self.at(targets, places)[..., 0] - [target.value for target in targets]
+        missed = missed / np.array([target.tolerance / NORMAL for target in targets])
+        return np.asarray(np.where(np.isfinite(missed), missed, ABSENT))
 
     def jacobian(self, targets: Sequence[Target], place: np.ndarray) -> np.ndarray:
         """Return the residuals' derivatives by the keys' places, shape (targets, keys)."""
-        least = [1 / (key.high - key.low) if key.whole else 0.0 for key in self.keys]
-        steps = np.diag(np.maximum(self.step, least))
-        low, high = np.clip(place - steps, 0, 1), np.clip(place + steps, 0, 1)
-        found = self.residuals(targets, [*low, *high]).reshape(2, len(self.keys), -1)
-        apart = np.where((found == ABSENT).any(axis=0), 0.0, found[1] - found[0])
-        snapped = [[k.place(v) for k, v in zip(self.keys, self._values(end), strict=True)]
-                   for end in (*low, *high)]  # fmt: skip
-        wide = np.subtract(*np.split(np.array(snapped), 2)[::-1]).diagonal()
-        return np.asarray((apart / np.where(wide == 0, np.inf, wide)[:, None]).T)
+        least = [1 / (one.high - one.low) if one.whole else 0.0 for one in self.limits]
+        steps = np.diag(np.maximum(FINE if self.certain else STEP, least))
+        ends = np.clip([place - steps, place + steps], 0, 1)
+        there = self.residuals(targets, [*ends[0], *ends[1]]).reshape(2, len(self.limits), -1)
+        apart = np.where((there == ABSENT).any(axis=0), 0.0, there[1] - there[0])
+        wide = [  # between the values that are simulated
+            one.place(one.at(high)) - one.place(one.at(low))
+            for one, low, high in zip(
+                self.limits, ends[0].diagonal(), ends[1].diagonal(), strict=True
+            )
+        ]
+        return np.asarray((apart / np.array([x or np.inf for x in wide])[:, None]).T)
 
-    def best(self, used: Sequence[Target]) -> np.ndarray:
+    def best(self) -> np.ndarray:
         """Return the best place. Raises InputError for a number that never moves."""
         from scipy.optimize import least_squares  # noqa: PLC0415 - slow to import
         from scipy.stats import qmc  # noqa: PLC0415
 
-        spread = qmc.Sobol(len(self.keys), seed=0).random(_spread(self.keys))
-        for target, column in zip(used, self.at(used, spread)[..., 0].T, strict=True):
+        spread = qmc.Sobol(len(self.limits), seed=0).random(_spread(self.keys))
+        for target, column in zip(self.used, self.at(self.used, spread)[..., 0].T, strict=True):
+            about = f"{self.file}: target {target.label}: {target.text}"
             if not np.isfinite(column).any():
-                raise InputError(
-                    f"{self.file}: target {target.label}: {target.text} has no value anywhere"
-                )
+                raise InputError(f"{about} has no value anywhere")
             if np.isfinite(column).all() and np.ptp(column) <= 1e-12 * np.abs(column).max():
                 raise InputError(
-                    f"{self.file}: target {target.label}: {target.text} is {column[0]:.6g} at all "
-                    "values of the keys; name a key that it depends on, or hold the target out"
+                    f"{about} is {column[0]:.6g} at all values of the keys; name a key that it "
+                    "depends on, or hold the target out"
                 )
 
         def residuals(place: np.ndarray) -> np.ndarray:
-            return np.asarray(self.residuals(used, [place])[0])
+            return np.asarray(self.residuals(self.used, [place])[0])
 
         def cost(place: np.ndarray) -> float:
             return float((residuals(place) ** 2).sum())
 
-        found = min(spread, key=cost)
-        certain = all(deterministic(target.variant) for target in used)
-        for self.step, close in ((STEP, SETTLED), (FINE, SETTLED**2))[: 1 + certain]:
-            how: dict[str, Any] = {"xtol": close, "ftol": close, "gtol": None, "max_nfev": STEPS}
-            inside, jac = np.clip(found, SETTLED, 1 - SETTLED), partial(self.jacobian, used)
-            end = least_squares(residuals, inside, jac=jac, bounds=(0, 1), **how).x
-            found = min(found, end, key=cost)
-        return min((found, *self._neighbours(found)), key=cost)
-
-    def _neighbours(self, place: np.ndarray) -> list[np.ndarray]:
-        """Return the places of the next whole numbers, one key apart."""
-        near = []
-        for at, key in enumerate(self.keys):
-            for x in (key.at(place[at]) - 1, key.at(place[at]) + 1) if key.whole else ():
-                near.append(place.copy())
-                near[-1][at] = min(max(key.place(x), 0.0), 1.0)
-        return near
+        first, close = min(spread, key=cost), SETTLED**2 if self.certain else SETTLED
+        end = least_squares(
+            residuals, np.clip(first, SETTLED, 1 - SETTLED), partial(self.jacobian, self.used),
+            bounds=(0, 1), xtol=close, ftol=close, gtol=None, max_nfev=MOST,
+        ).x  # fmt: skip
+        return min((first, end), key=cost)
 
     def result(self, base: Scenario, count: Callable[[], int]) -> FitResult:
-        """Search, then say what was found. Raises InputError where no target is within reach."""
-        used = [target for target in self.every if not target.held]
-        best = self.best(used)
-        reach = {target.label: self._reach(target) for target in used}
-        if not any(_within(target, *reach[target.label]) for target in used):
+        """Search, and return the values. Raises InputError where no target is within reach."""
+        best = self.best()
+        reach = {target.label: self._reach(target) for target in self.used}
+        if not any(_within(target, *reach[target.label]) for target in self.used):
             listed = "; ".join(
                 f"{target.label} wants {statistics.number(target.value)}, and is "
                 f"{' to '.join(map(statistics.number, reach[target.label]))}"
-                for target in used
+                for target in self.used
             )
             raise InputError(
                 f"{self.file}: out of reach within these ranges: {listed}; widen the ranges"
             )
-        residuals, freedom = self.residuals(used, [best])[0], len(used) - len(self.keys)
+        residuals, freedom = self.residuals(self.used, [best])[0], len(self.used) - len(best)
         reduced = float(residuals @ residuals) / freedom if freedom > 0 else nan
         widened = float(np.fmax(1.0, reduced**0.5))
-        covariance, free = self._uncertainty(used, best, widened)
-        fitted = [self._row(target, best) | {"reach": [*reach[target.label]]} for target in used]
-        for target, row in zip(used, fitted, strict=True):
+        covariance, free = self._uncertainty(best, widened)
+        fitted = [
+            self._row(target, best) | {"reach": [*reach[target.label]]} for target in self.used
+        ]
+        for target, row in zip(self.used, fitted, strict=True):
             if not _within(target, *reach[target.label]):
                 row["verdict"] = "out of reach"
         missed = [row for row in fitted if row["verdict"] != "met"]
         missed.sort(key=lambda row: -abs(row["residual"]))
-        held = [target for target in self.every if target.held]
         shares = (free**2).sum(axis=0)
         return FitResult(
             base,
             str(self.file),
             [
-                self._key_row(at, float(best[at]), covariance if share <= PART else None)
-                for at, share in enumerate(shares)
+                self._key_row(name, float(place), float(variance) if share <= PART else nan)
+                for name, place, variance, share in zip(
+                    self.keys, best, covariance.diagonal(), shares, strict=True
+                )
             ],
             fitted,
             [
                 self._row(target, best) | self._predicted(target, best, covariance, free)
-                for target in held
+                for target in self.held
             ],
-            _undetermined(self.keys, shares),
+            _undetermined([*self.keys], shares),
             {
                 "targets": [row["target"] for row in missed],
                 "reduced_chi2": reduced,
@@ -351,40 +351,38 @@ class _Search:
             list(self.seeds),
         )
 
-    def _uncertainty(
-        self, used: Sequence[Target], best: np.ndarray, widened: float
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def _uncertainty(self, best: np.ndarray, widened: float) -> tuple[np.ndarray, np.ndarray]:
         """Return the covariance of the places along directions that the targets determine.
 
         And the other directions, one a row, of length 1. Residuals have the variance 1, times
         `widened` squared, and what the seeds of the simulation add.
         """
-        jacobian = self.jacobian(used, best)
-        scale = np.array([target.tolerance / NORMAL for target in used])
-        each_seed = self.at(used, [best])[0, :, 1:] / scale[:, None]
-        noise = np.zeros((len(used), len(used)))
-        if (several := each_seed.shape[1]) > 1:
-            noise = np.nan_to_num(np.cov(each_seed).reshape(noise.shape) / several)
+        jacobian = self.jacobian(self.used, best)
+        scale = np.array([target.tolerance / NORMAL for target in self.used])
+        by_seed = self.at(self.used, [best])[0, :, 1:] / scale[:, None]
+        noise = np.zeros((len(scale), len(scale)))
+        if (several := by_seed.shape[1]) > 1:
+            noise = np.nan_to_num(np.cov(by_seed).reshape(noise.shape) / several)
         _, sizes, directions = np.linalg.svd(jacobian, full_matrices=True)
         sure = np.pad(sizes, (0, len(directions) - sizes.size)) > NORMAL * widened / FREE
-        back = np.zeros((len(best), len(used)))
+        back = np.zeros((len(best), len(scale)))
         if sure.any():
             back = directions[sure].T @ np.linalg.pinv(jacobian @ directions[sure].T)
-        covariance = back @ (np.eye(len(used)) * widened**2 + noise) @ back.T
+        covariance = back @ (np.eye(len(scale)) * widened**2 + noise) @ back.T
         return covariance, directions[~sure]
 
     def _reach(self, target: Target) -> tuple[float, float]:
-        found = [one[0] for (_, label), one in self.known.items() if label == target.label]
-        finite = [x for x in found if np.isfinite(x)]
+        values = [one[0] for (_, label), one in self.readings.items() if label == target.label]
+        finite = [x for x in values if np.isfinite(x)]
         return min(finite), max(finite)
 
     def _row(self, target: Target, best: np.ndarray) -> dict[str, Any]:
-        """Say what became of a target."""
-        found, *seeds = self.at([target], [best])[0, 0]
+        """Return what became of a target."""
+        value, *seeds = self.at([target], [best])[0, 0]
         error = float(np.std(seeds, ddof=1) / len(seeds) ** 0.5) if len(seeds) > 1 else None
-        off = (found - target.value) / target.tolerance
+        off = (value - target.value) / target.tolerance
         row = {"target": target.label, "number": target.text, "value": target.value}
-        row |= {"tolerance": target.tolerance, "found": found, "standard_error": error}
+        row |= {"tolerance": target.tolerance, "found": value, "standard_error": error}
         return row | {"residual": off, "verdict": "met" if abs(off) <= 1 else "missed"}
 
     def _predicted(
@@ -398,20 +396,19 @@ class _Search:
         half = NORMAL * np.hypot((slope @ covariance @ slope) ** 0.5, row["standard_error"] or 0.0)
         return {"interval": [row["found"] - half, row["found"] + half]}
 
-    def _key_row(self, at: int, place: float, covariance: np.ndarray | None) -> dict[str, Any]:
-        key, value = self.keys[at], self.keys[at].at(place)
-        interval = None
-        if covariance is not None:
-            half = NORMAL * float(covariance[at, at] ** 0.5)
-            interval = [key.at(place - half), key.at(place + half)]
+    def _key_row(self, name: str, place: float, variance: float) -> dict[str, Any]:
+        limits = self.keys[name]
+        value, half = limits.at(place), NORMAL * variance**0.5
         return {
-            "key": key.name,
+            "key": name,
             "value": value,
-            "unit": key.unit,
-            "text": key.text(value),
-            "interval": interval,
-            "range": [key.low, key.high],
-            "scale": "log" if key.log else "linear",
+            "unit": limits.unit,
+            "text": limits.text(value),
+            "interval": [limits.at(place - half), limits.at(place + half)]
+            if isfinite(half)
+            else None,
+            "range": [limits.low, limits.high],
+            "scale": "log" if limits.log else "linear",
             "at_end": min(place, 1 - place) < EDGE,
         }
 
@@ -420,23 +417,22 @@ def _within(target: Target, low: float, high: float) -> bool:
     return low - target.tolerance <= target.value <= high + target.tolerance
 
 
-def _undetermined(keys: Sequence[Key], shares: np.ndarray) -> list[str]:
+def _undetermined(keys: Sequence[str], shares: np.ndarray) -> list[str]:
     """Return a sentence for each key, or group of keys, that the targets do not determine."""
-    alone = [key.name for key, share in zip(keys, shares, strict=True) if share >= 1 - PART]
-    mixed = [key.name for key, share in zip(keys, shares, strict=True) if PART < share < 1 - PART]
-    said = [
-        f"{name} is not determined: within the tolerances it may be anywhere in its range"
-        for name in alone
-    ]
-    return said + [f"{' and '.join(mixed)} are not determined apart"] * bool(mixed)
+    alone = [key for key, share in zip(keys, shares, strict=True) if share >= 1 - PART]
+    mixed = [key for key, share in zip(keys, shares, strict=True) if PART < share < 1 - PART]
+    anywhere = "is not determined: within the tolerances it may be anywhere in its range"
+    together = [f"{' and '.join(mixed)} are not determined apart"] if mixed else []
+    return [f"{key} {anywhere}" for key in alone] + together
 
 
 def _unexplained(count: int, missed: Sequence[Mapping[str, Any]], widened: float) -> str:
     if not missed:
         return "Every target is met within its tolerance."
-    worst = missed[0]
-    said = (
-        f"Left unexplained: {len(missed)} of {count} targets, most of all {worst['target']}, by "
-        f"{abs(worst['residual']):.1f} tolerances"
+    sentence = (
+        f"Left unexplained: {len(missed)} of {count} targets, most of all {missed[0]['target']}, "
+        f"by {abs(missed[0]['residual']):.1f} tolerances"
     )
-    return said + (f"; intervals are {widened:.1f} times as wide for it." if widened > 1 else ".")
+    return sentence + (
+        f"; intervals are {widened:.1f} times as wide for it." * (widened > 1) or "."
+    )

@@ -2,36 +2,35 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from contextlib import contextmanager
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from math import exp, isfinite, log, nan
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ...errors import InputError
-from ...inputs import messages, paths, units
+from ...inputs import messages, paths
 from ...load.document import read_toml
 from ...load.load import load, varied
 from ...results.intervals import NORMAL
 from ...scenario.scenario import Scenario
-from ..solve import Number, is_whole, quantity, written
+from ..numbers import Number, Range, quantity, read_range
 
 MOST = 1000  # targets, and keys
-_RANGE = re.compile(r"\s*(.+?)\s+to\s+(.+?)\s*")
 _TWO = re.compile(r"\s+([-/])\s+")
 
 Quantity = str | int | float
+Keys = Mapping[str, Range]
+"""The ranges of keys that may move, by key."""
 
 
-class _Table(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, populate_by_name=True)
-
-
-class _Shared(_Table):
+class _Shared(BaseModel):
     """What a target may state, or the file for all of its targets."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, populate_by_name=True)
 
     number: str | None = None
     tolerance: Quantity | None = None
@@ -53,41 +52,6 @@ class _File(_Shared):
 
 
 @dataclass(frozen=True)
-class Key:
-    """A key that may move from `low` to `high`, in `unit` ("" if none).
-
-    Its place is 0 at one end and 1 at the other, `log`: of the value's logarithm. `whole`: only
-    whole numbers are possible.
-    """
-
-    name: str
-    low: float
-    high: float
-    unit: str
-    whole: bool
-    log: bool
-
-    def at(self, place: float) -> float:
-        """Return the value of a place, as `text` says it."""
-        place = min(max(place, 0.0), 1.0)
-        if self.log:
-            found = exp(log(self.low) + place * (log(self.high) - log(self.low)))
-        else:
-            found = self.low + place * (self.high - self.low)
-        return float(self.text(found).partition(" ")[0])
-
-    def place(self, x: float) -> float:
-        """Return the place of a value."""
-        if self.log:
-            return (log(x) - log(self.low)) / (log(self.high) - log(self.low))
-        return (x - self.low) / (self.high - self.low)
-
-    def text(self, x: float) -> str:
-        """Return a value as `--set` takes it."""
-        return f"{x:.0f}" if self.whole else f"{x:.9g} {self.unit}".strip()
-
-
-@dataclass(frozen=True)
 class Target:
     """A number that must be `value` to within `tolerance`, both in SI units.
 
@@ -104,37 +68,38 @@ class Target:
     variant: Scenario
     held: bool
 
-    def moved(self, keys: Sequence[Key], values: Sequence[float]) -> Scenario:
+    def moved(self, keys: Keys, values: Sequence[float]) -> Scenario:
         """Return its scenario with values of the keys. Raises InputError."""
-        texts = [f"{key.name}={key.text(x)}" for key, x in zip(keys, values, strict=True)]
+        texts = [
+            f"{key}={limits.text(x)}" for (key, limits), x in zip(keys.items(), values, strict=True)
+        ]
         with _about(self.terms[0].where, texts):
             return varied(self.variant, texts)
 
     def labels(self, scenario: Scenario) -> list[str]:
         """Return the algorithm of each term. Raises InputError unless each is one."""
-        found = []
+        labels = list[str]()
         for term in self.terms:
-            labels = [scenario.algorithm[index].label for index in term.chosen(scenario)]
-            if len(labels) != 1:
-                listed = " or ".join(f"algorithm.{each}.{term.path}" for each in labels)
+            chosen = [scenario.algorithm[index].label for index in term.chosen(scenario)]
+            if len(chosen) != 1:
+                listed = " or ".join(f"algorithm.{label}.{term.path}" for label in chosen)
                 raise InputError(f"{term.where}: of which algorithm? write {listed}")
-            found += labels
-        return found
+            labels += chosen
+        return labels
 
     def of(self, rows: Mapping[str, Mapping[str, Any]], labels: Sequence[str]) -> float:
         """Return the number, from rows of `simulate --json` by label; nan where it has no value."""
-        found = [term.value(rows[label]) for term, label in zip(self.terms, labels, strict=True)]
+        one, *others = (term.value(rows[at]) for term, at in zip(self.terms, labels, strict=True))
         if self.sign == "/":
-            return found[0] / found[1] if found[1] else nan
-        return found[0] - (found[1] if self.sign else 0.0)
+            return one / others[0] if others[0] else float("nan")
+        return one - sum(others)
 
 
-def read(file: Path, base: Scenario) -> tuple[list[Key], list[Target]]:
+def read(file: Path, base: Scenario) -> tuple[Keys, list[Target]]:
     """Return the keys and targets of a file, for a scenario. Raises InputError."""
-    stated = _stated(file)
-    keys = [_key(file, name, text) for name, text in stated.keys.items()]
-    reader = _Reader(file, stated, base, {key.name for key in keys})
-    targets = [reader.target(own) for own in stated.target]
+    stated, variants = _stated(file), dict[tuple[str, ...], Scenario]()
+    keys = {name: _range(file, name, text) for name, text in stated.keys.items()}
+    targets = [_target(file, stated, target, base, variants) for target in stated.target]
     labels = [target.label for target in targets]
     if twice := [label for label in labels if labels.count(label) > 1]:
         raise InputError(f"{file}: two targets {twice[0]}; give each a name of its own")
@@ -173,111 +138,95 @@ def _stated(file: Path) -> _File:
 
 def _flat(table: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
     """Yield keys by their dotted names, whether or not these are quoted."""
-    for name, each in table.items():
-        if isinstance(each, dict):
-            yield from _flat(each, f"{above}{name}.")
+    for name, value in table.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{above}{name}.")
         else:
-            yield f"{above}{name}", each
+            yield f"{above}{name}", value
 
 
-def _key(file: Path, name: str, text: str) -> Key:
+def _range(file: Path, name: str, text: str) -> Range:
     """Read a key's range, such as "100 ms to 2 s". Raises InputError."""
     where = f'{file}: keys."{name}" = {messages.show(text)}'
     remedy = 'write one such as "100 ms to 2 s"'
-    match = _RANGE.fullmatch(text)
-    ends = [written(end) for end in match.groups()] if match else [None]
-    if match is None or None in ends:
+    ends = re.split(r"\s+to\s+", text)
+    if len(ends) != 2:
         raise InputError(f"{where}: not LOW to HIGH; {remedy}")
-    (low, unit), (high, other) = (end for end in ends if end)
-    if unit != other:
-        for dimension in units.DIMENSIONS:
-            with suppress(ValueError):
-                high *= units.to_si(f"1 {other}", dimension) / units.to_si(f"1 {unit}", dimension)
-                break
-        else:
-            raise InputError(f"{where}: its ends are not of one kind; {remedy}")
-    if not low < high or not isfinite(high - low):
-        raise InputError(f"{where}: not from a lower to a higher value; {remedy}")
-    whole = all(is_whole(end, unit) for end in match.groups())
-    return Key(name, low, high, unit, whole, low > 0)
+    return read_range(ends, where, remedy)
 
 
-@dataclass
-class _Reader:
-    """Reads targets; those of one variant of the scenario share it, to be simulated together."""
+def _target(
+    file: Path,
+    shared: _File,
+    stated: _Target,
+    base: Scenario,
+    variants: dict[tuple[str, ...], Scenario],
+) -> Target:
+    """Read a target, with what the file states for all. Raises InputError.
 
-    file: Path
-    shared: _File
-    base: Scenario
-    moving: set[str]
-    variants: dict[tuple[str, ...], Scenario] = field(default_factory=dict)
+    Targets of one variant of the scenario share it in `variants`, to be simulated together.
+    """
+    text = stated.number or shared.number
+    label = stated.name or text
+    where = f"{file}: target {label or messages.show(stated.value)}"
+    if text is None or label is None:
+        raise InputError(f"{where}: which number? write number = ..., here or above all targets")
+    parts = _TWO.split(text.strip())
+    if len(parts) not in (1, 3):
+        raise InputError(f"{where}: {text}: more than two numbers; write one, A - B or A / B")
+    sets, scenario = [*shared.sets, *stated.sets], stated.scenario or shared.scenario or ""
+    for name in {set_.partition("=")[0].strip() for set_ in sets} & {*shared.keys}:
+        raise InputError(f"{where}: sets {name}, which moves; leave it out here or there")
+    if (variant := (scenario, *sets)) not in variants:
+        origin = _scenario(file.parent, scenario, where) if scenario else base
+        with _about(where, sets):
+            variants[variant] = varied(origin, sets)
+    return Target(
+        label,
+        text,
+        _si(stated.value, where),
+        _tolerance(shared, stated, where),
+        tuple(Number.parsed(part, where) for part in parts[::2]),
+        "".join(parts[1:2]),
+        variants[variant],
+        stated.hold_out or any(fnmatchcase(label, pattern) for pattern in shared.hold_out),
+    )
 
-    def target(self, own: _Target) -> Target:
-        """Read a target, with what the file states for all. Raises InputError."""
-        text = own.number or self.shared.number
-        label = own.name or text
-        where = f"{self.file}: target {label or messages.show(own.value)}"
-        if text is None or label is None:
-            raise InputError(
-                f"{where}: which number? write number = ..., here or above all targets"
-            )
-        parts = _TWO.split(text.strip())
-        if len(parts) not in (1, 3):
-            raise InputError(f"{where}: {text}: more than two numbers; write one, A - B or A / B")
-        return Target(
-            label,
-            text,
-            _si(own.value, where),
-            self._tolerance(own, where),
-            tuple(Number.parsed(part, where) for part in parts[::2]),
-            parts[1] if len(parts) == 3 else "",
-            self._variant(own, where),
-            own.hold_out or any(fnmatchcase(label, each) for each in self.shared.hold_out),
-        )
 
-    def _tolerance(self, own: _Target, where: str) -> float:
-        stated = (own.tolerance, own.standard_error)
-        if stated == (None, None):
-            stated = (self.shared.tolerance, self.shared.standard_error)
-        if stated.count(None) != 1:
-            raise InputError(f"{where}: write either a tolerance or a standard_error")
-        tolerance, error = stated
-        found = NORMAL * _si(error, where) if tolerance is None else _si(tolerance, where)
-        if found <= 0:
-            raise InputError(f"{where}: a tolerance or standard_error must be above zero")
-        return found
+def _tolerance(shared: _File, stated: _Target, where: str) -> float:
+    either = (stated.tolerance, stated.standard_error)
+    if either == (None, None):
+        either = (shared.tolerance, shared.standard_error)
+    if either.count(None) != 1:
+        raise InputError(f"{where}: write either a tolerance or a standard_error")
+    tolerance, error = either
+    result = NORMAL * _si(error, where) if tolerance is None else _si(tolerance, where)
+    if result <= 0:
+        raise InputError(f"{where}: a tolerance or standard_error must be above zero")
+    return result
 
-    def _variant(self, own: _Target, where: str) -> Scenario:
-        sets = [*self.shared.sets, *own.sets]
-        for name in {text.partition("=")[0].strip() for text in sets} & self.moving:
-            raise InputError(f"{where}: sets {name}, which moves; leave it out here or there")
-        scenario = own.scenario or self.shared.scenario or ""
-        if (made := (scenario, *sets)) not in self.variants:
-            beside = self.file.parent / scenario
-            if scenario and paths.leaves(scenario, self.file.parent):
-                raise InputError(
-                    f"{where}: scenario {scenario}: outside that folder; move it there"
-                )
-            origin = load(beside if beside.is_file() else scenario) if scenario else self.base
-            with _about(where, sets):
-                self.variants[made] = varied(origin, sets)
-        return self.variants[made]
+
+def _scenario(folder: Path, name: str, where: str) -> Scenario:
+    if paths.leaves(name, folder):
+        raise InputError(f"{where}: scenario {name}: outside that folder; move it there")
+    beside = folder / name
+    return load(beside if beside.is_file() else name)
 
 
 @contextmanager
 def _about(where: str, sets: Sequence[str] = ()) -> Iterator[None]:
-    """Begin an InputError with `where`; what it says of `sets` was not said by --set."""
+    """Begin an InputError with `where`; it does not name --set, which nobody wrote."""
     try:
         yield
     except InputError as error:
-        said = str(error)
+        message = str(error)
         for text in sets:
-            said = said.replace(f"--set {text}", text)
-        raise InputError(f"{where}: {said}") from None
+            message = message.replace(f"--set {text}", text)
+        raise InputError(f"{where}: {message}") from None
 
 
 def _si(written: Quantity | None, where: str) -> float:
-    found = quantity(written, where) if isinstance(written, str) else float(written or 0)
-    if not isfinite(found):
+    value = quantity(written, where) if isinstance(written, str) else float(written or 0)
+    if not isfinite(value):
         raise InputError(f"{where}: {written} is not finite; write a finite number")
-    return found
+    return value
