@@ -250,7 +250,7 @@ def _save(
     there = tuple(one for one in scenario.algorithm if one.label in groups)
     for one in runs:
         if one.run.seed != runs[0].run.seed:
-            one.run.spans = one.run.arrows = None  # a timeline shows one seed
+            one.run.spans = None  # a timeline shows one seed
     result = Result(
         scenario.model_copy(update={"algorithm": there}),
         sorted({one.run.seed for one in runs}),

@@ -32,6 +32,8 @@ _TYPES: dict[str, Any] = {
     "seeds": list[int] | dict[str, list[int]],
     "measured_or_simulated": Literal["measured", "simulated"],
 }
+_LIST: Any = list  # of what type checkers take for no type, as it is made here
+_TABLE: Any = dict
 _WRITTEN = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
 
 
@@ -43,8 +45,8 @@ def _type(text: str) -> Any:
     if text.endswith("+"):
         return Annotated[_type(text[:-1]), Field(min_length=1)]
     if text[0] in "[{":
-        inner = _type(text[1:-1])
-        return list[inner] if text[0] == "[" else dict[str, inner]
+        inner: Any = _type(text[1:-1])
+        return _LIST[inner] if text[0] == "[" else _TABLE[str, inner]
     return _TYPES[text] if text in _TYPES else TypedDict(text, _keys(text))  # type: ignore[operator]
 
 

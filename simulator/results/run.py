@@ -1,7 +1,6 @@
 """The record of one run: curve points, time spent, bytes sent and, on demand, a timeline."""
 
 import struct
-from collections import defaultdict, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -39,28 +38,14 @@ SPAN = np.dtype(
     [("worker", "<u2"), ("kind", "u1"), ("start", "<f8"), ("end", "<f8"), ("step", "<u4")]
 )
 
-
-class Cause(IntEnum):
-    """The event that let a node go on: a message, or the last arrival at a collective."""
-
-    MESSAGE = 0
-    COLLECTIVE = 1
-
-
-ARROW = np.dtype(
-    [("source", "<u2"), ("target", "<u2"), ("cause", "u1"), ("sent", "<f8"), ("taken", "<f8")]
-)
-"""`source` sent a message at time `sent` (seconds) that `target` acted on at `taken`; or `source`,
-which `target` waited for, was the last to join a collective, at both times."""
 ROUNDING = 1 + 1e-9  # times that differ by a smaller factor count as equal
 
 _WAIT, _COMMUNICATE = int(Kind.WAIT), int(Kind.COMMUNICATE)
 _THREE_SPANS = struct.Struct("<" + 3 * "HBddI")
-_ONE_ARROW = struct.Struct("<HHBdd")
 
 
 class Spans:
-    """Record of spans, 23 bytes each, and of arrows between nodes; at most about `limit` of each.
+    """Record of spans, 23 bytes each; at most about `limit`.
 
     `truncated` says that spans were dropped.
     """
@@ -69,8 +54,6 @@ class Spans:
         self._buffer = bytearray()
         self._limit = limit * SPAN.itemsize
         self.truncated = False
-        self._arrows, self._room = bytearray(), limit * ARROW.itemsize
-        self._under_way: defaultdict[tuple[int, int], deque[float]] = defaultdict(deque)
 
     def add(  # noqa: PLR0913, PLR0917 - flat, because it runs at every communication
         self,
@@ -94,33 +77,6 @@ class Spans:
             worker, _WAIT, now, begins, step,
             worker, _COMMUNICATE, begins, done, step,
         )  # fmt: skip
-
-    def sent(self, source: int, target: int, now: float) -> None:
-        """Record that a message was sent."""
-        self._under_way[source, target].append(now)
-
-    def taken(self, source: int, target: int, now: float) -> None:
-        """Record that the earliest message under way between two nodes was taken."""
-        self.arrow(source, target, Cause.MESSAGE, self._under_way[source, target].popleft(), now)
-
-    def met(self, last: tuple[int, float], target: int, now: float) -> None:
-        """Record that `target`, which joined a collective at `now`, waits for the last to join.
-
-        `last`: the last node, and the time at which it joined.
-        """
-        source, at = last
-        if at > now * ROUNDING:
-            self.arrow(source, target, Cause.COLLECTIVE, at, at)
-
-    def arrow(self, source: int, target: int, cause: Cause, sent: float, taken: float) -> None:
-        """Record an arrow, unless spans are truncated."""
-        if not self.truncated and len(self._arrows) < self._room:
-            self._arrows += _ONE_ARROW.pack(source, target, cause, sent, taken)
-
-    def arrows(self, until: float) -> np.ndarray:
-        """Return the arrows that end by `until`, in the order recorded, of dtype `ARROW`."""
-        arrows = np.frombuffer(self._arrows, dtype=ARROW).copy()
-        return arrows[arrows["taken"] <= until]
 
     def array(self, until: float) -> np.ndarray:
         """Return the spans cut at `until`, without empty ones, in the order recorded."""
@@ -192,7 +148,6 @@ class Run:
     seconds: dict[str, float]
     links: dict[str, float]
     spans: np.ndarray | None = None
-    arrows: np.ndarray | None = None
     spans_truncated: bool = False
     notes: list[str] = field(default_factory=list)
     updates: int = 0

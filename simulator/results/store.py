@@ -37,7 +37,7 @@ WHOLE, PARTS = "run.json", ".parts"
 LOCK, SETTINGS = "lock", "settings.json"  # files of a folder of kept runs
 REPEAT = "repeat the command that wrote it"
 OTHER_PLACE = "choose another directory with --out"
-ARRAYS = ("curve", "staleness", "spans", "arrows")  # of a kept run; the rest of it is kept as JSON
+ARRAYS = ("curve", "staleness", "spans")  # of a kept run; the rest of it is kept as JSON
 FIGURES = ("figure", "breakdown", "tau", "staleness")
 NAMES = (
     WHOLE,
@@ -79,8 +79,7 @@ def encode(run: Run) -> bytes:
         "curve": np.array([run.curve[column] for column in CURVE if column in run.curve]),
         "staleness": np.array([*run.staleness.items()], dtype=np.int64).reshape(-1, 2),
     }
-    recorded = {"spans": run.spans, "arrows": run.arrows}
-    arrays |= {name: array for name, array in recorded.items() if array is not None}
+    arrays |= {} if run.spans is None else {"spans": run.spans}
     buffer = io.BytesIO()
     np.savez(buffer, header=np.array(json.dumps(header)), **arrays)  # type: ignore[arg-type]
     return buffer.getvalue()
@@ -94,8 +93,7 @@ def decode(data: bytes) -> Run:
             curve = dict(zip(CURVE[: max(len(rows), len(COLUMNS))], rows, strict=True))
             staleness = dict(archive["staleness"].tolist())
             header = untrusted.loads(archive["header"].item())
-            recorded = {name: archive.get(name) for name in ("spans", "arrows")}
-            return Run(curve=curve, staleness=staleness, **recorded, **header)
+            return Run(curve=curve, staleness=staleness, spans=archive.get("spans"), **header)
     except Exception as error:  # NumPy raises all kinds on a damaged archive
         raise ValueError(f"not a kept run: {error}") from error
 

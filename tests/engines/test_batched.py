@@ -47,14 +47,12 @@ def alike(ours: Run, theirs: Run, exact: bool = False) -> None:
         run["links"] = sorted(run["links"].items())
         spans = run.pop("spans")
         run["spans"] = None if spans is None else plain(spans)
-        arrows = run.pop("arrows")  # of workers who come together, either may be called the last
-        run["arrows"] = arrows if arrows is None else np.sort(arrows, order=["target", "taken"])
     tolerance = {"rtol": 0.0, "atol": 0.0} if exact else {"rtol": 1e-9, "atol": 1e-9}
     for name, values in first["curve"].items():
         tight = {"rtol": 1e-12, "atol": 1e-300} if name in ("loss", "accuracy") else tolerance
         assert name != "bytes" or values == second["curve"][name]
         np.testing.assert_allclose(values, second["curve"][name], **tight)
-    for key in ("seconds", "workers", "curve", "links", "duration", "spans", "arrows"):
+    for key in ("seconds", "workers", "curve", "links", "duration", "spans"):
         mine, other = first.pop(key), second.pop(key)
         assert (mine is None) == (other is None), key
         if key in ("seconds", "workers"):
@@ -66,11 +64,6 @@ def alike(ours: Run, theirs: Run, exact: bool = False) -> None:
             for column in ("worker", "kind", "step"):
                 assert mine[column].tolist() == other[column].tolist()
             for column in ("start", "end"):
-                np.testing.assert_allclose(mine[column], other[column], **tolerance)
-        if key == "arrows" and mine is not None:
-            for column in ("target", "cause"):
-                assert mine[column].tolist() == other[column].tolist()
-            for column in ("sent", "taken"):
                 np.testing.assert_allclose(mine[column], other[column], **tolerance)
     assert first == second
 
@@ -245,7 +238,7 @@ def test_the_company_a_seed_keeps_changes_nothing(objective, run, monkeypatch):
     )  # fmt: skip
     for algorithm in world.algorithm:
         together = batched.run(algorithm, world, [1, 2, 3], threads=2, spans=100)
-        together[0].spans = together[0].arrows = None
+        together[0].spans = None
         together[0].spans_truncated = False
         monkeypatch.setattr("paceline.simulator.engines.batched.schedule.SEGMENTS", 1)
         monkeypatch.setattr("paceline.simulator.engines.batched.schedule.STEPS", (13, 13))
@@ -467,7 +460,7 @@ def test_steps_side_by_side_are_those_one_after_another(more, monkeypatch):
             mine.notes = mine.notes[1:]  # of the law of a sum
             assert mine.spans_truncated == theirs.spans_truncated
             if theirs.spans_truncated:  # engines record them in orders of their own
-                mine.spans = mine.arrows = theirs.spans = theirs.arrows = None
+                mine.spans = theirs.spans = None
             alike(mine, theirs)
 
 

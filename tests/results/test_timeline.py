@@ -1,17 +1,16 @@
-"""Timelines: who waited for whom, and that Perfetto's own trace processor finds all of it."""
+"""Timelines: that Perfetto's own trace processor finds all of them."""
 
 import json
 from collections import Counter
 
-import numpy as np
 import pytest
 
 from paceline.simulator.engines.dispatch import run_seeds
 from paceline.simulator.results import store, timeline
-from paceline.simulator.results.run import ARROW, SPAN, Cause, Kind
+from paceline.simulator.results.run import Kind
 from paceline.simulator.results.statistics import group
 from tests.helpers.trace_processor import processor
-from tests.helpers.worlds import QUADRATIC, scenario, simulate
+from tests.helpers.worlds import QUADRATIC, scenario
 
 EXPONENTIAL = {"dist": "exponential", "mean": "1 s"}
 RING = {"collective": "ring", "latency": "7 ms", "bandwidth": "1 Mbit/s"}
@@ -34,57 +33,6 @@ def world(case, **options):
 
 def own(spans, worker, kind):
     return spans[(spans["worker"] == worker) & (spans["kind"] == kind)]
-
-
-@pytest.mark.parametrize("engine", ["virtual", "batched"])
-@pytest.mark.parametrize("case", COLLECTIVE[:2], ids=lambda case: case["name"])
-def test_all_who_wait_wait_for_the_last(case, engine):
-    """Each wait has one arrow, at its end; the last worker computes up to then."""
-    made = world(case)
-    (run,) = run_seeds(made, made.algorithm[0], [3], engine=engine, spans=10**5)
-    spans, arrows = run.spans, run.arrows
-    assert {*arrows["cause"].tolist()} == {Cause.COLLECTIVE}
-    for worker in range(4):
-        waits = np.sort(own(spans, worker, Kind.WAIT)["end"])
-        mine = arrows[arrows["target"] == worker]
-        assert np.sort(mine["taken"]).tolist() == pytest.approx(waits.tolist(), abs=1e-9)
-        computed = own(spans, worker, Kind.COMPUTE)["end"]
-        for at in arrows[arrows["source"] == worker]["sent"]:
-            assert np.abs(computed - at).min() < 1e-9
-    assert len(arrows) == 3 * len(np.unique(arrows["sent"]))
-
-
-@pytest.mark.parametrize("case", COLLECTIVE, ids=lambda case: case["name"])
-def test_nobody_waits_where_all_are_as_fast(case):
-    assert len(simulate(world(case, compute="1 s"), spans=10**5).arrows) == 0
-
-
-def test_a_message_lasts_as_long_as_its_way():
-    """Gradients to the server and its answers: each of them once, none sooner than it can be."""
-    run = simulate(world({"name": "asgd"}, network=JITTER), spans=10**6)
-    to, back = (run.arrows[(run.arrows["target"] == 4) == where] for where in (True, False))
-    assert len(to) == run.updates
-    assert 0 <= len(to) - len(back) <= 4
-    assert {*to["source"].tolist()} == set(range(4))
-    assert np.all(run.arrows["taken"] - run.arrows["sent"] >= 8 * 4000 / 1e6)
-    for worker in range(4):  # one is answered before it sends the next
-        sent = np.sort(to[to["source"] == worker]["sent"])
-        heard = np.sort(back[back["target"] == worker]["taken"])
-        assert np.all(sent[: len(heard)] < heard)
-        assert np.all(heard[: len(sent) - 1] < sent[1:])
-
-
-def test_arrows_are_kept_with_spans_and_no_longer():
-    run = simulate(world({"name": "asgd"}), spans=60)
-    whole = simulate(world({"name": "asgd"}), spans=10**6)
-    assert run.spans_truncated
-    assert 0 < len(run.arrows) <= 60
-    assert run.arrows.tolist() == whole.arrows[: len(run.arrows)].tolist()
-    assert simulate(world({"name": "asgd"})).arrows is None
-    again = store.decode(store.encode(run))
-    assert again.arrows.dtype == ARROW
-    assert again.arrows.tolist() == run.arrows.tolist()
-    assert again.spans.dtype == SPAN
 
 
 def made_of(case, **options):
@@ -126,7 +74,7 @@ def clean(perfetto):
 
 @pytest.mark.long
 @pytest.mark.browser
-def test_perfetto_finds_every_span_and_every_arrow(runs, perfetto):
+def test_perfetto_finds_every_span(runs, perfetto):
     document = json.loads(store.dump(timeline.events(group(runs)), indent=None))
     perfetto.load(document)
     clean(perfetto)
@@ -149,40 +97,6 @@ def test_perfetto_finds_every_span_and_every_arrow(runs, perfetto):
             assert each["depth"] == 0
             expected[run.label] += len(mine)
     assert sum(expected.values()) == sum(each["n"] for each in threads)
-
-    flows = perfetto.ask(
-        "select process.name as process, count(1) as n, min(a.ts <= b.ts + b.dur) as forward, "
-        "min(q.upid = p.upid) as within from flow join slice a on slice_out = a.id join slice b on "
-        "slice_in = b.id join thread_track s on a.track_id = s.id join thread p on s.utid = p.utid "
-        "join thread_track t on b.track_id = t.id join thread q on t.utid = q.utid join process on "
-        "p.upid = process.upid group by 1"
-    )
-    drawn = Counter(
-        each["pid"] - timeline.FIRST for each in document["traceEvents"] if each["ph"] == "s"
-    )
-    assert {each["process"]: each["n"] for each in flows} == {
-        run.label: drawn[place] for place, run in enumerate(runs) if drawn[place]
-    }
-    assert perfetto.ask("select count(1) as n from flow") == [{"n": sum(drawn.values())}]
-    assert all(each["forward"] and each["within"] for each in flows)
-    for place, run in enumerate(runs):
-        if run.failures is None:
-            assert drawn[place] == len(run.arrows)
-        else:  # none from or to who is down
-            assert 0.5 * len(run.arrows) < drawn[place] <= len(run.arrows)
-    assert all(drawn[place] > 10 for place, run in enumerate(runs))
-
-
-@pytest.mark.browser
-def test_arrows_end_at_who_stood_still(runs, perfetto):
-    """Where a collective was waited for, from who computed to who waited."""
-    (run,) = [each for each in runs if each.label == "0 ssgd"]
-    perfetto.load(timeline.events({"ssgd": [run]}))
-    found = perfetto.ask(
-        "select a.name as source, b.name as target, count(1) as n from flow join slice a on "
-        "slice_out = a.id join slice b on slice_in = b.id group by 1, 2"
-    )
-    assert found == [{"source": "compute", "target": "wait", "n": len(run.arrows)}]
 
 
 @pytest.mark.browser
@@ -212,9 +126,6 @@ def test_predicted_and_measured_stand_together(runs, perfetto):
     ]
     assert places == [(each["pid"], place) for place, each in enumerate(found)]
     assert {each["zero"] for each in found} == {0}
-    counted = perfetto.ask("select count(1) as n, count(distinct trace_id) as ids from flow")
-    arrows = sum(len(run.arrows) for run in (*first, *second))
-    assert counted == [{"n": arrows, "ids": arrows}]
     assert [*whole["otherData"]] == [f"predicted: {each.label}" for each in first] + [
         f"measured: {each.label}" for each in second
     ]

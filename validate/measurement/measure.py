@@ -80,7 +80,6 @@ def measure(task: TrainingTask, scenario: Scenario, programs: Any = None) -> Mea
         workers=seconds,
         links=dict(sorted(links.items())),
         spans=np.concatenate([record.spans for record in nodes]),
-        arrows=np.concatenate([record.arrows for record in nodes]),
         notes=list(task.algorithm.notes),
         updates=int(points[-1].rows[0]["updates"]) if points else 0,
         staleness=staleness,

@@ -58,7 +58,6 @@ class RealCollective:
         self.chained = self.settled = False
         self.team: Team = None
         self.begins = self.done = inf
-        self.last = 0, -inf
         self.size = nan
         self.result: Payload = None
         self.pending: list[Pending] = []
@@ -307,7 +306,7 @@ class Collectives:
         self.settled += 1
 
     def _agree(self, handle: RealCollective, by_rank: list[list[float]]) -> float:
-        """Return when the last rank joined; record it, and whether the run is over.
+        """Return when the last rank joined; record whether the run is over.
 
         Raises ProgramError if the ranks run different collectives.
         """
@@ -321,9 +320,7 @@ class Collectives:
                     "all workers must start the same ones in one order"
                 )
         team = handle.team or range(len(by_rank))
-        at, rank = max((by_rank[rank][WHOLE], rank) for rank in team)
-        handle.last = rank, at
-        return at
+        return max(by_rank[rank][WHOLE] for rank in team)
 
     def _gathered(
         self, handle: RealCollective, rows: Tensor, by_rank: list[list[float]]

@@ -30,7 +30,7 @@ from paceline.simulator.engines import payloads
 from paceline.simulator.engines.node import SeededNode, introduce
 from paceline.simulator.errors import ProgramError
 from paceline.simulator.programs.effects import ANY, Handle, Payload, Pieces, Vector
-from paceline.simulator.results.run import Cause, Kind, Spans
+from paceline.simulator.results.run import Kind, Spans
 from paceline.simulator.scenario.scenario import Scenario
 
 from ..host import device as devices
@@ -351,7 +351,6 @@ class RealNode(TensorNode):
         if self.resting:
             self._sit_out(begin)
         elif not there or begin < handle.done:
-            self._spans.met(handle.last, self.rank, begin)
             self._account_idle(begin, handle.begins)
         if not handle.chained:
             self.staleness[self.step - handle.step] += 1
@@ -365,7 +364,6 @@ class RealNode(TensorNode):
         question = team.question(handle, self.step)
         answer = team.answer(question)
         self._note(events.AGREE, begin, (question.done, question.done))
-        self._spans.met(question.last, self.rank, begin)
         self._account_idle(begin, question.done)
         if team.ending:
             raise RunOver
@@ -430,7 +428,6 @@ class RealNode(TensorNode):
             self._serve(message)
         elif self._heard is not None:
             self._heard += 1
-        self._draw_arrow(message)
         return message.sender, message.payload
 
     def timer(self, seconds: float) -> Handle:
@@ -453,12 +450,6 @@ class RealNode(TensorNode):
         self._note(events.TAKE, begin, (sent, message.due), message.size)
         there = max(0.0, self._sent[message.sender] + message.there - begin)
         self._account_idle(begin, sent - there)
-        self._draw_arrow(message)
-
-    def _draw_arrow(self, message: Message) -> None:
-        """Record an arrow of the timeline, from when the message left."""
-        sent = message.due - message.transit
-        self._spans.arrow(message.sender, self.rank, Cause.MESSAGE, sent, self.now)
 
     def count(self, gradients: int) -> None:
         """Count the gradients of the message received last."""

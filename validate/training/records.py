@@ -22,7 +22,7 @@ from paceline.simulator.engines.observer import POINTS
 from paceline.simulator.errors import RunError
 from paceline.simulator.inputs import untrusted
 from paceline.simulator.results import store
-from paceline.simulator.results.run import ARROW, SPAN
+from paceline.simulator.results.run import SPAN
 
 from ..host.device import fetch
 from .events import EVENT
@@ -142,12 +142,10 @@ class Recorder:
                 "is too high for this algorithm"
             )
 
-    def times(
-        self, spans: np.ndarray, arrows: np.ndarray, events: Sequence[tuple[Any, ...]]
-    ) -> None:
-        """Write the node's timeline (dtypes `SPAN` and `ARROW`) and its events."""
+    def times(self, spans: np.ndarray, events: Sequence[tuple[Any, ...]]) -> None:
+        """Write the node's timeline (dtype `SPAN`) and its events."""
         did = np.array(list(events), EVENT)
-        np.savez(self._whole.with_suffix(".npz"), spans=spans, arrows=arrows, events=did)
+        np.savez(self._whole.with_suffix(".npz"), spans=spans, events=did)
 
     def close(self, account: Account) -> None:
         """Write the rest and the account, which marks the node as finished."""
@@ -165,7 +163,7 @@ class Recorder:
 class Record:
     """The records of one node. `rows`: by `COLUMNS`, "x" (n, dimension) and "buffers".
 
-    `events`, `spans`, `arrows`: of dtypes `training.events.EVENT`, `results.run.SPAN` and `ARROW`.
+    `events`, `spans`: of dtypes `training.events.EVENT` and `results.run.SPAN`.
     `account` is None if the node did not finish.
     """
 
@@ -174,7 +172,6 @@ class Record:
     every: int
     events: np.ndarray = field(default_factory=partial(np.empty, 0, EVENT))
     spans: np.ndarray = field(default_factory=partial(np.empty, 0, SPAN))
-    arrows: np.ndarray = field(default_factory=partial(np.empty, 0, ARROW))
 
 
 def read(folder: Path, rank: int) -> Record | None:
@@ -199,7 +196,7 @@ def read(folder: Path, rank: int) -> Record | None:
     if (timeline := path.with_suffix(".npz")).is_file():
         content = io.BytesIO(untrusted.data(timeline, untrusted.LARGEST_WRITTEN))
         with np.load(store.stored(content), allow_pickle=False) as archive:
-            times = {name: archive[name] for name in ("events", "spans", "arrows")}
+            times = {name: archive[name] for name in ("events", "spans")}
     return Record(rows, *_account(path.with_suffix(".json")), **times)
 
 

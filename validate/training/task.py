@@ -182,8 +182,7 @@ class TaskProcess:
             account.late += self._links.mailbox.late
         account.links = self._network.traffic.links()
         until = account.duration
-        spans, arrows = self._spans.array(until), self._spans.arrows(until)
-        self._recorder.times(spans, arrows, self.node.events)
+        self._recorder.times(self._spans.array(until), self.node.events)
         # sockets stay open until all have finished
         rendezvous.meet(store, "end", self.size, patient=True)
         self._links.close()

@@ -53,11 +53,10 @@ class Timed:
     `result`: the value that a wait for it returns. `begins`, `done`: seconds, (seeds,); of a piece
     whose `done` is not known, `begins` is the piece before, or seconds, and its work. `moved`:
     the version of the clocks at which it began. `ahead`: by how many seconds each worker is done
-    before that, (seeds, workers) or zero. `last`: rank and time of the worker of the first
-    seed that joined last, where a timeline is recorded.
+    before that, (seeds, workers) or zero.
     """
 
-    __slots__ = ("ahead", "begins", "done", "kind", "last", "moved", "result", "step")
+    __slots__ = ("ahead", "begins", "done", "kind", "moved", "result", "step")
 
     def __init__(self, kind: str | None, result: Any, step: int) -> None:
         self.kind, self.result, self.step = kind, result, step
@@ -65,7 +64,6 @@ class Timed:
         self.done: Any = None
         self.ahead: Any = 0.0
         self.moved: Any = None
-        self.last = 0, 0.0
 
 
 class Clocks(Schedule):
@@ -205,7 +203,6 @@ class Clocks(Schedule):
     def start(self, handle: Timed, payload: float) -> None:
         """Begin a collective that all workers have joined, as soon as the links are free."""
         begins = handle.begins = np.maximum(self.latest(), self._free)
-        self._notice(handle)
         network = self._traffic[0].network
         if network.staggered:
             handle.ahead = network.ahead(np.maximum(self.now, self._free[:, None]))
@@ -268,12 +265,6 @@ class Clocks(Schedule):
         else:
             self._stand(handle, step)
 
-    def _notice(self, handle: Timed) -> None:
-        """Record which worker of the first seed joined last, where a timeline is kept."""
-        if self._spans is not None:
-            now = self._first()
-            handle.last = int(now.argmax()), float(now.max())
-
     def _first(self) -> Array:
         if self._at is None:
             first: Array = self._now[0]
@@ -320,7 +311,6 @@ class Clocks(Schedule):
         stood = (done > now) & (now < NEVER)
         for rank in np.flatnonzero(stood).tolist():
             times = self._since[rank], now[rank], begins[rank], done[rank]
-            self._spans.met(handle.last, rank, now[rank])
             self._spans.add(rank, int(Kind.COMPUTE), *times, step)
         self._since = np.where(stood, done, self._since)
 
@@ -332,7 +322,6 @@ class Clocks(Schedule):
         if network.staggered:
             told = network.told_ahead(self.now)
             asked.ahead = np.where(asked.done[:, None] <= self.deadline, told, 0.0)
-        self._notice(asked)
         self.wait(asked, step, used=False)
 
     def totals(self) -> tuple[Array, Array]:

@@ -226,7 +226,6 @@ class Batch:
             workers={kind: each.tolist() for kind, each in spent.items()},
             links=traffic.links(),
             spans=None if spans is None else spans.array(end),
-            arrows=None if spans is None else spans.arrows(end),
             notes=[
                 *self.notes,
                 *virtual.notes(program, algorithm, self.objectives[index], curve, traffic.begun),

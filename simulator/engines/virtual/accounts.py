@@ -132,14 +132,14 @@ def _gradients_per_step(job: Simulation) -> int:
     return job.program.counted(job.workers, job.scenario.cluster.participants) if served else 1
 
 
-def timeline(run: Simulation, kept: Spans, until: float) -> tuple[np.ndarray, np.ndarray]:
-    """Return the spans and arrows up to a time, as a timeline shows them, in wall-clock time."""
-    spans, arrows = kept.array(until), kept.arrows(until)
+def timeline(run: Simulation, kept: Spans, until: float) -> np.ndarray:
+    """Return the spans up to a time, as a timeline shows them, in wall-clock time."""
+    spans = kept.array(until)
     if not run.outages or not spans.size:
-        return spans, arrows
+        return spans
     for rank in range(len(run.nodes)):  # the later of two overlapping spans is true
         own = np.flatnonzero(spans["worker"] == rank)
         later = np.append(np.minimum.accumulate(spans["start"][own][::-1])[::-1][1:], inf)
         spans["end"][own] = np.minimum(spans["end"][own], later)
     spans = spans[spans["end"] > spans["start"]]
-    return run.availability.timeline(spans, arrows, run.ended, run.workers)
+    return run.availability.timeline(spans, run.ended, run.workers)

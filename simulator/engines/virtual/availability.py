@@ -178,17 +178,13 @@ class Availability:
                 return min(wall_clock - before, rollback.at)
         return wall_clock - self._offsets[-1]
 
-    def timeline(
-        self, spans: np.ndarray, arrows: np.ndarray, end: float, workers: int
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Return spans and arrows, given by the nodes' clocks, in wall-clock time up to `end`.
+    def timeline(self, spans: np.ndarray, end: float, workers: int) -> np.ndarray:
+        """Return spans, given by the nodes' clocks, in wall-clock time up to `end`.
 
         Rollbacks cut spans, and add some of their own: down, or computing again.
         """
         if self.save_every == observer.NEVER:
-            return spans, arrows
-        for name in ("sent", "taken"):
-            arrows[name] = self._wall_clocks(arrows[name])
+            return spans
         last = float(spans["end"].max())
         seen = [each for each in self.rollbacks if each.at <= last and each.start < end]
         for rollback in seen:
@@ -209,7 +205,7 @@ class Availability:
         ]
         busy = np.array(stood, dtype=SPAN)
         busy["kind"][(busy["worker"] == workers) & (busy["kind"] == Kind.COMPUTE)] = Kind.SERVE
-        return np.sort(np.concatenate([spans, busy]), order=["start"]), arrows
+        return np.sort(np.concatenate([spans, busy]), order=["start"])
 
     def _wall_clocks(self, times: np.ndarray) -> np.ndarray:
         """Return the wall-clock times of nodes' times before which all crashes are known."""

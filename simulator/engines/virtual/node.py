@@ -178,8 +178,6 @@ class VirtualNode(EngineNode):
             route.bytes += run.whole_bytes
         elif route.shared:
             route.version = self.updates
-            if self.spans is not None:
-                self.spans.sent(self.rank, to, self.now)
             route.start(self, value)
             return
         else:
@@ -192,8 +190,6 @@ class VirtualNode(EngineNode):
             if run.recovery.chosen and self.rank != self.server:
                 at, value = self._report(route, at, value)
         route.version = self.updates
-        if self.spans is not None:
-            self.spans.sent(self.rank, to, self.now)
         node = route.node
         if (
             node.awaited_rank == self.rank
@@ -255,8 +251,6 @@ class VirtualNode(EngineNode):
         elif serves and now > self._run.deadline:
             self._run.work_left = True
             yield  # for ever: it would be served after the end
-        if self.spans is not None:
-            self.spans.taken(sender, self.rank, self.now)
         if serves:
             starts = self._service_starts
             starts.append(self.now)
@@ -298,8 +292,6 @@ class VirtualNode(EngineNode):
             at, _, _, _, sender, value = message
             if at > self.now:  # noqa: PLR1730
                 self.now = at
-            if self.spans is not None:
-                self.spans.taken(sender, self.rank, self.now)
             self._messages_heard += 1
             return sender, value
         if message is not None:
@@ -350,8 +342,6 @@ class VirtualNode(EngineNode):
         at, _, _, transit, _, answer = message
         if at > self.now:
             self.block(at - transit - (self.sent_until - self.now), at, to)
-        if self.spans is not None:
-            self.spans.taken(to, self.rank, self.now)
         return answer
 
     def _take_kept(self, source: int) -> Message | None:
@@ -431,8 +421,6 @@ class VirtualNode(EngineNode):
             if type(self.handle) is GradientPiece:
                 self.now = end
             elif self.handle is not None and not self.handle.missing:
-                if self.spans is not None:
-                    self.spans.met(self.handle.last, self.rank, self.now)
                 self.block(min(self.handle.begins, end), end, self.handle)
             elif self.handle is not None or self.awaited_rank is not None:
                 sending = min(self.sent_until, end) - self.now if self._run.recovery.chosen else 0.0
@@ -629,8 +617,6 @@ class VirtualNode(EngineNode):
                 self.handle = handle
                 yield  # for ever
             else:
-                if self.spans is not None:
-                    self.spans.met(handle.last, self.rank, self.now)
                 begins = handle.begins
                 self.block(begins if begins < done else done, done, handle)
         if type(handle) is Collective:

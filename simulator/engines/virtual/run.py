@@ -43,7 +43,7 @@ def run_world(world: World, seed: int, *, spans: int = 0) -> Run:
         simulation = _made(world, seed, kept).run()  # may diverge: a note says so
     simulation.observer.close(simulation.horizon, simulation.deserted)
     curve = simulation.observer.curve
-    drawn = (None, None) if kept is None else accounts.timeline(simulation, kept, simulation.end)
+    drawn = None if kept is None else accounts.timeline(simulation, kept, simulation.end)
     seconds = accounts.spent(simulation)
     mean = accounts.means(seconds)
     stalled = [f"the run did not finish: {simulation.stall}"] if simulation.stall else []
@@ -55,8 +55,7 @@ def run_world(world: World, seed: int, *, spans: int = 0) -> Run:
         seconds=mean,
         workers=seconds,
         links=simulation.traffic.links(),
-        spans=drawn[0],
-        arrows=drawn[1],
+        spans=drawn,
         notes=[
             *notes(program, algorithm, simulation.objective, curve, simulation.averages_begun()),
             *(stalled or simulation.recovery.notes()),

@@ -460,7 +460,6 @@ class Simulation:
         for rank, step, following, value in collective.followers:
             there = collective.reaches(rank)
             self.enter(following, rank, step, value(collective.result), there)
-            following.last = collective.last  # its waits are caused by the same worker
 
     def _deadlocked(self) -> list[str]:
         """Return clauses that say which nodes wait for which.
