@@ -11,7 +11,3 @@ class RunError(Exception):
 
 class ProgramError(Exception):
     """Raised when a program breaks a rule of `effects.Node`; the message names the rule."""
-
-
-class DeadlockError(ProgramError):
-    """Raised when all nodes of a run wait for each other; the message lists who waits for whom."""

@@ -154,6 +154,7 @@ class Members:
         self._coming = [_absences(spec, seed, rank) for rank, spec in enumerate(specs)]
         self._next: list[tuple[float, int, float]] = []  # back, rank, left
         self._gone = [inf] * len(specs)  # when each leaves for good
+        self.hurried = set[int]()  # those that never stayed until they had the model
         self._known: list[list[Absence]] = [[] for _ in specs]
         self._pending = [0] * len(specs)  # absences of each that are on their way to `_known`
         self._tries = [0] * len(specs)  # to join, in a row, that it left in
@@ -243,6 +244,7 @@ class Members:
         back, rank, left = heappop(self._next)
         if self._tries[rank] == TRIES:
             self._gone[rank], self._pending[rank] = left, 0
+            self.hurried.add(rank)
             return
         leaves = self._announce(rank)
         absence = Absence(left, back, min(until, leaves), leaves)

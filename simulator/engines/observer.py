@@ -104,7 +104,8 @@ class Observer:
         self.complete = False
         self._views: dict[int, list[View]] = {}
         self.curve: dict[str, list[float]] = {name: [] for name in CURVE}
-        self._point(0, 0.0, math.nan, objective.start)
+        self._x = objective.start  # as it was seen last
+        self._point(0, 0.0, math.nan, self._x)
 
     def look_no_finer(self, steps: int) -> None:
         """Evaluate after whole rounds of `steps`, unless the scenario says how often."""
@@ -157,7 +158,10 @@ class Observer:
         return 0
 
     def _complete(self, step: float, views: list[View]) -> None:
-        if there := [view for view in views if view[-1] is not None]:
+        there = [view for view in views if view[-1] is not None]
+        if not there and step >= self._last:  # The run ends there, whoever is absent.
+            there = [(*view[:-1], self._x) for view in views]
+        if there:
             self._see_together(step, sorted(there, key=lambda view: view[0]))
         if self.adaptive and len(self.curve["step"]) > 2 * POINTS:
             self.thin()
@@ -168,7 +172,7 @@ class Observer:
 
     def _see_together(self, step: float, views: list[View]) -> None:
         _, times, periods, updates, vectors = zip(*views, strict=True)
-        x = payloads.mean(vectors) if self._averages else vectors[0]
+        x = self._x = payloads.mean(vectors) if self._averages else vectors[0]
         time = self._completion_time(times)
         if time <= self.deadline:
             self.updates = updates[0] if self._pool is None else int(step)

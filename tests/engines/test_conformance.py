@@ -1,5 +1,6 @@
 """Every program on every engine, and the rules of the effects, which hold on each of them."""
 
+import re
 from dataclasses import asdict
 from functools import cache
 from itertools import count
@@ -8,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from paceline.simulator.errors import DeadlockError, ProgramError
+from paceline.simulator.errors import ProgramError
 from paceline.simulator.objectives.build import build
 from paceline.simulator.programs import Program, catalogue
 from tests.helpers.compute_times import STEPS, delays
@@ -243,8 +244,7 @@ async def sends_nothing(me, *, lr: float):
     ],
 )
 def test_a_deadlock_says_who_waits_for_whom(worker, server, who):
-    with pytest.raises(DeadlockError, match=f"deadlock: .*{who}"):
-        run_on(worker, server)
+    assert re.search(f"deadlock: .*{who}", run_on(worker, server).stall)
 
 
 def test_workers_out_of_step_are_noticed_when_the_first_one_is_done():
@@ -256,8 +256,7 @@ def test_workers_out_of_step_are_noticed_when_the_first_one_is_done():
                 x = await me.mean(x)
             me.mark(x)
 
-    with pytest.raises(DeadlockError, match="deadlock"):
-        run_on(worker)
+    assert run_on(worker).stall.startswith("deadlock: ")
 
 
 def test_a_server_has_no_data_and_joins_no_collective():

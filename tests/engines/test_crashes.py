@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import paceline
 from paceline.simulator.cluster.failures import Calendar, calendars
 from paceline.simulator.engines.virtual import simulation as simulations
 from paceline.simulator.load.load import parse
@@ -588,3 +589,42 @@ def test_the_page_says_what_its_examples_give() -> None:
             assert down == f"{result.failures['down_seconds']:.0f} s"
             assert goodput == f"{statistics.goodput(result):.1%}".replace("%", " %")
     assert parse(tomllib.loads(base + random), file="docs/failures.md", folder=Path())
+
+
+def test_a_server_that_gets_no_report_goes_on_as_a_ring_does() -> None:
+    """Both crash while it takes their reports in: the second is alone once the first is gone."""
+    crashes = (CRASH | {"worker": 0, "at": "1.1 s"}, CRASH | {"at": "1.2 s"})
+    for collective in ("ring", "server"):
+        network = {"latency": "300 ms", "bandwidth": "1 Gbit/s", "collective": collective}
+        result = run(
+            {"name": "ssgd"}, *crashes, recovery={"policy": "shrink"}, workers=2, network=network
+        )
+        assert times(result)[:3] == [0, 1.1, 12.2]
+        assert result.curve["step"][-1] == 5
+
+
+def test_a_run_ends_at_its_last_step_though_nobody_is_there() -> None:
+    membership = {"present": {"dist": "exponential", "mean": "10 s"}, "absent": "2 s"}
+    made = parse({
+        "model": {"parameters": 2_000_000}, "objective": {"kind": "none"},
+        "cluster": {"workers": 4, "compute": "1 s", "membership": membership},
+        "network": {"model": "flows", "latency": "1 ms", "bandwidth": "8 Mbit/s"},
+        "run": {"steps": 40}, "algorithm": [{"name": "ssgd"}],
+    })  # fmt: skip
+    runs = [simulate(made, seed=seed) for seed in range(8)]
+    assert {ended.curve["step"][-1] for ended in runs} == {40}
+    assert len({len(ended.lines) for ended in runs}) == 1
+
+
+def test_workers_that_leave_before_they_have_the_model_end_a_row_and_no_other() -> None:
+    membership = {"present": {"dist": "exponential", "mean": "1 s"}, "absent": "250 ms"}
+    made = parse({
+        "model": {"parameters": 2_000_000}, "objective": {"kind": "none"},
+        "cluster": {"workers": 8, "compute": "50 ms", "membership": membership},
+        "network": {"latency": "50 ms", "bandwidth": "8 Mbit/s"},
+        "run": {"steps": 24}, "algorithm": [{"name": "asgd"}, {"name": "local-sgd", "tau": 24}],
+    })  # fmt: skip
+    document = paceline.simulate(made, seeds=1).json()
+    asgd, local = document["algorithms"]
+    assert "never stays long enough to get the model" in asgd["failures"]["stall"]
+    assert local["steps"] == 24

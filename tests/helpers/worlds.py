@@ -63,7 +63,7 @@ class Recording:
 
     `effects`: each effect's name and, where it has one, its subject. `marks`: marked parameters.
     `durations`: seconds of each gradient, by the node's clock. `begun`: collectives in the order in
-    which the last worker joined them.
+    which the last worker joined them. `stall`: why the run stands still for good, if it does.
     """
 
     effects: list[list[tuple[Any, ...]]]
@@ -71,6 +71,7 @@ class Recording:
     durations: list[list[float]]
     begun: list[int] = field(default_factory=list)
     joined: Counter[int] = field(default_factory=Counter)
+    stall: str = ""
 
     @classmethod
     def of(cls, nodes: int) -> "Recording":
@@ -240,5 +241,5 @@ def play(
         worker=_recorded(program.worker, recording),
         server=program.server and _recorded(program.server, recording),
     )
-    virtual.run(algorithm, world, seed, programs={algorithm.name: watched})
+    recording.stall = virtual.run(algorithm, world, seed, programs={algorithm.name: watched}).stall
     return recording

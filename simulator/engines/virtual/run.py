@@ -36,7 +36,7 @@ def run(
 def run_world(world: World, seed: int, *, spans: int = 0) -> Run:
     """Simulate a world with one seed; keep up to `spans` spans.
 
-    Raises ProgramError when the program breaks the rules of the effects, or deadlocks.
+    Raises ProgramError when the program breaks the rules of the effects.
     """
     algorithm, program, kept = world.algorithm, world.program, Spans(spans) if spans else None
     with np.errstate(over="ignore", invalid="ignore"), _rarely_collected():

@@ -37,7 +37,6 @@ from simpy.core import StopSimulation
 from ...cluster import speed, workers
 from ...cluster.failures import Calendar
 from ...cluster.prices import worker_devices, worker_prices
-from ...errors import DeadlockError
 from ...objectives import build
 from ...programs.effects import ANY, Payload
 from ...programs.pieces.schedule import FixedPeriod, paced
@@ -59,6 +58,7 @@ from .recovery import Participation, Team
 from .transport import ClosedFormTransport
 
 NEVER_DOWN = Calendar(iter(()))
+FEW = 4  # waits that a note on a stall names; the others are counted
 
 
 class Simulation:
@@ -205,10 +205,7 @@ class Simulation:
         return self.availability.wall_clock(self._last_completion)
 
     def run(self) -> Self:
-        """Run to the last step, or to the deadline, with the background jobs beside it.
-
-        Raises DeadlockError when nodes wait for each other.
-        """
+        """Run to the last step, to the deadline, or until nodes wait for each other for ever."""
         self.availability.start(self)
         if self.deadline < inf:
             self._end_at(self.deadline)
@@ -242,25 +239,29 @@ class Simulation:
         return bool(host.background) and not (host.events or host.in_flight)
 
     def report_stall(self, nodes: list[str]) -> None:
-        """Note why the run stalled; `nodes`: clauses that say which waits for which.
-
-        Raises DeadlockError if they wait for none that went down for good.
-        """
+        """Note why the run stalled; `nodes`: clauses that say which waits for which."""
         gone_since = self._gone_since()
         self._stalled_since = max(gone_since.values(), default=0.0)
         nodes = [*dict.fromkeys(nodes)]
         crashed = [
-            f"{who} is down for good since {crash:g} s"
+            self._fate(who, crash)
             for who, crash in gone_since.items()
             if not any(f"{who}, down for good" in clause for clause in nodes)
         ]
+        if len(nodes) > FEW:
+            nodes[FEW:] = [f"and {len(nodes) - FEW} others wait"]
         if again := self.availability.stall():
             self.stall = again
         elif not (gone_since or self.unfinished):
-            if nodes:
-                raise DeadlockError(f"deadlock: {'; '.join(nodes)}")
+            self.stall = f"deadlock: {'; '.join(nodes)}" if nodes else ""
         elif nodes or (self.deadline == inf and not self.finished):
             self.stall = "; ".join([*nodes, *crashed])
+
+    def _fate(self, who: str, crash: float) -> str:
+        members = self.availability.members
+        if members is not None and who in map(self.name_of, members.hurried):
+            return f"{who} never stays long enough to get the model"
+        return f"{who} is down for good since {crash:g} s"
 
     def _gone_since(self) -> dict[str, float]:
         """Return by name since when nodes are down for good (seconds)."""
@@ -272,9 +273,9 @@ class Simulation:
         for node in self.nodes:
             if node.outages is not None and node.outages.gone_since is not None:
                 gone_since.setdefault(self.name_of(node.rank), node.outages.gone_since)
-        if gone_since or not self.recovery.chosen:
+        if gone_since:
             return gone_since
-        # A message to a client that left for good never arrives.
+        # A message to or from a worker that left for good never arrives.
         last = max(node.now for node in self.nodes)
         downs = [(*each.next(last), rank) for rank, each in enumerate(self.calendars)]
         left = sorted((crash, rank) for crash, back, rank in downs if crash < back == inf)

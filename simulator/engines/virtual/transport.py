@@ -6,7 +6,8 @@ that begin after the deadline are neither drawn nor counted. A message that a cr
 sent again (`Interrupted`).
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from math import inf
 from typing import Any
 
@@ -19,16 +20,17 @@ from ..collective import Collective
 
 
 class Interrupted(MessageRoute):
-    """A route between nodes that may crash: a message in flight then is sent again."""
+    """A route between nodes that may crash: a message in flight then is sent again.
 
-    __slots__ = ("_ends", "delay")
+    `never`: called when crashes always come before a message arrives.
+    """
 
-    def __init__(
-        self, link: RegionPath, model_bytes: float, seed: int, key: int, ends: Iterable[Calendar]
-    ) -> None:
-        super().__init__(link, model_bytes, seed, key)
+    __slots__ = ("_ends", "_never", "delay")
+
+    def __init__(self, *route: Any, ends: Iterable[Calendar], never: Callable[[], None]) -> None:
+        super().__init__(*route)
         self.whole_transit = None
-        self._ends = tuple(ends)
+        self._ends, self._never = tuple(ends), never
 
     def send(self, now: float, size: float) -> tuple[float, float]:
         """Return when a message arrives, and its last transit, both in seconds."""
@@ -40,6 +42,7 @@ class Interrupted(MessageRoute):
                 self.delay = at - due
                 return at, transit
             start, at = back, back + transit
+        self._never()
         return inf, transit
 
 
@@ -63,11 +66,12 @@ class ClosedFormTransport:
         self._served = run.scenario.network.collective == "server"
 
     def _interrupted(self, link: RegionPath, size: float, seed: int, key: int) -> MessageRoute:
-        calendars = self._run.calendars  # of a server that only makes means there is none
-        ends = [
-            each for rank in divmod(key, self._run.workers + 1) for each in calendars[rank:][:1]
-        ]
-        return Interrupted(link, size, seed, key, ends)
+        run, pair = self._run, divmod(key, self._run.workers + 1)
+        # Of a server that only makes means there is no calendar.
+        ends = [calendar for rank in pair for calendar in run.calendars[rank : rank + 1]]
+        what = f"a message from {run.name_of(pair[0])} to {run.name_of(pair[1])}"
+        never = partial(run.never, what)
+        return Interrupted(link, size, seed, key, ends=ends, never=never)
 
     def route(self, source: int, to: int) -> MessageRoute:
         """Return the route of messages from one node to another."""
@@ -102,8 +106,9 @@ class ClosedFormTransport:
                 if crashed[0] >= begins + transmission + latency:
                     break
                 if self._served and collective.kind == "mean":
-                    team, late = self._heard(team, begins, max(sizes))
-                    if team:
+                    heard, late = self._heard(team, begins, max(sizes))
+                    if heard:
+                        team = heard
                         transmission, latency = self.traffic.cost("mean", max(sizes), tuple(team))
                         transmission += late
                         break
