@@ -44,7 +44,6 @@ def cell(program, condition="exponential", **changes):
         "left_out": {each: {"inside": True, "same": True} for each in (PACE, TARGET)},
         "quadratic": {"predicted": 11.0, "measured": 10.0, "error": 0.1, "why": None},
         "to_blame": "link",
-        "terms": {"issue": {"profile": 5e-4, "measured": 6e-4, "se": 1e-5, "per_step": 1e-4}},
     }  # fmt: skip
     return found | changes
 
@@ -116,11 +115,6 @@ def test_regret_is_measured_and_ties_are_those_that_overlap():
 def test_the_page_says_all_of_it(tmp_path):
     cells = [cell("a"), cell("b"), cell("c", counted=False, reasons=["others used 9 %"])]
     found = Matrix(MACHINE, {"torch": "2"}, cells, {"kernel": "no TUN devices here"})
-    row = {"program": "ssgd", "quantity": PACE}
-    found.noise = statistics.noise(
-        [row | {"value": value} for value in (1.0, 1.01)],
-        [row | {"value": value} for value in (1.0, 1.1)],
-    )
     page = write(found, tmp_path / "new").read_text()
     assert page.startswith("# The validation matrix: Some CPU (R), 2 cores\n")
     assert "3 cells (programs under conditions), 2 of which count" in page
@@ -129,7 +123,7 @@ def test_the_page_says_all_of_it(tmp_path):
     stem = "some-cpu-r-2-cores"
     tables = {
         name: [*csv.DictReader((tmp_path / "new" / f"{stem}-{name}.csv").open(encoding="utf-8"))]
-        for name in ("cells", "conditions", "coverage", "noise", "terms")
+        for name in ("cells", "conditions", "coverage")
     }
     first, _, third = tables["cells"]
     measured = [first[f"{PACE}.{key}"] for key in ("nominal", "predicted", "measured")]
@@ -137,8 +131,6 @@ def test_the_page_says_all_of_it(tmp_path):
     assert (first[f"{PACE}.error"], first[f"{TARGET}.predicted"]) == ("-0.01", "9.9")
     assert third["reasons"] == "others used 9 %"
     assert first["command"].startswith("paceline validate validation/matrix --set ")
-    assert [row["seeds"] for row in tables["noise"]] == ["0.06734"]
-    assert tables["terms"][0]["largest"] == "2"
     made = {each.name for each in (tmp_path / "new").iterdir()}
     assert made == {f"{stem}{end}" for end in (".md", ".json")} | {
         f"{stem}-{name}.csv" for name in tables
@@ -177,7 +169,7 @@ def test_a_plan_says_how_long_it_takes(capsys):
     planned, said = plan(["kernel", "exponential"], "cpu")
     assert planned == ["exponential", "kernel"]
     chosen = [each for each in CONDITIONS if each.name in planned]
-    runs, minutes = _cost(chosen, repeats=False)
+    runs, minutes = _cost(chosen)
     assert f" {runs} real runs take at most {minutes:.0f} min" in said
     assert said.endswith(f"{1.5 * minutes:.0f} min in all.")
     options = ["--only", "kernel,exponential", "--device", "cpu"]

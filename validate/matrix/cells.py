@@ -13,10 +13,8 @@ import numpy as np
 
 from paceline.simulator.load.load import available_programs
 from paceline.simulator.results.statistics import jsonable
-from paceline.simulator.scenario.overhead import Overhead
 
-from ..calibration import overheads, sources
-from ..calibration.overheads import TERMS, Nominal, RunEvents
+from ..calibration import sources
 from ..comparison import quantities
 from ..comparison.compare import Comparison, compare
 from ..comparison.quantities import PACE, TARGET, median
@@ -30,22 +28,20 @@ Cell = Row
 """One program under one condition; see `cells`."""
 
 
-def cells(name: str, folder: Path, costs: Overhead, loss: float | None = None) -> list[Cell]:
+def cells(name: str, folder: Path, loss: float | None = None) -> list[Cell]:
     """Return a cell for every algorithm of a condition, whose run directories are in `folder`.
 
     "measured"; "paired" was predicted with its seeds, hence the same delays, "independent" with
-    others, "quadratic" (if there is one) likewise with the calibrated quadratic. `costs`: overheads
-    of the profile for this number of workers; `loss`: the lowest that the quadratic was fitted to.
-    Each cell has `counted` and `reasons`; errors are relative, times in seconds; `seconds_per_step`
-    and `time_to_target` of the paired prediction, with `nominal` and the share of the excess over
-    it that is `explained`; both again under `independent`, with the stated interval and whether
-    the measured value is `inside`; `quadratic`; and `terms`.
+    others, "quadratic" (if there is one) likewise with the calibrated quadratic. `loss`: the lowest
+    that the quadratic was fitted to. Each cell has `counted` and `reasons`; errors are relative,
+    times in seconds; `seconds_per_step` and `time_to_target` of the paired prediction, with
+    `nominal` and the share of the excess over it that is `explained`; both again under
+    `independent`, with the stated interval and whether the measured value is `inside`; `quadratic`.
     """
     sides = [side for side in ("paired", "independent", "quadratic") if (folder / side).is_dir()]
     paired, apart, *more = (compare(folder / side, folder / "measured") for side in sides)
     quadratic = more[0] if more else None
     (source,) = sources.read([folder / "measured"], allow_paths=True)
-    runs = {run.algorithm.label: run for run in source.runs}
     scenario, programs = source.scenario, available_programs(None)
     rows = []
     for label in paired.labels:
@@ -63,7 +59,6 @@ def cells(name: str, folder: Path, costs: Overhead, loss: float | None = None) -
             "independent": {key: _interval(apart, label, key) for key in (PACE, TARGET)},
             "quadratic": _quadratic(quadratic, label, loss),
             "to_blame": paired.attribution[label]["to_blame"],
-            "terms": terms(runs[label], costs) if label in runs else {},
         }
         cell[PACE]["explained"] = explained([cell])
         rows.append(dict(jsonable(cell)))
@@ -81,30 +76,6 @@ def explained(cells: Sequence[Cell]) -> float | None:
     beyond = sum(abs(measured - nominal) for measured, _, nominal in whole)
     rest = sum(abs(measured - predicted) for measured, predicted, _ in whole)
     return 1 - rest / beyond if beyond else None
-
-
-def terms(run: RunEvents, costs: Overhead) -> dict[str, dict[str, float]]:
-    """Compare each overhead term of a held-out run with the profile: seconds per event and step.
-
-    `per_step`: seconds of a term beyond the profile's, over all nodes, per worker's step, whether
-    or not other nodes waited for them.
-    """
-    fitted, nominal = overheads.fit([run]), Nominal(run.scenario)
-    steps = fitted["step"].samples if "step" in fitted else 0
-    profile = {name: float(getattr(costs, name)) for name in TERMS}
-    profile["step"] = costs.step.expectation
-    profile["collective"] += (costs.latency_factor - 1) * nominal.latency
-    profile["agree"] += costs.agree_latencies / 2 * nominal.question
-    return {
-        name: {
-            "profile": profile[name],
-            "measured": fitted[name].mean,
-            "se": fitted[name].se,
-            "per_step": (fitted[name].mean - profile[name]) * fitted[name].samples / steps,
-        }
-        for name in ("step", *TERMS)
-        if name in fitted and steps
-    }
 
 
 def _brief(row: Row | None) -> Row:
@@ -238,45 +209,3 @@ def _covered(cells: Sequence[Cell]) -> list[tuple[str, list[int]]]:
     counts = [(key.replace("_", " "), rows[0][key]) for key in (PACE, TARGET)]
     kinds = [row for row in rows if row["what"] in ("network", "family")]
     return counts + [(f"both, {row['what']} {row['which']}", row["both"]) for row in kinds]
-
-
-def by_term(cells: Sequence[Cell]) -> list[Row]:
-    """Return, by kind of network and term, the profile's error on held-out runs.
-
-    `off`: median difference, seconds per event; `per_step`: median absolute seconds per worker's
-    step; `largest`: in how many cells this term has the largest error.
-    """
-    rows = []
-    counted = [cell["network"] for cell in cells if cell["counted"]]
-    for network in dict.fromkeys(counted):
-        tables = [cell["terms"] for cell in cells if cell["counted"] and cell["network"] == network]
-        sizes = [{key: abs(term["per_step"]) for key, term in terms.items()} for terms in tables]
-        largest = [max(size, key=size.__getitem__) for size in sizes if size]
-        for name in ("step", *TERMS):
-            if terms := [table[name] for table in tables if name in table]:
-                rows.append({
-                    "network": network, "term": name, "cells": len(terms),
-                    "profile": median([term["profile"] for term in terms]),
-                    "off": median([term["measured"] - term["profile"] for term in terms]),
-                    "per_step": median([abs(term["per_step"]) for term in terms]),
-                    "largest": largest.count(name),
-                })  # fmt: skip
-    return rows
-
-
-def noise(equal: Sequence[Row], apart: Sequence[Row]) -> list[Row]:
-    """Return relative standard deviations of equal runs, and of runs that differ in their seed.
-
-    Each row of the arguments: `program`, `quantity`, `value` of one run. If any run lacks a value,
-    the deviation is None.
-    """
-    rows = []
-    for key in dict.fromkeys((row["program"], row["quantity"]) for row in equal):
-        spread: Row = {}
-        for name, runs in (("equal", equal), ("seeds", apart)):
-            values = [row["value"] for row in runs if (row["program"], row["quantity"]) == key]
-            whole = len(values) > 1 and None not in values
-            spread[name] = float(np.std(values, ddof=1) / np.mean(values)) if whole else None
-            spread[f"{name}_runs"] = len(values)
-        rows.append({"program": key[0], "quantity": key[1], **spread})
-    return rows

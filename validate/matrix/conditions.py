@@ -19,9 +19,7 @@ FILE = "validation/matrix"
 """The shipped scenario that conditions change."""
 DESIGN = tomllib.loads(Path(__file__).with_name("design.toml").read_text("utf-8"))
 ALGORITHMS = DESIGN["algorithms"]
-"""Those that a profile is fitted to ("calibrated"), that are "repeated", and other "kinds"."""
-REPEATS = "repeats"
-"""Name of the repeated runs: equal ones, and ones that differ in their seed alone."""
+"""Those that a profile is fitted to ("calibrated"), and other "kinds"."""
 
 
 @dataclass(frozen=True)
@@ -72,8 +70,8 @@ def calibration(workers: int, network: str) -> Condition:
 
 def chosen(names: Sequence[str] | None) -> list[str]:
     """Return the names to run, in the matrix's order; None means all. Raises InputError."""
-    known = [REPEATS, *(condition.name for condition in CONDITIONS)]
+    every = [condition.name for condition in CONDITIONS]
     for name in names or ():
-        if name not in known:
-            raise InputError(f"--only {name}: no condition; {nearest(name, known, 'write one of')}")
-    return [name for name in known if names is None or name in names]
+        if name not in every:
+            raise InputError(f"--only {name}: no condition; {nearest(name, every, 'write one of')}")
+    return [name for name in every if names is None or name in names]

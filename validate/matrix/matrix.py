@@ -5,7 +5,6 @@ of local-sgd. Everything else is predicted, then measured: held-out programs, he
 """
 
 import hashlib
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,7 +13,6 @@ from typing import Any
 from paceline.simulator.errors import InputError, RunError
 from paceline.simulator.inputs.messages import toml
 from paceline.simulator.results import read, store
-from paceline.simulator.results.statistics import crossing
 from paceline.simulator.scenario.scenario import Scenario
 from paceline.simulator.studies.execution import Progress, cores
 from paceline.simulator.studies.result import save
@@ -23,19 +21,18 @@ from paceline.simulator.studies.task import Task
 
 from ..calibration import profile
 from ..calibration.calibrate import calibrate
-from ..comparison.quantities import PACE, TARGET, pace
+from ..comparison.quantities import pace
 from ..host import machine
 from ..host.device import find_device
 from ..probe import probe
 from ..validation import validate
 from . import conditions, page
-from .cells import Cell, Row, cells, noise
-from .conditions import ALGORITHMS, CONDITIONS, REPEATS, Condition
+from .cells import Cell, cells
+from .conditions import ALGORITHMS, CONDITIONS, Condition
 from .page import Matrix
 
 CALIBRATION_SEED, INDEPENDENT_SEED = 100, 1000  # distinct from the conditions' seeds
 SEEDS = 4  # independent seeds that a prediction averages
-EQUAL = 3  # equal runs, and runs with different seeds, to measure noise
 START = 10.0  # seconds to start the processes of a run
 PREDICTED = 1.5  # times as long as real runs: with their predictions
 PROBING = 60.0  # seconds to probe a kind of network
@@ -71,9 +68,6 @@ def matrix(  # noqa: PLR0913 - the options of the command
             result.failed[condition.name] = str(error)
             work.say(f"{condition.name}: left out: {error}")
         page.write(result, Path(report))
-    if REPEATS in names:
-        result.noise = noise(*work.repeats())
-        page.write(result, Path(report))
     return result
 
 
@@ -85,21 +79,20 @@ def plan(only: Sequence[str] | None = None, device: str = "auto") -> tuple[list[
     find_device(device)
     names = conditions.chosen(only)
     chosen = [condition for condition in CONDITIONS if condition.name in names]
-    runs, minutes = _cost(chosen, REPEATS in names)
+    runs, minutes = _cost(chosen)
     return names, (
         f"Conditions: {', '.join(names)}. {runs} real runs take at most {minutes:.0f} min, "
         f"predictions half as long: {PREDICTED * minutes:.0f} min in all."
     )
 
 
-def _cost(chosen: Sequence[Condition], repeats: bool) -> tuple[int, float]:
+def _cost(chosen: Sequence[Condition]) -> tuple[int, float]:
     """Return the number of real runs, and the minutes that they take at most."""
     groups = {condition.group for condition in chosen}
     runs = sum(len(condition.scenario().algorithm) for condition in chosen)
     runs += len(groups) * len(ALGORITHMS["calibrated"])
-    runs += 2 * EQUAL * len(ALGORITHMS["repeated"]) * repeats
     longest = Condition("", ()).scenario().run.duration or 0.0
-    starts = len(chosen) + len(groups) + (EQUAL + 1) * repeats
+    starts = len(chosen) + len(groups)
     probes = len({network == "emulated" for _, network in groups})
     return runs, (runs * longest + starts * START + probes * PROBING) / 60
 
@@ -132,18 +125,7 @@ class _Work:
             quadratic = quadratic.model_copy(update={"calibration": None})
             _predict(quadratic, folder / "quadratic", INDEPENDENT_SEED, SEEDS, nominal)
         losses = scenario.calibration.measured.loss if scenario.calibration else ()
-        return cells(condition.name, folder, scenario.costs, min(losses, default=None))
-
-    def repeats(self) -> tuple[list[Row], list[Row]]:
-        """Measure equal runs, and runs that differ in their seed alone; return both values."""
-        scenario = Condition(REPEATS, (f"algorithm={toml(ALGORITHMS['repeated'])}",)).scenario()
-        values: dict[str, list[Row]] = {"equal": [], "seed": []}
-        for number in range(EQUAL):
-            for kind, seed in (("equal", 0), ("seed", number + 1)):
-                folder = self.out / REPEATS / f"{kind}-{number}"
-                self._measure(scenario, folder, seed)
-                values[kind] += _values(folder, scenario)
-        return values["equal"], values["seed"]
+        return cells(condition.name, folder, min(losses, default=None))
 
     def _measure(self, scenario: Scenario, folder: Path, seed: int) -> None:
         """Train for real unless the folder has this run; once more if it was disturbed."""
@@ -210,16 +192,3 @@ def _predict(
     result = simulate(scenario, seeds=seeds, seed=seed, jobs=cores())
     with store.Directory(folder) as directory:
         save(result, directory, summary={"nominal": nominal, "key": key})
-
-
-def _values(folder: Path, scenario: Scenario) -> list[Row]:
-    """Return pace and time to target of every run of a folder."""
-    values, target = [], scenario.run.target_loss
-    for label, runs in read.read(folder / "measured").runs.items():
-        for run in runs:
-            time = math.nan if target is None else crossing(run, target)
-            finite = time if math.isfinite(time) else None
-            values.append({"program": label, "quantity": PACE, "value": pace(run)})
-            if target is not None:
-                values.append({"program": label, "quantity": TARGET, "value": finite})
-    return values

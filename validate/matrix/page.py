@@ -31,8 +31,6 @@ TABLES = {
     "cells": "each cell, predicted and measured, with the command of its condition",
     "conditions": "rank correlations of each condition, and the regret of the pick",
     "coverage": "measured values within 90 % intervals, by network, family and program",
-    "noise": "relative standard deviations of equal runs, and of runs that differ in their seed",
-    "terms": "the profile's terms against those fitted to each held-out run, in seconds",
 }
 HEAD = (
     "What predictions missed of programs that no run was fitted to, by kind of network: relative",
@@ -46,16 +44,12 @@ def _today() -> str:
 
 @dataclass
 class Matrix:
-    """The results so far. `failed`: why a condition has none, by its name.
-
-    `noise`: rows of `cells.noise`; `date`: of the measurements.
-    """
+    """The results so far. `failed`: why a condition has none, by its name; `date`: of measuring."""
 
     machine: dict[str, Any]
     versions: dict[str, str]
     cells: list[Cell] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
-    noise: list[Row] = field(default_factory=list)
     date: str = field(default_factory=_today)
 
     def json(self) -> Row:
@@ -67,9 +61,7 @@ class Matrix:
             "aims": cells.aims(self.cells),
             "conditions": cells.conditions(self.cells),
             "failed": self.failed,
-            "noise": self.noise,
             "coverage": left_out.coverage(self.cells),
-            "terms": cells.by_term(self.cells),
             "cells": self.cells,
         }
 
