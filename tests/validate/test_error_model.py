@@ -141,11 +141,8 @@ def test_a_known_quadratic_is_found_again():
     assert table["heterogeneity"]["share"] == pytest.approx(0.4, abs=0.1)
     assert table["heterogeneity"]["curvature"] == pytest.approx(1.5, rel=0.3)
     assert model.range == pytest.approx((seen[0].losses.min(), 1.85))
-    assert max(model.fit.values()) < 0.02
     assert model.sd["objective.spectrum.curvature"] < 0.02
     assert set(model.sd) > {"objective.heterogeneity.share", "objective.noise"}
-    assert model.bound["gradient_variance"] == pytest.approx(0, abs=1e-12)
-    assert 0.1 < model.bound["smoothness"] <= 2.001
 
 
 def test_workers_that_are_alike_are_told_to_be():
@@ -233,7 +230,6 @@ def test_without_a_curvature_survey_it_says_so(measured, tmp_path):
         if path.name != error_model.SURVEYS:
             (tmp_path / path.name).write_bytes(path.read_bytes())
     model = error_model.fit([tmp_path])
-    assert model.bound is None
     assert model.objective["noise"] == 0
     assert any("no curvature survey" in note for note in model.notes)
     (tmp_path / error_model.SURVEYS).write_text("[1]")

@@ -21,7 +21,7 @@ from paceline.validate.calibration.profile import Profile
 from paceline.validate.measurement import alpha_beta
 from paceline.validate.probe import probe
 from paceline.validate.probe import profile as probe_profile
-from paceline.validate.probe.read import TeamMeasurement, _shortest
+from paceline.validate.probe.profile import TeamMeasurement, _shortest
 from paceline.validate.training.clock import REPEATS
 from paceline.validate.training.events import EVENT
 from tests.helpers.cases import looped
@@ -140,20 +140,11 @@ def team(workers=4, cpu=3e-3, foreign=0.0, shortest=0.002):
     line = alpha_beta.fit([1000, 2000], np.array([[1e-3], [2e-3]]))
     return TeamMeasurement(
         workers, (0.02, 0.06), np.full(9, 4e-4), np.full(9, 4e-4), {"mean": line, "gather": line},
-        {"step": Term(-1e-5, 1e-6, 9), "issue": Term(3e-4, 3e-5, 9)}, shortest, 0.9, cpu, 1e-4,
-        foreign,
+        {"step": Term(-1e-5, 1e-6, 9), "issue": Term(3e-4, 3e-5, 9)}, shortest, cpu, 1e-4, foreign,
     )  # fmt: skip
 
 
 ABOUT = probe_profile.ProbeSettings("mlp", "digits", 16, 2410, "cpu", "emulated", 0.02)
-
-
-def test_what_is_sustained_is_what_evidence_allows():
-    for workers in (2, 5, 16):
-        one = team(workers)
-        step = probe_profile.shortest_by_cpu(one)
-        assert probe_profile.sustained(one, 1.001 * step) == workers
-        assert probe_profile.sustained(one, 0.999 * step) == workers - 1
 
 
 def test_a_crowded_machine_is_noted_and_only_numbers_that_can_vary_have_errors():
@@ -186,8 +177,8 @@ def test_the_shortest_step_is_the_first_that_all_held(held):
 
 def test_numbers_of_workers_whose_steps_cannot_be_held_are_left_out(monkeypatch):
     monkeypatch.setattr(probe, "_pair", lambda *_: None)
-    monkeypatch.setattr(probe.read, "messages", lambda _: team().collectives["mean"])
-    monkeypatch.setattr(probe.read, "codecs", lambda _: [])
+    monkeypatch.setattr(probe_profile, "messages", lambda _: team().collectives["mean"])
+    monkeypatch.setattr(probe_profile, "codecs", lambda _: [])
     monkeypatch.setattr(
         probe, "_team", lambda about, count, *_: team(2, shortest=1e-3 if count == 2 else np.inf)
     )
@@ -228,9 +219,7 @@ def test_a_probe_of_two_workers(tmp_path, capsys):
     kinds = [each["kind"] for each in printed["codec"]]
     codecs = ["top-k", "random-k", "dgc", "qsgd", "fp16", "power-sgd", "sparse-loco"]
     assert kinds == 2 * codecs
-    (team,) = found["team"]
-    assert 0 <= team["hidden"] <= 1
-    assert team["sustained"] == sorted(team["sustained"])
+    assert to_si(found["team"][0]["shortest_step"], "time") >= 0.01
 
     (tmp_path / "my.toml").write_text(SCENARIO)
     mine = load(tmp_path / "my.toml")

@@ -207,14 +207,9 @@ def test_runs_over_prescribed_links_of_different_speed_are_refused(tmp_path):
 
 
 def test_chance_makes_no_link_a_different_one(tmp_path):
-    """Jobs of one link with steps of other lengths are fitted; their steps are said to differ."""
-    tables, said = fitted(job(tmp_path / "a"), job(tmp_path / "b", mean=0.1, seed=2))
+    """Jobs of one link with steps of other lengths are fitted together."""
+    tables, _ = fitted(job(tmp_path / "a"), job(tmp_path / "b", mean=0.1, seed=2))
     assert tables["network"]["bandwidth"] == "800 Mbit/s"
-    assert "steps of different length" in said
-    for name in "ab":
-        assert str(tmp_path / name) in said
-    _, said = fitted(job(tmp_path / "a"), job(tmp_path / "b", seed=2))
-    assert "steps of different length" not in said
 
 
 # The pages

@@ -135,7 +135,7 @@ def calibrate(
     law = compute_laws.fit(times, starts=starts, numbers=list(steps))
     done(3, STAGES)
     notes = [note for source in runs for note in source.notes]
-    notes += [*(link.notes if link else ()), *sources.different_steps(runs)]
+    notes += link.notes if link else ()
     model = _error_model(runs, notes)
     done(4, STAGES)
     codecs = _codecs(runs, below, base, notes)

@@ -11,11 +11,19 @@ from paceline.simulator.distributions.distribution import Array, Distribution
 from paceline.simulator.distributions.parametric import Constant
 from paceline.simulator.errors import InputError
 
-from . import distribution_fits, independence, slow_periods
-from .slow_periods import quantity
+from . import distribution_fits, independence
+from .independence import Series, logs
 
 FEW = 20  # steps, below which families of distributions cannot be distinguished
 SEED = 0
+CLEAR = 0.77  # share of the variance that two speeds must explain: of an even drift, 0.75
+SLOWER = 1.15  # the least factor of a slow period that is distinguished from chance
+PERIODS = 3  # fewest, to estimate how long they last
+WINDOWS = 1, 3, 5, 9  # of moving averages, in steps
+NO_PERIODS = (
+    "slow steps follow slow steps more often than chance explains, but not in clear periods of one "
+    "speed: perhaps a drift; treated as independent"
+)
 
 
 @dataclass(frozen=True)
@@ -40,8 +48,8 @@ class FittedLaws:
     @property
     def tables(self) -> dict[str, Any]:
         """Return the tables that are not empty."""
-        every = {"compute": self.compute, "bursts": self.bursts, "group": self.group}
-        return {key: value for key, value in every.items() if value}
+        tables = {"compute": self.compute, "bursts": self.bursts, "group": self.group}
+        return {key: table for key, table in tables.items() if table}
 
     @property
     def files(self) -> dict[str, bytes]:
@@ -73,12 +81,11 @@ def fit(
     """
     series = _checked(times)
     notes: list[str] = []
-    usual, slow = series, None
+    usual, bursts = series, None
     if independence.correlated(series):
-        slow = slow_periods.find(series, _lasts(series, starts))
-        notes.append(slow.note if slow else slow_periods.NONE)
-    if slow:
-        usual = [lasted[fast] for lasted, fast in zip(series, slow.fast, strict=True)]
+        bursts, fast, note = _slow_periods(series, _lasts(series, starts))
+        notes.append(note)
+        usual = [lasted[outside] for lasted, outside in zip(series, fast, strict=True)]
     ranks = range(len(series)) if numbers is None else numbers
     groups = _named(independence.alike(usual), usual)
     samples = {
@@ -105,7 +112,7 @@ def fit(
             "others, throughout"
         )
     return FittedLaws(
-        laws[""], slow.table if slow else None, grouped, empirical, members, ranking,
+        laws[""], bursts, grouped, empirical, members, ranking,
         _standard_error(series), notes,
     )  # fmt: skip
 
@@ -159,6 +166,72 @@ def _law(
     ]
     law = {"dist": "empirical", "file": file} if chosen is None else _table(chosen.law)
     return law, rows, notes
+
+
+def _slow_periods(
+    series: Series, lasts: Series
+) -> tuple[dict[str, Any] | None, list[np.ndarray], str]:
+    """Find slow periods in correlated times.
+
+    Moving averages of the logarithms of times, relative to each worker's median, are cut halfway
+    between two means. `lasts`: seconds from the beginning of each step to that of the next.
+
+    Returns:
+        [cluster.bursts], None if two speeds do not clearly describe the times; by worker, a mask of
+        the steps wholly outside of slow periods; a note.
+    """
+    levels = [times - np.median(times) for times in logs(series)]
+    clear, slow = max((_split(levels, window) for window in WINDOWS), key=lambda pair: pair[0])
+    begun = [int(np.sum(state[1:] & ~state[:-1])) for state in slow]
+    # no period begins or ends in a step whose neighbours share its state
+    inside, fast = ([_inner(state == kind) for state in slow] for kind in (True, False))
+    pairs = [
+        (times[usual].mean(), times[slower].mean(), slower.sum())
+        for times, usual, slower in zip(series, fast, inside, strict=True)
+        if usual.any() and slower.any()
+    ]
+    factor = 0.0
+    if clear >= CLEAR and sum(begun) >= PERIODS and max(begun) >= 2 and pairs:
+        usual, slower, weights = np.array(pairs).T
+        factor = float(np.average(slower / usual, weights=weights))
+    if factor < SLOWER:
+        return None, [np.full(len(times), True) for times in series], NO_PERIODS
+    count = sum(begun)
+    on = sum(float(seconds[state].sum()) for seconds, state in zip(lasts, slow, strict=True))
+    on, off = on / count, (float(np.concatenate(lasts).sum()) - on) / count
+    table = {"factor": float(f"{factor:.4g}"), "on": quantity(on), "off": quantity(off)}
+    note = (
+        f"{count} slow periods: steps take {factor:.3g} times as long in them; {quantity(on)} "
+        f"each, {quantity(off)} apart"
+    )
+    return table, fast, note
+
+
+def _inner(state: np.ndarray) -> np.ndarray:
+    """Return steps whose neighbours share their state."""
+    padded = np.pad(state, 1, constant_values=True)
+    inner: np.ndarray = state & padded[:-2] & padded[2:]
+    return inner
+
+
+def _split(levels: Series, window: int) -> tuple[float, Sequence[np.ndarray]]:
+    """Cut moving averages in two; return the share of their variance between both, and masks."""
+    smooth = [
+        np.convolve(np.pad(level, window // 2, "edge"), np.full(window, 1 / window), "valid")
+        for level in levels
+    ]
+    whole = np.concatenate(smooth)
+    cut = 0.5 * float(whole.min() + whole.max())
+    for _ in range(20):
+        cut = 0.5 * float(whole[whole <= cut].mean() + whole[whole > cut].mean())
+    slow = whole > cut
+    between = slow.mean() * (1 - slow.mean()) * (whole[slow].mean() - whole[~slow].mean()) ** 2
+    return float(between / whole.var()), [level > cut for level in smooth]
+
+
+def quantity(seconds: float) -> str:
+    """Return a time with its unit."""
+    return f"{seconds * 1e3:.6g} ms"
 
 
 def _table(law: Distribution) -> dict[str, str | float]:

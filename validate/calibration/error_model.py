@@ -48,18 +48,16 @@ ENOUGH = 30  # points of a curve that heterogeneity is fitted to
 
 @dataclass(frozen=True)
 class ErrorModel:
-    """A fitted error model. `objective` and, with a survey, `bound` are tables for [objective].
+    """A fitted error model; `objective` is the table [objective].
 
     `sd`: relative standard errors by dotted key; that of `objective.spectrum.curvature` is of all
     curvatures together, and so of all numbers of steps. `range`: lowest and highest loss that was
-    fitted; nothing is known below. `fit`: root mean square error of log losses by label.
+    fitted; nothing is known below.
     """
 
     objective: dict[str, Any]
-    bound: dict[str, Any] | None
     sd: dict[str, float]
     range: tuple[float, float]
-    fit: dict[str, float]
     notes: list[str]
 
 
@@ -81,15 +79,15 @@ class Observation:
     @property
     def mean(self) -> Array:
         """Return the geometric mean of the losses over seeds (points,)."""
-        found: Array = np.exp(np.log(self.losses).mean(axis=0))
-        return found
+        mean: Array = np.exp(np.log(self.losses).mean(axis=0))
+        return mean
 
     @property
     def rates(self) -> Array:
         """Return the effective learning rates lr / (1 - mu) at the points (points,)."""
-        kept = self.momentum.mu if isinstance(self.momentum, Momentum | Nesterov) else 0.0
-        found: Array = np.array([self.lr(max(1, int(step))) for step in self.steps]) / (1 - kept)
-        return found
+        mu = self.momentum.mu if isinstance(self.momentum, Momentum | Nesterov) else 0.0
+        rates: Array = np.array([self.lr(max(1, int(step))) for step in self.steps]) / (1 - mu)
+        return rates
 
     def take(self, most: int) -> "Observation":
         """Return the observation at no more than `most` points, evenly spread."""
@@ -112,7 +110,7 @@ def squared_distances(
     coupling = np.sqrt(s * h * k) * (seen.tau is not None)
     x: Array = np.stack([np.ones(h.shape), np.zeros(h.shape)])
     u = seen.momentum.init(x)
-    found = np.empty((len(seen.steps), *h.shape))
+    distances = np.empty((len(seen.steps), *h.shape))
     wanted = {int(step): index for index, step in enumerate(seen.steps)}
     since = 0
     with np.errstate(over="ignore", invalid="ignore"):  # a mode that diverges is not chosen
@@ -125,8 +123,8 @@ def squared_distances(
                 if seen.tau is not None and since >= seen.tau(step):
                     x[1], u, since = 0, seen.momentum.init(x), 0
             if step in wanted:
-                found[wanted[step]] = x[0] ** 2
-    return found
+                distances[wanted[step]] = x[0] ** 2
+    return distances
 
 
 @dataclass(frozen=True)
@@ -145,13 +143,10 @@ class Noise:
 
 def noise(points: Points, floor: float) -> Noise:
     """Fit mini-batch noise as a function of the loss, by relative least squares."""
-    if not points:
+    noisy = [point for point in points if point["noise"] > 0]
+    if not noisy:
         return Noise()
-    loss, variance = (np.array([point[key] for point in points]) for key in ("loss", "noise"))
-    kept = variance > 0
-    if not kept.any():
-        return Noise()
-    loss, variance = loss[kept], variance[kept]
+    loss, variance = (np.array([point[key] for point in noisy]) for key in ("loss", "noise"))
     rows = np.stack([np.ones(len(loss)), 2 * np.maximum(0, loss - floor)], axis=1)
     (fixed, growth), left = nnls(rows / variance[:, None], np.ones(len(loss)))
     return Noise(float(fixed), float(growth), float(left / len(loss)))
@@ -168,11 +163,9 @@ class FittedModes:
     def loss(self, seen: Observation, noise: Noise, share: Any = 0.0, apart: Any = 1.0) -> Array:
         """Return the expected loss at an observation's steps, shape (points, *shape of `share`)."""
         s, k = np.broadcast_arrays(share, apart)
-        found = squared_distances(seen, self.curvature, s[..., None], k[..., None]) @ self.gap
-        excess = np.array(
-            [noise.excess(seen, column) for column in found.reshape(len(found), -1).T]
-        )
-        loss: Array = self.floor + found + excess.T.reshape(found.shape)
+        gaps = squared_distances(seen, self.curvature, s[..., None], k[..., None]) @ self.gap
+        excess = noise.excess(seen, gaps.reshape(len(gaps), -1).T).T
+        loss: Array = self.floor + gaps + excess.reshape(gaps.shape)
         return loss
 
 
@@ -181,14 +174,12 @@ def modes(seen: Sequence[Observation], noise: Noise, floor: float, steepest: flo
 
     `steepest`: the largest curvature that the grid may have; `floor`: as known so far.
     """
-    rates = [np.interp(np.arange(1, int(e.steps[-1]) + 1), e.steps, e.rates) for e in seen]
+    rates = [np.interp(np.arange(1, int(run.steps[-1]) + 1), run.steps, run.rates) for run in seen]
     moved = max(float(rate.sum()) for rate in rates)  # by the effective rates of all steps
-    first = min(1.0 / observation.rates.max() for observation in seen)
+    first = min(1.0 / run.rates.max() for run in seen)
     grid = np.geomspace(0.02 / moved, max(min(steepest, first), 1 / moved), CURVATURES)
-    found = _weigh(seen, noise, floor, grid)
-    merged, gaps = _merged(grid, found.gap)
-    kept = gaps > FEWEST * gaps.sum()
-    return _weigh(seen, noise, floor, merged[kept])
+    merged, gaps = _merged(grid, _weigh(seen, noise, floor, grid).gap)
+    return _weigh(seen, noise, floor, merged[gaps > FEWEST * gaps.sum()])
 
 
 def _weigh(
@@ -225,7 +216,7 @@ class FittedHeterogeneity:
 
 
 def heterogeneity(
-    seen: Sequence[Observation], points: Points, found: FittedModes, noise: Noise
+    seen: Sequence[Observation], points: Points, fitted: FittedModes, noise: Noise
 ) -> FittedHeterogeneity | None:
     """Return the posterior mean on a grid, given local-sgd runs and a curvature survey.
 
@@ -234,7 +225,7 @@ def heterogeneity(
     """
     share, apart = np.meshgrid(SHARES, APARTS, indexing="ij")
     misfit = np.zeros(share.shape)
-    gap = np.array([point["loss"] - found.floor for point in points])
+    gap = np.array([point["loss"] - fitted.floor for point in points])
     between = np.array([point["between"] for point in points])
     ratio = (between / (2 * gap))[gap > 0] if len(points) else np.empty(0)
     if len(ratio) > 1:
@@ -246,7 +237,7 @@ def heterogeneity(
         misfit += ((np.log(apart) - np.log(along).mean()) / spread) ** 2
     for fewer in (observation.take(ENOUGH) for observation in seen):
         with np.errstate(all="ignore"):  # where local steps diverge, nothing is likely
-            predicted = found.loss(fewer, noise, share, apart)
+            predicted = fitted.loss(fewer, noise, share, apart)
             wrong = np.log(predicted) - np.log(fewer.mean)[:, None, None]
             misfit += np.nan_to_num((wrong**2).mean(axis=0), nan=np.inf) / MISFIT**2
     if not seen and len(ratio) < 2:
@@ -266,8 +257,7 @@ def fit(runs: Sequence[Path]) -> ErrorModel:
     Curvature surveys (`landscape.json`) are used if there are any. Raises InputError without
     losses, or without ssgd.
     """
-    found = [read.read(path) for path in runs]
-    observations = [observation for directory in found for observation in _observe(directory)]
+    observations = [observation for path in runs for observation in _observe(read.read(path))]
     if not observations:
         raise InputError(
             f"{', '.join(map(str, runs))}: no losses of ssgd or local-sgd; give a run of them "
@@ -283,26 +273,26 @@ def calibrate(seen: Sequence[Observation], points: Points = ()) -> ErrorModel:
     if not together:
         raise InputError("no ssgd among the runs; add one: local steps are compared with it")
     steepest = _largest(points)
-    found = FittedModes(0.0, np.empty(0), np.empty(0))
+    fitted = FittedModes(0.0, np.empty(0), np.empty(0))
     for _ in range(ROUNDS):
-        seen_noise = noise(points, found.floor)
-        found = modes(together, seen_noise, found.floor, steepest)
-    differ = heterogeneity(apart, points, found, seen_noise)
-    sd = {"objective.spectrum.curvature": _pace(together, found, seen_noise)}
+        seen_noise = noise(points, fitted.floor)
+        fitted = modes(together, seen_noise, fitted.floor, steepest)
+    differ = heterogeneity(apart, points, fitted, seen_noise)
+    sd = {"objective.spectrum.curvature": _steps_error(together, fitted, seen_noise)}
     if points:
         sd |= {"objective.noise": seen_noise.sd / 2, "objective.noise_growth": seen_noise.sd}
     table: dict[str, Any] = {
         "kind": "quadratic",
-        "dimension": BLOCK * len(found.gap),
+        "dimension": BLOCK * len(fitted.gap),
         "spectrum": {
             "kind": "modes",
-            "curvature": [_short(value) for value in found.curvature],
-            "gap": [_short(value) for value in found.gap],
+            "curvature": [_short(value) for value in fitted.curvature],
+            "gap": [_short(value) for value in fitted.gap],
         },
         "noise": _short(seen_noise.fixed**0.5),
         "noise_growth": _short(seen_noise.growth),
-        "initial_gap": _short(float(found.gap.sum())),
-        "floor": _short(found.floor),
+        "initial_gap": _short(float(fitted.gap.sum())),
+        "floor": _short(fitted.floor),
     }
     if differ is not None and differ.share >= LEAST:
         names = "objective.heterogeneity.share", "objective.heterogeneity.curvature"
@@ -313,19 +303,7 @@ def calibrate(seen: Sequence[Observation], points: Points = ()) -> ErrorModel:
         }
     low = min(float(observation.mean.min()) for observation in together)
     high = max(float(observation.mean.max()) for observation in together)
-    notes = _notes(together, points, apart, differ)
-    bound = None
-    if np.isfinite(steepest):  # Theorem 2's constants must hold everywhere: the largest surveyed
-        variance = max(point["noise"] for point in points)
-        bound = {"kind": "bound", "initial_gap": table["initial_gap"]}
-        bound |= {"smoothness": _short(steepest), "gradient_variance": _short(variance)}
-    of_workers = (differ.share, differ.curvature) if differ else (0.0, 1.0)
-    misfits = {
-        run.label: np.log(found.loss(run, seen_noise, *of_workers)) - np.log(run.mean)
-        for run in seen
-    }
-    quality = {label: float(np.sqrt((missed**2).mean())) for label, missed in misfits.items()}
-    return ErrorModel(table, bound, sd, (low, high), quality, notes)
+    return ErrorModel(table, sd, (low, high), _notes(together, points, apart, differ))
 
 
 def _short(value: float) -> float:
@@ -334,15 +312,15 @@ def _short(value: float) -> float:
 
 def _largest(points: Points) -> float:
     """Return the largest surveyed curvature, inf without a survey."""
-    found = [point[key] or 0.0 for point in points for key in ("smoothness", "curvature", "apart")]
-    return max(found, default=0.0) or np.inf
+    keys = "smoothness", "curvature", "apart"
+    return max((point[key] or 0.0 for point in points for key in keys), default=0.0) or np.inf
 
 
-def _pace(seen: Sequence[Observation], found: FittedModes, noise: Noise) -> float:
+def _steps_error(seen: Sequence[Observation], fitted: FittedModes, noise: Noise) -> float:
     """Return the relative error of the model's number of steps to a loss."""
     wrong: list[float] = []
     for observation in seen:
-        predicted = np.minimum.accumulate(found.loss(observation, noise))
+        predicted = np.minimum.accumulate(fitted.loss(observation, noise))
         for losses in observation.losses:
             lowest = max(losses.min(), predicted.min())
             levels = np.geomspace(min(losses[1], predicted[1]), lowest, LEVELS + 1)[:-1]
@@ -406,7 +384,7 @@ def _observe(directory: RunDirectory) -> list[Observation]:
         },
         file=str(directory.path),
     )
-    found = []
+    observations = []
     for algorithm in world.algorithm:
         given, runs = algorithm.parameters, directory.runs.get(algorithm.label, [])
         plain = given.get("outer", Identity()) == Identity() and given["codec"].kind == "raw"
@@ -417,5 +395,5 @@ def _observe(directory: RunDirectory) -> list[Observation]:
         if len(losses[0]) > 1 and np.isfinite(losses).all() and (losses > 0).all():
             stepping = given["lr"], given["momentum"], given.get("tau")
             about = algorithm.label, world.cluster.workers, columns["step"][0]
-            found.append(Observation(*about, losses, *stepping))
-    return found
+            observations.append(Observation(*about, losses, *stepping))
+    return observations

@@ -22,7 +22,7 @@ from ..measurement import alpha_beta, kineto, telemetry_files
 from ..measurement.telemetry_files import Recorded, RecordedCollectives
 from ..training import events
 from ..training.events import STEP, WAIT
-from . import independence, overheads, profile
+from . import overheads, profile
 from .overheads import RunEvents
 
 BYTES = 4  # of a parameter, where a job does not say
@@ -31,7 +31,6 @@ TRACES = (".json", ".gz")
 EVENTS = "events.csv"
 LIKE = 1.5  # ratio of sizes below which they do not determine a bandwidth
 APART = 1.25  # ratio of times, compared with those over one link, from which links differ
-UNEVEN = 1.1  # ratio of the ranks' numbers of steps, or of jobs' steps, from which a note says so
 
 
 @dataclass(frozen=True)
@@ -62,8 +61,8 @@ class Link:
     @property
     def table(self) -> dict[str, Any]:
         """Return the table [network]."""
-        found = {"collective": "ring", "latency": profile.seconds(self.latency or 0.0)}
-        return found | ({"bandwidth": profile.rate(1 / self.per_byte)} if self.per_byte else {})
+        table = {"collective": "ring", "latency": profile.seconds(self.latency or 0.0)}
+        return table | ({"bandwidth": profile.rate(1 / self.per_byte)} if self.per_byte else {})
 
     @property
     def words(self) -> str:
@@ -100,15 +99,15 @@ def read(paths: Sequence[Path], *, allow_paths: bool = False) -> list[Source]:
     InputError.
     """
     traces = [path for path in paths if path.is_file() and path.suffix in TRACES]
-    found = [_directory(path, allow_paths) for path in paths if path not in traces]
+    sources = [_directory(path, allow_paths) for path in paths if path not in traces]
     if traces:
-        found.append(_recorded(traces[0], kineto.read(*traces)))
-    if not found:
+        sources.append(_recorded(traces[0], kineto.read(*traces)))
+    if not sources:
         raise InputError("nothing to calibrate from; name run directories of `paceline validate`")
-    places = [source.path.resolve() for source in found]
+    places = [source.path.resolve() for source in sources]
     if twice := [path for path in places if places.count(path) > 1]:
         raise InputError(f"{twice[0]}: named twice; it would count as two jobs: name it once")
-    return found
+    return sources
 
 
 def _directory(path: Path, allow_paths: bool) -> Source:
@@ -132,15 +131,15 @@ def _directory(path: Path, allow_paths: bool) -> Source:
 
 
 def _run_directory(path: Path, allow_paths: bool) -> Source:
-    found = directories.read(path)
-    if not found.is_measured:
+    directory = directories.read(path)
+    if not directory.is_measured:
         raise InputError(
             f"{path}: simulated, not measured: a profile of it would only repeat the simulation; "
             "is it from a measured run? Give a directory of paceline validate"
         )
-    file = str(found.summary["scenario"]["file"])
-    stated = parse(found.table, file=file, folder=Path(file).parent, allow_paths=allow_paths)
-    scenario = _as_carried(stated, found.summary)
+    summary, file = directory.summary, str(directory.summary["scenario"]["file"])
+    stated = parse(directory.table, file=file, folder=Path(file).parent, allow_paths=allow_paths)
+    scenario = _as_carried(stated, summary)
     algorithms = {algorithm.label: algorithm for algorithm in scenario.algorithm}
     workers, runs = scenario.cluster.workers, []
     recorded = events.read(path / EVENTS)
@@ -157,16 +156,16 @@ def _run_directory(path: Path, allow_paths: bool) -> Source:
         runs.append(RunEvents(scenario.nominal, algorithms[label], seed, rows))
     paces = {
         (label, run.seed): quantities.pace(run)
-        for label, group in found.runs.items()
+        for label, group in directory.runs.items()
         for run in group
     }
     notes = [
         f"{path}: {label}: fitted to runs that are not evidence: {'; '.join(row['reasons'])}"
-        for label, row in (found.summary.get("evidence") or {}).items()
+        for label, row in (summary.get("evidence") or {}).items()
         if not row["admitted"]
     ]
     notes += _missing(path, np.concatenate([*recorded.values()]), workers)
-    return Source(path, scenario, runs, paces, found.summary, tuple(notes))
+    return Source(path, scenario, runs, paces, summary, tuple(notes))
 
 
 def _as_carried(scenario: Scenario, summary: dict[str, Any]) -> Scenario:
@@ -180,11 +179,11 @@ def _as_carried(scenario: Scenario, summary: dict[str, Any]) -> Scenario:
     return scenario.model_copy(update={"network": by_gloo})
 
 
-def _recorded(path: Path, found: Recorded) -> Source:
+def _recorded(path: Path, job: Recorded) -> Source:
     """Return the source of a recorded job, in which nothing was prescribed."""
-    every, head = np.concatenate(list(found.events.values())), found.head
-    workers = max(int(head.get("workers", 0)), len(np.unique(every["node"])))
-    size = _model_bytes(head, every)
+    rows, head = np.concatenate(list(job.events.values())), job.head
+    workers = max(int(head.get("workers", 0)), len(np.unique(rows["node"])))
+    size = _model_bytes(head, rows)
     table = {
         "title": head.get("title", ""),
         "model": {"parameters": max(1, round(size / BYTES)) if size else 1},
@@ -196,16 +195,9 @@ def _recorded(path: Path, found: Recorded) -> Source:
     }
     scenario = parse(table, file=str(path))
     (algorithm,) = scenario.algorithm
-    runs = [RunEvents(scenario, algorithm, seed, rows) for (_, seed), rows in found.events.items()]
-    over_links = collectives(path, every, workers)
-    notes = [*found.notes, *_missing(path, every, workers)]
-    counts = _steps(every, workers)
-    counts = counts[counts > 0]
-    if counts.max() > UNEVEN * counts.min():
-        notes.append(
-            f"{path}: {counts.min()} to {counts.max()} steps by rank: collectives beyond the least "
-            "are not compared between ranks"
-        )
+    runs = [RunEvents(scenario, algorithm, seed, own) for (_, seed), own in job.events.items()]
+    over_links = collectives(path, rows, workers)
+    notes = [*job.notes, *_missing(path, rows, workers)]
     if over_links is None:
         why = "one worker" if workers < 2 else "no collectives with known bytes"
         notes.append(f"{path}: {why}: the network cannot be fitted")
@@ -217,7 +209,7 @@ def _recorded(path: Path, found: Recorded) -> Source:
     summary = {"versions": head.get("versions", {}), "machine": head.get("hardware", {})}
     return Source(
         path, scenario, runs, {}, summary, tuple(notes), recorded=True, has_model=bool(size),
-        over_links=over_links, durations=found.collectives,
+        over_links=over_links, durations=job.collectives,
     )  # fmt: skip
 
 
@@ -236,15 +228,10 @@ def _model_bytes(head: dict[str, Any], events: np.ndarray) -> float:
     return min(float(np.median(np.bincount(places, waits["bytes"]))), LARGEST)
 
 
-def _steps(events: np.ndarray, workers: int) -> np.ndarray:
-    """Count the steps of each rank."""
-    ranks = events["node"][events["kind"] == STEP]
-    return np.bincount(ranks, minlength=workers)[:workers]
-
-
 def _missing(path: Path, events: np.ndarray, workers: int) -> list[str]:
     """Say which ranks have no steps, and what is unknown without them. Raises InputError if all."""
-    counts = _steps(events, workers)
+    ranks = events["node"][events["kind"] == STEP]
+    counts = np.bincount(ranks, minlength=workers)[:workers]
     if not counts.any():
         raise InputError(
             f"{path}: no steps were recorded; put `with telemetry.step():` around the forward and "
@@ -259,16 +246,15 @@ def _missing(path: Path, events: np.ndarray, workers: int) -> list[str]:
     ]
 
 
-def steps(sources: Sequence[Source]) -> dict[int, tuple[np.ndarray, np.ndarray]]:
+def steps(sources: Sequence[Source]) -> dict[int, list[np.ndarray]]:
     """Return, by rank, step times and when they began (seconds), runs concatenated.
 
     Times are those drawn if steps were stretched, else measured; the first tenth is left out. Draws
     are the same for all algorithms with one seed, and count once. Ranks without steps are left out.
     """
-    found: dict[int, list[tuple[np.ndarray, np.ndarray]]] = {}
+    parts: dict[int, list[tuple[np.ndarray, np.ndarray]]] = {}
     offset = 0.0
     for source in sources:
-        # draws are the same for all algorithms with one seed
         drawn, seeds = source.scenario.validation.compute == "stretched", dict[int, RunEvents]()
         for run in source.runs:
             seeds.setdefault(run.seed if drawn else len(seeds), run)
@@ -280,32 +266,14 @@ def steps(sources: Sequence[Source]) -> dict[int, tuple[np.ndarray, np.ndarray]]
                 mine = mine[math.ceil(overheads.WARM_UP * len(mine)) :]
                 if len(mine):
                     times = (ends - rows["start"])[mine], rows["start"][mine] + offset
-                    found.setdefault(int(rank), []).append(times)
+                    parts.setdefault(int(rank), []).append(times)
             offset += float(ends.max(initial=0.0))
-    if not found:
+    if not parts:
         raise InputError("no steps were measured; give a run that has some after its warm-up")
     return {
-        rank: (np.concatenate([times for times, _ in own]), np.concatenate([at for _, at in own]))
-        for rank, own in sorted(found.items())
+        rank: [np.concatenate(series) for series in zip(*pairs, strict=True)]
+        for rank, pairs in sorted(parts.items())
     }
-
-
-def different_steps(sources: Sequence[Source]) -> list[str]:
-    """Say which sources have steps that last lastingly longer than others'."""
-    if len(sources) < 2:
-        return []
-    series = [np.concatenate([times for times, _ in steps([one]).values()]) for one in sources]
-    means = [float(times.mean()) for times in series]
-    if max(means) <= UNEVEN * min(means) or len(independence.alike(series)) < 2:
-        return []
-    shown = "; ".join(
-        f"{source.path}: {profile.seconds(mean)}"
-        for source, mean in zip(sources, means, strict=True)
-    )
-    return [
-        f"steps of different length ({shown}): [cluster] mixes them into one law; calibrate each "
-        "by itself for a law of each"
-    ]
 
 
 def collectives(path: Path, events: np.ndarray, workers: int) -> Collectives | None:

@@ -26,9 +26,8 @@ from ..launch import launch
 from ..torch_objective import gradients
 from ..training import clock, learner
 from ..training.task import Job, TrainingTask
-from . import read
-from .profile import ProbeSettings, profile
-from .read import TeamMeasurement
+from . import profile as measured
+from .profile import ProbeSettings, TeamMeasurement
 
 SIZES = [2**k for k in range(10, 23, 2)]  # bytes: 1 KiB ... 4 MiB
 GATHERED = 2**20  # bytes of the largest payload that is gathered
@@ -73,7 +72,7 @@ def probe(  # noqa: PLR0913 - the options of the command
     report(0, 1 + len(counts))
     with tempfile.TemporaryDirectory(prefix="paceline-") as name:
         pair = _pair(4 * parameters, device, Path(name) / "pair")
-        transits, codecs = read.messages(pair), read.codecs(pair)
+        transits, codecs = measured.messages(pair), measured.codecs(pair)
         for done, count in enumerate(counts, 1):
             report(done, 1 + len(counts))
             team = _team(about, count, once, Path(name) / f"{count}")
@@ -87,7 +86,7 @@ def probe(  # noqa: PLR0913 - the options of the command
             "workers: no steps could be held with any of these numbers; is the machine busy? Try "
             "again, or take fewer workers"
         )
-    return profile(about, teams, transits, codecs, notes)
+    return measured.profile(about, teams, transits, codecs, notes)
 
 
 def _check(workers: Sequence[int], network: str) -> None:
@@ -124,12 +123,12 @@ def _gradient(base: dict[str, Any], device: str) -> tuple[int, float]:
     )
     place = torch.device(device)
     goal = build.build(scenario, scenario.algorithm[0], 0)
-    start, own = learner.start(goal, 1, place), learner.learner(goal, 0)
+    start, source = learner.start(goal, 1, place), learner.learner(goal, 0)
     times = []
     with gradients.one_thread(place):
         for _ in range(4):
             begin = monotonic()
-            float(own.tensors(start)[0])
+            float(source.tensors(start)[0])
             times.append(monotonic() - begin)
     return start.numel(), min(times)
 
@@ -180,7 +179,7 @@ def _team(about: ProbeSettings, workers: int, once: float, folder: Path) -> Team
         "algorithm": [algorithm, {"name": "served", "steps": steps}],
     }
     scenario = _scenario(table, folder)
-    return read.team(_run(scenario, about.device, folder), scenario)
+    return measured.team(_run(scenario, about.device, folder), scenario)
 
 
 def _write_steps(file: Path, step: float, count: int) -> None:
@@ -198,13 +197,13 @@ def _run(scenario: Scenario, device: str, folder: Path) -> tuple[TrainingTask, .
     return tasks
 
 
-# Phases in a known order, which `read` separates. Unlike programs of the catalogue they need torch.
+# Phases in a known order, which `profile` separates. These programs need torch.
 
 
 def vector(size: int, like: Vector) -> Vector:
     """Return a vector of `size` bytes with normal entries."""
-    own = torch.Generator().manual_seed(0)
-    return torch.randn(max(1, size // 4), generator=own).to(like.device)
+    seeded = torch.Generator().manual_seed(0)
+    return torch.randn(max(1, size // 4), generator=seeded).to(like.device)
 
 
 async def team(  # noqa: PLR0913 - what is to be measured

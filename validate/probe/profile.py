@@ -1,38 +1,38 @@
-"""The profile that a probe writes."""
+"""From events of a probe's programs to the numbers that they measure, and to the profile."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from math import isfinite
+from itertools import pairwise
+from math import inf, isfinite
 from typing import Any
 
 import numpy as np
 
+from paceline.simulator.programs.codecs.codec import CODECS
 from paceline.simulator.results import store
+from paceline.simulator.results.run import Run
+from paceline.simulator.scenario.scenario import Scenario
 from paceline.simulator.studies import execution
 
-from ..calibration.overheads import TERMS
-from ..calibration.profile import (
-    Profile,
-    between,
-    ends,
-    law,
-    model_error,
-    rate,
-    rounded,
-    seconds,
-    size,
-    today,
-)
+from ..calibration import overheads
+from ..calibration import profile as profiles
+from ..calibration.overheads import TERMS, Term
+from ..calibration.profile import Profile, rounded, seconds
 from ..host import machine
-from ..measurement import evidence
+from ..measurement import alpha_beta, evidence
 from ..measurement.alpha_beta import AlphaBeta
-from .read import CodecTime, TeamMeasurement
+from ..measurement.measure import MeasuredRun
+from ..training import clock, records
+from ..training.events import COLLECT, ISSUE, SERVE, STEP, TAKE, WAIT
+from ..training.records import Account, Record
+from ..training.task import TrainingTask
 
-SUSTAINED = (0.02, 0.05, 0.1)  # seconds of steps
+FIRST = 1  # repetitions of each kind that are warm-up
 HEAD = (
     'A machine as `paceline probe` has measured it. A scenario takes it in by extends = "THIS',
     'FILE"; docs/probe.md and docs/reference/scenario.md explain the keys.',
 )
+Array = np.ndarray
 
 
 @dataclass(frozen=True)
@@ -46,6 +46,175 @@ class ProbeSettings:
     device: str
     network: str
     delay: float
+
+
+@dataclass(frozen=True)
+class TeamMeasurement:
+    """Measurements with one number of workers. Times in seconds.
+
+    `stretched`: shortest and longest step drawn; `compute`: steps of all workers at once, `alone`:
+    of the first one while the others slept; `collectives` by kind; `terms` of [[overhead]];
+    `shortest`: step that can be held (inf: none); `cpu`: seconds of a core per worker and stretched
+    step; `snapshot`: of taking one; `foreign`: share of the CPU that other processes used.
+    """
+
+    workers: int
+    stretched: tuple[float, float]
+    compute: Array
+    alone: Array
+    collectives: dict[str, AlphaBeta]
+    terms: dict[str, Term]
+    shortest: float
+    cpu: float
+    snapshot: float
+    foreign: float
+
+
+@dataclass(frozen=True)
+class CodecTime:
+    """Seconds that a codec takes for a vector of `size` bytes, and for one message of it."""
+
+    kind: str
+    size: int
+    compress: float
+    decompress: float
+
+
+def team(tasks: Sequence[TrainingTask], scenario: Scenario) -> TeamMeasurement:
+    """Read the tasks "team" and "served" of one number of workers."""
+    workers = scenario.cluster.workers
+    averaging, served = (_read(task, workers + (task is not tasks[0])) for task in tasks)
+    events = np.concatenate([record.events for record in averaging])
+    parameters = tasks[0].algorithm.parameters
+    n, together = parameters["steps"], parameters["together"]
+    after, last = 3 * n + together, int(events["step"][events["node"] == 1].max())
+    stretched = _steps(events, 0, 3 * n)
+    of_server = np.concatenate([record.events for record in served])
+    runs = [
+        overheads.RunEvents(scenario, task.algorithm, 0, rows)
+        for task, rows in zip(tasks, (stretched, of_server), strict=True)
+    ]
+    observing = sum((record.account or Account()).observing for record in averaging)
+    return TeamMeasurement(
+        workers=workers,
+        stretched=_stretched(stretched),
+        compute=_computing(_steps(events, 3 * n, after)),
+        alone=_computing(_steps(events, last, np.inf)),
+        collectives=_collectives(_steps(events, -1, 0), parameters),
+        terms=overheads.fit(runs),
+        shortest=_shortest(_steps(events, after, last), after, parameters["candidates"]),
+        cpu=sum((record.account or Account()).busy for record in served) / (n * workers),
+        snapshot=observing / max(1, sum(len(record.rows) for record in averaging)),
+        foreign=max(_foreign(team, scenario) for team in (averaging, served)),
+    )
+
+
+def messages(task: TrainingTask) -> AlphaBeta:
+    """Read the times of messages from the task "pair"."""
+    parameters = task.algorithm.parameters
+    transits = []
+    for record in _read(task, 2):
+        taken = record.events[record.events["kind"] == TAKE]
+        transits.append(taken["due"] - taken["joined"])
+    shape = -1, parameters["repeats"]
+    samples = np.concatenate([transit.reshape(shape)[1:, FIRST:] for transit in transits], axis=1)
+    return alpha_beta.fit(parameters["sizes"], [*samples])
+
+
+def codecs(task: TrainingTask) -> list[CodecTime]:
+    """Read the times of codecs beyond the raw one from the task "pair"."""
+    parameters = task.algorithm.parameters
+    repeats = parameters["repeats"]
+    costs = np.array([_blocks(record.events) for record in _read(task, 2)])
+    shape = 2, len(parameters["compressed"]), len(CODECS.kinds), repeats, 2
+    typical = np.median(costs.reshape(shape)[:, :, :, FIRST:], axis=(0, 3))
+    times = []
+    for size, rows in zip(parameters["compressed"], typical, strict=True):
+        for (kind, make), (before, after) in zip(CODECS.kinds.items(), rows - rows[0], strict=True):
+            if kind != "raw":
+                arrived = 2 if getattr(make, "gathers", False) else 1
+                times.append(CodecTime(kind, size, max(before, 0.0), max(after, 0.0) / arrived))
+    return times
+
+
+def _blocks(events: Array) -> list[tuple[float, float]]:
+    """Return, between pauses, seconds until the all-reduce was issued, and after its result.
+
+    Computing between the two rounds of a codec counts as after.
+    """
+    inside = events[np.isin(events["kind"], (SERVE, ISSUE, WAIT, COLLECT))]
+    inside = np.sort(inside, order="start")
+    pauses = np.flatnonzero(inside["kind"] == SERVE)
+    times = []
+    for first, last in pairwise(pauses):
+        block = inside[first + 1 : last]
+        waits, landed = block[block["kind"] == WAIT], block[block["kind"] == COLLECT]
+        issued = block["start"][block["kind"] == ISSUE][0]
+        after = inside["start"][last] - waits["end"][-1]
+        if len(waits) > 1:
+            after += max(0.0, waits["joined"][1] - landed["start"][0])
+        times.append((issued - inside["end"][first], after))
+    return times
+
+
+def _read(task: TrainingTask, nodes: int) -> list[Record]:
+    of_nodes = (records.read(task.folder, rank) for rank in range(nodes))
+    return [record for record in of_nodes if record is not None]
+
+
+def _steps(events: Array, after: float, until: float) -> Array:
+    return events[(events["step"] > after) & (events["step"] <= until)]
+
+
+def _stretched(events: Array) -> tuple[float, float]:
+    """Return the shortest and the longest step drawn (seconds)."""
+    steps = events[events["kind"] == STEP]
+    drawn = steps["due"] - steps["start"]
+    return float(drawn.min()), float(drawn.max())
+
+
+def _computing(events: Array) -> Array:
+    """Return seconds of steps, without the first tenth."""
+    rows = events[events["kind"] == STEP]
+    lasted = rows["end"] - rows["start"]
+    warm: Array = lasted[rows["step"] > np.quantile(rows["step"], overheads.WARM_UP)]
+    return warm
+
+
+def _collectives(events: Array, parameters: dict[str, Any]) -> dict[str, AlphaBeta]:
+    """Fit the time from the last worker's joining to the result, averaged over workers."""
+    sizes, repeats = parameters["sizes"], parameters["repeats"]
+    some = [size for size in sizes if size <= parameters["gathered"]]
+    lasted = []
+    for node in np.unique(events["node"]):
+        rows = events[events["node"] == node]
+        landed, waits = rows[rows["kind"] == COLLECT], rows[rows["kind"] == WAIT]
+        lasted.append(landed["start"] - waits["joined"])
+    mean = np.maximum(np.mean(lasted, axis=0), 1e-9).reshape(-1, repeats)[:, FIRST:]
+    return {
+        "mean": alpha_beta.fit(sizes, [*mean[1 : len(sizes) + 1]]),
+        "gather": alpha_beta.fit(some, [*mean[len(sizes) + 2 :]]),
+    }
+
+
+def _shortest(events: Array, before: int, candidates: Sequence[float]) -> float:
+    """Return the first candidate that all workers held, at which the program stops."""
+    rows = events[events["kind"] == STEP]
+    tried = -(-(int(rows["step"].max()) - before) // clock.REPEATS)
+    for number, duration in enumerate(candidates[:tried]):
+        part = _steps(rows, *(before + count * clock.REPEATS for count in (number, number + 1)))
+        lasted = [np.diff(part["start"][part["node"] == n]) for n in np.unique(part["node"])]
+        slowest = max(float(np.median(times)) for times in lasted)
+        stopped = number == tried - 1 < len(candidates) - 1
+        if stopped or slowest <= (1 + clock.HOLDS) * duration:
+            return duration
+    return inf
+
+
+def _foreign(team: Sequence[Record], scenario: Scenario) -> float:
+    """Return the share of the CPU that others used."""
+    run = MeasuredRun(Run("", "", 0, "real", 0, 0.0, {}, {}, {}), [*team])
+    return float(evidence.evidence([run], scenario)["foreign_cpu"])
 
 
 def profile(
@@ -65,7 +234,7 @@ def profile(
     travels = 4.0 * about.parameters
     tables = {
         "calibration": {
-            "date": today(),
+            "date": profiles.today(),
             "hardware": machine.describe(machine.hardware(about.device)),
             "notes": notes,
             "versions": store.versions("torch"),
@@ -75,19 +244,17 @@ def profile(
                 for name, term in team.terms.items()
                 if term.mean > 0 and term.se > 0
             },
-            "model_error": model_error(about.network),
+            "model_error": profiles.model_error(about.network),
             "measured": {
-                "workers": ends([team.workers for team in teams]),
-                "step": between([step for team in teams for step in team.stretched]),
+                "workers": profiles.ends([team.workers for team in teams]),
+                "step": profiles.between([step for team in teams for step in team.stretched]),
                 "bytes": [travels, travels],
             },
         },
         "overhead": [_overhead(team) for team in teams],
         "codec": [
-            {
-                "kind": codec.kind, "size": size(codec.size), "compress": seconds(codec.compress),
-                "decompress": seconds(codec.decompress),
-            }
+            {"kind": codec.kind, "size": profiles.size(codec.size)}
+            | {key: seconds(getattr(codec, key)) for key in ("compress", "decompress")}
             for codec in codecs
         ],
         "probe": _probe(about, teams, transits),
@@ -98,7 +265,7 @@ def profile(
 def _overhead(team: TeamMeasurement) -> dict[str, Any]:
     table: dict[str, Any] = {"workers": team.workers}
     if (step := team.terms.get("step")) is not None:
-        table["step"] = law(step.mean, step.spread)
+        table["step"] = profiles.law(step.mean, step.spread)
     measured = [name for name in TERMS if name in team.terms]
     return table | {name: seconds(max(0.0, team.terms[name].mean)) for name in measured}
 
@@ -134,11 +301,11 @@ def _probe(
                 "kind": kind,
                 "workers": workers,
                 "alpha": seconds(line.alpha),
-                **({"bandwidth": rate(line.bandwidth)} if isfinite(line.bandwidth) else {}),
                 "error": rounded(line.error),
                 "bytes": [int(size) for size in line.sizes],
                 "times": [seconds(time) for time in line.times],
             }
+            | ({"bandwidth": profiles.rate(line.bandwidth)} if isfinite(line.bandwidth) else {})
             for kind, workers, line in [*lines, ("send", 2, transits)]
         ],
         "team": [_team(team) for team in teams],
@@ -151,16 +318,9 @@ def _team(team: TeamMeasurement) -> dict[str, Any]:
         "workers": team.workers,
         **({"shortest_step": seconds(shortest)} if isfinite(shortest) else {}),
         "cpu": seconds(team.cpu),
-        "hidden": rounded(team.hidden),
-        "sustained": [sustained(team, step) for step in SUSTAINED],
     }
 
 
 def shortest_by_cpu(team: TeamMeasurement) -> float:
     """Return the step (seconds) at which a team's CPU use reaches the limit of evidence."""
     return team.workers * team.cpu / (evidence.OWN * execution.cores())
-
-
-def sustained(team: TeamMeasurement, step: float) -> int:
-    """Return the workers, each as costly as this team's, that steps of `step` seconds allow."""
-    return int(evidence.OWN * execution.cores() * step / team.cpu)
