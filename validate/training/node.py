@@ -21,7 +21,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from math import inf, nan
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -35,11 +35,9 @@ from paceline.simulator.scenario.scenario import Scenario
 
 from ..host import device as devices
 from . import events
-from .clock import Clock
 from .collectives import Collectives
-from .emulated_network import RealNetwork
 from .messages import Mailbox, Message
-from .packing import TensorMeter
+from .rendezvous import Connections
 
 
 class RunOver(BaseException):
@@ -62,6 +60,26 @@ class Limits:
     pooled: bool = False
     served: bool = False
     enough: Callable[[], bool] = lambda: False
+
+
+class Role(NamedTuple):
+    """What a node does: its part of a `scenario`, from the parameters `start` on.
+
+    `learner`: computes its gradients; None for a server.
+    """
+
+    scenario: Scenario
+    seed: int
+    start: Tensor
+    learner: Any
+
+
+class Display(NamedTuple):
+    """What a node shows: its timeline, each mark (`see`), each gradient (`learned`)."""
+
+    spans: Spans
+    see: Callable[["RealNode", Tensor], None]
+    learned: Callable[["RealNode"], None]
 
 
 class PieceUnderWay:
@@ -102,33 +120,17 @@ class RealNode(TensorNode):
     depended on time, in order; `events`: rows of `training.events.EVENT`.
     """
 
-    def __init__(  # noqa: PLR0913 - what a node is made of
-        self,
-        *,
-        rank: int,
-        scenario: Scenario,
-        seed: int,
-        start: Tensor,
-        clock: Clock,
-        limits: Limits,
-        meter: TensorMeter,
-        network: RealNetwork,
-        collectives: Collectives | None,
-        mailbox: Mailbox | None,
-        learner: Any,
-        spans: Spans,
-        see: Callable[["RealNode", Tensor], None],
-        learned: Callable[["RealNode"], None],
-    ) -> None:
+    def __init__(self, role: Role, limits: Limits, links: Connections, display: Display) -> None:
+        scenario, seed, start, self._learner = role
         introduce(self, scenario, start)
-        self.rank = rank
+        self.rank = links.rank
         self.seed(seed)
         self._receive_seconds = scenario.server.receive
         self._unfreed_share = scenario.cluster.unfreed_share
-        self._clock, self._limits = clock, limits
-        self._meter, self._network = meter, network
-        self._collectives, self._mailbox, self._learner = collectives, mailbox, learner
-        self._see, self._learned, self._spans = see, learned, spans
+        self._limits = limits
+        self._meter, self._network, self._clock = links.meter, links.network, links.clock
+        self._collectives, self._mailbox = links.collectives, links.mailbox
+        self._spans, self._see, self._learned = display
         self._device = devices.of(start.device)
         self._backward = ThreadPoolExecutor(1, thread_name_prefix="backward")
         self._durations: Iterator[float] | None = None

@@ -111,7 +111,7 @@ class Connections:
     ) -> None:
         self.store, self.rank, self.timeout = store, rank, timeout
         self._start, self._accounting = start, accounting
-        self.meter, self.network, self._clock = accounting
+        self.meter, self.network, self.clock = accounting
         self.team: DeviceGroup | None = None
         self.flags: Any = None
         self.collectives: Collectives | None = None
@@ -140,7 +140,7 @@ class Connections:
         capacity = 8 * START + SKELETON + VECTORS * self._start.nbytes
         receives, device = self.network.receives, self._start.device
         address = Address(group, self.rank, frozenset(peers), capacity, device, receives)
-        self.mailbox = Mailbox(address, self._clock)
+        self.mailbox = Mailbox(address, self.clock)
 
     def _gloo(self, name: str, size: int, timeout: float) -> Any:
         return transport.gloo(sub_store(self.store, name), self.rank, size, timeout)

@@ -25,7 +25,7 @@ from ..host import machine
 from . import learner, rendezvous
 from .clock import Clock
 from .emulated_network import Accounting, EmulatedNetwork, RealNetwork, selection
-from .node import Limits, RealNode
+from .node import Display, Limits, RealNode, Role
 from .packing import TensorMeter
 from .records import Account, Cadence, Recorder
 
@@ -99,7 +99,6 @@ class TaskProcess:
         self._start = learner.start(goal, scenario.model.parameters, place.device)
         network = EmulatedNetwork if scenario.validation.network == "emulated" else RealNetwork
         self._network = network(scenario, task.seed, self.rank)
-        self._meter = TensorMeter(scenario.model.bytes, self._start.numel())
         source = learner.learner(goal, self.rank) if self.rank < self.workers else None
         nothing = self._nothing = self._start[:0]
         self._learns = not isinstance(goal.start, complex)  # else there are no parameters to record
@@ -116,7 +115,8 @@ class TaskProcess:
         self._counter = StepCounter(place.store, self._limits.step)
         if program.pooled:
             self._limits.enough = self._counter.full.is_set
-        accounting = Accounting(self._meter, self._network, self._clock)
+        meter = TensorMeter(scenario.model.bytes, self._start.numel())
+        accounting = Accounting(meter, self._network, self._clock)
         self._links = links = rendezvous.Connections(
             place.store, self.rank, self._start, accounting, scenario.validation.timeout
         )
@@ -129,13 +129,10 @@ class TaskProcess:
                 nodes = range(self.workers) if source is None else range(self.workers, self.size)
             links.open_mailbox(self.size, {*nodes} - {self.rank})
         self._spans = Spans(scenario.run.timeline_spans)
-        self.node = RealNode(
-            rank=self.rank, scenario=scenario, seed=task.seed, start=self._start,
-            clock=self._clock, limits=self._limits, meter=self._meter, network=self._network,
-            collectives=links.collectives, mailbox=links.mailbox, learner=source, spans=self._spans,
-            see=self._see if watched else self._count,
-            learned=self._see_buffers if buffered else lambda node: None,
-        )  # fmt: skip
+        role = Role(scenario, task.seed, self._start, source)
+        see = self._see if watched else self._count
+        learned = self._see_buffers if buffered else lambda node: None
+        self.node = RealNode(role, self._limits, links, Display(self._spans, see, learned))
         compare([self.node], scenario, goal, task.algorithm.parameters)
         if source is not None and scenario.validation.compute == "stretched":
             clocks: list[Any] = [self.node] * self.workers
