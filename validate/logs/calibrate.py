@@ -18,6 +18,7 @@ from paceline.simulator.results.statistics import human
 from paceline.simulator.scenario.cluster import Cluster
 from paceline.simulator.scenario.overhead import GIGABIT
 from paceline.simulator.scenario.scenario import Scenario
+from paceline.simulator.scenario.team import Team
 from paceline.simulator.studies.execution import Progress
 
 from ..calibration import compute_laws, profile
@@ -53,7 +54,7 @@ class _Study:
 
     def members(self, condition: int) -> list[Observed]:
         pairs = zip(self.observed, self.condition, strict=True)
-        return [seen for seen, own in pairs if own == condition]
+        return [seen for seen, number in pairs if number == condition]
 
     def scenarios(self) -> list[Scenario]:
         """Return the jobs' scenarios with laws of computing times whose mean is 1 s."""
@@ -151,7 +152,7 @@ def _law(members: Sequence[Observed]) -> FittedLaws:
         law = compute_laws.fit([times / float(np.mean(whole)) for times in best.times])
         # What a log states is its mean: a law of the likeliest shape may have another.
         cluster = _parsed(law, {"workers": max(len(best.times), 1)} | law.tables)
-        return law.scaled(1 / cluster_mean(cluster))
+        return law.scaled(1 / float(np.mean(Team(cluster, 0.0).mean_compute)))
     spread = 1.4826 * float(np.median(np.abs(whole - np.median(whole)))) / best.pace
     if best.compute > 0:  # what workers wait for the slowest is less than the rest of a step
         spread = min(spread, (best.pace - best.compute) / 2 / best.compute)
@@ -169,30 +170,18 @@ def _parsed(law: FittedLaws, table: dict[str, Any]) -> Cluster:
         return Cluster.model_validate(table, context={"folder": Path(folder)})
 
 
-def cluster_mean(cluster: Cluster) -> float:
-    """Return the mean computing of a step (seconds), of all workers and in slow periods or not."""
-    assert cluster.compute is not None
-    grouped = sum(group.workers for group in cluster.group)
-    times = cluster.compute.expectation * max(cluster.workers - grouped, 0)
-    times += sum(
-        (group.compute or cluster.compute).expectation * group.workers for group in cluster.group
-    )
-    mean = times / max(cluster.workers, grouped)
-    if (slow := cluster.bursts) is None:
-        return mean
-    return mean * (slow.on + slow.off) / (slow.on / slow.factor + slow.off)
-
-
 def _cluster(law: FittedLaws, workers: int) -> dict[str, Any]:
     """Return the tables of a law, without groups of more workers than there are."""
-    found = law.tables
-    if sum(group["workers"] for group in law.group) >= workers:
-        found.pop("group", None)
-    return found
+    grouped = sum(group["workers"] for group in law.group) < workers
+    return {key: table for key, table in law.tables.items() if key != "group" or grouped}
 
 
 def _unknown(study: _Study, fitted: Fitted) -> list[str]:
     """Say what the fit leaves open, which links it found unusual, and which jobs it misses."""
+
+    def names(observed: Sequence[Observed]) -> str:
+        return ", ".join(dict.fromkeys(seen.job.name for seen in observed))
+
     notes, conditions = [], len(study.laws)
     unknown = [seen for seen in study.observed if not seen.job.knows_link]
     for seen, number in zip(unknown, fitted.point[LAW + conditions :], strict=True):
@@ -209,7 +198,7 @@ def _unknown(study: _Study, fitted: Fitted) -> list[str]:
             continue
         low, high = map(human, np.exp(np.quantile(computing, TAILS)))
         notes.append(
-            f"{_named(members)}: every step communicates, so that computing cannot be told from "
+            f"{names(members)}: every step communicates, so that computing cannot be told from "
             f"communicating: computing takes {low} to {high} of a step of "
             f"{human(min(seen.pace for seen in members))} ({USUAL}), what collectives slow "
             'computing by included; write compute = "..." into the [[job]], or add a log of '
@@ -217,7 +206,7 @@ def _unknown(study: _Study, fitted: Fitted) -> list[str]:
         )
     if conflicts := fitted.conflicts():
         notes.append(
-            f"{_named(study.observed)}: at odds with the links and the computing that are stated "
+            f"{names(study.observed)}: at odds with the links and the computing that are stated "
             f"or shown ({', '.join(conflicts)}, which is unusual): check bandwidth (busbw of "
             "nccl-tests), overlap, what is sent, and computing under no_sync"
         )
@@ -228,10 +217,6 @@ def _unknown(study: _Study, fitted: Fitted) -> list[str]:
                 f"({missed:+.1%}); are its link and its machine what the file says?"
             )
     return notes
-
-
-def _named(observed: Sequence[Observed]) -> str:
-    return ", ".join(dict.fromkeys(seen.job.name for seen in observed))
 
 
 def _result(study: _Study, fitted: Fitted, notes: list[str]) -> CalibrationResult:
@@ -284,17 +269,17 @@ def _stated(
     jobs: Sequence[files.Job], fitted: Fitted, draws: dict[str, list[float]]
 ) -> dict[str, Any]:
     """Return the keys of [cluster] that all jobs state alike, and what collectives slow it by."""
-    found: dict[str, Any] = {}
+    table: dict[str, Any] = {}
     for key in ("workers", "accumulation"):
         values = {getattr(job.scenario.cluster, key) for job in jobs}
         if len(values) == 1 and max(values) > 1:
-            found[key] = values.pop()
+            table[key] = values.pop()
     slowdown = 1 + math.exp(fitted.point[SLOWDOWN])
     if slowdown > 1 + LEAST and any(job.slowed for job in jobs):
-        found["beside_collectives"] = profile.rounded(slowdown)
+        table["beside_collectives"] = profile.rounded(slowdown)
         factors = (1 + np.exp(fitted.draws[:, SLOWDOWN])) / slowdown
         draws["cluster.beside_collectives"] = factors.tolist()
-    return found
+    return table
 
 
 def _origin(jobs: Sequence[files.Job]) -> dict[str, Any]:
@@ -323,7 +308,7 @@ def _origin(jobs: Sequence[files.Job]) -> dict[str, Any]:
 
 def _overheads(fitted: Fitted, gloo: bool) -> tuple[list[dict[str, Any]], dict[str, list[float]]]:
     """Return the tables of [[overhead]], of all means and of buckets, and their draws."""
-    found, draws = list[dict[str, Any]](), dict[str, list[float]]()
+    tables, draws = list[dict[str, Any]](), dict[str, list[float]]()
     for n in range(2):
         at = fitted.overhead(fitted.point, n == 1)
         rows = [fitted.overhead(row, n == 1) for row in fitted.draws]
@@ -332,5 +317,5 @@ def _overheads(fitted: Fitted, gloo: bool) -> tuple[list[dict[str, Any]], dict[s
         table |= {key: profile.seconds(at[key]) for key in ("collective", "hop")}
         if gloo:  # a question of gloo waits for the word that it may be sent
             table["agree_latencies"] = 2.0
-        found.append(table | ({"algorithm": BUCKETED} if n else {}))
-    return found, draws
+        tables.append(table | ({"algorithm": BUCKETED} if n else {}))
+    return tables, draws

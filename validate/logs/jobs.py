@@ -130,8 +130,8 @@ def _job(path: Path, index: int, table: _Table, allow_paths: bool) -> Job:
         )
     if table.compute and not np.isnan(log.compute).any():
         raise InputError(f"{where}.compute: {log.path} has computing in a column; leave one out")
-    own = warm(log, table.warmup, where)
-    return Job(table.log, own, scenario, network, table.machine, table.compute)
+    log = warm(log, table.warmup, where)
+    return Job(table.log, log, scenario, network, table.machine, table.compute)
 
 
 def warm(log: Log, warmup: int, where: str) -> Log:

@@ -242,7 +242,7 @@ class _Law:
             (log(seen.compute) if seen.compute > 0 else np.nan, log(seen.pace)) for seen in observed
         ])  # fmt: skip
         shortest = [
-            min(seen.pace for seen, own in zip(observed, conditions, strict=True) if own == n)
+            min(seen.pace for seen, number in zip(observed, conditions, strict=True) if number == n)
             for n in range(self.count)
         ]
         computing = [Number(log(pace / 2), COMPUTE_SD, COMPUTE_SD) for pace in shortest]
@@ -279,13 +279,13 @@ class _Law:
 
     def missed(self, theta: Array, shown: Array) -> Array:
         """Return by how many standard errors each job's pace is missed."""
-        found = []
+        misfits = []
         for job, costs, pace in zip(self.jobs, self.costs(theta, shown), shown[:, 1], strict=True):
             predicted, communicated = job.pace(costs)
             to = np.array([communicated - 1, 1.0])  # the pace, given the computing
             variance = to @ job.observed.covariance @ to + self.unseen(job, communicated)
-            found.append((log(predicted) - pace) / variance**0.5)
-        return np.array(found)
+            misfits.append((log(predicted) - pace) / variance**0.5)
+        return np.array(misfits)
 
     def unseen(self, job: _Job, communicated: float) -> float:
         """Return the variance of a pace beyond what its log shows: of the law, of equal runs."""
@@ -307,17 +307,16 @@ class _Law:
             return np.concatenate([self.missed(theta, shown), off])
 
         loss: Literal["soft_l1", "linear"] = "soft_l1" if len(self.jobs) > 1 else "linear"
-        found = least_squares(
+        fitted = least_squares(
             residuals, theta[self.free], x_scale=self.below[self.free], loss=loss, f_scale=ROBUST
         )
-        theta[self.free] = found.x
-        return theta, found
+        theta[self.free] = fitted.x
+        return theta, fitted
 
     def refine(self, theta: Array, shown: Array, tolerance: float) -> bool:
         """Simulate all jobs at these numbers; return whether any pace was missed."""
-        costs = self.costs(theta, shown)
-        refined = [job.refine(own, tolerance) for job, own in zip(self.jobs, costs, strict=True)]
-        return any(refined)
+        pairs = zip(self.jobs, self.costs(theta, shown), strict=True)
+        return sum(job.refine(costs, tolerance) for job, costs in pairs) > 0
 
     def fit(self) -> Array:
         """Fit the point, with the error of the law as jobs show it."""
@@ -325,10 +324,10 @@ class _Law:
         self.refine(theta, self.shown, 0.0)
         for _ in range(2 * ROUNDS):
             before = theta
-            theta, found = self.solve(theta, self.shown)
+            theta, fitted = self.solve(theta, self.shown)
             if (count := len(self.jobs)) > 1:
-                missed, slopes = found.fun[:count], found.jac[:count]
-                inverse = np.linalg.inv(found.jac.T @ found.jac)
+                missed, slopes = fitted.fun[:count], fitted.jac[:count]
+                inverse = np.linalg.inv(fitted.jac.T @ fitted.jac)
                 # degrees of freedom that the paces have spent
                 spent = float(np.einsum("ij,jk,ik", slopes, inverse, slopes))
                 squares = LAW_FREEDOM * LAW_ERROR**2 + self.error**2 * float(missed @ missed)
@@ -370,7 +369,7 @@ def fit(
     law = _Law(observed, scenarios, conditions)
     point = law.fit()
     costs = law.costs(point, law.shown)
-    paces = [job.simulate(own) for job, own in zip(law.jobs, costs, strict=True)]
+    paces = [job.simulate(job_costs) for job, job_costs in zip(law.jobs, costs, strict=True)]
     rng, draws = generator(0, Purpose.CALIBRATION, 1), np.empty((DRAWS, len(point)))
     for number in range(DRAWS):
         draws[number] = law.draw(point, rng)

@@ -29,7 +29,6 @@ LENGTHS = 64, 1024, 16384  # steps in which a period is sought, fewer first
 CLEAR = 0.5  # of the clearest phase's contrast, from which the usual phase is taken
 LEAST = 4  # rows of a kind, from which their mean is known
 FAR, RARE = 3.0, 0.05  # times as long as almost all steps; share of those that may be so
-OUTLIERS = 0.02  # share of all time, from which a note names them
 FEW = 8  # periods, from which they show by how much they differ
 
 
@@ -101,13 +100,13 @@ def pattern(scenario: Scenario) -> Pattern:
 def observe(job: Job) -> Observed:
     """Reduce a job's log to its means. Raises InputError."""
     log, notes = without_pauses(job.log, job.name)
-    every, lasted = pattern(job.scenario), log.seconds / log.steps
+    waiting, lasted = pattern(job.scenario), log.seconds / log.steps
     if len(lasted) < LEAST:
         raise InputError(f"{log.path}: {len(lasted)} lines after the warm-up; give {LEAST} or more")
     single = log.steps == 1
-    shift, said = _phase(every, log.step[single], lasted[single], job.name)
-    waits = every.upto(log.step + shift) - every.upto(log.step + shift - log.steps.astype(int))
-    excess = waits / log.steps - every.share
+    shift, of_phase = _phase(waiting, log.step[single], lasted[single], job.name)
+    waits = waiting.upto(log.step + shift) - waiting.upto(log.step + shift - log.steps.astype(int))
+    excess = waits / log.steps - waiting.share
     divided = min(int((excess < 0).sum()), int((excess > 0).sum())) >= LEAST
     measured = not np.isnan(log.compute).any()
     root = np.sqrt(log.steps)
@@ -118,11 +117,11 @@ def observe(job: Job) -> Observed:
         pace, *wait = np.linalg.lstsq(design[rows], (root * lasted)[rows], rcond=None)[0]
         if measured:
             return np.array([log.compute[rows].sum() / log.steps[rows].sum(), pace])
-        compute = pace - every.share * wait[0] if divided and not job.compute else job.compute
+        compute = pace - waiting.share * wait[0] if divided and not job.compute else job.compute
         return np.array([compute or math.nan, pace])
 
     # Rows of one period are not independent: a worker that computes for long waits for less long.
-    periods = np.unique((log.step + shift - 1) // every.period, return_inverse=True)[1]
+    periods = np.unique((log.step + shift - 1) // waiting.period, return_inverse=True)[1]
     if periods[-1] < FEW:
         periods = np.unique(log.step, return_inverse=True)[1]
     compute, pace = means(np.ones(len(lasted), bool))
@@ -142,26 +141,9 @@ def observe(job: Job) -> Observed:
     computing = bool((~np.isnan(shown)).sum() >= LEAST)
     shown = shown if computing else lasted
     ranks = [shown[(log.rank == rank) & ~np.isnan(shown)] for rank in np.unique(log.rank)]
-    return Observed(
-        job, every, float(compute), float(pace), covariance, [part for part in ranks if len(part)],
-        computing, (*log.notes, *notes, *said, *_outliers(log, excess > 0, job.name)),
-    )  # fmt: skip
-
-
-def _outliers(log: Log, waiting: Array, name: str) -> list[str]:
-    """Say which steps are far longer than others of their kind, if they matter."""
-    lasted = log.seconds / log.steps
-    usual = np.zeros(len(lasted))
-    for kind in (waiting, ~waiting):
-        usual[kind] = np.median(lasted[kind]) if kind.any() else 0.0
-    far = lasted > FAR * usual
-    share = float((log.seconds - usual * log.steps)[far].sum() / log.seconds.sum())
-    if share <= OUTLIERS or far.mean() > RARE:
-        return []
-    return [
-        f"{name}: a few steps ({log.step[far].min()} to {log.step[far].max()}) are far longer than "
-        f"others of their kind, {share:.1%} of all time; leave them out (`warmup`) if they are none"
-    ]
+    times, all_notes = [part for part in ranks if len(part)], (*log.notes, *notes, *of_phase)
+    numbers = float(compute), float(pace), covariance
+    return Observed(job, waiting, *numbers, times, computing, all_notes)
 
 
 def without_pauses(log: Log, name: str) -> tuple[Log, list[str]]:
@@ -178,18 +160,18 @@ def without_pauses(log: Log, name: str) -> tuple[Log, list[str]]:
     return replace(log, **rest), [note]
 
 
-def _phase(every: Pattern, step: Array, lasted: Array, name: str) -> tuple[int, list[str]]:
+def _phase(pattern: Pattern, step: Array, lasted: Array, name: str) -> tuple[int, list[str]]:
     """Return what to add to a log's numbers of steps so that they wait as the algorithm's do.
 
     Steps are numbered from 1 or from 0; a log may also begin anywhere, or count a wait with the
     step after it. The usual numbers are taken unless others divide the log far more clearly.
     """
-    if every.share in (0.0, 1.0) or not len(step):
+    if pattern.share in (0.0, 1.0) or not len(step):
         return 0, []
     usual_most = np.minimum(lasted, 20 * np.median(lasted))
     scores = []  # by how much longer the steps that wait take with each shift
-    for shift in range(every.period):
-        waiting = np.isin((step + shift) % every.period, [*every.waits])
+    for shift in range(pattern.period):
+        waiting = np.isin((step + shift) % pattern.period, [*pattern.waits])
         if waiting.all() or not waiting.any():
             scores.append(-math.inf)
         else:
@@ -202,7 +184,8 @@ def _phase(every: Pattern, step: Array, lasted: Array, name: str) -> tuple[int, 
             f"{name}: steps at which its workers wait take no longer than others; does the log "
             "leave communication out?"
         ]
-    first = min(n for n in range(every.period) if (n + best) % every.period in every.waits)
+    period = pattern.period
+    first = min(n for n in range(period) if (n + best) % period in pattern.waits)
     return best, [
-        f"{name}: its workers wait at steps {first}, {first + every.period}, ..., as the log shows"
+        f"{name}: its workers wait at steps {first}, {first + period}, ..., as the log shows"
     ]
