@@ -19,11 +19,8 @@ from paceline.validate.calibration import profile as profiles
 from paceline.validate.calibration.overheads import Term
 from paceline.validate.calibration.profile import Profile
 from paceline.validate.measurement import alpha_beta
-from paceline.validate.probe import probe
 from paceline.validate.probe import profile as probe_profile
-from paceline.validate.probe.profile import TeamMeasurement, _shortest
-from paceline.validate.training.clock import REPEATS
-from paceline.validate.training.events import EVENT
+from paceline.validate.probe.profile import TeamMeasurement
 from tests.helpers.cases import looped
 
 SCENARIO = """
@@ -136,11 +133,11 @@ def test_what_is_no_profile_is_refused(tmp_path):
         Profile({"probe": {}}).write("/dev/null/profile.toml")
 
 
-def team(workers=4, cpu=3e-3, foreign=0.0, shortest=0.002):
+def team(workers=4, foreign=0.0):
     line = alpha_beta.fit([1000, 2000], np.array([[1e-3], [2e-3]]))
     return TeamMeasurement(
         workers, (0.02, 0.06), np.full(9, 4e-4), np.full(9, 4e-4), {"mean": line, "gather": line},
-        {"step": Term(-1e-5, 1e-6, 9), "issue": Term(3e-4, 3e-5, 9)}, shortest, cpu, 1e-4, foreign,
+        {"step": Term(-1e-5, 1e-6, 9), "issue": Term(3e-4, 3e-5, 9)}, 1e-4, foreign,
     )  # fmt: skip
 
 
@@ -149,48 +146,14 @@ ABOUT = probe_profile.ProbeSettings("mlp", "digits", 16, 2410, "cpu", "emulated"
 
 def test_a_crowded_machine_is_noted_and_only_numbers_that_can_vary_have_errors():
     line = team().collectives["mean"]
-    quiet = probe_profile.profile(ABOUT, [team()], line, [], ["a note"])
-    assert quiet.tables["calibration"]["notes"] == ["a note"]
+    quiet = probe_profile.profile(ABOUT, [team()], line, [])
+    assert quiet.tables["calibration"]["notes"] == []
     assert quiet.tables["calibration"]["sd"] == {"overhead.0.issue": 0.1}
     (costs,) = quiet.overheads
     assert (costs.step.expectation, costs.issue) == (0, 3e-4)
-    crowded = probe_profile.profile(ABOUT, [team(), team(8, foreign=0.2)], line, [], [])
+    crowded = probe_profile.profile(ABOUT, [team(), team(8, foreign=0.2)], line, [])
     (note,) = crowded.tables["calibration"]["notes"]
     assert note.startswith("others used up to 20% of the CPU meanwhile (evidence: 3%)")
-
-
-@looped("held", [0, 1, 2, None])
-def test_the_shortest_step_is_the_first_that_all_held(held):
-    candidates = [0.001, 0.002, 0.005]
-    tried = len(candidates) if held is None else held + 1
-    rows = []
-    for node in range(2):
-        now = 0.0
-        for k in range(tried * REPEATS):
-            wanted, slow = candidates[k // REPEATS], node and k // REPEATS != held
-            rows.append((node, 0, 7 + k + 1, now, now + 1e-4, np.nan, np.nan, np.nan))
-            now += wanted * (1.5 if slow else 1.01)
-    assert _shortest(np.array(rows, EVENT), 7, candidates) == (
-        np.inf if held is None else candidates[held]
-    )
-
-
-def test_numbers_of_workers_whose_steps_cannot_be_held_are_left_out(monkeypatch):
-    monkeypatch.setattr(probe, "_pair", lambda *_: None)
-    monkeypatch.setattr(probe_profile, "messages", lambda _: team().collectives["mean"])
-    monkeypatch.setattr(probe_profile, "codecs", lambda _: [])
-    monkeypatch.setattr(
-        probe, "_team", lambda about, count, *_: team(2, shortest=1e-3 if count == 2 else np.inf)
-    )
-    told = []
-    found = paceline.probe(workers=[4, 2], progress=lambda *each: told.append(each))
-    assert [each.workers for each in found.overheads] == [2]
-    assert found.tables["calibration"]["notes"] == [
-        "with 4 workers no steps could be held, so they are left out"
-    ]
-    assert told == [(0, 3), (1, 3), (2, 3), (3, 3)]
-    with pytest.raises(InputError, match="no steps could be held with any"):
-        paceline.probe(workers=[4])
 
 
 @pytest.mark.alone
@@ -219,7 +182,6 @@ def test_a_probe_of_two_workers(tmp_path, capsys):
     kinds = [each["kind"] for each in printed["codec"]]
     codecs = ["top-k", "random-k", "dgc", "qsgd", "fp16", "power-sgd", "sparse-loco"]
     assert kinds == 2 * codecs
-    assert to_si(found["team"][0]["shortest_step"], "time") >= 0.01
 
     (tmp_path / "my.toml").write_text(SCENARIO)
     mine = load(tmp_path / "my.toml")

@@ -35,16 +35,13 @@ def calibration(result: CalibrationResult) -> list[Table]:
 def probe(profile: Profile) -> list[Table]:
     """Tabulate computing and collectives by number of workers, and what the framework adds."""
     tables = profile.tables["probe"]
-    steps = {team["workers"]: team.get("shortest_step", "-") for team in tables["team"]}
     means = {line["workers"]: line for line in tables["transfer"] if line["kind"] == "mean"}
-    computing = headed(
-        "workers", "one gradient\nmedian, p95", "mean\nalpha", "bandwidth", "shortest\nstep"
-    )
+    computing = headed("workers", "one gradient\nmedian, p95", "mean\nalpha", "bandwidth")
     for row in tables["compute"]:
         workers: int = row["workers"]
         mean = [means.get(workers, {}).get(key, "-") for key in ("alpha", "bandwidth")]
         gradient = f"{row['median']}, {row['p95']}"
-        computing.add_row(str(workers), gradient, *mean, steps.get(workers, "-"))
+        computing.add_row(str(workers), gradient, *mean)
     return [computing, overheads(profile.tables["overhead"], {})]
 
 

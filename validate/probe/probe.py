@@ -2,9 +2,8 @@
 
 import tempfile
 from collections.abc import Sequence
-from math import ceil, inf
+from math import ceil
 from pathlib import Path
-from statistics import median
 from time import monotonic
 from typing import Any
 
@@ -24,7 +23,7 @@ from ..calibration.profile import Profile, seconds
 from ..host.device import find_device
 from ..launch import launch
 from ..torch_objective import gradients
-from ..training import clock, learner
+from ..training import learner
 from ..training.task import Job, TrainingTask
 from . import profile as measured
 from .profile import ProbeSettings, TeamMeasurement
@@ -66,7 +65,6 @@ def probe(  # noqa: PLR0913 - the options of the command
     parameters, once = _gradient(base, device)
     about = ProbeSettings(model, data, batch, parameters, device, network, DELAY)
     teams: list[TeamMeasurement] = []
-    notes: list[str] = []
     counts = sorted(set(workers))
     report = progress or (lambda done, total: None)
     report(0, 1 + len(counts))
@@ -75,18 +73,9 @@ def probe(  # noqa: PLR0913 - the options of the command
         transits, codecs = measured.messages(pair), measured.codecs(pair)
         for done, count in enumerate(counts, 1):
             report(done, 1 + len(counts))
-            team = _team(about, count, once, Path(name) / f"{count}")
-            if team.shortest < inf:
-                teams.append(team)
-            else:
-                notes.append(f"with {count} workers no steps could be held, so they are left out")
+            teams.append(_team(about, count, once, Path(name) / f"{count}"))
     report(1 + len(counts), 1 + len(counts))
-    if not teams:
-        raise InputError(
-            "workers: no steps could be held with any of these numbers; is the machine busy? Try "
-            "again, or take fewer workers"
-        )
-    return measured.profile(about, teams, transits, codecs, notes)
+    return measured.profile(about, teams, transits, codecs)
 
 
 def _check(workers: Sequence[int], network: str) -> None:
@@ -157,11 +146,10 @@ def _team(about: ProbeSettings, workers: int, once: float, folder: Path) -> Team
     crowd = max(1.0, workers / execution.cores())
     step = max(SHORTEST, once * crowd / BUSY)
     steps = max(6, min(STEPS, round(STEPS * SHORTEST / step)))
-    candidates = [candidate for candidate in clock.CANDIDATES if once < candidate < step]
     algorithm = {
         "name": "team", "sizes": SIZES, "gathered": GATHERED, "repeats": REPEATS, "steps": steps,
         "together": max(10, min(200, ceil(COMPUTING / (once * crowd)))),
-        "candidates": [*candidates, step], "alone": COMPUTING,
+        "alone": COMPUTING,
     }  # fmt: skip
     slow = {"collective": "star", "latency": seconds(about.delay / 2)}  # independent of the size
     data = {"kind": "torch", "model": about.model, "data": about.data, "batch": about.batch}
@@ -214,12 +202,11 @@ async def team(  # noqa: PLR0913 - what is to be measured
     repeats: int,
     steps: int,
     together: int,
-    candidates: list[float],
     alone: float,
 ) -> None:
     """Run collectives of all sizes before step 1; blocking, overlapped and polled ones, `steps`
-    each; then gradients as fast as they come: `together`, stretched to each of the `candidates`
-    (seconds) until one is held, and `alone` on the first worker for so many seconds."""
+    each; then gradients as fast as they come: `together`, and `alone` on the first worker for so
+    many seconds."""
     some = [size for size in sizes if size <= gathered]
     for start, chosen in ((me.start_mean, sizes), (me.start_gather, some)):
         for size in chosen[:1] + chosen:  # once more, as warm-up
@@ -239,16 +226,6 @@ async def team(  # noqa: PLR0913 - what is to be measured
         me.mark(x)
     for _ in range(together):
         await me.gradient(x)
-    for duration in candidates:
-        lasted = []
-        for _ in range(clock.REPEATS):
-            begin = me.clock()
-            await me.gradient(x)
-            me.work(max(0.0, begin + duration - me.clock()))
-            lasted.append(me.clock() - begin)
-        held = median(lasted) <= (1 + clock.HOLDS) * duration
-        if await me.mean((float(held),)) == (1.0,):
-            break
     end = me.clock() + alone
     if me.rank:
         me.work(alone)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
-from math import inf, isfinite
+from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,6 @@ from paceline.simulator.programs.codecs.codec import CODECS
 from paceline.simulator.results import store
 from paceline.simulator.results.run import Run
 from paceline.simulator.scenario.scenario import Scenario
-from paceline.simulator.studies import execution
 
 from ..calibration import overheads
 from ..calibration import profile as profiles
@@ -22,7 +21,7 @@ from ..host import machine
 from ..measurement import alpha_beta, evidence
 from ..measurement.alpha_beta import AlphaBeta
 from ..measurement.measure import MeasuredRun
-from ..training import clock, records
+from ..training import records
 from ..training.events import COLLECT, ISSUE, SERVE, STEP, TAKE, WAIT
 from ..training.records import Account, Record
 from ..training.task import TrainingTask
@@ -54,8 +53,7 @@ class TeamMeasurement:
 
     `stretched`: shortest and longest step drawn; `compute`: steps of all workers at once, `alone`:
     of the first one while the others slept; `collectives` by kind; `terms` of [[overhead]];
-    `shortest`: step that can be held (inf: none); `cpu`: seconds of a core per worker and stretched
-    step; `snapshot`: of taking one; `foreign`: share of the CPU that other processes used.
+    `snapshot`: of taking one; `foreign`: share of the CPU that other processes used.
     """
 
     workers: int
@@ -64,8 +62,6 @@ class TeamMeasurement:
     alone: Array
     collectives: dict[str, AlphaBeta]
     terms: dict[str, Term]
-    shortest: float
-    cpu: float
     snapshot: float
     foreign: float
 
@@ -87,7 +83,7 @@ def team(tasks: Sequence[TrainingTask], scenario: Scenario) -> TeamMeasurement:
     events = np.concatenate([record.events for record in averaging])
     parameters = tasks[0].algorithm.parameters
     n, together = parameters["steps"], parameters["together"]
-    after, last = 3 * n + together, int(events["step"][events["node"] == 1].max())
+    together += 3 * n  # the last step that all take
     stretched = _steps(events, 0, 3 * n)
     of_server = np.concatenate([record.events for record in served])
     runs = [
@@ -98,12 +94,10 @@ def team(tasks: Sequence[TrainingTask], scenario: Scenario) -> TeamMeasurement:
     return TeamMeasurement(
         workers=workers,
         stretched=_stretched(stretched),
-        compute=_computing(_steps(events, 3 * n, after)),
-        alone=_computing(_steps(events, last, np.inf)),
+        compute=_computing(_steps(events, 3 * n, together)),
+        alone=_computing(_steps(events, together, np.inf)),
         collectives=_collectives(_steps(events, -1, 0), parameters),
         terms=overheads.fit(runs),
-        shortest=_shortest(_steps(events, after, last), after, parameters["candidates"]),
-        cpu=sum((record.account or Account()).busy for record in served) / (n * workers),
         snapshot=observing / max(1, sum(len(record.rows) for record in averaging)),
         foreign=max(_foreign(team, scenario) for team in (averaging, served)),
     )
@@ -197,20 +191,6 @@ def _collectives(events: Array, parameters: dict[str, Any]) -> dict[str, AlphaBe
     }
 
 
-def _shortest(events: Array, before: int, candidates: Sequence[float]) -> float:
-    """Return the first candidate that all workers held, at which the program stops."""
-    rows = events[events["kind"] == STEP]
-    tried = -(-(int(rows["step"].max()) - before) // clock.REPEATS)
-    for number, duration in enumerate(candidates[:tried]):
-        part = _steps(rows, *(before + count * clock.REPEATS for count in (number, number + 1)))
-        lasted = [np.diff(part["start"][part["node"] == n]) for n in np.unique(part["node"])]
-        slowest = max(float(np.median(times)) for times in lasted)
-        stopped = number == tried - 1 < len(candidates) - 1
-        if stopped or slowest <= (1 + clock.HOLDS) * duration:
-            return duration
-    return inf
-
-
 def _foreign(team: Sequence[Record], scenario: Scenario) -> float:
     """Return the share of the CPU that others used."""
     run = MeasuredRun(Run("", "", 0, "real", 0, 0.0, {}, {}, {}), [*team])
@@ -222,10 +202,9 @@ def profile(
     teams: Sequence[TeamMeasurement],
     transits: AlphaBeta,
     codecs: Sequence[CodecTime],
-    notes: Sequence[str],
 ) -> Profile:
     """Return the profile of a machine; `teams`: by number of workers; `transits`: of messages."""
-    busiest, notes = max(team.foreign for team in teams), [*notes]
+    busiest, notes = max(team.foreign for team in teams), list[str]()
     if busiest > evidence.FOREIGN:
         notes.append(
             f"others used up to {busiest:.0%} of the CPU meanwhile (evidence: "
@@ -308,19 +287,4 @@ def _probe(
             | ({"bandwidth": profiles.rate(line.bandwidth)} if isfinite(line.bandwidth) else {})
             for kind, workers, line in [*lines, ("send", 2, transits)]
         ],
-        "team": [_team(team) for team in teams],
     }  # fmt: skip
-
-
-def _team(team: TeamMeasurement) -> dict[str, Any]:
-    shortest = max(team.shortest, evidence.SHORTEST, shortest_by_cpu(team))
-    return {
-        "workers": team.workers,
-        **({"shortest_step": seconds(shortest)} if isfinite(shortest) else {}),
-        "cpu": seconds(team.cpu),
-    }
-
-
-def shortest_by_cpu(team: TeamMeasurement) -> float:
-    """Return the step (seconds) at which a team's CPU use reaches the limit of evidence."""
-    return team.workers * team.cpu / (evidence.OWN * execution.cores())

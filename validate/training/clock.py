@@ -7,9 +7,6 @@ import threading
 import time
 
 PR_SET_PDEATHSIG, PR_SET_NAME, PR_SET_TIMERSLACK = 1, 15, 29
-CANDIDATES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1)  # seconds of steps, shortest first
-REPEATS = 20  # of each candidate
-HOLDS = 0.03  # relative excess of the median step up to which a duration counts as held
 
 
 class Clock:
