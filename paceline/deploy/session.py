@@ -255,17 +255,10 @@ class Session:
 
     def share(self, numbers: Sequence[float]) -> list[list[float]]:
         """Return the numbers that every process gives to this call, by rank."""
-        return self.tell(numbers)()
-
-    def tell(self, numbers: Sequence[float]) -> Callable[[], list[list[float]]]:
-        """Start a `share`; return the function that waits for it."""
-        pending, node = self._transport.tell(numbers), self._node
-
-        def wait() -> Any:
-            with node.waiting():
-                return pending.wait().tolist()
-
-        return wait
+        pending = self._transport.tell(numbers)
+        with self._node.waiting():
+            shared: list[list[float]] = pending.wait().tolist()
+        return shared
 
     @contextmanager
     def averaged(self) -> Iterator[None]:

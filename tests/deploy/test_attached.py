@@ -150,14 +150,14 @@ def test_a_steered_session_changes_its_period_on_all_ranks_at_once(tmp_path):
     draw = torch.Generator().manual_seed(1)
     start = torch.nn.utils.parameters_to_vector(loops.network().parameters()).detach()
     lesson = [
-        [(torch.rand(4, 20, generator=draw).double(), torch.tensor([1, 2, 3, 4]))] * 88
+        [(torch.rand(4, 20, generator=draw).double(), torch.tensor([1, 2, 3, 4]))] * 64
         for _ in range(2)
     ]
     (means, decided, one), (others, undecided, other) = loops.together(
         loops.steered, 2, tmp_path, start, lesson
     )
-    assert means == others == [4, 8, 12, 16, 20, 24, 32, 40, 56, 88]
-    assert (decided, undecided) == (4, 0)  # after 16, 32, 56 and 88 steps
+    assert means == others == [4, 8, 12, 16, 20, 24, 28, 32, 40, 48, 64]
+    assert (decided, undecided) == (4, 0)  # after 16, 32, 48 and 64 steps
     assert torch.equal(one, other)  # a mean ended the last phase
 
 

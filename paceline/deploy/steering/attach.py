@@ -27,7 +27,6 @@ AROUND = 4
 SEEDS = 3  # of the prediction of a pick of tune
 EVERY = 16  # steps between two talks of the ranks, at least
 PAUSE = 20  # times the median step: the loop did something else, such as to evaluate
-ANNOUNCED, CHANGED = 4, 8  # steps from a talk to announcing what was decided, and to doing it
 LONGER = 3  # steps of the simulated curves over those of the pick
 BAND = 1.1  # factor by which a loss may leave those of all seeds
 
@@ -95,18 +94,17 @@ class Steering:
     """Steers a session: every rank calls `after` at the end of each step.
 
     The ranks talk when a mean is started and `EVERY` steps have passed: all share their times. Rank
-    0, which alone has a `controller`, decides on a thread while all train on. It announces the
-    settings `ANNOUNCED` steps after the talk, and all change to them `CHANGED` steps after it.
+    0, which alone has a `controller`, decides on a thread while all train on. At the next talk it
+    tells its settings, and all change to them.
     """
 
-    KEPT: ClassVar = ("controller", "_records", "_clock", "_asked", "_answer", "_news")
+    KEPT: ClassVar = ("controller", "_records", "_clock", "_judged", "_news")
 
     def __init__(self, controller: Controller | None) -> None:
         self.controller = controller
         self._records: list[StepRecord] = []
         self._clock = 0.0
-        self._asked: Settings | None = None  # at the last talk, while its answer is to come
-        self._answer: Any = None  # the function that waits for it, or what that has returned
+        self._judged: Settings | None = None  # those of the last talk
         self._news: list[str] = []
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="controller")
         self._deciding: Future[list[str]] | None = None
@@ -115,27 +113,25 @@ class Steering:
     def after(self, session: Any) -> list[str]:
         """Take in the last step of a `Session`; return what is to be said."""
         self._records.append(session.telemetry[-1])
-        passed, now = len(self._records), session.settings
-        if self._asked is not None and passed == ANNOUNCED:
-            self.settle()
-            wanted = now if self.controller is None else self.controller.settings
-            self._answer = session.tell(numbers(wanted))
-        elif self._asked is not None and passed == CHANGED:
-            self.settle()
-            agreed = numbers(now, self._answer[0])
-            changed = {key: value for key, value in agreed.items() if value != now[key]}
-            if changed and now == self._asked:  # else the user has set others meanwhile
-                session.change(**changed)
-            self._asked = None
-        elif self._records[-1].bytes and passed >= EVERY:
-            shared = session.share(self._times(self._records))
-            if self.controller is not None and not self._failed:
-                self.controller.settings = now
-                record = self._record(self._records, shared)
-                self._deciding = self._thread.submit(self.controller.observe, record)
-            self._asked, self._answer, self._records = now, None, []
+        if self._records[-1].bytes and len(self._records) >= EVERY:
+            self._talk(session)
         news, self._news = self._news, []
         return news
+
+    def _talk(self, session: Any) -> None:
+        self.settle()
+        now, controller = session.settings, self.controller
+        first = numbers(now if controller is None else controller.settings)
+        shared = session.share([*first, *self._times(self._records)])
+        if now == self._judged:  # else the user has set others meanwhile
+            agreed = numbers(now, shared[0][: len(first)])
+            if changed := {key: value for key, value in agreed.items() if value != now[key]}:
+                session.change(**changed)
+        if controller is not None and not self._failed:
+            controller.settings = session.settings
+            record = self._record(self._records, [row[len(first) :] for row in shared])
+            self._deciding = self._thread.submit(controller.observe, record)
+        self._judged, self._records = session.settings, []
 
     def settle(self) -> None:
         """Wait for what is under way."""
@@ -146,8 +142,6 @@ class Steering:
             except Exception as error:  # training goes on without it
                 self._failed = True
                 self._news.append(f"adapt: the controller has failed and is off: {error!r}")
-        if callable(self._answer):
-            self._answer = self._answer()
 
     def close(self) -> None:
         """End the thread, and what it simulates."""

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from paceline.deploy.steering import inputs as inputs_module
-from paceline.deploy.steering.attach import CHANGED, Steering, controller
+from paceline.deploy.steering.attach import EVERY, Steering, controller
 from paceline.deploy.steering.inputs import Inputs
 from paceline.deploy.steering.policies import Controller, Decision, Prediction, Watch
 from paceline.deploy.steering.telemetry import Telemetry
@@ -181,11 +181,8 @@ class FakeSession:
     def settings(self):
         return {"tau": self.tau}
 
-    def tell(self, numbers):
-        return lambda: self.ranks.share(self.rank, numbers)
-
     def share(self, numbers):
-        return self.tell(numbers)()
+        return self.ranks.share(self.rank, numbers)
 
     def change(self, *, tau):
         self.changes.append((self.telemetry[-1].step, tau))
@@ -229,7 +226,7 @@ def test_all_ranks_change_between_the_same_two_steps():
     assert [tau for _, tau in sessions[0].changes] == [8, 16, 32, 64]
     assert seen[0].compute == pytest.approx((0.1, 1.1, 2.1))
     assert seen[0].average == pytest.approx(0.2)
-    assert sessions[0].changes[0][0] == seen[0].step + CHANGED
+    assert sessions[0].changes[0][0] == seen[0].step + EVERY
     assert (seen[0].step, seen[0].steps) == (16, 16)
     assert seen[0].loss == 1.0
 
