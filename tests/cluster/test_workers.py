@@ -14,10 +14,9 @@ from paceline.simulator.distributions.law import Law
 from paceline.simulator.distributions.random_streams import Purpose, generator
 from paceline.simulator.engines.batched import run
 from paceline.simulator.errors import InputError
+from paceline.simulator.load.load import load
 from paceline.simulator.scenario.cluster import Cluster
-from tests.cluster.test_speed import BURSTS
 from tests.distributions.test_law import TABLES
-from tests.helpers.cases import looped
 from tests.helpers.worlds import EXPONENTIAL, RING, scenario, simulate
 
 DELAY = {"dist": "normal", "mean": "0 s", "sd": "1 s"}  # folded
@@ -188,31 +187,6 @@ def test_a_device_may_be_a_label_where_none_is_described():
     assert world.team.mean_compute == [1] * 4
 
 
-@looped(
-    ("devices", "groups", "changes", "words"),
-    [
-        ([A100], [(1, "a10")], {}, r'group\[0\].device = "a10": unknown; did you mean `a100`'),
-        ([A100], [(1, None)], {}, r"cluster.device\[0\].name = .*no group computes on it"),
-        ([A100, A100], [(1, "a100")], {}, r"also the name of cluster.device\[0\]"),
-        (
-            [A100 | {"shared_by": 2}], [(2, "a100")], {"bursts": BURSTS},
-            "cluster.bursts = .*0's workers share a device.*write bursts in groups with devices of",
-        ),
-        ([A100 | {"speed": 0}], [(1, "a100")], {}, "speed = 0: too small; write a value above 0"),
-        ([A100 | {"shared_by": 0}], [(1, "a100")], {}, "shared_by = 0: too small; write 1 or more"),
-        ([A100 | {"sped": 3}], [(1, "a100")], {}, r"device\[0\].sped = 3: .*did you mean `speed`"),
-    ],
-)  # fmt: skip
-def test_devices_that_make_no_sense_are_refused(devices, groups, changes, words):
-    with pytest.raises(InputError, match=words):
-        on_devices(*devices, groups=groups, **changes)
-
-
-def test_a_single_table_is_no_list_of_devices():
-    with pytest.raises(InputError, match=r"cluster.device = .*write \[\[cluster.device\]\]"):
-        scenario(cluster={"device": A100})
-
-
 # Traces
 
 
@@ -274,30 +248,6 @@ def test_ssgd_over_a_trace_takes_the_slowest_workers_times(trace):
     assert simulate(world).duration == pytest.approx(np.resize(EVEN, 12).sum())
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        (None, "cannot be read"),
-        ("", "has no rows; write the times of one step per line"),
-        ("1,2\n3\n", "line 2: 1 columns, not 2; write the times of one step per line"),
-        ("1,2\n3,-4\n", "line 2: '-4' is not a time"),
-        ("1,nan\n", "line 1: 'nan' is not a time"),
-        ("nan\n", "line 1: 'nan' is not a time"),
-    ],
-)
-def test_a_trace_that_is_none_is_refused(tmp_path, text, words):
-    path = tmp_path / "steps.csv"
-    if text is not None:
-        path.write_text(text)
-    with pytest.raises(InputError, match=f"cluster.compute = .*{words}"):
-        scenario(compute={"dist": "trace", "file": str(path)})
-
-
-def test_only_computing_replays_a_trace(trace):
-    with pytest.raises(InputError, match=r'network.latency.dist = "trace": unknown'):
-        scenario(network={"collective": "ring", "latency": trace})
-
-
 # Working hours
 
 HOUR = 3600.0
@@ -319,3 +269,10 @@ def test_workers_without_hours_are_always_there():
     always = scenario({"name": "ssgd"}).cluster
     assert stretched(always, 5.0, np.array([3.0])) == 3.0
     assert working_hours(on_days("20:00-24:00", "00:00-20:00")) == [(0.0, 24 * HOUR)]
+
+
+def test_a_share_is_rounded_over_all_whom_it_concerns():
+    extra = ["cluster.extra='10 s'", "cluster.extra_share=0.5"]
+    world = load("scenarios/four-continents.toml", extra)
+    assert len(cluster.stragglers(world, 0)) == 2
+    assert sum(len(laws) == 2 for laws in world.team.expected_laws) == 2

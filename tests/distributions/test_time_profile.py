@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
 from paceline.simulator.distributions.time_profile import ProfileOf
 
@@ -90,44 +90,3 @@ def test_a_file_says_the_same_as_a_table(tmp_path):
     table = read(**STEPS, period="4 h")
     assert list(islice(loaded.segments(), 9)) == list(islice(table.segments(), 9))
     assert pickle.loads(pickle.dumps(loaded)).at(14400) == 1.0
-
-
-@pytest.mark.parametrize(
-    ("table", "words"),
-    [
-        (STEPS | {"factor": [1.0]}, "2 times and 1 factors; write one factor per time"),
-        (STEPS | {"at": ["1 s", "2 s"]}, 'does not begin at "0 s"'),
-        ({"at": [], "factor": []}, 'does not begin at "0 s"'),
-        ({"at": ["0 s", "0 s"], "factor": [1, 2]}, "ascending order, each once"),
-        (STEPS | {"period": "1 h"}, r"period \(3600 s\) must be above the last time \(3600 s\)"),
-        (STEPS | {"period": "0 s"}, "greater than 0"),
-        (STEPS | {"factor": [1, 0]}, "zero for good"),
-        ({"at": ["0 s"], "factor": [0], "period": "1 s"}, "zero for good"),
-        (STEPS | {"factor": [1.0, -0.5]}, "greater than or equal to 0"),
-        (STEPS | {"factor": [1.0, math.inf]}, "finite"),
-        (DAILY | {"low": 2}, r"low \(2\) is above high \(1\); swap them"),
-        ({"file": "gone.csv"}, "gone.csv: cannot be read .No such file"),
-    ],
-)
-def test_what_makes_no_profile_is_refused(table, words, tmp_path):
-    with pytest.raises(ValidationError, match=words):
-        read(tmp_path, **table)
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("", "has no rows; write a time and a factor per line"),
-        ("time,factor\n0,1\n1,-2\n", "line 3: '-2' is not a factor"),
-        ("0,nan\n", "line 1: 'nan' is not a factor"),
-        ("0\n1\n", "line 1: 1 columns, not 2; write a time and a factor per line"),
-        ("0,1\n1,2,3\n", "line 2: 3 columns, not 2"),
-        ("0,1\n5 m,2\n", "line 2: '5 m' is not a quantity"),
-        ("5,1\n", 'does not begin at "0 s"'),
-        (b"\xff\xfe", "line 1 is not UTF-8"),
-    ],
-)
-def test_a_file_that_is_no_profile_is_refused_with_its_line(text, words, tmp_path):
-    (tmp_path / "load.csv").write_bytes(text if isinstance(text, bytes) else text.encode())
-    with pytest.raises(ValidationError, match=words):
-        read(tmp_path, file="load.csv")

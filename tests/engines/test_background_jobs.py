@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from paceline.simulator.errors import InputError
-from paceline.simulator.load.load import load, parse
+from paceline.simulator.load.load import load
 from paceline.simulator.studies.simulate import simulate
 
 NETWORK = """
@@ -102,34 +101,3 @@ def test_a_run_that_stalls_ends_beside_its_job(tmp_path: Path) -> None:
     run = result(path)
     assert run.failures is not None
     assert "worker 1, down for good since 1 s" in run.failures["stall"]
-
-
-@pytest.mark.parametrize(
-    ("job", "theirs", "words"),
-    [
-        ('[[job]]\nfile = "no.toml"\n', OURS, ["no.toml", "no such file"]),
-        ('[[job]]\nfile = "theirs.toml"\nlabel = "sgd"\n', OURS, ["job[0].label", "ssgd"]),
-        (
-            '[[job]]\nfile = "theirs.toml"\n',
-            OURS.replace("workers = 2", "workers = 0", 1),
-            ["job[0], on the network of this scenario", "theirs.toml: cluster.workers = 0"],
-        ),
-        ('[[job]]\nfiel = "theirs.toml"\n', OURS, ["job[0].fiel", "did you mean `file`"]),
-    ],
-)
-def test_wrong_jobs(tmp_path: Path, job: str, theirs: str, words: list[str]) -> None:
-    path = world(tmp_path, theirs, job)
-    with pytest.raises(InputError) as error:
-        load(path)
-    for word in words:
-        assert word in str(error.value)
-
-
-def test_jobs_need_flows() -> None:
-    with pytest.raises(InputError, match="has no effect here"):
-        parse(
-            {
-                "model": {"parameters": 1}, "cluster": {"workers": 1, "compute": "1 s"},
-                "network": {"latency": "1 s"}, "run": {"steps": 1}, "job": [{"file": "x.toml"}],
-            }
-        )  # fmt: skip

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from paceline.simulator.engines.overheads import EffectCosts
-from paceline.simulator.errors import InputError
 from paceline.simulator.load.load import parse
 from paceline.simulator.programs import catalogue
 from tests.helpers.cases import looped
@@ -353,9 +352,3 @@ def test_every_kind_of_program_runs_on_a_platform(name: str) -> None:
         "network": {"model": "flows", "platform": "networks/two-sites.xml"},
     }  # fmt: skip
     assert simulate(parse(table, folder=folder)).steps >= 3
-
-
-def test_groups_larger_than_the_cluster_are_refused_on_a_graph_too() -> None:
-    group = [{"name": "all", "workers": 5, "region": "a"}]
-    with pytest.raises(InputError, match="the groups have 5 workers in all"):
-        scenario({"name": "ssgd"}, network=RING | {"model": "flows"}, cluster={"group": group})

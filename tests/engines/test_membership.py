@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from paceline.simulator.cluster.membership import Members
 from paceline.simulator.cluster.prices import least_per_second
-from paceline.simulator.errors import InputError
 from paceline.simulator.load.load import parse
 from paceline.simulator.network.mean_cost import download_cost
 from paceline.simulator.results import consumption, statistics, store
@@ -343,28 +342,6 @@ def test_an_algorithm_that_does_not_restart_ignores_checkpoints() -> None:
     assert found.duration == simulate(scenario(case, cluster=CRASH, steps=6)).duration == 6
 
 
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ("worker,start,end\n0,0 s\n", ("line 2", "2 columns, not 3")),
-        ("worker,start,end\nx,0 s,1 s\n", ("line 2, column worker", "not a worker")),
-        ("worker,start,end\n0,soon,1 s\n", ("line 2, column start", "'soon'")),
-        ("worker,start,end\n0,2 s,1 s\n", ("line 2", "end is not after the start")),
-        ("worker,end,start\n0,0 s,1 s\n", ("line 1", "write worker, start, end")),
-        ("worker,start,end\n9,0 s,1 s\n", ("worker 9", "0 to 3")),
-        ("2,5 s,9 s\n1,0,9\n#\n2,1 s,6 s\n", ("trace.csv, lines 1 and 4", "merge", "worker 2")),
-        ("2,1 s,\n2,3 s,4 s\n", ("lines 1 and 2", "worker 2")),
-    ],
-)  # fmt: skip
-def test_a_trace_is_refused_by_file_line_and_column(
-    text: str, says: tuple[str, ...], tmp_path: Any
-) -> None:
-    (tmp_path / "trace.csv").write_text(text)
-    with pytest.raises(InputError) as error:
-        elastic("trace.csv", folder=tmp_path)
-    assert all(word in str(error.value) for word in ("cluster.membership", *says)), error.value
-
-
 def elastic(spec: Any, folder: Any = None, **tables: Any) -> Any:
     """Parse a world of four workers with this membership."""
     table = {
@@ -399,31 +376,6 @@ def test_a_trace_and_a_calendar_say_who_is_there(tmp_path: Any) -> None:
     (calendar, *_) = Members(world, 0, lambda rank: (0.0, 0.0)).calendars
     hours = [(a / 3600, b / 3600) for a, b in calendar.during(0.0, 100_800.0)]
     assert hours == [(2, 3), (5, 22), (23, 24), (26, 27)]
-
-
-@looped(
-    ("spec", "says"),
-    [
-        ({"present": "1 h"}, "neither one law"),
-        ({"daily": "22-6"}, "time of day"),
-        ({"daily": "9:00-24:30"}, "time of day"),
-        ({"daily": "22:00-06:00", "file": "x.csv"}, "neither one law"),
-        ({"present": "0 s", "absent": "1 h"}, "takes no time"),
-        ({"daily": "22:00-06:00", "start": "stationary"}, "for a law"),
-        (
-            {
-                "present": {"dist": "pareto", "minimum": "1 s", "alpha": 1},
-                "absent": "1 h",
-                "start": "stationary",
-            },
-            "infinite on average",
-        ),
-        ("missing.csv", "missing.csv"),
-    ],
-)
-def test_membership_that_cannot_be_is_refused(spec: Any, says: str) -> None:
-    with pytest.raises(InputError, match=says):
-        elastic(spec)
 
 
 def test_absent_workers_cost_nothing_and_crashed_ones_do() -> None:

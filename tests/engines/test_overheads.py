@@ -5,7 +5,6 @@ import pytest
 
 from paceline.simulator.cluster import workers as cluster
 from paceline.simulator.engines.overheads import EffectCosts
-from paceline.simulator.errors import InputError
 from paceline.simulator.load.load import parse
 from paceline.simulator.scenario.overhead import Overhead, at
 from paceline.simulator.scenario.scenario import Scenario
@@ -79,18 +78,6 @@ def test_larger_vectors_take_a_codec_longer_and_small_ones_no_less():
     assert costs.coding("qsgd", 4e3) == costs.coding("qsgd", 1.0) == (0.002, 0.001)
     assert costs.coding("qsgd", 12e3) == pytest.approx((0.006, 0.003))
     assert costs.coding("fp16", 4e3) == (0.0, 0.0)
-
-
-@looped(
-    ("tables", "what"),
-    [
-        ([{"kind": "topk", "size": "1 kB"}], r"codec.0..kind.*unknown codec.*top-k"),
-        ([{"kind": "qsgd", "size": "1 kB"}, {"kind": "qsgd", "size": "1 kB"}], r"codec.1..size"),
-    ],
-)
-def test_codecs_that_cannot_be_meant_are_explained(tables, what):
-    with pytest.raises(InputError, match=what):
-        scenario({"name": "ssgd"}, codec=tables)
 
 
 def test_a_question_costs_each_time():
@@ -214,52 +201,6 @@ def test_every_file_of_a_profile_is_looked_up_beside_it(tmp_path):
     text = '[calibration]\n[cluster]\ncompute = "1 s"\nmembership = "trace.csv"\n'
     made = parse(profile(tmp_path, text, "below/p.toml"), folder=tmp_path)
     assert made.cluster.membership.trace == {3: [(1.0, 2.0)]}
-
-
-@pytest.mark.parametrize(
-    ("text", "own", "said"),
-    [
-        ("overhead = 5", {}, "overhead = 5: not a list"),
-        ("overhead = [5]", {}, r"overhead\[0\] = 5: not a table"),
-        ("calibration = [1]", {}, "calibration = .1.: a list where one table"),
-        ("overhead = []\nnetwork = 3", {"network": "tcp"}, 'network = "tcp": not a table'),
-    ],
-)
-def test_wrong_types_are_left_to_the_validation(tmp_path, text, own, said):
-    tcp = {"network": {"transport": "tcp"}} | own
-    table = MINE | {"cluster": {"workers": 4, "compute": "1 s"}} | tcp
-    with pytest.raises(InputError, match=said):
-        parse(profile(tmp_path, text) | table, folder=tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("x = 1\n", "no profile, for it has neither"),
-        ('extends = "q.toml"\n[[overhead]]\n', "a profile extends no other"),
-        ('extends = "q.toml"\n[objective]\nkind = "none"\n', "`paceline sweep --vary`"),
-        ('[cluster]\nworkers = 4\n', "a scenario, which nothing extends, but profiles"),
-        ('[cluster]\ncompute = "1 s"\n[[overhead]]\nissue = 3\n',
-         "p.toml: overhead[0].issue = 3: a number without a unit"),
-        ('[cluster]\ncompute = "1 s"\n[[overhead]]\nissues = "3 s"\n', "p.toml: overhead[0]"),
-        ('[cluster]\ncompute = "1 s"\n[calibration]\nsd = { "overhead.0.issue" = 0.1 }\n', None),
-    ],
-)  # fmt: skip
-def test_a_wrong_profile_is_refused_with_a_reason(tmp_path, text, said):
-    if said is None:
-        parse(profile(tmp_path, text), folder=tmp_path)
-        return
-    with pytest.raises(InputError) as caught:
-        parse(profile(tmp_path, text), folder=tmp_path)
-    assert said in str(caught.value)
-
-
-def test_a_missing_profile_and_an_unknown_number():
-    with pytest.raises(InputError, match=r"nowhere.toml: no such file"):
-        parse(MINE | {"extends": "nowhere.toml"})
-    with pytest.raises(InputError, match=r'sd."overhead.3.issue" = 0.1: no number'):
-        parse(MINE | {"cluster": {"workers": 4, "compute": "1 s"},
-                      "calibration": {"sd": {"overhead.3.issue": 0.1}}})  # fmt: skip
 
 
 # How far a prediction may be off

@@ -13,7 +13,6 @@ from paceline.simulator.engines.dispatch import run_seeds, with_tuned_rate, writ
 from paceline.simulator.engines.observer import TELL
 from paceline.simulator.engines.virtual import simulation
 from paceline.simulator.engines.virtual.recovery import Participation
-from paceline.simulator.errors import InputError
 from paceline.simulator.objectives.build import build
 from paceline.simulator.programs.codecs.message_codec import MessageChannel
 from paceline.simulator.reports import terminal
@@ -619,20 +618,6 @@ def test_clients_that_drop_out_are_told_as_drop_outs_and_shares_say_of_what():
     assert not any("goodput" in head for table in heads for head in table)
 
 
-def test_drop_outs_need_clients_that_are_selected():
-    for cluster, key in (
-        ({"drop": 0.1}, "cluster.drop"),
-        ({"group": [{"name": "a", "workers": 2, "drop": 0.1}]}, "cluster.group[0].drop"),
-    ):
-        with pytest.raises(InputError, match=key.replace("[", r"\[")):
-            scenario({"name": "fedavg", "tau": 2}, cluster=cluster)
-    flows = RING | {"model": "flows"}
-    cluster = {"sampling": {"clients": 2}, "drop": 0.1}
-    scenario({"name": "fedavg", "tau": 2}, cluster=cluster, network=flows)
-    with pytest.raises(InputError, match="not cut off amid its way"):
-        scenario({"name": "fedbuff", "tau": 2, "buffer": 1}, cluster=cluster, network=flows)
-
-
 @pytest.mark.parametrize("codec", ["top-k", "random-k"])
 def test_a_client_that_is_not_selected_keeps_what_its_codec_left_out(codec, monkeypatch):
     """Its residual waits for the next message that somebody takes; with all selected none rests."""
@@ -677,8 +662,6 @@ def test_a_sweep_runs_a_buffer_once_for_all_numbers_that_rounds_select():
 def test_sampling_says_whom_it_does_not_concern():
     found = run({"name": "asgd"}, cluster={"sampling": {"share": 0.5}})
     assert any("cluster.sampling has no effect on asgd" in note for note in found.notes)
-    with pytest.raises(InputError, match="one of the two"):
-        scenario({"name": "ssgd"}, cluster={"sampling": {"share": 0.5, "clients": 2}})
 
 
 # Periods of each worker's own

@@ -2,13 +2,12 @@
 
 import pytest
 
-from paceline.simulator.errors import InputError
 from paceline.simulator.objectives.build import dimension_of
 from paceline.simulator.objectives.softmax import INPUTS, load_data
 from paceline.simulator.programs import catalogue
 from tests.helpers.cases import named
 from tests.helpers.programs import ROWS
-from tests.helpers.worlds import DIGITS, RING, TIME_ONLY, scenario, simulate
+from tests.helpers.worlds import RING, TIME_ONLY, scenario, simulate
 
 SMALL = {"kind": "quadratic", "dimension": 50}
 CODECS = {
@@ -19,114 +18,6 @@ CODECS = {
     "fp16": "fp16",
     "power-sgd": {"kind": "power-sgd", "rank": 1},
 }
-
-REFUSED = {
-    "codec for gossip": (
-        {"name": "d-psgd", "codec": "fp16"}, {}, ["d-psgd has none", "exchange whole models"],
-    ),
-    "momentum for D^2": ({"name": "d2", "momentum": 0.9}, {}, ["d2 has none", "correction"]),
-    "two averages without any": (
-        {"name": "asgd", "codec": "power-sgd"}, {}, ["two averages", "asgd has none", "top-k"],
-    ),
-    "two averages in a round of clients": (
-        {"name": "fedavg", "tau": 2, "codec": "power-sgd"},
-        {"cluster": {"sampling": {"clients": 2}}},
-        ["two averages", "draws clients for each", "top-k"],
-    ),
-    "momentum twice": (
-        {"name": "ssgd", "momentum": 0.9, "codec": CODECS["dgc"]}, {},
-        ["algorithm[0].momentum = 0.9", "applied twice", "write 0"],
-    ),
-    "momentum twice from the optimizer": (
-        {"name": "dts", "delay": 4, "codec": CODECS["dgc"]}, {"optimizer": {"momentum": 0.9}},
-        ["optimizer.momentum = 0.9", "applied twice"],
-    ),
-    "momentum of displacements": (
-        {"name": "local-sgd", "tau": 4, "codec": CODECS["dgc"]}, {},
-        ["momentum of gradients", "local-sgd sends displacements", "top-k"],
-    ),
-    "momentum of another transform's steps": (
-        {"name": "dts", "delay": 1, "inner": "adamw", "codec": CODECS["dgc"]}, {},
-        ["momentum of gradients", "sends displacements"],
-    ),
-    "a transform and a momentum": (
-        {"name": "dts", "delay": 1, "inner": "adamw", "momentum": 0.9}, {},
-        ["algorithm[0].momentum = 0.9", "no effect beside inner", "remove"],
-    ),
-    "a transform and a compensation of momentum": (
-        {"name": "dts", "delay": 1, "inner": "adamw", "compensation": "lecture"}, {},
-        ["algorithm[0].compensation", "no effect beside inner"],
-    ),
-    "less than one entry": (
-        {"name": "ssgd", "codec": {"kind": "top-k", "ratio": 0.001}}, {},
-        ["less than one of the 50 entries", "0.02 or more", "objective.dimension"],
-    ),
-    "less than one entry of the digits": (
-        {"name": "ssgd", "codec": "dgc"}, {"objective": DIGITS},
-        ["less than one of the 650 entries", "0.0015 or more"],
-    ),
-    "more gradients than workers": (
-        {"name": "k-sync", "k": 9}, {}, ["algorithm[0].k = 9", "cluster.workers = 4"],
-    ),
-    "a mean that outlives its round": (
-        {"name": "streaming-diloco", "tau": 4, "overlap": 4}, {}, ["overlap = 4", "below tau = 4"],
-    ),
-    "gossip without latency": (
-        {"name": "ad-psgd"}, {"network": {"collective": "given", "duration": "1 s"}},
-        ["network.latency", "ad-psgd sends messages"],
-    ),
-    "a threshold that falls": (
-        {"name": "hybrid", "threshold": {"schedule": "linear", "start": 4, "end": 1, "steps": 9}},
-        {}, ["threshold", "decreases"],
-    ),
-    "more pieces than entries": (
-        {"name": "ssgd-bucketed", "buckets": 51, "codec": "fp16"}, {},
-        ["algorithm[0].buckets = 51", "50 entries"],
-    ),
-    "less than one entry of a piece": (
-        {"name": "streaming-diloco", "tau": 9, "codec": {"kind": "top-k", "ratio": 0.05}}, {},
-        ["less than one of the 12 entries of a piece"],
-    ),
-    "a flush without epochs": (
-        {"name": "hpsgd", "epoch_flush": "paper"}, {}, ["epoch_flush", "write epoch = 100"],
-    ),
-    "Nesterov where a number is needed": (
-        {"name": "dts", "delay": 2, "momentum": {"kind": "nesterov", "mu": 0.9}}, {},
-        ["algorithm[0].momentum", "not a plain momentum"],
-    ),
-    "two thresholds": (
-        {"name": "hybrid", "step_size": 9, "threshold": 3}, {},
-        ["algorithm[0].step_size = 9", "contradicts threshold"],
-    ),
-    "an unknown codec": ({"name": "ssgd", "codec": "zip"}, {}, ["not a codec", "top-k", "qsgd"]),
-    "Theorem 2 of something compressed": (
-        {"name": "ssgd", "codec": "fp16"},
-        {"objective": {
-            "kind": "bound", "initial_gap": 1.0, "smoothness": 1.0, "gradient_variance": 1.0,
-        }},
-        ["plain SGD", "uncompressed"],
-    ),
-}  # fmt: skip
-
-
-def test_what_makes_no_sense_is_refused_with_the_reason():
-    for why, (algorithm, tables, words) in REFUSED.items():
-        replaced = tables.get("network", RING)
-        with named(why):
-            with pytest.raises(InputError) as refused:
-                scenario(algorithm, **{"objective": SMALL, **tables, "network": replaced})
-            assert [word for word in words if word not in str(refused.value)] == []
-
-
-def test_two_costs_of_averaging_a_model_contradict_each_other():
-    tables = [
-        {"name": "hpsgd", "local_sgd_sync_multiplier": times, "label": f"{times}"}
-        for times in (2.4, 2.0)
-    ]
-    with pytest.raises(InputError, match=r"algorithm\[1\].local_sgd_sync_multiplier = 2.0"):
-        scenario(*tables, {"name": "local-sgd", "tau": 4})
-    with pytest.raises(InputError, match="has no effect, as no local-sgd"):
-        scenario(tables[0])
 
 
 def test_averaging_a_model_may_cost_more_than_averaging_a_gradient():

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.simulator.errors import InputError
 from paceline.simulator.network.closed_form import ClosedForm, Traffic
 from paceline.simulator.network.libraries import Cluster, gloo_segments, nccl_choice, nccl_choices
 from paceline.simulator.network.mean_cost import mean_cost
@@ -241,32 +240,3 @@ def test_workers_of_a_region_whose_link_is_written_share_a_host():
     plan = network.plan(tree.key, tuple(range(8)))
     assert plan.moved["a->b"] == plan.moved["b->a"] == 1  # on two hosts a tree crosses once
     assert plan.held == pytest.approx(1 / 1.25e9)
-
-
-@looped(
-    ("network", "cluster", "says"),
-    [
-        ({"library": "nccl", "collective": "tree"}, {}, "chooses the algorithm; remove one"),
-        (
-            {}, {"group": [{"name": "a", "workers": 1, "inner": {"bandwidth": "1 GB/s"}}]},
-            "write devices = 8, or remove it",
-        ),
-        (
-            {"model": "flows"},
-            {"group": [{"name": "a", "workers": 1, "nic": "1 GB/s", "up": "1 GB/s"}]},
-            "remove it, or up and down",
-        ),
-        ({"library": "mpi"}, {}, "nccl"),
-    ],
-)  # fmt: skip
-def test_contradictions_are_refused_with_a_remedy(network, cluster, says):
-    with pytest.raises(InputError, match=says):
-        world(4, cluster=cluster, **network)
-
-
-def test_a_profile_that_has_two_latencies_a_hop_is_not_counted_twice():
-    with pytest.raises(InputError, match="latency_factor = 2; remove that"):
-        scenario(
-            {"name": "ssgd"}, network={"library": "gloo", "latency": "1 ms"},
-            overhead=[{"latency_factor": 2.0}],
-        )  # fmt: skip

@@ -196,16 +196,6 @@ def test_a_message_after_a_long_step_starts_slowly():
     assert found.latency > ClosedForm(quick).message_link(0, 4).latency == pytest.approx(0.02)
 
 
-def test_keys_of_tcp_are_refused_without_it():
-    for key, value in {"mtu": 9000, "sockets": 2, "burst": "32 KiB", "slow_start": "20 kB"}.items():
-        with pytest.raises(InputError, match=f"network.{key}"):
-            world(**{key: value})
-        world(transport="tcp", **{key: value})
-    given = {"collective": "given", "duration": "1 s", "transport": "tcp"}
-    with pytest.raises(InputError, match=r"network\.transport.*contradicts"):
-        scenario({"name": "ssgd"}, network=given)
-
-
 @looped("case", [{"name": "ssgd"}, {"name": "asgd"}])
 @looped("model", ["closed-form", "flows"])
 def test_what_a_profile_measured_takes_its_headers_once(case, model):

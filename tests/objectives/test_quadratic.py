@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 
 from paceline.simulator.engines.batched import run as batched
 from paceline.simulator.engines.virtual import run as virtual
-from paceline.simulator.errors import InputError
 from paceline.simulator.objectives.build import build
 from tests.engines.test_batched import alike, taken
 from tests.helpers.cases import looped
@@ -131,22 +130,3 @@ def test_the_batched_engine_has_the_same_numbers(case):
     ours = batched.run(world.algorithm[0], world, [0, 3])
     for seed, run in zip([0, 3], ours, strict=True):
         alike(run, virtual.run(world.algorithm[0], world, seed))
-
-
-@looped(
-    ("wrong", "words"),
-    [
-        ({"spectrum": {"kind": "modes", "curvature": [1], "gap": [1, 2]}}, "one gap per curvature"),
-        ({"spectrum": {"kind": "modes", "curvature": [1], "gap": [0]}}, "at least one"),
-        ({"spectrum": {"kind": "modes", "curvature": [0], "gap": [1]}}, "above 0"),
-        ({"spectrum": {"kind": "mode"}}, "did you mean `modes`?"),
-        ({"spectrum": {"exponents": 1.0}}, "did you mean `exponent`?"),
-        ({"dimension": 2}, "3 modes in 2 coordinates"),
-        ({"heterogeneity": {"share": 1.0, "curvature": 1.0}}, "below 1"),
-        ({"heterogeneity": {"share": 0.5}}, "curvature: missing"),
-    ],
-)
-def test_what_is_wrong_is_said(wrong, words):
-    with pytest.raises(InputError, match="objective") as found:
-        scenario({"name": "ssgd"}, objective={**RICH, **wrong})
-    assert words in str(found.value)

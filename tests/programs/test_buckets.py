@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from paceline.simulator.engines import payloads
 from paceline.simulator.engines.batched import run as batched
-from paceline.simulator.errors import InputError
 from paceline.simulator.load.load import parse
 from paceline.simulator.scenario.tables import ddp_buckets, presets
 from tests.helpers.cases import looped
@@ -79,24 +78,6 @@ def test_all_engines_agree_on_buckets():
     assert quick.curve["loss"] == reference.curve["loss"]
     assert quick.curve["time"] == pytest.approx(reference.curve["time"], rel=1e-12)
     assert quick.curve["bytes"] == reference.curve["bytes"]
-
-
-@looped(
-    ("model", "says"),
-    [
-        (
-            {"parameters": 5, "tensors": [2, 2]},
-            "tensors have 4 parameters, and `parameters` says 5",
-        ),
-        ({"tensors": "resnet51"}, "resnet50"),
-        ({"tensors": []}, "tensors"),
-        ({"tensors": [0]}, "tensors"),
-        ({}, "missing"),
-    ],
-)
-def test_wrong_tensors_are_refused(model, says):
-    with pytest.raises(InputError, match=says):
-        with_model(model)
 
 
 def test_a_size_alone_is_cut_as_ddp_cuts_it_over_nccl():

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
 from paceline.simulator.engines import payloads
-from paceline.simulator.errors import InputError, ProgramError
+from paceline.simulator.errors import ProgramError
 from paceline.simulator.load.load import parse
 from paceline.simulator.programs import Program, catalogue
 from paceline.simulator.programs.codecs.channel import Codec
@@ -693,33 +693,6 @@ def test_a_name_is_the_codec_with_its_defaults(kind):
     assert codec == read({"kind": kind}) == CODECS.kinds[kind]()
     assert read(codec) is codec
     assert read("raw") == Raw()
-
-
-@looped(
-    ("codec", "what"),
-    [
-        ("fp61", "codec = .*not a codec; write one of: raw, top-k, random-k, dgc, qsgd, fp16, "),
-        (3, "codec = 3: not a codec"),
-        ({"kind": "top-c"}, "codec.kind = .*did you mean `top-k`"),
-        ({"ratio": 0.1}, "codec.kind: missing; write one of: raw, top-k"),
-        ({"kind": "top-k", "ratio": 0}, "codec.ratio = 0: too small; write a value above 0"),
-        ({"kind": "top-k", "ratio": 1.5}, r"codec.ratio = 1.5: too large; write 1 or less"),
-        ({"kind": "top-k", "rank": 2}, "codec.rank = 2: unknown key.*ratio"),
-        ({"kind": "dgc", "momentum": 1.0}, "codec.momentum = 1.0: too large"),
-        ({"kind": "dgc", "ratio": 0.5, "warmup": 9}, "`warmup_ratio` is below `ratio`"),
-        ({"kind": "qsgd", "bits": 1}, "codec.bits = 1: too small; write 2 or more"),
-        ({"kind": "qsgd", "bits": 9}, "codec.bits = 9: too large; write 8 or less"),
-        ({"kind": "qsgd", "bucket": 0}, "codec.bucket = 0: too small"),
-        ({"kind": "power-sgd", "rank": 1.5}, "codec.rank = 1.5: not a whole number"),
-        ({"kind": "raw", "times": 0}, "codec.times = 0: too small"),
-        ({"kind": "sparse-loco", "chunk": 9, "top": 10}, "`top` is above `chunk`"),
-        ({"kind": "fp16", "compress": 3}, "codec.compress = 3: a number without a unit"),
-    ],
-)  # fmt: skip
-def test_a_codec_that_is_none_is_explained(codec, what):
-    with pytest.raises(InputError, match=what) as caught:
-        scenario({"name": "ssgd", "codec": codec})
-    assert len(str(caught.value).splitlines()) == 1
 
 
 def test_a_note_says_whose_compressing_takes_no_time():

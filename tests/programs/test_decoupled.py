@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from paceline.simulator.errors import InputError
 from paceline.simulator.programs import Program, catalogue, decoupled
 from paceline.simulator.programs.effects import ANY
 from paceline.simulator.programs.pieces.transform import Identity
@@ -201,17 +200,3 @@ def test_a_curve_has_a_basis_and_falls():
     losses = run.curve["loss"]
     assert np.isfinite(losses).all()
     assert 1 <= losses[-1] / float(known.parallel(run.steps)) < 1.1 < losses[0] / losses[-1]
-
-
-@looped(
-    ("table", "what"),
-    [
-        ({"overlap": 4}, "not below tau = 4"),
-        ({"quorum": 0}, "quorum = 0: too small"),
-        ({"grace": "-1 s"}, "grace"),
-        ({"codec": "power-sgd"}, "is two averages"),
-    ],
-)
-def test_what_is_no_island_is_refused(table, what):
-    with pytest.raises(InputError, match=what):
-        scenario({"name": "decoupled-diloco", "tau": 4, **table})

@@ -1,13 +1,11 @@
 """Communication graphs: what theory says of them and their mixing matrices."""
 
-import json
-
 import jsonschema
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
 from paceline.simulator.programs.pieces.graph import Complete, GraphOf, Random, Ring, Torus
 from tests.helpers.cases import looped
@@ -188,36 +186,16 @@ def test_tables_set_what_a_kind_has():
     assert read("random") == Random(degree=4, seed=0)
 
 
-WRONG = {
-    '"star"': "not a graph; write one of: ring, torus, complete, random; or a table such as",
-    "3": "not a graph; write one of",
-    "null": "not a graph; write one of",
-    '["ring"]': "not a graph; write one of",
-    "{}": "discriminator",
-    '{"kind": "star"}': "'ring', 'torus', 'complete', 'random'",
-    '{"kind": "ring", "rows": 2}': "rows",
-    '{"kind": "torus", "rows": 4}': "rows",
-    '{"kind": "random", "degree": 1}': "greater than or equal to 2",
-    '{"kind": "random", "degree": 2.0}': "valid integer",
-    '{"kind": "random", "seed": -1}': "greater than or equal to 0",
-}
-
-
-@looped("value", WRONG)
-def test_what_is_no_graph_is_refused(value):
-    with pytest.raises(ValidationError, match=WRONG[value]):
-        read(json.loads(value))
-
-
 def test_the_json_schema_agrees():
     schema = adapter.json_schema()
     tables = [{"kind": name} for name in KINDS]
     for right in (*KINDS, *tables, {"kind": "random", "degree": 3}):
         jsonschema.validate(right, schema)
-    for wrong in map(json.loads, WRONG):
-        if wrong != {"kind": "random", "degree": 2.0}:  # JSON's integers include 2.0
-            with pytest.raises(jsonschema.ValidationError):
-                jsonschema.validate(wrong, schema)
+    wrong = [{"kind": "star"}, {"kind": "ring", "rows": 2}, {"kind": "torus", "rows": 4}]
+    wrong += [{"kind": "random", "degree": 1}, {"kind": "random", "seed": -1}]
+    for table in ("star", 3, None, ["ring"], {}, *wrong):
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate(table, schema)
 
 
 @looped("rank", [-1, 4])

@@ -40,7 +40,6 @@ PIECEWISE = {"schedule": "piecewise", "values": [1, 4, 8], "at": [100, 500]}
 LINEAR = {"schedule": "linear", "start": 1, "end": 3, "steps": 8}
 COSINE = {"schedule": "warmup-cosine", "peak": 0.4, "warmup": 4, "steps": 12}
 HELD = {"schedule": "warmup-cosine", "start": 1, "peak": 4, "end": 4, "warmup": 6, "steps": 9}
-KINDS = ("constant", "steps", "piecewise", "linear", "warmup-cosine")
 
 
 def read(kind, value):
@@ -219,64 +218,6 @@ def test_a_scenario_may_warm_up_and_let_the_period_grow():
     (local,) = [each.parameters for each in scenario.algorithm if each.name == "local-sgd"]
     assert [local["lr"](step) for step in (2, 4, 10)] == [0.05, 0.1, 0]
     assert [local["tau"](step) for step in (1, 10, 11, 30)] == [2, 2, 3, 4]
-
-
-# refusals
-
-WRONG = {
-    "values and changes": ("rate", PIECEWISE | {"values": [1, 4]}, "one value more than steps"),
-    "changes out of order": ("rate", PIECEWISE | {"at": [500, 100]}, "`at` is out of order"),
-    "changes alike": ("rate", PIECEWISE | {"at": [100, 100]}, "each once"),
-    "negative value": ("rate", PIECEWISE | {"values": [1, 4, -1]}, "greater than or equal to 0"),
-    "first value zero": ("rate", PIECEWISE | {"values": [0, 4, 8]}, "not above zero at the first"),
-    "no change": ("rate", PIECEWISE | {"values": [1], "at": []}, "at least 1 item"),
-    "line below zero": ("rate", LINEAR | {"end": -1}, "greater than or equal to 0"),
-    "line that stays at zero": ("rate", LINEAR | {"start": 0, "end": 0}, "not above zero"),
-    "line of no steps": ("rate", LINEAR | {"steps": 0}, "greater than or equal to 1"),
-    "line without end": ("rate", LINEAR | {"steps": 10**310}, "less than or equal to 1000000000"),
-    "half a step": ("rate", LINEAR | {"steps": 2.5}, "valid integer"),
-    "no peak": ("rate", COSINE | {"peak": 0}, "greater than 0"),
-    "end below zero": ("rate", COSINE | {"end": -0.1}, "greater than or equal to 0"),
-    "end above the peak": ("rate", COSINE | {"end": 0.5}, "`end` is above `peak`"),
-    "start above the peak": ("rate", COSINE | {"start": 0.5}, "`start` or `end` is above"),
-    "warm-up only": ("rate", COSINE | {"steps": 4}, "`warmup` is not below `steps`"),
-    "decay over before it starts": ("rate", COSINE | {"warmup": 0, "steps": 1}, "not above zero"),
-    "unknown key": ("rate", COSINE | {"warm_up": 4}, "warm_up"),
-    "unknown schedule": ("rate", {"schedule": "cosine"}, "'warmup-cosine'"),
-    "text": ("rate", "0.1", "not a learning rate; write a number, or { schedule"),
-    "period of text": ("period", "4", "write a whole number of steps, 1 or more, or { schedule"),
-    "period of no steps": ("period", 0, "too small; write a communication period of 1 step"),
-    "threshold of none": ("threshold", 0, "too small; write a threshold of 1 gradient or more"),
-    "threshold of a share": ("threshold", 2.5, "write a whole number of gradients, 1 or more"),
-    "threshold that is true": ("threshold", True, "not a threshold"),
-    "threshold from zero": ("threshold", LINEAR | {"start": 0}, "starts at 1 or more"),
-    "threshold steps down": ("threshold", STEPS | {"start": 8, "factor": 0.5}, "decreases"),
-    "threshold falls": ("threshold", LINEAR | {"start": 4}, "later values are no smaller"),
-    "threshold dips": ("threshold", PIECEWISE | {"values": [1, 4, 2]}, "decreases"),
-    "threshold decays": ("threshold", HELD | {"end": 3}, "decreases"),
-}
-
-
-@looped("name", WRONG)
-def test_what_makes_no_sense_is_refused_by_its_text(name):
-    kind, value, words = WRONG[name]
-    with pytest.raises(ValidationError) as refused:
-        read(kind, value)
-    assert words in str(refused.value)
-
-
-@looped("kind", ADAPTERS)
-def test_a_refusal_names_every_schedule(kind):
-    for value in (None, {"schedule": "cosine"}):
-        with pytest.raises(ValidationError) as refused:
-            read(kind, value)
-        assert all(name in str(refused.value) for name in KINDS)
-
-
-def test_a_scenario_is_refused_at_the_key_at_fault():
-    table = "optimizer.lr={schedule='warmup-cosine', peak=0.1, warmup=-1, steps=10}"
-    with pytest.raises(paceline.InputError, match=r"optimizer\.lr\.warmup = -1: too small; write"):
-        paceline.load("scenarios/quickstart.toml", [table])
 
 
 @looped("kind", ADAPTERS)
