@@ -9,7 +9,7 @@ from functools import cache, lru_cache, partial
 from math import isfinite
 from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import BeforeValidator, WithJsonSchema
+from pydantic import BeforeValidator, PlainValidator, WithJsonSchema
 from pydantic.fields import FieldInfo
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ gibi- = 1073741824 = Gi-
 WRITTEN = re.compile(
     r"\s*[+-]?(\d[\d_]*\.?[\d_]*|\.\d+)([eE][+-]?\d+)?\s*([A-Za-zµμ]+(\s*(/|\*|per)\s*[A-Za-zµμ]+)*)?\s*"
 )
+AMOUNT = re.compile(r"\s*\+?(\d[\d_]*\.?\d*)\s*([^\s\d.+-]{1,16})\s*")
 EXAMPLES = {
     "time": ["300 ms", "2 h"],
     "size": ["97.5 MiB", "64 kB"],
@@ -107,6 +108,23 @@ def _parsed(value: str, dimension: str, remedy: str) -> float:
     return magnitude
 
 
+def money(value: Any) -> tuple[float, str]:
+    """Return an amount ("2000 USD") and its currency. Raises ValueError for anything else."""
+    match = AMOUNT.fullmatch(value) if isinstance(value, str) else None
+    amount = float(match[1].replace("_", "")) if match else 0.0
+    if match is None or match[2] == "%" or not LEAST <= amount <= MOST["size"]:
+        raise ValueError('not an amount above 0 with its currency; write one such as "2000 USD"')
+    return amount, match[2]
+
+
+def percent(value: Any) -> float:
+    """Return a tolerance ("+0.5 %") as a share. Raises ValueError for anything else."""
+    match = AMOUNT.fullmatch(value) if isinstance(value, str) else None
+    if match is None or match[2] != "%":
+        raise ValueError('not a tolerance of 0 % or more; write one such as "+0.5 %"')
+    return float(match[1].replace("_", "")) / 100
+
+
 def demand_within(value: float, dimension: str) -> None:
     """Raise ValueError for a value in SI units with which computing leaves the range of floats."""
     unit = SI[dimension]
@@ -129,6 +147,14 @@ _parse, _schema = _quantity("bandwidth")
 BytesPerSecond = Annotated[float, _parse, _schema]
 _parse, _schema = _quantity("computing speed")
 FlopsPerSecond = Annotated[float, _parse, _schema]
+
+
+def _texts(*examples: str) -> WithJsonSchema:
+    return WithJsonSchema({"type": "string", "examples": [*examples]})
+
+
+Money = Annotated[tuple[float, str], PlainValidator(money), _texts("2000 USD")]
+Tolerance = Annotated[float, PlainValidator(percent), _texts("+0.5 %")]
 
 
 def is_time(field: FieldInfo) -> bool:

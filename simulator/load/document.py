@@ -159,7 +159,7 @@ def _extended(written: dict[str, Any], origin: Origin, *, anywhere: bool) -> Doc
     for key, file_name in paths.named(profile):
         value_at(profile, key[:-1])[key[-1]] = str((path.parent / file_name).absolute())
     above = {key: value for key, value in written.items() if key != "extends"}
-    whole = _merged(profile, above)
+    whole = merged(profile, above)
     for kind in ("sd", "draws"):
         errors = value_at(whole, ("calibration", kind))
         for key in [*errors] if isinstance(errors, dict) else ():
@@ -193,14 +193,14 @@ def _profile(name: str, path: Path, file: str) -> dict[str, Any]:
     return profile
 
 
-def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
     """Merge two tables key by key; `above` wins, as a whole if the two are of different kinds."""
     if any(below.get(key) != above.get(key) for key in messages.TAGS if key in above):
         return dict(above)
     whole = deepcopy(dict(below))
     for key, value in above.items():
         both = isinstance(value, dict) and isinstance(whole.get(key), dict)
-        whole[key] = _merged(whole[key], value) if both else value
+        whole[key] = merged(whole[key], value) if both else value
     return whole
 
 

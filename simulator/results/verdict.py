@@ -44,6 +44,7 @@ PACES = {
     "seconds_per_gradient": ("gradient that reaches the model", seconds_per_gradient),
 }
 """Measures of a pace: what it is the time of, in words, and its function of a run."""
+ALIKE = 0.01  # share by which estimates may differ that count as equal
 NAMED = 3  # most algorithms that a sentence names; the others are counted
 ENOUGH = 8  # seeds to ask for where one says nothing
 ALONE = "one worker alone"  # a choice in a search; no algorithm
@@ -53,9 +54,13 @@ Bases = Mapping[str, str | None]
 Row = Mapping[str, Any]
 
 SENTENCES = {
-    "next": "{label} is next, {gap}.",
+    "next": "{label} is next, {gap} {more}.",
     "only": "No other has a value with every seed.",
-    "baseline": "{label}, data-parallel training: {gap}.",
+    "baseline": "{label}, data-parallel training: {gap} {more}.",
+    "day-worth": "A day counts as {worth}, and the least money and time win.",
+    "max-loss": "{count} are out: their loss is more than {most} above {label}.",
+    "by-time": "Among losses within their error the quickest is picked.",
+    "surer": "{label} is as good, but less sure: {low} to {high}.",
     "one-seed": "One seed cannot tell chance from merit; run more, such as --seeds {seeds}.",
     "equivalent": "Any will do: {labels} are within {margin} of the pick.",
     "loss-model": "Losses differ by less than their error, which `paceline fit-loss` on a run of "
@@ -71,7 +76,6 @@ SENTENCES = {
     "no-loss": "Nothing is said of loss: times alone are compared.",
     "clients": "Clients at work differ: {at_work}.",
     "one-run": "A measured run is expected to take {low} to {high}.",
-    "alone": "One worker alone is better: {gap}.",
     "unreached": "No configuration reached loss {target:g}; {label} came closest. Run longer, or "
     "raise run.target_loss.",
     "over-cap": "No configuration keeps run.cap; {label} comes closest. Raise it, or try smaller "
@@ -84,17 +88,24 @@ SENTENCES = {
     "wins": "{label} is best at {count} of {of} points.",
 }
 """A sentence for each reason, by its code, with the names of its numbers."""
-LEADING = ("missed", "alone", "stalled", "bound", "diverged", "unreached", "over-cap")
-"""Codes of reasons that the sentence says itself, those from the third on without a pick alone."""
+LEADING = ("missed", "stalled", "bound", "diverged", "unreached", "over-cap")
+"""Codes of reasons that the sentence says itself, those from the second on without a pick alone."""
 
 
 def _share(value: float) -> str:
     return f"{100 * value:.2g} %"
 
 
+def _gap(numbers: Row) -> str:
+    """Return an amount as JSON has it, in words."""
+    ends = numbers.get("interval90")
+    found = Estimate(numbers["value"], "", ends and wording.span(ends), None, "")
+    return wording.difference(found, numbers["unit"])
+
+
 FORMATS: Mapping[str, Callable[[Any], str]] = {
-    "margin": _share,
-    **dict.fromkeys(("low", "high"), human),
+    **dict.fromkeys(("margin", "most"), _share),
+    **dict.fromkeys(("gap", "worth", "low", "high"), _gap),
     "labels": lambda labels: any_of(labels, "and"),
 }
 
@@ -131,10 +142,14 @@ class Question(NamedTuple):
 
     @property
     def more(self) -> str:
-        """The word for a larger value."""
-        if self.measure == EQUAL_LOSS:
-            return "later at the same loss"
-        return "more" if self.unit else "higher"
+        """The words for a larger value."""
+        larger = ("later" if self.unit == "s" else "more") if self.unit else "higher"
+        return f"{larger} at the same loss" if self.measure == EQUAL_LOSS else larger
+
+    def amount(self, found: Estimate) -> dict[str, Any]:
+        """Return a difference of values as JSON has it."""
+        ends = found.interval and [*found.interval]
+        return {"value": found.value, "interval90": ends, "unit": self.unit}
 
     def show(self, found: Estimate) -> str:
         """Return a value with its interval, in the words of the question."""
@@ -184,7 +199,8 @@ class Verdict:
     `pick`: what to take, None where nothing can be; `candidates`: all that may be as good, the pick
     first; `gap`: by how much the `runner_up` is behind; `would_decide`: what would, where it is
     open; `spent`: by label; `baseline`: the data-parallel alternative that losses are compared
-    with; `basis`: of the loss; `text`: the sentence, where it does not follow from an order.
+    with; `basis`: of the loss; `text`: the sentence, where it does not follow from an order;
+    `ruled`: whether the user has said how to choose, so that the best estimate is taken.
     """
 
     question: Question
@@ -199,11 +215,12 @@ class Verdict:
     baseline: str | None = None
     basis: str | None = None
     text: str = ""
+    ruled: bool = False
 
     @property
     def decided(self) -> bool:
-        """Whether the pick is known to be better than every other."""
-        return self.pick is not None and (self.order.decided or bool(self.text))
+        """Whether the pick is known to be better than every other, or the user's rule picks it."""
+        return self.pick is not None and (self.order.decided or self.ruled or bool(self.text))
 
     @property
     def sentence(self) -> str:
@@ -217,16 +234,16 @@ class Verdict:
 
     @property
     def _leading(self) -> Sequence[str]:
-        return LEADING if self.pick is None else LEADING[:2]
+        return LEADING if self.pick is None else LEADING[:1]
 
     def _value(self) -> str:
         parts, known = [], self.order.estimates.get(self.pick or "")
         spent = self.spent.get(self.pick or "", Spent())
-        if self.question.measure == EQUAL_LOSS:
+        if self.baseline:
             parts += spent.briefly()
             if spent.above and self.baseline != self.pick:
                 loss = wording.above(spent.above.value, spent.above.interval)
-                instead = ", ".join(self.spent[self.baseline or ""].briefly())
+                instead = ", ".join(self.spent[self.baseline].briefly())
                 parts.append(f"loss {loss} against {self.baseline} ({instead})")
             elif spent.loss:
                 parts.append(f"loss {show_loss(spent.loss)}")
@@ -241,7 +258,7 @@ class Verdict:
     def _open(self) -> str:
         if self.decided:
             next_ = self.runner_up and self.order.estimates.get(self.runner_up)
-            shown = self.question.measure != EQUAL_LOSS and next_
+            shown = not self.baseline and next_
             return f"; next is {self.runner_up}, {self._brief(next_)}" if shown and next_ else ""
         count = len(self.candidates)
         if count < 2:
@@ -258,19 +275,11 @@ class Verdict:
 
     @property
     def why(self) -> list[str]:
-        """The reasons in words, what would decide first; without what the sentence says.
-
-        Last comes what the loss is the loss of.
-        """
-        doubt = [self.would_decide] if self.would_decide else []
-        rest = [reason for reason in self.reasons if reason.code not in self._leading]
-        basis = [f"Loss {self.basis}."] if self.basis else []
-        return [*map(str, [*doubt, *rest]), *basis]
+        """The reasons in words, as `reasons_in` the document."""
+        return reasons_in(self.json())
 
     def json(self) -> dict[str, Any]:
         """Return the document `verdict`."""
-        gap, unit = self.gap, self.question.unit
-        ends = gap and {"value": gap.value, "interval90": gap.interval and [*gap.interval]}
         found = {
             "question": self.question.goal,
             "measure": self.question.measure,
@@ -278,7 +287,7 @@ class Verdict:
             "candidates": self.candidates,
             "decided": self.decided,
             "runner_up": self.runner_up,
-            "gap": ends and ends | {"unit": unit},
+            "gap": self.gap and self.question.amount(self.gap),
             "reasons": [reason.json() for reason in self.reasons],
             "would_decide": self.would_decide and self.would_decide.json(),
             "sentence": self.sentence,
@@ -366,23 +375,81 @@ def conclude(
 
     The first reasons are the gaps to the next and to data-parallel training.
     """
-    label = pick or known.best
-    candidates = dict.fromkeys([label, known.best, *sorted(known.open, key=known.value)])
-    others = sorted((each for each in known.estimates if each != label), key=known.value)
+    label, ruled = pick or known.best, rest.get("ruled", False)
+    open_ = () if ruled else (known.best, *sorted(known.open, key=known.value))
+    others = sorted((other for other in known.estimates if other != label), key=known.value)
     runner_up = next(iter(others), None)
     plain = (k for k in compared.values if terms.names.get(k) in DATA_PARALLEL and k != label)
+    base: str | None = rest.get("baseline") or next(plain, None)
     gaps, reasons = dict[str, Estimate](), list[Reason]()
-    for code, other in (("next", runner_up), ("baseline", next(plain, None))):
-        if other and other not in gaps and (gap := compared.behind(other, label, terms.heavy)):
+    for code, other in (("next", runner_up), ("baseline", base)):
+        if not other or other == label or other in gaps:
+            continue
+        if gap := compared.behind(other, label, terms.heavy):
             gaps[other] = gap
-            words = f"{wording.difference(gap, question.unit)} {question.more}"
-            reasons.append(Reason(code, {"label": other, "gap": words}))
+            numbers = {"label": other, "gap": question.amount(gap), "more": question.more}
+            reasons.append(Reason(code, numbers))
     if runner_up is None and len(compared.values) > 1 and label in known.estimates:
         reasons.append(Reason("only"))
     rest["reasons"] = [*reasons, *rest.get("reasons", ())]
-    rest["would_decide"] = would_decide(known, len(compared.values[known.best]), terms)
-    gap = gaps.get(runner_up or "")
-    return Verdict(question, known, label, [*candidates], runner_up, gap, **rest)
+    doubt = would_decide(known, len(compared.values[known.best]), terms)
+    rest["would_decide"] = None if ruled and known.open else doubt
+    nearest = gaps.get(runner_up or "")
+    candidates = [*dict.fromkeys([label, *open_])]
+    return Verdict(question, known, label, candidates, runner_up, nearest, **rest)
+
+
+def reasons_in(document: Row) -> list[str]:
+    """Return the reasons of a document `verdict` in words, what would decide it first.
+
+    Those that the sentence says are left out. Last comes what the loss is the loss of.
+    """
+    rows = [document["would_decide"], *document["reasons"]]
+    texts = [str(Reason.read(row)) for row in rows if row]
+    basis = [f"Loss {document['basis']}."] if document["basis"] else []
+    return [*(text for text in texts if text not in document["sentence"]), *basis]
+
+
+def quickest(
+    known: Order, losses: Compared, times: Mapping[str, float]
+) -> tuple[str, list[Reason]]:
+    """Return what to take where losses decide nothing, and the reason: the best by then.
+
+    Of alternatives whose loss is within the error of the best one's, those count that take at most
+    `MARGIN` longer than the quickest. `times`: of each, or what else is to be small.
+    """
+    near = [known.best]
+    for label in known.open if known.model else ():
+        gap = losses.above(label, known.best)
+        if gap is None or gap.span[0] <= 0 <= gap.span[1]:
+            near.append(label)
+    most = (1 + MARGIN) * min(times[label] for label in near)
+    label = min((label for label in near if times[label] <= most), key=known.value)
+    return label, [Reason("by-time")] * (len(near) > 1)
+
+
+def surest(
+    known: Order, best: str, simplicity: Callable[[str], Any], unit: str
+) -> tuple[str, list[Reason]]:
+    """Return the simplest of those that are as good as `best` and as sure, and the reason.
+
+    As good are those known to be, and those whose estimate is within `ALIKE` of it; as sure those
+    whose interval ends at most the order's margin above the least end.
+    """
+    found, equals = known.estimates, [best]
+    equals += [k for k in known.equivalent if k != best and best == known.best]
+    if best not in found:
+        return min(equals, key=simplicity), []
+    close = ALIKE * abs(found[best].value)
+    equals += [k for k in known.open if abs(known.value(k) - known.value(best)) <= close]
+    ends = {label: found[label].span[1] for label in equals}
+    least = min(ends.values())
+    most = least + known.margin * abs(least)
+    pick = min((label for label in ends if ends[label] <= most), key=simplicity)
+    if ends[best] <= most:
+        return pick, []
+    low, high = ({"value": end, "unit": unit} for end in found[best].span)
+    return pick, [Reason("surer", {"label": best, "low": low, "high": high})]
 
 
 def at_equal_loss(
@@ -527,8 +594,17 @@ class _Case(NamedTuple):
         of_loss = Compared(losses, factors)
         spent = {k: Spent.of(row, of_loss.above(k, base)) for k, row in known.rows.items()
                  if k in losses}  # fmt: skip
-        compared = Compared(times, drawn)
-        return self.conclude(of_equal_loss(base), found, compared, spent=spent, baseline=base)
+        ends = {k: float(np.mean([run.duration for run in runs])) for k, runs in groups.items()}
+        pick, why = quickest(found, of_loss, ends)
+        self.reasons[:0] = why
+        return self.conclude(
+            of_equal_loss(base),
+            found,
+            Compared(times, drawn),
+            pick=pick,
+            spent=spent,
+            baseline=base,
+        )
 
     def quickest(self) -> Verdict:
         """Answer by the time of a step, or of a gradient where clients are sampled."""
@@ -553,14 +629,15 @@ class _Case(NamedTuple):
         row = self.known.rows.get(found.best, {})
         ends = (row.get("interval90") or {}).get(question.measure)
         if ends and None not in ends and not found.estimates[found.best].of_model:
-            self.reasons.append(Reason("one-run", {"low": ends[0], "high": ends[1]}))
+            low, high = ({"value": end, "unit": "s"} for end in ends)
+            self.reasons.append(Reason("one-run", {"low": low, "high": high}))
         return self.conclude(question, found, compared)
 
     def conclude(
         self, question: Question, found: Order, compared: Compared, **rest: Any
     ) -> Verdict:
         """Return the verdict that follows from an order."""
-        basis = self.known.bases.get(found.best)
+        basis = self.known.bases.get(rest.get("pick") or found.best)
         rest |= {"reasons": self.reasons, "basis": basis}
         return conclude(question, found, compared, self.known, **rest)
 
@@ -624,13 +701,12 @@ def to_run(document: Row, label: str | None, where: str) -> str | None:
 
     Raises InputError where one worker alone is the answer.
     """
-    reasons = {reason["code"] for reason in (document.get("verdict") or {}).get("reasons", ())}
-    if label is None and "alone" in reasons:
-        raise InputError(
-            f"{where}: one worker alone is better than any configuration; to run the best of "
-            f"these, name it: {document['pick']['label']!r}"
-        )
-    return label or document["pick"]["label"]
+    pick: str | None = label or document["pick"]["label"]
+    if pick == ALONE:
+        others = (row["label"] for row in document["ranking"] if row["label"] != ALONE)
+        remedy = f"to run the best of the others, name it: {next(others, 'there is none')!r}"
+        raise InputError(f"{where}: {ALONE} needs no averaging; {remedy}")
+    return pick
 
 
 def any_of(labels: Sequence[str], word: str = "or") -> str:

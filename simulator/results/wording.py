@@ -30,9 +30,13 @@ def of_one(row: Mapping[str, Any], quantity: str) -> Estimate:
 
 
 def above(share: float, interval: Sequence[float] | None) -> str:
-    """Return a share above another, with its interval in per cent: "+0.35% (-0.06 to +0.74)"."""
+    """Return a share above another, with its interval in per cent: "+0.35% (-0.06 to +0.74)".
+
+    A gain within the error is none: "no higher (-0.41 to +0.25)".
+    """
     ends = " to ".join(f"{100 * end:+z.2f}" for end in interval or ())
-    return f"{share:+.2%}" + (f" ({ends})" if ends else "")
+    gain = bool(interval) and share < 0 < max(interval or (0.0,))
+    return ("no higher" if gain else f"{share:+z.2%}") + (f" ({ends})" if ends else "")
 
 
 def level(found: Estimate) -> str:

@@ -259,9 +259,7 @@ class Scenario(Section):
         "the algorithms to compare", ()
     )
     job: Many[BackgroundJob] = optional("other jobs on the same network", ())
-    tune: dict[str, dict[str, tables.Choice]] = optional(
-        "values that `paceline tune` may try, by program and parameter", {}
-    )
+    tune: tables.Tune = tables.Tune()
     theory: tables.Theory = tables.Theory()
     validation: tables.ValidationSettings = tables.ValidationSettings()
     cost: tables.Prices = tables.Prices()
@@ -286,6 +284,17 @@ class Scenario(Section):
             raise ValueError("tokens need objective.tokens, those of a worker's step; write steps")
         steps = ceil(run.tokens / (tokens * cluster.participants))
         return run.model_copy(update={"steps": steps})
+
+    @field_validator("tune", mode="before")
+    @classmethod
+    def _name_tuning(cls, tune: Any) -> Any:
+        """Refuse a key that is neither a setting nor a program with its table."""
+        keys = tables.Tune.model_fields
+        for key, value in tune.items() if isinstance(tune, dict) else ():
+            if key not in keys and not isinstance(value, dict):
+                what = nearest(key, keys, "the keys here are programs, each with a table, and")
+                raise refusal((key,), f"unknown; {what}", value)
+        return tune
 
     @field_validator("algorithm")
     @classmethod
@@ -426,7 +435,7 @@ def json_schema(programs: Mapping[str, Program] | None = None) -> Mapping[str, A
 @cache
 def _json_schema(named: tuple[tuple[str, Program], ...]) -> dict[str, Any]:
     programs = dict(named)
-    models: list[Any] = [Scenario, tables.Range, Recovery]
+    models: list[Any] = [Scenario, tables.Range, tables.Tune, Recovery]
     models += [program.parameters for program in programs.values()]
     references, root = models_json_schema(
         [(model, "validation") for model in models], schema_generator=TomlSchema
@@ -465,11 +474,11 @@ def _json_schema(named: tuple[tuple[str, Program], ...]) -> dict[str, Any]:
             "properties": tried,
         }
     scenario = table(Scenario)
-    algorithm, tune = scenario["properties"]["algorithm"], scenario["properties"]["tune"]
+    algorithm, tune = scenario["properties"]["algorithm"], table(tables.Tune)
+    tuned = {"properties": tune["properties"] | choices, "additionalProperties": False}
     scenario["properties"] |= {
-        "algorithm": algorithm | {"items": {"anyOf": items}},
-        "tune": tune | {"properties": choices, "additionalProperties": False},
-    }
-    unused = {"Scenario", "Algorithm", *programs}
+        "algorithm": algorithm | {"items": {"anyOf": items}}, "tune": tune | tuned,
+    }  # fmt: skip
+    unused = {"Scenario", "Algorithm", "Tune", *programs}
     used = {key: node for key, node in defined.items() if key not in unused}
     return {"$schema": GenerateJsonSchema.schema_dialect, **scenario, "$defs": used}

@@ -25,7 +25,7 @@ from pydantic import (
 )
 
 from ..inputs import untrusted
-from ..inputs.units import FlopsPerSecond
+from ..inputs.units import FlopsPerSecond, Money, Tolerance
 from ..programs.pieces.schedule import Rate
 from ..programs.pieces.transform import TransformOf
 from .table import (
@@ -498,3 +498,46 @@ Choice = Annotated[
     | Annotated[Range, Tag("table")],
     IS_TABLE,
 ]
+
+
+class Tune(Section):
+    """What `paceline tune` may try, and how it weighs time, money and loss.
+
+    Every other key is a program, with the values of its parameters.
+    """
+
+    model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[str, dict[str, Choice]]
+
+    sites: Many[Count] = optional(
+        "numbers of sites to train on, the first as written: the regions of the workers, else "
+        "their groups, else single workers",
+        (),
+    )
+    groups: Many[Annotated[Many[Name], Field(min_length=1)]] = optional(
+        "groups of workers to train on, by name", ()
+    )
+    workers: Annotated[
+        Annotated[Many[Count], Tag("other")]
+        | Annotated[dict[Name, Annotated[Many[Count], Field(min_length=1)]], Tag("table")],
+        IS_TABLE,
+    ] = optional("numbers of workers to train on, the first as written, in all or by group", ())
+    global_batch: Literal["constant", "per worker"] = optional(
+        "with fewer workers each has a larger batch, in as much more time, or the same", "constant"
+    )
+    day_worth: Money | None = optional(
+        'worth of a day, such as "2000 USD": the least money and time are best'
+    )
+    max_loss: Tolerance | None = optional(
+        'most that the loss may be above data-parallel training, such as "+0.5 %"'
+    )
+
+    @property
+    def programs(self) -> dict[str, dict[str, Any]]:
+        """Values to try, by program and parameter."""
+        return self.__pydantic_extra__
+
+    @property
+    def parts(self) -> bool:
+        """Whether parts of the cluster are tried."""
+        return bool(self.sites or self.groups or self.workers)

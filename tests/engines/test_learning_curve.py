@@ -30,7 +30,7 @@ from paceline.simulator.scenario.world import World
 from paceline.simulator.studies.learning import expected, penalties
 from paceline.simulator.studies.simulate import simulate
 from paceline.simulator.studies.sweep.sweep import sweep
-from paceline.simulator.studies.tune import ranking
+from paceline.simulator.studies.tune import parts
 from paceline.simulator.studies.tune.tune import tune
 from tests.helpers.cases import looped
 from tests.helpers.programs import ROWS, cases
@@ -435,7 +435,7 @@ def test_prices_to_a_target_have_the_interval_of_the_loss():
 
 def test_loss_at_tokens_is_the_law_s(monkeypatch):
     """At equal tokens: the curve times the penalty; what that saves is said, with its interval."""
-    monkeypatch.setattr(ranking, "alone", lambda *of: None)
+    monkeypatch.setattr(parts, "alone", lambda scenario: None)
     world = parse(far_apart("1 Gbit/s", tune={"diloco": {"tau": [2, 20, 60]}}))
     result = tune(world, objective="loss-at-tokens")
     known = expect(World.of(world, world.algorithm[0], catalogue()["ssgd"]))

@@ -11,11 +11,15 @@ from paceline.simulator.results import statistics
 from paceline.simulator.results.determinism import deterministic
 from paceline.simulator.results.order import MARGIN, MOST, order
 from paceline.simulator.results.verdict import (
+    ALONE,
     SENTENCES,
+    Compared,
     Known,
     Reason,
     any_of,
     of_runs,
+    quickest,
+    surest,
     to_run,
 )
 from paceline.simulator.studies.simulate import simulate
@@ -301,12 +305,36 @@ def test_a_target_that_neither_reaches_says_nothing_of_which_is_first():
 
 
 def test_one_worker_alone_is_an_answer_that_no_code_runs():
-    better = {"pick": {"label": "ssgd"}, "verdict": {"reasons": [{"code": "alone", "gap": "3 d"}]}}
-    with pytest.raises(InputError, match=r"runs/my: one worker alone is better.*'ssgd'"):
+    rows = [{"label": ALONE}, {"label": "ssgd"}]
+    better = {"pick": {"label": ALONE}, "ranking": rows}
+    with pytest.raises(InputError, match=r"runs/my: one worker alone .* name it: 'ssgd'"):
         to_run(better, None, "runs/my")
     assert to_run(better, "ssgd", "runs/my") == "ssgd"
     assert to_run({"pick": {"label": "ssgd"}}, None, "runs/my") == "ssgd"
     assert to_run({"pick": {"label": None}}, None, "runs/my") is None
+
+
+def test_of_equals_the_one_with_the_narrower_interval_is_taken():
+    scores = {"wide": [1.18, 1.78, 1.0, 0.8], "sure": [1.18, 1.21, 1.19, 1.185], "far": [9.0] * 4}
+    known = order(scores)
+    assert known.best == "wide"
+    pick, (reason,) = surest(known, known.best, lambda label: label != "wide", "s")
+    assert (pick, reason.code, reason.numbers["label"]) == ("sure", "surer", "wide")
+    alike = order(scores | {"wide": [1.19, 1.2, 1.18, 1.19]})
+    assert surest(alike, alike.best, len, "s") == ("wide", [])  # then the simplest
+
+
+def test_losses_within_their_error_leave_the_choice_to_time():
+    rng = np.random.default_rng(0)
+    factors = {label: np.exp(rng.normal(0, 0.3, 500)) for label in ("best", "quick", "other")}
+    times = {"best": [10.0, 10.1], "quick": [10.2, 10.3], "other": [10.4, 10.3]}
+    known = order(times, factors=factors)
+    losses = Compared({label: [2.0, 2.0] for label in times}, factors)
+    assert known.model
+    pick, (reason,) = quickest(known, losses, {"best": 5.0, "quick": 3.0, "other": 3.1})
+    assert (pick, reason.code) == ("quick", "by-time")  # of the quickest the best at equal loss
+    sure = order({"best": [1.0, 1.0], "quick": [2.0, 2.0]})
+    assert quickest(sure, losses, {"best": 5.0, "quick": 3.0}) == ("best", [])
 
 
 def test_every_reason_has_one_short_sentence():
@@ -316,6 +344,9 @@ def test_every_reason_has_one_short_sentence():
     reason = Reason("edge", {"label": "a", "key": "tau", "value": 4, "side": "highest"})
     assert Reason.read(reason.json()) == reason
     assert str(reason) == "a: tau = 4 is the highest tried; a better one may lie beyond it."
+    gap = Reason("next", {"label": "b", "gap": {"value": 3600.0, "interval90": [60.0, 7200.0],
+                                                "unit": "s"}, "more": "later"})  # fmt: skip
+    assert str(gap) == "b is next, 1.00 h (0.0167 to 2.00) later."
 
 
 def test_after_equal_tokens_time_and_loss_are_one_question():

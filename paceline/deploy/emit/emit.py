@@ -93,6 +93,7 @@ def _of_run(folder: Path, label: str | None, overrides: Sequence[str], allow_pat
         if not isinstance(rows.get(chosen, {}).get("parameters"), dict):
             raise InputError(f"{folder}: {chosen} was not tried; tune.json has what was")
         table["algorithm"] = [_table(rows[chosen])]
+        overrides = [*rows[chosen].get("set", ()), *overrides]
     file = str(about["file"])
     scenario = parse(
         table, file=file, folder=Path(file).parent, overrides=overrides, allow_paths=allow_paths

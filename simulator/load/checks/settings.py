@@ -112,6 +112,12 @@ def _prices(scenario: Scenario) -> Iterator[Problem]:
         for key in HOURLY:
             alone = getattr(group, key) is not None and getattr(scenario.cost, key) is None
             yield from broken((alone, ("cluster", "group", index, key), "price-of-others"), key=key)
+    cost, (_, currency) = scenario.cost, scenario.tune.day_worth or (0.0, None)
+    yield from broken(
+        (currency and not cost.priced, "tune.day_worth", "worth-without-price"),
+        (currency not in (None, cost.currency), "tune.day_worth", "other-currency"),
+        currency=cost.currency, other=currency,
+    )  # fmt: skip
 
 
 def _run(scenario: Scenario) -> Iterator[Problem]:
@@ -264,7 +270,7 @@ def _multiplier(scenario: Scenario) -> Iterator[Problem]:
 
 
 def _tune(scenario: Scenario, programs: Mapping[str, Program]) -> Iterator[Problem]:
-    for name, choices in scenario.tune.items():
+    for name, choices in scenario.tune.programs.items():
         yield from unknown(("tune", name), name, programs, "program")
         fields = programs[name].parameters.model_fields if name in programs else {}
         for key, choice in choices.items() if name in programs else ():

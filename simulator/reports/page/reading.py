@@ -14,7 +14,7 @@ from ...results import store, timeline
 from ...results.columns import RESULT_COLUMNS
 from ...results.documents import COMPARISON, SWEEP, TUNE, Number, Timeline, demand_shape
 from ...results.read import RunDirectory
-from ...results.verdict import Reason
+from ...results.verdict import reasons_in
 
 SIDES = ("predicted", "measured")
 NUMBERS = ["reached", *(f"{c.key}{end}" for c in RESULT_COLUMNS for end in ("", "_low", "_high"))]
@@ -67,11 +67,8 @@ class FoundRun:
     @property
     def reasons(self) -> list[str]:
         """The reasons of the verdict in words."""
-        rows = [self.verdict["would_decide"], *self.verdict["reasons"]]
-        found = [str(Reason.read(row)) for row in rows if row]
-        if self.comparison and self.main:
-            found.append(self.comparison["sentence"])
-        return [reason for reason in found if reason not in self.verdict["sentence"]]
+        compared = [self.comparison["sentence"]] if self.comparison and self.main else []
+        return [*reasons_in(self.verdict), *compared]
 
     @property
     def target(self) -> float | None:

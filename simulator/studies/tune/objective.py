@@ -1,7 +1,7 @@
 """The objective of a search: one number per run, to be minimised (time, loss or cost)."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from operator import attrgetter
@@ -13,6 +13,7 @@ from ...cluster.prices import least_per_second, price_per_second
 from ...errors import InputError
 from ...objectives.learning_curve.objective import Expected, baseline
 from ...results import consumption, intervals, prediction_interval, verdict
+from ...results.consumption import SECONDS_PER_DAY as DAY
 from ...results.divergence import diverged
 from ...results.loss_model import NO_ERRORS, Errors
 from ...results.order import MARGIN
@@ -106,7 +107,8 @@ class TuningObjective:
     many `tokens`: after `steps`, or fewer of all workers where others sample clients. Times per
     step are those of runs that keep the `cap`. `currency`: of prices; `second`: lower bound on the
     cost of a second of a run, in the unit of the value; `heavy`: the value depends on times
-    without a finite variance; `most`: what a run uses at most (`consumption.most`).
+    without a finite variance; `most`: what a run uses at most (`consumption.most`). `day`: what one
+    is worth, in money, and `max_loss`: the share that a loss may be above data-parallel training's.
     """
 
     name: str
@@ -120,6 +122,8 @@ class TuningObjective:
     steps: int | None = None
     tokens: float = 0.0
     most: Mapping[str, float] = field(default_factory=dict)
+    day: float = 0.0
+    max_loss: float | None = None
 
     def score(
         self, run: Run, scenario: Scenario, model: Expected | None = None,
@@ -189,6 +193,22 @@ class TuningObjective:
         )  # fmt: skip
 
     @property
+    def ruled(self) -> bool:
+        """Whether the user has said how to weigh time, money and loss."""
+        return bool(self.day) or self.max_loss is not None
+
+    def spent(self, score: Score) -> float:
+        """Return the money and time of a run, or where a day has no worth its seconds."""
+        used = score.used or {}
+        days = used.get("days", math.nan)
+        return used.get("cost", math.nan) + self.day * days if self.day else DAY * days
+
+    @property
+    def beside(self) -> str:
+        """Words for what is part of a cost beside money."""
+        return " of money and time" if self.day else ""
+
+    @property
     def says(self) -> str:
         """The name of the value, for tables and axes."""
         return TABLE[self.name].measure.format(aim=self)
@@ -243,11 +263,12 @@ def _lost_time(aim: TuningObjective, run: Run, scenario: Scenario) -> Outcome:
 
 
 def _at_tokens(aim: TuningObjective, run: Run, scenario: Scenario) -> Outcome:
-    assert aim.steps is not None
-    if run.steps < aim.steps or diverged(run):
+    given = scenario.run.steps
+    assert given is not None
+    if run.steps < given or diverged(run):
         return Outcome(math.inf, run.duration)
     share = scenario.cluster.participants / scenario.participants(scenario.algorithm[0])
-    steps = share * aim.steps if share < 1 else run.steps
+    steps = share * given if share < 1 else run.steps
     time, loss = (
         float(np.interp(steps, run.curve["step"], run.curve[key])) for key in ("time", "loss")
     )
@@ -276,8 +297,9 @@ def _to_target(aim: TuningObjective, run: Run, scenario: Scenario) -> Outcome:
         left = math.log(max(seen[-1] / aim.target, 1e-9)) / way
         gap = float(np.clip(left, 0.0, FARTHEST))
     time = crossing(run, aim.target)
-    of_cost = aim.name == "cost-to-loss" and math.isfinite(time)
-    return Outcome(at(run, time, "cost") if of_cost else time, time, gap)
+    if aim.name != "cost-to-loss" or not math.isfinite(time):
+        return Outcome(time, time, gap)
+    return Outcome(at(run, time, "cost") + aim.day * time / DAY, time, gap)
 
 
 class Kind(NamedTuple):
@@ -300,7 +322,12 @@ TABLE = {
     "time-to-loss": Kind(_to_target, "s", "time to loss {aim.target:g}", AFTER, "", TARGET),
     "loss-at-deadline": Kind(_at_deadline, *LOSS, "after {deadline}"),
     "cost-to-loss": Kind(
-        _to_target, "{aim.currency}", "cost to loss {aim.target:g}", FOR, "", TARGET + BUDGET[:1]
+        _to_target,
+        "{aim.currency}",
+        "cost{aim.beside} to loss {aim.target:g}",
+        FOR,
+        "",
+        TARGET + BUDGET[:1],
     ),
     "loss-at-budget": Kind(_at_deadline, *LOSS, "for {budget}", BUDGET),
     TOKENS: Kind(_at_tokens, *LOSS, "after {tokens} tokens", ("run.steps", "cost.tokens")),
@@ -324,28 +351,51 @@ REMEDIES = {
 }
 
 
-def tuning_objective(scenario: Scenario, name: str | None) -> TuningObjective:
+def _default(scenario: Scenario) -> str:
+    """Return the objective where none is asked for."""
+    if isinstance(scenario.objective, NoObjective):
+        return GRADIENT_TIME if scenario.cluster.sampling else STEP_TIME
+    tune = scenario.tune
+    if scenario.run.target_loss:
+        return "cost-to-loss" if tune.day_worth else "time-to-loss"
+    if tune.day_worth or tune.max_loss is not None:
+        return TOKENS
+    return "loss-at-budget" if scenario.cost.budget else "loss-at-deadline"
+
+
+def tuning_objective(
+    scenario: Scenario, name: str | None, parts: Sequence[Scenario] = ()
+) -> TuningObjective:
     """Return the objective called `name`; None: time-to-loss if there is a target, else the loss
     at the budget or deadline that is set, or, where there is no loss, seconds per step or, with
-    sampled clients, per gradient that reaches the model.
+    sampled clients, per gradient that reaches the model; where [tune] weighs time and money or
+    bounds the loss, the cost to the target or the loss after equal tokens.
 
-    The deadline is run.duration, or open where there is none. Raises InputError where the
-    scenario lacks what the objective needs.
+    The deadline is run.duration, or open where there is none; `parts`: scenarios of parts of the
+    cluster, which may cost less. Raises InputError where the scenario lacks what the objective
+    needs.
     """
     run, cost, heavy = scenario.run, scenario.cost, scenario.heavy_tailed
-    if name is None:
-        name = "loss-at-budget" if cost.budget else "loss-at-deadline"
-        name = "time-to-loss" if run.target_loss else name
-        if isinstance(scenario.objective, NoObjective):
-            name = GRADIENT_TIME if scenario.cluster.sampling else STEP_TIME
+    name = name or _default(scenario)
     _demand(scenario, name)
-    second = 1.0 if name == "time-to-loss" else least_per_second(scenario)
+    day = scenario.tune.day_worth[0] if scenario.tune.day_worth else 0.0
+    second = 1.0 if name == "time-to-loss" else min(map(least_per_second, (scenario, *parts)))
     ends = min(run.duration or math.inf, (cost.budget or 0.0) / second if second else math.inf)
     tokens = (consumption.tokens_per_step(scenario) or 0.0) * scenario.cluster.participants
     numbers: dict[Any, dict[str, Any]] = {
-        _to_target: {"target": run.target_loss, "second": second, "heavy": heavy},
+        _to_target: {
+            "target": run.target_loss,
+            "second": second + day / DAY,
+            "heavy": heavy,
+            "day": day,
+        },
         _at_deadline: {"deadline": run.duration},
-        _at_tokens: {"steps": run.steps, "tokens": tokens * (run.steps or 0)},
+        _at_tokens: {
+            "steps": run.steps,
+            "tokens": tokens * (run.steps or 0),
+            "day": day,
+            "max_loss": scenario.tune.max_loss,
+        },
         _step_time: {"heavy": heavy, "cap": run.cap},
         _lost_time: {},
     }
@@ -361,6 +411,12 @@ def _demand(scenario: Scenario, name: str) -> None:
     file, spec, cost = scenario.file, scenario.objective, scenario.cost
     if name not in TABLE:
         raise InputError(f"--objective {name}: unknown; choose one of: {', '.join(TABLE)}")
+    for key, able in (("day_worth", ("cost-to-loss", TOKENS)), ("max_loss", (TOKENS,))):
+        if getattr(scenario.tune, key) is not None and name not in able:
+            raise InputError(
+                f"{file}: tune.{key}: {name} does not weigh that; remove it, or choose "
+                f"--objective {' or '.join(able)}"
+            )
     if isinstance(spec, NoObjective) and name not in (*PACES, GOODPUT):
         raise InputError(
             f'{file}: objective.kind = "none": has no loss, which {name} is about; choose an '

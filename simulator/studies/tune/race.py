@@ -168,7 +168,7 @@ class Race:
             ]
             if left:
                 duration = cut if cut < self.limit else None
-                world = self.space.world(contender.candidate.table, duration)
+                world = self.space.world(contender.candidate, duration)
                 jobs.append(RunRequest(world, tuple(self.seeds[index] for index in left)))
                 places.append((contender, left))
         for (contender, indices), scores in zip(places, self.runner(jobs), strict=True):

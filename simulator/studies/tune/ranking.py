@@ -2,41 +2,25 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from ...cluster import prices
 from ...cluster.membership import stretched
-from ...network.closed_form import ClosedForm
-from ...objectives.learning_curve.objective import data_parallel, to_target
 from ...programs import Program
 from ...results import consumption, intervals, prediction_interval, verdict
 from ...results.consumption import SECONDS_PER_DAY as DAY
 from ...results.order import MARGIN, Order, Terms, order
 from ...results.prediction_interval import Spread
 from ...results.verdict import ALONE
-from ...scenario.scenario import Scenario
-from ...scenario.tables import LearningCurve
 from .. import learning
-from .objective import Modelled, Score, TuningObjective
+from .objective import Score, TuningObjective
 from .race import Contender, model_of
 from .space import Candidate, Space
 
 Row = dict[str, Any]
 TIMES = ("time-to-loss", "seconds-per-step")
-
-
-@dataclass
-class Alone(Contender):
-    """One worker alone, the `worker` of that rank; `losses`: the one it reaches, and draws of it;
-    `phrase`: what they are by.
-    """
-
-    worker: int = 0
-    losses: np.ndarray = field(default_factory=lambda: np.ones(1))
-    phrase: str = ""
 
 
 def simplicity(candidate: Candidate, programs: Mapping[str, Program]) -> tuple[Any, ...]:
@@ -61,30 +45,55 @@ def _digits(value: float) -> int:
 def judged(contenders: Sequence[Contender], objective: TuningObjective) -> dict[str, list[Score]]:
     """Return scores by label as the verdict judges them.
 
-    After equal tokens that is the time at which the loss would be that of the baseline; else the
-    scores as they are.
+    After equal tokens that is the time, or the money and time, to the loss of the baseline; where
+    the user bounds the loss, without making up for one within the bound. Else the scores are as
+    they are.
     """
-    scores = {each.candidate.label: each.scores for each in contenders}
+    scores = {contender.candidate.label: contender.scores for contender in contenders}
     if not objective.steps:
         return scores
-    worth = min((each.model.margin for each in contenders if each.model), default=MARGIN)
+    models = [contender.model for contender in contenders if contender.model]
+    worth = min((model.margin for model in models), default=MARGIN)
     base = [score.value for score in scores[reference(contenders)]]
-    power = verdict.exponent(worth)
+    power, out = verdict.exponent(worth), excluded(contenders, objective)
 
-    def moved(score: Score) -> Score:
-        days = (score.used or {}).get("days", math.nan)
-        (value,) = verdict.at_equal_loss([DAY * days], [score.value], base, worth)
-        factors = score.model and tuple(np.power(score.model.factors, power).tolist())
-        model = score.model and score.model._replace(factors=factors or (), margin=MARGIN)
+    def moved(score: Score, label: str) -> Score:
+        spent, factors = [objective.spent(score)], tuple[float, ...]()
+        if objective.max_loss is not None:
+            (value,) = spent if score.reached and label not in out else [math.inf]
+        else:
+            (value,) = verdict.at_equal_loss(spent, [score.value], base, worth)
+            if score.model:
+                factors = tuple(np.power(score.model.factors, power).tolist())
+        model = score.model and score.model._replace(factors=factors, margin=MARGIN)
         return score._replace(value=value, model=model)
 
-    return {label: [*map(moved, own)] for label, own in scores.items()}
+    return {label: [moved(score, label) for score in own] for label, own in scores.items()}
+
+
+def excluded(contenders: Sequence[Contender], objective: TuningObjective) -> list[str]:
+    """Return what loses more than the user allows, by the best estimate."""
+    base, losses = reference(contenders), compared_losses(contenders)
+    if objective.max_loss is None:
+        return []
+    shares = {label: losses.above(label, base) for label in losses.values if label != base}
+    most = objective.max_loss
+    return [label for label, share in shares.items() if not share or share.value > most]
+
+
+def compared_losses(contenders: Sequence[Contender]) -> verdict.Compared:
+    """Return the values of contenders as they are, with draws of their errors."""
+    return compared({contender.candidate.label: contender.scores for contender in contenders})
 
 
 def reference(contenders: Sequence[Contender]) -> str:
-    """Return what losses are compared with: data-parallel training, else the lowest loss."""
-    losses = {each.candidate.label: [score.value for score in each.scores] for each in contenders}
-    names = {each.candidate.label: each.candidate.name for each in contenders}
+    """Return what losses are compared with: data-parallel training of the fewest workers, else the
+    lowest loss.
+    """
+    several = [one for one in contenders if one.candidate.label != ALONE] or contenders
+    ordered = sorted(several, key=lambda one: one.candidate.workers)
+    losses = {one.candidate.label: [score.value for score in one.scores] for one in ordered}
+    names = {one.candidate.label: one.candidate.name for one in ordered}
     return verdict.baseline(losses, names)
 
 
@@ -169,6 +178,9 @@ def row(contender: Contender, objective: TuningObjective, space: Space) -> Row:
         "label": contender.candidate.label,
         "name": contender.candidate.name,
         "parameters": contender.candidate.parameters,
+        "part": contender.candidate.part and contender.candidate.part.name,
+        "workers": contender.candidate.workers,
+        "set": contender.candidate.overrides(space.scenario.table),
         "value": found.value,
         **found.beside_value(),
         "seeds": len(values),
@@ -188,13 +200,12 @@ def amounts(contender: Contender, objective: TuningObjective, space: Space) -> R
     """Return what a configuration used, as `consumption.summarise_amounts`."""
     seconds = [DAY * (score.used or {}).get("days", math.nan) for score in contender.scores]
     ends = objective.target or objective.steps or objective.cap
-    timed = ends and not isinstance(contender, Alone)  # of whose time the mean is known alone
     model = contender.model
     bounds = consumption.Bounds(
         objective.heavy,
         np.array(model.steps) if model and model.steps else None,
-        {} if objective.target else objective.most,
-        _of_one_run(contender, objective, space, seconds) if timed else None,
+        {} if objective.target or contender.candidate.part else objective.most,
+        _of_one_run(contender, objective, space, seconds) if ends else None,
     )
     used = [score.used or {} for score in contender.scores]
     return consumption.summarise_amounts(used, space.scenario.cost, bounds)
@@ -208,7 +219,10 @@ def _of_value(
     if objective.name in TIMES:
         return _of_one_run(contender, objective, space, values)
     if objective.name == "cost-to-loss":
-        return used["cost"]["interval"] if "cost" in used else None
+        cost, days = (used[key]["interval"] for key in ("cost", "days"))
+        if not objective.day or not cost or not days:
+            return list(cost) if cost else None
+        return [money + objective.day * day for money, day in zip(cost, days, strict=True)]
     if contender.factors is None or not objective.of_loss:
         return None
     return learning.of_steps(values, contender.factors, None)
@@ -231,44 +245,3 @@ def _of_one_run(
         return within
     mean = sum(times) / len(times)
     return learning.of_steps(times, stretched(space.scenario.cluster, mean, steps), within)
-
-
-def alone(scenario: Scenario, objective: TuningObjective, seeds: int) -> Alone | None:
-    """Return the fastest worker alone, by its mean step and mean times down, as a choice beside the
-    configurations: to the target, at the deadline, or for as many tokens as all workers see.
-
-    None where the loss is no curve of tokens, or never at the target, where workers are clients,
-    under a budget, and where all are devices of one box, which nobody buys to use one of them.
-    """
-    spec, workers = scenario.objective, scenario.cluster.workers
-    if not isinstance(spec, LearningCurve) or scenario.cluster.sampling or workers == 1:
-        return None
-    if len(ClosedForm(scenario).hosts(range(workers))) == 1:
-        return None
-    target, means = objective.target, [*scenario.team.mean_compute]
-    for worker, failures in enumerate(scenario.cluster.of_workers("failures")):
-        if failures is not None:  # it stands still until it is back
-            down = failures.repair + scenario.recovery.restarting
-            means[worker] *= 1 + down / failures.between
-    rank, steps = int(np.argmin(means)), 0.0
-    if target:
-        steps = to_target(spec, 1, target)
-    elif objective.name == "loss-at-deadline" and objective.deadline and means[rank]:
-        steps = float(objective.deadline / means[rank])
-    elif objective.steps:
-        steps = float(objective.steps * workers)
-    if not 0 < steps < math.inf:
-        return None
-    seconds, known = float(steps * means[rank]), data_parallel(spec, 1, steps)
-    used = {"days": seconds / DAY}
-    if scenario.cost.priced:
-        used["cost"] = float(prices.worker_prices(scenario)[rank]) * seconds
-    loss = float(known.parallel(steps))
-    losses = np.array([loss, *(loss * known.factors(steps)[:, 0])])
-    value, drawn, margin = loss, losses[1:] / loss, known.worth(steps, MARGIN)
-    if target:
-        value, drawn = used["cost"] if objective.name == "cost-to-loss" else seconds, np.ones(0)
-    model = Modelled(known.basis, (), tuple(drawn.tolist()), (), margin, ())
-    scores = [Score(value, 0.0, math.inf, used=used, model=model)] * seeds
-    candidate = Candidate(ALONE, {"name": "ssgd"}, {})
-    return Alone(candidate, scores, worker=rank, losses=losses, phrase=known.phrase)

@@ -13,6 +13,7 @@ from ...results.intervals import MEDIAN, USUAL
 from ...results.order import Order
 from ...results.statistics import human
 from .objective import Score, TuningObjective
+from .parts import scaled
 from .race import Contender, Race
 from .ranking import lower_bounds, order_of
 from .runner import RunRequest
@@ -33,7 +34,7 @@ def world(table: Mapping[str, Any], what: str, by: float) -> Table:
     lines = [changed["network"], *changed["network"].get("link", ())]
     nodes = [changed["cluster"], *changed["cluster"].get("group", ())]
     changes: dict[str, list[tuple[list[Table], tuple[str, ...], Callable[[Any], Any]]]] = {
-        "latency": [(lines, ("latency", "jitter", "duration"), lambda law: _scaled(law, by))],
+        "latency": [(lines, ("latency", "jitter", "duration"), lambda law: scaled(law, by))],
         "bandwidth": [
             (
                 [*lines, changed.get("server", {})],
@@ -43,7 +44,7 @@ def world(table: Mapping[str, Any], what: str, by: float) -> Table:
         ],
         "straggling": [
             (nodes, ("compute",), lambda law: _spread(law, by)),
-            (nodes, ("extra",), lambda law: _scaled(law, by)),
+            (nodes, ("extra",), lambda law: scaled(law, by)),
         ],
     }
     for tables, keys, change in changes[what]:
@@ -64,23 +65,6 @@ def _spread(law: Any, by: float) -> Any:
     own = {key: law[key] for key in family.model_fields if key in law}
     spread, times = family.model_validate(own).spread(by), family.times()
     return law | {key: f"{x!r} s" if key in times else x for key, x in spread.items()}
-
-
-def _times(quantity: str, by: float) -> str:
-    return f"{to_si(quantity, 'time') * by!r} s"
-
-
-def _scaled(law: Any, by: float) -> Any:
-    """Return a distribution, as a scenario writes it, of times `by` times as long."""
-    if isinstance(law, str):
-        return _times(law, by)
-    if not isinstance(law, dict):
-        return law
-    if law["dist"] == "mixture":
-        return law | {"components": [_scaled(dict(part), by) for part in law["components"]]}
-    family = BY_NAME.get(law["dist"])
-    times = () if family is None else family.times()
-    return law | {key: _times(law[key], by) for key in times if key in law}
 
 
 def regrets(race: Race, contenders: Sequence[Contender], order: Order) -> list[dict[str, Any]]:
@@ -131,7 +115,7 @@ def _run(
     """Run contenders in worlds, by their places, and put their scores there."""
     seeds = tuple(race.seeds)
     found = race.runner([
-        RunRequest(race.space.world(contender.candidate.table, duration, worlds[place]), seeds)
+        RunRequest(race.space.world(contender.candidate, duration, worlds[place]), seeds)
         for place, contender in missing
     ])  # fmt: skip
     for (place, contender), own in zip(missing, found, strict=True):

@@ -2,13 +2,12 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from ...errors import InputError
+from ...inputs.messages import toml
 from ...load.load import available_programs
 from ...objectives import plugins
 from ...objectives.basis import loss_basis
@@ -18,6 +17,7 @@ from ...results.figures.chart import Chart
 from ...results.intervals import USUAL, Estimate, stated
 from ...results.order import Order
 from ...results.verdict import (
+    ALONE,
     Compared,
     Known,
     Question,
@@ -26,12 +26,13 @@ from ...results.verdict import (
     Verdict,
     conclude,
     of_equal_loss,
+    quickest,
+    surest,
 )
 from ...scenario.tables import Range
-from .. import learning
 from ..display.display import Display, even, without_tables
-from . import ranking
-from .objective import Score, TuningObjective
+from . import parts, ranking
+from .objective import TuningObjective
 from .race import Contender
 from .search import study
 from .space import Space
@@ -81,26 +82,47 @@ class TuneResult(Display):
         near = [choice for choice in self.ranked if choice.candidate.label in equivalent]
         return sorted(near, key=self._simplicity)
 
+    @cached_property
+    def _choice(self) -> tuple[str, list[Reason]]:
+        """The label to take, and why, where it is not the best estimate's.
+
+        Of the best and those as good and as sure: the simplest. Where losses are within their
+        error, the quickest come first.
+        """
+        aim, found, reasons = self.objective, self.order, list[Reason]()
+        best = found.best
+        if aim.steps and not aim.ruled and found.estimates:
+            times = {one.candidate.label: one.used("days") for one in self.ranked}
+            best, reasons = quickest(found, self._losses, times)
+        tried = {one.candidate.label: one for one in self.ranked}
+        label, surer = surest(
+            found, best, lambda label: self._simplicity(tried[label]), self._question.unit
+        )
+        return label, [*reasons, *surer]
+
     @property
     def simplest(self) -> Contender:
-        """The one to take: of the best and those equivalent to it, the simplest."""
-        return min([self.best, *self.tied], key=self._simplicity)
+        """The one to take: of the best and those as good, the surest and simplest."""
+        return next(one for one in self.ranked if one.candidate.label == self._choice[0])
 
     def _simplicity(self, contender: Contender) -> tuple[Any, ...]:
         return ranking.simplicity(contender.candidate, available_programs(self.space.programs))
 
     @cached_property
-    def _scores(self) -> dict[str, list[Score]]:
-        """The scores by label, as the verdict judges them."""
-        return ranking.judged(self.ranked, self.objective)
-
-    @property
     def _compared(self) -> Compared:
-        return ranking.compared(self._scores)
+        return ranking.compared(ranking.judged(self.ranked, self.objective))
 
-    @property
+    @cached_property
     def _losses(self) -> Compared:
-        return ranking.compared({each.candidate.label: each.scores for each in self.ranked})
+        return ranking.compared_losses(self.ranked)
+
+    @cached_property
+    def _equal_loss(self) -> Order:
+        """The order of days at equal loss."""
+        aim = replace(self.objective, day=0.0, max_loss=None)
+        if not self.objective.ruled:
+            return self.order
+        return ranking.order_of(ranking.judged(self.ranked, aim), aim)
 
     @property
     def reference(self) -> str | None:
@@ -108,27 +130,37 @@ class TuneResult(Display):
         aim = self.objective
         return ranking.reference(self.ranked) if aim.of_loss and aim.target is None else None
 
+    @property
+    def _question(self) -> Question:
+        aim, base = self.objective, self.reference
+        if not aim.steps or not base:
+            goal = f"least {aim.says} {aim.within}" if aim.cap else f"least {aim.says}"
+            return Question(aim.name, goal, aim.tells, aim.unit)
+        if not aim.ruled:
+            return of_equal_loss(base)
+        what, unit = ("money and time", aim.currency) if aim.day else ("time", "s")
+        until = f"to the loss of {base}"
+        if aim.max_loss is not None:
+            until = f"at a loss at most {aim.max_loss:.2g} above that of {base}"
+        return Question("weighed", f"least {what} {until}", f"{{}} of {what}", unit)
+
     @cached_property
     def verdict(self) -> Verdict:
         """The answer: the configuration to take, and how sure that is."""
-        aim, best = self.objective, self.best
-        label = best.candidate.label
-        goal = f"least {aim.says} {aim.within}" if aim.cap else f"least {aim.says}"
-        question = Question(aim.name, goal, aim.tells, aim.unit)
-        if aim.steps and self.reference:
-            question = of_equal_loss(self.reference)
+        aim, best, question = self.objective, self.best, self._question
         if not best.reached:
             failed = Reason("diverged")
             if aim.cap:
-                failed = Reason("over-cap", {"label": label})
+                failed = Reason("over-cap", {"label": best.candidate.label})
             elif aim.target is not None and not best.diverged:
-                failed = Reason("unreached", {"target": aim.target, "label": label})
+                numbers = {"target": aim.target, "label": best.candidate.label}
+                failed = Reason("unreached", numbers)
             reasons = [failed, *self._doubts]
             return Verdict(question, self.order, reasons=reasons, basis=self.loss_basis)
-        pick = self.simplest.candidate.label
+        pick, chosen = self._choice
         known = Known(
             aim.heavy,
-            names={each.candidate.label: each.candidate.name for each in self.ranked},
+            names={one.candidate.label: one.candidate.name for one in self.ranked},
             of_loss=bool(best.model and best.model.basis),
         )
         (row,) = self.rows([self.simplest])
@@ -141,37 +173,36 @@ class TuneResult(Display):
             self._compared,
             known,
             pick=pick,
-            reasons=[*self._better_alone, *self._doubts],
+            ruled=aim.ruled,
+            reasons=[*self._rules, *chosen, *self._doubts],
             spent=self._spent(),
-            baseline=self.reference,
+            baseline=self.reference if aim.steps else None,
             basis=self.loss_basis,
         )
 
     def _spent(self) -> dict[str, Spent]:
         """Return what the configurations use that a sentence may name."""
         base, losses, spent = self.reference, self._losses, dict[str, Spent]()
-        named = self.simplest.candidate.label, base
+        named = self._choice[0], base
         for choice in self.ranked:
             if (label := choice.candidate.label) in named:
                 row = ranking.row(choice, self.objective, self.space)
                 share = losses.above(label, base) if base else None
-                spent[label] = Spent.of(row, share)._replace(loss=stated(row, "value"))
+                of_row = Spent.of(row, share)
+                spent[label] = of_row._replace(loss=stated(row, "value"))
         return spent
 
     @property
-    def _better_alone(self) -> list[Reason]:
-        """The reason that one worker alone is better than every configuration, where it is."""
-        one, aim = self.alone, self.objective
-        if one is None or not self.best.reached:
-            return []
-        (score,) = ranking.judged([*self.ranked, one], aim)[one.candidate.label][:1]
-        if score.value >= self.order.value(self.order.best):
-            return []
-        gap = [statistics.human(DAY * one.used("days"))]
-        if not math.isnan(one.used("cost")):
-            gap.append(statistics.with_unit(one.used("cost"), aim.currency))
-        gap += [] if aim.target else [f"loss {statistics.format_loss(one.mean())}"]
-        return [Reason("alone", {"gap": ", ".join(gap)})]
+    def _rules(self) -> list[Reason]:
+        """How the user weighs time, money and loss."""
+        aim, found = self.objective, list[Reason]()
+        if aim.day:
+            found.append(Reason("day-worth", {"worth": {"value": aim.day, "unit": aim.currency}}))
+        if aim.max_loss is not None:
+            out = len(ranking.excluded(self.ranked, aim))
+            numbers = {"count": out, "most": aim.max_loss, "label": self.reference}
+            found.append(Reason("max-loss", numbers))
+        return found
 
     @property
     def _doubts(self) -> list[Reason]:
@@ -193,40 +224,46 @@ class TuneResult(Display):
     @property
     def loss_basis(self) -> str | None:
         """What the loss of the configuration to take is the loss of; None without a loss."""
-        world = self.space.world(self.simplest.candidate.table)
+        world = self.space.world(self.simplest.candidate)
         return loss_basis(world, world.algorithm[0]) if self.objective.of_loss else None
 
-    @cached_property
-    def alone(self) -> ranking.Alone | None:
-        """One worker alone, where it is a choice."""
-        return ranking.alone(self.space.scenario, self.objective, len(self.seeds))
-
     def _alone(self) -> dict[str, Any] | None:
-        """Return the row of one worker alone."""
-        one = self.alone
-        if one is None:
+        """Return what one worker alone takes, from its row."""
+        alone = [one for one in self.ranked if one.candidate.label == ALONE]
+        if not alone:
             return None
-        loss, *drawn = one.losses.tolist()
+        (row,) = self.rows(alone)
+        of_loss = self.objective.target is None
         return {
-            "label": f"worker {one.worker}",
-            "days": one.used("days"),
-            "cost": one.used("cost"),
-            "loss": loss,
-            "loss_interval": learning.of_steps([1.0], np.array(drawn), None),
-            "basis": one.model and one.model.basis,
+            "label": f"worker {parts.fastest(self.space.scenario)}",
+            "days": alone[0].used("days"),
+            "cost": alone[0].used("cost"),
+            "loss": row["value"] if of_loss else self.objective.target,
+            "loss_interval": row["interval"] if of_loss else None,
+            "basis": row["basis"],
         }
 
     @property
     def pick(self) -> dict[str, Any]:
-        """The verdict in the terms of its order, as JSON has it."""
-        return self.verdict.keys
+        """The verdict in the terms of its order, as JSON has it.
+
+        `set`: what `--set` of `simulate` takes to run the pick alone.
+        """
+        keys, label = self.verdict.keys, self.verdict.pick
+        for one in self.ranked:
+            if one.candidate.label == label:
+                table = self.space.scenario.table
+                algorithm = f"algorithm=[{toml(one.candidate.table)}]"
+                keys["set"] = [algorithm, *one.candidate.overrides(table)]
+        return keys
 
     def rows(self, contenders: Sequence[Contender]) -> list[dict[str, Any]]:
         """Configurations as JSON has them, before infinities become null.
 
         `behind`: by how much the best is better, in the unit of the verdict; `to_reference`: by
         what share the loss is above that of the `reference`; `at_equal_loss`: after equal tokens,
-        days to the loss of the reference.
+        days to the loss of the reference; `weighed`: what the user's rule minimises; `set`: what
+        `--set` takes to train on the row's `part` of the cluster.
         """
         aim, best, base = self.objective, self.best.candidate.label, self.reference
         compared, losses, found = self._compared, self._losses, list[dict[str, Any]]()
@@ -237,8 +274,11 @@ class TuneResult(Display):
             row["behind"] = _stated(gap)
             share = losses.above(label, base) if base and each.all_reached else None
             row["to_reference"] = share and {"label": base} | (_stated(share) or {})
-            if aim.steps and label in self.order.estimates:
-                row["at_equal_loss"] = _stated(self.order.estimates[label].moved(_in_days))
+            if aim.steps and label in self._equal_loss.estimates:
+                days = self._equal_loss.estimates[label].moved(lambda seconds: seconds / DAY)
+                row["at_equal_loss"] = _stated(days)
+            if aim.steps and aim.day:
+                row["weighed"] = _stated(self.order.estimates.get(label))
             found.append(row)
         return found
 
@@ -300,10 +340,6 @@ class TuneResult(Display):
             "wall_seconds": self.wall_seconds,
         }
         return dict(statistics.jsonable(document))
-
-
-def _in_days(seconds: float) -> float:
-    return seconds / DAY
 
 
 def _stated(found: Estimate | None) -> dict[str, Any] | None:

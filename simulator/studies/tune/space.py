@@ -8,12 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 from ...errors import InputError
 from ...load.load import Programs, available_programs, varied
+from ...network.mean_cost import mean_cost
 from ...objectives import build
 from ...programs import Program
 from ...programs.program import BOUND
 from ...results import consumption
+from ...results.verdict import ALONE, DATA_PARALLEL
 from ...scenario.scenario import OWN, Algorithm, Scenario
 from ...scenario.tables import Bound, LearningCurve, NoObjective, Range
+from . import parts
+from .parts import Part
 
 if TYPE_CHECKING:  # optuna takes half a second to import
     from optuna import Trial
@@ -24,6 +28,8 @@ MULTIPLIER = "local_sgd_sync_multiplier"  # an hpsgd table sets it for the local
 POWERS = (1, 2, 4, 8, 16, 32, 64)
 EVALUATIONS = 1000  # per run, roughly, where the scenario does not set run.evaluate_every
 AROUND = (0.25, 0.5, 1, 2, 4)  # factors of the scenario's learning rate
+FRAGMENTS, MORE = 4, 4  # of a streaming program where none are written, and times as many
+LEAST = 3  # steps from one fragment to the next, between which an overlap of two fits
 DEFAULTS: dict[str, tuple[int, ...]] = {
     "tau": POWERS,
     "tau0": POWERS,
@@ -37,18 +43,25 @@ DEFAULTS: dict[str, tuple[int, ...]] = {
 class Candidate:
     """One configuration: its label and its [[algorithm]] table.
 
-    `varied`: the values chosen by the search; `family`: its entry in the space.
+    `varied`: the values chosen by the search; `family`: its entry in the space; `part`: of the
+    cluster, None where all workers train as written; `workers`: how many do.
     """
 
     label: str
     table: dict[str, Any]
-    varied: dict[str, Any]
+    varied: dict[str, Any] = field(default_factory=dict)
     family: str = ""
+    part: Part | None = None
+    workers: int = 0
 
     @property
     def name(self) -> str:
         """The name of its program."""
         return str(self.table["name"])
+
+    def overrides(self, table: Mapping[str, Any]) -> list[str]:
+        """Return what `--set` takes to train on its part of a scenario's cluster."""
+        return self.part.overrides(table) if self.part else []
 
     @property
     def parameters(self) -> dict[str, Any]:
@@ -59,10 +72,22 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Entry:
-    """An [[algorithm]] table to start from, and the values to try for each parameter."""
+    """An [[algorithm]] table to start from, and the values to try for each parameter.
+
+    `part`: of the cluster, on which it trains. `late`: steps of overlap that hide a fragment's
+    mean; 0: as written. `variant`: what it has besides its table, to name it.
+    """
 
     table: dict[str, Any]
     choices: dict[str, Values] = field(default_factory=dict)
+    part: Part | None = None
+    late: int = 0
+    variant: str = ""
+
+    @property
+    def suffix(self) -> str:
+        """What names it beside its program."""
+        return self.variant + (f" on {self.part.name}" if self.part else "")
 
 
 @dataclass(frozen=True)
@@ -147,26 +172,37 @@ class Space:
         table = entry.table | {key: value for key, value in chosen.items() if "." not in key}
         for key in chosen.keys() - table.keys():
             table = _with(table, key.split("."), chosen[key])
-        if chosen:
+        if chosen or entry.variant:
             table.pop("label", None)  # all candidates would have the same one
-        world = self.world(table)
+        if entry.late and isinstance(table.get("tau"), int):
+            one_in_flight = table["tau"] // table.get("fragments", FRAGMENTS) - 1
+            if (late := min(entry.late, one_in_flight)) > 1:
+                table["overlap"] = late
+        part, found = entry.part, Candidate("", table, dict(chosen), family, entry.part)
+        world = self.world(found)
+        found = replace(found, workers=world.cluster.workers)
         algorithm = world.algorithm[0]
         if isinstance(world.objective, Bound):
             for note in build.build(world, algorithm, 0).notes:
                 raise InputError(f"{algorithm.label}: {note}")
-        return Candidate(algorithm.label, table, dict(chosen), family)
+        if part is None:
+            return replace(found, label=algorithm.label)
+        label = ALONE if part.name == ALONE else f"{algorithm.label} on {part.name}"
+        return replace(found, label=label, table=table | {"label": label})
 
     def world(
         self,
-        table: Mapping[str, Any],
+        candidate: Candidate,
         duration: float | None = None,
         changed: Mapping[str, Any] | None = None,
     ) -> Scenario:
-        """Return a scenario of one [[algorithm]] `table`, ended after `duration` seconds.
+        """Return the scenario of a configuration alone, ended after `duration` seconds.
 
         `changed`: the whole scenario's table instead of the one written. Raises InputError.
         """
+        table, part = candidate.table, candidate.part
         whole = dict(self.scenario.table if changed is None else changed)
+        whole = part.applied(whole) if part else whole
         beside = [
             each
             for each in whole.get("algorithm", ())
@@ -213,20 +249,20 @@ def space(scenario: Scenario, programs: Programs = None) -> tuple[Space, list[st
     left out, as the fastest of them would end every other run. Raises InputError where there is
     nothing to try.
     """
-    known = available_programs(programs)
+    known, tuned = available_programs(programs), scenario.tune.programs
     notes = [*scenario.notes, *consumption.notes(scenario)]
-    named = dict.fromkeys([algorithm.name for algorithm in scenario.algorithm] + [*scenario.tune])
+    named = dict.fromkeys([algorithm.name for algorithm in scenario.algorithm] + [*tuned])
     bounds = [name for name in named if known[name].bound]
     if bounds:
         notes.append(f"left out: {', '.join(bounds)}, whose {BOUND}")
-    entries = _entries(scenario, known)
+    entries = _in_parts(scenario, _entries(scenario, known), known)
     if not entries:
         raise InputError(
             f"{scenario.file}: nothing to tune{''.join(f' ({note})' for note in notes)}; add an "
             "[[algorithm]] table, or say what to try in [tune], such as "
             "local-sgd = { tau = [1, 2, 4, 8] }"
         )
-    if not scenario.tune:
+    if not tuned:
         tried = "; ".join(
             f"{family}: {', '.join(f'{key} {_list(own)}' for key, own in entry.choices.items())}"
             for family, entry in entries.items()
@@ -249,18 +285,84 @@ def _entries(scenario: Scenario, known: Mapping[str, Program]) -> dict[str, Entr
     """Return the families to try: of [tune], then the other algorithms; no bounds."""
     entries: dict[str, Entry] = {}
     rest = [algorithm for algorithm in scenario.algorithm if not algorithm.bound]
-    for name, choices in scenario.tune.items():
+    for name, choices in scenario.tune.programs.items():
         if not known[name].bound:
             first = next((algorithm for algorithm in rest if algorithm.name == name), None)
             entries[name] = Entry(dict(first.table) if first else {"name": name}, dict(choices))
             rest = [algorithm for algorithm in rest if algorithm is not first]
     for algorithm in rest:
-        own = {} if scenario.tune else _default(scenario, algorithm, known)
+        own = {} if scenario.tune.programs else _default(scenario, algorithm, known)
         family = algorithm.name if own and algorithm.name not in entries else algorithm.label
         while family in entries:  # a label may be another program's name
             family += "'"
         entries[family] = Entry(dict(algorithm.table), own)
     return entries
+
+
+def _in_parts(
+    scenario: Scenario, entries: Mapping[str, Entry], known: Mapping[str, Program]
+) -> dict[str, Entry]:
+    """Return the families on each part of the cluster, and one worker alone.
+
+    A worker alone has nobody to average with: data-parallel training stands for all programs.
+    """
+    pieces: list[Part | None] = [*parts.parts(scenario)] or [None]
+    one = parts.alone(scenario)
+    if one and one.counts not in [piece.counts for piece in pieces if piece]:
+        pieces.append(one)
+    alone = {"ssgd": Entry({"name": "ssgd"})}
+    plain = {
+        family: entry for family, entry in entries.items() if entry.table["name"] in DATA_PARALLEL
+    }
+    found = dict[str, Entry]()
+    for part in pieces if entries else ():
+        families = entries if part is None or sum(part.counts) > 1 else plain or alone
+        for family, entry in (alone if part is one and one else families).items():
+            for variant in _streamed(scenario, replace(entry, part=part), known):
+                found[family + variant.suffix] = variant
+    return found
+
+
+def _streamed(scenario: Scenario, entry: Entry, known: Mapping[str, Program]) -> Iterator[Entry]:
+    """Yield a family, and others whose overlap or fragments hide an average that it waits for.
+
+    Those are left out that say either themselves, and those with a codec, whose bytes are unknown.
+    """
+    yield entry
+    written = entry.table.keys() | entry.choices.keys()
+    fields = known[entry.table["name"]].parameters.model_fields
+    if not {"overlap", "fragments"} <= fields.keys() or written & {"overlap", "codec"}:
+        return
+    table = entry.part.applied(scenario.table) if entry.part else None
+    world = varied(scenario, table=table) if table else scenario
+    compute = max(world.team.mean_compute)
+    if world.cluster.workers == 1 or not 0 < compute < math.inf:
+        return
+    cost = mean_cost(world)
+    if not cost.transmission + cost.latency < math.inf:
+        return
+    tau: Values = entry.choices.get("tau", (entry.table.get("tau"),))
+    tried: Values = entry.choices.get("fragments", (entry.table.get("fragments", FRAGMENTS),))
+    few = FRAGMENTS if isinstance(tried, Range) or len(tried) > 1 else int(tried[0])
+
+    def late(fragments: int) -> int:
+        """Return the steps that a fragment's mean takes."""
+        return math.ceil((cost.transmission / fragments + cost.latency) / compute)
+
+    if late(few) < 2:
+        return
+    variants = [(few, "overlap", {}, late(few))]
+    if "fragments" not in written:
+        variants.append((MORE * few, "fragments", {"fragments": MORE * few}, 0))
+    for fragments, name, keys, steps in variants:
+        values = tau
+        if not isinstance(tau, Range):
+            least = LEAST * fragments if steps else 1
+            values = tuple(x for x in tau if x >= least and (steps or x % fragments == 0))
+        if isinstance(values, Range) or values:
+            choices = entry.choices | ({"tau": values} if "tau" in entry.choices else {})
+            table = entry.table | keys
+            yield replace(entry, table=table, choices=choices, late=steps, variant=f" ({name})")
 
 
 def _list(values: Values) -> str:

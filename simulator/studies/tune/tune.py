@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from ...errors import InputError
-from ...load.load import Programs, load
+from ...load.load import Programs, load, varied
 from ...results import statistics, store
 from ...results.figures import style
 from ...results.order import Order
@@ -139,9 +139,13 @@ def plan(
     if preset:
         scenario, objective, said = warm_starts.adacomm_tau0(scenario, objective, programs)
         notes.append(said)
-    aim = tuning_objective(scenario, objective)
     tried, assumed = space(scenario, programs)
-    return tried, aim, [*notes, *assumed]
+    pieces = {entry.part.counts: entry.part for entry in tried.entries.values() if entry.part}
+    worlds = [
+        varied(scenario, table=part.applied(scenario.table), programs=programs)
+        for part in pieces.values()
+    ]
+    return tried, tuning_objective(scenario, objective, worlds), [*notes, *assumed]
 
 
 def closest(ranked: Sequence[Contender], order: Order) -> list[Contender]:

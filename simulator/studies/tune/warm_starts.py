@@ -11,7 +11,7 @@ from ...network.mean_cost import mean_cost
 from ...scenario.scenario import Scenario
 from ...scenario.tables import Range
 from ..execution import Execution
-from .space import Space, Values
+from .space import Candidate, Space, Values
 
 PRESETS = ("adacomm-tau0",)
 TAU0 = (1, 2, 4, 8, 16, 32, 64, 128)
@@ -85,8 +85,9 @@ def shortest(space: Space, seed: int, execution: Execution) -> float:
     tables = [each.table for each in space.scenario.algorithm if not each.bound]
     middle = [_point(space, family, entry.table) for family, entry in space.entries.items()]
     durations = []
-    for table in tables or [space.candidate(*space.chosen(point)).table for point in middle]:
-        world = space.world(table)
+    written = [Candidate("", table) for table in tables]
+    for candidate in written or [space.candidate(*space.chosen(point)) for point in middle]:
+        world = space.world(candidate)
         (run,) = execution.run(world, world.algorithm[0], [seed])
         durations.append(run.duration)
     return min(durations)

@@ -1,0 +1,237 @@
+"""Parts of the cluster that a search may train on: sites, groups, numbers of workers, one alone."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from ...distributions.law import BY_NAME
+from ...errors import InputError
+from ...inputs.messages import dotted, nearest, toml
+from ...inputs.units import to_si
+from ...load.document import merged
+from ...network.closed_form import ClosedForm
+from ...results.verdict import ALONE
+from ...scenario.scenario import Scenario
+from ...scenario.tables import LearningCurve
+
+NOISE = {"noise": 0.5, "noise_growth": 1.0, "gradient_variance": 1.0}
+"""Powers of a batch by which the noise of its gradient falls, by keys of an objective."""
+Table = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Part:
+    """Some of the workers, or more of them.
+
+    `counts`: workers of each group, and of none; `longer`: times as much as a worker's step takes
+    with its larger batch; `patch`: what else the scenario changes.
+    """
+
+    name: str
+    counts: tuple[int, ...]
+    longer: float = 1.0
+    patch: Mapping[str, Any] = field(default_factory=dict)
+
+    def applied(self, table: Mapping[str, Any]) -> Table:
+        """Return the table of a scenario in which these workers train."""
+        whole = merged(table, self.patch)
+        cluster = whole["cluster"] | {"workers": sum(self.counts)}
+        pairs = zip(cluster.get("group", ()), self.counts, strict=False)  # the last are in none
+        if groups := [dict(group) | {"workers": count} for group, count in pairs]:
+            cluster["group"] = groups
+        for nodes in (cluster, *groups):
+            if "compute" in nodes and self.longer != 1:
+                nodes["compute"] = scaled(nodes["compute"], self.longer)
+        return whole | {"cluster": cluster}
+
+    def overrides(self, table: Mapping[str, Any]) -> list[str]:
+        """Return what `--set` takes to make a scenario's table that of this part."""
+        return [*_changes(dict(table), self.applied(table))]
+
+
+def _changes(old: Any, new: Any, path: tuple[str | int, ...] = ()) -> Iterator[str]:
+    """Yield "key=value" for each value of `new` that differs."""
+    alike = isinstance(old, list) and isinstance(new, list) and len(old) == len(new)
+    if isinstance(old, dict) and isinstance(new, dict):
+        for key in new:
+            yield from _changes(old.get(key), new[key], (*path, key))
+    elif alike and all(isinstance(entry, dict) for entry in new):
+        for place, (one, other) in enumerate(zip(old, new, strict=True)):
+            yield from _changes(one, other, (*path, place))
+    elif old != new:
+        yield f"{dotted(path)}={toml(new)}"
+
+
+def scaled(law: Any, by: float) -> Any:
+    """Return a distribution, as a scenario writes it, of times `by` times as long."""
+    if isinstance(law, str):
+        return f"{to_si(law, 'time') * by!r} s"
+    if not isinstance(law, dict):
+        return law
+    if law["dist"] == "mixture":
+        return law | {"components": [scaled(dict(part), by) for part in law["components"]]}
+    family = BY_NAME.get(law["dist"])
+    times = () if family is None else family.times()
+    return law | {key: scaled(law[key], by) for key in times if key in law}
+
+
+def parts(scenario: Scenario) -> list[Part]:
+    """Return the parts of the cluster that [tune] names, each once. Raises InputError."""
+    tune, cluster, places = scenario.tune, scenario.cluster, _places(scenario)
+    made: list[tuple[str, tuple[int, ...]]] = []
+    sizes = _sizes(scenario)
+    for index, count in enumerate(tune.sites):
+        if count > len(places):
+            raise InputError(
+                f"{scenario.file}: tune.sites[{index}] = {count}: the scenario has {len(places)} "
+                "(its regions, else its groups, else its workers); write at most that"
+            )
+        chosen = np.sum([*places.values()][:count], axis=0)
+        made.append((f"{count} site{'s' * (count > 1)}", tuple(chosen.tolist())))
+    names = {group.name: place for place, group in enumerate(cluster.group)}
+    for index, chosen_groups in enumerate(tune.groups):
+        wrong = [name for name in chosen_groups if name not in names]
+        _demand_group(scenario, f"tune.groups[{index}]", wrong, names)
+        there = {names[name] for name in chosen_groups}
+        counts = tuple(size if place in there else 0 for place, size in enumerate(sizes))
+        made.append((" + ".join(chosen_groups), counts))
+    if isinstance(tune.workers, dict):
+        wrong = [name for name in tune.workers if name not in names]
+        _demand_group(scenario, "tune.workers", wrong, names)
+        for numbers in product(*tune.workers.values()):
+            given = dict(zip(tune.workers, numbers, strict=True))
+            counts = tuple(
+                given.get(name, size) for name, size in zip([*names, ""], sizes, strict=True)
+            )
+            made.append((" ".join(f"{name}={n}" for name, n in given.items()), counts))
+    else:
+        made += [(f"{n} worker{'s' * (n > 1)}", _first(scenario, n)) for n in tune.workers]
+    once = {counts: name for name, counts in reversed(made)}
+    return [_part(scenario, name, counts) for counts, name in [*once.items()][::-1]]
+
+
+def _demand_group(
+    scenario: Scenario, where: str, wrong: Sequence[str], names: Mapping[str, Any]
+) -> None:
+    for name in wrong:
+        raise InputError(f"{scenario.file}: {where}: {name}: {nearest(name, names, 'groups')}")
+
+
+def _sizes(scenario: Scenario) -> tuple[int, ...]:
+    """Return the workers of each group, and of none."""
+    sizes = [group.workers for group in scenario.cluster.group]
+    return (*sizes, scenario.cluster.workers - sum(sizes))
+
+
+def _places(scenario: Scenario) -> dict[Any, np.ndarray]:
+    """Return the sites, in the order written: of each, its workers of each group and of none."""
+    cluster, sizes = scenario.cluster, _sizes(scenario)
+    regions = [group.region or cluster.region for group in (*cluster.group, cluster)]
+    keys: list[Any] = [region or place for place, region in enumerate(regions)]
+    found: dict[Any, np.ndarray] = {}
+    for place, size in enumerate(sizes):
+        if size:
+            one = np.eye(len(sizes), dtype=int)[place]
+            found[keys[place]] = found.get(keys[place], 0 * one) + size * one
+    if len(found) == 1 and not any(regions):
+        ((one,),) = (np.sign([*found.values()]),)
+        return dict.fromkeys(range(cluster.workers), one)
+    return found
+
+
+def _first(scenario: Scenario, workers: int) -> tuple[int, ...]:
+    """Return how many of the first `workers` are in each group and in none."""
+    sizes, left = [*_sizes(scenario)], workers
+    filled = [place for place, size in enumerate(sizes) if size]
+    if workers > sum(sizes):
+        if len(filled) > 1:
+            raise InputError(
+                f"{scenario.file}: tune.workers = {workers}: the scenario has {sum(sizes)}; "
+                "to try more, write which group grows: workers = { GROUP = [4, 8] }"
+            )
+        sizes[filled[0]] = workers
+    for place, size in enumerate(sizes):
+        sizes[place] = min(size, left)
+        left -= sizes[place]
+    return tuple(sizes)
+
+
+def alone(scenario: Scenario) -> Part | None:
+    """Return the fastest worker alone, by its mean step and mean times down.
+
+    None where the loss is no curve of tokens, where workers are clients, and where all are devices
+    of one box, which nobody buys to use one of them.
+    """
+    spec, workers = scenario.objective, scenario.cluster.workers
+    if not isinstance(spec, LearningCurve) or scenario.cluster.sampling or workers == 1:
+        return None
+    if len(ClosedForm(scenario).hosts(range(workers))) == 1:
+        return None
+    rank, sizes = fastest(scenario), _sizes(scenario)
+    ends = np.cumsum(sizes)
+    counts = np.eye(len(sizes), dtype=int)[int(np.searchsorted(ends, rank, side="right"))]
+    constant = scenario.tune.parts and scenario.tune.global_batch == "constant"
+    return _part(scenario, ALONE, tuple(counts.tolist()), constant=constant)
+
+
+def fastest(scenario: Scenario) -> int:
+    """Return the rank of the fastest worker, which stands still while it is down."""
+    means = [*scenario.team.mean_compute]
+    for worker, failures in enumerate(scenario.cluster.of_workers("failures")):
+        if failures is not None:
+            down = failures.repair + scenario.recovery.restarting
+            means[worker] *= 1 + down / failures.between
+    return int(np.argmin(means))
+
+
+def _part(
+    scenario: Scenario, name: str, counts: tuple[int, ...], constant: bool | None = None
+) -> Part:
+    """Return a part in which a step of all, or the whole run, sees as many tokens as before."""
+    cluster = scenario.cluster
+    workers = cluster.model_copy(update={"workers": sum(counts)}).participants
+    times = cluster.participants / workers if workers else 1.0
+    if times == 1:
+        return Part(name, counts)
+    if constant is None:
+        constant = scenario.tune.global_batch == "constant"
+    if constant:
+        return Part(name, counts, times, _larger(scenario, name, times))
+    steps, run = scenario.run.steps, dict[str, Any]()
+    if steps and "tokens" not in scenario.table["run"]:
+        run = {"run": {"steps": math.ceil(steps * times - 1e-9)}}
+    return Part(name, counts, 1.0, run)
+
+
+def _larger(scenario: Scenario, name: str, times: float) -> Table:
+    """Return the changes by which a worker's batch is `times` as large. Raises InputError."""
+    spec, cost = scenario.objective, scenario.cost
+    objective, remedy = dict[str, Any](), 'write tune.global_batch = "per worker"'
+    if isinstance(spec, LearningCurve):
+        objective["tokens"] = spec.tokens * times
+        key = "batch" if hasattr(spec.curve, "batch") else "tokens"
+        if getattr(spec.curve, key) is None:  # it is that of a worker's step as written
+            objective["curve"] = {key: spec.tokens}
+    batch = getattr(spec, "batch", None)
+    if batch:
+        if not (batch * times).is_integer():
+            raise InputError(
+                f"{scenario.file}: tune: {name}: objective.batch = {batch} is no whole number "
+                f"{times:.4g} times as large; choose another, or {remedy}"
+            )
+        objective["batch"] = int(batch * times)
+    for key, power in NOISE.items():
+        if value := getattr(spec, key, None):
+            objective[key] = value / times**power
+    for nodes in (scenario.table["cluster"], *scenario.table["cluster"].get("group", ())):
+        if "file =" in toml(nodes.get("compute", "")):
+            raise InputError(
+                f"{scenario.file}: tune: {name}: times of a file (cluster.compute) are of one "
+                f"batch, and a larger one takes longer; {remedy}"
+            )
+    found: Table = {"objective": objective} if objective else {}
+    return found | ({"cost": {"tokens": cost.tokens * times}} if cost.tokens else {})
