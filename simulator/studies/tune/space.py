@@ -351,7 +351,7 @@ def _streamed(scenario: Scenario, entry: Entry, known: Mapping[str, Program]) ->
 
     if late(few) < 2:
         return
-    variants = [(few, "overlap", {}, late(few))]
+    variants: list[tuple[int, str, dict[str, int], int]] = [(few, "overlap", {}, late(few))]
     if "fragments" not in written:
         variants.append((MORE * few, "fragments", {"fragments": MORE * few}, 0))
     for fragments, name, keys, steps in variants:
