@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..distributions.law import Law
 from ..distributions.parametric import Constant
 from ..distributions.random_streams import Purpose, blocks, generator
 from ..scenario.overhead import Passage
@@ -174,17 +175,18 @@ class ClosedForm:
         return max(link.latency + size / link.bandwidth for link in links)
 
     def message_link(self, source: int, to: int) -> RegionPath:
-        """Return the link with the overheads of one message.
-
-        And with slow start, where the fastest worker's step is a pause.
-        """
+        """Return the link with the overheads of one message."""
         link = self.link(source, to)
-        laws = self.overhead.of_message(link.laws)
-        if self.pause < inf:
-            idle = min(min(self._scenario.team.mean_compute) // self.pause, HALVINGS - 1)
-            added = self._starts([self.model_bytes], link)[int(idle)]
-            laws = (*laws, Constant.model_construct(value=added))
+        laws = self.overhead.of_message(link.laws) + self.message_start(source, to)
         return replace(link, laws=laws, bandwidth=link.bandwidth / self.overhead.message_factor)
+
+    def message_start(self, source: int, to: int) -> tuple[Law, ...]:
+        """Return what slow start adds to a message where the fastest worker's step is a pause."""
+        if self.pause == inf:
+            return ()
+        idle = min(min(self._scenario.team.mean_compute) // self.pause, HALVINGS - 1)
+        added = self._starts([self.model_bytes], self.link(source, to))[int(idle)]
+        return (Constant.model_construct(value=added),)
 
     @cached_property
     def pause(self) -> float:

@@ -20,7 +20,7 @@ from ..distributions.random_streams import Purpose, blocks, generator
 from ..scenario.overhead import Passage
 from ..scenario.scenario import Scenario
 from . import tcp
-from .closed_form import ClosedForm, Way
+from .closed_form import ClosedForm, Traffic, Way
 from .collectives import double_tree, gather, messages
 from .fabric.fabric import Fabric
 from .fabric.messages import MessagePlan, Messages
@@ -129,6 +129,8 @@ class FlowNetwork:
         self._latencies: dict[tuple[int, int], Iterator[float]] = {}
         self._rng = generator(seed, Purpose.COLLECTIVE)
         self._formula = ClosedForm(scenario)
+        self._pauses = Traffic(self._formula, seed)  # which knows what slow start adds
+        self.quiet_since = 0.0  # when the last collective ended (s)
         self._charged: set[str] = set()  # hops whose bytes are egress
 
     def path(self, ranks: Team, lane: int = 0) -> int:
@@ -140,7 +142,7 @@ class FlowNetwork:
             route, settings = self.topology.route(ranks), self._settings
             latency = sum(law.expectation for law in route.laws)
             first = inf
-            if settings.slow_start is not None and route.rtt:
+            if settings.slow_start is not None and settings.transport == "ideal" and route.rtt:
                 first = settings.slow_start / route.rtt
             weight = 1 / route.rtt if settings.fairness == "rtt" and route.rtt else 1.0
             self._paths[ranks, lane] = self.fabric.path(
@@ -169,6 +171,7 @@ class FlowNetwork:
     def _message_latencies(self, source: int, to: int) -> Iterator[float]:
         """Yield the latency of each message from one node to another, in seconds."""
         laws = self._overhead.of_message(self.topology.route((source, to)).laws)
+        laws += self._formula.message_start(source, to)
         if all(law.is_constant for law in laws):
             return repeat(sum((law.expectation for law in laws), 0.0))
         own = generator(self._seed, Purpose.MESSAGE, source * (self._workers + 1) + to)
@@ -196,6 +199,10 @@ class FlowNetwork:
         """
         way = self._formula.way(kind, max(sizes), team)
         delay = (way.delay or 0.0) + (0.0 if self.begun else self._settings.setup)
+        if self._formula.pause < inf:
+            free = self.quiet_since - self._formula.plan(way.key, team).latency
+            free = free if self.begun else 0.0
+            delay += float(self._pauses.waking(kind, max(sizes), at, free, team))
         prepared = self.prepared(kind, team, max(sizes))
         payloads = self._payloads.setdefault((way.key, team), np.zeros(self._workers))
         payloads += np.rint(sizes)  # whole bytes, as `Traffic` counts

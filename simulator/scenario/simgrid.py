@@ -103,6 +103,7 @@ class _Cluster(_Named):
     sharing_policy: Sharing = "SPLITDUPLEX"
     bb_bw: Rate | None = None
     bb_lat: Time = 0.0
+    bb_sharing_policy: Literal["SHARED", "FATPIPE"] = "SHARED"
     router_id: str = ""
     limiter_link: Rate | None = None
     loopback_bw: Rate | None = None
@@ -223,11 +224,13 @@ class Platform:
     def route(self, source: str, to: str) -> Links:
         """Return the links that a transfer from one host to another passes, in order.
 
-        Within one host there are none, unless its cluster has a loopback. Raises InputError if the
-        file has no route.
+        Within one host there are none, unless it has a loopback. Raises InputError if the file has
+        no route.
         """
         if source == to:
-            return self.homes[source].ports.get(source, Ports()).loopback
+            home = self.homes[source]
+            written = home.edges.get((source, source))
+            return written.links if written else home.ports.get(source, Ports()).loopback
         return self._between(source, to)
 
     def _between(self, source: str, to: str) -> Links:
@@ -369,7 +372,8 @@ class _Reader:
         router = table.router_id or f"{table.prefix}{table.id}_router{table.suffix}"
         self.host(element, router, zone, router=True)
         if table.bb_bw is not None:
-            backbone = self.link(element, f"{table.id}_backbone", table.bb_bw, table.bb_lat)
+            wire, policy = f"{table.id}_backbone", table.bb_sharing_policy
+            backbone = self.link(element, wire, table.bb_bw, table.bb_lat, policy=policy)
             self.platform.shared_links.update(backbone)
             zone.backbone = backbone
 

@@ -352,3 +352,17 @@ def test_every_kind_of_program_runs_on_a_platform(name: str) -> None:
         "network": {"model": "flows", "platform": "networks/two-sites.xml"},
     }  # fmt: skip
     assert simulate(parse(table, folder=folder)).steps >= 3
+
+
+@looped(
+    ("name", "collective"), [("ssgd", "ring"), ("ssgd", "tree"), ("ssgd", "star"), ("asgd", "ring")]
+)
+def test_pauses_slow_connections_down_as_in_closed_form(name: str, collective: str) -> None:
+    """Steps of a second let the windows of idle connections halve: 0.1 to 1.1 s for each mean."""
+    network = {"latency": "50 ms", "bandwidth": "80 Mbit/s", "transport": "tcp"}
+    pace = {}
+    for model in ("closed-form", "flows"):
+        links = network | {"collective": collective, "model": model}
+        made = scenario({"name": name}, network=links, model={"parameters": 100_000})
+        pace[model] = simulate(made).curve["time"][-1] / 20
+    assert pace["flows"] == pytest.approx(pace["closed-form"], rel=0.02)

@@ -402,9 +402,10 @@ PLATFORM = """<?xml version='1.0'?>
       <route src="e0" dst="e1"><link_ctn id="l01"/></route>
       <route src="e1" dst="e2"><link_ctn id="l12" direction="UP"/></route>
       <route src="e2" dst="er"><link_ctn id="l2r"/></route>
+      <route src="e0" dst="e0"><link_ctn id="l2r"/></route>
     </zone>
     <cluster id="us" prefix="u-" suffix="" radical="0-1,5" speed="1Gf" bw="125MBps" lat="50us"
-             bb_bw="2.25GBps" bb_lat="500us" router_id="usr"/>
+             bb_bw="2.25GBps" bb_lat="500us" bb_sharing_policy="FATPIPE" router_id="usr"/>
     <cluster id="as" prefix="a-" suffix="" radical="0-1" speed="1Gf" bw="1MBps" lat="50us"
              sharing_policy="SHARED" limiter_link="500kBps" loopback_bw="1GBps"/>
     <link id="sea" bandwidth="1GBps" latency="40ms" sharing_policy="SPLITDUPLEX"/>
@@ -418,6 +419,7 @@ PLATFORM = """<?xml version='1.0'?>
 ROUTES = {
     ("e0", "e2"): ["l01", "l12_UP"],
     ("e2", "e0"): ["l12_DOWN", "l01"],
+    ("e0", "e0"): ["l2r"],
     ("u-0", "u-5"): ["us_link_0_UP", "us_backbone", "us_link_5_DOWN"],
     ("a-0", "a-1"): ["as_link_0_limiter", "as_link_0", "as_link_1", "as_link_1_limiter"],
     ("a-1", "a-1"): ["as_link_1_loopback"],
@@ -442,7 +444,7 @@ def test_routes_are_those_of_simgrid(tmp_path, routing):
     assert wires["l01"].capacity == 1.25e8
     assert (wires["sea_UP"].latency, wires["sea2"].latency) == (0.04, 0.04)
     assert [name for name, wire in wires.items() if wire.per_flow] == [
-        "l2r", "as_link_0_loopback", "as_link_1_loopback",
+        "l2r", "us_backbone", "as_link_0_loopback", "as_link_1_loopback",
     ]  # fmt: skip
 
 

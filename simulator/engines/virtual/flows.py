@@ -160,6 +160,7 @@ class FlowTransport:
     def _finish(self, collective: Collective, team: Team, at: float) -> None:
         """Complete a collective; its waiting nodes go on at once, as the fabric is there now."""
         ready = self._run.agenda.ready
+        self.traffic.quiet_since = at
         self._run.complete(
             collective, team, at, lambda _, nodes: ready.extend((node, None) for node in nodes)
         )
