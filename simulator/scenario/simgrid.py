@@ -372,8 +372,8 @@ class _Reader:
         router = table.router_id or f"{table.prefix}{table.id}_router{table.suffix}"
         self.host(element, router, zone, router=True)
         if table.bb_bw is not None:
-            wire, policy = f"{table.id}_backbone", table.bb_sharing_policy
-            backbone = self.link(element, wire, table.bb_bw, table.bb_lat, policy=policy)
+            wire = f"{table.id}_backbone", table.bb_bw, table.bb_lat
+            backbone = self.link(element, *wire, policy=table.bb_sharing_policy)
             self.platform.shared_links.update(backbone)
             zone.backbone = backbone
 
