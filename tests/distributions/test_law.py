@@ -13,7 +13,6 @@ from jsonschema import Draft202012Validator
 from pydantic import TypeAdapter
 from scipy import integrate, stats
 
-from paceline.simulator.distributions.distribution import Distribution
 from paceline.simulator.distributions.law import Law
 
 LAW = TypeAdapter(Law)
@@ -49,7 +48,7 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture(params=TABLES)
-def law(request, folder) -> Distribution:
+def law(request, folder):
     return LAW.validate_python(TABLES[request.param], context={"folder": folder})
 
 

@@ -20,7 +20,7 @@ from paceline.simulator.engines.tolerances import TIME_TOLERANCE
 from paceline.simulator.engines.virtual import run as virtual
 from paceline.simulator.load.load import available_programs
 from paceline.simulator.programs import catalogue
-from paceline.simulator.results.run import Kind, Run
+from paceline.simulator.results.run import Kind
 from paceline.simulator.scenario.world import World
 from tests.helpers.cases import looped
 from tests.helpers.compute_times import STEPS, delays
@@ -31,7 +31,7 @@ SEEDS = [0, 3, 4]
 GROUPS = [{"name": "slow", "workers": 3, "compute": {"dist": "exponential", "mean": "4 s"}}]
 
 
-def taken(case: dict[str, Any], objective: dict[str, Any]) -> bool:
+def taken(case, objective):
     """Whether the batched engine must take a case itself."""
     program = catalogue()[case["name"]]
     alone = program.server or program.gossips or program.pooled
@@ -39,7 +39,7 @@ def taken(case: dict[str, Any], objective: dict[str, Any]) -> bool:
     return not (alone or coded or (program.needs_loss and objective is TIME_ONLY))
 
 
-def alike(ours: Run, theirs: Run, exact: bool = False) -> None:
+def alike(ours, theirs, exact=False):
     """Demand that two runs say the same: times to 1e-9, losses to 1e-12, bytes exactly."""
     first, second = asdict(ours), asdict(theirs)
     for run in (first, second):
@@ -68,7 +68,7 @@ def alike(ours: Run, theirs: Run, exact: bool = False) -> None:
     assert first == second
 
 
-def plain(spans: np.ndarray) -> np.ndarray:
+def plain(spans):
     """Spans in order, without what rounding decides, and without steps that nobody has done.
 
     A worker that comes just when a mean is done stands still for an ulp, or not at all: the engines
@@ -88,7 +88,7 @@ def plain(spans: np.ndarray) -> np.ndarray:
 
 
 @st.composite
-def worlds(draw: st.DrawFn) -> dict[str, Any]:
+def worlds(draw):
     """Delays, and how a run ends."""
     world = draw(delays())
     run = draw(
@@ -196,7 +196,7 @@ def test_every_parameter_is_the_same(case):
     program = catalogue()[case["name"]]
 
     @wraps(program.worker)
-    def watched(me: Any, **parameters: Any) -> Any:
+    def watched(me, **parameters):
         return program.worker(Watcher(me, marks), **parameters)
 
     programs = {case["name"]: replace(program, worker=watched)}
@@ -214,13 +214,13 @@ def test_every_parameter_is_the_same(case):
 class Watcher:
     """A node whose marks are kept."""
 
-    def __init__(self, node: Any, marks: dict[int, list[Any]]) -> None:
+    def __init__(self, node, marks):
         self._node, self._marks = node, marks.setdefault(len(marks), [])
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name):
         return getattr(self._node, name)
 
-    def mark(self, x: Any) -> None:
+    def mark(self, x):
         self._marks.append(x)
         self._node.mark(x)
 
@@ -250,7 +250,7 @@ def test_the_company_a_seed_keeps_changes_nothing(objective, run, monkeypatch):
 @pytest.mark.long
 def test_memory_does_not_grow_with_steps():
     @cache
-    def peak(steps: int) -> int:
+    def peak(steps):
         world = scenario(
             {"name": "local-sgd", "tau": 10}, workers=16, steps=steps, compute=EXPONENTIAL
         )
@@ -373,7 +373,7 @@ LOOKS = {
 }
 
 
-def tried(me: Any) -> float:
+def tried(me):
     try:
         return me.rank / 2
     except Exception:  # as a careless program does
@@ -464,7 +464,7 @@ def test_steps_side_by_side_are_those_one_after_another(more, monkeypatch):
             alike(mine, theirs)
 
 
-def at_most(times: int, effect: Any) -> Any:
+def at_most(times, effect):
     """Return an effect that may be asked for so often."""
     left = iter(range(times + 1))
 

@@ -18,7 +18,6 @@ from tests.helpers.worlds import (
     EXPONENTIAL,
     QUADRATIC,
     RING,
-    Recording,
     play,
     scenario,
     simulate,
@@ -27,14 +26,14 @@ from tests.helpers.worlds import (
 TIMELESS = cases(tuple(row for row in ROWS if row.timeless))
 
 
-def equal(first: Recording, second: Recording) -> None:
+def equal(first, second):
     """Demand that every node marked the same parameters, to the last bit."""
     for ours, theirs in zip(first.marks, second.marks, strict=True):
         assert len(ours) == len(theirs)
         assert all(np.array_equal(a, b) for a, b in zip(ours, theirs, strict=True))
 
 
-def same_schedule(first: Recording, second: Recording, steps: int) -> None:
+def same_schedule(first, second, steps):
     """Demand the same effects of every node, collectives begun and messages served in order."""
     for rank in range(len(first.effects)):
         assert first.schedule(rank, steps) == second.schedule(rank, steps)
@@ -60,7 +59,7 @@ def test_messages_are_served_in_order(workers):
 
 
 @cache
-def reference(number: int, workers: int) -> Recording:
+def reference(number, workers):
     world = scenario(TIMELESS[number], workers=workers, steps=STEPS, objective=QUADRATIC)
     return play(world)
 

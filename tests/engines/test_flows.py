@@ -24,7 +24,7 @@ BLOCKING = [
 SHORT = OVERHEAD | {"message": "7 ms"}  # so that no answer is in flight when a run ends
 
 
-def both(case: dict[str, Any], network: dict[str, Any], **world: Any) -> tuple[Any, Any]:
+def both(case, network, **world):
     """Return the same run in closed form, and with every transfer simulated."""
     made = [
         scenario(case, network=network | {"model": model}, **world)
@@ -36,9 +36,7 @@ def both(case: dict[str, Any], network: dict[str, Any], **world: Any) -> tuple[A
 @looped("collective", COLLECTIVES)
 @looped("workers", [2, 3, 4, 5, 6, 8, 13])
 @looped("overhead", [[], [OVERHEAD]])
-def test_a_network_without_competition_is_as_its_formula_says(
-    collective: str, workers: int, overhead: list[dict[str, Any]]
-) -> None:
+def test_a_network_without_competition_is_as_its_formula_says(collective, workers, overhead):
     network = RING | {"collective": collective}
     compute = {"dist": "exponential", "mean": "100 ms"}
     formula, flows = both(
@@ -53,9 +51,7 @@ def test_a_network_without_competition_is_as_its_formula_says(
 
 @looped("case", BLOCKING)
 @looped("overhead", [[], [SHORT]])
-def test_every_program_takes_as_long_without_competition(
-    case: dict[str, Any], overhead: list[dict[str, Any]]
-) -> None:
+def test_every_program_takes_as_long_without_competition(case, overhead):
     """Values are equal to the last bit, times up to rounding."""
     compute = {"dist": "uniform", "low": "100 ms", "high": "900 ms"}
     formula, flows = both(
@@ -75,7 +71,7 @@ def test_every_program_takes_as_long_without_competition(
         assert flows.seconds[kind] == pytest.approx(spent, rel=1e-9, abs=1e-9)
 
 
-def test_a_crash_during_what_a_real_system_adds_begins_the_mean_again() -> None:
+def test_a_crash_during_what_a_real_system_adds_begins_the_mean_again():
     """The first mean would last from 1 s to 5.072 s; worker 1 is down from 4.5 s to 6 s."""
     formula, flows = both(
         {"name": "ssgd"}, RING, workers=2, steps=2, overhead=[{"collective": "4 s"}],
@@ -86,7 +82,7 @@ def test_a_crash_during_what_a_real_system_adds_begins_the_mean_again() -> None:
         assert flows.workers[kind] == pytest.approx(spent)
 
 
-def test_asking_costs_what_words_take_on_the_route() -> None:
+def test_asking_costs_what_words_take_on_the_route():
     """Routers are between the workers: 3 ms and 4 ms, and 25 B in 2 ms, whatever [network] says of
     other pairs.
     """
@@ -103,7 +99,7 @@ def test_asking_costs_what_words_take_on_the_route() -> None:
 
 
 @looped("model", ["closed-form", "flows"])
-def test_asking_takes_as_long_as_the_farthest_neighbours_need(model: str) -> None:
+def test_asking_takes_as_long_as_the_farthest_neighbours_need(model):
     group = [{"name": place, "workers": 2, "region": place} for place in ("a", "b", "c")]
     links = [
         {"between": ["a", "b"], "latency": "30 ms"},
@@ -118,7 +114,7 @@ def test_asking_takes_as_long_as_the_farthest_neighbours_need(model: str) -> Non
 
 
 @looped("case", cases())
-def test_what_overlaps_comes_to_the_same_values(case: dict[str, Any]) -> None:
+def test_what_overlaps_comes_to_the_same_values(case):
     if not next(row for row in ROWS if row.name == case["name"]).timeless:
         return
     formula, flows = both(case, RING, objective=QUADRATIC, steps=12)
@@ -127,7 +123,7 @@ def test_what_overlaps_comes_to_the_same_values(case: dict[str, Any]) -> None:
 
 @looped("case", cases())
 @looped("seconds", ["2 s", "3.3 s"])
-def test_a_run_may_end_in_the_midst_of_transfers(case: dict[str, Any], seconds: str) -> None:
+def test_a_run_may_end_in_the_midst_of_transfers(case, seconds):
     """End a run by time: transfers in flight then are no deadlock."""
     network = RING | {"model": "flows", "bandwidth": "100 kbit/s"}
     tables = {"network": network, "objective": QUADRATIC, "run": {"duration": seconds}}
@@ -139,7 +135,7 @@ def test_a_run_may_end_in_the_midst_of_transfers(case: dict[str, Any], seconds: 
 PLACES = ("a", "b", "c")
 
 
-def placed(case: dict[str, Any], network: dict[str, Any], **world: Any) -> Any:
+def placed(case, network, **world):
     """Make a scenario with a worker in each place, and the server in the first."""
     group = [{"name": place, "workers": 1, "region": place} for place in PLACES]
     cluster = {"group": group} | world.pop("cluster", {})
@@ -149,20 +145,20 @@ def placed(case: dict[str, Any], network: dict[str, Any], **world: Any) -> Any:
 
 
 @looped("number", range(4 * len(catalogue())))
-def test_whatever_happens_to_the_network_a_run_ends_and_accounts(number: int) -> None:
+def test_whatever_happens_to_the_network_a_run_ends_and_accounts(number):
     """Every program in up to four variants; `make reliability` has more of them, and longer."""
     shared_links.check(number, steps=12)
 
 
 @pytest.mark.long
 @looped("number", range(100, 200))
-def test_longer_runs_end_and_account(number: int) -> None:
+def test_longer_runs_end_and_account(number):
     shared_links.check(number, steps=60)
 
 
 @looped("name", ["ssgd", "local-sgd", "post-local-sgd", "easgd", "bmuf", "diloco", "d2", "d-psgd"])
 @looped("number", range(4))
-def test_competition_makes_no_run_faster(name: str, number: int) -> None:
+def test_competition_makes_no_run_faster(name, number):
     network = shared_links.network(random.Random(number)) | {"slow_start": "4 KiB"}
     links = [
         {key: link[key] for key in ("between", "latency", "bandwidth")} | {"sharing": "per-flow"}
@@ -179,9 +175,7 @@ def test_competition_makes_no_run_faster(name: str, number: int) -> None:
 
 @looped("run", [{"steps": 5}, {"steps": None, "run": {"duration": "30 s"}}])
 @looped("others", [{}, {"outages": {"between": "4 s", "repair": "1 s"}}])
-def test_a_link_that_is_down_for_good_is_named_and_who_waits(
-    run: dict[str, Any], others: dict[str, Any]
-) -> None:
+def test_a_link_that_is_down_for_good_is_named_and_who_waits(run, others):
     """This holds whatever competing flows come and go on that link."""
     network = RING | {
         "model": "flows", "outage": [{"between": ["a", "b"], "at": "2500 ms"}],
@@ -199,7 +193,7 @@ def test_a_link_that_is_down_for_good_is_named_and_who_waits(
 
 
 @looped("workers", [2, 3, 5])
-def test_workers_on_one_device_take_turns(workers: int) -> None:
+def test_workers_on_one_device_take_turns(workers):
     """Workers share a device equally: n at once take n times as long, in any program."""
     device = {
         "device": [{"name": "gpu", "shared_by": workers}],
@@ -219,7 +213,7 @@ def test_workers_on_one_device_take_turns(workers: int) -> None:
                 assert shared.duration > alone.duration + 4 * (workers - 1)
 
 
-def test_processor_sharing_of_unequal_work() -> None:
+def test_processor_sharing_of_unequal_work():
     """2 s and 6 s of work: both at half speed until 4 s, then 4 s of one alone: 4 s and 8 s."""
     device = {
         "device": [{"name": "gpu", "shared_by": 2}],
@@ -239,7 +233,7 @@ def test_processor_sharing_of_unequal_work() -> None:
     assert seen == {(0, 4), (4, 8), (0, 12)}
 
 
-def test_messages_that_arrive_together_share_the_servers_card() -> None:
+def test_messages_that_arrive_together_share_the_servers_card():
     """m gradients of 4 kB over its card of 8 kB/s: all arrive after m / 2 s; answers one by one.
 
     The server answers all at the same time: their m answers share its card again.
@@ -256,7 +250,7 @@ def test_messages_that_arrive_together_share_the_servers_card() -> None:
         assert result.curve["time"][1:] == pytest.approx([there, again], rel=1e-9)
 
 
-def test_a_window_limits_a_flow_and_slow_start_grows_into_it() -> None:
+def test_a_window_limits_a_flow_and_slow_start_grows_into_it():
     """Round trips of 0.2 s: 1 kB windows carry 5 kB/s, so that 4 kB take 0.8 s.
 
     From windows of 500 B: 2.5 kB/s for 0.2 s, 5 kB/s for 0.2 s and so on up to the window's pace.
@@ -271,7 +265,7 @@ def test_a_window_limits_a_flow_and_slow_start_grows_into_it() -> None:
 
 
 @looped("case", [{"name": "k-sync", "k": 2}, {"name": "ad-psgd"}])
-def test_an_alarm_rings_at_the_very_time_that_a_gradient_is_done(case: dict[str, Any]) -> None:
+def test_an_alarm_rings_at_the_very_time_that_a_gradient_is_done(case):
     """Some are done while messages are under way, long after SimPy's last event.
 
     A delay added to SimPy's clock would round up, and the fabric get ahead of the node by that.
@@ -283,7 +277,7 @@ def test_an_alarm_rings_at_the_very_time_that_a_gradient_is_done(case: dict[str,
         assert simulate(world, seed=seed).steps >= 5
 
 
-def test_a_link_that_changes_with_time() -> None:
+def test_a_link_that_changes_with_time():
     """4 kB at 2 kB/s until 2 s, at nothing until 5 s, then at 1 kB/s: begun at 1 s, 7 s."""
     link = {
         "between": ["a", "server"], "latency": "0 s", "bandwidth": "2 kB/s",
@@ -294,7 +288,7 @@ def test_a_link_that_changes_with_time() -> None:
     assert simulate(world).curve["time"] == pytest.approx([0, 7])
 
 
-def test_who_is_left_alone_by_a_crash_needs_no_network() -> None:
+def test_who_is_left_alone_by_a_crash_needs_no_network():
     """Two of two average for 1.5 s from 1 s on; one crashes at 2 s, and 0.5 s later all go on."""
     network = {"model": "flows", "latency": "0 s", "bandwidth": "4 kB/s"}
     world = scenario(
@@ -305,7 +299,7 @@ def test_who_is_left_alone_by_a_crash_needs_no_network() -> None:
     assert simulate(world).curve["time"] == pytest.approx([0, 2, 3])
 
 
-def test_another_algorithm_changes_nothing() -> None:
+def test_another_algorithm_changes_nothing():
     """Crashes, jitter and network events are the same beside it."""
     jitter = {"dist": "exponential", "mean": "10 ms"}
     links = [
@@ -326,7 +320,7 @@ def test_another_algorithm_changes_nothing() -> None:
 
 
 @looped("collective", ["ring", "tree", "star", "recursive-doubling"])
-def test_links_of_differing_latency_cost_what_the_formula_says(collective: str) -> None:
+def test_links_of_differing_latency_cost_what_the_formula_says(collective):
     """Each part of a ring pays the long way when it takes it, not at every step."""
     tables = {
         "cluster": {
@@ -344,7 +338,7 @@ def test_links_of_differing_latency_cost_what_the_formula_says(collective: str) 
 
 
 @looped("name", ["asgd", "d-psgd", "ssgd"])
-def test_every_kind_of_program_runs_on_a_platform(name: str) -> None:
+def test_every_kind_of_program_runs_on_a_platform(name):
     folder = Path(__file__).parents[2] / "scenarios"
     table = {
         "model": {"parameters": 1000}, "optimizer": {"lr": 0.1}, "run": {"steps": 3},

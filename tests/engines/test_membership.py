@@ -13,7 +13,6 @@ from paceline.simulator.cluster.prices import least_per_second
 from paceline.simulator.load.load import parse
 from paceline.simulator.network.mean_cost import download_cost
 from paceline.simulator.results import consumption, statistics, store
-from paceline.simulator.results.run import Run
 from paceline.simulator.studies.tune.objective import Score, tuning_objective
 from paceline.simulator.studies.tune.tune import tune
 from tests.helpers.cases import looped
@@ -21,7 +20,7 @@ from tests.helpers.programs import called, cases
 from tests.helpers.worlds import FREE, QUADRATIC, RING, TIME_ONLY, scenario, simulate
 
 
-def one_that_leaves(spec: Any, case: dict[str, Any], **world: Any) -> Run:
+def one_that_leaves(spec, case, **world):
     """Run four workers with steps of 1 s, of which the last comes and goes."""
     groups = [
         {"name": "there", "workers": 3},
@@ -30,7 +29,7 @@ def one_that_leaves(spec: Any, case: dict[str, Any], **world: Any) -> Run:
     return simulate(scenario(case, **{"steps": 12} | world, cluster={"group": groups}))
 
 
-def test_a_mean_is_of_those_who_are_there_and_no_one_waits() -> None:
+def test_a_mean_is_of_those_who_are_there_and_no_one_waits():
     """It leaves at 2.5 s, half a step lost, and is back at 6.5 s for the step from 7 s on."""
     spec = {"present": "2.5 s", "absent": "4 s"}
     result = one_that_leaves(spec, {"name": "ssgd"}, steps=8)
@@ -38,16 +37,13 @@ def test_a_mean_is_of_those_who_are_there_and_no_one_waits() -> None:
     assert result.workers["absent"] == [0, 0, 0, 4]
     assert result.workers["lost"] == [0, 0, 0, 0.5]
     assert result.workers["wait"] == [0, 0, 0, 0.5]
-    assert result.failures is not None
     assert result.failures["absences"] == 1
     assert result.failures["crashes"] == 0
     assert result.failures["dropped"] == 5
 
 
 @looped(("notice", "lost", "absent"), [("0 s", 1.5, 4), ("3 s", 0, 5.5)])
-def test_notice_lets_a_worker_share_its_work_and_leave(
-    notice: str, lost: float, absent: float
-) -> None:
+def test_notice_lets_a_worker_share_its_work_and_leave(notice, lost, absent):
     """Means at 3, 6, ... s, an absence from 7.5 s: with notice from 4.5 s it leaves at 6 s."""
     spec = {"present": "7.5 s", "absent": "4 s", "notice": notice}
     result = one_that_leaves(spec, {"name": "local-sgd", "tau": 3})
@@ -55,14 +51,14 @@ def test_notice_lets_a_worker_share_its_work_and_leave(
     assert result.workers["absent"][3] == absent
 
 
-def test_notice_that_does_not_suffice_is_a_crash() -> None:
+def test_notice_that_does_not_suffice_is_a_crash():
     """Notice at 7 s, in a phase that ends at 9 s: gone at 7.5 s."""
     spec = {"present": "7.5 s", "absent": "4 s", "notice": "500 ms"}
     result = one_that_leaves(spec, {"name": "local-sgd", "tau": 3})
     assert result.workers["lost"][3] == 1.5
 
 
-def test_who_joins_pays_for_the_model_and_for_starting() -> None:
+def test_who_joins_pays_for_the_model_and_for_starting():
     """4000 bytes at 1 Mbit/s take 32 ms, and 20 ms of latency; reload and warm-up come before."""
     spec = {"present": "2.5 s", "absent": "4 s"}
     costs = {"recovery": {"reload": "300 ms", "warmup": "200 ms"}, "network": RING}
@@ -77,9 +73,7 @@ def test_who_joins_pays_for_the_model_and_for_starting() -> None:
     [("2.5 s", "4 s", 6.0, 0), ("2.5 s", "4 s", 13.0, 4000), ("2.5 s", "4 s", 14.0, 8000),
      ("8 ms", "4 s", 5.0, 1000)],
 )  # fmt: skip
-def test_the_bytes_of_joining_are_counted_and_charged(
-    present: str, absent: str, end: float, bytes_: int, model: str
-) -> None:
+def test_the_bytes_of_joining_are_counted_and_charged(present, absent, end, bytes_, model):
     """Back at 6.5 s and at 13 s; the model takes 32 ms. There for 8 ms, it gets a quarter."""
     spec = {"present": present, "absent": absent}
     groups = [{"name": "there", "workers": 3, "region": "a"},
@@ -100,7 +94,7 @@ def test_the_bytes_of_joining_are_counted_and_charged(
 class Storm:
     """Three workers that are back at 29, 29 and 30 s; the model takes 2 s of the link, 0.5 on."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         text = {"present": "20 s", "absent": "9 s"}
         late = {"present": "20 s", "absent": "10 s"}
         groups = [{"name": "a", "workers": 2, "membership": text},
@@ -109,7 +103,7 @@ class Storm:
         self.members = Members(world, 0, lambda rank: (2.0, 0.5))
 
 
-def test_those_who_join_at_once_share_the_source_s_link() -> None:
+def test_those_who_join_at_once_share_the_source_s_link():
     """Two share from 29 s: 1.5 s of work are left of each at 30 s, when the third joins them."""
     members = Storm().members
     joined = [next(members.of(rank)).joined for rank in range(3)]
@@ -118,10 +112,10 @@ def test_those_who_join_at_once_share_the_source_s_link() -> None:
     assert third == pytest.approx(30 + 3 * 1.5 + 0.5 + 0.5)
 
 
-def test_who_leaves_again_cancels_its_download() -> None:
+def test_who_leaves_again_cancels_its_download():
     """There for 1 s of 2, alone or as one of 64: 0.8 s of the link suffice for one; none joins."""
 
-    def absences(workers: int) -> list[Any]:
+    def absences(workers):
         spec = {"present": "1 s", "absent": "1 s"}
         world = scenario({"name": "ssgd"}, workers=workers, cluster={"membership": spec})
         members = Members(world, 0, lambda rank: (0.8, 0.1))
@@ -139,13 +133,13 @@ def test_who_leaves_again_cancels_its_download() -> None:
     "daily",
     ["00:00-24:00", "9:00-9:00", ["06:00-18:00", "18:00-06:00"], ["3:00-24:00", "0:00-9:00"]],
 )
-def test_a_calendar_of_the_whole_day_has_no_absence(daily: Any) -> None:
+def test_a_calendar_of_the_whole_day_has_no_absence(daily):
     (calendar, *_) = Members(elastic({"daily": daily}), 0, lambda rank: (1.0, 0.0)).calendars
     assert calendar.during(0.0, 1e6) == []
 
 
 @looped("collective", ["ring", "server"])
-def test_joining_and_being_selected_again_cost_the_same(collective: str) -> None:
+def test_joining_and_being_selected_again_cost_the_same(collective):
     """Through the server's card of 0.5 Mbit/s, 64 ms and 20 of latency; without server 52 ms."""
     network = RING | {"collective": collective}
     world = {"network": network, "server": {"bandwidth": "0.5 Mbit/s"}}
@@ -156,7 +150,7 @@ def test_joining_and_being_selected_again_cost_the_same(collective: str) -> None
     assert result.workers["communicate"][3] == pytest.approx(sum(cost(3)))
 
 
-def test_a_server_gets_nothing_from_the_absent_and_gives_them_its_parameters() -> None:
+def test_a_server_gets_nothing_from_the_absent_and_gives_them_its_parameters():
     spec = {"present": "2.5 s", "absent": "4 s", "notice": "0 s"}
     result = one_that_leaves(spec, {"name": "asgd"}, objective=QUADRATIC)
     assert result.workers["absent"][3] == pytest.approx(8.0)  # from 2.5 s and from 9 s on
@@ -164,7 +158,7 @@ def test_a_server_gets_nothing_from_the_absent_and_gives_them_its_parameters() -
     assert sum(result.seconds.values()) == pytest.approx(result.duration)
 
 
-def realised(world: Any, seed: int, end: float, workers: int) -> np.ndarray:
+def realised(world, seed, end, workers):
     """Return how many workers are up at 400,000 times, by their calendars."""
     from paceline.simulator.cluster.failures import calendars
 
@@ -185,15 +179,13 @@ def realised(world: Any, seed: int, end: float, workers: int) -> np.ndarray:
         pytest.param(4, 0.9, 3, marks=pytest.mark.slow),
     ],
 )
-def test_goodput_of_alternating_renewal_is_the_closed_form(
-    workers: int, share: float, least: int
-) -> None:
+def test_goodput_of_alternating_renewal_is_the_closed_form(workers, share, least):
     """All workers are up (A^m), or each of them (A), or each while so many are up.
 
     Calendars of 100,000 cycles follow the binomial law within 1 %, and the run its own calendars.
     """
 
-    def world(policy: str) -> Any:
+    def world(policy):
         recovery = {"policy": policy} | ({"quorum": least} if policy == "quorum" else {})
         failures = {"between": f"{1000 * share} s", "repair": f"{1000 * (1 - share)} s"}
         return scenario(
@@ -218,7 +210,7 @@ LAWS = [
 
 
 @looped("laws", LAWS)
-def test_a_stationary_start_has_the_same_availability_at_all_times(laws: Any) -> None:
+def test_a_stationary_start_has_the_same_availability_at_all_times(laws):
     """Of 4000 workers 3 / (3 + 1) are there: sd 0.7 %."""
     spec = {"present": laws[0], "absent": laws[1], "start": "stationary"}
     world = scenario({"name": "ssgd"}, workers=4000, cluster={"membership": spec})
@@ -230,9 +222,7 @@ def test_a_stationary_start_has_the_same_availability_at_all_times(laws: Any) ->
 
 @pytest.mark.long
 @looped(("policy", "least"), [("shrink", 1), ("quorum", 4)])
-def test_goodput_of_a_stationary_start_is_the_closed_form_from_the_first_second(
-    policy: str, least: int
-) -> None:
+def test_goodput_of_a_stationary_start_is_the_closed_form_from_the_first_second(policy, least):
     """In 40 s of cycles of 1000 s; all there at first would give nearly 1."""
     spec = {"present": "800 s", "absent": "200 s", "start": "stationary"}
     own = {"name": "ssgd", "recovery": {"policy": policy} | ({"quorum": 4} if least > 1 else {})}
@@ -244,12 +234,12 @@ def test_goodput_of_a_stationary_start_is_the_closed_form_from_the_first_second(
     assert np.mean(found) == pytest.approx(theory, abs=3 * np.std(found) / 20)
 
 
-def test_a_quorum_goes_on_after_its_grace() -> None:
+def test_a_quorum_goes_on_after_its_grace():
     """Steps of 1, 1, 1.2 and 3 s: two have come at 1 s, a third within 300 ms, the fourth not."""
     groups = [{"name": "b", "workers": 1, "compute": "1.2 s"},
               {"name": "c", "workers": 1, "compute": "3 s"}]  # fmt: skip
 
-    def runs(**recovery: Any) -> Run:
+    def runs(**recovery):
         case = {"name": "ssgd", "recovery": {"policy": "quorum", **recovery}}
         return simulate(scenario(case, steps=10, cluster={"group": groups}))
 
@@ -270,9 +260,7 @@ def test_a_quorum_goes_on_after_its_grace() -> None:
 
 @looped("network", [FREE, RING, RING | {"model": "flows"}])
 @looped("recovery", [{"policy": "quorum", "quorum": 2}, {"policy": "backup"}])
-def test_a_crash_after_a_mean_began_without_the_slowest_changes_nothing(
-    recovery: dict[str, Any], network: dict[str, Any]
-) -> None:
+def test_a_crash_after_a_mean_began_without_the_slowest_changes_nothing(recovery, network):
     """The mean of the two others begins at 1 s; the slowest would come after that crash."""
     slow = {"name": "slow", "workers": 1, "compute": "10 s"}
     crash = {"worker": 1, "at": "3.8 s", "lasts": "50 s"}
@@ -283,7 +271,7 @@ def test_a_crash_after_a_mean_began_without_the_slowest_changes_nothing(
     assert simulate(world).duration == pytest.approx(3, abs=0.6)
 
 
-def test_algorithms_recover_by_their_own_policies() -> None:
+def test_algorithms_recover_by_their_own_policies():
     crash = {"worker": 1, "at": "2.5 s", "lasts": "10 s"}
     world = scenario(
         {"name": "local-sgd", "tau": 2, "recovery": "shrink"},
@@ -322,9 +310,7 @@ CALM, NEVER = {}, "as nothing ever crashes"
         ("backup", {}, CALM, []),
     ],
 )  # fmt: skip
-def test_a_setting_without_effect_is_a_note(
-    own: Any, general: dict[str, Any], cluster: dict[str, Any], notes: list[str]
-) -> None:
+def test_a_setting_without_effect_is_a_note(own, general, cluster, notes):
     """Those without a note change the run, those with one do not."""
     case: dict[str, Any] = {"name": "local-sgd", "tau": 2}
     tables = {"compute": {"dist": "exponential", "mean": "1 s"}, "cluster": cluster}
@@ -335,14 +321,14 @@ def test_a_setting_without_effect_is_a_note(
     assert changed == (not notes)
 
 
-def test_an_algorithm_that_does_not_restart_ignores_checkpoints() -> None:
+def test_an_algorithm_that_does_not_restart_ignores_checkpoints():
     saved = {"policy": "restart", "checkpoint": {"every": 2, "cost": "1 s"}}
     case = {"name": "ssgd", "recovery": "shrink"}
     found = simulate(scenario(case, cluster=CRASH, recovery=saved, steps=6))
     assert found.duration == simulate(scenario(case, cluster=CRASH, steps=6)).duration == 6
 
 
-def elastic(spec: Any, folder: Any = None, **tables: Any) -> Any:
+def elastic(spec, folder=None, **tables):
     """Parse a world of four workers with this membership."""
     table = {
         "model": {"parameters": 1000}, "objective": TIME_ONLY, "optimizer": {"lr": 0.1},
@@ -352,7 +338,7 @@ def elastic(spec: Any, folder: Any = None, **tables: Any) -> Any:
     return parse(table, **({"folder": folder} if folder else {}))
 
 
-def test_crashes_of_a_worker_that_is_gone_for_good_are_not_looked_for(tmp_path: Any) -> None:
+def test_crashes_of_a_worker_that_is_gone_for_good_are_not_looked_for(tmp_path):
     """Down until 5 s; down at 7 s; from 10 s on no crash can find it."""
     (tmp_path / "trace.csv").write_text("worker,start,end\n0, 5 s, 10 s\n")
     members = Members(elastic("trace.csv", folder=tmp_path), 0, None)
@@ -361,7 +347,7 @@ def test_crashes_of_a_worker_that_is_gone_for_good_are_not_looked_for(tmp_path: 
     assert next(crashes) == (12.0, 12.5)
 
 
-def test_a_trace_and_a_calendar_say_who_is_there(tmp_path: Any) -> None:
+def test_a_trace_and_a_calendar_say_who_is_there(tmp_path):
     """Worker 3 is there from 5 s to 10 s, worker 2 from 2 s on; others always."""
     (tmp_path / "trace.csv").write_text("worker,start,end\n3, 5, 10 s\n2, 2 s,\n")
     result = simulate(elastic("trace.csv", folder=tmp_path))
@@ -378,7 +364,7 @@ def test_a_trace_and_a_calendar_say_who_is_there(tmp_path: Any) -> None:
     assert hours == [(2, 3), (5, 22), (23, 24), (26, 27)]
 
 
-def test_absent_workers_cost_nothing_and_crashed_ones_do() -> None:
+def test_absent_workers_cost_nothing_and_crashed_ones_do():
     """Four workers at 3600 an hour, one a second, of which one is away for 4 of 12 s."""
     cost = {"node_hour": 3600.0}
     away = {"present": "2 s", "absent": "4 s"}
@@ -399,7 +385,7 @@ def test_absent_workers_cost_nothing_and_crashed_ones_do() -> None:
     assert simulate(world).curve["cost"][-1] == pytest.approx(4 * 6)
 
 
-def test_egress_and_device_hours_are_what_was_charged() -> None:
+def test_egress_and_device_hours_are_what_was_charged():
     """A day of which two of four workers are there for the first half, and no more."""
     halves = {"name": "half", "workers": 2, "region": "b", "devices": 8,
               "inner": {"bandwidth": "100 Gbit/s"},
@@ -445,9 +431,8 @@ memberships = st.one_of(
     seed=st.integers(0, 3),
 )  # fmt: skip
 def test_every_second_of_every_worker_is_in_one_kind(
-    case: dict[str, Any], spec: Any, failing: Any, recovery: Any, networked: bool, model: str,
-    seed: int,
-) -> None:  # fmt: skip
+    case, spec, failing, recovery, networked, model, seed
+):
     cluster: dict[str, Any] = {} if spec is None else {"membership": spec}
     if failing is not None:
         cluster["failures"] = {"between": failing[0], "repair": failing[1]}
@@ -467,7 +452,7 @@ def test_every_second_of_every_worker_is_in_one_kind(
 
 
 @pytest.mark.slow
-def test_tune_finds_daly_s_interval_between_checkpoints() -> None:
+def test_tune_finds_daly_s_interval_between_checkpoints():
     """Crashes every hour, saves of 200 s, steps of a minute: Daly's exact optimum is 17.8 steps.
 
     The time per step is (M / n) (exp((n step + cost) / M) - 1), up to a factor: Daly (2006), eq. 9.

@@ -91,16 +91,16 @@ DIGITS = 'kind = "softmax"\ndata = "digits"\n'
 COMPUTE = 'compute = { dist = "shifted-exponential", shift = "250 ms", mean = "300 ms" }'
 
 
-def change(old: str, new: str) -> str:
+def change(old, new):
     assert BASE.count(old) == 1, f"{old!r} must name one place of the scenario"
     return BASE.replace(old, new)
 
 
-def table(text: str = BASE) -> dict:
+def table(text=BASE):
     return tomllib.loads(text)
 
 
-def message(text: str, *overrides: str) -> str:
+def message(text, *overrides):
     with pytest.raises(InputError) as caught:
         parse(table(text), file="my.toml", overrides=overrides)
     return str(caught.value)
@@ -276,7 +276,7 @@ def test_momentum_is_left_to_the_program_where_the_optimizer_sets_none():
 # files
 
 
-def refusal(path) -> str:
+def refusal(path):
     with pytest.raises(InputError) as caught:
         load(path)
     assert str(path) in str(caught.value)

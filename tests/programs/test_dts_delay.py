@@ -60,7 +60,7 @@ def test_the_table_of_the_docs(rate, delays):
         assert worse[f"exact {D}"].mean() < 0.4
 
 
-def modes(kind: str, D: int, mu: float, a: float) -> np.ndarray:
+def modes(kind, D, mu, a):
     """Characteristic polynomial of x on a quadratic, with a = learning rate x curvature, period 1.
 
     For "none" it is the workers' mean that is unstable first, for the others (whose mean moves as
@@ -76,7 +76,7 @@ def modes(kind: str, D: int, mu: float, a: float) -> np.ndarray:
     return np.array([1, *a * np.cumsum(mu ** np.arange(D))])
 
 
-def limit(kind: str, D: int, mu: float) -> float:
+def limit(kind, D, mu):
     """Learning rate x curvature, to 0.5 %, from which on some mode grows."""
     for a in np.geomspace(1e-3, 4, 1660):
         if np.abs(np.roots(modes(kind, D, mu, a))).max() > 1 + 1e-6:

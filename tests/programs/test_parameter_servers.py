@@ -113,15 +113,15 @@ class Watched(Recorder):
 class Log(list[Event]):
     """Events in the order in which programs ran: at each node, in the order of its clock."""
 
-    def at(self, rank: int, *kinds: str) -> list[Event]:
+    def at(self, rank, *kinds):
         """Events of some kinds, or of all, at one node."""
         return [e for e in self if e.rank == rank and (not kinds or e.what in kinds)]
 
-    def times(self, rank: int, kind: str = "mark") -> list[float]:
+    def times(self, rank, kind="mark"):
         """When a node did what."""
         return [event.time for event in self.at(rank, kind)]
 
-    def values(self, rank: int, kind: str = "mark") -> list[Any]:
+    def values(self, rank, kind="mark"):
         """What it did it with."""
         return [event.value for event in self.at(rank, kind)]
 
@@ -199,7 +199,7 @@ class Account:
     discarded: int = 0
 
     @property
-    def inbox(self) -> int:
+    def inbox(self):
         """Of messages that came at one time and were begun at a later one."""
         return max(
             (
