@@ -13,40 +13,7 @@ import numpy as np
 
 HERE = Path(__file__).parent
 CRASHES = HERE / "crashes"
-SCENARIO = """\
-title = "A test"
-[model]
-parameters = 1_000
-[objective]
-kind = "quadratic"
-dimension = 10
-[optimizer]
-lr = 0.1
-[cluster]
-workers = 4
-compute = { dist = "exponential", mean = "100 ms" }
-[network]
-latency = "20 ms"
-bandwidth = "1 Gbit/s"
-[run]
-steps = 20
-target_loss = 0.3
-seeds = 2
-[[algorithm]]
-name = "ssgd"
-[[algorithm]]
-name = "local-sgd"
-tau = 10
-"""
-PROFILE = """\
-[[overhead]]
-workers = 4
-issue = "0.5 ms"
-[calibration]
-run_to_run = 0.02
-sd = { "overhead.0.issue" = 0.1 }
-measured = { workers = [2, 8] }
-"""
+SCENARIO, PROFILE = ((HERE / name).read_text("utf-8") for name in ("my.toml", "profile.toml"))
 
 
 @dataclass(frozen=True)

@@ -4,38 +4,9 @@ import pytest
 
 from paceline.simulator.load.load import load
 from paceline.simulator.studies.simulate import simulate
+from tests.helpers.cases import beside
 
-NETWORK = """
-[network]
-model = "flows"
-latency = "1 ms"
-bandwidth = "1 Gbit/s"
-[[network.link]]
-between = ["a", "b"]
-latency = "10 ms"
-bandwidth = "100 kbit/s"
-"""
-OURS = """
-[model]
-parameters = 1000
-[cluster]
-workers = 2
-compute = "100 ms"
-[[cluster.group]]
-name = "left"
-workers = 1
-region = "a"
-[[cluster.group]]
-name = "right"
-workers = 1
-region = "b"
-[optimizer]
-lr = 0.1
-[run]
-steps = 20
-[[algorithm]]
-name = "ssgd"
-"""
+NETWORK, OURS = beside(__file__, "slow-link.toml"), beside(__file__, "neighbours.toml")
 
 
 def world(folder, theirs, job='[[job]]\nfile = "theirs.toml"\n'):

@@ -1,5 +1,7 @@
 """Many local steps as one draw: the same law as steps one by one, and only where nothing looks."""
 
+import tomllib
+
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,7 +16,7 @@ from paceline.simulator.objectives.quadratic import NoisyQuadratic
 from paceline.simulator.programs.pieces.transform import Identity, Momentum, Nesterov
 from paceline.simulator.results.run import COLUMNS
 from paceline.simulator.scenario.tables import Quadratic
-from tests.helpers.cases import looped
+from tests.helpers.cases import beside, looped
 from tests.helpers.worlds import EXPONENTIAL, scenario
 
 TRANSFORMS = st.sampled_from([Identity(), Momentum(0.7), Momentum(0.0), Nesterov(0.9)])
@@ -102,31 +104,7 @@ def test_draws_and_steps_have_one_law(transform, spec):
             assert 1e-3 < stats.chi2.sf(total, len(correlations)) < 1 - 1e-3
 
 
-JUMPING = [
-    {"name": "local-sgd", "tau": 7},
-    {"name": "local-sgd", "tau": 9, "momentum": 0.8, "outer": 0.3},
-    {"name": "local-sgd", "tau": {"schedule": "piecewise", "values": [2, 9], "at": [20]}},
-    {"name": "post-local-sgd", "tau": 6, "switch_step": 10, "momentum": 0.5},
-    {"name": "easgd", "tau": 5},
-    {"name": "bmuf", "tau": 8, "lr": {"schedule": "warmup-cosine", "peak": 0.3, "steps": 60}},
-    {"name": "cocod-sgd", "tau": 6},
-    {"name": "overlap-local-sgd", "tau": 6},
-    {"name": "diloco", "tau": 10, "inner": {"kind": "nesterov", "mu": 0.6}},
-    {"name": "streaming-diloco", "tau": 8, "inner": 0.5, "fragments": 2},
-    {"name": "delayed-diloco", "tau": 6, "inner": 0},
-    {"name": "eager-diloco", "tau": 6, "inner": 0},
-    {"name": "psgd"},
-]  # fmt: skip
-STEPPING = [
-    ({"name": "local-sgd", "tau": 5}, {"noise_growth": 0.5}),
-    ({"name": "local-sgd", "tau": 5}, {"heterogeneity": {"share": 0.5, "curvature": 0.1}}),
-    ({"name": "diloco", "tau": 5}, {}),  # AdamW
-    ({"name": "ssgd"}, {}),
-    ({"name": "dts", "delay": 2}, {}),
-    ({"name": "adacomm", "tau0": 4}, {}),
-    ({"name": "local-sgd", "tau": 1}, {}),
-    ({"name": "local-sgd", "tau": 5, "codec": "fp16"}, {}),
-]
+JUMPING, STEPPING = tomllib.loads(beside(__file__, "jumps.toml")).values()
 
 
 def world(case, sampling, objective=WORLD, **run):

@@ -17,7 +17,6 @@ from typer.testing import CliRunner
 from paceline.command_line import app
 from paceline.simulator.engines import normalisation
 from paceline.simulator.engines.dispatch import run_seeds, with_tuned_rate, written
-from paceline.simulator.errors import InputError
 from paceline.simulator.load.load import parse
 from paceline.simulator.objectives.learning_curve import evidence
 from paceline.simulator.objectives.learning_curve.objective import expect
@@ -553,24 +552,6 @@ def test_an_own_run_counts_more_than_published_ones():
     ]
     assert rows[1]["ratio"] > 1.03 > rows[0]["ratio"]
     assert rows[2] == rows[0]
-
-
-@looped(
-    ("objective", "said"),
-    [
-        ({"tokens": 0}, ("objective.tokens", "0")),
-        ({"curve": {"law": "other", "parameters": 1e9}}, ("objective.curve", "chinchilla")),
-        ({"curve": {"law": "chinchilla"}}, ("objective.curve", "parameters")),
-        ({"curve": {"file": "none.csv"}}, ("objective.curve.file", "none.csv")),
-        ({"noise_scale": [2e6, 1e6]}, ("objective.noise_scale", "lower end first")),
-        ({"penalty": ["guessed"]}, ("objective.penalty", "published")),
-    ],
-)
-def test_what_is_wrong_is_named(objective, said):
-    with pytest.raises(InputError) as error:
-        scenario({"name": "ssgd"}, **objective)
-    for each in said:
-        assert each in str(error.value)
 
 
 @looped("more", [{}, {"outer": {"kind": "fedadam"}, "outer_lr": 0.5}])

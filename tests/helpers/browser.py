@@ -9,6 +9,7 @@ import pytest
 from playwright.sync_api import Browser, ConsoleMessage, Page, Request, sync_playwright
 from playwright.sync_api import Error as PlaywrightError
 
+from tests.helpers.cases import beside
 from tests.helpers.waiting import PATIENCE
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
@@ -16,30 +17,7 @@ PHONE = {"width": 390, "height": 844}
 
 
 WIDTHS = (390, 768, 1280)
-CLASHES = """() => {
-  const names = [".legendtext", ".annotation-text-g", ".g-xtitle text", ".g-ytitle text",
-    ".xtick text", ".ytick text"].join();
-  const found = [];
-  for (const plot of document.querySelectorAll(".js-plotly-plot")) {
-    const room = plot.getBoundingClientRect();
-    if (!room.width) continue;
-    const texts = [...plot.querySelectorAll(names)]
-      .map((each) => ({ said: each.textContent, box: each.getBoundingClientRect() }))
-      .filter(({ said, box }) => said.trim() && box.width);
-    texts.forEach(({ said, box }, at) => {
-      if (box.left < room.left - 1 || box.right > room.right + 1
-          || box.top < room.top - 1 || box.bottom > room.bottom + 1)
-        found.push(`${plot.id}: cut: ${said}`);
-      for (const other of texts.slice(0, at)) {
-        const [one, two] = [box, other.box];
-        if (Math.min(one.right, two.right) - Math.max(one.left, two.left) > 2
-            && Math.min(one.bottom, two.bottom) - Math.max(one.top, two.top) > 4)
-          found.push(`${plot.id}: ${said} over ${other.said}`);
-      }
-    });
-  }
-  return found;
-}"""  # texts of figures that are cut, or over each other
+CLASHES = beside(__file__, "clashes.js")
 
 
 def barriers(page: Page) -> list[str]:

@@ -4,9 +4,15 @@ import inspect
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import wraps
+from pathlib import Path
 from typing import Any
 
 import pytest
+
+
+def beside(file: str, name: str) -> str:
+    """Return the text of a file that lies beside a module."""
+    return Path(file).with_name(name).read_text("utf-8")
 
 
 @contextmanager

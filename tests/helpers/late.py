@@ -10,7 +10,7 @@ A native group's collectives run on a stream of the group, in order; `wait()` ma
 stream wait, not the host. Where ranks start different ones, or one does not come, that is an error
 here after `PATIENCE`, which names them; on a GPU it hangs.
 
-`RULES` cites what is imitated; mutants in tests/validate/test_late_device.py show what each finds.
+`late.md` cites what is imitated; mutants in tests/validate/test_late_device.py show what it finds.
 """
 
 import itertools
@@ -29,34 +29,6 @@ from torch.utils._pytree import tree_flatten, tree_map
 
 from paceline.validate.host import device as devices
 
-RULES = {
-    "order": 'PyTorch, CUDA semantics, "CUDA streams": a stream\'s operations run in the order in '
-    "which they are created, those of different streams in any relative order",
-    "wait": 'PyTorch, torch.distributed, "Synchronous and asynchronous collective operations": '
-    "wait() of a CUDA collective blocks the currently active stream, and not the CPU",
-    "completed": "PyTorch's source, ProcessGroupNCCL.cpp, WorkNCCL::isCompleted: the GPU has "
-    "finished (finishedGPUExecutionInternal); its documentation promises less: that it is enqueued",
-    "communicator": 'NCCL user guide, "Collective Operations": called by every rank with the same '
-    "count and datatype, else undefined behaviour, including hangs; in the same order on all GPUs: "
-    "its maintainers in NVIDIA/nccl issue 239, as the guide says so only of several communicators",
-    "pinned": 'torch.Tensor.copy_ and CUDA, "API synchronization behavior": with non_blocking, '
-    "between pinned memory and the device, the host does not wait",
-    "pageable": 'not promised by CUDA for asynchronous copies (the driver "may synchronize with '
-    'the stream and stage the copy"; synchronous ones return once it is staged), but PyTorch '
-    'relies on it: its tutorial "A guide on good usage of non_blocking and pin_memory()" warns of '
-    "changes to the source for pinned memory alone (pytorch/tutorials 3261)",
-    "memory": "torch.Tensor.record_stream: the allocator knows only the stream that a tensor was "
-    "allocated on, and may reuse its memory whatever other streams still do with it",
-    "backward": 'CUDA semantics, "Stream semantics of backward passes": each operation runs on the '
-    "stream of its forward operation; here backward() is to be called on that one",
-    "thread": "CUDA runtime API, cudaSetDevice: it holds for the calling host thread; Interactions "
-    "with the CUDA Driver API: a call that needs a context begins that of the thread's device; a "
-    "look at an event thus began one on GPU 0, of 534 MiB: meta-pytorch/torchcomms 777",
-    "read": 'CUDA, "API synchronization behavior": a copy to the host without non_blocking returns '
-    "once it is complete; that nonzero() and conditions make one: pytorch/pytorch 62092; item(): "
-    "seen by torch.cuda.set_sync_debug_mode, whose documentation lists no operations",
-}
-"""What is imitated, and where it is said; read there in November 2026."""
 PATIENCE = 60.0  # seconds; what never comes is told apart from what a busy machine delays
 LOOK = 0.01  # seconds between looks at the ranks
 LOCK = threading.Condition(threading.RLock())

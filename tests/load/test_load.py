@@ -7,7 +7,6 @@ import pickle
 import subprocess
 import sys
 import tomllib
-from pathlib import Path
 
 import jsonschema
 import pytest
@@ -20,72 +19,11 @@ from paceline.simulator.load.listing import shipped
 from paceline.simulator.load.load import load, parse
 from paceline.simulator.programs import Program, catalogue
 from paceline.simulator.scenario.scenario import json_schema
-from tests.helpers.cases import looped, named
+from tests.helpers.cases import beside, looped, named
 
 SHIPPED = [*shipped().values()]
 
-BASE = """
-title = "Four continents"
-
-[model]
-parameters = 25_557_032
-bytes_per_parameter = 4
-
-[objective]
-kind = "quadratic"
-dimension = 200
-
-[optimizer]
-lr = 0.05
-momentum = 0.0
-
-[cluster]
-workers = 4
-compute = { dist = "shifted-exponential", shift = "250 ms", mean = "300 ms" }
-region = "virginia"
-
-[[cluster.group]]
-name = "asia"
-workers = 1
-compute = { dist = "constant", value = "350 ms" }
-region = "tokyo"
-
-[network]
-collective = "ring"
-latency = "80 ms"
-bandwidth = "34 Mbit/s"
-
-[[network.link]]
-between = ["tokyo", "virginia"]
-latency = "150 ms"
-
-[server]
-receive = "2 ms"
-apply = "10 ms"
-
-[run]
-steps = 2000
-target_loss = 0.1
-seeds = 8
-
-[[algorithm]]
-name = "ssgd"
-
-[[algorithm]]
-name = "local-sgd"
-tau = 10
-
-[tune]
-local-sgd = { tau = [1, 2, 4, 8] }
-adacomm = { gamma = { low = 0.1, high = 0.9 } }
-
-[theory]
-periods = [1, 10]
-durations = ["60 s", "1000 s"]
-
-[cost]
-node_hour = 2.5
-"""
+BASE = beside(__file__, "four-continents.toml")
 QUADRATIC = 'kind = "quadratic"\ndimension = 200'
 DIGITS = 'kind = "softmax"\ndata = "digits"\n'
 COMPUTE = 'compute = { dist = "shifted-exponential", shift = "250 ms", mean = "300 ms" }'
@@ -119,7 +57,7 @@ def test_a_whole_scenario_is_read_in_si_units():
     assert scenario.network.link[0].between == ("tokyo", "virginia")
     assert scenario.server.apply == pytest.approx(0.01)
     assert scenario.theory.durations == (60.0, 1000.0)
-    assert scenario.tune["local-sgd"]["tau"] == (1, 2, 4, 8)
+    assert scenario.tune.programs["local-sgd"]["tau"] == (1, 2, 4, 8)
     assert scenario.cluster.extra_share == 0
     assert scenario.run.timeline_spans == 5000
 
@@ -203,7 +141,7 @@ def test_parsing_leaves_the_callers_table_alone():
 
 
 # what is changed -> what the message must hold, besides the file
-CASES = tomllib.loads(Path(__file__).with_name("wrong.toml").read_text())
+CASES = tomllib.loads(beside(__file__, "wrong.toml"))
 WRONG = {
     name: ((case["old"], case["new"]), case["says"], *case.get("set", ()))
     for name, case in CASES.items()
@@ -320,41 +258,16 @@ def test_a_byte_order_mark_is_no_offence(tmp_path):
 # overrides
 
 
-SET = [
-    ("run.seeds=3", ("run", "seeds"), 3),
-    ("network.latency=20 ms", ("network", "latency"), "20 ms"),
-    ('network.latency="20 ms"', ("network", "latency"), "20 ms"),
-    ("network . latency = 20 ms ", ("network", "latency"), "20 ms"),
-    ("network.collective=tree", ("network", "collective"), "tree"),
-    ("title=a = b # c", ("title",), "a = b # c"),
-    ("title=1\ntitle=2", ("title",), "1\ntitle=2"),
-    ("optimizer.lr=1e-2", ("optimizer", "lr"), 0.01),
-    ("algorithm.1.tau=4", ("algorithm", 1, "tau"), 4),
-    ("algorithm[1].tau=4", ("algorithm", 1, "tau"), 4),
-    ("cluster.group[0] . workers = 2", ("cluster", "group", 0, "workers"), 2),
-    ("theory.periods[1]=3", ("theory", "periods", 1), 3),
-    ("algorithm.local-sgd.tau=4", ("algorithm", 1, "tau"), 4),
-    ('algorithm."local-sgd".tau=4', ("algorithm", 1, "tau"), 4),
-    ("algorithm.local-sgd.label=ours", ("algorithm", 1, "label"), "ours"),
-    ("cluster.group.asia.workers=2", ("cluster", "group", 0, "workers"), 2),
-    ("cluster.group.asia.compute=1 s", ("cluster", "group", 0, "compute"), "1 s"),
-    ('cluster.compute={dist="constant", value="1 s"}', ("cluster", "compute", "value"), "1 s"),
-    ("theory.periods=[1, 2]", ("theory", "periods"), [1, 2]),
-    ("theory.periods.1=3", ("theory", "periods", 1), 3),
-    ("cost.egress_per_gb=0.09", ("cost", "egress_per_gb"), 0.09),
-    ("tune.adacomm.tau0=[4, 8]", ("tune", "adacomm", "tau0"), [4, 8]),
-    ("tune.hasty={}", None, None),
-]
+OVERRIDES = tomllib.loads(beside(__file__, "overrides.toml"))
 
 
 def test_overrides_set_any_key():
-    for override, path, value in SET:
-        with named(override):
-            if path is None:
-                text = message(BASE, override)
-                assert f"my.toml with --set {override}: tune.hasty = {{}}" in text
-            else:
-                assert value_at(parse(table(), overrides=[override]).table, path) == value
+    for case in OVERRIDES["set"]:
+        with named(case):
+            read = parse(table(), overrides=[case["text"]]).table
+            assert value_at(read, case["path"]) == case["value"]
+    hasty = "tune.hasty={}"
+    assert f"my.toml with --set {hasty}: tune.hasty = {{}}" in message(BASE, hasty)
 
 
 def test_overrides_make_tables_that_are_missing():
@@ -368,32 +281,14 @@ def test_the_last_override_wins_and_labels_work_too():
     assert scenario.algorithm[1].parameters["tau"](1) == 5
 
 
-IMPOSSIBLE = [
-    ("", ["--set ", "not table.key=value", "run.seeds=8"]),
-    ("run.seeds", ["--set run.seeds:", "not table.key=value"]),
-    ("=3", ["--set =3:", "not table.key=value"]),
-    ("run..seeds=3", ["--set run..seeds=3:", "not table.key=value"]),
-    ("run.seedz=", ["--set run.seedz=: run.seedz is not set"]),
-    ("theory.periods=[1, 2", ["--set theory.periods=[1, 2:", "not TOML"]),
-    ("title.x=3", ["--set title.x=3:", 'title = "Four continents" is not a table']),
-    ("algorithm[2].tau=4", ["--set algorithm[2].tau=4:", "numbers from 0 to 1"]),
-    ("algorithm[tau=4", ["not table.key=value"]),
-    ("algorithm.2.tau=4", ["--set algorithm.2.tau=4:", "numbers from 0 to 1"]),
-    ("algorithm.locl-sgd.tau=4", ["did you mean `local-sgd`?", "numbers from 0 to 1"]),
-    ("cluster.group.europe.workers=1", ["cluster.group has no entry europe", "asia"]),
-    ("run.seeds=0", ["my.toml with --set run.seeds=0: run.seeds = 0", "1 or more"]),
-    ("netwrk.latency=1 s", ["with --set netwrk.latency=1 s: netwrk", "`network`"]),
-    ("network.latency=20", ["with --set network.latency=20: network.latency = 20", "unit"]),
-    ("run.seeds=\udcff", ['run.seeds = "\\udcff"']),
-]
-
-
 def test_overrides_that_cannot_be_are_refused_by_their_text():
-    for override, expected in IMPOSSIBLE:
-        with named(override):
-            text = message(BASE, override)
-            text.encode()
-            assert [words for words in expected if words not in text] == []
+    for case in OVERRIDES["refused"]:
+        with named(case):
+            text = message(BASE, case["text"])
+            assert [words for words in case["says"] if words not in text] == []
+    said = message(BASE, "run.seeds=\udcff")
+    assert 'run.seeds = "\\udcff"' in said
+    said.encode()
 
 
 @looped("said", ['objective.kind="none"', 'objective={kind="none"}'])

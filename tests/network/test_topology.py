@@ -13,13 +13,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.simulator.errors import InputError
 from paceline.simulator.load.load import load, parse
 from paceline.simulator.network.closed_form import ClosedForm
 from paceline.simulator.network.topology.routes import Topology
 from paceline.simulator.scenario.network import Link
 from paceline.simulator.studies.task import Task
-from tests.helpers.cases import looped, named
+from tests.helpers.cases import beside, looped
 
 SHIPPED = Path(__file__).parents[2] / "scenarios"
 
@@ -319,14 +318,7 @@ def test_greedy_flows_are_between_places_and_come_in_spells():
 
 # tables of regions
 
-CSV = """# latencies, one way
-from,to,latency,bandwidth
-a,b,20 ms,800 Mbit/s
-b,a,30 ms,
-a,c,10 ms,80 Mbit/s
-c,b,5 ms,80 Mbit/s   # shorter than a,b in two hops
-d,a,1 ms,1 Mbit/s
-"""
+CSV = beside(__file__, "clouds.csv")
 
 
 def from_csv(folder, text=CSV, network=None, **more):
@@ -388,34 +380,7 @@ def test_the_shipped_scenario_has_a_line_for_each_pair():
 
 # platforms, with the routes that SimGrid 3.32 gives
 
-PLATFORM = """<?xml version='1.0'?>
-<!DOCTYPE platform SYSTEM "https://simgrid.org/simgrid.dtd">
-<platform version="4.1">
-  <zone id="world" routing="Floyd">
-    <prop id="of" value="ours"/>
-    <zone id="eu" routing="Dijkstra">
-      <host id="e0" speed="1Gf"/> <host id="e1" speed="1Gf"/> <host id="e2" speed="1Gf"/>
-      <router id="er"/>
-      <link id="l01" bandwidth="1Gbps" latency="1ms"/>
-      <link id="l12" bandwidth="100MBps" latency="2ms" sharing_policy="SPLITDUPLEX"/>
-      <link id="l2r" bandwidth="10Gbps" latency="100us" sharing_policy="FATPIPE"/>
-      <route src="e0" dst="e1"><link_ctn id="l01"/></route>
-      <route src="e1" dst="e2"><link_ctn id="l12" direction="UP"/></route>
-      <route src="e2" dst="er"><link_ctn id="l2r"/></route>
-      <route src="e0" dst="e0"><link_ctn id="l2r"/></route>
-    </zone>
-    <cluster id="us" prefix="u-" suffix="" radical="0-1,5" speed="1Gf" bw="125MBps" lat="50us"
-             bb_bw="2.25GBps" bb_lat="500us" bb_sharing_policy="FATPIPE" router_id="usr"/>
-    <cluster id="as" prefix="a-" suffix="" radical="0-1" speed="1Gf" bw="1MBps" lat="50us"
-             sharing_policy="SHARED" limiter_link="500kBps" loopback_bw="1GBps"/>
-    <link id="sea" bandwidth="1GBps" latency="40ms" sharing_policy="SPLITDUPLEX"/>
-    <link id="sea2" bandwidth="1GBps" latency="0.04" />
-    <zoneRoute src="eu" dst="us" gw_src="er" gw_dst="usr">
-      <link_ctn id="sea" direction="UP"/></zoneRoute>
-    <zoneRoute src="us" dst="as" gw_src="usr" gw_dst="a-as_router"><link_ctn id="sea2"/></zoneRoute>
-  </zone>
-</platform>
-"""
+PLATFORM = beside(__file__, "cluster.xml")
 ROUTES = {
     ("e0", "e2"): ["l01", "l12_UP"],
     ("e2", "e0"): ["l12_DOWN", "l01"],
@@ -503,71 +468,11 @@ def test_the_shipped_platform_is_read():
     assert pickle.loads(pickle.dumps(graph)).route((8, 1)) == graph.route((8, 1))
 
 
-# what is refused: network, cluster, what the message must hold
-
 CLOSED = {"model": "closed-form"}
-ANY = {"bandwidth": None}  # nothing limits a line
-GBIT = {"bandwidth": "1 Gbit/s"}
-TRIANGLE = [link("a", "b", **GBIT), link("a", "server", **GBIT), link("b", "server", **GBIT)]
-NO_MEAN = {"dist": "pareto", "minimum": "1 ms", "alpha": 0.9}
 
 
 def background(*ends, **more):
     return {"background": [link(*ends, **more)]}
-
-
-REFUSED = [
-    ({"collective": "given", "duration": "1 s"}, 'collective = "given": has no'),
-    ({"link": [link("a", "x")]}, 'link[0].between = ["a", "x"]: carries nothing'),
-    ({"link": [link("a", "bb")]}, "did you mean `b`?"),
-    ({"link": [link("x", "x")]}, "carries nothing: no worker is in x"),
-    (background("a", "b"), 'either rate = "200 Mbit/s" or flows = 3'),
-    (background("a", "b", flows=1, on="1 s"), "off is missing"),
-    (background("a", "b", flows=1, on="1 s", off="0 s"), 'off = "0 s": takes no'),
-    (background("a", "a", flows=1), "goes nowhere"),
-    (background("a", "z", flows=1), "there is no z; places:"),
-    (background("a", "b", rate="8 Gbit/s"), "leaves nothing of the"),
-    (ANY | background("a", "b", flows=1), "nothing on its route is shared"),
-    ({"outage": [link("a", "z", at="1 s")]}, "the links are: a - b, a - s"),
-    (ANY | {"link": [link("a", "b", profile=PROFILE)]}, "profile = {", "of no band"),
-    (ANY | {"link": [link("a", "b", sharing="half-duplex")]}, "add bandwidth"),
-    ({"fairness": "rtt", "latency": "0 s"}, "round trips of no time"),
-    (
-        {"tcp_window": "1 MB", "link": [link("a", "b", latency=NO_MEAN)]},
-        "network.link[0].latency", "has no mean",
-    ),
-    ({"regions": "gone.csv"}, 'network.regions = "gone.csv": gone.csv: cannot be read'),
-    ({"platform": 3}, "network.platform = 3: not the name of a file"),
-    (CLOSED | {"link": [link("a", "b", sharing="per-flow")]}, "only network.model"),
-    (CLOSED | {"link": [link("a", "b", profile=PROFILE)]}, "only network.model"),
-    (CLOSED | {"link": [link("a", "b", outages=FAILING)]}, "only network.model"),
-    (CLOSED | {"outage": [link("a", "b", at="1 s")]}, "only network.model"),
-    (CLOSED | {"fairness": "max-min"}, "network.fairness", "only network.model"),
-    (CLOSED | {"slow_start": "14.6 kB"}, "only network.model"),
-    (CLOSED | background("a", "b", flows=1), "only network.model"),
-    (CLOSED | {"link": [link("a", "x")]}, 'routers need network.model = "flows"'),
-]  # fmt: skip
-WITH_CARDS = [
-    ({"link": TRIANGLE}, 'network.bandwidth = "8 Gbit/s": changes nothing'),
-    ({"link": [link("a", "a", **GBIT)]}, 'link[0].bandwidth = "1 Gbit/s": changes nothing'),
-    (CLOSED, "cluster.nic", "only network.model"),
-]
-
-
-def refused(network, *words, cluster=None, lines=1):
-    with named(network), pytest.raises(InputError) as caught:
-        scenario(network, cluster)
-    assert all(each in str(caught.value) for each in words)
-    assert len(str(caught.value).splitlines()) == lines
-
-
-def test_settings_that_make_no_sense_are_refused():
-    for network, *words in REFUSED:
-        refused(network, *words)
-    for network, *words in WITH_CARDS:
-        refused(network, *words, cluster={"nic": "1 Gbit/s"})
-    both = {"background": [link("a", "b", rate="4 Gbit/s")] * 2}
-    refused(both, "leaves nothing of the bandwidth", lines=2)
 
 
 def test_a_server_may_stand_in_a_region_in_both_models():

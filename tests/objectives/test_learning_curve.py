@@ -363,46 +363,6 @@ def test_logs_of_every_form_are_read(form, tmp_path):
     np.testing.assert_allclose(found.loss(tokens), loss, rtol=1e-3)
 
 
-WRONG = {
-    "empty": ("", ["empty"]),
-    "short": ("step,loss\n1,3\n2,2\n", ["2 points", "8 or more"]),
-    "no loss": ("step,accuracy\n1,3\n", ["no column of losses", "accuracy"]),
-    "no steps": ("loss\n1\n", ["no column of steps or tokens"]),
-    "several": (
-        "step,train_loss,loss\n1,1,1\n",
-        ["train_loss and loss", 'columns = { loss = "train_loss" }'],
-    ),
-    "words": (
-        "step,loss\n1,3\n2,high\n",
-        ["line 3", "column loss", "'high' is no loss"],
-    ),
-    "nan": ("step,loss\n1,3\n2,nan\n", ["line 3", "column loss", "diverged"]),
-    "infinite": ("step,loss\n1,3\n2,inf\n", ["line 3", "no loss"]),
-    "gigantic": ("step,loss\n1,3\n2,1e300\n", ["line 3", "no loss", "1e+06"]),
-    "negative": ("step,loss\n1,3\n2,-1\n", ["line 3", "no loss"]),
-    "steps": ("step,loss\n1,3\n1e30,2\n", ["line 3", "column step", "1e+18"]),
-    "again": ("step,loss\n1,3\n2,2\n1,3\n", ["line 4", "column step", "resumed"]),
-    "torn": ("step,loss\n1,3\n2\n", ["line 3", "1 columns"]),
-    "constant": ("step,loss\n" + "".join(f"{s},3\n" for s in range(20)), ["does not fall"]),
-    "rising": ("step,loss\n" + "".join(f"{s},{3 + s}\n" for s in range(20)), ["does not fall"]),
-}
-
-
-@looped("name", WRONG)
-def test_what_is_no_curve_is_refused(name, tmp_path, monkeypatch):
-    """By its name from here, as other files of a scenario are named."""
-    text, said = WRONG[name]
-    path = tmp_path / "own" / "log.csv"
-    path.parent.mkdir()
-    path.write_text(text)
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(InputError) as error:
-        curve.from_file(path, {"tokens": 10})
-    assert str(error.value).startswith("own/log.csv: ")
-    for each in said:
-        assert each in str(error.value)
-
-
 def test_the_tokens_of_a_step_must_be_known(tmp_path):
     path = tmp_path / "log.csv"
     path.write_text(FORMS["plain"])

@@ -17,12 +17,14 @@ import subprocess
 import sys
 import tempfile
 import time
+import tomllib
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from paceline.simulator.studies.execution import cores
+from tests.helpers.cases import beside
 
 ROOT = Path(__file__).parents[3]
 TITLE = "Mutants of the core"
@@ -30,33 +32,7 @@ PATIENCE = 3.0  # times as long as without a change: then a mutant hangs, which 
 MEMORY = 8 << 30  # bytes of a process: a change can make it ask for ever more
 LEFT_OUT = re.compile(r"BinaryOperator_\w*(Bit|Shift)|Variable")  # annotations; need arguments
 
-GROUPS = {
-    "theory": ("theory.py", "test_theory"),
-    "schedules and other pieces": (
-        "programs/pieces/*.py programs/effects.py distributions/random_streams.py",
-        "programs/test_rates_and_transforms programs/test_schedules "
-        "distributions/test_random_streams programs/test_graphs programs/test_adacomm "
-        "programs/test_equivalences programs/test_parameter_servers results/test_staleness "
-        "programs/test_outer_steps programs/test_gossip programs/test_overlapped "
-        "programs/test_dts_delay validate/test_peers",
-    ),
-    "the interpreter `virtual`": (
-        "engines/virtual/run.py engines/virtual/node.py engines/virtual/simulation.py "
-        "engines/collective.py engines/observer.py",
-        "engines/test_observer programs/test_equivalences network/test_collectives "
-        "engines/test_conformance programs/test_parameter_servers results/test_staleness "
-        "programs/test_overlapped engines/test_virtual results/test_timeline "
-        "programs/test_adacomm engines/test_background_jobs programs/test_gossip "
-        "load/test_combinations engines/test_crashes",
-    ),
-    "the engine `batched`": (
-        "engines/batched/run.py engines/batched/clocks.py engines/batched/schedule.py "
-        "engines/batched/node.py",
-        "programs/test_equivalences engines/test_conformance "
-        "engines/test_batched programs/test_overlapped programs/test_adacomm programs/test_gossip",
-    ),
-}
-"""Files of simulator/ to change, and files of tests/ that must notice, the quickest first."""
+GROUPS = tomllib.loads(beside(__file__, "mutants.toml"))
 
 
 class Mutant(NamedTuple):
@@ -145,7 +121,7 @@ def copied(root: Path) -> Path:
 
 def _tried(group: str, trees: Sequence[Path], seconds: float) -> dict[str, Any]:
     """Try mutants of a group, one at a time in each tree."""
-    patterns, tests = map(str.split, GROUPS[group])
+    patterns, tests = GROUPS[group].values()
     begin = time.monotonic()
     end = begin + seconds
 
