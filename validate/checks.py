@@ -10,7 +10,7 @@ SHORTEST = 0.001  # seconds of a stretched step
 
 
 def require_runnable(scenario: Scenario, launched: bool) -> None:
-    """Raise InputError for a scenario that cannot be run for real, with one line per reason.
+    """Raise InputError for what cannot be run for real, a line per reason.
 
     `launched`: each process has been started by a launcher.
     """
@@ -76,7 +76,7 @@ def _problems(scenario: Scenario, launched: bool) -> Iterator[tuple[str, str]]:
 
 
 def _troubled(scenario: Scenario) -> list[str]:
-    """Return the keys under which workers can be absent, for all algorithms or for some."""
+    """Return the keys by which workers can be absent."""
     selected = scenario.cluster.model_copy(update={"sampling": None})
     whole = scenario.model_copy(update={"cluster": selected})
     rows = [

@@ -82,7 +82,7 @@ def validate(  # noqa: PLR0913 - the options of the command
     programs: Programs = None,
     progress: Progress | None = None,
 ) -> Validation:
-    """Run every algorithm of a scenario (or of such a file) simulated and for real, and compare.
+    """Run a scenario's algorithms simulated and for real, and compare.
 
     `seeds` seeds from `seed` on; `device`: "auto", "cpu" or "cuda". `programs`, by name, join the
     catalogue's, and are functions of a module, or of a script whose work is under
@@ -108,8 +108,8 @@ def validate(  # noqa: PLR0913 - the options of the command
     if joins and not launch.is_first():
         with tempfile.TemporaryDirectory() as folder:
             launch.join(_job(scenario, numbers, device, programs, Path(folder), joins))
-    asked = settings("validate", scenario, programs, seeds=list(numbers), device=device)
-    with Destination.of(out, overwrite).open(ValidationDirectory, asked) as whole:
+    options = settings("validate", scenario, programs, seeds=list(numbers), device=device)
+    with Destination.of(out, overwrite).open(ValidationDirectory, options) as whole:
         predict = partial(_predict, scenario, numbers, programs, whole)
         if not joins:  # first, as it is fast and finds errors; under a launcher others would wait
             predicted = predict()
@@ -124,8 +124,8 @@ def validate(  # noqa: PLR0913 - the options of the command
             elif todo := tuple(task for task in job.tasks if not _is_whole(task, job)):
                 launch.run(replace(job, tasks=todo), progress)
         except RunError:
-            if found := _measured(job):
-                _save(job, found, directory, about, busy)
+            if runs := _measured(job):
+                _save(job, runs, directory, about, busy)
             raise
         if device != "cpu":
             busy = max(busy, used_by_others() or 0.0)  # when the processes have ended
@@ -135,8 +135,8 @@ def validate(  # noqa: PLR0913 - the options of the command
         comparison = compare(whole.path / "predicted", directory.path)
         comparison.write(whole)
         directory.remove_parts()
-    kept = len(job.tasks) - len(todo)
-    return Validation(predicted, measured, comparison, judged, about, kept)
+    resumed = len(job.tasks) - len(todo)
+    return Validation(predicted, measured, comparison, judged, about, resumed)
 
 
 class MeasuredDirectory(store.Directory):
@@ -187,7 +187,7 @@ def _job(  # noqa: PLR0913, PLR0917
     folder: Path,
     joins: bool,
 ) -> Job:
-    """Return the job of every algorithm with every seed; equal runs share a folder across calls.
+    """Return the job of every algorithm with every seed.
 
     Except runs of the user's `programs`, which have no version, and those under a launcher, whose
     ranks must agree on the folders' names.
@@ -221,7 +221,7 @@ def _code() -> str:
 
 
 def _is_whole(task: TrainingTask, job: Job) -> bool:
-    """Whether an earlier call has finished all nodes of a task."""
+    """Return whether an earlier call has finished all nodes of a task."""
     nodes = launch.process_count(job.scenario, [task], job.programs)
     return all((task.folder / f"rank-{rank}.json").is_file() for rank in range(nodes))
 

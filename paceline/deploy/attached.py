@@ -326,7 +326,7 @@ class AttachedNode(TensorNode):
         }
 
     def restore(self, saved: dict[str, Any]) -> None:
-        """Take a state, which a new program is to begin with; `saved` is then of no more use."""
+        """Take the state that a new program begins with; it uses up `saved`."""
         self.saved = saved
         if self.period is not None:
             self.period.now = saved["period"]

@@ -140,7 +140,7 @@ def _demand_plain(model: nn.Module, trained: Iterable[Tensor]) -> None:
         "FullyShardedDataParallel" in {kind.__name__ for kind in type(module).__mro__}
         for module in model.modules()
     )
-    parameters = {id(own): own for own in model.parameters() if own.requires_grad}
+    parameters = {id(one): one for one in model.parameters() if one.requires_grad}
     if sharded or any(hasattr(parameter, "placements") for parameter in parameters.values()):
         raise InputError(
             "model: its parameters are sharded (FSDP, DTensor), so that no process has them as one "

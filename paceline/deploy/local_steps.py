@@ -45,7 +45,7 @@ class Shift(Tensor):
 
     @property
     def vector(self) -> Tensor:
-        """The vector itself."""
+        """Return the vector itself."""
         if self.base.data_ptr() == self.end.data_ptr():
             raise ProgramError("a program asks for a step whose beginning it has given away")
         return self.base - self.end
@@ -143,7 +143,7 @@ class SeveralOptimizers:
 
     @property
     def param_groups(self) -> list[Any]:
-        """The groups of all."""
+        """Return the groups of all."""
         return [group for part in self.parts for group in part.param_groups]
 
     def step(self) -> None:

@@ -35,18 +35,18 @@ class Plan:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Settings that may change during the run, as a scenario writes them."""
+        """Return the settings that may change, as a scenario writes them."""
         return settings(self.parameters, self.table)
 
     @property
     def local(self) -> str | None:
-        """Name of the parameter in whose place the user's optimizer steps."""
+        """Return the parameter in whose place the user's optimizer steps."""
         keys = ("inner", self.program.local_momentum)
         return next((key for key in keys if hasattr(self.parameters.get(key), "update")), None)
 
     @property
     def sgd(self) -> str:
-        """Why the optimizer must be SGD with momentum; "" if it may be any."""
+        """Return why the optimizer must be SGD with momentum; "" if it may be any."""
         if getattr(self.parameters.get("codec"), "carries_momentum", False):
             return "its codec's messages include the momentum of SGD"
         if self.local is None:
@@ -55,7 +55,7 @@ class Plan:
 
     @property
     def remedy(self) -> str:
-        """What to choose to use another optimizer than SGD."""
+        """Return what to choose to use another optimizer than SGD."""
         if getattr(self.parameters.get("codec"), "carries_momentum", False):
             return "another codec"
         if self.parameters.get("inner", self) is None:
@@ -64,17 +64,17 @@ class Plan:
 
     @property
     def strict(self) -> bool:
-        """Whether SGD's steps are computed here or in a codec, without its options."""
+        """Return whether SGD's steps are computed without its options."""
         return self.local is None or self.sgd != self.program.needs_sgd
 
     @property
     def built_in(self) -> bool:
-        """Whether the program is one of Paceline's, whose use of vectors is known."""
+        """Return whether the program is Paceline's, whose vectors are known."""
         return self.program.worker.__module__.startswith("paceline.simulator.programs.")
 
     @property
     def keeps(self) -> bool:
-        """Whether the parameters before a step must stay: always, for programs not known."""
+        """Return whether the parameters before a step must stay."""
         return not self.built_in or "compensation" in self.parameters
 
 

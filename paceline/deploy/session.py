@@ -107,7 +107,7 @@ class Session:
         self._start()
 
     def _agree(self) -> None:
-        """Raise InputError, on every rank, where processes have different plans or models."""
+        """Raise InputError on all ranks if their plans or models differ."""
         tensors = [*self._live.parameters, *self._model.buffers()]
         model = [(tuple(tensor.shape), str(tensor.dtype)) for tensor in tensors]
         hashes = [
@@ -152,7 +152,7 @@ class Session:
             self._go_on()
 
     def step(self, loss: Any = None, scaler: Any = None) -> None:
-        """Take one step of the program, from the gradients that backward passes have left.
+        """Take one step of the program, from the parameters' gradients.
 
         In place of `optimizer.step()`. `loss`: of this step, for programs that follow it, and for
         the telemetry; `scaler`: the torch.amp.GradScaler that has scaled it, whose `update` stays
@@ -191,7 +191,7 @@ class Session:
             logging.getLogger("paceline").warning(report)
 
     def steer(self, make: Callable[[], Any]) -> None:
-        """Watch this session, and steer its settings, by the controller that rank 0 makes.
+        """Watch and steer this session by the controller that rank 0 makes.
 
         Raises InputError, on every rank, where it can make none, or nothing can be changed.
         """
@@ -212,13 +212,13 @@ class Session:
 
     @property
     def decisions(self) -> list[Any]:
-        """The controller's decisions so far, on rank 0: settings, reason and expected gain."""
+        """Return the controller's decisions so far, on rank 0."""
         controller = self._steering and self._steering.controller
         return controller.log if controller else []
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What `change` may change, as a scenario writes it, with its present values."""
+        """Return what `change` may change, as a scenario writes it."""
         tau = {} if self._period is None else {"tau": int(self._period(self._node.step))}
         return self._settings | tau
 
@@ -285,7 +285,7 @@ class Session:
                     buffer.copy_(before)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return this process's state, to be saved beside the model's and the optimizer's.
+        """Return this process's state, to be saved beside the model's.
 
         Every process has to call this between the same two steps, as means under way are completed
         first. Tensors are those in use: save or copy them before the next step.
@@ -348,7 +348,7 @@ class Session:
         self._since, self._waited = nan, self._node.waited
 
     def close(self) -> None:
-        """Complete what is under way, once every process has called this; the model stays."""
+        """Complete what is under way, once every process has called this."""
         if not self._closed:
             self._closed = True
             if self._steering:

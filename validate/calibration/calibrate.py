@@ -180,7 +180,7 @@ def _origin(runs: Sequence[Source], paths: Sequence[Path | str]) -> dict[str, An
 
 
 def _add_jobs(whole: dict[str, Any], runs: Sequence[Source]) -> None:
-    """Add what recorded jobs say of their scenario, and what the runs say of the network."""
+    """Add what recorded jobs say of the scenario, and runs of the network."""
     if durations := next((source.durations for source in runs if source.durations), None):
         whole["calibration"]["overlap"] = round(durations.overlap, 4)
         whole["calibration"]["collective"] = profile.seconds(durations.median)
@@ -196,7 +196,7 @@ def _add_jobs(whole: dict[str, Any], runs: Sequence[Source]) -> None:
 def _codecs(
     runs: Sequence[Source], below: Profile, base: Path | str | None, notes: list[str]
 ) -> Any:
-    """Return the [[codec]] of the base, unless the runs have such costs in others; add a note."""
+    """Return the base's [[codec]], unless other costs of the runs contain it."""
     codecs = below.tables.get("codec")
     kinds = {
         getattr(run.algorithm.parameters.get("codec"), "kind", "raw")
@@ -213,7 +213,7 @@ def _codecs(
 
 
 def kind_of_network(runs: Sequence[Source]) -> str:
-    """Return the kind of network of all sources. Raises InputError for different ones.
+    """Return the sources' kind of network. Raises InputError if it differs.
 
     Emulated delays are known one by one, so that runs with different ones can be fitted together.
     """
@@ -263,7 +263,7 @@ def _held_out(runs: Sequence[Source], below: Profile) -> list[PaceCheck]:
 
 
 def _spread(checks: Sequence[PaceCheck]) -> float:
-    """Return the root mean square of relative errors: run-to-run and unmodelled variation."""
+    """Return the root mean square of the relative errors."""
     squares = [math.log1p(check.error) ** 2 for check in checks]
     return math.sqrt(sum(squares) / len(squares)) if squares else 0.0
 
@@ -320,4 +320,4 @@ def _measured(
         "bytes": [float(sizes.min()), float(sizes.max())] if len(sizes) else None,
         "loss": list(model.range) if model else None,
     }
-    return {key: found for key, found in ranges.items() if found}
+    return {key: ends for key, ends in ranges.items() if ends}

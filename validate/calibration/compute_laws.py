@@ -73,7 +73,7 @@ def fit(
     starts: Sequence[Array] | None = None,
     numbers: Sequence[int] | None = None,
 ) -> FittedLaws:
-    """Fit the laws of compute times; `times`: seconds of each worker's steps in order, no warm-up.
+    """Fit the laws of compute times to `times`: seconds of each worker's steps.
 
     `starts`: when each step began (seconds), to time slow periods; by default each began when the
     last one ended. `numbers`: the workers' ranks, by default in order from 0. Raises InputError
@@ -118,7 +118,7 @@ def fit(
 
 
 def _lasts(series: Sequence[Array], starts: Sequence[Array] | None) -> Sequence[Array]:
-    """Return seconds from each step's beginning to the next one's; of the last, its own time."""
+    """Return seconds from the start of each step to that of the next."""
     if starts is None:
         return series
     pairs = zip(starts, series, strict=True)
@@ -139,7 +139,7 @@ def _checked(times: Sequence[Array]) -> list[Array]:
 def _law(
     times: Array, workers: int, index: int, file: str
 ) -> tuple[dict[str, Any], list[dict[str, Any]], list[str]]:
-    """Fit independent times: return the law as a table, the families tried, and notes."""
+    """Fit independent times; return the law, the families tried, and notes."""
     n, mean, sd = len(times), float(times.mean()), float(times.std())
     if n < 3 or sd <= independence.NEARLY * mean:
         few = [f"only {n} step{'s' * (n > 1)}: too few to fit more than their mean"] * (n < 3)
@@ -215,7 +215,7 @@ def _inner(state: np.ndarray) -> np.ndarray:
 
 
 def _split(levels: Series, window: int) -> tuple[float, Sequence[np.ndarray]]:
-    """Cut moving averages in two; return the share of their variance between both, and masks."""
+    """Cut moving averages in two; return the variance explained, and masks."""
     smooth = [
         np.convolve(np.pad(level, window // 2, "edge"), np.full(window, 1 / window), "valid")
         for level in levels
@@ -268,7 +268,7 @@ def _named(clusters: Sequence[Sequence[int]], series: Sequence[Array]) -> dict[s
 
 
 def _standard_error(series: Sequence[Array]) -> float:
-    """Return the relative standard error of the mean step; inf if no worker has two steps."""
+    """Return the relative standard error of the mean step; inf if unknown."""
     n, mean = sum(map(len, series)), float(np.mean(np.concatenate(series)))
     deviations = [times - times.mean() for times in series if len(times) > 1]
     freedom = sum(len(deviation) - 1 for deviation in deviations)

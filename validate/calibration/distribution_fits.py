@@ -144,12 +144,12 @@ class FittedLaw:
 
     @property
     def fits(self) -> bool:
-        """Whether the law is not rejected, or close enough anyway."""
+        """Return whether the law is not rejected, or close enough anyway."""
         return self.p > REJECTED or (self.ks <= SMALL and abs(self.slowest - 1) <= NEAR)
 
 
 def candidates(times: Array, workers: int, rng: Rng, *, ended: bool = True) -> list[FittedLaw]:
-    """Fit all families that `times` (seconds, not all equal) can come from, the best BIC first.
+    """Fit all families that can produce `times` (seconds), the best BIC first.
 
     `ended`: include families with end points, which few samples determine badly.
     """
@@ -176,7 +176,7 @@ def candidates(times: Array, workers: int, rng: Rng, *, ended: bool = True) -> l
 
 
 def _allowed(law: Distribution) -> bool:
-    """Whether a scenario accepts the law: its shape, and its numbers; its expectation, too."""
+    """Return whether a scenario accepts the law's shape and numbers."""
     values = law.model_dump()
     shape = min(values.get("shape", 1.0), values.get("alpha", 1.0))
     numbers = [law.expectation, *(item for item in values.values() if isinstance(item, float))]

@@ -98,7 +98,7 @@ class Observation:
 def squared_distances(
     seen: Observation, curvature: Array, share: Any = 0.0, apart: Any = 1.0
 ) -> Array:
-    """Return squared distances from the optimum, relative to the first, at an observation's steps.
+    """Return squared distances from the optimum, relative to the first.
 
     Along modes of `curvature`, for workers whose curvatures differ by `share` at `apart`, as in
     `objectives.quadratic`; all are broadcast. Shape (points, *modes). Half of the workers move one
@@ -136,7 +136,7 @@ class Noise:
     sd: float = 0.0
 
     def excess(self, seen: Observation, gap: Array) -> Array:
-        """Return the loss that noise adds: lr sigma^2 / (4 workers), stationary in steep modes."""
+        """Return the loss that noise adds: lr sigma^2 / (4 workers)."""
         excess: Array = seen.rates * (self.fixed + 2 * self.growth * gap) / (4 * seen.workers)
         return excess
 
@@ -161,7 +161,7 @@ class FittedModes:
     gap: Array
 
     def loss(self, seen: Observation, noise: Noise, share: Any = 0.0, apart: Any = 1.0) -> Array:
-        """Return the expected loss at an observation's steps, shape (points, *shape of `share`)."""
+        """Return the expected loss, of shape (points, *shape of `share`)."""
         s, k = np.broadcast_arrays(share, apart)
         gaps = squared_distances(seen, self.curvature, s[..., None], k[..., None]) @ self.gap
         excess = noise.excess(seen, gaps.reshape(len(gaps), -1).T).T
@@ -218,7 +218,7 @@ class FittedHeterogeneity:
 def heterogeneity(
     seen: Sequence[Observation], points: Points, fitted: FittedModes, noise: Noise
 ) -> FittedHeterogeneity | None:
-    """Return the posterior mean on a grid, given local-sgd runs and a curvature survey.
+    """Return the posterior mean, given local-sgd runs and a survey.
 
     On the quadratic zeta^2 = share curvature 2 (F - F*), and the curvature is that of a worker's
     loss along its own deviation from the mean gradient. None if neither is informative.
@@ -267,7 +267,7 @@ def fit(runs: Sequence[Path]) -> ErrorModel:
 
 
 def calibrate(seen: Sequence[Observation], points: Points = ()) -> ErrorModel:
-    """Fit loss curves and points of curvature surveys. Raises InputError without ssgd."""
+    """Fit loss curves and curvature surveys. Raises InputError without ssgd."""
     together = [observation for observation in seen if observation.tau is None]
     apart = [observation for observation in seen if observation.tau is not None]
     if not together:
@@ -357,7 +357,7 @@ def _notes(
 
 
 def _points(path: Path) -> list[dict[str, Any]]:
-    """Read the points of a directory's curvature surveys, except those with infinite gradients."""
+    """Read a directory's curvature surveys, except infinite gradients."""
     if not (path / SURVEYS).exists():
         return []
     with untrusted.refused(path / SURVEYS, "repeat the run"):

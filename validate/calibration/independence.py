@@ -23,7 +23,7 @@ BLOCKS = 50  # of successive rows, whose means are nearly independent, unlike th
 
 
 def jackknife(estimate: Callable[[np.ndarray], np.ndarray], groups: np.ndarray) -> np.ndarray:
-    """Return the covariance of an estimate by leaving out blocks of rows (Miller 1974).
+    """Return an estimate's covariance by leaving out blocks (Miller 1974).
 
     Args:
         estimate: Returns the estimated numbers from a mask of the rows that count.
@@ -39,13 +39,13 @@ def jackknife(estimate: Callable[[np.ndarray], np.ndarray], groups: np.ndarray) 
 
 
 def logs(series: Series) -> list[Array]:
-    """Return the logarithms of each worker's times, clipped at a thousandth of the mean."""
+    """Return logarithms of times, clipped at a thousandth of their mean."""
     floor = 1e-3 * float(np.mean(np.concatenate(series)))
     return [np.log(np.maximum(times, floor)) for times in series]
 
 
 def autocorrelation(series: Series, lags: int) -> Array:
-    """Return the pooled autocorrelation of deviations from each worker's mean, lags 1, 2, ..."""
+    """Return the pooled autocorrelation of deviations, at lags 1, 2, ..."""
     deviations = [times - times.mean() for times in series if len(times) > 1]
     whole = sum(float(deviation @ deviation) for deviation in deviations)
     if whole == 0:
@@ -64,7 +64,7 @@ def inflation(series: Series) -> float:
 
 
 def correlated(series: Series) -> bool:
-    """Whether slow steps follow slow steps more often than chance explains.
+    """Return whether slow steps follow each other more often than by chance.
 
     Tested on ranks within each worker, which tails do not disturb, over few lags and many.
     """
@@ -78,7 +78,7 @@ def correlated(series: Series) -> bool:
 
 
 def alike(series: Series) -> list[list[int]]:
-    """Group workers by the mean logarithm of their times: only significant differences separate.
+    """Group workers by the mean logarithm of their times.
 
     Welch's test over all workers (1951), its variances inflated by the autocorrelation; then
     neighbours in the order of their means are merged until all differ. Workers with fewer than 5
@@ -114,7 +114,7 @@ def alike(series: Series) -> list[list[int]]:
 
 
 def _welch(means: Array, variances: Array, sizes: Array) -> bool:
-    """Whether means with unequal variances may be equal."""
+    """Return whether means with unequal variances may be equal."""
     from scipy.special import fdtrc  # noqa: PLC0415
 
     k, weights = len(means), 1 / variances

@@ -69,7 +69,7 @@ def fit(runs: Sequence[RunEvents]) -> dict[str, Term]:
     bare = [node for node in nodes if node.is_real]
     servers = [node for node in nodes if node.serves]
     plain = _term(nodes, "plain")
-    found = {
+    terms = {
         **_between(nodes, plain.mean if plain else None),
         "collect": _term(nodes, "collect"),
         "agree": _term(nodes, "agree"),
@@ -78,7 +78,7 @@ def fit(runs: Sequence[RunEvents]) -> dict[str, Term]:
         "message": _term(bare, "message"),
     }
     late = _term(prescribed or bare, "late")
-    collect = found["collect"]
+    collect = terms["collect"]
     if late is not None and collect is not None:
         # a worker that finds its result ready collects it afterwards, one that waits meanwhile
         rest = late.mean - collect.mean
@@ -87,12 +87,12 @@ def fit(runs: Sequence[RunEvents]) -> dict[str, Term]:
         if awake is not None and plain is not None:  # all wake at once and share the cores
             rest += awake.mean - plain.mean
             errors += [awake.se, plain.se]
-        found["collective"] = Term(max(0.0, rest), hypot(*errors), late.samples)
-    return {key: term for key, term in found.items() if term is not None}
+        terms["collective"] = Term(max(0.0, rest), hypot(*errors), late.samples)
+    return {key: term for key, term in terms.items() if term is not None}
 
 
 def _between(nodes: Sequence["_Node"], plain: float | None) -> dict[str, Term | None]:
-    """Fit the terms of steps and of starting collectives: own excess, and gaps between events.
+    """Fit the terms of steps, and of starting collectives.
 
     Programs do their arithmetic before a collective or after it, so gaps cannot be assigned by the
     event that follows. Least squares over programs that average more and less often separate them:
@@ -113,7 +113,7 @@ def _between(nodes: Sequence["_Node"], plain: float | None) -> dict[str, Term | 
 
 
 def _solved(rows: Array, gaps: Array) -> tuple[Array, Array]:
-    """Solve for seconds of gap per step and per collective, with standard errors (jackknife).
+    """Solve for seconds of gap per step and collective, with their errors.
 
     All of it goes to steps if all nodes average equally often.
     """
@@ -154,7 +154,7 @@ class _Node:
         kinds = STEP, ISSUE, WAIT, SEND, AGREE, TAKE, SERVE
         self._of = of = {kind: (apart["kind"] == kind) & ~np.isnan(gaps) for kind in kinds}
         self._gaps = gaps
-        computed, _, waits, sent, asked, taken, served = (apart[value] for value in of.values())
+        computed, _, waits, sent, questions, taken, served = (apart[value] for value in of.values())
         issued = apart[apart["kind"] == ISSUE]
         late = waits["end"] - waits["due"]
         if self.is_real:
@@ -177,7 +177,7 @@ class _Node:
             "issue": issued["end"] - issued["start"],
             "collect": inside["end"] - inside["start"],
             "late": late,
-            "agree": gaps[of[AGREE]] + asked["end"] - asked["joined"],
+            "agree": gaps[of[AGREE]] + questions["end"] - questions["joined"],
             "send": gaps[of[SEND]] + sent["end"] - sent["start"],
             "message": taken["due"] - taken["joined"] - transits,
             "receive": busy + more,
@@ -187,16 +187,16 @@ class _Node:
         return int(self._of[kind].sum())
 
     def pauses(self, plain: float | None) -> float:
-        """Return total seconds before steps and collectives, `plain` each after a wait if known."""
+        """Return seconds before steps and collectives, after waits `plain` if known."""
         mine = self._of[STEP] | self._of[ISSUE] | self._of[WAIT]
         gaps = self._gaps if plain is None else np.where(self._waited, plain, self._gaps)
         return float(gaps[mine].sum())
 
 
 def _landed(waits: Array, landings: Array) -> Array:
-    """Return when the results of waits were ready, or the start of the wait if before it."""
-    known = np.append(landings, np.inf)[np.searchsorted(landings, waits["start"])]
-    return np.where(known <= waits["end"], known, waits["start"])
+    """Return when results were ready, at the earliest when the wait began."""
+    times = np.append(landings, np.inf)[np.searchsorted(landings, waits["start"])]
+    return np.where(times <= waits["end"], times, waits["start"])
 
 
 def _joined_last(waits: Array, issued: Array) -> Array:
@@ -205,8 +205,8 @@ def _joined_last(waits: Array, issued: Array) -> Array:
     It has the result last: the others have it sooner (`ClosedForm.ahead`).
     """
     before = np.searchsorted(issued["start"], waits["start"], side="right") - 1
-    own = issued[before] if len(issued) else waits
-    within = (own["start"] - AT_ONCE <= waits["joined"]) & (waits["joined"] <= own["end"])
+    starts = issued[before] if len(issued) else waits
+    within = (starts["start"] - AT_ONCE <= waits["joined"]) & (waits["joined"] <= starts["end"])
     return np.asarray(within & (before >= 0))
 
 
@@ -279,12 +279,12 @@ def _nodes(run: RunEvents) -> Iterator[_Node]:
 
 
 def _term(nodes: Sequence[_Node], key: str) -> Term | None:
-    """Average samples over all nodes; the error comes from means of blocks of neighbours."""
+    """Average samples over nodes; means of blocks give the error."""
     samples = [node.samples[key] for node in nodes if len(node.samples[key])]
     if not samples:
         return None
     together = np.concatenate(samples)
-    blocks = [part.mean() for own in samples for part in np.array_split(own, BLOCKS) if len(part)]
+    blocks = [part.mean() for rows in samples for part in np.array_split(rows, BLOCKS) if len(part)]
     error = float(np.std(blocks, ddof=1) / sqrt(len(blocks))) if len(blocks) > 1 else 0.0
     spread = float(together.std(ddof=1)) if len(together) > 1 else 0.0
     return Term(float(together.mean()), error, len(together), spread)
@@ -305,10 +305,10 @@ class OverheadTables:
 
 def tables(teams: Mapping[int, Sequence[RunEvents]], base: Profile = NOTHING) -> OverheadTables:
     """Fit the runs of each number of workers; take what they do not show from `base`."""
-    found = OverheadTables()
+    fitted = OverheadTables()
     for index, (workers, runs) in enumerate(sorted(teams.items())):
         terms = fit(runs)
-        known, errors = at(base.overheads, workers), _standard_errors(base, workers)
+        costs, errors = at(base.overheads, workers), _standard_errors(base, workers)
         if (step := terms.get("step")) is None:
             raise InputError(
                 f"{workers} workers: too few steps to measure what the system adds to one; record "
@@ -319,8 +319,8 @@ def tables(teams: Mapping[int, Sequence[RunEvents]], base: Profile = NOTHING) ->
         for name in TERMS:
             if name in terms:
                 table[name], sd[name] = profile.seconds(terms[name].mean), _relative(terms[name])
-            elif getattr(known, name):
-                table[name] = profile.seconds(getattr(known, name))
+            elif getattr(costs, name):
+                table[name] = profile.seconds(getattr(costs, name))
                 sd[name] = errors.get(name, 0.0)
         scenario = runs[0].scenario
         if scenario.validation.network != "emulated":
@@ -330,15 +330,15 @@ def tables(teams: Mapping[int, Sequence[RunEvents]], base: Profile = NOTHING) ->
                 table["transmission_factor"] = profile.rounded(nominal.mean_factor)
                 table["hop_bytes"] = profile.size(nominal.hop_bytes)
                 table["message_factor"] = profile.rounded(nominal.message_factor)
-        found.tables.append(table)
-        found.sd.update({f"overhead.{index}.{name}": error for name, error in sd.items() if error})
-    return found
+        fitted.tables.append(table)
+        fitted.sd.update({f"overhead.{index}.{name}": error for name, error in sd.items() if error})
+    return fitted
 
 
 def _take_off_latencies(
     nominal: Nominal, terms: Mapping[str, Term], table: dict[str, Any], sd: dict[str, float]
 ) -> None:
-    """Express the latencies of gloo in those of the scenario; what is left is added on any link.
+    """Express gloo's latencies in those of the scenario.
 
     A hop of its ring waits for the receiver's word, and so does a question, which goes straight.
     """
@@ -356,13 +356,15 @@ def _relative(term: Term) -> float:
 
 
 def _standard_errors(base: Profile, workers: int) -> dict[str, float]:
-    """Return relative standard errors of a profile: for `workers` if measured, else combined."""
-    known: Mapping[str, float] = base.tables.get("calibration", {}).get("sd", {})
+    """Return a profile's relative standard errors for a number of workers."""
+    stated: Mapping[str, float] = base.tables.get("calibration", {}).get("sd", {})
     tables = base.tables.get("overhead", ())
-    found: dict[str, float] = {}
+    errors: dict[str, float] = {}
     for index, table in enumerate(tables):
         exact = any(other.get("workers") == workers for other in tables)
         if not exact or table.get("workers") == workers:
             for name in TERMS:
-                found[name] = hypot(found.get(name, 0.0), known.get(f"overhead.{index}.{name}", 0))
-    return found
+                errors[name] = hypot(
+                    errors.get(name, 0.0), stated.get(f"overhead.{index}.{name}", 0)
+                )
+    return errors

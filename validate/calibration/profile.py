@@ -85,14 +85,14 @@ class Profile:
 
 
 def require_writable(path: Path) -> None:
-    """Raise InputError for a file that cannot be written, before a minute of measuring."""
+    """Raise InputError for a file that cannot be written."""
     folder = next(parent for parent in path.absolute().parents if parent.exists())
     if path.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
         raise InputError(f"{path}: cannot be written; choose another file with --out")
 
 
 def read(path: Path | str) -> Profile:
-    """Read the tables of a profile that `Profile.write` or a user wrote. Raises InputError."""
+    """Read a profile. Raises InputError."""
     path = Path(path)
     tables = read_toml(path)
     if not tables.keys() & {"overhead", "calibration", "probe"}:
@@ -148,7 +148,7 @@ def rate(value: float) -> str:
 
 
 def law(mean: float, spread: float) -> dict[str, Any]:
-    """Return the law of a time with this mean and standard deviation (seconds), as a scenario's."""
+    """Return a scenario's law with this mean and standard deviation (seconds)."""
     if mean <= 0 or spread < STEADY * mean:
         return {"dist": "constant", "value": seconds(max(mean, 0.0))}
     return {"dist": "gamma", "mean": seconds(mean), "shape": rounded((mean / spread) ** 2)}
@@ -199,6 +199,6 @@ def network_kind(network: str) -> str:
 
 
 def model_error(network: str) -> Mapping[str, Any]:
-    """Return [calibration.model_error]: errors for programs that no run was fitted to."""
-    found: Mapping[str, Any] = prediction_interval.model_errors()[network_kind(network)]
-    return found
+    """Return [calibration.model_error], of programs without a fitted run."""
+    error: Mapping[str, Any] = prediction_interval.model_errors()[network_kind(network)]
+    return error

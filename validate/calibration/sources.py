@@ -169,7 +169,7 @@ def _run_directory(path: Path, allow_paths: bool) -> Source:
 
 
 def _as_carried(scenario: Scenario, summary: dict[str, Any]) -> Scenario:
-    """Return the scenario of a run with the library that carried its means over real links."""
+    """Return a run's scenario with the library that carried its means."""
     network = scenario.network
     ideal = (network.library, network.collective, network.model) == ("ideal", "ring", "closed-form")
     cuda = "gpu" in (summary.get("machine") or {})
@@ -195,7 +195,9 @@ def _recorded(path: Path, job: Recorded) -> Source:
     }
     scenario = parse(table, file=str(path))
     (algorithm,) = scenario.algorithm
-    runs = [RunEvents(scenario, algorithm, seed, own) for (_, seed), own in job.events.items()]
+    runs = [
+        RunEvents(scenario, algorithm, seed, events) for (_, seed), events in job.events.items()
+    ]
     over_links = collectives(path, rows, workers)
     notes = [*job.notes, *_missing(path, rows, workers)]
     if over_links is None:
@@ -214,7 +216,7 @@ def _recorded(path: Path, job: Recorded) -> Source:
 
 
 def _model_bytes(head: dict[str, Any], events: np.ndarray) -> float:
-    """Return the bytes of a recorded job's model: as it says, else those sent in a step; 0: none.
+    """Return the bytes of a job's model, stated or sent in a step; 0: unknown.
 
     A step that sends nothing, as between the averages of local SGD, does not count.
     """
@@ -229,7 +231,7 @@ def _model_bytes(head: dict[str, Any], events: np.ndarray) -> float:
 
 
 def _missing(path: Path, events: np.ndarray, workers: int) -> list[str]:
-    """Say which ranks have no steps, and what is unknown without them. Raises InputError if all."""
+    """Name the ranks without steps. Raises InputError if no rank has any."""
     ranks = events["node"][events["kind"] == STEP]
     counts = np.bincount(ranks, minlength=workers)[:workers]
     if not counts.any():
@@ -277,7 +279,7 @@ def steps(sources: Sequence[Source]) -> dict[int, list[np.ndarray]]:
 
 
 def collectives(path: Path, events: np.ndarray, workers: int) -> Collectives | None:
-    """Read a recorded job's collectives; None if none has known bytes, or only one worker.
+    """Read a recorded job's collectives; None without any of known bytes.
 
     Where it is unknown when the last rank joined, a collective took what it took the rank that
     waited the shortest.
@@ -300,7 +302,7 @@ def collectives(path: Path, events: np.ndarray, workers: int) -> Collectives | N
 
 
 def fit_link(sources: Sequence[Source]) -> Link | None:
-    """Fit one link to recorded jobs; None without any. Raises InputError for different links."""
+    """Fit one link to all jobs. Raises InputError if their links differ."""
     jobs = [source.over_links for source in sources if source.over_links]
     if not jobs:
         return None
@@ -317,7 +319,7 @@ def fit_link(sources: Sequence[Source]) -> Link | None:
 
 
 def _fitted(jobs: Sequence[Collectives]) -> Link:
-    """Fit the link; collectives of all jobs count per hop of their ring, and once for each size."""
+    """Fit the link to collectives per hop of their ring, once for each size."""
     sent = np.concatenate([job.sizes / job.workers for job in jobs])
     lasted = np.concatenate([job.lasted / (2 * (job.workers - 1)) for job in jobs])
     sizes, notes = np.unique(sent), []

@@ -16,7 +16,7 @@ NOTHING = ("-", "1e-05 to 1", "1e-05 to 1e-05")  # none; a power that is 0, or m
 
 
 def calibration(result: CalibrationResult) -> list[Table]:
-    """Tabulate the laws tried for compute times, best first, and what a real system adds."""
+    """Tabulate the laws of compute times, best first, and the overheads."""
     laws = headed("compute times", "BIC", "KS", "p", "slowest\nof all")
     for row in result.laws.ranking:
         numbers = [_rounded(row[key], 3) if key in row else "-" for key in ("bic", "ks", "p")]
@@ -33,7 +33,7 @@ def calibration(result: CalibrationResult) -> list[Table]:
 
 
 def probe(profile: Profile) -> list[Table]:
-    """Tabulate computing and collectives by number of workers, and what the framework adds."""
+    """Tabulate computing, collectives and overheads by number of workers."""
     tables = profile.tables["probe"]
     means = {line["workers"]: line for line in tables["transfer"] if line["kind"] == "mean"}
     computing = headed("workers", "one gradient\nmedian, p95", "mean\nalpha", "bandwidth")
@@ -46,7 +46,7 @@ def probe(profile: Profile) -> list[Table]:
 
 
 def overheads(tables: Sequence[Mapping[str, Any]], draws: Mapping[str, Sequence[float]]) -> Table:
-    """Tabulate the [[overhead]] tables of a profile: a row for each cost, a column for each.
+    """Tabulate [[overhead]]: a row for each cost, a column for each table.
 
     Costs that have `draws`, by key, are printed as their 90 % interval.
     """
@@ -64,7 +64,7 @@ def overheads(tables: Sequence[Mapping[str, Any]], draws: Mapping[str, Sequence[
 
 
 def _cost(value: Any, factors: Sequence[float] | None) -> str:
-    """Format a cost; a random one by its mean, one that is known by draws by their range."""
+    """Format a cost: by its mean or, with draws, by its range."""
     if isinstance(value, dict):
         return str(value.get("mean", value.get("value")))
     if factors is None:

@@ -21,7 +21,7 @@ MEANS = {
 
 
 def attribute(predicted: Row, measured: Row, pace: Row, loss: Row | None) -> dict[str, Any]:
-    """Return the main cause (`to_blame`) of one algorithm's errors, and the sizes of all causes.
+    """Return the main cause of an algorithm's errors, and all causes' sizes.
 
     `predicted`, `measured`: the algorithm's summaries; `pace`, `loss`: the rows of its seconds per
     step and of its loss at equal steps. The causes' `seconds_per_step` (measured - predicted) add
@@ -46,7 +46,7 @@ def attribute(predicted: Row, measured: Row, pace: Row, loss: Row | None) -> dic
 
 
 def causes(predicted: Row, measured: Row, pace: Row) -> dict[str, float]:
-    """Return the seconds per step that each cause adds to the prediction, {} if unknown.
+    """Return the seconds per step that each cause adds; {} if unknown.
 
     If the whole distribution of compute times is scaled, waiting for the slowest worker scales with
     it: that part is attributed to contention, only the rest to the tail.
@@ -71,7 +71,7 @@ def causes(predicted: Row, measured: Row, pace: Row) -> dict[str, float]:
 
 
 def _hidden(measured: Row) -> str:
-    """Name the cause of longer communication: algorithms with stale averages overlap it."""
+    """Name the cause of longer communication; stale averages overlap it."""
     stale = measured["staleness"]
     return "overlap" if stale and stale["unit"] == "steps" and stale["mean"] > 0 else "link"
 
@@ -94,7 +94,7 @@ def _sentence(to_blame: str, seconds: Mapping[str, float], pace: Row, loss: Row 
 
 
 def overall(rows: Mapping[str, Row]) -> dict[str, Any]:
-    """Return the cause that explains most over all algorithms together, by their `sizes`.
+    """Return the cause that explains most over all algorithms.
 
     `sizes`: the mean over the algorithms, counting each one's main cause only.
     """

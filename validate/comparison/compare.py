@@ -99,7 +99,7 @@ class Comparison(Display, ComparisonStatistics):
         return dict(jsonable(document | {key: getattr(self, key) for key in WRITTEN}))
 
     def save(self, out: Path | str, overwrite: bool = False) -> Path:
-        """Write comparison.json, the figure and both timelines in one to the directory `out`.
+        """Write the document, the figure and both timelines to `out`.
 
         `load` has the comparison again from there. That of other directories is replaced only if
         `overwrite`. Raises InputError.
@@ -118,11 +118,11 @@ class Comparison(Display, ComparisonStatistics):
     def load(
         cls, path: Path | str, *, programs: Programs = None, allow_paths: bool = False
     ) -> "Comparison":
-        """Read a comparison from a directory that `save`, or `paceline compare`, has written."""
+        """Read a comparison from the directory that `save` has written."""
         return saved.read(Path(path) / SAVED, cls, saved.Restorer(programs, allow_paths))
 
     def write(self, directory: ComparisonDirectory) -> None:
-        """Write comparison.json, the figure and both timelines in one to an open directory."""
+        """Write the document, the figure and both timelines."""
         sides = {"predicted": self.predicted, self.basis: self.measured}
         spans = timeline.together({name: timeline.read(side.path) for name, side in sides.items()})
         with style.style():
@@ -154,7 +154,7 @@ def compare(
 
 
 def _demand_sides(one: RunDirectory, other: RunDirectory, as_measured: bool) -> None:
-    """Raise InputError unless `one` is a prediction, and `other` a measurement or said to be none.
+    """Raise InputError unless a prediction is compared with a measurement.
 
     A prediction that is compared with itself would confirm itself.
     """

@@ -19,7 +19,7 @@ Row = dict[str, Any]
 
 
 def pace(run: Run) -> float:
-    """Return the pace: seconds per step after the first tenth of them; nan below two evaluations.
+    """Return seconds per step after the first tenth of the steps.
 
     From the first evaluation after that tenth, but at least over the last interval.
     """
@@ -32,16 +32,16 @@ def pace(run: Run) -> float:
 
 def rows(label: str, pair: tuple[Row, Row], runs: tuple[Sequence[Run], Sequence[Run]],
          target: float | None, basis: str = "measured") -> list[Row]:  # fmt: skip
-    """Return every quantity of the algorithm `label`, of which `pair` are the summaries.
+    """Return every quantity of an algorithm, whose summaries are the `pair`.
 
     Pairs are (predicted, measured). Quantities that neither has are left out. `target`: the loss
     to reach; `basis`: what the second side is called.
     """
-    seeds = [[run.seed for run in each] for each in runs]
+    seeds = [[run.seed for run in side] for side in runs]
     heavy = any(side["seconds_per_step"].get("estimate") == intervals.MEDIAN for side in pair)
     table = []
     for quantity, measure in _quantities([*runs[0], *runs[1]], target).items():
-        values = tuple([measure(run) for run in each] for each in runs)
+        values = tuple([measure(run) for run in side] for side in runs)
         timed = heavy and quantity in (PACE, TARGET)
         row = _row(label, quantity, values, paired=seeds[0] == seeds[1], heavy=timed)
         if quantity == TARGET:
@@ -82,7 +82,7 @@ def _row(
 
 
 def widened(row: Row, disturbed: float) -> Row:
-    """Widen the interval of a measured time, which may be too long by the share `disturbed`.
+    """Widen a measured interval: times may be too long by `disturbed`.
 
     `error_span`: the errors that undisturbed times could have shown.
     """
@@ -136,7 +136,7 @@ def difference(predicted: float | None, measured: float | None) -> float | None:
 def within_noise(
     predicted: Sequence[float], measured: Sequence[float], *, paired: bool, heavy: bool = False
 ) -> bool | None:
-    """Whether seeds alone can explain the difference of the means; None if unknown.
+    """Return whether seeds alone explain the difference; None if unknown.
 
     `paired`: both have the same seeds, hence the same draws, so the test is whether the 90 %
     interval of the differences per seed contains zero. Otherwise the intervals of the two means
@@ -154,7 +154,7 @@ def within_noise(
 
 
 def _fluctuates(row: Row, predicted: Run, measured: Run) -> bool | None:
-    """Whether twice the fluctuations of two single curves can explain that their losses differ.
+    """Return whether twice the curves' fluctuations explain the difference.
 
     A result that depends on the order of arrival, as a server's model does, never repeats.
     """
@@ -166,7 +166,7 @@ def _fluctuates(row: Row, predicted: Run, measured: Run) -> bool | None:
 
 
 def fluctuation(run: Run, until: float) -> float:
-    """Return the standard deviation of the loss about a straight line, shortly before a step.
+    """Return the loss's standard deviation about a line before a step.
 
     Over the last fifth of the steps `until` then; nan with fewer than five evaluations there.
     """
@@ -193,7 +193,7 @@ def _reached(values: Sequence[Sequence[float]], names: tuple[str, str]) -> str |
 
 
 def excess(nominal: float | None, row: Row) -> Row:
-    """Return the excess over the `nominal` seconds per step, of both sides of the `PACE` row.
+    """Return both sides' excess over the `nominal` seconds per step.
 
     Seconds per step; `share`: of the nominal. `error`: of the predicted excess; None if the
     prediction is the nominal one and so has no excess of its own.
@@ -231,7 +231,7 @@ def expected(row: Row, intervals: Row | None) -> Row:
 
 
 def medians(rows: Sequence[Row]) -> dict[str, float | None]:
-    """Return the median absolute error of each quantity over the algorithms that have one."""
+    """Return the median absolute error of each quantity."""
     errors: dict[str, list[float]] = {row["quantity"]: [] for row in rows}
     for row in rows:
         if row["error"] is not None:
@@ -245,7 +245,7 @@ def median(values: Sequence[float]) -> float | None:
 
 
 def ranks(rows: Mapping[str, Row]) -> float | None:
-    """Return Kendall's tau (Kendall, 1938; tau-b) of predicted and measured, by label.
+    """Return Kendall's tau-b (Kendall, 1938) of predicted and measured.
 
     None if fewer than two algorithms have both values, or all values of one side are tied.
     """
@@ -274,7 +274,7 @@ def regret(rows: Mapping[str, Row]) -> Row | None:
 
 
 def complete(row: Row) -> bool:
-    """Whether a row has both values."""
+    """Return whether a row has both values."""
     return row["predicted"] is not None and row["measured"] is not None
 
 

@@ -37,7 +37,7 @@ class ComparisonStatistics:
 
     @property
     def basis(self) -> str:
-        """Return what the second side is: "measured", or "simulated" where it was only said to be.
+        """Return what the second side is: "measured" or "simulated".
 
         Numbers and keys of the JSON document are called measured all the same.
         """
@@ -55,14 +55,14 @@ class ComparisonStatistics:
 
     @cached_property
     def not_counted(self) -> dict[str, list[str]]:
-        """Return, by label, why measured runs are not evidence; statistics leave these out."""
+        """Return by label why measured runs are not evidence."""
         evidence = self.measured.summary.get("evidence") or {}
         judged = {label: evidence.get(label, {"admitted": True}) for label in self.labels}
         return {label: row["reasons"] for label, row in judged.items() if not row["admitted"]}
 
     @cached_property
     def disturbed(self) -> dict[str, float]:
-        """Return, by label, the share of the machine that others used, where runs count with it."""
+        """Return by label the share of the machine that others used."""
         evidence = self.measured.summary.get("evidence") or {}
         shares = {label: evidence.get(label, {}).get("disturbed", 0.0) for label in self.counted}
         return {label: share for label, share in shares.items() if share}
@@ -74,7 +74,7 @@ class ComparisonStatistics:
 
     @cached_property
     def rows(self) -> list[Row]:
-        """Return one row per algorithm and quantity; `error` is None if it cannot be computed."""
+        """Return a row per algorithm and quantity; an unknown `error` is None."""
         return [
             {
                 **quantities.widened(row, self.disturbed.get(label, 0.0)),
@@ -92,7 +92,7 @@ class ComparisonStatistics:
         ]
 
     def of(self, quantity: str, *, counted: bool = True) -> dict[str, Row]:
-        """Return the rows of one quantity by label; `counted`: only those that are evidence."""
+        """Return the rows of a quantity by label; `counted`: of evidence alone."""
         return {
             row["algorithm"]: row
             for row in self.rows
@@ -101,7 +101,7 @@ class ComparisonStatistics:
 
     @cached_property
     def excess(self) -> dict[str, Row]:
-        """Return, by label, the seconds per step beyond the nominal; see `quantities.excess`."""
+        """Return the excess by label; see `quantities.excess`."""
         nominal = self.predicted.summary.get("nominal") or {}
         paces = self.of(PACE, counted=False)
         return {label: quantities.excess(nominal.get(label), row) for label, row in paces.items()}
@@ -129,13 +129,13 @@ class ComparisonStatistics:
 
     @cached_property
     def medians(self) -> dict[str, float | None]:
-        """Return the median absolute error of each quantity and of the excess, over evidence."""
+        """Return the median absolute error of each quantity and of the excess."""
         errors = quantities.medians([row for row in self.rows if row["counted"]])
         beyond = [self.excess[label]["error"] for label in self.of(PACE)]
         return {**errors, "excess": quantities.median([abs(e) for e in beyond if e is not None])}
 
     def over(self, least: int) -> str:
-        """Return the ranking quantity: time to target if `least` algorithms have it, else pace."""
+        """Return the ranking quantity: time to target if `least` have it."""
         reached = sum(map(quantities.complete, self.of(TARGET).values()))
         return TARGET if reached >= least else PACE
 
@@ -151,7 +151,7 @@ class ComparisonStatistics:
 
     @cached_property
     def regret(self) -> Row | None:
-        """Return the cost of picking the predicted best, bounds apart; see `quantities.regret`."""
+        """Return the cost of picking the predicted best."""
         over, rows = self.over(2), self.predicted.rows
         cost = quantities.regret({k: v for k, v in self.of(over).items() if not rows[k]["bound"]})
         return cost and {"over": over, **cost}

@@ -13,7 +13,7 @@ from .statistics import ComparisonStatistics
 
 
 def comparison(result: ComparisonStatistics) -> list[Table]:
-    """Tabulate pace and excess over nominal, error against time, and the breakdown of the time.
+    """Tabulate pace and excess, error against time, and breakdown of time.
 
     Each algorithm has a line for the prediction and one for the measurement.
     """

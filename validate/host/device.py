@@ -54,11 +54,11 @@ class Device:
         return None
 
     def branch(self, begin: Any) -> AbstractContextManager[None]:
-        """Return a context whose work runs beside the program's, from the event `begin` on."""
+        """Return a context of work beside the program's, from `begin` on."""
         return nullcontext()
 
     def adopt(self, tensor: Tensor) -> Tensor:
-        """Return a finished tensor of a branch; its memory stays until this thread's work is."""
+        """Return a branch's finished tensor, and keep its memory meanwhile."""
         return tensor
 
     def fetch(self, tensor: Tensor) -> Callable[[], Tensor]:
@@ -94,7 +94,7 @@ class Accelerator(Device):
         self.native, self.queues = dist.is_nccl_available(), True
 
     def use(self) -> None:
-        """Make this the process's device, for float32 and repeatable choices of algorithms."""
+        """Make this the process's device, with float32 and repeatable kernels."""
         self._api.set_device(self.where)
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
         torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
@@ -113,7 +113,7 @@ class Accelerator(Device):
         event.synchronize()
 
     def then(self, call: Callable[[], object]) -> Future[Any]:
-        """Call a function on a thread of its own, so that this one can go on issuing work."""
+        """Call a function on another thread, so that this one can go on."""
         event = self.mark()
 
         def wait() -> None:
@@ -129,7 +129,7 @@ class Accelerator(Device):
             yield
 
     def branch(self, begin: Any) -> AbstractContextManager[None]:
-        """Compute on a stream of its own, lest the program's collectives wait for all of it."""
+        """Compute on another stream, lest the program's collectives wait."""
         return self._beside(begin)
 
     def adopt(self, tensor: Tensor) -> Tensor:
@@ -164,7 +164,7 @@ class Accelerator(Device):
             self.finish()
 
     def identity(self) -> str:
-        """Return the GPU's place on the PCI bus, by which NCCL tells GPUs apart, or its UUID.
+        """Return the GPU's place on the PCI bus, as NCCL sees it, or its UUID.
 
         Parts of a GPU (MIG) have UUIDs of their own; NCCL refuses ranks of one place.
         """

@@ -94,7 +94,7 @@ class ResourceUse:
         return time.process_time() - self._own
 
     def machine(self) -> dict[str, Any]:
-        """Return CPU seconds of all processes and the relay, cores, and bytes of this process."""
+        """Return CPU seconds of all processes and the relay, and bytes sent."""
         return {
             "host": boot_id(),
             "busy": machine_cpu_seconds() - self._all,

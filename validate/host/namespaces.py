@@ -95,7 +95,7 @@ class Links:
 
 
 def join(rank: int, socket: str, timeout: float = 60.0) -> tuple[str, str]:
-    """Move this process to a network of its own, linked to the other nodes of `Links`.
+    """Move this process to a network linked to the other nodes of `Links`.
 
     Call it in the main thread before there are others, which would keep the old network. It waits
     until all nodes have joined, at most `timeout` seconds. Returns this node's address and

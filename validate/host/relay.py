@@ -52,7 +52,7 @@ class Path(NamedTuple):
 
     @property
     def mtu(self) -> int:
-        """The packet size: the bytes that pass in 1 ms, within limits.
+        """Return the packet size: the bytes that pass in 1 ms, within limits.
 
         Larger packets cost the relay less, but one in transmission holds up those behind it.
         """
@@ -78,7 +78,7 @@ class RelayedPath:
         self.congested = False  # whether the last packet found a long queue
 
     def release(self, size: int, now: float, first: bool = False) -> float:
-        """Return when a packet of `size` bytes that enters `now` comes out; inf if dropped."""
+        """Return when a packet that enters `now` comes out; inf if dropped."""
         if first:
             self.free = max(now, self.free) + size / self.bandwidth
             return now + size / self.bandwidth + self.latency
@@ -91,7 +91,7 @@ class RelayedPath:
 
 
 def bare(packet: bytes) -> bool:
-    """Whether an IPv4 packet is one of TCP without data (RFC 791, RFC 9293)."""
+    """Return whether an IPv4 packet is TCP's without data (RFC 791, 9293)."""
     header = 4 * (packet[0] & 15)
     return packet[9] == 6 and len(packet) == header + 4 * (packet[header + 12] >> 4)
 

@@ -55,7 +55,7 @@ Progress = Callable[[int, int], None]
 
 
 def launched() -> bool:
-    """Whether a launcher such as torchrun has started this process as one rank of many."""
+    """Return whether a launcher such as torchrun has started this process."""
     return "RANK" in os.environ and "WORLD_SIZE" in os.environ
 
 
@@ -71,7 +71,7 @@ def exposure_warnings() -> list[str]:
 
 
 def is_first() -> bool:
-    """Whether this is the rank that gathers and shows the results."""
+    """Return whether this rank gathers and shows the results."""
     return os.environ["RANK"] == "0"
 
 
@@ -107,14 +107,14 @@ def run(job: Job, progress: Progress | None = None) -> None:
 
 
 def process_count(scenario: Scenario, tasks: Sequence[TrainingTask], programs: Programs) -> int:
-    """Return the number of processes: the workers, and a server if an algorithm has one."""
+    """Return the number of processes: workers, and a server if any has one."""
     catalogue = available_programs(programs)
     served = any(catalogue[task.algorithm.name].server for task in tasks)
     return scenario.cluster.workers + served
 
 
 def join(job: Job) -> None:
-    """Do this process's part of a job under a launcher; rank 0 returns with all records.
+    """Do this process's part under a launcher; rank 0 returns with all records.
 
     Other ranks exit here, and rank 0 too if anything fails: the launcher ends the rest.
     """
@@ -218,7 +218,7 @@ def _find_hung(folder: Path) -> dict[int, str]:
 
 
 def _is_stopped(process: int) -> bool:
-    """Whether a process exists and has been stopped."""
+    """Return whether a process exists and is stopped."""
     with suppress(psutil.NoSuchProcess):
         status = psutil.Process(process).status()
         return status in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)

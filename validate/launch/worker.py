@@ -35,7 +35,7 @@ REASON, DONE, STARTED, ENDED = "refused", "done", "started", "ended"
 
 
 def serve(path: Path, nodes: int) -> None:
-    """Start a process for each node, and stay until all have ended, or the parent has."""
+    """Start a process for each node, and stay until all have ended."""
     clock.die_with_parent()
     clock.use_precise_timers()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is handled by the parent
@@ -115,7 +115,7 @@ def work(job: Job) -> Any:
 
 
 def _place(job: Job, rank: int, store: Any) -> Place:
-    """Return this rank's place: its device, and whether each worker has one of its own.
+    """Return this rank's place, with its device.
 
     Whatever else there is: a server, or numbers by which each rank sees its own GPU as the first.
     """

@@ -47,7 +47,7 @@ class LogCheck:
 
     @property
     def covered(self) -> bool | None:
-        """Whether the predicted interval holds the measured pace; None without one."""
+        """Return whether the interval holds the measured pace; None without one."""
         return self.interval90 and self.interval90[0] <= self.measured <= self.interval90[1]
 
     @property
@@ -81,7 +81,7 @@ def check(
     predicted: Path | str, log: Path | str, *, label: str | None = None, warmup: int = 10,
     columns: Mapping[str, str] | None = None,
 ) -> LogCheck:  # fmt: skip
-    """Compare the pace of a log, without its first `warmup` steps, with a simulated run's.
+    """Compare the pace of a log after its `warmup` with a simulated run's.
 
     `label`: the algorithm that the job ran; may be left out if `predicted` has only one.
     `columns`: as `tables.read` takes them. Raises InputError.

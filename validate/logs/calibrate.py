@@ -110,7 +110,7 @@ def calibrate(
 
 
 def _conditions(observed: Sequence[Observed]) -> tuple[list[int], list[str]]:
-    """Number the conditions in which jobs compute alike, and say what was assumed.
+    """Number the conditions in which jobs compute alike, with notes.
 
     Jobs of one model share a condition if they name the same machine, or if their logs show that
     they compute alike. A job whose log shows no computing shares the condition of its model.
@@ -142,7 +142,7 @@ def _conditions(observed: Sequence[Observed]) -> tuple[list[int], list[str]]:
 
 
 def _law(members: Sequence[Observed]) -> FittedLaws:
-    """Fit the law of computing of one condition to the log with the most steps, of mean 1 s.
+    """Fit a condition's law of computing, of mean 1 s, to its longest log.
 
     If all logs are of whole steps, a worker's own spread is a part of theirs.
     """
@@ -177,7 +177,7 @@ def _cluster(law: FittedLaws, workers: int) -> dict[str, Any]:
 
 
 def _unknown(study: _Study, fitted: Fitted) -> list[str]:
-    """Say what the fit leaves open, which links it found unusual, and which jobs it misses."""
+    """Say what the fit leaves open, and which links and jobs are unusual."""
 
     def names(observed: Sequence[Observed]) -> str:
         return ", ".join(dict.fromkeys(seen.job.name for seen in observed))
@@ -220,7 +220,7 @@ def _unknown(study: _Study, fitted: Fitted) -> list[str]:
 
 
 def _result(study: _Study, fitted: Fitted, notes: list[str]) -> CalibrationResult:
-    """Write the profile: the computing of the condition with most jobs, the law, the draws."""
+    """Write the profile: computing of the main condition, law, and draws."""
     condition, jobs = study.condition, [seen.job for seen in study.observed]
     firsts = [jobs[condition.index(n)] for n in range(len(study.laws))]
     main = max(condition, key=condition.count)
@@ -268,7 +268,7 @@ def _result(study: _Study, fitted: Fitted, notes: list[str]) -> CalibrationResul
 def _stated(
     jobs: Sequence[files.Job], fitted: Fitted, draws: dict[str, list[float]]
 ) -> dict[str, Any]:
-    """Return the keys of [cluster] that all jobs state alike, and what collectives slow it by."""
+    """Return the keys of [cluster] that all jobs state alike."""
     table: dict[str, Any] = {}
     for key in ("workers", "accumulation"):
         values = {getattr(job.scenario.cluster, key) for job in jobs}
@@ -307,7 +307,7 @@ def _origin(jobs: Sequence[files.Job]) -> dict[str, Any]:
 
 
 def _overheads(fitted: Fitted, gloo: bool) -> tuple[list[dict[str, Any]], dict[str, list[float]]]:
-    """Return the tables of [[overhead]], of all means and of buckets, and their draws."""
+    """Return [[overhead]], of all means and of buckets, and its draws."""
     tables, draws = list[dict[str, Any]](), dict[str, list[float]]()
     for n in range(2):
         at = fitted.overhead(fitted.point, n == 1)

@@ -67,17 +67,17 @@ class Job:
 
     @property
     def knows_link(self) -> bool:
-        """Whether the bandwidth of its network is known."""
+        """Return whether the bandwidth of its network is known."""
         return bool(LINKS & self.network.keys())
 
     @property
     def family(self) -> str:
-        """How its algorithm's workers meet."""
+        """Return how its algorithm's workers meet."""
         return available_programs(None)[self.scenario.algorithm[0].name].family
 
     @property
     def slowed(self) -> bool:
-        """Whether it may compute beside collectives on GPUs."""
+        """Return whether it may compute beside collectives on GPUs."""
         return self.scenario.network.library == "nccl" and self.family == "overlapped"
 
 
@@ -145,7 +145,7 @@ def warm(log: Log, warmup: int, where: str) -> Log:
 
 
 def template(path: Path) -> str:
-    """Say what a log shows, and return a jobs.toml for it that lacks what only its owner knows.
+    """Return a sentence on a log, with a jobs.toml to complete.
 
     Raises InputError for a log that cannot be read.
     """

@@ -98,7 +98,7 @@ class Fitted:
     unusual: Array
 
     def conflicts(self) -> list[str]:
-        """Name the numbers that are off what is usual, if the law as a whole is."""
+        """Name the unusual numbers, if the law as a whole is unusual."""
         names = ["collective", "hop", "latency_factor", "transmission_factor"]
         if np.linalg.norm(self.unusual[:LAW]) <= NORMAL:
             return []
@@ -150,7 +150,7 @@ class _Job:
         self.sampling = float(np.var(times) / np.mean(times) ** 2 / (9 * drawn))
 
     def costs(self, theta: Array, compute: float) -> Array:
-        """Return compute, set-up, hop, latency factor, slowdown, and two transmission factors.
+        """Return the costs by which the pace is linear.
 
         `compute`: the logarithm of computing. The factors are of means around a ring, and of all
         else, which multiplies the slowdown, so that the pace is linear in it.
@@ -176,7 +176,7 @@ class _Job:
         return pace, min(max(share, 0.0), 1.0)
 
     def refine(self, costs: Array, tolerance: float) -> bool:
-        """Add a tangent unless the tangents meet the simulated pace; return whether it did."""
+        """Add a tangent if the simulated pace was missed; return whether it was."""
         simulated = self.simulate(costs)
         if abs(simulated / self.pace(costs)[0] - 1) <= tolerance:
             return False
@@ -265,7 +265,7 @@ class _Law:
         return theta
 
     def costs(self, theta: Array, shown: Array) -> list[Array]:
-        """Return the costs of each job, whose computing is its own where its log shows it."""
+        """Return each job's costs, with the computing that its log shows."""
         measured = shown[:, 0]
         return [
             job.costs(theta, theta[job.compute] if np.isnan(compute) else compute)
@@ -288,7 +288,7 @@ class _Law:
         return np.array(misfits)
 
     def unseen(self, job: _Job, communicated: float) -> float:
-        """Return the variance of a pace beyond what its log shows: of the law, of equal runs."""
+        """Return the variance of a pace beyond what its log shows."""
         unsteady = 0.0 if job.observed.compute > 0 else 2**0.5 * STEADY
         more = (self.error * communicated) ** 2 + (unsteady * (1 - communicated)) ** 2
         return float(job.sampling + more + 1e-8)

@@ -115,12 +115,14 @@ def fit(
         model = error_model.fit(paths)
         objective, notes = model.objective, model.notes
         low, high = model.range
-        said = [f"Quadratic: fitted to losses from {low:.3g} to {high:.3g}; below, none is known."]
+        sentences = [
+            f"Quadratic: fitted to losses from {low:.3g} to {high:.3g}; below, none is known."
+        ]
         about["sd"] = about.get("sd", {}) | model.sd
         about["measured"] = about.get("measured", {}) | {"loss": [low, high]}
     else:
         runs = _runs(paths, given)
-        objective, said, notes = _curve(runs, given, stem)
+        objective, sentences, notes = _curve(runs, given, stem)
         rows = np.column_stack([runs[0].run, runs[0].tokens, runs[0].loss]).tolist()
         cells = [map(csv_cells.digits, row) for row in rows]
         files = {f"{stem}.csv": csv_cells.table(("run", "tokens", "loss"), cells)}
@@ -132,7 +134,7 @@ def fit(
     else:  # [calibration] would say that the pace is known
         head += (f"Fitted on {today} to {visible(', '.join(map(str, paths)))}.", *notes)
     whole = Profile(tables, head, {**below.files, **files})
-    return LossFit(whole, said, notes)
+    return LossFit(whole, sentences, notes)
 
 
 def _curve(
@@ -142,7 +144,7 @@ def _curve(
     first, *others = runs
     fitted, end = first.fit(given.warmup), float(first.tokens.max())
     low, high = fitted.interval90(end)
-    said = [
+    findings = [
         f"Baseline {first.name}: loss = {fitted.floor:.4g} + {fitted.scale:.4g} (tokens + "
         f"{fitted.shift:.3g})^-{fitted.exponent:.3g}, fitted from {fitted.fitted[0]:.3g} to "
         f"{end:.3g} tokens, where it is {float(fitted.loss(end)):.4g} ({USUAL}: {low:.4g} to "
@@ -160,21 +162,21 @@ def _curve(
     critical, notes = _critical(fitted, first, others, given, tokens)
     if not notes:
         table["noise_scale"] = [_whole(max(end, LEAST)) for end in (critical.low, critical.high)]
-        said.append(
+        findings.append(
             f"Critical batch: {critical.low:.3g} to {critical.high:.3g} tokens ({USUAL}), "
             f"{critical.basis}."
         )
-    own = []
+    local_rows = []
     for run in (run for run in others if run.tau > 1):
         row, sentences = _local(fitted, first, run, critical, size)
-        own.append(row)
-        said += sentences
+        local_rows.append(row)
+        findings += sentences
     if not size:
         notes.append(
             "--parameters left out, so that no scenario can tell whether its [model] is the one "
-            f"that was trained{': local runs count as of its own' if own else ''}"
+            f"that was trained{': local runs count as of its own' if local_rows else ''}"
         )
-    return table | ({"own": own} if own else {}), said, notes
+    return table | ({"own": local_rows} if local_rows else {}), findings, notes
 
 
 def _local(
@@ -183,7 +185,7 @@ def _local(
     """Return the table of a run with local steps, and what was found."""
     log, sd = _behind(fitted, first, run, critical)
     low, high = (math.exp(log + side * NORMAL * sd) for side in (-1, 1))
-    said = [
+    sentences = [
         f"{run.name} ({run.program}, {run.workers} workers, tau {run.tau}): takes "
         f"{math.exp(log):.2f} times the steps of data-parallel training ({USUAL}: {low:.2f} to "
         f"{high:.2f}), measured over {run.tokens.max() / run.batch:.0f} steps."
@@ -191,12 +193,12 @@ def _local(
     table = {"algorithm": run.program, "workers": run.workers, "tau": run.tau}
     table |= {"log_steps": log, "sd": sd}
     if not size:
-        return table, said
+        return table, sentences
     place = run.program, run.workers, run.tau, size
     shown = fitted.ratio(log, sd, float(first.tokens.max()) / fitted.batch)
-    found = evidence.penalty(*place, own=[evidence.OwnRun(*place, *shown)])
-    said.append(f"With published runs: {found.sentence if found else 'none'}.")
-    return table | {"parameters": _whole(size)}, said
+    penalty = evidence.penalty(*place, own=[evidence.OwnRun(*place, *shown)])
+    sentences.append(f"With published runs: {penalty.sentence if penalty else 'none'}.")
+    return table | {"parameters": _whole(size)}, sentences
 
 
 def _whole(value: float) -> float:
@@ -207,7 +209,7 @@ def _whole(value: float) -> float:
 def _critical(
     fitted: Curve, first: Trained, others: Sequence[Trained], given: Given, tokens: float
 ) -> tuple[Critical, list[str]]:
-    """Return the critical batch, given or of a run with another batch; else a usual one, a note."""
+    """Return the critical batch; without evidence a usual one, with a note."""
     if given.noise_scale:
         return batch.given((min(given.noise_scale), max(given.noise_scale))), []
     if together := [run for run in others if run.tau == 1]:
@@ -228,7 +230,7 @@ def _critical(
 def _behind(
     fitted: Curve, first: Trained, local: Trained, critical: Critical
 ) -> tuple[float, float]:
-    """Return the log of a local run's steps over data-parallel's to as low a loss, and its sd.
+    """Return the log of a local run's factor of steps, and its sd.
 
     Both count from the end of the warm-up: a ratio of losses would grow with the run. Data-parallel
     has the baseline's own losses, so that what the fit misses of both cancels, and is as far as the
@@ -252,21 +254,21 @@ def _behind(
     if len(parts) == 1:
         parts = [part.mean() for part in np.array_split(logs, min(PARTS, len(logs)))]
     noise = np.std(parts, ddof=1) / math.sqrt(len(parts)) if len(parts) > 1 else 0.0
-    found, noisy = (
+    factor, noisy = (
         math.log(ends[0] * steps[late].sum() / fitted.steps_to(wanted)[0].sum())
         for wanted in fitted.loss(tokens[late]) * np.exp(logs.mean() + np.array([[0.0], [noise]]))
     )
     of_batch = abs(math.log(ends[2] / ends[1])) / (2 * NORMAL)
-    return found, math.hypot(noisy - found, of_batch, DRIFT)
+    return factor, math.hypot(noisy - factor, of_batch, DRIFT)
 
 
 def _runs(paths: Sequence[Path], given: Given) -> list[Trained]:
     """Read all runs: the baseline, then every other run of a directory or file."""
-    found: list[Trained] = []
+    runs: list[Trained] = []
     for place, path in enumerate(paths):
         whole = path / "measured" if (path / "measured").is_dir() else path
         if (whole / store.WHOLE).exists():
-            found += _directory(whole, given)
+            runs += _directory(whole, given)
             continue
         workers = _one("workers", given.workers, place, len(paths))
         tau, program = (place and _one(name, values, place - 1, len(paths) - 1)
@@ -274,11 +276,11 @@ def _runs(paths: Sequence[Path], given: Given) -> list[Trained]:
                         )  # fmt: skip
         if place and not tau:
             raise InputError(f"{path}: the period of a log is unknown; say --tau, 1 for none")
-        found.append(_log(path, given, int(workers or 1), int(tau or 1), str(program)))
-    first = next((run for run in found if run.tau == 1), None)
+        runs.append(_log(path, given, int(workers or 1), int(tau or 1), str(program)))
+    first = next((run for run in runs if run.tau == 1), None)
     if first is None:
         raise InputError(f"{paths[0]}: the baseline takes local steps; name a run without any")
-    return [first, *(run for run in found if run is not first)]
+    return [first, *(run for run in runs if run is not first)]
 
 
 def _one(name: str, values: Sequence[Any], place: int, runs: int) -> Any:
@@ -310,22 +312,24 @@ def _log(path: Path, given: Given, workers: int, tau: int, program: str) -> Trai
 
 def _directory(path: Path, given: Given) -> list[Trained]:
     """Read the runs of a run directory; those without one fixed period are left out."""
-    found, runs = directories.read(path), []
-    workers = int(found.table["cluster"]["workers"])
-    kind = found.table.get("objective", {}).get("kind")
-    if kind in PREDICTED and not found.is_measured:
+    directory, runs = directories.read(path), []
+    workers = int(directory.table["cluster"]["workers"])
+    kind = directory.table.get("objective", {}).get("kind")
+    if kind in PREDICTED and not directory.is_measured:
         raise InputError(f"{path}: losses of objective.kind = {kind!r} are predictions; give a run "
                          "that has trained a model")  # fmt: skip
-    size = float(workers * (given.tokens or found.table.get("objective", {}).get("batch", 32)))
+    size = float(workers * (given.tokens or directory.table.get("objective", {}).get("batch", 32)))
     trained = None
     with suppress(InputError):  # of a scenario whose files are gone
-        trained = dimension_of(parse(found.table).objective)
-    for (label, row), table in zip(found.rows.items(), found.table["algorithm"], strict=True):
+        trained = dimension_of(parse(directory.table).objective)
+    for (label, row), table in zip(
+        directory.rows.items(), directory.table["algorithm"], strict=True
+    ):
         tau = 1 if row["name"] in TOGETHER else table.get("tau")
-        if label in found.runs and isinstance(tau, int):
+        if label in directory.runs and isinstance(tau, int):
             points = [np.array([(run.seed, step * size, loss) for step, loss in zip(
                 run.curve["step"], run.curve["loss"], strict=True)])
-                for run in found.runs[label]]  # fmt: skip
+                for run in directory.runs[label]]  # fmt: skip
             run, tokens, loss = np.concatenate(points).T
             if not (np.isfinite(loss).all() and (loss > 0).all()):
                 raise InputError(f"{path}: {label}: a loss that is not finite and above 0")

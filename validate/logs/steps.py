@@ -41,7 +41,7 @@ class Pattern:
 
     @cached_property
     def counts(self) -> Array:
-        """Number of waits in the first n steps, n = 0 .. period."""
+        """Return the number of waits in the first n steps, n = 0 .. period."""
         hits = np.isin(np.arange(1, self.period + 1) % self.period, [*self.waits])
         return np.concatenate([[0], np.cumsum(hits)])
 
@@ -53,7 +53,7 @@ class Pattern:
 
     @property
     def share(self) -> float:
-        """Share of the steps that wait."""
+        """Return the share of the steps that wait."""
         return len(self.waits) / self.period
 
 
@@ -76,7 +76,7 @@ class Observed:
 
 
 def pattern(scenario: Scenario) -> Pattern:
-    """Find the steps at which a scenario's algorithm waits, by simulation of a slow network."""
+    """Find the steps at which an algorithm waits, on a slow network."""
     slow = Overhead.model_construct(collective=LONG)
     constant = Constant.model_construct(value=1.0)
     cluster = scenario.cluster.model_copy(update={"compute": constant})
@@ -147,7 +147,7 @@ def observe(job: Job) -> Observed:
 
 
 def without_pauses(log: Log, name: str) -> tuple[Log, list[str]]:
-    """Leave out steps, far longer than all others, that come at one distance: evaluations, saves.
+    """Leave out regular pauses, such as evaluations and saves.
 
     Slow workers come at any distance, and stay.
     """
@@ -161,7 +161,7 @@ def without_pauses(log: Log, name: str) -> tuple[Log, list[str]]:
 
 
 def _phase(pattern: Pattern, step: Array, lasted: Array, name: str) -> tuple[int, list[str]]:
-    """Return what to add to a log's numbers of steps so that they wait as the algorithm's do.
+    """Return the shift by which a log's steps wait as the algorithm's do.
 
     Steps are numbered from 1 or from 0; a log may also begin anywhere, or count a wait with the
     step after it. The usual numbers are taken unless others divide the log far more clearly.

@@ -113,7 +113,7 @@ class Log:
 
 
 def read(path: Path, columns: Mapping[str, str] | None = None) -> Log:
-    """Read a log: CSV, JSON lines, exports of W&B and TensorBoard, traces or telemetry.
+    """Read a log: CSV, JSON lines, W&B, TensorBoard, traces or telemetry.
 
     `columns`: names of columns, with units in brackets, by quantity. Raises InputError.
     """
@@ -130,18 +130,18 @@ def read(path: Path, columns: Mapping[str, str] | None = None) -> Log:
         raise InputError(f"{path}: {visible(str(error))}") from None
 
 
-def _recorded(path: Path, found: Recorded, columns: Mapping[str, str] | None) -> Log:
+def _recorded(path: Path, job: Recorded, columns: Mapping[str, str] | None) -> Log:
     """Return a recorded job's steps: what each computed, and the waits that followed."""
     if columns:
         raise InputError(f"{path}: columns: neither telemetry nor a trace has any; leave them out")
-    events = np.concatenate(list(found.events.values()))
+    events = np.concatenate(list(job.events.values()))
     events = events[np.isin(events["kind"], (STEP, WAIT))]
     keys, place = np.unique(events[["node", "step"]], return_inverse=True)
     lasted = events["end"] - events["start"]
     whole = np.bincount(place, lasted, len(keys))
     computed = np.bincount(place, lasted * (events["kind"] == STEP), len(keys))
     ones = np.ones(len(keys))
-    return Log(path, keys["node"], keys["step"], ones, whole, computed, tuple(found.notes))
+    return Log(path, keys["node"], keys["step"], ones, whole, computed, tuple(job.notes))
 
 
 def _log(
@@ -186,7 +186,7 @@ def _durations(chosen: Mapping[str, Column], parts: Sequence[str]) -> list[str]:
 def _steps(
     path: Path, values: dict[str, np.ndarray], demand: Callable[..., None], elapsed: bool
 ) -> Log:
-    """Check rows in order; turn elapsed times into those of steps. `elapsed`: times surely are."""
+    """Check rows in order; turn times that are `elapsed` into those of steps."""
     rank, step = values["rank"].astype(int), values["step"].astype(int)
     same = rank[1:] == rank[:-1]
     twice = same & (step[1:] == step[:-1])
@@ -214,7 +214,7 @@ def _steps(
 
 
 def _choose(names: Sequence[str], given: Mapping[str, str]) -> dict[str, Column]:
-    """Return the column of each quantity that a log holds; `given`: the user's `columns` table.
+    """Return the column of each quantity; `given`: the user's `columns`.
 
     Raises ValueError if there is none of a step or of its time, or if several could be meant.
     """
@@ -244,7 +244,7 @@ def _choose(names: Sequence[str], given: Mapping[str, str]) -> dict[str, Column]
 
 
 def _given(quantity: str, text: str, names: Sequence[str]) -> Column:
-    """Return the column that a user names, with its unit in brackets unless the name says it."""
+    """Return the column that a user names, perhaps with a unit in brackets."""
     name, unit = text, None
     if text not in names and (parts := re.fullmatch(r"(.*?)\s*\[\s*([^\[\]]+?)\s*\]\s*", text)):
         name, unit = parts[1], parts[2].lower()
@@ -261,7 +261,7 @@ def _given(quantity: str, text: str, names: Sequence[str]) -> Column:
 
 
 def _read_name(name: str) -> tuple[int, Column | None]:
-    """Read what a name says, None for nothing of steps or times; and its place among several."""
+    """Return the place of a name among several, and its column if it has one."""
     # "run name - step_ms" in W&B's exports, "train/step_ms" in many logs
     bare = log_table.bare(name).rpartition("/")[2]
     if bare.lower() in KNOWN:
@@ -277,5 +277,5 @@ def _read_name(name: str) -> tuple[int, Column | None]:
         quantity = "seconds"
     elif scale is None and quantity in ("step", "rank"):
         scale = 1.0
-    known = quantity in (TIMES if scale != 1.0 else SPELLINGS)
-    return len(PLACES), Column(name, str(quantity), scale) if known else None
+    readable = quantity in (TIMES if scale != 1.0 else SPELLINGS)
+    return len(PLACES), Column(name, str(quantity), scale) if readable else None

@@ -29,7 +29,7 @@ Cell = Row
 
 
 def cells(name: str, folder: Path, loss: float | None = None) -> list[Cell]:
-    """Return a cell for every algorithm of a condition, whose run directories are in `folder`.
+    """Return a cell for every algorithm of a condition.
 
     "measured"; "paired" was predicted with its seeds, hence the same delays, "independent" with
     others, "quadratic" (if there is one) likewise with the calibrated quadratic. `loss`: the lowest
@@ -83,7 +83,7 @@ def _brief(row: Row | None) -> Row:
 
 
 def _interval(apart: Comparison, label: str, quantity: str) -> Row:
-    """Return what independent seeds predict, with its interval, and whether that covers it."""
+    """Return what independent seeds predict, and whether that is inside."""
     row = apart.of(quantity, counted=False).get(label)
     measured = (apart.measured.rows[label].get(quantity) or {}).get("mean")
     stated = (apart.predicted.rows[label].get("interval90") or {}).get(quantity)
@@ -109,7 +109,7 @@ def at(row: Row, path: str) -> Any:
 
 
 def regret(cells: Sequence[Cell]) -> Row | None:
-    """Return the cost of trusting the prediction of independent seeds, over cells that count.
+    """Return the cost of trusting the prediction of independent seeds.
 
     `value`: the measured time to target of `picked`, predicted to be first, over that of `best`,
     minus 1; None if the picked one never reaches it. `ties`: labels whose stated intervals overlap
@@ -133,7 +133,7 @@ def _overlap(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 
 
 def conditions(cells: Sequence[Cell]) -> list[Row]:
-    """Return one row per condition: rank correlations of its algorithms, and regret of the pick.
+    """Return a row per condition: rank correlations, and regret of the pick.
 
     `kendall`: of times to target by the paired prediction, the independent one, and the quadratic.
     """
@@ -156,7 +156,7 @@ def conditions(cells: Sequence[Cell]) -> list[Row]:
 
 
 def aims(cells: Sequence[Cell]) -> list[Row]:
-    """Return what, value, of (how many), limits and met of every aim of `design.toml`."""
+    """Return the value, limits and outcome of every aim of `design.toml`."""
     counted, rows = [cell for cell in cells if cell["counted"]], conditions(cells)
     results = []
     for aim in DESIGN["aims"]:

@@ -35,7 +35,7 @@ class Condition:
 
     @property
     def seed(self) -> int:
-        """Return the seed of its real runs, distinct so that conditions do not share draws."""
+        """Return the seed of its real runs, which no other condition has."""
         return [condition.name for condition in CONDITIONS].index(self.name)
 
     @property
@@ -63,15 +63,17 @@ CONDITIONS = tuple(Condition(name, _sets(sets)) for name, sets in DESIGN["condit
 
 
 def calibration(workers: int, network: str) -> Condition:
-    """Return the condition that the profile of `workers` and this kind of network is fitted to."""
+    """Return the condition that a group's profile is fitted to."""
     sets = f"cluster.workers={workers}", *_sets([*DESIGN["calibration"][network], "calibrated"])
     return Condition(f"{workers}-{network}", sets)
 
 
 def chosen(names: Sequence[str] | None) -> list[str]:
-    """Return the names to run, in the matrix's order; None means all. Raises InputError."""
-    every = [condition.name for condition in CONDITIONS]
+    """Return the names to run, in order; None: all. Raises InputError."""
+    conditions = [condition.name for condition in CONDITIONS]
     for name in names or ():
-        if name not in every:
-            raise InputError(f"--only {name}: no condition; {nearest(name, every, 'write one of')}")
-    return [name for name in every if names is None or name in names]
+        if name not in conditions:
+            raise InputError(
+                f"--only {name}: no condition; {nearest(name, conditions, 'write one of')}"
+            )
+    return [name for name in conditions if names is None or name in names]

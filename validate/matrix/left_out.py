@@ -40,7 +40,7 @@ def holds(limits: Sequence[float | None], value: float) -> bool:
 
 
 def learn(cells: Sequence[Row], source: str = "") -> ModelError | None:
-    """Learn the model's error from cells of one kind of network; None from fewer than two programs.
+    """Learn the model's error from cells of one kind of network.
 
     A family's mean square is that of its programs, and `WEIGHT` times that of all: few programs
     say little.
@@ -69,7 +69,7 @@ def learn(cells: Sequence[Row], source: str = "") -> ModelError | None:
 
 
 def judged(cells: Sequence[Row]) -> list[Row]:
-    """Add to each cell the intervals of its program from the errors of all other programs.
+    """Add to each cell the intervals that other programs' errors give.
 
     `left_out`, of each quantity: `interval90` and `inside` for independent delays; `same`: whether
     the model's error alone holds the measured value, with the same delays.
@@ -114,7 +114,7 @@ KINDS: dict[str, Callable[[Row], str]] = {
 
 
 def coverage(cells: Sequence[Row]) -> list[Row]:
-    """Count, over `judged` cells that count, the intervals that hold the measured value.
+    """Count the intervals of `judged` cells that hold the measured value.
 
     A row for all, each kind of network, each family, each of both, and each program, as (what,
     which); with (held, of) for each quantity, for `both`, and `same` with the same delays.

@@ -50,7 +50,7 @@ def matrix(  # noqa: PLR0913 - the options of the command
     progress: Progress | None = None,
     say: Say | None = None,
 ) -> Matrix:
-    """Run the conditions named by `only` (default: all), and write the report after each.
+    """Run the conditions named by `only`, and write the report after each.
 
     `out` keeps all runs: the same call resumes, and nothing is measured again unless its scenario
     has changed; predictions are remade if profile or code have changed. `progress` reports real
@@ -72,7 +72,7 @@ def matrix(  # noqa: PLR0913 - the options of the command
 
 
 def plan(only: Sequence[str] | None = None, device: str = "auto") -> tuple[list[str], str]:
-    """Return the conditions that `matrix` measures, and say how many runs that is, and how long.
+    """Return the conditions to measure, and a sentence on runs and time.
 
     Raises InputError.
     """
@@ -161,7 +161,7 @@ class _Work:
 
 
 def _is_measured(scenario: Scenario, folder: Path, seed: int, machine: dict[str, Any]) -> bool:
-    """Whether a folder has all runs of this scenario, with this seed, on this machine."""
+    """Return whether a folder has all of these runs, from this machine."""
     try:
         run = read.read(folder / "measured")
     except InputError:
@@ -173,7 +173,7 @@ def _is_measured(scenario: Scenario, folder: Path, seed: int, machine: dict[str,
 
 
 def _is_evidence(folder: Path) -> bool:
-    """Whether all of a folder's runs count, undisturbed."""
+    """Return whether all of a folder's runs count, undisturbed."""
     evidence = store.read(folder / "measured")["summary"].get("evidence") or {}
     return all(row["admitted"] and not row.get("disturbed") for row in evidence.values())
 

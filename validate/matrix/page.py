@@ -90,7 +90,7 @@ def _share(counts: list[int]) -> str:
 
 
 def table(matrix: Matrix) -> Table:
-    """Tabulate the aims of the validation matrix and the values found; misses are bold."""
+    """Tabulate the matrix's aims and values; misses are bold."""
     rows = headed("", "aim", "found", "of")
     for aim in cells.aims(matrix.cells):
         rows.add_row(*_shown(aim), style="bold" if aim["met"] is False else "")
@@ -104,7 +104,7 @@ def file_stem(machine: dict[str, Any]) -> str:
 
 
 def write(matrix: Matrix, folder: Path, remade: str = "") -> Path:
-    """Write the page, its tables and JSON document to `folder`; return the page's path.
+    """Write page, tables and JSON document; return the page's path.
 
     `remade`: the date, where these are not new measurements. Raises InputError if they cannot be
     written.
@@ -131,7 +131,7 @@ def write(matrix: Matrix, folder: Path, remade: str = "") -> Path:
 
 
 def table_text(rows: Sequence[Row]) -> str:
-    """Return nested rows as a CSV file: a column for each path, numbers with four digits."""
+    """Return nested rows as a CSV file, with a column for each path."""
     lines = [dict(_leaves(row)) for row in rows]
     file = io.StringIO()
     columns = dict.fromkeys(column for line in lines for column in line)

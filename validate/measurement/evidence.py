@@ -26,7 +26,7 @@ LATE = 0.05  # share of collectives and messages that really took longer than em
 def evidence(
     runs: Sequence[MeasuredRun], scenario: Scenario, foreign_gpu: float = 0.0
 ) -> dict[str, Any]:
-    """Return the machine's load during the runs of one algorithm, and whether they count.
+    """Return the machine's load during runs, and whether they count.
 
     `own_cpu`, `foreign_cpu`: shares of the cores; `late`: share of collectives and messages that
     took longer than emulated; `observing`: share of the time that snapshots took; `sent_bytes`: in
@@ -89,7 +89,7 @@ def _of_run(run: MeasuredRun) -> dict[str, float]:
 
 
 def _shares(team: Sequence[Account]) -> tuple[float, float]:
-    """Return the CPU shares that one machine's processes of the run, and others, used."""
+    """Return the CPU shares of a run's processes on a machine, and of others."""
     whole = max(
         member.machine.get("elapsed", 0.0) * member.machine.get("cores", 1) for member in team
     )

@@ -21,6 +21,6 @@ def fingerprints(paths: Iterable[Path]) -> list[str]:
 
 
 def fitted_to(table: Mapping[str, Any], path: Path) -> bool:
-    """Tell whether the profile in a scenario's table was calibrated from what lies at `path`."""
+    """Return whether a scenario's profile was calibrated from `path`."""
     stated = value_at(table, ("calibration", "fingerprints")) or ()
     return not {*stated}.isdisjoint(fingerprints([path]))

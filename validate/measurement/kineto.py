@@ -44,7 +44,7 @@ class Traced(NamedTuple):
 
 
 def read(*paths: Path | str) -> Recorded:
-    """Read steps and collectives from `paths`, one trace (.json or .json.gz) for each rank.
+    """Read steps and collectives from one trace (.json, .gz) for each rank.
 
     A step is a span `ProfilerStep#N`, which `profiler.step()` makes. A collective counts by its
     exposed time: while it runs and nothing else does, on the CPU or, if there are NCCL kernels, on
@@ -158,7 +158,7 @@ def _interval(span: dict[str, Any]) -> Interval:
 def _split(
     spans: Sequence[dict[str, Any]],
 ) -> tuple[list[tuple[Interval, float]], Callable[[float], float]]:
-    """Return the collectives with their bytes, and the seconds up to a time with other work."""
+    """Return collectives with their bytes, and a function of other work."""
     kernels = [span for span in spans if span.get("cat") == "kernel"]
     if ours := [span for span in kernels if KERNEL.match(span["name"])]:
         others = [_interval(span) for span in kernels if not KERNEL.match(span["name"])]
@@ -176,7 +176,7 @@ def _split(
 
 
 def _busy(intervals: Sequence[Interval]) -> Callable[[float], float]:
-    """Return a function of the seconds, up to a time, in which any of the intervals is."""
+    """Return a function of the seconds that the intervals fill up to a time."""
     if not intervals:
         return lambda at: 0.0
     starts, ends = np.array(sorted(intervals)).T
@@ -189,7 +189,7 @@ def _busy(intervals: Sequence[Interval]) -> Callable[[float], float]:
 
 
 def _bytes(span: dict[str, Any]) -> float:
-    """Return the bytes of a collective's payload, nan if unknown. Raises ValueError if endless."""
+    """Return a payload's bytes, nan if unknown. Raises ValueError if endless."""
     about = span.get("args", {})
     if "In msg nelems" in about:
         entries, kind = float(about["In msg nelems"]), about.get("dtype", "")

@@ -92,7 +92,7 @@ def measure(task: TrainingTask, scenario: Scenario, programs: Any = None) -> Mea
 
 
 def surveys(scenario: Scenario, runs: Sequence[MeasuredRun]) -> dict[str, dict[str, Any]]:
-    """Survey curvature along the first run of each label that has a path; return by label."""
+    """Survey curvature along the first run of each label that has a path."""
     algorithms = {one.label: one for one in scenario.algorithm}
     by_label: dict[str, dict[str, Any]] = {}
     for run, path in ((one.run, one.path) for one in runs if one.path):
@@ -137,12 +137,12 @@ def _points(program: Program, nodes: Sequence[Record], scenario: Scenario) -> li
     last = (scenario.run.steps or inf) * scale
     if program.pooled:
         return _pooled(watched, scale, (scenario.run.evaluate_every or 1) * scale, last)
-    every = max(record.every for record in watched)
+    interval = max(record.every for record in watched)
     rows = [{row["step"]: row for row in record.rows} for record in watched]
     common = sorted(set.intersection(*(set(record) for record in rows)))
     points = []
     for step in common:
-        if step % every == 0 or step == last or program.server:
+        if step % interval == 0 or step == last or program.server:
             same = [record[step] for record in rows]
             time = float(np.nanmax([row["time"] for row in same]))
             points.append(CurvePoint(step / scale, time, same, _beside(nodes, watched, time)))
@@ -155,8 +155,8 @@ def _beside(nodes: Sequence[Record], watched: Sequence[Record], time: float) -> 
     return [rows[-1] for rows in others if len(rows)]
 
 
-def _pooled(watched: Sequence[Record], scale: int, every: int, last: float) -> list[CurvePoint]:
-    """Return a point after every `every` marks of any workers: `scale` marks make a step."""
+def _pooled(watched: Sequence[Record], scale: int, interval: int, last: float) -> list[CurvePoint]:
+    """Return points at every n-th mark of any workers."""
     marks = sorted(
         ((row["time"], rank, index) for rank, record in enumerate(watched)
          for index, row in enumerate(record.rows)),
@@ -165,7 +165,7 @@ def _pooled(watched: Sequence[Record], scale: int, every: int, last: float) -> l
     points = []
     for number, (time, rank, index) in enumerate(marks, 1):
         latest[rank] = watched[rank].rows[index]
-        due = number % every == 0 or number == last
+        due = number % interval == 0 or number == last
         if due and len(latest) == len(watched):
             rows = [latest[rank] for rank in range(len(watched))]
             points.append(CurvePoint(number / scale, float(time), rows))

@@ -86,12 +86,12 @@ class Telemetry:
         return self._span(ISSUE)
 
     def wait(self, *, bytes: float = math.nan) -> Span:  # noqa: A002
-        """Return a context that times the wait for the earliest collective that was issued."""
+        """Return a context that times the wait for the earliest collective."""
         return self._span(WAIT, bytes)
 
     @contextmanager
     def _span(self, kind: int, size: float = math.nan) -> Iterator[None]:
-        """Record an event that lasts as long as the context, unless an exception leaves it."""
+        """Record an event that lasts as long as the context."""
         start = self.clock()
         yield
         self.add(kind, start, self.clock(), size)

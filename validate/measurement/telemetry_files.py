@@ -73,7 +73,7 @@ def read(directory: Path | str) -> Recorded:
     paths = sorted(Path(directory).glob(FILE.format("*")))
     if not paths:
         raise InputError(f"{directory}: no telemetry; give the directory that Telemetry was given")
-    files = sorted((_read(path) for path in paths), key=lambda each: int(each[0]["rank"]))
+    files = sorted((_read(path) for path in paths), key=lambda file: int(file[0]["rank"]))
     head, notes = files[0][0], []
     if len({(about["label"], about["seed"], about["workers"]) for about, _ in files}) > 1:
         raise InputError(
@@ -93,8 +93,8 @@ def read(directory: Path | str) -> Recorded:
                          "the forward and backward pass")  # fmt: skip
     zeros = [min(begin)] * len(files) if shared else begin
     events = [
-        _events(int(each["rank"]), rows, zero)
-        for (each, rows), zero in zip(files, zeros, strict=True)
+        _events(int(about["rank"]), rows, zero)
+        for (about, rows), zero in zip(files, zeros, strict=True)
     ]
     if shared and not missing:
         _join(events)
@@ -102,9 +102,9 @@ def read(directory: Path | str) -> Recorded:
         np.column_stack([rows[:, 2] - zero, rows[:, 1], rows[:, 4]])[rows[:, 0] == LOSS]
         for (_, rows), zero in zip(files, zeros, strict=True)
     ]
-    every = np.concatenate(losses)
+    whole = np.concatenate(losses)
     key = str(head["label"]), int(head["seed"])
-    curve = every[np.argsort(every[:, 0], kind="stable")]
+    curve = whole[np.argsort(whole[:, 0], kind="stable")]
     return Recorded({key: np.concatenate(events)}, {key: curve}, head, notes)
 
 
@@ -158,10 +158,10 @@ def _events(rank: int, rows: np.ndarray, zero: float) -> np.ndarray:
 
 
 def _join(ranks: Sequence[np.ndarray]) -> None:
-    """Set `joined`: when the last rank started each collective that all have waited for."""
+    """Set `joined`: when the last rank started each collective."""
     issued = [rank["start"][rank["kind"] == ISSUE] for rank in ranks]
     waits = [np.flatnonzero(rank["kind"] == WAIT) for rank in ranks]
     common = min(map(len, [*issued, *waits]))
-    joined = np.max([each[:common] for each in issued], axis=0) if common else np.empty(0)
+    joined = np.max([times[:common] for times in issued], axis=0) if common else np.empty(0)
     for events, places in zip(ranks, waits, strict=True):
         events["joined"][places[:common]] = joined

@@ -92,18 +92,22 @@ def diagnose(
     Raises InputError for a device that is not here.
     """
     device = devices.find_device(device)
-    found = machine.hardware(device)
+    hardware = machine.hardware(device)
     others = _others()
     busy = (device != "cpu" and devices.used_by_others()) or 0.0
-    settings = [*_settings(device, found, max(others, busy))]
-    ran = [*_smoke(device, found.get("gpus", 0), progress)] if smoke else []
-    lines = ([*_here(device, found, others)], settings, ran)
+    settings = [*_settings(device, hardware, max(others, busy))]
+    ran = [*_smoke(device, hardware.get("gpus", 0), progress)] if smoke else []
+    lines = ([*_here(device, hardware, others)], settings, ran)
     return Diagnosis(device, *([_anonymous(line) for line in part] for part in lines))
 
 
-def tables(found: Diagnosis) -> Iterator[Table]:
+def tables(diagnosis: Diagnosis) -> Iterator[Table]:
     """Tabulate what the doctor found; lines that need attention are marked and bold."""
-    parts = {"this machine": found.machine, "validate": found.settings, "smoke test": found.smoke}
+    parts = {
+        "this machine": diagnosis.machine,
+        "validate": diagnosis.settings,
+        "smoke test": diagnosis.smoke,
+    }
     for title, findings in parts.items():
         if findings:
             table = Table(title, "", "", **STYLE)
@@ -121,11 +125,11 @@ def _others() -> float:
     return min(1.0, spent / (time.monotonic() - begin) / execution.cores())
 
 
-def _here(device: str, found: dict[str, Any], others: float) -> Iterator[Finding]:
+def _here(device: str, hardware: dict[str, Any], others: float) -> Iterator[Finding]:
     memory = psutil.virtual_memory()
-    yield Finding("processor", f"{found['processor']}, {found['cores']} cores")
+    yield Finding("processor", f"{hardware['processor']}, {hardware['cores']} cores")
     yield Finding("memory", f"{_size(memory.total)}, {_size(memory.available)} free")
-    yield Finding("system", f"{found['system']}; torch {found['torch']}")
+    yield Finding("system", f"{hardware['system']}; torch {hardware['torch']}")
     yield Finding("used by others", f"{others:.0%} of the cores")
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     enough = files >= FILES
@@ -138,27 +142,29 @@ def _here(device: str, found: dict[str, Any], others: float) -> Iterator[Finding
         yield Finding("shared memory", f"{_size(shared)}{hint}", least)
     if device == "cpu":
         unused = "cuda" in devices.device_types()
-        said = "not used, as you said" if unused else devices.unseen()
-        yield Finding("GPUs", said, "nvidia-smi" not in said)
+        use = "not used, as you said" if unused else devices.unseen()
+        yield Finding("GPUs", use, "nvidia-smi" not in use)
         return
-    yield Finding("GPUs", machine.describe({k: found[k] for k in found.keys() - {"processor"}}))
+    yield Finding(
+        "GPUs", machine.describe({k: hardware[k] for k in hardware.keys() - {"processor"}})
+    )
     busy = devices.used_by_others()
     share = "unknown" if busy is None else f"{busy:.0%} of the time"
     yield Finding("GPUs used by others", share, (busy or 0.0) <= evidence.FOREIGN)
     yield Finding(VISIBLE, "set" if VISIBLE in os.environ else "not set")
 
 
-def _settings(device: str, found: dict[str, Any], others: float) -> Iterator[Finding]:
+def _settings(device: str, hardware: dict[str, Any], others: float) -> Iterator[Finding]:
     """Say what `validate` would do here."""
-    gpus = found.get("gpus", 0)
+    gpus = hardware.get("gpus", 0)
     if device == "cpu":
         unused = "cuda" in devices.device_types()
         way = "as you said" if unused else "torch sees no GPU"
         yield Finding(f"--device {'cpu' if unused else 'auto'}", f"cpu: {way}; collectives by gloo")
     else:
-        native = "nccl" in found
+        native = "nccl" in hardware
         by = "NCCL" if native else "gloo, as this torch has no NCCL"
-        yield Finding("--device auto", f"cuda: torch sees {gpus} x {found['gpu']}")
+        yield Finding("--device auto", f"cuda: torch sees {gpus} x {hardware['gpu']}")
         yield Finding(f"up to {gpus} workers", f"a GPU for each; collectives by {by}", native)
         yield Finding("more workers", "share GPUs; collectives by gloo, through the host's memory")
         yield Finding("a server", f"has a GPU to itself with up to {gpus - 1} workers, else shares")
@@ -199,7 +205,7 @@ def _seeing(visible: str | None) -> Iterator[None]:
 
 
 def _train(workers: int, device: str, folder: Path) -> Iterator[Finding]:
-    """Run the parts of the test one after the other; losses must be those that are simulated."""
+    """Run the parts of the test; losses must be the simulated ones."""
     scenario, wrong = _scenario(workers), ""
     tasks = tuple(
         TrainingTask(algorithm, 0, folder / str(number))

@@ -53,7 +53,7 @@ def probe(  # noqa: PLR0913 - the options of the command
     network: str = "emulated",
     progress: Progress | None = None,
 ) -> Profile:
-    """Measure what computing, collectives, messages, codecs and observing cost on this machine.
+    """Measure computing, collectives, messages and codecs on this machine.
 
     `workers`: the numbers of processes to measure. `network`: "emulated" measures what collectives
     and messages add to an emulated delay, "real" their whole time here. Raises
@@ -171,7 +171,7 @@ def _team(about: ProbeSettings, workers: int, once: float, folder: Path) -> Team
 
 
 def _write_steps(file: Path, step: float, count: int) -> None:
-    """Write compute times: `count` stretched steps, then as many unstretched ones as needed."""
+    """Write compute times: `count` stretched steps, then unstretched ones."""
     stretched = [f"{step * (LONG if k % 4 == 3 else 1):.6g}" for k in range(count)]
     file.write_text("\n".join([*stretched, *["0"] * 10**4]))
 

@@ -132,7 +132,7 @@ def codecs(task: TrainingTask) -> list[CodecTime]:
 
 
 def _blocks(events: Array) -> list[tuple[float, float]]:
-    """Return, between pauses, seconds until the all-reduce was issued, and after its result.
+    """Return seconds before an all-reduce was issued, and after its result.
 
     Computing between the two rounds of a codec counts as after.
     """
@@ -176,7 +176,7 @@ def _computing(events: Array) -> Array:
 
 
 def _collectives(events: Array, parameters: dict[str, Any]) -> dict[str, AlphaBeta]:
-    """Fit the time from the last worker's joining to the result, averaged over workers."""
+    """Fit the mean time from the last worker's joining to the result."""
     sizes, repeats = parameters["sizes"], parameters["repeats"]
     some = [size for size in sizes if size <= parameters["gathered"]]
     lasted = []
@@ -203,7 +203,7 @@ def profile(
     transits: AlphaBeta,
     codecs: Sequence[CodecTime],
 ) -> Profile:
-    """Return the profile of a machine; `teams`: by number of workers; `transits`: of messages."""
+    """Return a machine's profile; `transits`: of messages."""
     busiest, notes = max(team.foreign for team in teams), list[str]()
     if busiest > evidence.FOREIGN:
         notes.append(

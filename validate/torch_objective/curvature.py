@@ -79,7 +79,7 @@ def survey(
 
 
 def chosen(path: Sequence[T], most: int = POINTS) -> list[T]:
-    """Return at most `most` items of a path, evenly spread from the first to the last."""
+    """Return at most `most` items of a path, evenly spread."""
     return [path[index] for index in np.unique(np.linspace(0, len(path) - 1, most).astype(int))]
 
 
@@ -123,7 +123,7 @@ class SurveyPoint:
         }
 
     def _differences(self, rank: int, direction: Array) -> float:
-        """Return the curvature of one worker's loss along a direction, nan if that is zero."""
+        """Return the curvature of a worker's loss along a direction."""
         length = float(np.linalg.norm(direction))
         if not length:
             return nan

@@ -96,7 +96,7 @@ Load = Callable[[Path | None], Data]
 
 
 def _moments(samples: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return mean and standard deviation per channel or feature, broadcastable to a sample."""
+    """Return mean and standard deviation per channel or feature."""
     if samples.ndim == 2:
         return samples.mean(axis=0), samples.std(axis=0)
     rest = (1,) * (samples.ndim - 2)
@@ -162,7 +162,7 @@ Read = Callable[[Path, str, str], tuple[np.ndarray, np.ndarray]]
 def _files(
     name: str, hint: str, parts: Sequence[Sequence[str]], read: Read, inside: str = ""
 ) -> Load:
-    """Return the loader of a training and a test set in files, perhaps in a folder `inside`."""
+    """Return the loader of data sets in files, perhaps in a folder `inside`."""
     classes = int(name.partition("-")[2]) if name.startswith("cifar") else 10
 
     def load(folder: Path | None) -> Data:
@@ -187,7 +187,7 @@ def _files(
 
 
 def _mnist(folder: Path, part: str, hint: str) -> tuple[np.ndarray, np.ndarray]:
-    """Read files in MNIST's format (http://yann.lecun.com/exdb/mnist), compressed or not."""
+    """Read files in MNIST's format (yann.lecun.com/exdb/mnist)."""
     images = _read_idx(folder, f"{part}-images-idx3-ubyte", 3, hint)
     return images[:, None], _read_idx(folder, f"{part}-labels-idx1-ubyte", 1, hint)
 
@@ -205,7 +205,7 @@ def _read_idx(folder: Path, name: str, axes: int, hint: str) -> np.ndarray:
 
 
 def _cifar(label_bytes: int) -> Read:
-    """Return the reader of CIFAR's binary format: each image after its labels, the finest last."""
+    """Return the reader of CIFAR's binary format: labels, then the image."""
 
     def read(folder: Path, name: str, hint: str) -> tuple[np.ndarray, np.ndarray]:
         path, content = _read([folder / name], hint)
@@ -310,7 +310,7 @@ class Epochs:
         return shared.permutation(self._samples)
 
     def batches(self, rank: int, size: int) -> Iterator[np.ndarray]:
-        """Yield mini-batches of worker `rank`, all of `size`: one can end in the next epoch."""
+        """Yield mini-batches of a worker, all of `size`, across epochs."""
         number, rows = 0, self.epoch(rank, 0)
         while True:
             while len(rows) < size:
@@ -334,7 +334,7 @@ class DeviceData:
         )
 
     def train(self, rows: np.ndarray) -> Pairs:
-        """Return training samples (..., *shape) and labels (...) with indices `rows` (...)."""
+        """Return training samples (..., *shape) and labels (...) of `rows`."""
         return self._pick(self._train, self._put(rows))
 
     def train_chunks(self, rows: np.ndarray) -> Iterator[Pairs]:

@@ -33,7 +33,7 @@ class Flat:
         self.start = torch.cat([parameter.detach().reshape(-1) for parameter in self.parameters])
 
     def tensor(self, x: Vector) -> Tensor:
-        """Return a vector as a tensor on the parameters' device; a CPU array shares its memory."""
+        """Return a vector as a tensor on the device; a CPU array shares memory."""
         return torch.as_tensor(x, dtype=self.start.dtype, device=self.start.device)
 
     def named(self, x: Tensor) -> dict[str, Tensor]:
@@ -64,7 +64,7 @@ class Flat:
     def backward_in_pieces(
         self, loss: Tensor, gradient: Tensor, sizes: Sequence[int], freed: Freed
     ) -> None:
-        """Run `backward`; call `freed` for each piece in order, once complete with all before.
+        """Run `backward`, and call `freed` for each complete piece in order.
 
         `sizes`: lengths of the pieces, from the end of the vector on. `freed` is called on
         the thread of the backward pass.

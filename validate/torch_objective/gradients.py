@@ -128,7 +128,7 @@ class TorchSource:
                 self._flat.backward_in_pieces(loss, gradient, sizes, decay)
 
     def buffers(self) -> Tensor:
-        """Return a copy of this worker's floating-point buffers as one vector, perhaps empty."""
+        """Return a copy of this worker's buffers as one vector, perhaps empty."""
         return self._buffers.flat.clone()
 
     def next_rows(self) -> np.ndarray:
@@ -146,7 +146,7 @@ class TorchSource:
         return losses[0] if len(losses) == 1 else torch.stack(losses).sum()
 
     def _losses(self, x: Tensor) -> Iterator[Tensor]:
-        """Yield the losses of the next mini-batch's micro-batches; they sum up to its own."""
+        """Yield the micro-batches' losses, which add up to the mini-batch's."""
         batch = self._samples.train(self.next_rows())
         self._flat.go_to(x)
         self._buffers.use()

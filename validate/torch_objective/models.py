@@ -32,7 +32,7 @@ def _mlp(shape: tuple[int, ...], classes: int) -> nn.Module:
 
 
 def _cnn(shape: tuple[int, ...], classes: int) -> nn.Module:
-    """Return a network of two 3 x 3 convolutions, each with pooling, and a linear layer."""
+    """Return a network of two convolutions with pooling, and a linear layer."""
     channels, height, width = _image(shape)
     return nn.Sequential(
         nn.Conv2d(channels, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
@@ -60,7 +60,7 @@ MODELS: Registry[Make] = Registry("paceline.models", {"mlp": _mlp, "cnn": _cnn, 
 
 
 def register_model(name: str, make: Make) -> None:
-    """Register `make(shape, classes)` as `objective.model = name`, here and in real runs.
+    """Register `make(shape, classes)` as `objective.model = name`.
 
     For pools of processes as well (`--jobs`, Dask), offer `make` from an installed package, as an
     entry point of the group `paceline.models`.

@@ -159,7 +159,7 @@ class TorchObjective:
 
 
 def _try(module: nn.Module, samples: Tensor, scored: tuple[int, ...]) -> bool:
-    """Try a batch; return whether training draws random numbers. Raises ObjectiveError."""
+    """Try a batch; return whether training is random. Raises ObjectiveError."""
     if not any(parameter.requires_grad for parameter in module.parameters()):
         raise ObjectiveError(models.MODEL, "has no parameters to train; choose another model")
     before = torch.get_rng_state()
@@ -225,7 +225,7 @@ def dimension(spec: Torch) -> int:
 
 
 @cache
-def _dimension(spec: Torch, *found: Any) -> int:
+def _dimension(spec: Torch, *loaders: Any) -> int:
     """Cache `dimension` by the loaders that the names stand for now."""
     return TorchObjective(spec, 1, 0).dimension
 

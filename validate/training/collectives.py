@@ -191,7 +191,7 @@ class Collectives:
         payload: Callable[[], Payload],
         after: Callable[[], object] | None = None,
     ) -> None:
-        """Start one sum for each dtype; numbers travel in the first that holds them exactly."""
+        """Start a sum for each dtype; the first one holds numbers exactly."""
         if after is None:
             packed = handle.hold(payload())
             dtypes = _dtypes(packed)
@@ -230,7 +230,7 @@ class Collectives:
         return self._ranks * (WHOLE + PARTS * (OWN - WHOLE + len(packed.numbers)))
 
     def scale(self, dtype: torch.dtype, team: Team = None) -> float:
-        """Return by what to multiply a payload before, exactly; 1: the sum is to be divided."""
+        """Return the exact factor of a payload; 1: the sum is divided instead."""
         count = len(team or range(self._ranks))
         return 1 / count if dtype in EXACT and not count & (count - 1) else 1.0
 
@@ -266,14 +266,14 @@ class Collectives:
         return packing.put_together(Packed(packed.skeleton, tensors, packed.places, means)), by_rank
 
     def land(self, handle: RealCollective | None = None) -> None:
-        """Wait until `handle` and all before it have arrived; None: all that were started."""
+        """Wait until `handle`, or all collectives, have arrived."""
         for pending in self._unsettled:
             pending.arrived()
             if pending is handle:
                 break
 
     def settle(self, handle: RealCollective) -> None:
-        """Wait until `handle` and all before it have arrived, and compute when they are due.
+        """Wait for `handle` and all before it, and compute when they are due.
 
         Raises ProgramError if ranks run different collectives, or a payload was changed.
         """

@@ -59,12 +59,12 @@ class RealNetwork:
             self.traffic.count(kind, size, team)
 
     def sends(self, to: int, size: float, now: float) -> tuple[float, float]:
-        """Return when a message of `size` bytes leaves, and its transit time (nan: unknown)."""
+        """Return when a message leaves, and its transit time (nan: unknown)."""
         self.traffic.route(self._rank, to).bytes += round(size)
         return now, nan
 
     def receives(self, size: float, due: float) -> float:
-        """Return when a message that arrives at `due` is through this node's network card."""
+        """Return when a message is through this node's network card."""
         return due
 
     def hears(self, sender: int, size: float) -> None:
@@ -72,7 +72,7 @@ class RealNetwork:
         self.heard.route(sender, self._rank).bytes += round(size)
 
     def totals(self) -> tuple[float, float]:
-        """Return the bytes that this rank has counted, and those of them charged as egress."""
+        """Return the bytes that this rank counted, and those charged as egress."""
         moved, charged = self.traffic.totals()
         more, paid = self.heard.totals()
         return moved + more, charged + paid

@@ -68,7 +68,7 @@ def read(path: Path) -> dict[Key, np.ndarray]:
 
 
 def _possible(events: np.ndarray) -> bool:
-    """Whether events end after they begin, with finite numbers, none negative."""
+    """Return whether events have finite times in order."""
     lasts = np.isfinite(events["start"]) & np.isfinite(events["end"])
     lasts &= events["start"] <= events["end"]
     finite = [~np.isinf(events[name]) for name in ("joined", "due", "bytes")]

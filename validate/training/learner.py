@@ -54,7 +54,7 @@ class NoGradient(OnHost):
 
 
 def start(objective: Objective, parameters: int, device: torch.device) -> Tensor:
-    """Return the initial parameters; in time-only runs, zeros of the size of the model."""
+    """Return the initial parameters; in time-only runs, zeros."""
     if isinstance(objective.start, complex):
         return torch.zeros(parameters, dtype=torch.float32, device=device)
     return put(torch.from_numpy(np.array(objective.start)), device)

@@ -197,7 +197,7 @@ class RealNode(TensorNode):
         return begins, duration
 
     def _rests(self) -> bool:
-        """Whether the next collective leaves this worker out; else get the model."""
+        """Return whether the next collective leaves this worker out."""
         team, rested = self._collectives, self.resting
         if team is None:
             return False

@@ -147,7 +147,7 @@ def split(number: float, dtype: torch.dtype) -> list[float]:
 def write_numbers(
     whole: Sequence[float], numbers: Sequence[float], rank: int, ranks: int, like: Tensor
 ) -> Tensor:
-    """Write one rank's numbers to its places of a buffer, to be summed over the ranks.
+    """Write one rank's numbers to its places of a buffer to be summed.
 
     `whole`: numbers that every dtype holds exactly, in one part.
     """

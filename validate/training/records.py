@@ -98,11 +98,11 @@ class Recorder:
         self._writer.start()
 
     def due(self, step: int) -> bool:
-        """Whether a snapshot of this step is wanted."""
+        """Return whether a snapshot of this step is wanted."""
         return step >= self._next
 
     def see(self, step: int, row: Sequence[float], x: Tensor, buffers: Tensor) -> None:
-        """Queue a snapshot, which must not be changed afterwards; `row`: the other `COLUMNS`.
+        """Queue a snapshot, not to be changed; `row`: the other `COLUMNS`.
 
         Raises RunError if an earlier one is not finite, and whatever kept one from being written.
         """

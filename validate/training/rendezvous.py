@@ -50,7 +50,7 @@ def sub_store(store: Any, name: str) -> Any:
 
 
 def meet(store: Any, name: str, size: int, patient: bool = False) -> None:
-    """Wait until `size` processes have called this; if `patient`, without a time limit."""
+    """Wait until `size` processes are here; if `patient`, without a limit."""
     everyone = f"{name}, all"
     if store.add(name, 1) == size:
         announce(store, everyone)
@@ -135,7 +135,7 @@ class Connections:
         self.collectives = Collectives(member, self._accounting)
 
     def open_mailbox(self, nodes: int, peers: Iterable[int]) -> None:
-        """Open the mailbox of one of `nodes`: messages travel by gloo, through host memory."""
+        """Open the mailbox of a node: messages travel by gloo."""
         group = self._kept(self._gloo("post", nodes, transport.FOREVER))
         capacity = 8 * START + SKELETON + VECTORS * self._start.nbytes
         receives, device = self.network.receives, self._start.device

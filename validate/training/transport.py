@@ -48,7 +48,7 @@ class Pending:
         self._works, self._result, self._land = works, result, land
 
     def done(self) -> bool:
-        """Whether it is finished here."""
+        """Return whether it is finished here."""
         if isinstance(self._works, Future):
             if not self._works.done():
                 return False

@@ -57,7 +57,7 @@ class Pick:
 
     @property
     def devices(self) -> int:
-        """The devices of the largest worker."""
+        """Return the devices of the largest worker."""
         return int(worker_devices(self.scenario).max())
 
 
@@ -145,7 +145,7 @@ RULES: dict[str, Callable[[Any, Pick], bool]] = {
 
 
 def _fits(rule: Any, value: Any, pick: Pick) -> bool:
-    """Whether a parameter has a value that a rule of `PROGRAMS` allows."""
+    """Return whether a rule of `PROGRAMS` allows a parameter's value."""
     if isinstance(rule, list):
         return kind(value) in rule or getattr(value, "schedule", "") in rule
     return RULES[rule](value, pick) if isinstance(rule, str) else bool(value == rule)
@@ -231,7 +231,7 @@ def emit(target: str, pick: Pick) -> Emitted:
 
 
 def _rateless(pick: Pick) -> bool:
-    """Whether the learning rate is the user's to know."""
+    """Return whether only the user knows the learning rate."""
     alone = isinstance(pick.scenario.objective, NoObjective | LearningCurve)
     return alone and "lr" not in pick.algorithm.written
 

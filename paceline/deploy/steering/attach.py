@@ -150,7 +150,7 @@ class Steering:
             outlook.close()
 
     def _times(self, records: Sequence[StepRecord]) -> list[float]:
-        """Return this rank's clock, seconds per step, first loss, and seconds of each mean."""
+        """Return clock, seconds per step, first loss, and seconds of each mean."""
         computing = [record.computing for record in records if record.computing == record.computing]
         self._clock += sum(computing) + sum(record.waiting for record in records)
         usual = np.median(computing) if computing else nan

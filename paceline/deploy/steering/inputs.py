@@ -64,22 +64,22 @@ class Level:
 
     @property
     def known(self) -> bool:
-        """Whether anything was observed."""
+        """Return whether anything was observed."""
         return bool(self._values)
 
     @property
     def mean(self) -> float:
-        """The mean since the last change, in the quantity's unit."""
+        """Return the mean since the last change, in the quantity's unit."""
         return float(np.average(self._values, weights=self._weights))
 
     @property
     def spread(self) -> float:
-        """Relative standard deviation of one draw."""
+        """Return the relative standard deviation of one draw."""
         return float(max(self._variance, LEAST**2) ** 0.5)
 
     @property
     def error(self) -> float:
-        """Relative standard error of the mean."""
+        """Return the relative standard error of the mean."""
         return float((self._variance / sum(self._weights) + LEAST**2) ** 0.5)
 
 
@@ -139,7 +139,7 @@ class Inputs:
 
     @property
     def known(self) -> bool:
-        """Whether each input was observed."""
+        """Return whether each input was observed."""
         return self.averages.known and all(level.known for level in self.compute)
 
     def state(self) -> tuple[tuple[float, float], ...]:

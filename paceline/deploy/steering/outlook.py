@@ -135,7 +135,7 @@ class Outlook:
 
     @property
     def ready(self) -> bool:
-        """Whether every candidate's curve is there."""
+        """Return whether every candidate's curve is there."""
         return len(self._curves) == len(self.candidates)
 
     def learn(self) -> None:

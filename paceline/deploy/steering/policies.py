@@ -56,7 +56,7 @@ class Model:
 
     @property
     def knows(self) -> bool:
-        """Whether its last choice is for the inputs as they are now."""
+        """Return whether the last choice is for the present inputs."""
         return bool(self._decided) and not self.inputs.left(self._decided)
 
     def __call__(self, settings: Settings, record: Telemetry) -> Decision | None:
@@ -140,7 +140,7 @@ class Watch:
         return [f"{what}; now best: {chosen}" if chosen else what for what in news]
 
     def _slow(self, record: Telemetry) -> str:
-        """Say that the step time has left its interval, and why; "" if that may be chance."""
+        """Say why the step time has left its interval; "" if by chance."""
         inputs, (family, settings, predicted, _) = self._inputs, self.prediction
         if self._rounds < ROUNDS or not inputs.known or "time" in self._reported:
             return ""
