@@ -63,11 +63,10 @@ class Reason(NamedTuple):
     values: Mapping[str, Any] = MappingProxyType({})
 
     def __str__(self) -> str:
-        words = {
-            key: percent(value) if key in SHARES
-            else f"{value:.3g}" if isinstance(value, float) else value
-            for key, value in self.values.items()
-        }  # fmt: skip
+        words = dict(self.values)
+        for key, value in self.values.items():
+            if isinstance(value, float):
+                words[key] = percent(value) if key in SHARES else f"{value:.3g}"
         return SENTENCES[self.code].format(**words)
 
 

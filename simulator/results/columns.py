@@ -79,6 +79,19 @@ class ResultColumn:
         result: float | None = value
         return result
 
+    def over_seeds(
+        self, row: Summary, values: Sequence[Any], heavy: bool
+    ) -> intervals.Estimate | None:
+        """Return the estimate in a summary, or else from `values`, one per seed; None without."""
+        place, _, leaf = self.place.rpartition(".")
+        if self.key == "total_cost":
+            place, leaf = "cost", "mean"
+            row = row["used"] or {}
+        stated = {} if self.key == "seconds_per_gradient" else row.get(place)
+        if isinstance(stated, Mapping) and stated.get("estimate"):
+            return intervals.stated(stated, leaf, one_run=True)
+        return None if None in values else self.estimate(values, heavy)
+
     @property
     def show(self) -> Callable[[float | None], str]:
         """The function that formats a value for reading."""
@@ -107,14 +120,12 @@ def _scalability(run: Run, given: Conditions) -> float | None:
 
 
 def estimate_columns(name: str, estimate: intervals.Estimate | None) -> dict[str, Any]:
-    """Return the interval of a column's mean in a row; if its median is estimated, that as well."""
-    low, high = (estimate and estimate.of_mean) or (None, None)
-    row: dict[str, Any] = {f"{name}_low": low, f"{name}_high": high}
-    if (
-        estimate
-        and estimate.of == intervals.MEDIAN
-        and isfinite((estimate.interval or (0, nan))[1])
-    ):
+    """Return the interval of a column's mean in a row; if its median is estimated, that instead."""
+    low, high = (estimate and estimate.interval) or (None, None)
+    if estimate is None or estimate.of != intervals.MEDIAN:
+        return {f"{name}_low": low, f"{name}_high": high}
+    row: dict[str, Any] = {f"{name}_low": None, f"{name}_high": None}
+    if isfinite(nan if high is None else high):
         values = (estimate.value, *estimate.span, estimate.level)
         row |= dict(zip((f"{name}_{part}" for part in MEDIAN_PARTS), values, strict=True))
     return row

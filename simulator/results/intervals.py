@@ -138,16 +138,21 @@ class Estimate:
         }
 
 
-def stated(row: Mapping[str, Any], key: str = "mean") -> Estimate:
-    """Read an estimate from a document: `key` is the mean, beside the keys of `beside_mean`."""
-    of = row.get("estimate", MEAN)
+def stated(row: Mapping[str, Any], key: str = "mean", *, one_run: bool = False) -> Estimate:
+    """Read an estimate from a document: `key` is the mean, beside the keys of `beside_mean`.
+
+    `one_run`: with the interval of one run, `interval90`, where the document has that.
+    """
+    of, level = row.get("estimate", MEAN), row.get("level")
     value = row.get("median", row[key]) if of == MEDIAN else row[key]
-    low, high = row.get("interval") or (None, None)
+    ends = row.get("interval")
+    if one_run and value is not None and row.get("interval90"):
+        ends, level = row["interval90"], LEVEL
+    low, high = ends or (None, None)
     interval = None if low is None else (low, math.inf if high is None else high)
-    return Estimate(
-        math.nan if value is None else value, of, interval, row.get("level"),
-        row.get("basis", ""), None if of == MEDIAN else interval,
-    )  # fmt: skip
+    mean = None if of == MEDIAN else interval
+    value = math.nan if value is None else value
+    return Estimate(value, of, interval, level, row.get("basis", ""), mean)
 
 
 def positive(values: Values, *, heavy: bool = False, of: str | None = None) -> Estimate:

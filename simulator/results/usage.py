@@ -1,6 +1,6 @@
 """Usage over the seeds of one algorithm: time of workers, lines, phases, failures."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,6 @@ from ..scenario.scenario import Scenario
 from .run import TIMES, Run
 from .statistics import human, number
 
-SILENT = 0.001  # of the gradients: a last round that is cut off may add as much
 LOSSES = {"unselected": "not selected", "absent": "absent", "lost": "lost", "down": "down"}
 WAYS = {"down": "server->worker {}", "up": "worker {}->server"}  # links of one client
 OUT = ("down", "absent", "unselected")  # kinds of time in which a client is in no round
@@ -26,6 +25,21 @@ def span(run: Run) -> float:
     """Return the duration of a run in seconds; its curve may end earlier."""
     spent = np.array([*run.workers.values()])
     return float(spent.sum(axis=0).max()) if spent.size else run.duration
+
+
+def over_seeds(values: Sequence[Any]) -> Any:
+    """Return the mean of numbers, one per seed, or of all numbers of tables and lists of them.
+
+    None does not count; of texts the first that is not empty stands.
+    """
+    there = [value for value in values if value is not None and value != ""]
+    if not there:
+        return None
+    if isinstance(there[0], Mapping):
+        return {key: over_seeds([table[key] for table in there]) for key in there[0]}
+    if isinstance(there[0], list):
+        return [over_seeds(column) for column in zip(*there, strict=True)]
+    return there[0] if isinstance(there[0], str) else sum(there) / len(there)
 
 
 def workers(runs: Sequence[Run]) -> dict[str, list[float]]:
@@ -49,47 +63,32 @@ def clients(scenario: Scenario, runs: Sequence[Run]) -> list[dict[str, Any]] | N
     if runs[0].gradients is None or not days or not all(steps):
         return None
     made = np.sum([run.workers["compute"] for run in runs], axis=0) / np.array(steps)
-    of = [each.group for each in scenario.team.workers]
-    in_rounds = [kind for kind in TIMES if kind not in OUT]
-    return [
-        {
+    groups = [worker.group for worker in scenario.team.workers]
+
+    def share(ranks: Sequence[int], *kinds: str) -> float:
+        """Return the share of their time that some clients spend in these kinds."""
+        spent = [run.workers[kind] for run in runs for kind in kinds if kind in run.workers]
+        return float(sum(np.take(times, ranks).sum() for times in spent)) / len(ranks) / DAY / days
+
+    def sent(way: str, ranks: Sequence[int]) -> float | None:
+        """Return the bytes per client and day on the clients' own links in one of `WAYS`."""
+        names = [WAYS[way].format(rank) for rank in ranks]
+        sizes = [run.links[name] for name in names for run in runs if name in run.links]
+        return sum(sizes) / len(ranks) / nights if sizes else None
+
+    rows = []
+    for group in dict.fromkeys(groups):
+        ranks = [rank for rank, name in enumerate(groups) if name == group]
+        row = {
             "group": group or None,
             "clients": len(ranks),
             "gradients": float(made[ranks].sum() / made.sum()) if made.sum() else None,
-            **{f"{way}_bytes_per_day": _sent(runs, way, ranks, nights) for way in WAYS},
-            "absent": _seconds(runs, ranks, "absent") / len(ranks) / DAY / days,
-            "selected": _seconds(runs, ranks, *in_rounds) / len(ranks) / DAY / days,
+            **{f"{way}_bytes_per_day": sent(way, ranks) for way in WAYS},
+            "absent": share(ranks, "absent"),
+            "selected": share(ranks, *(kind for kind in TIMES if kind not in OUT)),
         }
-        for group in dict.fromkeys(of)
-        for ranks in [[rank for rank, each in enumerate(of) if each == group]]
-    ]
-
-
-def _sent(runs: Sequence[Run], way: str, ranks: Sequence[int], days: float) -> float | None:
-    """Return the bytes per client and day on the clients' own links in one of `WAYS`."""
-    names = [WAYS[way].format(rank) for rank in ranks]
-    sizes = [run.links[name] for name in names for run in runs if name in run.links]
-    return sum(sizes) / len(ranks) / days if sizes else None
-
-
-def _seconds(runs: Sequence[Run], ranks: Sequence[int], *kinds: str) -> float:
-    """Return the time of some workers in these kinds, over all runs."""
-    return float(
-        sum(np.take(run.workers[k], ranks).sum() for run in runs for k in kinds if k in run.workers)
-    )
-
-
-def silent(row: Mapping[str, Any]) -> list[str]:
-    """Note the groups of sampled clients from which the model learns next to nothing."""
-    few_gradients = [
-        f"{group['group']} ({group['clients']} clients, in rounds for {percent(group['selected'])})"
-        for group in row["clients"] or ()
-        if group["group"] and group["gradients"] is not None and group["gradients"] < SILENT
-    ]
-    return [
-        f"{row['label']}: under {100 * SILENT:g} % of the gradients in the model are of groups "
-        f"{', '.join(few_gradients)}"
-    ] * bool(few_gradients)
+        rows.append(row)
+    return rows
 
 
 def hours(scenario: Scenario) -> list[str]:
@@ -106,49 +105,42 @@ def hours(scenario: Scenario) -> list[str]:
 
 
 def failures(runs: Sequence[Run]) -> dict[str, Any] | None:
-    """Means over seeds of `Run.failures`; None where nothing can crash. `stall`: the first one."""
-    found = [run.failures for run in runs if run.failures is not None]
-    if not found:
-        return None
-    means = {key: _mean(each[key] for each in found) for key in found[0] if key != "stall"}
-    return means | {"stall": next((each["stall"] for each in found if each["stall"]), None)}
+    """Return means over seeds of `Run.failures`; None where nothing can crash."""
+    means: dict[str, Any] | None = over_seeds([run.failures for run in runs])
+    return means
 
 
 def lines(runs: Sequence[Run]) -> list[dict[str, Any]]:
-    """Means over seeds of `Run.lines`. `saturated`, `down`: shares of the time."""
-    spans = list(map(span, runs))
+    """Return means over seeds of `Run.lines`. `saturated`, `down`: shares of the time."""
 
-    def share(each: Sequence[dict[str, Any]], key: str) -> float | None:
-        pairs = zip(each, spans, strict=True)
-        return _mean(
-            min(1.0, line.get(key, 0.0) / whole) if whole else 0.0 for line, whole in pairs
-        )
+    def of_run(run: Run) -> list[dict[str, Any]]:
+        whole = span(run) or float("inf")
+        shares = ("saturated", "down")
+        return [
+            {key: line[key] for key in ("line", "bytes", "utilisation")}
+            | {key: min(1.0, line.get(f"{key}_seconds", 0.0) / whole) for key in shares}
+            for line in run.lines
+        ]
 
+    means = over_seeds([*map(of_run, runs)]) or []
     return [
-        {
-            "line": each[0]["line"],
-            "bandwidth": each[0]["bandwidth"],
-            "bytes": _mean(line["bytes"] for line in each),
-            "utilisation": _mean(line["utilisation"] for line in each),
-            "saturated": share(each, "saturated_seconds"),
-            "down": share(each, "down_seconds"),
-        }
-        for each in zip(*(run.lines for run in runs), strict=True)
+        mean | {"bandwidth": line["bandwidth"]}
+        for mean, line in zip(means, runs[0].lines, strict=True)
     ]
 
 
 def phases(runs: Sequence[Run]) -> dict[str, dict[str, float]]:
-    """Means over seeds of `Run.phases`; of transits those of all messages."""
-    found: dict[str, dict[str, float]] = {}
+    """Return means over seeds of `Run.phases`; of transits those of all messages."""
+    result: dict[str, dict[str, float]] = {}
     for name in dict.fromkeys(name for run in runs for name in run.phases):
-        each = [run.phases.get(name, {}) for run in runs]
-        keys = dict.fromkeys(key for one in each for key in one)
-        phase = {key: sum(one.get(key, 0.0) for one in each) / len(runs) for key in keys}
+        tables = [run.phases.get(name, {}) for run in runs]
+        keys = dict.fromkeys(key for table in tables for key in table)
+        phase = {key: sum(table.get(key, 0.0) for table in tables) / len(runs) for key in keys}
         if phase.get("messages"):
-            total = sum(one["messages"] * one["transit_seconds"] for one in each if one)
+            total = sum(table["messages"] * table["transit_seconds"] for table in tables if table)
             phase["transit_seconds"] = total / (phase["messages"] * len(runs))
-        found[name] = phase
-    return found
+        result[name] = phase
+    return result
 
 
 def network(runs: Sequence[Run]) -> dict[str, Any] | None:
@@ -158,14 +150,11 @@ def network(runs: Sequence[Run]) -> dict[str, Any] | None:
 
 def jobs(runs: Sequence[Run]) -> list[dict[str, Any]]:
     """Return means over seeds of `Run.jobs`: the pace of background jobs."""
-    return [
-        {key: each[0][key] for key in ("job", "algorithm")}
-        | {key: _mean(job[key] for job in each) for key in ("steps", "seconds_per_step")}
-        for each in zip(*(run.jobs for run in runs), strict=True)
-    ]
+    means = over_seeds([run.jobs for run in runs]) or []
+    return [mean | {"job": job["job"]} for mean, job in zip(means, runs[0].jobs, strict=True)]
 
 
-def of_job(job: dict[str, Any], file: str, label: str) -> str:
+def of_job(job: Mapping[str, Any], file: str, label: str) -> str:
     """Say at which pace a background job ran beside an algorithm."""
     pace = f"{human(job['seconds_per_step'])} a step" if job["steps"] else "no step"
     return f"job {job['job']} ({file}, {job['algorithm']}) beside {label}: {pace}."
@@ -198,8 +187,3 @@ def few(count: float, one: str, many: str) -> str:
     """Return a count, of which some are means, with its noun: "1 crash", "2.50 crashes"."""
     exact = f"{count:.0f}" if count == round(count) else number(count)
     return f"{exact} {one if count == 1 else many}"
-
-
-def _mean(values: Iterable[float | None]) -> float | None:
-    there = [value for value in values if value is not None]
-    return sum(there) / len(there) if there else None

@@ -8,10 +8,10 @@ from typing import Any, TypeVar
 import numpy as np
 
 from ..errors import InputError
+from ..load.load import Programs, available_programs
 from ..objectives import plugins
 from ..objectives.basis import bases
 from ..objectives.learning_curve.objective import Expected
-from ..programs import catalogue
 from ..results import (
     bottleneck,
     consumption,
@@ -26,6 +26,7 @@ from ..results.determinism import deterministic
 from ..results.figures import curves, style
 from ..results.figures.chart import Chart
 from ..results.intervals import HEAVY
+from ..results.loss_model import Errors
 from ..results.prediction_interval import Uncalibrated, Unfitted
 from ..results.run import Run
 from ..results.verdict import Known, Verdict, of_runs
@@ -43,8 +44,8 @@ class Result(Display):
 
     `resumed` counts the runs kept from an interrupted call. `replicates`: where numbers come from
     a profile, bootstrap replicates, which use redrawn numbers. `paired`: the measured runs that
-    are predicted will meet the very delays of `runs`. `links`: by label, the error of times over
-    TCP without a profile.
+    are predicted will meet the very delays of `runs`. `links`: by label, the error of
+    times, such as over TCP without a profile. `programs`: a user's, beside the catalogue's.
     """
 
     scenario: Scenario
@@ -54,6 +55,7 @@ class Result(Display):
     replicates: list[Run] = field(default_factory=list)
     paired: bool = False
     links: Mapping[str, Uncalibrated] = field(default_factory=dict)
+    programs: Programs = None
 
     @property
     def engine(self) -> str:
@@ -72,55 +74,59 @@ class Result(Display):
 
     def _summary(self, algorithm: Algorithm) -> dict[str, Any]:
         scenario, runs = self.scenario, self.groups[algorithm.label]
-        summary = statistics.summarise(
-            runs,
-            target=scenario.run.target_loss,
-            workers=scenario.participants(algorithm),
-            ideal_rate=scenario.team.ideal_rate,
-            heavy=scenario.heavy_tailed,
-        )
-        known = self._models.get(algorithm.label)
-        named = {
+        model, missed = self.loss_models.get(algorithm.label), self.time_models[algorithm.label]
+        replicates = statistics.group(self.replicates).get(algorithm.label, ())
+        again = learning.Replicates(replicates, self.paired) if self.replicates else None
+        stated = learning.stated(scenario, runs, model, missed, again)
+        row = {
             "label": algorithm.label,
             "name": algorithm.name,
             "parameters": algorithm.written,
             "bound": algorithm.bound,
-        }
-        found = {
+            **statistics.summarise(
+                runs,
+                target=scenario.run.target_loss,
+                workers=scenario.participants(algorithm),
+                ideal_rate=scenario.team.ideal_rate,
+                heavy=scenario.heavy_tailed,
+            ),
             "failures": usage.failures(runs),
             "network": usage.network(runs),
             "jobs": usage.jobs(runs),
             "workers": usage.workers(runs),
             "clients": usage.clients(scenario, runs),
             "bottleneck": bottleneck.sentence(scenario.under(algorithm), algorithm, runs),
+            **consumption.summary(scenario, runs, model, stated),
         }
-        model = self._unfitted[algorithm.label]
-        replicates = statistics.group(self.replicates).get(algorithm.label, ())
-        again = learning.Replicates(replicates, self.paired) if self.replicates else None
-        stated = learning.stated(scenario, runs, known, model, again)
-        if self.replicates or model:
-            found["interval90_basis"] = prediction_interval.basis(scenario, model)
+        if self.replicates or missed:
+            row["interval90_basis"] = prediction_interval.basis(scenario, missed)
         if stated:
-            found["interval90"] = stated
+            row["interval90"] = stated
         for quantity, interval in stated.items():
-            summary[quantity] = summary[quantity] | {"interval90": interval}
-        summary |= consumption.summary(scenario, runs, known, stated)
-        return named | dict(statistics.jsonable(summary | found))
+            row[quantity] = row[quantity] | {"interval90": interval}
+        return dict(statistics.jsonable(row))
 
     @cached_property
-    def _models(self) -> dict[str, Expected]:
+    def loss_models(self) -> dict[str, Expected]:
         """What the loss of each algorithm of a learning curve may miss, by label."""
-        return learning.models(self.scenario, self.groups)
+        return learning.models(self.scenario, self.groups, self.programs)
 
     @cached_property
-    def _unfitted(self) -> dict[str, Unfitted | None]:
-        """The model's error by label; None for a program that the profile was fitted to."""
-        known = {name: program.family for name, program in catalogue().items()}
-        found: dict[str, Unfitted | None] = {}
-        for each in self.scenario.algorithm:
-            own = prediction_interval.unfitted(self.scenario, each, known.get(each.name))
-            found[each.label] = self.links.get(each.label) or own
-        return found
+    def time_models(self) -> dict[str, Unfitted | None]:
+        """The model's error of times by label; None of a program that a profile was fitted to."""
+        families = {name: one.family for name, one in available_programs(self.programs).items()}
+        return {
+            one.label: self.links.get(one.label)
+            or prediction_interval.unfitted(self.scenario, one, families.get(one.name))
+            for one in self.scenario.algorithm
+        }
+
+    @cached_property
+    def errors(self) -> dict[str, Errors]:
+        """What may be wrong of losses and times beside what seeds show, by label."""
+        stated = {row["label"]: row.get("interval90", {}) for row in self.algorithms}
+        errors = learning.errors(self.scenario, self.groups, self.loss_models, self.links)
+        return {label: one._replace(stated=stated[label]) for label, one in errors.items()}
 
     @property
     def failures(self) -> list[str]:
@@ -146,21 +152,15 @@ class Result(Display):
     def verdict(self) -> Verdict:
         """The answer: the algorithm to use, and how sure that is."""
         scenario = self.scenario
-        rows = {row["label"]: row for row in self.algorithms}
-        errors = learning.errors(scenario, self.groups, self._models, self.links)
-        models = {
-            label: each._replace(stated=rows[label].get("interval90", {}))
-            for label, each in errors.items()
-        }
         known = Known(
             scenario.heavy_tailed,
             deterministic(scenario),
             bases(scenario),
-            models,
-            rows,
-            {each.label: each.name for each in scenario.algorithm},
+            self.errors,
+            {row["label"]: row for row in self.algorithms},
+            {one.label: one.name for one in scenario.algorithm},
             _equal_tokens(scenario),
-            of_loss=any(each.loss for each in models.values()),
+            of_loss=any(errors.loss for errors in self.errors.values()),
         )
         return of_runs(self.groups, scenario.run.target_loss, known)
 
@@ -179,11 +179,10 @@ class Result(Display):
             *consumption.notes(self.scenario),
             *statistics.notes(self.groups),
             *statistics.crowds(self.groups),
-            *[note for row in self.algorithms for note in usage.silent(row)],
             *usage.hours(self.scenario),
-            *learning.notes(self._models),
+            *learning.notes(self.loss_models),
             *prediction_interval.extrapolation(self.scenario, self.groups),
-            *prediction_interval.notes(self._unfitted),
+            *prediction_interval.notes(self.time_models),
             *prediction_interval.ideal(self.scenario, max(shares)),
             *([HEAVY] if self.scenario.heavy_tailed and len(self.seeds) > 1 else []),
         ]

@@ -98,7 +98,10 @@ def run_on(
     runs, resumed = execute(scenario, tasks, place, progress)
     count = len(scenario.algorithm) * len(numbers)
     known = links.uncalibrated(scenario, statistics.group(runs[:count]), place.execution)
-    return Result(scenario, list(numbers), runs[:count], resumed, runs[count:], paired, known)
+    programs = place.execution.programs
+    return Result(
+        scenario, list(numbers), runs[:count], resumed, runs[count:], paired, known, programs
+    )
 
 
 def plan(scenario: Scenario, seeds: Sequence[int], engine: str, paired: bool) -> list[Task]:

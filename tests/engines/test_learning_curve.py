@@ -282,7 +282,7 @@ def test_the_interval_of_a_pick_holds_the_draws_of_the_model():
     result = simulate(world, seeds=4)
     label = result.verdict.pick
     (row,) = (row for row in result.algorithms if row["label"] == label)
-    (low, high), model = row["interval90"]["loss"], result._models[label]
+    (low, high), model = row["interval90"]["loss"], result.loss_models[label]
     drawn = row["loss"]["last"] * model.factors(2000.0)[:, 0]
     assert 0.88 <= np.mean((drawn >= low) & (drawn <= high)) <= 0.92
     assert result.pick["basis"].endswith("the model")

@@ -356,25 +356,6 @@ def test_clients_at_work_are_counted_and_unequal_numbers_are_noted():
         assert all(f"fedavg tau=5: {counts[0]:.2f}; fedbuff" in str(each) for each in reasons)
 
 
-def test_groups_that_are_not_there_in_a_run_or_not_selected_are_not_called_late():
-    away = [{"name": each, "workers": 2, "membership": {"daily": "04:00-06:00"}} for each in "ab"]
-    here = {"name": "here", "workers": 2}
-    sampling = {"clients": 1, "by": "availability"}
-
-    def noted(group, duration, seed=0):
-        world = scenario(
-            {"name": "fedavg", "tau": 5}, cluster={"sampling": sampling, "group": group}, workers=6,
-            network=SERVED, steps=None, run={"duration": duration},
-        )  # fmt: skip
-        result = study.simulate(world, seeds=1, seed=seed)
-        return [note for note in result.notes if "of the gradients in the model" in note]
-
-    (note,) = noted([here, *away], "1000 s")
-    assert "of groups a (2 clients, in rounds for 0 %), b (2 clients, in rounds for 0 %)" in note
-    notes = [noted([here, {"name": "other", "workers": 4}], "8 s", seed) for seed in range(6)]
-    assert any("of groups here (2 clients" in note for one in notes for note in one)
-
-
 def test_what_ends_a_round_and_whose_reports_it_took_are_said():
     """Of four a second a step and four nine times as slow, rounds of 3 steps take whom they can."""
     size = {"parameters": 1000}  # 4 kB
@@ -391,8 +372,6 @@ def test_what_ends_a_round_and_whose_reports_it_took_are_said():
             algorithm, cluster=cluster, network=SERVED, workers=8, model=size, steps=None, run=run
         )
         result = study.simulate(world)
-        noted = [note for note in result.notes if "are of groups slow (4 clients" in note]
-        assert len(noted) == ("deadline" in sampling)
         return result.algorithms[0]
 
     waits, hurries, buffers = row(), row(deadline="6 s"), row("fedbuff")

@@ -294,10 +294,9 @@ class _Search:
             return float((residuals(place) ** 2).sum())
 
         first, close = min(spread, key=cost), SETTLED**2 if self.certain else SETTLED
-        end = least_squares(
-            residuals, np.clip(first, SETTLED, 1 - SETTLED), partial(self.jacobian, self.used),
-            bounds=(0, 1), xtol=close, ftol=close, gtol=None, max_nfev=MOST,
-        ).x  # fmt: skip
+        how: dict[str, Any] = {"xtol": close, "ftol": close, "gtol": None, "max_nfev": MOST}
+        inside, slope = np.clip(first, SETTLED, 1 - SETTLED), partial(self.jacobian, self.used)
+        end = least_squares(residuals, inside, slope, bounds=(0, 1), **how).x
         return min((first, end), key=cost)
 
     def result(self, base: Scenario, count: Callable[[], int]) -> FitResult:

@@ -4,7 +4,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 from operator import itemgetter
@@ -15,7 +15,6 @@ import numpy as np
 from ...inputs import csv_cells, messages
 from ...objectives import plugins
 from ...objectives.basis import bases
-from ...objectives.learning_curve.objective import Expected
 from ...results import consumption, divergence, intervals, statistics, wording
 from ...results.columns import (
     BY_KEY,
@@ -32,13 +31,14 @@ from ...results.columns import (
 from ...results.determinism import deterministic
 from ...results.figures.chart import Chart
 from ...results.order import MARGIN, Terms, order
-from ...results.prediction_interval import PACE, TARGET, TimeModel
+from ...results.prediction_interval import PACE, TARGET
 from ...results.run import Run
 from ...results.verdict import NOTHING_KNOWN, Compared, Question, Verdict, conclude, of_points
-from ...scenario.scenario import Algorithm, Scenario
+from ...scenario.scenario import Scenario
 from .. import learning, links
 from ..display.display import Display, even, shown_columns, text
 from ..execution import Execution
+from ..result import Result
 from .points import Point, value
 
 Row = dict[str, Any]
@@ -155,111 +155,56 @@ def measured(scenario: Scenario, runs: Sequence[Run], execution: Execution) -> R
     The means are those of `paceline simulate`; missing values are None. `errors`, by column: draws
     of what it may be wrong by; `margin`: the share of the loss up to which others are equivalent.
     """
-    label = runs[0].label
-    algorithm = next(each for each in scenario.algorithm if each.label == label)
-    ideal, workers = scenario.team.ideal_rate, scenario.participants(algorithm)
+    (algorithm,) = (one for one in scenario.algorithm if one.label == runs[0].label)
+    scenario = scenario.model_copy(update={"algorithm": (algorithm,)})
+    missed: Any = links.time_error_models(scenario, {algorithm.label: runs}, execution)
+    seeds, programs = [run.seed for run in runs], execution.programs
+    result = Result(scenario, seeds, [*runs], links=missed, programs=programs)
+    (summary,) = result.algorithms
+    ideal, stated = scenario.team.ideal_rate, summary.get("interval90", {})
     given = Conditions(
         target=scenario.run.target_loss,
-        step_alone=workers / ideal if ideal else 0,
+        step_alone=scenario.participants(algorithm) / ideal if ideal else 0,
         priced=scenario.cost.priced,
     )
-    summary = statistics.summarise(
-        runs, target=given.target, workers=workers, ideal_rate=ideal, heavy=scenario.heavy_tailed
-    )
-    groups = {label: [*runs]}
-    losses = learning.models(scenario, groups, execution.programs)
-    missed = links.time_error_models(scenario, groups, execution)
-    stated = learning.stated(scenario, runs, losses.get(label), missed.get(label))
-    summary |= consumption.summary(scenario, runs, losses.get(label), stated)
     numbers = [_numbers(run, given) for run in runs]
-    over_seeds = {
-        column.key: _over_seeds(scenario, algorithm, runs, column, [n[column.key] for n in numbers])
-        for column in RESULT_COLUMNS
-    }
-    row = _summarised(over_seeds, summary, stated)
-    notes = dict.fromkeys(note for run in runs for note in run.notes)
-    record = {
-        "engine": summary["engine"],
-        "row": row | {"diverged": sum(map(divergence.diverged, runs))},
-        "stalled": any(run.stall for run in runs),
-        "runs": [{"seed": run.seed, **own} for run, own in zip(runs, numbers, strict=True)],
-        # those that points may share: the step at which a run diverged is its own
-        "notes": [
-            *(note for note in notes if not note.startswith("diverged")),
-            *(f"what its loss rests on: {learning.rest(model)}" for model in losses.values()),
-        ],
-        **_errors(scenario, runs, losses, missed),
-        "stated": {name: stated.get(key) for name, key in STATED.items()},
-    }
-    return dict(statistics.jsonable(record))
-
-
-def _summarised(
-    over_seeds: Mapping[str, intervals.Estimate | None],
-    summary: Mapping[str, Any],
-    stated: Mapping[str, Any],
-) -> Row:
-    """Return means with their intervals: those of one run where `stated` has them."""
     row: Row = {}
     for column in RESULT_COLUMNS:
+        values = [of_run[column.key] for of_run in numbers]
         row[column.key] = column.of_summary(summary)
-        found = over_seeds[column.key]
-        spent = (summary["used"] or {}).get("cost", {}) if column.key == "total_cost" else {}
-        if found and "interval90" in spent:
-            found = intervals.stated(spent)
-        one_run = stated.get(STATED.get(column.key, ""))
-        if one_run and found and math.isfinite(found.value):
-            ends = one_run[0], one_run[1]
-            found = replace(found, interval=ends, of_mean=ends, level=intervals.LEVEL)
-        row |= estimate_columns(column.key, found)
+        estimate = column.over_seeds(summary, values, scenario.heavy_tailed)
+        row |= estimate_columns(column.key, estimate)
         if column.key == "time_to_target_s":
-            reached = summary["time_to_target"]
-            row["reached"] = reached and reached["reached"]
+            row["reached"] = (summary["time_to_target"] or {}).get("reached")
     row |= {key: summary[key] for key in consumption.RATES if summary[key] is not None}
     for until, ending in (("used", ""), ("to_target", "_to_target")):
         for key, amount in (summary[until] or {}).items():
             row |= {f"{key}{ending}": amount["mean"]}
             row |= estimate_columns(f"{key}{ending}", intervals.stated(amount))
     row |= {f"{kind}_share": share for kind, share in summary["breakdown"].items()}
-    return row
-
-
-def _over_seeds(
-    scenario: Scenario,
-    algorithm: Algorithm,
-    runs: Sequence[Run],
-    column: ResultColumn,
-    values: Sequence[Any],
-) -> intervals.Estimate | None:
-    """Estimate a column over seeds; None where a run has no value of it."""
-    heavy = scenario.heavy_tailed
-    if column.key == "seconds_per_step":  # of one seed, too
-        return statistics.mean_pace(runs, heavy)
-    found = None if None in values else column.estimate(values, heavy)
-    if column.key == "total_cost" and found:
-        most = consumption.most(scenario, served=algorithm.served).get("cost", math.inf)
-        return found.within(0.0, most)
-    return found
-
-
-def _errors(
-    scenario: Scenario,
-    runs: Sequence[Run],
-    losses: Mapping[str, Expected],
-    missed: Mapping[str, TimeModel],
-) -> Row:
-    """Return the draws that `paceline simulate` compares its algorithms by, to six digits."""
-    label, target = runs[0].label, scenario.run.target_loss
-    known = learning.errors(scenario, {label: [*runs]}, losses, missed).get(label)
-    if known is None:
-        return {}
-    drawn = {"final_loss": known.of_loss(runs, math.inf)}
-    if target is not None:
-        drawn["time_to_target_s"] = known.to_target(runs, target)
-    if known.times is not None:
-        drawn[PACE] = known.times
-    rounded = {key: [float(f"{x:.6g}") for x in each] for key, each in drawn.items()}
-    return {"errors": rounded, "margin": known.worth(runs, math.inf)}
+    notes = dict.fromkeys(note for run in runs for note in run.notes)
+    rests = (learning.rest(model) for model in result.loss_models.values())
+    record = {
+        "engine": summary["engine"],
+        "row": row | {"diverged": sum(map(divergence.diverged, runs))},
+        "stalled": any(run.stall for run in runs),
+        "runs": [{"seed": run.seed, **of} for run, of in zip(runs, numbers, strict=True)],
+        # those that points may share: the step at which a run diverged is its own
+        "notes": [
+            *(note for note in notes if not note.startswith("diverged")),
+            *(f"what its loss rests on: {rest}" for rest in rests),
+        ],
+        "stated": {name: stated.get(key) for name, key in STATED.items()},
+    }
+    if errors := result.errors.get(algorithm.label):
+        drawn = {"final_loss": errors.of_loss(runs, math.inf)}
+        if given.target is not None:
+            drawn["time_to_target_s"] = errors.to_target(runs, given.target)
+        if errors.times is not None:
+            drawn[PACE] = errors.times
+        six = {key: [float(f"{x:.6g}") for x in factors] for key, factors in drawn.items()}
+        record |= {"errors": six, "margin": errors.worth(runs, math.inf)}
+    return dict(statistics.jsonable(record))
 
 
 def _numbers(run: Run, given: Conditions) -> Row:
