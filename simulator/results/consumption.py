@@ -63,35 +63,35 @@ def used(scenario: Scenario, run: Run, time: float) -> dict[str, float]:
     Of `UNITS` those that are set; `RATES` are of the whole run, and of whole days where workers
     are there in some of their hours.
     """
-    cost, many, found = scenario.cost, prices.devices(scenario), dict[str, float]()
+    cost, many, amounts = scenario.cost, prices.devices(scenario), dict[str, float]()
     tokens = tokens_per_step(scenario)
     if not tokens and not cost.priced:
-        return found
-    own = next(each for each in scenario.algorithm if each.label == run.label)
+        return amounts
+    algorithm = next(one for one in scenario.algorithm if one.label == run.label)
     paid = {key: float(np.interp(time, run.curve["time"], run.paid[key])) for key in run.paid}
     if tokens:
-        tokens *= run.contributing or scenario.participants(own)
+        tokens *= run.contributing or scenario.participants(algorithm)
         nights = None if all_day(scenario.cluster) else worked(scenario.cluster, run.duration)
         whole = run.duration if nights is None else nights * SECONDS_PER_DAY
-        found["tokens_per_second"] = tokens * run.steps / whole if whole else inf
+        amounts["tokens_per_second"] = tokens * run.steps / whole if whole else inf
         if cost.flops:
-            found["mfu"] = found["tokens_per_second"] * _flops(scenario) / (many * cost.flops)
-        found["tokens"] = tokens * at(run, time, "step")
-    found["days"] = time / SECONDS_PER_DAY
+            amounts["mfu"] = amounts["tokens_per_second"] * _flops(scenario) / (many * cost.flops)
+        amounts["tokens"] = tokens * at(run, time, "step")
+    amounts["days"] = time / SECONDS_PER_DAY
     if run.gradients is not None and run.rounds:  # of clients that are selected
         if not all_day(scenario.cluster):
-            found["nights"] = worked(scenario.cluster, time)
-        found["rounds"] = run.rounds * at(run, time, "step") / run.steps
-        found["client_bytes"] = at(run, time, "bytes") / scenario.cluster.workers
+            amounts["nights"] = worked(scenario.cluster, time)
+        amounts["rounds"] = run.rounds * at(run, time, "step") / run.steps
+        amounts["client_bytes"] = at(run, time, "bytes") / scenario.cluster.workers
     if cost.node_hour is not None or cost.device_hour is not None:
-        found["device_hours"] = paid.get("device_seconds", many * time) / prices.SECONDS_PER_HOUR
+        amounts["device_hours"] = paid.get("device_seconds", many * time) / prices.SECONDS_PER_HOUR
     if cost.priced:
-        found["cost"] = at(run, time, "cost")
+        amounts["cost"] = at(run, time, "cost")
     if cost.egress_per_gb:  # the rest of the price, where all pay for all of the time
-        nodes = prices.price_per_second(scenario, served=own.served) * time
-        rest = max(found["cost"] - nodes, 0.0) / cost.egress_per_gb * prices.BYTES_PER_GB
-        found["egress_bytes"] = paid.get("egress_bytes", rest)
-    return found | (dict.fromkeys(found.keys() - {*RATES}, inf) if time == inf else {})
+        nodes = prices.price_per_second(scenario, served=algorithm.served) * time
+        rest = max(amounts["cost"] - nodes, 0.0) / cost.egress_per_gb * prices.BYTES_PER_GB
+        amounts["egress_bytes"] = paid.get("egress_bytes", rest)
+    return amounts | (dict.fromkeys(amounts.keys() - {*RATES}, inf) if time == inf else {})
 
 
 def most(scenario: Scenario, *, served: bool) -> dict[str, float]:
@@ -101,20 +101,20 @@ def most(scenario: Scenario, *, served: bool) -> dict[str, float]:
         return {}
     money = prices.price_per_second(scenario, served=served) * time
     hours = prices.devices(scenario) * time / prices.SECONDS_PER_HOUR
-    found = {"days": time / SECONDS_PER_DAY, "device_hours": hours}
-    return found if cost.egress_per_gb else found | {"cost": money}
+    limits = {"days": time / SECONDS_PER_DAY, "device_hours": hours}
+    return limits if cost.egress_per_gb else limits | {"cost": money}
 
 
 def notes(scenario: Scenario) -> list[str]:
     """Say what counts as a device, and where [cluster] computes faster or slower than those do."""
-    cost, found = scenario.cost, list[str]()
+    cost, lines = scenario.cost, list[str]()
     counted = cost.device_hour is not None or (cost.node_hour is None and cost.flops is not None)
-    if counted and not any("devices" in each.model_fields_set for each in scenario.cluster.group):
-        found.append(
+    if counted and not any("devices" in group.model_fields_set for group in scenario.cluster.group):
+        lines.append(
             "a worker counts as one device, in device-hours and MFU; write devices in "
             "[[cluster.group]] where it has more"
         )
-    return [*found, *paces(scenario)]
+    return [*lines, *paces(scenario)]
 
 
 def paces(scenario: Scenario) -> list[str]:
@@ -145,15 +145,15 @@ def summary(
     target, heavy = scenario.run.target_loss, scenario.heavy_tailed
     there = [] if target is None else [used(scenario, run, crossing(run, target)) for run in runs]
     whole = [used(scenario, run, run.duration) for run in runs]
-    own = next(each for each in scenario.algorithm if each.label == runs[0].label)
-    limits = most(scenario, served=own.served)
+    algorithm = next(one for one in scenario.algorithm if one.label == runs[0].label)
+    limits = most(scenario, served=algorithm.served)
     pace = stated.get(PACE) if scenario.run.duration is None else None
     steps = sum(run.steps for run in runs) / len(runs)
     within = pace and [end * steps for end in pace]
-    found = summarise_amounts(whole, scenario.cost, Bounds(heavy, None, limits, within))
+    amounts = summarise_amounts(whole, scenario.cost, Bounds(heavy, None, limits, within))
     factors = loss_model.to_target(model, runs, target) if model and target is not None else None
     until = stated.get(TARGET)
-    return found | {
+    return amounts | {
         "to_target": _amounts(there, scenario.cost, Bounds(heavy, factors, within=until))
         if there
         else None
@@ -188,26 +188,26 @@ def summarise_amounts(seeds: Sequence[Used], cost: Prices, bounds: Bounds) -> di
 
 def _amounts(seeds: Sequence[Used], cost: Prices, bounds: Bounds) -> dict[str, Any] | None:
     heavy, factors, limits, within = bounds
-    every = {key: [each[key] for each in seeds] for key in seeds[0] if key not in RATES}
+    every = {key: [amounts[key] for amounts in seeds] for key in seeds[0] if key not in RATES}
     each_byte = (cost.egress_per_gb or 0.0) / prices.BYTES_PER_GB
     traffic = each_byte * float(np.mean(every.get("egress_bytes", 0.0)))
     seconds = SECONDS_PER_DAY * float(np.mean(every.get("days", 0.0)))
 
     def amount(key: str, values: Sequence[float]) -> dict[str, Any]:
-        found = intervals.positive(values, heavy=heavy).within(0.0, limits.get(key, inf))
-        if factors is not None and isfinite(found.value):
-            found = intervals.widened(found, found.value * factors)
+        estimate = intervals.positive(values, heavy=heavy).within(0.0, limits.get(key, inf))
+        if factors is not None and isfinite(estimate.value):
+            estimate = intervals.widened(estimate, estimate.value * factors)
         if within and key in TIMED and seconds:
             fixed = traffic if key == "cost" and factors is None else 0.0  # bytes of given steps
-            low, high = (fixed + (found.value - fixed) * end / seconds for end in within)
-        elif factors is not None and key in COUNTED and isfinite(found.value):
-            low, high = (found.value * np.quantile(factors, intervals.TAILS)).tolist()
+            low, high = (fixed + (estimate.value - fixed) * end / seconds for end in within)
+        elif factors is not None and key in COUNTED and isfinite(estimate.value):
+            low, high = (estimate.value * np.quantile(factors, intervals.TAILS)).tolist()
         else:
-            return estimated(values, found)
-        found = replace(found, interval=(low, high), level=intervals.LEVEL)
-        found = found if factors is None else found.by_model(low, high)
-        told = replace(found, basis=f"{found.basis}, of one run")
-        return estimated(values, told) | {"interval90": [low, high]}
+            return estimated(values, estimate)
+        estimate = replace(estimate, interval=(low, high), level=intervals.LEVEL)
+        estimate = estimate if factors is None else estimate.by_model(low, high)
+        of_one_run = replace(estimate, basis=f"{estimate.basis}, of one run")
+        return estimated(values, of_one_run) | {"interval90": [low, high]}
 
     return {key: amount(key, values) for key, values in every.items()} or None
 
@@ -217,9 +217,9 @@ def cells(rows: Sequence[Row], target: float | None = None) -> tuple[str, dict[s
 
     They are those up to the target if some row reached it.
     """
-    known = [each["mean"] for row in rows for each in (row.get("to_target") or {}).values()]
-    reached = any(mean is not None and isfinite(mean) for mean in known)
-    until, found = "to_target" if reached else "used", dict[str, Cell]()
+    means = [amount["mean"] for row in rows for amount in (row.get("to_target") or {}).values()]
+    reached = any(mean is not None and isfinite(mean) for mean in means)
+    until, columns = "to_target" if reached else "used", dict[str, Cell]()
     daily = {"tokens_per_second": ("tokens/day", "#")} if all(map(_long, rows)) else {}
     for key, (words, unit) in (UNITS | daily).items():
         times = SECONDS_PER_DAY if key in daily else 1.0
@@ -227,8 +227,8 @@ def cells(rows: Sequence[Row], target: float | None = None) -> tuple[str, dict[s
             currency = rows[0].get("currency") if key == "cost" else None
             about = ", ".join(filter(None, [currency, _level(rows, until, key)]))
             heading = f"{words} ({about})" if about else words
-            found[heading] = partial(_cell, key, unit, until, times)
-    return f"to loss {target:g}" if reached else "in the whole run", found
+            columns[heading] = partial(_cell, key, unit, until, times)
+    return f"to loss {target:g}" if reached else "in the whole run", columns
 
 
 def _long(row: Row) -> bool:
@@ -244,14 +244,14 @@ def _has(row: Row, until: str, key: str) -> bool:
 def _level(rows: Sequence[Row], until: str, key: str) -> str:
     """Return the level of a column's intervals, unless each says its own."""
     amounts = [(row.get(until) or {}).get(key) or {} for row in rows if key in SPREAD]
-    known = [intervals.stated(each) for each in amounts if "mean" in each]
-    return wording.usual(found for found in known if not found.narrow)
+    estimates = [intervals.stated(amount) for amount in amounts if "mean" in amount]
+    return wording.usual(estimate for estimate in estimates if not estimate.narrow)
 
 
 def _cell(key: str, unit: str, until: str, times: float, row: Row) -> str:
     """Format a value for reading, `times` as large, days and costs with their intervals."""
     amount = (row.get(until) or {}).get(key) or {"mean": row.get(key) if key in RATES else None}
     if key in SPREAD and amount["mean"] is not None:
-        found = intervals.stated(amount)
-        return wording.cell(replace(found, interval=None) if found.narrow else found, unit)
+        estimate = intervals.stated(amount)
+        return wording.cell(replace(estimate, interval=None) if estimate.narrow else estimate, unit)
     return with_unit(amount["mean"] and times * amount["mean"], unit)

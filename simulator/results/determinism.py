@@ -31,20 +31,20 @@ def deterministic(scenario: Scenario) -> bool:
     False where that is not certain, as with codecs and with a user's own algorithms.
     """
     table = scenario.table
-    known = catalogue()
+    programs = catalogue()
     return (
         table.keys() <= TABLES
         and scenario.objective.kind in KINDS
         and all(_plain(name, table.get(name, {})) for name in ("cluster", "network", "server"))
-        and all(each.is_constant for each in laws(scenario.cluster, scenario.network))
+        and all(law.is_constant for law in laws(scenario.cluster, scenario.network))
         and all(
-            each.name in known and not known[each.name].gossips and "codec" not in each.table
-            for each in scenario.algorithm
+            one.name in programs and not programs[one.name].gossips and "codec" not in one.table
+            for one in scenario.algorithm
         )
     )
 
 
 def _plain(name: str, table: Any) -> bool:
     """Whether a table, and each of those in it, has plain keys only."""
-    inner = [(key, each) for key in ("group", "link") for each in table.get(key, ())]
-    return table.keys() <= PLAIN[name] and all(_plain(*each) for each in inner)
+    inner = [(key, entry) for key in ("group", "link") for entry in table.get(key, ())]
+    return table.keys() <= PLAIN[name] and all(_plain(*entry) for entry in inner)

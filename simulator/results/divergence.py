@@ -38,18 +38,19 @@ def note(curve: Mapping[str, Sequence[float]]) -> str | None:
 
 def summary(runs: Sequence[Run]) -> dict[str, Any] | None:
     """Return how many seeds diverged, the earliest step, and the cause; None where none did."""
-    found = [(run, first) for run in runs if (first := begins(run.curve["loss"])) is not None]
-    if not found:
+    lost = [(run, first) for run in runs if (first := begins(run.curve["loss"])) is not None]
+    if not lost:
         return None
     return {
-        "seeds": len(found),
+        "seeds": len(lost),
         "of": len(runs),
-        "step": min(run.curve["step"][first] for run, first in found),
+        "step": min(run.curve["step"][first] for run, first in lost),
         "cause": CAUSE,
     }
 
 
-def sentence(label: str, found: Mapping[str, Any]) -> str:
+def sentence(label: str, summary: Mapping[str, Any]) -> str:
     """Return `summary` of one algorithm in words."""
-    who = "" if found["seeds"] == found["of"] else f" with {found['seeds']} of {found['of']} seeds"
-    return f"{label} diverged{who} by step {found['step']:g}"
+    seeds, of, step = summary["seeds"], summary["of"], summary["step"]
+    who = "" if seeds == of else f" with {seeds} of {of} seeds"
+    return f"{label} diverged{who} by step {step:g}"

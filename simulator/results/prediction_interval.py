@@ -75,8 +75,8 @@ class Unfitted:
     @property
     def basis(self) -> str:
         """Where the error comes from."""
-        known = self.family in self.error.seconds_per_step
-        kind = f"{self.family} programs" if known else "the family with the largest errors"
+        has_family = self.family in self.error.seconds_per_step
+        kind = f"{self.family} programs" if has_family else "the family with the largest errors"
         source = f" ({self.error.source})" if self.error.source else ""
         return (
             "standard errors of the profile, and the model's error, learnt from "
@@ -119,9 +119,9 @@ class Uncalibrated(Unfitted):
         the model is the same for all parameters of a program.
         """
         links = _student("links", self.conditions - 1) / NORMAL
-        own = self.error.of(quantity, self.family) * _student(program, self.error.programs - 1)
-        drawn: np.ndarray = np.exp(np.where(links > 0, self.slower, -self.faster) * links + own)
-        return drawn
+        model = self.error.of(quantity, self.family) * _student(program, self.error.programs - 1)
+        factors: np.ndarray = np.exp(np.where(links > 0, self.slower, -self.faster) * links + model)
+        return factors
 
     @property
     def basis(self) -> str:
@@ -149,8 +149,8 @@ class Calibrated(Unfitted):
         ended = [log for log in self.logs if log < inf]
         variance = float(np.var(ended, ddof=1)) + float(np.mean(ended)) ** 2
         open_end = above and len(ended) < len(self.logs)
-        own = Spread(inf if open_end else variance, len(ended) - 1)
-        return super().spread(quantity, above) + own
+        replicates = Spread(inf if open_end else variance, len(ended) - 1)
+        return super().spread(quantity, above) + replicates
 
     def factors(self, program: str, quantity: str) -> np.ndarray:
         """Draw what times may be wrong by, jointly for all programs: Student's, of replicates.

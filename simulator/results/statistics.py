@@ -157,8 +157,8 @@ def sampled(runs: Sequence[Run], column: str, times: np.ndarray) -> np.ndarray:
     for run in runs:
         time, values = np.array(run.curve["time"]), np.array(run.curve[column])
         if column == "tau":
-            known = np.isfinite(values)
-            values = np.where(known, values, values[known][0] if known.any() else np.nan)
+            finite = np.isfinite(values)
+            values = np.where(finite, values, values[finite][0] if finite.any() else np.nan)
             result.append(values[np.searchsorted(time, times, side="right") - 1])
         else:
             result.append(np.interp(times, time, values))
@@ -231,8 +231,8 @@ def _ends(runs: Sequence[Run], column: str) -> dict[str, Any]:
 def over_time(run: Run, column: str) -> float:
     """Return a column's mean over the time of a run, linear between evaluations."""
     time, values = np.asarray(run.curve["time"], float), np.asarray(run.curve[column], float)
-    known = np.isfinite(values) if values.size else np.zeros(0, bool)
-    time, values = time[known], values[known]
+    finite = np.isfinite(values) if values.size else np.zeros(0, bool)
+    time, values = time[finite], values[finite]
     area = (values[1:] + values[:-1]) @ np.diff(time) / 2
     return ratio(float(area), float(np.ptp(time))) if time.size else math.nan
 
@@ -419,11 +419,11 @@ def unequal(groups: Groups) -> str:
 
 def crowds(groups: Groups) -> list[str]:
     """Say so where algorithms that are compared keep unequal numbers of clients at work."""
-    said = unequal(groups)
+    counts = unequal(groups)
     return [
-        f"the numbers of clients at work at a time differ ({said}), and more of them make more "
+        f"the numbers of clients at work at a time differ ({counts}), and more of them make more "
         "gradients; compare algorithms at equal numbers, by cluster.sampling.clients and over"
-    ] * bool(said)
+    ] * bool(counts)
 
 
 def notes(groups: Groups) -> list[str]:

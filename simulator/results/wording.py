@@ -9,24 +9,24 @@ from .intervals import LEVEL, MEDIAN, USUAL, Estimate, stated
 from .statistics import PREFIXED, number, prefixed, time_unit, with_unit
 
 
-def amount(found: Estimate, unit: str, size: float = 1.0) -> str:
+def amount(estimate: Estimate, unit: str, size: float = 1.0) -> str:
     """Return a value times `size` with its interval: "1.85 d (90 %: 1.83 to 1.88 d)"."""
-    whole = replace(found, value=found.value * size)
-    if found.interval is None:
+    whole = replace(estimate, value=estimate.value * size)
+    if estimate.interval is None:
         return with_unit(whole.value, unit)
-    low, high = (end * size for end in found.interval)
+    low, high = (end * size for end in estimate.interval)
     value, within = (
         with_unit(whole.value, unit),
         format_interval(replace(whole, interval=(low, high)), unit),
     )
     same = with_unit(low, unit) == with_unit(high, unit) == value  # such as a price of a fixed time
-    return value if same else f"{value} ({kind(found)}: {within})"
+    return value if same else f"{value} ({kind(estimate)}: {within})"
 
 
 def of_one(row: Mapping[str, Any], quantity: str) -> Estimate:
     """Return an estimate in a row of `simulate`, with the interval of one run if it has that."""
-    found, known = stated(row[quantity]), (row.get("interval90") or {}).get(quantity)
-    return found.by_model(*span(known)) if known and known[0] is not None else found
+    estimate, ends = stated(row[quantity]), (row.get("interval90") or {}).get(quantity)
+    return estimate.by_model(*span(ends)) if ends and ends[0] is not None else estimate
 
 
 def above(share: float, interval: Sequence[float] | None) -> str:
@@ -39,17 +39,17 @@ def above(share: float, interval: Sequence[float] | None) -> str:
     return ("no higher" if gain else f"{share:+z.2%}") + (f" ({ends})" if ends else "")
 
 
-def level(found: Estimate) -> str:
+def level(estimate: Estimate) -> str:
     """Return the level that an interval attains: "90 %", "87.5 %"."""
-    return f"{100 * (found.level or LEVEL):.3g} %"
+    return f"{100 * (estimate.level or LEVEL):.3g} %"
 
 
-def format_interval(found: Estimate, unit: str) -> str:
+def format_interval(estimate: Estimate, unit: str) -> str:
     """Return the ends of an estimate's interval in the unit of its value: "12.0 to 14.2 s"."""
-    if found.interval is None:
+    if estimate.interval is None:
         return "-"
-    size, name = _scale(found.value, unit)
-    low, high = (edge / size for edge in found.interval)
+    size, name = _scale(estimate.value, unit)
+    low, high = (edge / size for edge in estimate.interval)
     if math.isinf(high):
         return f"{number(low)}{name} or more"
     return f"{number(low)} to {number(high)}{name}"
@@ -61,46 +61,47 @@ def span(interval: Sequence[float | None]) -> tuple[float, float]:
     return low, high
 
 
-def kind(found: Estimate) -> str:
+def kind(estimate: Estimate) -> str:
     """Return what an interval is, for the heading of a column: "90 %" of a mean, or in full."""
-    return f"{found.of}, {level(found)}" if found.of == MEDIAN else level(found)
+    return f"{estimate.of}, {level(estimate)}" if estimate.of == MEDIAN else level(estimate)
 
 
-def usual(every: Iterable[Estimate]) -> str:
+def usual(estimates: Iterable[Estimate]) -> str:
     """Return the kind of all intervals of a column, `USUAL` if they differ, "" without any."""
-    kinds = {kind(each) for each in every if each.interval}
+    kinds = {kind(estimate) for estimate in estimates if estimate.interval}
     return kinds.pop() if len(kinds) == 1 else USUAL if kinds else ""
 
 
-def cell(found: Estimate, unit: str, column: str = USUAL) -> str:
+def cell(estimate: Estimate, unit: str, column: str = USUAL) -> str:
     """Return an estimate for a column of intervals of the kind `column`: "13.1 s (12.0–14.2)".
 
     An interval of another kind says which.
     """
-    if not math.isfinite(found.value):
+    if not math.isfinite(estimate.value):
         return "-"
-    size, name = _scale(found.value, unit)
-    said = f"{number(found.value / size)}{name}"
-    if found.interval is None:
-        return said
-    low, high = (edge / size for edge in found.interval)
-    within = f"{number(low)}–{number(high)}" if math.isfinite(high) else f"> {number(low)}"
-    return f"{said} ({within})" if kind(found) == column else f"{said} ({kind(found)}: {within})"
-
-
-def qualified(found: Estimate, unit: str, column: str = USUAL) -> str:
-    """Return the interval for a column of the kind `column`, and its own kind if that differs."""
-    said = format_interval(found, unit)
-    return f"{said} ({kind(found)})" if found.interval and kind(found) != column else said
-
-
-def difference(found: Estimate, unit: str) -> str:
-    """Return a paired difference with its interval, in one unit: "1.20 s (0.80 to 1.60)"."""
-    size, name = _scale(max(map(abs, [found.value, *(found.interval or ())])), unit)
-    value = f"{number(found.value / size)}{name}"
-    if found.interval is None:
+    size, name = _scale(estimate.value, unit)
+    value = f"{number(estimate.value / size)}{name}"
+    if estimate.interval is None:
         return value
-    low, high = (number(end / size) for end in found.interval)
+    low, high = (edge / size for edge in estimate.interval)
+    within = f"{number(low)}–{number(high)}" if math.isfinite(high) else f"> {number(low)}"
+    of = "" if kind(estimate) == column else f"{kind(estimate)}: "
+    return f"{value} ({of}{within})"
+
+
+def qualified(estimate: Estimate, unit: str, column: str = USUAL) -> str:
+    """Return the interval for a column of the kind `column`, and its own kind if that differs."""
+    ends = format_interval(estimate, unit)
+    return f"{ends} ({kind(estimate)})" if estimate.interval and kind(estimate) != column else ends
+
+
+def difference(gap: Estimate, unit: str) -> str:
+    """Return a paired difference with its interval, in one unit: "1.20 s (0.80 to 1.60)"."""
+    size, name = _scale(max(map(abs, [gap.value, *(gap.interval or ())])), unit)
+    value = f"{number(gap.value / size)}{name}"
+    if gap.interval is None:
+        return value
+    low, high = (number(end / size) for end in gap.interval)
     return f"{value} ({low} to {high})"
 
 

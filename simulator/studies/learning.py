@@ -41,18 +41,18 @@ def expected(
     goal: Any = with_tuned_rate(written(scenario, algorithm, programs)).scenario.objective
     if isinstance(goal, Expected):
         return goal
-    found: Expected = goal.expected
+    model: Expected = goal.expected
     ratios = [
-        run.curve["loss"][-1] / float(found.parallel(run.steps))
+        run.curve["loss"][-1] / float(model.parallel(run.steps))
         for run in runs or run_seeds(scenario, algorithm, [0], programs=programs)
         if run.steps and not diverged(run)
     ]
     ratio = log(sum(ratios) / len(ratios)) if ratios else inf
-    share, place = mechanism()["share"] * ratio, (found.workers, found.period, size(scenario))
-    errors = found.errors
+    share, place = mechanism()["share"] * ratio, (model.workers, model.period, size(scenario))
+    errors = model.errors
     if isfinite(share):
         errors = errors + share * evidence.drawn(f"ratio of {algorithm.name}", place)
-    return replace(found, log_ratio=ratio, sd=float(np.hypot(found.sd, share)), errors=errors)
+    return replace(model, log_ratio=ratio, sd=float(np.hypot(model.sd, share)), errors=errors)
 
 
 def penalties(scenario: Scenario) -> list[dict[str, Any]]:
@@ -65,18 +65,18 @@ def penalties(scenario: Scenario) -> list[dict[str, Any]]:
         return []
     rows = []
     for algorithm in scenario.algorithm:
-        found = expected(scenario, algorithm)
-        grown = float(found.ramp(found.steps))
-        at, ends = found.log_ratio * (grown if found.direct else 1.0), None
-        if isfinite(found.sd):
-            ends = np.exp(np.minimum(evidence.ends(at, found.errors, grown), 700)).tolist()
+        model = expected(scenario, algorithm)
+        grown = float(model.ramp(model.steps))
+        at, ends = model.log_ratio * (grown if model.direct else 1.0), None
+        if isfinite(model.sd):
+            ends = np.exp(np.minimum(evidence.ends(at, model.errors, grown), 700)).tolist()
         rows.append({
             "label": algorithm.label,
-            "workers": found.workers,
+            "workers": model.workers,
             "ratio": exp(at),
             "interval90": ends,
-            "basis": found.basis,
-            "sentence": f"{LOST}; " * (at == inf) + found.sentence,
+            "basis": model.basis,
+            "sentence": f"{LOST}; " * (at == inf) + model.sentence,
         })  # fmt: skip
     return rows
 
@@ -85,12 +85,12 @@ def models(scenario: Scenario, groups: Groups, programs: Programs = None) -> dic
     """Return what the loss of each algorithm of a learning curve may miss, by label."""
     if not isinstance(scenario.objective, LearningCurve):
         return {}
-    found = {
-        each.label: expected(scenario, each, groups[each.label], programs)
-        for each in scenario.algorithm
-        if each.label in groups
+    losses = {
+        one.label: expected(scenario, one, groups[one.label], programs)
+        for one in scenario.algorithm
+        if one.label in groups
     }
-    return {label: each for label, each in found.items() if isfinite(each.sd)}
+    return {label: one for label, one in losses.items() if isfinite(one.sd)}
 
 
 def errors(
@@ -100,27 +100,27 @@ def errors(
     links: Mapping[str, TimeModel],
 ) -> Models:
     """Return what may be wrong beside what seeds tell, of `losses` (as `models`) and of times."""
-    found = dict[str, Errors]()
+    result = dict[str, Errors]()
     quantity = TARGET if scenario.run.target_loss else PACE
-    for each in (each for each in scenario.algorithm if each.label in groups):
-        known = links.get(each.label)
-        times = known.factors(each.name, quantity) if known else None
-        if each.label in losses or times is not None:
-            found[each.label] = Errors(losses.get(each.label), times, known)
-    return found
+    for algorithm in (one for one in scenario.algorithm if one.label in groups):
+        model = links.get(algorithm.label)
+        times = model.factors(algorithm.name, quantity) if model else None
+        if algorithm.label in losses or times is not None:
+            result[algorithm.label] = Errors(losses.get(algorithm.label), times, model)
+    return result
 
 
-def rest(known: Any) -> str:
+def rest(model: Any) -> str:
     """Say on what an algorithm's loss rests."""
-    return f"{known.basis} ({'; '.join(known.why)})" if known.why else known.basis
+    return f"{model.basis} ({'; '.join(model.why)})" if model.why else model.basis
 
 
-def notes(known: Mapping[str, Any]) -> list[str]:
+def notes(models: Mapping[str, Any]) -> list[str]:
     """Say in a sentence on what losses rest, by label."""
     labels: dict[str, list[str]] = {}
-    for label, each in known.items():
-        labels.setdefault(rest(each), []).append(label)
-    whole = "; ".join(f"{said}: {all_of(own)}" for said, own in labels.items())
+    for label, model in models.items():
+        labels.setdefault(rest(model), []).append(label)
+    whole = "; ".join(f"{basis}: {all_of(names)}" for basis, names in labels.items())
     return [f"what losses rest on: {whole}"] if whole else []
 
 
@@ -143,16 +143,16 @@ def stated(
     `model`: of a learning curve's loss; `missed`: the error of the model of times; `replicates`:
     None without a profile.
     """
-    found: dict[str, list[float] | None] = {}
+    ends: dict[str, list[float] | None] = {}
     target = scenario.run.target_loss
     if replicates is not None or missed:
         again, paired = replicates or Replicates(())
-        found = prediction_interval.intervals(
+        ends = prediction_interval.intervals(
             runs, again, target=target, paired=paired, model=missed
         )
     if isinstance(scenario.objective, LearningCurve):
-        found = intervals(scenario.cluster, model, runs, found, target)
-    return found
+        ends = intervals(scenario.cluster, model, runs, ends, target)
+    return ends
 
 
 def intervals(

@@ -32,22 +32,21 @@ def time_error_models(
     scenario: Scenario, groups: Groups, execution: Execution
 ) -> Mapping[str, TimeModel]:
     """Return the error of each algorithm's times, by label: by the profile, if there is one."""
-    if (known := scenario.calibration) is None:
+    if (profile := scenario.calibration) is None:
         return uncalibrated(scenario, groups, execution)
-    found, catalogue = dict[str, TimeModel](), available_programs(execution.programs)
-    for each in (each for each in scenario.algorithm if groups.get(each.label)):
-        program, seed = catalogue[each.name], groups[each.label][0].seed
-        short = _short(
-            scenario.under(each), groups[each.label][0], looks=program.needs_loss, periods=PAIRED
-        )
-        (whole,) = _pace(short, each, seed, execution)
-        paces = _pace(short, each, seed, execution, range(known.replicates))
+    models, catalogue = dict[str, TimeModel](), available_programs(execution.programs)
+    for algorithm in (one for one in scenario.algorithm if groups.get(one.label)):
+        program, run = catalogue[algorithm.name], groups[algorithm.label][0]
+        alone, seed = scenario.under(algorithm), run.seed
+        short = _short(alone, run, looks=program.needs_loss, periods=PAIRED)
+        (whole,) = _pace(short, algorithm, seed, execution)
+        paces = _pace(short, algorithm, seed, execution, range(profile.replicates))
         logs = [log(pace / whole) if 0 < pace < inf and 0 < whole < inf else inf for pace in paces]
-        model = prediction_interval.unfitted(scenario, each, program.family)
-        if sum(each < inf for each in logs) > 1:
+        model = prediction_interval.unfitted(scenario, algorithm, program.family)
+        if sum(change < inf for change in logs) > 1:
             error = model.error if model else ModelError(programs=2)  # of nothing
-            found[each.label] = Calibrated(error, program.family, logs)
-    return found
+            models[algorithm.label] = Calibrated(error, program.family, logs)
+    return models
 
 
 def uncalibrated(
@@ -58,17 +57,17 @@ def uncalibrated(
     Times are simulated with links at both ends of what they may take, as what computing hides of
     communication is no longer hidden over slower ones.
     """
-    known = prediction_interval.links(scenario)
-    if known is None:
+    missed = prediction_interval.links(scenario)
+    if missed is None:
         return {}
-    (low, median, high, conditions), source = known
+    (low, median, high, conditions), source = missed
     error = ModelError.model_validate(prediction_interval.model_errors()["real"])
-    found, catalogue = {}, available_programs(execution.programs)
-    for algorithm in (each for each in scenario.algorithm if groups.get(each.label)):
+    models, catalogue = {}, available_programs(execution.programs)
+    for algorithm in (one for one in scenario.algorithm if groups.get(one.label)):
         program, runs = catalogue[algorithm.name], groups[algorithm.label]
-        own, faster, slower = scenario.under(algorithm), 0.0, 0.0
+        alone, faster, slower = scenario.under(algorithm), 0.0, 0.0
         if low < high:
-            short = _short(own, runs[0], looks=program.needs_loss)
+            short = _short(alone, runs[0], looks=program.needs_loss)
             working = 1 - sum(map(held_up, runs)) / len(runs)
             share = breakdown(runs)["communicate"] / (working or 1.0)
             (whole,) = _pace(tcp.slowed(short, 1.0), algorithm, runs[0].seed, execution)
@@ -81,13 +80,13 @@ def uncalibrated(
                 ends.append(min(max(moved, least), most))
             faster, slower = ends
         if scenario.network.library == "nccl":  # what GPUs add does not depend on links
-            beside = log1p(_on_gpus(own, algorithm, runs))
+            beside = log1p(_on_gpus(alone, algorithm, runs))
             if not slower + beside:
                 continue
             slower = hypot(slower, beside)
         model = Uncalibrated(error, program.family, faster, slower, conditions, source)
-        found[algorithm.label] = model
-    return found
+        models[algorithm.label] = model
+    return models
 
 
 def _on_gpus(scenario: Scenario, algorithm: Algorithm, runs: Sequence[Run]) -> float:
@@ -105,7 +104,7 @@ def _short(scenario: Scenario, run: Run, *, looks: bool, periods: int = PERIODS)
 
     `looks`: the program reads the loss. A run whose period changes is left as long as it is.
     """
-    taus = {each for each in run.curve["tau"] if isfinite(each)} or {1.0}
+    taus = {tau for tau in run.curve["tau"] if isfinite(tau)} or {1.0}
     update: dict[str, Any] = {} if looks else {"objective": NoObjective(kind="none")}
     steps = int(max(periods * max(taus), FEWEST))
     if len(taus) == 1 and (steps < run.steps or scenario.calibration):  # which may be cut early
@@ -124,13 +123,13 @@ def _pace(
     if execution.programs is None:  # their code has no version
         key = Task(algorithm, seed, 0, execution.engine).key(scenario)
         key += repr((scenario, replicates))
-    found = _paces.get(key)
-    if found is None:
+    paces = _paces.get(key)
+    if paces is None:
         seeds = [seed for _ in replicates or [0]]
         runs = execution.run(scenario, algorithm, seeds, replicates=replicates)
-        found = [prediction_interval.pace(run) * (1 - held_up(run)) for run in runs]
+        paces = [prediction_interval.pace(run) * (1 - held_up(run)) for run in runs]
         if len(_paces) >= KEPT:
             _paces.clear()
         if key:
-            _paces[key] = found
-    return found
+            _paces[key] = paces
+    return paces

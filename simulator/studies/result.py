@@ -145,8 +145,8 @@ class Result(Display):
     @property
     def loss_basis(self) -> str | None:
         """What the loss of the pick is the loss of; None where there is no loss."""
-        found = bases(self.scenario)
-        return found.get(self.verdict.pick or "", next(iter(found.values()), None))
+        by_label = bases(self.scenario)
+        return by_label.get(self.verdict.pick or "", next(iter(by_label.values()), None))
 
     @cached_property
     def verdict(self) -> Verdict:
@@ -230,11 +230,11 @@ class Result(Display):
 
     def _table(self) -> list[dict[str, str]]:
         rows = self.algorithms
-        columns = shown_columns(rows, {each.key: each.of_summary for each in RESULT_COLUMNS})
+        columns = shown_columns(rows, {column.key: column.of_summary for column in RESULT_COLUMNS})
         _, amounts = consumption.cells(rows, self.scenario.run.target_loss)
         return [
             {"algorithm": row["label"]}
-            | {each.words: each.show(each.of_summary(row)) for each in columns}
+            | {column.words: column.show(column.of_summary(row)) for column in columns}
             | {heading: cell(row) for heading, cell in amounts.items()}
             for row in rows
         ]
@@ -311,10 +311,10 @@ def _equal_tokens(scenario: Scenario) -> bool:
 def _free_codecs(scenario: Scenario) -> list[str]:
     """Say whose codecs compress in no time, as they do by default."""
     free = list[str]()
-    timed = {each.kind for each in scenario.codec if each.compress + each.decompress}
-    for each in scenario.algorithm:
-        codec: Any = each.parameters.get("codec")
+    timed = {codec.kind for codec in scenario.codec if codec.compress + codec.decompress}
+    for algorithm in scenario.algorithm:
+        codec: Any = algorithm.parameters.get("codec")
         if getattr(codec, "kind", "raw") not in {"raw", *timed}:
-            free += [] if codec.compress + codec.decompress else [each.label]
+            free += [] if codec.compress + codec.decompress else [algorithm.label]
     what = "compressing takes no time; codec.compress and codec.decompress set what it takes"
     return [f"{', '.join(free)}: {what}"] if free else []

@@ -288,11 +288,11 @@ def solve(  # noqa: PLR0913 - the options of the command
         unknown = len(seed_range(base, seeds, seed)) == 1 and not deterministic(base)
         for index in indices:
             label = base.algorithm[index].label
-            found = _Search(label, vary, wanted, values, partial(read, index)).solution()
+            solution = _Search(label, vary, wanted, values, partial(read, index)).solution()
             # One seed has an interval only from the error of a model.
-            if unknown and len({*(found.interval or ())}) == 1:
-                found = replace(found, interval=None)
-            solutions.append(found)
+            if unknown and len({*(solution.interval or ())}) == 1:
+                solution = replace(solution, interval=None)
+            solutions.append(solution)
         result = SolveResult(base, vary, wanted, values, solutions, count)
         if directory:
             directory.finish({}, result.json())

@@ -147,8 +147,8 @@ def values(
         rows = [[QUANTITIES[what](run, **how) for run in runs] for runs in groups[:-1]]
         return np.array(min(rows, key=np.mean))
     runs = groups[of] if isinstance(of, int) else result.groups[of]
-    found = np.array([QUANTITIES[what](run, **how) for run in runs])
-    return found[:1] if what in SCALARS else found
+    quantities = np.array([QUANTITIES[what](run, **how) for run in runs])
+    return quantities[:1] if what in SCALARS else quantities
 
 
 def compared(
@@ -165,10 +165,10 @@ def compared(
 
 def compare(lab: Lab, *, scale: float = 1.0, **how: Any) -> Finding:
     """Return what `compared` does, times `scale`."""
-    found, note = compared(lab, **how)
+    apart, note = compared(lab, **how)
     if how["what"] in SCALARS:
-        return Finding(float(scale * found[0]), note=note)
-    return mean(scale * found, note)
+        return Finding(float(scale * apart[0]), note=note)
+    return mean(scale * apart, note)
 
 
 def series(lab: Lab, *, parts: Sequence[Mapping[str, Any]], reduce: str) -> Finding:
@@ -176,9 +176,9 @@ def series(lab: Lab, *, parts: Sequence[Mapping[str, Any]], reduce: str) -> Find
     return _reduced([compared(lab, **part)[0] for part in parts], reduce)
 
 
-def _reduced(found: Sequence[Values], reduce: str) -> Finding:
-    said = ", ".join(number(float(part.mean())) for part in found)
-    return mean(REDUCTIONS[reduce](np.array(found)), f"Of {said}.")
+def _reduced(parts: Sequence[Values], reduce: str) -> Finding:
+    means = ", ".join(number(float(part.mean())) for part in parts)
+    return mean(REDUCTIONS[reduce](np.array(parts)), f"Of {means}.")
 
 
 def _lowest(rows: Values) -> Values:
@@ -209,8 +209,8 @@ def qualified(lab: Lab, *, names: Sequence[str], least: float) -> Finding:
     low = [
         name for name in names if compared(lab, name=name, what="end", a=0, b=-1)[0].mean() >= least
     ]
-    found = [compare(lab, name=name, what="time", a=0, b=-1) for name in low]
-    return max(found, key=lambda finding: finding.value)
+    speedups = [compare(lab, name=name, what="time", a=0, b=-1) for name in low]
+    return max(speedups, key=lambda finding: finding.value)
 
 
 def stated(lab: Lab, *, value: float) -> Finding:
@@ -235,7 +235,7 @@ def theory(lab: Lab, *, name: str, path: str) -> Finding:
 
 def crossing_curves(lab: Lab, *, name: str) -> Finding:
     """Return the time (s) from which the curve of tau = 1 stays below that of tau = 10."""
-    found = []
+    crossings = []
     groups = lab.runs(name).groups
     for one, ten in zip(groups["ssgd"], groups["local-sgd tau=10"], strict=True):
         first = ten.curve["time"][1]
@@ -243,8 +243,8 @@ def crossing_curves(lab: Lab, *, name: str) -> Finding:
         ahead = [at(one, time) - at(ten, time) for time in times]
         last = max(i for i, difference in enumerate(ahead) if difference > 0)
         share = ahead[last] / (ahead[last] - ahead[last + 1])
-        found.append(times[last] + share * (times[last + 1] - times[last]))
-    return mean(found)
+        crossings.append(times[last] + share * (times[last + 1] - times[last]))
+    return mean(crossings)
 
 
 def throughout(lab: Lab, *, name: str, sets: Sequence[str] = ()) -> Finding:
@@ -366,8 +366,8 @@ def kept(lab: Lab, *, of: str, over: str = "", **how: Any) -> Finding:
                           [0] for count in (COUNTS[0], COUNTS[-1])))
         for label in (of, over) if label
     ]  # fmt: skip
-    said = " and ".join(f"{float(share.mean()):.1f} %" for share in left)
-    return mean(np.round(left[0] - left[1] if over else left[0], 9), f"Kept: {said}.")
+    shares = " and ".join(f"{float(share.mean()):.1f} %" for share in left)
+    return mean(np.round(left[0] - left[1] if over else left[0], 9), f"Kept: {shares}.")
 
 
 def window(lab: Lab, *, name: str, bandwidths: Sequence[str]) -> Finding:

@@ -55,7 +55,7 @@ def texts(rows: Sequence[Row], folder: Path) -> dict[str, str]:
     from jinja2 import Environment, StrictUndefined  # noqa: PLC0415
 
     groups = {name: [row for row in rows if row["paper"] == name] for name in papers.NAMES}
-    there = [(papers.paper(name), own) for name, own in groups.items() if own]
+    there = [(papers.paper(name), claims) for name, claims in groups.items() if claims]
     made = Environment(undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     template = Path(__file__).with_name("page.md.j2").read_text("utf-8")
     text = made.from_string(template).render(
@@ -74,8 +74,8 @@ def texts(rows: Sequence[Row], folder: Path) -> dict[str, str]:
     return {
         PAGE: text.rstrip("\n") + "\n",
         TABLE: _csv(_claim(row) for row in rows),
-        EXPERIMENTS: _csv(_experiment(row, each) for row in rows for each in row["sensitivity"]),
-        COVERAGE: _csv(line for paper, own in there for line in covered(paper, own)),
+        EXPERIMENTS: _csv(_experiment(row, one) for row in rows for one in row["sensitivity"]),
+        COVERAGE: _csv(line for paper, claims in there for line in covered(paper, claims)),
     }
 
 
@@ -83,9 +83,9 @@ def covered(paper: Paper, rows: Sequence[Row]) -> list[dict[str, Any]]:
     """Return each figure and table of a paper, with the claims about it and what they leave."""
     table = []
     for name, left in paper.shown.items():
-        own = [row["verdict"] for row in rows if names(row["place"], name)]
-        held = own.count(Verdict.HOLDS)
-        line = {"paper": paper.name, "shown": name, "claims": len(own), "hold": held}
+        verdicts = [row["verdict"] for row in rows if names(row["place"], name)]
+        held = verdicts.count(Verdict.HOLDS)
+        line = {"paper": paper.name, "shown": name, "claims": len(verdicts), "hold": held}
         table.append(line | {"not covered, and why": left})
     return table
 

@@ -65,7 +65,7 @@ def _measure(document: Table, name: str, of: Table) -> Any:
         with suppress(KeyError):
             given = arguments[key]
             rows = document["rows"]
-            arguments[key] = rows[given] if key == "table" else [rows[each] for each in given]
+            arguments[key] = rows[given] if key == "table" else [rows[entry] for entry in given]
     arguments.pop("workers", None)  # fills an override
     return partial(getattr(measures, how), **arguments)
 

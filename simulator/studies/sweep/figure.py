@@ -46,8 +46,8 @@ def chart(rows: Sequence[Row], vary: Vary, target: float | None, title: str) -> 
     measure, name, size = _measure(rows, vary, target)
     across, at = _across(key, vary[key])
     drawn = list[Line]()
-    for index, (label, own) in enumerate(lines.items()):
-        points = sorted((at[text(row[key])], *_ends(row, measure)) for row in own)
+    for index, (label, shown) in enumerate(lines.items()):
+        points = sorted((at[text(row[key])], *_ends(row, measure)) for row in shown)
         x, mean, low, high = np.array(points, dtype=float).T
         look, band = Look.at(index), (low / size, high / size)
         drawn.append(Line(label, x, mean / size, look, band, marks="all", key=f"l{index}"))
@@ -63,12 +63,12 @@ def _keys(rows: Sequence[Row], vary: Vary) -> tuple[str, str | None] | None:
     key = next((key for key, values in varied.items() if numbers(values)), next(iter(varied), None))
     if key is None:
         return None
-    points = len({tuple(text(row[each]) for each in varied) for row in rows})
+    points = len({tuple(text(row[name]) for name in varied) for row in rows})
     if len(varied[key]) == points:  # one key, or several hand in hand
         return key, None
     if len(varied) != 2:
         return None
-    return key, next(each for each in varied if each != key)
+    return key, next(name for name in varied if name != key)
 
 
 def numbers(values: Sequence[Any]) -> tuple[list[float], str] | None:
@@ -107,16 +107,16 @@ def _caption(rows: Sequence[Row], measure: str) -> str:
 
 def _ends(row: Row, measure: str) -> tuple[float, float, float]:
     """Return an estimate and the ends of its interval, nan where there is none."""
-    found = estimate_of(row, measure)
-    return (found.value, *(found.interval or (np.nan, np.nan)))
+    estimate = estimate_of(row, measure)
+    return (estimate.value, *(estimate.interval or (np.nan, np.nan)))
 
 
 def _across(key: str, values: Sequence[Any]) -> tuple[Axis, dict[str, float]]:
     """Return the axis of a key, of numbers or categories, and the place of each value on it."""
-    texts, known = [*map(text, values)], numbers(values)
-    if known is None:
+    texts, parsed = [*map(text, values)], numbers(values)
+    if parsed is None:
         return Axis(key, names=texts), {name: float(at) for at, name in enumerate(texts)}
-    places, unit = known
+    places, unit = parsed
     ticks = {place: f"{place:g}" for place in places} if len(places) <= TICKS else {}
     title = f"{key} ({unit})" if unit else key
     return Axis(

@@ -37,22 +37,22 @@ def chosen(vary: Sequence[str], paired: bool, file: Path | None) -> list[Point]:
         raise InputError(f"--points {file}: not together with --vary or --zip; leave one out")
     if file is not None:
         return read(file)
-    found = axes(vary)
-    return pairs(found) if paired else grid(found)
+    values = axes(vary)
+    return pairs(values) if paired else grid(values)
 
 
 def axes(texts: Iterable[str]) -> dict[str, list[str]]:
     """Parse texts "table.key=V1,V2". Raises InputError naming the text."""
-    found: dict[str, list[str]] = {}
+    values: dict[str, list[str]] = {}
     for text in texts:
         assignment = _ASSIGNMENT.fullmatch(text)
         if assignment is None or not assignment[1]:
             raise InputError(f"--vary {text}: not table.key=V1,V2; {REMEDY}")
         key = assignment[1]
-        if key in found:
+        if key in values:
             raise InputError(f"--vary {text}: {key} is varied twice; name all its values at once")
-        found[key] = split(assignment[2], f"--vary {text}")
-    return found
+        values[key] = split(assignment[2], f"--vary {text}")
+    return values
 
 
 def split(text: str, where: str = "") -> list[str]:
@@ -97,16 +97,16 @@ def grid(values: Axes) -> list[Point]:
     count = math.prod(map(len, values.values()))
     if count > LARGEST:
         raise InputError(f"{count} points: at most {LARGEST} in one sweep; give fewer values")
-    return [dict(zip(values, each, strict=True)) for each in product(*values.values())]
+    return [dict(zip(values, point, strict=True)) for point in product(*values.values())]
 
 
 def pairs(values: Axes) -> list[Point]:
     """Pair the values element by element. Raises InputError where the numbers of them differ."""
-    counts = {key: len(each) for key, each in values.items()}
+    counts = {key: len(point) for key, point in values.items()}
     if len(set(counts.values())) > 1:
-        said = ", ".join(f"{count} of {key}" for key, count in counts.items())
-        raise InputError(f"--zip: {said}; give each key the same number of values")
-    return [dict(zip(values, each, strict=True)) for each in zip(*values.values(), strict=True)]
+        listed = ", ".join(f"{count} of {key}" for key, count in counts.items())
+        raise InputError(f"--zip: {listed}; give point key the same number of values")
+    return [dict(zip(values, point, strict=True)) for point in zip(*values.values(), strict=True)]
 
 
 def read(file: Path) -> list[Point]:

@@ -74,21 +74,22 @@ def sweep(  # noqa: PLR0913 - the options of the command
         scenario = load(scenario, programs=programs)
     if vary and points:
         raise InputError("vary and points: both given; leave one out")
-    asked = grids.grid(_axes(vary)) if vary else [grids.texts(point) for point in points]
-    grids.check(asked)
-    scenarios = _scenarios(scenario, asked, programs)
+    chosen = grids.grid(_axes(vary)) if vary else [grids.texts(point) for point in points]
+    grids.check(chosen)
+    scenarios = _scenarios(scenario, chosen, programs)
     execution = Execution(engine, jobs, dask, programs=programs)
-    ranges = [seed_range(each, seeds, seed) for each in scenarios]
-    for each in scenarios:
-        demand_algorithms(each, programs)
+    ranges = [seed_range(one, seeds, seed) for one in scenarios]
+    for one in scenarios:
+        demand_algorithms(one, programs)
     if not force:
         size.demand(zip(scenarios, ranges, strict=True), execution)
-    tasks = plan(asked, scenarios, ranges)
-    own = settings("sweep", scenario, programs, seed=seed, seeds=seeds, engine=engine, points=asked)
-    with opened(out, overwrite, store.SweepDirectory, own) as directory:
+    tasks = plan(chosen, scenarios, ranges)
+    how = {"seeds": seeds, "seed": seed, "engine": engine}
+    asked = settings("sweep", scenario, programs, points=chosen, **how)
+    with opened(out, overwrite, store.SweepDirectory, asked) as directory:
         kept = directory if programs is None else None  # the code of `programs` has no version
         records, resumed = execute(tasks, execution, kept, progress)
-        result = table.collected(scenario, asked, scenarios, records, resumed)
+        result = table.collected(scenario, chosen, scenarios, records, resumed)
         if directory:
             save(result, directory)
     return result
@@ -161,23 +162,23 @@ def _axes(vary: Mapping[str, Any]) -> dict[str, list[str]]:
 
 def _scenarios(base: Scenario, points: Sequence[Point], programs: Programs) -> list[Scenario]:
     """Return the scenario at each point; raise InputError for the first few things wrong."""
-    found: list[Scenario] = []
+    scenarios: list[Scenario] = []
     wrong: dict[str, None] = {}
     for point in points:
         overrides = [f"{key}={text}" for key, text in point.items()]
         try:
-            found.append(varied(base, overrides, programs=programs))
+            scenarios.append(varied(base, overrides, programs=programs))
         except InputError as error:
-            said = str(error)
+            message = str(error)
             for text in overrides:
-                said = said.replace(f"--set {text}", text)
-            wrong |= dict.fromkeys(said.splitlines())
+                message = message.replace(f"--set {text}", text)
+            wrong |= dict.fromkeys(message.splitlines())
     lines = [*wrong]
     if len(lines) > SHOWN:
         lines[SHOWN:] = [f"{len(lines) - SHOWN} more, shown once these are corrected"]
     if lines:
         raise InputError("\n".join(lines))
-    return found
+    return scenarios
 
 
 def _description(task: SweepTask) -> str:

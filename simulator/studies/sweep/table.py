@@ -114,11 +114,11 @@ class SweepResult(Display):
     def _table(self) -> list[dict[str, str]]:
         columns = shown_columns(self.rows, {key: itemgetter(key) for key in BY_KEY}, SWEEP)
         until = to_target(self.rows)
-        columns = [until if each.key == "time_to_target_s" else each for each in columns]
+        columns = [until if column.key == "time_to_target_s" else column for column in columns]
         return [
             {key: text(row[key]) for key in self.vary}
             | {"algorithm": row["label"]}
-            | {each.words: _cell_of(row, each) for each in columns}
+            | {column.words: _cell_of(row, column) for column in columns}
             for row in self.rows
         ]
 
@@ -145,8 +145,8 @@ class SweepResult(Display):
 
 
 def _cell_of(row: Row, column: ResultColumn) -> str:
-    known = row[column.key] is not None
-    return wording.cell(estimate_of(row, column.key), column.unit) if known else "-"
+    has_value = row[column.key] is not None
+    return wording.cell(estimate_of(row, column.key), column.unit) if has_value else "-"
 
 
 def measured(scenario: Scenario, runs: Sequence[Run], execution: Execution) -> Record:
@@ -228,19 +228,19 @@ def collected(
     count: Counter[tuple[str, str]] = Counter()
     left, bounds = iter(records), set[str]()
     for point, scenario, names in zip(values, scenarios, labels(scenarios), strict=True):
-        own = {name: next(left) for name in names}
-        for (label, record), algorithm in zip(own.items(), scenario.algorithm, strict=True):
+        by_label = {name: next(left) for name in names}
+        for (label, record), algorithm in zip(by_label.items(), scenario.algorithm, strict=True):
             head = {"label": label, "program": algorithm.name, "engine": record["engine"]}
             rows.append(point | head | {"seeds": len(record["runs"])} | record["row"])
             seed_rows += [point | head | run for run in record["runs"]]
             count.update((label, note) for note in record["notes"])
             bounds |= {label} if algorithm.bound else set()
-        picks.append(dict(statistics.jsonable(picked(scenario, own))))
-    found = [*base.notes, *notes(rows, count)]
+        picks.append(dict(statistics.jsonable(picked(scenario, by_label))))
+    warnings = [*base.notes, *notes(rows, count)]
     versions = plugins.versions(*(scenario.objective for scenario in scenarios))
     based = {basis for scenario in scenarios for basis in bases(scenario).values()}
     return SweepResult(
-        base, values, even(rows), even(seed_rows), found, versions, picks, sorted(bounds),
+        base, values, even(rows), even(seed_rows), warnings, versions, picks, sorted(bounds),
         resumed, based.pop() if len(based) == 1 else None,
     )  # fmt: skip
 
@@ -251,7 +251,7 @@ def picked(scenario: Scenario, records: Mapping[str, Record]) -> Row:
     `records`: as of `measured`, by label and in the order of the scenario's algorithms.
     """
     pairs = zip(records.items(), scenario.algorithm, strict=True)
-    return judged(scenario, {label: own for (label, own), each in pairs if not each.bound})
+    return judged(scenario, {label: record for (label, record), one in pairs if not one.bound})
 
 
 def judged(scenario: Scenario, records: Mapping[str, Record]) -> Row:
@@ -260,7 +260,7 @@ def judged(scenario: Scenario, records: Mapping[str, Record]) -> Row:
     The measure is the first of `columns.RANKING` that some record has with every seed, or with
     most. What stands still is left out; `label` is None where nothing is left.
     """
-    left = {label: own["runs"] for label, own in records.items() if not own.get("stalled")}
+    left = {label: record["runs"] for label, record in records.items() if not record.get("stalled")}
 
     def column(key: str, where: str = "") -> dict[str, list[float]]:
         """Return the values of a column, by label: infinite where `where`, or it, is missing."""
@@ -284,12 +284,12 @@ def judged(scenario: Scenario, records: Mapping[str, Record]) -> Row:
     of_loss = measure == "final_loss"
     margin = min(records[label].get("margin", MARGIN) for label in left) if of_loss else MARGIN
     terms = Terms(deterministic(scenario), scenario.heavy_tailed and not of_loss, margin)
-    found = order(scores, at_least, terms=terms, factors=factors)
-    found = found.stating(found.best, records[found.best].get("stated", {}).get(measure))
+    ranking = order(scores, at_least, terms=terms, factors=factors)
+    ranking = ranking.stating(ranking.best, records[ranking.best].get("stated", {}).get(measure))
     column_ = BY_KEY[measure]
     question = Question(measure, f"least {column_.words}", f"{column_.words} {{}}", column_.unit)
     known = NOTHING_KNOWN._replace(exact=terms.exact, heavy=terms.heavy)
-    return conclude(question, found, Compared(scores, factors), known).keys
+    return conclude(question, ranking, Compared(scores, factors), known).keys
 
 
 def labels(scenarios: Sequence[Scenario]) -> list[list[str]]:
@@ -297,12 +297,12 @@ def labels(scenarios: Sequence[Scenario]) -> list[list[str]]:
 
     An algorithm whose label names a varied value ("local-sgd tau=4") has its program's name.
     """
-    if len({tuple(each.name for each in scenario.algorithm) for scenario in scenarios}) > 1:
-        return [[each.label for each in scenario.algorithm] for scenario in scenarios]
+    if len({tuple(one.name for one in scenario.algorithm) for scenario in scenarios}) > 1:
+        return [[algorithm.label for algorithm in scenario.algorithm] for scenario in scenarios]
     common = [
-        each.label if len({other.label for other in column}) == 1 else each.name
-        for each, *others in zip(*(scenario.algorithm for scenario in scenarios), strict=True)
-        for column in [[each, *others]]
+        algorithm.label if len({other.label for other in column}) == 1 else algorithm.name
+        for algorithm, *others in zip(*(scenario.algorithm for scenario in scenarios), strict=True)
+        for column in [[algorithm, *others]]
     ]
     names = [
         f"{name} [{index}]" if common.count(name) > 1 else name for index, name in enumerate(common)
@@ -330,5 +330,5 @@ def csv_table(rows: Sequence[Mapping[str, Any]]) -> bytes:
 def _cell(value: Any) -> str:
     if value is None or isinstance(value, str):
         return value or ""
-    said = messages.toml(value)
-    return csv_cells.Digits(said) if isinstance(value, int | float) else said
+    written = messages.toml(value)
+    return csv_cells.Digits(written) if isinstance(value, int | float) else written
