@@ -96,7 +96,7 @@ def test_uneven_shards_weigh_by_their_samples():
 def test_a_round_lasts_as_long_as_the_last_wanted_of_those_selected(wanted, selected):
     """The k-th smallest of n exponential times: the sum of 1 / (n - i) over i < k."""
     sampling = {"clients": wanted, "over": selected / wanted}
-    steps = 4000
+    steps = 1500
     found = run(
         {"name": "ssgd"}, workers=20, compute=EXPONENTIAL, network=FREE, steps=steps,
         cluster={"sampling": sampling},
@@ -153,16 +153,15 @@ PRESENT = {"daily": "00:00-00:02", **TROUBLED["some are away"]["membership"]}
 SAMPLED = ["ssgd", "local-sgd", "post-local-sgd", "bmuf", "diloco", "fedavg", "fedbuff"]
 
 
-@looped("engine", ["virtual", "batched"])
 @looped("name", SAMPLED)
 @looped("where", [TROUBLED["some drop out"], {"membership": PRESENT, "drop": 0.1}])
-def test_a_run_of_times_alone_takes_the_seconds_of_one_with_values(where, name, engine):
+def test_a_run_of_times_alone_takes_the_seconds_of_one_with_values(where, name):
     """A server whose card passes a model in 0.3 s serves a round's clients as they are drawn."""
     own = OWN.get(name, {"tau": 7})
     cluster = {"sampling": {"clients": 6, "over": 1.5, "by": "availability"}, **where}
     found = [
         run(
-            {"name": name, **own}, engine, workers=20, compute=EXPONENTIAL, network=SERVED,
+            {"name": name, **own}, workers=20, compute=EXPONENTIAL, network=SERVED,
             steps=None, objective=objective, cluster=cluster, run={"duration": "150 s"},
             server={"bandwidth": "0.1 Mbit/s"}, recovery={"policy": "shrink"},
         )
@@ -666,14 +665,13 @@ def test_a_period_by_time_is_one_of_steps_where_all_are_as_fast():
     assert timed.curve["loss"] == counted.curve["loss"][::3]
 
 
-@looped("engine", ["virtual", "batched"])
 @looped("objective", [TIME_ONLY, QUADRATIC])
-def test_steps_of_a_run_with_own_periods_are_those_of_the_clients_in_its_rounds(objective, engine):
+def test_steps_of_a_run_with_own_periods_are_those_of_the_clients_in_its_rounds(objective):
     """What clients at rest would have done counts nowhere; exponential steps are 9 in 8 s."""
 
     def sampled(tau):
         return run(
-            {"name": "fedavg", "tau": tau}, engine, workers=12, compute=EXPONENTIAL, steps=600,
+            {"name": "fedavg", "tau": tau}, workers=12, compute=EXPONENTIAL, steps=600,
             cluster={"sampling": {"clients": 2}}, network=SERVED, objective=objective,
         )  # fmt: skip
 

@@ -93,29 +93,35 @@ class Recording:
         return effects
 
 
-class Recorder(Node):
+NOTED = {"send": 1, "count": 1, "discard": 0, "work": 0, "clock": 0}
+"""How many of its arguments are noted of an effect that is noted as it is called."""
+
+
+class Recorder:
     """A node that notes what its program does with it. Handles become (name, handle)."""
 
     def __init__(self, node: Node, recording: Recording) -> None:
-        self.rank, self.workers, self.server = node.rank, node.workers, node.server
-        self.start, self.apply_seconds = node.start, node.apply_seconds
-        self.parameters, self.bytes_per_parameter = node.parameters, node.bytes_per_parameter
-        self.samples, self.pace = node.samples, node.pace
-        self.participants, self.absentees = node.participants, node.absentees
         self._node, self._recording = node, recording
         self._collectives = 0
 
-    @property
-    def resting(self) -> bool:  # type: ignore[override]
-        return self._node.resting
+    def __getattr__(self, name: str) -> Any:
+        effect = getattr(self._node, name)
+        if name not in NOTED:
+            return effect
+
+        def noted(*arguments):
+            self._note(name, *arguments[: NOTED[name]])
+            return effect(*arguments)
+
+        return noted
 
     def _note(self, *effect: Any) -> None:
-        self._recording.effects[self.rank].append(effect)
+        self._recording.effects[self._node.rank].append(effect)
 
     async def _timed(self, name: str, computing: Any) -> Any:
         begin = self._node.clock()
         result = await computing
-        self._recording.durations[self.rank].append(self._node.clock() - begin)
+        self._recording.durations[self._node.rank].append(self._node.clock() - begin)
         self._note(name)
         return result
 
@@ -129,12 +135,6 @@ class Recorder(Node):
         handles = await self._node.start_backward(x, pieces)
         self._note("start_backward", pieces)
         return [(f"piece {index}", handle) for index, handle in enumerate(handles)]
-
-    def cut(self, vector, pieces):
-        return self._node.cut(vector, pieces)
-
-    def join(self, pieces):
-        return self._node.join(pieces)
 
     def start_mean(self, value):
         return self._join("mean", self._node.start_mean(value))
@@ -150,9 +150,16 @@ class Recorder(Node):
         self._collectives += 1
         self._note("start", kind, number)
         recording.joined[number] += 1
-        if recording.joined[number] == self.workers:
+        if recording.joined[number] == self._node.workers:
             recording.begun.append(number)
         return f"{kind} {number}", handle
+
+    def timer(self, seconds):
+        self._note("timer")
+        return "timer", self._node.timer(seconds)
+
+    async def mean(self, value):
+        return await self.wait(self.start_mean(value))
 
     async def wait(self, handle):
         name, inner = handle
@@ -166,10 +173,6 @@ class Recorder(Node):
         self._note("finished", name, answer)
         return answer
 
-    def send(self, to, value):
-        self._note("send", to)
-        self._node.send(to, value)
-
     async def receive(self, source=ANY):
         message = await self._node.receive(source)
         self._note("receive", message[0])
@@ -180,42 +183,19 @@ class Recorder(Node):
         self._note("receive", None if message is None else message[0])
         return message
 
-    def timer(self, seconds):
-        self._note("timer")
-        return "timer", self._node.timer(seconds)
-
-    def count(self, gradients):
-        self._note("count", gradients)
-        self._node.count(gradients)
-
-    def discard(self):
-        self._note("discard")
-        self._node.discard()
-
-    def generator(self, *, shared=False):
-        return self._node.generator(shared=shared)
-
     async def request(self, to, value):
         self._note("request", to)
         answer = await self._node.request(to, value)
         self._note("answer", to)
         return answer
 
-    def work(self, seconds):
-        self._note("work")
-        self._node.work(seconds)
-
-    def coding(self, kind, share):
-        return self._node.coding(kind, share)
-
-    def clock(self):
-        self._note("clock")
-        return self._node.clock()
-
     def mark(self, x):
         self._note("mark")
-        self._recording.marks[self.rank].append(x)
+        self._recording.marks[self._node.rank].append(x)
         self._node.mark(x)
+
+    def leap(self, transform):
+        """Take every step, so that it is noted."""
 
 
 def _recorded(function: Any, recording: Recording) -> Any:

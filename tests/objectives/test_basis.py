@@ -61,6 +61,7 @@ def test_a_profiles_quadratic_is_fitted_to_real_runs():
 @looped("run", [{"target_loss": 2.0}, {"target_loss": 1e-6}, {}])
 def test_the_sentence_of_a_pick_names_its_basis(run):
     table = world(SOFTMAX, 10**9, run={"steps": 20, "seeds": 2, "evaluate_every": 1, **run})
+    table["tune"] = {"ssgd": {"lr": [0.1]}, "local-sgd": {"lr": [0.1], "tau": [2, 4]}}
     result = simulate(parse(table))
     basis = "on softmax over digits, a stand-in, not your model"
     assert result.json()["loss_basis"] == basis

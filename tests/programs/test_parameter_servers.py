@@ -20,7 +20,7 @@ from paceline.simulator.programs import catalogue
 from paceline.simulator.programs.effects import ANY
 from paceline.simulator.programs.pieces.gate import bounded_lead
 from tests.helpers.cases import looped
-from tests.helpers.worlds import EXPONENTIAL, QUADRATIC, Recorder, Recording, scenario
+from tests.helpers.worlds import EXPONENTIAL, QUADRATIC, scenario
 
 PAYLOAD = 4000.0  # bytes: the model of these scenarios
 DECAY = {"schedule": "steps", "start": 0.1, "factor": 0.5, "at": [4, 9]}
@@ -54,60 +54,64 @@ class Event(NamedTuple):
     other: int | None = None
 
 
-class Watched(Recorder):
-    """A recorder of values and times, too; with an own start, where one is given."""
+class Watched:
+    """A node whose values and times are seen; with an own start, where one is given."""
 
     def __init__(self, node, log, start):
-        super().__init__(node, Recording.of(node.workers + 1))
-        self._log = log
-        if start is not None:
-            self.start = start[node.rank]
+        self._node, self._log = node, log
+        self.start = node.start if start is None else start[node.rank]
+
+    def __getattr__(self, name):
+        return getattr(self._node, name)
 
     def _see(self, what, value=None, other=None):
-        self._log.append(Event(self._node.clock(), self.rank, what, value, other))
+        self._log.append(Event(self._node.clock(), self._node.rank, what, value, other))
+
+    def leap(self, transform):
+        """Take every step, so that it is seen."""
 
     async def gradient(self, x):
         self._see("begin", x)
-        return await super().gradient(x)
+        return await self._node.gradient(x)
 
     async def start_backward(self, x, pieces):
-        handles = await super().start_backward(x, pieces)
+        handles = await self._node.start_backward(x, pieces)
         self._see("begin", x)
         return handles
 
     async def wait(self, handle):
-        result = await super().wait(handle)
+        result = await self._node.wait(handle)
         self._see("wait", result)
         return result
 
     def send(self, to, value):
         self._see("send", value, to)
-        super().send(to, value)
+        self._node.send(to, value)
 
     async def request(self, to, value):
         self._see("send", value, to)
-        answer = await super().request(to, value)
+        answer = await self._node.request(to, value)
         self._see("receive", answer, to)
         return answer
 
     async def receive(self, source=ANY):
-        sender, value = await super().receive(source)
+        sender, value = await self._node.receive(source)
         self._see("receive", value, sender)
         return sender, value
 
     async def receive_before(self, handle, source=ANY):
-        message = await super().receive_before(handle, source)
+        message = await self._node.receive_before(handle, source)
         if message is not None:
             self._see("receive", message[1], message[0])
         return message
 
     def discard(self):
         self._see("discard")
-        super().discard()
+        self._node.discard()
 
     def mark(self, x):
         self._see("mark", x)
-        super().mark(x)
+        self._node.mark(x)
 
 
 class Log(list[Event]):
@@ -171,7 +175,7 @@ def gaps(case, m, updates=3000, **tables):
     return np.diff([0.0, *log.times(m)])
 
 
-@looped(("m", "k"), [(1, 1), (4, 1), (4, 4), (8, 3), (8, 7)])
+@looped(("m", "k"), [(4, 1), (4, 4), (8, 3)])
 @looped("name", ["k-sync", "k-async"])
 def test_who_waits_waits_for_the_fastest_k(name, m, k):
     """Memoryless workers are as far whether they begin anew or go on. With k = 1 it is asgd's
@@ -496,15 +500,6 @@ def test_nobody_goes_further_than_ssp_allows_or_waits_without_need(staleness, un
     for rank in range(5):  # by the workers' own clocks: to have begun is to have heard
         begun, heard = log.times(rank, "begin"), log.times(rank, "receive")
         assert begun[1:] == heard[: len(begun) - 1]
-
-
-# Hybrid
-
-
-RECEIVE, APPLY = 0.02, 0.1
-
-
-# Staleness and memory, by hand
 
 
 # Gates
