@@ -325,6 +325,19 @@ class Cluster(_Nodes):
     crash: Many[Crash] = optional("crashes at given times", ())
     sampling: Sampling | None = optional("clients that each round selects")
 
+    @model_validator(mode="before")
+    @classmethod
+    def _groups_of_all(cls, table: Any) -> Any:
+        """Ask for no usual compute time where groups with their own hold all workers."""
+        if not isinstance(table, dict) or "compute" in table:
+            return table
+        groups = [group for group in table.get("group") or () if isinstance(group, dict)]
+        counts = [group.get("workers") for group in groups if "compute" in group]
+        numbers = [count for count in counts if isinstance(count, int)]
+        if not len(groups) == len(numbers) > 0 or sum(numbers) != table.get("workers"):
+            return table
+        return table | {"compute": groups[0]["compute"]}
+
     def of_workers(self, key: str) -> list[Any]:
         """Return the key's value of each worker, in rank order: its group's, or the cluster's."""
         usual, values = getattr(self, key), list[Any]()

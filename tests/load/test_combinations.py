@@ -2,6 +2,8 @@
 
 import pytest
 
+from paceline.simulator.errors import InputError
+from paceline.simulator.load.load import parse
 from paceline.simulator.objectives.build import dimension_of
 from paceline.simulator.objectives.softmax import INPUTS, load_data
 from paceline.simulator.programs import catalogue
@@ -104,3 +106,17 @@ def test_compression_costs_compute_time():
     )
     assert run.duration / run.steps == pytest.approx(1 + 0.3 + 5 * 0.02)
     assert run.seconds["compute"] == pytest.approx(run.duration)
+
+
+def test_groups_that_hold_all_workers_need_no_usual_time_or_price():
+    own = {"compute": "1 s", "node_hour": 2.0}
+    groups = [own | {"name": name, "workers": len(name)} for name in ("a", "bc")]
+    table = {
+        "model": {"parameters": 10}, "objective": {"kind": "none"}, "run": {"steps": 2},
+        "cluster": {"workers": 3, "group": groups},
+        "network": {"latency": "1 ms"}, "algorithm": [{"name": "ssgd"}],
+    }  # fmt: skip
+    assert parse(table).cost.node_hour == 0.0
+    table["cluster"]["workers"] = 4
+    with pytest.raises(InputError, match=r"cluster\.compute: missing"):
+        parse(table)
