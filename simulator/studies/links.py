@@ -114,6 +114,21 @@ def _short(scenario: Scenario, run: Run, *, looks: bool, periods: int = PERIODS)
     return scenario.model_copy(update=update)
 
 
+def short_pace(
+    scenario: Scenario, algorithm: Algorithm, run: Run, most: float, periods: int = PAIRED
+) -> float | None:
+    """Return the seconds per step of a short simulation with the seed of `run`.
+
+    None where it would take more than `most` gradients, or the period changes on the way.
+    """
+    short = _short(scenario.under(algorithm), run, looks=False, periods=periods)
+    steps = short.run.steps or inf
+    if short.run.duration is not None or steps * short.cluster.workers > most:
+        return None
+    (pace,) = _pace(short, algorithm, run.seed, Execution())
+    return pace if 0 < pace < inf else None
+
+
 def _pace(
     scenario: Scenario, algorithm: Algorithm, seed: int, execution: Execution,
     replicates: Sequence[int] | None = None,

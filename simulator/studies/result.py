@@ -252,6 +252,7 @@ class Result(Display):
             title=scenario.title,
             target=scenario.run.target_loss,
             loss=curves.LOSS_NAMES.get(scenario.objective.kind, "loss"),
+            rows=self.algorithms,
         )
 
     def json(self) -> dict[str, Any]:

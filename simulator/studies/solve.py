@@ -206,7 +206,7 @@ class SolveResult(Display):
             lines.append(Line(solution.label, ends, place, wide, marks="none"))
         title = f"{self.key} ({self.scale.unit})" if self.scale.unit else self.key
         names = [solution.label for solution in reversed(self.solutions)]
-        across = Axis(title, (low, high), True, (low, high))
+        across = Axis(title, (low, high), True)
         panel = Panel(across, Axis(limits=(-0.5, len(names) - 0.5), names=names), lines)
         return Chart(self.scenario.title, f"bar: where {self.condition.text}", [panel])
 

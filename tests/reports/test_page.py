@@ -24,16 +24,18 @@ from paceline.simulator.load.load import parse
 from paceline.simulator.reports.page import reading, runs
 from paceline.simulator.reports.page.page import report
 from paceline.simulator.reports.page.parts import percent
-from paceline.simulator.reports.page.runs import error
-from paceline.simulator.reports.page.searches import dominated, ranking, unbeaten
-from paceline.simulator.reports.page.series import apart, series
+from paceline.simulator.reports.page.searches import ranking
+from paceline.simulator.reports.page.series import series
 from paceline.simulator.results import ownership, read, store, usage, verdict, wording
-from paceline.simulator.results.figures.curves import in_picture, on_a_grid
+from paceline.simulator.results.figures.chart import apart
+from paceline.simulator.results.figures.curves import error_panel, in_picture, on_a_grid
 from paceline.simulator.results.figures.interactive import literal
+from paceline.simulator.results.figures.interactive import spec as described
 from paceline.simulator.results.intervals import difference
 from paceline.simulator.results.statistics import crossing, number
 from paceline.simulator.studies.simulate import simulate
 from paceline.simulator.studies.sweep.sweep import sweep
+from paceline.simulator.studies.tune.figures import dominated, tradeoffs
 from paceline.simulator.studies.tune.tune import tune
 from paceline.validate.comparison.compare import compare
 from tests.helpers.browser import CLASHES, PHONE, WIDTHS, Watched, barriers, chromium
@@ -198,10 +200,9 @@ def test_a_sweep_of_one_algorithm_claims_no_winner(tmp_path):
 
 def test_the_axis_of_a_ranking_holds_every_bar(tuned):
     (figure,) = ranking(reading.read([tuned])[0].tune, 0).figures
-    (panel,) = figure.panels.values()
-    bars = [end for line in panel.lines for end in line.x_bars[1]]
-    assert len(bars) > 1
-    assert panel.x.limits[1] / 1.2 < max(bars) < panel.x.limits[1]
+    panel = figure.panel
+    bars = panel.lines[0].x_bars[1]  # of the candidates
+    assert panel.x.limits[0] < max(bars) < panel.x.limits[1]
 
 
 def test_one_seed_is_not_sold_as_certain(evil):
@@ -243,12 +244,12 @@ def test_one_line_does_not_stretch_the_axis_of_all(run):
     noisy = fair.copy()
     noisy[0, 50] = 1e-7  # one moment of one seed
     lost = np.array([2 + 1e6 * time, 2 + 1e5 * time])
-    shown = in_picture([fair, noisy, lost], "loss")
+    shown = in_picture([(time, fair), (time, noisy), (time, lost)], "loss")
     assert 0.4 < shown.min() < 1.1
     assert shown.max() < 7
     falling = np.array([10 ** (-6 * time)])  # which is no noise
-    assert in_picture([fair, falling], "loss").min() < 2e-6
-    assert in_picture([lost], "bytes").max() == lost.max()
+    assert in_picture([(time, fair), (time, falling)], "loss").min() < 2e-6
+    assert in_picture([(time, lost)], "bytes").max() == lost.max()
 
 
 # Trade-offs
@@ -271,10 +272,9 @@ def test_a_deadline_is_no_choice_of_time(tuned):
         }
         for loss, days, cost in ((1.0, 1.0, 9.0), (2.0, 1.5, 5.0), (3.0, 2.0, 6.0))
     ]
-    for aim, beside in (("loss-at-deadline", "cost"), ("loss-at-budget", "time (d)")):
-        changed = replace(found, tune={**found.tune, "objective": aim, "ranking": ranking})
-        (figure,) = unbeaten(changed.tune, 0).figures
-        assert [name.partition(" and ")[0] for name in figure.panels] == [beside]
+    for aim, beside in (("loss-at-deadline", "cost"), ("loss-at-budget", "time")):
+        (panel,) = tradeoffs({**found.tune, "objective": aim, "ranking": ranking}).panels
+        assert panel.x.title.startswith(beside)
 
 
 # What it holds
@@ -289,7 +289,6 @@ def test_figures_are_what_plotly_knows(run, far, validated, tuned, swept, folder
     assert kinds == {
         "error",
         "breakdown",
-        "timeline",
         "tau",
         "staleness",
         "ranking",
@@ -298,8 +297,7 @@ def test_figures_are_what_plotly_knows(run, far, validated, tuned, swept, folder
     }
     plain = json.loads(re.sub(r'"--[a-z0-9/.-]+"', '"#123456"', json.dumps(found)))
     for spec in plain.values():
-        for each in spec["choices"].values() or [spec]:
-            graph_objects.Figure(each["data"], each["layout"])
+        graph_objects.Figure(spec["data"], spec["layout"])
 
 
 def test_nothing_of_a_scenario_is_markup(evil, folder):
@@ -319,7 +317,8 @@ def test_the_data_stay_small(run, folder):
     assert len(json.dumps(figures(text(run, out=folder / "r.html")))) < 4e5
     first = series(reading.read([run]))[0]
     many = [replace(first, key=str(number)) for number in range(100)]
-    assert len(json.dumps(error(many, 0.5, "loss", "").spec())) < 1e6
+    panel = error_panel([line.curves for line in many], 0.5, "loss")
+    assert len(json.dumps(described(panel))) < 1e6
 
 
 def test_sampling_keeps_the_values(run):
@@ -327,6 +326,8 @@ def test_sampling_keeps_the_values(run):
         for column in ("loss", "bytes"):
             time, values = on_a_grid(line.runs, column)
             assert np.all(np.diff(time) > 0)
+            first = max(each.curve["time"][1] for each in line.runs)
+            assert not ((time > time[0]) & (time < first)).any()  # nothing is invented there
             for each, seen in zip(line.runs, values, strict=True):
                 expected = np.interp(time, each.curve["time"], each.curve[column])
                 np.testing.assert_allclose(seen, expected)
@@ -434,11 +435,6 @@ def show(browser, path, **options):
     return page, watched
 
 
-def layout(page, figure, key):
-    return page.evaluate("([id, key]) => document.getElementById(id)._fullLayout[key].type",
-                         [f"plot-{figure}", key])  # fmt: skip
-
-
 def shown(page, figure):
     """Names of the lines that a figure shows."""
     code = """id => document.getElementById(id)._fullData
@@ -471,7 +467,7 @@ def test_it_opens_offline_without_complaint(run, far, validated, tuned, swept, p
     drawn = page.evaluate(
         "[...document.querySelectorAll('.plot')].map(p => p.querySelector('.main-svg') !== null)"
     )
-    assert len(drawn) >= 8
+    assert len(drawn) >= 7
     assert all(drawn)
 
 
@@ -488,12 +484,7 @@ def test_requests_are_forbidden(run, page_of):
 @pytest.mark.browser
 def test_switches_work(run, page_of):
     page, watched = page_of(run)
-    assert layout(page, "error", "xaxis") == "linear"
     error = page.locator("figure", has=page.locator("#plot-error"))
-    error.locator("[data-axis=xaxis][data-type=log]").click()
-    assert layout(page, "error", "xaxis") == "log"
-    error.locator("[data-axis=yaxis][data-type=linear]").click()
-    assert layout(page, "error", "yaxis") == "linear"
     assert shown(page, "error") == ["ssgd lr=1.0", "local", "asgd lr=0.2"]
     page.evaluate("document.querySelectorAll('details').forEach((fold) => { fold.open = true; })")
     button = error.get_by_role("button", name="local")
@@ -503,30 +494,7 @@ def test_switches_work(run, page_of):
     assert shown(page, "error") == ["ssgd lr=1.0", "asgd lr=0.2"]
     button.click()
     assert len(shown(page, "error")) == 3
-    rows = "() => document.getElementById('plot-timeline')._fullData.flatMap(t => t.y)"
-    assert "server" not in page.evaluate(rows)
-    page.locator("select").select_option("asgd lr=0.2")
-    assert "worker 3" in page.evaluate(rows)
-    assert page.locator("#plot-timeline .barlayer path").count() > 20
     assert watched.said == []
-
-
-@pytest.mark.browser
-def test_labels_at_the_ends_do_not_meet(run, far, page_of):
-    page, _ = page_of(run, far)
-    code = """() => [...document.querySelectorAll('#plot-error .annotation-text-g')]
-        .map(e => e.getBoundingClientRect()).map(b => [b.left, b.right, b.top, b.bottom])"""
-    boxes = page.evaluate(code)
-    assert len(boxes) == 7  # six lines, and the target
-    for index, (left, right, top, bottom) in enumerate(boxes):
-        assert right <= 1280
-        for other in boxes[:index]:
-            assert (
-                right <= other[0]
-                or other[1] <= left
-                or bottom <= other[2] + 3
-                or other[3] <= top + 3
-            )
 
 
 @pytest.mark.browser
@@ -606,8 +574,7 @@ def test_print_is_light_and_has_no_controls(run, page_of):
     found = after(page, dark)
     assert luminance(found["page"]) > 0.9
     assert contrast(found["axis"], "rgb(255, 255, 255)") >= 4.5
-    assert page.locator("[data-axis]").first.is_visible() is False
-    assert page.locator("select").is_visible() is False
+    assert page.locator("summary").first.is_visible() is False
     svgs = page.locator(".plot .main-svg").all()
     assert max(svg.bounding_box()["width"] for svg in svgs) <= 700
     assert page.pdf(format="A4")
@@ -619,7 +586,7 @@ def test_a_title_that_is_a_script_is_text(evil, page_of):
     page, watched = page_of(evil)
     page.on("dialog", lambda dialog: asked.append(dialog.message))
     assert page.locator("h1").inner_text() == BAD
-    assert page.locator("#plot-error .annotation-text", has_text="alert(1)").count() >= 1
+    assert page.locator(".legend button", has_text="alert(1)").count() >= 1
     assert page.locator("#plot-breakdown .ytick").all_inner_texts()
     ticks = page.evaluate(
         "[...document.querySelectorAll('#plot-breakdown .ytick')].map(t => t.textContent)"
@@ -715,7 +682,7 @@ def test_times_to_a_loss_have_the_terminal_s_interval_and_clients_their_own_time
     report([folder / "nights"], folder / "nights.html")
     page = (folder / "nights.html").read_text("utf-8")
     ends = f"{number(low / size)} to {number(high / size)} h"
-    assert f"<td>{ends}</td>" in re.sub(r"<td[^>]*>", "<td>", page)
+    assert f"({number(low / size)}–{number(high / size)})" in page
     assert found.verdict.sentence.count(f"90 %: {ends}") == 1
     share = row["breakdown"]
     there = share["compute"] / (1 - share["absent"] - share["unselected"])
@@ -723,8 +690,8 @@ def test_times_to_a_loss_have_the_terminal_s_interval_and_clients_their_own_time
     assert f"fedavg tau=20 computes {percent(there)} of the time in which clients take part" in page
     own = wording.of_one(row, "time_to_target")
     (line,) = series(reading.read([folder / "nights"]))
-    (mark,) = [each for each in error([line], 5.2, "loss", "").panels["error"].lines if each.x_bars]
+    (mark,) = [each for each in error_panel([line.curves], 5.2, "loss").lines if each.x_bars]
     assert mark.x_bars[1] == [pytest.approx(own.span[1] / size)]
     row["interval90"]["time_to_target"] = [low, None]  # some draw never reaches the target
-    mark = error([replace(line, row=row)], 5.2, "loss", "").spec()["data"][-1]
+    mark = described(error_panel([replace(line, row=row).curves], 5.2, "loss"))["data"][-1]
     assert math.isfinite(mark["error_x"]["array"][0])

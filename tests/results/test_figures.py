@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from paceline.simulator.results import store, timeline
+from paceline.simulator.results import intervals, store, timeline
 from paceline.simulator.results.figures import curves, drawing, interactive, style
 from paceline.simulator.results.run import SPAN, Kind
 from tests.helpers.cases import looped
@@ -67,7 +67,7 @@ def test_every_figure_in_every_format(formats):
 def test_lines_are_named_and_seeds_shown():
     _, axes = draw(chart(GROUPS, target=0.1, loss="training loss"))
     assert named(axes) == {"ssgd", "local", "target 0.1"}
-    assert any("3 seeds" in text and "smallest to largest" in text for text in texts(axes))
+    assert "mean of 3 seeds; band: 90 %" in texts(axes)
     assert axes.get_xlabel() == "wall-clock time (min)"
     assert axes.get_ylabel() == "training loss"
     assert len(axes.collections) == 2  # a band each
@@ -76,18 +76,23 @@ def test_lines_are_named_and_seeds_shown():
     assert not alone.collections
 
 
-def test_both_renderers_draw_the_mean_and_the_range():
+def test_both_renderers_draw_the_mean_and_the_interval_that_tables_state():
     runs = [make_run([1.0, level], label="x", seed=s) for s, level in enumerate([0.8, 0.9, 0.4])]
-    described = chart({"x": runs})
-    (line,) = described.panels[0].lines
-    assert (line.band[0][-1], line.y[-1], line.band[1][-1]) == pytest.approx((0.4, 0.7, 0.9))
-    _, axes = draw(described)
-    np.testing.assert_array_equal(axes.lines[0].get_ydata(), line.y)
-    edges = axes.collections[0].get_paths()[0].vertices[:, 1]
-    assert (edges.min(), edges.max()) == pytest.approx((0.4, 1.0))
-    band, mean = interactive.figure(described).data
-    assert mean.y == pytest.approx(line.y, rel=1e-4)
-    assert (min(band.y), max(band.y)) == pytest.approx((0.4, 1.0))
+    row = {"label": "x", "loss": {"last": 0.7}, "interval90": {"loss": [0.35, 1.4]}}
+    of_seeds = intervals.estimate([0.8, 0.9, 0.4]).interval
+    for rows, ends in (((), of_seeds), ([row], (0.35, 1.4))):  # a model adds its error
+        described = chart({"x": runs}, rows=rows)
+        (line,) = described.panels[0].lines
+        found = line.band[0][-1], line.y[-1], line.band[1][-1]
+        assert found == pytest.approx((ends[0], 0.7, ends[1]))
+        assert described.panels[0].y.limits[0] < ends[0] < ends[1] < described.panels[0].y.limits[1]
+        _, axes = draw(described)
+        np.testing.assert_array_equal(axes.lines[0].get_ydata(), line.y)
+        edges = axes.collections[0].get_paths()[0].vertices[:, 1]
+        band, mean = interactive.figure(described).data
+        assert mean.y == pytest.approx(line.y, rel=1e-4)
+        for drawn in (edges, band.y):
+            assert min(drawn) == pytest.approx(ends[0], rel=1e-4)
 
 
 def test_wide_ranges_ask_for_logarithmic_axes():
@@ -99,6 +104,31 @@ def test_wide_ranges_ask_for_logarithmic_axes():
         assert draw(described)[1].get_xscale() == ("log" if log else "linear")
 
 
+def test_a_curve_begins_with_its_first_evaluation_and_the_axis_shows_how_it_ends():
+    fast = [make_run([10.0, 2.6, 2.4, 2.3], time=[0, 1, 2, 3], label="fast")]
+    slow = [make_run([10.0, 2.6, 2.4, 2.3], time=[0, 20, 40, 60], label="slow")]
+    panel = chart({"fast": fast, "slow": slow}).panels[0]
+    assert panel.x.log
+    assert [line.x[0] for line in panel.lines] == pytest.approx([1, 20], abs=1e-9)
+    assert panel.x.limits == pytest.approx((1, 60))
+    assert panel.y.limits[1] < 3  # the candidates, not the start
+
+
+def test_what_is_the_same_for_all_has_no_figure():
+    runs = [make_run(label="x")]
+    runs[0].staleness = {1: 30}
+    assert curves.staleness({"x": runs}, title="") is None
+
+
+def test_figures_for_papers_have_type_42_fonts_and_a_size():
+    with style.style():
+        figure = drawing.draw(chart(GROUPS), (3.3, 2.4))
+        pdf = drawing.encode(chart(GROUPS), "pdf")
+    assert figure.get_size_inches() == pytest.approx([3.3, 2.4])
+    assert b"/Type3" not in pdf
+    assert b"/CIDFontType2" in pdf
+
+
 def test_a_target_outside_the_curves_is_in_the_picture():
     low, high = draw(chart(GROUPS, target=0.001))[1].get_ylim()
     assert low < 0.001 < high
@@ -108,7 +138,7 @@ def test_a_diverging_line_does_not_flatten_the_others():
     for worst in (1e30, math.inf, NAN):
         losses = [2.0, 50.0, worst]
         bad = [make_run(losses, time=[0, 50, 100], label="bad", seed=s) for s in range(2)]
-        assert chart(GROUPS | {"bad": bad}).panels[0].y.shown[1] < 20, worst
+        assert chart(GROUPS | {"bad": bad}).panels[0].y.limits[1] < 20, worst
 
 
 def test_without_a_loss_the_steps_are_drawn():
@@ -150,9 +180,11 @@ def test_the_breakdown_shows_seconds_and_shares():
     _, axes = draw(curves.breakdown(groups, title=""))
     assert [label.get_text() for label in axes.get_yticklabels()] == ["long", "short"]
     assert {"compute", "wait", "communicate", "50 %", "25 %", "10.0 s"} <= set(texts(axes))
-    assert "500 ms: 80 / 20 / 0 %" in texts(axes)  # too short to write in
-    widths = [[bar.get_width() for bar in container] for container in axes.containers]
-    assert np.sum(widths, axis=0) == pytest.approx([10.0, 0.5])
+    assert axes.get_xscale() == "log"  # a linear one would squash the short bar
+    ends = [[bar.get_x() + bar.get_width() for bar in container] for container in axes.containers]
+    assert np.max(ends, axis=0) == pytest.approx([10.0, 0.5])
+    left, right = axes.get_xlim()
+    assert math.log(0.5 / left) > 0.2 * math.log(right / left)
 
 
 def test_the_breakdown_shows_what_is_lost_where_something_is():

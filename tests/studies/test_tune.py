@@ -615,7 +615,7 @@ def test_all_that_diverge_and_what_never_gets_there():
     alone = found(world({"ssgd": {"lr": [0.1]}}), seeds=2)
     assert alone.regret == []
     assert len(terminal.tune(alone)) == 1
-    assert set(figures.figures(alone)) == {"tune.png", "tune.svg"}
+    assert set(figures.figures(alone.json())) == {"tune.png", "tune.svg"}
 
 
 def test_a_note_about_a_run_that_was_cut_is_not_passed_on():

@@ -10,6 +10,7 @@ from paceline.simulator.results import read, statistics, store, timeline
 from paceline.simulator.results.figures import curves, drawing, style
 from paceline.simulator.results.figures.chart import Chart, Look
 from paceline.simulator.results.figures.style import FORMATS
+from paceline.simulator.results.intervals import USUAL
 from paceline.simulator.results.read import RunDirectory
 from paceline.simulator.results.statistics import jsonable
 from paceline.simulator.studies.display import saved
@@ -79,7 +80,7 @@ class Comparison(Display, ComparisonStatistics):
         panel = curves.error_panel(lines, None, "loss")
         plain = [replace(line, marks="none") if line.named else line for line in panel.lines]
         several = any(len(line.runs) > 1 for line in lines)
-        bands = "; bands from smallest to largest seed" if several else "; one seed each"
+        bands = f"; bands: {USUAL}" if several else "; one seed each"
         caption = f"lines: predicted, dots: {self.basis}{bands}"
         hollow = "; hollow: not counted" if self.not_counted else ""
         return Chart(self.marked(self.title), caption + hollow, [replace(panel, lines=plain)])

@@ -4,11 +4,10 @@
   const dark = matchMedia("(prefers-color-scheme: dark)");
   const print = matchMedia("print");
   const hidden = new Set(); // keys of lines, on the whole page
-  const state = {}; // by figure: the type of each axis, the chosen algorithm, and what readers can choose from
+  const offered = {}; // by figure: the lines that its legend has
   let printing = false;
   const PAPER = 660; // pixels between the margins of a printed page
   const NARROW = 620;
-  const INSIDE = 0.8; // of the width: lines that end before it are named at their end, others beside the plot
   const SYMBOLS = { circle: "●", square: "■", diamond: "◆", "triangle-up": "▲", cross: "✚", star: "★", x: "✖", "triangle-down": "▼", pentagon: "⬟", hexagon: "⬢", "triangle-right": "▶", "triangle-left": "◀" };
   const DASHES = { solid: "", dash: "7 4", dot: "2 3", dashdot: "7 3 2 3", longdash: "11 4", longdashdot: "11 3 2 3" };
 
@@ -36,13 +35,8 @@
     return Object.fromEntries(Object.entries(value).map(([key, each]) => [key, themed(each)]));
   }
 
-  const chosen = (id) => {
-    const { choices } = figures[id];
-    return Object.keys(choices ?? {}).length ? choices[state[id].choice] : figures[id];
-  };
-
   function layout(id) {
-    const spec = chosen(id);
+    const spec = figures[id];
     const own = themed(spec.layout);
     const axis = { gridcolor: colour("--rule"), linecolor: colour("--muted"), zeroline: false, automargin: true, spikecolor: colour("--muted"), spikethickness: 1, spikedash: "dot", exponentformat: "power", minexponent: 6 };
     const made = {
@@ -64,10 +58,6 @@
     };
     if (narrow()) squeeze(made, spec.data);
     for (const name of ["xaxis", "yaxis"]) if (own[name]?.type === "log" && own[name].range) Object.assign(made[name], ticks(own[name].range, name));
-    for (const [name, type] of Object.entries(state[id].axes)) {
-      const range = spec.ranges[name][type].slice();
-      made[name] = { ...made[name], type, range, ...(type === "log" ? ticks(range, name) : {}) };
-    }
     for (const note of made.annotations ?? []) if (made.yaxis.type === "log") note.y = Math.log10(note.y);
     return made;
   }
@@ -105,30 +95,11 @@
 
   function draw(id) {
     const plot = document.getElementById(`plot-${id}`);
-    const data = themed(chosen(id).data);
+    const data = themed(figures[id].data);
     for (const trace of data) if (hidden.has(trace.legendgroup)) trace.visible = false;
-    const made = layout(id);
-    const names = wrapped(id);
-    if (names.size) made.margin.r = 30 + Math.max(...[...names.values()].map((each) => each.width));
-    Plotly.react(plot, data, made, { displayModeBar: false, responsive: true });
-    if (names.size) Plotly.relayout(plot, { annotations: [...(made.annotations ?? []), ...ends(plot, names)] });
+    Plotly.react(plot, data, layout(id), { displayModeBar: false, responsive: true });
   }
 
-  // Labels for the ends of lines: numbers where there is little room
-  function wrapped(id) {
-    const pen = make("canvas", {}).getContext("2d");
-    pen.font = "12px system-ui, sans-serif";
-    const names = new Map();
-    if (narrow() && Object.keys(figures[id].lines).length < 2) return names; // the only line, without a legend
-    Object.entries(figures[id].lines).forEach(([key, { name, label }], index) => {
-      if (hidden.has(key)) return;
-      let rows = [narrow() ? String(index + 1) : label];
-      if (!narrow() && pen.measureText(name).width > 130) rows = halves(label);
-      const width = Math.max(...rows.map((row) => pen.measureText(row).width));
-      names.set(key, { text: rows.join("<br>"), rows: rows.length, width: Math.min(width, 230) });
-    });
-    return names;
-  }
   function halves(label) {
     const spaces = [...label.matchAll(/ /g)].map((found) => found.index);
     if (!spaces.length) return [label];
@@ -136,102 +107,37 @@
     return [label.slice(0, middle), label.slice(middle + 1)];
   }
 
-  function ends(plot, names) {
-    const { xaxis, yaxis, _size: { h, w } } = plot._fullLayout;
-    const share = (axis, value) => {
-      const [low, high] = axis.range;
-      return ((axis.type === "log" ? Math.log10(value) : axis.type === "category" ? axis._categories.indexOf(value) : value) - low) / (high - low);
-    };
-    const places = [];
-    for (const trace of plot.data) {
-      if (trace.meta !== "mean" || !names.has(trace.legendgroup)) continue;
-      for (let at = trace.x.length - 1; at >= 0; at -= 1) {
-        if (trace.y[at] === null) continue;
-        const [x, y] = [share(xaxis, trace.x[at]), share(yaxis, trace.y[at])];
-        if (!(x >= 0 && x <= 1.001 && y >= 0 && y <= 1)) continue;
-        const name = names.get(trace.legendgroup);
-        places.push({ x, y: (1 - y) * h, room: 16 * name.rows, text: name.text, colour: trace.line.color, inside: x < INSIDE });
-        break;
-      }
-    }
-    for (const inside of [false, true]) apart(places.filter((place) => place.inside === inside), h);
-    return places.map((place) => ({
-      name: "end", text: place.text, x: place.x, xref: "paper", y: 1 - place.y / h, yref: "paper",
-      ax: place.inside ? 16 : (1 - place.x) * w + 12, ay: place.moved - place.y, xanchor: "left", align: "left",
-      arrowhead: 0, arrowwidth: 1, arrowcolor: place.colour, standoff: 2, font: { size: 12 }, bgcolor: place.inside ? colour("--page/0.8") : undefined,
-    }));
-  }
-  // Move overlapping labels apart, as little as possible
-  function apart(places, height) {
-    places.sort((a, b) => a.y - b.y);
-    let below = -Infinity;
-    for (const place of places) {
-      place.moved = Math.max(place.y, below + place.room / 2, place.room / 2);
-      below = place.moved + place.room / 2;
-    }
-    let above = height;
-    for (const place of [...places].reverse()) {
-      place.moved = Math.min(place.moved, above - place.room / 2);
-      above = place.moved - place.room / 2;
-    }
-  }
-
   function legend(id) {
     const box = make("div", { class: "legend", role: "group", "aria-label": "Show or hide" });
-    Object.entries(figures[id].lines).forEach(([key, line], index) => {
+    for (const [key, line] of Object.entries(figures[id].lines)) {
       const stroke = make("line", { x1: 0, x2: 30, y1: 6, y2: 6, "stroke-width": 2.5, "stroke-dasharray": DASHES[line.dash] });
       stroke.style.stroke = `var(${line.colour})`;
       const symbol = make("text", { x: 15, y: 10, "text-anchor": "middle", "font-size": 12 }, SYMBOLS[line.symbol]);
       symbol.style.fill = `var(${line.colour})`;
       const button = make("button", { type: "button", "aria-pressed": "true", "data-key": key, title: "Show or hide" },
-        make("svg", { width: 30, height: 12, "aria-hidden": "true" }, stroke, symbol), make("b", {}, String(index + 1)), line.name);
+        make("svg", { width: 30, height: 12, "aria-hidden": "true" }, stroke, symbol), line.name);
       button.addEventListener("click", () => {
         if (!hidden.delete(key)) hidden.add(key);
         for (const each of document.querySelectorAll(`[data-key="${key}"]`)) each.setAttribute("aria-pressed", String(!hidden.has(key)));
         Object.keys(figures).filter((other) => key in figures[other].lines).forEach(draw);
       });
       box.append(button);
-    });
+    }
     return box;
   }
-  function scale(id, name) {
-    const group = make("div", { class: "group", role: "group", "aria-label": `Scale of the ${name === "xaxis" ? "time" : "vertical"} axis` },
-      make("span", {}, name === "xaxis" ? "time" : "vertical"));
-    for (const type of ["linear", "log"]) {
-      const button = make("button", { type: "button", "data-axis": name, "data-type": type, "aria-pressed": String(state[id].axes[name] === type) }, type);
-      button.addEventListener("click", () => {
-        state[id].axes[name] = type;
-        for (const each of group.querySelectorAll("button")) each.setAttribute("aria-pressed", String(each === button));
-        draw(id);
-      });
-      group.append(button);
-    }
-    return group;
-  }
-  function choice(id) {
-    const select = make("select", {}, ...Object.keys(figures[id].choices).map((name) => make("option", {}, name)));
-    select.addEventListener("change", () => { state[id].choice = select.value; draw(id); });
-    return make("label", { class: "group" }, make("span", {}, figures[id].choose), select);
-  }
-
-  // Make the controls of a figure, unless it has them
+  // Make the legend of a figure, unless it has it
   function offer(id) {
-    const spec = { choices: {}, ...figures[id] };
-    const offered = JSON.stringify([spec.lines, Object.keys(spec.ranges), Object.keys(spec.choices)]);
-    if (state[id]?.offered === offered) return;
-    const axes = Object.fromEntries(Object.keys(spec.ranges).map((name) => [name, spec.layout[name].type ?? "linear"]));
-    state[id] = { axes, choice: Object.keys(spec.choices)[0], offered };
+    const lines = JSON.stringify(figures[id].lines);
+    if (offered[id] === lines) return;
+    offered[id] = lines;
     const controls = document.getElementById(`plot-${id}`).parentElement.querySelector(".choices");
-    controls.replaceChildren();
-    if (Object.keys(spec.lines).length > 1) controls.append(legend(id));
-    for (const name of Object.keys(spec.ranges)) if (spec.ranges[name].log) controls.append(scale(id, name));
-    if (Object.keys(spec.choices).length) controls.append(choice(id));
+    controls.replaceChildren(...(Object.keys(figures[id].lines).length ? [legend(id)] : []));
   }
   const all = () => Object.keys(figures).forEach(draw);
   const paper = (on) => {
     if (on === printing) return;
     printing = on;
-    for (const fold of document.querySelectorAll("section > details")) fold.open = on;
+    for (const fold of document.querySelectorAll("section > details:has(> summary > h2)")) fold.open = on;
     all();
   };
   const inside = (fold, id) => fold.contains(document.getElementById(`plot-${id}`));

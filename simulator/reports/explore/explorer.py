@@ -22,13 +22,12 @@ from ...inputs.messages import KeyPath, nearest, show
 from ...inputs.units import to_si
 from ...load.load import parse
 from ...results.figures import curves, interactive
-from ...results.figures.chart import Line, Look
+from ...results.figures.chart import Line, Look, apart
 from ...results.statistics import human, time_unit
 from ...scenario.scenario import Scenario
 from ...scenario.tables import LearningCurve, NoObjective
 from ...studies.result import Result
 from ...studies.simulate import simulate
-from ..page.series import apart
 
 Kind = Literal["time", "bandwidth", "count", "number"]
 RANGE = 100.0  # largest factor by which a slider multiplies or divides a value

@@ -6,7 +6,7 @@ from typing import Any
 
 from ...inputs.tables import differing
 from ...results import consumption, wording
-from ...results.columns import BY_KEY, PAGE, RESULT_COLUMNS, ResultColumn
+from ...results.columns import PAGE, RESULT_COLUMNS, ResultColumn
 from ...results.intervals import MEDIAN, USUAL, stated
 from ...results.statistics import human, number
 from .. import terminal
@@ -18,6 +18,7 @@ PAIRS = {  # quantities of a comparison that are shown with both values
     "seconds_per_step": "time per step",
     "time_to_target": "time to target",
 }
+KEYS = {"final_loss": "loss"}  # of intervals, where they are not those of columns
 NOT_COUNTED = " (not counted)"
 ERRORS = {  # quantities that are shown with their error only
     "loss_at_half": "loss half-way",
@@ -29,31 +30,28 @@ ERRORS = {  # quantities that are shown with their error only
 def results(
     lines: Sequence[Series], target: float | None, picks: set[tuple[str, str]]
 ) -> PageTable:
-    """Tabulate each algorithm's time to target with its interval, and its other columns."""
-    known = [line.row.get("interval90") or {} for line in lines]
+    """Tabulate each algorithm's time to target, its other columns, and what it uses."""
     columns: dict[str, Callable[[Series], Cell | str]] = {"algorithm": partial(_named, picks)}
     if target is not None:
-        columns |= {
-            f"time to loss {target:g}": lambda line: _time_to_target(line)[0],
-            USUAL: lambda line: _time_to_target(line)[1],
-            "reached": lambda line: _time_to_target(line)[2],
-        }
-    for column in RESULT_COLUMNS:
-        # times to the target come first, and times per step at the end
-        special = column.key in ("time_to_target_s", "seconds_per_step")
+        columns[f"time to loss {target:g} ({USUAL})"] = _time_to_target
+    stating = [line.row.get("interval90") or {} for line in lines]
+    for column in sorted(RESULT_COLUMNS, key=lambda column: column.key == "seconds_per_step"):
+        key = KEYS.get(column.key, column.key)
         there = any(column.of_summary(line.row) is not None for line in lines)
-        if PAGE in column.shown_in and not special and there:
-            level = column.key == "final_loss" and any(each.get("loss") for each in known)
-            columns[column.words + f" ({USUAL})" * level] = partial(_value, column)
-    level = any(each.get("seconds_per_step") for each in known)
-    columns[BY_KEY["seconds_per_step"].words + f" ({USUAL})" * level] = _step_time
+        if PAGE in column.shown_in and column.key != "time_to_target_s" and there:
+            level = f" ({USUAL})" * any(known.get(key) for known in stating)
+            columns[column.words + level] = partial(_value, column)
     columns["steps"] = lambda line: "-" if line.row["steps"] is None else f"{line.row['steps']:.0f}"
+    what, amounts = consumption.cells([line.row for line in lines], target)
+    for heading, cell in amounts.items():
+        columns[heading] = partial(_amount, cell)
     rows = [[cell(line) for cell in columns.values()] for line in lines]
     same = shared([*dict.fromkeys(line.label for line in lines)])
     medians = any(stated(line.row["seconds_per_step"]).of == MEDIAN for line in lines)
     caption = f"Each algorithm{f', all of them {same}' if same else ''}, "
-    caption += f"{'median' if medians else 'mean'} over seeds; the pick is bold"
-    return PageTable(caption, [*columns], rows)
+    caption += f"{'median' if medians else 'mean'} over seeds"
+    caption += f"; amounts {what}" if amounts else ""
+    return PageTable(f"{caption}; the pick is bold", [*columns], rows).unvaried()
 
 
 def _named(picks: set[tuple[str, str]], line: Series) -> Cell:
@@ -61,35 +59,27 @@ def _named(picks: set[tuple[str, str]], line: Series) -> Cell:
     return Cell(name, strong=(line.found.name, line.label) in picks)
 
 
-def _time_to_target(line: Series) -> tuple[str, str, str]:
-    """Return the time to the target, its interval, and how many seeds reached it."""
+def _amount(cell: consumption.Cell, line: Series) -> str:
+    return cell(line.row)
+
+
+def _time_to_target(line: Series) -> str:
+    """Return the time to the target with its interval, and how many seeds reached it if not all."""
     times = line.row["time_to_target"] or {}
-    reached = f"{times.get('reached', 0)} of {len(line.runs)}"
+    reached = times.get("reached", 0)
     if times.get("mean") is None:
-        return "not with every seed" if times.get("reached") else "not reached", "-", reached
-    time = wording.of_one(line.row, "time_to_target")
-    return human(time.value), wording.qualified(time, "s"), reached
+        return f"{reached} of {len(line.runs)} seeds" if reached else "not reached"
+    return wording.cell(wording.of_one(line.row, "time_to_target"), "s")
 
 
 def _value(column: ResultColumn, line: Series) -> str:
     value = column.of_summary(line.row)
-    ends = column.key == "final_loss" and (line.row.get("interval90") or {}).get("loss")
-    beside = f" ({number(ends[0])}–{number(ends[1])})" if ends else ""
+    if column.key == "seconds_per_step":
+        time, *ends = terminal.step_time(line.row).split("\n")
+        return f"{time} ({ends[0]})" if ends else time
+    known = column.key == "final_loss" and (line.row.get("interval90") or {}).get("loss")
+    beside = f" ({number(known[0])}–{number(known[1])})" if known else ""
     return percent(value, 1) if column.key == "final_accuracy" else column.show(value) + beside
-
-
-def _step_time(line: Series) -> str:
-    time, *ends = terminal.step_time(line.row).split("\n")
-    return f"{time} ({ends[0]})" if ends else time
-
-
-def amounts(
-    rows: Sequence[tuple[str, Mapping[str, Any]]], caption: str, target: float | None = None
-) -> list[PageTable]:
-    """Tabulate what named rows use of tokens, time and money; no table where none is set."""
-    what, cells = consumption.cells([row for _, row in rows], target)
-    table = [(name, *(cell(row) for cell in cells.values())) for name, row in rows]
-    return [PageTable(caption.format(what), ("algorithm", *cells), table)] if cells else []
 
 
 def comparison(found: FoundRun, place: int) -> PageSection:

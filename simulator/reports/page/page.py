@@ -5,7 +5,7 @@ import hashlib
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,13 +15,14 @@ from ...inputs.tables import write_toml
 from ...load.load import Programs
 from ...results import store
 from ...results.columns import RESULT_COLUMNS
+from ...results.figures import interactive
 from ...results.figures.chart import Chart
-from ...results.figures.curves import LOSS_NAMES, error
+from ...results.figures.curves import LOSS_NAMES, bands, error, error_panel
 from ...results.usage import few
 from ...studies.display import saved
 from ...studies.display.display import Display, even, shown_columns, without_tables
-from . import compared, reading, runs, searches, swept
-from .parts import Cell, PageSection, PageTable
+from . import changes, compared, reading, runs, searches, swept
+from .parts import CHANGES, PageFigure, PageSection
 from .reading import FoundRun
 from .series import Series, series
 
@@ -122,13 +123,15 @@ class Report(Display, _Path):
         ]
 
     def _chart(self) -> Chart | None:
-        groups = {line.name: list(line.runs) for line in series(self.state.every) if line.runs}
+        lines = series(self.state.every)
+        groups = {line.name: list(line.runs) for line in lines if line.runs}
         if not groups:
             return None
         targets = {each.target for each in self.state.every if each.main}
         target = targets.pop() if len(targets) == 1 else None
         title = ", ".join(dict.fromkeys(str(e.scenario["title"]) for e in self.state.every))
-        return error(groups, title=title, target=target)
+        rows = [line.row | {"label": line.name} for line in lines]
+        return error(groups, title=title, target=target, rows=rows)
 
     def _state(self) -> dict[str, Any]:
         return vars(self.state)
@@ -151,9 +154,13 @@ def html(every: Sequence[FoundRun]) -> str:
     return template.render(
         title=", ".join(dict.fromkeys(str(each.scenario["title"]) for each in every)),
         every=every,
-        picks=picks(every) if len(every) > 1 else None,
+        picks=picks(every) if len(every) > 1 else "",
         sections=found,
-        figures={figure.id: figure.spec() for section in found for figure in section.figures},
+        figures={
+            figure.id: interactive.spec(figure.panel)
+            for section in found
+            for figure in section.figures
+        },
         style=_file("figures.css") + _file("page.css"),
         scripts=scripts,
         hashes=" ".join(f"'sha256-{_digest(text)}'" for text in scripts.values()),
@@ -162,22 +169,13 @@ def html(every: Sequence[FoundRun]) -> str:
     )
 
 
-def picks(every: Sequence[FoundRun]) -> PageSection:
-    """Tabulate the pick of each RUN."""
-    names = [found.verdict["pick"] or "none" for found in every]
+def picks(every: Sequence[FoundRun]) -> str:
+    """Say whether all RUNs pick the same."""
+    names = dict.fromkeys(found.verdict["pick"] or "none" for found in every)
     goals = {found.verdict["question"] for found in every if found.verdict["pick"]}
-    heading = "The picks differ: " + ", ".join(dict.fromkeys(names))
-    if len({*names}) == 1:
-        heading = f"Every run picks {names[0]}"
-    elif len(goals) > 1:
-        heading = "Each run answers its own question"
-    rows = [
-        (found.name, Cell(name, strong=True), found.verdict.get("question", "-"),
-         "yes" if found.verdict.get("decided") else "no")
-        for found, name in zip(every, names, strict=True)
-    ]  # fmt: skip
-    table = PageTable("The pick of each run", ("run", "pick", "by", "decided"), rows, 4)
-    return PageSection("picks", heading, tables=[table])
+    if len(names) == 1:
+        return f"Every run picks {next(iter(names))}"
+    return "Each run answers its own question" if len(goals) > 1 else "The picks differ"
 
 
 def sections(every: Sequence[FoundRun], lines: Sequence[Series]) -> list[PageSection]:
@@ -187,15 +185,20 @@ def sections(every: Sequence[FoundRun], lines: Sequence[Series]) -> list[PageSec
     if drawn:
         found.append(_error(every, lines, drawn))
     for place, each in enumerate(every):
-        found.append(compared.comparison(each, place) if each.comparison else None)
-        found += searches.sections(each, place) if each.tune else []
-        found.append(swept.section(each, place) if each.sweep else None)
+        own = [compared.comparison(each, place) if each.comparison else None]
+        own += searches.sections(each, place) if each.tune else []
+        own.append(swept.section(each, place) if each.sweep else None)
+        own.append(changes.section(each, place))
+        if len(every) > 1:
+            named = [one and replace(one, heading=f"{each.name}: {one.heading}") for one in own]
+            own = [one and replace(one, folded=CHANGES in one.heading) for one in named]
+        found += own
     if len(every) > 1:
         differing = compared.differences(every)
         heading = f"{few(len(differing.rows), 'key differs', 'keys differ')} between the scenarios"
         tables = [differing] if differing.rows else []
         found.append(PageSection("differences", heading, tables=tables, folded=True))
-    found += runs.sections(every, drawn) if drawn else []
+    found += runs.sections(drawn) if drawn else []
     return [section for section in found if section is not None]
 
 
@@ -209,18 +212,15 @@ def _error(
     name = LOSS_NAMES.get(kinds.pop(), "loss") if len(kinds) == 1 else "loss"
     lost = all(line.row["loss"]["last"] is None for line in drawn)
     heading = "Local steps against time" if lost else "Error against time"
-    seeds = max(len(line.runs) for line in drawn)
-    lead = f"Mean of {seeds} seeds; bands span the smallest to the largest."
-    lead = lead if seeds > 1 else "One seed."
+    panel = error_panel([line.curves for line in drawn], target, name)
+    lead = f"{bands([line.curves for line in drawn]).capitalize()}."
     if len({line.measured for line in drawn}) > 1:
         lead += " Dotted lines with open symbols: measured in real training."
     if target is not None:
         lead += " Marks on the target line: when the target is reached, with intervals."
+    label = f"{panel.y.title} against wall-clock time, a line for each algorithm: {heading}"
     tables = [compared.results(lines, target, picked)]
-    rows = [(line.name, line.row) for line in lines]
-    tables += compared.amounts(rows, "Mean over seeds, {}", target)
-    figure = runs.error(drawn, target, name, heading)
-    return PageSection("error", heading, lead, [figure], tables)
+    return PageSection("error", heading, lead, [PageFigure("error", label, panel)], tables)
 
 
 def _origin(found: FoundRun) -> dict[str, Any]:

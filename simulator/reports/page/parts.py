@@ -1,11 +1,11 @@
 """Parts of a page: sections with sentences, figures and tables."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
-from ...results.figures import interactive
-from ...results.figures.chart import Panel
+from ...results.figures.chart import Chart, Panel
+
+CHANGES = "What would change it"
 
 
 @dataclass(frozen=True)
@@ -30,50 +30,50 @@ class PageTable:
     texts: int = 1
     folded: str = ""  # the label of the fold, if the table is folded
 
+    def unvaried(self) -> "PageTable":
+        """Return the table with columns of one value in the caption."""
+        texts = [[getattr(cell, "text", cell) for cell in row] for row in self.rows]
+        if len(texts) < 2:
+            return self
+        varied = [len({*column}) > 1 for column in zip(*texts, strict=True)]
+        kept = [at for at in range(len(self.columns)) if varied[at] or not at]
+        same = [
+            f"{head} {texts[0][at]}"
+            for at, head in enumerate(self.columns)
+            if at not in kept and texts[0][at] not in ("", "-")
+        ]
+        return replace(
+            self,
+            caption=self.caption + (f"; all: {', '.join(same)}" if same else ""),
+            columns=[self.columns[at] for at in kept],
+            rows=[[row[at] for at in kept] for row in self.rows],
+            texts=sum(at < self.texts for at in kept),
+        )
+
     def folded_after(self, shown: int, most: int) -> "list[PageTable]":
         """Return a table of the first `shown` rows, and a folded one of the others up to `most`."""
-        rows, count = self.rows, len(self.rows) - shown
-        tables = [PageTable(self.caption, self.columns, rows[:shown], self.texts)]
-        if count > 0:
-            rest = PageTable(
-                self.caption, self.columns, rows[shown:most], self.texts, f"{count} more"
-            )
-            tables.append(rest)
-        return tables
+        rest = replace(self, rows=self.rows[shown:most], folded=f"{len(self.rows) - shown} more")
+        return [replace(self, rows=self.rows[:shown]), *([rest] if rest.rows else [])]
 
 
 @dataclass(frozen=True)
 class PageFigure:
-    """A figure, drawn by figures.js.
-
-    `label`: a description for screen readers. `panels`: one, or several to choose from by name;
-    `choose` says what these name.
-    """
+    """A panel, drawn by figures.js; `label`: a description for screen readers."""
 
     id: str
     label: str
-    panels: Mapping[str, Panel]
-    choose: str = "algorithm"
+    panel: Panel
 
-    @property
-    def height(self) -> int:
-        """The height of the largest panel, in pixels."""
-        return max(panel.height for panel in self.panels.values())
-
-    def spec(self) -> dict[str, Any]:
-        """Return the JSON for figures.js."""
-        specs = {name: interactive.spec(panel) for name, panel in self.panels.items()}
-        if len(specs) == 1:
-            return next(iter(specs.values())) | {"choices": {}}
-        for spec in specs.values():
-            spec["layout"]["showlegend"] = bool(spec.pop("lines")) or "barmode" in spec["layout"]
-        empty: dict[str, Any] = {"data": [], "layout": {}, "ranges": {}, "lines": {}}
-        return empty | {"choices": specs, "choose": self.choose, "height": self.height}
+    @classmethod
+    def all_of(cls, name: str, label: str, chart: Chart | None) -> "list[PageFigure]":
+        """Return the panels of a chart; none where there is nothing to draw."""
+        panels = chart.panels if chart else ()
+        return [cls(f"{name}-{at}" if at else name, label, each) for at, each in enumerate(panels)]
 
 
 @dataclass(frozen=True)
 class PageSection:
-    """A section, whose heading states the finding if there is one."""
+    """A section, whose heading states the finding if there is one; folded ones are on demand."""
 
     id: str
     heading: str
@@ -81,7 +81,7 @@ class PageSection:
     figures: Sequence[PageFigure] = ()
     tables: Sequence[PageTable] = ()
     points: Sequence[str] = ()  # a list after `lead`
-    folded: bool = False  # shown on demand
+    folded: bool = False
 
 
 def percent(share: float | None, digits: int = 0) -> str:

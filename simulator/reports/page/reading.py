@@ -10,15 +10,14 @@ from typing import Any
 from ...errors import InputError
 from ...inputs import csv_cells, untrusted
 from ...results import read as directories
-from ...results import store, timeline
+from ...results import store
 from ...results.columns import RESULT_COLUMNS
-from ...results.documents import COMPARISON, SWEEP, TUNE, Number, Timeline, demand_shape
+from ...results.documents import COMPARISON, SWEEP, TUNE, Number, demand_shape
 from ...results.read import RunDirectory
 from ...results.verdict import reasons_in
 
 SIDES = ("predicted", "measured")
 NUMBERS = ["reached", *(f"{c.key}{end}" for c in RESULT_COLUMNS for end in ("", "_low", "_high"))]
-SPAN = {"name", "pid", "tid", "ts", "dur"}  # keys of a span in a timeline
 
 
 @dataclass(frozen=True)
@@ -150,30 +149,3 @@ def _names(paths: Sequence[Path]) -> list[str]:
     while len({path.parts[-depth:] for path in whole}) < len(whole):
         depth += 1
     return ["/".join(path.parts[-depth:]) for path in whole]
-
-
-def spans(run: RunDirectory) -> dict[str, dict[str, list[dict[str, Any]]]]:
-    """Return spans of timeline.json by process (an algorithm) and thread (a worker).
-
-    Empty where the run recorded none. Other events are left out.
-    """
-    try:
-        document = untrusted.document(untrusted.text(run.path / timeline.FILE, timeline.LARGEST))
-        demand_shape(Timeline, document)
-    except (OSError, ValueError):
-        return {}
-    processes: dict[int, str] = {}
-    threads: dict[tuple[int, int], str] = {}
-    for event in document["traceEvents"]:
-        name, thing = event.get("args", {}).get("name"), event.get("name")
-        if name and thing == "process_name" and "pid" in event:
-            processes[event["pid"]] = name
-        elif name and thing == "thread_name" and event.keys() >= {"pid", "tid"}:
-            threads[event["pid"], event["tid"]] = name
-    found: dict[str, dict[str, list[dict[str, Any]]]] = {}
-    for event in document["traceEvents"]:
-        if event.get("ph") == "X" and event.keys() >= SPAN:
-            process = processes.get(event["pid"], str(event["pid"]))
-            thread = threads.get((event["pid"], event["tid"]), f"worker {event['tid']}")
-            found.setdefault(process, {}).setdefault(thread, []).append(event)
-    return found

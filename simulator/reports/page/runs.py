@@ -1,61 +1,29 @@
-"""The sections about runs: curves against time, time per step, a timeline, and links."""
+"""The details of runs: time per step, periods, staleness, and links."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
-from ...results import wording
 from ...results.figures import curves
-from ...results.figures.chart import Axis, Bars, Line, Panel
 from ...results.figures.style import PARTS
-from ...results.statistics import human, number, time_unit, with_unit
+from ...results.statistics import human, number, with_unit
 from .parts import Cell, PageFigure, PageSection, PageTable, Row, percent
-from .reading import FoundRun, spans
 from .series import Series
 
 SAMPLING = (
     f"Curves are drawn at {curves.EVEN} even and {curves.GEOMETRIC} geometric times (fewer where "
     f"there are more than {curves.MANY} lines), linear between evaluations."
 )
-ROUNDS = 24  # spans of each worker in a timeline, about
-ROWS = 32  # workers of a timeline
-SPANS = 1200  # of all workers of a timeline together, at most
-ALL_SPANS = 12_000  # of all timelines together, at most
 LINKS, MOST = 24, 600  # rows of the table of links that are not folded, and of both tables
 BOTTLENECKS = 6  # that are listed, at most
 
 
-def sections(every: Sequence[FoundRun], lines: Sequence[Series]) -> list[PageSection | None]:
-    """Return the sections about runs, after the one about error."""
-    drawn = [line.curves for line in lines]
-    details = [breakdown(lines), timeline(every), tau(drawn), staleness(lines), links(lines)]
+def sections(lines: Sequence[Series]) -> list[PageSection | None]:
+    """Return the details of runs, folded."""
+    periods = tau([line.curves for line in lines])
+    details = [breakdown(lines), periods, staleness(lines), links(lines)]
     return [section and replace(section, folded=True) for section in details]
-
-
-def error(lines: Sequence[Series], target: float | None, name: str, heading: str) -> PageFigure:
-    """Draw error against time, or steps where there is no loss, and when the target is reached."""
-    panel = curves.error_panel([line.curves for line in lines], target, name)
-    label = f"{panel.y.title} against wall-clock time, a line for each algorithm: {heading}"
-    marks = []
-    if panel.level is not None:
-        ends = [min(run.curve["time"][-1] for run in line.runs) for line in lines]
-        size = time_unit(max(ends))[0]
-        marks = [mark for line in lines for mark in _reached(line, panel.level, size)]
-    return PageFigure("error", label, {"error": replace(panel, lines=[*panel.lines, *marks])})
-
-
-def _reached(line: Series, target: float, size: float) -> list[Line]:
-    """Return a mark at the estimated time to target, with its interval."""
-    times = line.row["time_to_target"] or {}
-    if times.get("mean") is None or line.found.target != target:
-        return []
-    time = wording.of_one(line.row, "time_to_target")
-    ends = [end / size for end in time.span]
-    x, bars = [time.value / size], ([ends[0]], [ends[1]])
-    how: Any = {"joined": False, "marks": "all", "named": False, "key": line.key}
-    return [Line(line.name, x, [target], line.look, x_bars=bars, **how)]
 
 
 def tau(lines: Sequence[curves.Curves]) -> PageSection | None:
@@ -67,7 +35,7 @@ def tau(lines: Sequence[curves.Curves]) -> PageSection | None:
     taus = [tau for tau in first.runs[0].curve["tau"] if np.isfinite(tau)]
     heading = f"{first.name} goes from tau = {taus[0]:g} to {taus[-1]:g}"
     panel = curves.over_time(changing, "tau", "tau (local steps per average)")
-    figure = PageFigure("tau", "the communication period against time", {"tau": panel})
+    figure = PageFigure("tau", "the communication period against time", panel)
     return PageSection("tau", heading, "Local steps between averages, over time.", [figure])
 
 
@@ -77,6 +45,8 @@ def staleness(lines: Sequence[Series]) -> PageSection | None:
     if not late:
         return None
     rows = [line.row["staleness"] for line in late]
+    if all(len(row["distribution"]) < 2 for row in rows):  # a constant needs no figure
+        return None
     shares = [{int(age): share for age, share in row["distribution"].items()} for row in rows]
     units = [row["unit"] for row in rows]
     every = zip((line.curves for line in late), units, shares, strict=True)
@@ -88,7 +58,7 @@ def staleness(lines: Sequence[Series]) -> PageSection | None:
         f"at most {row['max']}"
     )
     figures = [
-        PageFigure(f"staleness-{i}", f"share of contributions by {panel.x.title}", {"": panel})
+        PageFigure(f"staleness-{i}", f"share of contributions by {panel.x.title}", panel)
         for i, panel in enumerate(panels)
     ]
     lead = "How old contributions are when the server or a worker uses them."
@@ -109,7 +79,7 @@ def breakdown(lines: Sequence[Series]) -> PageSection:
     heading = _busiest(
         {line.title: computing(line.row["breakdown"]) for line in predicted}, sampled
     )
-    figures = [PageFigure("breakdown", heading, {"": curves.breakdown_panel(seconds)})]
+    figures = [PageFigure("breakdown", heading, curves.breakdown_panel(seconds))]
     whole = "of all clients' time, " * sampled
     rows = [
         (line.name, human(total), *(percent(line.row["breakdown"].get(kind)) for kind in kinds))
@@ -144,59 +114,6 @@ def computing(shares: Mapping[str, float | None]) -> float:
     return (shares.get("compute") or 0.0) / (1.0 - away or 1.0)
 
 
-def timeline(every: Sequence[FoundRun]) -> PageSection | None:
-    """Draw what each worker does in the first rounds, one algorithm at a time."""
-    threads: dict[str, dict[str, list[dict[str, Any]]]] = {}
-    for found in every:
-        for side, run in found.sides.items():
-            about = [found.name] * (len(every) > 1) + [side] * (len(found.sides) > 1)
-            for process, workers in spans(run).items():
-                label = process.removesuffix(" (only the beginning)")
-                threads[": ".join([*about, label])] = dict([*workers.items()][:ROWS])
-    if not threads:
-        return None
-    most = min(SPANS, ALL_SPANS // len(threads))
-    panels = {name: _rounds(workers, most) for name, workers in threads.items()}
-    label = "a row for each worker with what it does in the first rounds, against time"
-    return PageSection(
-        "timeline",
-        "The first rounds, worker by worker",
-        f"One seed, at most {ROWS} workers. timeline.json has the whole timeline; open it with "
-        "ui.perfetto.dev.",
-        [PageFigure("timeline", label, panels)],
-    )
-
-
-def _rounds(threads: dict[str, list[dict[str, Any]]], most: int) -> Panel:
-    """Return the first spans of each worker as bars."""
-    count = min(ROUNDS, max(3, most // max(1, len(threads))))
-    ends = [
-        sorted(event["ts"] + event["dur"] for event in events)[:count][-1]
-        for name, events in threads.items()
-        if name != "server"
-    ]
-    until = min(ends, default=1.0) / 1e6
-    size, unit = (1e-3, "ms") if until < 2 else time_unit(until)
-    bars = []
-    for part in PARTS:
-        rows = [
-            (place, event["ts"] / 1e6, event["dur"] / 1e6, event.get("args", {}).get("step", ""))
-            for place, events in enumerate(threads.values())
-            for event in events
-            if event["name"] == part and event["ts"] / 1e6 < until
-        ]
-        if rows:
-            places, starts, lengths, steps = zip(*rows, strict=True)
-            widths = [
-                min(long, until - start) / size for start, long in zip(starts, lengths, strict=True)
-            ]
-            texts = [f"to step {step}" for step in steps]
-            at = [start / size for start in starts]
-            bars.append(Bars(part, places, widths, at, texts=texts))
-    across = Axis(f"wall-clock time ({unit})", (0.0, until / size))
-    return Panel(across, Axis(names=[*threads]), bars=bars, height=130 + 24 * len(threads))
-
-
 def links(lines: Sequence[Series]) -> PageSection | None:
     """Tabulate bytes over each link and, where transfers share links, the link's utilisation."""
     rows = [row for line in lines for row in _shared(line) or _carried(line)]
@@ -209,7 +126,7 @@ def links(lines: Sequence[Series]) -> PageSection | None:
         by, link, used = (getattr(rows[0][at], "text", rows[0][at]) for at in (0, 1, -1))
         heading = f"The busiest link, {link}, is {used} utilised, by {by}"
     table = PageTable("Links, mean over seeds; busiest first", columns, rows, texts=2)
-    return PageSection("links", heading, tables=table.folded_after(LINKS, MOST))
+    return PageSection("links", heading, tables=table.unvaried().folded_after(LINKS, MOST))
 
 
 def _shared(line: Series) -> list[Row]:

@@ -1,17 +1,15 @@
 """Series: the runs of one algorithm in one RUN, predicted or measured, drawn as one line."""
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...results.figures.chart import Look
+from ...results.figures.chart import WORDS, Look, apart
 from ...results.figures.curves import Curves
 from ...results.figures.style import DASHES
 from ...results.run import Run
 from .reading import FoundRun
 
-WORDS = re.compile(r" (?![^(]*\))")  # the spaces between them, which are not in brackets
 Row = dict[str, Any]
 
 
@@ -37,7 +35,7 @@ class Series:
     def curves(self) -> Curves:
         """The runs as a figure draws them."""
         name = self.name if self.measured else self.title
-        return Curves(name, self.runs, self.look, self.key, self.measured)
+        return Curves(name, self.runs, self.look, self.key, self.measured, self.row)
 
 
 def series(every: Sequence[FoundRun]) -> list[Series]:
@@ -67,14 +65,6 @@ def series(every: Sequence[FoundRun]) -> list[Series]:
                 key = f"l{number}-{place}"
                 found.append(Series(key, title, name, label, each, measured, look, row, runs))
     return found
-
-
-def apart(labels: Sequence[str]) -> list[str]:
-    """Return labels without the words that all of them share, unless that leaves one empty."""
-    words = [WORDS.split(label) for label in labels]
-    common = set(words[0]).intersection(*words[1:]) if len(words) > 1 else set()
-    found = [" ".join(word for word in label if word not in common) for label in words]
-    return found if all(found) and len({*found}) == len({*labels}) else [*labels]
 
 
 def shared(labels: Sequence[str]) -> str:

@@ -76,10 +76,7 @@ def section(found: FoundRun, place: int) -> PageSection:
     table = PageTable("Each algorithm at each point; the first is bold", columns, cells, texts=2)
     chart = figure.chart(rows, _vary(sweep), found.target, "")
     label = f"{column.words} of each algorithm at each point of the sweep"
-    drawn = []
-    if chart is not None:
-        panels = {panel.heading: panel for panel in chart.panels}
-        drawn = [PageFigure(f"sweep-{place}", label, panels)]
+    drawn = PageFigure.all_of(f"sweep-{place}", label, chart)
     tables = table.folded_after(ROWS, MOST)
     return PageSection(f"sweep-{place}", heading, chart.caption if chart else "", drawn, tables)
 

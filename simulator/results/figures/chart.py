@@ -3,14 +3,16 @@
 `drawing` draws a chart with matplotlib, and `interactive` with Plotly.
 """
 
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
 
 from . import style
 
+WORDS = re.compile(r" (?![^(]*\))")  # the spaces between them, which are not in brackets
 Values = Sequence[float] | np.ndarray
 Ends = tuple[Values, Values]
 """Lower and upper ends of intervals, one per point."""
@@ -35,22 +37,13 @@ class Look(NamedTuple):
 
 @dataclass(frozen=True)
 class Axis:
-    """One axis. `limits` are linear; with `log_limits` readers of a page switch between scales.
-
-    `ticks`: texts by place; `names`: categories, at the places 0, 1 and so on.
-    """
+    """One axis. `ticks`: texts by place; `names`: categories, at the places 0, 1 and so on."""
 
     title: str = ""
     limits: tuple[float, float] | None = None
     log: bool = False
-    log_limits: tuple[float, float] | None = None
     ticks: Mapping[float, str] = field(default_factory=dict)
     names: Sequence[str] = ()
-
-    @property
-    def shown(self) -> tuple[float, float] | None:
-        """The limits on the scale that the axis begins with."""
-        return self.log_limits if self.log and self.log_limits else self.limits
 
 
 @dataclass(frozen=True)
@@ -58,9 +51,9 @@ class Line:
     """A line, its band, and its marks.
 
     `band`: the ends of a band around the line, in y. `x_bars`, `y_bars`: intervals of marks.
-    `marks` "few": apart on a long line, "all": at every point, "none". `named`: the name stands at
-    the line's end. `steps`: values are constant until the next point. `texts`: what a page says of
-    each point. Lines of one `key` are hidden together.
+    `marks` "few": apart on a long line, "all": at every point, "none". `named`: the legend has it.
+    `steps`: values are constant until the next point. `labels`: texts beside the points, `texts`:
+    what a page says of each. Lines of one `key` are hidden together.
     """
 
     name: str
@@ -81,17 +74,16 @@ class Line:
 
 @dataclass(frozen=True)
 class Bars:
-    """One part of each row's bar: rows are the names of the y axis, from place 0 on.
+    """One part of each row's bar: rows are the names of the y axis.
 
     `labels`: texts inside; `texts`: what a page says of each bar.
     """
 
     name: str
-    rows: Sequence[int]
     widths: Values
     starts: Values
-    labels: Sequence[str] = ()
-    texts: Sequence[str] = ()
+    labels: Sequence[str]
+    texts: Sequence[str]
 
 
 @dataclass(frozen=True)
@@ -109,7 +101,7 @@ class Panel:
     heading: str = ""
     totals: Sequence[str] = ()
     over_time: bool = False
-    height: int = 380
+    height: int = 350
 
 
 @dataclass(frozen=True)
@@ -121,20 +113,38 @@ class Chart:
     panels: Sequence[Panel]
 
 
-def fitted(
-    title: str, shown: Values, log: bool = True, *, zero: bool = False, ticks: bool = False
-) -> Axis:
+def apart(labels: Sequence[str]) -> list[str]:
+    """Return labels without the words that all of them share, unless that leaves one empty."""
+    words = [WORDS.split(label) for label in labels]
+    common = set(words[0]).intersection(*words[1:]) if len(words) > 1 else set()
+    brief = [" ".join(word for word in label if word not in common) for label in words]
+    return brief if all(brief) and len({*brief}) == len({*labels}) else [*labels]
+
+
+def without_bands(chart: Chart) -> Chart:
+    """Return a chart without the bands of its lines."""
+    panels = [
+        replace(panel, lines=[replace(line, band=None) for line in panel.lines])
+        for panel in chart.panels
+    ]
+    return replace(chart, panels=panels)
+
+
+def fitted(title: str, shown: Values, log: bool = True, *, zero: bool = False) -> Axis:
     """Return an axis around the values `shown`; logarithmic over a decade, if `log`.
 
-    `zero`: the linear axis begins at zero where the values are not far from it. `ticks`: `shown`
-    are few values, each with a tick.
+    `zero`: the linear axis begins at zero where the values are not far from it.
     """
     values = np.asarray(shown, dtype=float)
+    values = values[np.isfinite(values)]
     low, high = (float(values.min()), float(values.max())) if values.size else (0.0, 1.0)
+    if log and wide(low, high):
+        return Axis(title, (low / 1.2, 1.2 * high), log=True)
     margin = 0.05 * (high - low) or 0.05 * abs(high) or 1.0
     floor = 0.0 if zero and 0 <= low < high / 3 else low - margin
-    positive = values[values > 0]
-    ends = (float(positive.min()) / 1.2, 1.2 * high) if positive.size else None
-    named = {float(value): f"{value:g}" for value in values} if ticks else {}
-    wide = log and low > 0 and high > DECADE * low
-    return Axis(title, (floor, high + margin), wide, ends, named)
+    return Axis(title, (floor, high + margin))
+
+
+def wide(low: float, high: float) -> bool:
+    """Tell whether a linear axis would squash the smallest of these values."""
+    return bool(0 < DECADE * low < high)

@@ -3,15 +3,15 @@
 import math
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from .. import divergence
+from .. import divergence, intervals, wording
 from ..run import STALENESS, Run
-from ..statistics import PREFIXES, Groups, human, sampled, staleness_counts, time_unit
+from ..statistics import Groups, human, prefixed, sampled, staleness_counts, time_unit
 from . import drawing, style
-from .chart import Axis, Bars, Chart, Line, Look, Panel, fitted
+from .chart import DECADE, Axis, Bars, Chart, Ends, Line, Look, Panel, fitted, wide
 
 LOSS_NAMES = {  # axis labels, by the kind of the objective
     "bound": "bound on the squared gradient norm",
@@ -19,16 +19,19 @@ LOSS_NAMES = {  # axis labels, by the kind of the objective
     "torch": "training loss",
 }
 LOWEST = 0.02  # of a mean's points, which may lie below the axis of a loss
+EARLY = 0.05  # of a run, whose losses may lie above the axis, as they dwarf all differences later
 EVEN, GEOMETRIC = 240, 120  # points of a line: for a linear and for a logarithmic axis of time
 MANY = 32  # lines of a figure; with more, each has fewer points, so that pages stay small
-SPAN = 25  # ratio of durations above which the axis of time is logarithmic
-SHORT = 0.15  # of the longest bar: shares of a shorter one are written after it
+ROOM = 0.07  # of the axis: a shorter part of a bar has no room for its label
+Grid = tuple[np.ndarray, np.ndarray]
+"""Times (points,), and the values of each seed then (seeds, points)."""
 
 
 class Curves(NamedTuple):
     """The runs of one algorithm, one per seed, drawn as one line.
 
-    `apart`: the line is beside a prediction, and its name is not written again.
+    `apart`: the line is beside a prediction, and its name is not written again. `row`: the summary
+    of the runs, from which tables and sentences have their intervals.
     """
 
     name: str
@@ -36,24 +39,38 @@ class Curves(NamedTuple):
     look: Look
     key: str = ""
     apart: bool = False
+    row: Mapping[str, Any] = {}
 
 
-def of_groups(groups: Groups) -> list[Curves]:
-    """Return the curves of runs by label, each with a look of its own."""
-    rows = enumerate(groups.items())
-    return [Curves(label, runs, Look.at(i), f"l{i}") for i, (label, runs) in rows]
+def of_groups(groups: Groups, rows: Sequence[Mapping[str, Any]] = ()) -> list[Curves]:
+    """Return the curves of runs by label, each with a look of its own; `rows`: their summaries."""
+    by_label = {row["label"]: row for row in rows}
+    return [
+        Curves(label, runs, Look.at(i), f"l{i}", row=by_label.get(label, {}))
+        for i, (label, runs) in enumerate(groups.items())
+    ]
 
 
 def figures(
-    groups: Groups, *, title: str, target: float | None, loss: str = "loss"
+    groups: Groups,
+    *,
+    title: str,
+    target: float | None,
+    loss: str = "loss",
+    rows: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, bytes]:
     """Return all figures of the runs, by file name.
 
-    `target`: the loss to reach; `loss`: what the axis calls it.
+    Args:
+        groups: the runs by label.
+        title: of every figure.
+        target: the loss to reach.
+        loss: what the axis calls it.
+        rows: the summaries of the runs.
     """
     with style.style():
         charts = {
-            "figure": error(groups, title=title, target=target, loss=loss),
+            "figure": error(groups, title=title, target=target, loss=loss, rows=rows),
             "breakdown": breakdown(groups, title=title),
             "tau": tau(groups, title=title),
             "staleness": staleness(groups, title=title),
@@ -61,11 +78,17 @@ def figures(
         return drawing.files(charts)
 
 
-def error(groups: Groups, *, title: str, target: float | None, loss: str = "loss") -> Chart:
-    """Chart the loss against wall-clock time; without a loss, the steps done."""
-    lines = of_groups(groups)
-    seeds = max(map(len, groups.values()))
-    caption = f"mean of {seeds} seeds, band from smallest to largest" if seeds > 1 else "one seed"
+def error(
+    groups: Groups,
+    *,
+    title: str,
+    target: float | None,
+    loss: str = "loss",
+    rows: Sequence[Mapping[str, Any]] = (),
+) -> Chart:
+    """Chart the loss against wall-clock time; without a loss, the steps done. See `figures`."""
+    lines = of_groups(groups, rows)
+    caption = bands(lines)
     if has_loss(lines):
         # a mean that leaves the axes would not show which algorithms diverged
         lost = {label: divergence.summary(runs) for label, runs in groups.items()}
@@ -73,6 +96,14 @@ def error(groups: Groups, *, title: str, target: float | None, loss: str = "loss
             [caption, *(divergence.sentence(label, row) for label, row in lost.items() if row)]
         )
     return Chart(title, caption, [error_panel(lines, target, loss)])
+
+
+def bands(lines: Sequence[Curves]) -> str:
+    """Say what lines and their bands are."""
+    seeds = max(len(line.runs) for line in lines)
+    what = f"mean of {seeds} seeds" if seeds > 1 else "one seed"
+    with_band = seeds > 1 or any(_modelled(line) for line in lines)
+    return f"{what}; band: {intervals.USUAL}" if with_band else what
 
 
 def has_loss(lines: Sequence[Curves]) -> bool:
@@ -108,92 +139,143 @@ def changing(lines: Sequence[Curves]) -> list[Curves]:
 def over_time(
     lines: Sequence[Curves], column: str, title: str, target: float | None = None
 ) -> Panel:
-    """Return a line per algorithm: the mean over seeds, and a band from smallest to largest."""
+    """Return a line per algorithm, the mean over seeds, with a band, its interval.
+
+    With a `target`, marks show when it is reached. Durations that span a decade make the axis of
+    time logarithmic.
+    """
     grids = [on_a_grid(line.runs, column, len(lines)) for line in lines]
     ends = [times[-1] for times, _ in grids]
     shortest, longest = min(ends), max(ends)
     size, unit = time_unit(longest)
-    title, factor = _in_bytes(title, grids) if column == "bytes" else (title, 1.0)
-    drawn = [
-        Line(
-            line.name,
-            times / size,
-            values.mean(axis=0) / factor,
-            line.look,
-            (values.min(axis=0) / factor, values.max(axis=0) / factor) if len(values) > 1 else None,
-            steps=column == "tau",
-            named=not line.apart,
-            key=line.key,
+    factor = 1.0
+    if column == "bytes":
+        factor, prefix = prefixed(max(float(np.nanmax(values)) for _, values in grids))
+        title = f"{title} ({prefix}B)"
+    log = wide(shortest, longest)
+    drawn = []
+    for line, (times, values) in zip(lines, grids, strict=True):
+        there = times > 0 if log else times >= 0
+        drawn.append(
+            Line(
+                line.name,
+                times[there] / size,
+                values.mean(axis=0)[there] / factor,
+                line.look,
+                band(line, values[:, there] / factor, column),
+                steps=column == "tau",
+                named=not line.apart,
+                key=line.key,
+            )
         )
-        for line, (times, values) in zip(lines, grids, strict=True)
-    ]
-    first = min((times[times > 0][0] for times, _ in grids if times[-1] > 0), default=longest)
-    log = bool(longest > SPAN * shortest > 0)
-    # a logarithmic axis of time does not show the beginning, at 0
-    shown = in_picture([values[:, int(log) :] / factor for _, values in grids], column)
-    shown = np.append(shown, [] if target is None else [target])
-    ratio = max(first, shortest / SPAN) if log else first
-    limits = (0.0, longest / size or 1.0)
+    shown = in_picture([(times, values / factor) for times, values in grids], column)
+    first = min(times[times > 0][:1].min(initial=longest) for times, _ in grids)
+    begins = max(float(first), shortest / (DECADE if column == "loss" else 100)) if log else 0.0
+    marks = []
+    if column == "loss":  # the intervals that tables state
+        bounds = [end[-1] for line in drawn if line.band is not None for end in line.band]
+        shown = np.append(shown, [end for end in bounds if end < DECADE * shown.max(initial=0.0)])
+    if target is not None:
+        shown = np.append(shown, target)
+        marks = [mark for line in lines for mark in _reached(line, target, size)]
+        begins = min([begins, *(mark.x[0] * size / 1.2 for mark in marks)])
     across = Axis(
-        f"wall-clock time ({unit})", limits, log, (ratio / size, limits[1]) if longest else None
+        f"wall-clock time ({unit})", (begins / size, longest / size or 1.0), log and begins > 0
     )
     up = fitted(title, shown, column == "loss", zero=True)
-    return Panel(across, up, drawn, level=target, over_time=True)
+    return Panel(across, up, [*drawn, *marks], level=target, over_time=True)
 
 
-def _in_bytes(title: str, grids: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[str, float]:
-    """Return a title with the unit that suits the largest number of bytes, and this unit."""
-    most = max(float(np.nanmax(values)) for _, values in grids)
-    power = min(max(int(math.log10(most) // 3), 0), len(PREFIXES) - 1) if most > 0 else 0
-    return f"{title} ({PREFIXES[power]}B)", 1000.0**power
+def band(line: Curves, values: np.ndarray, column: str) -> Ends | None:
+    """Return the ends of a band around a mean: at its end what tables and sentences state.
 
-
-def in_picture(lines: Sequence[np.ndarray], column: str) -> np.ndarray:
-    """Return the finite values of lines, each (seeds, points), that the axis must show.
-
-    Of losses that is all but those that diverge from the first ones, and those of single seeds and
-    moments far below what the means fall to: one such line would hide all others.
+    That is the interval of the mean over seeds (seeds, points). Where a model adds its error to the
+    last loss, the band widens with the loss in proportion. None of a single seed without a model.
     """
-    values: np.ndarray = np.concatenate([line.ravel() for line in lines])
-    values = values[np.isfinite(values)]
-    if column != "loss" or not values.size:
-        return values
-    starts = [line[0, 0] for line in lines]
-    finite = [abs(start) for start in starts if not np.isnan(start)]  # none of a bound
-    most = divergence.BOUND * max(finite, default=np.inf)
-    usual = min(np.nanmax([*starts, np.median(values)]), most)
-    means = [mean[np.isfinite(mean)] for mean in (line.mean(axis=0) for line in lines)]
-    least = min([np.quantile(mean, LOWEST) for mean in means if mean.size] + starts)
-    seen = (values <= usual + 2 * abs(usual)) & (values >= least - abs(least) / 2)
-    return np.asarray(values[seen])
+    if column == "loss" and (known := _modelled(line)):
+        last, mean = line.row["loss"]["last"], values.mean(axis=0)
+        low, high = wording.span(known)
+        return mean * (low / last), mean * (high / last)
+    if len(values) < 2:
+        return None
+    of = intervals.estimate(values[:, -1]).of
+    spans = [intervals.estimate(point, of=of).span for point in values.T]
+    low, high = np.where(np.isfinite(spans), spans, np.nan).T
+    return low, high
 
 
-def on_a_grid(runs: Sequence[Run], column: str, lines: int = 1) -> tuple[np.ndarray, np.ndarray]:
+def _modelled(line: Curves) -> Sequence[float | None] | None:
+    """Return the interval of a last loss that has the error of a model."""
+    known: Sequence[float | None] | None = (line.row.get("interval90") or {}).get("loss")
+    return known if known and line.row["loss"]["last"] else None
+
+
+def _reached(line: Curves, target: float, size: float) -> list[Line]:
+    """Return a mark at the estimated time to the target, with its interval."""
+    if (line.row.get("time_to_target") or {}).get("mean") is None:
+        return []
+    time = wording.of_one(line.row, "time_to_target")
+    (low, high), how = (end / size for end in time.span), {"joined": False, "named": False}
+    x, ends = [time.value / size], ([low], [high])
+    more: Any = how | {"marks": "all", "key": line.key, "x_bars": ends}
+    return [Line(line.name, x, [target], line.look, **more)]
+
+
+def in_picture(grids: Sequence[Grid], column: str) -> np.ndarray:
+    """Return the finite values of lines that the axis must show.
+
+    Of losses that is all of the means but those of the first moments, those that diverge from the
+    first ones, and those of single moments far below all others: one such would hide all others.
+    """
+    if column != "loss":
+        values = np.concatenate([values.ravel() for _, values in grids])
+        return np.asarray(values[np.isfinite(values)])
+    starts = np.array([values[0, 0] for _, values in grids])
+    late = [values.mean(axis=0)[times >= EARLY * times[-1]] for times, values in grids]
+    late = [mean[np.isfinite(mean)] for mean in late]
+    means = np.concatenate(late)
+    finite = np.abs(starts[np.isfinite(starts)])  # none of a bound
+    if not means.size:
+        return means
+    usual = max([*starts[np.isfinite(starts)], np.median(means)])
+    usual = min(usual, divergence.BOUND * finite.max(initial=0.0) if finite.size else math.inf)
+    least = min(np.quantile(mean, LOWEST) for mean in late if mean.size)
+    seen = (means <= usual + 2 * abs(usual)) & (means >= least - abs(least) / 2)
+    return np.asarray(means[seen])
+
+
+def on_a_grid(runs: Sequence[Run], column: str, lines: int = 1) -> Grid:
     """Return times (points,) that all seeds have, and each seed's values then (seeds, points).
 
-    Values are linear between evaluations, except tau, which is constant. The times are `EVEN`
-    evenly and `GEOMETRIC` geometrically spaced ones; fewer with more than `MANY` lines.
+    Values are linear between evaluations, except tau, which is constant; none is between the start
+    and the first evaluation. The times are `EVEN` evenly and `GEOMETRIC` geometrically spaced ones;
+    fewer with more than `MANY` lines.
     """
     times = [np.array(run.curve["time"]) for run in runs]
     first, last = max(time[0] for time in times), min(time[-1] for time in times)
-    soon = min((time[time > 0][:1].min(initial=last) for time in times), default=last)
+    soon = max(first, *(time[time > 0][:1].min(initial=last) for time in times))
     even, geometric = (max(16, points * MANY // max(lines, MANY)) for points in (EVEN, GEOMETRIC))
-    grid = np.linspace(first, last, even)
-    if 0 < soon < last:
-        grid = np.union1d(grid, np.geomspace(max(soon, first), last, geometric))
+    grid = np.array([first])
+    if soon < last:
+        rest = np.linspace(soon, last, even), np.geomspace(soon or last / even, last, geometric)
+        grid = np.union1d(grid, np.concatenate(rest))
+    elif last > first:
+        grid = np.array([first, last])
     grid = grid[grid <= last]
     return grid, sampled(runs, column, grid)
 
 
 def staleness(groups: Groups, *, title: str) -> Chart | None:
-    """Chart how stale the contributions were; None where none was."""
+    """Chart how stale the contributions were; None where none was, or all are equally stale."""
     rows = []
     for line in of_groups(groups):
         if any(counts := staleness_counts(line.runs)):
             unit = next(run.staleness_unit for run in line.runs if run.staleness)
             rows.append((line, unit, counts))
+    if all(len(counts) < 2 for _, _, counts in rows):  # a constant needs no figure
+        return None
     caption = "share of contributions that are at most so stale"
-    return Chart(title, caption, staleness_panels(rows)) if rows else None
+    return Chart(title, caption, staleness_panels(rows))
 
 
 def staleness_panels(every: Sequence[tuple[Curves, str, Mapping[int, float]]]) -> list[Panel]:
@@ -224,32 +306,33 @@ def breakdown(groups: Groups, *, title: str) -> Chart:
 
 
 def breakdown_panel(parts: dict[str, dict[str, float]]) -> Panel:
-    """Return stacked bars of seconds per step by algorithm and part."""
-    totals = [sum(row.values()) for row in parts.values()]
-    size, unit = time_unit(max(totals, default=1.0))
-    rows = [*range(len(parts))]
-    left, bars = np.zeros(len(rows)), []
+    """Return stacked bars of seconds per step by algorithm and part.
+
+    Where the bars span a decade their lengths are logarithmic, and parts are shares of them.
+    """
+    totals = np.array([sum(row.values()) for row in parts.values()])
+    size, unit = time_unit(float(totals.max(initial=0.0)) or 1.0)
+    least, most = totals[totals > 0].min(initial=math.inf) / size, totals.max(initial=0.0) / size
+    log = wide(least, most)
+    low = least / 3 if log else 0.0
+    reach = math.log(1.3 * most / low) if log else 1.15 * most
+    lengths = np.log(np.maximum(totals / size / low, 1.0)) if log else totals / size
+    done, bars = np.zeros(len(parts)), []
     for part in style.PARTS:
         if any(row.get(part) for row in parts.values()) or part == "compute":
             seconds = np.array([row.get(part, 0.0) for row in parts.values()])
-            labels = [
-                f"{100 * part_seconds / total:.0f} %" if total else "0 %"
-                for part_seconds, total in zip(seconds, totals, strict=True)
-            ]
-            bars.append(Bars(part, rows, seconds / size, left / size, labels, labels))
-            left = left + seconds
-    most = max(totals, default=0.0)
-    after = [_total(row, SHORT * most) for row in parts.values()]
-    across = Axis(f"time per local step ({unit})", (0.0, 1.15 * most / size or 1.0))
-    up, height = Axis(names=[*parts]), 130 + 42 * len(rows)
-    return Panel(across, up, bars=bars, totals=after, height=height)
-
-
-def _total(row: dict[str, float], short: float) -> str:
-    """Return the length of a bar and, where it is too short to hold them, its shares."""
-    total = sum(row.values())
-    shares = " / ".join(f"{100 * seconds / total:.0f}" for seconds in row.values()) if total else ""
-    return f"{human(total)}: {shares} %" if 0 < total < short else human(total)
+            shares = np.divide(seconds, totals, out=np.zeros(len(parts)), where=totals > 0)
+            texts = [f"{100 * share:.0f} %" for share in shares]
+            wide_enough = shares * lengths > ROOM * reach
+            labels = [*np.where(wide_enough, texts, "")]
+            ends = [at * lengths for at in (done, done + shares)]
+            start, end = (low * np.exp(at) for at in ends) if log else ends
+            bars.append(Bars(part, end - start, start, labels, texts))
+            done = done + shares
+    title = f"time per local step ({unit}{', logarithmic; parts are shares' * log})"
+    across = Axis(title, (low, 1.3 * most if log else 1.15 * most or 1.0), log)
+    up, height = Axis(names=[*parts]), 130 + 42 * len(parts)
+    return Panel(across, up, bars=bars, totals=[*map(human, totals)], height=height)
 
 
 def _per_step(runs: Sequence[Run]) -> dict[str, float]:

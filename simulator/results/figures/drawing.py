@@ -11,7 +11,7 @@ from .chart import Axis, Chart, Line, Panel
 from .style import Axes, Figure
 
 FEW = 0.14  # of a line: between its marks
-ROOM = 0.07  # of the longest bar: a shorter part has no room for its label
+NARROW = 5.0  # inches of a figure: its legend is below
 
 
 def files(drawn: Mapping[str, Chart | Figure | None]) -> dict[str, bytes]:
@@ -34,11 +34,13 @@ def encode(figure: Chart | Figure, kind: str) -> bytes:
     return data.getvalue()
 
 
-def draw(chart: Chart) -> Figure:
-    """Draw a chart; call it within `style.style()`."""
-    heights = [1.0 + 0.32 * len(p.y.names) if p.bars else 2.7 for p in chart.panels]
+def draw(chart: Chart, size: tuple[float, float] | None = None) -> Figure:
+    """Draw a chart, in `size` inches; call it within `style.style()`."""
+    rows = [len(panel.y.names) for panel in chart.panels]
+    heights = [1.0 + 0.32 * count if count else 2.7 for count in rows]
     alone = len(heights) == 1
-    figure = style.empty(4.0 if alone and not chart.panels[0].bars else sum(heights))
+    width, height = size or (6.5, 4.0 if alone and not rows[0] else sum(heights))
+    figure = style.empty(height, width)
     column = figure.subplots(
         len(heights), squeeze=False, gridspec_kw={} if alone else {"hspace": 0.4}
     )[:, 0]
@@ -69,11 +71,13 @@ def _panel(figure: Figure, axes: Axes, panel: Panel) -> None:
         axes.axhline(panel.level, label=f"target {panel.level:g}", **level)
     handles, labels = axes.get_legend_handles_labels()
     entries = dict(zip(map(style.two_lines, labels), handles, strict=True))
-    if entries:  # right of the axes, where no line is in its way
-        right: Any = {"loc": "upper left", "bbox_to_anchor": (1.01, 1), "frameon": False}
-        axes.legend(entries.values(), entries.keys(), handlelength=3, **right)
+    if entries:  # beside the axes, where no line is in its way
+        where: Any = {"loc": "upper left", "bbox_to_anchor": (1.01, 1)}
+        if figure.get_figwidth() < NARROW:
+            where = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.25), "ncols": 2}
+        axes.legend(entries.values(), entries.keys(), handlelength=3, frameon=False, **where)
     if panel.heading:
-        where: Any = ("axes fraction", "offset points")
+        where = ("axes fraction", "offset points")
         axes.annotate(panel.heading, (0, 1), (0, 6), *where, weight="bold")
 
 
@@ -99,6 +103,9 @@ def _line(axes: Axes, line: Line, place: int) -> None:
         markevery=every,
         zorder=3,
     )
+    how: Any = {"xytext": (5, 5), "textcoords": "offset points", "color": look.colour}
+    for text, at in zip(line.labels, zip(x, y, strict=True), strict=False):
+        axes.annotate(text, at, **how)
     if line.band is not None:
         axes.fill_between(x, *line.band, color=look.colour, alpha=0.18, linewidth=0)
     bars = [
@@ -106,7 +113,7 @@ def _line(axes: Axes, line: Line, place: int) -> None:
         for ends, middle in ((line.x_bars, x), (line.y_bars, y))
     ]
     if any(bar is not None for bar in bars):
-        how: Any = {"fmt": "none", "ecolor": look.colour, "elinewidth": 0.8, "capsize": 2}
+        how = {"fmt": "none", "ecolor": look.colour, "elinewidth": 0.8, "capsize": 2}
         axes.errorbar(x, y, xerr=bars[0], yerr=bars[1], **how)
 
 
@@ -114,9 +121,9 @@ def _axis(axis: Any, spec: Axis, scale: Any, limits: Any) -> None:
     from matplotlib.ticker import LogLocator, NullFormatter, NullLocator  # noqa: PLC0415
 
     axis.set_label_text(spec.title)
-    ends = spec.shown
+    ends = spec.limits
     if spec.log:
-        scale("log")
+        scale("log", nonpositive="mask")
         few = ends is not None and ends[1] < 1000 * ends[0]
         axis.set_major_locator(LogLocator(subs=(1, 2, 5) if few else (1,)))
         axis.set_minor_formatter(NullFormatter())
@@ -133,21 +140,14 @@ def _axis(axis: Any, spec: Axis, scale: Any, limits: Any) -> None:
 
 def _bars(figure: Figure, axes: Axes, panel: Panel) -> None:
     """Draw stacked bars with their labels, and the names of the parts above."""
-    ends = [np.add(bar.starts, bar.widths) for bar in panel.bars]
-    longest = max((float(each.max()) for each in ends if each.size), default=0.0)
-    right = 0.0
+    rows, right = range(len(panel.y.names)), 0.0
     for bars in panel.bars:
         colour, ink = style.PARTS[bars.name]
-        drawn = axes.barh(bars.rows, bars.widths, left=bars.starts, height=0.62, color=colour)
-        labels = [
-            label if width > ROOM * longest else ""
-            for label, width in zip(bars.labels, bars.widths, strict=True)
-        ]
-        axes.bar_label(drawn, labels, label_type="center", color=ink, fontsize=8)
+        drawn = axes.barh(rows, bars.widths, left=bars.starts, height=0.62, color=colour)
+        axes.bar_label(drawn, bars.labels, label_type="center", color=ink, fontsize=8)
         where: Any = ("axes fraction", "offset points")
         name = axes.annotate(bars.name, (0, 1), (right, 6), *where, color=colour, weight="bold")
         right += name.get_window_extent().width * 72 / figure.dpi + 10
-    for row, text in enumerate(panel.totals):
-        end = max(e[bars.rows.index(row)] for bars, e in zip(panel.bars, ends, strict=True)
-                  if row in bars.rows)  # fmt: skip
+    last = panel.bars[-1]
+    for row, end, text in zip(rows, np.add(last.starts, last.widths), panel.totals, strict=True):
         axes.annotate(text, (end, row), (4, 0), textcoords="offset points", va="center")

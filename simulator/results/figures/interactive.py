@@ -17,6 +17,7 @@ if TYPE_CHECKING:  # plotly is slow to import
 
 Json = dict[str, Any]
 FAR = 1e3  # times a value: where the bar of an interval is cut
+INCH = 96  # pixels
 DOTS = 9  # symbols on a line
 HATCHES = {
     "compute": "", "wait": ".", "communicate": "/", "serve": "x", "stalled": "-", "lost": "+",
@@ -24,6 +25,9 @@ HATCHES = {
 }  # fmt: skip
 TOKENS = {colour: f"--c{index}" for index, colour in enumerate(style.COLOURS)}
 TOKENS[style.GREY] = "--muted"
+COLOURS = {token: colour for colour, token in TOKENS.items()} | {"--page": "#ffffff"}
+COLOURS |= {f"--part-{part}": colour for part, (colour, _) in style.PARTS.items()}
+COLOURS |= {f"--on-{part}": ink for part, (_, ink) in style.PARTS.items()}
 ESCAPES = (("&", "&#38;"), ("<", "&#60;"), (">", "&#62;"), ("%{", "%&#123;"))
 
 
@@ -34,17 +38,16 @@ def literal(text: str) -> str:
     return text
 
 
-def figure(chart: Chart) -> "go.Figure":
-    """Return a chart as a figure of Plotly, its panels beneath each other."""
+def figure(chart: Chart, size: tuple[float, float] | None = None) -> "go.Figure":
+    """Return a chart as a figure of Plotly, its panels beneath each other, in `size` inches."""
     import plotly.graph_objects as go  # noqa: PLC0415
     from plotly.subplots import make_subplots  # noqa: PLC0415
 
-    panels = chart.panels
-    headings = [literal(panel.heading) for panel in panels]
-    drawn = make_subplots(len(panels), 1, vertical_spacing=0.12, subplot_titles=headings)
+    headings = [literal(panel.heading) for panel in chart.panels]
+    drawn = make_subplots(len(headings), 1, vertical_spacing=0.12, subplot_titles=headings)
     named = set[str]()
-    for row, panel in enumerate(panels, 1):
-        for trace in traces(panel, themed=False):
+    for row, panel in enumerate(chart.panels, 1):
+        for trace in plain(traces(panel)):
             new = bool(trace.pop("meta", "")) and trace["name"] not in named
             named |= {trace["name"]} if new else set()
             drawn.add_trace(go.Figure([trace | {"showlegend": new}]).data[0], row=row, col=1)
@@ -56,14 +59,31 @@ def figure(chart: Chart) -> "go.Figure":
     drawn.update_layout(
         title_text=literal(chart.title), template="plotly_white", legend=legend, barmode="overlay"
     )
+    if size:
+        drawn.update_layout(width=INCH * size[0], height=INCH * size[1])
     return drawn
+
+
+def plain(value: Any) -> Any:
+    """Return traces with the colours that stand for those of a page's style sheet."""
+    if isinstance(value, dict):
+        return {key: plain(part) for key, part in value.items()}
+    if isinstance(value, list):
+        return [plain(part) for part in value]
+    if not (isinstance(value, str) and value.startswith("--")):
+        return value
+    name, _, opacity = value.partition("/")
+    colour = COLOURS[name]
+    if not opacity:
+        return colour
+    red, green, blue = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
+    return f"rgba({red},{green},{blue},{opacity})"
 
 
 def spec(panel: Panel) -> Json:
     """Return a panel as JSON: Plotly's traces and layout, and what figures.js needs beside them.
 
-    `ranges`: by axis, its linear and its logarithmic range, between which readers switch. `lines`:
-    name, colour, dash and symbol of each line that readers can hide, by key.
+    `lines`: name, colour, dash and symbol of each line that readers can hide, by key.
     """
     layout: Json = {"xaxis": _axis(panel.x), "yaxis": _axis(panel.y)}
     if panel.over_time:
@@ -82,43 +102,30 @@ def spec(panel: Panel) -> Json:
         layout |= {"barmode": "overlay", "showlegend": True}
         layout["uniformtext"] = {"minsize": 11, "mode": "hide"}  # labels without room are hidden
         layout["yaxis"] |= {"autorange": "reversed", "automargin": True}
-    entries: Json = {}
-    for curve in panel.lines:
-        if curve.key and curve.named:
-            name = {"name": curve.name, "label": literal(curve.name)}
-            look = {"colour": _token(curve.look.colour), "dash": curve.look.dash}
-            entries.setdefault(curve.key, name | look | {"symbol": curve.look.symbol})
-    return {
-        "data": traces(panel),
-        "layout": layout,
-        "ranges": {
-            name: {"linear": axis.limits, "log": np.log10(axis.log_limits).tolist()}
-            for name, axis in (("xaxis", panel.x), ("yaxis", panel.y))
-            if axis.log_limits and axis.limits and panel.over_time
-        },
-        "lines": entries,
-        "height": panel.height,
-    }
+    lines: Json = {}
+    for each in panel.lines:
+        if each.key and each.named:
+            look = {"colour": _token(each.look.colour), "dash": each.look.dash}
+            lines.setdefault(each.key, {"name": each.name, "symbol": each.look.symbol} | look)
+    return {"data": traces(panel), "layout": layout, "lines": lines, "height": panel.height}
 
 
-def traces(panel: Panel, *, themed: bool = True) -> list[Json]:
-    """Return Plotly's traces of a panel; the `meta` of a line that is named at its end: "mean"."""
+def traces(panel: Panel) -> list[Json]:
+    """Return Plotly's traces of a panel; the `meta` of a line that is in the legend: "mean"."""
     up = [*map(literal, panel.y.names)]
     across = [*map(literal, panel.x.names)]
-    drawn: list[Json] = []
-    for line in panel.lines:
-        drawn += _line(line, panel, themed)
+    drawn = [trace for line in panel.lines for trace in _line(line)]
     for trace in drawn:
         for key, names in (("x", across), ("y", up)):
             if names:
                 trace[key] = [names[round(place)] for place in trace[key]]
-    return drawn + [_bars(bars, up, panel.x.title, themed) for bars in panel.bars]
+    return drawn + [_bars(bars, up) for bars in panel.bars]
 
 
-def _line(line: Line, panel: Panel, themed: bool) -> list[Json]:
+def _line(line: Line) -> list[Json]:
     """Return the mean with its marks, and before it a band if there is one."""
     look, name = line.look, literal(line.name)
-    colour = _token(look.colour) if themed else look.colour
+    colour = _token(look.colour)
     x, y = rounded(line.x), rounded(line.y)
     shape = {"shape": "hv"} if line.steps else {}
     own: Json = {"type": "scatter", "legendgroup": line.key}
@@ -126,15 +133,14 @@ def _line(line: Line, panel: Panel, themed: bool) -> list[Json]:
     between = ""
     if line.band is not None:
         low, high = map(rounded, line.band)
-        faint = f"{colour}/0.15" if themed else _faint(look.colour)
         around = {"x": x + x[::-1], "y": high + low[::-1], "mode": "lines", "fill": "toself"}
-        band = {"fillcolor": faint, "line": {"width": 0}, "hoverinfo": "skip", "name": ""}
-        result.append(own | around | band)
+        faint = {"fillcolor": f"{colour}/0.15", "line": {"width": 0}, "hoverinfo": "skip"}
+        result.append(own | around | faint | {"name": ""})
         between = " (%{customdata[0]:.3~g} to %{customdata[1]:.3~g})"
-        own["customdata"] = [*zip(*(rounded(ends, 3) for ends in line.band), strict=True)]
+        own["customdata"] = [*map(list, zip(low, high, strict=True))]
     if line.texts:
         own["customdata"] = [*map(literal, line.texts)]
-    hover = "%{customdata}" if line.texts else f"{name}: %{{y:.3~g}}{between}"
+    hover = "%{customdata}" if line.texts else f"{name}: %{{y:.4~g}}{between}"
     symbol = f"{look.symbol}-open" if look.hollow else look.symbol
     many = {"maxdisplayed": DOTS} if line.marks == "few" else {}
     kinds = ["lines"] * line.joined + ["markers"] * (line.marks != "none")
@@ -166,30 +172,27 @@ def error_bars(middle: Values, ends: Ends, colour: str) -> Json:
     return {"type": "data", "symmetric": False, **arrays, "color": colour, "thickness": 1.2}
 
 
-def _bars(bars: Bars, names: Sequence[str], title: str, themed: bool) -> Json:
-    colour, ink = style.PARTS[bars.name]
-    if themed:
-        colour, ink = f"--part-{bars.name}", f"--on-{bars.name}"
-    hatch = {"shape": HATCHES[bars.name], "fillmode": "overlay", "size": 6}
-    hatch |= {"fgcolor": "--page/0.55"} if themed else {}
-    unit = title.rpartition("(")[2].strip(")")
-    trace: Json = {
+def _bars(bars: Bars, names: Sequence[str]) -> Json:
+    hatch: Json = {"shape": HATCHES[bars.name], "fillmode": "overlay", "size": 6}
+    hatch["fgcolor"] = "--page/0.55"
+    return {
         "type": "bar",
         "orientation": "h",
-        "y": [names[row] for row in bars.rows],
+        "y": [*names],
         "x": rounded(bars.widths),
         "base": rounded(bars.starts),
         "name": bars.name,
         "meta": bars.name,
         "customdata": [*bars.texts],
-        "hovertemplate": f"{bars.name}: %{{customdata}} (%{{value:.3~g}} {unit})<extra></extra>",
-        "marker": {"color": colour, "line": {"width": 0}, "pattern": hatch},
+        "hovertemplate": f"{bars.name}: %{{customdata}}<extra></extra>",
+        "marker": {"color": f"--part-{bars.name}", "line": {"width": 0}, "pattern": hatch},
         "width": 0.7,
+        "text": [*bars.labels],
+        "textfont": {"color": f"--on-{bars.name}"},
+        "textposition": "inside",
+        "insidetextanchor": "middle",
+        "textangle": 0,
     }
-    if bars.labels:
-        inside = {"textposition": "inside", "insidetextanchor": "middle", "textangle": 0}
-        trace |= {"text": [*bars.labels], "textfont": {"color": ink}, **inside}
-    return trace
 
 
 def _axis(axis: Axis) -> Json:
@@ -200,8 +203,9 @@ def _axis(axis: Axis) -> Json:
         return result | {"type": "category", **order}
     if axis.log:
         result["type"] = "log"
-    if axis.shown:
-        result["range"] = np.log10(axis.shown).tolist() if axis.log else [*map(float, axis.shown)]
+    if axis.limits:
+        ends = np.asarray(axis.limits, dtype=float)
+        result["range"] = (np.log10(ends) if axis.log else ends).tolist()
     if axis.ticks:
         texts = [literal(text) for text in axis.ticks.values()]
         result |= {"tickmode": "array", "tickvals": [*axis.ticks], "ticktext": texts}
@@ -210,11 +214,6 @@ def _axis(axis: Axis) -> Json:
 
 def _token(colour: str) -> str:
     return TOKENS.get(colour, colour)
-
-
-def _faint(colour: str) -> str:
-    red, green, blue = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
-    return f"rgba({red},{green},{blue},0.18)"
 
 
 def rounded(values: Iterable[Any], digits: int = 5) -> list[float | None]:

@@ -60,6 +60,8 @@ STYLE: dict[Any, Any] = {
     "xtick.major.width": 0.6,
     "ytick.major.width": 0.6,
     "svg.hashsalt": "paceline",
+    "pdf.fonttype": 42,  # what journals embed: fonts, not outlines
+    "ps.fonttype": 42,
     "text.parse_math": False,  # a $ in a title is a dollar
 }
 

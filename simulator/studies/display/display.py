@@ -15,7 +15,7 @@ from ...inputs import messages
 from ...load.load import Programs
 from ...results.columns import PAGE, RESULT_COLUMNS, ResultColumn
 from ...results.figures import drawing, interactive, style
-from ...results.figures.chart import Chart
+from ...results.figures.chart import Chart, without_bands
 from ...results.figures.style import Axes
 from . import saved
 
@@ -92,21 +92,36 @@ class Display:
             )
         return f"<div>{''.join(parts)}</div>"
 
-    def plot(self, backend: str = "matplotlib") -> "Axes | go.Figure":
-        """Draw the figure: return its (first) matplotlib Axes, or a plotly Figure.
+    def plot(
+        self,
+        backend: str = "matplotlib",
+        *,
+        size: tuple[float, float] | None = None,
+        band: bool = True,
+    ) -> "Axes | go.Figure":
+        """Draw the figure.
 
-        `backend`: "matplotlib" or "plotly". Raises InputError for another one, or where there is
-        nothing to draw.
+        Args:
+            backend: "matplotlib" or "plotly".
+            size: width and height in inches, such as (3.3, 2.4) for a column of a paper.
+            band: whether to draw the intervals around lines.
+
+        Returns:
+            The (first) matplotlib Axes, or a plotly Figure.
+
+        Raises:
+            InputError: for another backend, or where there is nothing to draw.
         """
         if backend not in BACKENDS:
             raise InputError(f"backend {backend!r}: unknown; choose one of: {', '.join(BACKENDS)}")
         chart = self._chart()
         if chart is None:
             raise InputError(f"{self._head}: nothing to plot; records() has the numbers")
+        chart = chart if band else without_bands(chart)
         if backend == "plotly":
-            return interactive.figure(chart)
+            return interactive.figure(chart, size)
         with style.style(), style.pyplot():
-            return drawing.draw(chart).axes[0]
+            return drawing.draw(chart, size).axes[0]
 
     def to_pandas(self) -> "pd.DataFrame":
         """Return `records` as a pandas DataFrame; needs paceline[pandas]."""

@@ -1,135 +1,184 @@
-"""Figures of a search: the value against each program's period, and the cost of wrong inputs."""
+"""The charts of a search, from its document: ranking, trade-offs, and the cost of wrong inputs."""
 
 import math
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from ...results.consumption import SECONDS_PER_DAY
 from ...results.figures import drawing, style
-from ...results.figures.chart import Axis, Chart, Line, Look, Panel, fitted
-from ...results.statistics import time_unit
-from .race import Contender
+from ...results.figures.chart import Axis, Chart, Line, Look, Panel, apart, fitted
+from ...results.intervals import USUAL, stated
+from ...results.statistics import number, time_unit
+from .objective import OBJECTIVES
 
-TuneResult = Any  # it draws this: no import back
-PERIODS = ("tau", "tau0", "period", "delay", "k", "staleness", "step_size")
-TICKS = 12  # at most
+SHOWN = 12  # configurations in the chart of the ranking
+LEAST = 0.01  # spread of a quantity, as a share, below which nothing trades it for another
+MOST = 2000  # configurations, the best of a search, that are compared
+GOOD, WORSE = Look.at(0), Look.at(1)._replace(hollow=True)
 CHANGES = {  # colours of each changed input: 20 % less, 20 % more
     "latency": ("#56B4E9", "#0072B2"),
     "bandwidth": ("#E69F00", "#D55E00"),
     "straggling": ("#E3A6CB", "#AA3377"),
 }
+Row = Mapping[str, Any]
 
 
-def figures(result: TuneResult) -> dict[str, bytes]:
+def figures(tune: Row) -> dict[str, bytes]:
     """Return every figure, by file name."""
-    drawn = {"tune": value(result)}
-    if result.regret:
-        drawn["tune-sensitivity"] = sensitivity(result)
+    drawn = {
+        "tune": ranking(tune),
+        "tune-tradeoffs": tradeoffs(tune),
+        "tune-sensitivity": sensitivity(tune),
+    }
     with style.style():
         return drawing.files(drawn)
 
 
-def value(result: TuneResult) -> Chart | None:
-    """Chart the best value at each period (or the like), a line per program; None without values.
-
-    A program without such a parameter is a level line. What was given up has no interval.
-    """
-    programs: dict[str, list[Contender]] = defaultdict(list)
-    for contender in filter(lambda contender: contender.all_reached, result.ranked):
-        programs[contender.candidate.name].append(contender)
-    if not programs:
+def ranking(tune: Row) -> Chart | None:
+    """Chart the values of the best configurations with their intervals; None without values."""
+    shown = [row for row in tune["ranking"] if row["value"] is not None][:SHOWN][::-1]
+    if not shown:
         return None
-    size, unit = 1.0, result.objective.says
-    if result.objective.unit == "s":
-        size, name = time_unit(result.rows([result.best])[0]["at_least"])
-        unit = f"{unit} ({name})"
-    keys = {name: _key(contenders) for name, contenders in programs.items()}
-    points = {name: _points(result, own, keys[name], size) for name, own in programs.items()}
-    periods = sorted({x for name, own in points.items() if keys[name] for x in own}) or [1.0]
-    least = min([x for x in periods if x > 0], default=1.0)
-    place = {x: math.log2(x) if x > 0 else math.log2(least) - 1 for x in periods}
-    lines = _lines(points, keys, place)
-    shown = np.concatenate([np.ravel([*own.values()]) for own in points.values()])
-    ticks = {place[x]: f"{x:g}" for x in periods[:: math.ceil(len(periods) / TICKS)]}
-    across = Axis("parameter in brackets" if any(keys.values()) else "", ticks=ticks)
-    panel = Panel(across, fitted(unit, shown[np.isfinite(shown)]), lines)
-    return Chart(result.space.scenario.title, _caption(result, programs), [panel])
+    names = apart([row["label"] for row in shown])
+    size, unit = 1.0, tune["unit"]
+    if unit == "s":
+        size, unit = time_unit(min(row["value"] for row in shown))
+    lines, near = list[Line](), list[float]()
+    for name, look, good in (("may be the best", GOOD, True), ("others", WORSE, False)):
+        rows = [
+            (at, row)
+            for at, row in enumerate(shown)
+            if (row["label"] in tune["verdict"]["candidates"]) == good
+        ]
+        values = [row["value"] / size for _, row in rows]
+        spans = [[end / size for end in stated(row, "value").span] for _, row in rows]
+        near += [*values, *(end for span in spans for end in span if good)]
+        texts = [
+            f"{names[at]}: {number(value)} {unit}"
+            for value, (at, _) in zip(values, rows, strict=True)
+        ]
+        how: Any = {"joined": False, "marks": "all", "texts": texts}
+        bars = [span[0] for span in spans], [span[1] for span in spans]
+        lines.append(Line(name, values, [at for at, _ in rows], look, x_bars=bars, **how))
+    title = f"{tune['measure']} ({unit})" if unit else tune["measure"]
+    up = Axis(names=names, limits=(-0.5, len(names) - 0.5))
+    panel = Panel(fitted(title, near, zero=True), up, lines, height=90 + 24 * len(names))
+    caption = f"filled: the pick and all that may be as good; bars: {USUAL}"
+    return Chart(tune["scenario"]["title"], caption, [panel])
 
 
-def _lines(
-    points: Mapping[str, Mapping[float, list[float]]],
-    keys: Mapping[str, str | None],
-    place: Mapping[float, float],
-) -> list[Line]:
-    lines = []
-    for index, (name, own) in enumerate(points.items()):
-        tried, key = [place[x] for x in own] if keys[name] else [*place.values()], keys[name]
-        mean, low, high = np.array([*own.values()] * (1 if key else len(tried))).T
-        ends = np.minimum(low, mean), np.maximum(high, mean)
-        label = f"{name} ({key})" if key else name
-        lines.append(Line(label, tried, mean, Look.at(index), y_bars=ends, marks="all"))
-    return lines
+def tradeoffs(tune: Row) -> Chart | None:
+    """Chart time and cost against loss, or time against cost, with one worker alone.
+
+    None where fewer than two of them differ.
+    """
+    amounts = [(name, values) for name, values in _amounts(tune) if _spreads(values)]
+    if len(amounts) < 2:
+        return None
+    *across, up = amounts
+    table = np.array([values for _, values in amounts]).T
+    rows = _compared(tune)
+    labels = [row["label"] for row in rows]
+    front = ~dominated(table)
+    panels = []
+    for name, values in across:
+        pairs = np.array([values, up[1]]).T
+        lines = []
+        for chosen, look in ((~front, WORSE), (front, GOOD)):
+            places = np.flatnonzero(chosen & np.isfinite(pairs).all(axis=1))
+            texts = [labels[place] for place in places]
+            named = [text if text in _named(tune) else "" for text in texts]
+            x, y = pairs[places].T
+            how: Any = {"joined": False, "marks": "all", "named": False, "texts": texts}
+            lines.append(Line("", x, y, look, labels=named, **how))
+        axes = [fitted(title, pairs[:, side]) for side, title in enumerate((name, up[0]))]
+        panels.append(Panel(axes[0], axes[1], lines, height=300))
+    what = " and ".join(name.partition(" (")[0] for name, _ in amounts)
+    caption = f"filled: beaten by no other in {what}, by means over seeds"
+    return Chart(tune["scenario"]["title"], caption, panels)
 
 
-def _caption(result: TuneResult, programs: Mapping[str, Any]) -> str:
-    out = sorted({contender.candidate.name for contender in result.ranked} - programs.keys())
-    rest = f"\nnothing near the best: {', '.join(out)}" if out else ""
-    return f"best of all other parameters; without interval: given up{rest}"
+def _named(tune: Row) -> tuple[str | None, str | None]:
+    """Return the labels that stand beside their points: the pick, and one worker alone."""
+    return tune["verdict"]["pick"], (tune.get("alone") or {}).get("label")
 
 
-def _key(contenders: Sequence[Contender]) -> str | None:
-    """Return the first of `PERIODS` that varies and is numeric; None if there is none."""
-    for key in PERIODS:
-        values = {str(contender.candidate.parameters.get(key)) for contender in contenders}
-        if len(values) > 1 and all(text.replace(".", "").isdigit() for text in values):
-            return key
-    return None
+def _compared(tune: Row) -> list[Row]:
+    """Return the best configurations, and one worker alone where that is a choice."""
+    rows, alone = [*tune["ranking"][:MOST]], tune.get("alone")
+    if alone and alone["label"] not in {row["label"] for row in rows}:
+        used = {key: {"mean": alone.get(key)} for key in ("days", "cost")}
+        value = alone.get("loss") if tune["objective"].startswith("loss") else alone.get("days")
+        rows.append({"label": alone["label"], "value": value, "used": used, "in_days": True})
+    return rows
 
 
-def _points(
-    result: TuneResult, contenders: Sequence[Contender], key: str | None, size: float
-) -> dict[float, list[float]]:
-    """Return the best value at each of `key`, in order, with the ends of its interval."""
-    points: dict[float, list[float]] = {}
-    for contender, row in zip(contenders, result.rows(contenders), strict=True):
-        x = float(contender.candidate.parameters[key]) if key else 0.0
-        ends = None if contender.stopped else row["interval"]  # of two seeds, it dwarfs all others
-        found = [row["value"], *(ends or [row["value"]] * 2)]
-        points.setdefault(x, [number / size for number in found])
-    return dict(sorted(points.items()))
+def _amounts(tune: Row) -> Iterator[tuple[str, list[float]]]:
+    """Yield the quantities to be small, by name and unit; nan where a row has none."""
+    rows, objective = _compared(tune), tune["objective"]
+
+    def used(key: str, scale: float = 1.0) -> list[float]:
+        means = [((row.get("used") or {}).get(key) or {}).get("mean") for row in rows]
+        return [math.nan if mean is None else mean * scale for mean in means]
+
+    times = used("days", SECONDS_PER_DAY)
+    values = [math.nan if row["value"] is None else row["value"] for row in rows]
+    if objective == OBJECTIVES[0]:
+        times = [time if row.get("in_days") else value
+                 for time, value, row in zip(times, values, rows, strict=True)]  # fmt: skip
+    if objective != "loss-at-deadline" and np.isfinite(times).any():
+        size, unit = time_unit(float(np.nanmin(times)))
+        yield f"time ({unit})", [time / size for time in times]
+    if objective != "loss-at-budget":
+        currency = rows[0].get("currency")
+        yield f"cost ({currency})" if currency else "cost", used("cost")
+    if objective not in (OBJECTIVES[0], "cost-to-loss"):
+        yield f"{tune['measure']} ({tune['unit']})" if tune["unit"] else tune["measure"], values
 
 
-def sensitivity(result: TuneResult) -> Chart | None:
+def _spreads(values: Sequence[float]) -> bool:
+    known = np.array(values)[np.isfinite(values)]
+    return known.size > 1 and float(np.ptp(known)) > LEAST * float(np.abs(known).max())
+
+
+def dominated(table: np.ndarray) -> np.ndarray:
+    """Tell which rows of (rows, quantities) another row beats, or which have unknown quantities.
+
+    Another beats a row if no quantity is larger and one is smaller.
+    """
+    no_larger = (table[:, None] <= table[None]).all(axis=2)
+    smaller = (table[:, None] < table[None]).any(axis=2)
+    beaten: np.ndarray = (no_larger & smaller).any(axis=0) | ~np.isfinite(table).all(axis=1)
+    return beaten
+
+
+def sensitivity(tune: Row) -> Chart | None:
     """Chart by how much each candidate is worse than the best of them, if an input is 20 % off.
 
     A hollow mark is where runs were cut: the candidate is at least as much worse. None where no
     candidate reaches the target.
     """
-    worlds = [row for row in result.regret if row["input"]]
-    labels = list(result.regret[0]["values"])[::-1]
-
-    def lines() -> Iterator[Line]:
-        for index, world in enumerate(worlds):
-            look = Look(CHANGES[world["input"]][world["change"] > 0])
-            name = f"{world['input']} {100 * world['change']:+.0f} %"
-            named = True
-            for shares, hollow in ((world["regret"], False), (world["regret_at_least"], True)):
-                own = [label for label, share in shares.items() if math.isfinite(share)]
-                if own:
-                    x = [100 * shares[label] for label in own]
-                    y = [labels.index(label) + 0.1 * (index - 2.5) for label in own]
-                    how = look._replace(hollow=hollow)
-                    yield Line(name, x, y, how, joined=False, marks="all", named=named, key=name)
-                    named = False
-
-    drawn = [*lines()]
-    if not drawn:
+    worlds = [row for row in tune["regret"] if row["input"]]
+    labels = [*tune["regret"][0]["values"]][::-1] if worlds else []
+    lines = list[Line]()
+    for index, world in enumerate(worlds):
+        look = Look(CHANGES[world["input"]][world["change"] > 0])
+        name = f"{world['input']} {100 * world['change']:+.0f} %"
+        for key, hollow in (("regret", False), ("regret_at_least", True)):
+            shares = {label: share for label, share in world[key].items() if share is not None}
+            x = [100 * share for share in shares.values()]
+            y = [labels.index(label) + 0.1 * (index - 2.5) for label in shares]
+            named = not any(line.name == name for line in lines)
+            how: Any = {"joined": False, "marks": "all", "named": named, "key": name}
+            if shares:
+                lines.append(Line(name, x, y, look._replace(hollow=hollow), **how))
+    if not lines:
         return None
-    shown = np.concatenate([np.asarray(line.x, dtype=float) for line in drawn])
-    title = f"{result.objective.says}: % above the best of these, if an input is 20 % off"
+    shown = np.concatenate([np.asarray(line.x, dtype=float) for line in lines])
+    title = f"{tune['measure']}: % above the best of these, if an input is 20 % off"
     across = fitted(title, shown, log=False, zero=True)
     up = Axis(names=labels, limits=(-0.5, len(labels) - 0.5))
     caption = "hollow: at least so much, as runs were cut"
-    return Chart(result.space.scenario.title, caption, [Panel(across, up, drawn)])
+    return Chart(tune["scenario"]["title"], caption, [Panel(across, up, lines)])

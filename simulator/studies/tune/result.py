@@ -313,7 +313,7 @@ class TuneResult(Display):
     def _chart(self) -> Chart | None:
         from . import figures  # noqa: PLC0415 - it draws this
 
-        return figures.value(self)
+        return figures.ranking(self.json())
 
     def json(self) -> dict[str, Any]:
         """Return the document of `paceline tune --json`."""

@@ -20,7 +20,7 @@ from ..execution import Execution, Progress
 from ..task import Task
 from .objective import Modelled, Score, TuningObjective
 
-FIGURES = ("tune", "tune-sensitivity")
+FIGURES = ("tune", "tune-tradeoffs", "tune-sensitivity")
 
 
 @contextmanager

@@ -164,6 +164,6 @@ def save(result: TuneResult, directory: TuneDirectory) -> None:
     """Write tune.json and the figures. Raises InputError where they cannot be written."""
     document = result.json()
     document["scenario"]["table"] = result.space.scenario.table
-    draw, where = partial(figures.figures, result), directory.path
+    draw, where = partial(figures.figures, document), directory.path
     with store.writing(where, "choose another --out"):
         style.save(draw, lambda drawn: directory.replace(drawn, document), where)
