@@ -141,9 +141,10 @@ def calibrate(
     codecs = _codecs(runs, below, base, notes)
     checks = _check(runs, fitted)
     done(STAGES, STAGES)
+    errors = [check.error for check in _held_out(runs, below) or checks]
     sd = fitted.sd | ({"cluster.compute": law.sd} if 0 < law.sd < math.inf else {})
     calibration = _origin(runs, paths) | {
-        "run_to_run": _spread(_held_out(runs, below) or checks),
+        "run_to_run": math.sqrt(np.mean([math.log1p(e) ** 2 for e in errors])) if errors else 0.0,
         "model_error": profile.model_error(network),
         "sd": sd | (model.sd if model else {}),
         "measured": _measured(runs, times, model, link),
@@ -260,12 +261,6 @@ def _held_out(runs: Sequence[Source], below: Profile) -> list[PaceCheck]:
         others = overheads.tables(_teams(runs, but=label), below)
         checks += _check(runs, others, only=label)
     return checks
-
-
-def _spread(checks: Sequence[PaceCheck]) -> float:
-    """Return the root mean square of the relative errors."""
-    squares = [math.log1p(check.error) ** 2 for check in checks]
-    return math.sqrt(sum(squares) / len(squares)) if squares else 0.0
 
 
 def _error_model(runs: Sequence[Source], notes: list[str]) -> ErrorModel | None:

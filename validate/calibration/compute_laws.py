@@ -83,7 +83,11 @@ def fit(
     notes: list[str] = []
     usual, bursts = series, None
     if independence.correlated(series):
-        bursts, fast, note = _slow_periods(series, _lasts(series, starts))
+        lasts = series  # seconds from the start of each step to that of the next
+        if starts is not None:
+            pairs = zip(starts, series, strict=True)
+            lasts = [np.append(np.diff(begun), times[-1:]) for begun, times in pairs]
+        bursts, fast, note = _slow_periods(series, lasts)
         notes.append(note)
         usual = [lasted[outside] for lasted, outside in zip(series, fast, strict=True)]
     ranks = range(len(series)) if numbers is None else numbers
@@ -115,14 +119,6 @@ def fit(
         laws[""], bursts, grouped, empirical, members, ranking,
         _standard_error(series), notes,
     )  # fmt: skip
-
-
-def _lasts(series: Sequence[Array], starts: Sequence[Array] | None) -> Sequence[Array]:
-    """Return seconds from the start of each step to that of the next."""
-    if starts is None:
-        return series
-    pairs = zip(starts, series, strict=True)
-    return [np.append(np.diff(begun), lasted[-1:]) for begun, lasted in pairs]
 
 
 def _checked(times: Sequence[Array]) -> list[Array]:

@@ -5,7 +5,7 @@ event's own time beyond what was prescribed. So nothing is fitted to the duratio
 which remains a test of the terms.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import ceil, hypot, sqrt
 from typing import Any
@@ -64,7 +64,12 @@ def fit(runs: Sequence[RunEvents]) -> dict[str, Term]:
 
     Terms that the runs do not show are left out.
     """
-    nodes = [node for run in runs for node in _nodes(run)]
+    nodes = []
+    for run in runs:
+        costs = Nominal(run.scenario)
+        for rank in np.unique(run.events["node"]):
+            events = run.events[run.events["node"] == rank]
+            nodes.append(_Node(run, events[events["step"] > WARM_UP * events["step"].max()], costs))
     prescribed = [node for node in nodes if not node.is_real]
     bare = [node for node in nodes if node.is_real]
     servers = [node for node in nodes if node.serves]
@@ -269,13 +274,6 @@ class Nominal:
     def message(self, size: float) -> float:
         """Return seconds of a message of `size` bytes to the server."""
         return self._link.latency + size * self.message_factor / self._link.bandwidth
-
-
-def _nodes(run: RunEvents) -> Iterator[_Node]:
-    costs = Nominal(run.scenario)
-    for rank in np.unique(run.events["node"]):
-        events = run.events[run.events["node"] == rank]
-        yield _Node(run, events[events["step"] > WARM_UP * events["step"].max()], costs)
 
 
 def _term(nodes: Sequence[_Node], key: str) -> Term | None:

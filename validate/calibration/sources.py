@@ -307,7 +307,11 @@ def fit_link(sources: Sequence[Source]) -> Link | None:
     if not jobs:
         return None
     link = _fitted(jobs)
-    ratios = [_ratio(job, link) for job in jobs]
+    ratios = []
+    for job in jobs:
+        sizes, hops = job.sizes / job.workers, 2 * (job.workers - 1)
+        over = hops * ((link.latency or 0.0) + link.per_byte * sizes)
+        ratios.append(float(np.median(job.lasted / np.maximum(over, 1e-9))) or math.ulp(1.0))
     if max(ratios) > APART * min(ratios):
         speeds = "; ".join(f"{job.path}: {_fitted([job]).words}" for job in jobs)
         raise InputError(
@@ -340,9 +344,3 @@ def _fitted(jobs: Sequence[Collectives]) -> Link:
     samples = [np.maximum(lasted[sent == size], 1e-9) for size in sizes]
     line = alpha_beta.fit(sizes.tolist(), samples)
     return Link(line.alpha, line.beta, tuple(notes))
-
-
-def _ratio(job: Collectives, link: Link) -> float:
-    """Return the median time of a job's collectives, relative to that over the link."""
-    over = 2 * (job.workers - 1) * ((link.latency or 0.0) + link.per_byte * job.sizes / job.workers)
-    return float(np.median(job.lasted / np.maximum(over, 1e-9))) or math.ulp(1.0)

@@ -151,7 +151,8 @@ def _log(
     parts = [part for part in ("compute", "wait") if part in chosen]
     vague = [part for part in parts if chosen[part].scale is None and "seconds" in chosen]
     wanted = [*({"step", "rank"} & chosen.keys()), *(part for part in parts if part not in vague)]
-    wanted += _durations(chosen, parts)
+    if "seconds" in chosen or len(parts) < 2:  # else its parts make up a step's time
+        wanted.append("seconds" if "seconds" in chosen else "time")
     read = [chosen[quantity] for quantity in wanted]
     numbers, lines, left_out = log_table.numbers(
         rows, [(names.index(column.name), column.name, column.value) for column in read]
@@ -174,13 +175,6 @@ def _log(
 
     elapsed = "time" in chosen and not chosen["time"].name.lower().startswith("time")
     return replace(_steps(path, values, demand, elapsed), notes=tuple(notes))
-
-
-def _durations(chosen: Mapping[str, Column], parts: Sequence[str]) -> list[str]:
-    """Return the column of a step's time, unless its parts make it up."""
-    if "seconds" in chosen:
-        return ["seconds"]
-    return [] if len(parts) > 1 else ["time"]
 
 
 def _steps(

@@ -154,7 +154,9 @@ def _team(about: ProbeSettings, workers: int, once: float, folder: Path) -> Team
     slow = {"collective": "star", "latency": seconds(about.delay / 2)}  # independent of the size
     data = {"kind": "torch", "model": about.model, "data": about.data, "batch": about.batch}
     folder.mkdir(parents=True, exist_ok=True)
-    _write_steps(folder / "steps.csv", step, 3 * steps)
+    # stretched steps, then as many unstretched ones as needed
+    times = [f"{step * (LONG if k % 4 == 3 else 1):.6g}" for k in range(3 * steps)]
+    (folder / "steps.csv").write_text("\n".join([*times, *["0"] * 10**4]))
     compute = {"dist": "trace", "file": "steps.csv"}
     table = {
         "model": {"parameters": about.parameters},
@@ -168,12 +170,6 @@ def _team(about: ProbeSettings, workers: int, once: float, folder: Path) -> Team
     }
     scenario = _scenario(table, folder)
     return measured.team(_run(scenario, about.device, folder), scenario)
-
-
-def _write_steps(file: Path, step: float, count: int) -> None:
-    """Write compute times: `count` stretched steps, then unstretched ones."""
-    stretched = [f"{step * (LONG if k % 4 == 3 else 1):.6g}" for k in range(count)]
-    file.write_text("\n".join([*stretched, *["0"] * 10**4]))
 
 
 def _run(scenario: Scenario, device: str, folder: Path) -> tuple[TrainingTask, ...]:

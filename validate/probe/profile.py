@@ -85,21 +85,27 @@ def team(tasks: Sequence[TrainingTask], scenario: Scenario) -> TeamMeasurement:
     n, together = parameters["steps"], parameters["together"]
     together += 3 * n  # the last step that all take
     stretched = _steps(events, 0, 3 * n)
+    steps = stretched[stretched["kind"] == STEP]
+    drawn = steps["due"] - steps["start"]
     of_server = np.concatenate([record.events for record in served])
     runs = [
         overheads.RunEvents(scenario, task.algorithm, 0, rows)
         for task, rows in zip(tasks, (stretched, of_server), strict=True)
     ]
+    nothing = Run("", "", 0, "real", 0, 0.0, {}, {}, {})
     observing = sum((record.account or Account()).observing for record in averaging)
     return TeamMeasurement(
         workers=workers,
-        stretched=_stretched(stretched),
+        stretched=(float(drawn.min()), float(drawn.max())),
         compute=_computing(_steps(events, 3 * n, together)),
         alone=_computing(_steps(events, together, np.inf)),
         collectives=_collectives(_steps(events, -1, 0), parameters),
         terms=overheads.fit(runs),
         snapshot=observing / max(1, sum(len(record.rows) for record in averaging)),
-        foreign=max(_foreign(team, scenario) for team in (averaging, served)),
+        foreign=max(
+            evidence.evidence([MeasuredRun(nothing, team)], scenario)["foreign_cpu"]
+            for team in (averaging, served)
+        ),
     )
 
 
@@ -160,13 +166,6 @@ def _steps(events: Array, after: float, until: float) -> Array:
     return events[(events["step"] > after) & (events["step"] <= until)]
 
 
-def _stretched(events: Array) -> tuple[float, float]:
-    """Return the shortest and the longest step drawn (seconds)."""
-    steps = events[events["kind"] == STEP]
-    drawn = steps["due"] - steps["start"]
-    return float(drawn.min()), float(drawn.max())
-
-
 def _computing(events: Array) -> Array:
     """Return seconds of steps, without the first tenth."""
     rows = events[events["kind"] == STEP]
@@ -189,12 +188,6 @@ def _collectives(events: Array, parameters: dict[str, Any]) -> dict[str, AlphaBe
         "mean": alpha_beta.fit(sizes, [*mean[1 : len(sizes) + 1]]),
         "gather": alpha_beta.fit(some, [*mean[len(sizes) + 2 :]]),
     }
-
-
-def _foreign(team: Sequence[Record], scenario: Scenario) -> float:
-    """Return the share of the CPU that others used."""
-    run = MeasuredRun(Run("", "", 0, "real", 0, 0.0, {}, {}, {}), [*team])
-    return float(evidence.evidence([run], scenario)["foreign_cpu"])
 
 
 def profile(

@@ -62,14 +62,14 @@ def survey(
     goal.source(0).gradient(np.asarray(path[0].x))
     batches, count = afford(perf_counter() - begin, workers)
     points: list[dict[str, float]] = []
-    before: tuple[Array, Array] | None = None
+    x = gradient = np.full(1, nan)  # of the point before
     for snapshot in chosen(path, count):
         measured = SurveyPoint(goal, np.asarray(snapshot.x), workers, batches)
         point = {"step": float(snapshot.step), "loss": float(snapshot.loss), **measured.estimates()}
-        here = np.asarray(snapshot.x, dtype=float), measured.mean
-        point["smoothness"] = nan if before is None else _ratio(here, before)
-        points.append(point)
-        before = here
+        moved = float(np.linalg.norm(snapshot.x - x))
+        changed = float(np.linalg.norm(measured.mean - gradient))
+        points.append(point | {"smoothness": changed / moved if moved else nan})
+        x, gradient = np.asarray(snapshot.x, dtype=float), measured.mean
     return {
         "batches": batches,
         "workers": workers,
@@ -131,8 +131,3 @@ class SurveyPoint:
         step = STEP * (float(np.linalg.norm(self._x)) or 1.0)
         moved = self._gradients(rank, (self._x + step * unit).astype(self._x.dtype)).mean(axis=0)
         return float(unit @ (moved - self.gradients[rank])) / step
-
-
-def _ratio(here: tuple[Array, Array], before: tuple[Array, Array]) -> float:
-    moved = float(np.linalg.norm(here[0] - before[0]))
-    return float(np.linalg.norm(here[1] - before[1])) / moved if moved else nan
