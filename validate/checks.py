@@ -39,14 +39,13 @@ def _problems(scenario: Scenario, launched: bool) -> Iterator[tuple[str, str]]:
          "the kernel's links have a latency and a bandwidth; write those, or "
          'validation.network = "emulated"',
          kernel and network.collective == "given"),
-        ("cluster.drop", "a real client is not stopped amid its work; remove it", cluster.drops),
+        ("cluster.drop", "real clients are not stopped during a round; remove it", cluster.drops),
         ("cluster.sampling",
-         "a real client is not stopped amid a step, as over and deadline stop those that are "
-         "late; remove over and deadline",
+         "real clients are not stopped during a step; remove over and deadline",
          sampling and (sampling.over > 1 or sampling.deadline is not None)),
         ("cluster.sampling",
-         "real links carry each mean among all workers, not among those selected; write "
-         'validation.network = "emulated"',
+         "real links carry each mean among all workers; write validation.network = "
+         '"emulated"',
          sampling and links != "emulated"),
         *((key, "crashes, absences and workers that means leave out are only simulated; remove "
            "them", True) for key in _troubled(scenario)),
@@ -63,8 +62,8 @@ def _problems(scenario: Scenario, launched: bool) -> Iterator[tuple[str, str]]:
          stretched and step < SHORTEST),
         ("job", "other jobs on the network are only simulated; remove them", scenario.job),
         ('validation.network = "kernel"',
-         "the kernel's links are between processes that this command starts itself; run it "
-         'without a launcher, or write "emulated" or "real"',
+         "the kernel's links need processes that this command starts; run it without a launcher, "
+         'or write "emulated" or "real"',
          kernel and launched),
         ("network.jitter",
          "the kernel's links delay all packets alike; remove it, or write "

@@ -303,8 +303,8 @@ class AttachedNode(TensorNode):
         """Return the state of a suspended program. Completes collectives under way."""
         if self._frame is None or self._hidden:
             raise ProgramError(
-                "the program's state is unknown: it has to call `me.resumed` before its loop, and "
-                "to compute gradients there, or in `descend` with the transform of its parameters "
+                "the program's state is unknown: call `me.resumed` before its loop, and compute "
+                "gradients there, or in `descend` with the transform of its parameters "
                 "(docs/how-to/add-an-algorithm.md)"
             )
         freeze, variables = self._freezer(self.live.at).freeze, self._frame.f_locals

@@ -143,8 +143,8 @@ def _demand_plain(model: nn.Module, trained: Iterable[Tensor]) -> None:
     parameters = {id(one): one for one in model.parameters() if one.requires_grad}
     if sharded or any(hasattr(parameter, "placements") for parameter in parameters.values()):
         raise InputError(
-            "model: its parameters are sharded (FSDP, DTensor), so that no process has them as one "
-            "vector to average; give a model whose parameters are whole on every process"
+            "model: its parameters are sharded (FSDP, DTensor); give a model whose parameters are "
+            "whole on every process"
         )
     wanted = [parameter for parameter in trained if parameter.requires_grad]
     if any(id(parameter) not in parameters for parameter in wanted):

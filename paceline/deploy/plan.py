@@ -128,10 +128,9 @@ def refusal(program: Program, table: Mapping[str, Any]) -> str:
         "it has a server, a process that answers at any time and has no training loop":
             program.server is not None,
         BOUND: program.bound,
-        "its workers answer each other while they compute, but the process is busy in the user's "
-        "code then; take d-psgd, or local-sgd": program.pooled,
-        "it is what DistributedDataParallel does, so there is nothing to deploy: keep your loop, "
-        "with the model in DistributedDataParallel, or write overlap = false":
+        "its workers answer each other while they compute, when the process is in the user's code; "
+        "take d-psgd or local-sgd": program.pooled,
+        "DistributedDataParallel does the same: keep your loop with it, or write overlap = false":
             backward and table.get("overlap", True),
         "the learning rate is the user's to hold; leave out gate_lr_until_tau_is_1":
             table.get("gate_lr_until_tau_is_1"),

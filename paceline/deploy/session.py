@@ -167,7 +167,7 @@ class Session:
                 self._local.apply = lambda: [*map(scaler.step, parts(self._optimizer))]
         elif scaler is not None:
             raise InputError(
-                f"scaler: {self.plan.program.name} reads the gradients itself, so that a "
+                f"scaler: {self.plan.program.name} reads the gradients itself, so a "
                 "GradScaler cannot skip its steps; use torch.bfloat16, which needs none"
             )
         else:

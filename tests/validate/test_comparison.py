@@ -330,7 +330,7 @@ def test_the_excess_is_reported_beside_the_error(world, edited):
         assert row["measured"] == pytest.approx(pace["measured"] - pace["predicted"])
         assert row["share"] == pytest.approx(pace["measured"] / pace["predicted"] - 1)
         assert (row["predicted"], row["error"]) == (0, None)
-    assert "of which the prediction has nothing" in plain.sentence
+    assert "the prediction leaves that out" in plain.sentence
     nominal = {label: 0.9 * row["predicted"] for label, row in paces.items()}
     own = compare(edited(world(), lambda summary: summary.update(nominal=nominal)), real)
     for label, row in own.excess.items():

@@ -207,8 +207,8 @@ def _codecs(
     if not codecs or kinds <= {"raw"}:
         return codecs
     notes.append(
-        "runs with a codec have its computing in overhead.step and overhead.issue, so that "
-        f"{base}'s [[codec]] is left out"
+        f"{base}: its [[codec]] is left out, as overhead.step and overhead.issue of runs with a "
+        "codec contain that time"
     )
     return None
 
@@ -268,8 +268,8 @@ def _error_model(runs: Sequence[Source], notes: list[str]) -> ErrorModel | None:
     trained = [source.path for source in runs if not source.recorded]
     if not trained:
         notes.append(
-            "no error model: it takes runs of `paceline validate`; the scenario states its own "
-            "[objective], or predicts time alone"
+            "no error model: only runs of `paceline validate` show losses; write [objective] into "
+            "the scenario"
         )
         return None
     try:

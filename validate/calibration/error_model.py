@@ -338,18 +338,18 @@ def _notes(
     apart: Sequence[Observation],
     differ: FittedHeterogeneity | None,
 ) -> list[str]:
-    notes = ["the curvature is that of a quadratic, the same along the whole run"]
+    notes = []
     if sum(len(observation.losses) for observation in together) == 1:
         notes.append("one seed: standard errors do not cover other splits of the data")
     if points:
         notes.append(
-            f"the largest curvature surveyed is {_largest(points):.3g}: a learning rate, times the "
-            "gradients applied at once, above its reciprocal trains more slowly than predicted"
+            f"the largest curvature surveyed is {_largest(points):.3g}: learning rates above its "
+            "reciprocal train more slowly than predicted"
         )
     else:
         notes.append("no curvature survey: gradients count as noise-free")
     if differ is None or differ.share < LEAST:
-        why = "nothing shows their differences" if differ is None else "they hardly differ"
+        why = "no run shows their differences" if differ is None else "they hardly differ"
         notes.append(f"the workers' data count as alike: {why}")
     elif not apart:
         notes.append("no local-sgd: the cost of local steps comes from the curvature survey alone")

@@ -135,7 +135,7 @@ def _run_directory(path: Path, allow_paths: bool) -> Source:
     if not directory.is_measured:
         raise InputError(
             f"{path}: simulated, not measured: a profile of it would only repeat the simulation; "
-            "is it from a measured run? Give a directory of paceline validate"
+            "give a directory of paceline validate"
         )
     summary, file = directory.summary, str(directory.summary["scenario"]["file"])
     stated = parse(directory.table, file=file, folder=Path(file).parent, allow_paths=allow_paths)
@@ -205,8 +205,8 @@ def _recorded(path: Path, job: Recorded) -> Source:
         notes.append(f"{path}: {why}: the network cannot be fitted")
     if size and not head.get("model_bytes"):
         notes.append(
-            f"{path}: the model's size is taken to be the {size:.4g} bytes that a step's "
-            "collectives send; correct model.parameters if they send anything else"
+            f"{path}: model.parameters follows from the {size:.4g} bytes that a step's collectives "
+            "send; correct it if they send anything else"
         )
     summary = {"versions": head.get("versions", {}), "machine": head.get("hardware", {})}
     return Source(
@@ -243,8 +243,8 @@ def _missing(path: Path, events: np.ndarray, workers: int) -> list[str]:
         return []
     none = telemetry_files.ranks(np.flatnonzero(counts == 0).tolist())
     return [
-        f"{path}: no steps of {none} of {workers} workers: their steps are taken to be like those "
-        "that were recorded; whether they are slower, or waited for, is unknown"
+        f"{path}: no steps of {none} of {workers} workers: their steps are taken to be like the "
+        "recorded ones"
     ]
 
 
@@ -315,9 +315,8 @@ def fit_link(sources: Sequence[Source]) -> Link | None:
     if max(ratios) > APART * min(ratios):
         speeds = "; ".join(f"{job.path}: {_fitted([job]).words}" for job in jobs)
         raise InputError(
-            f"links of different speed ({speeds}): the collectives of these jobs take "
-            f"{min(ratios):.3g} to {max(ratios):.3g} times as long as over one link (at most "
-            f"{APART} apart), and a profile has one network; calibrate each job by itself"
+            f"links of different speed ({speeds}): collectives take {min(ratios):.3g} to "
+            f"{max(ratios):.3g} times as long as over one link; calibrate each job by itself"
         )
     return link
 
@@ -330,16 +329,15 @@ def _fitted(jobs: Sequence[Collectives]) -> Link:
     if not all(job.certain for job in jobs):
         notes.append(
             "when the last rank joined a collective is unknown: the shortest wait of the recorded "
-            "ranks counts as its time, and may contain waiting for a rank that is slower than all "
-            "of them"
+            "ranks counts as its time"
         )
     if sizes.max() < LIKE * sizes.min():
         notes.append("all collectives have one size: their whole time counts as bandwidth")
         return Link(None, float(np.median(lasted)) / float(sizes.mean()), tuple(notes))
     if len(jobs) > 1 and all(job.sizes.max() < LIKE * job.sizes.min() for job in jobs):
         notes.append(
-            "each job has collectives of one size: latency and bandwidth are told apart only if "
-            "they were recorded over the same links"
+            "each job has collectives of one size: latency and bandwidth are right only if they "
+            "were recorded over the same links"
         )
     samples = [np.maximum(lasted[sent == size], 1e-9) for size in sizes]
     line = alpha_beta.fit(sizes.tolist(), samples)

@@ -179,12 +179,12 @@ class ComparisonStatistics:
 
 def _doubts(result: ComparisonStatistics) -> Iterator[str]:
     if fitted_to(result.predicted.table, result.measured.path):
-        yield "These very runs made the profile, so agreement proves nothing: compare others."
+        yield "These runs made the profile, so agreement proves nothing: compare others."
     if shares := result.disturbed.values():
         runs = "all" if len(shares) == len(result.counted) else f"{len(shares)} algorithms'"
         yield (
-            f"Others used up to {max(shares):.0%} of the machine during {runs} runs, which may be "
-            "that much too long: their intervals are wider by it."
+            f"Others used up to {max(shares):.0%} of the machine during {runs} runs: their "
+            "intervals are that much wider."
         )
 
 
@@ -213,14 +213,10 @@ def _pace(result: ComparisonStatistics) -> Iterator[str]:
         return
     error = result.medians["excess"]
     yield (
-        f"The nominal delays are in both by construction; beyond them {result.basis} runs take "
-        f"{'-' if seconds < 0 else ''}{human(abs(seconds))} ({100 * share:+z.1f} %) per step, "
-        "median, "
-        + (
-            "of which the prediction has nothing."
-            if error is None
-            else f"and on that the prediction errs by {100 * error:.0f} %."
-        )
+        f"Beyond the nominal delays, which both sides contain, {result.basis} runs take "
+        f"{'-' if seconds < 0 else ''}{human(abs(seconds))} ({100 * share:+z.1f} %) per step "
+        "(median); the prediction "
+        + ("leaves that out." if error is None else f"of that errs by {100 * error:.0f} %.")
     )
 
 

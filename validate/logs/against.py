@@ -60,7 +60,7 @@ class LogCheck:
         if self.covered is False and not self.fitted:
             verdict = "outside: the log's job is not what was simulated."
         if self.fitted:
-            verdict += " This very log made the profile, so agreement proves nothing."
+            verdict += " This log made the profile, so agreement proves nothing."
         return (
             f"{self.log}: {_with_ends(self.measured, self.measured_interval, USUAL)} a step, of "
             f"{self.steps} steps; predicted for {self.label}: "
@@ -91,7 +91,7 @@ def check(
         raise InputError(f"{predicted}: measured; give a directory of paceline simulate")
     if label is None and len(run.rows) > 1:
         raise InputError(
-            f"{predicted}: has {', '.join(run.rows)}; say with --algorithm which one the job ran"
+            f"{predicted}: has {', '.join(run.rows)}; name the job's algorithm with --algorithm"
         )
     label = label or next(iter(run.rows))
     of_name = [row for row in run.rows if row.split()[0] == label]

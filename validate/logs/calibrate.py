@@ -186,8 +186,8 @@ def _unknown(study: _Study, fitted: Fitted) -> list[str]:
     unknown = [seen for seen in study.observed if not seen.job.knows_link]
     for seen, number in zip(unknown, fitted.point[LAW + conditions :], strict=True):
         notes.append(
-            f"{seen.job.name}: its link is unknown: it moves payloads as one of "
-            f"{profile.rate(GIGABIT / math.exp(number))} would, and says nothing of other links"
+            f"{seen.job.name}: its link is unknown: payloads move as over "
+            f"{profile.rate(GIGABIT / math.exp(number))}, which says nothing of other links"
         )
     for n in range(conditions):
         members, computing = study.members(n), fitted.draws[:, LAW + n]
@@ -200,21 +200,21 @@ def _unknown(study: _Study, fitted: Fitted) -> list[str]:
         notes.append(
             f"{names(members)}: every step communicates, so that computing cannot be told from "
             f"communicating: computing takes {low} to {high} of a step of "
-            f"{human(min(seen.pace for seen in members))} ({USUAL}), what collectives slow "
-            'computing by included; write compute = "..." into the [[job]], or add a log of '
-            "another period (local-sgd) or over another link"
+            f"{human(min(seen.pace for seen in members))} ({USUAL}), with what collectives slow "
+            'computing by; write compute = "..." into the [[job]], or add a log of another period '
+            "(local-sgd) or link"
         )
     if conflicts := fitted.conflicts():
         notes.append(
-            f"{names(study.observed)}: at odds with the links and the computing that are stated "
-            f"or shown ({', '.join(conflicts)}, which is unusual): check bandwidth (busbw of "
-            "nccl-tests), overlap, what is sent, and computing under no_sync"
+            f"{names(study.observed)}: at odds with the links and the computing as stated or shown "
+            f"({', '.join(conflicts)}): check bandwidth (busbw of nccl-tests), overlap, what is "
+            "sent, and computing under no_sync"
         )
     for seen, predicted in zip(study.observed, fitted.paces, strict=True):
         if abs(missed := predicted / seen.pace - 1) > MISSED:
             notes.append(
-                f"{seen.job.name}: no law of the links explains its pace with the other jobs' "
-                f"({missed:+.1%}); are its link and its machine what the file says?"
+                f"{seen.job.name}: one law of the links misses its pace by {missed:+.1%}; check "
+                "its link and its machine"
             )
     return notes
 

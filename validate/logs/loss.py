@@ -173,8 +173,7 @@ def _curve(
         findings += sentences
     if not size:
         notes.append(
-            "--parameters left out, so that no scenario can tell whether its [model] is the one "
-            f"that was trained{': local runs count as of its own' if local_rows else ''}"
+            "--parameters left out: scenarios cannot check that their [model] was the one trained"
         )
     return table | ({"own": local_rows} if local_rows else {}), findings, notes
 
