@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from paceline.simulator.errors import ProgramError
 from paceline.simulator.objectives.build import build
 from paceline.simulator.programs import Program, catalogue
+from tests.helpers.cases import named
 from tests.helpers.compute_times import STEPS, delays
 from tests.helpers.programs import ROWS, called, cases
 from tests.helpers.worlds import (
@@ -288,3 +289,12 @@ def test_a_program_of_the_user_runs_beside_the_catalogue():
     start = build(world, world.algorithm[0], 0).start
     moved = (play(world, programs=programs).marks[0][-1] - start) / 0.01
     assert np.allclose(moved, np.round(moved), atol=1e-9)
+
+
+def test_bytes_of_links_are_those_of_the_curve_for_every_program():
+    """A server's answers to the last gradients are in neither."""
+    network = {"latency": "10 ms", "bandwidth": "1 Mbit/s"}
+    for case in cases():
+        with named(case):
+            result = simulate(scenario(case, network=network, objective=QUADRATIC, steps=12))
+            assert sum(result.links.values()) == pytest.approx(result.curve["bytes"][-1])

@@ -54,7 +54,7 @@ def run_world(world: World, seed: int, *, spans: int = 0) -> Run:
         curve,
         seconds=mean,
         workers=seconds,
-        links=simulation.traffic.links(),
+        links=simulation.observer.last_links or simulation.traffic.links(),
         spans=drawn,
         notes=[
             *notes(program, algorithm, simulation.objective, curve, simulation.averages_begun()),

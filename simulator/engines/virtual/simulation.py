@@ -128,6 +128,7 @@ class Simulation:
         self.observer: Observer = (RoundObserver if by_rounds else Observer)(
             program, scenario, self.objective, totals, self.deadline, completed, self._discount()
         )
+        self.observer.links = self.traffic.links
         self.nodes = [
             VirtualNode(self, rank) for rank in range(self.workers + bool(program.server))
         ]
