@@ -14,7 +14,7 @@ from typing import Any
 
 from ..cluster.membership import working
 from ..cluster.prices import BYTES_PER_GB, devices, price_per_second
-from ..objectives.objective import Evaluation, Objective
+from ..objectives.objective import Evaluation, Objective, TheoremTwo
 from ..programs.effects import Vector
 from ..programs.program import Program
 from ..results.run import CURVE, PAID, ROUNDING
@@ -185,6 +185,8 @@ class Observer:
     def _point(self, step: float, time: float, period: float, x: Vector) -> None:
         if time > self.deadline or time == math.inf:
             return
+        if isinstance(self._objective, TheoremTwo):
+            self._objective.period = period
         seen = self._objective.evaluate(x, step)
         self.add(time, step, seen, period, self._totals())
 

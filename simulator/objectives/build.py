@@ -36,11 +36,12 @@ def build(scenario: Scenario, algorithm: Algorithm, seed: int) -> Objective:
         made: Objective = spec.make(workers, seed)
         return made
     if isinstance(spec, Bound):
-        lr, tau = algorithm.parameters["lr"], algorithm.parameters.get("tau", FixedPeriod(1))
+        lr, first = algorithm.parameters["lr"], algorithm.parameters.get("tau0")
+        tau = algorithm.parameters.get("tau", FixedPeriod(first or 1))
         bound = ErrorBound(
             workers, lr(1), spec.smoothness, spec.gradient_variance, spec.initial_gap
         )
-        return TheoremTwo(bound, tau)
+        return TheoremTwo(bound, tau, ruled=first is not None)
     if isinstance(spec, Quadratic):
         return NoisyQuadratic(spec, workers, seed)
     if isinstance(spec, Softmax):

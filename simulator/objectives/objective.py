@@ -4,7 +4,7 @@ And those without vectors: time only, and AdaComm's Theorem 2 as the loss.
 """
 
 from collections.abc import Callable, Sequence
-from math import nan
+from math import isfinite, nan
 from typing import NamedTuple, Protocol
 
 from ..programs.effects import NOTHING, Vector
@@ -63,7 +63,7 @@ class Nothing:
     start = NOTHING
     notes: tuple[str, ...] = ()
 
-    def source(self, rank: int) -> "Nothing":
+    def source(self, rank: int) -> GradientSource:
         """Return itself: every gradient is `NOTHING`."""
         return self
 
@@ -83,12 +83,17 @@ class Nothing:
 class TheoremTwo(Nothing):
     """Time only, with AdaComm's Theorem 2 as the loss: the bound that holds after so many steps.
 
-    Where the period changes, the bound has the mean of tau - 1 over all steps so far.
+    Where the period changes, the bound has the mean of tau - 1 over all steps so far. `ruled`: a
+    rule that reads the loss changes it; then `tau` has the first one, and whoever evaluates says
+    in `period` how many steps the latest average took.
     """
 
-    def __init__(self, bound: ErrorBound, tau: Callable[[int], int]) -> None:
-        self._bound, self._tau = bound, tau
-        self._steps = self._drifted = 0  # local steps, and tau - 1 summed over them
+    def __init__(
+        self, bound: ErrorBound, tau: Callable[[int], int], *, ruled: bool = False
+    ) -> None:
+        self._bound, self._tau, self._ruled = bound, tau, ruled
+        self._steps = self._drifted = 0.0  # local steps, and tau - 1 summed over them
+        self.period = nan
         first = tau(1)
         if not bound.valid(first):
             self.notes = (
@@ -96,14 +101,35 @@ class TheoremTwo(Nothing):
                 "learning rate: its loss is not a bound",
             )
 
+    def source(self, rank: int) -> "BoundLoss":
+        """Return the losses that a worker sees: the bound's."""
+        return BoundLoss(self._bound)
+
     def evaluate(self, x: Vector, step: float) -> Evaluation:
         """Return the bound after `step` local steps; nan at step 0."""
         if not step:
             return Evaluation(nan, nan)
-        if isinstance(self._tau, FixedPeriod):
+        if not self._ruled and isinstance(self._tau, FixedPeriod):
             tau = self._tau(1)
             return Evaluation(self._bound(duration=step, seconds_per_step=1, tau=tau), nan)
-        self._drifted += sum(self._tau(k) - 1 for k in range(self._steps + 1, int(step) + 1))
-        self._steps = int(step)
-        drift = self._bound.drift * self._drifted / self._steps
+        if self._ruled:
+            period = self.period if isfinite(self.period) else self._tau(1)
+            self._drifted += (step - self._steps) * (period - 1)
+        else:
+            steps = range(int(self._steps) + 1, int(step) + 1)
+            self._drifted += sum(self._tau(k) - 1 for k in steps)
+        self._steps = step
+        drift = self._bound.drift * self._drifted / step
         return Evaluation(self._bound(duration=step, seconds_per_step=1, tau=1) + drift, nan)
+
+
+class BoundLoss(Nothing):
+    """A worker's view of Theorem 2: the bound so far, without the drift that periods add to it."""
+
+    def __init__(self, bound: ErrorBound) -> None:
+        self._bound, self._steps = bound, 0
+
+    def loss_and_gradient(self, x: Vector) -> tuple[float, Vector]:
+        """Return the bound after one more step."""
+        self._steps += 1
+        return self._bound(duration=self._steps, seconds_per_step=1, tau=1), NOTHING

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.simulator.engines.batched import run as batched
+from paceline.simulator.engines.dispatch import run_seeds
 from paceline.simulator.errors import InputError
 from paceline.simulator.objectives.build import build
 from paceline.simulator.objectives.quadratic import NoisyQuadratic
@@ -276,6 +277,23 @@ def test_the_bound_of_periods_that_change_has_their_mean():
     assert simulate(world).curve["loss"][1:] == pytest.approx(
         [2 / (0.08 * K) + 0.08 / 4 + 0.08**2 * mean for K, mean in drift.items()]
     )
+
+
+def test_adacomm_reads_the_bound_and_its_own_periods_count_in_it():
+    world = scenario(
+        {"name": "adacomm", "tau0": 8, "interval": "40 s"}, workers=4, compute=EXPONENTIAL,
+        steps=400, lr=0.08, run={"evaluate_every": 8},
+        objective={"kind": "bound", "initial_gap": 1, "smoothness": 1, "gradient_variance": 1},
+    )  # fmt: skip
+    (quick,) = run_seeds(world, world.algorithm[0], [0], engine="batched")
+    (run,) = run_seeds(world, world.algorithm[0], [0], engine="virtual")
+    assert run.curve["loss"][1:] == quick.curve["loss"][1:]
+    steps, taus = np.array(run.curve["step"][1:]), np.array(run.curve["tau"][1:])
+    assert taus[0] == 8
+    assert taus[-1] < 8
+    mean = np.cumsum(np.diff(steps, prepend=0) * (taus - 1)) / steps
+    bound = 2 / (0.08 * steps) + 0.08 / 4 + 0.08**2 * mean
+    assert run.curve["loss"][1:] == pytest.approx(bound)
 
 
 def test_a_period_outside_theorem_2_is_said_to_be():

@@ -149,7 +149,7 @@ def of_all(objectives: Sequence[Objective], workers: int, threads: int) -> Gradi
         case SoftmaxRegression():
             return SoftmaxGradients(same, workers)
         case Nothing():
-            return first  # the same for every worker
+            return first.source(0)  # the same for every worker
     if hasattr(first, "together"):
         found: GradientSource = first.together(objectives, workers)
         return found

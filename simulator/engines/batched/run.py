@@ -12,7 +12,7 @@ import numpy as np
 
 from ...network.closed_form import ClosedForm, Traffic
 from ...objectives import build
-from ...objectives.objective import relative
+from ...objectives.objective import TheoremTwo, relative
 from ...programs import Program, catalogue
 from ...programs.codecs.codec import Raw
 from ...programs.effects import Vector
@@ -175,7 +175,9 @@ class Batch:
         """Evaluate the parameters that all workers mark; return the step of the next evaluation."""
         step = node.step
         if type(x) is complex:  # time only: the same for every seed
-            evaluated = [self.objectives[0].evaluate(x, step)] * node.seeds
+            if isinstance(first := self.objectives[0], TheoremTwo):
+                first.period = node.period
+            evaluated = [first.evaluate(x, step)] * node.seeds
         else:
             vectors = array(x)
             everyone = np.broadcast_to(vectors, (node.seeds, node.workers, vectors.shape[-1]))

@@ -29,7 +29,7 @@ from .refusal import Problem, broken, unknown
 SAVING = "recovery.checkpoint.every"  # the one key of [tune] that is no program's parameter
 PLAIN: dict[str, Any] = {
     "lr": ConstantSchedule, "tau": (FixedPeriod, Period), "momentum": Identity,
-    "outer": Identity, "codec": Raw,
+    "outer": Identity, "block_momentum": Identity, "codec": Raw,
 }  # fmt: skip
 """Kinds of parameters for which Theorem 2 holds."""
 
@@ -137,13 +137,15 @@ def _run(scenario: Scenario) -> Iterator[Problem]:
 
 def _algorithms(scenario: Scenario, programs: Mapping[str, Program]) -> Iterator[Problem]:
     kind, labels = scenario.objective.kind, [algorithm.label for algorithm in scenario.algorithm]
-    covered = ", ".join(name for name, program in programs.items() if program.bound_covers)
+    covered = ", ".join(
+        name for name, program in programs.items() if program.bound_covers or program.needs_loss
+    )
     timed = {"latency", "platform"} & scenario.network.model_fields_set
     for index, algorithm in enumerate(scenario.algorithm):
         where, program = ("algorithm", index), programs[algorithm.name]
         first, fields = labels.index(algorithm.label), program.parameters.model_fields
-        blind = program.needs_loss and kind in ("bound", "none")
-        beyond = kind == "bound" and not blind and not program.bound_covers
+        blind = program.needs_loss and kind == "none"
+        beyond = kind == "bound" and not (program.bound_covers or program.needs_loss)
         needs_momentum = scenario.optimizer.momentum and program.local_momentum not in fields
         talks = program.server is not None or program.gossips
         values = {"kind": kind, "covered": covered, "name": algorithm.name}
@@ -155,7 +157,7 @@ def _algorithms(scenario: Scenario, programs: Mapping[str, Program]) -> Iterator
             label=algorithm.label,
             first=first,
         )
-        if kind == "bound" and not blind and not beyond:
+        if kind == "bound" and not beyond:
             yield from _beyond_theorem_two(where, algorithm)
         yield from broken(
             (needs_momentum, "optimizer.momentum", "no-momentum"),
