@@ -346,7 +346,7 @@ def _fit(
     *("seeds", "engine", "jobs", "dask", "force", "figure"),
     study=True,
     seed=typer.Option(0, help="Ignored (accepted for consistency with other commands)."),
-    out=_out("DIR", "Write theory.json here."),
+    out=_out("DIR", "Write theory.json and its figure here; a run that is there is drawn, too."),
 )
 def _theory(scenario: str = SCENARIO, as_json: bool = AS_JSON, **given: Any) -> None:
     """Compute time per step, best periods and crossovers in closed form."""
@@ -354,7 +354,7 @@ def _theory(scenario: str = SCENARIO, as_json: bool = AS_JSON, **given: Any) -> 
     from paceline.simulator.load.load import load
     from paceline.simulator.reports import terminal
     from paceline.simulator.results import consumption, statistics, store
-    from paceline.simulator.studies import learning
+    from paceline.simulator.studies import bound, learning
 
     loaded = load(scenario, given["overrides"] or (), allow_paths=given["allow_paths"])
     results = theory.theory(loaded)
@@ -366,9 +366,10 @@ def _theory(scenario: str = SCENARIO, as_json: bool = AS_JSON, **given: Any) -> 
     results["notes"] = [*loaded.notes, *results["notes"]]
     document = statistics.jsonable(results)
     if out := given["out"]:
-        file, data = out / "theory.json", store.dump(document)
+        files = {"theory.json": store.dump(document), **bound.files(loaded, out)}
         with store.writing(out, "choose another --out"):
-            store.write_free(file, data, given=True, overwrite=given["overwrite"])
+            for name, data in files.items():
+                store.write_free(out / name, data, given=True, overwrite=given["overwrite"])
     _answer(as_json, lambda: document, lambda: terminal.theory(document))
     sys.stdout.flush()
     for note in document["notes"]:  # below the table

@@ -262,8 +262,7 @@ def theory(scenario: Scenario) -> dict[str, Any]:
         empty = {key: list[Any]() for key in ("periods", "tau_star", "intervals", "crossings")}
         return none | empty | {"hide": {}, "notes": [UNKNOWN]}
     workers, cost = _laws(world), mean_cost(world)
-    D = cost.transmission + cost.latency
-    step = cache(lambda tau: seconds_per_step(workers, D, tau))
+    D, step = cost.transmission + cost.latency, steps_of(world)
     if not 0 < step(1) < math.inf:
         raise InputError(
             f"{scenario.file}: theory: the expected time of one synchronous step is {step(1):g} s; "
@@ -312,6 +311,18 @@ def selected(scenario: Scenario) -> Scenario | None:
         return None
     clients = cluster.model_copy(update={"workers": cluster.participants, "sampling": None})
     return scenario.model_copy(update={"cluster": clients})
+
+
+def steps_of(scenario: Scenario) -> Callable[[int], float]:
+    """Return Theorem 1's seconds per step of a scenario as a function of the period."""
+    workers, cost = _laws(scenario), mean_cost(scenario)
+    return cache(lambda tau: seconds_per_step(workers, cost.transmission + cost.latency, tau))
+
+
+def bound_of(scenario: Scenario) -> ErrorBound | None:
+    """Return Theorem 2's bound of a scenario; None unless it is the objective."""
+    world = selected(scenario)
+    return _bound(scenario, world.cluster.workers) if world else None
 
 
 def _laws(scenario: Scenario) -> list[list[Distribution]]:

@@ -28,6 +28,7 @@ from paceline.simulator.distributions.parametric import (
 from paceline.simulator.errors import InputError
 from paceline.simulator.load.load import load, parse
 from paceline.simulator.reports import terminal
+from paceline.simulator.studies import bound
 from paceline.simulator.theory import ErrorBound, expected_max, seconds_per_step
 from tests.helpers import worlds
 from tests.helpers.cases import looped
@@ -415,6 +416,17 @@ def test_table_of_figure_3():
     ]  # fmt: skip
     assert table["hide"] == {"delay": 1, "smallest_period": 1, "delay_at_smallest_period": 1}
     assert table["notes"] == []
+
+
+def test_the_figure_marks_the_best_periods_on_their_curves():
+    scenario = load("adacomm/figure3", ['theory.durations=["60 s", "1000 s"]'])
+    by_time, by_period = bound.chart(scenario, {}).panels
+    *curves, stars = by_period.lines
+    assert [*stars.x] == [12, 4]
+    for curve, x, y in zip(curves, stars.x, stars.y, strict=True):
+        assert y == pytest.approx(min(curve.y)) == pytest.approx(curve.y[curve.x.index(x)])
+    assert [line.name for line in by_time.lines] == ["tau = 1", "tau = 10", "best period"]
+    assert bound.chart(load("quickstart"), {}) is None
 
 
 def test_table_without_a_bound():

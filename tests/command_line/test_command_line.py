@@ -477,8 +477,12 @@ def test_theory_of_the_bound(folder, capsys):
         )
         + '[theory]\nperiods = [1, 10]\ndurations = ["10 s", "1000 s"]\n'
     )
-    status, out, _ = run(capsys, "theory", "test.toml")
+    assert run(capsys, "simulate", "test.toml", "--seeds", "1", "--out", "both")[0] == 0
+    status, out, _ = run(capsys, "theory", "test.toml", "--out", "both")
     assert status == 0
+    assert {"run.json", "theory.json", "theory.png"} <= {
+        path.name for path in Path("both").iterdir()
+    }
     assert "best tau" in out
     assert "until" in out
 
