@@ -9,7 +9,7 @@ import numpy as np
 from .. import theory
 from ..results import read, store
 from ..results.figures import curves, drawing, style
-from ..results.figures.chart import Axis, Chart, Line, Look, Panel, fitted
+from ..results.figures.chart import Axis, Chart, Line, Look, Panel, Values, fitted
 from ..results.run import Run
 from ..results.statistics import human, time_unit
 from ..scenario.scenario import Scenario
@@ -51,7 +51,7 @@ def chart(scenario: Scenario, runs: Mapping[str, Sequence[Run]]) -> Chart | None
     periods = sorted({tau for tau in scenario.theory.periods if bound.valid(tau)} or {1})
     few = periods[:: -(-len(periods) // LINES)]
     lines = [
-        Line(f"tau = {tau}", times / size, bound(times, step(tau), tau), Look.at(at), marks="none")
+        _plain(f"tau = {tau}", times / size, [bound(t, step(tau), tau) for t in times], at)
         for at, tau in enumerate(few)
     ]
     axis = fitted("bound", np.concatenate([line.y for line in lines]))
@@ -67,13 +67,16 @@ def chart(scenario: Scenario, runs: Mapping[str, Sequence[Run]]) -> Chart | None
     most = min(bound.cap, 4 * max([*periods, *best]))
     taus = sorted({round(tau) for tau in np.geomspace(1, most, POINTS)})
     lines = [
-        Line(f"after {human(time)}", taus, [bound(time, step(tau), tau) for tau in taus],
-             Look.at(at), marks="none")
+        _plain(f"after {human(time)}", taus, [bound(time, step(tau), tau) for tau in taus], at)
         for at, time in enumerate(durations[-LINES:])
-    ]  # fmt: skip
+    ]
     axis = fitted("bound", np.concatenate([line.y for line in lines]))
     lines.append(Line("best period", best, lowest, BEST, labels=stars, **MARKS))
     across = fitted("period tau (local steps between averages)", [1, 1.6 * most])
     by_period = Panel(across, axis, lines)
     caption = "bound on the squared gradient norm (Theorem 2); stars: the best periods"
     return Chart(scenario.title, caption, [by_time, by_period])
+
+
+def _plain(name: str, x: Values, y: Values, place: int) -> Line:
+    return Line(name, x, y, Look.at(place), marks="none")

@@ -126,8 +126,8 @@ def _amounts(tune: Row) -> Iterator[tuple[str, list[float]]]:
     times = used("days", SECONDS_PER_DAY)
     values = [math.nan if row["value"] is None else row["value"] for row in rows]
     if objective == OBJECTIVES[0]:
-        times = [time if row.get("in_days") else value
-                 for time, value, row in zip(times, values, rows, strict=True)]  # fmt: skip
+        named = zip(times, values, rows, strict=True)
+        times = [time if row.get("in_days") else value for time, value, row in named]
     if objective != "loss-at-deadline" and np.isfinite(times).any():
         size, unit = time_unit(float(np.nanmin(times)))
         yield f"time ({unit})", [time / size for time in times]
