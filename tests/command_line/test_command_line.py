@@ -23,35 +23,11 @@ from paceline.simulator.results import store
 from paceline.simulator.studies import learning
 from paceline.simulator.studies.task import Task
 from tests import corpus
-from tests.helpers.cases import looped
+from tests.helpers.cases import beside, looped
 from tests.helpers.waiting import PATIENCE, wait_until
 
 ROOT = Path(paceline.__file__).parents[1]
-SCENARIO = """
-title = "A test"
-[model]
-parameters = 1_000_000
-[objective]
-kind = "quadratic"
-dimension = 10
-[optimizer]
-lr = 0.1
-[cluster]
-workers = 4
-compute = { dist = "exponential", mean = "100 ms" }
-[network]
-latency = "20 ms"
-bandwidth = "1 Gbit/s"
-[run]
-steps = 200
-target_loss = 0.3
-seeds = 3
-[[algorithm]]
-name = "ssgd"
-[[algorithm]]
-name = "local-sgd"
-tau = 10
-"""
+SCENARIO = beside(__file__, "scenario.toml")
 MORE = '[[algorithm]]\nname = "asgd"\n[[algorithm]]\nname = "adacomm"\ntau0 = 8\n'
 KEYS = {
     "label", "name", "parameters", "engine", "seconds_per_step", "steps", "duration", "loss",
@@ -300,38 +276,6 @@ def test_a_part_depends_on_the_samples_it_drew_from(folder):
     assert key() == before
     (folder / "times.csv").write_text("0.1\n0.3\n")
     assert key() != before
-
-
-@looped(
-    ("arguments", "says"),
-    [
-        (["simulate", "nowhere.toml"], "nowhere.toml"),
-        (["simulate", "test.toml", "--engine", "warp"], "auto, batched, virtual"),
-        (["simulate", "test.toml", "--seeds", "0"], "seeds 0"),
-        (["simulate", "test.toml", "--seeds", "many"], "--seeds"),
-        (["simulate", "test.toml", "--seed", "-1"], "seed -1"),
-        (["simulate", "test.toml", "--jobs", "0"], "jobs 0"),
-        (["simulate", "test.toml", "--set", "run.step=3"], "steps"),
-        (["simulate", "test.toml", "--set", "network.latency=-1 ms"], "network.latency"),
-        (["simulate", "test.toml", "--set", "algorithm=[]"], "[[algorithm]]"),
-        (["simulate", "test.toml", "--out", "test.toml"], "cannot write here"),
-        (["simulate", "test.toml", "--nonsense"], "--nonsense"),
-        (["simulate"], "SCENARIO"),
-        (["theory", "nowhere.toml"], "nowhere.toml"),
-        (["theory", "test.toml", "--out", "test.toml"], "cannot write here"),
-        (["list", "everything"], "programs"),
-        (["nonsense"], "nonsense"),
-    ],
-)
-def test_wrong_input_is_one_message_and_status_2(folder, capsys, arguments, says):
-    status, out, err = run(capsys, *arguments)
-    assert status == 2
-    assert out == ""
-    assert err.startswith("paceline: error: ")
-    assert says in err
-    assert err.count("paceline: error") == 1
-    assert "Traceback" not in err
-    assert not Path("runs").exists()
 
 
 def test_nothing_said_shows_the_help(capsys):

@@ -12,7 +12,6 @@ from paceline import Telemetry
 from paceline.command_line import run
 from paceline.simulator.objectives.learning_curve.objective import baseline
 from paceline.validate.calibration import error_model
-from tests.helpers.cases import looped
 from tests.helpers.worlds import DIGITS, scenario
 
 
@@ -141,32 +140,6 @@ def test_the_column_of_losses_that_has_enough_of_them_is_taken_and_named(tmp_pat
         assert f"Baseline {name}:" in " ".join(capsys.readouterr().out.split())
     same = ("trainer_state", "minified", "lines")
     assert len({(tmp_path / f"of_{name}.csv").read_text() for name in same}) == 1
-
-
-@looped(
-    ("options", "said"),
-    [
-        (["--tau", "0", "local.csv"], ["--tau", "equal to 1"]),
-        (["--column", "lost=loss"], ["--column lost", "did you mean `loss`"]),
-        (["--kind", "cubic"], ["--kind cubic", "learning-curve"]),
-        (["--tokens", "512", "--column", "loss"], ["columns.loss = ''"]),
-        (["--tokens", "512", "--column", "loss=l"], ["columns.loss", "step, loss"]),
-        (["--tokens", "512", "local.csv"], ["local.csv", "--tau"]),
-        (["--tokens", "512", "--tau", "8", "--workers", "1", "--workers", "2", "local.csv",
-          "local.csv"], ["--workers", "2 values for 3 runs"]),
-        (["--tokens", "512", "--kind", "quadratic"], ["base.csv"]),
-        ([], ["tokens of a step are unknown"]),
-    ],
-)  # fmt: skip
-def test_wrong_input_is_refused(options, said, tmp_path, capsys):
-    base = log(tmp_path / "base.csv")
-    log(tmp_path / "local.csv")
-    assert run(["fit-loss", base, *options]) == 2
-    error = capsys.readouterr().err
-    assert "Traceback" not in error
-    for each in said:
-        assert each in error
-    assert not (tmp_path / "loss.toml").exists()
 
 
 @pytest.fixture(scope="module")

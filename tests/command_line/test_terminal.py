@@ -17,32 +17,10 @@ from paceline.simulator.load.load import load, parse
 from paceline.simulator.reports import terminal
 from paceline.simulator.scenario.scenario import json_schema
 from paceline.simulator.studies import size
-from tests.helpers.cases import looped
+from tests.helpers.cases import beside, looped
 from tests.helpers.worlds import QUADRATIC, RING, scenario
 
-OWN = """
-[model]
-parameters = 1_000
-[objective]
-kind = "quadratic"
-dimension = 4
-[cluster]
-workers = 4
-compute = { dist = "gamma", mean = "100 ms", shape = 2 }
-[network]
-latency = { dist = "exponential", mean = "20 ms" }
-bandwidth = "1 Gbit/s"
-[run]
-steps = 40
-seeds = 2
-[[algorithm]]
-name = "local-sgd"
-lr = { schedule = "steps", start = 0.1, factor = 0.5, at = [20] }
-tau = 4
-codec = { kind = "top-k", ratio = 0.5 }
-[tune.local-sgd]
-tau = [2, 4]
-"""
+OWN = beside(__file__, "own.toml")
 FLOATS = {
     "1_000": "1e3", "workers = 4": "workers = 4.0", "= 40": "= 4e1", "[2, 4]": "[2.0, 4e0]",
     "= 4\ncodec": "= 4.0\ncodec",

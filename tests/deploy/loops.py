@@ -3,6 +3,7 @@
 import copy
 import io
 import os
+import tomllib
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -23,6 +24,7 @@ import paceline
 from paceline.deploy.steering.policies import Controller, Decision
 from paceline.simulator.errors import InputError
 from tests.deploy.emit import worker
+from tests.helpers.cases import beside
 from tests.helpers.waiting import PATIENCE
 
 LR, MOMENTUM, ADAM = 0.1, 0.9, {"lr": 0.01, "weight_decay": 0.1}
@@ -31,35 +33,7 @@ OPTIMIZERS = {
     "momentum": partial(SGD, lr=LR, momentum=MOMENTUM),
     "adamw": partial(AdamW, **ADAM),
 }
-ALL = {  # of each label: the program's table, the optimizer, and what stands for it in a scenario
-    "ssgd": ({}, "momentum"),
-    "ssgd dgc": ({"codec": {"kind": "dgc", "ratio": 0.1}}, "plain"),
-    "ssgd-bucketed": ({"overlap": False}, "momentum"),
-    "local-sgd": ({"tau": 4}, "momentum"),
-    "local-sgd power-sgd": ({"tau": 4, "codec": "power-sgd"}, "plain"),
-    "local-sgd top-k": ({"tau": 3, "codec": {"kind": "top-k", "ratio": 0.1}}, "plain"),
-    "local-sgd scheduled": (
-        {"tau": {"schedule": "piecewise", "values": [2, 5], "at": [20]}, "outer": 0.5}, "plain"
-    ),
-    "post-local-sgd": ({"switch_step": 6, "tau": 4}, "momentum"),
-    "adacomm": ({"tau0": 5, "variant": "paddle"}, "momentum"),
-    "dts": ({"delay": 3, "period": 2}, "momentum"),
-    "dts qsgd": ({"delay": 2, "codec": "qsgd"}, "momentum"),
-    "dts inner": ({"delay": 3, "period": 2, "inner": "adamw"}, "adamw"),
-    "hpsgd": ({"epoch": 3}, "plain"),
-    "bmuf": ({"tau": 4}, "momentum"),
-    "easgd": ({"tau": 4}, "momentum"),
-    "overlap-local-sgd": ({"tau": 4}, "momentum"),
-    "cocod-sgd": ({"tau": 4}, "momentum"),
-    "fedavg": ({"tau": 4, "mu": 0.1}, "momentum"),
-    "diloco": ({"tau": 4}, "adamw"),
-    "diloco sparse-loco": ({"tau": 4, "codec": "sparse-loco"}, "adamw"),
-    "streaming-diloco": ({"tau": 8, "overlap": 3}, "adamw"),
-    "delayed-diloco": ({"tau": 4}, "adamw"),
-    "eager-diloco": ({"tau": 4}, "adamw"),
-    "d-psgd": ({}, "momentum"),
-    "d2": ({}, "plain"),
-}  # fmt: skip
+ALL = tomllib.loads(beside(__file__, "loops.toml"))
 
 
 def table(label):

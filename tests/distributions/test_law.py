@@ -2,6 +2,7 @@
 
 import math
 import pickle
+import tomllib
 from collections import Counter
 from itertools import pairwise
 
@@ -14,30 +15,10 @@ from pydantic import TypeAdapter
 from scipy import integrate, stats
 
 from paceline.simulator.distributions.law import Law
+from tests.helpers.cases import beside
 
 LAW = TypeAdapter(Law)
-TABLES = {
-    "constant": {"dist": "constant", "value": "300 ms"},
-    "exponential": {"dist": "exponential", "mean": "2 s"},
-    "shifted-exponential": {"dist": "shifted-exponential", "shift": "250 ms", "mean": "300 ms"},
-    "uniform": {"dist": "uniform", "low": "1 s", "high": "3 s"},
-    "normal-fold": {"dist": "normal", "mean": "100 ms", "sd": "250 ms"},
-    "normal-clip": {"dist": "normal", "mean": "100 ms", "sd": "250 ms", "negative": "clip"},
-    "lognormal": {"dist": "lognormal", "mean": "1 s", "sd": "1.5 s"},
-    "gamma": {"dist": "gamma", "mean": "1 s", "shape": 0.7},
-    "weibull": {"dist": "weibull", "scale": "1 s", "shape": 0.8},
-    "pareto": {"dist": "pareto", "minimum": "1 s", "alpha": 4.5},
-    "empirical": {"dist": "empirical", "file": "samples.csv"},
-    "mixture": {
-        "dist": "mixture",
-        "components": [
-            {"weight": 3, "dist": "normal", "mean": "100 ms", "sd": "50 ms"},
-            {"weight": 1.5, "dist": "gamma", "mean": "1 s", "shape": 2},
-            {"weight": 0.5, "dist": "constant", "value": "2 s"},
-            {"weight": 1, "dist": "empirical", "file": "samples.csv"},
-        ],
-    },
-}
+TABLES = tomllib.loads(beside(__file__, "laws.toml"))
 
 
 @pytest.fixture(scope="session")

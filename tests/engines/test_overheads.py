@@ -1,5 +1,7 @@
 """Overheads of a real system: by hand, program by program, and between measured sizes."""
 
+import tomllib
+
 import numpy as np
 import pytest
 
@@ -9,27 +11,14 @@ from paceline.simulator.load.load import parse
 from paceline.simulator.scenario.overhead import Overhead, at
 from paceline.simulator.scenario.scenario import Scenario
 from paceline.simulator.studies.simulate import simulate
-from tests.helpers.cases import looped
+from tests.helpers.cases import beside, looped
 from tests.helpers.worlds import EXPONENTIAL, scenario
 from tests.helpers.worlds import simulate as run
 
 LINK = {"collective": "ring", "latency": "10 ms", "bandwidth": "320 kbit/s"}  # 4,000 B: 100 ms
 # latencies twice, a tenth more bytes, in each hop as many of headers as a link passes in 1 ms
 MEAN = 2 * 3 * 0.010 * 2 + (1.5 * 0.1 + 2 * 3 * 0.001) * 1.1 + 0.090
-COSTS = {
-    "step": "30 ms",
-    "issue": "3 ms",
-    "collect": "70 ms",
-    "collective": "90 ms",
-    "agree": "11 ms",
-    "agree_latencies": 5.0,
-    "send": "13 ms",
-    "message": "170 ms",
-    "receive": "19 ms",
-    "latency_factor": 2.0,
-    "transmission_factor": 1.1,
-    "hop_bytes": "40 B",
-}
+COSTS = tomllib.loads(beside(__file__, "costs.toml"))
 STEP = 1.0 + 0.030
 
 
@@ -164,20 +153,7 @@ MINE = {
     "run": {"steps": 20},
     "algorithm": [{"name": "ssgd"}],
 }
-PROFILE = """
-[cluster]
-workers = 8
-compute = { dist = "empirical", file = "times.txt" }
-[[overhead]]
-issue = "3 ms"
-[calibration]
-run_to_run = 0.01
-sd = { "overhead.0.issue" = 0.1, "cluster.compute" = 0.02, "objective.noise" = 0.3 }
-[calibration.measured]
-workers = [2, 3]
-[probe]
-anything = 1
-"""
+PROFILE = beside(__file__, "profile.toml")
 
 
 def test_a_profile_holds_where_the_scenario_says_nothing(tmp_path):

@@ -1,26 +1,15 @@
 """Hypothesis strategies: scenarios whose compute and network times differ."""
 
+import tomllib
 from typing import Any
 
 from hypothesis import strategies as st
 
+from tests.helpers.cases import beside
 from tests.helpers.worlds import EXPONENTIAL
 
 STEPS = 20
-OVERHEAD = {
-    "step": {"dist": "exponential", "mean": "30 ms"},
-    "issue": "3 ms",
-    "collect": "70 ms",
-    "collective": "90 ms",
-    "agree": "11 ms",
-    "agree_latencies": 4.0,
-    "send": "13 ms",
-    "message": "170 ms",
-    "receive": "19 ms",
-    "latency_factor": 2.0,
-    "transmission_factor": 1.1,
-    "hop_bytes": "40 B",
-}
+OVERHEAD = tomllib.loads(beside(__file__, "overhead.toml"))
 
 seconds = st.sampled_from(["0 s", "1 ms", "300 ms", "1 s", "7 s"])
 laws = st.one_of(

@@ -232,7 +232,7 @@ DOCUMENT = {
         "algorithms": [_row("ssgd"), _row("other")], "notes": ["a note"],
         "verdict": {"question": "least time to loss 0.6", "measure": "time_to_target",
                     "pick": "ssgd", "candidates": ["ssgd", "other"], "decided": False,
-                    "reasons": [{"code": "next", "label": "other", "gap": "1 s more"}],
+                    "reasons": [{"code": "no-loss"}],
                     "would_decide": {"code": "seeds", "seeds": 8}, "sentence": "ssgd.",
                     "basis": None},
         "pick": {"label": "ssgd", "ties": ["other"], "measure": "time_to_target", "value": 1.0,

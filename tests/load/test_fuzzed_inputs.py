@@ -2,6 +2,7 @@
 
 import copy
 import json
+import tomllib
 from contextlib import suppress
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from paceline.simulator.load.listing import shipped
 from paceline.simulator.load.load import load, parse
 from paceline.simulator.scenario.scenario import Scenario
 from tests import corpus
-from tests.helpers.cases import looped
+from tests.helpers.cases import beside, looped
 from tests.load.readers import CURVES, READERS, few, seeds
 from tests.load.test_load import table as base
 
@@ -115,21 +116,7 @@ def test_changed_shipped_scenarios(data):
         parse(data.draw(changed(load(path).table)), file=str(path), folder=path.parent)
 
 
-PROFILE = {
-    "overhead": [{"workers": 4, "issue": "0.5 ms", "step": {"dist": "constant", "value": "1 ms"}}],
-    "calibration": {
-        "run_to_run": 0.02, "sd": {"overhead.0.issue": 0.1, "cluster.compute": 0.1},
-        "measured": {"workers": [2, 8], "step": ["10 ms", "1 s"], "loss": [0.1, 1.0]},
-        "replicates": 2, "notes": ["one"], "runs": ["a"], "hardware": "cpu", "versions": {},
-        "fitted": ["ssgd"],
-        "model_error": {
-            "programs": 9, "source": "a matrix", "seconds_per_step": {"blocking": 0.01},
-            "time_to_target": {"blocking": 0.02, "server": 0.03},
-        },
-    },
-    "cluster": {"compute": {"dist": "gamma", "mean": "80 ms", "shape": 4.0}},
-    "network": {"latency": "1 ms", "bandwidth": "2 Gbit/s"},
-}  # fmt: skip
+PROFILE = tomllib.loads(beside(__file__, "profile.toml"))
 
 
 @QUICK

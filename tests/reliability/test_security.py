@@ -26,6 +26,7 @@ from paceline.simulator.inputs.messages import CONTROL_CHARACTERS, show, visible
 from paceline.simulator.load.load import load, parse
 from paceline.simulator.results import store
 from tests.command_line.test_command_line import ROOT, SCENARIO
+from tests.helpers.cases import beside
 from tests.helpers.waiting import PATIENCE
 
 pytestmark = pytest.mark.long
@@ -402,16 +403,7 @@ def test_the_explorer_listens_where_it_is_told():
     ]
 
 
-TRAINING = """
-model.parameters = 650
-objective = { kind = "softmax", data = "digits", batch = 8 }
-optimizer.lr = 0.1
-cluster = { workers = 2, compute = "5 ms" }
-network = { collective = "given", duration = "1 ms" }
-run = { steps = 400 }
-validation = { compute = "real", timeout = "30 s" }
-algorithm = [{ name = "ssgd" }]
-"""
+TRAINING = beside(__file__, "training.toml")
 
 
 def test_a_real_run_is_private(folder):

@@ -26,7 +26,7 @@ from paceline.simulator.reports.page.page import report
 from paceline.simulator.reports.page.parts import percent
 from paceline.simulator.reports.page.searches import ranking
 from paceline.simulator.reports.page.series import series
-from paceline.simulator.results import ownership, read, store, usage, verdict, wording
+from paceline.simulator.results import ownership, read, usage, verdict, wording
 from paceline.simulator.results.figures.chart import apart
 from paceline.simulator.results.figures.curves import error_panel, in_picture, on_a_grid
 from paceline.simulator.results.figures.interactive import literal
@@ -370,33 +370,6 @@ def test_the_comparison_alone_has_a_page(validated, folder):
     assert "Predicted times per step are off by" in text(
         folder / "compared", out=folder / "compared.html"
     )
-
-
-@looped(
-    ("made", "said"),
-    [
-        (None, "no such directory; give one that paceline simulate has written"),
-        ({}, "no run.json, tune.json, sweep.json or comparison.json; give a directory that"),
-        ({".parts/x": ""}, "an unfinished run; repeat its command to resume"),
-        (
-            {"tune.json": "{}"},
-            "not written by Paceline (unexpected or missing 'schema')",
-        ),
-        ({"sweep.json": "[1"}, "not written by Paceline"),
-        ({"run.json": '{"schema": 99}'}, "written by another Paceline"),
-    ],
-)
-def test_what_is_no_run_is_refused(made, said, tmp_path, capsys):
-    path = tmp_path / "it"
-    for name, content in (made or {}).items():
-        store.write(path / name, content.encode())
-    if made == {}:
-        path.mkdir()
-    assert paceline.command_line.run(["report", str(path)]) == 2
-    error = capsys.readouterr().err
-    assert str(path) in error
-    assert said in error
-    assert error.count("\n") == 1
 
 
 def test_a_run_given_twice_is_refused(run):

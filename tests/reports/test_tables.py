@@ -6,27 +6,9 @@ from rich.console import Console
 
 import paceline
 from paceline.simulator.reports import terminal
+from tests.helpers.cases import beside
 
-SCENARIO = """
-[model]
-parameters = 100
-[cluster]
-workers = 4
-compute = { dist = "pareto", minimum = "50 ms", alpha = 1.5 }
-[network]
-latency = "10 ms"
-bandwidth = "100 Mbit/s"
-[objective]
-kind = "quadratic"
-[run]
-steps = 60
-seeds = 8
-target_loss = 0.5
-[[algorithm]]
-name = "local-sgd"
-lr = 0.1
-tau = 8
-"""
+SCENARIO = beside(__file__, "tables.toml")
 
 
 def printed(*tables: object) -> str:

@@ -34,26 +34,11 @@ from tests.command_line.test_command_line import (
     run,
     wait_for_the_end,
 )
+from tests.helpers.cases import beside
 from tests.helpers.waiting import wait_until
 
 InputError = paceline.InputError
-CHEAP = """
-title = "Cheap"
-[model]
-parameters = 1000
-[cluster]
-workers = 2
-compute = { dist = "exponential", mean = "100 ms" }
-[network]
-latency = "20 ms"
-bandwidth = "1 Gbit/s"
-[run]
-steps = 8
-seeds = 2
-[[algorithm]]
-name = "local-sgd"
-tau = 2
-"""
+CHEAP = beside(__file__, "cheap.toml")
 GRID = ("--vary", "algorithm.local-sgd.tau=1,2,4,8", "--vary", "network.latency=1 ms,20 ms")
 
 

@@ -33,6 +33,7 @@ from paceline.simulator.studies.tune.runner import TuneDirectory
 from paceline.simulator.studies.tune.space import Candidate, space
 from paceline.simulator.studies.tune.tune import tune
 from tests.command_line.test_command_line import INTERRUPTED
+from tests.helpers.cases import beside
 
 ROOT = Path(paceline.__file__).parents[1]
 QUADRATIC = {"kind": "quadratic", "dimension": 4, "noise": 1.0, "spectrum": {"exponent": 0.5}}
@@ -730,17 +731,7 @@ def test_goals_default_to_the_target():
     assert tuning_objective(parse(table), None).name == "loss-at-deadline"
 
 
-TOML = """
-title = "to be killed"
-model.parameters = 1000
-objective = { kind = "quadratic", dimension = 4 }
-cluster = { workers = 2, compute = { dist = "exponential", mean = "20 ms" } }
-network = { latency = "10 ms" }
-run = { duration = "20 s", target_loss = 0.05, seeds = 4 }
-[tune]
-ssgd = { lr = { low = 0.01, high = 0.5, log = true } }
-local-sgd = { lr = { low = 0.01, high = 0.5, log = true }, tau = [1, 2, 4, 8, 16] }
-"""
+TOML = beside(__file__, "tune.toml")
 
 
 def command(folder, *arguments):

@@ -20,41 +20,11 @@ import paceline
 import paceline.command_line
 from paceline.validate.comparison import attribution, quantities
 from paceline.validate.comparison import compare as comparing
-from tests.helpers.cases import looped
+from tests.helpers.cases import beside, looped
 from tests.helpers.measured import given_as_real
 
 ROOT = Path(paceline.__file__).parents[1]
-SCENARIO = """
-title = "A comparison"
-[model]
-parameters = 100_000
-[objective]
-kind = "quadratic"
-dimension = 10
-[optimizer]
-lr = 0.1
-[cluster]
-workers = 4
-compute = { dist = "shifted-exponential", shift = "50 ms", mean = "100 ms" }
-[network]
-latency = "10 ms"
-bandwidth = "1 Gbit/s"
-[run]
-steps = 150
-target_loss = 0.4
-seeds = 3
-[[algorithm]]
-name = "ssgd"
-[[algorithm]]
-name = "local-sgd"
-tau = 10
-[[algorithm]]
-name = "dts"
-delay = 4
-period = 4
-[[algorithm]]
-name = "asgd"
-"""
+SCENARIO = beside(__file__, "comparison.toml")
 LABELS = ["ssgd", "local-sgd tau=10", "dts delay=4 period=4", "asgd"]
 
 

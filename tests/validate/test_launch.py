@@ -17,20 +17,10 @@ from paceline.command_line import run
 from paceline.validate.host import namespaces
 from paceline.validate.training import rendezvous
 from tests.command_line.test_command_line import INTERRUPTED, ROOT
-from tests.helpers.cases import looped
+from tests.helpers.cases import beside, looped
 from tests.helpers.waiting import PATIENCE, wait_until
 
-TOML = """
-title = "to be ended"
-model.parameters = 650
-objective = { kind = "softmax", data = "digits", batch = 8 }
-optimizer.lr = 0.1
-cluster = { workers = 2, compute = "20 ms" }
-network = { collective = "given", duration = "20 ms", latency = "2 ms" }
-run = { steps = 60 }
-validation = { compute = "real", timeout = "30 s" }
-algorithm = [{ name = "ssgd" }, { name = "local-sgd", tau = 2 }, { name = "asgd" }]
-"""
+TOML = beside(__file__, "ended.toml")
 
 
 @pytest.fixture

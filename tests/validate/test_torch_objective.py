@@ -22,7 +22,7 @@ from paceline.simulator.errors import InputError
 from paceline.simulator.load.load import load
 from paceline.simulator.objectives import build, plugins
 from paceline.simulator.studies.task import Task
-from tests.helpers.cases import looped
+from tests.helpers.cases import beside, looped
 from tests.helpers.worlds import EXPONENTIAL, RING, scenario
 
 pytest.importorskip("torch")
@@ -605,33 +605,7 @@ def test_text_and_other_samples_are_not_mixed_up(short_text, more, words):
 
 # The command line
 
-SCENARIO = """
-[model]
-parameters = 2410
-[objective]
-kind = "torch"
-model = "mlp"
-data = "digits"
-batch = 4
-[optimizer]
-lr = 0.1
-[cluster]
-workers = 3
-compute = "10 ms"
-[network]
-latency = "5 ms"
-bandwidth = "10 Mbit/s"
-collective = "ring"
-[run]
-steps = 12
-evaluate_every = 4
-seeds = 2
-[[algorithm]]
-name = "local-sgd"
-tau = 3
-[[algorithm]]
-name = "asgd"
-"""
+SCENARIO = beside(__file__, "torch.toml")
 
 
 @pytest.mark.long

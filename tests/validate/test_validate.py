@@ -2,6 +2,7 @@
 
 import json
 import time
+import tomllib
 from dataclasses import replace
 from itertools import count
 from typing import Annotated
@@ -25,26 +26,9 @@ from paceline.validate.training import records
 from paceline.validate.training.events import EVENT, STEP
 from paceline.validate.training.task import Job, TrainingTask
 from paceline.validate.validation import validate
-from tests.helpers.cases import looped
+from tests.helpers.cases import beside, looped
 
-WORLD = {
-    "title": "for real",
-    "model": {"parameters": 2410},
-    "objective": {"kind": "torch", "model": "mlp", "data": "digits", "batch": 8},
-    "optimizer": {"lr": 0.1},
-    "cluster": {"workers": 2, "compute": {"dist": "exponential", "mean": "60 ms"}},
-    "network": {
-        "latency": {"dist": "exponential", "mean": "2 ms"},
-        "bandwidth": "10 Mbit/s",
-    },
-    "run": {"steps": 40, "evaluate_every": 4, "target_loss": 2.0},
-    "algorithm": [
-        {"name": "ssgd"},
-        {"name": "local-sgd", "tau": 5},
-        {"name": "asgd"},
-        {"name": "ad-psgd"},
-    ],
-}
+WORLD = tomllib.loads(beside(__file__, "validate.toml"))
 
 
 def normed(shape, classes):

@@ -105,7 +105,7 @@ def pairs(values: Axes) -> list[Point]:
     counts = {key: len(point) for key, point in values.items()}
     if len(set(counts.values())) > 1:
         listed = ", ".join(f"{count} of {key}" for key, count in counts.items())
-        raise InputError(f"--zip: {listed}; give point key the same number of values")
+        raise InputError(f"--zip: {listed}; give each key the same number of values")
     return [dict(zip(values, point, strict=True)) for point in zip(*values.values(), strict=True)]
 
 

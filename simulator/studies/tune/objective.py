@@ -376,7 +376,7 @@ def tuning_objective(
     needs.
     """
     run, cost, heavy = scenario.run, scenario.cost, scenario.heavy_tailed
-    name = name or _default(scenario)
+    name = _default(scenario) if name is None else name
     _demand(scenario, name)
     day = scenario.tune.day_worth[0] if scenario.tune.day_worth else 0.0
     second = 1.0 if name == "time-to-loss" else min(map(least_per_second, (scenario, *parts)))

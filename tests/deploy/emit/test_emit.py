@@ -29,7 +29,7 @@ from paceline.simulator.load.load import parse
 from paceline.simulator.programs import catalogue
 from paceline.simulator.programs.pieces.schedule import SCHEDULES
 from paceline.simulator.programs.pieces.transform import TRANSFORMS
-from tests.helpers.cases import looped
+from tests.helpers.cases import beside, looped
 from tests.helpers.worlds import DIGITS, scenario
 
 DILOCO = {"name": "diloco", "tau": 10}
@@ -53,45 +53,6 @@ def test_each_program_is_run_with_all_its_parameters_or_refused_with_a_reason(ta
         assert limited <= REFUSED.keys() | TARGETS[target]["refused"].keys()
     else:
         assert len(differs.get(name) or differs[program.family]) > 20
-
-
-@looped(
-    ("target", "table", "said"),
-    [
-        ("accelerate", DILOCO, "accelerate/local_sgd.py:107"),
-        ("accelerate", LOCAL | {"outer": 0.5, "codec": "fp16"}, "outer = 0.5"),
-        ("accelerate", LOCAL | {"outer": 0.5, "codec": "fp16"}, "codec = fp16"),
-        ("accelerate", LOCAL | {"tau": OWN}, "tau = "),
-        ("accelerate", LOCAL | {"tau": {"every": "3 s"}}, "one number"),
-        ("accelerate", LOCAL | {"momentum": "fedadam"}, "momentum = fedadam"),
-        ("accelerate", {"name": "ssgd", "codec": {"kind": "power-sgd", "rank": 1}}, "codec"),
-        ("accelerate", {"name": "ssgd-bucketed"}, "buckets"),
-        ("accelerate", {"name": "fedavg", "tau": 2}, "choose flower"),
-        ("torchft", DILOCO | {"codec": "fp16"}, "torchft/manager.py:458"),
-        ("torchft", DILOCO | {"codec": "fp16"}, "no target of emit runs it"),
-        ("torchft", STREAMING | {"overlap": 10}, "one fragment only is in flight"),
-        ("torchft", STREAMING | {"fragments": 3, "overlap": 0}, "fragments = 3"),
-        ("torchft", {"name": "ssgd-bucketed"}, "its overlap does not overlap"),
-        ("torchft", {"name": "delayed-diloco", "tau": 4}, "torchft/local_sgd.py:629"),
-        ("torchtitan", DILOCO | {"outer_lr": 0.5, "outer_momentum": 0.8}, "outer_lr = 0.5"),
-        ("torchtitan", DILOCO | {"outer_lr": 0.5, "outer_momentum": 0.8}, "outer_momentum = 0.8"),
-        ("torchtitan", DILOCO | {"inner": 0.9}, "inner = 0.9"),
-        ("torchtitan", STREAMING, "overlap = 1"),
-        ("torchtitan", LOCAL, "torchft/local_sgd.py"),
-        ("paddle", {"name": "adacomm", "tau0": 4, "interval": "2 s"}, "AdaptiveLocalSGD"),
-        ("paddle", LOCAL | {"outer_lr": 0.5}, "outer_lr = 0.5"),
-        ("flower", LOCAL | {"outer": "fedadam"}, "flwr/serverapp/strategy/fedadam.py:153"),
-        ("flower", LOCAL | {"outer": {"kind": "nesterov", "mu": 0.9}}, "no Nesterov"),
-        ("flower", {"name": "fedbuff", "tau": 2, "buffer": 2}, "it has no FedBuff"),
-        ("flower", DILOCO, "begins each round anew"),
-        ("flower", {"name": "ssgd-bucketed"}, "send models, not gradients"),
-        ("paddle", {"name": "ssgd-bucketed"}, "groups gradients by bytes"),
-    ],
-)  # fmt: skip
-def test_what_differs_is_refused_by_name_with_the_source(target, table, said):
-    picked = pick(table)  # else a mistake in it would pass for a refusal
-    with pytest.raises(InputError, match=re.escape(said)):
-        emit(target, picked)
 
 
 def test_means_without_all_workers_are_refused():
@@ -222,31 +183,7 @@ def test_flowers_apps_have_assignments_of_their_own():
     assert {"client", "server"} <= set(names)
 
 
-WORLD = """
-[model]
-parameters = 650
-[objective]
-kind = "softmax"
-data = "digits"
-[cluster]
-workers = 2
-compute = "10 ms"
-[network]
-latency = "1 ms"
-bandwidth = "1 Gbit/s"
-[run]
-steps = 40
-target_loss = 2.0
-[optimizer]
-lr = 0.5
-[[algorithm]]
-name = "local-sgd"
-tau = 4
-[[algorithm]]
-name = "asgd"
-[tune]
-local-sgd = { tau = [4, 8], lr = [0.5, 1.0] }
-"""
+WORLD = beside(__file__, "world.toml")
 
 
 @pytest.fixture(scope="module")
@@ -291,25 +228,6 @@ def test_the_command_never_overwrites_unasked(folder, capsys, monkeypatch):
     assert run([*own, "-o", "out", "--overwrite", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["files"]["pyproject.toml"] == Path("out/pyproject.toml").read_text()
-
-
-@looped(
-    ("arguments", "said"),
-    [
-        (
-            ["tensorflow", "world.toml", "--algorithm", "asgd"],
-            "emit tensorflow: unknown; write one of: torchft",
-        ),
-        (["accelerate", "world.toml"], "which algorithm?; write --algorithm with one of"),
-        (["accelerate", "world.toml", "--algorithm", "x"], "no algorithm 'x'"),
-        (["accelerate", "world.toml", "--algorithm", "asgd"], "it has no parameter server"),
-        (["accelerate", "nowhere"], "nowhere"),
-    ],
-)
-def test_wrong_input_is_refused(folder, arguments, said, capsys, monkeypatch):
-    monkeypatch.chdir(folder)
-    assert run(["emit", *arguments]) == 2
-    assert said in capsys.readouterr().err
 
 
 CITED = {

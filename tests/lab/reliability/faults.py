@@ -21,21 +21,12 @@ import psutil
 from paceline.simulator.errors import InputError
 from paceline.simulator.reports.page import reading
 from paceline.simulator.results import store
+from tests.helpers.cases import beside
 from tests.lab.reliability import children
 
 TITLE = "Faults"
 HOW = "python -m tests.lab.reliability faults"
-TINY = """
-title = "Tiny"
-model.parameters = 1000
-objective = { kind = "quadratic", dimension = 10 }
-optimizer.lr = 0.1
-cluster = { workers = 2, compute = { dist = "exponential", mean = "100 ms" } }
-network = { latency = "20 ms", bandwidth = "1 Gbit/s" }
-run = { steps = 400, target_loss = 0.3, seeds = 6 }
-algorithm = [{ name = "ssgd" }, { name = "local-sgd", tau = 4 }, { name = "asgd" }]
-tune = { ssgd = { lr = [0.05, 0.1, 0.2] }, local-sgd = { tau = [1, 2, 4, 8] } }
-"""
+TINY = beside(__file__, "tiny.toml")
 VARY = ("--vary", "algorithm.local-sgd.tau=1,2,3,4,5,6", "--vary", "network.latency=1 ms,20 ms")
 STATUSES = {  # that a command may end with
     signal.SIGKILL: (-signal.SIGKILL,),
