@@ -534,10 +534,10 @@ def _reproduce(
     figures go to --report. An interrupted command resumes when it is repeated.
     """
     from paceline.simulator.reports import terminal
-    from paceline.simulator.studies import papers
+    from paceline.simulator.studies.papers.reading import NAMES
     from paceline.simulator.studies.papers.reproduce import reproduce
 
-    names = papers.NAMES if paper is None else (paper,)
+    names = NAMES if paper is None else (paper,)
     with _resumable(out), _progress("reproducing", "claims, left") as progress:
         claims = reproduce(
             names,

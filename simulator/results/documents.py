@@ -11,6 +11,8 @@ from typing import Annotated, Any, Literal, NotRequired
 from pydantic import Field, TypeAdapter, ValidationError
 from typing_extensions import TypedDict  # typing's own is not enough for pydantic before 3.12
 
+from ..inputs import untrusted
+
 COMPARISON, TUNE, SWEEP = "comparison.json", "tune.json", "sweep.json"
 FARTHEST = 1e100  # largest number drawn: sums of such numbers stay finite
 
@@ -34,7 +36,7 @@ _TYPES: dict[str, Any] = {
 }
 _LIST: Any = list  # of what type checkers take for no type, as it is made here
 _TABLE: Any = dict
-_WRITTEN = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
+_WRITTEN = tomllib.loads(untrusted.text(Path(__file__).with_suffix(".toml")))
 
 
 @cache

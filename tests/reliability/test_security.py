@@ -604,7 +604,7 @@ def test_only_one_function_opens_what_others_wrote():
         "simulator/load/listing.py",  # shipped scenarios
         "simulator/network/fabric/records.py",  # its own source
         "simulator/reports/page/page.py",  # shipped style and script
-        "simulator/studies/papers/page.py",  # a shipped template
+        "simulator/studies/papers/reproduce.py",  # a shipped template
         "simulator/studies/papers/reading.py",  # shipped claims
         "simulator/studies/task.py",  # source files
         "simulator/results/ownership.py",  # the lock of a directory

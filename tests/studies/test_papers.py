@@ -10,8 +10,8 @@ import pytest
 
 from paceline import InputError, reproduce
 from paceline.command_line import run
-from paceline.simulator.studies import papers
-from paceline.simulator.studies.papers import claim, page
+from paceline.simulator.studies.papers import claim, reading
+from paceline.simulator.studies.papers import reproduce as page
 from paceline.simulator.studies.papers.claim import (
     Assumption,
     Claim,
@@ -19,12 +19,12 @@ from paceline.simulator.studies.papers.claim import (
     Kind,
     Paper,
     Verdict,
-    names,
+    mentions,
 )
 from paceline.simulator.studies.papers.measures import QUICK, Lab
 
 DOCS = Path(__file__).parents[2] / "docs/evidence"
-ALL = [(name, each) for name in papers.NAMES for each in papers.paper(name).claims]
+ALL = [(name, each) for name in reading.NAMES for each in reading.paper(name).claims]
 
 
 def speedup(lab):
@@ -65,7 +65,7 @@ MADE = Paper(
 
 @pytest.fixture
 def made(monkeypatch):
-    monkeypatch.setattr(papers, "paper", lambda name: MADE)
+    monkeypatch.setattr(reading, "paper", lambda name: MADE)
 
 
 VERDICTS = [
@@ -228,8 +228,8 @@ def test_wrong_input(tmp_path, capsys):
 
 
 def test_claims_are_told_apart():
-    for name in papers.NAMES:
-        paper = papers.paper(name)
+    for name in reading.NAMES:
+        paper = reading.paper(name)
         assert paper.name == name
         assert len({one.name for one in paper.claims}) == len(paper.claims) > 5
         for one in paper.claims:
@@ -239,12 +239,12 @@ def test_claims_are_told_apart():
 
 
 def test_every_figure_and_table_is_claimed_or_left_out_for_a_reason():
-    for paper in map(papers.paper, papers.NAMES):
+    for paper in map(reading.paper, reading.NAMES):
         for item, left in paper.shown.items():
-            assert left or any(names(one.place, item) for one in paper.claims), item
+            assert left or any(mentions(one.place, item) for one in paper.claims), item
         for one in paper.claims:  # and none is named that the list lacks
             cited = set(re.findall(r"(?:figure|table) \d+[a-z]?", one.place))
-            assert all(any(names(it, item) for item in paper.shown) for it in cited), one.name
+            assert all(any(mentions(it, item) for item in paper.shown) for it in cited), one.name
 
 
 def test_what_may_not_hold_has_an_experiment_under_it():
@@ -264,11 +264,11 @@ OTHERS = {  # than "holds", of claims about time; an experiment shows what is be
 }
 
 
-@pytest.mark.parametrize("name", papers.NAMES)
+@pytest.mark.parametrize("name", reading.NAMES)
 def test_claims_about_time(name):
     """What needs no learning holds, contradicts the rest of the paper, or is listed above."""
     lab = Lab()
-    for one in papers.paper(name).claims:
+    for one in reading.paper(name).claims:
         if one.timing:
             usual = Verdict.INCONSISTENT if one.inconsistent else Verdict.HOLDS
             assert one.verdict(one.measure(lab)) is OTHERS.get(one.name, usual), one.name
@@ -286,7 +286,7 @@ def test_the_table_has_these_claims():
 @pytest.mark.slow
 def test_every_claim(tmp_path):
     rows = reproduce(out=tmp_path / "runs", report=tmp_path / "docs")["claims"]
-    assert {row["paper"] for row in rows} == set(papers.NAMES)
+    assert {row["paper"] for row in rows} == set(reading.NAMES)
     assert all(row["why"] for row in rows)
     failing = {(row["paper"], row["claim"]) for row in rows if row["verdict"] == Verdict.FAILS}
     assert failing == {

@@ -154,8 +154,8 @@ def close(value: float, expected: float, within: float) -> bool:
     return bool(np.isclose(value, expected, rtol=within, atol=0))
 
 
-def names(place: str, shown: str) -> bool:
-    """Return whether a claim's place names a figure or table, or a panel of it: figure 5, 5a."""
+def mentions(place: str, shown: str) -> bool:
+    """Return whether a claim's place mentions a figure or table, or a panel of it: figure 5, 5a."""
     return re.search(rf"\b{shown}[a-z]?\b", place) is not None
 
 

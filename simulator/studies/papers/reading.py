@@ -1,5 +1,7 @@
 """Read a paper: NAME.toml states its claims, and by which of `measures` they are tested.
 
+The measures run the scenarios of the same name under scenarios/.
+
 A `[[claim]]` has the fields of `Claim`; `measure` names a `[measure]` table: a function (`how`, by
 default of the table's own name) and its arguments, which `of` fills or adds to. `assumptions` are
 names of `[assumption]` tables. `like` names a `[like]` table with fields that several claims share.
@@ -16,17 +18,22 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+from ...errors import InputError
+from ...inputs.messages import nearest
 from . import measures
 from .claim import Assumption, Claim, Kind, Paper
 
 FIELDS = {"of", *(field.name for field in fields(Claim))}
+NAMES = ("adacomm", "dts", "hpsgd", "hybrid")
 
 Table = Mapping[str, Any]
 
 
 @cache
-def read(name: str) -> Paper:
-    """Return the paper of that name."""
+def paper(name: str) -> Paper:
+    """Return the paper of that name. Raises InputError."""
+    if name not in NAMES:
+        raise InputError(f"reproduce {name}: no such paper; {nearest(name, NAMES, 'write one of')}")
     document = tomllib.loads(Path(__file__).with_name(f"{name}.toml").read_text("utf-8"))
     return Paper(
         name,

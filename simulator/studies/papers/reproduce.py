@@ -1,23 +1,30 @@
-"""Check what papers claim: `paceline reproduce`."""
+"""Check what papers claim, and write reproduction.md, the tables beside it, and figures."""
 
-from collections.abc import Callable, Sequence
+import csv
+import io
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from ...results import store
+from ...results.figures import curves, drawing
+from ...results.figures.style import style
 from ...results.statistics import jsonable
-from .. import executors, papers
+from .. import executors
 from ..execution import Execution, Progress, cores
-from . import page
-from .claim import Claim, Paper, counts
-from .measures import Lab
+from . import reading
+from .claim import Claim, Kind, Paper, Verdict, close, counts, mentions
+from .measures import QUICK, Lab
 
-Row = dict[str, Any]
-Say = Callable[[str], None]
+Row = Mapping[str, Any]
+PAGE, TABLE = "reproduction.md", "reproduction.csv"
+EXPERIMENTS, COVERAGE = "reproduction-experiments.csv", "reproduction-coverage.csv"
+SEEDS = {"few": f"at most {QUICK} seeds a scenario", "all": "all seeds of the scenarios"}
 
 
 def reproduce(  # noqa: PLR0913 - the options of the command
-    names: Sequence[str] = papers.NAMES,
+    names: Sequence[str] = reading.NAMES,
     *,
     full: bool = False,
     timing: bool = False,
@@ -26,7 +33,7 @@ def reproduce(  # noqa: PLR0913 - the options of the command
     out: Path | str = Path("runs/reproduce"),
     report: Path | str | None = Path("docs/evidence"),
     progress: Progress | None = None,
-    say: Say | None = None,
+    say: Callable[[str], None] | None = None,
 ) -> dict[str, Any]:
     """Check the claims of the papers named, and write the page; return the command's document.
 
@@ -36,18 +43,11 @@ def reproduce(  # noqa: PLR0913 - the options of the command
     seeds begins with those. The page (`reproduction.md`, figures beside it; none if `report` is
     None) shows the claims of this call. Raises InputError.
     """
-    chosen = [papers.paper(name) for name in names]
-    jobs = cores() if jobs is None else jobs
-    execution = Execution(jobs=jobs)
+    chosen = [reading.paper(name) for name in names]
+    execution = Execution(jobs=cores() if jobs is None else jobs)
+    todo = [(one, claim) for one in chosen for claim in one.claims if claim.timing or not timing]
     with store.KeptRuns(Path(out)) as kept, executors.start(execution) as executor:
-        lab = Lab(full, execution, executor, kept, trained=tuple(overrides))
-        todo = [
-            (paper, claim)
-            for paper in chosen
-            for claim in paper.claims
-            if claim.timing or not timing
-        ]
-        rows: list[Row] = []
+        lab, rows = Lab(full, execution, executor, kept, trained=tuple(overrides)), list[Row]()
         for number, (paper, claim) in enumerate(todo):
             if progress:
                 progress(number, len(todo))
@@ -58,26 +58,20 @@ def reproduce(  # noqa: PLR0913 - the options of the command
             progress(len(todo), len(todo))
         kept.replace({}, {"claims": rows})
         if report is not None:
-            page.write(Path(report), rows, () if timing else chosen, lab)
+            write(Path(report), rows, () if timing else chosen, lab)
         return {"claims": rows, "summary": counts(rows)}
 
 
 def _row(paper: Paper, claim: Claim, lab: Lab) -> Row:
     """Return a claim's row in claims.json, which the page is written from."""
+    stated = ("expected", "place", "basis", "says", "why", "unit", "given_by", "neutral")
     return {
         "paper": paper.name,
         "claim": claim.name,
-        "expected": claim.expected,
+        **{key: getattr(claim, key) for key in stated},
         **_answer(claim, lab),
         "kind": str(claim.kind),
-        "place": claim.place,
-        "basis": claim.basis,
-        "says": claim.says,
-        "why": claim.why,
-        "unit": claim.unit,
-        "given_by": claim.given_by,
         "within": claim.within if claim.expected is not None else None,
-        "neutral": claim.neutral,
         "below": claim.falling,
         "seeds": "all" if lab.full else "few",
         "sets": [*lab.trained],
@@ -89,7 +83,7 @@ def _row(paper: Paper, claim: Claim, lab: Lab) -> Row:
     }
 
 
-def _answer(claim: Claim, lab: Lab) -> Row:
+def _answer(claim: Claim, lab: Lab) -> dict[str, Any]:
     finding = claim.measure(lab)
     return {
         "value": jsonable(finding.value),
@@ -97,3 +91,107 @@ def _answer(claim: Claim, lab: Lab) -> Row:
         "verdict": str(claim.verdict(finding)),
         "note": finding.note,
     }
+
+
+def write(folder: Path, rows: Sequence[Row], drawn: Sequence[Paper], lab: Lab) -> None:
+    """Write the page and its tables about all `rows`, and draw the figures of the papers `drawn`.
+
+    Raises InputError where they cannot be written.
+    """
+    with style():
+        files = {
+            path(paper.name, name): drawing.encode(_figure(figure, lab), "png")
+            for paper in drawn
+            for name, figure in paper.figures.items()
+        }
+    store.publish(folder, files)
+    # after the figures, because the page links all that exist, older ones too
+    store.publish(folder, {name: text.encode() for name, text in texts(rows, folder).items()})
+
+
+def path(paper: str, name: str) -> str:
+    """Return the file of a figure, relative to the page."""
+    return f"reproduction/{paper}-{name}.png"
+
+
+def _figure(figure: Row, lab: Lab) -> Any:
+    scenario, groups = lab.scenario(figure["of"]["name"]), lab.runs(figure["of"]["name"]).groups
+    if figure["draw"] == "tau":
+        return curves.tau(groups, title=scenario.title)
+    loss = figure["of"].get("loss", "training loss")
+    return curves.error(groups, title=scenario.title, target=scenario.run.target_loss, loss=loss)
+
+
+def texts(rows: Sequence[Row], folder: Path) -> dict[str, str]:
+    """Return the page and its tables, by file name."""
+    from jinja2 import Environment, StrictUndefined  # noqa: PLC0415
+
+    groups = {name: [row for row in rows if row["paper"] == name] for name in reading.NAMES}
+    papers = [(reading.paper(name), claims) for name, claims in groups.items() if claims]
+    made = Environment(undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    template = Path(__file__).with_name("page.md.j2").read_text("utf-8")
+    text = made.from_string(template).render(
+        papers=papers,
+        rows=rows,
+        wide=sum(_holds_by_width(row) for row in rows if row["kind"] == Kind.PRINTED),
+        drawn=lambda *figure: (folder / path(*figure)).is_file(),
+        path=path,
+        today=f"{datetime.now(UTC):%Y-%m-%d}",
+        seeds=" or ".join(SEEDS[kind] for kind in dict.fromkeys(row["seeds"] for row in rows)),
+        sets=" ".join(dict.fromkeys(" ".join(row["sets"]) for row in rows)).strip(),
+        verdicts=[*Verdict],
+        others=[kind for kind in Kind if kind is not Kind.PRINTED],
+        counts=counts,
+    )
+    experiments = ((row, assumed) for row in rows for assumed in row["sensitivity"])
+    return {
+        PAGE: text.rstrip("\n") + "\n",
+        TABLE: _csv(
+            {key: row[key] for key in ("paper", "claim", "kind", "place", "basis", "says", "unit")}
+            | {key: _short(row[key]) for key in ("expected", "within", "neutral")}
+            | {"side": "" if row["neutral"] is None else "below" if row["below"] else "above"}
+            | {"given_by": row["given_by"], **_ours(row)}
+            | {"why": f"{row['why']} {row['note']}".strip()}
+            for row in rows
+        ),
+        EXPERIMENTS: _csv(
+            {"paper": row["paper"], "claim": row["claim"], "experiment": assumed["assumption"]}
+            | {"sets": " ".join(assumed["sets"]), **_ours(assumed)}
+            for row, assumed in experiments
+        ),
+        COVERAGE: _csv(line for paper, claims in papers for line in _covered(paper, claims)),
+    }
+
+
+def _covered(paper: Paper, rows: Sequence[Row]) -> Iterable[dict[str, Any]]:
+    """Yield each figure and table of a paper, with the claims about it and what they leave."""
+    for name, left in paper.shown.items():
+        verdicts = [row["verdict"] for row in rows if mentions(row["place"], name)]
+        held = verdicts.count(Verdict.HOLDS)
+        line = {"paper": paper.name, "shown": name, "claims": len(verdicts), "hold": held}
+        yield line | {"not covered, and why": left}
+
+
+def _ours(row: Row) -> dict[str, Any]:
+    low, high = row["ci95"] or (None, None)
+    ours = {"ours": row["value"], "low": low, "high": high}
+    return {key: _short(value) for key, value in ours.items()} | {"verdict": row["verdict"]}
+
+
+def _short(value: float | None) -> str:
+    return "" if value is None else f"{value:.4g}"
+
+
+def _csv(rows: Iterable[Mapping[str, Any]]) -> str:
+    lines, file = [*rows], io.StringIO()
+    if lines:
+        writer = csv.DictWriter(file, [*lines[0]], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(lines)
+    return file.getvalue()
+
+
+def _holds_by_width(row: Row) -> bool:
+    """Return whether a number holds only since our interval is wide."""
+    counted = row["verdict"] == Verdict.HOLDS and row["expected"] is not None
+    return bool(counted) and not close(row["value"], row["expected"], row["within"])
