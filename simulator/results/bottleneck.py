@@ -83,13 +83,15 @@ class _Case(NamedTuple):
 
 def sentence(scenario: Scenario, algorithm: Algorithm, runs: Sequence[Run]) -> str:
     """Return the reasons of an algorithm's time as a sentence."""
-    return f"{algorithm.label}: {'; '.join(map(str, reasons(scenario, algorithm, runs)))}."
+    where = "" if scenario.cluster.sampling is None else "while clients take part, "
+    parts = map(str, reasons(scenario, algorithm, runs))
+    return f"{algorithm.label}: {where}{'; '.join(parts)}."
 
 
 def reasons(scenario: Scenario, algorithm: Algorithm, runs: Sequence[Run]) -> list[Reason]:
     """Return the largest share of the workers' time and its causes; of a stall, only that.
 
-    Clients that are sampled have no time while they are away.
+    Clients that are sampled have no time while they are away, and wait for a round's last.
     """
     if stalls := [run.stall for run in runs if run.stall]:
         return [Reason("deadlock", {"seeds": len(stalls), "of": len(runs), "why": stalls[0]})]
@@ -108,7 +110,8 @@ def reasons(scenario: Scenario, algorithm: Algorithm, runs: Sequence[Run]) -> li
     for code in (first, second) if first == "compute" and uses[second] > WORTH else (first,):
         more = {"lost": lost, "down": down} if code == vain else {}
         result.append(Reason(code, {"share": uses[code], **more}))
-        result += EXPLAIN.get(code, _crashes)(case)
+        if scenario.cluster.sampling is None:
+            result += EXPLAIN.get(code, _crashes)(case)
     return result
 
 
@@ -137,17 +140,14 @@ def _waiting(case: _Case) -> list[Reason]:
     means, lowest = np.sum(waits, axis=0) / whole, sum(wait.min() for wait in waits) / whole
     if lowest > means.mean() / 2:
         return [Reason("all-wait", {"share": float(means.min()), "most": float(means.max())})]
-    shares = [wait / _there(run) for run, wait in zip(case.runs, waits, strict=True) if wait.any()]
-    who, ranks = _slowest(case.scenario, [-share for share in shares])
+    there = [
+        wait / np.maximum(1 - np.array(run.workers.get("absent", 0.0)) / usage.span(run), 1e-9)
+        for run, wait in zip(case.runs, waits, strict=True)
+        if wait.any()
+    ]
+    who, ranks = _slowest(case.scenario, [-share for share in there])
     least = float(means[ranks].mean()) if len(ranks) > 1 else lowest
     return [Reason("waited-for", {"who": who, "share": least, "mean": float(means.mean())})]
-
-
-def _there(run: Run) -> np.ndarray:
-    """Return the share of its time in which each worker was there, and selected."""
-    out = [run.workers[kind] for kind in AWAY if kind in run.workers]
-    there: np.ndarray = np.maximum(1 - np.sum(out, axis=0) / (usage.span(run) or 1), 1e-9)
-    return there
 
 
 def _served(case: _Case) -> list[Reason]:
