@@ -468,4 +468,3 @@ def test_tune_finds_daly_s_interval_between_checkpoints():
     )  # fmt: skip
     found = tune(world, objective="goodput", trials=7, seeds=2, jobs=1)
     assert found.best.candidate.varied["recovery.checkpoint.every"] == pytest.approx(best, rel=0.1)
-    assert "% lost of the workers' time" in found.sentence
