@@ -21,10 +21,8 @@ def require_runnable(scenario: Scenario, launched: bool) -> None:
 
 def _problems(scenario: Scenario, launched: bool) -> Iterator[tuple[str, str]]:
     network, cluster = scenario.network, scenario.cluster
-    links, sampling = scenario.validation.network, cluster.sampling
+    links = scenario.validation.network
     kernel = links == "kernel"
-    if sampling and not any(one.samples and not one.served for one in scenario.algorithm):
-        sampling = None
     jittered = network.jitter or any(link.jitter for link in network.link)
     stretched = scenario.validation.compute == "stretched"
     step = min(scenario.team.mean_compute)
@@ -41,12 +39,8 @@ def _problems(scenario: Scenario, launched: bool) -> Iterator[tuple[str, str]]:
          kernel and network.collective == "given"),
         ("cluster.drop", "real clients are not stopped during a round; remove it", cluster.drops),
         ("cluster.sampling",
-         "real clients are not stopped during a step; remove over and deadline",
-         sampling and (sampling.over > 1 or sampling.deadline is not None)),
-        ("cluster.sampling",
-         "real links carry each mean among all workers; write validation.network = "
-         '"emulated"',
-         sampling and links != "emulated"),
+         "means among selected clients are only simulated; remove it, or choose fedbuff",
+         cluster.sampling and any(one.samples and not one.served for one in scenario.algorithm)),
         *((key, "crashes, absences and workers that means leave out are only simulated; remove "
            "them", True) for key in _troubled(scenario)),
         *((f"algorithm.{algorithm.label}",

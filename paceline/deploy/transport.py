@@ -12,11 +12,10 @@ import torch.distributed as dist
 from torch import Tensor
 
 from paceline.simulator.errors import RunError
-from paceline.simulator.network.closed_form import Team
 from paceline.validate.training import rendezvous
 from paceline.validate.training.clock import Clock
 from paceline.validate.training.collectives import Collectives
-from paceline.validate.training.emulated_network import Accounting, RealNetwork, Selection
+from paceline.validate.training.emulated_network import Accounting, RealNetwork
 from paceline.validate.training.packing import TensorMeter
 from paceline.validate.training.rendezvous import Connections
 from paceline.validate.training.transport import DeviceGroup, Pending, tell
@@ -31,7 +30,7 @@ class OpenNetwork(RealNetwork):
     def __init__(self) -> None:
         self.bytes = 0.0
 
-    def starts(self, kind: str, size: float, team: Team = None) -> None:
+    def starts(self, kind: str, size: float) -> None:
         """Count the payload of a collective."""
         self.bytes += size
 
@@ -72,7 +71,7 @@ class Transport(Connections):
         super().__init__(store, rank, start, Accounting(meter, OpenNetwork(), clock), timeout)
         shared = start.device.type == "cuda" and self.workers > 1
         native = shared and "nccl" in str(dist.get_backend())
-        self.open_team(self.workers, native, Selection(rank))
+        self.open_team(self.workers, native)
         if gossips:
             self.open_mailbox(self.workers, {*range(self.workers)} - {rank})
 

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from math import inf, isnan
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -111,10 +111,7 @@ def _unit(program: Program) -> str:
 
 @dataclass(frozen=True)
 class CurvePoint:
-    """All nodes at the same step: the rows of those watched; `beside`: of others with buffers.
-
-    A node that the round did not select has no time, and does not count.
-    """
+    """All nodes at the same step: the rows of those watched; `beside`: of others with buffers."""
 
     step: float
     time: float
@@ -124,8 +121,7 @@ class CurvePoint:
     @property
     def x(self) -> np.ndarray:
         """Return the mean of the watched nodes' parameters."""
-        there = (row for row in self.rows if not isnan(row["time"]))
-        mean: np.ndarray = payloads.mean([np.array(row["x"]) for row in there])
+        mean: np.ndarray = payloads.mean([np.array(row["x"]) for row in self.rows])
         return mean
 
 
@@ -144,7 +140,7 @@ def _points(program: Program, nodes: Sequence[Record], scenario: Scenario) -> li
     for step in common:
         if step % interval == 0 or step == last or program.server:
             same = [record[step] for record in rows]
-            time = float(np.nanmax([row["time"] for row in same]))
+            time = max(float(row["time"]) for row in same)
             points.append(CurvePoint(step / scale, time, same, _beside(nodes, watched, time)))
     return points
 

@@ -18,12 +18,11 @@ import torch
 from torch import Tensor
 
 from paceline.simulator.errors import ProgramError
-from paceline.simulator.network.closed_form import Team
 from paceline.simulator.programs.effects import Encoded, Payload
 
 from ..host.device import host
 from . import packing
-from .emulated_network import Accounting, Selection
+from .emulated_network import Accounting
 from .packing import EXACT, PARTS, PLACES, Packed
 from .transport import DeviceGroup, Pending, tell
 
@@ -48,7 +47,7 @@ class RealCollective:
 
     `step`: the worker's at the start; `last`: rank that joined last, and when; `begins`, `done`
     (seconds) and `size` (bytes of a payload): known once settled; `chained`: another collective
-    averages what is computed from its result; `team`: workers whose payloads count, None: all.
+    averages what is computed from its result.
     """
 
     def __init__(
@@ -56,7 +55,6 @@ class RealCollective:
     ) -> None:
         self.number, self.kind, self.step, self.first = number, kind, step, first
         self.chained = self.settled = False
-        self.team: Team = None
         self.begins = self.done = inf
         self.size = nan
         self.result: Payload = None
@@ -105,7 +103,6 @@ class Member(NamedTuple):
     rank: int
     ranks: int
     device: torch.device
-    selection: Selection
     deadline: float = inf
 
 
@@ -113,8 +110,7 @@ class Collectives:
     """The collectives of one worker, in order."""
 
     def __init__(self, member: Member, accounting: Accounting) -> None:
-        self._transport, self._flags, self._rank, self._ranks, self._device, *_ = member
-        self.selection, self._deadline = member.selection, member.deadline
+        self._transport, self._flags, self._rank, self._ranks, self._device, self._deadline = member
         self._meter, self._network, self._clock = accounting
         self._unsettled: deque[RealCollective] = deque()
         self.started = self.settled = 0
@@ -123,7 +119,7 @@ class Collectives:
     def mean(self, payload: Payload, step: int) -> RealCollective:
         """Start an average."""
         handle = self._next("mean", step)
-        self._network.starts("mean", self._meter(payload), handle.team)
+        self._network.starts("mean", self._meter(payload))
         self._start_mean(handle, lambda: payload)
         return handle
 
@@ -140,7 +136,7 @@ class Collectives:
         """Start gathering; ranks exchange lengths first, unless codecs bound them."""
         handle = self._next("gather", step)
         body = packing.body(handle.hold(payload))
-        self._network.starts("gather", self._meter(payload), handle.team)
+        self._network.starts("gather", self._meter(payload))
         numbers = [*self._own(handle), float(len(body))]
         start = torch.tensor(numbers, dtype=torch.float64).view(torch.uint8)
         room = _room(payload)
@@ -175,7 +171,6 @@ class Collectives:
 
     def _next(self, kind: str, step: int, first: RealCollective | None = None) -> RealCollective:
         handle = RealCollective(self.started, kind, step, first)
-        handle.team = self.selection.team(self.started)
         self.started += 1
         self._unsettled.append(handle)
         return handle
@@ -210,13 +205,11 @@ class Collectives:
     def _buffer(self, handle: RealCollective, dtype: torch.dtype, first: bool) -> Tensor:
         packed = handle.packed
         parts = [tensor.detach().reshape(-1) for tensor in packed.tensors if tensor.dtype == dtype]
-        if self.selection.leaves_out(handle.team):
-            parts = [*map(torch.zeros_like, parts)]
         length = self._length(packed) if first else 0
         buffer = torch.empty(length, dtype=dtype, device=self._device)
         if parts:
             buffer = torch.cat([buffer, *parts])
-            if (scale := self.scale(dtype, handle.team)) != 1.0:
+            if (scale := self.scale(dtype)) != 1.0:
                 buffer[length:].mul_(scale)
         if first:
             described = self._own(handle)  # last, as it holds the time of issue
@@ -229,10 +222,10 @@ class Collectives:
         """Return the entries that the numbers of all ranks take."""
         return self._ranks * (WHOLE + PARTS * (OWN - WHOLE + len(packed.numbers)))
 
-    def scale(self, dtype: torch.dtype, team: Team = None) -> float:
+    def scale(self, dtype: torch.dtype) -> float:
         """Return the exact factor of a payload; 1: the sum is divided instead."""
-        count = len(team or range(self._ranks))
-        return 1 / count if dtype in EXACT and not count & (count - 1) else 1.0
+        exact = dtype in EXACT and not self._ranks & (self._ranks - 1)
+        return 1 / self._ranks if exact else 1.0
 
     def _result(self, handle: RealCollective) -> Landed:
         """Return a mean that has arrived, though not yet due, and all ranks' numbers."""
@@ -244,7 +237,6 @@ class Collectives:
     def _land(self, handle: RealCollective) -> Landed:
         sums, m = [work.wait() for work in handle.pending], self._ranks
         packed = handle.packed  # known by now, also for chained collectives
-        team = handle.team or range(m)
         dtypes = _dtypes(packed)
         totals = dict(zip(dtypes, sums, strict=True))
         offsets = dict.fromkeys(totals, 0)
@@ -252,17 +244,16 @@ class Collectives:
         offsets[first] = length = self._length(packed)
         by_rank = packing.read_numbers(totals[first][:length], m, WHOLE)
         for dtype, total in totals.items():
-            if self.scale(dtype, handle.team) == 1.0 and len(team) > 1:
+            if self.scale(dtype) == 1.0 and m > 1:
                 # all at once, as a payload may have hundreds of tensors
-                total[offsets[dtype] :].div_(len(team))
+                total[offsets[dtype] :].div_(m)
         handle.pending = []
         tensors = []
         for one in packed.tensors:
             start = offsets[one.dtype]
             offsets[one.dtype] = end = start + one.numel()
             tensors.append(totals[one.dtype][start:end].reshape(one.shape))
-        columns = zip(*(by_rank[rank] for rank in team), strict=True)
-        means = [sum(column) / len(team) for column in columns][OWN:]
+        means = [sum(column) / m for column in zip(*by_rank, strict=True)][OWN:]
         return packing.put_together(Packed(packed.skeleton, tensors, packed.places, means)), by_rank
 
     def land(self, handle: RealCollective | None = None) -> None:
@@ -291,17 +282,15 @@ class Collectives:
             by_rank = numbers.reshape(len(rows), -1).tolist()
             joined = self._agree(handle, by_rank)  # first, as it checks that all heads are alike
             payloads = self._gathered(handle, rows, by_rank)
-            handle.result = tuple(payloads[rank] for rank in handle.team or range(len(payloads)))
+            handle.result = payloads
             sizes = [self._meter(payload) for payload in payloads]
         handle.check()
         if handle.first is not None:
             joined = max(joined, handle.first.done)
-            self._network.starts("mean", sizes[0], handle.team)
+            self._network.starts("mean", sizes[0])
         size, largest = sum(sizes) / len(sizes), max(sizes) if len(sizes) > 1 else None
         handle.size = size
-        handle.begins, handle.done = self._network.collective(
-            handle.kind, size, largest, joined, handle.team
-        )
+        handle.begins, handle.done = self._network.collective(handle.kind, size, largest, joined)
         handle.settled = True
         self.settled += 1
 
@@ -319,8 +308,7 @@ class Collectives:
                     f"{handle.line} of its program, worker {rank} another one, at line {line:.0f}: "
                     "all workers must start the same ones in one order"
                 )
-        team = handle.team or range(len(by_rank))
-        return max(by_rank[rank][WHOLE] for rank in team)
+        return max(numbers[WHOLE] for numbers in by_rank)
 
     def _gathered(
         self, handle: RealCollective, rows: Tensor, by_rank: list[list[float]]

@@ -115,9 +115,8 @@ class RealNode(TensorNode):
     """One process as its program sees it.
 
     `step`: gradients computed (by the server: received); `updates`: marks; `waited` and
-    `communicated`: seconds of waiting for other nodes, and for the network; `unselected`: of rounds
-    that did not select it, `resting` while the current one does not; `outcomes`: results that
-    depended on time, in order; `events`: rows of `training.events.EVENT`.
+    `communicated`: seconds of waiting for other nodes, and for the network; `outcomes`: results
+    that depended on time, in order; `events`: rows of `training.events.EVENT`.
     """
 
     def __init__(self, role: Role, limits: Limits, links: Connections, display: Display) -> None:
@@ -136,7 +135,7 @@ class RealNode(TensorNode):
         self._durations: Iterator[float] | None = None
         self.step = self.updates = self._met_at = 0
         self.period = nan
-        self.waited = self.communicated = self.unselected = self._since = 0.0
+        self.waited = self.communicated = self._since = 0.0
         self.outcomes: list[Any] = []
         self.staleness: Counter[int] = Counter()
         self.events: list[tuple[Any, ...]] = []
@@ -147,7 +146,6 @@ class RealNode(TensorNode):
         self._heard: int | None = None  # messages received since the current gradient began
         self._stopped = False
         self._coasting = False  # past the end, only to complete collectives
-        self.resting = False
 
     @property
     def now(self) -> float:
@@ -190,24 +188,8 @@ class RealNode(TensorNode):
         if self._stopped or self.step >= limits.step or past or self._has_enough():
             raise RunOver
         self.step += 1
-        if self._rests():
-            return begins, 0.0
-        begins = self.now
         duration = 0.0 if self._durations is None else next(self._durations)
         return begins, duration
-
-    def _rests(self) -> bool:
-        """Return whether the next collective leaves this worker out."""
-        team, rested = self._collectives, self.resting
-        if team is None:
-            return False
-        selection, begin = team.selection, self.now
-        self.resting = selection.leaves_out(selection.team(team.started))
-        if rested and not self.resting:
-            self._network.downloads(selection.source)
-            self._clock.sleep_until(begin + selection.download)
-            self._account_idle(begin, begin)
-        return self.resting
 
     def _note(
         self, kind: int, start: float, due: tuple[float, float] = (nan, nan), size: float = nan
@@ -248,7 +230,7 @@ class RealNode(TensorNode):
         """Compute a loss and a real gradient, stretched to their drawn duration."""
         begins, duration = self._begin()
         assert self._learner is not None
-        if self._coasting or self.resting:
+        if self._coasting:
             return 0.0, torch.zeros_like(x)
         loss, gradient = self._learner.tensors(x)
         self._launched(begins)
@@ -350,9 +332,7 @@ class RealNode(TensorNode):
             self.late += 1
         self._clock.sleep_until(handle.done)
         self._note(events.WAIT, begin, (handle.begins, handle.done), handle.size)
-        if self.resting:
-            self._sit_out(begin)
-        elif not there or begin < handle.done:
+        if not there or begin < handle.done:
             self._account_idle(begin, handle.begins)
         if not handle.chained:
             self.staleness[self.step - handle.step] += 1
@@ -489,14 +469,6 @@ class RealNode(TensorNode):
         self.waited += joined - begin
         self.communicated += now - joined
         self._show(begin, joined, now)
-
-    def _sit_out(self, begin: float) -> None:
-        """Account for a round since `begin` that goes on without this worker."""
-        now = self.now
-        self.unselected += now - begin
-        self._show(begin, begin, begin)
-        self._spans.add(self.rank, int(Kind.DOWN), begin, now, now, now, self.step)
-        self._since = now
 
     def _show(self, begin: float, joined: float, now: float) -> None:
         """Add spans to the timeline since the last one."""

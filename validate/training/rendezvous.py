@@ -18,7 +18,7 @@ from paceline.simulator.inputs.paths import leaves
 from ..host import device as devices
 from . import transport
 from .collectives import Collectives, Member
-from .emulated_network import Accounting, Selection
+from .emulated_network import Accounting
 from .messages import SKELETON, START, Address, Mailbox
 from .transport import DeviceGroup
 
@@ -118,9 +118,7 @@ class Connections:
         self.mailbox: Mailbox | None = None
         self._groups: list[Any] = []
 
-    def open_team(
-        self, workers: int, native: bool, selection: Selection, deadline: float = inf
-    ) -> None:
+    def open_team(self, workers: int, native: bool, deadline: float = inf) -> None:
         """Open the workers' collectives; `native`: those of the library of their devices."""
         rank, device = self.rank, devices.of(self._start.device)
         if native:
@@ -131,7 +129,7 @@ class Connections:
             self.team = kind(self._gloo("team", workers, self.timeout), device)
         self.flags = self._kept(self._gloo("flags", workers, self.timeout))
         where = self._start.device
-        member = Member(self.team, self.flags, rank, workers, where, selection, deadline)
+        member = Member(self.team, self.flags, rank, workers, where, deadline)
         self.collectives = Collectives(member, self._accounting)
 
     def open_mailbox(self, nodes: int, peers: Iterable[int]) -> None:

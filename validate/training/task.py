@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from math import inf, nan
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from paceline.simulator.scenario.scenario import Algorithm, Scenario
 from ..host import machine
 from . import learner, rendezvous
 from .clock import Clock
-from .emulated_network import Accounting, EmulatedNetwork, RealNetwork, selection
+from .emulated_network import Accounting, EmulatedNetwork, RealNetwork
 from .node import Display, Limits, RealNode, Role
 from .packing import TensorMeter
 from .records import Account, Cadence, Recorder
@@ -121,8 +121,7 @@ class TaskProcess:
             place.store, self.rank, self._start, accounting, scenario.validation.timeout
         )
         if self.rank < self.workers:
-            chosen = selection(program, scenario, task.seed, self.rank)
-            links.open_team(self.workers, place.native, chosen, self._limits.deadline)
+            links.open_team(self.workers, place.native, self._limits.deadline)
         if program.server or program.gossips:
             nodes = range(self.size)
             if not program.gossips:  # workers and a server
@@ -145,8 +144,7 @@ class TaskProcess:
         self._counter.count = node.step
         step = node.updates if self._program.pooled else node.step
         if self._recorder.due(step):
-            now = nan if node.resting else node.now
-            row = now, node.period, node.updates, *self._network.totals()
+            row = node.now, node.period, node.updates, *self._network.totals()
             shown = x if self._learns else self._nothing
             self._recorder.see(step, row, shown, self._buffers())
 
@@ -235,8 +233,6 @@ def _interval(program: Program, scenario: Scenario, rank: int) -> tuple[int, boo
 
 def _account(node: RealNode, used: machine.ResourceUse) -> Account:
     seconds = {"wait": node.waited, "communicate": node.communicated}
-    if node.unselected:
-        seconds["unselected"] = node.unselected
     duration = node.now
     return Account(
         duration=duration,
