@@ -9,7 +9,7 @@ make up for a higher loss. Terminal, page, notebook and JSON show the sentence a
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -55,10 +55,11 @@ Row = Mapping[str, Any]
 
 SENTENCES = {
     "next": "{label} is next, {gap} {more}.",
+    "ahead": "{label} is {gap} {less}, but not better by more than {margin}.",
     "only": "No other has a value with every seed.",
     "baseline": "{label}, data-parallel training: {gap} {more}.",
     "day-worth": "A day counts as {worth}, and the least money and time win.",
-    "max-loss": "{count} are out: their loss is more than {most} above {label}.",
+    "max-loss": "A loss may be {most} above that of {label}: {count} are out.",
     "by-time": "Among losses within their error the quickest is picked.",
     "surer": "{label} is as good, but less sure: {low} to {high}.",
     "one-seed": "One seed cannot tell chance from merit; run more, such as --seeds {seeds}.",
@@ -140,16 +141,26 @@ class Question(NamedTuple):
     tells: str
     unit: str = "s"
 
-    @property
-    def more(self) -> str:
-        """The words for a larger value."""
-        larger = ("later" if self.unit == "s" else "more") if self.unit else "higher"
-        return f"{larger} at the same loss" if self.measure == EQUAL_LOSS else larger
+    def words(self, larger: bool) -> str:
+        """Return the words for a value that is larger, or smaller."""
+        pairs = {"s": ("later", "earlier"), "": ("higher", "lower")}
+        word = pairs.get(self.unit, ("more", "less"))[not larger]
+        return f"{word} at the same loss" if self.measure == EQUAL_LOSS else word
 
     def amount(self, found: Estimate) -> dict[str, Any]:
         """Return a difference of values as JSON has it."""
         ends = found.interval and [*found.interval]
         return {"value": found.value, "interval90": ends, "unit": self.unit}
+
+    def behind(self, code: str, label: str, gap: Estimate, margin: float) -> "Reason":
+        """Return the reason that `label` is behind the pick by `gap`, or ahead within `margin`."""
+        numbers = {"label": label, "gap": self.amount(gap), "more": self.words(True)}
+        if gap.value >= 0:
+            return Reason(code, numbers)
+        ends = gap.interval and (-gap.interval[1], -gap.interval[0])
+        ahead = self.amount(replace(gap, value=-gap.value, interval=ends))
+        numbers = {"gap": ahead, "less": self.words(False), "margin": margin}
+        return Reason("ahead", {"label": label, **numbers})
 
     def show(self, found: Estimate) -> str:
         """Return a value with its interval, in the words of the question."""
@@ -244,7 +255,8 @@ class Verdict:
             if spent.above and self.baseline != self.pick:
                 loss = wording.above(spent.above.value, spent.above.interval)
                 instead = ", ".join(self.spent[self.baseline].briefly())
-                parts.append(f"loss {loss} against {self.baseline} ({instead})")
+                against = "than" if loss.startswith(wording.NO_GAIN) else "against"
+                parts.append(f"loss {loss} {against} {self.baseline} ({instead})")
             elif spent.loss:
                 parts.append(f"loss {show_loss(spent.loss)}")
         elif known:
@@ -387,8 +399,7 @@ def conclude(
             continue
         if gap := compared.behind(other, label, terms.heavy):
             gaps[other] = gap
-            numbers = {"label": other, "gap": question.amount(gap), "more": question.more}
-            reasons.append(Reason(code, numbers))
+            reasons.append(question.behind(code, other, gap, known.margin))
     if runner_up is None and len(compared.values) > 1 and label in known.estimates:
         reasons.append(Reason("only"))
     rest["reasons"] = [*reasons, *rest.get("reasons", ())]
@@ -693,7 +704,9 @@ def mark(pick: str | None, candidates: Sequence[str], row: Row) -> str:
     """Say in a word what a row of a search is to its verdict."""
     if row["label"] == pick:
         return "pick"
-    return "as good" if row["label"] in candidates else "given up early" * bool(row["stopped"])
+    if row["label"] in candidates:
+        return "as good"
+    return "given up early" * (bool(row["stopped"]) and not row.get("at_equal_loss"))
 
 
 def to_run(document: Row, label: str | None, where: str) -> str | None:

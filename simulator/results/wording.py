@@ -8,6 +8,8 @@ from typing import Any
 from .intervals import LEVEL, MEDIAN, USUAL, Estimate, stated
 from .statistics import PREFIXED, number, prefixed, time_unit, with_unit
 
+NO_GAIN = "no higher"
+
 
 def amount(estimate: Estimate, unit: str, size: float = 1.0) -> str:
     """Return a value times `size` with its interval: "1.85 d (90 %: 1.83 to 1.88 d)"."""
@@ -36,7 +38,7 @@ def above(share: float, interval: Sequence[float] | None) -> str:
     """
     ends = " to ".join(f"{100 * end:+z.2f}" for end in interval or ())
     gain = bool(interval) and share < 0 < max(interval or (0.0,))
-    return ("no higher" if gain else f"{share:+z.2%}") + (f" ({ends})" if ends else "")
+    return (NO_GAIN if gain else f"{share:+z.2%}") + (f" ({ends})" if ends else "")
 
 
 def level(estimate: Estimate) -> str:

@@ -91,7 +91,9 @@ class TuneResult(Display):
         """
         aim, found, reasons = self.objective, self.order, list[Reason]()
         best = found.best
-        if aim.steps and not aim.ruled and found.estimates:
+        if aim.ruled and found.estimates:
+            return best, reasons
+        if aim.steps and found.estimates:
             times = {one.candidate.label: one.used("days") for one in self.ranked}
             best, reasons = quickest(found, self._losses, times)
         tried = {one.candidate.label: one for one in self.ranked}
@@ -141,7 +143,7 @@ class TuneResult(Display):
         what, unit = ("money and time", aim.currency) if aim.day else ("time", "s")
         until = f"to the loss of {base}"
         if aim.max_loss is not None:
-            until = f"at a loss at most {aim.max_loss:.2g} above that of {base}"
+            until = f"at a loss at most {100 * aim.max_loss:.3g} % above that of {base}"
         return Question("weighed", f"least {what} {until}", f"{{}} of {what}", unit)
 
     @cached_property
