@@ -22,7 +22,7 @@ ELSEWHERE = {
     "algorithm": "Each algorithm has its own parameters, which [its page](../programs/README.md) "
     "lists. Rates, momenta and codecs are [pieces](../pieces.md).",
     "tune": "A table of parameters for each algorithm: `local-sgd = { lr = [1.0, 2.0], "
-    "tau = { low = 2, high = 32, log = true } }`.",
+    "tau = { low = 2, high = 32, log = true } }`, and these keys:",
 }
 WEIGHT = {"description": "share of the times drawn from this part, relative to the other weights"}
 TYPES = {"integer": "whole number", "number": "number", "boolean": "true or false"}
@@ -56,7 +56,11 @@ def scenario() -> str:
     ]
     for heading, table in sections(schema):
         head = [f"## {heading}", _first(table.get("description", ""))]
-        parts += [*head, ELSEWHERE.get(heading.strip("[]`"), "") or _table(table, schema["$defs"])]
+        own = table.get("properties", {})
+        if "tune" in heading:  # programs' parameters are on their own pages
+            own = {key: node for key, node in own.items() if "additionalProperties" not in node}
+        keys = _table({**table, "properties": own}, schema["$defs"])
+        parts += [*head, ELSEWHERE.get(heading.strip("[]`"), ""), keys]
     return "\n\n".join(filter(None, parts))
 
 

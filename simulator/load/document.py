@@ -1,8 +1,8 @@
-"""The table of a scenario: that of its file, laid over its profile's, and overrides."""
+"""The table of a scenario: that of its file, laid over those that it extends, and overrides."""
 
 import os.path
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, field
@@ -16,8 +16,8 @@ from ..inputs.messages import KeyPath, dotted, nearest, show
 from .explain import has_key, line, value_at
 from .listing import shipped
 
-ASIDE = ("probe",)
-"""Tables of a profile that only people read."""
+LONGEST = 8  # files that extend each other
+LENGTHS = {"steps": "tokens", "tokens": "steps"}  # of a run, of which a scenario has one
 DEEPEST = 32  # tables and lists within each other; a scenario has some six
 SHOWN = 5  # problems reported at once
 _EXTENDS = re.compile(r"\s*extends\s*=")
@@ -43,13 +43,12 @@ class Origin:
 class Document:
     """A scenario's table, and what it is made of.
 
-    `written`: as in the file; `profile`: the tables below it; `changed`: overrides by the paths
-    that they set; `notes`: what an override has dropped.
+    `layers`: files and their tables as written, each extended by the one before it; `changed`:
+    overrides by the paths that they set; `notes`: what an override has dropped.
     """
 
     table: dict[str, Any]
-    written: dict[str, Any]
-    profile: dict[str, Any]
+    layers: list[tuple[str, dict[str, Any]]]
     origin: Origin
     changed: dict[KeyPath, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
@@ -58,10 +57,8 @@ class Document:
         """Write the first of the table's faults, a line each."""
         file, lines = self.origin.file, []
         for path, what in faults.items():
-            below = value_at(self.profile, path) is not None
-            inherited = below and value_at(self.written, path) is None
-            source = str(self.origin.folder / self.written["extends"]) if inherited else file
-            lines.append(line(source, path, what, self.table, self.changed))
+            sources = (name for name, table in self.layers if value_at(table, path) is not None)
+            lines.append(line(next(sources, file), path, what, self.table, self.changed))
         if len(lines) > SHOWN:
             lines[SHOWN:] = [f"{file}: {len(lines) - SHOWN} more, shown once these are corrected"]
         return "\n".join(lines)
@@ -98,7 +95,7 @@ def _demand_shallow(table: Mapping[str, Any], where: str) -> None:
 
 
 def assembled(table: dict[str, Any], origin: Origin) -> Document:
-    """Lay a scenario's `table` over its profile's, and apply its overrides. Raises InputError."""
+    """Lay a scenario's `table` over those it extends; apply overrides. Raises InputError."""
     _demand_shallow(table, origin.file)
     written = deepcopy(table)
     early = [text for text in origin.overrides if _EXTENDS.match(text)]
@@ -117,11 +114,16 @@ def assembled(table: dict[str, Any], origin: Origin) -> Document:
         raise InputError(f"{origin.file}: {dotted(path)}{shown}: {what}")
     _demand_headers_once(document, origin.file)
     document.notes = _without_loss(table, changed)
-    run = table.get("run")
-    for key, other in ("steps", "tokens"), ("tokens", "steps"):  # one says the length of a run
-        if isinstance(run, dict) and ("run", key) in changed and ("run", other) not in changed:
-            run.pop(other, None)
+    _keep_one_length(table, {key[1] for key in changed if key[0] == "run" and len(key) == 2})
     return document
+
+
+def _keep_one_length(table: Mapping[str, Any], keys: Collection[str | int]) -> None:
+    """Let the `keys` of [run] that are set anew replace what else says how long a run is."""
+    run = table.get("run")
+    for key, other in LENGTHS.items():
+        if isinstance(run, dict) and key in keys and other not in keys:
+            run.pop(other, None)
 
 
 def _demand_inside(
@@ -142,55 +144,50 @@ def _demand_inside(
 
 
 def _extended(written: dict[str, Any], origin: Origin, *, anywhere: bool) -> Document:
-    """Lay a scenario's table over its profile's.
+    """Lay a scenario's table over those of the profile or scenario that it extends, and so on.
 
-    The profile's name is relative to the folder, or, if it may be `anywhere`, to the working
-    directory. Raises InputError, also for a profile that names files outside its own folder.
+    Names are relative to the file's folder, or of shipped scenarios; the first, if it may be
+    `anywhere`, is relative to the working directory. Raises InputError, also where a file names
+    files outside its own folder.
     """
-    name = written.get("extends")
-    if not isinstance(name, str) or not name:
-        return Document(written, written, {}, origin)
-    path = origin.folder / name
-    if anywhere and not os.path.exists(path) and os.path.exists(name):  # on the command line
-        path = Path(name)
-    profile = _profile(name, path, origin.file)
-    if not origin.allow_paths and (wrong := paths.refusals(profile, str(path), path.parent)):
-        raise InputError("\n".join(wrong.values()))
-    for key, file_name in paths.named(profile):
-        value_at(profile, key[:-1])[key[-1]] = str((path.parent / file_name).absolute())
-    above = {key: value for key, value in written.items() if key != "extends"}
-    whole = merged(profile, above)
+    layers, folder, seen = [(origin.file, written)], origin.folder, [Path(origin.file).resolve()]
+    while isinstance(name := layers[-1][1].get("extends"), str) and name:
+        path, where = folder / name, f"{layers[-1][0]}: extends = {show(name)}"
+        if not os.path.exists(path):
+            there = anywhere and len(layers) == 1 and os.path.exists(name)  # on the command line
+            path = Path(name) if there else shipped().get(name, path)
+        table = read_toml(path)
+        if path.resolve() in seen:
+            raise InputError(f"{where}: extends itself; name another file")
+        if len(layers) > LONGEST:
+            raise InputError(f"{where}: the {LONGEST + 1}th file in a row; put some into one")
+        if not origin.allow_paths and (wrong := paths.refusals(table, str(path), path.parent)):
+            raise InputError("\n".join(wrong.values()))
+        for key, file_name in paths.named(table):
+            if key != ("extends",):
+                value_at(table, key[:-1])[key[-1]] = str((path.parent / file_name).absolute())
+        layers.append((str(path), table))
+        folder = path.parent
+        seen.append(path.resolve())
+    whole = dict[str, Any]()
+    for place, (_, layer) in enumerate(reversed(layers)):
+        aside = ("extends",) * bool(place) + ("probe",) * (layer is not written)
+        above = {key: value for key, value in layer.items() if key not in aside}
+        whole = merged(whole, above)
+        run = above.get("run")
+        _keep_one_length(whole, run if isinstance(run, dict) else ())
+        _drop_errors(whole, above if place else {})
+    return Document(whole, layers, origin)
+
+
+def _drop_errors(whole: dict[str, Any], above: Mapping[str, Any]) -> None:
+    """Drop the standard errors of a profile's numbers that a scenario sets itself, or lacks."""
     for kind in ("sd", "draws"):
         errors = value_at(whole, ("calibration", kind))
         for key in [*errors] if isinstance(errors, dict) else ():
             number = tuple(int(part) if part.isdecimal() else part for part in key.split("."))
             if value_at(whole, number) is None or value_at(above, number) is not None:
-                del errors[key]  # a number that the scenario sets itself has no standard error
-    return Document(whole, written, profile, origin)
-
-
-def _profile(name: str, path: Path, file: str) -> dict[str, Any]:
-    """Read the profile, or the objective, that a scenario extends. Raises InputError."""
-    where, home = f"{file}: extends = {name!r}", None
-    if not os.path.exists(path):
-        home = shipped().get(name)
-    table = {} if home else read_toml(path)
-    profile = {key: value for key, value in table.items() if key not in ASIDE}
-    fitted = profile.keys() & {"overhead", "calibration"}
-    if home or (not fitted and profile.keys() & {"algorithm", "cluster", "extends"}):
-        raise InputError(
-            f"{where}: a scenario, which nothing extends, but profiles and an [objective] alone; "
-            "give its keys with --set, vary them with `paceline sweep --vary`, or change a copy "
-            f"of {home or path}"
-        )
-    if "extends" in profile:
-        raise InputError(f"{path}: extends: a profile extends no other; calibrate it with --base")
-    if not fitted and {*profile} != {"objective"}:
-        raise InputError(
-            f"{where}: no profile, for it has neither [[overhead]] nor [calibration]; make one by "
-            "`paceline probe` or `paceline calibrate`"
-        )
-    return profile
+                del errors[key]
 
 
 def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
@@ -206,13 +203,14 @@ def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]
 
 def _demand_headers_once(document: Document, file: str) -> None:
     """Refuse TCP's headers on top of a bandwidth at which a profile's payloads travelled."""
-    profile, bandwidth = document.profile, ("network", "bandwidth")
+    profile, bandwidth = document.layers[-1][1], ("network", "bandwidth")
     costs, speed = profile.get("overhead"), value_at(profile, bandwidth)
     tcp = value_at(document.table, ("network", "transport")) == "tcp"
     measured = value_at(profile, ("calibration", "transport")) == "tcp"
     # costs of any type: what is wrong is for the validation to say
     factors = isinstance(costs, list) and any(has_key(one, "transmission_factor") for one in costs)
     same = speed is not None and speed == value_at(document.table, bandwidth)
+    same &= len(document.layers) > 1 and bool(profile.keys() & {"overhead", "calibration"})
     if tcp and same and not measured and not factors:
         raise InputError(
             f'{file}: network.transport = "tcp": the profile\'s network.bandwidth = {speed!r} is '

@@ -45,7 +45,7 @@ PACES = {
 }
 """Measures of a pace: what it is the time of, in words, and its function of a run."""
 ALIKE = 0.01  # share by which estimates may differ that count as equal
-NAMED = 3  # most algorithms that a sentence names; the others are counted
+NAMED = 2  # most algorithms that a sentence names; the others are counted
 ENOUGH = 8  # seeds to ask for where one says nothing
 ALONE = "one worker alone"  # a choice in a search; no algorithm
 DATA_PARALLEL = ("ssgd", "ssgd-bucketed")  # programs that others are compared with
@@ -241,7 +241,7 @@ class Verdict:
         lead = [str(reason) for reason in self.reasons if reason.code in self._leading]
         if self.pick is None:
             return " ".join(["Nothing to pick.", *lead])
-        return " ".join([*lead, f"{any_of(self.candidates)}: {self._value()}{self._open()}."])
+        return " ".join([*lead, f"{self.pick}: {self._value()}{self._open()}."])
 
     @property
     def _leading(self) -> Sequence[str]:
@@ -272,14 +272,13 @@ class Verdict:
             next_ = self.runner_up and self.order.estimates.get(self.runner_up)
             shown = not self.baseline and next_
             return f"; next is {self.runner_up}, {self._brief(next_)}" if shown and next_ else ""
-        count = len(self.candidates)
-        if count < 2:
+        others = any_of(self.candidates[1:], "and")
+        if not others:
             return ""
-        which = "which of the two" if count == 2 else f"which of the {count}"
         code = self.would_decide.code if self.would_decide else ""
         if code == "equivalent":
-            return f"; {which} makes no difference"
-        return f"; {which} is within the error" if "model" in code else f"; {which} is undecided"
+            return f"; as good: {others}"
+        return f"; within the error: {others}" if "model" in code else f"; undecided: {others}"
 
     def _brief(self, found: Estimate) -> str:
         unit = self.question.unit
@@ -723,13 +722,13 @@ def to_run(document: Row, label: str | None, where: str) -> str | None:
 
 
 def any_of(labels: Sequence[str], word: str = "or") -> str:
-    """Return "a or b", or the first few and how many others."""
-    more = len(labels) - NAMED
-    if more < 2:
-        return f" {word} ".join(labels)
-    return f"{', '.join(labels[:NAMED])} {word} {more} others"
+    """Return "a, b or c", or the first few and how many others."""
+    if len(labels) > NAMED + 1:
+        labels = [*labels[:NAMED], f"{len(labels) - NAMED} others"]
+    first = ", ".join(labels[:-1])
+    return f"{first} {word} {labels[-1]}" if first else "".join(labels)
 
 
 def all_of(labels: Sequence[str]) -> str:
-    """Return "a and b", or the first few and how many others."""
+    """Return "a, b and c", or the first few and how many others."""
     return any_of(labels, "and")

@@ -245,7 +245,9 @@ class BackgroundJob(Section):
 class Scenario(Section):
     """Everything one simulation needs."""
 
-    extends: Name | None = optional("profile whose tables apply where this scenario has none")
+    extends: Name | None = optional(
+        "profile, scenario or name of a shipped one, whose keys apply where this file has none"
+    )
     title: str = optional("title of figures and reports", "")
     model: tables.Model
     objective: tables.Objective = optional("objective that predicts the error", tables.NO_OBJECTIVE)
@@ -302,11 +304,12 @@ class Scenario(Section):
 
     @field_validator("tune", mode="before")
     @classmethod
-    def _name_tuning(cls, tune: Any) -> Any:
+    def _name_tuning(cls, tune: Any, info: ValidationInfo) -> Any:
         """Refuse a key that is neither a setting nor a program with its table."""
         keys = tables.Tune.model_fields
+        known = {*keys, *((info.context or {}).get("programs") or catalogue())}
         for key, value in tune.items() if isinstance(tune, dict) else ():
-            if key not in keys and not isinstance(value, dict):
+            if key not in known and not isinstance(value, dict):
                 what = nearest(key, keys, "the keys here are programs, each with a table, and")
                 raise refusal((key,), f"unknown; {what}", value)
         return tune

@@ -404,3 +404,53 @@ def test_a_law_without_its_batch_says_of_which_steps_it_is_taken_to_speak():
     assert "objective.curve.batch is left out" in note
     assert "steps of 512 tokens, one worker's" in note
     assert parse(table(), overrides=[goal + ", batch=2048}}"]).notes == ()
+
+
+EXTENDED = """
+title = "base"
+model.parameters = 1000
+optimizer.lr = 0.1
+objective = { kind = "quadratic", dimension = 4 }
+cluster = { workers = 4, compute = { dist = "constant", value = "1 s" } }
+network = { latency = "1 ms", bandwidth = "1 Gbit/s" }
+run = { steps = 10, seeds = 2 }
+algorithm = [{ name = "ssgd" }, { name = "local-sgd", tau = 2 }]
+"""
+
+
+def test_a_scenario_extends_a_scenario_key_by_key(tmp_path):
+    (tmp_path / "below").mkdir()
+    (tmp_path / "below" / "base.toml").write_text(EXTENDED)
+    middle, top = tmp_path / "middle.toml", tmp_path / "top.toml"
+    middle.write_text('extends = "below/base.toml"\ncluster.workers = 8\nnetwork.latency = "5 ms"')
+    top.write_text('extends = "middle.toml"\ntitle = "top"\nrun.seeds = 3\n'
+                   'algorithm = [{ name = "asgd" }]\n[tune]\nasgd = { lr = [0.1] }')  # fmt: skip
+    made = load(top)
+    assert (made.title, made.cluster.workers, made.run.steps, made.run.seeds) == ("top", 8, 10, 3)
+    assert made.network.latency.expectation == 0.005
+    assert [algorithm.name for algorithm in made.algorithm] == ["asgd"]  # arrays are replaced
+    assert parse(made.table).table == made.table  # from anywhere
+    middle.write_text('extends = "below/base.toml"\ncluster.workers = 0')
+    with pytest.raises(InputError, match=r"middle\.toml: cluster\.workers = 0: too small"):
+        load(top)
+    middle.write_text('extends = "top.toml"')
+    with pytest.raises(InputError, match=r"middle\.toml: extends = .*extends itself"):
+        load(top)
+    middle.write_text('extends = "../other.toml"')
+    with pytest.raises(InputError, match=r"middle\.toml: extends = .*outside the folder"):
+        load(top)
+    for number in range(9):
+        (tmp_path / f"{number}.toml").write_text(f'extends = "{number + 1}.toml"')
+    middle.write_text('extends = "0.toml"')
+    with pytest.raises(InputError, match=r"6\.toml: extends = .*9th file in a row"):
+        load(top)
+
+
+def test_a_scenario_extends_a_shipped_one_by_its_name(tmp_path):
+    mine = tmp_path / "mine.toml"
+    mine.write_text('extends = "llm/four-sites"\n[run]\ntokens = 10e9\n[tune]\nsites = [1, 2]')
+    made, shipped = load(mine), load("llm/four-sites")
+    assert made.tune.sites == (1, 2)
+    assert made.tune.programs == shipped.tune.programs
+    assert made.run.steps < shipped.run.steps  # tokens take the place of steps
+    assert made.cluster == shipped.cluster
