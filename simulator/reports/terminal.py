@@ -24,7 +24,7 @@ from ..results.columns import (
 from ..results.intervals import USUAL, Estimate, stated
 from ..results.run import TIMES
 from ..results.statistics import format_loss, human, number, time_unit, with_unit
-from ..results.verdict import mark
+from ..results.verdict import ALONE, mark
 from ..studies.tune import regret
 
 if TYPE_CHECKING:  # theory has no need of all that simulates
@@ -418,7 +418,7 @@ def tune(result: "TuneResult") -> list[Table | str]:
     with, and what being wrong about an input costs.
     """
     verdict, ranked = result.verdict, result.ranked
-    also = [*verdict.candidates[:TUNE_ROWS], verdict.pick, result.reference]
+    also = [*verdict.candidates[:TUNE_ROWS], verdict.pick, result.reference, ALONE]
     shown = ranked[:TUNE_ROWS]
     shown += [each for each in ranked if each not in shown and each.candidate.label in also]
     rows = result.rows(shown)
