@@ -159,8 +159,8 @@ class Question(NamedTuple):
             return Reason(code, numbers)
         ends = gap.interval and (-gap.interval[1], -gap.interval[0])
         ahead = self.amount(replace(gap, value=-gap.value, interval=ends))
-        numbers = {"gap": ahead, "less": self.words(False), "margin": margin}
-        return Reason("ahead", {"label": label, **numbers})
+        less = self.words(False)
+        return Reason("ahead", {"label": label, "gap": ahead, "less": less, "margin": margin})
 
     def show(self, found: Estimate) -> str:
         """Return a value with its interval, in the words of the question."""
