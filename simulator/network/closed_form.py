@@ -19,7 +19,7 @@ import numpy as np
 from ..distributions.law import Law
 from ..distributions.parametric import Constant
 from ..distributions.random_streams import Purpose, blocks, generator
-from ..scenario.overhead import Passage
+from ..scenario.overhead import Overhead, Passage
 from ..scenario.scenario import Scenario
 from . import tcp
 from .collectives import (
@@ -66,13 +66,18 @@ class Way(NamedTuple):
     delay: float | None = None
     other: float = 1.0
 
-    def spend(self, held: float, latency: float) -> tuple[float, float]:
-        """Return the seconds that hold the links, and further latency, from those of a plan."""
+    def cost(
+        self, added: Overhead, held: float, latency: float, passage: Passage
+    ) -> tuple[float, float]:
+        """Return the seconds that hold the links, and further latency, from those of a plan.
+
+        What TCP and hosts add to transmissions concerns no latency, though NCCL's hold the links.
+        """
         if self.segments is not None:
-            return held, self.segments.latency(held, latency)
-        if self.delay is not None:
-            return held + latency + self.delay, 0.0
-        return held, latency
+            latency = self.segments.latency(held, latency)
+        if self.delay is None:
+            return added.of_collective(held, latency, passage)
+        return sum(added.of_collective(held, latency + self.delay, passage)), 0.0
 
 
 class ClosedForm:
@@ -343,9 +348,9 @@ class ClosedForm:
         plan, added = self.plan(way.key, team), self.overhead
         if not plan.moved:
             return CollectiveCost(0.0, 0.0)
-        spent = way.spend(plan.held * size + plan.hops * added.hop_bytes / plan.rate, plan.latency)
+        held = plan.held * size + plan.hops * added.hop_bytes / plan.rate
         passage = Passage(plan.rate, plan.hops, plan.ring)
-        return CollectiveCost(*added.of_collective(*spent, passage))
+        return CollectiveCost(*way.cost(added, held, plan.latency, passage))
 
 
 def _before_last(ends: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -422,8 +427,8 @@ class Traffic:
         if not plan.moved:
             return 0.0, 0.0
         hops, rate = plan.hops, plan.rate
-        spent = way.spend(plan.held * payload + hops * overhead.hop_bytes / rate, latency)
-        return overhead.of_collective(*spent, Passage(rate, hops, plan.ring))
+        held = plan.held * payload + hops * overhead.hop_bytes / rate
+        return way.cost(overhead, held, latency, Passage(rate, hops, plan.ring))
 
     def waking(self, kind: str, payload: float, begins: Any, free: Any, team: Team = None) -> Any:
         """Return the seconds that a pause adds: slow start, less what token buckets save.

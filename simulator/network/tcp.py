@@ -5,7 +5,7 @@ over links of the kernel. Sizes are bytes, times seconds.
 """
 
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import cache
 from math import inf, ldexp
 from pathlib import Path
@@ -159,7 +159,7 @@ def missed(network: Network) -> Missed:
     seen = Missed(known["low"], known["median"], known["high"], int(known["collectives"]))
     if network.library != "nccl":
         return seen
-    rate = usable(network) * min(rates(network), default=0.0)
+    rate = min(carried(network), default=0.0)
     low, median, high = (
         rate / known[f"hosts_{quantile}"] for quantile in ("high", "median", "low")
     )
@@ -171,6 +171,23 @@ def rates(network: Network) -> list[float]:
     """Return the bandwidths that [network] writes, of all its lines."""
     lines = (network, *network.link)
     return [rate for line in lines for rate in (line.bandwidth, line.up, line.down) if rate]
+
+
+def carried(network: Network) -> Iterator[float]:
+    """Yield the bytes of payload per second of all lines that [network] writes, by their windows.
+
+    A factor of what hosts move is relative to them: a window slows a fast card down already.
+    """
+    lines = [(network, network.latency), *((line, line.latency) for line in network.link)]
+    for line, its in lines:
+        law = network.latency if its is None else its
+        most = window(network, line.tcp_window or network.tcp_window)
+        limit = most / (2 * law.expectation) if law.expectation else inf
+        yield from (
+            min(usable(network) * rate, limit)
+            for rate in (line.bandwidth, line.up, line.down)
+            if rate
+        )
 
 
 def gloo() -> dict[str, float]:

@@ -1,5 +1,6 @@
 """TCP over the links of [network]: never faster than ideal ones, and why it is slower."""
 
+from itertools import pairwise
 from math import inf
 
 import pytest
@@ -258,3 +259,20 @@ def test_nccls_hosts_move_no_more_than_published_ones():
     assert tcp.missed(fast).number == known["hosts"] < tcp.missed(world().network).number
     plain = world(transport="tcp", bandwidth="100 Gbit/s").network
     assert tcp.missed(plain).median == known["median"]
+
+
+@looped("library", ["ideal", "gloo", "nccl"])
+def test_a_faster_card_never_makes_a_mean_slower(library):
+    """But for NCCL's choices by its own estimates, which cost a few per cent."""
+    for workers in (2, 8):
+        for parameters in (256, 25_000, 2_500_000, 250_000_000):
+            spent = []
+            for rate in (1, 10, 34, 100, 200, 400, 2000):
+                network = {"transport": "tcp", "library": library, "latency": "100 us"}
+                made = world(
+                    workers=workers, payload={"parameters": parameters},
+                    bandwidth=f"{rate} Gbit/s", **network,
+                )  # fmt: skip
+                cost = ClosedForm(made).mean_cost()
+                spent.append(cost.transmission + cost.latency)
+            assert all(after < 1.02 * before for before, after in pairwise(spent)), spent

@@ -168,7 +168,8 @@ def test_a_pick_by_pace_says_what_a_measured_run_may_take():
     paced = simulate(scenario({"name": "ssgd"}, objective={"kind": "none"}, calibration=KNOWN))
     low, high = paced.algorithms[0]["interval90"]["seconds_per_step"]
     (reason,) = (each for each in paced.verdict.reasons if each.code == "one-run")
-    assert reason.numbers == {"low": low, "high": high}
+    ends = {"low": low, "high": high}
+    assert reason.numbers == {key: {"value": end, "unit": "s"} for key, end in ends.items()}
 
 
 @looped("run", [{}, {"target_loss": 9.0}])

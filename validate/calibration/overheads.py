@@ -15,7 +15,7 @@ import numpy as np
 from paceline.simulator.errors import InputError
 from paceline.simulator.network.closed_form import ClosedForm
 from paceline.simulator.network.collectives import COLLECTIVES
-from paceline.simulator.scenario.overhead import Overhead, at
+from paceline.simulator.scenario.overhead import NO_PASSAGE, Overhead, at
 from paceline.simulator.scenario.scenario import Algorithm, Scenario
 
 from ..training.events import AGREE, COLLECT, ISSUE, SEND, SERVE, STEP, TAKE, WAIT
@@ -269,7 +269,7 @@ class Nominal:
     def mean(self, size: float) -> float:
         """Return seconds of an all-reduce of `size` bytes."""
         way = self._network.way("mean", size, None)
-        return sum(way.spend(self._held * size, self.latency))
+        return sum(way.cost(Overhead(), self._held * size, self.latency, NO_PASSAGE))
 
     def message(self, size: float) -> float:
         """Return seconds of a message of `size` bytes to the server."""
