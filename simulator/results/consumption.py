@@ -105,18 +105,6 @@ def most(scenario: Scenario, *, served: bool) -> dict[str, float]:
     return limits if cost.egress_per_gb else limits | {"cost": money}
 
 
-def notes(scenario: Scenario) -> list[str]:
-    """Say what counts as a device, and where [cluster] computes faster or slower than those do."""
-    cost, lines = scenario.cost, list[str]()
-    counted = cost.device_hour is not None or (cost.node_hour is None and cost.flops is not None)
-    if counted and not any("devices" in group.model_fields_set for group in scenario.cluster.group):
-        lines.append(
-            "a worker counts as one device, in device-hours and MFU; write devices in "
-            "[[cluster.group]] where it has more"
-        )
-    return [*lines, *paces(scenario)]
-
-
 def paces(scenario: Scenario) -> list[str]:
     """Say where [cluster] computes faster, or far slower, than its devices can."""
     cost, many = scenario.cost, prices.devices(scenario)

@@ -417,15 +417,6 @@ def unequal(groups: Groups) -> str:
     return "; ".join(f"{label}: {number(count)}" for label, count in result.items())
 
 
-def crowds(groups: Groups) -> list[str]:
-    """Say so where algorithms that are compared keep unequal numbers of clients at work."""
-    counts = unequal(groups)
-    return [
-        f"the numbers of clients at work at a time differ ({counts}), and more of them make more "
-        "gradients; compare algorithms at equal numbers, by cluster.sampling.clients and over"
-    ] * bool(counts)
-
-
 def notes(groups: Groups) -> list[str]:
     """Return the notes of all runs, each once, with the labels of its algorithms."""
     about: dict[str, list[str]] = {}

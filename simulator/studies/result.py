@@ -176,9 +176,8 @@ class Result(Display):
         return [
             *self.scenario.notes,
             *_free_codecs(self.scenario),
-            *consumption.notes(self.scenario),
+            *consumption.paces(self.scenario),
             *statistics.notes(self.groups),
-            *statistics.crowds(self.groups),
             *usage.hours(self.scenario),
             *learning.notes(self.loss_models),
             *prediction_interval.extrapolation(self.scenario, self.groups),

@@ -250,7 +250,7 @@ def space(scenario: Scenario, programs: Programs = None) -> tuple[Space, list[st
     nothing to try.
     """
     known, tuned = available_programs(programs), scenario.tune.programs
-    notes = [*scenario.notes, *consumption.notes(scenario)]
+    notes = [*scenario.notes, *consumption.paces(scenario)]
     named = dict.fromkeys([algorithm.name for algorithm in scenario.algorithm] + [*tuned])
     bounds = [name for name in named if known[name].bound]
     if bounds:
