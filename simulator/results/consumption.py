@@ -58,7 +58,7 @@ def _flops(scenario: Scenario) -> float:
 
 
 def used(scenario: Scenario, run: Run, time: float) -> dict[str, float]:
-    """Return what a run of `scenario` has used by `time`, in seconds; infinite where that is never.
+    """Return the amounts that a run has used by `time` (s); infinite if never.
 
     Of `UNITS` those that are set; `RATES` are of the whole run, and of whole days where workers
     are there in some of their hours.
@@ -95,7 +95,7 @@ def used(scenario: Scenario, run: Run, time: float) -> dict[str, float]:
 
 
 def most(scenario: Scenario, *, served: bool) -> dict[str, float]:
-    """Return what a run uses at most, where its duration is limited, with a server or without."""
+    """Return the most that a run of limited duration can use."""
     time, cost = scenario.run.duration, scenario.cost
     if time is None:
         return {}
@@ -106,7 +106,7 @@ def most(scenario: Scenario, *, served: bool) -> dict[str, float]:
 
 
 def paces(scenario: Scenario) -> list[str]:
-    """Say where [cluster] computes faster, or far slower, than its devices can."""
+    """Note where [cluster] computes faster, or far slower, than devices can."""
     cost, many = scenario.cost, prices.devices(scenario)
     rate = (tokens_per_step(scenario) or 0) * _flops(scenario) * scenario.team.ideal_rate / many
     peak = cost.flops or FASTEST
@@ -125,7 +125,7 @@ def summary(
     model: LossModel | None = None,
     stated: Mapping[str, Sequence[float] | None] = MappingProxyType({}),
 ) -> dict[str, Any]:
-    """Return what an algorithm's runs use: as `summarise_amounts`, and `to_target`.
+    """Return amounts of whole runs, as `summarise_amounts`, and `to_target`.
 
     `model`: of the loss, whose error adds to the intervals of amounts up to the target. `stated`:
     the intervals of one run's seconds per step and time to the target, which are those of days.
@@ -149,7 +149,7 @@ def summary(
 
 
 class Bounds(NamedTuple):
-    """What bounds amounts beside their spread over seeds.
+    """Bounds of amounts beside their spread over seeds.
 
     `heavy`: no variance is known to exist; `factors`: draws of what steps may be wrong by;
     `limits`: what no seed exceeds; `within`: the interval of one run's seconds.
@@ -162,7 +162,7 @@ class Bounds(NamedTuple):
 
 
 def summarise_amounts(seeds: Sequence[Used], cost: Prices, bounds: Bounds) -> dict[str, Any]:
-    """Return means over seeds of `cost` and `RATES`, and estimates of all `used`; None: not set.
+    """Return means of `cost` and `RATES`, and estimates of all amounts `used`.
 
     What follows from `bounds.factors` and `bounds.within` has the interval of one run, also as
     `interval90`; `ci95` is the mean's, and there is none with factors.
@@ -201,7 +201,7 @@ def _amounts(seeds: Sequence[Used], cost: Prices, bounds: Bounds) -> dict[str, A
 
 
 def cells(rows: Sequence[Row], target: float | None = None) -> tuple[str, dict[str, Cell]]:
-    """Return what the amounts of rows are of, in words, and the cells of what is set, by heading.
+    """Return in words what amounts are of, and formatters of cells by heading.
 
     They are those up to the target if some row reached it.
     """
@@ -220,7 +220,7 @@ def cells(rows: Sequence[Row], target: float | None = None) -> tuple[str, dict[s
 
 
 def _long(row: Row) -> bool:
-    """Whether a run takes a day or more, so that its tokens are said per day."""
+    """Whether a run takes a day or more, so that its tokens are per day."""
     spent = row.get("used") or {}
     return "nights" in spent or ((spent.get("days") or {}).get("mean") or 0.0) >= 1
 
@@ -230,14 +230,14 @@ def _has(row: Row, until: str, key: str) -> bool:
 
 
 def _level(rows: Sequence[Row], until: str, key: str) -> str:
-    """Return the level of a column's intervals, unless each says its own."""
+    """Return the level of a column's intervals, if they share one."""
     amounts = [(row.get(until) or {}).get(key) or {} for row in rows if key in SPREAD]
     estimates = [intervals.stated(amount) for amount in amounts if "mean" in amount]
     return wording.usual(estimate for estimate in estimates if not estimate.narrow)
 
 
 def _cell(key: str, unit: str, until: str, times: float, row: Row) -> str:
-    """Format a value for reading, `times` as large, days and costs with their intervals."""
+    """Format a value, `times` as large; days and costs with their intervals."""
     amount = (row.get(until) or {}).get(key) or {"mean": row.get(key) if key in RATES else None}
     if key in SPREAD and amount["mean"] is not None:
         estimate = intervals.stated(amount)

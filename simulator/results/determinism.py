@@ -45,6 +45,6 @@ def deterministic(scenario: Scenario) -> bool:
 
 
 def _plain(name: str, table: Any) -> bool:
-    """Whether a table, and each of those in it, has plain keys only."""
+    """Whether a table and its inner tables have plain keys only."""
     inner = [(key, entry) for key in ("group", "link") for entry in table.get(key, ())]
     return table.keys() <= PLAIN[name] and all(_plain(*entry) for entry in inner)

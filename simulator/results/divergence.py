@@ -13,9 +13,9 @@ CAUSE = "the learning rate is too high for this algorithm"
 
 
 def begins(losses: Sequence[float]) -> int | None:
-    """Return the evaluation from which a loss is not finite, or above `BOUND` times its first.
+    """Return the evaluation from which a loss has diverged; None if it has not.
 
-    None where its last value is neither, or its first is not finite.
+    It has where it is not finite, or above `BOUND` times its first value, up to its last.
     """
     values = np.asarray(losses, dtype=float)
     if not values.size or not math.isfinite(values[0]):
@@ -31,13 +31,13 @@ def diverged(run: Run) -> bool:
 
 
 def note(curve: Mapping[str, Sequence[float]]) -> str | None:
-    """Return a note of the step by which a curve diverged, and the likely cause; else None."""
+    """Note the step by which a curve diverged, and the likely cause."""
     first = begins(curve["loss"])
     return None if first is None else f"diverged by step {curve['step'][first]:g}: {CAUSE}"
 
 
 def summary(runs: Sequence[Run]) -> dict[str, Any] | None:
-    """Return how many seeds diverged, the earliest step, and the cause; None where none did."""
+    """Return how many seeds diverged, the earliest step and the cause."""
     lost = [(run, first) for run in runs if (first := begins(run.curve["loss"])) is not None]
     if not lost:
         return None

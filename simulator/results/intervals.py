@@ -96,7 +96,7 @@ class Estimate:
         return self.exact or (self.interval is not None and self.certain)
 
     def within(self, low: float, high: float) -> "Estimate":
-        """Cut the intervals of a quantity that is never below `low` or above `high`."""
+        """Cut the intervals at `low` and `high`, which the quantity never leaves."""
         least, most = min(low, self.value), max(high, self.value)
         interval, of_mean, ci95 = (
             ends and (max(ends[0], least), min(ends[1], most))
@@ -114,7 +114,7 @@ class Estimate:
         return replace(self, value=by(self.value), interval=interval, of_mean=of_mean, ci95=ci95)
 
     def by_model(self, low: float, high: float) -> "Estimate":
-        """Return the same with an interval that holds the error of a model, so no mean's."""
+        """Return the estimate with an interval that holds the error of a model."""
         of, basis = self.of if self.of == MEDIAN else BEST, self.basis
         basis = basis if basis.endswith(MODEL) else MODEL
         return replace(self, of=of, interval=(low, high), level=LEVEL, basis=basis, ci95=None)
@@ -185,20 +185,20 @@ def positive(values: Values, *, heavy: bool = False, of: str | None = None) -> E
 
 
 def estimate(values: Values, *, heavy: bool = False, of: str | None = None) -> Estimate:
-    """Estimate a quantity as `positive` does if no value is negative, else as `signed` does."""
+    """Estimate by `positive` if no value is negative, else by `signed`."""
     if np.less(values, 0).any():
         return signed(values, heavy=heavy or of == MEDIAN)
     return positive(values, heavy=heavy, of=of)
 
 
 def estimand(samples: Iterable[Values], *, heavy: bool = False) -> str:
-    """Say what to estimate of several samples that are compared: the mean only if of each."""
+    """Return what to compare samples by: means only if none needs a median."""
     medians = (estimate(sample, heavy=heavy).of == MEDIAN for sample in samples)
     return MEDIAN if heavy or any(medians) else MEAN
 
 
 def widened(chance: Estimate, drawn: Values | None) -> Estimate:
-    """Add to an estimate's interval, in quadrature, draws of its value by a model that may err.
+    """Add the draws of a model to an estimate's interval, in quadrature.
 
     Of logarithms, where all is positive. None: only chance errs. Of one seed there is no interval.
     The interval is then none of a mean over seeds, and so there is no `ci95`.
@@ -228,7 +228,7 @@ def exceeds(
     of: str = MEAN,
     errors: np.ndarray | None = None,
 ) -> bool:
-    """Whether `one` is known, at `LEVEL`, to exceed `other` in its mean or median, as `of` says.
+    """Whether `one` exceeds `other` at `LEVEL` in its mean or median (`of`).
 
     Both are paired seed by seed. Medians are compared by the logarithms of their ratios, which
     have no heavy tails; `heavy`: from five seeds on by the sign test, which assumes nothing.
@@ -254,7 +254,7 @@ def exceeds(
 
 
 def signed(values: Values, *, heavy: bool = False, scale: float = 0.0) -> Estimate:
-    """Estimate a quantity of either sign: its mean by Student's interval; `heavy`: its median.
+    """Estimate a quantity of either sign: its mean, or if `heavy` its median.
 
     `scale`: the size of the numbers of which `values` are differences, to recognise rounding.
     """
@@ -299,7 +299,7 @@ def _half(x: np.ndarray, level: float) -> float:
 
 
 def _mean_of_positive(x: np.ndarray, level: float) -> Ends:
-    """Return an interval for the mean of values that are normal, lognormal, or in between.
+    """Return an interval for the mean of normal to lognormal values.
 
     It spans two: Student's, on the scale of the logarithm of the mean, which holds that of normal
     values and, if there are many, of any; and the one for lognormal values, exp(mu + sigma^2/2),
@@ -324,7 +324,7 @@ def _mean_of_positive(x: np.ndarray, level: float) -> Ends:
 
 
 def _by_order(x: np.ndarray) -> Estimate:
-    """Estimate the median between two order statistics: at any law, by the sign test."""
+    """Estimate the median between two order statistics, by the sign test."""
     from scipy.special import bdtr  # noqa: PLC0415
 
     outside = 2 * bdtr(np.arange(x.size // 2), x.size, 0.5)

@@ -40,7 +40,7 @@ class Spread:
     freedom: float
 
     def __add__(self, other: "Spread") -> "Spread":
-        """Add an independent one; degrees of freedom by Welch and Satterthwaite."""
+        """Add an independent spread, with Welch and Satterthwaite's freedom."""
         whole = self.variance + other.variance
         if not 0 < whole < inf:
             return replace(self, variance=whole)
@@ -56,7 +56,7 @@ class Spread:
 
 @dataclass(frozen=True)
 class Unfitted:
-    """The model's error of a program that no run was fitted to; `family`: None if unknown."""
+    """The model's error for a program without fitted runs, by its `family`."""
 
     error: ModelError
     family: str | None
@@ -69,7 +69,7 @@ class Unfitted:
         return Spread(self.error.of(quantity, self.family) ** 2, self.error.programs - 1)
 
     def spreads(self, quantity: str) -> tuple[Spread, Spread]:
-        """Return the spread of measured values that are smaller, and of those that are larger."""
+        """Return the spreads of smaller and of larger measured values."""
         return self.spread(quantity, above=False), self.spread(quantity, above=True)
 
     @property
@@ -86,7 +86,7 @@ class Unfitted:
 
 @cache
 def model_errors() -> dict[str, Any]:
-    """Return what predictions missed of programs in the validation matrix, by kind of network.
+    """Return the errors of programs in the validation matrix, by kind of network.
 
     Tables [calibration.model_error] for "emulated" delays and "real" links; the file is written by
     `python -m paceline.validate.matrix.page`.
@@ -108,12 +108,12 @@ class Uncalibrated(Unfitted):
     source: str
 
     def spread(self, quantity: str, above: bool = True) -> Spread:
-        """Return the spread of measured values: that of programs, and of the time in links."""
+        """Return the spread by the model and by the time in links."""
         apart = self.slower if above else self.faster
         return super().spread(quantity, above) + Spread((apart / NORMAL) ** 2, self.conditions - 1)
 
     def factors(self, program: str, quantity: str) -> np.ndarray:
-        """Draw what times may be wrong by, jointly for all programs.
+        """Draw factors of times, jointly for all programs.
 
         The links are the same for all, so that their error counts by what it makes of each; that of
         the model is the same for all parameters of a program.
@@ -134,7 +134,7 @@ class Uncalibrated(Unfitted):
 
 @dataclass(frozen=True)
 class Calibrated(Unfitted):
-    """The error of times by a profile, and the model's, none of a program that it was fitted to.
+    """The error of times by a profile, and the model's for unfitted programs.
 
     `logs`: logarithms of the pace of each replicate over that as written, infinite where it stalls.
     """
@@ -142,7 +142,7 @@ class Calibrated(Unfitted):
     logs: Sequence[float]
 
     def spread(self, quantity: str, above: bool = True) -> Spread:
-        """Return the spread of measured values: that of programs, and of replicates.
+        """Return the spread by the model and by replicates.
 
         No upper end is known where some replicate stalls.
         """
@@ -153,7 +153,7 @@ class Calibrated(Unfitted):
         return super().spread(quantity, above) + replicates
 
     def factors(self, program: str, quantity: str) -> np.ndarray:
-        """Draw what times may be wrong by, jointly for all programs: Student's, of replicates.
+        """Draw factors of times from replicates, jointly for all programs.
 
         One of `count` replicates that stalls makes as many of the draws infinite.
         """
@@ -169,12 +169,12 @@ TimeModel = Uncalibrated | Calibrated
 
 
 def _student(source: str, freedom: float) -> np.ndarray:
-    """Draw Student's numbers, the same wherever a source is named."""
+    """Draw Student's numbers, which the name of the source determines."""
     return np.random.default_rng([*source.encode()]).standard_t(freedom, DRAWS)
 
 
 def links(scenario: Scenario) -> tuple[tcp.Missed, str] | None:
-    """Return what links take over what TCP's rules say, and how that is known.
+    """Return the error of TCP's rules for links, and its source.
 
     None with a profile, or over ideal links. Over those of GPUs it is nothing: what is unknown is
     how long they compute.
@@ -220,7 +220,7 @@ def ideal(scenario: Scenario, share: float) -> list[str]:
 
 
 def outside(scenario: Scenario, measured: MeasuredRange) -> list[str]:
-    """Return the quantities of a scenario that were not `measured`, with the measured ranges.
+    """Return the quantities outside of the measured ranges, with these ranges.
 
     Steps, payloads and latencies may be half below the smallest measured one, or half above the
     largest.
@@ -241,7 +241,7 @@ def outside(scenario: Scenario, measured: MeasuredRange) -> list[str]:
 
 
 def extrapolation(scenario: Scenario, groups: Groups) -> list[str]:
-    """Name the quantities of a prediction that are out of the calibrated range."""
+    """Name the quantities of a prediction outside of the calibrated range."""
     if scenario.calibration is None:
         return []
     measured, target = scenario.calibration.measured, scenario.run.target_loss
@@ -270,13 +270,13 @@ def unfitted(scenario: Scenario, algorithm: Algorithm, family: str | None) -> Un
 
 
 def basis(scenario: Scenario, model: Unfitted | None) -> str:
-    """Return in a sentence which errors an interval contains."""
+    """Return in words which errors an interval contains."""
     stated = scenario.calibration is not None and scenario.calibration.model_error is not None
     return model.basis if model else FITTED if stated else ALONE
 
 
 def notes(models: Mapping[str, Unfitted | None]) -> list[str]:
-    """Return what the intervals of programs that were not fitted contain, by label."""
+    """Note which errors the intervals of unfitted programs contain."""
     labels: dict[str, list[str]] = {}
     for label, model in models.items():
         if model:
@@ -285,7 +285,7 @@ def notes(models: Mapping[str, Unfitted | None]) -> list[str]:
 
 
 class _Sample(NamedTuple):
-    """Times of runs without what crashes held up, that (`failed`), and the runs' seeds."""
+    """Times of runs without crashes, the time that crashes add, and the seeds."""
 
     times: Sequence[float]
     failed: Sequence[float]
@@ -301,7 +301,7 @@ def _sample(values: Sequence[float], held_up: Sequence[float], seeds: Sequence[i
 def of_one_run(
     values: Sequence[float], spreads: Sequence[Spread], held_up: Sequence[float]
 ) -> list[float] | None:
-    """Return the interval of one measured run's time around the mean of `values`, one per seed.
+    """Return the interval of one measured run around the mean of `values`.
 
     `spreads`: as `Unfitted.spreads`, or none; `held_up`: as `statistics.held_up`, of each. None
     where some seed has no time.
@@ -311,7 +311,7 @@ def of_one_run(
 
 
 def pace(run: Run) -> float:
-    """Return a run's seconds per step; infinite where it stalls, however far it has come."""
+    """Return a run's seconds per step; infinite where it stalls."""
     return inf if run.stall else statistics.seconds_per_step(run)
 
 
@@ -323,7 +323,7 @@ def intervals(
     paired: bool,
     model: Unfitted | None = None,
 ) -> dict[str, list[float] | None]:
-    """Return, by quantity, an interval that holds a measured run's value with probability `LEVEL`.
+    """Return intervals, by quantity, that hold a measured run at `LEVEL`.
 
     `runs` use the calibrated numbers as they are, `replicates` redrawn ones; without a profile
     there are none. `paired`: the measured run will meet the very delays of `runs`, seed by seed;
@@ -349,7 +349,7 @@ def intervals(
 def _interval(
     replicates: _Sample, runs: _Sample, model: Sequence[Spread], *, paired: bool
 ) -> list[float] | None:
-    """Return Student's interval of lognormal values around the prediction, the mean of `runs`.
+    """Return Student's interval of lognormal values around the mean of `runs`.
 
     What crashes add is never negative, so that no lower end is below that of a run without
     crashes, however few of them the seeds have met. None where the spread is unknown; an infinite

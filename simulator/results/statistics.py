@@ -60,7 +60,7 @@ def with_unit(value: float | None, unit: str) -> str:
 
 
 def prefixed(value: float) -> tuple[float, str]:
-    """Return the power of 1000 in which a value is said, and its prefix."""
+    """Return the power of 1000 that a value is shown in, and its prefix."""
     power = 0
     while abs(value) >= 999.5 * 1000**power and power < len(PREFIXES) - 1:
         power += 1
@@ -75,7 +75,7 @@ def number(value: float, digits: int = 3) -> str:
 
 
 def format_loss(value: float | None) -> str:
-    """Format a loss with one digit more: what is compared are differences below a per cent."""
+    """Format a loss with four digits, as losses differ by less than a per cent."""
     return "-" if value is None or not math.isfinite(value) else number(value, 4)
 
 
@@ -122,7 +122,7 @@ def mean_pace(runs: Sequence[Run], heavy: bool) -> Estimate:
 
 
 def held_up(run: Run) -> float:
-    """Return by what share of its time crashes held up a run: every worker, the least one."""
+    """Return the share of a run's time that crashes cost the least affected worker."""
     kinds = [run.workers[key] for key in ("stalled", "lost", "down") if "down" in run.workers]
     return min(map(sum, zip(*kinds, strict=True)), default=0.0) / (run.duration or math.inf)
 
@@ -171,7 +171,7 @@ def loss_at(run: Run, time: float) -> float:
 
 
 def reached(times: Sequence[float]) -> int:
-    """Return how many of `crossing`'s times ever come."""
+    """Count the times that are finite."""
     return sum(map(math.isfinite, times))
 
 
@@ -181,7 +181,7 @@ def seconds_per_step(run: Run) -> float:
 
 
 def seconds_per_gradient(run: Run) -> float:
-    """Return the working seconds per gradient that reaches the model, of sampled clients."""
+    """Return the working seconds per gradient that reaches the model."""
     return math.inf if not run.gradients else _working(run) / run.gradients
 
 
@@ -190,7 +190,7 @@ def _working(run: Run) -> float:
 
 
 def useful_share(run: Run) -> float:
-    """Return the share of what clients computed that was used."""
+    """Return the used share of what clients computed."""
     result = worker_time(run)
     return ratio(result["useful"], result["useful"] + result["redoing"])
 
@@ -205,14 +205,14 @@ def ratio(over: float, under: float) -> float:
 
 
 def estimated(values: Sequence[float], estimate: Estimate | None = None) -> dict[str, Any]:
-    """Return the mean and the median of `values`, and their estimate (left out: `positive`)."""
+    """Return mean, median and estimate of `values`; by default as `positive`."""
     estimate = estimate or intervals.positive(values)
     median = float(np.median(values)) if len(values) else math.nan
     return {"mean": _mean(values), "median": median} | estimate.beside_mean()
 
 
 def _ends(runs: Sequence[Run], column: str) -> dict[str, Any]:
-    """Return a column's mean first and last value, and its mean over time.
+    """Return a column's means: its first value, its last one, and over time.
 
     A seed that diverged leaves no last loss, and no mean.
     """
@@ -279,7 +279,7 @@ def _staleness(runs: Sequence[Run]) -> dict[str, Any] | None:
 
 
 def aligned(runs: Sequence[Run]) -> dict[str, np.ndarray]:
-    """Return each of `run.COLUMNS`, shape (seeds, points), at the steps that all seeds have.
+    """Return `run.COLUMNS`, shape (seeds, points), at the steps of all seeds.
 
     And at the end, if all stood still there.
     """
@@ -356,7 +356,7 @@ def _links(runs: Sequence[Run]) -> dict[str, float]:
 
 
 def _reported(runs: Sequence[Run]) -> dict[str, Any]:
-    """Return what clients have reported, over seeds: empty where none are sampled."""
+    """Return means of what clients report; empty where none are sampled."""
     if any(run.gradients is None for run in runs):
         return {}
     reports = [ratio(run.reports, run.rounds) for run in runs]
@@ -374,7 +374,7 @@ def _reported(runs: Sequence[Run]) -> dict[str, Any]:
 
 
 def worker_time(run: Run) -> dict[str, float]:
-    """Return the seconds of all workers by what became of them, each second in one kind."""
+    """Return the seconds of all workers by kind; every second is in one kind."""
     spent = {kind: float(sum(seconds)) for kind, seconds in run.workers.items()}
     saved = (run.failures or {}).get("checkpoint_seconds", 0.0)
     return {
@@ -390,13 +390,13 @@ def worker_time(run: Run) -> dict[str, float]:
 
 
 def goodput(run: Run) -> float:
-    """Return the share of all workers' time in which they computed what was used."""
+    """Return the share of all workers' time spent on results that were used."""
     seconds = worker_time(run)
     return ratio(seconds["useful"], sum(seconds.values()))
 
 
 def _goodput(runs: Sequence[Run]) -> dict[str, Any] | None:
-    """Return the goodput over seeds, and the shares that were lost; None where none can be."""
+    """Return the goodput and the lost shares; None where nothing can be lost."""
     if runs[0].failures is None:
         return None
     values, every = list(map(goodput, runs)), list(map(worker_time, runs))
@@ -409,7 +409,7 @@ def _goodput(runs: Sequence[Run]) -> dict[str, Any] | None:
 
 
 def unequal(groups: Groups) -> str:
-    """Say how many clients each algorithm keeps at work where that differs; else nothing."""
+    """Say how many clients every algorithm keeps at work, where that differs."""
     of = {label: runs for label, runs in groups.items() if runs[0].gradients is not None}
     result = {label: _mean([run.at_work for run in runs]) for label, runs in of.items()}
     if len(result) < 2 or max(result.values()) <= EQUAL * min(result.values()):

@@ -52,7 +52,7 @@ SWEEP_NAMES = ("sweep.json", "sweep.csv", "sweep-seeds.csv", *(f"sweep.{e}" for 
 
 @cache
 def versions(*others: str) -> dict[str, str]:
-    """Return the versions of packages that numbers depend on; `others`: those of an objective."""
+    """Return the versions of packages that numbers depend on, and of `others`."""
     result = {"python": platform.python_version()}
     for package in ("paceline", "numpy", "scipy", "scikit-learn", *others):
         try:
@@ -99,7 +99,7 @@ def decode(data: bytes) -> Run:
 
 
 def stored(archive: BinaryIO) -> BinaryIO:
-    """Return an .npz archive, read no further than its size: raises ValueError if compressed."""
+    """Return an .npz archive; raise ValueError if it is compressed."""
     with ZipFile(archive) as file:
         if any(part.compress_type != ZIP_STORED for part in file.infolist()):
             raise ValueError("compressed, as no archive of Paceline is")
@@ -152,7 +152,7 @@ class Directory:
             raise
 
     def _begin(self) -> None:
-        """Read what is kept, once no other command writes it."""
+        """Read the records of earlier commands, under the lock."""
 
     def __enter__(self) -> Self:
         return self
@@ -161,7 +161,7 @@ class Directory:
         self.close()
 
     def close(self) -> None:
-        """Let other commands have the directory; leave no trace where nothing was kept."""
+        """Release the directory, and remove it if nothing was kept."""
         if self._lock is None:
             return
         with suppress(OSError):
@@ -172,7 +172,7 @@ class Directory:
         self._lock = None
 
     def _demand(self) -> None:
-        """Raise TakenError where the directory holds what must not be replaced."""
+        """Raise TakenError where the directory holds files that must stay."""
         existing = [name for name in self.names if os.path.lexists(self.path / name)]
         unfinished = self.scratch / SETTINGS
         if (self.path / self.whole).is_file():
@@ -212,7 +212,7 @@ class Directory:
             raise TakenError(f"{self.path}: {why}", ownership.REPLACE)
 
     def known(self, document: Mapping[str, Any]) -> ownership.Settings:
-        """Return the settings of a whole directory, as far as its `document` has them."""
+        """Return the settings that the document of a whole directory states."""
         return dict(document.get("settings", {}))
 
     def part(self, key: str) -> Run | None:
@@ -236,7 +236,7 @@ class Directory:
         shutil.rmtree(self.scratch, ignore_errors=True)
 
     def replace(self, files: Mapping[str, bytes], document: Mapping[str, Any]) -> None:
-        """Replace the files of the directory by `files` and `document`, which says their hashes."""
+        """Replace the files of the directory by `files` and `document`, with hashes."""
         for name in self.names:
             (self.path / name).unlink(missing_ok=True)
         for name, data in files.items():
@@ -251,7 +251,7 @@ class Directory:
 
 
 class KeptRuns(Directory):
-    """A directory in which finished runs stay for later commands, with the claims they support."""
+    """A directory of claims, whose finished runs stay for later commands."""
 
     whole, names, parts, lasting = "claims.json", ("claims.json",), ".runs", True
 
@@ -263,7 +263,7 @@ class SolveDirectory(Directory):
 
 
 class RecordDirectory(Directory):
-    """A directory that a command is writing; its records stay, for later and larger commands.
+    """A directory whose records stay, for later and larger commands.
 
     `kept`: every finished record by its key. They are lines of one file, `log`, for there may be
     ten thousand of them; a line cut short by a kill is skipped.
@@ -296,7 +296,7 @@ class RecordDirectory(Directory):
 
 
 class FitDirectory(RecordDirectory):
-    """A directory of `paceline fit`: what each simulation gave stays, also for other targets."""
+    """A directory of `paceline fit`: results of simulations stay for other targets."""
 
     whole, names, parts = "fit.json", ("fit.json",), ".fit"
 
@@ -316,7 +316,7 @@ class SweepDirectory(RecordDirectory):
 
 
 def write(path: Path, data: bytes, scratch: Path | None = None, *, new: bool = False) -> None:
-    """Write a file atomically; it grows in the folder `scratch` (default: its own).
+    """Write a file atomically, by way of the folder `scratch` (default: its own).
 
     `new`: nothing is there, or FileExistsError is raised.
     """
@@ -356,7 +356,7 @@ def write_free(path: Path, data: bytes, *, given: bool, overwrite: bool) -> Path
 
 @contextmanager
 def writing(place: Path | str, remedy: str) -> Iterator[None]:
-    """Raise InputError, with its remedy, for what keeps files from being written at `place`."""
+    """Raise InputError with a remedy where files cannot be written at `place`."""
     try:
         yield
     except OSError as error:
@@ -364,7 +364,7 @@ def writing(place: Path | str, remedy: str) -> Iterator[None]:
 
 
 def publish(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Write a report's files, by name, to a folder. Raises InputError where that cannot be."""
+    """Write files, by name, to the folder of a report. Raises InputError."""
     with writing(folder, "choose another --report"):
         for name, data in files.items():
             write(folder / name, data)
@@ -403,7 +403,7 @@ def load(path: Path | str, name: str = WHOLE) -> dict[str, Any]:
 
 
 def _hash(file: Path, size: int) -> dict[str, Any] | None:
-    """Return what `hashes` says of a file; None for one of another size."""
+    """Return a file's entry in `hashes`; None if its size differs."""
     if not file.is_file() or file.stat().st_size != size:
         return None
     with file.open("rb") as opened:

@@ -17,7 +17,7 @@ OUT = ("down", "absent", "unselected")  # kinds of time in which a client is in 
 
 
 def percent(share: float) -> str:
-    """Return a share as people say it: "64 %"; shares that round to 0 are "under 1 %"."""
+    """Format a share: "64 %"; shares that round to 0 are "under 1 %"."""
     return "under 1 %" if 0 < share < 0.005 else f"{100 * share:z.0f} %"
 
 
@@ -28,7 +28,7 @@ def span(run: Run) -> float:
 
 
 def over_seeds(values: Sequence[Any]) -> Any:
-    """Return the mean of numbers, one per seed, or of all numbers of tables and lists of them.
+    """Return the mean over seeds of numbers, or of tables and lists of numbers.
 
     None does not count; of texts the first that is not empty stands.
     """
@@ -51,7 +51,7 @@ def workers(runs: Sequence[Run]) -> dict[str, list[float]]:
 
 
 def clients(scenario: Scenario, runs: Sequence[Run]) -> list[dict[str, Any]] | None:
-    """Return what each group of sampled clients adds and transfers, mean over seeds; else None.
+    """Return a row for each group of sampled clients; None without sampling.
 
     `gradients`: its share of those in the model, by the time that clients computed what was used
     over their mean time of a step; bytes are a client's in a day, None where links are not clients'

@@ -12,7 +12,7 @@ NO_GAIN = "no higher"
 
 
 def amount(estimate: Estimate, unit: str, size: float = 1.0) -> str:
-    """Return a value times `size` with its interval: "1.85 d (90 %: 1.83 to 1.88 d)"."""
+    """Format a value times `size`: "1.85 d (90 %: 1.83 to 1.88 d)"."""
     whole = replace(estimate, value=estimate.value * size)
     if estimate.interval is None:
         return with_unit(whole.value, unit)
@@ -26,13 +26,13 @@ def amount(estimate: Estimate, unit: str, size: float = 1.0) -> str:
 
 
 def of_one(row: Mapping[str, Any], quantity: str) -> Estimate:
-    """Return an estimate in a row of `simulate`, with the interval of one run if it has that."""
+    """Return an estimate of a row, with the interval of one run if there is one."""
     estimate, ends = stated(row[quantity]), (row.get("interval90") or {}).get(quantity)
     return estimate.by_model(*span(ends)) if ends and ends[0] is not None else estimate
 
 
 def above(share: float, interval: Sequence[float] | None) -> str:
-    """Return a share above another, with its interval in per cent: "+0.35% (-0.06 to +0.74)".
+    """Format a relative difference in per cent: "+0.35% (-0.06 to +0.74)".
 
     A gain within the error is none: "no higher (-0.41 to +0.25)".
     """
@@ -47,7 +47,7 @@ def level(estimate: Estimate) -> str:
 
 
 def format_interval(estimate: Estimate, unit: str) -> str:
-    """Return the ends of an estimate's interval in the unit of its value: "12.0 to 14.2 s"."""
+    """Format the ends of an interval in the unit of its value: "12.0 to 14.2 s"."""
     if estimate.interval is None:
         return "-"
     size, name = _scale(estimate.value, unit)
@@ -64,18 +64,18 @@ def span(interval: Sequence[float | None]) -> tuple[float, float]:
 
 
 def kind(estimate: Estimate) -> str:
-    """Return what an interval is, for the heading of a column: "90 %" of a mean, or in full."""
+    """Return the kind of an interval for a heading: "90 %", "median, 90 %"."""
     return f"{estimate.of}, {level(estimate)}" if estimate.of == MEDIAN else level(estimate)
 
 
 def usual(estimates: Iterable[Estimate]) -> str:
-    """Return the kind of all intervals of a column, `USUAL` if they differ, "" without any."""
+    """Return the kind of a column's intervals; `USUAL` if they differ."""
     kinds = {kind(estimate) for estimate in estimates if estimate.interval}
     return kinds.pop() if len(kinds) == 1 else USUAL if kinds else ""
 
 
 def cell(estimate: Estimate, unit: str, column: str = USUAL) -> str:
-    """Return an estimate for a column of intervals of the kind `column`: "13.1 s (12.0–14.2)".
+    """Format an estimate for a column: "13.1 s (12.0–14.2)".
 
     An interval of another kind says which.
     """
@@ -92,13 +92,13 @@ def cell(estimate: Estimate, unit: str, column: str = USUAL) -> str:
 
 
 def qualified(estimate: Estimate, unit: str, column: str = USUAL) -> str:
-    """Return the interval for a column of the kind `column`, and its own kind if that differs."""
+    """Format an interval for a column, with its kind if that is another."""
     ends = format_interval(estimate, unit)
     return f"{ends} ({kind(estimate)})" if estimate.interval and kind(estimate) != column else ends
 
 
 def difference(gap: Estimate, unit: str) -> str:
-    """Return a paired difference with its interval, in one unit: "1.20 s (0.80 to 1.60)"."""
+    """Format a paired difference in one unit: "1.20 s (0.80 to 1.60)"."""
     size, name = _scale(max(map(abs, [gap.value, *(gap.interval or ())])), unit)
     value = f"{number(gap.value / size)}{name}"
     if gap.interval is None:
@@ -108,7 +108,7 @@ def difference(gap: Estimate, unit: str) -> str:
 
 
 def _scale(value: float, unit: str) -> tuple[float, str]:
-    """Return the unit in which a number is said, as (its size, its name after a space)."""
+    """Return the unit to show a number in: its size, and its name after a space."""
     if unit in PREFIXED:
         size, prefix = prefixed(value)
         return size, f" {prefix}{unit}"

@@ -34,7 +34,7 @@ LOST = "diverges at any rate of the mechanism: try a smaller outer_lr or alpha, 
 def expected(
     scenario: Scenario, algorithm: Algorithm, runs: Sequence[Run] = (), programs: Programs = None
 ) -> Expected:
-    """Return what an algorithm's loss is expected to be, with the error of the mechanism.
+    """Return the expected loss of an algorithm, with the error of the mechanism.
 
     `runs`: of the algorithm, which show what the mechanism found; none: one is made.
     """
@@ -56,7 +56,7 @@ def expected(
 
 
 def penalties(scenario: Scenario) -> list[dict[str, Any]]:
-    """Return what each algorithm costs in loss, by what, and how sure that is.
+    """Return every algorithm's penalty in loss, its interval and its basis.
 
     `ratio`: of the loss at the end of [run] over data-parallel training's on as many tokens;
     infinite where it diverges.
@@ -82,7 +82,7 @@ def penalties(scenario: Scenario) -> list[dict[str, Any]]:
 
 
 def models(scenario: Scenario, groups: Groups, programs: Programs = None) -> dict[str, Expected]:
-    """Return what the loss of each algorithm of a learning curve may miss, by label."""
+    """Return the models of losses on a learning curve, by label."""
     if not isinstance(scenario.objective, LearningCurve):
         return {}
     losses = {
@@ -99,7 +99,7 @@ def errors(
     losses: Mapping[str, Expected],
     links: Mapping[str, TimeModel],
 ) -> Models:
-    """Return what may be wrong beside what seeds tell, of `losses` (as `models`) and of times."""
+    """Return the errors of losses and times that seeds do not show, by label."""
     result = dict[str, Errors]()
     quantity = TARGET if scenario.run.target_loss else PACE
     for algorithm in (one for one in scenario.algorithm if one.label in groups):
@@ -111,12 +111,12 @@ def errors(
 
 
 def rest(model: Any) -> str:
-    """Say on what an algorithm's loss rests."""
+    """Return in words what an algorithm's loss rests on."""
     return f"{model.basis} ({'; '.join(model.why)})" if model.why else model.basis
 
 
 def notes(models: Mapping[str, Any]) -> list[str]:
-    """Say in a sentence on what losses rest, by label."""
+    """Note what losses rest on, by label."""
     labels: dict[str, list[str]] = {}
     for label, model in models.items():
         labels.setdefault(rest(model), []).append(label)
@@ -138,7 +138,7 @@ def stated(
     missed: Unfitted | None,
     replicates: Replicates | None = None,
 ) -> dict[str, list[float] | None]:
-    """Return, by quantity, the 90 % intervals that tables state of one algorithm's `runs`.
+    """Return the 90 % intervals that tables state of one algorithm, by quantity.
 
     `model`: of a learning curve's loss; `missed`: the error of the model of times; `replicates`:
     None without a profile.
@@ -184,7 +184,7 @@ def intervals(
 def of_steps(
     times: Sequence[float], factors: np.ndarray, within: Sequence[float] | None
 ) -> list[float]:
-    """Return the 90 % interval of what runs take to a loss, from `times`, one per seed.
+    """Return the 90 % interval of the time that runs take to a loss.
 
     `factors`: draws of what their steps may be wrong by; `within`: the interval that their pace
     makes of them, which adds.

@@ -31,7 +31,7 @@ _paces: dict[str, list[float]] = {}
 def time_error_models(
     scenario: Scenario, groups: Groups, execution: Execution
 ) -> Mapping[str, TimeModel]:
-    """Return the error of each algorithm's times, by label: by the profile, if there is one."""
+    """Return the error of every algorithm's times, by label."""
     if (profile := scenario.calibration) is None:
         return uncalibrated(scenario, groups, execution)
     models, catalogue = dict[str, TimeModel](), available_programs(execution.programs)
@@ -52,7 +52,7 @@ def time_error_models(
 def uncalibrated(
     scenario: Scenario, groups: Groups, execution: Execution
 ) -> dict[str, Uncalibrated]:
-    """Return the error of each algorithm's times over TCP, by label; {} where nothing is unknown.
+    """Return the error of times over TCP without a profile, by label.
 
     Times are simulated with links at both ends of what they may take, as what computing hides of
     communication is no longer hidden over slower ones.
@@ -100,7 +100,7 @@ def _on_gpus(scenario: Scenario, algorithm: Algorithm, runs: Sequence[Run]) -> f
 
 
 def _short(scenario: Scenario, run: Run, *, looks: bool, periods: int = PERIODS) -> Scenario:
-    """Return a scenario with enough of a run's steps to show its pace, without a loss to compute.
+    """Return a scenario with as many steps as show the pace, without a loss.
 
     `looks`: the program reads the loss. A run whose period changes is left as long as it is.
     """
@@ -133,7 +133,7 @@ def _pace(
     scenario: Scenario, algorithm: Algorithm, seed: int, execution: Execution,
     replicates: Sequence[int] | None = None,
 ) -> list[float]:  # fmt: skip
-    """Return the seconds per step without crashes, or those of each of a profile's replicates."""
+    """Return the seconds per step without crashes, of every replicate if any."""
     key = ""
     if execution.programs is None:  # their code has no version
         key = Task(algorithm, seed, 0, execution.engine).key(scenario)

@@ -108,7 +108,7 @@ class Result(Display):
 
     @cached_property
     def loss_models(self) -> dict[str, Expected]:
-        """What the loss of each algorithm of a learning curve may miss, by label."""
+        """The models of losses on a learning curve, by label."""
         return learning.models(self.scenario, self.groups, self.programs)
 
     @cached_property
@@ -123,7 +123,7 @@ class Result(Display):
 
     @cached_property
     def errors(self) -> dict[str, Errors]:
-        """What may be wrong of losses and times beside what seeds show, by label."""
+        """The errors of losses and times that seeds do not show, by label."""
         stated = {row["label"]: row.get("interval90", {}) for row in self.algorithms}
         errors = learning.errors(self.scenario, self.groups, self.loss_models, self.links)
         return {label: one._replace(stated=stated[label]) for label, one in errors.items()}
@@ -144,7 +144,7 @@ class Result(Display):
 
     @property
     def loss_basis(self) -> str | None:
-        """What the loss of the pick is the loss of; None where there is no loss."""
+        """The basis of the pick's loss; None where there is no loss."""
         by_label = bases(self.scenario)
         return by_label.get(self.verdict.pick or "", next(iter(by_label.values()), None))
 
@@ -195,7 +195,7 @@ class Result(Display):
 
     @classmethod
     def merged(cls, parts: Sequence["Result"]) -> "Result":
-        """Return the result of all seeds from results of one scenario with some of them each.
+        """Return the result of all seeds from results of some of the seeds.
 
         The numbers are those of one call with all seeds. Raises InputError where scenarios differ,
         or a seed is in two parts.
@@ -302,14 +302,14 @@ def save(
 
 
 def _equal_tokens(scenario: Scenario) -> bool:
-    """Whether all runs end after as many tokens, so that time can be weighed against loss."""
+    """Whether all runs use as many tokens, so that time is weighed against loss."""
     run = scenario.run
     by_tokens = isinstance(scenario.objective, LearningCurve) and scenario.cluster.sampling is None
     return by_tokens and run.duration is None and run.steps is not None
 
 
 def _free_codecs(scenario: Scenario) -> list[str]:
-    """Say whose codecs compress in no time, as they do by default."""
+    """Note which codecs compress in no time, as they do by default."""
     free = list[str]()
     timed = {codec.kind for codec in scenario.codec if codec.compress + codec.decompress}
     for algorithm in scenario.algorithm:

@@ -34,7 +34,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True)
 class Finding:
-    """The result of our runs: `value`, its 95 % interval over seeds, and a note that explains it.
+    """The result of our runs: a value, its 95 % interval over seeds, and a note.
 
     Without an interval the value is exact, or from runs without randomness.
     """
@@ -46,7 +46,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Assumption:
-    """Another choice for a setting that the paper leaves open: overrides of every scenario."""
+    """Another choice for a setting that the paper leaves open."""
 
     what: str
     sets: tuple[str, ...]

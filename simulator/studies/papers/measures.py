@@ -357,7 +357,7 @@ def across(lab: Lab, *, reduce: str, sets: Sequence[str] = (), **how: Any) -> Fi
 
 
 def kept(lab: Lab, *, of: str, over: str = "", **how: Any) -> Finding:
-    """Return the percentage of its scale efficiency that `of` keeps from 4 to 16 workers.
+    """Return the percentage of scale efficiency kept from 4 to 16 workers.
 
     `over`: minus that of another.
     """
@@ -371,7 +371,7 @@ def kept(lab: Lab, *, of: str, over: str = "", **how: Any) -> Finding:
 
 
 def window(lab: Lab, *, name: str, bandwidths: Sequence[str]) -> Finding:
-    """Return the period over the formula's, of the bandwidth where it is furthest from 1."""
+    """Return the period over the formula's, where the two differ most."""
     ratios = []
     for bandwidth in bandwidths:
         sets = f"network.bandwidth={bandwidth}", "overhead=[]"
@@ -382,7 +382,7 @@ def window(lab: Lab, *, name: str, bandwidths: Sequence[str]) -> Finding:
 
 
 def by_then(lab: Lab, *, name: str, than: str) -> Finding:
-    """Return HPSGD's smallest lead in accuracy at a quarter, half and all of its time (points)."""
+    """Return HPSGD's smallest lead in accuracy (points) at three times."""
     runs = lab.runs(name).groups
     times = np.array([0.25, 0.5, 1.0]) * min(run.duration for run in runs["hpsgd"])
     ours, theirs = (100 * sampled(runs[label], "accuracy", times) for label in ("hpsgd", than))
@@ -442,7 +442,7 @@ def cell(
 def nearer(
     lab: Lab, *, table: Sequence[Mapping[str, Any]], to: str, near: int, far: int
 ) -> Finding:
-    """Return how much further from a baseline's accuracy one step size is than another."""
+    """Return how much further one step size is from a baseline than another."""
     rows = {row["cell"]: row for row in table}
     far_off, close = (np.abs(lead(lab, rows[str(size)], other=to)) for size in (far, near))
     return mean(far_off - close)

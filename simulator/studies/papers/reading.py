@@ -84,7 +84,7 @@ def _rows(document: Table, rows: Iterable[Table]) -> Iterator[Table]:
 
 
 def _filled(value: Any, row: Table) -> Any:
-    """Fill the keys of a row into texts, however deep; a text that is one key becomes its value."""
+    """Fill the keys of a row into texts; a text that is one key becomes its value."""
     if isinstance(value, dict):
         return {key: _filled(entry, row) for key, entry in value.items()}
     if isinstance(value, list):

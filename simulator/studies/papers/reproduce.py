@@ -94,7 +94,7 @@ def _answer(claim: Claim, lab: Lab) -> dict[str, Any]:
 
 
 def write(folder: Path, rows: Sequence[Row], drawn: Sequence[Paper], lab: Lab) -> None:
-    """Write the page and its tables about all `rows`, and draw the figures of the papers `drawn`.
+    """Write the page and its tables, and draw the figures of the papers `drawn`.
 
     Raises InputError where they cannot be written.
     """
@@ -164,7 +164,7 @@ def texts(rows: Sequence[Row], folder: Path) -> dict[str, str]:
 
 
 def _covered(paper: Paper, rows: Sequence[Row]) -> Iterable[dict[str, Any]]:
-    """Yield each figure and table of a paper, with the claims about it and what they leave."""
+    """Yield the figures and tables of a paper with the claims about them."""
     for name, left in paper.shown.items():
         verdicts = [row["verdict"] for row in rows if mentions(row["place"], name)]
         held = verdicts.count(Verdict.HOLDS)

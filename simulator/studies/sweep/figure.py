@@ -30,7 +30,7 @@ def files(result: SweepResult) -> dict[str, bytes]:
 
 
 def chart(rows: Sequence[Row], vary: Vary, target: float | None, title: str) -> Chart | None:
-    """Chart a quantity against the first key that has numbers, where one or two keys were varied.
+    """Chart a quantity against the first key that has numbers.
 
     A line for each algorithm, and for each value of a second key. A single key without numbers has
     categories. None where more keys were varied, or there are too many lines to tell apart.
@@ -58,7 +58,7 @@ def chart(rows: Sequence[Row], vary: Vary, target: float | None, title: str) -> 
 
 
 def _keys(rows: Sequence[Row], vary: Vary) -> tuple[str, str | None] | None:
-    """Return the key of the horizontal axis, and the one, if any, whose values are the lines."""
+    """Return the key of the horizontal axis, and the key of the lines, if any."""
     varied = {key: values for key, values in vary.items() if len(values) > 1}
     key = next((key for key, values in varied.items() if numbers(values)), next(iter(varied), None))
     if key is None:
@@ -112,7 +112,7 @@ def _ends(row: Row, measure: str) -> tuple[float, float, float]:
 
 
 def _across(key: str, values: Sequence[Any]) -> tuple[Axis, dict[str, float]]:
-    """Return the axis of a key, of numbers or categories, and the place of each value on it."""
+    """Return the axis of a key, and the place of every value on it."""
     texts, parsed = [*map(text, values)], numbers(values)
     if parsed is None:
         return Axis(key, names=texts), {name: float(at) for at, name in enumerate(texts)}

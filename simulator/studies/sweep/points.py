@@ -79,7 +79,7 @@ _CLOSES = {"[": "]", "{": "}", '"': '"', "'": "'"}
 
 
 def _fault(value: str) -> str:
-    """Say why a value that begins as TOML is none (yet)."""
+    """Return why a value that begins as TOML is not TOML; "" if it is."""
     closes = _CLOSES.get(value[:1])
     if closes is None:
         return ""
@@ -93,7 +93,7 @@ def _fault(value: str) -> str:
 
 
 def grid(values: Axes) -> list[Point]:
-    """Return all combinations; the last key varies fastest. Raises InputError above `LARGEST`."""
+    """Return all combinations, the last key varying fastest. Raises InputError."""
     count = math.prod(map(len, values.values()))
     if count > LARGEST:
         raise InputError(f"{count} points: at most {LARGEST} in one sweep; give fewer values")

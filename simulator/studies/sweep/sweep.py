@@ -61,7 +61,7 @@ def sweep(  # noqa: PLR0913 - the options of the command
     progress: Progress | None = None,
     force: bool = False,
 ) -> SweepResult:
-    """Simulate `scenario` at every combination of the values of `vary`, or at each of `points`.
+    """Simulate `scenario` at every combination of values, or at every point.
 
     Keys are as `--set` takes them ("algorithm.local-sgd.tau"), values too ("20 ms"), or numbers,
     lists and dicts. The last key varies fastest. All points are checked before anything runs, and
@@ -151,7 +151,7 @@ def execute(
 
 
 def _axes(vary: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Return the values of each key as texts; one text may hold several, as on a command line."""
+    """Return the values of every key as texts; one text may hold several."""
     return {
         key: grids.split(values, key)
         if isinstance(values, str)

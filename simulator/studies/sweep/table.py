@@ -150,7 +150,7 @@ def _cell_of(row: Row, column: ResultColumn) -> str:
 
 
 def measured(scenario: Scenario, runs: Sequence[Run], execution: Execution) -> Record:
-    """Return all that a sweep keeps of the runs of one algorithm, JSON-able.
+    """Return the record of the runs of one algorithm, JSON-able.
 
     The means are those of `paceline simulate`; missing values are None. `errors`, by column: draws
     of what it may be wrong by; `margin`: the share of the loss up to which others are equivalent.
@@ -246,7 +246,7 @@ def collected(
 
 
 def picked(scenario: Scenario, records: Mapping[str, Record]) -> Row:
-    """Return the verdict on a point: that on those of its algorithms that are no bounds.
+    """Return the verdict on a point's algorithms, without bounds.
 
     `records`: as of `measured`, by label and in the order of the scenario's algorithms.
     """
@@ -255,7 +255,7 @@ def picked(scenario: Scenario, records: Mapping[str, Record]) -> Row:
 
 
 def judged(scenario: Scenario, records: Mapping[str, Record]) -> Row:
-    """Return the verdict on records, by label: the keys of `pick`; `measure` is a column.
+    """Return the verdict on records by label: the keys of `pick`.
 
     The measure is the first of `columns.RANKING` that some record has with every seed, or with
     most. What stands still is left out; `label` is None where nothing is left.
@@ -263,7 +263,7 @@ def judged(scenario: Scenario, records: Mapping[str, Record]) -> Row:
     left = {label: record["runs"] for label, record in records.items() if not record.get("stalled")}
 
     def column(key: str, where: str = "") -> dict[str, list[float]]:
-        """Return the values of a column, by label: infinite where `where`, or it, is missing."""
+        """Return a column by label: infinite where it, or `where`, is missing."""
         return {
             label: [math.inf if run[where or key] is None else run[key] for run in runs]
             for label, runs in left.items()
@@ -293,7 +293,7 @@ def judged(scenario: Scenario, records: Mapping[str, Record]) -> Row:
 
 
 def labels(scenarios: Sequence[Scenario]) -> list[list[str]]:
-    """Return labels of each point's algorithms, the same at every point where possible.
+    """Return the labels of every point's algorithms, the same where possible.
 
     An algorithm whose label names a varied value ("local-sgd tau=4") has its program's name.
     """
@@ -311,7 +311,7 @@ def labels(scenarios: Sequence[Scenario]) -> list[list[str]]:
 
 
 def notes(rows: Sequence[Row], count: Counter[tuple[str, str]]) -> list[str]:
-    """Return warnings for readers of the table; `count`: of each (label, note) of the runs."""
+    """Return warnings; `count`: how often each (label, note) occurs in runs."""
     size = Counter(row["label"] for row in rows)
     lost = Counter(row["label"] for row in rows if row["diverged"])
     diverged = "diverged with some seeds; try a smaller lr"
@@ -323,7 +323,7 @@ def notes(rows: Sequence[Row], count: Counter[tuple[str, str]]) -> list[str]:
 
 
 def csv_table(rows: Sequence[Mapping[str, Any]]) -> bytes:
-    """Return rows as CSV: digits that read back exactly, tables as TOML, empty for None."""
+    """Return rows as CSV: exact digits, tables as TOML, empty for None."""
     return csv_cells.table([*rows[0]], (map(_cell, row.values()) for row in rows))
 
 
