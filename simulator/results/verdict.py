@@ -45,6 +45,7 @@ PACES = {
 }
 """Measures of a pace: what it is the time of, in words, and its function of a run."""
 ALIKE = 0.01  # share by which estimates may differ that count as equal
+HEADLINE = 15  # words
 NAMED = 2  # most algorithms that a sentence names; the others are counted
 ENOUGH = 8  # seeds to ask for where one says nothing
 ALONE = "one worker alone"  # a choice in a search; no algorithm
@@ -242,6 +243,17 @@ class Verdict:
         if self.pick is None:
             return " ".join(["Nothing to pick.", *lead])
         return " ".join([*lead, f"{self.pick}: {self._value()}{self._open()}."])
+
+    @property
+    def headline(self) -> str:
+        """The answer in at most `HEADLINE` words, without intervals."""
+        if self.pick is None or self.text:
+            return self.sentence
+        known, spent = self.order.estimates.get(self.pick), self.spent.get(self.pick, Spent())
+        value = [self.question.tells.format(self._brief(known))] if known else []
+        found = ", ".join(spent.briefly() or value)
+        texts = (f"{self.pick}: {found}{end}" for end in (self._open(), ""))
+        return next((text for text in texts if len(text.split()) <= HEADLINE), self.pick)
 
     @property
     def _leading(self) -> Sequence[str]:

@@ -45,17 +45,32 @@ def test_every_slider_begins_at_the_scenarios_own_and_its_values_are_accepted():
         assert found, name
         for control in found.values():
             assert control.own in control.texts
+            if control.kind == "choice":
+                continue
             steps = [control.read(text) for text in control.texts]
             assert steps == sorted(set(steps)), (name, control.name)
             changed(scenario, control.changes(control.texts[len(steps) // 2]))
 
 
 def test_sliders_are_those_that_the_scenario_has():
-    assert [*sliders(QUICK)[1]] == ["average", "straggling", "workers", "tau", "lr"]
     assert [*sliders("four-continents")[1]] == [
-        "latency", "bandwidth", "straggling", "workers", "tau", "delay", "lr",
+        "latency", "bandwidth", "straggling", "workers", "tau", "delay", "price", "lr", "codec",
     ]  # fmt: skip
+    assert [*sliders(QUICK)[1]] == ["average", "straggling", "workers", "tau", "lr"]
     assert "lr" not in sliders("dts/latency")[1]
+
+
+def test_sites_overlap_price_and_codec_move_what_they_name():
+    page = Explorer(load("llm/four-sites"))
+    state = {"sites": "2", "overlap": "5", "price": "40", "codec": "fp16"}
+    assert {*state} <= {*page.controls}
+    found = page.apply(state)
+    assert (found.cluster.workers, found.cost.node_hour) == (2, 40)
+    assert found.objective.tokens == 2 * page.scenario.objective.tokens  # the same global batch
+    streaming = found.algorithm[2].parameters
+    assert (streaming["overlap"], streaming["codec"].kind) == (5, "fp16")
+    with pytest.raises(ValueError, match="the choices are"):
+        page.controls["codec"].read("zip")
 
 
 def test_where_places_agree_a_slider_shows_their_value_else_a_factor():
@@ -141,6 +156,7 @@ def test_the_numbers_are_those_of_simulate():
         wanted = simulate(load(name, [*short, *overrides]))
         assert numbers(result.runs) == numbers(wanted.runs), name
         assert result.pick == wanted.pick
+        assert len(result.verdict.headline.split()) <= 15
         assert page.result(page.read(search)[0]) is result  # remembered
         drawn = explorer.figures(result, page.result({}))
         assert drawn.keys() == {"error", "spent"}
@@ -326,7 +342,7 @@ def test_exact_values_are_written_beside_and_the_export_gives_the_pages_numbers(
             page.click("#export")
         exported = tmp_path / "exported.toml"
         download.value.save_as(exported)
-        simulated = simulate(load(exported)).pick["sentence"]
+        simulated = simulate(load(exported)).verdict.headline
         wait_until(lambda: page.inner_text("#pick") == simulated)
         assert tomllib.loads(exported.read_text())["algorithm"][1]["tau"] == 17
         page.click("#reset-tau")

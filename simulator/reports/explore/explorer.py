@@ -6,6 +6,7 @@ where they agree, and a factor that multiplies each of them where they differ.
 
 import math
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
@@ -15,12 +16,14 @@ from urllib.parse import parse_qsl
 
 import numpy as np
 
+from ...cluster.prices import HOURLY
 from ...distributions import parametric
 from ...distributions.law import Law
 from ...errors import InputError
 from ...inputs.messages import KeyPath, nearest, show
 from ...inputs.units import to_si
 from ...load.load import parse
+from ...programs.codecs.codec import CODECS
 from ...results.figures import curves, interactive
 from ...results.figures.chart import Line, Look, apart
 from ...results.statistics import human, time_unit
@@ -28,11 +31,14 @@ from ...scenario.scenario import Scenario
 from ...scenario.tables import LearningCurve, NoObjective
 from ...studies.result import Result
 from ...studies.simulate import simulate
+from ...studies.tune import parts
 
-Kind = Literal["time", "bandwidth", "count", "number"]
+Kind = Literal["time", "bandwidth", "count", "number", "choice"]
 RANGE = 100.0  # largest factor by which a slider multiplies or divides a value
 PER_DECADE = 20  # values of a slider
 WORKERS = 256  # the slider's upper end, unless the scenario has more
+OVERLAP = 20  # steps: the slider's upper end, unless the scenario has more
+WRITTEN = "as written"  # codecs that differ, or have parameters of their own
 SPREAD = 3.0  # largest standard deviation of compute times over their mean
 REMEMBERED = 32  # results that stay in memory
 UNITS = {
@@ -84,6 +90,10 @@ class Control:
 
     def read(self, text: str) -> float:
         """Return the value of a text. Raises ValueError where the slider cannot have it."""
+        if self.kind == "choice":
+            if text.strip() not in self.texts:
+                raise ValueError(nearest(text.strip(), self.texts, "the choices are"))
+            return self.texts.index(text.strip())
         try:
             value = read(text.strip(), self.kind)
         except AssertionError:  # pint's, of a text such as "\0"
@@ -97,6 +107,8 @@ class Control:
 
     def nearest(self, text: str) -> int:
         """Return the index of the slider's value nearest to a text."""
+        if self.kind == "choice":
+            return int(self.read(text))
         steps = np.array([read(each, self.kind) for each in self.texts])
         return int(np.argmin(np.abs(steps - self.read(text))))
 
@@ -133,6 +145,7 @@ def controls(scenario: Scenario) -> tuple[Control, ...]:
     cluster, network = scenario.cluster, scenario.network
     rates = not isinstance(scenario.objective, NoObjective | LearningCurve)
     least = max(1, sum(group.workers for group in cluster.group))
+    late, sites = [*_numbers(scenario, _count, "overlap")], [*_sites(scenario)]
     workers = Setting(("cluster", "workers"), float(cluster.workers), _count)
     described: tuple[_Row, ...] = (
         ("latency", "Latency", "one way, per hop", "time", [*_latencies(scenario)], None),
@@ -141,17 +154,23 @@ def controls(scenario: Scenario) -> tuple[Control, ...]:
         ("bandwidth", "Bandwidth", "of each link", "bandwidth", [*_bandwidths(scenario)], None),
         ("straggling", "Straggling", "standard deviation of compute times over their mean; a moved "
          "one makes them gamma distributed", "number", _spreads(scenario), (0.01, SPREAD)),
+        ("sites", "Sites", "the first of them, at the same global batch", "count",
+         sites, (1, parts.count_sites(scenario))),
         ("workers", "Workers", "number of workers that train together", "count",
-         [] if network.regions else [workers], (least, max(WORKERS, cluster.workers))),
+         [] if network.regions or sites else [workers], (least, max(WORKERS, cluster.workers))),
         ("tau", "Period τ", "local steps between averages", "count",
          [*_numbers(scenario, _count, "tau", "tau0")], None),
         ("delay", "Delay", "steps until an average is needed", "count",
          [*_numbers(scenario, _count, "delay")], None),
+        ("overlap", "Overlap", "steps that an average may take while workers go on", "count",
+         late, (1, max([OVERLAP, *(place.own for place in late)]))),
+        ("price", "Price", "of a node or device for an hour", "number", [*_prices(scenario)], None),
         ("lr", "Learning rate", "of every step", "number",
          [*_numbers(scenario, lambda value, _: float(f"{value:.12g}"), "lr")] if rates else [],
          None),
     )  # fmt: skip
-    return tuple(_control(row) for row in described if row[4])
+    found = [_control(row) for row in described if row[4]]
+    return (*found, *_codecs(scenario))
 
 
 def _control(row: _Row) -> Control:
@@ -231,6 +250,48 @@ def _spreads(scenario: Scenario) -> list[Setting]:
     return [each for each in settings if each.own] or settings  # constants beside others stay so
 
 
+def _sites(scenario: Scenario) -> Iterator[Setting]:
+    """Yield the tables that change with the number of sites, where there are several."""
+    apart = scenario.network.regions or isinstance(scenario.objective, LearningCurve)
+    many = parts.count_sites(scenario) if scenario.cluster.group and apart else 1
+    for key in ("cluster", "objective", "cost") if many > 1 else ():
+        if key in scenario.table:
+
+            def write(value: float, _: str, key: str = key) -> Any:
+                return parts.first_sites(scenario, round(value)).applied(scenario.table)[key]
+
+            yield Setting((key,), float(many), write)
+
+
+def _prices(scenario: Scenario) -> Iterator[Setting]:
+    tables: list[tuple[KeyPath, Any]] = [(("cost",), scenario.table.get("cost", {}))]
+    groups = scenario.table["cluster"].get("group", ())
+    tables += [(("cluster", "group", at), group) for at, group in enumerate(groups)]
+    for path, table in tables:
+        for key in HOURLY:
+            if table.get(key):
+                write = lambda value, _: float(f"{value:.12g}")  # noqa: E731
+                yield Setting((*path, key), float(table[key]), write)
+
+
+def _codecs(scenario: Scenario) -> Iterator[Control]:
+    """Yield the slider of the codecs that all algorithms with a codec take by their names alone."""
+    those = [at for at, each in enumerate(scenario.algorithm) if "codec" in each.parameters]
+    written = [scenario.algorithm[at].written.get("codec", "raw") for at in those]
+    names = list[str]()
+    for name in CODECS.names if those else ():
+        with suppress(InputError):
+            changed(scenario, {("algorithm", at, "codec"): name for at in those})
+            names.append(name)
+    same = next((name for name in names if all(name == codec for codec in written)), None)
+    own = same or WRITTEN
+    texts = tuple(dict.fromkeys([own, *names]))
+    places = tuple(Setting(("algorithm", at, "codec"), 0.0, lambda _, text: text) for at in those)
+    if len(texts) > 1:
+        about = "what compresses messages, where an algorithm has a codec"
+        yield Control("codec", "Codec", about, "choice", places, texts, own, False)
+
+
 def _count(value: float, _: str) -> int:
     return max(1, round(value))
 
@@ -243,8 +304,12 @@ def _numbers(
     for index, algorithm in enumerate(scenario.algorithm):
         for key in keys:
             written = algorithm.written.get(key)
-            if isinstance(written, int | float) and written >= (1 if write is _count else 1e-300):
-                own = key in algorithm.table
+            if key == "overlap" and written is None:  # its default matters
+                written = algorithm.parameters.get(key)
+            if isinstance(written, bool) or not isinstance(written, int | float):
+                continue
+            if written >= (1 if write is _count else 1e-300):
+                own = key in algorithm.table or key not in algorithm.written
                 path: KeyPath = ("algorithm", index, key) if own else ("optimizer", key)
                 found[path] = float(written)
     yield from (Setting(path, value, write) for path, value in found.items())
@@ -316,7 +381,11 @@ def figures(result: Result, loaded: Result | None) -> dict[str, Any]:
     """
     scenario, names = result.scenario, apart([*result.groups])
     groups = dict(zip(names, result.groups.values(), strict=True))
-    drawn, size = curves.of_groups(groups), time_unit(max(run.duration for run in result.runs))[0]
+    rows = [row | {"label": name} for name, row in zip(names, result.algorithms, strict=True)]
+    drawn, size = (
+        curves.of_groups(groups, rows),
+        time_unit(max(run.duration for run in result.runs))[0],
+    )
     column = "loss" if curves.has_loss(drawn) else "step"
     loss = curves.LOSS_NAMES.get(scenario.objective.kind, "loss")
     panel = curves.error_panel(drawn, scenario.run.target_loss, loss)
@@ -328,7 +397,7 @@ def figures(result: Result, loaded: Result | None) -> dict[str, Any]:
         before.append(Line("as loaded", times / size, mean, look, marks="none", named=False))
     spent = curves.breakdown(groups, title="").panels[0]
     pace = [human(row["seconds_per_step"]["mean"]) for row in result.algorithms]
-    rows = [f"{name}: {time}" for name, time in zip(names, pace, strict=True)]
-    bars = replace(spent, y=replace(spent.y, names=rows))
+    titles = [f"{name}: {time}" for name, time in zip(names, pace, strict=True)]
+    bars = replace(spent, y=replace(spent.y, names=titles))
     figure = replace(panel, lines=[*before, *panel.lines], height=440)
     return {"error": interactive.spec(figure), "spent": interactive.spec(bars)}

@@ -8,15 +8,13 @@ from dash import ClientsideFunction, Dash, Input, Output, State, ctx, dcc, html,
 
 from ...errors import InputError
 from ...results import consumption
+from ...results.intervals import USUAL
 from ...studies.result import Result
 from . import export
 from .explorer import Control, Explorer, figures
 
 ASSETS = Path(__file__).parent.parent / "assets"
-CAPTION = (
-    "Bands span the smallest to the largest seed. Thin lines: the scenario as loaded. For theory, "
-    "see paceline theory."
-)
+CAPTION = f"Mean over seeds; bands: {USUAL}. Thin lines: the scenario as loaded."
 FIGURES = {"error": "Error against time", "spent": "Time per step"}
 _aria: Any = dict  # makes attributes for screen readers, which Dash's type stubs lack
 
@@ -44,6 +42,7 @@ def _layout(explorer: Explorer, title: str) -> html.Div:
     head = [
         html.H1(title),
         html.P(id="pick", className="pick", **_aria({"aria-live": "polite"})),
+        html.Details([html.Summary("Why"), html.Ul(id="why")]),
         html.P("Computing …", id="shown", className="shown"),
         html.P(id="problems", className="problems", role="alert"),
         html.P(id="invalid", className="problems", role="alert"),
@@ -130,7 +129,7 @@ def _wire(app: Dash, explorer: Explorer, overrides: list[str]) -> None:
         return _state(explorer, search or "", sliders, boxes)
 
     @app.callback(
-        *(Output(name, "children") for name in ("units", "pick", "shown", "invalid")),
+        *(Output(name, "children") for name in ("units", "pick", "why", "shown", "invalid")),
         Output("answer", "data"),
         Input("state", "data"),
         prevent_initial_call=True,
@@ -141,9 +140,11 @@ def _wire(app: Dash, explorer: Explorer, overrides: list[str]) -> None:
             loaded = explorer.result({}) if state else None
         except (InputError, RuntimeError, ArithmeticError) as error:
             problem = f"{error} The page shows the values before that."
-            return no_update, no_update, "", problem, no_update
+            return no_update, no_update, no_update, "", problem, no_update
         shown = f"Complete: {len(result.seeds)} seeds, the same numbers as paceline simulate."
-        return _units(result), result.pick["sentence"], shown, "", figures(result, loaded)
+        verdict = result.verdict
+        why = [html.Li(text) for text in (verdict.sentence, *verdict.why)]
+        return _units(result), verdict.headline, why, shown, "", figures(result, loaded)
 
     @app.callback(
         Output("download", "data"),
@@ -187,4 +188,6 @@ def _units(result: Result) -> list[Any]:
         html.Tr([html.Th(row["label"], scope="row"), *(html.Td(cell(row)) for cell in cells)])
         for row in rows
     ]
-    return [html.Table([html.Thead(head), html.Tbody(body)])] if columns else []
+    table = html.Table([html.Thead(head), html.Tbody(body)])
+    about = _aria({"aria-label": what, "role": "region"})
+    return [html.Div(table, className="wide", tabIndex=0, **about)] if columns else []

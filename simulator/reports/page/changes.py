@@ -62,8 +62,8 @@ def section(found: FoundRun, place: int) -> PageSection | None:
     if run is None or run.is_measured or not found.verdict["pick"]:
         return None
     try:
-        scenario = parse(dict(run.table), file=found.scenario["file"], folder=found.path,
-                         allow_paths=False)  # fmt: skip
+        origin = {"file": found.scenario["file"], "folder": found.path, "allow_paths": False}
+        scenario = parse(dict(run.table), **origin)
         leading = _leading(found)
         rows = {label: _known(run.rows[label], scenario) for label in leading}
         every = dict(_changes(found, scenario, rows))

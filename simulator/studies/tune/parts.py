@@ -90,8 +90,8 @@ def parts(scenario: Scenario) -> list[Part]:
                 f"{scenario.file}: tune.sites[{index}] = {count}: the scenario has {len(places)} "
                 "(its regions, else its groups, else its workers); write at most that"
             )
-        chosen = np.sum([*places.values()][:count], axis=0)
-        made.append((f"{count} site{'s' * (count > 1)}", tuple(chosen.tolist())))
+        part = first_sites(scenario, count)
+        made.append((part.name, part.counts))
     names = {group.name: place for place, group in enumerate(cluster.group)}
     for index, chosen_groups in enumerate(tune.groups):
         wrong = [name for name in chosen_groups if name not in names]
@@ -112,6 +112,17 @@ def parts(scenario: Scenario) -> list[Part]:
         made += [(f"{n} worker{'s' * (n > 1)}", _first(scenario, n)) for n in tune.workers]
     once = {counts: name for name, counts in reversed(made)}
     return [_part(scenario, name, counts) for counts, name in [*once.items()][::-1]]
+
+
+def count_sites(scenario: Scenario) -> int:
+    """Return how many sites a scenario has."""
+    return len(_places(scenario))
+
+
+def first_sites(scenario: Scenario, count: int) -> Part:
+    """Return the first so many sites."""
+    chosen = np.sum([*_places(scenario).values()][:count], axis=0)
+    return _part(scenario, f"{count} site{'s' * (count > 1)}", tuple(chosen.tolist()))
 
 
 def _demand_group(
