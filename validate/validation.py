@@ -107,14 +107,14 @@ def validate(  # noqa: PLR0913 - the options of the command
     demand_algorithms(scenario, programs)
     if joins and not launch.is_first():
         with tempfile.TemporaryDirectory() as folder:
-            launch.join(_job(scenario, numbers, device, programs, Path(folder), joins))
+            launch.join(_job(scenario, numbers, device, programs, Path(folder)))
     options = settings("validate", scenario, programs, seeds=list(numbers), device=device)
     with Destination.of(out, overwrite).open(ValidationDirectory, options) as whole:
         predict = partial(_predict, scenario, numbers, programs, whole)
         if not joins:  # first, as it is fast and finds errors; under a launcher others would wait
             predicted = predict()
         directory = whole.measured
-        job = _job(scenario, numbers, device, programs, directory.scratch, joins)
+        job = _job(scenario, numbers, device, programs, directory.scratch)
         about = machine.hardware(device)
         busy = (device != "cpu" and used_by_others()) or 0.0
         todo = job.tasks
@@ -179,21 +179,16 @@ def _predict(
     return result
 
 
-def _job(  # noqa: PLR0913, PLR0917
-    scenario: Scenario,
-    seeds: Sequence[int],
-    device: str,
-    programs: Programs,
-    folder: Path,
-    joins: bool,
+def _job(
+    scenario: Scenario, seeds: Sequence[int], device: str, programs: Programs, folder: Path
 ) -> Job:
     """Return the job of every algorithm with every seed.
 
-    Except runs of the user's `programs`, which have no version, and those under a launcher, whose
-    ranks must agree on the folders' names.
+    Equal runs share a folder across calls, except those of the user's `programs`, which have no
+    version, and those under a launcher, whose ranks must agree on the folders' names.
     """
     pairs = [(algorithm, seed) for algorithm in scenario.algorithm for seed in seeds]
-    if joins:
+    if launch.launched():
         names = [f"task-{number}" for number in range(len(pairs))]
     elif programs is not None:
         names = [secrets.token_hex(16) for _ in pairs]

@@ -100,9 +100,10 @@ def squared_distances(
 ) -> Array:
     """Return squared distances from the optimum, relative to the first.
 
-    Along modes of `curvature`, for workers whose curvatures differ by `share` at `apart`, as in
-    `objectives.quadratic`; all are broadcast. Shape (points, *modes). Half of the workers move one
-    way along the second coordinate of a mode, half the other, so simulating one is enough.
+    They are those at the steps of `seen`, along modes of `curvature`, for workers whose curvatures
+    differ by `share` at `apart`, as in `objectives.quadratic`. All are broadcast; the shape is
+    (points, *modes). Half of the workers move one way along the second coordinate of a mode, half
+    the other, so simulating one is enough.
     """
     h, s, k = np.broadcast_arrays(
         *(np.asarray(number, float) for number in (curvature, share, apart))

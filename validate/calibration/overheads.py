@@ -338,7 +338,8 @@ def _take_off_latencies(
 ) -> None:
     """Express gloo's latencies in those of the scenario.
 
-    A hop of its ring waits for the receiver's word, and so does a question, which goes straight.
+    What is left is added on any link. A hop of gloo's ring waits for the receiver's word, and so
+    does a question, which goes straight.
     """
     if nominal.latency:
         table["latency_factor"] = profile.rounded(nominal.gloo / nominal.latency)

@@ -23,11 +23,11 @@ MEANS = {
 def attribute(predicted: Row, measured: Row, pace: Row, loss: Row | None) -> dict[str, Any]:
     """Return the main cause of an algorithm's errors, and all causes' sizes.
 
-    `predicted`, `measured`: the algorithm's summaries; `pace`, `loss`: the rows of its seconds per
-    step and of its loss at equal steps. The causes' `seconds_per_step` (measured - predicted) add
-    up to the whole difference. `sizes` are relative to the measured step or loss; the largest is
-    the main cause, or "none" if the whole error is within noise or below 1 % (5 % for a loss of
-    unknown noise).
+    `to_blame` names it. `predicted`, `measured`: the algorithm's summaries; `pace`, `loss`: the
+    rows of its seconds per step and of its loss at equal steps. The causes' `seconds_per_step`
+    (measured - predicted) add up to the whole difference. `sizes` are relative to the measured step
+    or loss; the largest is the main cause, or "none" if the whole error is within noise or below 1
+    % (5 % for a loss of unknown noise).
     """
     seconds = causes(predicted, measured, pace)
     sizes: dict[str, float] = {}

@@ -21,7 +21,8 @@ Row = dict[str, Any]
 def pace(run: Run) -> float:
     """Return seconds per step after the first tenth of the steps.
 
-    From the first evaluation after that tenth, but at least over the last interval.
+    It counts from the first evaluation after that tenth, but at least over the last interval; nan
+    with fewer than two evaluations.
     """
     time, step = np.asarray(run.curve["time"]), np.asarray(run.curve["step"])
     if step.size < 2:
@@ -168,7 +169,7 @@ def _fluctuates(row: Row, predicted: Run, measured: Run) -> bool | None:
 def fluctuation(run: Run, until: float) -> float:
     """Return the loss's standard deviation about a line before a step.
 
-    Over the last fifth of the steps `until` then; nan with fewer than five evaluations there.
+    It covers the last fifth of the steps `until` then; nan with fewer than five evaluations there.
     """
     step, loss = np.asarray(run.curve["step"]), np.asarray(run.curve["loss"])
     recent = (step >= (1 - RECENT) * until) & (step <= until) & np.isfinite(loss)
@@ -195,8 +196,8 @@ def _reached(values: Sequence[Sequence[float]], names: tuple[str, str]) -> str |
 def excess(nominal: float | None, row: Row) -> Row:
     """Return both sides' excess over the `nominal` seconds per step.
 
-    Seconds per step; `share`: of the nominal. `error`: of the predicted excess; None if the
-    prediction is the nominal one and so has no excess of its own.
+    `share`: of the nominal. `error`: of the predicted excess; None if the prediction is the nominal
+    one, without an excess.
     """
     profiled = nominal is not None
     nominal = row["predicted"] if nominal is None else nominal

@@ -152,8 +152,9 @@ class _Job:
     def costs(self, theta: Array, compute: float) -> Array:
         """Return the costs by which the pace is linear.
 
-        `compute`: the logarithm of computing. The factors are of means around a ring, and of all
-        else, which multiplies the slowdown, so that the pace is linear in it.
+        These are compute, set-up, hop, latency factor, slowdown, and transmission factors: of means
+        around a ring, and of all else. The latter multiplies the slowdown, so that the pace is
+        linear in it. `compute`: the logarithm of computing.
         """
         added = 0.0
         if self.link is None:

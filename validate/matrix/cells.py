@@ -31,11 +31,11 @@ Cell = Row
 def cells(name: str, folder: Path, loss: float | None = None) -> list[Cell]:
     """Return a cell for every algorithm of a condition.
 
-    "measured"; "paired" was predicted with its seeds, hence the same delays, "independent" with
-    others, "quadratic" (if there is one) likewise with the calibrated quadratic. `loss`: the lowest
-    that the quadratic was fitted to. Each cell has `counted` and `reasons`; errors are relative,
-    times in seconds; `seconds_per_step` and `time_to_target` of the paired prediction, with
-    `nominal` and the share of the excess over it that is `explained`; both again under
+    `folder` has the run directories "measured"; "paired", predicted with its seeds and so the same
+    delays; "independent", with other seeds; and perhaps "quadratic", with the calibrated quadratic,
+    which was fitted to losses down to `loss`. Each cell has `counted` and `reasons`; errors are
+    relative, times in seconds; `seconds_per_step` and `time_to_target` of the paired prediction,
+    with `nominal` and the share of the excess over it that is `explained`; both again under
     `independent`, with the stated interval and whether the measured value is `inside`; `quadratic`.
     """
     sides = [side for side in ("paired", "independent", "quadratic") if (folder / side).is_dir()]

@@ -43,7 +43,7 @@ def learn(cells: Sequence[Row], source: str = "") -> ModelError | None:
     """Learn the model's error from cells of one kind of network.
 
     A family's mean square is that of its programs, and `WEIGHT` times that of all: few programs
-    say little.
+    say little. None from fewer than two programs.
     """
     errors: Row = {}
     counts = []

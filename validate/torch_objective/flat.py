@@ -66,8 +66,8 @@ class Flat:
     ) -> None:
         """Run `backward`, and call `freed` for each complete piece in order.
 
-        `sizes`: lengths of the pieces, from the end of the vector on. `freed` is called on
-        the thread of the backward pass.
+        All pieces before it are complete, too. `sizes`: lengths of the pieces, from the end of the
+        vector on. `freed` is called on the thread of the backward pass.
         """
         pieces = gradient.split_with_sizes(list(sizes[::-1]))[::-1]
         inside = _overlaps(self._sizes, sizes)
