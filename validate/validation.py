@@ -255,7 +255,7 @@ def _save(
     files = {"events.csv": events.write(did)}
     if surveyed := surveys(scenario, runs):
         files["landscape.json"] = store.dump(surveyed)
-    # what the runs left stays until they are compared, to be compared anew after a kill
+    # the runs' files stay until they are compared, so that a killed command can repeat that
     more = {"evidence": judged, "machine": about}
     save(result, directory, summary=more, files=files, whole=False)
     return result, judged

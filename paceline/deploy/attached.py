@@ -99,7 +99,7 @@ class AttachedNode(TensorNode):
         self._phase: tuple[int, int] | None = None  # the local phase's next step, and steps done
         self._names: tuple[str, ...] = ()
         self._frame: Any = None
-        self._hidden = False  # whether gradients are computed where the state is not all there is
+        self._hidden = False  # whether gradients are computed outside of the saved state
         self.saved: dict[str, Any] | None = None
 
     # Computing

@@ -56,7 +56,7 @@ class Shift(Tensor):
     def __rsub__(self, other: Any) -> Any:
         if other is not self.base:
             return other - self.vector
-        self.base = self.end  # a program that still names this keeps no second vector by it
+        self.base = self.end  # frees the second vector, even if the program keeps this
         return self.end
 
 

@@ -171,7 +171,7 @@ class Session:
                 "GradScaler cannot skip its steps; use torch.bfloat16, which needs none"
             )
         else:
-            self._optimizer._opt_called = True  # it never steps, and schedules would warn of that
+            self._optimizer._opt_called = True  # it never steps, of which schedules would warn
         if all(parameter.grad is None for parameter in self._live.parameters):
             raise ProgramError("no parameter has a gradient: call loss.backward() before the step")
         self._begin()
@@ -366,7 +366,7 @@ class Session:
         return self
 
     def __exit__(self, kind: Any, *_: object) -> None:
-        if kind is None:  # else others may wait for this process in vain, and need to hear of it
+        if kind is None:  # after an error, others must notice that this process is gone
             self.close()
 
 

@@ -85,7 +85,7 @@ def fit(runs: Sequence[RunEvents]) -> dict[str, Term]:
     late = _term(prescribed or bare, "late")
     collect = terms["collect"]
     if late is not None and collect is not None:
-        # a worker that finds its result ready collects it afterwards, one that waits meanwhile
+        # a worker that waits collects its result meanwhile; one that finds it ready, afterwards
         rest = late.mean - collect.mean
         errors = [late.se, collect.se]
         awake = _term(nodes, "awake")
@@ -170,7 +170,7 @@ class _Node:
             late = (late - prescribed)[ready]
         else:
             late = late[waits["due"] > waits["start"]]
-        # of the server's work on all messages, each has its share
+        # every message has its share of the server's work
         more = float((gaps[of[SERVE]] + served["end"] - served["due"]).sum()) / max(len(taken), 1)
         busy = gaps[of[TAKE]] + taken["end"] - np.fmax(taken["start"], taken["due"])
         transits = np.array([costs.message(size) for size in taken["bytes"]])

@@ -58,7 +58,7 @@ class Profile:
     def text(self) -> str:
         """Return the text of the file."""
         body = _item(self.tables, extra("tomlkit", "train")).as_string().strip()
-        # one empty line before each table, whatever its parts have brought with them
+        # one empty line before each table
         body = re.sub(r"\n+\[", "\n\n[", f"\n{body}\n").lstrip("\n")
         head = "".join(f"# {line}".rstrip() + "\n" for line in self.head)
         return f"{head}\n{body}" if head else body

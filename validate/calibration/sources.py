@@ -295,7 +295,7 @@ def collectives(path: Path, events: np.ndarray, workers: int) -> Collectives | N
     ranks = [waits[waits["node"] == rank] for rank in np.unique(waits["node"])]
     common = min(map(len, ranks))
     sizes = np.array([rank["bytes"][:common] for rank in ranks])
-    if np.ptp(sizes, axis=0).any():  # the ranks have recorded different parts of the job
+    if np.ptp(sizes, axis=0).any():  # the ranks recorded different parts of the job
         return Collectives(path, workers, waits["bytes"], waits["end"] - waits["start"], certain)
     lasted = np.min([(rank["end"] - rank["start"])[:common] for rank in ranks], axis=0)
     return Collectives(path, workers, sizes[0], lasted, certain)

@@ -16,7 +16,7 @@ from paceline.simulator.results.statistics import human, jsonable
 from ..measurement.fingerprints import fitted_to
 from . import jobs, steps, tables
 
-BLOCKS = 20  # of successive steps, whose means tell the error of their mean
+BLOCKS = 20  # of successive steps, whose means give the error of their mean
 Pair = tuple[float, float]
 
 

@@ -154,7 +154,7 @@ def _law(members: Sequence[Observed]) -> FittedLaws:
         cluster = _parsed(law, {"workers": max(len(best.times), 1)} | law.tables)
         return law.scaled(1 / float(np.mean(Team(cluster, 0.0).mean_compute)))
     spread = 1.4826 * float(np.median(np.abs(whole - np.median(whole)))) / best.pace
-    if best.compute > 0:  # what workers wait for the slowest is less than the rest of a step
+    if best.compute > 0:  # the wait for the slowest is shorter than the rest of a step
         spread = min(spread, (best.pace - best.compute) / 2 / best.compute)
     spread = OWN_SPREAD * max(spread, STEADY)
     shape = {"dist": "gamma", "mean": "1000 ms", "shape": float(f"{spread**-2:.6g}")}

@@ -21,7 +21,7 @@ from . import tables
 from .tables import ROWS, SPELLINGS, Log
 
 MOST = 1000  # jobs
-UNKNOWN_LINK = {"bandwidth": "1 Gbit/s"}  # of a job that states none; its own factor is fitted
+UNKNOWN_LINK = {"bandwidth": "1 Gbit/s"}  # of a job that states none; its factor is fitted
 LINKS = {"bandwidth", "link", "regions", "platform"}
 UNSAID = {"latency": "0 s"}
 

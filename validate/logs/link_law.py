@@ -58,7 +58,7 @@ NUMBERS = {
     # at the jobs' own bandwidth; a stated bandwidth may be nominal, but is rarely exceeded
     "transmission_factor": Number(0.03, 0.1, 0.4),
     "per_byte": Number(log(5e-11), 1.2, 1.2),
-    # what GPUs compute longer beside collectives: published ones 0.19 on average, 0.4 at most
+    # factor by which GPUs compute longer beside collectives; published: 0.19, 0.4 at most
     "slowdown": Number(log(0.08), 1.0, 0.8),
     "transmission_exponent": Number(0.0, 0.02, 0.02),
     "bucket_factor": Number(0.0, 0.15, 0.15),
@@ -136,7 +136,7 @@ class _Job:
     offset: float = 0.0
     scale: float = 1.0
     sampling: float = 0.0
-    # a step takes at least what it computes: searches that go astray find back
+    # a step takes at least what it computes, so that a search returns
     tangents: Array = field(default_factory=lambda: np.array([[0.0, 0.5, *[0.0] * 6]]))
 
     def __post_init__(self) -> None:

@@ -31,7 +31,7 @@ QUANTITIES = ("tokens", "step", "loss", "run")
 KINDS = ("learning-curve", "quadratic")
 PREDICTED = ("none", "bound", "quadratic", "learning-curve")
 TOGETHER = ("ssgd", "ssgd-bucketed", "psgd")
-LATE, PARTS = 1 / 3, 6  # the last part of a run is compared; of it, parts say how sure the mean is
+LATE, PARTS = 1 / 3, 6  # share of a run that is compared; its parts, which give an error
 LEAST = 1e-3  # tokens or samples, of a critical batch
 DRIFT = 0.2
 """Standard deviation, as a log, by which a factor of steps seen after a fifth of a run differs from

@@ -24,12 +24,12 @@ from .tables import ROWS, Log
 
 Array = np.ndarray
 
-LONG = 1000.0  # seconds of a collective beside steps of one, so that none hides behind computing
+LONG = 1000.0  # seconds of a collective, which does not hide behind steps of 1 s
 LENGTHS = 64, 1024, 16384  # steps in which a period is sought, fewer first
 CLEAR = 0.5  # of the clearest phase's contrast, from which the usual phase is taken
-LEAST = 4  # rows of a kind, from which their mean is known
-FAR, RARE = 3.0, 0.05  # times as long as almost all steps; share of those that may be so
-FEW = 8  # periods, from which they show by how much they differ
+LEAST = 4  # fewest rows of a kind that give a mean
+FAR, RARE = 3.0, 0.05  # times as long as almost all steps; largest share of such steps
+FEW = 8  # fewest periods that show how much they differ
 
 
 @dataclass(frozen=True)
@@ -169,7 +169,7 @@ def _phase(pattern: Pattern, step: Array, lasted: Array, name: str) -> tuple[int
     if pattern.share in (0.0, 1.0) or not len(step):
         return 0, []
     usual_most = np.minimum(lasted, 20 * np.median(lasted))
-    scores = []  # by how much longer the steps that wait take with each shift
+    scores = []  # seconds by which waiting steps are longer, for each shift
     for shift in range(pattern.period):
         waiting = np.isin((step + shift) % pattern.period, [*pattern.waits])
         if waiting.all() or not waiting.any():

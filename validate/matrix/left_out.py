@@ -16,7 +16,7 @@ from ..calibration.profile import network_kind, rounded
 from ..comparison.quantities import PACE, TARGET
 
 QUANTITIES = (PACE, TARGET)
-WEIGHT = 3  # programs that all families together count as, beside those of a family itself
+WEIGHT = 3  # programs that the mean over all counts as, beside a family's own
 FREEDOM = Calibration.model_fields["replicates"].default - 1  # of the intervals in cells
 
 Row = dict[str, Any]

@@ -34,7 +34,7 @@ from .page import Matrix
 CALIBRATION_SEED, INDEPENDENT_SEED = 100, 1000  # distinct from the conditions' seeds
 SEEDS = 4  # independent seeds that a prediction averages
 START = 10.0  # seconds to start the processes of a run
-PREDICTED = 1.5  # times as long as real runs: with their predictions
+PREDICTED = 1.5  # factor on the time of real runs, predictions included
 PROBING = 60.0  # seconds to probe a kind of network
 ROUNDS = 2  # attempts at a condition whose runs other processes have disturbed
 

@@ -35,7 +35,7 @@ from ..launch import launch
 from ..measurement import evidence, measure
 from ..training.task import Job, TrainingTask
 
-LISTENED = 1.0  # seconds, for what others use of the cores
+LISTENED = 1.0  # seconds of watching what others use of the cores
 STEPS = 20  # of each part of the smoke test
 EQUAL = 1e-3  # relative difference of losses, simulated and real, in float32
 FILES, SHARED = 1024, 2**30  # open files, and bytes of shared memory, below which NCCL can fail
@@ -46,7 +46,7 @@ PARTS = [
     {"name": "hpsgd", "label": "question"},
     {"name": "ssgd", "label": "groups made again"},
 ]
-UNTIMED = "question"  # what it answers depends on time, and so do its losses
+UNTIMED = "question"  # its answers depend on time, and so do its losses
 PRIVATE = re.compile(r"(?<![\w/])/[\w.+~-]+(/[\w.+~-]+)*/?")  # a path
 
 

@@ -86,7 +86,7 @@ def chosen(path: Sequence[T], most: int = POINTS) -> list[T]:
 def afford(seconds: float, workers: int) -> tuple[int, int]:
     """Return mini-batches per point, and points, that fit the time budget."""
     most, least = BATCHES
-    gradients = SECONDS / max(seconds, 1e-6) / (3 * workers)  # each point takes them thrice
+    gradients = SECONDS / max(seconds, 1e-6) / (3 * workers)  # each point takes three passes
     batches = int(np.clip(gradients / POINTS, least, most))
     return batches, int(np.clip(gradients / batches, 2, POINTS))
 

@@ -193,7 +193,7 @@ class Emitted:
     def save(self, folder: Path, overwrite: bool) -> None:
         """Write the files. Raises TakenError for another content, unless `overwrite`."""
         with store.writing(folder, "choose another --out"):
-            for test in (True, False):  # all are free before the first is written
+            for test in (True, False):  # test all before the first is written
                 for name, text in self.files.items():
                     write = free_file if test else store.write_free
                     write(folder / name, text.encode(), given=True, overwrite=overwrite)

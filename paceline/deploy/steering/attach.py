@@ -22,11 +22,11 @@ from .outlook import Outlook, configured
 from .policies import Controller, Model, Prediction, Watch
 from .telemetry import Settings, StepRecord, Telemetry, numbers, settings
 
-POWERS = [2**n for n in range(10)]  # steps that are tried: a run of theirs around the pick's
+POWERS = [2**n for n in range(10)]  # steps that are tried: those around the pick's
 AROUND = 4
 SEEDS = 3  # of the prediction of a pick of tune
 EVERY = 16  # steps between two talks of the ranks, at least
-PAUSE = 20  # times the median step: the loop did something else, such as to evaluate
+PAUSE = 20  # times the median step: the loop did something else, such as an evaluation
 LONGER = 3  # steps of the simulated curves over those of the pick
 BAND = 1.1  # factor by which a loss may leave those of all seeds
 

@@ -175,7 +175,7 @@ class Inputs:
         if not delay:
             return step + took / between
         share = self.latency / (self._relative(size) * self.average) if self.average else 0.0
-        hidden = took * share  # of which no other mean has to wait for the end
+        hidden = took * share  # for whose end no other mean waits
         return theory.delayed_seconds_per_step(step, took - hidden, hidden, delay, between)
 
     def _slowest(self, tau: int) -> float:

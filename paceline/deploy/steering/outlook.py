@@ -23,9 +23,9 @@ from paceline.simulator.scenario.scenario import Algorithm, Scenario
 from .inputs import Inputs
 from .telemetry import Settings, Telemetry, period
 
-SEEDS = 8  # whose mean is a curve
+SEEDS = 8  # seeds that a curve is the mean of
 POINTS = 250
-FOLLOW = 0.5  # weight of a round's loss against where the curves put the run by now
+FOLLOW = 0.5  # weight of a round's loss against the one that the curves predict
 SAME = 0.05  # relative difference of traffic that is rounding of rounds
 
 
@@ -67,7 +67,7 @@ def simulated(scenario: Scenario, algorithm: Algorithm, steps: int) -> Curve:
     evaluated = {"steps": steps, "duration": None, "evaluate_every": max(1, steps // POINTS)}
     cost, hops = mean_cost(scenario), max(1, scenario.cluster.workers - 1)
     latency = Constant.model_validate({"value": f"{cost.latency / 2!r} s"})
-    # the loss by steps hardly depends on how the network does it: a star of the same cost
+    # the loss by steps hardly depends on the network: take a star of the same cost
     rate = 2 * hops * scenario.model.bytes / cost.transmission if cost.transmission else 1e15
     network = Network(collective="star", latency=latency, bandwidth=f"{8 * rate!r} bit/s")  # type: ignore[arg-type]
     length = scenario.run.model_copy(update=evaluated)
@@ -170,10 +170,10 @@ class Outlook:
         if math.isnan(self.loss) and not seen:
             self.loss = curve.after(math.exp(-curve.falls[0]), record.step - record.steps)
         if not seen:
-            loss = self.loss  # as the curves say
+            loss = self.loss  # as the curves predict
         elif math.isfinite(self.loss):
             loss = self.loss ** (1 - FOLLOW) * loss**FOLLOW
-        self.loss = curve.after(loss, record.steps)  # where the round led to
+        self.loss = curve.after(loss, record.steps)  # the loss at the end of the round
 
     def to_go(
         self, index: int, record: Telemetry, current: int, inputs: Inputs, **scale: float

@@ -18,7 +18,7 @@ FIRST = 3  # rounds before the first decision
 GAIN = 0.03  # least expected share of the rest that a change must save
 CERTAIN = 2.0  # standard errors by which it must
 ROUNDS = 8  # whose mean loss is compared, and before which the watch is silent
-SURE = 3.0  # standard errors: each round is a test, so that one in twenty would soon be wrong
+SURE = 3.0  # standard errors: with a test each round, 5 % would soon raise a false alarm
 Pair = tuple[float, float]
 
 
@@ -63,7 +63,7 @@ class Model:
         """Return a change of the present settings after a round; None for none."""
         inputs, outlook = self.inputs, self.outlook
         inputs.add(record)
-        if settings not in outlook.candidates:  # the user has set another, and holds it
+        if settings not in outlook.candidates:  # the user has set another
             return None
         current = outlook.candidates.index(settings)
         outlook.learn()
@@ -197,7 +197,7 @@ class Controller:
     def observe(self, record: Telemetry) -> list[str]:
         """Take in a round; return what is to be said of it now, and only now."""
         if not all(map(math.isfinite, record.compute)):
-            return []  # something came between all steps of a rank
+            return []  # a rank had pauses between all its steps
         decision = self.policy(self.settings, record)
         if decision:
             self.log.append(decision)
