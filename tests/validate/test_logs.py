@@ -666,57 +666,6 @@ def test_telemetry_is_a_log(tmp_path):
 
 # What is not a log
 
-WRONG = {
-    "step,seconds\n1,0.4\n2,nan\n": "line 3, column seconds: 'nan' is not a time",
-    "step,seconds\n1,0.4\n2,inf\n": "line 3, column seconds: 'inf' is not a time",
-    "step,seconds\n1,-0.4\n": "line 2, column seconds: '-0.4' is not a time",
-    "step,seconds\n1,0\n": "line 2, column seconds: 0 s; a step takes time",
-    "step,seconds\n1,fast\n": "line 2, column seconds: 'fast' is not a quantity",
-    "step,seconds\n1,4 MB\n": "line 2, column seconds: '4 MB' is not a time",
-    "step,seconds\n1.5,0.4\n": "line 2, column step: '1.5' is not a whole number",
-    "step,seconds\n1,0.4\n2,1_000\n": "line 3, column seconds: '1_000' is not a time",
-    "step,seconds\n1,0.4\n2\n": "line 3: 1 columns, line 1 names 2",
-    "step,seconds\n1,0.4\n\n1,0.5\n": "line 4, column step: step 1 again",
-    "step,step_time\n1,412\n": "line 2, column step_time: '412' is without a unit; call",
-    "step,loss\n1,2\n": "no column with the time of a step among step, loss",
-    "seconds,loss\n1,2\n": "no column with the number of a step",
-    "step,a_ms,step_ms,dt_ms\n1,2,3,4\n": "columns step_ms and dt_ms could all be seconds",
-    "step,compute,seconds\n1,2,1\n": "line 2, column compute: more than the whole step takes",
-    "0,0.4\n1,0.4\n": "line 1: numbers where the names of the columns belong",
-    "step,elapsed_s\n1,1\n2,3\n3,5\n4,7\n5,1\n": "line 6, column elapsed_s: earlier than",
-    "step,seconds\n1,\n": "no line has step and seconds filled in",
-    "": "empty",
-    "step seconds\n1 0.4\n": "line 1: one column; divide columns by a comma",
-    "step,seconds\n1,0.4\n".encode("utf-16"): "save it as UTF-8",
-    "step,seconds\n1,0.4\n".encode("utf-16-le"): "save it as UTF-8",
-    b"PK\3\4" + bytes(60): "unpack it",
-    gzip.compress(b"step,seconds\n1,0.4\n")[:-9]: "not a whole gzip file",
-    gzip.compress(b"PK\3\4" + bytes(60)): "unpack it",
-    "step,seconds\n1,\xff\n".encode("latin-1"): "line 2 is not UTF-8",
-    '{"step": 1, "seconds": 0.4}\n{"step": 2,\n': "line 2: not JSON",
-    '{"step": 1, "seconds": 0.4}\n[1]\n': "line 2: no object",
-    '{"step": 1, "seconds": true}': "line 1, column seconds: 'True' is not a number",
-    '{"step": 1, "seconds": 1' + "0" * 400 + "}": "line 1, column seconds",
-    '{"step": 1, "seconds": ' + "[" * 99_999: "line 1: not JSON (nested too deeply)",
-    "step,seconds\n1," + "9" * 2_000_000 + "\n": "line 2: above 1000000 characters",
-    'step,seconds\n1,0.4\n2,"0.4\n3,0.4\n4,0.4\n': "line 3, column seconds: '0.4\\n3,0.4",
-    'step,seconds\n1,0.4\n2,"0.4\n' + "3,0.4\n" * 30_000: "line 3: field larger than",
-    '[{"step": 1, "seconds": 0.4},\n{"step": 2,\n': "not JSON (Expecting property name",
-    ",".join(f"c{n}" for n in range(5000)) + "\n": "5000 columns, at most 4096",
-}
-
-
-@looped("text", WRONG)
-def test_a_malformed_log_names_line_column_and_remedy(text, tmp_path):
-    path = written(tmp_path, text)
-    with pytest.raises(InputError) as found:
-        tables.read(path)
-    said = str(found.value)
-    assert said.startswith(f"{path}: ")
-    assert WRONG[text] in said
-    assert len(said) < 700
-    assert ";" in said  # a remedy
-
 
 @settings(max_examples=60, deadline=None)
 @given(
@@ -743,30 +692,6 @@ def test_gigantic_logs_are_refused_unread(tmp_path, monkeypatch):
 
 
 # Jobs
-
-
-@looped(
-    ("old", "new", "said"),
-    [
-        ("workers", "workrs", "job[0].workrs = 4: unknown key; did you mean `workers`?"),
-        ("workers = 4\n", "", "job[0].workers: missing"),
-        ("Mbit/s", "Mbit", "job[0]: network.bandwidth"),
-        ("local-sgd", "lokal-sgd", "job[0]: algorithm[0].name"),
-        ("0.csv", "1.csv", "no such file"),
-        ("0.csv", "../0.csv", "outside the folder"),
-        ("workers", "warmup = 1000\nworkers", "warmup = 1000"),
-        ("workers", 'columns = { sec = "x" }\nworkers', "columns.sec: unknown"),
-        ("0.csv", "5.csv", "has 5 ranks"),
-        ('{ name = "local-sgd", tau = 4 }', '"asgd"', "servers and gossip from telemetry"),
-    ],
-)
-def test_the_file_of_jobs_is_checked(old, new, said, tmp_path, capsys):
-    path = over(tmp_path, HiddenLaw(), (SLOW, 4), count=40)
-    ranks = "".join(f"{n},1,0.4\n" for n in range(5))
-    written(tmp_path, "rank,step,seconds\n" + ranks, "5.csv")
-    path.write_text(path.read_text().replace(old, new))
-    assert run(["calibrate", str(path), "-o", str(tmp_path / "p.toml")]) == 2
-    assert said in capsys.readouterr().err.replace("No such", "no such")
 
 
 def test_a_log_alone_explains_what_is_missing(tmp_path, capsys):
