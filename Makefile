@@ -24,19 +24,21 @@ docs: .venv/core           ## what is generated in docs/: keys, parameters, resu
 site: .venv/dev            ## the documentation as a site that needs no network: site/index.html
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
-# A test that fails is run once more, alone, at the end: if it passes then, it is listed as FLAKY.
-AGAIN := $(BIN)/python -m tests.helpers.again
+# Tests that fail are run once more, alone: what passes then is flaky, a defect to mend.
+PYTEST := $(BIN)/python -m pytest --cache-clear
+AGAIN := $(BIN)/python -m pytest --last-failed --last-failed-no-failures=none
 
 test: .venv/dev            ## most tests, every algorithm on every engine among them: minutes
-	$(AGAIN) '$(PARALLEL) -m "$(QUICK) and $(LEFT_OUT)"'
+	$(PYTEST) $(PARALLEL) -m "$(QUICK) and $(LEFT_OUT)" || $(AGAIN)
 
 test-long: .venv/dev       ## the others: fuzzing, kills, browsers, commands of the docs, ...
-	$(AGAIN) '$(PARALLEL) -m "not ($(QUICK)) and $(LEFT_OUT)"' "$(ALONE)"
+	$(PYTEST) $(PARALLEL) -m "not ($(QUICK)) and $(LEFT_OUT)" || $(AGAIN)
+	$(PYTEST) $(ALONE) || $(AGAIN)
 
 test-all: test test-long   ## all of these
 
 test-nightly: .venv/dev    ## every program with every option: an hour
-	$(AGAIN) '$(PARALLEL) -m "nightly and not gpu"'
+	$(PYTEST) $(PARALLEL) -m "nightly and not gpu" || $(AGAIN)
 
 test-slow: .venv/dev       ## what takes minutes
 	$(BIN)/python -m pytest -m slow

@@ -1,10 +1,15 @@
 """Delay distributions: samples, moments, quantiles and CDF agree; wrong parameters are refused."""
 
 import math
+import os
 import pickle
+import re
+import subprocess
+import sys
 import tomllib
 from collections import Counter
-from itertools import pairwise
+from itertools import islice, pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,6 +20,7 @@ from pydantic import TypeAdapter
 from scipy import integrate, stats
 
 from paceline.simulator.distributions.law import Law
+from paceline.simulator.distributions.time_profile import ProfileOf
 from tests.helpers.cases import beside
 
 LAW = TypeAdapter(Law)
@@ -191,3 +197,139 @@ def test_json_schema_accepts_what_the_models_accept():
         assert not validator.is_valid(table), table
     unweighted = {"dist": "mixture", "components": [GAMMA | {"shape": 1}]}
     assert not validator.is_valid(unweighted)
+
+
+# Profiles of time
+
+
+PROFILE = TypeAdapter(ProfileOf)
+DAILY = {"kind": "daily", "low": 0.6, "high": 1.0, "peak": "14 h"}
+STEPS = {"at": ["0 s", "1 h"], "factor": [1.0, 0.5]}
+
+
+def read(folder=".", **table):
+    return PROFILE.validate_python(table, context={"folder": folder})
+
+
+@st.composite
+def profiles(draw):
+    """Steps, periodic or not, whose sums round."""
+    spans = draw(st.lists(st.floats(1e-3, 10.0), min_size=1, max_size=5))
+    starts = np.concatenate([[0.0], np.cumsum(spans)[:-1]])
+    factors = draw(st.lists(st.floats(0, 2), min_size=len(spans), max_size=len(spans)))
+    factors[-1] += 0.1  # not zero for good
+    table = {"at": [f"{start!r} s" for start in starts.tolist()], "factor": factors}
+    if draw(st.booleans()):
+        table["period"] = f"{sum(spans) * 1.01!r} s"
+    return read(**table)
+
+
+def test_steps_hold_until_the_next_one_and_the_last_one_stays():
+    profile = read(**STEPS)
+    assert list(profile.segments()) == [(0, 1.0), (3600, 0.5)]
+    assert [profile.at(t) for t in (0, 3599.9, 3600, 1e9)] == [1.0, 1.0, 0.5, 0.5]
+    assert profile.mean == 0.5
+
+
+def test_a_period_repeats_them_for_ever():
+    profile = read(**STEPS, period="4 h")
+    assert list(islice(profile.segments(), 4)) == [(0, 1), (3600, 0.5), (14400, 1), (18000, 0.5)]
+    assert [profile.at(t) for t in (14399, 14400, 18000)] == [0.5, 1.0, 0.5]
+    assert profile.mean == pytest.approx((1 + 3 * 0.5) / 4)
+
+
+def test_a_day_is_a_cosine_around_its_mean():
+    profile = read(**DAILY)
+    times = [start for start, _ in islice(profile.segments(), 97)]
+    np.testing.assert_allclose(np.diff(times), 900)
+    assert profile.mean == pytest.approx(0.8, rel=1e-12)
+    values = [profile.at(hour * 3600) for hour in range(24)]
+    assert max(values) == values[14] == pytest.approx(1.0, abs=1e-3)
+    assert min(values) == values[2] == pytest.approx(0.6, abs=1e-3)
+    for hour, value in enumerate(values):
+        middle = (hour + 0.125) * 3600  # of the step that begins at the full hour
+        assert value == pytest.approx(0.8 + 0.2 * math.cos(2 * math.pi * (middle / 86400 - 7 / 12)))
+
+
+@given(profiles(), st.floats(0, 1e4))
+def test_looking_at_a_time_agrees_with_the_segments(profile, time):
+    """Also at the boundaries themselves, whatever their rounding."""
+    shown = list(islice(profile.segments(), 200))
+    for start, factor in shown:
+        assert profile.at(start) == factor
+        assert profile.at(math.nextafter(start, math.inf)) == factor
+    for (start, factor), (end, _) in pairwise(shown):
+        assert start < end
+        if start <= time < end:
+            assert profile.at(time) == factor
+
+
+@given(profiles())
+def test_the_mean_is_that_of_a_long_time(profile):
+    if profile.period is None:
+        return
+    size = sum(1 for start, _ in islice(profile.segments(), 9) if start < profile.period)
+    shown = list(islice(profile.segments(), 100 * size + 1))
+    area = sum(factor * (end - start) for (start, factor), (end, _) in pairwise(shown))
+    assert area / shown[-1][0] == pytest.approx(profile.mean, rel=1e-9, abs=1e-12)
+
+
+def test_a_file_says_the_same_as_a_table(tmp_path):
+    (tmp_path / "load.csv").write_text("time,factor  # of a night\n0, 1.0\n\n1 h, 0.5\n")
+    loaded = read(tmp_path, file="load.csv", period="4 h")
+    table = read(**STEPS, period="4 h")
+    assert list(islice(loaded.segments(), 9)) == list(islice(table.segments(), 9))
+    assert pickle.loads(pickle.dumps(loaded)).at(14400) == 1.0
+
+
+# A law of an installed package: the class on the page that shows how
+
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "how-to" / "add-a-model.md").read_text("utf-8")
+PROGRAM = """
+import paceline
+compute = {"dist": "weekday", "usual": "100 ms", "busy": "300 ms", "every": 20.0}
+table = {
+    "model": {"parameters": 10}, "cluster": {"workers": 4, "compute": compute},
+    "network": {"latency": compute}, "run": {"steps": 400}, "optimizer": {"lr": 0.1},
+    "objective": {"kind": "none"}, "algorithm": [{"name": "psgd"}, {"name": "ssgd"}],
+}
+paces = []
+for engine in ("virtual", "batched"):
+    rows = paceline.simulate(paceline.load(table), engine=engine).algorithms
+    paces.append([row["seconds_per_step"]["mean"] for row in rows])
+assert all(abs(a - b) < 1e-9 for a, b in zip(*paces, strict=True)), paces
+assert abs(paces[0][0] - 0.11) < 0.005, paces
+try:
+    paceline.load(table | {"cluster": {"workers": 4, "compute": compute | {"evry": 1}}})
+except paceline.InputError as error:
+    print(error)
+"""
+
+
+def installed(folder, value):
+    """A folder that looks like an installed package with the page's class."""
+    code = re.search(r'```python title="weekday.py"\n(.*?)```', PAGE, re.S)[1]
+    (folder / "weekday.py").write_text(code, "utf-8")
+    about = folder / "weekday-1.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: weekday\nVersion: 1.0\n", "utf-8")
+    (about / "entry_points.txt").write_text(f"[paceline.laws]\nweekday = {value}\n", "utf-8")
+    return os.environ | {"PYTHONPATH": f"{folder}{os.pathsep}{ROOT}"}
+
+
+def test_a_law_of_a_package_is_used_by_every_engine(tmp_path):
+    where = installed(tmp_path, "weekday:Weekday")
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM], env=where, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "cluster.compute.evry" in done.stdout
+
+
+def test_something_else_is_refused(tmp_path):
+    where = installed(tmp_path, "weekday:np")
+    command = [sys.executable, "-c", "import paceline; paceline.load('quickstart')"]
+    done = subprocess.run(command, env=where, capture_output=True, text=True, check=False)
+    assert "entry point weekday of paceline.laws (weekday:np): no law" in done.stderr
