@@ -146,14 +146,7 @@ def texts(rows: Sequence[Row], folder: Path) -> dict[str, str]:
     experiments = ((row, assumed) for row in rows for assumed in row["sensitivity"])
     return {
         PAGE: text.rstrip("\n") + "\n",
-        TABLE: _csv(
-            {key: row[key] for key in ("paper", "claim", "kind", "place", "basis", "says", "unit")}
-            | {key: _short(row[key]) for key in ("expected", "within", "neutral")}
-            | {"side": "" if row["neutral"] is None else "below" if row["below"] else "above"}
-            | {"given_by": row["given_by"], **_ours(row)}
-            | {"why": f"{row['why']} {row['note']}".strip()}
-            for row in rows
-        ),
+        TABLE: _csv(map(_claim, rows)),
         EXPERIMENTS: _csv(
             {"paper": row["paper"], "claim": row["claim"], "experiment": assumed["assumption"]}
             | {"sets": " ".join(assumed["sets"]), **_ours(assumed)}
@@ -161,6 +154,17 @@ def texts(rows: Sequence[Row], folder: Path) -> dict[str, str]:
         ),
         COVERAGE: _csv(line for paper, claims in papers for line in _covered(paper, claims)),
     }
+
+
+def _claim(row: Row) -> dict[str, Any]:
+    keys = ("paper", "claim", "kind", "place", "basis", "says", "unit")
+    return (
+        {key: row[key] for key in keys}
+        | {key: _short(row[key]) for key in ("expected", "within", "neutral")}
+        | {"side": "" if row["neutral"] is None else "below" if row["below"] else "above"}
+        | {"given_by": row["given_by"], **_ours(row)}
+        | {"why": f"{row['why']} {row['note']}".strip()}
+    )
 
 
 def _covered(paper: Paper, rows: Sequence[Row]) -> Iterable[dict[str, Any]]:

@@ -168,25 +168,12 @@ def measured(scenario: Scenario, runs: Sequence[Run], execution: Execution) -> R
         priced=scenario.cost.priced,
     )
     numbers = [_numbers(run, given) for run in runs]
-    row: Row = {}
-    for column in RESULT_COLUMNS:
-        values = [of_run[column.key] for of_run in numbers]
-        row[column.key] = column.of_summary(summary)
-        estimate = column.over_seeds(summary, values, scenario.heavy_tailed)
-        row |= estimate_columns(column.key, estimate)
-        if column.key == "time_to_target_s":
-            row["reached"] = (summary["time_to_target"] or {}).get("reached")
-    row |= {key: summary[key] for key in consumption.RATES if summary[key] is not None}
-    for until, ending in (("used", ""), ("to_target", "_to_target")):
-        for key, amount in (summary[until] or {}).items():
-            row |= {f"{key}{ending}": amount["mean"]}
-            row |= estimate_columns(f"{key}{ending}", intervals.stated(amount))
-    row |= {f"{kind}_share": share for kind, share in summary["breakdown"].items()}
     notes = dict.fromkeys(note for run in runs for note in run.notes)
     rests = (learning.rest(model) for model in result.loss_models.values())
     record = {
         "engine": summary["engine"],
-        "row": row | {"diverged": sum(map(divergence.diverged, runs))},
+        "row": _summarised(summary, numbers, scenario.heavy_tailed)
+        | {"diverged": sum(map(divergence.diverged, runs))},
         "stalled": any(run.stall for run in runs),
         "runs": [{"seed": run.seed, **of} for run, of in zip(runs, numbers, strict=True)],
         # those that points may share: the step at which a run diverged is its own
@@ -197,14 +184,36 @@ def measured(scenario: Scenario, runs: Sequence[Run], execution: Execution) -> R
         "stated": {name: stated.get(key) for name, key in STATED.items()},
     }
     if errors := result.errors.get(algorithm.label):
-        drawn = {"final_loss": errors.of_loss(runs, math.inf)}
+        drawn = {
+            "final_loss": errors.of_loss(runs, math.inf),
+            PACE: errors.times,
+        }
         if given.target is not None:
             drawn["time_to_target_s"] = errors.to_target(runs, given.target)
-        if errors.times is not None:
-            drawn[PACE] = errors.times
-        six = {key: [float(f"{x:.6g}") for x in factors] for key, factors in drawn.items()}
-        record |= {"errors": six, "margin": errors.worth(runs, math.inf)}
+        record["errors"] = {
+            key: [float(f"{x:.6g}") for x in factors]
+            for key, factors in drawn.items()
+            if factors is not None
+        }
+        record["margin"] = errors.worth(runs, math.inf)
     return dict(statistics.jsonable(record))
+
+
+def _summarised(summary: Mapping[str, Any], numbers: Sequence[Row], heavy: bool) -> Row:
+    """Return a row of means with their intervals, as `simulate` has them."""
+    row: Row = {}
+    for column in RESULT_COLUMNS:
+        values = [of_run[column.key] for of_run in numbers]
+        row[column.key] = column.of_summary(summary)
+        row |= estimate_columns(column.key, column.over_seeds(summary, values, heavy))
+        if column.key == "time_to_target_s":
+            row["reached"] = (summary["time_to_target"] or {}).get("reached")
+    row |= {key: summary[key] for key in consumption.RATES if summary[key] is not None}
+    for until, ending in (("used", ""), ("to_target", "_to_target")):
+        for key, amount in (summary[until] or {}).items():
+            row |= {f"{key}{ending}": amount["mean"]}
+            row |= estimate_columns(f"{key}{ending}", intervals.stated(amount))
+    return row | {f"{kind}_share": share for kind, share in summary["breakdown"].items()}
 
 
 def _numbers(run: Run, given: Conditions) -> Row:
