@@ -108,6 +108,8 @@ def locate(error: ErrorDetails, table: Any) -> messages.KeyPath:
         case ("algorithm", int(index), "lr" | "momentum" as key, *rest):
             if key not in table["algorithm"][index]:  # it has that from [optimizer]
                 where = ("optimizer", key, *rest)
+                if "optimizer" not in table:
+                    return "optimizer", key
     for part in where:
         union = bool(path) and isinstance(table, dict) and not tagged
         tags = [table.get(key) for key in messages.TAGS] if union else []

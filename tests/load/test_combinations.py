@@ -120,3 +120,13 @@ def test_groups_that_hold_all_workers_need_no_usual_time_or_price():
     table["cluster"]["workers"] = 4
     with pytest.raises(InputError, match=r"cluster\.compute: missing"):
         parse(table)
+
+
+def test_a_missing_rate_is_missed_in_its_table():
+    table = {
+        "model": {"parameters": 10}, "objective": {"kind": "quadratic"}, "run": {"steps": 2},
+        "cluster": {"workers": 3, "compute": "1 s"}, "network": {"latency": "1 ms"},
+        "algorithm": [{"name": "ssgd"}],
+    }  # fmt: skip
+    with pytest.raises(InputError, match=r"optimizer\.lr: missing; add it: learning rate"):
+        parse(table)
