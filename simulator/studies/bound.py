@@ -1,6 +1,6 @@
 """The figure of `paceline theory`: Theorem 2's bound by time and by period, and runs over it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,16 +9,20 @@ import numpy as np
 from .. import theory
 from ..results import read, store
 from ..results.figures import curves, drawing, style
-from ..results.figures.chart import Axis, Chart, Line, Look, Panel, Values, fitted
-from ..results.run import Run
-from ..results.statistics import human, time_unit
+from ..results.figures.chart import Axis, Chart, Line, Look, Panel, fitted
+from ..results.statistics import Groups, human, time_unit
 from ..scenario.scenario import Scenario
 
 POINTS = 60  # of a curve, about
 BEGINS = 100  # curves against time begin at the last time over this
 LINES = 4  # periods drawn against time, at most
-BEST = Look(style.GREY, symbol="star")
+STAR = Look(style.GREY, symbol="star")
 MARKS: Mapping[str, Any] = {"joined": False, "marks": "all"}
+CURVE: Mapping[str, Any] = {"marks": "none"}
+Best = Mapping[float, int]
+"""The best period by time (seconds)."""
+Bounds = Callable[[float, int], float]
+"""The bound at a time with a period."""
 
 
 def files(scenario: Scenario, folder: Path) -> dict[str, bytes]:
@@ -29,7 +33,7 @@ def files(scenario: Scenario, folder: Path) -> dict[str, bytes]:
         return drawing.files({"theory": chart(scenario, runs)})
 
 
-def chart(scenario: Scenario, runs: Mapping[str, Sequence[Run]]) -> Chart | None:
+def chart(scenario: Scenario, runs: Groups) -> Chart | None:
     """Chart the bound against time for several periods, and against the period.
 
     Stars mark the best period at each of `theory.durations`, else at the end of `[run]`. `runs` by
@@ -40,43 +44,50 @@ def chart(scenario: Scenario, runs: Mapping[str, Sequence[Run]]) -> Chart | None
     if bound is None or not bound.cap or not durations:
         return None
     step = theory.steps_of(scenario)
-    best = [theory.tau_star_random(bound, step, time).valid or 1 for time in durations]
-    lowest = [bound(time, step(tau), tau) for time, tau in zip(durations, best, strict=True)]
-    stars = [f"tau* = {tau}" for tau in best]
 
-    # against time
-    end = max([*durations, *(run.duration for same in runs.values() for run in same)])
+    def value(time: float, tau: int) -> float:
+        return bound(time, step(tau), tau)
+
+    best = {time: theory.tau_star_random(bound, step, time).valid or 1 for time in durations}
+    periods = [tau for tau in sorted({*scenario.theory.periods}) if bound.valid(tau)] or [1]
+    most = min(bound.cap, 4 * max([*periods, *best.values()]))
+    panels = [
+        _by_time(value, periods[:: -(-len(periods) // LINES)], best, runs),
+        _by_period(value, sorted({round(x) for x in np.geomspace(1, most, POINTS)}), best),
+    ]
+    caption = "bound on the squared gradient norm (Theorem 2); stars: the best periods"
+    return Chart(scenario.title, caption, panels)
+
+
+def _by_time(value: Bounds, periods: Sequence[int], best: Best, runs: Groups) -> Panel:
+    """Draw the bound of each period against time, with the runs and the best periods."""
+    end = max([*best, *(run.duration for same in runs.values() for run in same)])
     size, unit = time_unit(end)
     times = np.geomspace(end / BEGINS, end, POINTS)
-    periods = sorted({tau for tau in scenario.theory.periods if bound.valid(tau)} or {1})
-    few = periods[:: -(-len(periods) // LINES)]
     lines = [
-        _plain(f"tau = {tau}", times / size, [bound(t, step(tau), tau) for t in times], at)
-        for at, tau in enumerate(few)
+        Line(f"tau = {tau}", times / size, [value(x, tau) for x in times], Look.at(at), **CURVE)
+        for at, tau in enumerate(periods)
     ]
     axis = fitted("bound", np.concatenate([line.y for line in lines]))
     for at, (label, same) in enumerate(runs.items()):
         seen, values = curves.on_a_grid(same, "loss")
-        look = Look.at(len(few) + at)._replace(dash="dot")
+        look = Look.at(len(periods) + at)._replace(dash="dot")
         lines.append(Line(f"{label}, simulated", seen / size, values.mean(axis=0), look))
-    lines.append(Line("best period", np.array(durations) / size, lowest, BEST, **MARKS))
+    lowest = [value(time, tau) for time, tau in best.items()]
+    lines.append(Line("best period", np.array([*best]) / size, lowest, STAR, **MARKS))
     across = Axis(f"wall-clock time ({unit})", (end / BEGINS / size, end / size), log=True)
-    by_time = Panel(across, axis, lines)
+    return Panel(across, axis, lines)
 
-    # against the period
-    most = min(bound.cap, 4 * max([*periods, *best]))
-    taus = sorted({round(tau) for tau in np.geomspace(1, most, POINTS)})
+
+def _by_period(value: Bounds, taus: Sequence[int], best: Best) -> Panel:
+    """Draw the bound at each time against the period, with the best periods."""
     lines = [
-        _plain(f"after {human(time)}", taus, [bound(time, step(tau), tau) for tau in taus], at)
-        for at, time in enumerate(durations[-LINES:])
+        Line(f"after {human(x)}", taus, [value(x, tau) for tau in taus], Look.at(at), **CURVE)
+        for at, x in enumerate([*best][-LINES:])
     ]
     axis = fitted("bound", np.concatenate([line.y for line in lines]))
-    lines.append(Line("best period", best, lowest, BEST, labels=stars, **MARKS))
-    across = fitted("period tau (local steps between averages)", [1, 1.6 * most])
-    by_period = Panel(across, axis, lines)
-    caption = "bound on the squared gradient norm (Theorem 2); stars: the best periods"
-    return Chart(scenario.title, caption, [by_time, by_period])
-
-
-def _plain(name: str, x: Values, y: Values, place: int) -> Line:
-    return Line(name, x, y, Look.at(place), marks="none")
+    lowest = [value(time, tau) for time, tau in best.items()]
+    labels = [f"tau* = {tau}" for tau in best.values()]
+    lines.append(Line("best period", [*best.values()], lowest, STAR, labels=labels, **MARKS))
+    across = fitted("period tau (local steps between averages)", [1, 1.6 * taus[-1]])
+    return Panel(across, axis, lines)

@@ -5,7 +5,6 @@ import re
 import sys
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,7 +15,7 @@ from paceline.simulator.studies.display import display
 from tests.helpers.cases import looped
 from tests.helpers.worlds import QUADRATIC, scenario
 
-TYPES = ("Result", "TuneResult", "SweepResult", "SolveResult", "Comparison", "Report")
+TYPES = ("Result", "TuneResult", "SweepResult", "SolveResult", "Comparison")
 
 
 def world(**tables):
@@ -38,7 +37,7 @@ class Made(dict):
 
     def __missing__(self, name):
         base, one, other = world(), self.out / "one", self.out / "other"
-        if name in ("Comparison", "Report") and not one.exists():
+        if name == "Comparison" and not one.exists():
             paceline.simulate(base, out=one)
             paceline.simulate(base, seed=3, out=other)
         asked = "seconds_per_step <= 8 s"
@@ -49,7 +48,6 @@ class Made(dict):
             "SweepResult": lambda: paceline.sweep(base, points, seeds=2),
             "SolveResult": lambda: paceline.solve(base, "network.latency", asked),
             "Comparison": lambda: paceline.compare(one, other, as_measured=True),
-            "Report": lambda: paceline.report([one]),
         }
         self[name] = how[name]()
         return self[name]
@@ -169,20 +167,11 @@ def test_records_become_a_data_frame(kind, results, monkeypatch):
         results[kind].to_pandas()
 
 
-def test_a_report_is_still_a_path(results, tmp_path):
-    path = results["Report"]
+def test_a_report_is_a_path_that_says_its_answers(results):
+    made = results["Comparison"]
+    path = paceline.report([made.predicted.path])
     assert path.read_text("utf-8").startswith("<!DOCTYPE html>")
-    assert repr(path.parent) == repr(Path(path.parent))
-    paceline.tune(world(), seeds=2, trials=4, out=tmp_path / "tuned")
-    points = {"network.latency": ["1 s", "2 s"]}
-    paceline.sweep(world(), points, seeds=2, out=tmp_path / "swept")
-    for name, rows in (("tuned", 4), ("swept", 4)):
-        report = paceline.report([tmp_path / name])
-        assert len(report.records()) == rows
-        assert "Report" in repr(report)
-        assert "<table" in report._repr_html_()
-        with pytest.raises(paceline.InputError, match="nothing to plot"):
-            report.plot()
+    assert "loss 0.5 after" in path._repr_html_()
 
 
 def test_results_of_some_seeds_are_merged_into_that_of_all(results):

@@ -5,22 +5,18 @@ import hashlib
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...errors import InputError
 from ...inputs.tables import write_toml
-from ...load.load import Programs
 from ...results import store
-from ...results.columns import RESULT_COLUMNS
 from ...results.figures import interactive
-from ...results.figures.chart import Chart
-from ...results.figures.curves import LOSS_NAMES, bands, error, error_panel
+from ...results.figures.curves import LOSS_NAMES, bands, error_panel
 from ...results.usage import few
-from ...studies.display import saved
-from ...studies.display.display import Display, even, shown_columns, without_tables
 from . import changes, compared, reading, runs, searches, swept
 from .parts import CHANGES, PageFigure, PageSection
 from .reading import FoundRun
@@ -35,7 +31,6 @@ else:
     _Path = type(Path())  # before Python 3.12 only this can be the base of a class
 
 FILE = "report.html"
-SCALARS = (str, int, float, type(None))
 ASSETS = Path(__file__).parent.parent / "assets"
 
 
@@ -59,90 +54,19 @@ def report(
     with store.writing(path, "choose another file with -o"):
         given = out is not None
         path = store.write_free(path, text.encode(), given=given, overwrite=overwrite)
-    return Report.of(ReportState(path, text, every))
+    page = Report(path)
+    page.answers = [found.verdict["sentence"] for found in every]
+    return page
 
 
-@dataclass(frozen=True)
-class ReportState:
-    """What a report consists of: the path and the text of its page, and its RUNs."""
+class Report(_Path):
+    """The path of a report's page; a notebook shows its answers."""
 
-    path: Path
-    html: str
-    every: list[FoundRun]
+    answers: Sequence[str] = ()
 
-
-class Report(Display, _Path):
-    """The path of a report's page, which shows itself, too: the answers, the table and the curves.
-
-    `state` has the text of the page, and the RUNs.
-    """
-
-    state = ReportState(Path(), "", [])
-
-    @classmethod
-    def of(cls, state: ReportState) -> "Report":
-        """Return the path of a report with its contents."""
-        found = cls(state.path)
-        found.state = state
-        return found
-
-    def __repr__(self) -> str:  # its parent, say, is a path alone
-        return super().__repr__() if self.state.every else repr(Path(self))
-
-    def records(self) -> list[dict[str, Any]]:
-        """Return a flat row for each algorithm, configuration, point or quantity of each RUN."""
-        found: list[dict[str, Any]] = []
-        for each in self.state.every:
-            rows = [{"side": k} | row for k, run in each.sides.items() for row in run.rows.values()]
-            others = each.tune or each.sweep or each.comparison or {}
-            for number, row in enumerate(rows or others.get("ranking") or others["rows"]):
-                said = {k: v for k, v in without_tables(row).items() if isinstance(v, SCALARS)}
-                found.append({"run": each.name, "row": number} | said)
-        return even(found)
-
-    @property
-    def _head(self) -> str:
-        return f"{few(len(self.state.every), 'run', 'runs')}, {self}"
-
-    @property
-    def _in_words(self) -> str:
-        return " ".join(each.verdict["sentence"] for each in self.state.every)
-
-    def _table(self) -> list[dict[str, str]]:
-        lines = series(self.state.every)
-        if not lines:
-            return [
-                {"run": each.name, "answer": each.verdict["sentence"]} for each in self.state.every
-            ]
-        rows = [line.row for line in lines]
-        columns = shown_columns(rows, {each.key: each.of_summary for each in RESULT_COLUMNS})
-        return [
-            {"algorithm": line.name}
-            | {each.words: each.show(each.of_summary(line.row)) for each in columns}
-            for line in lines
-        ]
-
-    def _chart(self) -> Chart | None:
-        lines = series(self.state.every)
-        groups = {line.name: list(line.runs) for line in lines if line.runs}
-        if not groups:
-            return None
-        targets = {each.target for each in self.state.every if each.main}
-        target = targets.pop() if len(targets) == 1 else None
-        title = ", ".join(dict.fromkeys(str(e.scenario["title"]) for e in self.state.every))
-        rows = [line.row | {"label": line.name} for line in lines]
-        return error(groups, title=title, target=target, rows=rows)
-
-    def _state(self) -> dict[str, Any]:
-        return vars(self.state)
-
-    @classmethod
-    def load(
-        cls, path: str | Path, *, programs: Programs = None, allow_paths: bool = False
-    ) -> "Report":
-        """Read a report that `save` has written; the page itself is where it was written."""
-        restore = saved.Restorer(programs, allow_paths)
-        return cls.of(saved.read(Path(path), ReportState, restore, "Report"))
+    def _repr_html_(self) -> str:
+        lines = [*self.answers, f"The whole page: {self}"]
+        return "".join(f"<p>{escape(line)}</p>" for line in lines)
 
 
 def html(every: Sequence[FoundRun]) -> str:
@@ -198,7 +122,7 @@ def sections(every: Sequence[FoundRun], lines: Sequence[Series]) -> list[PageSec
         heading = f"{few(len(differing.rows), 'key differs', 'keys differ')} between the scenarios"
         tables = [differing] if differing.rows else []
         found.append(PageSection("differences", heading, tables=tables, folded=True))
-    found += runs.sections(drawn) if drawn else []
+    found += [*runs.sections(drawn)] if drawn else []
     return [section for section in found if section is not None]
 
 

@@ -1,6 +1,6 @@
 """Parts of a page: sections with sentences, figures and tables."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from ...results.figures.chart import Chart, Panel
@@ -9,38 +9,29 @@ CHANGES = "What would change it"
 
 
 @dataclass(frozen=True)
-class Cell:
-    """A table's cell. `bar`: a share from 0 to 1, drawn behind the text."""
-
-    text: str
-    bar: float | None = None
-    strong: bool = False
-
-
-Row = Sequence[Cell | str]
-
-
-@dataclass(frozen=True)
 class PageTable:
-    """A table: the first `texts` columns hold text, the rest numbers, which are right-aligned."""
+    """A table: the first `texts` columns hold text, the rest numbers, which are right-aligned.
+
+    `folded`: the label of its fold, if it is folded; `strong`: places of rows in bold.
+    """
 
     caption: str
     columns: Sequence[str]
-    rows: Sequence[Row]
+    rows: Sequence[Sequence[str]]
     texts: int = 1
-    folded: str = ""  # the label of the fold, if the table is folded
+    folded: str = ""
+    strong: Collection[int] = ()
 
     def unvaried(self) -> "PageTable":
         """Return the table with columns of one value in the caption."""
-        texts = [[getattr(cell, "text", cell) for cell in row] for row in self.rows]
-        if len(texts) < 2:
+        if len(self.rows) < 2:
             return self
-        varied = [len({*column}) > 1 for column in zip(*texts, strict=True)]
-        kept = [at for at in range(len(self.columns)) if varied[at] or not at]
+        columns = [*zip(self.columns, zip(*self.rows, strict=True), strict=True)]
+        kept = [at for at, (_, cells) in enumerate(columns) if not at or len({*cells}) > 1]
         same = [
-            f"{head} {texts[0][at]}"
-            for at, head in enumerate(self.columns)
-            if at not in kept and texts[0][at] not in ("", "-")
+            f"{head} {cells[0]}"
+            for at, (head, cells) in enumerate(columns)
+            if at not in kept and cells[0] not in ("", "-")
         ]
         return replace(
             self,
@@ -52,7 +43,8 @@ class PageTable:
 
     def folded_after(self, shown: int, most: int) -> "list[PageTable]":
         """Return a table of the first `shown` rows, and a folded one of the others up to `most`."""
-        rest = replace(self, rows=self.rows[shown:most], folded=f"{len(self.rows) - shown} more")
+        label = f"{len(self.rows) - shown} more"
+        rest = replace(self, rows=self.rows[shown:most], folded=label, strong=())
         return [replace(self, rows=self.rows[:shown]), *([rest] if rest.rows else [])]
 
 

@@ -1,6 +1,6 @@
 """The sections of a search: its ranking, what trades time for money, and what would change it."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -11,7 +11,7 @@ from ...results.verdict import mark
 from ...studies.tune import figures
 from ...studies.tune.objective import PACES
 from ...studies.tune.regret import cost, notes
-from .parts import CHANGES, Cell, PageFigure, PageSection, PageTable
+from .parts import CHANGES, PageFigure, PageSection, PageTable
 from .reading import FoundRun
 
 SHOWN, FOLDED = 10, 300  # configurations in the first table, and with those that are folded
@@ -58,13 +58,12 @@ def _table(tune: Row) -> list[PageTable]:
     if len({(row["reached"], row["seeds"]) for row in tune["ranking"][:SHOWN]}) > 1:
         columns["reached"] = lambda row: f"{row['reached']} of {row['seeds']}"
     columns |= consumption.cells(tune["ranking"])[1]
-    rows: list[Sequence[Cell | str]] = [
-        (Cell(row["label"], strong=row["label"] == verdict["pick"]),
-         *(cell(row) for cell in columns.values()))
-        for row in tune["ranking"]
-    ]  # fmt: skip
-    heads = ("configuration", *columns)
-    table = PageTable("Configurations, best first", heads, rows, texts)
+    rows = [(row["label"], *(cell(row) for cell in columns.values())) for row in tune["ranking"]]
+    heads, strong = (
+        ("configuration", *columns),
+        [at for at, row in enumerate(rows) if row[0] == verdict["pick"]],
+    )
+    table = PageTable("Configurations, best first", heads, rows, texts, strong=strong)
     return table.unvaried().folded_after(SHOWN, FOLDED)
 
 
@@ -94,11 +93,9 @@ def sensitivity(tune: Row, place: int) -> PageSection | None:
     worlds, pick = tune["regret"], tune["pick"]["label"]
     if not worlds:
         return None
-    most = max((_size(world, label) for world in worlds for label in world["values"]), default=0)
     heads = [_world_name(world) for world in worlds]
     rows = [
-        [label, *(_above(world, label, most or 1.0) for world in worlds)]
-        for label in worlds[0]["values"]
+        [label, *(cost(world, label, " %") for world in worlds)] for label in worlds[0]["values"]
     ]
     flipped = [
         head
@@ -118,15 +115,3 @@ def _world_name(world: Row) -> str:
         return "as written"
     sign = "+" if world["change"] > 0 else "−"
     return f"{world['input']} {sign}{100 * abs(world['change']):.0f}\N{NO-BREAK SPACE}%"
-
-
-def _size(world: Row, label: str) -> float:
-    """Return what is known of a candidate's cost, as a share; 0 where nothing is."""
-    bound = world.get("regret_at_least", {}).get(label)
-    return (world["regret"].get(label) if bound is None else bound) or 0.0
-
-
-def _above(world: Row, label: str, most: float) -> Cell:
-    text = cost(world, label, " %")
-    bar = 1.0 if text == "not reached" else _size(world, label) / most
-    return Cell(text, bar, strong=world["regret"].get(label) == 0)

@@ -1,6 +1,6 @@
 """The section of a sweep: which algorithm is first at which point."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from itertools import groupby
 from typing import Any
 
@@ -10,7 +10,7 @@ from ...results.columns import BY_KEY, estimate_of, ranked_by
 from ...results.intervals import USUAL
 from ...results.statistics import human
 from ...studies.sweep import figure
-from .parts import Cell, PageFigure, PageSection, PageTable
+from .parts import PageFigure, PageSection, PageTable
 from .reading import FoundRun
 
 ROWS, MOST = 60, 1000  # of the table: shown, and with those that are folded
@@ -56,13 +56,10 @@ def section(found: FoundRun, place: int) -> PageSection:
     beside = [BY_KEY[key] for key in BESIDE if any(row.get(key) is not None for row in rows)]
     names = [each.words for each in beside]
     columns = ("point", "algorithm", column.words, USUAL, "reached", "time per step", *names)
-    cells: list[Sequence[Cell | str]] = [
+    cells = [
         (
             name,
-            Cell(
-                f"{row['label']} (a bound)" if row["label"] in sweep["bounds"] else row["label"],
-                strong=best.get(name) == row["label"],
-            ),
+            f"{row['label']} (a bound)" if row["label"] in sweep["bounds"] else row["label"],
             "-" if row.get(column.key) is None else column.show(row[column.key]),
             wording.qualified(estimate_of(row, column.key), column.unit),
             "-" if row.get("reached") is None else f"{row['reached']:.0f} of {row['seeds']:.0f}",
@@ -73,7 +70,10 @@ def section(found: FoundRun, place: int) -> PageSection:
         for row in own
     ]
     heading = f"{len(every)} points of {', '.join(sweep['vary'])}"
-    table = PageTable("Each algorithm at each point; the first is bold", columns, cells, texts=2)
+    strong = [at for at, row in enumerate(cells) if best.get(row[0]) == row[1]]
+    table = PageTable(
+        "Each algorithm at each point; the first is bold", columns, cells, 2, strong=strong
+    )
     chart = figure.chart(rows, _vary(sweep), found.target, "")
     label = f"{column.words} of each algorithm at each point of the sweep"
     drawn = PageFigure.all_of(f"sweep-{place}", label, chart)

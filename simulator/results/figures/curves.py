@@ -9,7 +9,7 @@ import numpy as np
 
 from .. import divergence, intervals, wording
 from ..run import STALENESS, Run
-from ..statistics import Groups, human, prefixed, sampled, staleness_counts, time_unit
+from ..statistics import Groups, human, sampled, staleness_counts, time_unit
 from . import drawing, style
 from .chart import DECADE, Axis, Bars, Chart, Ends, Line, Look, Panel, fitted, wide
 
@@ -148,33 +148,17 @@ def over_time(
     ends = [times[-1] for times, _ in grids]
     shortest, longest = min(ends), max(ends)
     size, unit = time_unit(longest)
-    factor = 1.0
-    if column == "bytes":
-        factor, prefix = prefixed(max(float(np.nanmax(values)) for _, values in grids))
-        title = f"{title} ({prefix}B)"
     log = wide(shortest, longest)
-    drawn = []
-    for line, (times, values) in zip(lines, grids, strict=True):
-        there = times > 0 if log else times >= 0
-        drawn.append(
-            Line(
-                line.name,
-                times[there] / size,
-                values.mean(axis=0)[there] / factor,
-                line.look,
-                band(line, values[:, there] / factor, column),
-                steps=column == "tau",
-                named=not line.apart,
-                key=line.key,
-            )
-        )
-    shown = in_picture([(times, values / factor) for times, values in grids], column)
-    first = min(times[times > 0][:1].min(initial=longest) for times, _ in grids)
-    begins = max(float(first), shortest / (DECADE if column == "loss" else 100)) if log else 0.0
-    marks = []
+    drawn = [_line(line, grid, column, size, log) for line, grid in zip(lines, grids, strict=True)]
+    shown = in_picture(grids, column)
     if column == "loss":  # the intervals that tables state
         bounds = [end[-1] for line in drawn if line.band is not None for end in line.band]
         shown = np.append(shown, [end for end in bounds if end < DECADE * shown.max(initial=0.0)])
+    begins = 0.0
+    if log:
+        first = min(times[times > 0][:1].min(initial=longest) for times, _ in grids)
+        begins = max(float(first), shortest / (DECADE if column == "loss" else 100))
+    marks = []
     if target is not None:
         shown = np.append(shown, target)
         marks = [mark for line in lines for mark in _reached(line, target, size)]
@@ -184,6 +168,22 @@ def over_time(
     )
     up = fitted(title, shown, column == "loss", zero=True)
     return Panel(across, up, [*drawn, *marks], level=target, over_time=True)
+
+
+def _line(line: Curves, grid: Grid, column: str, size: float, log: bool) -> Line:
+    """Return the mean over seeds with its band; a logarithmic axis does not show the start."""
+    times, values = grid
+    there = times > 0 if log else times >= 0
+    return Line(
+        line.name,
+        times[there] / size,
+        values.mean(axis=0)[there],
+        line.look,
+        band(line, values[:, there], column),
+        steps=column == "tau",
+        named=not line.apart,
+        key=line.key,
+    )
 
 
 def band(line: Curves, values: np.ndarray, column: str) -> Ends | None:

@@ -45,23 +45,17 @@ def ranking(tune: Row) -> Chart | None:
     size, unit = 1.0, tune["unit"]
     if unit == "s":
         size, unit = time_unit(min(row["value"] for row in shown))
+    good = [row["label"] in tune["verdict"]["candidates"] for row in shown]
     lines, near = list[Line](), list[float]()
-    for name, look, good in (("may be the best", GOOD, True), ("others", WORSE, False)):
-        rows = [
-            (at, row)
-            for at, row in enumerate(shown)
-            if (row["label"] in tune["verdict"]["candidates"]) == good
-        ]
-        values = [row["value"] / size for _, row in rows]
-        spans = [[end / size for end in stated(row, "value").span] for _, row in rows]
-        near += [*values, *(end for span in spans for end in span if good)]
-        texts = [
-            f"{names[at]}: {number(value)} {unit}"
-            for value, (at, _) in zip(values, rows, strict=True)
-        ]
-        how: Any = {"joined": False, "marks": "all", "texts": texts}
-        bars = [span[0] for span in spans], [span[1] for span in spans]
-        lines.append(Line(name, values, [at for at, _ in rows], look, x_bars=bars, **how))
+    for name, look, as_good in (("may be the best", GOOD, True), ("others", WORSE, False)):
+        places = [at for at, one in enumerate(good) if one == as_good]
+        found = [stated(shown[at], "value") for at in places]
+        values = [one.value / size for one in found]
+        low, high = ([one.span[side] / size for one in found] for side in (0, 1))
+        texts = [f"{names[at]}: {number(x)} {unit}" for at, x in zip(places, values, strict=True)]
+        how: Any = {"joined": False, "marks": "all", "texts": texts, "x_bars": (low, high)}
+        lines.append(Line(name, values, places, look, **how))
+        near += [*values, *(low + high if as_good else [])]
     title = f"{tune['measure']} ({unit})" if unit else tune["measure"]
     up = Axis(names=names, limits=(-0.5, len(names) - 0.5))
     panel = Panel(fitted(title, near, zero=True), up, lines, height=90 + 24 * len(names))
