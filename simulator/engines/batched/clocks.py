@@ -53,10 +53,11 @@ class Timed:
     `result`: the value that a wait for it returns. `begins`, `done`: seconds, (seeds,); of a piece
     whose `done` is not known, `begins` is the piece before, or seconds, and its work. `moved`:
     the version of the clocks at which it began. `ahead`: by how many seconds each worker is done
-    before that, (seeds, workers) or zero.
+    before that, (seeds, workers) or zero. `chained`: whether another follows from it, so that the
+    program does not act on its result.
     """
 
-    __slots__ = ("ahead", "begins", "done", "kind", "moved", "result", "step")
+    __slots__ = ("ahead", "begins", "chained", "done", "kind", "moved", "result", "step")
 
     def __init__(self, kind: str | None, result: Any, step: int) -> None:
         self.kind, self.result, self.step = kind, result, step
@@ -64,6 +65,7 @@ class Timed:
         self.done: Any = None
         self.ahead: Any = 0.0
         self.moved: Any = None
+        self.chained = False
 
 
 class Clocks(Schedule):
@@ -200,12 +202,21 @@ class Clocks(Schedule):
         found: Array = piece.done if isinstance(piece, Timed) else piece
         return found
 
-    def start(self, handle: Timed, payload: float) -> None:
-        """Begin a collective that all workers have joined, as soon as the links are free."""
-        begins = handle.begins = np.maximum(self.latest(), self._free)
+    def start(self, handle: Timed, payload: float, after: Timed | None = None) -> None:
+        """Begin a collective that all workers have joined, as soon as the links are free.
+
+        `after`: a collective whose result the workers bring to this one.
+        """
         network = self._traffic[0].network
-        if network.staggered:
-            handle.ahead = network.ahead(np.maximum(self.now, self._free[:, None]))
+        joined, ready = self.now if network.staggered else None, self.latest()
+        if after is not None and joined is not None:
+            joined = np.maximum(joined, after.done[:, None] - after.ahead)
+            ready = joined.max(axis=1)
+        elif after is not None:
+            ready = np.maximum(ready, after.done)
+        begins = handle.begins = np.maximum(ready, self._free)
+        if joined is not None:
+            handle.ahead = network.ahead(np.maximum(joined, self._free[:, None]))
         else:
             handle.moved = self._version
         begun: Any = True if self.deadline == inf else begins <= self.deadline

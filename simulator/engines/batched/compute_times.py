@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from itertools import groupby
 from typing import TypeVar
 
@@ -116,7 +117,8 @@ class _LawGroup:
     ) -> None:
         if law.closed_sum(1) is None:
             raise ValueError("the law of a sum of these times is not known")
-        self._law, self._own, self._size, self.extra = law, own, len(ranks), extra
+        self._own, self._size, self.extra = own, len(ranks), extra
+        self._sum = cache(law.closed_sum)
         together = ranks[-1] - ranks[0] == len(ranks) - 1
         self.ranks = slice(ranks[0], ranks[-1] + 1) if together else list(ranks)
 
@@ -126,7 +128,7 @@ class _LawGroup:
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     def _equal(self, length: int, segments: int) -> Array:
-        fixed, law = self._law.closed_sum(length) or (0.0, None)
+        fixed, law = self._sum(length) or (0.0, None)
         if law is None:
             return np.full((segments, self._size), fixed)
         sums = law.sample(self._own, segments * self._size).reshape(segments, self._size)

@@ -12,12 +12,13 @@ import numpy as np
 
 from ...distributions.distribution import Array
 from ...objectives.objective import GradientSource
-from ...programs.effects import Handle, Node, Payload, Phase, Pieces, Vector
+from ...programs.effects import Encoded, Handle, Node, Payload, Phase, Pieces, Vector
 from ...programs.pieces.transform import Identity, Momentum, Nesterov
 from .. import payloads
 from ..node import introduce
 from ..tolerances import TIME_TOLERANCE
 from ..unsupported import Unknown, Unsupported
+from . import codecs
 from .arrays import PerWorker, Stack, array
 from .clocks import Clocks, Timed
 from .repeats import Repeats
@@ -43,8 +44,8 @@ class BatchedNode(Node):
     """
 
     __slots__ = (
-        "_alike", "_clocks", "_gradient", "_jump", "_loss_and_gradient", "_met_at", "_pause_at",
-        "_run", "jumps", "mark_at", "meter", "period", "seeds", "step", "updates",
+        "_alike", "_clocks", "_generators", "_gradient", "_jump", "_loss_and_gradient", "_met_at",
+        "_pause_at", "_run", "jumps", "mark_at", "meter", "period", "seeds", "step", "updates",
     )  # fmt: skip
 
     def __init__(self, run: Any, start: Vector, gradients: GradientSource) -> None:
@@ -62,6 +63,7 @@ class BatchedNode(Node):
         self.step = self.updates = self.jumps = self._met_at = self._pause_at = 0
         self.period = nan
         self._alike = isinstance(self._clocks, Repeats)
+        self._generators = {True: 0, False: 0}
 
     # Effects that it supports
 
@@ -169,14 +171,22 @@ class BatchedNode(Node):
 
     def start_gather(self, value: Payload) -> Handle:
         """Join the next collective, a gather."""
-        if type(self.start) is Stack:
-            raise Unsupported("its vectors are gathered, not averaged")
-        return self._start("gather", value, (value,) * self.workers)
+        if type(self.start) is not Stack:
+            return self._start("gather", value, (value,) * self.workers)
+        return self._start("gather", value, codecs.by_worker(value, self.workers))
 
     def _start(self, kind: str, value: Payload, result: Payload) -> Handle:
         handle = self._next(kind, result)
         self._record(self._clocks.start, handle, self._weigh(value))
         return handle
+
+    def start_mean_after(self, handle: Handle, value: Callable[[Payload], Payload]) -> Handle:
+        """Join the next collective, a mean, as soon as `handle` is done, with `value(result)`."""
+        handle.chained = True
+        brought = value(handle.result)
+        following = self._next("mean", self._mean(brought))
+        self._record(self._clocks.start, following, self._weigh(brought), handle)
+        return following
 
     def _next(self, kind: str, result: Payload) -> Timed:
         if self.step > self._met_at:
@@ -188,7 +198,7 @@ class BatchedNode(Node):
         if handle.kind is None:
             self._record(self._clocks.piece, handle)
         else:
-            self._record(self._clocks.wait, handle, self.step)
+            self._record(self._clocks.wait, handle, self.step, not handle.chained)
         return handle.result
 
     async def finished(self, handle: Handle) -> bool:
@@ -248,15 +258,18 @@ class BatchedNode(Node):
 
     def generator(self, *, shared: bool = False) -> Any:
         """Return random numbers that the program may not look at."""
+        self._generators[shared] += 1
         return Unknown("it draws random numbers of its own")
+
+    def row_generator(self, *, shared: bool = False) -> codecs.RowGenerator:
+        """Return the same for a codec, which draws by itself for each worker of each seed."""
+        number, ranks = self._generators[shared], range(1 if shared else self.workers)
+        self._generators[shared] += 1
+        return codecs.RowGenerator(self._run.seeds, ranks, number, shared)
 
     def _alone(self) -> None:
         if self.seeds > 1:
             raise SeedsDiffer
-
-    def start_mean_after(self, handle: Handle, value: Callable[[Payload], Payload]) -> Handle:
-        """Refuse."""
-        raise Unsupported("one of its averages follows from another")
 
     @property
     def rank(self) -> int:  # type: ignore[override]
@@ -273,6 +286,8 @@ class BatchedNode(Node):
             return payloads.mean(value.of.tolist())
         if isinstance(value, tuple):
             return tuple(map(self._mean, value))
+        if type(value) is Encoded and type(self.start) is Stack:
+            return codecs.mean(value)
         if type(value) in (int, float):
             return payloads.mean([value] * self.workers)
         if type(self.start) is Stack:

@@ -27,6 +27,7 @@ from ..virtual import run as virtual
 from . import gradients
 from .arrays import Stack, array
 from .clocks import Clocks
+from .codecs import RowCodec
 from .compute_times import Draws, SumDraws
 from .node import BatchedNode, SeedsDiffer
 from .repeats import Repeats
@@ -82,7 +83,7 @@ def supports(world: World) -> str | None:
         "compute times change with time": scenario.team.varies,
         "its workers send each other messages": program.gossips or program.pooled,
         "each worker has a period of its own": paced(algorithm.parameters),
-        "what it sends goes through a codec, one vector at a time": moves and codec != Raw(),
+        "its codec compresses one vector at a time": moves and not getattr(codec, "rowwise", False),
     }
     return next((reason for reason, holds in obstacles.items() if holds), None)
 
@@ -103,8 +104,12 @@ class Batch:
         times, timeless = self._step_times(threads), isinstance(start, complex)
         if not timeless and not all(np.array_equal(start, each) for each in others):
             start = np.stack([start, *others])
-        raw = algorithm.parameters.get("codec", Raw()) == Raw()  # others may warm up
-        alike = program.alike and raw and scenario.run.sampling == "aggregate"
+        codec = algorithm.parameters.get("codec", Raw())
+        constant = not getattr(codec, "warmup", 0)  # its messages are of one size
+        alike = program.alike and constant and scenario.run.sampling == "aggregate"
+        self.parameters = algorithm.parameters
+        if not timeless and codec != Raw():
+            self.parameters = self.parameters | {"codec": RowCodec(codec)}
         clocks = Repeats if timeless and alike else Clocks
         self.clocks = clocks(times, self.traffic, scenario, self.spans, merge=timeless)
         self.observers = [
@@ -146,7 +151,7 @@ class Batch:
             coroutine = self.program.start(
                 self.program.worker,
                 EffectCosts(self.scenario).on(self.node),
-                self.algorithm.parameters,
+                self.parameters,
             )
             try:
                 coroutine.send(None)
@@ -174,11 +179,11 @@ class Batch:
     def evaluate(self, node: BatchedNode, x: Vector) -> int:
         """Evaluate the parameters that all workers mark; return the step of the next evaluation."""
         step = node.step
-        if type(x) is complex:  # time only: the same for every seed
-            if isinstance(first := self.objectives[0], TheoremTwo):
-                first.period = node.period
+        evaluated: list[Any] = []
+        if isinstance(first := self.objectives[0], TheoremTwo):
+            first.period = node.period
             evaluated = [first.evaluate(x, step)] * node.seeds
-        else:
+        elif type(x) is not complex:
             vectors = array(x)
             everyone = np.broadcast_to(vectors, (node.seeds, node.workers, vectors.shape[-1]))
             seen = node.mean_of(vectors) if self.program.averages else everyone
@@ -197,6 +202,9 @@ class Batch:
         """Add a point to the curves; its time is that of the last worker, known only on replay."""
         times = self.clocks.latest().tolist()
         sent = zip(*(each.tolist() for each in self.clocks.totals()), strict=True)
+        if not evaluated:  # time only: the same for every seed, and unknown past the deadline
+            known = min(times) <= self.clocks.deadline
+            evaluated = [known and self.objectives[0].evaluate(0j, step)] * len(times)
         seeds = zip(self.observers, times, evaluated, sent, strict=True)
         for observer, time, seen, moved in seeds:
             if time <= observer.deadline:

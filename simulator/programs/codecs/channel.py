@@ -67,10 +67,13 @@ class Codec:
     """Base of codecs: how vectors are compressed.
 
     `needs_collective`: it can average, but not send a message to one node. `carries_momentum`: its
-    messages include momentum, so that the program's own must be off. `compress`, `decompress`:
-    seconds for a vector of the whole model's size; where both are 0, those that a profile knows.
+    messages include momentum, so that the program's own must be off. `rowwise`: its vectors may
+    have further axes, those of many workers, each row of which it compresses by itself.
+    `compress`, `decompress`: seconds for a vector of the whole model's size; where both are 0,
+    those that a profile knows.
     """
 
+    rowwise: ClassVar[bool] = False
     needs_collective: ClassVar[bool] = False
     carries_momentum: ClassVar[bool] = False
     compress: Annotated[_Time, Field(description="time to compress one model's size")] = 0.0
@@ -98,4 +101,4 @@ def share_of(vector: Vector, whole: Vector) -> float:
     """Return the share of the `whole` model in a vector; a time-only vector may carry its own."""
     if isinstance(vector, complex):
         return float(getattr(vector, "share", 1.0))
-    return float(len(vector) / len(whole))
+    return float(vector.shape[-1] / whole.shape[-1])

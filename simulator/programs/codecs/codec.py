@@ -1,6 +1,6 @@
 """The codecs by name, and `raw`. To add a codec, write its class and add it to `CODECS`."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, PlainValidator, WithJsonSchema
 
@@ -29,6 +29,7 @@ class Raw(MessageCodec):
     """
 
     kind: Literal["raw"] = "raw"
+    rowwise: ClassVar[bool] = True
     times: Annotated[Number, Field(gt=0, description="size of a message, in vectors")] = 1.0
 
     def open(self, me: Node) -> Channel:

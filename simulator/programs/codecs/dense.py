@@ -22,6 +22,7 @@ class FP16(MessageCodec):
     """
 
     kind: Literal["fp16"] = "fp16"
+    rowwise: ClassVar[bool] = True
 
     def encode(self, vector: Vector, state: State, number: int) -> tuple[Data, Any, State]:
         """Round every entry to the nearest half."""
@@ -47,6 +48,7 @@ class QSGD(MessageCodec):
     bits: Annotated[int, Field(ge=2, le=8, strict=True, description="bits of an entry")] = 4
     bucket: Annotated[int, Field(ge=1, strict=True, description="entries that share a norm")] = 512
     gathers: ClassVar[bool] = True
+    rowwise: ClassVar[bool] = True
 
     @property
     def levels(self) -> int:
@@ -64,8 +66,8 @@ class QSGD(MessageCodec):
     def encode(self, vector: Vector, state: State, number: int) -> tuple[Data, Any, State]:
         """Send each bucket's norm and the signed levels of its entries."""
         xp = array_namespace(vector)
-        buckets = in_rows(vector, min(self.bucket, len(vector)))
-        norms = xp.linalg.vector_norm(buckets, axis=1, keepdims=True)
+        buckets = in_rows(vector, min(self.bucket, vector.shape[-1]))
+        norms = xp.linalg.vector_norm(buckets, axis=-1, keepdims=True)
         exact = abs(buckets) / xp.where(norms == 0, xp.ones_like(norms), norms) * self.levels
         chance = xp.asarray(state.random(buckets.shape), dtype=vector.dtype, device=device(vector))
         floor = xp.floor(exact)
@@ -75,7 +77,8 @@ class QSGD(MessageCodec):
     def add(self, total: Vector, data: Data, places: Any) -> Vector:
         """Add the rounded entries."""
         norms, levels = data
-        return total + (norms * levels / self.levels).reshape(-1)[: len(total)]
+        rounded = norms * levels / self.levels
+        return total + rounded.reshape((*rounded.shape[:-2], -1))[..., : total.shape[-1]]
 
     def bytes(self, parameters: float, width: float, number: int, kept: float | None) -> float:
         """Return the bytes of all entries' bits, and of a norm per bucket."""
@@ -88,9 +91,9 @@ class QSGD(MessageCodec):
 
 def in_rows(vector: Vector, length: int) -> Vector:
     """Reshape a vector to rows of `length` entries, the last one padded with zeros."""
-    xp = array_namespace(vector)
-    missing = -len(vector) % length
+    xp, lead = array_namespace(vector), vector.shape[:-1]
+    missing = -vector.shape[-1] % length
     if missing:
-        zeros = xp.zeros(missing, dtype=vector.dtype, device=device(vector))
-        vector = xp.concat([vector, zeros])
-    return xp.reshape(vector, (-1, length))
+        zeros = xp.zeros((*lead, missing), dtype=vector.dtype, device=device(vector))
+        vector = xp.concat([vector, zeros], axis=-1)
+    return xp.reshape(vector, (*lead, -1, length))

@@ -121,8 +121,9 @@ class MessageChannel(Channel):
             data, places, state = codec.encode(value, self._states[slot], number)
             if not me.resting:
                 self._states[slot] = state
-            kept = None if places is None else len(places) / len(value)
-            layout = codec.layout(len(value), number)
+            entries = value.shape[-1]
+            kept = None if places is None else places.shape[-1] / entries
+            layout = codec.layout(entries, number)
         size = codec.bytes(share * me.parameters, me.bytes_per_parameter, number, kept)
         return Encoded(data, places, share, size, *layout)
 
@@ -148,8 +149,8 @@ class MessageChannel(Channel):
         if isinstance(first.data[0], complex):
             return first.data[0]
         start = self._me.start
-        size = round(first.share * len(start))
-        total = self._xp.zeros(size, dtype=start.dtype, device=device(start))
+        size = round(first.share * start.shape[-1])
+        total = self._xp.zeros((*start.shape[:-1], size), dtype=start.dtype, device=device(start))
         for message in messages:
             total = self._codec.add(total, message.data, message.places)
         return total

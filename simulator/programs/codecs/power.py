@@ -27,6 +27,7 @@ class PowerSGD(Codec):
     kind: Literal["power-sgd"] = "power-sgd"
     rank: Annotated[int, Field(ge=1, strict=True, description="columns of P and Q")] = 2
     needs_collective: ClassVar[bool] = True
+    rowwise: ClassVar[bool] = True
 
     def open(self, me: Node) -> Channel:
         """Open a channel of one node, for averages only."""
@@ -63,17 +64,17 @@ class PowerMatrix(NamedTuple):
         P = self.vector if self.is_nothing else self.matrix @ self.basis
         return Encoded((P,), None, self.share, self.bytes[0])
 
-    def right(self, left: Encoded) -> Encoded:
-        """Return the second message, after the mean of the first: Q."""
-        Q = self.vector if self.is_nothing else self.matrix.T @ orthonormal(left.data[0])
+    def right(self, span: Vector) -> Encoded:
+        """Return the second message, after the mean of the first, whose columns are a `span`: Q."""
+        Q = self.vector if self.is_nothing else self.matrix.mT @ span
         return Encoded((Q,), None, self.share, self.bytes[1])
 
-    def product(self, left: Encoded, right: Encoded) -> Vector:
+    def product(self, span: Vector, right: Encoded) -> Vector:
         """Return the vector that the means of both messages represent."""
         if self.is_nothing:
             return self.vector
-        product = orthonormal(left.data[0]) @ right.data[0].T
-        return product.reshape(-1)[: len(self.vector)]
+        product = span @ right.data[0].mT
+        return product.reshape((*product.shape[:-2], -1))[..., : self.vector.shape[-1]]
 
     @property
     def is_nothing(self) -> bool:
@@ -103,6 +104,7 @@ class PowerChannel(Channel):
         self._random = codec.generator(me)
         self._residuals: dict[int, Vector] = {}
         self._bases: dict[int, Vector] = {}
+        self._spans: dict[int, tuple[Vector, Vector]] = {}  # the last P of a slot, orthonormal
 
     def start_mean(self, value: Payload) -> Handle:
         """Compress, and start both rounds, the second as soon as the first has its result."""
@@ -113,7 +115,7 @@ class PowerChannel(Channel):
         matrices = [(i, entry) for i, entry in enumerate(entries) if isinstance(entry, PowerMatrix)]
 
         def following(lefts: Payload) -> Payload:
-            return tuple(matrix.right(lefts[i]) for i, matrix in matrices)
+            return tuple(matrix.right(self._span(i, lefts[i])) for i, matrix in matrices)
 
         first = me.start_mean(tuple(e.left() if isinstance(e, PowerMatrix) else e for e in entries))
         second = me.start_mean_after(first, following) if matrices else None
@@ -142,6 +144,15 @@ class PowerChannel(Channel):
 
     request = receive = receive_before = send
 
+    def _span(self, slot: int, left: Encoded) -> Vector:
+        """Return orthonormal columns of the mean of P, worked out once for both its uses."""
+        P = left.data[0]
+        if isinstance(P, complex):
+            return P
+        if slot not in self._spans or self._spans[slot][0] is not P:
+            self._spans[slot] = P, orthonormal(P)
+        return self._spans[slot][1]
+
     def _enter(self, slot: int, value: Payload) -> PowerMatrix | float:
         if isinstance(value, int | float):
             return value
@@ -151,7 +162,7 @@ class PowerChannel(Channel):
         size = codec.bytes(share * me.parameters, me.bytes_per_parameter)
         if isinstance(value, complex):
             return PowerMatrix(value, NOTHING, NOTHING, share, size)
-        columns = shape(len(value))[1]
+        columns = shape(value.shape[-1])[1]
         if slot not in self._bases:
             normal = self._random.standard_normal((columns, min(codec.rank, columns)))
             xp = array_namespace(value)
@@ -162,7 +173,7 @@ class PowerChannel(Channel):
 
     def _leave(self, slot: int, entry: PowerMatrix, left: Encoded, right: Encoded) -> Vector:
         self._me.work(self._codec.seconds(self._me, entry.share)[1])
-        product = entry.product(left, right)
+        product = entry.product(self._span(slot, left), right)
         if not entry.is_nothing:
             self._residuals[slot] = self._residuals[slot] + (entry.vector - product)
             self._bases[slot] = right.data[0]

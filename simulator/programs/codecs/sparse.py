@@ -1,7 +1,9 @@
 """Codecs that send some entries of a vector, and keep the rest as a residual."""
 
+from functools import cache
 from typing import Annotated, Any, ClassVar, Literal
 
+import numpy as np
 from array_api_compat import array_namespace, device
 from pydantic import Field
 
@@ -33,9 +35,10 @@ class Sparse(MessageCodec):
         """Send some entries of vector plus residual; keep the others as the next residual."""
         residual, random = state
         total = vector + residual
-        places = self.choose(total, self.layout(len(total), number)[0], random)
-        values = total[places]
-        total[places] = 0.0
+        places = self.choose(total, self.layout(total.shape[-1], number)[0], random)
+        entries = of_rows(total, places)
+        values = total[entries]
+        total[entries] = 0.0
         return (values,), places, (total, random)
 
     def choose(self, vector: Vector, count: int, random: Random) -> Any:
@@ -44,7 +47,7 @@ class Sparse(MessageCodec):
 
     def add(self, total: Vector, data: Data, places: Any) -> Vector:
         """Add the entries sent; the others are zero."""
-        total[places] += data[0]
+        total[of_rows(total, places)] += data[0]
         return total
 
     def bytes(self, parameters: float, width: float, number: int, kept: float | None) -> float:
@@ -62,6 +65,7 @@ class TopK(Sparse):
 
     kind: Literal["top-k"] = "top-k"
     gathers: ClassVar[bool] = True
+    rowwise: ClassVar[bool] = True
 
     def choose(self, vector: Vector, count: int, random: Random) -> Any:
         """Choose the largest by absolute value."""
@@ -76,6 +80,7 @@ class RandomK(Sparse):
     """
 
     kind: Literal["random-k"] = "random-k"
+    rowwise: ClassVar[bool] = True
 
     def generator(self, me: Node) -> Random:
         """Make the generator that all workers share."""
@@ -83,12 +88,24 @@ class RandomK(Sparse):
 
     def choose(self, vector: Vector, count: int, random: Random) -> Any:
         """Choose uniformly at random."""
-        places = random.choice(len(vector), size=count, replace=False, shuffle=False)
+        places = random.choice(vector.shape[-1], size=count, replace=False, shuffle=False)
         return array_namespace(vector).asarray(places, device=device(vector))
 
     def bytes(self, parameters: float, width: float, number: int, kept: float | None) -> float:
         """Return the bytes of the entries sent, and of a seed."""
         return self.ratio * parameters * width + SEED
+
+
+def of_rows(vector: Vector, places: Any) -> Any:
+    """Return the index of entries at `places` of the last axis, in each row by its own."""
+    if vector.ndim == 1:
+        return places
+    return (*_rows(vector.shape[:-1]), places)
+
+
+@cache
+def _rows(shape: tuple[int, ...]) -> list[Any]:
+    return [row[..., None] for row in np.ogrid[tuple(map(slice, shape))]]
 
 
 def largest(sizes: Vector, count: int) -> Any:
@@ -97,6 +114,9 @@ def largest(sizes: Vector, count: int) -> Any:
     Among equal sizes the first win, so that the choice does not depend on the library.
     """
     xp = array_namespace(sizes)
+    if sizes.ndim > 1:
+        falling = xp.argsort(xp.where(xp.isnan(sizes), -xp.inf, -sizes), axis=-1, stable=True)
+        return xp.sort(falling[..., :count], axis=-1)
     if hasattr(sizes, "topk"):  # torch
         least = sizes.topk(count).values[-1]
     else:
