@@ -82,11 +82,11 @@ def run_world(
 def with_tuned_rate(world: World) -> World:
     """Return what engines run: under a learning curve, the program at its tuned rate."""
 
-    def one(world: World) -> Run:
+    def run(world: World, seeds: int) -> list[Run]:
         alone = world.algorithm.model_copy(update={"recovery": None})  # nothing fails in a probe
-        return Context().run(partial(run_world, replace(world, algorithm=alone), [0]))[0]
+        return Context().run(run_world, replace(world, algorithm=alone), range(seeds))
 
-    return normalised(world, one)
+    return normalised(world, run)
 
 
 def run_replicates(

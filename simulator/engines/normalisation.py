@@ -5,17 +5,22 @@ first runs on a `Probe`, on the scenario's cluster: what it makes of a constant 
 gain. Then its rate is one over its gain (momentum, an outer step or a sum of gradients are no
 speed-up), the shape of a schedule is left to the baseline, which has its effect in it, and AdamW is
 its first moment: a surrogate's coordinates are those that Adam has scaled.
+
+What a codec does to the loss follows from the steps, whatever they take. So a surrogate with a
+codec runs on its own, once, and all runs of the algorithm have the mean loss of its seeds.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from hashlib import sha256
+from math import inf
 from typing import Any
 
 import numpy as np
 
 from ..objectives.learning_curve.objective import (
     Expected,
+    Followed,
     Goal,
     expect,
     goal,
@@ -29,7 +34,7 @@ from ..results.run import Run
 from ..scenario.scenario import Algorithm
 from ..scenario.tables import LearningCurve, RunSettings
 from ..scenario.world import World
-from .observer import NEVER
+from .observer import NEVER, POINTS
 
 FEWEST, GRADIENTS = 128, 16_384  # local steps and gradients of a probe
 ROUNDS = 96  # of its averages: an outer momentum of 0.9 has settled by the middle
@@ -39,16 +44,21 @@ CODED = 48  # rounds after which a program whose codec lets it diverge has done 
 SEEN = 16  # ... and how often each entry was sent by then
 FINER, LEAST = 4.0, 1e-6  # steps in which limits are tried, and the last
 TOLERATED = 0.02  # of the loss, above its least, at the end
-_goals: dict[str, Goal | Expected] = {}
+UNSEEN = {"title", "algorithm", "tune", "theory", "validation", "run", "cost"}
+"""Tables that change no surrogate; of [run], only the end does."""
+TIMES = {"cluster", "network", "server", "overhead", "job", "calibration", "recovery"}
+"""Tables that change none where only the number of steps and workers counts."""
+FOLLOWED = 4  # seeds whose mean loss all seeds of a program with a codec get
+_goals: dict[str, Goal | Expected | Followed] = {}
 
-RunOne = Callable[[World], Run]
+RunSeeds = Callable[[World, int], Sequence[Run]]
 
 
-def normalised(world: World, run: RunOne) -> World:
+def normalised(world: World, run: RunSeeds) -> World:
     """Return a world as engines take it, whose objective they can build.
 
     The same for every seed, engine and replicate: what a probe shows depends on the scenario as
-    written. `run` runs a world with one seed. Raises InputError.
+    written. `run` runs a world with so many seeds. Raises InputError.
     """
     scenario, algorithm = world.scenario, world.algorithm
     if not isinstance(scenario.objective, LearningCurve):
@@ -56,10 +66,11 @@ def normalised(world: World, run: RunOne) -> World:
     expected = expect(world)
     if expected.direct and not _may_miss(world):
         return world.changed(objective=expected)
-    key = sha256(
-        store.dump([scenario.table, algorithm.table, scenario.run.model_dump(mode="json")])
-        + repr(world.program).encode()
-    ).hexdigest()
+    unseen = UNSEEN | TIMES if _by_steps(world) else UNSEEN
+    table = {key: value for key, value in scenario.table.items() if key not in unseen}
+    ends = [expected.steps, scenario.run.steps, _may_miss(world) and scenario.run.duration]
+    text = store.dump([table, algorithm.table, expected.workers, ends])
+    key = sha256(text + repr(world.program).encode()).hexdigest()
     if key not in _goals:
         _goals[key] = _goal(world, expected, run)
     made = _goals[key]
@@ -68,8 +79,11 @@ def normalised(world: World, run: RunOne) -> World:
     return world.changed(objective=made)
 
 
-def _goal(world: World, expected: Expected, run: RunOne) -> Goal | Expected:
+def _goal(world: World, expected: Expected, run: RunSeeds) -> Goal | Expected | Followed:
     """Return what the objective of a run becomes: what is known of its loss, or a surrogate."""
+    followed = coded(world.algorithm) and _by_steps(world)
+    if followed and "buckets" in world.algorithm.parameters:  # a stand-in is too small to cut
+        world = replace(world, algorithm=_with(world.algorithm, buckets=1))
     if _may_miss(world):
         expected = expect(world, counted=_counted(world, expected, run))
     if expected.direct:
@@ -82,7 +96,35 @@ def _goal(world: World, expected: Expected, run: RunOne) -> Goal | Expected:
     if coded(world.algorithm):
         tuned = replace(world, algorithm=_at(world.algorithm, found.rate))
         found = found.limited(_settled(tuned, found, run))
-    return found
+    return _followed(tuned, found, run) if followed else found
+
+
+def _by_steps(world: World) -> bool:
+    """Whether a loss follows from steps alone: nothing that a worker does depends on times."""
+    program = world.program
+    timed = program.server or program.gossips or program.pooled or program.asks
+    chosen = world.scenario.cluster.sampling is not None
+    return not (timed or chosen or program.needs_loss or _may_miss(world))
+
+
+def _followed(world: World, found: Goal, run: RunSeeds) -> Followed:
+    """Return the loss of a surrogate by steps, from one run of it."""
+    ends = world.scenario.run
+    every = max(1, int(min(found.expected.steps, NEVER)) // POINTS)
+    settings: dict[str, Any] = {
+        "steps": ends.steps,
+        "evaluate_every": every,
+        "sampling": "aggregate",
+    }
+
+    def follow(times: float) -> tuple[Sequence[float], Sequence[float]]:
+        settings["duration"] = ends.duration and times * ends.duration
+        runs = run(_calm(world, found, ends.model_copy(update=settings)), FOLLOWED)
+        points = min(len(each.curve["step"]) for each in runs)
+        losses = [each.curve["loss"][:points] for each in runs]
+        return runs[0].curve["step"][:points], np.mean(losses, axis=0).tolist()
+
+    return Followed(found.expected, follow, ends.steps or inf)
 
 
 def _may_miss(world: World) -> bool:
@@ -97,7 +139,7 @@ def _may_miss(world: World) -> bool:
     return algorithm.samples and (away or cluster.sampling.deadline is not None)
 
 
-def _counted(world: World, expected: Expected, run: RunOne) -> float:
+def _counted(world: World, expected: Expected, run: RunSeeds) -> float:
     """Return the gradients that count in a local step of all workers: of clients, in the run's
     first rounds; of others, which are away for longer, in as much of it as takes seconds.
     """
@@ -111,7 +153,7 @@ def _counted(world: World, expected: Expected, run: RunOne) -> float:
     settings = RunSettings(steps=steps, evaluate_every=max(1, steps // 8))
     settings = settings.model_copy(update={"duration": scenario.run.duration})
     recovery = algorithm.recovery or scenario.recovery  # `run` takes the algorithm's away
-    found = run(world.changed(objective=expected, run=settings, recovery=recovery))
+    (found,) = run(world.changed(objective=expected, run=settings, recovery=recovery), 1)
     return found.contributing or expected.workers
 
 
@@ -126,17 +168,22 @@ def coded(algorithm: Algorithm) -> bool:
     return getattr(algorithm.parameters.get("codec"), "kind", "raw") != "raw"
 
 
-def _settled(world: World, found: Goal, run: RunOne) -> float:
+def _settled(world: World, found: Goal, run: RunSeeds) -> float:
     """Return the share of its curvatures' limit up to which a program is stable with its codec."""
     rounds = max(CODED, SEEN / getattr(world.algorithm.parameters["codec"], "ratio", 1.0))
     steps = int(max(FEWEST, min(rounds * found.expected.period, found.expected.steps)))
     share = 1.0
     while share > LEAST:
-        loss = np.array(run(_calm(world, found.limited(share), steps)).curve["loss"])
+        (tried,) = run(_calm(world, found.limited(share), _brief(steps)), 1)
+        loss = np.array(tried.curve["loss"])
         if np.isfinite(loss).all() and loss[-1] <= loss.min() * (1 + TOLERATED):
             return share if share == 1 else share / FINER
         share /= FINER
     return share
+
+
+def _with(algorithm: Algorithm, **changed: Any) -> Algorithm:
+    return algorithm.model_copy(update={"parameters": algorithm.parameters | changed})
 
 
 def _at(algorithm: Algorithm, rate: float, **changed: Any) -> Algorithm:
@@ -147,10 +194,10 @@ def _at(algorithm: Algorithm, rate: float, **changed: Any) -> Algorithm:
     }
     if "lr" in parameters:
         changed["lr"] = ConstantSchedule(rate)
-    return algorithm.model_copy(update={"parameters": parameters | changed})
+    return _with(algorithm.model_copy(update={"parameters": parameters}), **changed)
 
 
-def _probed(world: World, expected: Expected, run: RunOne) -> Gains:
+def _probed(world: World, expected: Expected, run: RunSeeds) -> Gains:
     """Run a program on a probe for as long as it takes to see what it does with gradients.
 
     Without codec, failures and other jobs: what they cost must not be made up for.
@@ -163,7 +210,7 @@ def _probed(world: World, expected: Expected, run: RunOne) -> Gains:
     meets = program.averages and not (program.server or program.gossips)
     while True:
         probe = Probe(workers, lambda step: float(expected.parallel(step)), program.gossips)
-        found = run(replace(_calm(world, probe, steps), algorithm=plain))
+        (found,) = run(replace(_calm(world, probe, _brief(steps)), algorithm=plain), 1)
         tau = np.array(found.curve["tau"])
         periods = tau[np.isfinite(tau)]
         period = float(periods.mean()) if periods.size else np.nan
@@ -194,12 +241,15 @@ def _lateness(run: Run) -> float:
     return mean * run.steps / run.updates if run.staleness_unit == "updates" else mean
 
 
-def _calm(world: World, probe: Probe | Goal, steps: int) -> World:
-    """Return the world of a probe: so many steps, no node or link that fails, no other job.
+def _brief(steps: int) -> RunSettings:
+    return RunSettings(steps=steps, evaluate_every=max(1, steps // 8), sampling="aggregate")
+
+
+def _calm(world: World, probe: Probe | Goal, settings: RunSettings) -> World:
+    """Return the world of a probe: no node or link that fails, no other job.
 
     Rounds are of all workers; a server has as many at work as are selected, as late as they are.
     """
-    settings = RunSettings(steps=steps, evaluate_every=max(1, steps // 8), sampling="aggregate")
     scenario = world.scenario
     cluster, network = scenario.cluster, scenario.network
     steady = {"failures": None, "membership": None, "drop": None}

@@ -11,7 +11,7 @@ import numpy as np
 
 from ...distributions import random_streams
 from ...distributions.random_streams import Purpose
-from ...programs.codecs.channel import Channel, Opens
+from ...programs.codecs.channel import Opens
 from ...programs.effects import Encoded, Handle, Node, Payload
 from ..unsupported import Unsupported
 from .arrays import Stack
@@ -69,12 +69,12 @@ class RowCodec:
     def __init__(self, codec: Opens) -> None:
         self._codec = codec
 
-    def open(self, me: Node) -> Channel:
+    def open(self, me: Node) -> "RowChannel":
         """Open a channel of all nodes."""
         return RowChannel(RowNode(me), self._codec)
 
 
-class RowChannel(Channel):
+class RowChannel:
     """A channel through which programs move a `Stack`."""
 
     def __init__(self, me: RowNode, codec: Opens) -> None:
@@ -93,6 +93,10 @@ class RowChannel(Channel):
     def finished(self, handle: Handle) -> Awaitable[bool]:
         """Tell whether the average has finished on every worker."""
         return self._channel.finished(handle)
+
+    async def mean(self, value: Payload) -> Any:
+        """Average and wait."""
+        return await self.wait(self.start_mean(value))
 
     def _rows(self, value: Payload) -> Payload:
         if type(value) is Stack and value is not self._me.samples:
@@ -134,9 +138,9 @@ def mean(value: Encoded) -> Encoded:
     """Average what the workers send, summing in rank order as every engine does."""
 
     def average(rows: np.ndarray) -> np.ndarray:
-        total = rows[:, :1]
+        total: np.ndarray = rows[:, :1]
         for rank in range(1, rows.shape[1]):
             total = total + rows[:, rank : rank + 1]
-        return total / rows.shape[1]
+        return np.asarray(total / rows.shape[1])
 
     return replace(value, data=tuple(map(average, value.data)))

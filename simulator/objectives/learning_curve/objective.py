@@ -8,7 +8,7 @@ runs on a `Surrogate`, which shows what delay, noise, lost gradients and codecs 
 import json
 import math
 import tomllib
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
 from pathlib import Path
@@ -52,6 +52,7 @@ LOUDEST = 3e-7
 the loss by some 0.02 % (a mode's noise times its distance counts, as long as it is far off)."""
 SETTLED = 0.6  # of the curvature up to which it is stable: what is sharper would settle late
 NEAR = 0.1  # of the log of a factor of steps: over so much its penalty is a straight line
+AHEAD, FURTHER = 1.1, 1.5  # durations of the first run of a surrogate, and times that of others
 KEPT = 2  # entries that a sparse codec keeps, at least
 
 
@@ -229,6 +230,52 @@ class Goal:
     def make(self, workers: int, seed: int) -> Surrogate:
         """Make the objective of a run."""
         return Surrogate(self, workers, seed)
+
+
+@dataclass(eq=False)
+class Followed:
+    """The loss of a surrogate by steps, for all seeds, as one run of it shows.
+
+    So a run of the algorithm need not carry vectors. `follow` makes a run of so many times the
+    scenario's duration, and returns steps and losses of its curve. Its points lie at the same
+    steps whatever the duration, so that a loss does not depend on what was asked before.
+    """
+
+    expected: Expected
+    follow: Callable[[float], tuple[Sequence[float], Sequence[float]]]
+    most: float
+    kind: ClassVar[str] = "learning-curve"
+    dimension: ClassVar[None] = None
+    _steps: Any = field(default=(-1.0,), init=False)
+    _ratios: Any = field(default=(0.0,), init=False)
+    _times: float = field(default=AHEAD, init=False)
+
+    def make(self, workers: int, seed: int) -> "FromCurve":
+        """Make the objective of a run."""
+        return FromRun(self)
+
+    def loss(self, step: float) -> float:
+        """Return the loss after so many steps; beyond `most` it stays as far above the curve."""
+        while step > self._steps[-1] and self._steps[-1] < self.most:
+            steps, losses = self.follow(self._times)
+            self._times *= FURTHER
+            with np.errstate(divide="ignore", invalid="ignore"):
+                self._ratios = np.log(losses / self.expected.parallel(np.array(steps)))
+            self._steps = steps
+        ratio = np.interp(step, self._steps, self._ratios)
+        return float(self.expected.parallel(step) * np.exp(ratio))
+
+
+class FromRun(FromCurve):
+    """Time only, with the loss of an algorithm by the steps of another run."""
+
+    def __init__(self, followed: Followed) -> None:
+        super().__init__(followed.expected)
+        self._followed = followed
+
+    def evaluate(self, x: Vector, step: float) -> Evaluation:
+        """Return the loss after `step` local steps."""
+        return Evaluation(self._followed.loss(step), math.nan)
 
 
 def goal(expected: Expected, gains: Gains, algorithm: Algorithm) -> Goal:
