@@ -55,12 +55,12 @@ class Order:
         if not ends or label not in self.estimates:
             return self
         low, high = (math.inf if end is None else end for end in ends)
-        own = self.estimates[label]
-        if own.interval == (low, high):
+        mean = self.estimates[label]
+        if mean.interval == (low, high):
             return self
-        told = replace(own, interval=(low, high), ci95=None)
-        told = told if own.interval else own.by_model(low, high)  # of one seed there was none
-        return replace(self, estimates={**self.estimates, label: told})
+        stated = replace(mean, interval=(low, high), ci95=None)
+        stated = stated if mean.interval else mean.by_model(low, high)  # of one seed there was none
+        return replace(self, estimates={**self.estimates, label: stated})
 
     @property
     def open(self) -> list[str]:
@@ -114,37 +114,37 @@ def order(
     alone.
     """
     heavy, exact = terms.heavy, terms.exact
-    values = {label: _twice(each, exact) for label, each in scores.items()}
-    whole = {label: each for label, each in values.items() if np.isfinite(each).all()}
+    values = {label: _twice(row, exact) for label, row in scores.items()}
+    whole = {label: row for label, row in values.items() if np.isfinite(row).all()}
     if not whole or (best is not None and best not in whole):
         return _by_count(values, best)
-    full = max(each.size for each in whole.values())
+    full = max(row.size for row in whole.values())
     of = intervals.estimand((x for x in whole.values() if x.size == full), heavy=heavy)
-    found = {
-        label: intervals.estimate(each, heavy=heavy, of=of).within(*terms.limits)
-        for label, each in whole.items()
+    means = {
+        label: intervals.estimate(row, heavy=heavy, of=of).within(*terms.limits)
+        for label, row in whole.items()
     }
-    best = best or min(found, key=lambda label: found[label].value)
-    for label in factors.keys() & found.keys():
-        found[label] = intervals.widened(found[label], found[label].value * factors[label])
-    bounds = {label: _twice(each, exact) for label, each in (at_least or {}).items()}
-    unordered = Order(best, of, found, [], [], [], None, margin=terms.margin)
+    best = best or min(means, key=lambda label: means[label].value)
+    for label in factors.keys() & means.keys():
+        means[label] = intervals.widened(means[label], means[label].value * factors[label])
+    bounds = {label: _twice(row, exact) for label, row in (at_least or {}).items()}
+    unordered = Order(best, of, means, [], [], [], None, margin=terms.margin)
     return _compare_all(unordered, values, bounds, factors, heavy)
 
 
 def _compare_all(
-    found: Order, values: Scores, bounds: Scores, factors: Scores, heavy: bool
+    means: Order, values: Scores, bounds: Scores, factors: Scores, heavy: bool
 ) -> Order:
-    """Compare all others with the best; `found` has the best and the estimates."""
-    best, of, whole = found.best, found.of, found.estimates
+    """Compare all others with the best; `means` has the best and the estimates."""
+    best, of, whole = means.best, means.of, means.estimates
     exceeds = partial(intervals.exceeds, heavy=heavy, of=of)
     worse, equivalent, unsettled, needed, model = [], [], [], [], False
-    for label in (each for each in values if each != best):
+    for label in (label for label in values if label != best):
         size = min(values[best].size, values[label].size)  # seeds that both have
         first, scores = values[best][:size], values[label][:size]
         wrong = _apart(factors, label, best)
         other = _filled(scores, bounds.get(label, first)[:size], first)
-        compared = partial(_compared, first, other, found.margin, exceeds)
+        compared = partial(_compared, first, other, means.margin, exceeds)
         beyond, near = compared(wrong)
         if beyond or np.isinf(other).any():  # with some seed it never has a score
             worse.append(label)
@@ -156,7 +156,7 @@ def _compare_all(
             needed.append(_needed(first, other, heavy, of) if label in whole else None)
     settle = None if None in needed or model else max(filter(None, needed), default=None)
     return replace(
-        found, worse=worse, equivalent=equivalent, unsettled=unsettled, seeds=settle, model=model
+        means, worse=worse, equivalent=equivalent, unsettled=unsettled, seeds=settle, model=model
     )
 
 
@@ -171,14 +171,14 @@ def _apart(factors: Mapping[str, np.ndarray], one: str, other: str) -> np.ndarra
     if not {one, other} <= factors.keys():
         return None
     with np.errstate(divide="ignore", invalid="ignore"):
-        found: np.ndarray = np.log(factors[one]) - np.log(factors[other])
-    return found
+        apart: np.ndarray = np.log(factors[one]) - np.log(factors[other])
+    return apart
 
 
 def _twice(values: Values, exact: bool) -> np.ndarray:
     """Return values as an array; where nothing is random, any other seed has the same."""
-    found = np.asarray(values, dtype=float)
-    return np.repeat(found, 2) if exact and found.size == 1 else found
+    array = np.asarray(values, dtype=float)
+    return np.repeat(array, 2) if exact and array.size == 1 else array
 
 
 def _compared(
@@ -207,7 +207,7 @@ def _by_count(values: Scores, best: str | None) -> Order:
     """
     from scipy.special import bdtr  # noqa: PLC0415 - 0.2 s
 
-    counts = {label: int(np.isfinite(each).sum()) for label, each in values.items()}
+    counts = {label: int(np.isfinite(scores).sum()) for label, scores in values.items()}
     best = best or min(values, key=lambda label: (-counts[label], float(np.median(values[label]))))
     there, worse = np.isfinite(values[best]), []
     others = [label for label in values if label != best]

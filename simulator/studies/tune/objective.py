@@ -5,9 +5,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
+from pydantic import BeforeValidator
 
 from ...cluster.prices import least_per_second, price_per_second
 from ...errors import InputError
@@ -35,6 +36,8 @@ from ...scenario.tables import Cap, LearningCurve, NoObjective
 TOKENS, GOODPUT = "loss-at-tokens", "goodput"
 STEP_TIME, GRADIENT_TIME = PACES = ("seconds-per-step", "seconds-per-gradient")
 NEVER = 1e12  # above the value of any run
+Real = Annotated[float, BeforeValidator(lambda number: math.inf if number is None else number)]
+"""A number that JSON has as null where it is infinite."""
 FARTHEST = 10.0  # the largest gap: that of a diverged run
 
 
@@ -50,10 +53,10 @@ class Modelled(NamedTuple):
 
     basis: str | None
     why: tuple[str, ...]
-    factors: tuple[float, ...]
-    steps: tuple[float, ...]
+    factors: tuple[Real, ...]
+    steps: tuple[Real, ...]
     margin: float
-    spreads: tuple[float, ...]
+    spreads: tuple[Real, ...]
 
 
 class Score(NamedTuple):
@@ -67,11 +70,11 @@ class Score(NamedTuple):
     `statistics.held_up`.
     """
 
-    value: float
+    value: Real
     gap: float
-    ran: float
+    ran: Real
     notes: tuple[str, ...] = ()
-    used: Mapping[str, float] | None = None
+    used: Mapping[str, Real] | None = None
     model: Modelled | None = None
     held_up: float = 0.0
 
@@ -138,8 +141,8 @@ class TuningObjective:
         ran = math.inf if ended else given.duration or math.inf
         value, time, gap = TABLE[self.name].outcome(self, run, scenario)
         spent = consumption.used(scenario, run, time)
-        known = self._modelled(model, errors, run, time)
-        return Score(value, gap, ran, tuple(run.notes), spent, known, held_up(run))
+        model_of = self._modelled(model, errors, run, time)
+        return Score(value, gap, ran, tuple(run.notes), spent, model_of, held_up(run))
 
     def _modelled(
         self, model: Expected | None, errors: Errors, run: Run, time: float
@@ -237,9 +240,9 @@ def _rounded(drawn: np.ndarray) -> tuple[float, ...]:
 def _step_time(aim: TuningObjective, run: Run, scenario: Scenario) -> Outcome:
     assert aim.cap is not None
     gap = _beyond(run, scenario.algorithm[0].parameters.get("tau"), aim.cap)
-    kept = gap <= 1 and not run.stall
+    within = gap <= 1 and not run.stall
     _, seconds = verdict.PACES[aim.name.replace("-", "_")]
-    return Outcome(seconds(run) if kept else math.inf, run.duration, gap)
+    return Outcome(seconds(run) if within else math.inf, run.duration, gap)
 
 
 def _beyond(run: Run, tau: Any, cap: Cap) -> float:
@@ -399,11 +402,11 @@ def tuning_objective(
         _step_time: {"heavy": heavy, "cap": run.cap},
         _lost_time: {},
     }
-    own = numbers[TABLE[name].outcome]
+    chosen = numbers[TABLE[name].outcome]
     if name == "loss-at-budget":
-        own = {"deadline": ends if ends < math.inf else None, "budget": cost.budget}
+        chosen = {"deadline": ends if ends < math.inf else None, "budget": cost.budget}
     most = consumption.most(scenario, served=True)
-    return TuningObjective(name, currency=cost.currency or "", most=most, **own)
+    return TuningObjective(name, currency=cost.currency or "", most=most, **chosen)
 
 
 def _demand(scenario: Scenario, name: str) -> None:

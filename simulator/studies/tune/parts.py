@@ -143,15 +143,15 @@ def _places(scenario: Scenario) -> dict[Any, np.ndarray]:
     cluster, sizes = scenario.cluster, _sizes(scenario)
     regions = [group.region or cluster.region for group in (*cluster.group, cluster)]
     keys: list[Any] = [region or place for place, region in enumerate(regions)]
-    found: dict[Any, np.ndarray] = {}
+    places: dict[Any, np.ndarray] = {}
     for place, size in enumerate(sizes):
         if size:
             one = np.eye(len(sizes), dtype=int)[place]
-            found[keys[place]] = found.get(keys[place], 0 * one) + size * one
-    if len(found) == 1 and not any(regions):
-        ((one,),) = (np.sign([*found.values()]),)
+            places[keys[place]] = places.get(keys[place], 0 * one) + size * one
+    if len(places) == 1 and not any(regions):
+        ((one,),) = (np.sign([*places.values()]),)
         return dict.fromkeys(range(cluster.workers), one)
-    return found
+    return places
 
 
 def _first(scenario: Scenario, workers: int) -> tuple[int, ...]:
@@ -244,5 +244,5 @@ def _larger(scenario: Scenario, name: str, times: float) -> Table:
                 f"{scenario.file}: tune: {name}: times of a file (cluster.compute) are of one "
                 f"batch, and a larger one takes longer; {remedy}"
             )
-    found: Table = {"objective": objective} if objective else {}
-    return found | ({"cost": {"tokens": cost.tokens * times}} if cost.tokens else {})
+    patch: Table = {"objective": objective} if objective else {}
+    return patch | ({"cost": {"tokens": cost.tokens * times}} if cost.tokens else {})

@@ -48,6 +48,11 @@ class Contender:
     scores: list[Score] = field(default_factory=list)
     stopped: str = ""
 
+    @property
+    def label(self) -> str:
+        """The label of its configuration."""
+        return self.candidate.label
+
     def mean(self, seeds: int | None = None) -> float:
         """Return the mean over the first `seeds`; above any value if a run missed the target."""
         return float(np.mean([score.penalised for score in self.scores[:seeds]]))
@@ -64,7 +69,7 @@ class Contender:
 
     def used(self, what: str) -> float:
         """Return the mean of what `consumption.used` calls so; nan where that is not set."""
-        return float(np.mean([(each.used or {}).get(what, math.nan) for each in self.scores]))
+        return float(np.mean([(score.used or {}).get(what, math.nan) for score in self.scores]))
 
     @property
     def model(self) -> Modelled | None:
@@ -122,14 +127,14 @@ class Race:
 
     def readmitted(self) -> list[Contender]:
         """Readmit contenders that the best of all, with all its seeds, does not rule out."""
-        there = [each for each in self.contenders.values() if not each.stopped]
+        there = [rival for rival in self.contenders.values() if not rival.stopped]
         self.judge = min(there, key=Contender.mean)
-        found = []
-        for each in self.contenders.values():
-            if each.stopped and not self._out(each, self.margin(len(each.scores))):
-                each.stopped = ""
-                found.append(each)
-        return found
+        again = []
+        for rival in self.contenders.values():
+            if rival.stopped and not self._out(rival, self.margin(len(rival.scores))):
+                rival.stopped = ""
+                again.append(rival)
+        return again
 
     def margin(self, count: int) -> float:
         """Return the factor above the best mean over `count` seeds that rules a contender out.
@@ -140,14 +145,14 @@ class Race:
         """
         leader = self.judge or self._leader()
         squares, freedom = 0.0, 0
-        for each in self.contenders.values() if leader else ():
+        for rival in self.contenders.values() if leader else ():
             assert leader is not None
             pairs = [
                 pair
-                for pair in zip(each.scores, leader.scores, strict=False)
+                for pair in zip(rival.scores, leader.scores, strict=False)
                 if NOT_YET not in pair
             ]
-            if each is leader or len(pairs) < 2 or not each.reached:
+            if rival is leader or len(pairs) < 2 or not rival.reached:
                 continue
             values = np.array([[self._known(one), self._known(other)] for one, other in pairs])
             mean = values[:, 0].mean()
@@ -177,9 +182,9 @@ class Race:
 
     def _first_cut(self, count: int) -> float:
         """Return the time (seconds) at which the first runs for `count` seeds are cut."""
-        known = [size for size in range(1, count + 1) if math.isfinite(self._best(size))]
-        if known:
-            return self._round(self.objective.horizon(self.margin(count) * self._best(known[-1])))
+        sizes = [size for size in range(1, count + 1) if math.isfinite(self._best(size))]
+        if sizes:
+            return self._round(self.objective.horizon(self.margin(count) * self._best(sizes[-1])))
         if self.objective.second and math.isfinite(self.limit):
             return self.hopeless or self._round(self.limit * FIRST_CUT)
         return self.limit
@@ -196,10 +201,10 @@ class Race:
         if not late:
             return cut
         best = self._best(count)
-        known = sum(self._known(score) for score in contender.scores if score not in late)
-        if not math.isfinite(best + known):
+        total = sum(self._known(score) for score in contender.scores if score not in late)
+        if not math.isfinite(best + total):
             return self._round(2 * cut)
-        enough = (margin * self._doubt(contender) * best * count - known) / len(late)
+        enough = (margin * self._doubt(contender) * best * count - total) / len(late)
         return max(self._round(self.objective.horizon(enough)), self._round(1.01 * cut))
 
     def _out(self, contender: Contender, margin: float) -> bool:
@@ -209,9 +214,9 @@ class Race:
         if self.judge and (failed or not self.judge.all_reached):
             return sum(failed) > sum(score.penalised for score in self.judge.scores)
         best = self._best(count) * self._doubt(contender)
-        known = sum(map(self._known, contender.scores))
-        worse = known > best * count  # the best itself is not, where no two seeds differ
-        return math.isfinite(best) and worse and known >= margin * best * count * (1 - ROUNDED)
+        total = sum(map(self._known, contender.scores))
+        worse = total > best * count  # the best itself is not, where no two seeds differ
+        return math.isfinite(best) and worse and total >= margin * best * count * (1 - ROUNDED)
 
     def _doubt(self, contender: Contender) -> float:
         """Return how many times worse a contender may seem than it is, by what a model may err.
@@ -239,13 +244,13 @@ class Race:
         """Return the best mean over `count` seeds; infinite if no contender reached the target."""
         if self.judge:
             return self.judge.mean(count) if self.judge.all_reached else math.inf
-        there = [each for each in self.contenders.values() if _there(each, count)]
-        return min((each.mean(count) for each in there), default=math.inf)
+        there = [rival for rival in self.contenders.values() if _there(rival, count)]
+        return min((rival.mean(count) for rival in there), default=math.inf)
 
     def _leader(self) -> Contender | None:
         """Return the best of the contenders that reached the target with most seeds, and all."""
-        there = [each for each in self.contenders.values() if each.scores and each.all_reached]
-        return min(there, key=lambda each: (-each.reached, each.mean()), default=None)
+        there = [rival for rival in self.contenders.values() if rival.scores and rival.all_reached]
+        return min(there, key=lambda rival: (-rival.reached, rival.mean()), default=None)
 
     def _round(self, seconds: float) -> float:
         return min(self.limit, float(f"{seconds:.3g}"))

@@ -49,7 +49,7 @@ def judged(contenders: Sequence[Contender], objective: TuningObjective) -> dict[
     the user bounds the loss, without making up for one within the bound. Else the scores are as
     they are.
     """
-    scores = {contender.candidate.label: contender.scores for contender in contenders}
+    scores = {contender.label: contender.scores for contender in contenders}
     if not objective.steps:
         return scores
     models = [contender.model for contender in contenders if contender.model]
@@ -68,7 +68,7 @@ def judged(contenders: Sequence[Contender], objective: TuningObjective) -> dict[
         model = score.model and score.model._replace(factors=factors, margin=MARGIN)
         return score._replace(value=value, model=model)
 
-    return {label: [moved(score, label) for score in own] for label, own in scores.items()}
+    return {label: [moved(score, label) for score in runs] for label, runs in scores.items()}
 
 
 def excluded(contenders: Sequence[Contender], objective: TuningObjective) -> list[str]:
@@ -83,24 +83,24 @@ def excluded(contenders: Sequence[Contender], objective: TuningObjective) -> lis
 
 def compared_losses(contenders: Sequence[Contender]) -> verdict.Compared:
     """Return the values of contenders as they are, with draws of their errors."""
-    return compared({contender.candidate.label: contender.scores for contender in contenders})
+    return compared({contender.label: contender.scores for contender in contenders})
 
 
 def reference(contenders: Sequence[Contender]) -> str:
     """Return what losses are compared with: data-parallel training of the fewest workers, else the
     lowest loss.
     """
-    several = [one for one in contenders if one.candidate.label != ALONE] or contenders
+    several = [one for one in contenders if one.label != ALONE] or contenders
     ordered = sorted(several, key=lambda one: one.candidate.workers)
-    losses = {one.candidate.label: [score.value for score in one.scores] for one in ordered}
-    names = {one.candidate.label: one.candidate.name for one in ordered}
+    losses = {one.label: [score.value for score in one.scores] for one in ordered}
+    names = {one.label: one.candidate.name for one in ordered}
     return verdict.baseline(losses, names)
 
 
 def compared(scores: Mapping[str, Sequence[Score]]) -> verdict.Compared:
     """Return the values of scores by label, and draws of what they may be wrong by."""
-    values = {label: [score.value for score in own] for label, own in scores.items()}
-    models = {label: model_of(own) for label, own in scores.items()}
+    values = {label: [score.value for score in runs] for label, runs in scores.items()}
+    models = {label: model_of(runs) for label, runs in scores.items()}
     drawn = {k: np.array(model.factors) for k, model in models.items() if model and model.factors}
     return verdict.Compared(values, drawn)
 
@@ -119,19 +119,19 @@ def ordered(
     survivors = [contender for contender in contenders if not contender.stopped]
     best = None
     if not any(contender.all_reached for contender in survivors):
-        best = min(survivors, key=Contender.mean).candidate.label
-    found = order_of({c.candidate.label: scores[c.candidate.label] for c in survivors}, objective,
+        best = min(survivors, key=Contender.mean).label
+    first = order_of({c.label: scores[c.label] for c in survivors}, objective,
                      best)  # fmt: skip
     if all(contender.factors is None for contender in survivors):
-        return found
-    return order_of(scores, objective, found.best)
+        return first
+    return order_of(scores, objective, first.best)
 
 
 def order_of(
     scores: Mapping[str, Sequence[Score]], objective: TuningObjective, best: str | None = None
 ) -> Order:
     """Return the order of scores by label, with the errors of their models."""
-    models = [model_of(own) for own in scores.values()]
+    models = [model_of(runs) for runs in scores.values()]
     margin = min((model.margin for model in models if model), default=MARGIN)
     values, factors = compared(scores)
     terms = Terms(heavy=objective.heavy, margin=margin, limits=objective.limits)
@@ -144,8 +144,8 @@ def lower_bounds(
 ) -> dict[str, list[float]]:
     """Return lower bounds of the values, by label; infinite for what diverged."""
     return {
-        label: [math.inf if score.diverged else objective.at_least(score) for score in own]
-        for label, own in scores.items()
+        label: [math.inf if score.diverged else objective.at_least(score) for score in runs]
+        for label, runs in scores.items()
     }
 
 
@@ -155,7 +155,7 @@ def ranking(
     """Sort by the mean distance to the best, by its label, on the seeds run."""
 
     def distance(contender: Contender) -> tuple[bool, float]:
-        label = contender.candidate.label
+        label = contender.label
         pairs = zip(scores[label], scores[best], strict=False)  # it may have been given up early
         gaps = [one.penalised - other.penalised for one, other in pairs]
         return label != best, float(np.mean(gaps))
@@ -167,22 +167,22 @@ def row(contender: Contender, objective: TuningObjective, space: Space) -> Row:
     """Return a configuration's row of the JSON; `at_least` bounds a value that was cut."""
     scores, reached = contender.scores, contender.all_reached
     values, used = [score.value for score in scores], amounts(contender, objective, space)
-    found = intervals.estimate(values, heavy=objective.heavy).within(*objective.limits)
+    estimate = intervals.estimate(values, heavy=objective.heavy).within(*objective.limits)
     if not reached:  # then there is no mean, and a median would flatter
-        found = intervals.Estimate(math.inf, intervals.MEAN, None, None, intervals.NEVER)
-    if contender.factors is not None and math.isfinite(found.value):
-        found = intervals.widened(found, found.value * contender.factors)
+        estimate = intervals.Estimate(math.inf, intervals.MEAN, None, None, intervals.NEVER)
+    if contender.factors is not None and math.isfinite(estimate.value):
+        estimate = intervals.widened(estimate, estimate.value * contender.factors)
     if reached and (ends := _of_value(contender, objective, space, used["used"] or {})):
-        found = replace(found, interval=(ends[0], ends[1]), level=intervals.LEVEL)
+        estimate = replace(estimate, interval=(ends[0], ends[1]), level=intervals.LEVEL)
     return {
-        "label": contender.candidate.label,
+        "label": contender.label,
         "name": contender.candidate.name,
         "parameters": contender.candidate.parameters,
         "part": contender.candidate.part and contender.candidate.part.name,
         "workers": contender.candidate.workers,
         "set": contender.candidate.overrides(space.scenario.table),
-        "value": found.value,
-        **found.beside_value(),
+        "value": estimate.value,
+        **estimate.beside_value(),
         "seeds": len(values),
         "reached": contender.reached,
         "diverged": sum(score.diverged for score in scores),

@@ -62,8 +62,8 @@ def _spread(law: Any, by: float) -> Any:
     family = BY_NAME.get(law["dist"])
     if family is None or "file" in law:
         return law
-    own = {key: law[key] for key in family.model_fields if key in law}
-    spread, times = family.model_validate(own).spread(by), family.times()
+    parameters = {key: law[key] for key in family.model_fields if key in law}
+    spread, times = family.model_validate(parameters).spread(by), family.times()
     return law | {key: f"{x!r} s" if key in times else x for key, x in spread.items()}
 
 
@@ -79,12 +79,10 @@ def regrets(race: Race, contenders: Sequence[Contender], order: Order) -> list[d
     space, objective = race.space, race.objective
     table = space.scenario.table
     worlds = [world(table, what, 1 + by) for what, by in CHANGES]
-    scores = [{each.candidate.label: each.scores for each in contenders} for _ in worlds]
+    scores = [{rival.label: rival.scores for rival in contenders} for _ in worlds]
     cut = _cut(objective, contenders, space.limit)
     pairs = [(place, contender) for place in range(len(worlds)) for contender in contenders]
-    whole = {
-        each for each in contenders if each.all_reached and len(each.scores) == len(race.seeds)
-    }
+    whole = {*filter(race.is_whole, contenders)}
     missing = [pair for pair in pairs if pair[0] or pair[1] not in whole]
     rows: list[dict[str, Any]] = []
     for duration in (cut, None):
@@ -93,7 +91,7 @@ def regrets(race: Race, contenders: Sequence[Contender], order: Order) -> list[d
         _run(race, worlds, scores, missing, duration)
         rows = _rows(race, scores, cut)
         bounds = [row["regret_at_least"] for row in rows]
-        missing = [pair for pair in pairs if bounds[pair[0]].get(pair[1].candidate.label) == 0]
+        missing = [pair for pair in pairs if bounds[pair[0]].get(pair[1].label) == 0]
     rows[0] |= {"not_worse": [label for label in scores[0] if label in order.open]}
     return rows
 
@@ -103,8 +101,8 @@ def _rows(
 ) -> list[dict[str, Any]]:
     limit = race.space.limit
     return [
-        _row(race.objective, limit, own, cut) | {"input": what or None, "change": by}
-        for (what, by), own in zip(CHANGES, scores, strict=True)
+        _row(race.objective, limit, of_world, cut) | {"input": what or None, "change": by}
+        for (what, by), of_world in zip(CHANGES, scores, strict=True)
     ]
 
 
@@ -114,17 +112,17 @@ def _run(
 ) -> None:  # fmt: skip
     """Run contenders in worlds, by their places, and put their scores there."""
     seeds = tuple(race.seeds)
-    found = race.runner([
+    results = race.runner([
         RunRequest(race.space.world(contender.candidate, duration, worlds[place]), seeds)
         for place, contender in missing
     ])  # fmt: skip
-    for (place, contender), own in zip(missing, found, strict=True):
-        scores[place][contender.candidate.label] = own
+    for (place, contender), result in zip(missing, results, strict=True):
+        scores[place][contender.label] = result
 
 
 def _cut(objective: TuningObjective, contenders: Sequence[Contender], limit: float) -> float | None:
     """Return the time (seconds) at which runs are cut; None where they may run as long as given."""
-    values = [score.value for each in contenders for score in each.scores if score.reached]
+    values = [score.value for rival in contenders for score in rival.scores if score.reached]
     horizon = objective.horizon(LONGER * max(values)) if values else math.inf
     return float(f"{horizon:.3g}") if horizon < limit else None
 
@@ -145,8 +143,8 @@ def _row(
     middle = np.median if order.of == MEDIAN else np.mean
     at_least = {
         label: float(middle(least[label]))
-        for label, own in scores.items()
-        if any(not score.reached and score.ran < limit for score in own)
+        for label, runs in scores.items()
+        if any(not score.reached and score.ran < limit for score in runs)
         and np.isfinite(least[label]).all()
     }
 
@@ -182,11 +180,11 @@ def notes(rows: Sequence[Row]) -> list[str]:
     """Say what the marks in a table of costs mean, and when runs were cut."""
     texts = [cost(row, label) for row in rows for label in row["values"]]
     cut = next((row["cut"] for row in rows if row.get("cut")), None)
-    found = []
+    marks = []
     if any(text.startswith("~") for text in texts):
-        found.append(f"~: not known at {USUAL} to be worse than the best.")
+        marks.append(f"~: not known at {USUAL} to be worse than the best.")
     if cut:
-        found.append(f">: cut after {human(cut)}, {LONGER:g} times the slowest run as written.")
+        marks.append(f">: cut after {human(cut)}, {LONGER:g} times the slowest run as written.")
     if "not reached" in texts:
-        found.append("Not reached: with some seed, by the end of the run.")
-    return found
+        marks.append("Not reached: with some seed, by the end of the run.")
+    return marks

@@ -79,7 +79,7 @@ class TuneResult(Display):
     def tied(self) -> list[Contender]:
         """Those known to be equivalent to the best, the simplest first."""
         equivalent = self.order.equivalent
-        near = [choice for choice in self.ranked if choice.candidate.label in equivalent]
+        near = [choice for choice in self.ranked if choice.label in equivalent]
         return sorted(near, key=self._simplicity)
 
     @cached_property
@@ -89,23 +89,23 @@ class TuneResult(Display):
         Of the best and those as good and as sure: the simplest. Where losses are within their
         error, the quickest come first.
         """
-        aim, found, reasons = self.objective, self.order, list[Reason]()
-        best = found.best
-        if aim.ruled and found.estimates:
+        aim, order, reasons = self.objective, self.order, list[Reason]()
+        best = order.best
+        if aim.ruled and order.estimates:
             return best, reasons
-        if aim.steps and found.estimates:
-            times = {one.candidate.label: one.used("days") for one in self.ranked}
-            best, reasons = quickest(found, self._losses, times)
-        tried = {one.candidate.label: one for one in self.ranked}
+        if aim.steps and order.estimates:
+            times = {one.label: one.used("days") for one in self.ranked}
+            best, reasons = quickest(order, self._losses, times)
+        tried = {one.label: one for one in self.ranked}
         label, surer = surest(
-            found, best, lambda label: self._simplicity(tried[label]), self._question.unit
+            order, best, lambda label: self._simplicity(tried[label]), self._question.unit
         )
         return label, [*reasons, *surer]
 
     @property
     def simplest(self) -> Contender:
         """The one to take: of the best and those as good, the surest and simplest."""
-        return next(one for one in self.ranked if one.candidate.label == self._choice[0])
+        return next(one for one in self.ranked if one.label == self._choice[0])
 
     def _simplicity(self, contender: Contender) -> tuple[Any, ...]:
         return ranking.simplicity(contender.candidate, available_programs(self.space.programs))
@@ -153,27 +153,27 @@ class TuneResult(Display):
         if not best.reached:
             failed = Reason("diverged")
             if aim.cap:
-                failed = Reason("over-cap", {"label": best.candidate.label})
+                failed = Reason("over-cap", {"label": best.label})
             elif aim.target is not None and not best.diverged:
-                numbers = {"target": aim.target, "label": best.candidate.label}
+                numbers = {"target": aim.target, "label": best.label}
                 failed = Reason("unreached", numbers)
             reasons = [failed, *self._doubts]
             return Verdict(question, self.order, reasons=reasons, basis=self.loss_basis)
         pick, chosen = self._choice
-        known = Known(
+        terms = Known(
             aim.heavy,
-            names={one.candidate.label: one.candidate.name for one in self.ranked},
+            names={one.label: one.candidate.name for one in self.ranked},
             of_loss=bool(best.model and best.model.basis),
         )
         (row,) = self.rows([self.simplest])
-        found = self.order
-        if not aim.steps and row["value"] == found.value(pick):
-            found = found.stating(pick, row["interval"])  # as the table has it
+        order = self.order
+        if not aim.steps and row["value"] == order.value(pick):
+            order = order.stating(pick, row["interval"])  # as the table has it
         return conclude(
             question,
-            found,
+            order,
             self._compared,
-            known,
+            terms,
             pick=pick,
             ruled=aim.ruled,
             reasons=[*self._rules, *chosen, *self._doubts],
@@ -187,7 +187,7 @@ class TuneResult(Display):
         base, losses, spent = self.reference, self._losses, dict[str, Spent]()
         named = self._choice[0], base
         for choice in self.ranked:
-            if (label := choice.candidate.label) in named:
+            if (label := choice.label) in named:
                 row = ranking.row(choice, self.objective, self.space)
                 share = losses.above(label, base) if base else None
                 of_row = Spent.of(row, share)
@@ -197,31 +197,31 @@ class TuneResult(Display):
     @property
     def _rules(self) -> list[Reason]:
         """How the user weighs time, money and loss."""
-        aim, found = self.objective, list[Reason]()
+        aim, reasons = self.objective, list[Reason]()
         if aim.day:
-            found.append(Reason("day-worth", {"worth": {"value": aim.day, "unit": aim.currency}}))
+            reasons.append(Reason("day-worth", {"worth": {"value": aim.day, "unit": aim.currency}}))
         if aim.max_loss is not None:
             out = len(ranking.excluded(self.ranked, aim))
             numbers = {"count": out, "most": aim.max_loss, "label": self.reference}
-            found.append(Reason("max-loss", numbers))
-        return found
+            reasons.append(Reason("max-loss", numbers))
+        return reasons
 
     @property
     def _doubts(self) -> list[Reason]:
         """Reasons to doubt the answer, besides what would decide it."""
-        best, found = self.best, [Reason("no-loss")] * (not self.objective.of_loss)
+        best, reasons = self.best, [Reason("no-loss")] * (not self.objective.of_loss)
         if best.diverged:
-            found = [Reason("note", {"note": note}) for note in notes_of(self.space, best)]
+            reasons = [Reason("note", {"note": note}) for note in notes_of(self.space, best)]
         elif best.reached and not best.all_reached:
             seeds = len(best.scores)
-            found.append(Reason("some-seeds", {"reached": best.reached, "seeds": seeds}))
+            reasons.append(Reason("some-seeds", {"reached": best.reached, "seeds": seeds}))
         if not best.diverged:
             for choice in dict.fromkeys([best, *([self.simplest] * bool(best.reached))]):
-                found += edges(self.space, choice, self.objective)
+                reasons += edges(self.space, choice, self.objective)
         if self.refused:
             numbers = {"count": len(self.refused), "first": self.refused[0]}
-            found.append(Reason("refused", numbers))
-        return found
+            reasons.append(Reason("refused", numbers))
+        return reasons
 
     @property
     def loss_basis(self) -> str | None:
@@ -231,7 +231,7 @@ class TuneResult(Display):
 
     def _alone(self) -> dict[str, Any] | None:
         """Return what one worker alone takes, from its row."""
-        alone = [one for one in self.ranked if one.candidate.label == ALONE]
+        alone = [one for one in self.ranked if one.label == ALONE]
         if not alone:
             return None
         (row,) = self.rows(alone)
@@ -253,7 +253,7 @@ class TuneResult(Display):
         """
         keys, label = self.verdict.keys, self.verdict.pick
         for one in self.ranked:
-            if one.candidate.label == label:
+            if one.label == label:
                 table = self.space.scenario.table
                 algorithm = f"algorithm=[{toml(one.candidate.table)}]"
                 keys["set"] = [algorithm, *one.candidate.overrides(table)]
@@ -267,22 +267,22 @@ class TuneResult(Display):
         days to the loss of the reference; `weighed`: what the user's rule minimises; `set`: what
         `--set` takes to train on the row's `part` of the cluster.
         """
-        aim, best, base = self.objective, self.best.candidate.label, self.reference
-        compared, losses, found = self._compared, self._losses, list[dict[str, Any]]()
-        for each in contenders:
-            label, row = each.candidate.label, ranking.row(each, aim, self.space)
-            apart = label != best and each.all_reached
+        aim, best, base = self.objective, self.best.label, self.reference
+        compared, losses, rows = self._compared, self._losses, list[dict[str, Any]]()
+        for rival in contenders:
+            label, row = rival.label, ranking.row(rival, aim, self.space)
+            apart = label != best and rival.all_reached
             gap = compared.behind(label, best, aim.heavy) if apart else None
             row["behind"] = _stated(gap)
-            share = losses.above(label, base) if base and each.all_reached else None
+            share = losses.above(label, base) if base and rival.all_reached else None
             row["to_reference"] = share and {"label": base} | (_stated(share) or {})
             if aim.steps and label in self._equal_loss.estimates:
                 days = self._equal_loss.estimates[label].moved(lambda seconds: seconds / DAY)
                 row["at_equal_loss"] = _stated(days)
             if aim.steps and aim.day:
                 row["weighed"] = _stated(self.order.estimates.get(label))
-            found.append(row)
-        return found
+            rows.append(row)
+        return rows
 
     def records(self) -> list[dict[str, Any]]:
         """Return a flat row for each configuration, the best first: a row of a data frame."""
@@ -331,7 +331,7 @@ class TuneResult(Display):
             "pick": self.pick,
             "best": self.rows([self.best])[0],
             "ties": self.rows(self.tied),
-            "simplest": self.simplest.candidate.label,
+            "simplest": self.simplest.label,
             "alone": self._alone(),
             "ranking": self.rows(self.ranked),
             "regret": self.regret,
@@ -344,14 +344,14 @@ class TuneResult(Display):
         return dict(statistics.jsonable(document))
 
 
-def _stated(found: Estimate | None) -> dict[str, Any] | None:
-    return {"value": found.value, **found.beside_value()} if found else None
+def _stated(estimate: Estimate | None) -> dict[str, Any] | None:
+    return {"value": estimate.value, **estimate.beside_value()} if estimate else None
 
 
 def notes_of(space: Space, best: Contender) -> dict[str, None]:
     """Return the notes of the runs of the best."""
     return dict.fromkeys(
-        f"{best.candidate.label}: {note}"
+        f"{best.label}: {note}"
         for score in best.scores
         if score.ran >= space.limit  # notes of a shorter run are due to its cut
         for note in score.notes
@@ -381,7 +381,7 @@ def edges(space: Space, choice: Contender, objective: TuningObjective) -> Iterat
         except InputError:
             continue
         side = "lowest" if lowest else "highest"
-        label = choice.candidate.label
+        label = choice.label
         yield Reason("edge", {"label": label, "key": key, "value": value, "side": side})
 
 

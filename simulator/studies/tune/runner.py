@@ -1,16 +1,18 @@
 """Run configurations for `paceline tune`: shared out to processes, each run kept at once."""
 
 import hashlib
-import math
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 
+from pydantic import ValidationError
+
 from ...objectives import plugins
 from ...results import statistics, store
+from ...results.documents import adapter
 from ...results.figures.style import FORMATS
 from ...results.loss_model import NO_ERRORS
 from ...results.ownership import TakenError
@@ -18,7 +20,7 @@ from ...scenario.scenario import Scenario
 from .. import executors, learning, links
 from ..execution import Execution, Progress
 from ..task import Task
-from .objective import Modelled, Score, TuningObjective
+from .objective import Score, TuningObjective
 
 FIGURES = ("tune", "tune-tradeoffs", "tune-sensitivity")
 
@@ -66,24 +68,10 @@ class TuneDirectory(store.RecordDirectory):
 
     def score(self, key: str) -> Score | None:
         """Return the score kept under `key`; None where there is none, or no valid one."""
-        try:
-            value, gap, ran, notes, used, model, held_up = self.kept[key]
-            value, ran = (math.inf if each is None else float(each) for each in (value, ran))
-            amounts = used and {k: math.inf if v is None else float(v) for k, v in used.items()}
-            if model:
-                basis, why, factors, steps, margin, spreads = model
-                model = Modelled(
-                    basis and str(basis), tuple(map(str, why)), _draws(factors), _draws(steps),
-                    float(margin), _draws(spreads),
-                )  # fmt: skip
-            said = tuple(map(str, notes))
-            return Score(value, float(gap), ran, said, amounts, model, float(held_up))
-        except (AttributeError, KeyError, TypeError, ValueError):
-            return None
-
-
-def _draws(kept: Sequence[float | None]) -> tuple[float, ...]:
-    return tuple(math.inf if each is None else float(each) for each in kept)
+        with suppress(KeyError, ValidationError):
+            score: Score = adapter(Score).validate_python(self.kept[key])
+            return score
+        return None
 
 
 @dataclass

@@ -29,7 +29,7 @@ def trial_record(trial: "FrozenTrial") -> dict[str, Any]:
     """Return a trial of optuna as JSON-able arguments of `optuna.trial.create_trial`."""
     from optuna.distributions import distribution_to_json  # noqa: PLC0415
 
-    kinds = {key: distribution_to_json(each) for key, each in trial.distributions.items()}
+    kinds = {key: distribution_to_json(kind) for key, kind in trial.distributions.items()}
     return {
         "state": trial.state.name,
         "value": trial.value,
@@ -45,7 +45,7 @@ def study(trials: Sequence[Mapping[str, Any]]) -> "Study":
     import optuna  # noqa: PLC0415
 
     with quiet():
-        found = optuna.create_study(study_name="paceline")
+        restored = optuna.create_study(study_name="paceline")
     adapted = optuna.distributions.json_to_distribution
     for trial in trials:
         changed = {
@@ -53,8 +53,8 @@ def study(trials: Sequence[Mapping[str, Any]]) -> "Study":
             "distributions": {key: adapted(kind) for key, kind in trial["distributions"].items()},
             "intermediate_values": {int(k): x for k, x in trial["intermediate_values"].items()},
         }
-        found.add_trial(optuna.trial.create_trial(**{**trial, **changed}))
-    return found
+        restored.add_trial(optuna.trial.create_trial(**{**trial, **changed}))
+    return restored
 
 
 @dataclass
@@ -83,10 +83,10 @@ class Search:
         study = optuna.create_study(pruner=optuna.pruners.WilcoxonPruner())
         for point in [*first, *(self._others(first) if whole else ())]:
             study.enqueue_trial(point)
-        asked = batch = 0
+        proposed = batch = 0
         self.race.runner.progress = say = self._reporter(total)
         say()
-        while asked < (total if whole else PATIENCE * total) and self._tried < total:
+        while proposed < (total if whole else PATIENCE * total) and self._tried < total:
             study.sampler = optuna.samplers.TPESampler(
                 seed=int(np.random.SeedSequence([self.seed, batch]).generate_state(1)[0]),
                 multivariate=True,
@@ -94,9 +94,9 @@ class Search:
                 constant_liar=True,
             )
             wanted = WHOLE_BATCH if whole and batch else BATCH
-            wanted = min(wanted, total - (asked if whole else self._tried))
+            wanted = min(wanted, total - (proposed if whole else self._tried))
             self._batch(study, [study.ask() for _ in range(wanted)])
-            asked, batch = asked + wanted, batch + 1
+            proposed, batch = proposed + wanted, batch + 1
             say()
         self.trials = [trial_record(trial) for trial in study.trials]
         while self.race.contenders and (again := self.race.readmitted()):
@@ -115,8 +115,8 @@ class Search:
         def say(runs: float = 0.0, of: int = 0) -> None:
             nonlocal reached
             done = sum(
-                1.0 if each.stopped else sum(score.ran > 0 for score in each.scores) / seeds
-                for each in self.race.contenders.values()
+                1.0 if rival.stopped else sum(score.ran > 0 for score in rival.scores) / seeds
+                for rival in self.race.contenders.values()
             )
             # runs that were cut are repeated, and count once
             reached = max(reached, min(self._tried, len(self.refused) + done + runs / seeds))
@@ -145,12 +145,12 @@ class Search:
                 self.refused[f"{family} {chosen}"] = str(error)
                 study.tell(trial, state=TrialState.FAIL)
                 continue
-            known = self.race.contenders.get(candidate.label)
-            if known is None:
-                known = self.race.contenders[candidate.label] = Contender(candidate)
-                fresh[known] = trial
+            contender = self.race.contenders.get(candidate.label)
+            if contender is None:
+                contender = self.race.contenders[candidate.label] = Contender(candidate)
+                fresh[contender] = trial
             trial.set_user_attr("label", candidate.label)
-            contenders[trial] = known
+            contenders[trial] = contender
         self._race(list(fresh), fresh)
         for trial, contender in contenders.items():
             if fresh.get(contender) is not trial:  # it was asked for before
@@ -168,7 +168,7 @@ class Search:
         Those that have `trials` are also given up as these are pruned.
         """
         for count in seed_counts(len(self.race.seeds)):
-            since = {each: len(each.scores) for each in racing if len(each.scores) <= count}
+            since = {rival: len(rival.scores) for rival in racing if len(rival.scores) <= count}
             self.race.extend(list(since), count)
             for contender, done in since.items() if trials else ():
                 assert trials is not None

@@ -66,8 +66,8 @@ class Candidate:
     @property
     def parameters(self) -> dict[str, Any]:
         """All parameters that its table sets."""
-        own = {key: value for key, value in self.table.items() if key not in OWN}
-        return own | self.varied
+        written = {key: value for key, value in self.table.items() if key not in OWN}
+        return written | self.varied
 
 
 @dataclass(frozen=True)
@@ -140,15 +140,15 @@ class Space:
     def chosen(self, point: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
         """Return the family and the values that a trial's parameters stand for."""
         family = point["algorithm"]
-        found = {}
+        picked = {}
         for key, values in self.entries[family].choices.items():
             value = point[f"{family}.{key}"]
             if not isinstance(values, Range):
                 value = values[value]
             elif not values.whole:
                 value = min(max(float(f"{value:.3g}"), values.low), values.high)
-            found[key] = value
-        return family, found
+            picked[key] = value
+        return family, picked
 
     def suggest(self, trial: "Trial") -> tuple[str, dict[str, Any]]:
         """Let the search choose: a family, and values of its parameters."""
@@ -178,17 +178,17 @@ class Space:
             one_in_flight = table["tau"] // table.get("fragments", FRAGMENTS) - 1
             if (late := min(entry.late, one_in_flight)) > 1:
                 table["overlap"] = late
-        part, found = entry.part, Candidate("", table, dict(chosen), family, entry.part)
-        world = self.world(found)
-        found = replace(found, workers=world.cluster.workers)
+        part, draft = entry.part, Candidate("", table, dict(chosen), family, entry.part)
+        world = self.world(draft)
+        draft = replace(draft, workers=world.cluster.workers)
         algorithm = world.algorithm[0]
         if isinstance(world.objective, Bound):
             for note in build.build(world, algorithm, 0).notes:
                 raise InputError(f"{algorithm.label}: {note}")
         if part is None:
-            return replace(found, label=algorithm.label)
+            return replace(draft, label=algorithm.label)
         label = ALONE if part.name == ALONE else f"{algorithm.label} on {part.name}"
-        return replace(found, label=label, table=table | {"label": label})
+        return replace(draft, label=label, table=table | {"label": label})
 
     def world(
         self,
@@ -204,9 +204,9 @@ class Space:
         whole = dict(self.scenario.table if changed is None else changed)
         whole = part.applied(whole) if part else whole
         beside = [
-            each
-            for each in whole.get("algorithm", ())
-            if MULTIPLIER in each and table["name"] == "local-sgd"
+            algorithm
+            for algorithm in whole.get("algorithm", ())
+            if MULTIPLIER in algorithm and table["name"] == "local-sgd"
         ]
         whole["algorithm"] = [dict(table), *beside]
         whole.pop("tune", None)
@@ -249,13 +249,13 @@ def space(scenario: Scenario, programs: Programs = None) -> tuple[Space, list[st
     left out, as the fastest of them would end every other run. Raises InputError where there is
     nothing to try.
     """
-    known, tuned = available_programs(programs), scenario.tune.programs
+    available, tuned = available_programs(programs), scenario.tune.programs
     notes = [*scenario.notes, *consumption.paces(scenario)]
     named = dict.fromkeys([algorithm.name for algorithm in scenario.algorithm] + [*tuned])
-    bounds = [name for name in named if known[name].bound]
+    bounds = [name for name in named if available[name].bound]
     if bounds:
         notes.append(f"left out: {', '.join(bounds)}, whose {BOUND}")
-    entries = _in_parts(scenario, _entries(scenario, known), known)
+    entries = _in_parts(scenario, _entries(scenario, available), available)
     if not entries:
         raise InputError(
             f"{scenario.file}: nothing to tune{''.join(f' ({note})' for note in notes)}; add an "
@@ -281,26 +281,26 @@ def space(scenario: Scenario, programs: Programs = None) -> tuple[Space, list[st
     return Space(scenario, entries, programs, every), notes
 
 
-def _entries(scenario: Scenario, known: Mapping[str, Program]) -> dict[str, Entry]:
+def _entries(scenario: Scenario, available: Mapping[str, Program]) -> dict[str, Entry]:
     """Return the families to try: of [tune], then the other algorithms; no bounds."""
     entries: dict[str, Entry] = {}
     rest = [algorithm for algorithm in scenario.algorithm if not algorithm.bound]
     for name, choices in scenario.tune.programs.items():
-        if not known[name].bound:
+        if not available[name].bound:
             first = next((algorithm for algorithm in rest if algorithm.name == name), None)
             entries[name] = Entry(dict(first.table) if first else {"name": name}, dict(choices))
             rest = [algorithm for algorithm in rest if algorithm is not first]
     for algorithm in rest:
-        own = {} if scenario.tune.programs else _default(scenario, algorithm, known)
-        family = algorithm.name if own and algorithm.name not in entries else algorithm.label
+        choices_of = {} if scenario.tune.programs else _default(scenario, algorithm, available)
+        family = algorithm.name if choices_of and algorithm.name not in entries else algorithm.label
         while family in entries:  # a label may be another program's name
             family += "'"
-        entries[family] = Entry(dict(algorithm.table), own)
+        entries[family] = Entry(dict(algorithm.table), choices_of)
     return entries
 
 
 def _in_parts(
-    scenario: Scenario, entries: Mapping[str, Entry], known: Mapping[str, Program]
+    scenario: Scenario, entries: Mapping[str, Entry], available: Mapping[str, Program]
 ) -> dict[str, Entry]:
     """Return the families on each part of the cluster, and one worker alone.
 
@@ -314,23 +314,25 @@ def _in_parts(
     plain = {
         family: entry for family, entry in entries.items() if entry.table["name"] in DATA_PARALLEL
     }
-    found = dict[str, Entry]()
+    expanded = dict[str, Entry]()
     for part in pieces if entries else ():
         families = entries if part is None or sum(part.counts) > 1 else plain or alone
         for family, entry in (alone if part is one and one else families).items():
-            for variant in _streamed(scenario, replace(entry, part=part), known):
-                found[family + variant.suffix] = variant
-    return found
+            for variant in _streamed(scenario, replace(entry, part=part), available):
+                expanded[family + variant.suffix] = variant
+    return expanded
 
 
-def _streamed(scenario: Scenario, entry: Entry, known: Mapping[str, Program]) -> Iterator[Entry]:
+def _streamed(
+    scenario: Scenario, entry: Entry, available: Mapping[str, Program]
+) -> Iterator[Entry]:
     """Yield a family, and others whose overlap or fragments hide an average that it waits for.
 
     Those are left out that say either themselves, and those with a codec, whose bytes are unknown.
     """
     yield entry
     written = entry.table.keys() | entry.choices.keys()
-    fields = known[entry.table["name"]].parameters.model_fields
+    fields = available[entry.table["name"]].parameters.model_fields
     if not {"overlap", "fragments"} <= fields.keys() or written & {"overlap", "codec"}:
         return
     table = entry.part.applied(scenario.table) if entry.part else None
@@ -370,10 +372,10 @@ def _list(values: Values) -> str:
 
 
 def _default(
-    scenario: Scenario, algorithm: Algorithm, known: Mapping[str, Program]
+    scenario: Scenario, algorithm: Algorithm, available: Mapping[str, Program]
 ) -> dict[str, Values]:
     """Return the default values to try, including those that the scenario sets."""
-    fields = known[algorithm.name].parameters.model_fields
+    fields = available[algorithm.name].parameters.model_fields
     written, workers = algorithm.written, scenario.cluster.workers
     choices: dict[str, tuple[float, ...]] = {
         key: values for key, values in DEFAULTS.items() if key in fields

@@ -59,18 +59,18 @@ def tune(  # noqa: PLR0913 - the options of the command
     if not isinstance(scenario, Scenario):
         scenario = load(scenario, programs=programs)
     execution = Execution(engine, jobs, dask, programs=programs)
-    asked = seed_range(scenario, seeds, seed)
+    chosen_seeds = seed_range(scenario, seeds, seed)
     if not force:
-        size.demand([(scenario, asked)], execution)
-    numbers = list(asked)
+        size.demand([(scenario, chosen_seeds)], execution)
+    numbers = list(chosen_seeds)
     if trials < 1:
         raise InputError(f"trials {trials}: must be at least 1")
     tried, aim, notes = plan(scenario, objective, preset, programs)
-    own = settings(
+    options = settings(
         "tune", scenario, programs, seeds=numbers, engine=engine, objective=aim.name,
         trials=trials, preset=preset,
     )  # fmt: skip
-    with opened(out, overwrite, TuneDirectory, own) as directory:
+    with opened(out, overwrite, TuneDirectory, options) as directory:
         tried, aim, ends = _until(tried, aim, numbers[0], execution)
         notes[bool(preset) : bool(preset)] = ends if aim.deadline else []
         notes += [] if aim.deadline else ends
@@ -84,8 +84,8 @@ def tune(  # noqa: PLR0913 - the options of the command
             scores = ranking.judged(contenders, aim)
             order = ranking.ordered(contenders, aim, scores)
             ranked = ranking.ranking(contenders, order.best, scores)
-            models = {each.candidate.label: each.model for each in ranked if each.model}
-            based = {label: each for label, each in models.items() if each.basis}
+            models = {rival.label: rival.model for rival in ranked if rival.model}
+            based = {label: rival for label, rival in models.items() if rival.basis}
             notes += [*learning.notes(based), *notes_of(tried, ranked[0])]
             notes += ended_short(tried, ranked, aim.target)
             close = closest(ranked, order)
@@ -137,8 +137,8 @@ def plan(
             f"preset {preset!r}: unknown; choose one of: {', '.join(warm_starts.PRESETS)}"
         )
     if preset:
-        scenario, objective, said = warm_starts.adacomm_tau0(scenario, objective, programs)
-        notes.append(said)
+        scenario, objective, note = warm_starts.adacomm_tau0(scenario, objective, programs)
+        notes.append(note)
     tried, assumed = space(scenario, programs)
     pieces = {entry.part.counts: entry.part for entry in tried.entries.values() if entry.part}
     worlds = [
@@ -155,9 +155,9 @@ def closest(ranked: Sequence[Contender], order: Order) -> list[Contender]:
     best = ranked[0]
     if best.diverged:
         return []
-    near = [each for each in ranked[1:] if each.candidate.label in order.open]
+    near = [rival for rival in ranked[1:] if rival.label in order.open]
     close = [best, *near[: CANDIDATES - 2]]
-    return close + [each for each in ranked if each not in close][: CANDIDATES - len(close)]
+    return close + [rival for rival in ranked if rival not in close][: CANDIDATES - len(close)]
 
 
 def save(result: TuneResult, directory: TuneDirectory) -> None:

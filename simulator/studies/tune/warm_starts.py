@@ -24,7 +24,7 @@ def first(space: Space) -> list[dict[str, Any]]:
         points.append(_point(space, family, entry.table))
         if entry.table["name"] == "dts" and "delay" in entry.choices:
             suggested = _hiding(space.scenario, entry.choices, entry.table)
-            points += [_point(space, family, entry.table | each) for each in suggested]
+            points += [_point(space, family, entry.table | delay) for delay in suggested]
     return [point for index, point in enumerate(points) if point not in points[:index]]
 
 
@@ -63,7 +63,7 @@ def _hiding(
     periods = choices.get("period", (table.get("period", 1),))
     if isinstance(periods, Range):
         periods = (theory.smallest_period(compute, cost.transmission),) if compute else ()
-    found = []
+    hiding = []
     for period in periods if 0 < compute < math.inf else ():
         delay = theory.steps_to_hide(compute, cost.transmission, cost.latency, period)
         if delay is None:
@@ -72,9 +72,9 @@ def _hiding(
         if isinstance(tried, Range):
             nearest = int(min(max(delay, tried.low), tried.high))
         else:
-            nearest = min((each for each in tried if each >= delay), default=max(tried))
-        found.append({"period": period, "delay": nearest})
-    return found
+            nearest = min((value for value in tried if value >= delay), default=max(tried))
+        hiding.append({"period": period, "delay": nearest})
+    return hiding
 
 
 def shortest(space: Space, seed: int, execution: Execution) -> float:
@@ -82,7 +82,7 @@ def shortest(space: Space, seed: int, execution: Execution) -> float:
 
     Where none is written: of each family, with the middle of its values.
     """
-    tables = [each.table for each in space.scenario.algorithm if not each.bound]
+    tables = [algorithm.table for algorithm in space.scenario.algorithm if not algorithm.bound]
     middle = [_point(space, family, entry.table) for family, entry in space.entries.items()]
     durations = []
     written = [Candidate("", table) for table in tables]
@@ -107,7 +107,7 @@ def adacomm_tau0(
             f"preset adacomm-tau0: compares losses after the first interval, not {objective}; "
             "leave --objective out"
         )
-    algorithm = next((each for each in scenario.algorithm if each.name == "adacomm"), None)
+    algorithm = next((one for one in scenario.algorithm if one.name == "adacomm"), None)
     if algorithm is None:
         raise InputError(
             f"{scenario.file}: preset adacomm-tau0: no adacomm here; add an [[algorithm]] table "
