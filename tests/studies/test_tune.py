@@ -1014,7 +1014,7 @@ def test_with_the_same_batch_a_part_takes_as_many_tokens_in_more_steps():
     assert one["value"] < three["value"]  # a smaller batch needs fewer tokens
 
 
-UNPRICED = {"workers": 2, "compute": "1 s"}
+UNPRICED = {"cost": {"currency": "USD"}, "cluster": {"workers": 2, "compute": "1 s"}}
 
 
 @pytest.mark.parametrize(
@@ -1032,7 +1032,7 @@ UNPRICED = {"workers": 2, "compute": "1 s"}
         ({"day_worth": "2000 EUR"}, {}, "tune.day_worth = .*in EUR, and cost.currency is USD"),
         ({"day_worth": "-5 USD"}, {}, "tune.day_worth = .*not an amount"),
         ({"day_worth": 5}, {}, "tune.day_worth = 5: not an amount"),
-        ({"day_worth": "5 USD"}, {"cost": {"currency": "USD"}, "cluster": UNPRICED}, "nothing has a price"),
+        ({"day_worth": "5 USD"}, UNPRICED, "nothing has a price"),
         ({"max_loss": "1 USD"}, {}, "tune.max_loss = .*not a tolerance"),
         ({"max_loss": "-1 %"}, {}, "tune.max_loss = .*not a tolerance"),
         ({"max_loss": "1 %"}, {"run": {"steps": 100, "target_loss": 3.0}}, "time-to-loss does not"),
