@@ -17,8 +17,7 @@ from urllib.parse import parse_qsl
 import numpy as np
 
 from ...cluster.prices import HOURLY
-from ...distributions import parametric
-from ...distributions.law import Law
+from ...distributions.law import BY_NAME
 from ...errors import InputError
 from ...inputs.messages import KeyPath, nearest, show
 from ...inputs.units import to_si
@@ -142,32 +141,39 @@ _Row = tuple[str, str, str, Kind, list[Setting], tuple[float, float] | None]
 
 def controls(scenario: Scenario) -> tuple[Control, ...]:
     """Return the sliders that have something to move in a scenario."""
-    cluster, network = scenario.cluster, scenario.network
-    rates = not isinstance(scenario.objective, NoObjective | LearningCurve)
+    cluster, sites = scenario.cluster, [*_sites(scenario)]
+    fixed = scenario.network.regions or scenario.network.platform
     least = max(1, sum(group.workers for group in cluster.group))
-    late, sites = [*_numbers(scenario, _count, "overlap")], [*_sites(scenario)]
-    workers = Setting(("cluster", "workers"), float(cluster.workers), _count)
+    workers = [] if sites or fixed else [Setting(("cluster", "workers"), cluster.workers, _count)]
+    late = [*_written(scenario, "count", "overlap"), *_late(scenario)]
+
+    def line(key: str, kind: Kind) -> list[Setting]:
+        return [] if fixed else [*_written(scenario, kind, key)]
+
+    rates = not isinstance(scenario.objective, NoObjective | LearningCurve)
     described: tuple[_Row, ...] = (
-        ("latency", "Latency", "one way, per hop", "time", [*_latencies(scenario)], None),
-        ("average", "Average", "the time that one average takes (D)", "time",
-         [*_law(("network", "duration"), network.duration)], None),
-        ("bandwidth", "Bandwidth", "of each link", "bandwidth", [*_bandwidths(scenario)], None),
-        ("straggling", "Straggling", "standard deviation of compute times over their mean; a moved "
-         "one makes them gamma distributed", "number", _spreads(scenario), (0.01, SPREAD)),
         ("sites", "Sites", "the first of them, at the same global batch", "count",
          sites, (1, parts.count_sites(scenario))),
+        ("latency", "Latency", "one way, per hop", "time",
+         [] if scenario.network.duration else line("latency", "time"), None),
+        ("average", "Average", "the time that one average takes (D)", "time",
+         line("duration", "time"), None),
+        ("bandwidth", "Bandwidth", "of each link", "bandwidth",
+         line("bandwidth", "bandwidth"), None),
+        ("straggling", "Straggling", "standard deviation of compute times over their mean; a moved "
+         "one makes them gamma distributed", "number", _spreads(scenario), (0.01, SPREAD)),
         ("workers", "Workers", "number of workers that train together", "count",
-         [] if network.regions or sites else [workers], (least, max(WORKERS, cluster.workers))),
+         workers, (least, max(WORKERS, cluster.workers))),
         ("tau", "Period τ", "local steps between averages", "count",
-         [*_numbers(scenario, _count, "tau", "tau0")], None),
+         [*_written(scenario, "count", "tau", "tau0")], None),
         ("delay", "Delay", "steps until an average is needed", "count",
-         [*_numbers(scenario, _count, "delay")], None),
+         [*_written(scenario, "count", "delay")], None),
         ("overlap", "Overlap", "steps that an average may take while workers go on", "count",
          late, (1, max([OVERLAP, *(place.own for place in late)]))),
-        ("price", "Price", "of a node or device for an hour", "number", [*_prices(scenario)], None),
+        ("price", "Price", "of a node or device for an hour", "number",
+         [*_written(scenario, "number", *HOURLY)], None),
         ("lr", "Learning rate", "of every step", "number",
-         [*_numbers(scenario, lambda value, _: float(f"{value:.12g}"), "lr")] if rates else [],
-         None),
+         [*_written(scenario, "number", "lr")] if rates else [], None),
     )  # fmt: skip
     found = [_control(row) for row in described if row[4]]
     return (*found, *_codecs(scenario))
@@ -176,7 +182,7 @@ def controls(scenario: Scenario) -> tuple[Control, ...]:
 def _control(row: _Row) -> Control:
     """Return a slider of round values: from `ends`, or a hundredth to a hundred times its own."""
     name, label, about, kind, places, ends = row
-    own = places[0].own
+    own = float(places[0].own)
     if factor := any(not math.isclose(place.own, own) for place in places):
         least = 1 / min(place.own for place in places) if kind == "count" else 1 / RANGE
         kind, own, ends = "number", 1.0, (least, RANGE)
@@ -192,42 +198,46 @@ def _control(row: _Row) -> Control:
     return Control(name, label, about, kind, tuple(places), texts, write(own, kind), factor)
 
 
-def _law(path: KeyPath, law: Law | None) -> Iterator[Setting]:
-    """Yield a random time, moved by its mean; its shape stays."""
-    if law is None:
-        return
-    mean: float = law.expectation
-    if isinstance(law, parametric.Constant):
-        yield Setting(path, mean, lambda value, text: text or f"{value:.12g} s")
-    elif 0 < mean < math.inf and type(law).__module__ == parametric.__name__:
-        yield Setting(path, mean, lambda value, _: _table(law.scaled(value / mean)))
+def _written(scenario: Scenario, kind: Kind, *keys: str) -> Iterator[Setting]:
+    """Yield the positive values under these keys in the scenario's table."""
+    table = scenario.table
+    homes: list[tuple[KeyPath, Any]] = [
+        ((name,), table.get(name, {})) for name in ("network", "cost", "optimizer")
+    ]
+    lists: list[tuple[KeyPath, Any]] = [
+        (("network", "link"), table.get("network", {}).get("link", ())),
+        (("cluster", "group"), table["cluster"].get("group", ())),
+        (("algorithm",), table.get("algorithm", ())),
+    ]
+    homes += [((*path, at), home) for path, each in lists for at, home in enumerate(each)]
+    for path, home in homes:
+        for key in keys:
+            setting = _setting((*path, key), home[key], kind) if key in home else None
+            if setting and setting.own > 0:
+                yield setting
 
 
-def _table(law: Any) -> dict[str, Any]:
-    """Return the law as a scenario writes it."""
-    fields = {key: getattr(law, key) for key in type(law).model_fields}
-    return {key: f"{x:.12g} s" if key in law.times() else x for key, x in fields.items()}
+def _setting(path: KeyPath, value: Any, kind: Kind) -> Setting | None:
+    """Return how to move a value; a random time by its mean. None of what cannot be moved."""
+    if isinstance(value, str) and kind in UNITS:
+        size, unit = UNITS[kind][-1]
+        return Setting(path, to_si(value, kind), lambda x, text: text or f"{x / size:.12g} {unit}")
+    if isinstance(value, Mapping) and kind == "time":
+        family = BY_NAME.get(value.get("dist", ""))
+        mean = family.model_validate(value).expectation if family else math.inf
+        if mean < math.inf:
+            return Setting(path, mean, lambda x, _: parts.scaled(value, x / mean))
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return Setting(path, value, _count if kind == "count" else lambda x, _: float(f"{x:.12g}"))
 
 
-def _lines(scenario: Scenario) -> Iterator[tuple[tuple[str | int, ...], Any]]:
-    network = scenario.network
-    if not (network.regions or network.platform):
-        yield ("network",), network
-        yield from ((("network", "link", at), link) for at, link in enumerate(network.link))
-
-
-def _latencies(scenario: Scenario) -> Iterator[Setting]:
-    for path, line in _lines(scenario):
-        own = len(path) == 1 or "latency" in line.model_fields_set
-        if own and scenario.network.duration is None:
-            yield from _law((*path, "latency"), line.latency)
-
-
-def _bandwidths(scenario: Scenario) -> Iterator[Setting]:
-    for path, line in _lines(scenario):
-        if line.bandwidth is not None:
-            write = lambda value, text: text or f"{8 * value:.12g} bit/s"  # noqa: E731
-            yield Setting((*path, "bandwidth"), line.bandwidth, write)
+def _late(scenario: Scenario) -> Iterator[Setting]:
+    """Yield the overlap of algorithms that have it by default."""
+    for at, algorithm in enumerate(scenario.algorithm):
+        value = algorithm.parameters.get("overlap")
+        if "overlap" not in algorithm.written and type(value) is int:
+            yield Setting(("algorithm", at, "overlap"), value, _count)
 
 
 def _spreads(scenario: Scenario) -> list[Setting]:
@@ -263,17 +273,6 @@ def _sites(scenario: Scenario) -> Iterator[Setting]:
             yield Setting((key,), float(many), write)
 
 
-def _prices(scenario: Scenario) -> Iterator[Setting]:
-    tables: list[tuple[KeyPath, Any]] = [(("cost",), scenario.table.get("cost", {}))]
-    groups = scenario.table["cluster"].get("group", ())
-    tables += [(("cluster", "group", at), group) for at, group in enumerate(groups)]
-    for path, table in tables:
-        for key in HOURLY:
-            if table.get(key):
-                write = lambda value, _: float(f"{value:.12g}")  # noqa: E731
-                yield Setting((*path, key), float(table[key]), write)
-
-
 def _codecs(scenario: Scenario) -> Iterator[Control]:
     """Yield the slider of the codecs that all algorithms with a codec take by their names alone."""
     those = [at for at, each in enumerate(scenario.algorithm) if "codec" in each.parameters]
@@ -294,25 +293,6 @@ def _codecs(scenario: Scenario) -> Iterator[Control]:
 
 def _count(value: float, _: str) -> int:
     return max(1, round(value))
-
-
-def _numbers(
-    scenario: Scenario, write: Callable[[float, str], Any], *keys: str
-) -> Iterator[Setting]:
-    """Yield plain positive numbers under these keys, the algorithms' own or by default."""
-    found: dict[KeyPath, float] = {}
-    for index, algorithm in enumerate(scenario.algorithm):
-        for key in keys:
-            written = algorithm.written.get(key)
-            if key == "overlap" and written is None:  # its default matters
-                written = algorithm.parameters.get(key)
-            if isinstance(written, bool) or not isinstance(written, int | float):
-                continue
-            if written >= (1 if write is _count else 1e-300):
-                own = key in algorithm.table or key not in algorithm.written
-                path: KeyPath = ("algorithm", index, key) if own else ("optimizer", key)
-                found[path] = float(written)
-    yield from (Setting(path, value, write) for path, value in found.items())
 
 
 class Explorer:
@@ -356,7 +336,8 @@ class Explorer:
 
     def changes(self, state: Mapping[str, str]) -> dict[KeyPath, Any]:
         """Return the values that a state writes into the scenario's table, by path."""
-        moved = (self.controls[name].changes(text) for name, text in state.items())
+        every = self.controls.items()
+        moved = (control.changes(state[name]) for name, control in every if name in state)
         return {path: value for changes in moved for path, value in changes.items()}
 
     def apply(self, state: Mapping[str, str]) -> Scenario:
