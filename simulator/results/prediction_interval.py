@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from math import exp, inf, isfinite, log, sqrt
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
@@ -287,15 +287,19 @@ def notes(models: Mapping[str, Unfitted | None]) -> list[str]:
 class _Sample(NamedTuple):
     """Times of runs without crashes, the time that crashes add, and the seeds."""
 
-    times: Sequence[float]
-    failed: Sequence[float]
-    seeds: Sequence[int]
+    times: Sequence[float] = ()
+    added: Sequence[float] = ()
+    seeds: Sequence[int] = ()
 
-
-def _sample(values: Sequence[float], held_up: Sequence[float], seeds: Sequence[int]) -> _Sample:
-    failed = [time * share if share else 0.0 for time, share in zip(values, held_up, strict=True)]
-    times = [time - lost if lost else time for time, lost in zip(values, failed, strict=True)]
-    return _Sample(times, failed, seeds)
+    @classmethod
+    def of(cls, values: Sequence[float], held_up: Sequence[float], seeds: Sequence[int]) -> Self:
+        """Split times by the shares that crashes `held_up`."""
+        pairs = [*zip(values, held_up, strict=True)]
+        added = [time * share if share else 0.0 for time, share in pairs]
+        times = [
+            time - lost if lost else time for (time, _), lost in zip(pairs, added, strict=True)
+        ]
+        return cls(times, added, seeds)
 
 
 def of_one_run(
@@ -306,8 +310,8 @@ def of_one_run(
     `spreads`: as `Unfitted.spreads`, or none; `held_up`: as `statistics.held_up`, of each. None
     where some seed has no time.
     """
-    runs = _sample(values, held_up, range(len(values)))
-    return _interval(_Sample((), (), ()), runs, spreads, paired=False)
+    runs = _Sample.of(values, held_up, range(len(values)))
+    return _interval(_Sample(), runs, spreads, paired=False)
 
 
 def pace(run: Run) -> float:
@@ -334,15 +338,15 @@ def intervals(
         quantities[TARGET] = lambda run: statistics.crossing(run, target)
     result = dict[str, list[float] | None]()
     for name, of in quantities.items():
-        again, own = (
-            _sample(
+        again, first = (
+            _Sample.of(
                 [*map(of, sample)],
                 [*map(statistics.held_up, sample)],
                 [run.seed for run in sample],
             )
             for sample in (replicates, runs)
         )
-        result[name] = _interval(again, own, model.spreads(name) if model else (), paired=paired)
+        result[name] = _interval(again, first, model.spreads(name) if model else (), paired=paired)
     return result
 
 
@@ -355,28 +359,28 @@ def _interval(
     crashes, however few of them the seeds have met. None where the spread is unknown; an infinite
     upper end where some replicate has no value.
     """
-    values, own = replicates.times, runs.times
-    centre = sum(own) / len(own)
-    of_seed = dict(zip(runs.seeds, own, strict=True))
-    bases = [of_seed[seed] if paired else centre for seed in replicates.seeds]
-    logs, seeded = _logs(values, bases), _logs(own, [centre] * len(own))
-    if not values and len(seeded) > 1 and not paired:  # without a profile: delays of its own
+    again, times, count = replicates.times, runs.times, len(runs.times)
+    centre = sum(times) / count
+    of_seed = dict(zip(runs.seeds, times, strict=True))
+    logs = _logs(again, [of_seed[seed] if paired else centre for seed in replicates.seeds])
+    seeded = _logs(times, [centre] * count)
+    if not again and len(seeded) > 1 and not paired:  # without a profile: delays of its own
         logs = seeded
-    if (values and len(logs) < 2) or not isfinite(centre):
+    if (again and len(logs) < 2) or not isfinite(centre):
         return None
     variance = float(np.var(logs, ddof=1)) if logs else 0.0
-    if values:  # their middle is elsewhere: few seeds, or another explanation of the measurements
+    if again:  # their middle is elsewhere: few seeds, or another explanation of the measurements
         variance += float(np.mean(logs)) ** 2
     elif logs:  # the centre is a mean over seeds, and itself not certain
         variance *= 1 + 1 / len(logs)
-    found = Spread(variance, max(len(logs) - 1, 1))
-    below, above = ((found + each if each else found).within() for each in model or (None, None))
-    high = centre * exp(above) if len(logs) >= len(values) else inf
-    low, cost, count = centre * exp(-below), sum(runs.failed) / len(own), len(own)
+    chance = Spread(variance, max(len(logs) - 1, 1))
+    below, above = ((chance + of if of else chance).within() for of in model or (None, None))
+    high = centre * exp(above) if len(logs) >= len(again) else inf
+    low, cost = centre * exp(-below), sum(runs.added) / count
     if not cost or paired:  # the measured run meets the very crashes
         return [low + cost, high + cost]
-    chance = cost**2 if count == 1 else float(np.var(runs.failed, ddof=1)) * (1 + 1 / count)
-    half = sqrt(chance) if count == 1 else Spread(chance, count - 1).within()
+    variance = cost**2 if count == 1 else float(np.var(runs.added, ddof=1)) * (1 + 1 / count)
+    half = sqrt(variance) if count == 1 else Spread(variance, count - 1).within()
     return [low + max(cost - half, 0.0), centre + cost + float(np.hypot(high - centre, half))]
 
 

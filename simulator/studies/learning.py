@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import exp, inf, isfinite, log
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -11,16 +11,12 @@ from ..cluster.membership import stretched
 from ..engines.dispatch import run_seeds, with_tuned_rate, written
 from ..load.load import Programs
 from ..objectives.learning_curve import evidence
-from ..objectives.learning_curve.objective import (
-    Expected,
-    mechanism,
-    size,
-)
-from ..results import loss_model, prediction_interval
+from ..objectives.learning_curve.objective import Expected, mechanism, size
+from ..results import loss_model
 from ..results.divergence import diverged
 from ..results.intervals import TAILS
 from ..results.loss_model import Errors, Models
-from ..results.prediction_interval import PACE, TARGET, TimeModel, Unfitted
+from ..results.prediction_interval import PACE, TARGET, TimeModel
 from ..results.run import Run
 from ..results.statistics import Groups, crossing
 from ..results.verdict import all_of
@@ -124,61 +120,27 @@ def notes(models: Mapping[str, Any]) -> list[str]:
     return [f"what losses rest on: {whole}"] if whole else []
 
 
-class Replicates(NamedTuple):
-    """Runs of a profile's bootstrap; `paired`: as of `prediction_interval.intervals`."""
-
-    runs: Sequence[Run]
-    paired: bool = False
-
-
-def stated(
-    scenario: Scenario,
-    runs: Sequence[Run],
-    model: Expected | None,
-    missed: Unfitted | None,
-    replicates: Replicates | None = None,
-) -> dict[str, list[float] | None]:
-    """Return the 90 % intervals that tables state of one algorithm, by quantity.
-
-    `model`: of a learning curve's loss; `missed`: the error of the model of times; `replicates`:
-    None without a profile.
-    """
-    ends: dict[str, list[float] | None] = {}
-    target = scenario.run.target_loss
-    if replicates is not None or missed:
-        again, paired = replicates or Replicates(())
-        ends = prediction_interval.intervals(
-            runs, again, target=target, paired=paired, model=missed
-        )
-    if isinstance(scenario.objective, LearningCurve):
-        ends = intervals(scenario.cluster, model, runs, ends, target)
-    return ends
-
-
 def intervals(
     cluster: Cluster,
-    model: Expected | None,
+    model: Expected,
     runs: Sequence[Run],
     stated: dict[str, list[float] | None],
     target: float | None,
 ) -> dict[str, list[float] | None]:
-    """Return 90 % intervals of the last loss and of the time to the target.
+    """Return 90 % intervals of the last loss and of the time to the target, beside those `stated`.
 
-    Curve, critical batch and penalty are drawn together, and each draw is one of the runs, so that
-    the spread over seeds is in it. `stated`: intervals of times by the model of times, which add.
+    Curve, critical batch and penalty are drawn together, and every draw is one of the runs, so that
+    the spread over seeds is in it. The stated intervals of times, by the model of times, add.
     """
-    if model is None:
-        return {**stated, "loss": None}
     lasts = [run.curve["loss"][-1] for run in runs]
-    last = _of_runs(lasts, loss_model.of_loss(model, runs))
+    ends = {**stated, "loss": _of_runs(lasts, loss_model.of_loss(model, runs))}
     if target is None:
-        return {**stated, "loss": last}
+        return ends
     times = [crossing(run, target) for run in runs]
     until = times if any(map(isfinite, times)) else [run.duration for run in runs]
     steps, mean = loss_model.to_target(model, runs, target), sum(until) / len(until)
     factors = stretched(cluster, mean, steps)  # nobody works at night
-    reached = of_steps(until, factors, stated.get(TARGET) if until is times else None)
-    return {**stated, "loss": last, TARGET: reached}
+    return ends | {TARGET: of_steps(until, factors, stated.get(TARGET) if until is times else None)}
 
 
 def of_steps(

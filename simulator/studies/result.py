@@ -75,9 +75,7 @@ class Result(Display):
     def _summary(self, algorithm: Algorithm) -> dict[str, Any]:
         scenario, runs = self.scenario, self.groups[algorithm.label]
         model, missed = self.loss_models.get(algorithm.label), self.time_models[algorithm.label]
-        replicates = statistics.group(self.replicates).get(algorithm.label, ())
-        again = learning.Replicates(replicates, self.paired) if self.replicates else None
-        stated = learning.stated(scenario, runs, model, missed, again)
+        stated = self._intervals(runs, model, missed)
         row = {
             "label": algorithm.label,
             "name": algorithm.name,
@@ -105,6 +103,25 @@ class Result(Display):
         for quantity, interval in stated.items():
             row[quantity] = row[quantity] | {"interval90": interval}
         return dict(statistics.jsonable(row))
+
+    def _intervals(
+        self, runs: Sequence[Run], model: Expected | None, missed: Unfitted | None
+    ) -> dict[str, list[float] | None]:
+        """Return the 90 % intervals that tables state of an algorithm's `runs`, by quantity.
+
+        `model`: of a learning curve's loss; `missed`: the error of the model of times.
+        """
+        scenario, target = self.scenario, self.scenario.run.target_loss
+        ends: dict[str, list[float] | None] = {}
+        if self.replicates or missed:
+            again = [run for run in self.replicates if run.label == runs[0].label]
+            ends = prediction_interval.intervals(
+                runs, again, target=target, paired=self.paired, model=missed
+            )
+        if model is not None:
+            return learning.intervals(scenario.cluster, model, runs, ends, target)
+        by_curve = isinstance(scenario.objective, LearningCurve)
+        return ends | {"loss": None} if by_curve else ends
 
     @cached_property
     def loss_models(self) -> dict[str, Expected]:
