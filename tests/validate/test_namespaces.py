@@ -344,25 +344,6 @@ def test_the_relay_lets_go_of_a_node_that_ends(linked):
 
 
 @looped(
-    ("paths", "nodes", "sentence"),
-    [
-        ({}, 0, "0 nodes; write 1 to 254"),
-        ({}, 255, "255 nodes; write 1 to 254"),
-        ({(0, 2): Path(0.0)}, 2, "no path (0, 2); write two different ranks below 2"),
-        ({(1, 1): Path(0.0)}, 2, "no path (1, 1); write two different ranks below 2"),
-        ({(0, 1): Path(-1.0)}, 2, "latency -1.0 of path (0, 1); write 0 or more seconds"),
-        ({(0, 1): Path(math.inf)}, 2, "latency inf of path (0, 1); write 0 or more seconds"),
-        ({(0, 1): Path(0.0, 0.0)}, 2, "bandwidth 0.0 of path (0, 1); write above 0 bytes/s"),
-        ({(0, 1): Path(0.0, math.nan)}, 2, "bandwidth nan of path (0, 1); write above 0 bytes/s"),
-    ],
-)
-def test_paths_are_checked(paths, nodes, sentence):
-    with pytest.raises(ValueError) as error:  # noqa: PT011
-        Links(paths, nodes)
-    assert str(error.value) == sentence
-
-
-@looped(
     ("error", "sentence"),
     [
         (FileNotFoundError(2, "no file", "/dev/net/tun"), "no /dev/net/tun; run `modprobe tun`"),

@@ -34,7 +34,7 @@ from paceline.simulator.network.closed_form import ClosedForm
 from paceline.simulator.scenario.scenario import Scenario
 from paceline.simulator.studies.executors import how
 
-from ..host.namespaces import Links, available
+from ..host.namespaces import NODES, Links, available
 from ..host.relay import Path as LinkPath
 from ..training import clock, rendezvous
 from ..training.task import Job, TrainingTask
@@ -281,7 +281,10 @@ def _log_tail(log: Path) -> str:
 
 def _paths(scenario: Scenario, nodes: int) -> dict[tuple[int, int], LinkPath]:
     """Return expected latency and bandwidth of each ordered pair of nodes."""
-    if why := available():
+    why = available()
+    if nodes > NODES:
+        why = f"{nodes} workers and servers, of at most {NODES}"
+    if why:
         raise InputError(
             f'{scenario.file}: validation.network = "kernel": {why}; or write "emulated"'
         )
