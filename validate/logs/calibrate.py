@@ -200,9 +200,8 @@ def _unknown(study: _Study, fitted: Fitted) -> list[str]:
         notes.append(
             f"{names(members)}: every step communicates, so that computing cannot be told from "
             f"communicating: computing takes {low} to {high} of a step of "
-            f"{human(min(seen.pace for seen in members))} ({USUAL}), with what collectives slow "
-            'computing by; write compute = "..." into the [[job]], or add a log of another period '
-            "(local-sgd) or link"
+            f"{human(min(seen.pace for seen in members))} ({USUAL}). Write "
+            'compute = "..." into the [[job]], or add a log of another period (local-sgd) or link'
         )
     if conflicts := fitted.conflicts():
         notes.append(
