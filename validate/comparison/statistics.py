@@ -44,7 +44,7 @@ class ComparisonStatistics:
         return "measured" if self.measured.is_measured else "simulated"
 
     def marked(self, sentence: str) -> str:
-        """Return a sentence that says itself where nothing was measured."""
+        """Return sentences, after a warning where nothing was measured."""
         return sentence if self.basis == "measured" else f"{UNMEASURED}: {sentence}"
 
     @property
@@ -116,16 +116,16 @@ class ComparisonStatistics:
             )
             for label, row in self.of(PACE, counted=False).items()
         }
-        return {label: self._marked(cause) for label, cause in causes.items()}
-
-    def _marked(self, cause: dict[str, Any]) -> dict[str, Any]:
-        return cause | {"sentence": self.marked(cause["sentence"])}
+        return {
+            label: cause | {"sentence": self.marked(cause["sentence"])}
+            for label, cause in causes.items()
+        }
 
     @cached_property
     def overall(self) -> dict[str, Any]:
         """Return what explains most of all errors; see `attribution.overall`."""
         causes = {k: v for k, v in self.attribution.items() if k in self.counted}
-        return self._marked(attribution.overall(causes))
+        return attribution.overall(causes)
 
     @cached_property
     def medians(self) -> dict[str, float | None]:
@@ -164,7 +164,7 @@ class ComparisonStatistics:
             files.append(f"{self.basis} on: {machine.describe(about)}")
         if self.basis != "measured":
             files.append(f"{self.measured.path}: a simulation, given as measured (--as-measured)")
-        return [*files, *map(self.marked, _notes(self))]
+        return [*files, *_notes(self)]
 
     @cached_property
     def sentence(self) -> str:
@@ -174,7 +174,7 @@ class ComparisonStatistics:
                 f"No {self.basis} run counts as evidence, so errors are not reported."
             )
         parts = [*_doubts(self), *_pace(self), *_covered(self), *_ranks(self)]
-        return " ".join([*map(self.marked, parts), self.overall["sentence"]])
+        return self.marked(" ".join([*parts, self.overall["sentence"]]))
 
 
 def _doubts(result: ComparisonStatistics) -> Iterator[str]:
