@@ -101,8 +101,8 @@ def _share(value: float) -> str:
 def _gap(numbers: Row) -> str:
     """Return an amount as JSON has it, in words."""
     ends = numbers.get("interval90")
-    found = Estimate(numbers["value"], "", ends and wording.span(ends), None, "")
-    return wording.difference(found, numbers["unit"])
+    estimate = Estimate(numbers["value"], "", ends and wording.span(ends), None, "")
+    return wording.difference(estimate, numbers["unit"])
 
 
 FORMATS: Mapping[str, Callable[[Any], str]] = {
@@ -148,10 +148,10 @@ class Question(NamedTuple):
         word = pairs.get(self.unit, ("more", "less"))[not larger]
         return f"{word} at the same loss" if self.measure == EQUAL_LOSS else word
 
-    def amount(self, found: Estimate) -> dict[str, Any]:
+    def amount(self, estimate: Estimate) -> dict[str, Any]:
         """Return a difference of values as JSON has it."""
-        ends = found.interval and [*found.interval]
-        return {"value": found.value, "interval90": ends, "unit": self.unit}
+        ends = estimate.interval and [*estimate.interval]
+        return {"value": estimate.value, "interval90": ends, "unit": self.unit}
 
     def behind(self, code: str, label: str, gap: Estimate, margin: float) -> "Reason":
         """Return the reason that `label` is behind the pick by `gap`, or ahead within `margin`."""
@@ -163,18 +163,18 @@ class Question(NamedTuple):
         less = self.words(False)
         return Reason("ahead", {"label": label, "gap": ahead, "less": less, "margin": margin})
 
-    def show(self, found: Estimate) -> str:
+    def show(self, estimate: Estimate) -> str:
         """Return a value with its interval, in the words of the question."""
-        value = wording.amount(found, self.unit) if self.unit else show_loss(found)
+        value = wording.amount(estimate, self.unit) if self.unit else show_loss(estimate)
         return self.tells.format(value)
 
 
-def show_loss(found: Estimate) -> str:
+def show_loss(estimate: Estimate) -> str:
     """Return a loss with its interval."""
-    if found.interval is None:
-        return format_loss(found.value)
-    low, high = (number(end) for end in found.interval)
-    return f"{format_loss(found.value)} ({wording.kind(found)}: {low} to {high})"
+    if estimate.interval is None:
+        return format_loss(estimate.value)
+    low, high = (number(end) for end in estimate.interval)
+    return f"{format_loss(estimate.value)} ({wording.kind(estimate)}: {low} to {high})"
 
 
 class Spent(NamedTuple):
@@ -249,10 +249,10 @@ class Verdict:
         """The answer in at most `HEADLINE` words, without intervals."""
         if self.pick is None or self.text:
             return self.sentence
-        known, spent = self.order.estimates.get(self.pick), self.spent.get(self.pick, Spent())
-        value = [self.question.tells.format(self._brief(known))] if known else []
-        found = ", ".join(spent.briefly() or value)
-        texts = (f"{self.pick}: {found}{end}" for end in (self._open(), ""))
+        estimate, spent = self.order.estimates.get(self.pick), self.spent.get(self.pick, Spent())
+        brief = [self.question.tells.format(self._brief(estimate))] if estimate else []
+        value = ", ".join(spent.briefly() or brief)
+        texts = (f"{self.pick}: {value}{end}" for end in (self._open(), ""))
         return next((text for text in texts if len(text.split()) <= HEADLINE), self.pick)
 
     @property
@@ -260,7 +260,7 @@ class Verdict:
         return LEADING if self.pick is None else LEADING[:1]
 
     def _value(self) -> str:
-        parts, known = [], self.order.estimates.get(self.pick or "")
+        parts, estimate = [], self.order.estimates.get(self.pick or "")
         spent = self.spent.get(self.pick or "", Spent())
         if self.baseline:
             parts += spent.briefly()
@@ -271,8 +271,8 @@ class Verdict:
                 parts.append(f"loss {loss} {against} {self.baseline} ({instead})")
             elif spent.loss:
                 parts.append(f"loss {show_loss(spent.loss)}")
-        elif known:
-            parts.append(self.question.show(known))
+        elif estimate:
+            parts.append(self.question.show(estimate))
             parts += spent.briefly()
         else:
             count = self.order.counts.get(self.pick or "", (0, 0))
@@ -292,9 +292,9 @@ class Verdict:
             return f"; as good: {others}"
         return f"; within the error: {others}" if "model" in code else f"; undecided: {others}"
 
-    def _brief(self, found: Estimate) -> str:
+    def _brief(self, estimate: Estimate) -> str:
         unit = self.question.unit
-        return with_unit(found.value, unit) if unit else format_loss(found.value)
+        return with_unit(estimate.value, unit) if unit else format_loss(estimate.value)
 
     @property
     def why(self) -> list[str]:
@@ -303,7 +303,7 @@ class Verdict:
 
     def json(self) -> dict[str, Any]:
         """Return the document `verdict`."""
-        found = {
+        document = {
             "question": self.question.goal,
             "measure": self.question.measure,
             "pick": self.pick,
@@ -316,7 +316,7 @@ class Verdict:
             "sentence": self.sentence,
             "basis": self.basis,
         }
-        return dict(jsonable(found))
+        return dict(jsonable(document))
 
     @property
     def keys(self) -> dict[str, Any]:
@@ -326,28 +326,28 @@ class Verdict:
         those known to be within `margin` (a share); `not_separated`: of which neither is known;
         `seeds_to_decide`: None if unknown or above `order.MOST`.
         """
-        known, label = self.order, self.pick
-        value = known.estimates.get(label or "")
-        moved = [] if label in (known.best, None) else [known.best]
+        ranked, label = self.order, self.pick
+        value = ranked.estimates.get(label or "")
+        moved = [] if label in (ranked.best, None) else [ranked.best]
 
         def others(labels: Sequence[str]) -> list[str]:
-            return [*moved, *(each for each in labels if each not in (label, *moved))]
+            return [*moved, *(other for other in labels if other not in (label, *moved))]
 
-        found = {
+        document = {
             "label": label,
             "decided": self.decided,
-            "alternatives": others(sorted(known.open, key=known.value)),
-            "ties": others(known.equivalent),
-            "not_separated": known.unsettled,
-            "margin": known.margin,
-            "seeds_to_decide": known.seeds,
+            "alternatives": others(sorted(ranked.open, key=ranked.value)),
+            "ties": others(ranked.equivalent),
+            "not_separated": ranked.unsettled,
+            "margin": ranked.margin,
+            "seeds_to_decide": ranked.seeds,
             "measure": self.question.measure,
             "sentence": self.sentence,
         }
         if value is None:
-            there = known.counts.get(label or "", (None, 0))[0]
-            return dict(jsonable(found | {"value": there, "ci95": None}))
-        return dict(jsonable(found | {"value": value.value, **value.beside_value()}))
+            there = ranked.counts.get(label or "", (None, 0))[0]
+            return dict(jsonable(document | {"value": there, "ci95": None}))
+        return dict(jsonable(document | {"value": value.value, **value.beside_value()}))
 
 
 class Compared(NamedTuple):
@@ -377,17 +377,17 @@ class Compared(NamedTuple):
         pairs = np.array([*zip(self.values[one], self.values[other], strict=False)], float).T
         if one == other or not pairs.size or not (np.isfinite(pairs) & (pairs > 0)).all():
             return None
-        found = intervals.signed(np.log(pairs[0] / pairs[1]), scale=1.0)
+        ratio = intervals.signed(np.log(pairs[0] / pairs[1]), scale=1.0)
         if {one, other} <= factors.keys():
             with np.errstate(invalid="ignore", divide="ignore"):
-                drawn = found.value + np.log(factors[one] / factors[other])
-            found = intervals.widened(found, drawn)
-        return found.moved(math.expm1)
+                drawn = ratio.value + np.log(factors[one] / factors[other])
+            ratio = intervals.widened(ratio, drawn)
+        return ratio.moved(math.expm1)
 
 
 def conclude(
     question: Question,
-    known: Order,
+    ranked: Order,
     compared: Compared,
     terms: "Known",
     *,
@@ -398,9 +398,9 @@ def conclude(
 
     The first reasons are the gaps to the next and to data-parallel training.
     """
-    label, ruled = pick or known.best, rest.get("ruled", False)
-    open_ = () if ruled else (known.best, *sorted(known.open, key=known.value))
-    others = sorted((other for other in known.estimates if other != label), key=known.value)
+    label, ruled = pick or ranked.best, rest.get("ruled", False)
+    open_ = () if ruled else (ranked.best, *sorted(ranked.open, key=ranked.value))
+    others = sorted((other for other in ranked.estimates if other != label), key=ranked.value)
     runner_up = next(iter(others), None)
     plain = (k for k in compared.values if terms.names.get(k) in DATA_PARALLEL and k != label)
     base: str | None = rest.get("baseline") or next(plain, None)
@@ -410,15 +410,15 @@ def conclude(
             continue
         if gap := compared.behind(other, label, terms.heavy):
             gaps[other] = gap
-            reasons.append(question.behind(code, other, gap, known.margin))
-    if runner_up is None and len(compared.values) > 1 and label in known.estimates:
+            reasons.append(question.behind(code, other, gap, ranked.margin))
+    if runner_up is None and len(compared.values) > 1 and label in ranked.estimates:
         reasons.append(Reason("only"))
     rest["reasons"] = [*reasons, *rest.get("reasons", ())]
-    doubt = would_decide(known, len(compared.values[known.best]), terms)
-    rest["would_decide"] = None if ruled and known.open else doubt
+    doubt = would_decide(ranked, len(compared.values[ranked.best]), terms)
+    rest["would_decide"] = None if ruled and ranked.open else doubt
     nearest = gaps.get(runner_up or "")
     candidates = [*dict.fromkeys([label, *open_])]
-    return Verdict(question, known, label, candidates, runner_up, nearest, **rest)
+    return Verdict(question, ranked, label, candidates, runner_up, nearest, **rest)
 
 
 def reasons_in(document: Row) -> list[str]:
@@ -433,44 +433,44 @@ def reasons_in(document: Row) -> list[str]:
 
 
 def quickest(
-    known: Order, losses: Compared, times: Mapping[str, float]
+    ranked: Order, losses: Compared, times: Mapping[str, float]
 ) -> tuple[str, list[Reason]]:
     """Return what to take where losses decide nothing, and the reason: the best by then.
 
     Of alternatives whose loss is within the error of the best one's, those count that take at most
     `MARGIN` longer than the quickest. `times`: of each, or what else is to be small.
     """
-    near = [known.best]
-    for label in known.open if known.model else ():
-        gap = losses.above(label, known.best)
+    near = [ranked.best]
+    for label in ranked.open if ranked.model else ():
+        gap = losses.above(label, ranked.best)
         if gap is None or gap.span[0] <= 0 <= gap.span[1]:
             near.append(label)
     most = (1 + MARGIN) * min(times[label] for label in near)
-    label = min((label for label in near if times[label] <= most), key=known.value)
+    label = min((label for label in near if times[label] <= most), key=ranked.value)
     return label, [Reason("by-time")] * (len(near) > 1)
 
 
 def surest(
-    known: Order, best: str, simplicity: Callable[[str], Any], unit: str
+    ranked: Order, best: str, simplicity: Callable[[str], Any], unit: str
 ) -> tuple[str, list[Reason]]:
     """Return the simplest of those that are as good as `best` and as sure, and the reason.
 
     As good are those known to be, and those whose estimate is within `ALIKE` of it; as sure those
     whose interval ends at most the order's margin above the least end.
     """
-    found, equals = known.estimates, [best]
-    equals += [k for k in known.equivalent if k != best and best == known.best]
-    if best not in found:
+    estimates, equals = ranked.estimates, [best]
+    equals += [k for k in ranked.equivalent if k != best and best == ranked.best]
+    if best not in estimates:
         return min(equals, key=simplicity), []
-    close = ALIKE * abs(found[best].value)
-    equals += [k for k in known.open if abs(known.value(k) - known.value(best)) <= close]
-    ends = {label: found[label].span[1] for label in equals}
+    close = ALIKE * abs(estimates[best].value)
+    equals += [k for k in ranked.open if abs(ranked.value(k) - ranked.value(best)) <= close]
+    ends = {label: estimates[label].span[1] for label in equals}
     least = min(ends.values())
-    most = least + known.margin * abs(least)
+    most = least + ranked.margin * abs(least)
     pick = min((label for label in ends if ends[label] <= most), key=simplicity)
     if ends[best] <= most:
         return pick, []
-    low, high = ({"value": end, "unit": unit} for end in found[best].span)
+    low, high = ({"value": end, "unit": unit} for end in estimates[best].span)
     return pick, [Reason("surer", {"label": best, "low": low, "high": high})]
 
 
@@ -493,20 +493,20 @@ def exponent(worth: float) -> float:
     return math.log1p(MARGIN) / math.log1p(worth)
 
 
-def would_decide(known: Order, seeds: int, terms: "Known") -> Reason | None:
+def would_decide(ranked: Order, seeds: int, terms: "Known") -> Reason | None:
     """Return what would decide between the best and those that may be as good; None: nothing."""
     if seeds == 1 and not terms.exact:
         return Reason("one-seed", {"seeds": ENOUGH})
-    if not known.open:
+    if not ranked.open:
         return None
-    if not known.unsettled:
-        return Reason("equivalent", {"labels": known.open, "margin": known.margin})
-    if known.model:
+    if not ranked.unsettled:
+        return Reason("equivalent", {"labels": ranked.open, "margin": ranked.margin})
+    if ranked.model:
         return Reason("loss-model" if terms.of_loss else "time-model")
-    short = [each for each in (known.best, *known.unsettled) if each not in known.estimates]
+    short = [k for k in (ranked.best, *ranked.unsettled) if k not in ranked.estimates]
     if short:
         return Reason("not-reached", {"labels": short})
-    return Reason("seeds" if known.seeds else "too-many", {"seeds": known.seeds or MOST})
+    return Reason("seeds" if ranked.seeds else "too-many", {"seeds": ranked.seeds or MOST})
 
 
 class Known(NamedTuple):
@@ -581,12 +581,12 @@ class _Case(NamedTuple):
         }
         models = self.known.models.items()
         factors = {k: model.to_target(self.groups[k], target) for k, model in models}
-        found = order(times, ran, terms=self.terms, factors=factors)
+        ranked = order(times, ran, terms=self.terms, factors=factors)
         goal, tells = f"least time to loss {target:g}", f"loss {target:g} after {{}}"
-        if found.estimates:
+        if ranked.estimates:
             question = Question("time_to_target", goal, tells)
-            return self.stated(question, found, Compared(times, factors))
-        return self.conclude(Question("reached", goal, tells), found, Compared(times))
+            return self.stated(question, ranked, Compared(times, factors))
+        return self.conclude(Question("reached", goal, tells), ranked, Compared(times))
 
     def lowest_loss(self, losses: Mapping[str, np.ndarray]) -> Verdict:
         """Answer by the loss at the end of the shortest run."""
@@ -594,11 +594,11 @@ class _Case(NamedTuple):
         factors = {k: model.of_loss(self.groups[k], end) for k, model in models.items()}
         worths = [model.worth(self.groups[k], end) for k, model in models.items()]
         terms = Terms(self.known.exact, margin=min(worths, default=MARGIN))
-        found = order(losses, losses, terms=terms, factors=factors)
+        ranked = order(losses, losses, terms=terms, factors=factors)
         where = f"loss at {human(end)}"
         question = Question("loss", f"lowest {where}", f"{where}: {{}}", "")
         spent = {label: Spent.of(row) for label, row in self.known.rows.items()}
-        return self.conclude(question, found, Compared(losses, factors), spent=spent)
+        return self.conclude(question, ranked, Compared(losses, factors), spent=spent)
 
     def equal_loss(self) -> Verdict:
         """Answer by the days to the loss of the baseline, where all runs use as many tokens."""
@@ -612,16 +612,16 @@ class _Case(NamedTuple):
             for k, runs in groups.items()
         }
         drawn = {k: factor ** exponent(worth) for k, factor in factors.items()}
-        found = order(times, times, terms=self.terms, factors=drawn)
+        ranked = order(times, times, terms=self.terms, factors=drawn)
         of_loss = Compared(losses, factors)
         spent = {k: Spent.of(row, of_loss.above(k, base)) for k, row in known.rows.items()
                  if k in losses}  # fmt: skip
         ends = {k: float(np.mean([run.duration for run in runs])) for k, runs in groups.items()}
-        pick, why = quickest(found, of_loss, ends)
+        pick, why = quickest(ranked, of_loss, ends)
         self.reasons[:0] = why
         return self.conclude(
             of_equal_loss(base),
-            found,
+            ranked,
             Compared(times, drawn),
             pick=pick,
             spent=spent,
@@ -638,30 +638,30 @@ class _Case(NamedTuple):
         if sampled and (at_work := unequal(groups)):
             self.reasons.append(Reason("clients", {"at_work": at_work}))
         factors = {k: one.times for k, one in models if one.times is not None}
-        found = order(paces, terms=self.terms, factors=factors)
+        ranked = order(paces, terms=self.terms, factors=factors)
         what = PACES[measure][0]
         question = Question(measure, f"fewest seconds per {what}", f"{{}} per {what}")
         silent = self._replace(known=self.known._replace(bases={}))
-        return silent.stated(question, found, Compared(paces, factors))
+        return silent.stated(question, ranked, Compared(paces, factors))
 
-    def stated(self, question: Question, found: Order, compared: Compared) -> Verdict:
+    def stated(self, question: Question, ranked: Order, compared: Compared) -> Verdict:
         """Return the verdict with the interval that the tables state of the pick's time."""
-        ends = self.known.models.get(found.best, NO_ERRORS).stated.get(question.measure)
-        found = found.stating(found.best, ends)
-        row = self.known.rows.get(found.best, {})
+        ends = self.known.models.get(ranked.best, NO_ERRORS).stated.get(question.measure)
+        ranked = ranked.stating(ranked.best, ends)
+        row = self.known.rows.get(ranked.best, {})
         ends = (row.get("interval90") or {}).get(question.measure)
-        if ends and None not in ends and not found.estimates[found.best].of_model:
+        if ends and None not in ends and not ranked.estimates[ranked.best].of_model:
             low, high = ({"value": end, "unit": "s"} for end in ends)
             self.reasons.append(Reason("one-run", {"low": low, "high": high}))
-        return self.conclude(question, found, compared)
+        return self.conclude(question, ranked, compared)
 
     def conclude(
-        self, question: Question, found: Order, compared: Compared, **rest: Any
+        self, question: Question, ranked: Order, compared: Compared, **rest: Any
     ) -> Verdict:
         """Return the verdict that follows from an order."""
-        basis = self.known.bases.get(rest.get("pick") or found.best)
+        basis = self.known.bases.get(rest.get("pick") or ranked.best)
         rest |= {"reasons": self.reasons, "basis": basis}
-        return conclude(question, found, compared, self.known, **rest)
+        return conclude(question, ranked, compared, self.known, **rest)
 
 
 def of_equal_loss(base: str) -> Question:
