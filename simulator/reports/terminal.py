@@ -450,7 +450,7 @@ def _ranking(result: "TuneResult", rows: Sequence[Row]) -> Table:
     heading = "\n".join(wrap(aim.says, HEADING))
     columns[f"{heading}\n({usual})" if usual else heading] = value
     if any(row["to_reference"] for row in rows):
-        above = f"loss above\n{result.reference}\n({USUAL})"
+        above = "\n".join([*wrap(f"loss above {result.reference}", HEADING), f"({USUAL})"])
         columns[above] = lambda row: _above(row["to_reference"])
     if any("at_equal_loss" in row for row in rows):
         columns[f"days at\nequal loss\n({USUAL})"] = _at_equal_loss
