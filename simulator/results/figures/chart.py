@@ -12,7 +12,8 @@ import numpy as np
 
 from . import style
 
-WORDS = re.compile(r" (?![^(]*\))")  # the spaces between them, which are not in brackets
+WORDS = re.compile(r"(?<! on) (?!sites?\b|workers?\b)(?![^(]*\))")
+"""The spaces between words: none in brackets, or in "on 3 sites"."""
 Values = Sequence[float] | np.ndarray
 Ends = tuple[Values, Values]
 """Lower and upper ends of intervals, one per point."""
