@@ -15,6 +15,7 @@ from .parts import CHANGES, PageFigure, PageSection, PageTable
 from .reading import FoundRun
 
 SHOWN, FOLDED = 10, 300  # configurations in the first table, and with those that are folded
+USED = ("days", "nights", "rounds", "cost")  # amounts in the ranking
 Row = Mapping[str, Any]
 
 
@@ -47,7 +48,8 @@ def _table(tune: Row) -> list[PageTable]:
 
     word = partial(mark, verdict["pick"], verdict["candidates"])
     columns: dict[str, Callable[[Row], str]] = {"verdict": word}
-    if len({row.get("basis") for row in tune["ranking"]}) > 1:
+    best = tune["ranking"][:SHOWN]
+    if len({row.get("basis") for row in best}) > 1:
         columns["basis"] = lambda row: row["basis"] or ""
     texts = 1 + len(columns)
     columns[f"{tune['measure']} ({USUAL})"] = value
@@ -55,9 +57,10 @@ def _table(tune: Row) -> list[PageTable]:
         columns["loss above data-parallel"] = _above_reference
     if any(row.get("at_equal_loss") for row in tune["ranking"]):
         columns["days at equal loss"] = _at_equal_loss
-    if len({(row["reached"], row["seeds"]) for row in tune["ranking"][:SHOWN]}) > 1:
+    if any(row["reached"] < row["seeds"] for row in best):
         columns["reached"] = lambda row: f"{row['reached']} of {row['seeds']}"
-    columns |= consumption.cells(tune["ranking"])[1]
+    used = consumption.cells(tune["ranking"])[1].items()
+    columns |= {head: cell for head, cell in used if head.partition(" ")[0] in USED}
     rows = [(row["label"], *(cell(row) for cell in columns.values())) for row in tune["ranking"]]
     heads, strong = (
         ("configuration", *columns),

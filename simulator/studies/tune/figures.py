@@ -11,6 +11,7 @@ from ...results.figures import drawing, style
 from ...results.figures.chart import Axis, Chart, Line, Look, Panel, apart, fitted
 from ...results.intervals import USUAL, stated
 from ...results.statistics import number, time_unit
+from ...results.verdict import ALONE
 from .objective import OBJECTIVES
 
 SHOWN = 12  # configurations in the chart of the ranking
@@ -73,8 +74,7 @@ def tradeoffs(tune: Row) -> Chart | None:
         return None
     *across, up = amounts
     table = np.array([values for _, values in amounts]).T
-    rows = _compared(tune)
-    labels = [row["label"] for row in rows]
+    labels = [row["label"] for row in tune["ranking"][:MOST]]
     front = ~dominated(table)
     panels = []
     for name, values in across:
@@ -83,7 +83,7 @@ def tradeoffs(tune: Row) -> Chart | None:
         for chosen, look in ((~front, WORSE), (front, GOOD)):
             places = np.flatnonzero(chosen & np.isfinite(pairs).all(axis=1))
             texts = [labels[place] for place in places]
-            named = [text if text in _named(tune) else "" for text in texts]
+            named = [text if text in (tune["verdict"]["pick"], ALONE) else "" for text in texts]
             x, y = pairs[places].T
             how: Any = {"joined": False, "marks": "all", "named": False, "texts": texts}
             lines.append(Line("", x, y, look, labels=named, **how))
@@ -94,34 +94,16 @@ def tradeoffs(tune: Row) -> Chart | None:
     return Chart(tune["scenario"]["title"], caption, panels)
 
 
-def _named(tune: Row) -> tuple[str | None, str | None]:
-    """Return the labels that stand beside their points: the pick, and one worker alone."""
-    return tune["verdict"]["pick"], (tune.get("alone") or {}).get("label")
-
-
-def _compared(tune: Row) -> list[Row]:
-    """Return the best configurations, and one worker alone where that is a choice."""
-    rows, alone = [*tune["ranking"][:MOST]], tune.get("alone")
-    if alone and alone["label"] not in {row["label"] for row in rows}:
-        used = {key: {"mean": alone.get(key)} for key in ("days", "cost")}
-        value = alone.get("loss") if tune["objective"].startswith("loss") else alone.get("days")
-        rows.append({"label": alone["label"], "value": value, "used": used, "in_days": True})
-    return rows
-
-
 def _amounts(tune: Row) -> Iterator[tuple[str, list[float]]]:
     """Yield the quantities to be small, by name and unit; nan where a row has none."""
-    rows, objective = _compared(tune), tune["objective"]
+    rows, objective = tune["ranking"][:MOST], tune["objective"]
 
     def used(key: str, scale: float = 1.0) -> list[float]:
         means = [((row.get("used") or {}).get(key) or {}).get("mean") for row in rows]
         return [math.nan if mean is None else mean * scale for mean in means]
 
-    times = used("days", SECONDS_PER_DAY)
     values = [math.nan if row["value"] is None else row["value"] for row in rows]
-    if objective == OBJECTIVES[0]:
-        named = zip(times, values, rows, strict=True)
-        times = [time if row.get("in_days") else value for time, value, row in named]
+    times = values if objective == OBJECTIVES[0] else used("days", SECONDS_PER_DAY)
     if objective != "loss-at-deadline" and np.isfinite(times).any():
         size, unit = time_unit(float(np.nanmin(times)))
         yield f"time ({unit})", [time / size for time in times]
