@@ -28,12 +28,13 @@ class Part:
     """Some of the workers, or more of them.
 
     `counts`: workers of each group, and of none; `longer`: times as much as a worker's step takes
-    with its larger batch; `patch`: what else the scenario changes.
+    with its larger batch, and `more`: times as many steps; `patch`: what else the scenario changes.
     """
 
     name: str
     counts: tuple[int, ...]
     longer: float = 1.0
+    more: float = 1.0
     patch: Mapping[str, Any] = field(default_factory=dict)
 
     def applied(self, table: Mapping[str, Any]) -> Table:
@@ -211,11 +212,13 @@ def _part(
     if constant is None:
         constant = scenario.tune.global_batch == "constant"
     if constant:
-        return Part(name, counts, times, _larger(scenario, name, times))
+        return Part(name, counts, times, 1.0, _larger(scenario, name, times))
     steps, run = scenario.run.steps, dict[str, Any]()
     if steps and "tokens" not in scenario.table["run"]:
-        run = {"run": {"steps": math.ceil(steps * times - 1e-9)}}
-    return Part(name, counts, 1.0, run)
+        run["steps"] = math.ceil(steps * times - 1e-9)
+    if name == ALONE:  # its many steps are summed, as no communication comes between them
+        run["sampling"] = "aggregate"
+    return Part(name, counts, 1.0, times, {"run": run} if run else {})
 
 
 def _larger(scenario: Scenario, name: str, times: float) -> Table:

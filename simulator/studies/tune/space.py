@@ -210,7 +210,8 @@ class Space:
         ]
         whole["algorithm"] = [dict(table), *beside]
         whole.pop("tune", None)
-        whole["run"] = whole["run"] | {"evaluate_every": self.every}
+        more = max(1, round(part.more)) if part else 1  # so that all are evaluated as often
+        whole["run"] = whole["run"] | {"evaluate_every": more * self.every}
         if duration is not None:
             whole["run"]["duration"] = f"{duration!r} s"
         return varied(self.scenario, table=whole, programs=self.programs)
