@@ -17,6 +17,7 @@ import pytest
 
 import paceline
 import paceline.command_line
+from paceline.deploy.emit.emit import find
 from paceline.simulator.engines.dispatch import run_seeds
 from paceline.simulator.errors import InputError
 from paceline.simulator.load.load import available_programs, parse
@@ -983,10 +984,13 @@ def sites(tune_table, *algorithms, **changes):
     return table | changes
 
 
-def test_sites_are_tried_at_a_constant_global_batch_in_one_table_with_one_alone():
+def test_sites_are_tried_at_a_constant_global_batch_in_one_table(tmp_path):
     table = sites({"sites": [1, 2, 3], "workers": {"asia": [1]}, "groups": [["us", "eu"], ["us"]]})
-    result = found(table, objective="loss-at-tokens")
+    result = found(table, objective="loss-at-tokens", out=tmp_path)
     rows = {row["label"]: row for row in result.json()["ranking"]}
+    picked = find(tmp_path, "local-sgd tau=32 on 2 sites")
+    assert picked.scenario.cluster.workers == 2
+    assert picked.scenario.objective.tokens == 1.5 * 1_048_576
     assert {label: row["workers"] for label, row in rows.items() if row["name"] == "ssgd"} == {
         "ssgd on 1 site": 1, "ssgd on 2 sites": 2, "ssgd on 3 sites": 3, "ssgd on us": 1,
     }  # fmt: skip
