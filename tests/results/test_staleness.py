@@ -115,7 +115,7 @@ def test_lines_are_shares_of_all_contributions_up_to_each_staleness():
 
 def test_units_have_a_panel_each_and_an_algorithm_keeps_its_look():
     groups = {
-        "asgd": stale({40: 1}),
+        "asgd": stale({40: 1, 41: 1}),
         "dts": stale({4: 1}, label="dts", unit="steps"),
         "k-async": stale({2: 1}, label="k-async"),
         "mine": stale({2: 1}, label="mine", unit="rounds"),
