@@ -3,7 +3,7 @@ profile's errors make of it.
 """
 
 from collections.abc import Mapping, Sequence
-from math import hypot, inf, isfinite, log, log1p
+from math import ceil, hypot, inf, isfinite, log, log1p
 from typing import Any
 
 from ..load.load import available_programs
@@ -114,13 +114,13 @@ def _short(scenario: Scenario, run: Run, *, looks: bool, periods: int = PERIODS)
     return scenario.model_copy(update=update)
 
 
-def short_pace(
-    scenario: Scenario, algorithm: Algorithm, run: Run, most: float, periods: int = PAIRED
-) -> float | None:
+def short_pace(scenario: Scenario, algorithm: Algorithm, run: Run, most: float) -> float | None:
     """Return the seconds per step of a short simulation with the seed of `run`.
 
     None where it would take more than `most` gradients, or the period changes on the way.
     """
+    tau = max((each for each in run.curve["tau"] if isfinite(each)), default=1.0)
+    periods = max(PAIRED, ceil(FEWEST / tau))  # whole ones
     short = _short(scenario.under(algorithm), run, looks=False, periods=periods)
     steps = short.run.steps or inf
     if short.run.duration is not None or steps * short.cluster.workers > most:

@@ -21,7 +21,7 @@ import paceline
 import paceline.command_line
 from paceline.simulator.errors import InputError
 from paceline.simulator.load.load import parse
-from paceline.simulator.reports.page import reading, runs
+from paceline.simulator.reports.page import changes, reading, runs
 from paceline.simulator.reports.page.page import report
 from paceline.simulator.reports.page.parts import PageTable
 from paceline.simulator.reports.page.searches import ranking
@@ -32,7 +32,7 @@ from paceline.simulator.results.figures.curves import error_panel, in_picture, o
 from paceline.simulator.results.figures.interactive import literal
 from paceline.simulator.results.figures.interactive import spec as described
 from paceline.simulator.results.intervals import difference
-from paceline.simulator.results.statistics import crossing, number
+from paceline.simulator.results.statistics import crossing, human, number
 from paceline.simulator.studies.simulate import simulate
 from paceline.simulator.studies.sweep.sweep import sweep
 from paceline.simulator.studies.tune.figures import dominated, tradeoffs
@@ -605,6 +605,28 @@ def test_many_links_of_one_kind_share_a_row_and_are_told_apart_on_demand():
     assert len(rows) == len(line.row["links"])
     shown, folded = PageTable("", ["link"], rows).folded_after(24, 600)
     assert len(shown.rows) + len(folded.rows) == len(rows)
+
+
+def test_what_would_change_it_is_what_longer_simulations_say(folder):
+    """Constant times, so that the short simulations of the page are exact."""
+    plans = {"name": "ssgd"}, {"name": "local-sgd", "tau": 8}
+    parts = {"workers": 4, "compute": "1 s", "objective": QUADRATIC, "steps": 400}
+    model = {"model": {"parameters": 10_000_000}, "cost": {"currency": "USD", "node_hour": 2.0}}
+    line = {"latency": "1 ms", "bandwidth": "1 Gbit/s"}
+    simulate(scenario(*plans, network=line, **parts, **model), seeds=1, out=folder / "line")
+    section = changes.section(answer(folder / "line"), 0)
+    (table,) = section.tables
+    rows = {row[0]: row[1:] for row in table.rows}
+    slower = scenario(*plans, network=line | {"bandwidth": "500 Mbit/s"}, **parts, **model)
+    expected = {row["label"]: row for row in simulate(slower, seeds=1).algorithms}
+    for label, cell in zip(table.columns[1:], rows["half the bandwidth"], strict=True):
+        cost = expected[label]["used"]["cost"]["mean"]
+        assert cell == f"{human(expected[label]['duration'])}, {number(cost)} USD"
+    assert {"as simulated", "twice the bandwidth", "twice the price of time"} <= {*rows}
+    assert "twice the latency would change hardly anything" in section.lead
+    measured = answer(folder / "line")
+    foreign = replace(measured.main, table=measured.main.table | {"network": {"platform": "x.xml"}})
+    assert changes.section(replace(measured, sides={"predicted": foreign}), 0) is None
 
 
 def test_a_margin_and_a_row_have_the_interval_of_the_terminal(folder):

@@ -167,6 +167,14 @@ def test_records_become_a_data_frame(kind, results, monkeypatch):
         results[kind].to_pandas()
 
 
+def test_a_figure_for_a_paper_has_its_size_and_no_band(results):
+    axes = results["Result"].plot(size=(3.3, 2.4), band=False)
+    assert axes.figure.get_size_inches() == pytest.approx([3.3, 2.4])
+    assert "PolyCollection" not in str([type(drawn) for drawn in axes.collections])
+    drawn = results["Result"].plot("plotly", size=(3.3, 2.4), band=False)
+    assert drawn.layout.width == pytest.approx(96 * 3.3)
+
+
 def test_a_report_is_a_path_that_says_its_answers(results):
     made = results["Comparison"]
     path = paceline.report([made.predicted.path])

@@ -74,7 +74,7 @@ class Comparison(Display, ComparisonStatistics):
             look = Look.at(index)
             marked = look._replace(dash="solid", width=0.5, hollow=label in self.not_counted)
             lines += [
-                curves.Curves(label, predicted, look),
+                curves.Curves(label, predicted, look, row=self.predicted.rows.get(label, {})),
                 curves.Curves(f"{label}, {self.basis}", measured, marked, apart=True),
             ]
         panel = curves.error_panel(lines, None, "loss")
