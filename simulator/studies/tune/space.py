@@ -336,36 +336,41 @@ def _streamed(
     fields = available[entry.table["name"]].parameters.model_fields
     if not {"overlap", "fragments"} <= fields.keys() or written & {"overlap", "codec"}:
         return
-    table = entry.part.applied(scenario.table) if entry.part else None
-    world = varied(scenario, table=table) if table else scenario
-    compute = max(world.team.mean_compute)
-    if world.cluster.workers == 1 or not 0 < compute < math.inf:
-        return
-    cost = mean_cost(world)
-    if not cost.transmission + cost.latency < math.inf:
-        return
     tau: Values = entry.choices.get("tau", (entry.table.get("tau"),))
     tried: Values = entry.choices.get("fragments", (entry.table.get("fragments", FRAGMENTS),))
     few = FRAGMENTS if isinstance(tried, Range) or len(tried) > 1 else int(tried[0])
-
-    def late(fragments: int) -> int:
-        """Return the steps that a fragment's mean takes."""
-        return math.ceil((cost.transmission / fragments + cost.latency) / compute)
-
-    if late(few) < 2:
-        return
-    variants: list[tuple[int, str, dict[str, int], int]] = [(few, "overlap", {}, late(few))]
+    late = _steps_of_mean(scenario, entry.part, few, available)
+    variants: list[tuple[str, dict[str, int], int]] = [("overlap", {}, late)]
     if "fragments" not in written:
-        variants.append((MORE * few, "fragments", {"fragments": MORE * few}, 0))
-    for fragments, name, keys, steps in variants:
-        values = tau
-        if not isinstance(tau, Range):
-            least = LEAST * fragments if steps else 1
-            values = tuple(x for x in tau if x >= least and (steps or x % fragments == 0))
+        variants.append(("fragments", {"fragments": MORE * few}, 0))
+    for name, keys, steps in variants if late > 1 else ():
+        values = (
+            tau
+            if isinstance(tau, Range)
+            else tuple(
+                x
+                for x in tau
+                if isinstance(x, int) and (x >= LEAST * few if steps else x % (MORE * few) == 0)
+            )
+        )
         if isinstance(values, Range) or values:
             choices = entry.choices | ({"tau": values} if "tau" in entry.choices else {})
             table = entry.table | keys
             yield replace(entry, table=table, choices=choices, late=steps, variant=f" ({name})")
+
+
+def _steps_of_mean(
+    scenario: Scenario, part: Part | None, fragments: int, available: Mapping[str, Program]
+) -> int:
+    """Return the steps that the mean of a fragment takes on a part of the cluster; 0: unknown."""
+    table = part and part.applied(scenario.table)
+    world = varied(scenario, table=table, programs=available) if table else scenario
+    compute = max(world.team.mean_compute)
+    if world.cluster.workers == 1 or not 0 < compute < math.inf:
+        return 0
+    cost = mean_cost(world)
+    seconds = cost.transmission / fragments + cost.latency
+    return math.ceil(seconds / compute) if seconds < math.inf else 0
 
 
 def _list(values: Values) -> str:
