@@ -187,8 +187,7 @@ class Mailbox:
                 if now >= until and computed():
                     return None
                 coming = any(source in (ANY, message.sender) for message in self._arriving)
-                over = source in self.ended if source != ANY else self.ended == self.peers
-                if first is None and not coming and over:
+                if first is None and not coming and self._over(source):
                     return None
                 at = min(until if now < until else inf, inf if first is None else first.due)
                 at = min(at, self._arriving[0].due if self._arriving else inf)
@@ -209,6 +208,9 @@ class Mailbox:
         """Have `take` check its conditions again, as a result has been computed."""
         with self._changed:
             self._changed.notify_all()
+
+    def _over(self, source: int) -> bool:
+        return source in self.ended if source != ANY else self.ended == self.peers
 
     def end(self) -> None:
         """Tell all peers that this node has finished."""
