@@ -358,7 +358,7 @@ def test_a_prediction_is_compared_with_a_log(tmp_path, capsys, two_links):
     code, found = said("--algorithm", "ssgd")
     assert (code, "outside" in " ".join(found.out.split())) == (0, True)
     code, found = said()
-    assert (code, "say with --algorithm which one" in found.err) == (2, True)
+    assert (code, "with --algorithm" in found.err) == (2, True)
     code, found = said("--algorithm", "dts")
     assert (code, "no 'dts'" in found.err) == (2, True)
 
@@ -374,7 +374,7 @@ def test_a_log_does_not_confirm_the_profile_that_it_made(tmp_path):
         assert ("proves nothing" in found.sentence) is own
     exact = replace(found, predicted=found.measured * (1 - 1e-9))
     assert "+0.0%" in exact.sentence
-    for own, said in ((True, "outside. This very log"), (False, "not what was simulated")):
+    for own, said in ((True, "outside. This log"), (False, "not what was simulated")):
         missed = replace(found, fitted=own, interval90=(1.0, 2.0), measured=3.0)
         assert said in missed.sentence
         assert own != ("not what was simulated" in missed.sentence)
