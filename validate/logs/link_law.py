@@ -125,7 +125,7 @@ class _Job:
     `compute`, `link`: the numbers of its computing and, if its link is unknown, of its link.
     `offset`: the logarithm of its bandwidth over the reference; `scale`: what simulated computing
     times are multiplied by so that their mean is that of the law; `sampling`: the variance of the
-    logarithm of the pace that is left, as a pace leaves the first tenth of the steps out.
+    logarithm of the simulated pace, as it leaves the first tenth of few steps out.
     """
 
     observed: Observed
@@ -148,6 +148,9 @@ class _Job:
         times = np.concatenate(self.observed.times)
         drawn = sum(run.steps for run in runs) * self.scenario.cluster.workers
         self.sampling = float(np.var(times) / np.mean(times) ** 2 / (9 * drawn))
+        # the spread of so many times, and so the wait for the slowest worker, has an error, too
+        waits, computed = (sum(run.seconds[kind] for run in runs) for kind in ("wait", "compute"))
+        self.sampling += (waits / computed) ** 2 / (2 * len(times))
 
     def costs(self, theta: Array, compute: float) -> Array:
         """Return the costs by which the pace is linear.
@@ -338,20 +341,22 @@ class _Law:
                 break
         return theta
 
-    def draw(self, point: Array, rng: np.random.Generator) -> Array:
+    def draw(self, point: Array, normals: Array) -> Array:
         """Fit again with what logs show, and the priors, moved by their errors."""
-        theta, shown = point, self.shown.copy()
+        count, theta, shown = len(self.jobs), point, self.shown.copy()
+        last, of_jobs, moved_by = np.split(normals, [3, 3 + 3 * count])
         for n, (job, costs) in enumerate(zip(self.jobs, self.costs(point, shown), strict=True)):
-            shown[n] += rng.multivariate_normal([0.0, 0.0], job.observed.covariance)
-            shown[n, 1] += self.unseen(job, job.pace(costs)[1]) ** 0.5 * rng.standard_normal()
-        moved_by = rng.standard_normal(len(point))
+            axes, variances, _ = np.linalg.svd(job.observed.covariance)
+            *together, alone = of_jobs[3 * n : 3 * n + 3]
+            shown[n] += axes @ (np.sqrt(variances) * together)
+            shown[n, 1] += self.unseen(job, job.pace(costs)[1]) ** 0.5 * alone
         for _ in range(ROUNDS):
             theta, _ = self.solve(theta, shown, moved_by)
             if not self.refine(theta, shown, BEND):
                 break
         # on a link that the law has not seen, and by each factor e of bandwidth from those it has
-        theta[[FACTOR, EXPONENT]] += self.error * rng.standard_normal(2)
-        theta[LAW : LAW + self.count] += 2**0.5 * STEADY * rng.standard_normal()
+        theta[[FACTOR, EXPONENT]] += self.error * last[:2]
+        theta[LAW : LAW + self.count] += 2**0.5 * STEADY * last[2]
         drawn: Array = np.clip(theta, point - LARGEST_FACTOR, point + LARGEST_FACTOR)
         return drawn
 
@@ -371,11 +376,23 @@ def fit(
     point = law.fit()
     costs = law.costs(point, law.shown)
     paces = [job.simulate(job_costs) for job, job_costs in zip(law.jobs, costs, strict=True)]
-    rng, draws = generator(0, Purpose.CALIBRATION, 1), np.empty((DRAWS, len(point)))
-    for number in range(DRAWS):
-        draws[number] = law.draw(point, rng)
+    draws = np.empty((DRAWS, len(point)))
+    for number, normals in enumerate(_normals(3 + 3 * len(law.jobs) + len(point))):
+        draws[number] = law.draw(point, normals)
         done(number + 1)
     return Fitted(point, draws, paces, law.reference, law.unusual(point))
+
+
+def _normals(columns: int) -> Array:
+    """Return a row of normal numbers for each draw.
+
+    As few rows would vary too little or too much by chance, the first columns have a mean of 0,
+    a variance of 1 and no correlation in these rows, too.
+    """
+    normals = generator(0, Purpose.CALIBRATION, 1).standard_normal((DRAWS, columns))
+    exact = normals[:, : DRAWS - 1]
+    exact[:] = np.linalg.qr(exact - exact.mean(axis=0))[0] * (DRAWS - 1) ** 0.5
+    return normals
 
 
 def _shortened(scenario: Scenario, period: int) -> Scenario:
