@@ -207,26 +207,6 @@ def test_the_maximum_lies_above_the_means_and_falls_with_tau(sd, extra, m, taus)
 # AdaComm's theorems
 
 
-def test_theorem_1():
-    assert paper_step(1) == pytest.approx(4.3807, abs=5e-5)
-    assert paper_step(10) == pytest.approx(1.7337, abs=5e-5)
-    assert paper_step(1) / paper_step(10) == pytest.approx(2.527, abs=5e-4)
-    assert theory.scalability(1.0, paper_step(10)) == pytest.approx(1 / 1.73374, rel=1e-5)
-
-
-def test_theorem_2():
-    time, value = theory.crossing(PAPER, (1, paper_step(1)), (10, paper_step(10)))
-    assert time == pytest.approx(1148.9, abs=0.05)
-    assert value == pytest.approx(0.1003, abs=5e-5)
-    assert value == pytest.approx(PAPER(time, paper_step(10), 10))
-    assert PAPER.floor(1) == pytest.approx(0.005)
-    assert PAPER.floor(10) == pytest.approx(0.0626)
-    assert PAPER(1e12, 1.0, 10) == pytest.approx(PAPER.floor(10))
-    assert PAPER.cap == 12
-    assert PAPER.valid(12)
-    assert not PAPER.valid(13)
-
-
 # no two numbers are alike, and none is 1 or 2
 UNLIKE = ErrorBound(workers=5, lr=0.03, smoothness=1.7, gradient_variance=0.6, initial_gap=2.6)
 

@@ -4,7 +4,7 @@ import gc
 import heapq
 import tracemalloc
 from dataclasses import replace
-from itertools import islice, pairwise, repeat
+from itertools import islice, repeat
 from math import ceil, comb, expm1, log2, prod
 
 import numpy as np
@@ -327,13 +327,6 @@ def test_a_deadline_ends_messages_that_need_no_clock():
     assert len(play(world, programs=programs).durations[0]) < 100
 
 
-@looped("case", [{"name": "local-sgd", "tau": 100}, {"name": "ssgd-bucketed"}, ASGD])
-def test_time_after_the_deadline_is_not_accounted(case):
-    run = simulate(scenario(case, network=RING, steps=None, run={"duration": "25.5 s"}), spans=999)
-    assert sum(run.seconds.values()) == pytest.approx(25.5)
-    assert np.max(run.spans["end"]) <= 25.5
-
-
 @looped("case", cases())
 def test_one_worker_alone_ends_at_the_deadline(case):
     """It joins no other worker and waits for nothing."""
@@ -386,13 +379,6 @@ def test_a_worker_that_is_done_early_leaves_the_others_their_time():
     assert run.workers["compute"] == [5, 25]
 
 
-def test_the_period_is_told_from_the_first_average_on():
-    world = scenario(
-        {"name": "local-sgd", "tau": 5}, steps=15, network=RING, run={"evaluate_every": 1}
-    )
-    assert simulate(world).curve["tau"][5:] == [5] * 11
-
-
 @looped("case", cases())
 @looped("every", [1, 7, 20])
 def test_the_last_step_is_always_evaluated_and_looking_changes_nothing(case, every):
@@ -433,15 +419,6 @@ def test_spans_tell_each_nodes_time_without_gaps(case, compute):
     program = catalogue()[case["name"]]
     if not (program.server or program.gossips):
         assert np.max(run.spans["end"]) == run.duration
-
-
-@looped("case", cases())
-def test_spans_change_nothing_else(case):
-    world = scenario(case, compute=EXPONENTIAL, objective=QUADRATIC, network=RING)
-    plain, watched = simulate(world), simulate(world, spans=1000)
-    np.testing.assert_equal(plain.curve, watched.curve)
-    assert plain.seconds == watched.seconds
-    assert plain.spans is None
 
 
 def test_recording_stops_at_the_limit_and_says_so():
@@ -540,13 +517,6 @@ def test_a_run_leaves_the_garbage_collector_as_it_was(own):
         assert gc.get_threshold() == own
     finally:
         gc.set_threshold(*usual)
-
-
-def test_curves_keep_a_few_hundred_points():
-    for steps in (150, 2000, 5001):
-        points = simulate(scenario(SSGD, steps=steps)).curve["step"]
-        assert 100 < len(points) < 500
-        assert all(a < b for a, b in pairwise(points))
 
 
 def test_messages_are_counted_in_whole_bytes():

@@ -319,14 +319,3 @@ def test_all_workers_always_agree_on_the_period(tau0, interval, slack, variant, 
     )  # fmt: skip
     effects = play(world).effects
     assert all(each == effects[0] for each in effects)
-
-
-def test_the_period_shrinks_as_the_loss_falls():
-    world = scenario(
-        {"name": "adacomm", "tau0": 20, "interval": "60 s"},
-        steps=1000, objective=DIGITS, lr=0.5, compute=EXPONENTIAL,
-    )  # fmt: skip
-    periods = [tau for tau in simulate(world).curve["tau"] if isfinite(tau)]
-    assert periods[0] == 20
-    assert periods[-1] == 1
-    assert all(a >= b for a, b in pairwise(periods))

@@ -59,16 +59,6 @@ def test_buckets_change_nothing(buckets, momentum, objective):
     assert np.array_equal(ssgd, bucketed)
 
 
-@looped("momentum", [0.0, 0.9])
-@looped("switch_step", [STEPS, STEPS + 1])
-def test_post_local_sgd_that_never_switches_is_synchronous_sgd(momentum, switch_step):
-    ssgd, post = marks(
-        {"name": "ssgd"}, {"name": "post-local-sgd", "switch_step": switch_step, "tau": 4},
-        optimizer={"momentum": momentum},
-    )  # fmt: skip
-    assert np.array_equal(ssgd, post)
-
-
 def test_post_local_sgd_that_switches_at_once_is_local_sgd():
     local, post = marks(
         {"name": "local-sgd", "tau": 4}, {"name": "post-local-sgd", "switch_step": 0, "tau": 4}

@@ -84,32 +84,10 @@ def test_everybody_has_a_partner_of_the_other_colour(world):
     assert workers == 1 or pairs.sum(1).min() >= 1
 
 
-@looped(("workers", "partners"), [(2, (1,)), (4, (1, 3)), (5, (1,)), (1, ())])
-def test_an_odd_ring_is_not_closed_for_partners(workers, partners):
-    assert Ring().partners(0, workers) == partners
-
-
 def test_a_torus_is_coloured_as_a_chessboard():
     colours = [[Torus().active(4 * row + column, 12) for column in range(4)] for row in range(3)]
     assert colours == [[True, False] * 2, [False, True] * 2, [True, False] * 2]
     assert Torus().partners(0, 12) == (1, 3, 4)  # 8, above, is of its colour
-
-
-def degrees(graph, workers):
-    return {len(graph.neighbours(rank, workers)) for rank in range(workers)}
-
-
-@looped(
-    ("graph", "workers", "degree"),
-    [
-        (Ring(), 1, 0), (Ring(), 2, 1), (Ring(), 3, 2), (Ring(), 40, 2),
-        (Torus(), 4, 2), (Torus(), 6, 3), (Torus(), 9, 4), (Torus(), 40, 4),
-        (Torus(), 7, 2), (Torus(), 2, 1), (Torus(), 1, 0),
-        (Complete(), 1, 0), (Complete(), 2, 1), (Complete(), 40, 39), (Random(degree=2), 9, 2),
-    ],
-)  # fmt: skip
-def test_every_worker_of_a_regular_graph_has_the_same_degree(graph, workers, degree):
-    assert degrees(graph, workers) == {degree}
 
 
 def test_a_torus_is_as_near_to_a_square_as_can_be():

@@ -116,18 +116,6 @@ def test_warmup_cosine_is_what_is_written(schedule, k):
     assert schedule(N) == end
 
 
-@given(cosines)
-def test_warmup_cosine_moves_no_faster_than_its_slopes(schedule):
-    rise = (schedule.peak - schedule.start) / max(schedule.warmup, 1)
-    fall = (schedule.peak - schedule.end) * math.pi / 2 / (schedule.steps - schedule.warmup)
-    values = [schedule(step) for step in range(FURTHEST)]
-    for step, (before, after) in enumerate(pairwise(values)):
-        if step < schedule.warmup:
-            assert before <= after <= before + rise + 1e-12
-        else:
-            assert before >= after >= before - fall - 1e-12
-
-
 @given(levels, levels, st.integers(1, 40))
 def test_a_line_has_one_slope_and_then_none(start, end, steps):
     line = Linear("linear", start, end, steps)

@@ -35,7 +35,6 @@ from tests.helpers.worlds import DIGITS, scenario
 DILOCO = {"name": "diloco", "tau": 10}
 STREAMING = {"name": "streaming-diloco", "tau": 20, "fragments": 2, "overlap": 1}
 LOCAL = {"name": "local-sgd", "tau": 4}
-OWN = {"schedule": "piecewise", "values": [1, 8], "at": [50]}
 
 
 def pick(table, **tables):
