@@ -29,6 +29,7 @@ what a step costs.
 import sys
 from collections import Counter, defaultdict, deque
 from collections.abc import Sequence
+from functools import reduce
 from math import inf
 from typing import Any
 
@@ -43,6 +44,7 @@ from ..tolerances import deadline
 from .schedule import Leg, Schedule
 
 FAR = sys.float_info.max  # in place of NEVER, where it is reckoned with
+FEW = 8  # workers whose clocks are compared one by one
 NEVER = inf  # the clock of a worker that waits for an event after the deadline
 
 
@@ -126,6 +128,8 @@ class Clocks(Schedule):
     def latest(self) -> Array:
         """Return the clock of each seed's last worker, (seeds,)."""
         if self._at is None:
+            if self._workers <= FEW:  # the same, sooner than along so short an axis
+                return reduce(np.maximum, self._now.T)
             latest: Array = self._now.max(axis=1)
             return latest
         return self._at if self._leg is None else self._at + self._leg.slowest
