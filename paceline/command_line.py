@@ -8,12 +8,14 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import wraps
+from itertools import accumulate
 from math import inf
 from pathlib import Path
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any, TextIO
 
 import typer
@@ -43,6 +45,9 @@ OBJECTIVE = "Objective: "
 PAGE = "Page: "
 RESULTS = "Directory for the results."
 FIRST, SILENCE = 10.0, 30.0  # seconds before the first line of progress, and between two
+REASONS = 5  # lines of reasons below a table
+EXTRAPOLATED, RESTS = "extrapolated", "what losses rest on"
+ASIDES = ("run.sampling = ", "ideal links: ", RESTS, "every run ends after ")  # notes that inform
 KNOWN = 0.02  # of all runs, or one: the part done that tells how long the rest takes
 
 # typer carries click along under a private name; this is click's UsageError.
@@ -124,7 +129,9 @@ STUDY: dict[str, tuple[Any, Any]] = {  # type and option of each parameter of a 
     "figure": (str, FIGURE),
 }
 _quiet: ContextVar[bool] = ContextVar("quiet", default=False)
-QUIET = _flag("--quiet", "Print only results and errors: no notes, no progress.", "-q")
+_explain: ContextVar[bool] = ContextVar("explain", default=False)
+QUIET = _flag("--quiet", "Print results, errors and what is extrapolated: no progress.", "-q")
+EXPLAIN = _flag("--explain", "Print all reasons and notes, and where the time goes.")
 
 
 def _command(
@@ -138,8 +145,9 @@ def _command(
 
     def register(run: Callable[..., None]) -> Callable[..., None]:
         @wraps(run)
-        def command(*, quiet: bool, **given: Any) -> None:
+        def command(*, quiet: bool, explain: bool = False, **given: Any) -> None:
             _quiet.set(quiet or _quiet.get())
+            _explain.set(explain)
             run(**given)
 
         kind = inspect.Parameter.KEYWORD_ONLY
@@ -149,9 +157,10 @@ def _command(
             for key, (annotation, option) in STUDY.items()
             if study and key not in but
         ]
-        quiet = inspect.Parameter("quiet", kind, default=QUIET, annotation=bool)
+        said = {"quiet": QUIET} | ({"explain": EXPLAIN} if study else {})
+        last = [inspect.Parameter(key, kind, default=v, annotation=bool) for key, v in said.items()]
         own = [each.replace(kind=kind) for each in own]
-        parameters = [*own[:-1], *shared, *own[-1:], quiet]
+        parameters = [*own[:-1], *shared, *own[-1:], *last]
         command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         app.command(name, hidden=hidden)(command)
         return run
@@ -214,16 +223,17 @@ def _simulate(scenario: str = SCENARIO, as_json: bool = AS_JSON, **given: Any) -
 
     def parts() -> list[Any]:
         verdict = result.verdict
-        sentences = [row["bottleneck"] for row in result.algorithms]
-        sentences = [*verdict.why, *sentences, *result.failures, *result.jobs]
+        bottlenecks = [row["bottleneck"] for row in result.algorithms]
+        more = [*bottlenecks, *result.failures, *result.jobs]
         used = terminal.in_units(result.algorithms, loaded.run.target_loss)
         spent = terminal.spent(result.algorithms)
         return [
             verdict.sentence,
             terminal.summary(result),
+            *terminal.language(result),
             *spent,
             *used,
-            *sentences,
+            *_reasons(verdict.why, more),
             f"{FILES}{how['out']}",
         ]
 
@@ -372,8 +382,7 @@ def _theory(scenario: str = SCENARIO, as_json: bool = AS_JSON, **given: Any) -> 
                 store.write_free(out / name, data, given=True, overwrite=given["overwrite"])
     _answer(as_json, lambda: document, lambda: terminal.theory(document))
     sys.stdout.flush()
-    for note in document["notes"]:  # below the table
-        _note(note)
+    _notes(document["notes"])  # below the table
 
 
 @_command("tune", "engine", study=True)
@@ -404,7 +413,7 @@ def _tune(
     if result.resumed:
         _note(f"{result.resumed} of {result.runs} runs were kept from before")
     count = f"{len(result.ranked)} configurations in {result.wall_seconds:.0f} s."
-    lines = [*result.verdict.why, count, f"{FILES}{how['out']}"]
+    lines = [*_reasons(result.verdict.why), count, f"{FILES}{how['out']}"]
     parts = [result.verdict.sentence, *terminal.tune(result), *lines]
     _answer(as_json, result.json, lambda: parts, result.notes)
 
@@ -907,8 +916,7 @@ def _answer(
     notes: Iterable[str] = (),
 ) -> None:
     """Write notes to stderr, and to stdout the document as JSON, or else tables and sentences."""
-    for note in notes:
-        _note(note)
+    _notes(notes)
     if as_json:
         _print_json(document())
     else:
@@ -944,12 +952,34 @@ def _show(parts: Iterable[Any]) -> None:
             console.print(part, "", crop=not cut)  # of one column more: the blank at its edge
 
 
+def _reasons(why: Sequence[str], more: Sequence[str] = ()) -> list[str]:
+    """Return the reasons that fit `REASONS` lines; with --explain all, and what else there is."""
+    if _explain.get():
+        return [*why, *more]
+    lines = [len(wrap(reason, 79)) for reason in why]
+    shown = sum(total <= REASONS for total in accumulate(lines))
+    rest = len(why) - shown + len(more)
+    return [*why[:shown], *(["--explain says more."] if rest else [])]
+
+
+def _notes(notes: Iterable[str]) -> None:
+    """Write notes that warn; with --explain also those that only inform."""
+    for note in notes:
+        if _explain.get():
+            _note(note)
+        elif EXTRAPOLATED in note:  # even where the user wants no notes
+            far = re.findall(rf"{EXTRAPOLATED} \([^)]*\): [^;]*", note) if RESTS in note else []
+            _note("; ".join(far) or note, even_if_quiet=True)
+        elif not any(text in note for text in ASIDES):
+            _note(note)
+
+
 def _print_json(document: Any) -> None:
     typer.echo(json.dumps(document, allow_nan=False, indent=1))
 
 
-def _note(text: str) -> None:
-    if not _quiet.get():
+def _note(text: str, even_if_quiet: bool = False) -> None:
+    if even_if_quiet or not _quiet.get():
         typer.echo(f"paceline: {visible(text)}", err=True)
 
 

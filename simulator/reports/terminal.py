@@ -23,7 +23,7 @@ from ..results.columns import (
 )
 from ..results.intervals import USUAL, Estimate, stated
 from ..results.run import TIMES
-from ..results.statistics import format_loss, human, number, time_unit, with_unit
+from ..results.statistics import format_loss, human, loss_digits, number, time_unit, with_unit
 from ..results.verdict import ALONE, mark
 from ..studies.tune import regret
 
@@ -64,9 +64,10 @@ def summary(result: "Result") -> Table:
     cells: dict[str, Cell] = {
         "seconds_per_step": step_time,
         "time_to_target_s": lambda row: _beneath(_time(row["time_to_target"], seeds, usual)),
-        "final_loss": lambda row: _final(row["loss"]["last"], row["diverged"]),
+        "final_loss": lambda row: _final(row["loss"]["last"], row["diverged"], digits),
     }
-    intervals = _with_intervals(seeds, rows[0].get("interval90", {}))
+    digits = loss_digits(row["loss"]["last"] for row in rows)
+    intervals = _with_intervals(seeds, rows[0].get("interval90", {}), digits)
     cells |= intervals
     columns: dict[str, Cell] = {"algorithm": _named}
     for column in _summary_columns(rows, target):
@@ -97,6 +98,24 @@ def _summary_columns(rows: Sequence[Row], target: float | None) -> list[ResultCo
         if SIMULATE in column.shown_in and not (column.key in OF_CLIENTS and sampled)
         if column.key in always or any(column.of_summary(row) is not None for row in rows)
     ]
+
+
+def language(result: "Result") -> list[Table]:
+    """Show the losses of a language model in other words; [] for other objectives."""
+    baseline = result.verdict.baseline
+    rows = [{"label": row["label"], **result.language(row)} for row in result.algorithms]
+    if not any("perplexity" in row for row in rows):
+        return []
+
+    def against(row: Row) -> str:
+        above = row.get("above")
+        return _beneath(wording.above(above["value"], above["interval90"])) if above else "-"
+
+    columns: dict[str, Cell] = {"loss at the end": _named}
+    columns["perplexity"] = lambda row: number(row["perplexity"], 4) if "perplexity" in row else "-"
+    if baseline and len(rows) > 1:
+        columns[f"loss against\n{baseline} ({USUAL})"] = against
+    return [_table(rows, columns)]
 
 
 def spent(rows: Sequence[Row]) -> list[Table]:
@@ -211,7 +230,7 @@ def _mean_of(column: ResultColumn, row: Row) -> str:
     return column.show(column.of_summary(row))
 
 
-def _with_intervals(seeds: int, known: Row) -> dict[str, Cell]:
+def _with_intervals(seeds: int, known: Row, digits: int = 4) -> dict[str, Cell]:
     """Return the cells of columns that show a prediction interval, as far as it is `known`."""
 
     def reached(row: Row) -> str:
@@ -224,7 +243,7 @@ def _with_intervals(seeds: int, known: Row) -> dict[str, Cell]:
     def final(row: Row) -> str:
         low, high = row["interval90"]["loss"] or (None, None)
         within = "-" if low is None or high is None else f"{_loss(low)}–{_loss(high)}"
-        return f"{_final(row['loss']['last'], row['diverged'])}\n{within}"
+        return f"{_final(row['loss']['last'], row['diverged'], digits)}\n{within}"
 
     cells: dict[str, tuple[str, Cell]] = {
         "seconds_per_step": ("seconds_per_step", step_time),
@@ -370,15 +389,15 @@ def _short(key: str, keys: Iterable[str]) -> str:
     return next((end for end in ends if sum(f".{k}".endswith(f".{end}") for k in keys) == 1), key)
 
 
-def _loss(value: float | None) -> str:
+def _loss(value: float | None, digits: int = 4) -> str:
     """A loss; one of a model of language, say, with a digit more, as parts of a per cent count."""
-    return format_loss(value) if value is not None and abs(value) >= 1 else _plain(value)
+    return format_loss(value, digits) if value is not None and abs(value) >= 1 else _plain(value)
 
 
-def _final(last: float | None, lost: Row | None) -> str:
+def _final(last: float | None, lost: Row | None, digits: int = 4) -> str:
     """A final loss, or with how many seeds there is none."""
     if not lost:
-        return _loss(last)
+        return _loss(last, digits)
     return (
         "diverged" if lost["seeds"] == lost["of"] else f"{lost['seeds']} of {lost['of']} diverged"
     )

@@ -74,9 +74,16 @@ def number(value: float, digits: int = 3) -> str:
     return f"{value:#.{digits}g}".removesuffix(".")
 
 
-def format_loss(value: float | None) -> str:
-    """Format a loss with four digits, as losses differ by less than a per cent."""
-    return "-" if value is None or not math.isfinite(value) else number(value, 4)
+def format_loss(value: float | None, digits: int = 4) -> str:
+    """Format a loss with four digits or more, as losses differ by less than a per cent."""
+    return "-" if value is None or not math.isfinite(value) else number(value, digits)
+
+
+def loss_digits(values: Iterable[float | None]) -> int:
+    """Return with how many digits, four to six, losses that differ are told apart."""
+    losses = {value for value in values if value is not None and math.isfinite(value)}
+    apart = len({number(loss, 6) for loss in losses})
+    return next((few for few in (4, 5) if len({number(x, few) for x in losses}) == apart), 6)
 
 
 def seeds(numbers: Iterable[int]) -> str:

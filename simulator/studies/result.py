@@ -1,5 +1,6 @@
 """The result of `simulate`, and the run directory written from it."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -271,6 +272,21 @@ class Result(Display):
             rows=self.algorithms,
         )
 
+    def language(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a language model's loss in other words: {} for other objectives.
+
+        `perplexity`, and by what share the loss is above that of data-parallel training.
+        """
+        last, verdict = row["loss"]["last"], self.verdict
+        if not isinstance(self.scenario.objective, LearningCurve) or last is None:
+            return {}
+        spent = verdict.spent.get(row["label"])
+        share = spent.above if spent and row["label"] != verdict.baseline else None
+        above = share and {
+            "label": verdict.baseline, "value": share.value, "interval90": share.interval,
+        }  # fmt: skip
+        return dict(statistics.jsonable({"perplexity": math.exp(last), "above": above}))
+
     def json(self) -> dict[str, Any]:
         """Return the document of `paceline simulate --json`."""
         scenario = self.scenario
@@ -279,7 +295,9 @@ class Result(Display):
             "engine": self.engine,
             "seeds": self.seeds,
             "versions": plugins.versions(scenario.objective),
-            "algorithms": self.algorithms,
+            "algorithms": [
+                row | {"loss": row["loss"] | self.language(row)} for row in self.algorithms
+            ],
             "loss_basis": self.loss_basis,
             "verdict": self.verdict.json(),
             "pick": self.pick,
