@@ -71,8 +71,8 @@ class Observer:
     """
 
     by_rounds = False
-    links: Callable[[], dict[str, float]] | None = None  # bytes so far over each link
-    last_links: dict[str, float] | None = None  # the same at the last step
+    moved: Callable[[], Any] | None = None  # what links have carried so far
+    moved_at_end: Any = None  # the same at the last step
 
     def __init__(  # noqa: PLR0913, PLR0917 - the run, one property each
         self,
@@ -168,8 +168,8 @@ class Observer:
         if self.adaptive and len(self.curve["step"]) > 2 * POINTS:
             self.thin()
         self._from = min((int(step) // self.every + 1) * self.every, self._last)
-        if self._together and step >= self._last and self.links and not self.complete:
-            self.last_links = self.links()  # Answers to the last gradients cost nothing.
+        if self.moved and step >= self._last and not self.complete:
+            self.moved_at_end = self.moved()  # Messages sent later are not in the cost either.
         self.complete = self._together and step >= self._last
         for early in [step for step in self._views if step < self._from]:
             del self._views[early]

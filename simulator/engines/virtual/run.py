@@ -46,6 +46,7 @@ def run_world(world: World, seed: int, *, spans: int = 0) -> Run:
     drawn = None if kept is None else accounts.timeline(simulation, kept, simulation.end)
     seconds = accounts.spent(simulation)
     mean = accounts.means(seconds)
+    links, phases = simulation.observer.moved_at_end or simulation.moved()
     stalled = [f"the run did not finish: {simulation.stall}"] if simulation.stall else []
     return Run.of(
         algorithm,
@@ -54,7 +55,7 @@ def run_world(world: World, seed: int, *, spans: int = 0) -> Run:
         curve,
         seconds=mean,
         workers=seconds,
-        links=simulation.observer.last_links or simulation.traffic.links(),
+        links=links,
         spans=drawn,
         notes=[
             *notes(program, algorithm, simulation.objective, curve, simulation.averages_begun()),
@@ -69,7 +70,7 @@ def run_world(world: World, seed: int, *, spans: int = 0) -> Run:
         inbox_bytes=simulation.inbox_bytes,
         failures=accounts.failures(simulation, mean),
         lines=simulation.usage(),
-        phases=simulation.traffic.phases(),
+        phases=phases,
         jobs=accounts.jobs(simulation),
         stall=simulation.stall,
         paid=simulation.observer.paid,

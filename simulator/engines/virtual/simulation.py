@@ -128,7 +128,6 @@ class Simulation:
         self.observer: Observer = (RoundObserver if by_rounds else Observer)(
             program, scenario, self.objective, totals, self.deadline, completed, self._discount()
         )
-        self.observer.links = self.traffic.links
         self.nodes = [
             VirtualNode(self, rank) for rank in range(self.workers + bool(program.server))
         ]
@@ -145,7 +144,7 @@ class Simulation:
             node.execute(program.start(program.worker, costs.on(node), given))
         self.beside = slow(self)
         if program.server:
-            (server,) = watched
+            (server,), self.observer.moved = watched, self.moved
             server.serve(scenario.server.receive)
             server.execute(program.start(program.server, costs.on(server), given))
         for node in watched:
@@ -487,6 +486,10 @@ class Simulation:
                 awaited = self.name_of(node.awaited_rank)
                 stuck.append(f"{self.name_of(node.rank)} waits for {awaited}")
         return stuck
+
+    def moved(self) -> tuple[dict[str, float], dict[str, dict[str, float]]]:
+        """Return the bytes so far over each link, and those of stages and messages."""
+        return self.traffic.links(), self.traffic.phases()
 
     def usage(self) -> list[dict[str, Any]]:
         """Return the traffic of each line of the network, as `Run.lines`."""
