@@ -1,5 +1,6 @@
 """Workers that come and go, quorums, and recovery by algorithm: closed forms and conservation."""
 
+import tomllib
 from math import comb, exp, inf
 from typing import Any
 
@@ -15,7 +16,7 @@ from paceline.simulator.network.mean_cost import download_cost
 from paceline.simulator.results import consumption, statistics, store
 from paceline.simulator.studies.tune.objective import Score, tuning_objective
 from paceline.simulator.studies.tune.tune import tune
-from tests.helpers.cases import looped
+from tests.helpers.cases import beside, looped
 from tests.helpers.programs import called, cases
 from tests.helpers.worlds import FREE, QUADRATIC, RING, TIME_ONLY, scenario, simulate
 
@@ -286,39 +287,18 @@ def test_algorithms_recover_by_their_own_policies():
 
 
 CRASH = {"crash": [{"worker": 1, "at": "2 s", "lasts": "1 s"}]}
-LEAVING = {"membership": {"present": {"dist": "exponential", "mean": "6 s"}, "absent": "1 s"}}
-CALM, NEVER = {}, "as nothing ever crashes"
 
 
-@looped(
-    ("own", "general", "cluster", "notes"),
-    [
-        ("shrink", {}, CALM, [f'recovery "shrink" has no effect, {NEVER}']),
-        ("shrink", {}, LEAVING, [f'recovery "shrink" has no effect, {NEVER}']),
-        ("shrink", {"timeout": "1 s", "reload": "1 s"}, CRASH, []),
-        ("shrink", {"timeout": "1 s", "reload": "1 s"}, CALM,
-         [f'recovery "shrink" has no effect, {NEVER}',
-          f"no effect of recovery.timeout, recovery.reload, {NEVER}"]),
-        (None, {"timeout": "1 s"}, CRASH,
-         ['no effect of recovery.timeout, as the policy is "wait"']),
-        (None, {"timeout": "1 s"}, LEAVING, []),
-        (None, {"quorum": 2, "grace": "1 s", "checkpoint": {"every": 2}}, CRASH,
-         ['no effect of recovery.quorum, recovery.grace, recovery.checkpoint, as the policy is '
-          '"wait"']),
-        ({"policy": "quorum", "quorum": 2, "grace": "1 s"}, {}, CALM, []),
-        ({"policy": "quorum", "quorum": 4}, {}, CRASH, []),
-        ("backup", {}, CALM, []),
-    ],
-)  # fmt: skip
-def test_a_setting_without_effect_is_a_note(own, general, cluster, notes):
+@looped("case", tomllib.loads(beside(__file__, "without_effect.toml"))["case"])
+def test_a_setting_without_effect_is_a_note(case):
     """Those without a note change the run, those with one do not."""
-    case: dict[str, Any] = {"name": "local-sgd", "tau": 2}
-    tables = {"compute": {"dist": "exponential", "mean": "1 s"}, "cluster": cluster}
-    mine = case if own is None else case | {"recovery": own}
-    world = scenario(mine, recovery=general, **tables)
-    assert [*world.algorithm[0].notes] == notes
-    changed = simulate(world).curve["time"] != simulate(scenario(case, **tables)).curve["time"]
-    assert changed == (not notes)
+    plain: dict[str, Any] = {"name": "local-sgd", "tau": 2}
+    tables = {"compute": {"dist": "exponential", "mean": "1 s"}, "cluster": case["cluster"]}
+    mine = plain | ({"recovery": case["own"]} if "own" in case else {})
+    world = scenario(mine, recovery=case["general"], **tables)
+    assert [*world.algorithm[0].notes] == case["notes"]
+    changed = simulate(world).curve["time"] != simulate(scenario(plain, **tables)).curve["time"]
+    assert changed == (not case["notes"])
 
 
 def test_an_algorithm_that_does_not_restart_ignores_checkpoints():

@@ -22,6 +22,7 @@ from paceline.simulator.studies.papers.claim import (
     mentions,
 )
 from paceline.simulator.studies.papers.measures import QUICK, Lab
+from tests.helpers.cases import beside
 
 DOCS = Path(__file__).parents[2] / "docs/evidence"
 ALL = [(name, each) for name in reading.NAMES for each in reading.paper(name).claims]
@@ -68,44 +69,17 @@ def made(monkeypatch):
     monkeypatch.setattr(reading, "paper", lambda name: MADE)
 
 
-VERDICTS = [
-    ({"expected": 2.0}, Finding(2.09), Verdict.HOLDS),
-    ({"expected": 2.0}, Finding(2.11), Verdict.FAILS),
-    ({"expected": 3.51, "neutral": 1}, Finding(3.32, (3.0, 3.63)), Verdict.HOLDS),
-    ({"expected": 3.51, "neutral": 1}, Finding(3.32, (3.1, 3.5)), Verdict.IN_SIGN),
-    ({"expected": 3.51}, Finding(3.2, (3.1, 3.3)), Verdict.FAILS),
-    ({"expected": 3.51}, Finding(3.32, (3.1, 3.5)), Verdict.UNDECIDED),  # 3.5 is close enough
-    ({"expected": 2.0, "neutral": 1}, Finding(0.9, (0.1, 1.7)), Verdict.UNDECIDED),
-    ({"expected": 2.0, "neutral": 1}, Finding(1.3, (0.9, 1.7)), Verdict.UNDECIDED),
-    ({"expected": 2.0, "neutral": 1}, Finding(0.6, (0.4, 0.8)), Verdict.FAILS),
-    ({"expected": 2.0, "neutral": 1}, Finding(0.9, (-0.3, 2.1)), Verdict.HOLDS),
-    ({"expected": 0.1, "inconsistent": True}, Finding(0.5, (0.0, 1.0)), Verdict.HOLDS),
-    ({"expected": -0.5, "neutral": 0}, Finding(-0.1, (-0.2, -0.01)), Verdict.IN_SIGN),
-    ({"expected": -0.5, "neutral": 0}, Finding(-0.1, (-0.2, 0.0)), Verdict.UNDECIDED),
-    ({"expected": 2.0, "within": 0.2}, Finding(2.11, (0.0, 9.0)), Verdict.HOLDS),
-    ({"expected": 2.0, "neutral": 1}, Finding(3.0), Verdict.IN_SIGN),
-    ({"expected": 2.0, "neutral": 1}, Finding(0.9), Verdict.FAILS),
-    ({"expected": -2.0, "neutral": 0, "below": True}, Finding(-1.0), Verdict.IN_SIGN),
-    ({"neutral": 0}, Finding(0.1, (0.05, 0.15)), Verdict.HOLDS),
-    ({"neutral": 0}, Finding(0.1, (-0.05, 0.25)), Verdict.UNDECIDED),
-    ({"neutral": 0}, Finding(-0.1, (-0.25, 0.05)), Verdict.UNDECIDED),
-    ({"neutral": 0}, Finding(-0.1, (-0.25, -0.05)), Verdict.FAILS),
-    ({"neutral": 0}, Finding(0.0), Verdict.FAILS),
-    ({"neutral": 0, "below": True}, Finding(-0.1, (-0.25, -0.05)), Verdict.HOLDS),
-    ({"neutral": 0, "below": True}, Finding(-0.1, (-0.25, 0.05)), Verdict.UNDECIDED),
-    ({"neutral": 0}, Finding(float("nan")), Verdict.FAILS),
-    ({"expected": 2.0}, Finding(float("inf")), Verdict.FAILS),
-    ({"expected": 2.0, "inconsistent": True}, Finding(3.0), Verdict.INCONSISTENT),
-    ({"expected": 2.0, "inconsistent": True}, Finding(2.0), Verdict.HOLDS),
-    ({"neutral": 0, "inconsistent": True}, Finding(0.1, (-1.0, 1.2)), Verdict.INCONSISTENT),
-    ({"expected": 2.0, "neutral": 1, "inconsistent": True}, Finding(3.0), Verdict.IN_SIGN),
-]
+VERDICTS = [*csv.DictReader(beside(__file__, "verdicts.csv").splitlines())]
 
 
 def test_verdicts():
-    for keys, found, verdict in VERDICTS:
-        one = Claim("c", "says", speedup, "why", **keys)
-        assert one.verdict(found) is verdict, (keys, found)
+    for row in VERDICTS:
+        keys = {key: float(row[key]) for key in ("expected", "neutral", "within") if row[key]}
+        signs = {key: row[key] == "yes" for key in ("below", "inconsistent")}
+        one = Claim("c", "says", speedup, "why", **keys, **signs)
+        ends = (float(row["from"]), float(row["to"])) if row["from"] else None
+        verdict = Verdict[row["verdict"].replace(" ", "_").upper()]
+        assert one.verdict(Finding(float(row["found"]), ends)) is verdict, row
 
 
 def test_a_claim_that_nothing_contradicts_is_none():

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+import tomllib
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -1018,33 +1019,10 @@ def test_with_the_same_batch_a_part_takes_as_many_tokens_in_more_steps():
     assert one["value"] < three["value"]  # a smaller batch needs fewer tokens
 
 
-UNPRICED = {"cost": {"currency": "USD"}, "cluster": {"workers": 2, "compute": "1 s"}}
-
-
-@pytest.mark.parametrize(
-    ("tuned", "changes", "message"),
-    [
-        ({"sites": [4]}, {}, r"tune.sites\[0\] = 4: the scenario has 3"),
-        ({"groups": [["asai"]]}, {}, r"tune.groups\[0\]: asai: did you mean `asia`"),
-        ({"workers": {"as": [1]}}, {}, "tune.workers: as: "),
-        ({"workers": [5]}, {}, "tune.workers = 5: the scenario has 3"),
-        ({"site": [1]}, {}, r"tune.site = \[1\]: unknown; did you mean `sites`"),
-        ({"global_batch": "same"}, {}, "tune.global_batch"),
-        ({"workers": [2]}, {"objective": {"kind": "softmax", "data": "digits", "batch": 31},
-                            "optimizer": {"lr": 0.1}, "algorithm": [{"name": "ssgd"}]},
-         "objective.batch = 31 is no whole number"),
-        ({"day_worth": "2000 EUR"}, {}, "tune.day_worth = .*in EUR, and cost.currency is USD"),
-        ({"day_worth": "-5 USD"}, {}, "tune.day_worth = .*not an amount"),
-        ({"day_worth": 5}, {}, "tune.day_worth = 5: not an amount"),
-        ({"day_worth": "5 USD"}, UNPRICED, "nothing has a price"),
-        ({"max_loss": "1 USD"}, {}, "tune.max_loss = .*not a tolerance"),
-        ({"max_loss": "-1 %"}, {}, "tune.max_loss = .*not a tolerance"),
-        ({"max_loss": "1 %"}, {"run": {"steps": 100, "target_loss": 3.0}}, "time-to-loss does not"),
-    ],
-)  # fmt: skip
-def test_what_cannot_be_tried_or_weighed_is_refused(tuned, changes, message):
-    with pytest.raises(InputError, match=message):
-        found(sites(tuned, **changes))
+@pytest.mark.parametrize("case", tomllib.loads(beside(__file__, "untried.toml"))["case"])
+def test_what_cannot_be_tried_or_weighed_is_refused(case):
+    with pytest.raises(InputError, match=case["message"]):
+        found(sites(case["tuned"], **case["changes"]))
 
 
 def test_what_the_user_says_a_day_and_a_loss_are_worth_makes_a_pick():

@@ -1,6 +1,7 @@
 """Programs on a device that does its work late: what is read has been waited for."""
 
 import ast
+import csv
 import importlib
 import inspect
 import threading
@@ -28,7 +29,7 @@ from paceline.validate.training.events import LAUNCH, STEP
 from paceline.validate.training.node import RealNode
 from paceline.validate.training.task import Job, Place, TrainingTask
 from tests.helpers import late, replay
-from tests.helpers.cases import looped
+from tests.helpers.cases import beside, looped
 from tests.helpers.worlds import scenario
 from tests.validate.test_real_runs import HALVES, RELATIVE, SEED, simulated, tables
 
@@ -208,38 +209,8 @@ def test_a_run_is_replayed_up_to_its_last_snapshot(tmp_path, monkeypatch):
 
 HERE = "paceline.validate.host.device"
 NODE = "paceline.validate.training.node"
-PACKING = "paceline.validate.training.packing"
 TRANSPORT = "paceline.validate.training.transport"
-MUTANTS = [
-    (HERE, "Accelerator.finish", "self._pass(self.mark())", "pass"),
-    (HERE, "Accelerator._pass", "self._api.set_device(self.where)", "pass"),
-    (HERE, "Accelerator._pass", "event.synchronize()", "pass"),
-    (HERE, "Accelerator.then", "self._pass(event)", "pass"),
-    (HERE, "Accelerator._beside", "self._branch.wait_event(begin)", "pass"),
-
-    (HERE, "Accelerator.adopt", "tensor.record_stream(", "id("),
-    (HERE, "Accelerator.fetch", "self._copies.wait_event(self.mark())", "pass"),
-    (HERE, "Accelerator.fetch", "tensor.record_stream(self._copies)", "pass"),
-    (HERE, "Accelerator.fetch", "self._pass(arrived)", "pass"),
-    (HERE, "Accelerator.land", "super().land(works)", "super()"),
-    (HERE, "Accelerator.land", "self.finish()", "pass"),
-    (HERE, "Accelerator.mark", "Event(blocking=True)", "Event()"),
-    (NODE, "RealNode.loss_and_gradient", "devices.host(loss)", "loss"),
-    (NODE, "RealNode.start_backward", "self._device.then(lambda: ", "("),
-    (NODE, "RealNode.wait", "self._device.adopt(", "("),
-    (NODE, "RealNode.start_backward", "ready = self._device.mark()", "ready = late.Event()"),
-    (TRANSPORT, "Native._land", "self._device.land(works)",
-     "[work.wait() for work in works]"),
-    (TRANSPORT, "Staged._ready", "fetch(made)", "made.cpu"),
-    (TRANSPORT, "Staged._bring", "host(buffer)", "buffer.cpu()"),
-    ("paceline.validate.training.collectives", "Collectives._settle", "host(", "torch.clone("),
-    ("paceline.validate.training.learner", "OnHost.tensors", "host(x)", "x.cpu()"),
-    ("paceline.validate.training.records", "Recorder.see", "fetch(x)", "x.cpu"),
-    (PACKING, "_strip_entry", "host(entry)", "entry.cpu()"),
-    (PACKING, "_widen", "host(squeezed)", "squeezed.cpu()"),
-    (PACKING, "read_numbers", "host(buffer).to(", 'buffer.to("cpu", '),
-    (PACKING, "body", "fetch(tensor)", "tensor.cpu"),
-]  # fmt: skip
+_, *MUTANTS = [*csv.reader(beside(__file__, "late_mutants.csv").splitlines())]
 TELLING = {
     "bucketed": [{"name": "ssgd-bucketed", "buckets": 3}],
     "asgd": [{"name": "asgd"}],

@@ -3,6 +3,7 @@
 import importlib.util
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -12,42 +13,16 @@ from paceline.deploy.emit.emit import Pick, emit
 from paceline.simulator.programs import catalogue
 from tests.deploy.emit import worker
 from tests.helpers import replay
+from tests.helpers.cases import beside
 from tests.helpers.worlds import scenario
 
 NEEDS = {"flower": ["flwr"], "torchtitan": ["torchtitan", "torchft"]}
-COSINE = {"schedule": "warmup-cosine", "peak": 0.2, "warmup": 10, "steps": 90, "end": 0.01}
-STEPS = {"schedule": "steps", "start": 0.2, "factor": 0.5, "at": [30, 60]}
 ADAMW = {"kind": "adamw", "beta2": 0.99, "epsilon": 1e-6, "weight_decay": 0.1}
-NESTEROV = {"kind": "nesterov", "mu": 0.8}
-SSGD = {"name": "ssgd", "momentum": NESTEROV, "lr": STEPS}
-LOCAL = {"name": "local-sgd", "tau": 10, "momentum": 0.9, "lr": COSINE}
-POST = {"name": "post-local-sgd", "switch_step": 20, "tau": 8, "momentum": 0.9}
 DILOCO = {"name": "diloco", "tau": 10, "lr": 0.02, "inner": ADAMW}
-STREAMING = {"name": "streaming-diloco", "tau": 20, "lr": 0.02, "fragments": 2}
 CASES = [
-    ("accelerate", SSGD),
-    ("accelerate", LOCAL),
-    ("accelerate", LOCAL | {"momentum": ADAMW, "lr": 0.02}),
-    ("accelerate", POST),
-    ("torchft", SSGD),
-    ("torchft", LOCAL),
-    ("torchft", LOCAL | {"outer": NESTEROV, "outer_lr": 0.5, "lr": 0.05}),
-    ("torchft", LOCAL | {"outer": ADAMW, "lr": 0.02}),
-    ("torchft", POST),
-    ("torchft", DILOCO | {"outer_lr": 0.5, "outer_momentum": 0.8}),
-    ("torchft", STREAMING | {"overlap": 0, "alpha": 0.0}),
-    ("torchft", STREAMING | {"overlap": 3}),
-    ("torchft", STREAMING | {"overlap": 9, "alpha": 0.3}),
-    ("torchtitan", DILOCO),
-    ("torchtitan", STREAMING | {"overlap": 0, "alpha": 0.25}),
-    ("paddle", SSGD),
-    ("paddle", LOCAL),
-    ("paddle", LOCAL | {"momentum": ADAMW, "lr": 0.02}),
-    ("paddle", POST),
-    ("flower", LOCAL),
-    ("flower", LOCAL | {"outer": 0.5, "outer_lr": 0.5, "lr": 0.05}),
-    ("flower", {"name": "fedavg", "tau": 5, "mu": 0.3, "momentum": 0.5}),
-    ("flower", {"name": "fedavg", "tau": 5, "mu": 0.3, "outer": 0.5, "lr": COSINE}),
+    (target, table)
+    for target, tables in tomllib.loads(beside(__file__, "emitted.toml")).items()
+    for table in tables
 ]
 
 
