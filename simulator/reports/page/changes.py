@@ -23,6 +23,7 @@ from .parts import CHANGES, PageSection, PageTable
 from .reading import FoundRun
 
 SHOWN = 3  # algorithms: the pick, the next, data-parallel training, or others as good
+TARGET, RUN, STEP = "Time to the target", "Time of the run", "Time per step"
 LEAST = 0.02  # share of a time that a change has to change
 LONGEST = 4e5  # gradients of all short simulations together
 FACTORS = {0.5: "half", 2.0: "twice"}
@@ -65,7 +66,9 @@ def section(found: FoundRun, place: int) -> PageSection | None:
         origin = {"file": found.scenario["file"], "folder": found.path, "allow_paths": False}
         scenario = parse(dict(run.table), **origin)
         leading = _leading(found)
-        rows = {label: _known(run.rows[label], scenario) for label in leading}
+        measure = _measure(run.rows[leading[0]], scenario)
+        known = {label: _known(run.rows[label], scenario, measure) for label in leading}
+        rows = {label: amounts for label, amounts in known.items() if amounts}
         every = dict(_changes(found, scenario, rows))
     except NO_SECTION:
         return None
@@ -78,8 +81,7 @@ def section(found: FoundRun, place: int) -> PageSection | None:
         [name, *(str(amounts) if amounts else "-" for amounts in row.values())]
         for name, row in {"as simulated": base, **moved}.items()
     ]
-    what = "Time to the target" if run.rows[leading[0]]["time_to_target"] else "Time of the run"
-    caption = f"{what} where steps take longer or shorter; the loss by steps stays as it is"
+    caption = f"{measure} where steps take longer or shorter; the loss by steps stays as it is"
     table = PageTable(caption, ("with", *rows), cells)
     text = " ".join(lead)
     return PageSection(f"changes-{place}", CHANGES, text, tables=[table]) if moved else None
@@ -97,15 +99,26 @@ def _leading(found: FoundRun) -> list[str]:
     return [label for label in dict.fromkeys(labels) if label in rows][:SHOWN]
 
 
-def _known(row: Mapping[str, Any], scenario: Scenario) -> Known:
-    """Return what a run takes to the target, if it gets there, else as a whole."""
-    there = (row["time_to_target"] or {}).get("mean") is not None
-    seconds = stated(row["time_to_target"]).value if there else row["duration"]
-    used = (row.get("to_target") if there else None) or row.get("used") or {}
+def _known(row: Mapping[str, Any], scenario: Scenario, measure: str) -> Known | None:
+    """Return what a run takes to the target, as a whole, or for a step, as `measure` says."""
+    if measure == STEP:
+        return Known(stated(row["seconds_per_step"]).value, None, 0.0, "")
+    to_target = measure == TARGET
+    if to_target and (row["time_to_target"] or {}).get("mean") is None:
+        return None
+    seconds = stated(row["time_to_target"]).value if to_target else row["duration"]
+    used = row.get("to_target" if to_target else "used") or {}
     cost = (used.get("cost") or {}).get("mean")
     sent = (used.get("egress_bytes") or {}).get("mean") or 0.0
     traffic = sent / prices.BYTES_PER_GB * (scenario.cost.egress_per_gb or 0.0)
     return Known(float(seconds), cost, traffic, row.get("currency") or "")
+
+
+def _measure(row: Mapping[str, Any], scenario: Scenario) -> str:
+    """Return what the pick is judged by: a run that ends by its duration tells of steps alone."""
+    if (row["time_to_target"] or {}).get("mean") is not None:
+        return TARGET
+    return STEP if scenario.run.duration is not None else RUN
 
 
 def _changes(
@@ -131,7 +144,8 @@ def _changes(
                 )
     if any(known.cost for known in rows.values()):
         yield "twice the price of time", {k: known.scaled(1, 2.0) for k, known in rows.items()}
-    if isinstance(scenario.objective, LearningCurve) and scenario.run.target_loss is None:
+    whole = scenario.run.target_loss is None and scenario.run.duration is None
+    if isinstance(scenario.objective, LearningCurve) and whole:
         by_label = {one.label: one for one in algorithms}
         longer = {k: _longer(found, scenario, by_label[k], known) for k, known in rows.items()}
         yield "twice the steps", longer

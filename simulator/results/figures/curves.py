@@ -19,7 +19,7 @@ LOSS_NAMES = {  # axis labels, by the kind of the objective
     "torch": "training loss",
 }
 LOWEST = 0.02  # of a mean's points, which may lie below the axis of a loss
-EARLY = 0.05  # of a run, whose losses may lie above the axis, as they dwarf all differences later
+EARLY = 0.1  # of a run, whose losses may lie above the axis, as they dwarf all differences later
 EVEN, GEOMETRIC = 240, 120  # points of a line: for a linear and for a logarithmic axis of time
 MANY = 32  # lines of a figure; with more, each has fewer points, so that pages stay small
 ROOM = 0.07  # of the axis: a shorter part of a bar has no room for its label
