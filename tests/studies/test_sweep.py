@@ -533,7 +533,8 @@ def test_simulate_sweep_and_tune_state_one_interval_of_one_number():
     scenario = parse(table, file="tcp")
     (ours,) = paceline.simulate(scenario).algorithms
     (row,) = paceline.sweep(scenario, {"run.seeds": [2]}).records()
-    best = paceline.tune(scenario, objective="loss-at-tokens").json()["best"]
+    ranking = paceline.tune(scenario, objective="loss-at-tokens").json()["ranking"]
+    best = next(row for row in ranking if row["name"] == "diloco")
     for key, name in (("seconds_per_step", "seconds_per_step"), ("loss", "final_loss")):
         within = [row[f"{name}_low"], row[f"{name}_high"]]
         assert within == pytest.approx(ours["interval90"][key])
