@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import wraps
 from itertools import accumulate
-from math import inf
+from math import expm1, inf
 from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any, TextIO
@@ -45,10 +45,11 @@ OBJECTIVE = "Objective: "
 PAGE = "Page: "
 RESULTS = "Directory for the results."
 FIRST, SILENCE = 10.0, 30.0  # seconds before the first line of progress, and between two
+SETTLE = 0.25  # of the time so far: over so much an estimate of the rest follows the pace
 REASONS = 5  # lines of reasons below a table
 EXTRAPOLATED, RESTS = "extrapolated", "what losses rest on"
 ASIDES = ("run.sampling = ", "ideal links: ", RESTS, "every run ends after ")  # notes that inform
-KNOWN = 0.02  # of all runs, or one: the part done that tells how long the rest takes
+KNOWN = 0.01  # of the work: the part done that tells how long the rest takes
 
 # typer carries click along under a private name; this is click's UsageError.
 UsageError: type[Any] = typer.BadParameter.__bases__[0]
@@ -408,7 +409,7 @@ def _tune(
     from paceline.simulator.reports import terminal
     from paceline.simulator.studies.tune.tune import tune
 
-    with _study(scenario, "-tune", "tuning", "configurations, left", **given) as (loaded, how):
+    with _study(scenario, "-tune", "tuning", "parts, left", **given) as (loaded, how):
         result = tune(loaded, objective=objective, trials=trials, preset=preset, **how)
     if result.resumed:
         _note(f"{result.resumed} of {result.runs} runs were kept from before")
@@ -1017,16 +1018,15 @@ def _progress(doing: str = "simulating", what: str = "runs, left") -> "Iterator[
         yield None if _quiet.get() else _lines(doing, what.removesuffix(", left"))
         return
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-    columns = doing, BarColumn(), MofNCompleteColumn(), what, TimeRemainingColumn()
+    columns = doing, BarColumn(), MofNCompleteColumn(), what, TextColumn("{task.fields[left]}")
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("")
+        task, rest = bar.add_task("", left=""), Remaining(time.monotonic())
 
         def show(done: float, total: int) -> None:
-            if done < bar.tasks[task].completed:  # a new part of the work has a pace of its own
-                bar.reset(task)
-            bar.update(task, completed=done, total=total)
+            left = rest.words(time.monotonic(), done, total)
+            bar.update(task, completed=done, total=total, left=left)
 
         yield show
 
@@ -1034,24 +1034,54 @@ def _progress(doing: str = "simulating", what: str = "runs, left") -> "Iterator[
 def _lines(doing: str, what: str) -> "Progress":
     """Return a callback that says after ten seconds, then twice a minute, how much is done."""
     start = said = time.monotonic()
-    first, last = (start, 0.0), inf  # time and amount from which the pace is measured
+    rest = Remaining(start)
 
     def show(done: float, total: int) -> None:
-        nonlocal said, first, last
+        nonlocal said
         now = time.monotonic()
-        if done < last:  # a new part of the work, as of another condition
-            first = now, done
-        last = done
+        rest.begin_anew(now, done)
         if now - said < (SILENCE if said > start else FIRST) or done == total:
             return
-        said, (began, before) = now, first
-        left = ""
-        if done - before >= min(1, total * KNOWN):
-            rest = (now - began) * (total - done) / (done - before)
-            left = f", about {rest / 60:.0f} min left"
-        _note(f"{doing}: {done:.3g} of {total} {what}{left}")
+        said, left = now, rest.words(now, done, total)
+        _note(f"{doing}: {done:.3g} of {total} {what}{left and f', {left}'}")
 
     return show
+
+
+class Remaining:
+    """Estimates the time that is left; an estimate follows the pace slowly, and does not jump."""
+
+    def __init__(self, now: float) -> None:
+        self._began, self._before, self._done = now, 0.0, inf
+        self._end, self._at = None, now  # type: float | None, float
+
+    def begin_anew(self, now: float, done: float) -> None:
+        """Forget the pace where less is done than before: a part of the work has begun."""
+        if done < self._done:
+            self._began, self._before, self._end = now, done, None
+        self._done = done
+
+    def seconds(self, now: float, done: float, total: float) -> float | None:
+        """Return the seconds left when so much of the work is `done`; None if nothing tells."""
+        self.begin_anew(now, done)
+        if done - self._before < KNOWN * total or now <= self._began:
+            return None
+        spent = now - self._began
+        end = self._began + spent * (total - self._before) / (done - self._before)
+        share = 1.0 if self._end is None else -expm1((self._at - now) / (SETTLE * spent))
+        self._end = end if self._end is None else self._end + share * (end - self._end)
+        self._at = now
+        return max(self._end - now, 0.0)
+
+    def words(self, now: float, done: float, total: float) -> str:
+        """Return the time left in words, and what is being worked on; "" if nothing tells."""
+        from paceline.simulator.studies.executors import UNDER_WAY
+
+        rest, name = self.seconds(now, done, total), UNDER_WAY.get()
+        left = "" if rest is None else f"about {rest / 60:.0f} min left"
+        if rest is not None and rest < 30:
+            left = "less than 1 min left"
+        return f"{left}, at {name}" if left and name else left
 
 
 def main() -> None:

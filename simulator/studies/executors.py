@@ -15,7 +15,7 @@ from concurrent.futures import (
 )
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from contextvars import copy_context
+from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
 from multiprocessing import resource_tracker
 from time import monotonic
@@ -30,6 +30,10 @@ R = TypeVar("R")
 
 PATIENCE, PULSE = 10.0, 2.0  # seconds without a word on what is done: by others, and in here
 TRIES = 2  # of a task whose process dies
+
+
+UNDER_WAY: ContextVar[str] = ContextVar("UNDER_WAY", default="")
+"""The description of the task that is being worked on, of several the first to begin."""
 
 
 class DiedError(Exception):
@@ -199,6 +203,7 @@ def results(
     if executor is None:
         for key, task in tasks.items():
             context = copy_context()
+            context.run(UNDER_WAY.set, work.description(task))
             context.run(TELL.set, _counted(waiting, work.runs(task)))
             yield key, context.run(work.do, task)
         return
@@ -209,6 +214,8 @@ def results(
         try:
             future = next(ended)
         except TimeoutError:
+            longest = next((key for future, key in futures.items() if future.running()), None)
+            UNDER_WAY.set("" if longest is None else work.description(tasks[longest]))
             waiting(0.0)
             ended = as_completed(futures, PATIENCE)
             continue

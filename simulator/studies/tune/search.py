@@ -61,7 +61,8 @@ def study(trials: Sequence[Mapping[str, Any]]) -> "Study":
 class Search:
     """The state of a search; `refused`: reasons by combination that could not be tried.
 
-    `trials`: records of optuna's, once the search has ended.
+    `trials`: records of optuna's, once the search has ended; `after`: work that follows it, in
+    configurations, so that one scale holds for both.
     """
 
     race: Race
@@ -69,6 +70,7 @@ class Search:
     progress: Progress | None = None
     refused: dict[str, str] = field(default_factory=dict)
     trials: list[dict[str, Any]] = field(default_factory=list)
+    after: int = 0
 
     def __post_init__(self) -> None:
         self.space = self.race.space
@@ -121,7 +123,7 @@ class Search:
             # runs that were cut are repeated, and count once
             reached = max(reached, min(self._tried, len(self.refused) + done + runs / seeds))
             if self.progress:
-                self.progress(reached, total)
+                self.progress(reached, total + self.after)
 
         return say
 

@@ -19,7 +19,7 @@ from ..task import settings
 from . import figures, ranking, warm_starts
 from .objective import TuningObjective, tuning_objective
 from .race import Contender, Race
-from .regret import regrets
+from .regret import CHANGES, regrets
 from .result import TuneResult, ended_short, notes_of
 from .runner import Runner, TuneDirectory, quiet
 from .search import Search
@@ -77,6 +77,7 @@ def tune(  # noqa: PLR0913 - the options of the command
         with quiet(), executors.start(execution) as executor:
             runner = Runner(aim, execution, executor, directory)
             search = Search(Race(tried, aim, runner, numbers), seed, progress)
+            search.after = 0 if aim.steps else CANDIDATES * len(CHANGES)
             contenders = search.run(trials, warm_starts.first(tried))
             if not contenders:
                 reason = next(iter(search.refused.values()))
@@ -90,8 +91,15 @@ def tune(  # noqa: PLR0913 - the options of the command
             notes += ended_short(tried, ranked, aim.target)
             close = closest(ranked, order)
             timed = len(close) > 1 and not aim.steps  # after equal tokens, times change no loss
-            if progress:
-                runner.progress = lambda done, runs: progress(len(close) * done / runs, len(close))
+            ended, part = len(contenders) + len(search.refused), 0.0
+
+            def rest(done: float, runs: int) -> None:
+                nonlocal part
+                part = max(part, done / runs)
+                if progress:
+                    progress(ended + part * search.after, ended + search.after)
+
+            runner.progress = rest
             regret = regrets(search.race, close, order) if timed else []
         refused, took = list(search.refused.values()), time.perf_counter() - began
         ran = runner.done, runner.resumed
