@@ -201,7 +201,7 @@ def _said(cell: Cell, row: Row) -> str:
 
 def _beneath(said: str) -> str:
     """Put an interval beneath its value: labels need the room."""
-    return said.replace(" (", "\n(")
+    return said.replace(" (", "\n(").replace(" %: ", " %:\n")
 
 
 def _heading(column: ResultColumn, target: object, usual: str) -> str:

@@ -114,7 +114,7 @@ def test_figures_in_other_formats(folder, capsys):
 
 
 def test_simulate_writes_a_whole_run_directory(folder, capsys):
-    status, out, _ = run(capsys, "simulate", "test.toml")
+    status, out, _ = run(capsys, "simulate", "test.toml", "--explain")
     assert status == 0
     names = {path.name for path in Path("runs/test").iterdir()}
     expected = {"run.json", "curves.csv", "timeline.json", "figure.png", "figure.svg"}
