@@ -244,17 +244,6 @@ def over_time(run: Run, column: str) -> float:
     return ratio(float(area), float(np.ptp(time))) if time.size else math.nan
 
 
-def _time_to_target(
-    runs: Sequence[Run], target: float | None, heavy: bool
-) -> dict[str, Any] | None:
-    if target is None:
-        return None
-    # Never is later than any time; a mean over the seeds that got there would mislead.
-    times = [crossing(run, target) for run in runs]
-    result = estimated(times, intervals.positive(times, heavy=heavy))
-    return result | {"reached": reached(times)}
-
-
 def breakdown(runs: Sequence[Run]) -> dict[str, float]:
     """Return the shares of the workers' time, by use."""
     spent = {kind: sum(run.seconds[kind] for run in runs) for kind in runs[0].seconds}
@@ -313,53 +302,56 @@ def summarise(
     """Return the summary of one algorithm's runs, one per seed (the contract's names).
 
     `workers`: those whose gradients a step takes. `ideal_rate`: gradients per second of all
-    computing alone. `heavy`: some random time
-    has no finite variance, so that medians are estimated of what depends on it. Missing values are
-    nan or infinite here; `jsonable` makes them null.
+    computing alone. `heavy`: some random time has no finite variance, so that medians are estimated
+    of what depends on it. Missing values are nan or infinite here; `jsonable` makes them null.
     """
-    curve, per_step = aligned(runs), list(map(seconds_per_step, runs))
-    per_update = [ratio(run.duration, run.updates) for run in runs]
-    rounds = _mean([run.rounds for run in runs])
-    per_round = [run.round_seconds or math.nan for run in runs]
+    curve, links = aligned(runs), dict.fromkeys(link for run in runs for link in run.links)
     inbox = max(run.inbox_bytes for run in runs)
-    pooled = np.concatenate([seconds / steps for seconds, steps in map(pace, runs)])
     rate = [ratio(workers * run.steps, run.duration) for run in runs]
     return {
         "engine": runs[0].engine,
         "handed_over": runs[0].handed_over or None,
-        "seconds_per_step": {
-            **estimated(per_step, mean_pace(runs, heavy)),
-            "p95": float(np.quantile(pooled, 0.95)) if pooled.size else math.nan,
-        },
-        "seconds_per_update": estimated(per_update, intervals.positive(per_update, heavy=heavy)),
+        **_times(runs, target, heavy),
         "steps": _mean([run.steps for run in runs]),
         "updates": _mean([run.updates for run in runs]),
-        "rounds": rounds or None,
-        "seconds_per_round": estimated(per_round, intervals.positive(per_round, heavy=heavy))
-        if rounds
-        else None,
         **_reported(runs),
         "duration": _mean([run.duration for run in runs]),
         "loss": _ends(runs, "loss"),
         "diverged": divergence.summary(runs),
         "accuracy": _ends(runs, "accuracy"),
-        "time_to_target": _time_to_target(runs, target, heavy),
         "scalability": ratio(_mean(rate), ideal_rate),
         "bytes_per_step": _mean([ratio(run.curve["bytes"][-1], run.steps) for run in runs]),
         "breakdown": breakdown(runs),
         "goodput": _goodput(runs),
         "staleness": _staleness(runs),
         "server": {"inbox_bytes": inbox} if inbox > 0 else None,
-        "links": _links(runs),
+        "links": {link: _mean([run.links.get(link, 0.0) for run in runs]) for link in links},
         "curve": {key: curve[key].mean(axis=0).tolist() for key in ("time", "loss", "step")},
         "stall": next(filter(None, (run.stall for run in runs)), None),
     }
 
 
-def _links(runs: Sequence[Run]) -> dict[str, float]:
-    """Return the bytes of each link of any run, mean over seeds."""
-    links = dict.fromkeys(link for run in runs for link in run.links)
-    return {link: _mean([run.links.get(link, 0.0) for run in runs]) for link in links}
+def _times(runs: Sequence[Run], target: float | None, heavy: bool) -> dict[str, Any]:
+    """Return estimates of times: of a step, an update, a round, and to the target."""
+
+    def over_seeds(times: Sequence[float]) -> dict[str, Any]:
+        return estimated(times, intervals.positive(times, heavy=heavy))
+
+    pooled = np.concatenate([seconds / steps for seconds, steps in map(pace, runs)])
+    rounds = _mean([run.rounds for run in runs]) or None
+    per_round = [run.round_seconds or math.nan for run in runs]
+    # Never is later than any time; a mean over the seeds that got there would mislead.
+    until = [] if target is None else [crossing(run, target) for run in runs]
+    return {
+        "seconds_per_step": {
+            **estimated([*map(seconds_per_step, runs)], mean_pace(runs, heavy)),
+            "p95": float(np.quantile(pooled, 0.95)) if pooled.size else math.nan,
+        },
+        "seconds_per_update": over_seeds([ratio(run.duration, run.updates) for run in runs]),
+        "rounds": rounds,
+        "seconds_per_round": rounds and over_seeds(per_round),
+        "time_to_target": over_seeds(until) | {"reached": reached(until)} if until else None,
+    }
 
 
 def _reported(runs: Sequence[Run]) -> dict[str, Any]:
