@@ -281,9 +281,12 @@ class Verdict:
 
     def _open(self) -> str:
         if self.decided:
-            next_ = self.runner_up and self.order.estimates.get(self.runner_up)
-            shown = not self.baseline and next_
-            return f"; next is {self.runner_up}, {self._brief(next_)}" if shown and next_ else ""
+            next_ = self.order.estimates.get(self.runner_up or "")
+            if self.baseline or next_ is None:
+                return ""
+            simpler = next_.value < self.order.value(self.pick or "")
+            word = "as good:" if simpler else "next is"
+            return f"; {word} {self.runner_up}, {self._brief(next_)}"
         others = any_of(self.candidates[1:], "and")
         if not others:
             return ""

@@ -15,8 +15,10 @@ from paceline.simulator.results.verdict import (
     SENTENCES,
     Compared,
     Known,
+    Question,
     Reason,
     any_of,
+    conclude,
     of_runs,
     quickest,
     surest,
@@ -309,6 +311,17 @@ def test_one_worker_alone_is_an_answer_that_no_code_runs():
     assert to_run(better, "ssgd", "runs/my") == "ssgd"
     assert to_run({"pick": {"label": "ssgd"}}, None, "runs/my") == "ssgd"
     assert to_run({"pick": {"label": None}}, None, "runs/my") is None
+
+
+def test_a_simpler_pick_names_what_is_ahead_of_it():
+    scores = {"a": [10.0, 10.1], "b": [10.3, 10.4]}
+    known = order(scores)
+    found = conclude(
+        Question("time", "least time", "{}"), known, Compared(scores), Known(), pick="b"
+    )
+    assert "; as good: a, 10.1 s" in found.sentence
+    (ahead,) = [reason for reason in found.reasons if reason.code == "ahead"]
+    assert (ahead.numbers["label"], ahead.numbers["gap"]["value"]) == ("a", pytest.approx(0.3))
 
 
 def test_of_equals_the_one_with_the_narrower_interval_is_taken():
