@@ -27,7 +27,6 @@ _TYPES: dict[str, Any] = {
     "list": list[Any],
     "finite": Finite,
     "number": Number,
-    "duration": Annotated[Finite, Field(ge=0)],
     "pair": Annotated[list[Number], Field(min_length=2, max_length=2)] | None,
     "age": dict[Annotated[str, Field(pattern=r"^\d{1,9}$")], Finite],
     "estimand": Literal["mean", "median", "best estimate"],
@@ -63,7 +62,7 @@ def _keys(name: str) -> dict[str, Any]:
     return types
 
 
-Owned, Timeline = _type("owned"), _type("timeline")
+Owned = _type("owned")
 SHAPES = {name: _type(name[:-5]) for name in ("run.json", COMPARISON, TUNE, SWEEP)}
 """By file name; any other document is `Owned`."""
 
