@@ -176,7 +176,8 @@ def _extended(written: dict[str, Any], origin: Origin, *, anywhere: bool) -> Doc
         whole = merged(whole, above)
         run = above.get("run")
         _keep_one_length(whole, run if isinstance(run, dict) else ())
-        _drop_errors(whole, above if place else {})
+        if place:
+            _drop_errors(whole, above)
     return Document(whole, layers, origin)
 
 
