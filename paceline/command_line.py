@@ -272,7 +272,12 @@ def _sweep(
     rest = len(terminal.distinct(result)[0]) - terminal.SWEEP_ROWS
     lines = [f"{rest} more rows are in {how['out']}/sweep.csv"] if rest > 0 else []
     lines.append(f"{FILES}{how['out']}")
-    _answer(as_json, result.json, lambda: [terminal.sweep(result), *lines], result.notes)
+    _answer(
+        as_json,
+        result.json,
+        lambda: [result.verdict.sentence, terminal.sweep(result), *lines],
+        result.notes,
+    )
 
 
 @_command("solve", "figure", study=True)

@@ -24,6 +24,7 @@ from .unsupported import attempt
 from .virtual import run as virtual
 
 ENGINES = ("auto", "batched", "virtual")
+LONG = 10**6  # gradients of a run that takes minutes in the reference engine, which is then said
 
 
 def run_seeds(
@@ -74,7 +75,8 @@ def run_world(
         ]
     for run in runs:
         run.handed_over = reason or ""
-        if engine == "batched":
+        long = reason and run.steps * world.scenario.cluster.workers > LONG
+        if engine == "batched" or long:
             run.notes.append(f"run by the virtual engine, not the batched one: {reason}")
     return runs
 

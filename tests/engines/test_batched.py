@@ -413,8 +413,8 @@ def test_who_looks_closer_is_handed_over(look):
     assert all(run.handed_over for run in runs)
 
 
-def test_what_it_does_not_take_it_hands_over():
-    """And the runs say so; the numbers are the reference's."""
+def test_what_it_does_not_take_it_hands_over(monkeypatch):
+    """And the runs say so, long ones even where nobody chose the engine."""
     world = scenario(
         {"name": "ssgd", "codec": {"kind": "dgc", "ratio": 0.5}},
         {"name": "d-psgd"},
@@ -433,6 +433,10 @@ def test_what_it_does_not_take_it_hands_over():
             np.testing.assert_equal(mine, expected)
         (quiet,) = run_seeds(world, algorithm, SEEDS[:1])
         assert not any("engine" in note for note in quiet.notes)
+        with monkeypatch.context() as short:
+            short.setattr("paceline.simulator.engines.dispatch.LONG", 1)
+            (long,) = run_seeds(world, algorithm, SEEDS[:1])
+        assert any("virtual engine" in note for note in long.notes) == bool(long.handed_over)
 
 
 WEIBULL = {"dist": "weibull", "scale": "1 s", "shape": 2.0}  # drawn one by one, so comparable
