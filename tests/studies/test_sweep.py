@@ -450,7 +450,9 @@ def test_the_table_fits_a_terminal_and_says_where_the_rest_is(folder, capsys, mo
     assert {"tau", "latency"} <= set(out.split())
     monkeypatch.setattr(terminal, "SWEEP_ROWS", 3)
     status, out, _ = run(capsys, "sweep", "test.toml", *GRID, "--jobs", 1)
-    assert sum("local-sgd" in line for line in out.splitlines()) == 1
+    answer, *table = out.splitlines()
+    assert answer.startswith("Least ")
+    assert sum("local-sgd" in line for line in table) == 1
     assert "7 more rows are in runs/test-sweep/sweep.csv" in out
 
 
