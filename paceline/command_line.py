@@ -974,8 +974,10 @@ def _notes(notes: Iterable[str]) -> None:
         if _explain.get():
             _note(note)
         elif EXTRAPOLATED in note:  # even where the user wants no notes
-            far = re.findall(rf"{EXTRAPOLATED} \([^)]*\): [^;]*", note) if RESTS in note else []
-            _note("; ".join(far) or note, even_if_quiet=True)
+            far = re.findall(rf"{EXTRAPOLATED} \(([^)]*)\)", note) if RESTS in note else []
+            reasons = "; ".join(dict.fromkeys(part for why in far for part in why.split("; ")))
+            short = f"{EXTRAPOLATED} losses, as the tables mark them: {reasons}"
+            _note(short if reasons else note, even_if_quiet=True)
         elif not any(text in note for text in ASIDES):
             _note(note)
 

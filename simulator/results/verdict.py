@@ -60,7 +60,7 @@ SENTENCES = {
     "only": "No other has a value with every seed.",
     "baseline": "{label}, data-parallel training: {gap} {more}.",
     "day-worth": "A day counts as {worth}, and the least money and time win.",
-    "max-loss": "A loss may be {most} above that of {label}: {count} are out.",
+    "max-loss": "A loss may be {most} above that of {label}; {count} exceed that.",
     "by-time": "Among losses within their error the quickest is picked.",
     "surer": "{label} is as good, but less sure: {low} to {high}.",
     "one-seed": "One seed cannot tell chance from merit; run more, such as --seeds {seeds}.",
