@@ -64,18 +64,7 @@ def clients(scenario: Scenario, runs: Sequence[Run]) -> list[dict[str, Any]] | N
         return None
     made = np.sum([run.workers["compute"] for run in runs], axis=0) / np.array(steps)
     groups = [worker.group for worker in scenario.team.workers]
-
-    def share(ranks: Sequence[int], *kinds: str) -> float:
-        """Return the share of their time that some clients spend in these kinds."""
-        spent = [run.workers[kind] for run in runs for kind in kinds if kind in run.workers]
-        return float(sum(np.take(times, ranks).sum() for times in spent)) / len(ranks) / DAY / days
-
-    def sent(way: str, ranks: Sequence[int]) -> float | None:
-        """Return the bytes per client and day on the clients' own links in one of `WAYS`."""
-        names = [WAYS[way].format(rank) for rank in ranks]
-        sizes = [run.links[name] for name in names for run in runs if name in run.links]
-        return sum(sizes) / len(ranks) / nights if sizes else None
-
+    at_work = [kind for kind in TIMES if kind not in OUT]
     rows = []
     for group in dict.fromkeys(groups):
         ranks = [rank for rank, name in enumerate(groups) if name == group]
@@ -83,12 +72,25 @@ def clients(scenario: Scenario, runs: Sequence[Run]) -> list[dict[str, Any]] | N
             "group": group or None,
             "clients": len(ranks),
             "gradients": float(made[ranks].sum() / made.sum()) if made.sum() else None,
-            **{f"{way}_bytes_per_day": sent(way, ranks) for way in WAYS},
-            "absent": share(ranks, "absent"),
-            "selected": share(ranks, *(kind for kind in TIMES if kind not in OUT)),
+            **{f"{way}_bytes_per_day": _sent(runs, way, ranks, nights) for way in WAYS},
+            "absent": _seconds(runs, ranks, ["absent"]) / len(ranks) / DAY / days,
+            "selected": _seconds(runs, ranks, at_work) / len(ranks) / DAY / days,
         }
         rows.append(row)
     return rows
+
+
+def _seconds(runs: Sequence[Run], ranks: Sequence[int], kinds: Sequence[str]) -> float:
+    """Return the seconds that some clients spend in these kinds, in all runs."""
+    spent = [run.workers[kind] for run in runs for kind in kinds if kind in run.workers]
+    return float(sum(np.take(times, ranks).sum() for times in spent))
+
+
+def _sent(runs: Sequence[Run], way: str, ranks: Sequence[int], days: float) -> float | None:
+    """Return the bytes per client and day on the clients' own links in one of `WAYS`."""
+    names = [WAYS[way].format(rank) for rank in ranks]
+    sizes = [run.links[name] for name in names for run in runs if name in run.links]
+    return sum(sizes) / len(ranks) / days if sizes else None
 
 
 def hours(scenario: Scenario) -> list[str]:
