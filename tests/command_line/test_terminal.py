@@ -69,6 +69,7 @@ def test_a_shell_completes(words, offered, folder, monkeypatch, capsys):
 
 
 def test_the_script_for_a_shell_is_printed(capsys, monkeypatch):
+    monkeypatch.setattr("shellingham.detect_shell", lambda *_: ("bash", "/bin/bash"))
     with suppress(SystemExit):  # some shells end the process, as typer sees fit
         paceline.command_line.run(["--show-completion", "bash"])
     assert "complete -o default -F _paceline_completion paceline" in capsys.readouterr().out
