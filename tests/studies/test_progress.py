@@ -48,7 +48,7 @@ def test_in_one_process_each_share_of_a_run_is_told(name, total, monkeypatch):
     shares = [done for done, _ in told]
     assert shares[0] == 0
     assert shares == sorted(shares)
-    assert max(np.diff(shares)) < (0.1 if name == "sweep" else 1.1)  # others have single runs
+    assert max(np.diff(shares)) < (0.6 if name == "solve" else 0.1)  # its tasks are single runs
 
 
 @pytest.mark.parametrize("name", ["sweep", "solve", "tune"])
