@@ -427,10 +427,15 @@ def conclude(
 def reasons_in(document: Row) -> list[str]:
     """Return the reasons of a document `verdict` in words, what would decide it first.
 
-    Those that the sentence says are left out. Last comes what the loss is the loss of.
+    Those that the sentence says are left out. Last comes what the loss is the loss of. Raises
+    InputError for reasons that no verdict gives.
     """
     rows = [document["would_decide"], *document["reasons"]]
-    texts = [str(Reason.read(row)) for row in rows if row]
+    try:
+        texts = [str(Reason.read(row)) for row in rows if row]
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        what = "verdict.reasons: not as `simulate`, `tune` or `sweep` write them; run it again"
+        raise InputError(what) from error
     basis = [f"Loss {document['basis']}."] if document["basis"] else []
     return [*(text for text in texts if text not in document["sentence"]), *basis]
 

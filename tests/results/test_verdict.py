@@ -21,6 +21,7 @@ from paceline.simulator.results.verdict import (
     conclude,
     of_runs,
     quickest,
+    reasons_in,
     surest,
     to_run,
 )
@@ -374,3 +375,10 @@ def test_after_equal_tokens_time_and_loss_are_one_question():
     assert found.order.value("quick") == pytest.approx(10 * 1.01)
     assert found.order.value("even") == pytest.approx(95 * 1.05)
     assert of_runs(groups, None, known._replace(equal_tokens=False)).pick == "quick"
+
+
+def test_reasons_that_no_verdict_gives_are_refused():
+    document = {"would_decide": None, "sentence": "", "basis": None}
+    for reason in ({"code": "no such"}, {"code": "next"}, {"code": "next", "gap": 1, "label": "a"}):
+        with pytest.raises(InputError, match=r"verdict\.reasons"):
+            reasons_in(document | {"reasons": [reason]})
