@@ -175,9 +175,9 @@ def targets(data: bytes, folder: Path) -> None:
     file = folder / "targets.toml"
     file.write_bytes(data)
     keys, found = read_targets(file, parse(tomllib.loads(corpus.SCENARIO)))
-    for each in found:
+    for target in found:
         for place in (0.0, 0.5, 1.0):
-            each.labels(each.moved(keys, [key.at(place) for key in keys]))
+            target.labels(target.moved(keys, [limits.at(place) for limits in keys.values()]))
 
 
 READERS: dict[str, Reader] = {
