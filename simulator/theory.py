@@ -30,11 +30,11 @@ from .scenario.tables import Bound, LearningCurve
 
 LONGEST = 2**53  # the longest period in steps: floats represent every whole number up to it
 ROUNDING = 1e-12  # relative tolerance for floating-point error in a number of steps
-INTERVALS = 1000  # the most intervals that best periods are given for
+INTERVALS = 1000  # the most intervals to find best periods for
 
 UNKNOWN = (
-    "sampled clients that differ, are more than a mean takes, meet a deadline or have a server: no "
-    "formula is known for their rounds; `paceline simulate` tells seconds per round and step"
+    "no formula for rounds of sampled clients that differ, are more than a mean takes, meet a "
+    "deadline or have a server; `paceline simulate` measures seconds per round and step"
 )
 
 Workers = Sequence[Sequence[Distribution]]
@@ -52,11 +52,11 @@ def seconds_per_step(workers: Workers, D: float, tau: int) -> float:
 def bucketed_seconds_per_step(
     compute: float, ready: Sequence[float], costs: Sequence[CollectiveCost], times: float = 1.0
 ) -> float:
-    """Return seconds per step of ssgd-bucketed, DistributedDataParallel, for workers alike.
+    """Return seconds per step of ssgd-bucketed (DistributedDataParallel) for equal workers.
 
-    `compute`: of a step (seconds); each bucket is complete after the share `ready` of it, and costs
-    `costs`. Buckets pass the links in turn, and their latencies overlap; computing takes `times` as
-    long meanwhile.
+    `compute`: seconds of a step's computing; bucket i is complete after the share `ready[i]` of it
+    and costs `costs[i]`. Buckets occupy the links in turn, and their latencies overlap; computing
+    takes `times` as long meanwhile.
     """
     free = end = freed = done = 0.0
     flights: list[tuple[float, float]] = []
@@ -111,7 +111,7 @@ class ErrorBound:
         return (self.lr * self.smoothness) ** 2 * self.gradient_variance
 
     def valid(self, tau: int) -> bool:
-        """Tell whether lr L + lr^2 L^2 tau (tau - 1) <= 1, as the theorem requires."""
+        """Return whether lr L + lr^2 L^2 tau (tau - 1) <= 1, as the theorem requires."""
         return tau <= self.cap
 
     @property
@@ -126,7 +126,8 @@ class ErrorBound:
 def tau_star_constant(bound: ErrorBound, D: float, duration: float) -> float:
     """Return the best real tau for constant compute times and delays: AdaComm, Theorem 3 (eq. 4).
 
-    It is inf for gradients without noise, and about a factor 2 low for exponential compute times.
+    It is inf for gradients without noise. For exponential compute times it is too low by a factor
+    of about 2.
     """
     drift = bound.lr * bound.drift * duration
     return math.sqrt(2 * bound.initial_gap * D / drift) if drift else math.inf
@@ -146,7 +147,7 @@ def tau_star_random(
 
     `seconds_per_step(tau)` is Theorem 1's, assumed convex and decreasing in tau, so that the bound
     has one minimum. `valid` is None if the condition allows no tau;
-    `unconstrained` is None without gradient noise, when longer is always better.
+    `unconstrained` is None without gradient noise, as a longer period is then always better.
     """
     if not bound.drift:
         return TauStar(bound.cap or None, None)
@@ -162,7 +163,7 @@ def tau_star_random(
 
 
 class Interval(NamedTuple):
-    """The best period from a time (seconds) on, when so many local steps have been taken."""
+    """The best period from `time` (seconds) on, after `steps` local steps."""
 
     time: float
     steps: int
@@ -175,8 +176,8 @@ def best_by_interval(
 ) -> list[Interval]:
     """Return the best period for each of `count` intervals (seconds): AdaComm, figure 4.
 
-    Each has the lowest bound at the interval's end, of those that Theorem 2 covers. The bound holds
-    for periods that change, with the mean of tau - 1 over all steps in its last term.
+    The best period has the lowest bound at the interval's end, among those that Theorem 2 covers.
+    For periods that change, the bound's last term has the mean of tau - 1 over all steps.
     """
     best = tau_star_random(bound, seconds_per_step, interval).valid or 1
     steps = drifted = 0.0  # local steps, and tau - 1 summed over them
@@ -201,7 +202,7 @@ def crossing(
     """Return the time (s) at which the bounds of two periods cross, and the bound there.
 
     Each period is (tau, seconds per step). Before that time the longer period has the lower bound.
-    None if one bound is always the lower.
+    None if one bound is always lower.
     """
     (tau, seconds), (longer, fewer) = sorted([short, long])
     if fewer >= seconds or not bound.drift:
@@ -254,7 +255,7 @@ def theory(scenario: Scenario) -> dict[str, Any]:
     """Return all predictions for one scenario, as `paceline theory --json` prints them.
 
     The bound's columns are empty or None unless the objective is "bound". Raises InputError if a
-    time has no expectation, or nothing takes time. Where `selected` knows no formula, none is made.
+    time has no expectation, or nothing takes time. All are None or empty where `selected` is None.
     """
     world = selected(scenario)
     if world is None:
@@ -299,9 +300,10 @@ def theory(scenario: Scenario) -> dict[str, Any]:
 
 
 def selected(scenario: Scenario) -> Scenario | None:
-    """Return a scenario with the clients of a round as its workers, where all are alike; else None.
+    """Return the scenario with one round's clients as its workers; None if clients differ.
 
-    Without sampling it is the scenario itself.
+    Without sampling, return the scenario itself. None also where a round waits for the first
+    reports, a deadline or a server.
     """
     cluster, network = scenario.cluster, scenario.network
     if cluster.sampling is None:
@@ -326,7 +328,7 @@ def bound_of(scenario: Scenario) -> ErrorBound | None:
 
 
 def _laws(scenario: Scenario) -> list[list[Distribution]]:
-    """Return for each worker the laws whose sum is a step, with what a real system adds to it."""
+    """Return for each worker the laws whose sum is a step's time, overhead included."""
     laws, added = scenario.team.expected_laws, scenario.costs.step
     return [[*worker, added] for worker in laws] if added.expectation else laws
 
@@ -411,7 +413,7 @@ def _notes(scenario: Scenario, bound: ErrorBound | None) -> list[str]:
 
 
 def _simplified(scenario: Scenario) -> list[tuple[object, str]]:
-    """Return what theory simplifies, and whether this scenario has it."""
+    """Return pairs (whether it applies to this scenario, note) of theory's simplifications."""
     cluster, network = scenario.cluster, scenario.network
     parts: list[Cluster | Group] = [cluster, *cluster.group]
     varies = any(part.bursts or part.profile for part in parts)
@@ -425,8 +427,8 @@ def _simplified(scenario: Scenario) -> list[tuple[object, str]]:
         (varies, "profiles and bursts count by their mean speed: Theorem 1 has independent times"),
         (absent, "failures and absences are left out: Theorem 1 has independent times"),
         (cluster.sampling, clients),
-        (changes, "the network counts as it is at the start: what changes later is left out"),
-        (shared, "others' flows and jobs on the network are left out"),
-        (replayed, "the times of a trace count as picked at random: Theorem 1 knows no order"),
+        (changes, "the network counts as at the start: later changes are left out"),
+        (shared, "other jobs and their flows on the network are left out"),
+        (replayed, "the times of a trace count as picked at random: Theorem 1 ignores their order"),
         (devices, "workers that share a device count as if all of them always computed"),
     ]

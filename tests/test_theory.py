@@ -495,7 +495,7 @@ def test_no_delay_is_advised_where_clients_are_sampled():
 
 
 def test_steps_of_sampled_clients_are_those_of_a_round():
-    """Three of forty that are alike; of others, or of the first to come, no formula is known."""
+    """Three of forty that are alike; of others, or of the first to come, no formula for rounds."""
     law = {"dist": "exponential", "mean": "1 s"}
     three = theory.theory(unlike(cluster={"workers": 3, "compute": law}))
     cluster = {"workers": 40, "compute": law, "sampling": {"clients": 3}}

@@ -11,7 +11,7 @@ from ..scenario.cluster import Failures
 from ..scenario.scenario import Scenario
 
 NEVER = (inf, inf)
-PATIENCE = 10_000  # crashes that interrupt one action, after which it counts as never done
+PATIENCE = 10_000  # interruptions by crashes after which an action counts as never done
 Down = tuple[float, float]
 """Interval from a crash until the node resumes (seconds); `NEVER`: no crash."""
 Beside = Callable[[int, Iterator[Down]], Iterator[Down]]
@@ -20,7 +20,7 @@ Beside = Callable[[int, Iterator[Down]], Iterator[Down]]
 class Calendar:
     """The intervals in which one node is down: disjoint, in order, made on demand.
 
-    A node that crashes while it is down, or reloads, begins its repair anew.
+    A crash during a repair or a reload begins the repair anew.
     """
 
     def __init__(self, crashes: Iterator[Down]) -> None:
@@ -28,10 +28,10 @@ class Calendar:
         self._ahead = next(crashes, NEVER)
         self._downs: list[Down] = []
         self._ends: list[float] = []
-        self._found, self._holds = NEVER, (inf, inf)  # the last answer, and for which times (s)
+        self._found, self._holds = NEVER, (inf, inf)  # the last answer, and its validity (s)
 
     def next(self, time: float) -> Down:
-        """Return the first interval that ends after `time` (s), which may have begun before it."""
+        """Return the first interval that ends after `time` (s), even if it began before."""
         since, until = self._holds
         if since <= time < until or time == inf:
             return self._found if time < inf else NEVER
@@ -44,15 +44,15 @@ class Calendar:
 
     def during(self, start: float, end: float) -> list[Down]:
         """Return the parts of [start, end] (s) in which the node is down."""
-        found = []
+        parts = []
         time = start
         while time < end:
             crash, back = self.next(time)
             if crash >= end:
                 break
-            found.append((max(crash, start), min(back, end)))
+            parts.append((max(crash, start), min(back, end)))
             time = back
-        return found
+        return parts
 
     def walk(self) -> Iterator[Down]:
         """Yield all intervals, in order."""
@@ -76,23 +76,23 @@ class Calendar:
 
 
 def united(spans: Iterable[Down]) -> Iterator[Down]:
-    """Yield the union of spans of time that are in order, disjoint; there may be no end of them."""
-    found: Down | None = None
+    """Yield the union of ordered spans as disjoint spans; the input may be endless."""
+    current: Down | None = None
     for start, end in spans:
-        if found is None or start > found[1]:
-            if found is not None:
-                yield found
-            found = start, end
+        if current is None or start > current[1]:
+            if current is not None:
+                yield current
+            current = start, end
         else:
-            found = found[0], max(found[1], end)
-        if found[1] == inf:
+            current = current[0], max(current[1], end)
+        if current[1] == inf:
             break
-    if found is not None:
-        yield found
+    if current is not None:
+        yield current
 
 
 def merged(spans: Iterable[Down]) -> list[Down]:
-    """Return the union of spans of time, disjoint and in order."""
+    """Return the union of spans in any order as disjoint spans, in order."""
     return [*united(sorted(spans))]
 
 
@@ -109,19 +109,18 @@ def _random(failures: Failures, seed: int, rank: int) -> Iterator[Down]:
 def calendars(scenario: Scenario, seed: int, beside: Beside | None = None) -> list[Calendar]:
     """Make one calendar per node, in rank order, the server's last; equal under every algorithm.
 
-    `beside`: adds a worker's absences to its crashes.
-
-    A node is down until it is repaired and has reloaded what it needs (`Recovery.restarting`).
+    A node is down until it is repaired and has reloaded its state (`Recovery.restarting`).
+    `beside`: a function that adds a worker's absences to its crashes.
     """
     cluster, reload = scenario.cluster, scenario.recovery.restarting
-    found = []
+    result = []
     for rank, failures in enumerate([*cluster.of_workers("failures"), scenario.server.failures]):
-        given = sorted(
+        scheduled = sorted(
             (crash.at, inf if crash.lasts is None else crash.at + crash.lasts)
             for crash in cluster.crash
             if crash.worker == ("server" if rank == cluster.workers else rank)
         )
         random = iter(()) if failures is None else _random(failures, seed, rank)
-        downs = ((crash, back + reload) for crash, back in merge(given, random))
-        found.append(Calendar(beside(rank, downs) if beside and rank < cluster.workers else downs))
-    return found
+        downs = ((crash, back + reload) for crash, back in merge(scheduled, random))
+        result.append(Calendar(beside(rank, downs) if beside and rank < cluster.workers else downs))
+    return result

@@ -1,8 +1,8 @@
 """Compute when workers are members: by a law, a calendar of the day, or a trace.
 
-A worker that joins gets the model: a message from the server, or from another worker, over whose
-link all who join meanwhile share alike (`Members`). It is absent until it has that; if it leaves
-before, it begins anew when it is back.
+A worker that joins gets the model as a message from the server or another worker. Workers that join
+at the same time share the sender's link equally (`Members`). A worker is absent until it has the
+model; if it leaves before, the transfer begins anew on its return.
 """
 
 from bisect import bisect_right
@@ -22,10 +22,10 @@ from ..scenario.scenario import Scenario
 from .failures import Calendar, Down, merged, united
 
 Transfer = Callable[[int], tuple[float, float]]
-"""Seconds that the model holds the source's link, and its latency, by the rank that joins."""
+"""Map a joining rank to the seconds that the model occupies the link, and the latency (s)."""
 OUT = ("down", "absent", "communicate", "wait", "unselected")
-"""What a worker does in an outage; once it is back it gets the model, and waits for the others."""
-TRIES = 200  # to join, in a row, after which a worker is gone for good
+"""Activities of a worker in an outage, after which it gets the model and waits for the others."""
+TRIES = 200  # failed attempts to join, in a row, after which a worker is gone for good
 
 
 class Absence(NamedTuple):
@@ -38,11 +38,11 @@ class Absence(NamedTuple):
 
 
 Agenda = list[tuple[float, int, Absence, float]]
-"""A heap of transfers: time, rank, absence, and seconds until it has the model after that."""
+"""A heap of transfers: time, rank, absence, and seconds from that time until the model is there."""
 
 
 def _absences(spec: Membership | None, seed: int, rank: int) -> Iterator[Down]:
-    """Yield when a worker is absent, in order, not counting what joining takes."""
+    """Yield the spans in which a worker is absent, in order, without the time to join."""
     both = (_outside(spec, rank), _by_law(spec, seed, rank)) if spec else ()
     return united(merge(*both))
 
@@ -55,21 +55,21 @@ def _by_law(spec: Membership, seed: int, rank: int) -> Iterator[Down]:
             return float(law.sample(rng, 1)[0])
 
         if spec.start == "present":
-            left = draw(present)
-            back = left + draw(absent)
+            leaves = draw(present)
+            back = leaves + draw(absent)
         elif rng.random() * (present.expectation + absent.expectation) < present.expectation:
-            left = float(present.residual(rng.random()))
-            back = left + draw(absent)
+            leaves = float(present.residual(rng.random()))
+            back = leaves + draw(absent)
         else:
-            left, back = 0.0, float(absent.residual(rng.random()))
+            leaves, back = 0.0, float(absent.residual(rng.random()))
         while True:
-            yield left, back
-            left = back + draw(present)
-            back = left + draw(absent)
+            yield leaves, back
+            leaves = back + draw(present)
+            back = leaves + draw(absent)
 
 
 def _outside(spec: Membership, rank: int) -> Iterator[Down]:
-    """Yield when a worker is absent by the hours of a day, or a trace."""
+    """Yield the spans in which the hours of a day, or a trace, keep a worker absent."""
     windows: Iterator[Down] = iter(spec.trace.get(rank, [(0.0, inf)]))
     if spec.windows:
         daily = hours(spec.windows)
@@ -92,19 +92,19 @@ def hours(windows: Iterable[Down]) -> list[Down]:
 
 
 def working_hours(cluster: Cluster) -> list[Down]:
-    """Return the times of day when workers may be there (s)."""
+    """Return the times of day (s) at which workers may be present."""
     specs = cluster.of_workers("membership")
     calendars = {spec.windows if spec else () for spec in specs}
     return hours(chain(*calendars) if all(calendars) else [(0.0, DAY)])
 
 
 def all_day(cluster: Cluster) -> bool:
-    """Whether workers may be there at all times of day."""
+    """Return whether workers may be present at all times of day."""
     return working_hours(cluster) == [(0.0, DAY)]
 
 
 def _day(cluster: Cluster) -> tuple[np.ndarray, np.ndarray]:
-    """Return times of day (s), and the share of its working hours that are over by then."""
+    """Return times of day (s), and the share of the working hours that is over by then."""
     edges = np.array([0.0, *chain(*working_hours(cluster)), DAY])
     spans = np.diff(edges) * np.where(np.arange(len(edges) - 1) % 2, 1.0, 1e-9)  # never still
     done = np.append(0.0, spans.cumsum())
@@ -112,13 +112,13 @@ def _day(cluster: Cluster) -> tuple[np.ndarray, np.ndarray]:
 
 
 def working(cluster: Cluster) -> Callable[[float], float]:
-    """Return what tells the days of working hours up to a time (s)."""
+    """Return a function from a time (s) to the days of working hours up to it."""
     day = _day(cluster)
     return lambda time: time // DAY + float(np.interp(time % DAY, *day))
 
 
 def worked(cluster: Cluster, time: float) -> float:
-    """Return the days of working hours up to a time (s): nights, where phones have those alone."""
+    """Return the days of working hours up to a time (s): nights, for phones that join at night."""
     return working(cluster)(time)
 
 
@@ -129,21 +129,21 @@ def working_seconds(cluster: Cluster, time: float) -> float:
 
 
 def stretched(cluster: Cluster, time: float, factors: np.ndarray) -> np.ndarray:
-    """Return the factors of a time (s) for factors of the work done by then, by working hours."""
+    """Turn factors of the work done by `time` (s) into factors of the time that it takes."""
     if all_day(cluster) or not 0 < time < inf:
         return factors
-    days, left = np.divmod(worked(cluster, time) * np.minimum(factors, 1e9), 1.0)
-    ends = days * DAY + np.interp(left, *reversed(_day(cluster)))
-    found: np.ndarray = np.where(np.isfinite(factors), ends / time, factors)
-    return found
+    days, part = np.divmod(worked(cluster, time) * np.minimum(factors, 1e9), 1.0)
+    ends = days * DAY + np.interp(part, *reversed(_day(cluster)))
+    result: np.ndarray = np.where(np.isfinite(factors), ends / time, factors)
+    return result
 
 
 class Members:
-    """When the workers of one run are absent; made on demand, in order of who is back first.
+    """Absences of the workers of one run, made on demand, in order of return.
 
-    Joining workers share the source's link alike (processor sharing): n of them take n times as
-    long. One that leaves cancels its own, so that it has one at most. `pay`: whether they get the
-    model when they join; without a `transfer` it is when they are selected.
+    Joining workers share the sender's link equally (processor sharing): n transfers take n times as
+    long. A worker that leaves cancels its transfer, so that it has at most one. `pay`: whether
+    workers get the model when they join; without a `transfer` they get it when selected.
     """
 
     def __init__(self, scenario: Scenario, seed: int, transfer: Transfer | None) -> None:
@@ -153,66 +153,66 @@ class Members:
         self.notice = [0.0 if spec is None else spec.notice for spec in specs]
         self._coming = [_absences(spec, seed, rank) for rank, spec in enumerate(specs)]
         self._next: list[tuple[float, int, float]] = []  # back, rank, left
-        self._gone = [inf] * len(specs)  # when each leaves for good
-        self.hurried = set[int]()  # those that never stayed until they had the model
+        self._gone = [inf] * len(specs)  # when each worker leaves for good (s)
+        self.hurried = set[int]()  # workers that never stayed until they had the model
         self._known: list[list[Absence]] = [[] for _ in specs]
-        self._pending = [0] * len(specs)  # absences of each that are on their way to `_known`
-        self._tries = [0] * len(specs)  # to join, in a row, that it left in
-        self._joining: dict[int, Absence] = {}  # by rank, as if it got the model when it leaves
-        self._needs: dict[int, tuple[float, float]] = {}  # of each: in `_ends`, and seconds in all
+        self._pending = [0] * len(specs)  # by worker: absences that are not yet in `_known`
+        self._tries = [0] * len(specs)  # by worker: failed attempts to join, in a row
+        self._joining: dict[int, Absence] = {}  # by rank, joined as late as its next leave
+        self._needs: dict[int, tuple[float, float]] = {}  # by rank: its end in `_ends`, seconds
         self._sent = deque[tuple[float, int, float]]()  # ends of transfers: s, rank, share done
-        self._ends: Agenda = []  # of the same, by what each will then have had of the link (s)
-        self._cuts: Agenda = []  # of the same, by when each leaves
-        self._clock = self._served = 0.0  # `_served`: what each has had since one was alone (s)
+        self._ends: Agenda = []  # by the seconds of link time that each transfer then has
+        self._cuts: Agenda = []  # the same transfers, by the time (s) at which the worker leaves
+        self._clock = self._served = 0.0  # `_served`: link time of each transfer (s)
         for rank in range(len(specs)):
             self._announce(rank)
         ranks = range(len(specs))
         self.calendars = [Calendar((a.left, a.joined) for a in self.of(rank)) for rank in ranks]
 
     def absent(self, rank: int, time: float) -> bool:
-        """Whether a worker, by rank, is absent at a time; the server never is."""
+        """Return whether a worker, by rank, is absent at a time (s); the server never is."""
         return rank < len(self.calendars) and self.calendars[rank].next(time)[0] <= time
 
     def returns(self, rank: int, time: float) -> float:
-        """Return when a worker is back from the absence that it is in, or has notice of (s)."""
+        """Return the end (s) of a worker's current or announced absence."""
         return self.calendars[rank].next(time)[1]
 
     def leaves(self, rank: int, time: float) -> bool:
-        """Whether a worker has notice at a time that it will have to leave, or has left."""
+        """Return whether a worker is absent at a time (s), or has notice that it must leave."""
         return self.told(rank, time) <= time
 
     def told(self, rank: int, time: float) -> float:
-        """Return when a worker has notice of the absence that it is in, or that comes next (s)."""
+        """Return when (s) a worker has notice of its current or next absence."""
         return self.calendars[rank].next(time)[0] - self.notice[rank]
 
     def beside(self, rank: int, crashes: Iterator[Down]) -> Iterator[Down]:
-        """Yield when a worker is down: absent, or crashed while it is a member."""
+        """Yield the spans in which a worker is absent, or crashed while it is a member."""
         return merge(self._while_member(rank, crashes), ((a.left, a.joined) for a in self.of(rank)))
 
     def _while_member(self, rank: int, crashes: Iterator[Down]) -> Iterator[Down]:
         away = self.calendars[rank]
         for crash, back in crashes:
             left, joined = away.next(crash)
-            if left > crash:  # who joins again is sound; a gap keeps the two apart in a `Calendar`
+            if left > crash:  # it joins repaired; a gap keeps both spans apart in a `Calendar`
                 yield crash, min(back, nextafter(left, 0.0))
             elif joined == inf:  # it is gone for good
                 return
 
     def of(self, rank: int, after: float = 0.0) -> Iterator[Absence]:
-        """Yield a worker's absences in order, from the first that ends after a time (s) on."""
-        known = self._known[rank]
-        for index in count(bisect_right(known, after, key=lambda span: span.joined)):
-            while len(known) <= index and self._pending[rank]:
+        """Yield a worker's absences that end after a time (s), in order."""
+        absences = self._known[rank]
+        for index in count(bisect_right(absences, after, key=lambda span: span.joined)):
+            while len(absences) <= index and self._pending[rank]:
                 self._advance()
-            if len(known) <= index:
+            if len(absences) <= index:
                 break
-            if known[index].joined > after:
-                yield known[index]
+            if absences[index].joined > after:
+                yield absences[index]
         if self._gone[rank] < inf:
             yield Absence(self._gone[rank], inf, inf, inf)
 
     def _announce(self, rank: int) -> float:
-        """Schedule a worker's next absence; return when it leaves (s)."""
+        """Schedule a worker's next absence; return its begin (s)."""
         left, back = next(self._coming[rank], (inf, inf))
         if back < inf:
             heappush(self._next, (back, rank, left))
@@ -222,7 +222,7 @@ class Members:
         return left
 
     def _advance(self) -> None:
-        """Advance to the next worker that asks for the model, or to the last that gets it."""
+        """Advance to the next request for the model or, without one, to the last transfer's end."""
         until = self._next[0][0] + self._restart if self._next else inf
         while self._joining:
             served, leaves = self._first(self._ends), self._first(self._cuts)
@@ -258,13 +258,13 @@ class Members:
         heappush(self._cuts, (leaves, rank, absence, inf))
 
     def _know(self, rank: int, absence: Absence, joined: float) -> None:
-        """Note when a worker has the model, or leaves before it does."""
+        """Record when a worker has the model, or that it leaves before."""
         self._tries[rank] = self._tries[rank] + 1 if joined >= absence.joined else 0
         self._known[rank].append(absence._replace(joined=min(joined, absence.joined)))
         self._pending[rank] -= 1
 
     def _first(self, agenda: Agenda) -> float:
-        """Return the first time in an agenda of transfers, of those still under way."""
+        """Return the first time in an agenda, of the transfers still under way."""
         while self._joining.get(agenda[0][1]) is not agenda[0][2]:
             heappop(agenda)
         return agenda[0][0]
@@ -278,9 +278,9 @@ class Members:
         self._clock = time
 
     def sent(self, until: float) -> Iterator[tuple[int, float]]:
-        """Yield the transfers that have ended since last asked, up to a time (s): rank and share.
+        """Yield rank and share of the transfers that ended since the last call, up to a time (s).
 
-        The share of the model that was sent is below 1 where the worker left before the end.
+        The share of the model that was sent is below 1 if the worker left before the end.
         """
         while self._clock <= until and (self._next or self._joining):
             self._advance()
@@ -289,7 +289,7 @@ class Members:
             yield rank, share
 
     def away(self, start: float, end: float) -> np.ndarray:
-        """Return the seconds of a span in which each worker was away, not counting its joining."""
+        """Return each worker's seconds away in a span, without its joining, shape (workers,)."""
         return np.array(
             [
                 sum(
@@ -309,16 +309,16 @@ class Members:
         return float(np.diff(edges[order])[away[:-1] == len(self.calendars)].sum())
 
     def split(self, rank: int, start: float, end: float, kind: str) -> np.ndarray:
-        """Split an outage into its seconds of each kind in `OUT`; until an absence of `kind`.
+        """Split an outage into its seconds of each kind in `OUT`.
 
-        After one it waits, unless it is not selected.
+        Time before an absence is of `kind`; time after one is "wait", or again "unselected".
         """
         parts, since = dict.fromkeys(OUT, 0.0), start
         for a in takewhile(lambda a: a.left < end, self.of(rank, start)):
             times, kinds = (a.left, a.back, a.ready, a.joined), (kind, "absent", "down", OUT[2])
-            for mark, what in zip(times, kinds, strict=True):
+            for mark, activity in zip(times, kinds, strict=True):
                 until = min(max(mark, since), end)
-                parts[what] += until - since
+                parts[activity] += until - since
                 since = until
             kind = kind if kind == "unselected" else "wait"
         parts[kind] += end - since

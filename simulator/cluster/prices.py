@@ -1,42 +1,42 @@
-"""What a scenario's nodes cost for as long as they run."""
+"""Prices of a scenario's nodes, by the second that they run."""
 
 import numpy as np
 
 from ..scenario.scenario import Scenario
 
 SECONDS_PER_HOUR, BYTES_PER_GB = 3600.0, 1e9
-HOURLY = "node_hour", "device_hour"  # prices that a group may have of its own
+HOURLY = "node_hour", "device_hour"  # prices that a group may override
 
 
 def devices(scenario: Scenario) -> int:
-    """Return how many devices the workers have: an island several, any other worker one."""
+    """Return the number of devices: an island has several, any other worker one."""
     return int(worker_devices(scenario).sum())
 
 
 def worker_devices(scenario: Scenario) -> np.ndarray:
     """Return the devices of each worker, in rank order."""
-    groups, found = scenario.cluster.group, np.ones(scenario.cluster.workers)
+    groups, counts = scenario.cluster.group, np.ones(scenario.cluster.workers)
     sizes = [size for group in groups for size in [group.devices] * group.workers]
-    found[: len(sizes)] = sizes
-    return found
+    counts[: len(sizes)] = sizes
+    return counts
 
 
 def worker_prices(scenario: Scenario) -> np.ndarray:
-    """Return the price of each worker for a second, in rank order: its group's, or the usual."""
+    """Return each worker's price of a second, in rank order: its group's, or the scenario's."""
     cost, devices = scenario.cost, worker_devices(scenario)
     hours: np.ndarray = (cost.node_hour or 0.0) + devices * (cost.device_hour or 0.0)
     first = 0
     for group in scenario.cluster.group:
-        node, own = (
+        node, device = (
             getattr(cost if getattr(group, key) is None else group, key) or 0.0 for key in HOURLY
         )
         last = first + group.workers
-        hours[first:last], first = node + devices[first:last] * own, last
+        hours[first:last], first = node + devices[first:last] * device, last
     return hours / SECONDS_PER_HOUR
 
 
 def least_per_second(scenario: Scenario) -> float:
-    """Return a lower bound on the price of a second: workers cost nothing while they are absent."""
+    """Return a lower bound on the price of a second; absent workers cost nothing."""
     if not scenario.cluster.elastic:
         return price_per_second(scenario, served=False)
     stays = [worker is None for worker in scenario.cluster.of_workers("membership")]
@@ -44,7 +44,7 @@ def least_per_second(scenario: Scenario) -> float:
 
 
 def price_per_second(scenario: Scenario, *, served: bool) -> float:
-    """Return the price of all nodes for a second; `served`: a server is one of them."""
+    """Return the price of a second of all nodes; `served`: including a server."""
     nodes, cost = scenario.cluster.workers + served, scenario.cost
     if any(getattr(group, key) is not None for group in scenario.cluster.group for key in HOURLY):
         server = served * (cost.node_hour or 0.0) / SECONDS_PER_HOUR

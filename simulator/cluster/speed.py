@@ -1,7 +1,7 @@
 """The speed of each worker over time: a given profile, and bursts of slowness (stragglers).
 
-A step is an amount of work: its seconds at full speed. Its duration follows from the speed during
-it, so that a burst stretches the steps, or parts of steps, that it overlaps.
+A step is an amount of work, in seconds at full speed. Its duration follows from the speed in that
+time: a burst stretches the steps, or parts of steps, that it overlaps.
 """
 
 from bisect import bisect_right
@@ -21,14 +21,14 @@ from ..scenario.scenario import Scenario
 from ..scenario.team import Worker
 from . import workers
 
-KEPT = 256  # segments kept before the last start, for starts slightly out of order
+KEPT = 256  # segments stored before the last start, for starts slightly out of order
 
 
 class Speed:
     """The speed of one worker over time, made on demand.
 
     `segments()` yields (start in seconds, speed from then on), from time 0 on. The last speed
-    stays: if it is zero, no work ends.
+    stays; if it is zero, work never ends.
     """
 
     def __init__(self, segments: Callable[[], Iterator[Segment]]) -> None:
@@ -41,7 +41,7 @@ class Speed:
         self._starts, self._speeds = [start], [speed]
 
     def after(self, start: float, work: float) -> float:
-        """Return the end (s) of `work` seconds at full speed that begin at `start` (s)."""
+        """Return the end (s) of work from `start` (s) on that takes `work` s at full speed."""
         if work == 0:
             return start
         place = self._place(start)
@@ -60,7 +60,7 @@ class Speed:
             place += 1
 
     def _place(self, time: float) -> int:
-        """Return the index of the kept segment in which `time` (s) lies."""
+        """Return the index, among the stored segments, of the one that holds `time` (s)."""
         if time < self._starts[0]:
             self._begin()
         while self._starts[-1] <= time:
@@ -114,49 +114,49 @@ def product(factors: list[Iterable[Segment]]) -> Iterator[Segment]:
 def burst_segments(bursts: Bursts, seed: int, rank: int) -> Iterator[Segment]:
     """Yield one worker's bursts as segments of its speed: 1/factor in them, 1 between them.
 
-    A two-state Markov process in time (Gilbert 1960), begun in its stationary law: bursts and
-    pauses are exponential, so that the rest of the first one is, too.
+    A two-state Markov process in time (Gilbert 1960), begun in its stationary law. Bursts and
+    pauses are exponential, and so is the rest of the first one.
     """
-    own = generator(seed, Purpose.BURST, rank)
-    on, time = bool(own.random() < bursts.on / (bursts.on + bursts.off)), 0.0
-    for length in blocks(own.standard_exponential):
+    rng = generator(seed, Purpose.BURST, rank)
+    on, time = bool(rng.random() < bursts.on / (bursts.on + bursts.off)), 0.0
+    for length in blocks(rng.standard_exponential):
         yield time, 1 / bursts.factor if on else 1.0
         time += length * (bursts.on if on else bursts.off)
         on = not on
 
 
 def beside(start: Any, work: Any, flights: Iterable[tuple[Any, Any]], times: float) -> Any:
-    """Return when `work` seconds of computing that begin at `start` end (s), numbers or arrays.
+    """Return the end (s) of `work` seconds of computing from `start` on; numbers or arrays.
 
-    It takes `times` as long during `flights`, which have begins and ends, in order of begins.
+    Computing takes `times` as long during `flights`: pairs (begin, end), in order of begins.
     """
-    now, left = start, work
+    now, remaining = start, work
     for begins, done in flights:
-        if np.all(begins >= now + left):
+        if np.all(begins >= now + remaining):
             break
-        free = np.minimum(np.maximum(begins - now, 0.0), left)
-        now, left = now + free, left - free
-        slow = np.minimum(np.maximum((done - now) / times, 0.0), left)
-        now, left = now + slow * times, left - slow
-    return now + left
+        free = np.minimum(np.maximum(begins - now, 0.0), remaining)
+        now, remaining = now + free, remaining - free
+        slow = np.minimum(np.maximum((done - now) / times, 0.0), remaining)
+        now, remaining = now + slow * times, remaining - slow
+    return now + remaining
 
 
 def stretched(node: Any, durations: Iterator[float], speed: Speed) -> Iterator[float]:
-    """Yield the durations (s) of steps that begin at `node.now`; `durations`: at full speed."""
+    """Yield the durations (s) of steps from `node.now` on; `durations`: those at full speed."""
     for work in durations:
         start = node.now
         yield speed.after(start, work) - start
 
 
 def compute_times(scenario: Scenario, seed: int, nodes: Sequence[Any]) -> list[Iterator[float]]:
-    """Return iterators over each worker's step durations (s), begun at the clocks of `nodes`."""
-    own = speeds(scenario, seed)
+    """Return an iterator over each worker's step durations (s), started at `nodes`' clocks."""
+    worker_speeds = speeds(scenario, seed)
     steady = workers.compute_times(scenario, seed)
-    work = workers.compute_times(scenario.nominal, seed)  # overheads of a real system are not work
+    work = workers.compute_times(scenario.nominal, seed)  # overheads are not slowed
     added = workers.overheads(scenario, seed)
     return [
         steady[rank]
         if speed is None
         else map(add, stretched(nodes[rank], work[rank], speed), added[rank])
-        for rank, speed in enumerate(own)
+        for rank, speed in enumerate(worker_speeds)
     ]

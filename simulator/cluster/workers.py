@@ -73,7 +73,7 @@ def streams(scenario: Scenario, seed: int) -> list[Stream]:
 
 
 def compute_times(scenario: Scenario, seed: int) -> list[Iterator[float]]:
-    """Return iterators over the numbers of `streams`."""
+    """Return an iterator over each worker's step durations (s), those of `streams`."""
     return [
         blocks(stream.draw) if stream.constant is None else repeat(stream.constant)
         for stream in streams(scenario, seed)
@@ -81,7 +81,7 @@ def compute_times(scenario: Scenario, seed: int) -> list[Iterator[float]]:
 
 
 def overheads(scenario: Scenario, seed: int) -> list[Iterator[float]]:
-    """Return iterators over what a real system adds to each step (s), as in `streams`."""
+    """Return an iterator over each worker's overheads per step (s), those in `streams`."""
     law = scenario.costs.step
     return [
         blocks(partial(law.sample, generator(seed, Purpose.OVERHEAD, rank)))

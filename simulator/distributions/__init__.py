@@ -2,5 +2,5 @@
 
 Import `law` for any distribution that a scenario may name, `random_streams` for generators keyed by
 (seed, purpose, worker), `order_statistics` for expected maxima. A distribution draws from the
-generator that it is given; none keeps one.
+generator passed to it and stores none.
 """

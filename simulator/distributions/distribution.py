@@ -91,9 +91,9 @@ class Distribution(BaseModel, ABC):
         return self._quantile(q)
 
     def residual(self, u: ArrayLike) -> Array:
-        """Return the rest of the time that is under way at any moment, by `u` uniform on (0, 1).
+        """Return residual times (s) at a random moment, from `u` uniform on (0, 1).
 
-        Its density is sf(t) / expectation, the equilibrium law of renewal theory (Cox, *Renewal
+        The density is sf(t) / expectation, the equilibrium law of renewal theory (Cox, *Renewal
         Theory*, 1962, section 5.3); the expectation must be finite and above 0.
         """
         times: Array = np.interp(np.asarray(u, dtype=float), *_equilibrium(self))
@@ -121,8 +121,8 @@ class Distribution(BaseModel, ABC):
     def spread(self, by: float) -> dict[str, float]:
         """Return the parameters (SI) that change if the times spread `by` times as widely.
 
-        A law with a least time keeps that; any other keeps its mean. Empty without a spread that a
-        parameter sets (constants, samples).
+        A law with a least time keeps it; any other keeps its mean. Empty if no parameter sets the
+        spread (constants, samples).
         """
         return self._spread(by)
 
@@ -136,7 +136,7 @@ class Distribution(BaseModel, ABC):
 
 @lru_cache(maxsize=64)
 def _equilibrium(law: Distribution) -> tuple[Array, Array]:
-    """Return the CDF of a law's residual time at so many times that it is linear in between."""
+    """Tabulate the CDF of a law's residual time densely enough to interpolate: (CDF, seconds)."""
     mean = law.expectation
     rare = np.geomspace(1e-12, 1e12, 8192) * mean
     ends = np.unique([0.0, *law.knots, *law.quantile(np.arange(1, 4096) / 4096), *rare])

@@ -80,7 +80,7 @@ class ReplayedTimes(Samples):
     """The times in a file, one after the other: the k-th step takes the k-th one, and the file
     begins anew at its end. Of several columns, worker r replays column r mod columns.
 
-    As a law it is that of a time picked at random. `file` is relative to the scenario's folder
+    As a law, it is that of a time picked at random. `file` is relative to the scenario's folder
     (validation context "folder").
     """
 
@@ -109,7 +109,7 @@ class ReplayedTimes(Samples):
 
     @property
     def by_column(self) -> tuple[Self, ...]:
-        """The columns, each as a trace on its own."""
+        """The columns, each as a separate trace."""
         return tuple(self._other([column]) for column in self._columns)
 
     def scaled(self, by: float) -> Self:

@@ -47,7 +47,7 @@ def _installed() -> Iterator[type[Distribution]]:
         family = entry.load()
         if not (isinstance(family, type) and issubclass(family, Distribution)):
             raise InputError(
-                f"entry point {entry.name} of paceline.laws ({entry.value}): no law; derive one "
+                f"entry point {entry.name} of paceline.laws ({entry.value}): not a law; derive it "
                 "from paceline.Distribution"
             )
         yield family
@@ -57,7 +57,7 @@ FAMILIES: tuple[type[Distribution], ...] = (
     Constant, Exponential, ShiftedExponential, Uniform, Normal, LogNormal, Gamma, Weibull, Pareto,
     Empirical, *_installed(),
 )  # fmt: skip
-"""The distributions that may stand alone or in a mixture: the one list of them."""
+"""All distributions that may stand alone or in a mixture."""
 BY_NAME = {family.model_fields["dist"].default: family for family in FAMILIES}
 if TYPE_CHECKING:
     Simple = Distribution
@@ -85,7 +85,7 @@ class Component(BaseModel):
     def __get_pydantic_json_schema__(
         cls, schema: CoreSchema, handler: GetJsonSchemaHandler
     ) -> JsonSchemaValue:
-        """Describe the flat table that users write, not the pair that Python holds."""
+        """Describe the flat table that users write, not the pair stored in Python."""
         pair = handler.resolve_ref_schema(handler(schema))["properties"]
         laws = [dict(handler.resolve_ref_schema(law)) for law in pair["law"]["oneOf"]]
         for law in laws:
@@ -109,7 +109,7 @@ class Mixture(Distribution):
         return shares
 
     def _draw(self, rng: np.random.Generator, n: int) -> Array:
-        # two uniform numbers per draw, for every component, so that the block size changes nothing
+        # always two uniform numbers per draw, so that the block size changes nothing
         choice, rest = rng.random((n, 2)).T
         rest = rest + 2.0**-55  # inside (0, 1)
         chosen = np.searchsorted(np.cumsum(self._weights)[:-1], choice, side="right")

@@ -2,7 +2,7 @@
 
 E[max] is the integral of 1 - prod F_i, where F_i is the CDF of worker i's sum of `tau` times. Where
 the family is closed under sums (constants, exponentials, gammas) F_i is exact. Elsewhere the law of
-one time is put on a lattice, keeping its mean, and raised to the power `tau` by FFT; beyond the
+one time is put on a lattice that keeps its mean, and convolved `tau` times by FFT; beyond the
 lattice a sum is large because one of its terms is: P(S > x) ~ tau P(Y > x - (tau - 1) E[Y])
 (Embrechts, Klüppelberg and Mikosch, Modelling Extremal Events, section 1.3).
 """
@@ -29,7 +29,7 @@ def expected_max(workers: Sequence[Sequence[Distribution]], tau: int = 1) -> flo
 
     `workers` holds, for each worker, the laws whose independent sum is one compute time. This is
     E[Y_m:m] (tau = 1) and E[Ybar_m:m] of AdaComm (Wang and Joshi, 2018), Theorem 1. Exact to
-    rounding where the sums are closed, else within 1e-4 of itself; inf where a time has no
+    rounding where the sums are closed, else with a relative error below 1e-4; inf if a time has no
     expectation. Raises ValueError without workers or with tau below 1.
     """
     if not workers or tau < 1:
@@ -59,7 +59,7 @@ class _Sum:
         return self.fixed + sum(times * law.expectation for law, times in self.terms)
 
     def sf(self, t: Array) -> Array:
-        """Return P(sum > t): exact in closed form, else for one large draw among average ones."""
+        """Return P(sum > t): exact if closed, else that of one large draw among average ones."""
         if not self.terms:
             return np.where(t < self.fixed, 1.0, 0.0)
         mean = self.mean
@@ -69,7 +69,7 @@ class _Sum:
     @property
     def reach(self) -> float:
         """Time (s) at which the lattice may end: beyond it single large draws dominate."""
-        # ten means stand in for an infinite or huge deviation
+        # ten means replace an infinite or huge deviation
         squares = [
             times * min(law.variance, (10 * law.expectation) ** 2) for law, times in self.terms
         ]
@@ -133,7 +133,7 @@ def _spectrum(law: Distribution, step: float) -> NDArray[np.complex128]:
 
 
 def _integral(sums: Sequence[_Sum], edges: Array) -> float:
-    """Integrate P(max > t) from edges[0] to infinity; it is smooth between `edges` (ascending)."""
+    """Integrate P(max > t) from edges[0] to infinity; smooth between the ascending `edges`."""
 
     def sf(t: Array) -> Array:
         with np.errstate(divide="ignore"):

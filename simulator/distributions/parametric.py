@@ -21,14 +21,14 @@ Duration = Annotated[Seconds, AfterValidator(_above_zero)]
 Number = Annotated[float, Field(gt=0, le=1e30, strict=True, allow_inf_nan=False)]
 # below 0.1 draws and moments of power-like tails leave the range of a float
 TailIndex = Annotated[float, Field(ge=0.1, le=1e30, strict=True, allow_inf_nan=False)]
-# below 0.01 nearly every draw is zero, and the mean is never seen
+# below 0.01 nearly every draw is zero, and no run shows the mean
 Stages = Annotated[float, Field(ge=0.01, le=1e30, strict=True, allow_inf_nan=False)]
 
 WIDEST = 1000  # times the mean: with a larger sd nearly every lognormal draw is next to zero
 
 
 def _special(function: str, *values: ArrayLike) -> Array:
-    """Return what a function of `scipy.special` gives, which takes 0.2 s to import."""
+    """Call a function of `scipy.special`, imported late because that takes 0.2 s."""
     from scipy import special  # noqa: PLC0415
 
     return np.asarray(getattr(special, function)(*values), dtype=float)

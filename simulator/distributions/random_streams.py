@@ -44,7 +44,7 @@ def generator(seed: int, purpose: Purpose, *key: int) -> np.random.Generator:
 
 
 def quick(seed: int, purpose: Purpose, *key: int) -> np.random.Generator:
-    """As `generator`, by SFC64: twice as fast, for numbers that are drawn by the billion."""
+    """Return an SFC64 generator: twice as fast, for numbers drawn by the billion."""
     spawn_key = int(purpose), *key
     return np.random.Generator(np.random.SFC64(np.random.SeedSequence(seed, spawn_key=spawn_key)))
 
@@ -52,8 +52,8 @@ def quick(seed: int, purpose: Purpose, *key: int) -> np.random.Generator:
 def blocks(draw: Callable[[int], np.ndarray], size: int = 256) -> Iterator[float]:
     """Yield the numbers of `draw(n)` one by one, drawn `size` at a time.
 
-    `draw(a)` followed by `draw(b)` must give what `draw(a + b)` gives, as NumPy's generators do,
-    so that the block size changes nothing.
+    `draw(a)` followed by `draw(b)` must equal `draw(a + b)`, as with NumPy's generators, so that
+    the block size changes nothing.
     """
     # an array takes 8 bytes per number, so that the blocks of hundreds of workers fit the cache
     return chain.from_iterable(array("d", draw(size).tobytes()) for _ in count())

@@ -1,6 +1,6 @@
 """Time profiles: how a link's capacity or a worker's speed changes over time, as a factor.
 
-A profile is piecewise constant, so that transfers and steps at its pace have exact durations.
+A profile is piecewise constant, so that the durations of transfers and steps are exact.
 """
 
 from abc import ABC
@@ -59,12 +59,12 @@ class TimeProfile(BaseModel, ABC):
         if self.period is not None and starts[-1] >= self.period:
             raise ValueError(
                 f"period ({self.period:g} s) must be above the last time ({starts[-1]:g} s); "
-                "raise it, or drop the times that it never comes to"
+                "raise it, or drop the times beyond it"
             )
         self._starts, self._factors = tuple(starts), tuple(factors)
         if self.mean == 0:
             raise ValueError(
-                "zero for good, so that what waits for it never ends; write a factor above 0 for "
+                "zero for good, so that nothing after it ever ends; write a factor above 0 for "
                 "the end, or a period"
             )
 

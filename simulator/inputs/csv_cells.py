@@ -1,8 +1,8 @@
-"""CSV that no spreadsheet runs: a text that one would take for a formula gets an apostrophe.
+"""Write CSV whose texts no spreadsheet runs as formulas: such a text gets an apostrophe.
 
 A spreadsheet runs a cell that begins with = + - @, also after spaces, quotes, or the semicolon, tab
-or line end at which another country's spreadsheet divides a line. `restored` takes exactly the
-apostrophes away that `escaped` has put there. Numbers stay as they are.
+or line end at which another country's spreadsheet divides a line. `restored` removes exactly the
+apostrophes that `escaped` adds. Numbers stay as they are.
 """
 
 import csv
@@ -19,28 +19,28 @@ _ESCAPED = re.compile(f"{_BEGINS}'{_RUNS}")
 
 
 class Digits(str):
-    """A number, as it is to be written."""
+    """A number in its final written form."""
 
     __slots__ = ()
 
 
 def digits(value: float) -> Digits:
-    """Return the shortest digits that read back exactly, empty for nan."""
+    """Return the shortest digits that read back exactly, or "" for nan."""
     return Digits("" if math.isnan(value) else repr(float(value)).removesuffix(".0"))
 
 
 def escaped(text: str) -> str:
-    """Return a text that no spreadsheet runs."""
+    """Return the text with apostrophes before what a spreadsheet would run."""
     return _FORMULA.sub(r"\1'", text)
 
 
 def restored(text: str) -> str:
-    """Return the text that `escaped` was given."""
+    """Return the text without the apostrophes that `escaped` added."""
     return _ESCAPED.sub(r"\1", text)
 
 
 def table(header: Sequence[str], rows: Iterable[Iterable[Any]]) -> bytes:
-    """Return a CSV table; cells that are `Digits`, or no text, are written as they are."""
+    """Return a CSV table; cells that are `Digits`, or not text, stay as they are."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(map(escaped, header))

@@ -48,10 +48,10 @@ def rows(
 ) -> Iterator[list[float]]:
     """Yield a file's lines as numbers; `what` names the content of a line ("one time").
 
-    `readers`: one per column, or a single one for any number of columns, the same in every line. A
-    first line of plain words (the columns' names) must be `names` where those are given; it, blank
-    lines and # comments are skipped. `check`: raises ValueError for a row that cannot be, given
-    its line. Raises ValueError, which names file, line and column, for anything else.
+    `readers`: one per column, or one for any number of columns, the same in every line. A first
+    line of plain words (the columns' names) must equal `names`, if given; it, blank lines and #
+    comments are skipped. `check(row, line)` raises ValueError for an impossible row. Raises
+    ValueError, which names file, line and column.
     """
     width = 0 if callable(readers) else len(readers)
     empty = True
@@ -72,9 +72,9 @@ def rows(
             raise ValueError(f"{path}, line {number}: {len(fields)} columns, not {width}; {remedy}")
         row = []
         parsers = [readers] * width if callable(readers) else readers
-        for index, (field, read) in enumerate(zip(fields, parsers, strict=True)):
+        for index, (field, reader) in enumerate(zip(fields, parsers, strict=True)):
             try:
-                row.append(read(field))
+                row.append(reader(field))
             except ValueError as error:
                 column = f", column {names[index]}" if names else ""
                 raise ValueError(f"{path}, line {number}{column}: {field!r} is {error}") from None

@@ -1,6 +1,6 @@
 """Divide a log into rows and columns: CSV of any delimiter, JSON lines, or a list of objects.
 
-Also reads what the name of a column says, as W&B, TensorBoard and training loops write it.
+Also splits the column names of W&B, TensorBoard and training loops into words.
 """
 
 import csv
@@ -33,13 +33,13 @@ Rows = Callable[[], Iterator[tuple[int, list[Any]]]]
 def read(path: Path, needed: str, value: str) -> tuple[list[str], Rows]:
     """Return the names of a log's columns, and its rows.
 
-    `needed`: what a log must have, in words; `value`: the name of a column beside its steps. Raises
-    ValueError, also from the rows.
+    `needed`: a sentence on what a log must have; `value`: a column's name for examples in messages.
+    Raises ValueError, also from the rows.
     """
     with untrusted.refused(path, needed), untrusted.unpacked(path) as file:
         data = untrusted.content(file, LARGEST)
         if EVENTS not in path.name and b"\0" in data:
-            raise ValueError("no text in UTF-8; unpack it, or save it as UTF-8")
+            raise ValueError("not text in UTF-8; unpack it, or save it as UTF-8")
         text = "" if EVENTS in path.name else data.decode("utf-8-sig")
     if EVENTS in path.name:
         names, rows = _events(path)
@@ -55,10 +55,10 @@ def read(path: Path, needed: str, value: str) -> tuple[list[str], Rows]:
 def numbers(
     rows: Rows, columns: Sequence[tuple[int, str, Callable[[Any], float]]]
 ) -> tuple[np.ndarray, np.ndarray, int]:
-    """Return columns as numbers, shape (rows, columns), their lines, and how many lines lack one.
+    """Return columns as numbers, shape (rows, columns), line numbers, and how many lines lack one.
 
-    `columns`: each one's index, name, and reader of cells: nan for an empty one, ValueError for a
-    wrong one. Raises ValueError, which names line and column.
+    `columns`: index, name and reader of each column. A reader returns nan for an empty cell and
+    raises ValueError for a wrong one. Raises ValueError, which names line and column.
     """
     result, lines, left_out, row = array("d"), array("q"), 0, [0.0] * len(columns)
     for line, cells in rows():
@@ -84,11 +84,11 @@ def choose(
     read_name: Callable[[str], tuple[str, int] | None],
     other: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
-    """Return the column of each quantity that a log holds; `given`: as the user names them.
+    """Return the column of each quantity in a log; `given`: columns that the user names.
 
-    `read_name` says the quantity of a column and its place among several; of two in one place, that
-    of a quantity in `other` is left aside if there is the other one, too. Raises ValueError if
-    several could be meant, or none has a given name.
+    `read_name` returns a column's quantity and its preference (the lowest is chosen). Several
+    columns of equal preference are an error, unless the log also has the quantity that `other`
+    names in place of theirs. Raises ValueError for that, or if no column has a given name.
     """
     for quantity, name in given.items():
         if name not in names:
@@ -97,23 +97,23 @@ def choose(
             )
     several: dict[str, list[tuple[int, str]]] = {}
     for name in names:
-        said = None if name.endswith(("__MIN", "__MAX")) else read_name(name)  # W&B's exports
-        if said and said[0] not in given and name not in given.values():
-            several.setdefault(said[0], []).append((said[1], name))
+        meaning = None if name.endswith(("__MIN", "__MAX")) else read_name(name)  # W&B's exports
+        if meaning and meaning[0] not in given and name not in given.values():
+            several.setdefault(meaning[0], []).append((meaning[1], name))
     result = dict(given)
     for quantity, columns in several.items():
-        alike = [name for place, name in columns if place == min(columns)[0]]
-        if len(alike) > 1 and (other or {}).get(quantity) not in {*given, *several}:
+        best = [name for place, name in columns if place == min(columns)[0]]
+        if len(best) > 1 and (other or {}).get(quantity) not in {*given, *several}:
             raise ValueError(
-                f"columns {' and '.join(alike[:3])} could all be {quantity}; "
-                f'choose one, such as columns = {{ {quantity} = "{alike[0]}" }}'
+                f"columns {' and '.join(best[:3])} could all be {quantity}; "
+                f'choose one, such as columns = {{ {quantity} = "{best[0]}" }}'
             )
-        result[quantity] = alike[0]
+        result[quantity] = best[0]
     return result
 
 
 def bare(name: str) -> str:
-    """Return a column's name without the run that W&B's exports put before it."""
+    """Return a column's name without the name of the run that W&B's exports prefix."""
     return name.strip().rpartition(" - ")[2]
 
 
@@ -124,7 +124,7 @@ def words(name: str) -> list[str]:
 
 
 def _csv(text: str, needed: str, value: str) -> tuple[list[str], Rows]:
-    """Divide CSV by the comma, semicolon, tab or bar, whichever its first line has most of."""
+    """Divide CSV by comma, semicolon, tab or bar: the most frequent in its first line."""
     lines = list(io.StringIO(text, newline=None))
     for number, line in enumerate(lines, start=1):
         if len(line) > LONGEST:
@@ -134,7 +134,7 @@ def _csv(text: str, needed: str, value: str) -> tuple[list[str], Rows]:
         raise ValueError(f"empty; {needed}")
 
     def parsed() -> Iterator[tuple[int, list[str]]]:
-        """Yield where each row begins, and its cells. Raises ValueError."""
+        """Yield the first line's number and the cells of each row. Raises ValueError."""
         reader = csv.reader(lines[first:], delimiter=max(",;\t|", key=lines[first].count))
         begins = first + 1
         try:
@@ -162,7 +162,7 @@ def _csv(text: str, needed: str, value: str) -> tuple[list[str], Rows]:
             if len(cells) != len(names):
                 raise ValueError(
                     f"line {line}: {len(cells)} columns, line {first + 1} names {len(names)}; "
-                    "write as many, or cut the line off if it is not whole"
+                    "write as many, or delete an incomplete line"
                 )
             yield line, cells
 
@@ -182,20 +182,20 @@ def _events(path: Path) -> tuple[list[str], Rows]:
             "an event file of TensorBoard, which is not installed; "
             'pip install "paceline[tensorboard]"'
         ) from None
-    found: dict[int, dict[str, float]] = {}
+    by_step: dict[int, dict[str, float]] = {}
     for event in event_file_loader.EventFileLoader(str(path)).Load():
         for scalar in event.summary.value:
             if scalar.metadata.plugin_data.plugin_name == "scalars":
                 first = {"step": event.step, "wall time": event.wall_time}
-                row = found.setdefault(event.step, first)
+                row = by_step.setdefault(event.step, first)
                 row[scalar.tag] = float(tensor_util.make_ndarray(scalar.tensor).item())
-    names = [*dict.fromkeys(key for row in found.values() for key in row)]
-    lines = list(enumerate(found.values(), start=1))
+    names = [*dict.fromkeys(key for row in by_step.values() for key in row)]
+    lines = list(enumerate(by_step.values(), start=1))
     return names, lambda: ((n, [row.get(key) for key in names]) for n, row in lines)
 
 
 def _json(text: str, value: str) -> tuple[list[str], Rows]:
-    """Divide JSON lines, or a list of objects, alone or as HISTORY, whose keys are the columns."""
+    """Divide JSON lines, or a list of objects (also under HISTORY); keys are columns."""
 
     def loaded(part: str, where: str) -> Any:
         try:
@@ -203,20 +203,20 @@ def _json(text: str, value: str) -> tuple[list[str], Rows]:
         except ValueError as error:
             raise ValueError(f"{where}not JSON ({error}); {OBJECT.format(value)}") from None
 
-    whole = loaded(text, "") if text.lstrip()[0] == "[" else None
-    if whole is None and re.search(rf'"{HISTORY}"\s*:\s*\[', text):
-        with suppress(ValueError):  # of JSON lines
-            found = untrusted.loads(text).get(HISTORY)
-            whole = found if isinstance(found, list) else None
+    entries = loaded(text, "") if text.lstrip()[0] == "[" else None
+    if entries is None and re.search(rf'"{HISTORY}"\s*:\s*\[', text):
+        with suppress(ValueError):  # JSON lines are no single document
+            history = untrusted.loads(text).get(HISTORY)
+            entries = history if isinstance(history, list) else None
 
     def parsed() -> Iterator[tuple[int, dict[str, Any]]]:
-        for number, each in enumerate(io.StringIO(text) if whole is None else whole, start=1):
-            if whole is None and not each.strip():
+        for number, entry in enumerate(io.StringIO(text) if entries is None else entries, start=1):
+            if entries is None and not entry.strip():
                 continue
-            result = loaded(each, f"line {number}: ") if whole is None else each
+            result = loaded(entry, f"line {number}: ") if entries is None else entry
             if not isinstance(result, dict):
-                raise ValueError(f"line {number}: no object; {OBJECT.format(value)}")
+                raise ValueError(f"line {number}: not an object; {OBJECT.format(value)}")
             yield number, result
 
-    names = [*dict.fromkeys(key for _, each in parsed() for key in each)]
-    return names, lambda: ((n, [each.get(key) for key in names]) for n, each in parsed())
+    names = [*dict.fromkeys(key for _, entry in parsed() for key in entry)]
+    return names, lambda: ((n, [entry.get(key) for key in names]) for n, entry in parsed())

@@ -1,4 +1,4 @@
-"""Word refusals for the author of a scenario: where, what is wrong, and what would be right."""
+"""Word refusals for the author of a scenario: where, what is wrong, and what to write."""
 
 import json
 import re
@@ -13,7 +13,7 @@ KeyPath = tuple[str | int, ...]
 CONTROL_CHARACTERS = re.compile(
     "(?![\n\t])[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]"
 )  # ends of lines and tabs do no harm
-"""Those that a terminal acts upon, or that reverse text."""
+"""Characters that a terminal acts upon, or that reverse text."""
 
 # by pydantic's error type; the braces are filled from the error's context
 SENTENCES = {
@@ -41,10 +41,10 @@ _TABLES = ("model_type", "model_attributes_type", "dict_type", "dataclass_type")
 _LISTS = ("tuple_type", "list_type")
 UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")
 MISSING = ("missing", "missing_argument", "missing_keyword_only_argument")
-COMPARED = 1000  # names, at most, that a wrong one is likened to; each takes some 20 us
-LISTED = 50  # of them are written out; `paceline list` has no more in one list
-CLOSE = 0.6  # likeness from which a name may have been meant, as difflib has it
-LONGEST = 200  # characters of a wrong name that are looked at
+COMPARED = 1000  # names, at most, to compare a wrong one with; each takes some 20 us
+LISTED = 50  # names, at most, in a message; no list of `paceline list` is longer
+CLOSE = 0.6  # least similarity of a suggested name, the default of difflib
+LONGEST = 200  # characters of a wrong name that are compared
 MISNOMERS = {
     **dict.fromkeys(("deadline", "time", "hours", "walltime"), ("duration",)),
     **dict.fromkeys(("max-steps", "iterations", "epochs"), ("steps",)),
@@ -54,9 +54,9 @@ MISNOMERS = {
     "h": ("tau",),  # as in papers on DiLoCo
     "learning-rate": ("lr",),
 }
-"""Words that are not read as a key, and the keys that are meant by them."""
+"""Wrong words for keys, and the keys that users mean by them."""
 TAGS = ("dist", "kind", "schedule")
-"""Keys that choose between the members of a union: with another value the table means another."""
+"""Keys whose value chooses the kind of a table, a member of a union."""
 
 
 def visible(text: str) -> str:
@@ -65,7 +65,7 @@ def visible(text: str) -> str:
 
 
 def closest(word: str, options: Iterable[str], what: str) -> str:
-    """Name the option most like `word`, if it is much alike, and then the three most alike."""
+    """Suggest the option most like `word`, if it is close, and list the three closest."""
 
     def likeness(option: str) -> float:
         ends = (option, option.rpartition("/")[2])
@@ -77,7 +77,7 @@ def closest(word: str, options: Iterable[str], what: str) -> str:
 
 
 def nearest(word: str, options: Iterable[str], what: str) -> str:
-    """Name the option closest to `word`, if any is close, and then all of them, or the first."""
+    """Suggest the option closest to `word`, if any is close, and list the options."""
     names = {option.lower().replace("_", "-"): option for option in islice(options, COMPARED)}
     word = word[:LONGEST].lower().replace("_", "-")
     close = [name for name in MISNOMERS.get(word, ()) if name in names]
@@ -88,7 +88,7 @@ def nearest(word: str, options: Iterable[str], what: str) -> str:
 
 
 def sentence(error: ErrorDetails, path: KeyPath, value: Any) -> str:
-    """Say what is wrong with the `value` at `path`, and what would be right."""
+    """Say what is wrong with the `value` at `path`, and what to write."""
     kind, context = error["type"], error.get("ctx", {})
     if kind in SENTENCES:
         return SENTENCES[kind].format(**context)
@@ -97,14 +97,14 @@ def sentence(error: ErrorDetails, path: KeyPath, value: Any) -> str:
         options = re.findall(r"'([^']*)'", expected) or [expected]
         return f"unknown; {nearest(str(value), options, 'write one of')}"
     if kind in _TABLES:
-        given = "a list where one table belongs" if isinstance(value, list) else "not a table"
+        problem = "a list where one table belongs" if isinstance(value, list) else "not a table"
         section = "" if any(isinstance(part, int) for part in path) else f"[{dotted(path)}], or "
-        return f"{given}; write {section}{{ key = value }}"
+        return f"{problem}; write {section}{{ key = value }}"
     if kind in _LISTS:
         table = isinstance(value, dict)
-        given = "one table where a list of tables belongs" if table else "not a list"
-        return f"{given}; write {f'[[{dotted(path)}]]' if table else 'it in square brackets'}"
-    return "not accepted; see what is in the output of `paceline list schema`"
+        problem = "one table where a list of tables belongs" if table else "not a list"
+        return f"{problem}; write {f'[[{dotted(path)}]]' if table else 'it in square brackets'}"
+    return "not accepted; see the key in the output of `paceline list schema`"
 
 
 def with_control_characters(value: Any, path: KeyPath = ()) -> Iterator[KeyPath]:
@@ -134,7 +134,7 @@ def quoted(name: str) -> str:
 
 
 def show(value: Any) -> str:
-    """Write a value as TOML does, cut at 80 characters."""
+    """Write a value as TOML, cut at 80 characters."""
     text = toml(value)
     return text if len(text) <= 80 else text[:77] + "..."
 

@@ -1,7 +1,7 @@
 """Confine the files that a scenario or profile names to its own folder, unless allowed.
 
 A scenario from somebody else must not read elsewhere on the machine. Overrides on the command line,
-or from Python, are the user's own words and may name any file.
+or from Python, come from the user and may name any file.
 """
 
 import os
@@ -13,9 +13,9 @@ from ..errors import InputError
 from .messages import KeyPath, dotted, show
 
 NAMING = ("extends", "file", "folder", "membership", "platform", "regions")
-"""KeyPath whose values name files."""
+"""Keys whose values name files."""
 OTHERS = ("algorithm", "tune")
-"""Tables whose keys are those of programs: none of them names a file."""
+"""Tables with the keys of programs, none of which names a file."""
 REMEDY = "move it there, or allow it by --allow-paths (in Python: load(..., allow_paths=True))"
 
 
@@ -23,16 +23,16 @@ NAME, WHOLE = 255, 4095  # bytes of a file's name and of a path, on the usual sy
 
 
 def demand_possible(path: Path) -> None:
-    """Raise InputError for a path that no file can have, before anything is computed."""
+    """Refuse a path that no file can have. Raises InputError."""
     text = str(path)
-    whole = len(os.fsencode(path.absolute()))
+    length = len(os.fsencode(path.absolute()))
     if "\0" in text:
-        what = "holds a zero byte"
-    elif whole > WHOLE or any(len(os.fsencode(part)) > NAME for part in path.parts):
-        what = f"too long: a name may have {NAME} bytes, and a path {WHOLE}"
+        problem = "holds a zero byte"
+    elif length > WHOLE or any(len(os.fsencode(part)) > NAME for part in path.parts):
+        problem = f"too long: a name may have {NAME} bytes, and a path {WHOLE}"
     else:
         return
-    raise InputError(f"--out {text[:80]}{'...' * (len(text) > 80)}: {what}; choose another")
+    raise InputError(f"--out {text[:80]}{'...' * (len(text) > 80)}: {problem}; choose another")
 
 
 def named(value: Any, path: KeyPath = ()) -> Iterator[tuple[KeyPath, str]]:
@@ -53,12 +53,12 @@ def leaves(name: str, folder: Path) -> bool:
     """Tell whether a file, relative to `folder`, lies outside it, links and `..` resolved."""
     try:
         return not (folder / name).resolve().is_relative_to(folder.resolve())
-    except (OSError, RuntimeError, ValueError):  # not a file at all, which its reader will say
+    except (OSError, RuntimeError, ValueError):  # not a file at all: its reader refuses it
         return False
 
 
 def refusals(table: Any, file: str, folder: Path, remedy: str = REMEDY) -> dict[KeyPath, str]:
-    """Say, by path, which files that `file` in `folder` names lie outside the folder."""
+    """Word a refusal, by key path, for each file outside `folder` that `file` names."""
     return {
         path: f"{file}: {dotted(path)} = {show(name)}: outside the folder of that file; {remedy}"
         for path, name in named(table)

@@ -1,4 +1,4 @@
-"""Tables of scenarios: how they differ, and as TOML."""
+"""Compare the tables of scenarios, and write them as TOML."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -7,7 +7,7 @@ from .messages import quoted, toml
 
 
 def differing(tables: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
-    """Return each key whose values differ between scenarios' tables, and these values."""
+    """Return a row (key, values) for each key whose values differ between tables."""
     every = [by_dotted_key(table) for table in tables]
     keys = dict.fromkeys(key for table in every for key in table if not key.startswith("title"))
     rows = [(key, *(toml(table[key]) if key in table else "-" for table in every)) for key in keys]
@@ -15,7 +15,7 @@ def differing(tables: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
 
 
 def by_dotted_key(table: Mapping[str, Any], head: str = "") -> dict[str, Any]:
-    """Return a scenario's values by dotted keys; a table in a list by label, name or index."""
+    """Return a table's values by dotted key; list entries go by label, name or index."""
     result: dict[str, Any] = {}
     for key, value in table.items():
         if isinstance(value, Mapping) and "dist" not in value:

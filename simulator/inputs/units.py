@@ -1,7 +1,7 @@
 """Parse quantities with units, as users write them ("300 ms", "34 Mbit/s"), into SI floats.
 
-The registry is small and our own on purpose: pint's default one calls a bit dimensionless, so it
-would accept "34 MHz" as a bandwidth, and it takes a third of a second to load.
+The registry is small on purpose: pint's default registry calls a bit dimensionless, so it would
+accept "34 MHz" as a bandwidth, and it takes a third of a second to load.
 """
 
 import re
@@ -74,7 +74,7 @@ def registry() -> "UnitRegistry[float]":
 def to_si(value: Any, dimension: str) -> float:
     """Return `value` ("300 ms") in SI units (seconds, bytes, bytes/s).
 
-    Raises ValueError, with an example of what would be right, for anything else.
+    Raises ValueError, with an example of a right value, for anything else.
     """
     remedy = f'write a {dimension} with its unit, such as "{EXAMPLES[dimension][0]}"'
     if not isinstance(value, str):
@@ -90,7 +90,7 @@ def _parsed(value: str, dimension: str, remedy: str) -> float:
         raise ValueError(f"not a quantity; {remedy}")
     try:
         quantity: Any = registry().Quantity(value)
-        found = dict(quantity.dimensionality)
+        dimensionality = dict(quantity.dimensionality)
         magnitude = float(quantity.to_base_units().magnitude)
     except (PintError, ValueError, TypeError, ArithmeticError, AttributeError):
         raise ValueError(f"not a quantity; {remedy}") from None
@@ -98,7 +98,7 @@ def _parsed(value: str, dimension: str, remedy: str) -> float:
         if type(error).__module__.split(".")[0] not in ("tokenize", "pint", "flexparser"):
             raise
         raise ValueError(f"not a quantity; {remedy}") from None
-    if found != DIMENSIONS[dimension]:
+    if dimensionality != DIMENSIONS[dimension]:
         raise ValueError(f"not a {dimension}; {remedy}")
     if not isfinite(magnitude):
         raise ValueError(f"not finite; {remedy}")
@@ -126,7 +126,7 @@ def percent(value: Any) -> float:
 
 
 def demand_within(value: float, dimension: str) -> None:
-    """Raise ValueError for a value in SI units with which computing leaves the range of floats."""
+    """Raise ValueError for a value (SI) so large or small that results would overflow."""
     unit = SI[dimension]
     if value > MOST[dimension]:
         raise ValueError(f"too large; write {MOST[dimension]:g} {unit} or less")

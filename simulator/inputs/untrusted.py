@@ -1,6 +1,6 @@
-"""Files that somebody else may have written or changed: read within bounds, refused in one wording.
+"""Read files that somebody else may have written: within bounds, and with uniform refusals.
 
-A reader of a new format is a few lines: inside `refused`, take `text` or `content` and parse it.
+To read a new format, call `text` or `content` inside `refused`, and parse the result.
 JSON and TOML are parsed here, within bounds on depth.
 """
 
@@ -24,7 +24,7 @@ from ..errors import InputError
 LARGEST = 10_000_000  # bytes of a file written by hand: a scenario has a few thousand
 LARGEST_WRITTEN = 1_000_000_000  # bytes of a file that a program has written
 CHUNK = 1 << 20  # bytes
-DEEPEST = 48  # tables and lists within each other: a document has a scenario's and some around it
+DEEPEST = 48  # levels of tables and lists: a document has a scenario's and some around it
 WRONG = (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError, OverflowError)
 """Errors that reading a damaged file raises; `ValueError` includes text that is not UTF-8."""
 
@@ -42,8 +42,8 @@ def refused(
     """
     try:
         yield
-    except (*WRONG, csv.Error) as found:
-        raise error(f"{path}: {what} ({reason(found)}); {remedy}") from None
+    except (*WRONG, csv.Error) as cause:
+        raise error(f"{path}: {what} ({reason(cause)}); {remedy}") from None
 
 
 def reason(error: Exception) -> str:
@@ -51,8 +51,8 @@ def reason(error: Exception) -> str:
     match error:
         case OSError(strerror=str(words)):
             return words
-        case UnicodeDecodeError(object=found, start=start):
-            line = found[:start].count(b"\n") + 1
+        case UnicodeDecodeError(object=content, start=start):
+            line = content[:start].count(b"\n") + 1
             return f"line {line} is not UTF-8"
         case KeyError(args=(key, *_)):
             return f"unexpected or missing {key!r}"
@@ -66,8 +66,8 @@ def reason(error: Exception) -> str:
 def opened(path: Path | str) -> Iterator[BinaryIO]:
     """Open a regular file to read its bytes. Raises OSError, also for anything else.
 
-    A named pipe would block until something writes into it; /dev/zero never ends. What the shell
-    itself hands over, as in <(...), is a pipe that this process already holds, and is read.
+    A named pipe would block until something writes into it; /dev/zero never ends. A pipe that the
+    shell hands over, as in <(...), is already open in this process, and is read.
     """
     handed = re.fullmatch(r"/dev/(stdin|fd/[0-9]+)|/proc/self/fd/[0-9]+", str(path)) is not None
     number = os.open(path, os.O_RDONLY | (0 if handed else getattr(os, "O_NONBLOCK", 0)))
