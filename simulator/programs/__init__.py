@@ -1,8 +1,8 @@
 """The algorithms, and `effects.py`, the vocabulary that they are written in.
 
 Import `catalogue()` for every algorithm by name, `program.Program` to describe one, `effects.Node`
-for what a program may await. A program knows effects, pieces and codecs alone: no clock, no random
-numbers of its own, no engine, so that every engine runs the same text.
+for what a program may await. A program uses effects, pieces and codecs only: no clock, generator or
+engine besides them, so that every engine runs the same text.
 """
 
 from collections.abc import Mapping
@@ -28,9 +28,10 @@ __all__ = ["Program", "catalogue"]
 
 @cache
 def catalogue() -> Mapping[str, Program]:
-    """Return every program by name: ours, then those of installed packages (`paceline.programs`).
+    """Return every program by name: the built-in ones, then those of installed packages.
 
-    Raises InputError when an installed package offers something else, or a name that is taken.
+    Packages offer programs as entry points of `paceline.programs`. Raises InputError for an entry
+    point that is not a program, or whose name is taken.
     """
     modules = (local, adaptive, overlapped, diloco, decoupled, federated, server, gossip)
     programs = {p.name: p for module in modules for p in module.PROGRAMS}

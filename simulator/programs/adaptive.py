@@ -33,7 +33,7 @@ class Shared(NamedTuple):
 
 @piece
 class Constants:
-    """The constants of eq. 5, which eq. 6 does without; D in seconds."""
+    """The constants of eq. 5, which eq. 6 does not need; D in seconds."""
 
     average: Annotated[Seconds, Field(gt=0, description="D: time that an average takes")]
     smoothness: Annotated[Number, Field(gt=0, description="L: largest curvature of the loss")]
@@ -44,10 +44,10 @@ class Constants:
 class PaperRule:
     """Eq. 6 of the paper at every `interval`, with its refinement on a plateau.
 
-    Boundaries that pass between two averages, as in an outage, make one decision together. tau0
-    stands outside the root, so that the rule returns tau0 while nothing has changed. With
-    `constants`, eq. 5 instead, which nothing refines. `at_boundary`: F is the loss of the last step
-    before a boundary, else the mean over the steps since the boundary before.
+    Several boundaries that pass between two averages, as in an outage, make one decision. tau0
+    stands outside the root, so that the rule returns tau0 while loss and rate are unchanged. With
+    `constants` the rule is eq. 5, without refinement. `at_boundary`: F is the loss of the last step
+    before a boundary, else the mean over the steps since the previous boundary.
     """
 
     def __init__(
@@ -91,10 +91,10 @@ class PaperRule:
             return max(1, ceil(self.gamma * tau))
         return following
 
-    def _best(self, tau: int, loss: float, rate: float, known: Constants) -> int:
+    def _best(self, tau: int, loss: float, rate: float, constants: Constants) -> int:
         """Return the best period for the next interval: eq. 5, rounded up as in eq. 6."""
-        gap = 2 * max(loss - known.least_loss, 0.0) * known.average  # nan stays nan
-        noise = rate**3 * known.smoothness**2 * known.gradient_variance * self.interval
+        gap = 2 * max(loss - constants.least_loss, 0.0) * constants.average  # nan stays nan
+        noise = rate**3 * constants.smoothness**2 * constants.gradient_variance * self.interval
         square = gap / noise if noise else inf
         return max(1, ceil(sqrt(square))) if isfinite(square) else tau
 
@@ -145,8 +145,8 @@ async def adacomm(
     codec: Codec = Raw(),
 ) -> None:
     """AdaComm: local SGD whose period shrinks as the training loss falls."""
-    # F of eq. 6 is the loss at the boundary, where a worker knows one mini-batch alone: the mean
-    # over the interval varies less, and is the default, though it lags behind
+    # F of eq. 6 is the loss at the boundary, the loss of a single mini-batch. The mean over the
+    # interval varies less and is the default, though it lags behind.
     rule: Callable[[int, Shared, float], int] = (
         PaddleRule(tau0)
         if variant == "paddle"

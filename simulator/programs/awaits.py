@@ -1,9 +1,9 @@
-"""Forgotten `await`s of a program: found in its text before it runs, or named when it fails.
+"""Find the forgotten `await`s of a program in its text, or name them when the program fails.
 
-Without its `await` an effect does nothing. Where nothing would fail then, because the result is
-dropped, returned, handed to another effect, or only tested for truth, the text must have the
-`await`. Anywhere else it ends in an error about a coroutine, which `explained` turns into the same
-words.
+Without its `await` an effect does nothing. Where that causes no error, because the result is
+dropped, returned, passed to another effect, or only tested for truth, `demand` refuses the text.
+Anywhere else Python raises an error about a coroutine, which `explained` turns into the same
+message.
 """
 
 import ast
@@ -26,14 +26,14 @@ EFFECTS = {
     if get_origin(getattr(effect, "__annotations__", {}).get("return")) is Awaitable
 }
 SILENT = ast.Expr | ast.Return | ast.If | ast.While | ast.BoolOp | ast.UnaryOp
-"""Where a coroutine passes for a result, and no error follows."""
+"""Parents of a call that accept a coroutine without an error."""
 FORGOTTEN = re.compile(r"\b(coroutine|generator)\b")
 
 Function = Callable[..., Any]
 
 
 def demand(program: Program) -> None:
-    """Raise InputError where a program forgets to await."""
+    """Refuse a program that forgets an `await`. Raises InputError."""
     for function in filter(None, (program.worker, program.server)):
         for file, line, call in _forgotten(function):
             raise InputError(_said(file, line, program.name, f"{call} is not awaited"))
@@ -41,7 +41,7 @@ def demand(program: Program) -> None:
 
 @contextmanager
 def explained(program: Program) -> Iterator[None]:
-    """Raise InputError for an error of a program that took a coroutine for its result."""
+    """Turn an error from a missing `await` into an InputError that names its line."""
     try:
         yield
     except (TypeError, AttributeError, ValueError) as error:
@@ -53,16 +53,16 @@ def explained(program: Program) -> Iterator[None]:
         if not (frames and FORGOTTEN.search(str(error))):
             raise
         last = frames[-1]
-        what = f"{last.line or error} takes an effect that is not awaited"
-        raise InputError(_said(last.filename, last.lineno or 0, program.name, what)) from error
+        problem = f"{last.line or error} takes an effect that is not awaited"
+        raise InputError(_said(last.filename, last.lineno or 0, program.name, problem)) from error
 
 
-def _said(file: str, line: int, name: str, what: str) -> str:
-    return f"{file}:{line}: program {name}: {what}; write `await` before the effect"
+def _said(file: str, line: int, name: str, problem: str) -> str:
+    return f"{file}:{line}: program {name}: {problem}; write `await` before the effect"
 
 
 def _parsed(text: str) -> ast.Module:
-    """Parse `text`, once more where CPython miscounts its recursion (python/cpython#106905)."""
+    """Parse `text`; try again if CPython miscounts its recursion (python/cpython#106905)."""
     try:
         return ast.parse(text)
     except SystemError:
@@ -71,8 +71,8 @@ def _parsed(text: str) -> ast.Module:
 
 @cache
 def _forgotten(function: Function) -> list[tuple[str, int, str]]:
-    """Return file, line and text of each call that a function, or what it calls, does not await."""
-    found, todo, seen = [], [function], set[Function]()
+    """Return file, line and text of each call not awaited by a function or its helpers."""
+    calls, todo, seen = [], [function], set[Function]()
     while todo:
         function = inspect.unwrap(todo.pop())
         if function in seen or not inspect.iscoroutinefunction(function):
@@ -81,25 +81,25 @@ def _forgotten(function: Function) -> list[tuple[str, int, str]]:
         try:
             lines, first = inspect.getsourcelines(function)
             tree = _parsed(textwrap.dedent("".join(lines)))
-        except (OSError, TypeError, SyntaxError):  # no text to read: `explained` is left
+        except (OSError, TypeError, SyntaxError):  # no text to read: `explained` remains
             continue
-        known = inspect.getclosurevars(function)
+        variables = inspect.getclosurevars(function)
         helpers = {
             name: value
-            for name, value in {**known.globals, **known.nonlocals}.items()
+            for name, value in {**variables.globals, **variables.nonlocals}.items()
             if inspect.iscoroutinefunction(value)
         }
         todo += helpers.values()
         file = inspect.getsourcefile(function) or function.__code__.co_filename
-        found += [
+        calls += [
             (file, first + call.lineno - 1, f"{ast.unparse(call.func)}(...)")
             for call in _calls(tree, {*helpers})
         ]
-    return found
+    return calls
 
 
 def _calls(tree: ast.Module, helpers: set[str]) -> Iterator[ast.Call]:
-    """Yield the calls in a coroutine function's text that silently are not awaited."""
+    """Yield the calls in a coroutine function that lack an `await` without an error."""
     outer, *inner = (node for node in ast.walk(tree) if isinstance(node, ast.AsyncFunctionDef))
     nodes = {"me", *(arg.arg for arg in outer.args.args[:1])}
     coroutines = helpers | {node.name for node in inner}
@@ -113,7 +113,7 @@ def _calls(tree: ast.Module, helpers: set[str]) -> Iterator[ast.Call]:
 
 
 def _method(called: ast.expr, nodes: set[str]) -> str:
-    """Return the name of the node's method that a call of this calls; "" for other calls."""
+    """Return the name of the node's method that `called` is; "" for anything else."""
     match called:
         case ast.Attribute(value=ast.Name(id=name), attr=method) if name in nodes:
             return method

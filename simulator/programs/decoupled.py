@@ -1,4 +1,4 @@
-"""Decoupled DiLoCo: islands that train on their own, and a syncer that merges what has come."""
+"""Decoupled DiLoCo: islands train independently, and a syncer merges what has arrived."""
 
 from functools import reduce
 from itertools import count
@@ -31,11 +31,11 @@ async def learner(
     ] = 0.5,
     codec: Codec = Raw(),
 ) -> None:
-    """Train on, send fragments in turns, and take in what the syncer has made of them."""
+    """Train on, send fragments in turns, and take in the fragments that the syncer merged."""
     channels = [codec.open(me) for _ in range(fragments)]
     x = anchor = me.start
     u, told, merged, sent = inner.init(x), 0, [0] * fragments, dict[int, int]()
-    came = dict[int, Any]()  # merged fragments that have come, some before they are due
+    came = dict[int, Any]()  # merged fragments that have arrived, some before they are due
 
     def take_in(f: int, shared: Any) -> None:
         nonlocal x, anchor
@@ -48,7 +48,7 @@ async def learner(
         direction, u = inner.update(await me.gradient(x), u, x)
         x = x - lr(k) * direction
         for f in (f for f in range(fragments) if (k - tau * (f + 1) // fragments) % tau == 0):
-            if f not in sent:  # else it is yet to be merged: train on, and send more steps later
+            if f not in sent:  # else its merge is pending: train on, and send more steps later
                 part = me.cut(anchor - x, fragments)[f]
                 channels[f].send(me.server, (part, float(f), float(k - merged[f]), float(k - told)))
                 sent[f] = told = k
@@ -81,35 +81,36 @@ async def syncer(
     """Decoupled DiLoCo: islands train on; a syncer merges the fragments of a quorum of them."""
     channel, outer, x = codec.open(me), Nesterov(outer_momentum), me.start
     v = [outer.init(part) for part in me.cut(x, fragments)]
-    held: list[dict[int, Any]] = [{} for _ in v]
+    parts_of: list[dict[int, Any]] = [{} for _ in v]
 
     def hold(message: Any) -> None:
         worker, (part, f, steps, new) = message
         me.count(int(new))
-        held[int(f)][worker] = steps, part
+        parts_of[int(f)][worker] = steps, part
 
     while True:
-        f = max(range(fragments), key=lambda fragment: len(held[fragment]))
-        if len(held[f]) < min(quorum, me.workers):
+        f = max(range(fragments), key=lambda fragment: len(parts_of[fragment]))
+        if len(parts_of[f]) < min(quorum, me.workers):
             hold(await channel.receive())
             continue
         window, parts = me.timer(grace), list(me.cut(x, fragments))
-        while len(held[f]) < me.workers:
+        while len(parts_of[f]) < me.workers:
             if (message := await channel.receive_before(window)) is None:
                 await me.wait(window)
                 break
             hold(message)
         me.work(me.apply_seconds)
-        tokens = sum(steps for steps, _ in held[f].values())
-        here = len(held[f]) / me.workers  # so that a period moves the model as one mean of all does
-        mean = reduce(add, (here * steps / tokens * part for steps, part in held[f].values()))
+        tokens = sum(steps for steps, _ in parts_of[f].values())
+        # scaled so that one period moves the model as much as one mean of all workers
+        here = len(parts_of[f]) / me.workers
+        mean = reduce(add, (here * steps / tokens * part for steps, part in parts_of[f].values()))
         step, v[f] = outer.update(mean, v[f], parts[f])
         parts[f] = parts[f] - outer_lr * step
         x = me.join(parts)
         me.mark(x)
-        for worker in held[f]:
+        for worker in parts_of[f]:
             me.send(worker, (me.cut(x, fragments)[f], float(f)))
-        held[f] = {}
+        parts_of[f] = {}
 
 
 PROGRAMS = (

@@ -51,8 +51,8 @@ async def streaming_diloco(
     channels = [codec.open(me) for _ in range(fragments)]
     outer = Nesterov(outer_momentum)
     x = me.start
-    # in a cycle of `span` steps after `begun` each fragment starts a mean, applied `late` steps
-    # after that; `means`: of each fragment's mean under way, that step, and itself
+    # In a cycle of `span` steps after `begun` each fragment starts a mean, applied `late` steps
+    # after that. `means`: by fragment, the step at which to apply its mean, and the handle.
     x, anchor, u, v, means, begun, span, late, k = me.resumed(
         x=x, anchor=x, u=inner.init(x), v=[outer.init(part) for part in me.cut(x, fragments)],
         means=dict[int, tuple[int, Any]](), begun=0, span=tau, late=overlap, k=0,

@@ -1,7 +1,8 @@
 """Effects: the closed vocabulary of actions that a program may take, as the class `Node`.
 
-A program is a coroutine that gets a `Node` and nothing else. Each engine (the modules in `engines`,
-and real training in `validate`) is one implementation of `Node`; a program cannot tell them apart.
+A program is a coroutine that gets a `Node` and its parameters. Each engine (the modules in
+`engines`, and real training in `validate`) is one implementation of `Node`; a program cannot tell
+them apart.
 The rule for `await`: exactly where other nodes may act before the program goes on. Instantaneous
 effects (starting a mean, sending, reading the clock, marking) are plain calls.
 """
@@ -21,7 +22,7 @@ Payload = Any
 """Content of a message: a vector, a float, an `Encoded` vector, or a tuple of these."""
 
 Handle = Any
-"""An operation that was started and not yet awaited."""
+"""A started operation that is not awaited yet."""
 
 Pieces = int | tuple[int, ...]
 """Number of nearly equal pieces of a vector, or their relative sizes, in the order of
@@ -39,9 +40,9 @@ ANY = -1
 class Encoded:
     """A vector as a codec sends it.
 
-    `data`: arrays that an average adds up; `places`: indices of their entries in the vector, None
-    for all; `share`: of the whole model; `bytes`: its size on the network; `most`: entries
-    that no worker's message exceeds, None if unknown; `bits`: that an integer entry has.
+    `data`: arrays that an average adds up. `places`: indices of their entries in the vector, None
+    for all. `share`: the vector's share of the whole model. `bytes`: size on the network. `most`:
+    the most entries in any worker's message, None if unknown. `bits`: bits of an integer entry.
     """
 
     data: tuple[Vector, ...]
@@ -53,7 +54,7 @@ class Encoded:
 
 
 class Phase(NamedTuple):
-    """Local steps: their learning rate, their transform, and after how many they end.
+    """Local steps: their learning rate, their transform, and the number after which they end.
 
     The rate and the number are functions of the step.
     """
@@ -69,11 +70,11 @@ class Node(ABC):
     Attributes: `rank` (workers 0 to `workers` - 1; the server, if any, is `server`), `workers`,
     `server` (= `workers`), `start` (the initial parameters x1, read-only), `apply_seconds` (time of
     one update on the server), `parameters` and `bytes_per_parameter` (of the model that travels;
-    `start` may be a smaller stand-in for it). `samples`: of this worker's data, over the mean of
-    all workers; None where all have as many. `pace`: how many steps it takes, by its expected step
-    time, while the slowest worker takes one. `participants`: how many of the workers
-    [cluster.sampling] wants; without that, all. `resting`: whether it is out of the round, so that
-    nothing is taken of what it brings to a mean.
+    `start` may be a smaller stand-in for it). `samples`: this worker's number of samples over the
+    mean of all workers; None if all are equal. `pace`: the number of steps that this worker takes,
+    by expected step times, while the slowest takes one. `participants`: the number of workers that
+    [cluster.sampling] selects; without it, all. `resting`: whether the worker is out of the round,
+    so that its part of a mean is not used.
     """
 
     __slots__ = (
@@ -98,15 +99,15 @@ class Node(ABC):
 
     @abstractmethod
     def loss_and_gradient(self, x: Vector) -> Awaitable[tuple[float, Vector]]:
-        """As `gradient`, with the training loss of the same mini-batch."""
+        """Compute a gradient as `gradient` does, with the training loss of the mini-batch."""
 
     @abstractmethod
     def start_backward(self, x: Vector, pieces: Pieces) -> Awaitable[Sequence[Handle]]:
         """Start one gradient at `x`; return its `pieces` in the order the backward pass frees them.
 
         Piece 0 is the end of the vector (the last layers), each piece a contiguous slice. Awaited
-        as a gradient is, because a run may end before it. Time passes while its pieces are waited
-        for, or in `receive_before`; a gradient that is never waited for is abandoned.
+        like a gradient, because a run may end before it. Time passes in a wait for its pieces, or
+        in `receive_before`; a gradient without a wait is abandoned.
         """
 
     @abstractmethod
@@ -115,7 +116,7 @@ class Node(ABC):
 
     @abstractmethod
     def join(self, pieces: Sequence[Vector]) -> Vector:
-        """Put the pieces of one gradient, in the order of `start_backward`, together again."""
+        """Join the pieces of one gradient, in the order of `start_backward`, to a vector."""
 
     @abstractmethod
     def start_mean(self, value: Payload) -> Handle:
@@ -129,8 +130,8 @@ class Node(ABC):
     def start_mean_after(self, handle: Handle, value: Callable[[Payload], Payload]) -> Handle:
         """Start the average of `value(result)` as soon as the collective `handle` has its result.
 
-        `value` may be called at any time until the `wait`, so it must change nothing. The order of
-        collectives is that of these calls.
+        `value` may be called at any time until the `wait`, so it must have no side effects. The
+        order of collectives is that of these calls.
         """
 
     @abstractmethod
@@ -139,10 +140,10 @@ class Node(ABC):
 
     @abstractmethod
     def finished(self, handle: Handle) -> Awaitable[bool]:
-        """Tell whether the collective `handle` has finished on every worker: one answer for all.
+        """Return whether the collective `handle` has finished on every worker: one answer for all.
 
-        All workers must ask; the answer comes when the last one has asked, so that the control flow
-        may depend on it. The flag itself takes no time on the network.
+        All workers must call this; the answer comes when the last one has called, so that the
+        control flow may depend on it. The flag itself takes no time on the network.
         """
 
     @abstractmethod
@@ -157,7 +158,7 @@ class Node(ABC):
     def receive_before(
         self, handle: Handle, source: int = ANY
     ) -> Awaitable[tuple[int, Payload] | None]:
-        """As `receive`, but None if no message comes before `handle`: a gradient, or a timer."""
+        """Receive as `receive` does; None if `handle` (a gradient or timer) is done first."""
 
     @abstractmethod
     def timer(self, seconds: float) -> Handle:
@@ -165,15 +166,15 @@ class Node(ABC):
 
     @abstractmethod
     def count(self, gradients: int) -> None:
-        """Tell the observer how many gradients the message received last stands for, if not one."""
+        """Report how many gradients the last received message stands for, if not one."""
 
     def discard(self) -> None:
-        """Tell the observer that the gradient received last is not used. Takes no time."""
+        """Report that the last received gradient is not used. Takes no time."""
         self.count(0)
 
     @abstractmethod
     def generator(self, *, shared: bool = False) -> np.random.Generator:
-        """Make a source of random numbers: the n-th of this node's own, or the n-th that all share.
+        """Make a source of random numbers: this node's n-th one, or the n-th that all share.
 
         Keyed by the run's seed, so that the numbers are the same in every engine.
         """
@@ -183,29 +184,29 @@ class Node(ABC):
         """Be busy for `seconds`, such as the server's processing."""
 
     def coding(self, kind: str, share: float) -> tuple[float, float]:
-        """Return the seconds that a codec which states none takes, as far as measured.
+        """Return the measured seconds of a codec that states none; 0 where not measured.
 
-        To compress a `share` of the model, and to decompress one message of it.
+        First to compress a `share` of the model, then to decompress one message of that share.
         """
         return 0.0, 0.0
 
     @abstractmethod
     def clock(self) -> float:
-        """Return the seconds since the run began, on this node's own clock."""
+        """Return the seconds since the run began, on this node's clock."""
 
     @abstractmethod
     def mark(self, x: Vector) -> None:
         """Report this node's parameters after a step to the observer. Takes no time.
 
-        A server marks each update before it sends the new parameters, so that their age is known.
+        A server marks each update before it sends the new parameters, so that their age is defined.
         """
 
     def resumed(self, **state: Any) -> tuple[Any, ...]:
-        """Return the values with which a program's loop begins: these, or those of a checkpoint.
+        """Return the values with which a program's loop begins: these, or a checkpoint's.
 
-        Called once, right before the loop, with the names of all variables that an iteration leaves
-        to the next, so that a checkpoint can be taken while the loop computes a gradient: before
-        that, an iteration may change none of them, and it must bear to be begun twice.
+        Called once, right before the loop, with all variables that an iteration passes on to the
+        next. A checkpoint is taken while the loop computes a gradient: before that, an iteration
+        must not change these variables, and it may be begun twice.
         """
         return tuple(state.values())
 
@@ -214,14 +215,14 @@ class Node(ABC):
         return self.wait(self.start_mean(value))
 
     def absentees(self) -> Set[int]:
-        """Return the clients that are away now, where [cluster.sampling] is by availability."""
+        """Return the clients that are absent now, if [cluster.sampling] is by availability."""
         return frozenset()
 
     def leap(self, transform: Any) -> Any:
-        """Return an effect that takes local steps by `transform` at once, as `descend` one by one.
+        """Return an effect that takes many local steps of `descend` at once; None if there is none.
 
-        It takes the parameters, the state, the first step's number and the `Phase`. None where the
-        engine takes each step.
+        Its arguments are the parameters, the transform's state, the first step's number and the
+        `Phase`.
         """
         return None
 

@@ -1,4 +1,4 @@
-"""Federated learning: clients train on data of their own, and a round combines their models."""
+"""Federated learning: each client trains on its data, and a round combines the models."""
 
 from collections.abc import Sequence, Set
 from itertools import islice
@@ -25,7 +25,7 @@ Mu = Annotated[
 
 
 def proximal(mu: float, momentum: LocalMomentum) -> Transform:
-    """Return the transform of local steps with FedProx's term; at 0 there is none."""
+    """Return the transform of local steps, with FedProx's term if `mu` is above 0."""
     return Proximal(mu, momentum) if mu else momentum
 
 
@@ -49,9 +49,9 @@ async def fedavg(
 
 
 def chosen(me: Node, rng: Any, idle: Sequence[int], busy: Set[int]) -> Sequence[int]:
-    """Return whom to let train, of those idle: all, or as many as [cluster.sampling] allows.
+    """Choose the idle clients to train: all, or as many as [cluster.sampling] allows.
 
-    A client that went away while it trains frees its place, and does not lose its work.
+    A client that leaves while it trains frees its place, and does not lose its work.
     """
     if rng is None:
         return idle
@@ -63,7 +63,7 @@ def chosen(me: Node, rng: Any, idle: Sequence[int], busy: Set[int]) -> Sequence[
 
 
 def first(me: Node) -> tuple[Any, Sequence[int]]:
-    """Return the random numbers that choose clients, or None, and those who train first."""
+    """Return the generator that chooses clients (None: all train), and the first clients."""
     rng = me.generator(shared=True) if me.participants < me.workers else None
     return rng, chosen(me, rng, range(me.workers), set())
 
@@ -87,8 +87,8 @@ async def report(
         anchor, before = x, k
         x, _, k = await descend(me, x, inner.init(x), k + 1, lr, inner, tau)
         away, steps = anchor - x, float(k - before)
-        own = (away, steps) if weight is None else (weight * away, steps, weight)
-        x = await channel.request(me.server, own)
+        message = (away, steps) if weight is None else (weight * away, steps, weight)
+        x = await channel.request(me.server, message)
 
 
 async def fedbuff_server(
@@ -109,30 +109,30 @@ async def fedbuff_server(
     """FedBuff: the server updates for every K displacements that arrive, however late."""
     rng, early = first(me)
     channel, x, busy = codec.open(me), me.start, {*early}
-    v, updates, held = outer.init(x), 0, list[tuple[int, Payload]]()
+    v, updates, reports = outer.init(x), 0, list[tuple[int, Payload]]()
     idle = [rank for rank in range(me.workers) if rank not in busy]
     had = [0 if rank in busy else -1 for rank in range(me.workers)]  # the update trained from
     while True:
         client, came = await channel.receive()
         late = updates - had[client]
-        away, steps, *weight = came or (x, 0)  # nothing: the client has dropped out
+        away, steps, *weight = came or (x, 0)  # an empty message: the client has dropped out
         dropped = not came or (max_staleness is not None and late > max_staleness)
         me.count(0 if dropped else int(steps))
         if not came:
-            had[client] = -1  # it has said nothing of this model
+            had[client] = -1  # it has reported nothing for this model
         if not dropped:
             worth = (1 + late) ** -0.5 if staleness == "root" else 1.0
-            held.append((client, (worth * away, *weight)))
+            reports.append((client, (worth * away, *weight)))
         idle.append(client)
         busy.discard(client)
-        due = len(held) >= min(buffer, me.workers)
+        due = len(reports) >= min(buffer, me.workers)
         if due:
             me.work(me.apply_seconds)
-            step, v = outer.update(_mean(held), v, x)
+            step, v = outer.update(_mean(reports), v, x)
             x = x - outer_lr * step
-            held, updates = [], updates + 1
+            reports, updates = [], updates + 1
             me.mark(x)
-        fresh = [client for client in idle if had[client] < updates]  # others would say nothing new
+        fresh = [client for client in idle if had[client] < updates]  # not yet trained on it
         for client in chosen(me, rng, fresh, busy):
             idle.remove(client)
             busy.add(client)
@@ -140,12 +140,12 @@ async def fedbuff_server(
             me.send(client, x)
 
 
-def _mean(held: list[tuple[int, Payload]]) -> Vector:
-    """Return the mean of displacements by their weights, added in order of rank."""
-    first, *others = [own for _, own in sorted(held, key=lambda reply: reply[0])]
-    for other in others:
+def _mean(reports: list[tuple[int, Payload]]) -> Vector:
+    """Return the weighted mean of displacements, added in order of rank."""
+    first, *rest = [values for _, values in sorted(reports, key=lambda reply: reply[0])]
+    for other in rest:
         first = tuple(total + part for total, part in zip(first, other, strict=True))
-    total, *weight = (part / len(held) for part in first)
+    total, *weight = (part / len(reports) for part in first)
     return total / weight[0] if weight else total
 
 

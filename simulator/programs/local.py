@@ -48,13 +48,13 @@ async def descend(
     """Take local steps k, k + 1, ... from `x`, up to the first at which `tau` are done.
 
     Return the parameters, the state of the `transform`, and the last step's number. All steps
-    but the last are marked. An engine may take many at once, since nothing looks in between.
+    but the last are marked. An engine may take many at once, as nothing else happens in between.
     """
     if isinstance(tau, OwnPeriod):
         tau = tau.phase(me)
     if (leap := me.leap(transform)) is not None:
-        found: tuple[Vector, Any, int] = await leap(x, state, k, Phase(lr, transform, tau))
-        return found
+        result: tuple[Vector, Any, int] = await leap(x, state, k, Phase(lr, transform, tau))
+        return result
     done = 0
     while True:
         direction, state = transform.update(await me.gradient(x), state, x)
@@ -131,8 +131,8 @@ async def rounds(
     """Run local phases of tau steps, each ended by an outer step along the mean displacement.
 
     `restart` makes the inner transform's state at the start of a phase, from the new parameters and
-    the state at the end of the last phase. `samples`: this worker's weight in the mean, which it
-    sends along; None: all count alike.
+    the state at the end of the last phase. `samples`: this worker's weight in the mean, sent
+    with its displacement; None: equal weights.
     """
     channel = codec.open(me)
     x = me.start
@@ -263,7 +263,7 @@ PROGRAMS = (
     ),
     Program(
         "easgd", easgd, "Zhang et al., arXiv 1412.6651, eq. 5 and 6",
-        needs_sgd="its elastic pull is part of SGD's gradient, which no other rule has scaled",
+        needs_sgd="its elastic pull is part of SGD's gradient, whose scale no other rule has",
     ),
     Program(
         "bmuf", bmuf, "Chen & Huo, ICASSP 2016; Wang et al., arXiv 1910.00643, algorithm 1",

@@ -46,11 +46,11 @@ async def dts(
     for n in count(first):
         state, own = rule.local(state, own, await me.gradient(state[0]), n)
         due = (n + 1) % period == 0
-        # before the next start: `delay` are under way, or more where it was shortened meanwhile
+        # before the next start: `delay` means are under way, or more if it was shortened meanwhile
         while flying and flying[0][0] <= n - delay:
             since, theirs, mean = flying.popleft()
             state = rule.late(state, theirs, await channel.wait(mean), since, n)
-            del theirs, mean  # else they would be kept until the next mean is due
+            del theirs, mean  # else they would take memory until the next mean is due
         if due and not delay:
             state = rule.late(state, own, await channel.mean(rule.sent(own)), n, n)
         elif due:
@@ -131,21 +131,21 @@ async def hpsgd(
 ) -> None:
     """HPSGD: train on a replica while the gradients of the last one are averaged.
 
-    Published code never asks for a mean in the step after it was started; algorithm 2 of the paper
-    does, and starts the first mean before there is a replica. Its windows are not the default, as
-    the paper's results are those of its code. Published flush: what arrives at an epoch's end is
-    lost, and its last mean is applied twice.
+    The published code never polls a mean in the step after its start; algorithm 2 of the paper
+    does, and starts the first mean before there is a replica. The default follows the code, which
+    made the paper's results. In the published flush, what arrives at an epoch's end is lost, and
+    its last mean is applied twice.
     """
     channel = codec.open(me)
     x, nothing = me.start, 0.0
-    # fresh: whether x is the model itself, from which the replica is to begin
+    # `fresh`: whether x is the model itself, from which the replica begins
     x, model, pending, mean, fresh, first = me.resumed(
         x=x, model=x, pending=nothing, mean=None, fresh=True, k=1
     )
     for k in count(first):
         step = lr(k) * await me.gradient(x)
         x, pending = x - step, pending + step
-        del step  # else it would be kept while the next gradient is computed
+        del step  # else it would take memory while the next gradient is computed
         if epoch and k % epoch == 0:
             arrived = nothing if mean is None else await channel.wait(mean)
             mean = channel.start_mean(pending)

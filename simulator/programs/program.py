@@ -36,22 +36,22 @@ class Program:
     arguments, with annotations that pydantic understands, are the parameters that a scenario may
     set. `source`: paper and equation.
 
-    - `averages`: the observer evaluates the mean of the workers' models. Without it they
-      never meet, and the observer evaluates the first.
+    - `averages`: the observer evaluates the mean of the workers' models. Without it workers never
+      communicate, and the observer evaluates the first worker's model.
     - `needs_loss`: it reads the training loss, so an objective must have one.
     - `bound_covers`: AdaComm's Theorem 2 covers it.
     - `gossips`: its workers send messages to each other.
-    - `overlaps`: its workers compute while a mean of theirs is under way.
+    - `overlaps`: its workers compute while their mean is under way.
     - `pooled`: its workers never wait for each other, so that their steps are counted together.
-    - `asks`: its workers ask whether a mean has arrived, and do something else if it has not.
+    - `asks`: its workers poll whether a mean has arrived, and do something else if it has not.
     - `linear`: without momentum it applies every gradient once, so that on a quadratic the mean of
       its models does not depend on how often they average.
     - `sends_gradients`: what it averages are gradients, not displacements of local steps.
-    - `alike`: without a codec all its steps do the same, and end with a wait for their last mean.
+    - `alike`: without a codec all its steps are equal, and end with a wait for their last mean.
     - `rounds`: after each mean all workers have the same model, so that clients can be sampled.
-    - `selects`: its server chooses who trains, so that it limits how many do at once.
-    - `local_momentum`: the parameter that [optimizer].momentum is for.
-    - `needs_sgd`: why its local steps must be those of SGD, if no other parameter says so.
+    - `selects`: its server chooses the workers that train, and so limits their number.
+    - `local_momentum`: the parameter that [optimizer].momentum sets.
+    - `needs_sgd`: why its local steps must be those of SGD, unless a parameter enforces it.
     - `refuses`: parameters that it lacks though a user may expect them, and the reason.
     """
 
@@ -82,19 +82,19 @@ class Program:
 
     @property
     def family(self) -> str:
-        """How its workers meet: "server", "gossip", "overlapped" means, or "blocking" ones."""
+        """How its workers communicate: "server", "gossip", "overlapped" or "blocking" means."""
         if self.server is not None:
             return "server"
         return "gossip" if self.gossips else "overlapped" if self.overlaps else "blocking"
 
     @property
     def asynchronous(self) -> bool:
-        """Whether what is computed depends on when messages arrive."""
+        """Whether the numbers computed depend on when messages arrive."""
         return self.server is not None or self.pooled or self.asks
 
     @property
     def bound(self) -> bool:
-        """Whether its workers never meet: it bounds the time of all others, and is never picked."""
+        """Whether its workers never communicate: it bounds other programs' time, and is no pick."""
         return not (self.averages or self.server or self.gossips)
 
     @property
@@ -105,18 +105,16 @@ class Program:
         return all_of_them if meets else ("wait", "restart")
 
     def counted(self, workers: int, participants: int) -> int:
-        """Return how many steps a node counts for one of the run's.
+        """Return how many steps of a node make one step of the run.
 
-        A server counts all gradients that reach it, and pooled workers count theirs together: one
-        of each worker makes a step; of each that trains at a time, where the server chooses them.
+        A server, and pooled workers, count the gradients of all workers together: a step of the
+        run is one of each worker or, where the server chooses them, of each that trains.
         """
         together = self.server is not None or self.pooled
         return (participants if self.selects else workers) if together else 1
 
     def moves_alike(self, parameters: Mapping[str, Any]) -> bool:
-        """Tell whether on a quadratic the mean of the workers' models does not depend on how often
-        they average, with these parameters.
-        """
+        """Return whether averaging more often leaves the mean model on a quadratic unchanged."""
         plain = ("momentum", "inner", "outer", "block_momentum")
         return (
             self.linear
@@ -154,7 +152,7 @@ class Program:
         return function(me, **{k: _callable(v) for k, v in parameters.items() if k in names})
 
     def describe(self) -> dict[str, dict[str, Any]]:
-        """Return each parameter's default, unit and description, as JSON-able values."""
+        """Return each parameter's default, unit and description, as values for JSON."""
         described = {}
         for key, about in self.parameters.model_fields.items():
             extra = about.json_schema_extra if isinstance(about.json_schema_extra, dict) else {}

@@ -1,6 +1,6 @@
 """Parameter-server programs: one coroutine for the workers, one for the server.
 
-A server's learning rate follows the steps of a worker on average: gradients used, over workers.
+A server's learning rate follows the mean number of a worker's steps: gradients used over workers.
 """
 
 from itertools import count
@@ -81,26 +81,26 @@ async def collect(
     blocking: bool,
     by_updates: bool = False,
 ) -> None:
-    """Update once `threshold(count)` gradients have come.
+    """Update whenever `threshold(count)` gradients have arrived.
 
     `mean`: apply their mean, else their sum. `blocking`: workers wait for the update that includes
-    their gradient; else they are answered at once. `by_updates`: count updates, not arrivals.
+    their gradient; else the server answers at once. `by_updates`: count updates, not arrivals.
     """
     channel = codec.open(me)
     x = me.start
     u = momentum.init(x)
     total, waiting, updates = 0.0 * x, list[int](), 0
-    held = 0
+    gathered = 0
     for arrivals in count(1):
         worker, g = await channel.receive()
-        total, held = total + g, held + 1
+        total, gathered = total + g, gathered + 1
         waiting.append(worker)
-        due = held >= min(me.workers, threshold(updates if by_updates else arrivals))
+        due = gathered >= min(me.workers, threshold(updates if by_updates else arrivals))
         if due:
             me.work(me.apply_seconds)
-            direction, u = momentum.update(total / held if mean else total, u, x)
+            direction, u = momentum.update(total / gathered if mean else total, u, x)
             x = x - lr(1 + (arrivals - 1) // me.workers) * direction
-            total, held, updates = 0.0 * x, 0, updates + 1
+            total, gathered, updates = 0.0 * x, 0, updates + 1
             me.mark(x)
         if due or not blocking:
             for worker in waiting:
@@ -168,11 +168,11 @@ async def k_sync_server(
     x = me.start
     u = momentum.init(x)
     for update in count(1):
-        total, held = 0.0 * x, 0
-        while held < k:
+        total, gathered = 0.0 * x, 0
+        while gathered < k:
             _, (g, number) = await channel.receive()
             if number == update - 1:
-                total, held = total + g, held + 1
+                total, gathered = total + g, gathered + 1
             else:
                 me.discard()  # in flight when its round ended
         me.work(me.apply_seconds)

@@ -3,8 +3,8 @@
 Programs open one with `codec.open(me)` and move their vectors through it; without compression it is
 the node itself. Vectors are gradients or displacements, never whole models, so that a codec loses
 little. The state of a codec (its residual, its momentum) belongs to a slot, the position in the
-payload, so that each vector needs a channel, or a slot, of its own. It changes only where the
-program starts a mean, sends, or waits, never on arrival of a message, so that it is the same in
+payload, so that each vector needs a separate channel or slot. The state changes only where the
+program starts a mean, sends, or waits, never when a message arrives, so that it is the same in
 every engine.
 """
 
@@ -35,7 +35,7 @@ class Channel(Protocol):
         return self.wait(self.start_mean(value))
 
     def finished(self, handle: Handle) -> Awaitable[bool]:
-        """Tell whether the average has finished on every worker."""
+        """Return whether the average has finished on every worker."""
 
     def send(self, to: int, value: Payload) -> None:
         """Send a message."""
@@ -49,7 +49,7 @@ class Channel(Protocol):
     def receive_before(
         self, handle: Handle, source: int = ANY
     ) -> Awaitable[tuple[int, Payload] | None]:
-        """As `receive`, but None if no message comes before the handle is done."""
+        """Receive as `receive` does; None if the handle is done before a message comes."""
 
 
 class Opens(Protocol):
@@ -68,9 +68,9 @@ class Codec:
 
     `needs_collective`: it can average, but not send a message to one node. `carries_momentum`: its
     messages include momentum, so that the program's own must be off. `rowwise`: its vectors may
-    have further axes, those of many workers, each row of which it compresses by itself.
-    `compress`, `decompress`: seconds for a vector of the whole model's size; where both are 0,
-    those that a profile knows.
+    have further axes, for many workers; it compresses each row separately. `compress`,
+    `decompress`: seconds for a vector of the whole model's size; if both are 0, a profile's
+    measurements apply.
     """
 
     rowwise: ClassVar[bool] = False
@@ -97,8 +97,8 @@ class Codec:
         return None
 
 
-def share_of(vector: Vector, whole: Vector) -> float:
-    """Return the share of the `whole` model in a vector; a time-only vector may carry its own."""
+def share_of(vector: Vector, model: Vector) -> float:
+    """Return a vector's share of the `whole` model; a time-only vector may carry it."""
     if isinstance(vector, complex):
         return float(getattr(vector, "share", 1.0))
-    return float(vector.shape[-1] / whole.shape[-1])
+    return float(vector.shape[-1] / model.shape[-1])

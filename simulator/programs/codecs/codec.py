@@ -24,8 +24,8 @@ from .sparse_loco import SparseLoCo
 class Raw(MessageCodec):
     """No compression: every entry in full, averaged by an all-reduce.
 
-    `times`: size of a message in vectors; above 1 if more is sent than the program shows, such as
-    an optimizer's state beside the model.
+    `times`: size of a message in vectors; above 1 if more is sent than the program states, such
+    as an optimizer's state with the model.
     """
 
     kind: Literal["raw"] = "raw"
@@ -33,11 +33,11 @@ class Raw(MessageCodec):
     times: Annotated[Number, Field(gt=0, description="size of a message, in vectors")] = 1.0
 
     def open(self, me: Node) -> Channel:
-        """Return the node itself if nothing is added."""
+        """Return the node itself if nothing is added to messages."""
         return me if self == Raw() else MessageChannel(me, self)
 
     def encode(self, vector: Vector, state: State, number: int) -> tuple[Data, Any, State]:
-        """Send it as it is."""
+        """Return the vector unchanged."""
         return (vector,), None, state
 
     def bytes(self, parameters: float, width: float, number: int, kept: float | None) -> float:
@@ -49,13 +49,13 @@ CODECS = Kinds(Raw, TopK, RandomK, DGC, QSGD, FP16, PowerSGD, SparseLoCo)
 
 
 def _codec(value: Any) -> Opens:
-    found: Opens | None = value if hasattr(value, "open") else CODECS.read(value)
-    if found is None:
+    codec: Opens | None = value if hasattr(value, "open") else CODECS.read(value)
+    if codec is None:
         raise ValueError(
             f"not a codec; write one of: {CODECS}; "
             'or a table such as { kind = "top-k", ratio = 0.01 }'
         )
-    return found
+    return codec
 
 
 CodecOf = Annotated[

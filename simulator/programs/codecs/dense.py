@@ -56,11 +56,11 @@ class QSGD(MessageCodec):
         return int(2 ** (self.bits - 1) - 1)
 
     def generator(self, me: Node) -> Random:
-        """Make this node's own generator: workers round independently."""
+        """Make a generator of this node: workers round independently."""
         return me.generator()
 
     def init(self, vector: Vector, random: Random) -> State:
-        """Keep the generator alone: rounding is unbiased and leaves no residual."""
+        """Store only the generator: rounding is unbiased and leaves no residual."""
         return random
 
     def encode(self, vector: Vector, state: State, number: int) -> tuple[Data, Any, State]:
@@ -85,7 +85,7 @@ class QSGD(MessageCodec):
         return self.bits / BITS * parameters + width * ceil(parameters / self.bucket)
 
     def layout(self, entries: int, number: int) -> tuple[int, int]:
-        """Return that all entries are sent, and the bits of a level with its sign."""
+        """Return the number of entries, all of them, and the bits of a level with its sign."""
         return entries, self.bits
 
 

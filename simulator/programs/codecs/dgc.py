@@ -1,4 +1,4 @@
-"""Deep gradient compression: top-k whose residual is momentum SGD's own step."""
+"""Deep gradient compression: top-k whose residual is the step of momentum SGD."""
 
 from math import ceil, floor
 from typing import Annotated, Any, ClassVar, Literal, Self
@@ -13,17 +13,17 @@ from .dense import BITS
 from .message_codec import Data, State
 from .sparse import PLACE, Ratio, Sparse, largest
 
-SAMPLED = 0.01  # share of the entries that a threshold is estimated from
-FEWEST = 1000  # entries that it is estimated from: with fewer, a small stand-in would send too many
-LEAST, MOST = 0.8, 1.3  # times the wanted number of entries: what a threshold may let pass
-LOWERINGS = 10
+SAMPLED = 0.01  # share of the entries in the sample that a threshold is estimated from
+FEWEST = 1000  # entries, at least, of the sample: with fewer, a small stand-in would send too many
+LEAST, MOST = 0.8, 1.3  # range of entries that pass a threshold, in times the wanted number
+LOWERINGS = 10  # times, at most, that a threshold is lowered
 
 
 @piece
 class DGC(Sparse):
-    """The largest entries of what momentum SGD would have moved since they were last sent.
+    """The largest entries of momentum SGD's displacement since each entry was last sent.
 
-    u = mu u + g, v = v + u; the largest of |v| are sent, and u and v are zero there from then on
+    u = mu u + g, v = v + u; the largest of |v| are sent, and u and v are set to zero there
     (Lin et al., arXiv 1712.01887, algorithm 1 with momentum factor masking). The k largest are
     found by a threshold, the k-th largest of a sample in proportion: entries at evenly spaced
     places, 1 % of all, 2 / ratio or 1000, whichever is most. If more than 1.3 k entries pass it,
@@ -33,7 +33,7 @@ class DGC(Sparse):
 
     `clip`: a longer vector is scaled down to that norm before it is added up; in the paper (section
     3.2) the usual threshold over the root of the number of workers. None by default: the right
-    norm is that of a model, and a number for all would change what is sent.
+    norm depends on the model.
     """
 
     kind: Literal["dgc"] = "dgc"
@@ -71,7 +71,7 @@ class DGC(Sparse):
         return float(self.warmup_ratio * (self.ratio / self.warmup_ratio) ** (number / self.warmup))
 
     def generator(self, me: Node) -> Random:
-        """Make this node's own generator: it draws where samples begin."""
+        """Make a generator of this node: it draws where samples begin."""
         return me.generator()
 
     def init(self, vector: Vector, random: Random) -> State:
@@ -97,14 +97,14 @@ class DGC(Sparse):
         return share * parameters * (width + PLACE)
 
     def layout(self, entries: int, number: int) -> tuple[int, int]:
-        """Return what a threshold may let pass, or exactly k if none is estimated."""
+        """Return the most entries that pass a threshold, exactly k without one, and their bits."""
         ratio = self.ratio_of(number)
         count = ceil(ratio * entries)
         return (count if stride(entries, ratio) <= 1 else floor(MOST * count)), BITS
 
 
 def stride(n: int, ratio: float) -> int:
-    """Return how far apart the entries of a sample of `n` are; odd, as layers are even."""
+    """Return the distance between the sampled ones of `n` entries: odd, as layers are even."""
     return (n // max(ceil(SAMPLED * n), ceil(2 / ratio), FEWEST) - 1) | 1
 
 
@@ -129,5 +129,5 @@ def about_largest(sizes: Vector, ratio: float, random: Random) -> Any:
 
 
 def _passing(sizes: Vector, threshold: Vector) -> Any:
-    """Return the places of the sizes that are not below the threshold; nan passes."""
+    """Return the places of sizes at or above the threshold; nan passes."""
     return array_namespace(sizes).nonzero(~(sizes < threshold))[0]

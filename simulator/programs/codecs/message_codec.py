@@ -19,8 +19,8 @@ class MessageCodec(Codec):
     """Base of codecs that encode one vector as one message; all mutable data are in the state.
 
     `gathers`: messages cannot be added up on the way, so an average is an all-gather of them.
-    Messages are numbered 0, 1, ... per slot, the vector's position in the payload. Those of a node
-    that is out of the round reach nobody, and leave its state as it was.
+    Messages are numbered 0, 1, ... per slot, the vector's position in the payload. A node that is
+    out of the round sends to nobody, and its state does not change.
     """
 
     gathers: ClassVar[bool] = False
@@ -49,10 +49,7 @@ class MessageCodec(Codec):
         raise NotImplementedError
 
     def layout(self, entries: int, number: int) -> tuple[int | None, int]:
-        """Return the most of `entries` that message `number` can hold, None if that is unknown.
-
-        Also the bits of an entry of type int8.
-        """
+        """Return the most of `entries` in message `number` (None: unknown), and bits of an int8."""
         return None, 8
 
 
@@ -64,7 +61,7 @@ class MessageChannel(Channel):
         self._random = codec.generator(me)
         self._states: dict[int, State] = {}
         self._numbers: Counter[int] = Counter()
-        # looked up once: the lookup takes longer than to decompress most vectors
+        # looked up once: the lookup takes longer than decompressing most vectors
         self._xp: Any = None if isinstance(me.start, complex) else array_namespace(me.start)
 
     def start_mean(self, value: Payload) -> Handle:
@@ -78,7 +75,7 @@ class MessageChannel(Channel):
         return self._average(arrived) if self._codec.gathers else self._unpack(arrived)
 
     def finished(self, handle: Handle) -> Awaitable[bool]:
-        """Tell whether the average has finished on every worker."""
+        """Return whether the average has finished on every worker."""
         return self._me.finished(handle)
 
     def send(self, to: int, value: Payload) -> None:

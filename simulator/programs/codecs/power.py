@@ -18,10 +18,9 @@ from .dense import in_rows
 class PowerSGD(Codec):
     """The best product P Q' of low rank, by one power iteration a message, with error feedback.
 
-    Vogels et al., arXiv 1905.13727, algorithms 1 and 2, on the vector as one matrix M as near to a
-    square as can be: P = mean(M Q), made orthonormal; Q = mean(M' P), from which the next message
-    starts. The averaged product is what every worker gets, and M minus it is added to the worker's
-    next M.
+    Vogels et al., arXiv 1905.13727, algorithms 1 and 2, on the vector as one nearly square
+    matrix M: P = mean(M Q), made orthonormal; Q = mean(M' P), from which the next message starts.
+    Every worker gets the averaged product, and adds M minus the product to its next M.
     """
 
     kind: Literal["power-sgd"] = "power-sgd"
@@ -34,7 +33,7 @@ class PowerSGD(Codec):
         return PowerChannel(me, self)
 
     def generator(self, me: Node) -> Random:
-        """Make the generator that all workers share: they begin with the same Q."""
+        """Make the generator that all workers share, so that they begin with the same Q."""
         return me.generator(shared=True)
 
     def bytes(self, parameters: float, width: float) -> tuple[float, float]:
@@ -51,7 +50,7 @@ def shape(entries: float) -> tuple[int, int]:
 
 
 class PowerMatrix(NamedTuple):
-    """A vector in flight: plus residual, as a matrix, and the Q to multiply it by."""
+    """A vector in flight: vector plus residual, also as a matrix, and the Q to multiply by."""
 
     vector: Vector
     matrix: Vector
@@ -65,7 +64,7 @@ class PowerMatrix(NamedTuple):
         return Encoded((P,), None, self.share, self.bytes[0])
 
     def right(self, span: Vector) -> Encoded:
-        """Return the second message, after the mean of the first, whose columns are a `span`: Q."""
+        """Return the second message, Q; `span`: orthonormal columns of the first one's mean."""
         Q = self.vector if self.is_nothing else self.matrix.mT @ span
         return Encoded((Q,), None, self.share, self.bytes[1])
 
@@ -132,20 +131,20 @@ class PowerChannel(Channel):
         return results if handle.is_tuple else results[0]
 
     def finished(self, handle: Handle) -> Awaitable[bool]:
-        """Tell whether both rounds have finished on every worker."""
+        """Return whether both rounds have finished on every worker."""
         return self._me.finished(handle.first if handle.second is None else handle.second)
 
     def send(self, *_: object, **__: object) -> NoReturn:
         """Refuse: raise ProgramError."""
         raise ProgramError(
-            "power-sgd compresses in two rounds of averaging, which a message to one node cannot "
-            "have; choose another codec, such as top-k"
+            "power-sgd compresses by two rounds of averaging, so it cannot send a message to one "
+            "node; choose another codec, such as top-k"
         )
 
     request = receive = receive_before = send
 
     def _span(self, slot: int, left: Encoded) -> Vector:
-        """Return orthonormal columns of the mean of P, worked out once for both its uses."""
+        """Return orthonormal columns of the mean of P, computed once for both uses."""
         P = left.data[0]
         if isinstance(P, complex):
             return P

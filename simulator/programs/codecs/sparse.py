@@ -1,4 +1,4 @@
-"""Codecs that send some entries of a vector, and keep the rest as a residual."""
+"""Codecs that send some entries of a vector, and store the rest as a residual."""
 
 from functools import cache
 from typing import Annotated, Any, ClassVar, Literal
@@ -55,7 +55,7 @@ class Sparse(MessageCodec):
         return self.ratio * parameters * (width + PLACE)
 
     def layout(self, entries: int, number: int) -> tuple[int, int]:
-        """Return how many entries are sent, always as many."""
+        """Return the fixed number of entries sent, and the bits of an int8."""
         return max(1, round(self.ratio * entries)), BITS
 
 
@@ -76,7 +76,7 @@ class TopK(Sparse):
 class RandomK(Sparse):
     """Random entries, the same of every worker, so that messages add up on the way.
 
-    Their places need not be sent: all workers draw them from the same random numbers.
+    Places are not sent: all workers draw them from the same random numbers.
     """
 
     kind: Literal["random-k"] = "random-k"
@@ -97,7 +97,7 @@ class RandomK(Sparse):
 
 
 def of_rows(vector: Vector, places: Any) -> Any:
-    """Return the index of entries at `places` of the last axis, in each row by its own."""
+    """Return an index of the entries at `places[row]` of the last axis, for each row."""
     if vector.ndim == 1:
         return places
     return (*_rows(vector.shape[:-1]), places)

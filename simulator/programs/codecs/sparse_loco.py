@@ -21,7 +21,7 @@ class SparseLoCo(MessageCodec):
     """The largest entries of every chunk, each as its place in the chunk and one of a few values.
 
     Sarfi et al., arXiv 2508.15706: e = decay e + vector; what is sent is subtracted
-    from e, so that both what was left out and the rounding are sent later. The values sent fall
+    from e, so that the other entries and the rounding errors are sent later. The values sent fall
     into 2^bits equal bins over their mean +- 3 standard deviations, the outermost ones open, and
     become the mean of their bin. A last, shorter chunk sends in proportion.
     """
@@ -40,7 +40,7 @@ class SparseLoCo(MessageCodec):
     @model_validator(mode="after")
     def _fits(self) -> Self:
         if self.top > self.chunk:
-            raise ValueError("`top` is above `chunk`; write at most as many")
+            raise ValueError("`top` is above `chunk`; write a value up to `chunk`")
         return self
 
     def init(self, vector: Vector, random: Random) -> State:
@@ -52,7 +52,7 @@ class SparseLoCo(MessageCodec):
         xp = array_namespace(vector)
         residual = self.decay * state + vector
         sizes = abs(in_rows(residual, self.chunk))
-        # zeros that fill the last chunk come after its own entries of equal size
+        # padding zeros of the last chunk come after its entries of equal size
         order = xp.argsort(sizes, axis=1, descending=True, stable=True)[:, : self.top]
         order = xp.reshape(order, (-1,))[: self.entries(len(vector))]
         values = residual[self._places(order)]
@@ -74,14 +74,14 @@ class SparseLoCo(MessageCodec):
     def add(self, total: Vector, data: Data, places: Any) -> Vector:
         """Add the values of the entries sent; the others are zero."""
         words, book = data
-        words = words & (2 ** self.layout(0, 0)[1] - 1)  # the highest bit is no sign
+        words = words & (2 ** self.layout(0, 0)[1] - 1)  # the highest bit is not a sign
         total[self._places(words // 2**self.bits)] += book[words % 2**self.bits]
         return total
 
     def entries(self, size: int) -> int:
-        """Return how many entries of a vector are sent: `top` of a chunk, in proportion of less."""
-        whole, rest = divmod(size, self.chunk)
-        return whole * self.top + ceil(self.top * rest / self.chunk)
+        """Return how many entries of a vector are sent: `top` per chunk, in proportion for less."""
+        chunks, rest = divmod(size, self.chunk)
+        return chunks * self.top + ceil(self.top * rest / self.chunk)
 
     def bytes(self, parameters: float, width: float, number: int, kept: float | None) -> float:
         """Return the bytes of the words, and of the value of each code."""
@@ -89,5 +89,5 @@ class SparseLoCo(MessageCodec):
         return ceil(words / BITS) + 2.0**self.bits * width
 
     def layout(self, entries: int, number: int) -> tuple[int, int]:
-        """Return how many entries are sent, always as many, and the bits of a word."""
+        """Return the fixed number of entries sent, and the bits of a word."""
         return self.entries(entries), ceil(log2(self.chunk)) + self.bits

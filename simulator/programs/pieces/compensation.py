@@ -1,9 +1,9 @@
 """Compensations of DTS: what a worker sends of its steps, and how it applies a late mean.
 
-`state` is a worker's parameters and momentum buffer, (x, u); `own` is what it has contributed since
-it last sent, a pair of vectors. With constant momentum
-mu a gradient g moves u by mu^j g and x by lr (1 + mu + ... + mu^j) g, j steps later: A and B below
-hold both effects of a period's gradients at its end. D is the delay in steps.
+`state` is a worker's parameters and momentum buffer, (x, u); `own` is its contribution since it
+last sent, a pair of vectors (A, B). With constant momentum mu a gradient g changes u by mu^j g and
+x by lr (1 + mu + ... + mu^j) g, j steps later: A and B are both effects of a period's gradients at
+its end. D is the delay in steps.
 """
 
 from typing import TYPE_CHECKING, Literal
@@ -16,9 +16,9 @@ Pair = tuple[Vector, Vector]
 
 
 class Displacement:
-    """Swap the own displacement B for the mean one; what it did to the momentum stays (B only).
+    """Replace the worker's displacement B by the mean one; its momentum stays (B only).
 
-    Steps of one worker; `n` counts them from 0, as `since`, the one at which a mean was sent.
+    `n` is a worker's step, counted from 0; `since` is the step at which the mean was started.
     """
 
     def __init__(self, lr: Schedule, mu: float) -> None:
@@ -50,11 +50,11 @@ class Exact(Displacement):
     """
 
     def sent(self, own: Pair) -> Payload:
-        """Return both effects; without momentum the displacement suffices."""
+        """Return both effects, A and B; without momentum only the displacement B."""
         return own if self.mu else own[1]
 
     def late(self, state: Pair, own: Pair, mean: Payload, since: int, n: int) -> Pair:
-        """Swap both effects, and the momentum's effect on the difference since."""
+        """Replace both effects by the mean ones, and add what momentum made of the difference."""
         if not self.mu:
             return super().late(state, own, mean, since, n)
         (x, u), (A, B), (mean_a, mean_b) = state, own, mean
@@ -89,16 +89,16 @@ class Uncompensated(Lecture):
         return state, (own[0], own[1] + g)
 
     def late(self, state: Pair, own: Pair, mean: Payload, since: int, n: int) -> Pair:
-        """Momentum SGD with the stale mean."""
+        """Take a step of momentum SGD with the stale mean."""
         x, u = state
         u = self.mu * u + mean
         return x - self.lr(n + 1) * u, u
 
 
 class Steps(Displacement):
-    """Swap the own steps of a period, as any transform made them, for the mean ones.
+    """Replace the steps of a period, made by any transform, by the mean ones.
 
-    The state of the transform (`u` here) stays the worker's own, as in Local AdamW.
+    The state of the transform (`u` here) stays local to the worker, as in Local AdamW.
     """
 
     def __init__(self, lr: Schedule, inner: Transform) -> None:
@@ -115,7 +115,7 @@ class Steps(Displacement):
 KINDS: dict[str, type[Displacement]] = {
     "exact": Exact, "lecture": Lecture, "displacement": Displacement, "none": Uncompensated,
 }  # fmt: skip
-"""Compensations by the names that scenarios give: of a learning rate and a plain momentum."""
+"""Compensations by name; each takes a learning rate and a plain momentum."""
 if TYPE_CHECKING:
     CompensationName = str
 else:

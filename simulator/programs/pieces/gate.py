@@ -15,8 +15,8 @@ class Gate:
     def admit(self, worker: int) -> Iterable[int]:
         """Record an arrival; return the workers that may go on, in order of arrival.
 
-        O(1) per arrival, amortised. A waiting worker is `lead` + 1 ahead, so that one step of the
-        slowest frees all.
+        O(1) per arrival, amortised. All waiting workers are `lead` + 1 ahead, so one step of the
+        slowest frees all of them.
         """
         times = self._times[worker] + 1
         self._times[worker] = times

@@ -18,7 +18,7 @@ Ranks = tuple[int, ...]
 
 
 class Graph:
-    """Base of graphs: neighbours and mixing weights; each kind defines `_beside`."""
+    """Base of graphs: neighbours and mixing weights; each subclass defines `_beside`."""
 
     __slots__ = ()
 
@@ -47,7 +47,7 @@ class Graph:
         return tuple(sorted(row.items()))
 
     def active(self, rank: int, workers: int) -> bool:
-        """Tell whether a worker starts averagings, as half of the workers do, or waits to be asked.
+        """Return whether a worker starts averagings, as half of the workers do, or answers them.
 
         If both ends of an edge could start, workers could wait for each other in a circle; with two
         colours they cannot (AD-PSGD, Lian et al., arXiv 1710.06952).
@@ -93,7 +93,7 @@ class Torus(Graph):
     kind: Literal["torus"] = "torus"
 
     def active(self, rank: int, workers: int) -> bool:
-        """Tell whether row + column is even, as on a chessboard."""
+        """Return whether row + column is even, as on a chessboard."""
         row, column = divmod(rank, _columns(workers))
         return (row + column) % 2 == 0
 
@@ -147,7 +147,7 @@ def _columns(workers: int) -> int:
 @cache
 def _neighbours(graph: Graph, rank: int, workers: int) -> Ranks:
     if not 0 <= rank < workers:
-        raise ValueError(f"no rank {rank} among {workers} workers; ask for 0 to {workers - 1}")
+        raise ValueError(f"no rank {rank} among {workers} workers; choose 0 to {workers - 1}")
     return tuple(sorted({*graph._beside(rank, workers)} - {rank}))
 
 
@@ -173,13 +173,13 @@ GRAPHS = Kinds(Ring, Torus, Complete, Random)
 
 
 def _graph(value: Any) -> Graph:
-    found: Graph | None = value if isinstance(value, Graph) else GRAPHS.read(value)
-    if found is None:
+    graph: Graph | None = value if isinstance(value, Graph) else GRAPHS.read(value)
+    if graph is None:
         raise ValueError(
             f"not a graph; write one of: {GRAPHS}; "
             'or a table such as { kind = "random", degree = 4 }'
         )
-    return found
+    return graph
 
 
 GraphOf = Annotated[

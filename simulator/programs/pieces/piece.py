@@ -28,27 +28,27 @@ Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 
 
 class TomlSchema(GenerateJsonSchema):
-    """JSON Schema of TOML, which has no null; the defaults of a table are those of its keys."""
+    """Make a JSON Schema for TOML, which has no null; a table's keys carry its defaults."""
 
     def nullable_schema(self, schema: core_schema.NullableSchema) -> JsonSchemaValue:
         """Leave null out: a key that is not set is absent."""
         return self.generate_inner(schema["schema"])
 
     def default_schema(self, schema: core_schema.WithDefaultSchema) -> JsonSchemaValue:
-        """Leave out defaults that TOML cannot write, or that the keys of a table have."""
+        """Leave out defaults that TOML cannot express, or that a table's keys already carry."""
         if isinstance(schema.get("default"), BaseModel | None):
             return self.generate_inner(schema["schema"])
         return super().default_schema(schema)
 
 
 class Kinds:
-    """All kinds of one sort of piece: the one list that union, schema and refusals follow from.
+    """All kinds of one sort of piece, from which union, schema and refusals follow.
 
     Each is a class made by `piece` whose field `tag` is a Literal, its name in scenarios. To add a
     kind, write its class and add it to the list.
 
     - `schemas`: JSON Schema of each kind's table; the tag is required.
-    - `names`: kinds that need no other key, so that a name may stand for the table.
+    - `names`: kinds without other required keys, so that the name may replace the table.
     """
 
     def __init__(self, *kinds: Any, tag: str = "kind") -> None:

@@ -22,7 +22,7 @@ from ...inputs.units import Seconds
 from ..effects import Node
 from .piece import Kinds, Number, TomlSchema, piece
 
-ROUNDED = 1e-9  # by which sums of times may be off
+ROUNDED = 1e-9  # relative rounding error of sums of times
 
 
 def _ascending(at: tuple[int, ...]) -> tuple[int, ...]:
@@ -51,7 +51,7 @@ class TableSchedule:
 
     @property
     def never_decreases(self) -> bool:
-        """Whether no value is below an earlier one; between its keys' steps it goes one way."""
+        """Whether no value is below an earlier one; monotone between the steps in its keys."""
         keys = (getattr(self, key, 0) for key in ("warmup", "steps"))
         at = getattr(self, "at", ())
         steps = sorted({0, *keys, *at, *(step + 1 for step in at)})
@@ -167,7 +167,7 @@ SCHEDULES = Kinds(ConstantSchedule, Steps, Piecewise, Linear, WarmupCosine, tag=
 
 @piece
 class FixedPeriod:
-    """The same whole number always: a period in steps, or a threshold in gradients."""
+    """A constant whole number: a period in steps, or a threshold in gradients."""
 
     value: int
 
@@ -188,7 +188,7 @@ class Period:
 
 
 class OwnPeriod:
-    """A period of each worker's own: `phase` makes it for one local phase.
+    """A period that differs by worker: `phase` makes it for one local phase.
 
     Workers then take different numbers of steps between two averages.
     """
@@ -196,7 +196,7 @@ class OwnPeriod:
     __slots__ = ()
 
     def __call__(self, step: int) -> int:
-        """Refuse: it is unknown before the phase begins."""
+        """Refuse: the period is undefined before the phase begins."""
         raise NotImplementedError
 
     def phase(self, me: Node) -> Callable[[int], float]:
@@ -211,22 +211,22 @@ class EveryTime(OwnPeriod):
     every: Annotated[Seconds, Field(gt=0, description="time from the start of a phase to its end")]
 
     def phase(self, me: Node) -> Callable[[int], float]:
-        """Look at the worker's clock after each step."""
+        """Return a period that ends by the worker's clock, read after each step."""
         end = me.clock() + self.every * (1 - ROUNDED)
         return lambda step: 0 if me.clock() >= end else inf
 
 
 @piece
 class OfSlowest(OwnPeriod):
-    """Equal time per round: the slowest worker takes `slowest` steps, others what fits into that.
+    """Equal time per round: the slowest worker takes `slowest` steps, others as many as fit.
 
-    By the expected time of a step, so that a worker with bad luck still makes the others wait.
+    Steps count by their expected time, so a worker with slow draws still makes the others wait.
     """
 
     slowest: Annotated[StepCount, Field(description="steps that the slowest worker takes")]
 
     def phase(self, me: Node) -> Callable[[int], float]:
-        """Return the whole steps that fit."""
+        """Return the number of whole steps that fit."""
         return FixedPeriod(int(self.slowest * me.pace * (1 + ROUNDED)))
 
 
@@ -234,12 +234,12 @@ OWN_PERIODS = {"every": EveryTime, "slowest": OfSlowest}
 
 
 def paced(parameters: Mapping[str, Any]) -> bool:
-    """Tell whether workers with these parameters have periods of their own."""
+    """Return whether the periods of workers with these parameters differ."""
     return any(isinstance(parameter, OwnPeriod) for parameter in parameters.values())
 
 
 def _period(value: Any) -> Any:
-    """Read a period of a worker's own; return any other value as it is."""
+    """Read a period that differs by worker; return any other value unchanged."""
     kinds = [kind for key, kind in OWN_PERIODS.items() if isinstance(value, dict) and key in value]
     return TypeAdapter(kinds[0]).validate_python(value) if kinds else value
 
@@ -262,13 +262,13 @@ def _rate(value: Any) -> Any:
     return schedule
 
 
-def whole(kind: Callable[[TableSchedule], Any], what: str, unit: str) -> BeforeValidator:
+def whole(kind: Callable[[TableSchedule], Any], name: str, unit: str) -> BeforeValidator:
     """Make a validator for a whole number, or a table that `kind` turns into whole numbers."""
 
     def read(value: Any) -> Any:
         if isinstance(value, int) and not isinstance(value, bool):
             if value < 1:
-                raise ValueError(f"too small; write a {what} of 1 {unit} or more")
+                raise ValueError(f"too small; write a {name} of 1 {unit} or more")
             return FixedPeriod(value)
         if isinstance(value, dict | TableSchedule):
             return kind(_schedule(value))
@@ -276,7 +276,7 @@ def whole(kind: Callable[[TableSchedule], Any], what: str, unit: str) -> BeforeV
             return value
         example = '{ schedule = "piecewise", values = [1, 8], at = [100] }'
         raise ValueError(
-            f"not a {what}; write a whole number of {unit}s, 1 or more, or {example}; "
+            f"not a {name}; write a whole number of {unit}s, 1 or more, or {example}; "
             f"schedules: {SCHEDULES}"
         )
 

@@ -33,7 +33,7 @@ class Monotone:
 
 @piece
 class StepsOf:
-    """Hybrid's step function: one gradient more to wait for with every `size` counted."""
+    """Hybrid's step function: wait for one more gradient after every `size` counted."""
 
     size: Annotated[int, Field(ge=1, strict=True, description="gradients per unit of threshold")]
 

@@ -1,8 +1,8 @@
 """Transforms: from a gradient to the direction of the step.
 
-A transform holds no state; `init` makes it and `update` returns the next one. Off is the identity
-piece, not a flag. The same transforms serve the local steps and, on the mean displacement of a
-round (the outer gradient), the outer ones; there heavy ball is AdaComm's block momentum.
+A transform holds no state; `init` makes it and `update` returns the next one. The identity
+transform, not a flag, turns it off. The same transforms serve local steps and outer steps, which
+take the mean displacement of a round as gradient; there heavy ball is AdaComm's block momentum.
 """
 
 from typing import Annotated, Any, Literal, Protocol
@@ -17,7 +17,7 @@ Share = Annotated[Number, Field(ge=0, lt=1, description="share of the buffer tha
 
 
 class Transform(Protocol):
-    """From a gradient to the direction of descent."""
+    """A map from a gradient to the direction of descent."""
 
     def init(self, x: Vector) -> State:
         """Make the state before the first step."""
@@ -33,11 +33,11 @@ class Identity:
     kind: Literal["identity"] = "identity"
 
     def init(self, x: Vector) -> State:
-        """No state."""
+        """Return None: there is no state."""
         return None
 
     def update(self, gradient: Vector, state: State, x: Vector) -> tuple[Vector, State]:
-        """The gradient itself."""
+        """Return the gradient itself."""
         return gradient, state
 
 
@@ -53,14 +53,14 @@ class Momentum:
         return 0.0 * x
 
     def update(self, gradient: Vector, state: State, x: Vector) -> tuple[Vector, State]:
-        """The buffer after taking in the gradient."""
+        """Return the buffer after adding the gradient, twice: it is direction and state."""
         buffer = self.mu * state + gradient
         return buffer, buffer
 
 
 @piece
 class Nesterov:
-    """Nesterov's momentum as PyTorch has it: u = mu u + g, direction g + mu u."""
+    """Nesterov's momentum as in PyTorch: u = mu u + g, direction g + mu u."""
 
     mu: Share
     kind: Literal["nesterov"] = "nesterov"
@@ -70,7 +70,7 @@ class Nesterov:
         return 0.0 * x
 
     def update(self, gradient: Vector, state: State, x: Vector) -> tuple[Vector, State]:
-        """The gradient, and the buffer after taking it in."""
+        """Return the gradient plus mu times the new buffer, and that buffer."""
         buffer = self.mu * state + gradient
         return gradient + self.mu * buffer, buffer
 
@@ -89,11 +89,11 @@ class AdamW:
     kind: Literal["adamw"] = "adamw"
 
     def init(self, x: Vector) -> State:
-        """Both moments zero, after no step."""
+        """Return zero moments and the number of steps, 0."""
         return 0.0 * x, 0.0 * x, 0
 
     def update(self, gradient: Vector, state: State, x: Vector) -> tuple[Vector, State]:
-        """The direction of Adam, and the pull of the weight decay."""
+        """Return the direction of Adam plus the weight decay, and the next moments."""
         first, second, steps = state
         first = self.beta1 * first + (1 - self.beta1) * gradient
         second = self.beta2 * second + (1 - self.beta2) * (gradient * gradient)
@@ -118,11 +118,11 @@ class FedAdam:
     kind: Literal["fedadam"] = "fedadam"
 
     def init(self, x: Vector) -> State:
-        """The first moment zero, the second the square of `epsilon`, as the paper starts them."""
+        """Return a zero first moment and epsilon^2 as the second, as the paper does."""
         return 0.0 * x, 0.0 * x + self.epsilon**2
 
     def update(self, gradient: Vector, state: State, x: Vector) -> tuple[Vector, State]:
-        """The first moment, by the root of the second."""
+        """Return the first moment over the root of the second, and both moments."""
         first = self.beta1 * state[0] + (1 - self.beta1) * gradient
         second = self.beta2 * state[1] + (1 - self.beta2) * (gradient * gradient)
         return first / (second**0.5 + self.epsilon), (first, second)
@@ -139,14 +139,14 @@ class Proximal:
     inner: Any
 
     def init(self, x: Vector) -> State:
-        """The anchor, and the inner state."""
+        """Return the anchor and the inner state."""
         return x, self.inner.init(x)
 
     def update(self, gradient: Vector, state: State, x: Vector) -> tuple[Vector, State]:
-        """The inner direction of the gradient with the pull back to the anchor."""
-        anchor, own = state
-        direction, own = self.inner.update(gradient + self.mu * (x - anchor), own, x)
-        return direction, (anchor, own)
+        """Return the inner direction of the gradient plus the pull back to the anchor."""
+        anchor, inner = state
+        direction, inner = self.inner.update(gradient + self.mu * (x - anchor), inner, x)
+        return direction, (anchor, inner)
 
 
 _FRACTION = {"type": "number", "minimum": 0, "exclusiveMaximum": 1}
@@ -155,8 +155,8 @@ TRANSFORMS = Kinds(Identity, Momentum, Nesterov, AdamW, FedAdam)
 
 def _transform(value: Any) -> Any:
     """Read a transform; a number is the momentum, and zero is the identity piece."""
-    if (found := TRANSFORMS.read(value)) is not None:
-        return found
+    if (transform := TRANSFORMS.read(value)) is not None:
+        return transform
     if hasattr(value, "update"):
         return value
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
