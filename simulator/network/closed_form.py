@@ -1,8 +1,8 @@
 """Cost communication in closed form: alpha-beta formulas per collective and per message.
 
-A collective has a critical path of hops, each paying one draw of its link's latency, and a serial
-transmission time during which it holds the workers' links (`collectives`). Collectives start in
-order, the next as soon as the links are free: the latency of one overlaps the transmission of the
+A collective has a critical path of hops, each with one draw of its link's latency, and a serial
+transmission time for which it occupies the workers' links (`collectives`). Collectives start in
+order, each as soon as the links are free: the latency of one overlaps the transmission of the
 next. A server's messages pass its network card (NIC) one at a time.
 """
 
@@ -39,15 +39,15 @@ from .libraries import (
 from .region_path import RegionPath
 from .topology.places import Places
 
-REMEMBERED = 10_000
-HALVINGS = 40  # after which every window is a first one
+REMEMBERED = 10_000  # entries of a cache
+HALVINGS = 40  # after so many, every window is as small as the first
 Team = tuple[int, ...] | None
 """The workers that take part in a collective, in rank order; None: all of them."""
 
 
 @dataclass(frozen=True)
 class CollectiveCost:
-    """Seconds for which one collective holds the links, and seconds that its latency adds."""
+    """Seconds for which one collective occupies the links, and its latency in seconds."""
 
     transmission: float
     latency: float
@@ -56,9 +56,9 @@ class CollectiveCost:
 class Way(NamedTuple):
     """How a library carries out a collective of some size.
 
-    `key`: what `ClosedForm.plan` and the counts of bytes know it by. `segments`: of gloo. `delay`:
-    seconds that NCCL adds, whose collectives follow one another; None: the next one may begin when
-    the links are free. `other`: how long NCCL's other algorithm would hold them, relative to this.
+    `key`: identifies it in `ClosedForm.plan` and the counts of bytes. `segments`: gloo's. `delay`:
+    seconds that NCCL adds, whose collectives do not overlap; None: the next one may begin once the
+    links are free. `other`: NCCL's other algorithm's time on the links, relative to this one.
     """
 
     key: str
@@ -69,9 +69,10 @@ class Way(NamedTuple):
     def cost(
         self, added: Overhead, held: float, latency: float, passage: Passage
     ) -> tuple[float, float]:
-        """Return the seconds that hold the links, and further latency, from those of a plan.
+        """Return the seconds that occupy the links, and further latency, from those of a plan.
 
-        What TCP and hosts add to transmissions concerns no latency, though NCCL's hold the links.
+        Overheads of TCP and hosts apply to transmissions only, even where NCCL's latency occupies
+        the links.
         """
         if self.segments is not None:
             latency = self.segments.latency(held, latency)
@@ -83,8 +84,8 @@ class Way(NamedTuple):
 class ClosedForm:
     """The links of a scenario's network and the plans of its collectives, the same for all seeds.
 
-    `regions`: of each worker. `given`: the law of the seconds of a mean of the whole model, where
-    [network] says them; else None. `charged`: names of links whose bytes are egress.
+    `regions`: each worker's region. `given`: the law of the seconds of a mean of the whole model,
+    if [network] sets it; else None. `charged`: names of links whose bytes are egress.
     """
 
     def __init__(self, scenario: Scenario) -> None:
@@ -103,7 +104,7 @@ class ClosedForm:
 
     @property
     def card(self) -> float:
-        """Bytes per second of the server's network card, each way; inf: any."""
+        """Bandwidth of the server's network card per direction, in bytes/s; inf: unlimited."""
         return self._scenario.server.bandwidth or inf
 
     @property
@@ -120,7 +121,7 @@ class ClosedForm:
     def _make(self, source: int, to: int) -> RegionPath:
         places = self.places
         ends = places.of(source), places.of(to)
-        if ends[0] != ends[1]:  # without regions every worker is a place of its own
+        if ends[0] != ends[1]:  # without regions every worker is a separate place
             self.charged.add("->".join(ends))
         usable = tcp.usable(self.settings)
         out, into = (rate * usable for rate in places.rates(source, to))
@@ -132,7 +133,7 @@ class ClosedForm:
 
     @cached_property
     def staggered(self) -> bool:
-        """Whether workers that join a collective later than others end it later, too."""
+        """Whether workers that join a collective later also end it later."""
         return self.settings.library == "gloo" and self.given is None and self.workers > 1
 
     @cached_property
@@ -141,12 +142,12 @@ class ClosedForm:
         return np.array([self.link((n - 1) % size, n).latency for n in range(size)])
 
     def ahead(self, joined: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """Return by how many seconds each worker ends a collective of gloo before the last one.
+        """Return the seconds by which each worker ends a gloo collective before the last one.
 
-        `joined`: when each worker joined, (..., workers). In the ring a worker w has segment h at
-        R_h(w) = max(R_h-1(w - 1), R_h-1(w) + l) + l: it gives its word as soon as it has the
-        segment before. So it ends as much after its neighbour, less one latency l, as it ends
-        after itself; and who joins last keeps only its successors waiting.
+        `joined`: when each worker joined (s), shape (..., workers), as the result. In the ring a
+        worker w has segment h at R_h(w) = max(R_h-1(w - 1), R_h-1(w) + l) + l: it reports readiness
+        as soon as it has the previous segment. A worker that joins late therefore delays only its
+        successors, each hop by one latency l less.
         """
         ends = joined
         for _ in range(self.workers - 1):
@@ -154,11 +155,11 @@ class ClosedForm:
         return _before_last(ends)
 
     def told_ahead(self, asked: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """Return by how many seconds each worker has a question's answer before the last one.
+        """Return the seconds by which each worker has a poll's answer before the last one.
 
-        `asked`: when each worker asked, (..., workers). All tell each other straight, as soon as
-        they have heard that the other has asked, too: who asked one latency before the last is
-        told one before it.
+        `asked`: when each worker polled (s), shape (..., workers), as the result. Workers notify
+        each other directly once both have polled, so one that polled a latency before the last one
+        has the answer a latency before it.
         """
         one = min(self.overhead.agree_latencies, 1.0) * self.word
         return np.asarray(np.minimum(_before_last(asked), one))
@@ -170,10 +171,10 @@ class ClosedForm:
 
     @cached_property
     def word(self) -> float:
-        """Expected seconds until the farthest of two neighbours has what the other says.
+        """Expected seconds of a notification between neighbours, of the slowest pair.
 
-        That has half of the bytes that a hop of a collective has beside its payload: such a hop is
-        the word that it may be sent, and the segment.
+        A notification has half of the overhead bytes of a collective's hop: such a hop is a
+        notification of readiness, and the segment.
         """
         size = self.overhead.hop_bytes / 2
         links = (self.link((n - 1) % self.workers, n) for n in range(self.workers))
@@ -186,7 +187,7 @@ class ClosedForm:
         return replace(link, laws=laws, bandwidth=link.bandwidth / self.overhead.message_factor)
 
     def message_start(self, source: int, to: int) -> tuple[Law, ...]:
-        """Return what slow start adds to a message where the fastest worker's step is a pause."""
+        """Return what slow start adds to a message if the fastest worker's step is a pause."""
         if self.pause == inf:
             return ()
         idle = min(min(self._scenario.team.mean_compute) // self.pause, HALVINGS - 1)
@@ -195,7 +196,7 @@ class ClosedForm:
 
     @cached_property
     def pause(self) -> float:
-        """Seconds without traffic that halve a connection's window; inf: nothing does."""
+        """Seconds without traffic that halve a connection's window; inf: windows never shrink."""
         return tcp.IDLE + 2 * self.hop if self.settings.transport == "tcp" else inf
 
     @cached_property
@@ -204,7 +205,7 @@ class ClosedForm:
         return (self.settings.burst or 0.0) * tcp.usable(self.settings) / self.mean_plan.rate
 
     def _starts(self, sizes: Sequence[float], link: RegionPath, times: int = 1) -> list[float]:
-        """Return what slow start adds by the time-outs that a connection was idle, without end."""
+        """Return slow start's seconds, indexed by the number of time-outs of idleness before."""
         first, sent = tcp.first_window(self.settings), sum(sizes)
         windows = [tcp.resumed(first, sent, count) for count in range(HALVINGS)]
         trip = 2 * link.latency
@@ -214,9 +215,9 @@ class ClosedForm:
     def after_pause(
         self, kind: str, members: Sequence[int], payload: float
     ) -> tuple[list[float], float]:
-        """Return seconds that a pause adds to a collective, and those that full buckets save.
+        """Return the seconds that a pause adds to a collective, and those that full buckets save.
 
-        Slow start adds the first, by the number of time-outs that the pause lasts.
+        The first is slow start's, indexed by the number of time-outs that the pause lasts.
         """
         team = tuple(members)
         key = self.way(kind, payload, None if len(team) == self.workers else team).key
@@ -233,7 +234,7 @@ class ClosedForm:
             starts = [self._starts([size], link, count) for link, count in plan.path.items()]
             added = [sum(column) for column in zip(*starts, strict=True)]
         if kind != "gather" and tcp.one_way(self.settings):
-            # each sends once on the way up; on the way down the first worker, again and again
+            # every worker sends once on the way up; on the way down the first sends repeatedly
             saved = tcp.credit([size], rate, 0.0, burst) * (hops / 2)
             return added, saved + tcp.credit([size] * (hops // 2), rate, 0.0, burst)
         return added, tcp.credit([size] * hops, rate, plan.latency / hops, burst)
@@ -259,8 +260,8 @@ class ClosedForm:
             return NOTHING_SENT
         if self.settings.library != "ideal":
             return self.plan(self.way(kind, self.model_bytes, team).key, team)
-        found = GATHER if kind == "gather" else COLLECTIVES[self.settings.collective]
-        return found.formula(self, team)
+        entry = GATHER if kind == "gather" else COLLECTIVES[self.settings.collective]
+        return entry.formula(self, team)
 
     def way(self, kind: str, payload: float, team: Team) -> Way:
         """Return how a collective of `payload` bytes per worker is carried out."""
@@ -284,7 +285,7 @@ class ClosedForm:
         return way
 
     def _nccl(self, kind: str, payload: float, team: tuple[int, ...]) -> Way:
-        """Return NCCL's choice."""
+        """Return how NCCL carries out a collective: its tuner's choice."""
         hosts, size, gather = self.hosts(team), len(team), kind == "gather"
         ring, tree = (f"{kind} by {name}" for name in ("ring", "double-tree"))
         if (ring, team) not in self._plans:
@@ -297,17 +298,17 @@ class ClosedForm:
         key, ranks = f"{kind} by {choice.algorithm}", cluster.ranks
         below = ranks // len(hosts) - 1
         hops = 2 * below if key == tree else (ranks - len(hosts)) * (1 if gather else 2)
-        own = choice.slowdown * held[key]
-        extra = own - self._plans[key, team].held
-        other = held[ring if key == tree else tree] / own if own else 1.0
+        per_byte = choice.slowdown * held[key]
+        extra = per_byte - self._plans[key, team].held
+        other = held[ring if key == tree else tree] / per_byte if per_byte else 1.0
         return Way(key, None, choice.latency + hops * hop + extra * payload, other)
 
     def _nccl_cluster(
         self, team: tuple[int, ...], hosts: list[list[int]], gather: bool, ring: str, tree: str
     ) -> tuple[Cluster, dict[str, float], float]:
-        """Return what NCCL's tuner sees, seconds per byte of each plan, and of a hop inside.
+        """Return the input of NCCL's tuner, seconds per byte by plan, and seconds of an inner hop.
 
-        Devices of islands are ranks, whose links inside come first.
+        Every device of an island is a rank; an inner hop is one inside an island.
         """
         size = len(team)
         islands = [self._groups[rank] for rank in team if rank < len(self._groups)]
@@ -326,17 +327,17 @@ class ClosedForm:
         return cluster, held, hop
 
     def growth(self, team: Team) -> float:
-        """Return the factor of a given duration for the workers that take part."""
+        """Return the factor by which a given duration grows with the workers that take part."""
         size, way = self.workers if team is None else len(team), self.settings.duration_grows
         return 1.0 if way == "not" else log2(size) if way == "log" else size - 1.0
 
     def hosts(self, team: Sequence[int]) -> list[list[int]]:
-        """Return a team by hosts: those of a region whose link inside is written share one."""
-        found: dict[object, list[int]] = {}
+        """Split a team by host: a region whose inner link is given is one host."""
+        by_host: dict[object, list[int]] = {}
         for rank in team:
             place = self.places.of(rank)
-            found.setdefault(place if self.places.link(place, place) else rank, []).append(rank)
-        return list(found.values())
+            by_host.setdefault(place if self.places.link(place, place) else rank, []).append(rank)
+        return list(by_host.values())
 
     def mean_cost(self, share: float = 1.0) -> CollectiveCost:
         """Return the expected cost of averaging a share of the model."""
@@ -354,7 +355,7 @@ class ClosedForm:
 
 
 def _before_last(ends: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Return how long before the last worker each one ends; zeros where the last never does."""
+    """Return how long before the last worker each ends (s); 0 where the last never ends."""
     last = ends.max(axis=-1, keepdims=True)
     return np.asarray(np.subtract(last, ends, out=np.zeros(ends.shape), where=last < inf))
 
@@ -375,8 +376,8 @@ class Traffic:
         self._starts: dict[tuple[str, float, Team], tuple[list[float], float]] = {}
         self._volumes: dict[tuple[str, Team], tuple[float, float]] = {}
         self._messages: dict[tuple[int, int], MessageRoute] = {}
-        self._costly: list[MessageRoute] = []  # those whose bytes are charged
-        self._added: defaultdict[str, int] = defaultdict(int)  # bytes of others, by link
+        self._costly: list[MessageRoute] = []  # routes whose bytes are egress
+        self._added: defaultdict[str, int] = defaultdict(int)  # bytes of further messages, by link
 
     def _plan(self, key: str, team: Team = None) -> CollectivePlan:
         if (key, team) not in self._plans:
@@ -389,8 +390,8 @@ class Traffic:
     ) -> tuple[float, float]:
         """Count the next collective; return its (transmission, latency) in seconds.
 
-        `payload`: bytes of one worker; where the workers' payloads differ, their mean, and the
-        `largest` sets the pace. `team`: the workers that take part, in rank order; None: all.
+        `payload`: bytes of one worker; where payloads differ, their mean, while the time follows
+        from the `largest`. `team`: the workers that take part, in rank order; None: all.
         """
         first = not self.begun
         self.count(kind, payload, team)
@@ -398,7 +399,7 @@ class Traffic:
         return transmission + self.network.settings.setup if first else transmission, latency
 
     def count(self, kind: str, payload: float, team: Team = None) -> None:
-        """Count the bytes of a collective: whole ones, whose sums do not depend on their order."""
+        """Count the bytes of a collective as whole numbers, whose sums depend on no order."""
         self.add(self.network.way(kind, payload, team).key, round(payload), team)
 
     def add(self, key: str, payload: int, team: Team = None) -> None:
@@ -411,7 +412,7 @@ class Traffic:
         return bool(self._payloads)
 
     def cost(self, kind: str, payload: float, team: Team = None) -> tuple[float, float]:
-        """Draw what is random of the next collective; return (transmission, latency) in seconds."""
+        """Draw the next collective's random times; return (transmission, latency) in seconds."""
         given, overhead = self.network.given, self.network.overhead
         if given is not None:
             duration = float(given.sample(self._rng, 1)[0]) * self.network.growth(team)
@@ -433,7 +434,7 @@ class Traffic:
     def waking(self, kind: str, payload: float, begins: Any, free: Any, team: Team = None) -> Any:
         """Return the seconds that a pause adds: slow start, less what token buckets save.
 
-        The links are `free` until the collective `begins`: times of one seed, or arrays.
+        The links are idle from `free` until the collective `begins`: times of one seed, or arrays.
         """
         network = self.network
         if network.pause == inf:
@@ -446,8 +447,8 @@ class Traffic:
         added, saved = self._starts[kind, payload, team]
         first = free == 0  # new connections, and full buckets
         key = network.way(kind, payload, team).key
-        silent = begins - free - self._plan(key, team).latency  # of the last one, under way
-        longest = len(added) * network.pause  # those past a deadline are silent for ever
+        silent = begins - free - self._plan(key, team).latency  # without the last one's latency
+        longest = len(added) * network.pause  # a link may be silent for ever
         halvings = np.where(first, longest, np.clip(silent, 0.0, longest)) // network.pause
         slow = np.asarray(added)[np.minimum(halvings, len(added) - 1).astype(int)]
         if not saved:
@@ -464,7 +465,7 @@ class Traffic:
         return all(link.is_constant for link in self._plan(key).path)
 
     def volumes(self, kind: str, team: Team = None) -> tuple[float, float]:
-        """Return the bytes that a collective moves, in all and as egress, per byte of payload."""
+        """Return a collective's bytes per byte of payload: in all, and as egress."""
         if (kind, team) not in self._volumes:
             moved = self._plan(kind, team).moved
             charged = sum(size for name, size in moved.items() if name in self.network.charged)
@@ -498,13 +499,13 @@ class Traffic:
         return {name: float(total[name]) for name in sorted(total)}
 
     def phases(self) -> dict[str, dict[str, float]]:
-        """Return nothing: the stages of a collective are not told apart."""
+        """Return nothing: a closed form has no stages."""
         return {}
 
     def totals(self) -> tuple[float, float]:
-        """Return the whole bytes so far over all links, and those charged as egress.
+        """Return the bytes so far over all links, as a whole number, and those of egress.
 
-        Payloads are added up before they are multiplied, as all engines do.
+        Payloads are added up before they are multiplied, as in all engines.
         """
         moved = charged = 0.0
         for (kind, team), payload in self._payloads.items():
@@ -530,20 +531,20 @@ class Nic:
         return self._free
 
     def clear(self, at: float) -> None:
-        """Drop what has not passed it at time `at`."""
+        """Drop the payloads that have not passed the card at time `at` (s)."""
         self._free = min(self._free, at)
 
 
 class MessageRoute:
     """The messages from one node to another.
 
-    `whole_transit`: seconds that a whole model is in transit, where they are always the same, else
-    None. `bytes`: whole ones sent so far. The engine keeps the rest: how many messages are
-    `in_flight`, when the `last` one arrives, the `version` of the parameters that it carries, the
-    `node` at the far end, and the `receiving_nic` that messages arrive through, or None.
+    `whole_transit`: seconds that a whole model is in transit, if constant; else None. `bytes`: sent
+    so far, a whole number. The engine sets the rest: the number of messages `in_flight`, when the
+    `last` one arrives (s), the `version` of its parameters, the receiving `node`, and the
+    `receiving_nic` that messages pass, or None.
     """
 
-    shared = False  # its cost does not depend on other messages in flight
+    shared = False  # whether its cost depends on other messages in flight
     delay = 0.0  # seconds by which crashes delayed the last message
 
     __slots__ = (
@@ -578,12 +579,12 @@ class MessageRoute:
             self._latencies = blocks(lambda n: np.array([link.sample(rng, 1) for _ in range(n)]))
 
     def leave_through(self, card: Nic | None) -> None:
-        """Send through a network card, which other routes share; None: through none."""
+        """Send through a network card that other routes share; None: without a card."""
         if card is not None:
             self._departs, self.whole_transit = card, None
 
     def send(self, now: float, size: float) -> tuple[float, float]:
-        """Return when a message of `size` bytes sent `now` arrives, and its seconds in transit."""
+        """Send a message of `size` bytes at `now` (s); return its arrival and transit (s)."""
         self.bytes += round(size)
         latency = self._latency if self._latencies is None else next(self._latencies)
         transit = latency + size * self._seconds_per_byte

@@ -1,8 +1,8 @@
-"""Every collective once: its closed formula and its messages, under its name in [network].
+"""The table of collectives: closed formula and messages of each, by its name in [network].
 
-`COLLECTIVES` is the table. To add a collective, add its name to `scenario.network.CollectiveName`
-and one entry here; the two network models, the checks and the reports follow from the entry. One
-that works in rounds of pairs needs its rounds alone (`_in_rounds`).
+To add a collective, add its name to `scenario.network.CollectiveName` and one entry to
+`COLLECTIVES`; the two network models, the checks and the reports follow from the entry. One that
+works in rounds of pairs needs only its rounds (`_in_rounds`).
 
 m is the number of workers of the team, p the largest power of two up to m. Both descriptions of a
 collective must move the same bytes over every link, and take the same time on equal links with no
@@ -37,7 +37,7 @@ class RegionLinks(Protocol):
 
     @property
     def card(self) -> float:
-        """Bytes per second of the server's network card, each way; inf: any."""
+        """Bandwidth of the server's network card per direction, in bytes/s; inf: unlimited."""
         ...
 
     def link(self, source: int, to: int) -> RegionPath:
@@ -49,10 +49,10 @@ class RegionLinks(Protocol):
 class CollectivePlan:
     """The cost of a collective in closed form, per byte of its payload.
 
-    `path`: hops on the critical path, by link; each pays one draw of its link's latency. `held`:
-    seconds per payload byte for which the collective holds the workers' links. `moved`: bytes over
-    each link, by name, per payload byte. `ring`: workers of one that a double tree could replace;
-    else 1.
+    `path`: hops on the critical path, by link; each has one draw of its link's latency. `held`:
+    seconds per payload byte for which the collective occupies the workers' links. `moved`: bytes
+    over each link, by name, per payload byte. `ring`: workers of a ring that a double tree could
+    replace; else 1.
     """
 
     path: dict[RegionPath, int]
@@ -83,8 +83,8 @@ NOTHING_SENT = CollectivePlan({}, 0.0, {})
 class CollectiveKind:
     """One collective. `formula` is for a team of two workers or more; `messages` for any team.
 
-    `messages` is None where only the closed form has it: through the server, and where nothing is
-    sent, because [network] duration times the mean.
+    `messages` is None if only the closed form has the collective: through the server, or without
+    messages, where [network].duration sets the time.
     `needs_regions`: every worker must be in a region.
     """
 
@@ -128,8 +128,8 @@ def _ring_plan(links: RegionLinks, team: Team) -> CollectivePlan:
 def _ring(team: Team, _regions: Regions = ()) -> Messages:
     """Reduce-scatter, then all-gather, 2(m - 1) steps of 1/m each (Patarasuk & Yuan 2009).
 
-    A worker sends the next part when it has received that part: its messages follow each other on
-    one connection, and need not have arrived before the next one leaves.
+    A worker sends a part as soon as it has received that part. Messages on a connection follow each
+    other without waiting for the previous one's arrival.
     """
     builder = MessageBuilder()
     builder.ring(team, ("reduce-scatter", "all-gather"), 1 / len(team))
@@ -151,9 +151,9 @@ def gather(team: Team, _regions: Regions = ()) -> Messages:
 
 
 def _star_plan(links: RegionLinks, team: Team) -> CollectivePlan:
-    """Cost a first worker that takes in m - 1 payloads one after another and sends m - 1 back.
+    """Cost a first worker that receives m - 1 payloads one after another and sends m - 1 back.
 
-    If its card is faster than the slowest of the others, that one sets the pace.
+    If its card is faster than the slowest other card, that one sets the time.
     """
     spokes = [links.link(rank, team[0]) for rank in team[1:]]
     back = [links.link(team[0], rank) for rank in team[1:]]
@@ -165,18 +165,19 @@ def _star_plan(links: RegionLinks, team: Team) -> CollectivePlan:
 
 
 def _star(team: Team, _regions: Regions = ()) -> Messages:
-    """All send to the first worker at once; when it has every payload, it answers all at once."""
+    """Send all payloads to the first worker at once, and then its answers at once."""
     builder = MessageBuilder()
-    head, *others = team
-    arrived = builder.add("reduce", [(rank, head) for rank in others], 1.0, [[]] * len(others))
-    builder.add("broadcast", [(head, rank) for rank in others], 1.0, [arrived] * len(others))
+    head, *rest = team
+    arrived = builder.add("reduce", [(rank, head) for rank in rest], 1.0, [[]] * len(rest))
+    builder.add("broadcast", [(head, rank) for rank in rest], 1.0, [arrived] * len(rest))
     return builder.messages()
 
 
 def _server_plan(links: RegionLinks, team: Team) -> CollectivePlan:
-    """Cost a server that takes in m payloads, and sends the mean to all: the slowest lines count.
+    """Cost a server that receives m payloads and sends the mean to all workers.
 
-    Each worker has a line of its own; the server's network card passes all payloads.
+    Each worker has a separate line, of which the slowest counts; the server's network card passes
+    all payloads.
     """
     server, card = len(links.regions), len(team) / links.card
     up = [links.link(rank, server) for rank in team]
@@ -192,8 +193,8 @@ def _server_plan(links: RegionLinks, team: Team) -> CollectivePlan:
 def _hierarchical_plan(links: RegionLinks, team: Team) -> CollectivePlan:
     """Cost a ring inside each region, a ring of their first workers, a pipeline back into each.
 
-    The regions work at the same time: in each phase the slowest of them counts. Inside a single
-    region it is the ring alone.
+    The regions work at the same time: in each phase the slowest counts. A single region needs only
+    the ring.
     """
     parts = _by_region(team, links.regions)
     several = [part for part in parts if len(part) > 1]
@@ -219,10 +220,10 @@ def _pipeline_plan(links: RegionLinks, team: Team) -> CollectivePlan:
 
 
 def _hierarchical(team: Team, regions: Regions) -> Messages:
-    """A ring in each region, a ring of their first workers, and a chain back into each region.
+    """Send around a ring in each region, a ring of first workers, and a chain in each region.
 
-    A first worker starts when the rings of its own and of the next region are over; the chain is
-    one pipelined transfer through all workers of a region. One region: the ring alone.
+    A first worker starts when the rings of its region and of the next one have ended; the chain is
+    one pipelined transfer through all workers of a region. A single region has only the ring.
     """
     parts = _by_region(team, regions)
     if len(parts) == 1:
@@ -261,7 +262,7 @@ class Round(NamedTuple):
 
 
 def _in_rounds(rounds: Callable[[Team], list[Round]]) -> CollectiveKind:
-    """Make a collective in which workers meet in pairs, round after round."""
+    """Make a collective in which workers exchange messages in pairs, round by round."""
     return CollectiveKind(
         lambda links, team: _rounds_plan(links, rounds(team)),
         lambda team, _regions: _rounds_messages(rounds(team)),
@@ -269,7 +270,7 @@ def _in_rounds(rounds: Callable[[Team], list[Round]]) -> CollectiveKind:
 
 
 def _rounds_plan(links: RegionLinks, rounds: Iterable[Round]) -> CollectivePlan:
-    """Cost rounds, in each of which the slowest message sets the pace."""
+    """Cost rounds, each of which takes as long as its slowest message."""
     worst: Counter[RegionPath] = Counter()
     held, passed = 0.0, list[tuple[RegionPath, float]]()
     for turn in rounds:
@@ -294,7 +295,7 @@ def _rounds_messages(rounds: Iterable[Round]) -> Messages:
 
 
 def _tree(team: Team) -> list[Round]:
-    """Binomial tree: reduce to the first worker in ceil(log2 m) rounds, broadcast in as many."""
+    """Reduce along a binomial tree in ceil(log2 m) rounds; broadcast in as many."""
     m = len(team)
     reach = [2**level for level in range((m - 1).bit_length())]
     up = [[(team[low + far], team[low]) for low in range(0, m - far, 2 * far)] for far in reach]
@@ -305,16 +306,16 @@ def _tree(team: Team) -> list[Round]:
 
 
 def _recursive_doubling(team: Team) -> list[Round]:
-    """log2 p exchanges of whole payloads at distances 1, 2, 4, ... (Thakur et al. 2005)."""
+    """Exchange whole payloads at distances 1, 2, 4, ..., log2 p times (Thakur et al. 2005)."""
     core, folded = _core(team)
     middle = [Round("exchange", pairs, 1.0) for _, pairs in _exchanges(core)]
     return _folding(folded, middle)
 
 
 def _halving_doubling(team: Team) -> list[Round]:
-    """Reduce-scatter by recursive halving, all-gather by recursive doubling (Rabenseifner 2004).
+    """Reduce-scatter by recursive halving, all-gather by doubling (Rabenseifner 2004).
 
-    log2 p exchanges of 1/2, 1/4, ... of the payload at distances 1, 2, ..., and the same backwards.
+    log2 p exchanges of 1/2, 1/4, ... of the payload at distances 1, 2, ..., then in reverse.
     """
     core, folded = _core(team)
     up = [Round("reduce-scatter", pairs, 0.5 / far) for far, pairs in _exchanges(core)]
@@ -323,14 +324,14 @@ def _halving_doubling(team: Team) -> list[Round]:
 
 
 def _core(team: Team) -> tuple[Team, list[tuple[int, int]]]:
-    """Return p of the workers, and pairs: each other worker and the one it sends its payload to."""
+    """Return p of the workers, and a pair (sender, receiver) for each of the others."""
     extra = len(team) - (1 << (len(team).bit_length() - 1))
     folded = [(team[2 * pair + 1], team[2 * pair]) for pair in range(extra)]
     return [*team[: 2 * extra : 2], *team[2 * extra :]], folded
 
 
 def _folding(folded: list[tuple[int, int]], middle: list[Round]) -> list[Round]:
-    """Add the rounds in which the workers beyond p hand in their payloads and get the mean."""
+    """Add the rounds in which the workers beyond p send their payloads and get the mean."""
     if not folded:
         return middle
     back = [(low, high) for high, low in folded]
@@ -338,7 +339,7 @@ def _folding(folded: list[tuple[int, int]], middle: list[Round]) -> list[Round]:
 
 
 def _exchanges(team: Team) -> Iterator[tuple[int, list[tuple[int, int]]]]:
-    """Yield distances 1, 2, 4, ... and the pairs of workers that far apart."""
+    """Yield distances 1, 2, 4, ... and the pairs of workers at that distance."""
     for level in range(len(team).bit_length() - 1):
         yield 1 << level, [(team[a], team[a ^ (1 << level)]) for a in range(len(team))]
 
@@ -350,19 +351,19 @@ Hosts = Sequence[Sequence[int]]
 
 
 def _binary_tree(size: int) -> dict[int, int]:
-    """Return the parent of each number below `size` except the root, 0; odd ones are leaves."""
-    found = {}
+    """Return the parent of each number from 1 to `size` - 1; 0 is the root, odd ones leaves."""
+    parents = {}
     for number in range(1, size):
         low = number & -number
         up = (number ^ low) | 2 * low
-        found[number] = up if up < size else number ^ low
-    return found
+        parents[number] = up if up < size else number ^ low
+    return parents
 
 
 def _two_trees(hosts: Hosts) -> list[dict[int, int]]:
-    """Return each rank's parent in two trees in which no rank of an even number is twice inner.
+    """Return each rank's parent in two trees; of an even number, no rank is inner in both.
 
-    The second tree is the first one mirrored, or, of an odd number of hosts, shifted by one
+    The second tree is the first one mirrored or, for an odd number of hosts, shifted by one
     (Sanders, Speck & Traff 2009; NCCL 2.21, src/graph/trees.cc).
     """
     size = len(hosts)
@@ -387,7 +388,7 @@ def _to_root(tree: dict[int, int], rank: int) -> list[tuple[int, int]]:
 def double_tree_plan(links: RegionLinks, hosts: Hosts) -> CollectivePlan:
     """Cost two trees that carry half of the payload each, up and down at the same time.
 
-    In a pipeline of small parts all hops transmit at once, so the busiest card sets the pace; the
+    In a pipeline of small parts all hops transmit at once, so the busiest card sets the time; the
     last part then takes the longest way up and down.
     """
     home = {rank: number for number, host in enumerate(hosts) for rank in host}
@@ -413,10 +414,10 @@ def _seconds(way: Iterable[RegionPath]) -> float:
 
 
 def double_tree(hosts: Hosts) -> Messages:
-    """Stream half of the payload through each tree; the last part then goes up and down it.
+    """Stream half of the payload through each tree; its last part then goes up and down.
 
-    A hop's stream is one message. The last part of a stream takes no more than latency: it leaves a
-    rank when those below it have come, and on the longest way not before all streams have passed.
+    A hop's stream is one message. The last part of a stream takes only latency: it leaves a rank
+    after the arrival of those below it, and on the longest way after all streams have passed.
     """
     builder, trees = MessageBuilder(), _two_trees(hosts)
     streams: list[dict[tuple[int, int], int]] = []
@@ -447,7 +448,7 @@ def double_tree(hosts: Hosts) -> Messages:
 
 
 def _alone(team: Team) -> Hosts:
-    """Take every worker for a host of its own."""
+    """Return hosts of one worker each."""
     return [[rank] for rank in team]
 
 
@@ -470,7 +471,7 @@ COLLECTIVES: dict[CollectiveName, CollectiveKind] = {
 """The collectives of a mean, by their names in `network.collective`."""
 
 GATHER = CollectiveKind(_gather_plan, gather)
-"""The collective that brings every payload to every worker, whichever carries out the means."""
+"""The all-gather, which is the same for every collective of [network]."""
 
 
 def messages(name: CollectiveName, team: Team, regions: Regions = ()) -> Messages:

@@ -1,8 +1,8 @@
 """A run's transfers on the graph of its network: start them on a fabric, and count their bytes.
 
-`SharedNetwork` is the graph and its fabric, which several jobs may share; `FlowNetwork` is one
-run's own side: its draws, its payloads, its bytes. A *ticket* is the fabric's number of a transfer
-under way; a *line* is one direction of a link or network card.
+`SharedNetwork` is the graph and its fabric, which several jobs may share; `FlowNetwork` has the
+draws, payloads and bytes of one run. A *ticket* is the fabric's number of a transfer under way; a
+*line* is one direction of a link or network card.
 """
 
 from collections import Counter, defaultdict
@@ -34,9 +34,9 @@ Team = tuple[int, ...]
 class PreparedTransfer:
     """A collective of n messages on the graph.
 
-    `fixed` (n,): the constant part of each message's latency in seconds, used where any is random;
+    `fixed` (n,): the constant part of each message's latency in seconds, used if any is random;
     `random`: by laws, the messages that draw from them. `moved`: by "from->to" of each hop, the
-    payloads that pass it, by the worker whose payload it is. `lines`: all that it uses.
+    share of each worker's payload that passes it. `lines`: all lines that it uses.
     """
 
     messages: Messages
@@ -50,9 +50,9 @@ class PreparedTransfer:
 class SharedNetwork:
     """The graph, the shared devices and the fabric of one run, or of several jobs on one network.
 
-    `topology`: None where only devices are shared; `others`: the graphs of further jobs, which use
-    the same lines except for their network cards. `lines`: of all graphs; the devices' follow
-    them. `offered`: by line of changing capacity, the bytes that it could have carried up to a
+    `topology`: None if only devices are shared; `others`: the graphs of further jobs, which use the
+    same lines except for their network cards. `lines`: those of all graphs, before the devices'.
+    `offered`: for each line of changing capacity, the bytes that it could have carried up to a
     time, that time, and its capacity since then.
     """
 
@@ -71,7 +71,7 @@ class SharedNetwork:
         self._changes = {number: lines[number].capacities(seed) for number in self.changing}
         first = {number: next(changes)[1] for number, changes in self._changes.items()}
         self.offered = {number: (0.0, 0.0, capacity) for number, capacity in first.items()}
-        self._down = dict.fromkeys(first, 0.0)  # seconds without capacity, up to that time
+        self._down = dict.fromkeys(first, 0.0)  # seconds without capacity so far
         self.devices = len(lines)
         capacities = [first.get(number, line.capacity) for number, line in enumerate(lines)]
         per_flow = [number for number, line in enumerate(lines) if line.per_flow]
@@ -89,18 +89,18 @@ class SharedNetwork:
         self.fabric.set_capacity(at, line, capacity)
 
     def usage(self, end: float) -> list[dict[str, Any]]:
-        """Return each own line's traffic up to the time `end`, as `Run.lines`."""
+        """Return the traffic of this run's lines up to the time `end` (s), as `Run.lines`."""
         moved, saturated = self.fabric.usage()
-        found = []
+        rows = []
         for number, line in enumerate(self.lines[: self._own]):
             could, down = line.capacity * end, 0.0
             if number in self.offered:
                 offered, since, capacity = self.offered[number]
-                left = max(0.0, end - since)
-                could = offered + capacity * left
-                down = self._down[number] + (left if capacity == 0 else 0.0)
+                rest = max(0.0, end - since)
+                could = offered + capacity * rest
+                down = self._down[number] + (rest if capacity == 0 else 0.0)
             share = float(moved[number]) / could if 0 < could < inf else 0.0
-            found.append(
+            rows.append(
                 {
                     "line": line.name,
                     "bandwidth": line.capacity if line.capacity < inf else None,
@@ -110,7 +110,7 @@ class SharedNetwork:
                     "down_seconds": min(down, end),
                 }
             )
-        return found
+        return rows
 
 
 class FlowNetwork:
@@ -129,15 +129,12 @@ class FlowNetwork:
         self._latencies: dict[tuple[int, int], Iterator[float]] = {}
         self._rng = generator(seed, Purpose.COLLECTIVE)
         self._formula = ClosedForm(scenario)
-        self._pauses = Traffic(self._formula, seed)  # which knows what slow start adds
+        self._pauses = Traffic(self._formula, seed)  # for what slow start adds
         self.quiet_since = 0.0  # when the last collective ended (s)
         self._charged: set[str] = set()  # hops whose bytes are egress
 
     def path(self, ranks: Team, lane: int = 0) -> int:
-        """Return the fabric's path from the first rank, through those between, to the last.
-
-        Each `lane` is a connection of its own.
-        """
+        """Return the fabric's path through all ranks in order; each `lane` is a connection."""
         if (ranks, lane) not in self._paths:
             route, settings = self.topology.route(ranks), self._settings
             latency = sum(law.expectation for law in route.laws)
@@ -161,8 +158,8 @@ class FlowNetwork:
         path = self.path((source, to))
         if (source, to) not in self._latencies:
             self._latencies[source, to] = self._message_latencies(source, to)
-        held = size * self._overhead.message_factor
-        return self.fabric.send(at, path, held, next(self._latencies[source, to]))
+        occupying = size * self._overhead.message_factor
+        return self.fabric.send(at, path, occupying, next(self._latencies[source, to]))
 
     def add_message(self, source: int, to: int, size: int) -> None:
         """Count the bytes of a message."""
@@ -174,9 +171,9 @@ class FlowNetwork:
         laws += self._formula.message_start(source, to)
         if all(law.is_constant for law in laws):
             return repeat(sum((law.expectation for law in laws), 0.0))
-        own = generator(self._seed, Purpose.MESSAGE, source * (self._workers + 1) + to)
+        rng = generator(self._seed, Purpose.MESSAGE, source * (self._workers + 1) + to)
         return blocks(
-            lambda n: np.array([sum(law.sample(own, 1)[0] for law in laws) for _ in range(n)])
+            lambda n: np.array([sum(law.sample(rng, 1)[0] for law in laws) for _ in range(n)])
         )
 
     def arrived(self, source: int, to: int, seconds: float) -> None:
@@ -193,9 +190,9 @@ class FlowNetwork:
     def start(
         self, at: float, kind: str, team: Team, sizes: Sequence[float], drawn: bool = True
     ) -> int:
-        """Start a mean or gather of a team, with each worker's payload; return its ticket.
+        """Start a mean or gather of a team at `at` (s); return its ticket.
 
-        `drawn`: latencies are drawn; else they are as expected.
+        `sizes`: bytes of each worker's payload. `drawn`: draw latencies, else take expected ones.
         """
         way = self._formula.way(kind, max(sizes), team)
         delay = (way.delay or 0.0) + (0.0 if self.begun else self._settings.setup)
@@ -229,7 +226,7 @@ class FlowNetwork:
         return bool(self._payloads)
 
     def prepared(self, kind: str, team: Team, payload: float) -> PreparedTransfer:
-        """Return a collective of a team, prepared once for all payloads carried out alike."""
+        """Return a team's collective, prepared once for all payloads of the same `Way`."""
         way = self._formula.way(kind, payload, team)
         if (way.key, team) not in self._prepared:
             self._prepared[way.key, team] = self._prepare(kind, way, team)
@@ -257,7 +254,7 @@ class FlowNetwork:
         ]
         random = {
             law: np.flatnonzero(
-                np.isin(made.route, [n for n, own in enumerate(laws) if own == law])
+                np.isin(made.route, [n for n, route_laws in enumerate(laws) if route_laws == law])
             )
             for law in dict.fromkeys(laws)
             if law
@@ -279,7 +276,7 @@ class FlowNetwork:
         return PreparedTransfer(made, plan, fixed[made.route], random, dict(moved), used)
 
     def _hop(self, source: int, to: int) -> str:
-        """Return the "from->to" of a hop, noting whether its bytes are egress."""
+        """Return the "from->to" of a hop, and record whether its bytes are egress."""
         name = self.topology.hop(source, to)
         if self.topology.charged(source, to):
             self._charged.add(name)
@@ -288,8 +285,8 @@ class FlowNetwork:
     def links(self) -> dict[str, float]:
         """Return the bytes so far from place to place, by "from->to"."""
         total: defaultdict[str, float] = defaultdict(float)
-        for known, payloads in self._payloads.items():
-            for name, shares in self._prepared[known].moved.items():
+        for key, payloads in self._payloads.items():
+            for name, shares in self._prepared[key].moved.items():
                 total[name] += float(shares @ payloads)
         for (source, to), size in self._sent.items():
             total[self._hop(source, to)] += size
@@ -297,28 +294,28 @@ class FlowNetwork:
 
     def phases(self) -> dict[str, dict[str, float]]:
         """Return the seconds and bytes of collectives' stages and of messages, as `Run.phases`."""
-        found: dict[str, dict[str, float]] = {}
-        for known, payloads in self._payloads.items():
-            prepared = self._prepared[known]
+        result: dict[str, dict[str, float]] = {}
+        for key, payloads in self._payloads.items():
+            prepared = self._prepared[key]
             made = prepared.messages
             hops = np.array([len(ranks) - 1 for ranks in made.routes])
             sizes = made.share * hops[made.route] * payloads[made.origin]
             moved = np.bincount(made.stage, sizes)
             spent = self.fabric.stages(prepared.plan)
             for name, seconds, size in zip(made.stages, spent, moved, strict=True):
-                phase = found.setdefault(name, {"seconds": 0.0, "bytes": 0.0})
+                phase = result.setdefault(name, {"seconds": 0.0, "bytes": 0.0})
                 phase["seconds"] += float(seconds)
                 phase["bytes"] += float(size)
         for (source, to), size in self._sent.items():
             name = self._kind(source, to)
             count, seconds = self._transits[name]
             empty = {"messages": count, "transit_seconds": seconds / count if count else 0.0}
-            phase = found.setdefault(name, empty | {"bytes": 0.0})
+            phase = result.setdefault(name, empty | {"bytes": 0.0})
             phase["bytes"] += size
-        return found
+        return result
 
     def totals(self) -> tuple[float, float]:
-        """Return the whole bytes so far in all, and those charged as egress."""
+        """Return the bytes so far, as a whole number, and those charged as egress."""
         links = self.links()
         charged = (size for name, size in links.items() if name in self._charged)
         return float(round(sum(links.values()))), sum(charged)

@@ -1,13 +1,13 @@
-"""What NCCL and gloo make of a collective of a given size: their algorithm, and what that adds.
+"""How NCCL and gloo carry out a collective of a given size: algorithm, and added time.
 
-NCCL's tuner (NVIDIA/nccl, src/graph/tuning.cc at commit b6475625, NCCL 2.21) expects of every
-algorithm and protocol a latency and a bandwidth, and takes the one that would end first. Its
-constants here, in microseconds and GB/s, are those of that file alone. It knows how fast cards
-are, not how far away: the latency of [network] prolongs a collective, and changes no choice.
+NCCL's tuner (NVIDIA/nccl, src/graph/tuning.cc at commit b6475625, NCCL 2.21) estimates latency and
+bandwidth of every algorithm and protocol, and takes the one that would end first. Its constants
+here, in microseconds and GB/s, come from that file. The tuner ignores distance: the latency of
+[network] prolongs a collective, and changes no choice.
 
 gloo's ring (facebookincubator/gloo, gloo/allreduce.cc and allgather.cc, as PyTorch calls it) cuts
-payloads into segments of which two are in flight. A segment leaves when the receiver has said that
-it is ready (gloo/transport/tcp/pair.cc, sendNotifyRecvReady): a hop takes two latencies.
+payloads into segments of which two are in flight. A segment leaves after the receiver's
+notification (gloo/transport/tcp/pair.cc, sendNotifyRecvReady): a hop takes two latencies.
 """
 
 from math import ceil, inf
@@ -20,7 +20,7 @@ SEGMENT = 2**20
 NVLINK = 26e9
 """Bytes per second above which the links between devices must be NVLink: beyond PCIe 4.0 x16."""
 RDMA = 12.5e9
-"""Bytes per second from which a card is taken for one beside the GPU, where LL128 is safe."""
+"""Bytes per second from which a card is assumed close to the GPU, where LL128 is safe."""
 
 PROTOCOLS = ("LL", "LL128", "Simple")
 BASE = {"double-tree": (6.8, 14.0, 0.0), "ring": (6.6, 14.0, 8.4)}
@@ -30,8 +30,8 @@ HOPS = {
     "net": {"double-tree": (5.0, 8.5, 28.0), "ring": (2.7, 4.0, 14.0)},
 }
 LL_MOST = (87.7, 39.0, 20.4)  # on one host of A100s or later; on two, and on more with Intel CPUs
-PLATEAU = 1.4  # of the latency of Ring/Simple between hosts, from compute capability 8.0 on
-CHANNELS = 16  # of the size from which the plateau counts
+PLATEAU = 1.4  # factor of Ring/Simple's latency between hosts, from compute capability 8.0 on
+CHANNELS = 16  # channels, which set the size from which the plateau counts
 CORRECTION = (
     (1, 1, 1, 1, 0.9, 0.8, 0.7, 0.7, 0.7, 0.7, 0.6, 0.5, 0.4, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1),
     (1, 1, 1, 1, 1, 0.9, 0.8, 0.8, 0.8, 0.7) + (0.6,) * 6 + (0.8, 0.9, 0.9, 0.9, 0.9, 1),
@@ -41,10 +41,10 @@ CORRECTION = (
 
 
 class Cluster(NamedTuple):
-    """The part of a cluster that NCCL's tuner sees.
+    """The part of a cluster that NCCL's tuner uses.
 
-    `ranks`: devices in all. `ring`, `tree`: bytes/s of payload over the busiest card, as graphs of
-    either algorithm find them. `inner`: bytes/s of links inside hosts.
+    `ranks`: devices in all. `ring`, `tree`: bytes/s of payload over the busiest card with that
+    algorithm. `inner`: bytes/s of links inside hosts.
     """
 
     ranks: int
@@ -55,9 +55,9 @@ class Cluster(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """An algorithm and protocol of NCCL: seconds of its latency, and of a collective in all.
+    """An algorithm and protocol of NCCL: latency, and total `seconds` of a collective.
 
-    `slowdown`: time to transmit, relative to the card's bandwidth.
+    `slowdown`: transmission time relative to that at the card's full bandwidth.
     """
 
     algorithm: str
@@ -68,7 +68,7 @@ class Choice(NamedTuple):
 
 
 def nccl_choices(cluster: Cluster, size: float, gather: bool = False) -> list[Choice]:
-    """Return what NCCL's tuner expects of each algorithm and protocol for `size` bytes."""
+    """Return the estimates of NCCL's tuner by algorithm and protocol, for `size` bytes."""
     choices = []
     for algorithm in ("double-tree", "ring")[gather:]:
         for number, protocol in enumerate(PROTOCOLS):
@@ -86,7 +86,7 @@ def nccl_choices(cluster: Cluster, size: float, gather: bool = False) -> list[Ch
 
 
 def _ring(cluster: Cluster, number: int, size: float, gather: bool) -> tuple[float, float, float]:
-    """Return a ring's rate, latency (microseconds) and the payload's share that a step carries."""
+    """Return a ring's rate (bytes/s), latency (microseconds) and share of payload per step."""
     ranks, hosts, full = cluster.ranks, cluster.hosts, cluster.ring
     steps = ranks - 1 if gather else 2 * (ranks - 1)
     across = hosts - 1 if gather else 2 * hosts if hosts > 1 else 0
@@ -101,7 +101,7 @@ def _ring(cluster: Cluster, number: int, size: float, gather: bool) -> tuple[flo
 
 
 def _tree(cluster: Cluster, number: int, size: float) -> tuple[float, float, float]:
-    """Return the same of a double tree."""
+    """Return a double tree's rate, latency and share of payload per step, as `_ring` does."""
     hosts, full = cluster.hosts, cluster.tree
     rates = (
         min(0.92 * full / 3.8, _ll_most(hosts)),
@@ -137,17 +137,17 @@ class Segments(NamedTuple):
     hops: int
 
     def latency(self, held: float, path: float) -> float:
-        """Return what latency adds to `held` seconds of transmission; `path`: that of all hops.
+        """Return the seconds added to `held` seconds of transmission; `path`: latency of all hops.
 
         With two segments in flight, the two latencies l of one hide behind the transmission s of
-        the segment before. A phase of n takes n s + 2 l + (n - 1) div 2 times max(0, 2 l - s).
+        the previous one. A phase of n takes n s + 2 l + (n - 1) div 2 times max(0, 2 l - s).
         """
         twice = 2 * path / self.hops
         stall = max(0.0, twice - held / (self.phases * self.segments))
         return self.phases * (twice + (self.segments - 1) // 2 * stall)
 
     def messages(self, team: Team) -> Messages:
-        """Return the segments as messages: a worker sends one when it has the last but one."""
+        """Return the segments as messages; a worker sends one after receiving the last but one."""
         builder, size = MessageBuilder(), len(team)
         pairs = [(team[n], team[(n + 1) % size]) for n in range(size)]
         sent: list[list[int]] = []
@@ -161,7 +161,7 @@ class Segments(NamedTuple):
 
 
 def gloo_segments(workers: int, size: float, gather: bool = False) -> Segments:
-    """Return how gloo cuts `size` bytes up among two workers or more."""
+    """Return how gloo cuts `size` bytes among two or more workers."""
     if gather:
         return Segments(1, 2 * (workers - 1), 0.5, workers - 1)
     least = 2 * workers

@@ -23,22 +23,20 @@ def mean_cost(scenario: Scenario) -> CollectiveCost:
     network = scenario.network.model_copy(update={"setup": 0})
     bare = scenario.model_copy(update={"network": network})
     ends = []
-    # a library's choice depends on the size, and what it adds belongs to no part of the time
+    # a library's choice depends on the size, and its overhead is neither latency nor transmission
     for size in sizes if scenario.network.library == "ideal" else sizes[1:]:
         topology = Topology(bare)
         shared = SharedNetwork(topology, seed=0, devices=0)
         flows = FlowNetwork(bare, topology, shared.fabric, seed=0)
         flows.start(0.0, "mean", tuple(range(workers)), [size] * workers, drawn=False)
-        found = shared.fabric.advance(inf)
-        ends.append(inf if found is None else found[0])
+        ended = shared.fabric.advance(inf)
+        ends.append(inf if ended is None else ended[0])
     first = 0.0 if len(ends) == 1 else ends[0]
     return CollectiveCost(ends[-1] - first if first < inf else inf, first)
 
 
 def message_cost(scenario: Scenario) -> Callable[[int, int], CollectiveCost]:
-    """Return a function that gives the expected cost of sending the whole model from one node to
-    another, with no other traffic.
-    """
+    """Return a function (source, to) of the expected cost of sending the whole model alone."""
     size = scenario.model.bytes
     if scenario.network.closed_form:
         network = ClosedForm(scenario)
@@ -61,10 +59,10 @@ def message_cost(scenario: Scenario) -> Callable[[int, int], CollectiveCost]:
 
 
 def download_source(scenario: Scenario, served: bool) -> Callable[[int], int | None]:
-    """Return a function that gives who sends the whole model to a worker, by rank; None: no one.
+    """Return a function from a worker's rank to the rank that sends it the model; None: none.
 
-    The server does, where it has the model (`served`) or makes the means; else worker 0, which
-    itself gets it from worker 1.
+    The server sends it if it has the model (`served`) or makes the means; else worker 0 does, and
+    worker 1 sends it to worker 0.
     """
     workers = scenario.cluster.workers
     if served or scenario.network.collective == "server":
@@ -73,10 +71,10 @@ def download_source(scenario: Scenario, served: bool) -> Callable[[int], int | N
 
 
 def download_cost(scenario: Scenario, served: bool) -> Callable[[int], tuple[float, float]]:
-    """Return a function that gives what getting the whole model takes, expected, by rank: seconds
-    that it holds the link of its `download_source`, and seconds of latency.
+    """Return a function from a rank to the expected times (s) of downloading the whole model.
 
-    A server sends it through its network card, too.
+    The times are those on the link of its `download_source`, and the latency. A server's messages
+    also pass its network card.
     """
     workers, cost = scenario.cluster.workers, message_cost(scenario)
     source = download_source(scenario, served)

@@ -12,8 +12,8 @@ class RegionPath:
     """One direction between two places, of unlimited concurrent use.
 
     `name`: "from->to". `laws`: a hop's latency in seconds is the sum of one draw of each.
-    `bandwidth`: bytes/s of one transfer, inf where nothing limits it. `out`, `into`: of all that
-    the one end sends, and the other receives.
+    `bandwidth`: bytes/s of one transfer, inf: unlimited. `out`, `into`: bytes/s of all that the
+    source sends, and the destination receives.
     """
 
     name: str

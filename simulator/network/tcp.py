@@ -1,7 +1,7 @@
-"""What TCP leaves of a link: headers, acknowledgements, windows, and slow start after idleness.
+"""Compute what TCP leaves of a link: headers, acknowledgements, windows, and slow start.
 
-Nothing here is fitted to the collectives of docs/transport.md, which measures what these rules miss
-over links of the kernel. Sizes are bytes, times seconds.
+No constant is fitted to the collectives of docs/transport.md, which measures the errors of these
+rules over links of the kernel. Sizes are bytes, times seconds.
 """
 
 import tomllib
@@ -20,15 +20,15 @@ HEADERS = 20 + 20 + 12  # IPv4 (RFC 791), TCP (RFC 9293), its timestamps (RFC 73
 FRAME = 14  # Ethernet's header, which the token bucket of a shaped link counts, too
 PER_ACK = 2  # full segments that are acknowledged at once (RFC 9293, 3.8.6.3)
 INITIAL = 10  # segments of the first window (RFC 6928)
-IDLE = 0.2  # and a round trip: time-out of Linux, in which the window of idle connections halves
+IDLE = 0.2  # plus a round trip: Linux's time-out, after which an idle connection's window halves
 MEASURED = Path(__file__).with_name("transport.toml")
 WINDOW = 3 * 2**20  # of one socket: half of Linux's largest receive buffer (tcp_rmem, tcp(7))
 
-CHANNELS = 2  # of NCCL's rings at least, each with connections of its own (src/graph/connect.cc)
+CHANNELS = 2  # least number of NCCL's channels, with separate connections (src/graph/connect.cc)
 
 GLOO = 2 * (48 + 48 + HEADERS + FRAME)
-"""Bytes beside the payload in a hop of gloo: two segments, each with a header (pair.h, struct Op),
-and the word that it may be sent, another such header in a packet of its own."""
+"""Overhead bytes of a hop of gloo: headers (pair.h, struct Op) of a segment and of the notification
+that the receiver is ready, each in a packet."""
 
 
 def payload(mtu: int) -> int:
@@ -50,27 +50,27 @@ def start(sizes: Iterable[float], rate: float, round_trip: float, first: float) 
     """Return the seconds by which slow start delays messages that follow each other.
 
     The messages, of `sizes`, share one connection of `rate` bytes/s, whose window is `first` bytes
-    and grows by all that is acknowledged, so doubles every round trip (RFC 5681). While it is
-    smaller than the round trip's worth of bytes, the sender stands still for the rest of each round
-    trip that is not a message's last.
+    and grows by all acknowledged bytes, so doubles every round trip (RFC 5681). While it is below
+    `rate` times `round_trip`, the sender idles for the rest of each round trip that is not a
+    message's last.
     """
     window, lost = first, 0.0
     for size in sizes:
         if window >= rate * round_trip:
             break
-        left = size
-        while left > window and window < rate * round_trip:
+        rest = size
+        while rest > window and window < rate * round_trip:
             lost += round_trip - window / rate
-            left -= window
+            rest -= window
             window *= 2
-        window += min(left, window)
+        window += min(rest, window)
     return lost
 
 
 def resumed(first: float, sent: float, halvings: int) -> float:
-    """Return the window of a connection that has `sent` bytes and then was idle (RFC 2861).
+    """Return the window of a connection that sent `sent` bytes and then was idle (RFC 2861).
 
-    It has halved with each time-out that passed since, down to the `first`.
+    It halves with each time-out of idleness, down to the `first` window (bytes).
     """
     return max(first, ldexp(first + sent, -halvings))
 
@@ -78,8 +78,8 @@ def resumed(first: float, sent: float, halvings: int) -> float:
 def credit(sizes: Iterable[float], rate: float, latency: float, burst: float) -> float:
     """Return the seconds that a token bucket saves messages that follow each other.
 
-    It is full of `burst` bytes at first, lets as many pass at once, and refills at `rate` bytes/s
-    in the `latency` that passes before the next message.
+    It begins full, lets `burst` bytes pass at once, and refills at `rate` bytes/s during the
+    `latency` (s) before the next message.
     """
     tokens, saved = burst, 0.0
     for size in sizes:
@@ -89,16 +89,16 @@ def credit(sizes: Iterable[float], rate: float, latency: float, burst: float) ->
     return saved
 
 
-# As a scenario's [network] has them
+# By a scenario's [network]
 
 
 def one_way(network: Network) -> bool:
-    """Whether acknowledgements of means meet no payload: a node sends, then receives."""
+    """Return whether acknowledgements of means meet no payload: a node sends, then receives."""
     return network.library == "ideal" and network.collective in ("tree", "star")
 
 
 def on_one(network: Network, kind: str) -> bool:
-    """Whether messages of a collective follow each other on the same connections."""
+    """Return whether messages of a collective follow each other on the same connections."""
     rings = network.library != "ideal" or network.collective in ("ring", "hierarchical")
     return rings or kind == "gather"
 
@@ -117,7 +117,7 @@ def connections(network: Network) -> int:
 
 
 def window(network: Network, own: float | None) -> float:
-    """Return the most bytes in flight between two nodes; `own`: the window that is set, if any."""
+    """Return the most bytes in flight between two nodes; `own`: the configured window."""
     if network.transport == "ideal":
         return own or inf
     return (own or WINDOW) * connections(network)
@@ -130,19 +130,19 @@ def first_window(network: Network) -> float:
 
 @cache
 def measured() -> dict[str, float]:
-    """Return what the experiment of docs/transport.md says of links, whose `page` writes the file.
+    """Return the results of docs/transport.md's experiment, whose `page` writes the file.
 
-    `cells`: how many it has; `longer`, `most`: by how much of their time without TCP they took
-    longer: median, 95th percentile. `gloo`: seconds that a mean costs gloo itself. Of `collectives`
-    that the simulator can state, their measured time over the stated one: `low`, `median`, `high`,
-    quantiles at 5, 50 and 95 %. `hosts`: published ones that move less through NCCL's sockets than
-    their cards could, with the same quantiles of their bytes per second.
+    `cells`: their number; `longer`, `most`: median and 95th percentile of the time that TCP adds,
+    relative to that without. `gloo`: seconds of a mean in gloo itself. `collectives`: number of
+    those that the simulator predicts; `low`, `median`, `high`: quantiles of their measured over
+    predicted time at 5, 50 and 95 %. `hosts`: number of published hosts that move less through
+    NCCL's sockets than their cards could; `hosts_low` and so on: their bytes per second.
     """
     return tomllib.loads(untrusted.text(MEASURED))
 
 
 class Missed(NamedTuple):
-    """What collectives take over what these rules say: quantiles at 5, 50 and 95 %, of `number`."""
+    """Measured over predicted time of `number` collectives: quantiles at 5, 50 and 95 %."""
 
     low: float
     median: float
@@ -151,32 +151,32 @@ class Missed(NamedTuple):
 
 
 def missed(network: Network) -> Missed:
-    """Return what is known of [network] without a profile.
+    """Return the errors of these rules for [network] without a profile.
 
-    Hosts may move less than the slowest line could, where NCCL's sockets are the bottleneck.
+    Hosts may move less than the slowest line could if NCCL's sockets are the bottleneck.
     """
-    known = measured()
-    seen = Missed(known["low"], known["median"], known["high"], int(known["collectives"]))
+    values = measured()
+    quantiles = Missed(values["low"], values["median"], values["high"], int(values["collectives"]))
     if network.library != "nccl":
-        return seen
+        return quantiles
     rate = min(carried(network), default=0.0)
     low, median, high = (
-        rate / known[f"hosts_{quantile}"] for quantile in ("high", "median", "low")
+        rate / values[f"hosts_{quantile}"] for quantile in ("high", "median", "low")
     )
-    ends = max(seen.low, low), max(seen.median, median), max(seen.high, high)
-    return Missed(*ends, int(known["hosts"]))
+    ends = max(quantiles.low, low), max(quantiles.median, median), max(quantiles.high, high)
+    return Missed(*ends, int(values["hosts"]))
 
 
 def rates(network: Network) -> list[float]:
-    """Return the bandwidths that [network] writes, of all its lines."""
+    """Return the bandwidths (bytes/s) of all lines that [network] sets."""
     lines = (network, *network.link)
     return [rate for line in lines for rate in (line.bandwidth, line.up, line.down) if rate]
 
 
 def carried(network: Network) -> Iterator[float]:
-    """Yield the bytes of payload per second of all lines that [network] writes, by their windows.
+    """Yield the payload rate (bytes/s) of all lines that [network] sets, limited by windows.
 
-    A factor of what hosts move is relative to them: a window slows a fast card down already.
+    Factors of hosts are relative to these rates: a window slows a fast card down already.
     """
     lines = [(network, network.latency), *((line, line.latency) for line in network.link)]
     for line, its in lines:
@@ -191,46 +191,48 @@ def carried(network: Network) -> Iterator[float]:
 
 
 def gloo() -> dict[str, float]:
-    """Return what gloo adds to its collectives and questions, by key of [[overhead]].
+    """Return what gloo adds to its collectives and polls, by key of [[overhead]].
 
-    A question goes to all others at once, and waits for their word that it may.
+    A poll goes to all other workers at once, after their notifications of readiness.
     """
     return {"hop_bytes": GLOO, "collective": measured()["gloo"], "agree_latencies": 2.0}
 
 
 def costs(scenario: Scenario) -> Overhead:
-    """Return a scenario's overheads, relative to the links that TCP leaves.
+    """Return a scenario's overheads, relative to the bandwidth that TCP leaves.
 
-    Factors that were measured over links of the nominal bandwidth contain headers already. Without
-    a profile, it is what collectives over links of the kernel took in the median, and in gloo.
+    Factors measured relative to the nominal bandwidth include headers already. Without a profile,
+    factors are the medians of collectives over links of the kernel, and gloo's overheads.
     """
-    found, network = scenario.costs, scenario.network
-    known, left = scenario.calibration, usable(network)
-    if left == 1:
-        return found
-    if known is None and not scenario.overhead:
+    overhead, network = scenario.costs, scenario.network
+    profile, payload_share = scenario.calibration, usable(network)
+    if payload_share == 1:
+        return overhead
+    if profile is None and not scenario.overhead:
         update = {
             "transmission_factor": missed(network).median,
             "latency_factor": measured()["median"],
         }
         if network.library == "gloo":
             update |= gloo()
-    elif known is None or known.transport == "tcp":
-        return found
+    elif profile is None or profile.transport == "tcp":
+        return overhead
     else:
-        bare = found.transmission_factor == found.message_factor == 1 and not found.hop_bytes
-        whole = 1.0 if bare else left  # what was measured takes less of links that give less
+        bare = (
+            overhead.transmission_factor == overhead.message_factor == 1 and not overhead.hop_bytes
+        )
+        fraction = 1.0 if bare else payload_share  # a measured factor is relative to nominal links
         update = {
-            "message_factor": found.message_factor * whole,
-            "transmission_factor": found.transmission_factor
-            * whole ** (1 + found.transmission_exponent),
+            "message_factor": overhead.message_factor * fraction,
+            "transmission_factor": overhead.transmission_factor
+            * fraction ** (1 + overhead.transmission_exponent),
         }
-    return found.model_copy(update=update)
+    return overhead.model_copy(update=update)
 
 
 def slowed(scenario: Scenario, factor: float) -> Scenario:
-    """Return a scenario over links that take `factor` times as long (messages: their bytes do)."""
-    found = costs(scenario)
+    """Return a scenario whose links take `factor` times as long (of messages, the bytes)."""
+    overhead = costs(scenario)
     keys = ("latency_factor", "transmission_factor", "message_factor")
-    own = found.model_copy(update={key: factor * getattr(found, key) for key in keys})
-    return scenario.model_copy(update={"overhead": (own,)})
+    slower = overhead.model_copy(update={key: factor * getattr(overhead, key) for key in keys})
+    return scenario.model_copy(update={"overhead": (slower,)})
