@@ -930,7 +930,6 @@ def _answer(
 
 
 def _show(parts: Iterable[Any]) -> None:
-    from rich.cells import cell_len
     from rich.console import Console
     from rich.text import Text
 
@@ -947,15 +946,30 @@ def _show(parts: Iterable[Any]) -> None:
                 part, soft_wrap=part.startswith((FILES, PROFILE, OBJECTIVE, PAGE))
             )  # never break a path
         else:
-            for column in part.columns:  # no number is cut, however narrow the terminal
-                said = "\n".join(map(str, [column.header, *column.cells]))
-                parts = said.splitlines() if column.no_wrap else said.split()
-                column.min_width = max(map(cell_len, parts), default=0)
-            wide = console.options.update(max_width=10**4)
-            if cut := console.measure(part, options=wide).minimum > console.width + 1:
-                part.pad_edge = False
-                part.width = console.measure(part, options=wide).minimum
-            console.print(part, "", crop=not cut)  # of one column more: the blank at its edge
+            _set_widths(part, console.width)
+            blank = part.width == console.width + 1  # the only one of the last column
+            console.print(part, "", crop=blank)
+
+
+def _set_widths(table: Any, width: int) -> None:
+    """Set the widths of a table and its columns, so that no word is cut on a narrow terminal."""
+    from rich.cells import cell_len
+
+    ends = list[tuple[int, int]]()  # the longest word and the longest line of each column
+    for column in table.columns:
+        text = "\n".join(map(str, [column.header, *column.cells]))
+        word, line = (
+            max(map(cell_len, parts), default=0) for parts in (text.split(), text.splitlines())
+        )
+        ends.append((line if column.no_wrap else word, line))
+    between = 2 * len(ends) - 1
+    room = max(width + 1 - between - sum(least for least, _ in ends), 0)
+    by_need = sorted(range(len(ends)), key=lambda place: ends[place][1] - ends[place][0])
+    for count, place in enumerate(by_need):
+        least, most = ends[place]
+        more = min(most - least, room // (len(ends) - count))
+        table.columns[place].width, room = least + more, room - more
+    table.width = between + sum(column.width for column in table.columns)
 
 
 def _reasons(why: Sequence[str], more: Sequence[str] = ()) -> list[str]:

@@ -7,7 +7,7 @@ from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE_HEAD
-from rich.table import Column, Table
+from rich.table import Table
 
 from ..inputs import messages
 from ..results import consumption, wording
@@ -80,12 +80,7 @@ def summary(result: "Result") -> Table:
     kinds = _kinds(rows)
     if len(kinds) <= FEW:
         columns[_spent(kinds)] = lambda row: _shares(row["breakdown"].get(kind) for kind in kinds)
-    table = _table(rows, columns)
-    for each in table.columns[1:]:
-        each.no_wrap = True
-    for line, row in zip(table.rows, rows, strict=True):
-        line.style = "bold" if row["label"] == result.pick["label"] else None
-    return table
+    return _table(rows, columns, strong=result.pick["label"])
 
 
 def _summary_columns(rows: Sequence[Row], target: float | None) -> list[ResultColumn]:
@@ -132,13 +127,11 @@ def spent(rows: Sequence[Row]) -> list[Table]:
         for column in RESULT_COLUMNS
         if column.key in OF_CLIENTS and any(column.of_summary(row) is not None for row in rows)
     }
-    found = [_table(rows, {"clients": _named, **shown})] if _sampled(rows) else []
+    clients = [_table(rows, {"clients": _named, **shown})] if _sampled(rows) else []
     busy = max(row["breakdown"].get(k) or 0 for row in rows for k in TIMES if k not in AWAY)
-    for each in (column for table in found for column in table.columns[1:]):
-        each.no_wrap = True
-    whole = "% of all clients' time" if found else "% of the time"
+    whole = "% of all clients' time" if clients else "% of the time"
     return [
-        *found,
+        *clients,
         *([_table(rows, {whole: _named, **kinds})] * (len(kinds) > FEW and busy > IDLE)),
         *_by_group(rows),
     ]
@@ -187,11 +180,7 @@ def in_units(
         for heading, cell in cells.items()
         if not (first and heading == "tokens" and len({*map(cell, rows)}) == 1)  # said above
     }
-    table = _table(rows, {first or what: _named, **broken})
-    _whole_words(table.columns[0])
-    for each in table.columns[1:]:
-        each.no_wrap = True
-    return [table] if cells else []
+    return [_table(rows, {first or what: _named, **broken})] if cells else []
 
 
 def _said(cell: Cell, row: Row) -> str:
@@ -271,8 +260,8 @@ def sweep(result: "SweepResult") -> Table:
     """The first `SWEEP_ROWS` of `distinct` rows: what was varied, and the most asked for."""
     rows, columns = distinct(result)
     rows = rows[:SWEEP_ROWS]
-    texts = {*columns, "algorithm"}
     columns["algorithm"] = _algorithm(result)
+    texts = len(columns)
     until = _until_target(result, rows)
     keys = _sweep_keys(result, rows)
     ranked = ranked_by(result.rows)
@@ -292,11 +281,7 @@ def sweep(result: "SweepResult") -> Table:
         # beside what is shown of clients there is no room
         heading = _spent([share.removesuffix("_share") for share in shares])
         columns[heading] = lambda row: _shares(row[share] for share in shares)
-    table = _table(rows, columns)
-    for each in table.columns:
-        each.no_wrap = each.header not in {*texts, next(iter(until))}
-        _whole_words(each)
-    return table
+    return _table(rows, columns, texts)
 
 
 def _algorithm(result: "SweepResult") -> Cell:
@@ -350,12 +335,6 @@ def distinct(result: "SweepResult") -> tuple[list[Row], dict[str, Cell]]:
     for row in result.rows:
         found.setdefault((row["label"], *(cell(row) for cell in columns.values())), row)
     return [*found.values()], columns
-
-
-def _whole_words(column: Column) -> None:
-    """Keep a column as wide as its longest word: a name that is cut names nothing."""
-    words = [word for cell in (column.header, *column.cells) for word in str(cell).split()]
-    column.min_width = max(map(len, words), default=0)
 
 
 def _value_of(column: ResultColumn, row: Row) -> str:
@@ -424,8 +403,8 @@ def _text(key: str) -> Cell:
 def _to_target(usual: str, column: ResultColumn, row: Row) -> str:
     if row["reached"] is None:
         return "-"
-    known = estimate_of(row, column.key)
-    return _reached(known, row["reached"], row["seeds"], usual, column.unit)
+    estimate = estimate_of(row, column.key)
+    return _beneath(_reached(estimate, row["reached"], row["seeds"], usual, column.unit))
 
 
 def _bytes_to_target(usual: str, row: Row) -> str:
@@ -444,11 +423,6 @@ def tune(result: "TuneResult") -> list[Table | str]:
     tables = [_ranking(result, rows), *in_units(rows, first="configuration")]
     if result.regret:
         tables.append(_regrets(result.regret))
-    for table in tables:
-        for column in table.columns[1:]:
-            column.no_wrap = bool(column.header)
-        for column in table.columns:
-            _whole_words(column)
     return [*tables, *regret.notes(result.regret)]
 
 
@@ -477,10 +451,7 @@ def _ranking(result: "TuneResult", rows: Sequence[Row]) -> Table:
     if any(row["basis"] for row in rows):  # both leave too few columns
         del columns["seeds"]
         columns["basis"] = lambda row: row["basis"] or "-"
-    table = _table(rows, columns)
-    for line, row in zip(table.rows, rows, strict=True):
-        line.style = "bold" if row["label"] == verdict.pick else None
-    return table
+    return _table(rows, columns, strong=verdict.pick)
 
 
 def _at_equal_loss(row: Row) -> str:
@@ -540,8 +511,8 @@ def fit(result: "FitResult") -> list[Table]:
     }
     held = {"held out": cells["target"], **cells, "predicted": lambda row: ends(row, "interval")}
     del held["target"], held["found"]
-    shown = [_table(result.keys, keys), _table(result.fitted, cells)]
-    return [*shown, *([_table(result.held_out, held)] if result.held_out else [])]
+    pairs = ((result.keys, keys), (result.fitted, cells), (result.held_out, held))
+    return [_table(rows, columns, len(columns)) for rows, columns in pairs if rows]
 
 
 def theory(document: Row) -> list[Table | str]:
@@ -613,10 +584,8 @@ def listing(rows: Sequence[Row]) -> Table:
         columns["parameters"] = lambda row: "\n".join(map(_parameter, row["parameters"].items()))
         if any(row["source"] for row in rows):
             columns["source"] = lambda row: row["source"]
-    table = _table(rows, columns)
+    table = _table(rows, columns, len(columns))
     table.columns[0].no_wrap = True
-    for each in table.columns[1:]:
-        each.overflow = "fold"  # no name of a parameter is cut
     table.show_lines = "parameters" in columns
     return table
 
@@ -640,17 +609,16 @@ def toml(value: Any) -> str:
 
 def claims(rows: Sequence[Row]) -> Table:
     """A line for each claim of `paceline reproduce`: the paper's number, ours, and the verdict."""
-    return _table(
-        rows,
-        {
-            "paper": lambda row: row["paper"],
-            "claim": lambda row: row["claim"],
-            "kind": lambda row: row["kind"],
-            "expected": lambda row: _plain(row["expected"]),
-            "found": lambda row: _plain(row["value"]),
-            "verdict": lambda row: row["verdict"],
-        },
-    )
+    keys = {
+        "paper": "paper",
+        "claim": "claim",
+        "kind": "kind",
+        "expected": "expected",
+        "found": "value",
+        "verdict": "verdict",
+    }
+    columns = {heading: _value(key) for heading, key in keys.items()}
+    return _table(rows, columns, len(columns))
 
 
 def verdicts(summary: Mapping[str, Mapping[str, int]]) -> str:
@@ -662,10 +630,18 @@ def verdicts(summary: Mapping[str, Mapping[str, int]]) -> str:
     return "\n".join(lines)
 
 
-def _table(rows: Iterable[Row], columns: Mapping[str, Cell]) -> Table:
+def _table(
+    rows: Iterable[Row], columns: Mapping[str, Cell], texts: int = 1, strong: str | None = None
+) -> Table:
+    """Return a table, whose first `texts` columns may wrap; the rows labelled `strong` are bold."""
     table = Table(*columns, **STYLE)
     for row in rows:
-        table.add_row(*(cell(row) for cell in columns.values()))
+        style = "bold" if strong and row["label"] == strong else None
+        table.add_row(*(cell(row) for cell in columns.values()), style=style)
+    for place, column in enumerate(table.columns):  # a name that is cut names nothing
+        words = [word for cell in (column.header, *column.cells) for word in str(cell).split()]
+        column.min_width = max(map(len, words), default=0)
+        column.no_wrap = place >= texts
     return table
 
 

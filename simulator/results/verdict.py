@@ -92,6 +92,8 @@ SENTENCES = {
 """A sentence for each reason, by its code, with the names of its numbers."""
 LEADING = ("missed", "stalled", "bound", "diverged", "unreached", "over-cap")
 """Codes of reasons that the sentence says itself, those from the second on without a pick alone."""
+LIMITS = ("edge", "some-seeds")
+"""Codes of reasons that limit the answer, which come before what explains it."""
 
 
 def _share(value: float) -> str:
@@ -145,6 +147,8 @@ class Question(NamedTuple):
     def words(self, larger: bool) -> str:
         """Return the words for a value that is larger, or smaller."""
         pairs = {"s": ("later", "earlier"), "": ("higher", "lower")}
+        if pace := PACES.get(self.measure.replace("-", "_")):
+            return f"{'more' if larger else 'less'} per {pace[0]}"
         word = pairs.get(self.unit, ("more", "less"))[not larger]
         return f"{word} at the same loss" if self.measure == EQUAL_LOSS else word
 
@@ -272,8 +276,9 @@ class Verdict:
             elif spent.loss:
                 parts.append(f"loss {show_loss(spent.loss)}")
         elif estimate:
-            parts.append(self.question.show(estimate))
-            parts += spent.briefly()
+            value = self.question.show(estimate)
+            beside = spent.briefly()[self.question.measure == "loss-at-deadline" :]
+            parts += [value, *(amount for amount in beside if amount not in value)]
         else:
             count = self.order.counts.get(self.pick or "", (0, 0))
             parts.append(f"{count[0]} of {count[1]} seeds got there")
@@ -399,13 +404,15 @@ def conclude(
 ) -> Verdict:
     """Return the verdict that follows from an order; `pick`: if not its best; `rest`: its fields.
 
-    The first reasons are the gaps to the next and to data-parallel training.
+    The first reasons are those that limit the answer, then the gaps to the next and to
+    data-parallel training.
     """
     label, ruled = pick or ranked.best, rest.get("ruled", False)
     open_ = () if ruled else (ranked.best, *sorted(ranked.open, key=ranked.value))
     others = sorted((other for other in ranked.estimates if other != label), key=ranked.value)
     runner_up = next(iter(others), None)
-    plain = (k for k in compared.values if terms.names.get(k) in DATA_PARALLEL and k != label)
+    plain = (k for k in compared.values if terms.names.get(k) in DATA_PARALLEL)
+    plain = (k for k in plain if k not in (label, ALONE))
     base: str | None = rest.get("baseline") or next(plain, None)
     gaps, reasons = dict[str, Estimate](), list[Reason]()
     for code, other in (("next", runner_up), ("baseline", base)):
@@ -416,7 +423,8 @@ def conclude(
             reasons.append(question.behind(code, other, gap, ranked.margin))
     if runner_up is None and len(compared.values) > 1 and label in ranked.estimates:
         reasons.append(Reason("only"))
-    rest["reasons"] = [*reasons, *rest.get("reasons", ())]
+    reasons += rest.get("reasons", ())
+    rest["reasons"] = sorted(reasons, key=lambda reason: reason.code not in LIMITS)
     doubt = would_decide(ranked, len(compared.values[ranked.best]), terms)
     rest["would_decide"] = None if ruled and ranked.open else doubt
     nearest = gaps.get(runner_up or "")

@@ -235,3 +235,14 @@ def test_no_number_is_cut_where_a_table_is_wider_than_the_terminal(capsys, monke
     for said in ("configuration", "streaming-diloco", "(123456780.0–123456799.5)", "12.25–13.75"):
         assert said in shown
     assert "…" not in shown
+    monkeypatch.setenv("COLUMNS", "80")
+    parameters = {"tau": {"default": "required", "unit": "steps of a worker between averages"}}
+    about = {
+        "name": "local-sgd",
+        "summary": "Local steps. " * 9,
+        "source": "arXiv 1810.08313, " * 3,
+    }
+    paceline.command_line._show([terminal.listing([about | {"parameters": parameters}])])
+    shown = capsys.readouterr().out
+    assert shown.count("1810.08313,") == 3
+    assert max(map(len, shown.splitlines())) <= 80

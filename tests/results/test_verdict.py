@@ -335,6 +335,16 @@ def test_of_equals_the_one_with_the_narrower_interval_is_taken():
     assert surest(alike, alike.best, len, "s") == ("wide", [])  # then the simplest
 
 
+def test_what_limits_an_answer_comes_first_and_a_pace_differs_per_step():
+    scores = {"a": [0.1, 0.11], "b": [0.6, 0.62]}
+    edge = Reason("edge", {"label": "a", "key": "tau", "value": 1, "side": "lowest"})
+    for measure in ("seconds_per_step", "seconds-per-step"):
+        question = Question(measure, "least time per step", "{} per step")
+        found = conclude(question, order(scores), Compared(scores), Known(), reasons=[edge])
+        assert [reason.code for reason in found.reasons] == ["edge", "next"]
+        assert found.reasons[1].numbers["more"] == "more per step"
+
+
 def test_losses_within_their_error_leave_the_choice_to_time():
     rng = np.random.default_rng(0)
     factors = {label: np.exp(rng.normal(0, 0.3, 500)) for label in ("best", "quick", "other")}
