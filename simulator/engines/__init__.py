@@ -2,5 +2,5 @@
 
 Import `dispatch.run_seeds`, which picks the fastest engine that can run a scenario. The files here
 are shared by engines; `virtual` is the reference and runs everything, `batched` gives the same
-numbers sooner. Engines know programs only by their effects.
+numbers faster. Engines use programs only through their effects.
 """

@@ -29,20 +29,19 @@ def earliest(team: Collection[int], arrivals: Mapping[int, float], most: int) ->
 class Collective:
     """The n-th collective of every worker: complete when all have joined.
 
-    Times are in seconds. `begins`: when the last worker joined, later when it got the links;
-    `last`: that worker's rank, and when it joined; `done`: when the result is there, None until all
-    have joined, inf if it never is. `joined`: the step at which each worker joined, or `ABSENT`.
-    `followers`: workers that join another collective as soon as the result is there: rank, step,
-    that collective, and the function of the result that they bring. `chained`: whether others
-    follow from it, so that the program does not act on its result.
-    `ahead`: by how many seconds each worker has the result before `done`; None: none has.
-    `arrivals`: when each present worker joined, where that matters; `reports`: when what it sent
-    then has come, where a server takes in each by itself.
-    `falls`: when clients of its round dropped out that are left out of it for that.
+    Times are in seconds. `begins`: when the last worker joined or, later, when the links were
+    free; `last`: that worker's rank, and when it joined; `done`: when the result is available, None
+    until all have joined, inf: never. `joined`: the step at which each worker joined, or `ABSENT`.
+    `followers`: workers that join another collective as soon as this one is done: rank, step, the
+    other collective, and the function of the result that makes their payload. `chained`: whether
+    other collectives follow from it, so that the program does not act on its result.
+    `ahead`: by how many seconds each worker has the result before `done`; None: by none.
+    `arrivals`: when each present worker joined, where that matters; `reports`: when its message
+    then arrived, for servers that receive each separately.
+    `falls`: when the clients that the round leaves out for it dropped out.
     With failures or [recovery]: `computed`: the seconds that each had computed when it joined;
-    `left_out`: workers whose contributions were dropped, and why;
-    `restarts`: crashes that kept it from beginning or cut it off; `stalls`: when it stood still for
-    crashes, as spans of seconds in order.
+    `left_out`: workers whose contributions were dropped, and why; `restarts`: crashes that delayed
+    its begin or interrupted it; `stalls`: spans of seconds in which crashes stopped it, in order.
     """
 
     __slots__ = (
@@ -90,9 +89,9 @@ class Collective:
 
     def leave_out(self, ranks: Collection[int]) -> None:
         """Recompute the result without the payloads of some workers."""
-        others = [value for rank, value in enumerate(self.payloads) if rank not in ranks]
-        if others:
-            self._share(others)
+        payloads_ = [value for rank, value in enumerate(self.payloads) if rank not in ranks]
+        if payloads_:
+            self._share(payloads_)
 
     def _share(self, values: Sequence[Payload]) -> None:
         self.result = payloads.mean(values) if self.kind == "mean" else tuple(values)
@@ -100,21 +99,21 @@ class Collective:
             payloads.protect(self.result)
 
     def question(self) -> "Collective":
-        """Return the question whether this is done: the one that some workers have yet to ask."""
+        """Return the open poll of whether this is done, which some workers have not joined."""
         if self._question is None or not self._question.missing:
             self._question = Collective(self.index, "gather", len(self.joined))
             self._question.chained = True
         return self._question
 
     def answer(self, question: "Collective") -> None:
-        """Answer a question when the last worker asks it: was this done by then?"""
+        """Answer a poll when the last worker joins it: whether this was done by then."""
         question.done = question.begins
         question.result = self.done is not None and self.done <= question.done * (
             1 + TIME_TOLERANCE
         )
 
     def reaches(self, rank: int) -> float:
-        """Return when worker `rank` has the result, once it is known when it is done."""
+        """Return when worker `rank` has the result (s); `done` must be set."""
         assert self.done is not None
         return self.done if self.ahead is None else self.done - self.ahead[rank]
 
@@ -122,8 +121,8 @@ class Collective:
 class GradientPiece:
     """A piece of a gradient; `done`: when the backward pass frees it, in seconds.
 
-    Where that is None yet, whoever waits for the piece computes it by `free`: so many seconds of
-    `work` after the piece `before`, or that time.
+    While that is None, the node that waits for the piece computes it by `free`: `work` seconds
+    after the piece `before`, or after the time `before`.
     """
 
     ahead = None
@@ -140,7 +139,7 @@ class GradientPiece:
 
 
 class Timer(GradientPiece):
-    """A timer, which runs out at `done` seconds; whoever waits for it waits, and does not work."""
+    """A timer, which ends at `done` seconds; a wait for it counts as waiting, not as work."""
 
     last, missing = (0, 0.0), 0
 

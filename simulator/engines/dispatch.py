@@ -24,7 +24,7 @@ from .unsupported import attempt
 from .virtual import run as virtual
 
 ENGINES = ("auto", "batched", "virtual")
-LONG = 10**6  # gradients of a run that takes minutes in the reference engine, which is then said
+LONG = 10**6  # gradients of a run that takes minutes in the reference engine: it gets a note
 
 
 def run_seeds(
@@ -47,10 +47,11 @@ def written(scenario: Scenario, algorithm: Algorithm, programs: Programs = None)
 def run_world(
     world: World, seeds: Sequence[int], *, engine: str = "auto", spans: int = 0, threads: int = 1
 ) -> list[Run]:
-    """Run a world, as written, with each of `seeds` in this process; keep `spans` of the first.
+    """Run a world, as written, with each of `seeds` in this process.
 
-    The numbers do not depend on `threads`, nor on which seeds are run together. If the engine asked
-    for cannot run the algorithm, `virtual` does, and the runs' `handed_over` says why.
+    `spans`: how many spans of the first seed's run to store. The numbers do not depend on
+    `threads`, nor on which seeds are run together. If `engine` cannot run the algorithm, `virtual`
+    does, and the runs' `handed_over` says why.
     """
     world = with_tuned_rate(world.under())
     # Sums must not depend on how many cores a process may use.
@@ -67,8 +68,8 @@ def run_world(
                     return runs
                 if len(seeds) > 1:  # one seed alone may have stopped them all
                     alone = partial(run_world, world, engine=engine, threads=threads)
-                    first, *others = [[seed] for seed in seeds]
-                    return [*alone(first, spans=spans), *chain.from_iterable(map(alone, others))]
+                    first, *rest = [[seed] for seed in seeds]
+                    return [*alone(first, spans=spans), *chain.from_iterable(map(alone, rest))]
         runs = [
             virtual.run_world(world, seed, spans=0 if number else spans)
             for number, seed in enumerate(seeds)
@@ -85,7 +86,7 @@ def with_tuned_rate(world: World) -> World:
     """Return what engines run: under a learning curve, the program at its tuned rate."""
 
     def run(world: World, seeds: int) -> list[Run]:
-        alone = world.algorithm.model_copy(update={"recovery": None})  # nothing fails in a probe
+        alone = world.algorithm.model_copy(update={"recovery": None})  # a probe has no failures
         return Context().run(run_world, replace(world, algorithm=alone), range(seeds))
 
     return normalised(world, run)
@@ -97,8 +98,9 @@ def run_replicates(
     """Run a world, as written, with each of `seeds`, and with the replicate of the same index.
 
     A parametric bootstrap: a replicate redraws every measured number within its standard error, and
-    the pace of the whole run within the spread of equal runs. Draws are keyed by the replicate
-    alone, so that all algorithms meet the same ones, and comparisons between them stay paired.
+    the pace of the whole run within the spread of equal runs. Draws are keyed only by
+    the replicate, so that all algorithms get the same ones, and comparisons between them stay
+    paired.
 
     `how`: the options of `run_world`.
     """
@@ -107,8 +109,8 @@ def run_replicates(
     runs = []
     world = with_tuned_rate(world)
     for seed, number in zip(seeds, replicates, strict=True):
-        drawn = replace(world, scenario=redrawn(world.scenario, number))
-        (run,) = run_world(drawn, [seed], **how)
+        replicate = replace(world, scenario=redrawn(world.scenario, number))
+        (run,) = run_world(replicate, [seed], **how)
         runs.append(_slowed(run, factor(number, 0, spread)))
     return runs
 
@@ -120,12 +122,12 @@ def _slowed(run: Run, factor: float) -> Run:
 
 
 def pays_off(world: World) -> bool:
-    """Whether `batched` may run a program: one without a server."""
+    """Return whether `batched` may run a program: one without a server."""
     return world.program.server is None
 
 
 def batches_seeds(world: World, engine: str) -> bool:
-    """Whether an engine runs several seeds at once, as far as that is known beforehand."""
+    """Return whether an engine runs several seeds at once, as far as its checks can tell."""
     world = world.under()
     if engine == "virtual" or (engine == "auto" and not pays_off(world)):
         return False
@@ -134,9 +136,9 @@ def batches_seeds(world: World, engine: str) -> bool:
 
 @contextmanager
 def deferred_interrupts() -> Iterator[None]:
-    """Delay a Ctrl-C inside the block to its end.
+    """Delay a Ctrl-C inside the block until its end.
 
-    Searching the loaded libraries calls back from C, where an exception would be lost.
+    The search of loaded libraries calls back from C, where an exception would be lost.
     """
     if threading.current_thread() is not threading.main_thread():
         yield  # signals are for the main thread

@@ -18,7 +18,7 @@ from .collective import Collective, Timer
 
 
 def introduce(node: Node, scenario: Scenario, start: Vector) -> None:
-    """Tell a node what it may know of its scenario."""
+    """Set the attributes of a node that follow from the scenario."""
     node.workers = node.server = scenario.cluster.workers
     node.participants = scenario.cluster.participants
     node.samples, node.pace = None, 1.0
@@ -30,9 +30,9 @@ def introduce(node: Node, scenario: Scenario, start: Vector) -> None:
 def compare(
     nodes: Iterable[Node], scenario: Scenario, objective: Objective, parameters: Mapping[str, Any]
 ) -> None:
-    """Tell nodes how their data and speed compare with the other workers', where that matters."""
+    """Set nodes' samples and pace relative to other workers, where a program uses them."""
     samples = relative(objective)
-    uses = any(isinstance(each, OfSlowest) for each in parameters.values())
+    uses = any(isinstance(parameter, OfSlowest) for parameter in parameters.values())
     pace = scenario.team.relative_speeds if uses else None
     for node in nodes:
         if node.rank < node.workers:
@@ -46,12 +46,12 @@ class SeededNode(Node):
     __slots__ = ("_generators", "_seed")
 
     def seed(self, seed: int) -> None:
-        """Set the seed of the random numbers that the program may ask for."""
+        """Set the seed of the program's random numbers."""
         self._seed = seed
         self._generators = {True: 0, False: 0}
 
     def generator(self, *, shared: bool = False) -> np.random.Generator:
-        """Return the node's next generator: its own, or one that draws the same on all nodes."""
+        """Return the node's next generator, or the next one that all nodes share."""
         number = self._generators[shared]
         self._generators[shared] = number + 1
         if shared:
@@ -62,8 +62,8 @@ class SeededNode(Node):
 class EngineNode(SeededNode):
     """A node of a simulated run, with the simulator's collectives and pieces.
 
-    `period`: steps between its last two collectives, nan before. The run keeps those that are not
-    complete by number (`open_collectives`), lets workers `enter` them, and answers questions.
+    `period`: steps between its last two collectives, nan before. The run stores incomplete
+    collectives by number (`open_collectives`), lets workers `enter` them, and answers polls.
     """
 
     __slots__ = ("_joined_step", "_run", "collectives", "now", "period", "step")
@@ -98,7 +98,7 @@ class EngineNode(SeededNode):
         return following
 
     async def finished(self, handle: Handle) -> bool:
-        """Ask whether `handle` is done, as all workers do; the last one's time decides."""
+        """Poll whether `handle` is done, as all workers do; the last one's time decides."""
         question = handle.question()
         question.join(self.rank, self.step, self.now, self.now)
         if not question.missing:
@@ -106,13 +106,13 @@ class EngineNode(SeededNode):
         return bool(await self.wait(question))
 
     def timer(self, seconds: float) -> Handle:
-        """Start a timer on this node's own clock."""
+        """Start a timer on this node's clock."""
         return Timer(None, self.now + seconds)
 
     def _next(self, kind: str) -> Collective:
-        """Return this node's next collective; note the steps since its last one.
+        """Return this node's next collective; record the steps since its last one.
 
-        Raises ProgramError if others start another kind.
+        Raises ProgramError if other workers start another kind.
         """
         step, index, run = self.step, self.collectives, self._run
         if self.rank == self.server:

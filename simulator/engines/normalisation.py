@@ -1,13 +1,13 @@
-"""Every program at its tuned rate, so that equal tokens make equal progress on a learning curve.
+"""Run every program at its tuned rate: equal tokens make equal progress on a learning curve.
 
-The learning rate of a real optimizer says nothing of a surrogate's scale. So the program's own text
-first runs on a `Probe`, on the scenario's cluster: what it makes of a constant gradient is its
-gain. Then its rate is one over its gain (momentum, an outer step or a sum of gradients are no
-speed-up), the shape of a schedule is left to the baseline, which has its effect in it, and AdamW is
-its first moment: a surrogate's coordinates are those that Adam has scaled.
+The learning rate of a real optimizer is unrelated to a surrogate's scale. So the program first runs
+on a `Probe`, on the scenario's cluster: its response to a constant gradient is its gain. Then its
+rate is one over its gain (momentum, an outer step or a sum of gradients are no speed-up). The
+baseline already contains the effect of a schedule's shape, so the rate is constant. AdamW is
+replaced by its first moment: a surrogate's coordinates are those that Adam has scaled.
 
-What a codec does to the loss follows from the steps, whatever they take. So a surrogate with a
-codec runs on its own, once, and all runs of the algorithm have the mean loss of its seeds.
+The effect of a codec on the loss depends on steps, not on their times. So a surrogate with a codec
+runs once, separately, and all runs of the algorithm have the mean loss of its seeds.
 """
 
 from collections.abc import Callable, Sequence
@@ -37,28 +37,28 @@ from ..scenario.world import World
 from .observer import NEVER, POINTS
 
 FEWEST, GRADIENTS = 128, 16_384  # local steps and gradients of a probe
-ROUNDS = 96  # of its averages: an outer momentum of 0.9 has settled by the middle
-LONGEST = 400_000  # gradients from which the share of workers that are away is known
-COUNTED = 8  # rounds at least from which gradients that count are known
-CODED = 48  # rounds after which a program whose codec lets it diverge has done so ...
-SEEN = 16  # ... and how often each entry was sent by then
-FINER, LEAST = 4.0, 1e-6  # steps in which limits are tried, and the last
-TOLERATED = 0.02  # of the loss, above its least, at the end
+ROUNDS = 96  # averages of a probe: an outer momentum of 0.9 has settled by the middle
+LONGEST = 400_000  # gradients, at most, of a run that measures the share of absent workers
+COUNTED = 8  # rounds, at least, of a run that measures the gradients that count
+CODED = 48  # rounds after which a program that diverges with its codec has done so ...
+SEEN = 16  # ... and the number of times that each entry was sent by then
+FINER, LEAST = 4.0, 1e-6  # factor between the limits to try, and the lowest
+TOLERATED = 0.02  # relative rise of the final loss above the least one
 UNSEEN = {"title", "algorithm", "tune", "theory", "validation", "run", "cost"}
-"""Tables that change no surrogate; of [run], only the end does."""
+"""Tables without effect on a surrogate; [run] acts only by its end."""
 TIMES = {"cluster", "network", "server", "overhead", "job", "calibration", "recovery"}
-"""Tables that change none where only the number of steps and workers counts."""
-FOLLOWED = 4  # seeds whose mean loss all seeds of a program with a codec get
+"""Tables without effect where only the numbers of steps and workers count."""
+FOLLOWED = 4  # seeds of a program with a codec whose mean loss all its runs get
 _goals: dict[str, Goal | Expected | Followed] = {}
 
 RunSeeds = Callable[[World, int], Sequence[Run]]
 
 
 def normalised(world: World, run: RunSeeds) -> World:
-    """Return a world as engines take it, whose objective they can build.
+    """Return a world with an objective that engines can build.
 
-    The same for every seed, engine and replicate: what a probe shows depends on the scenario as
-    written. `run` runs a world with so many seeds. Raises InputError.
+    It is the same for every seed, engine and replicate: a probe depends on the scenario as
+    written. `run(world, seeds)` runs a world with that number of seeds. Raises InputError.
     """
     scenario, algorithm = world.scenario, world.algorithm
     if not isinstance(scenario.objective, LearningCurve):
@@ -80,37 +80,37 @@ def normalised(world: World, run: RunSeeds) -> World:
 
 
 def _goal(world: World, expected: Expected, run: RunSeeds) -> Goal | Expected | Followed:
-    """Return what the objective of a run becomes: what is known of its loss, or a surrogate."""
+    """Return the objective of a run: its expected loss, the loss followed, or a surrogate."""
     followed = coded(world.algorithm) and _by_steps(world)
-    if followed and "buckets" in world.algorithm.parameters:  # a stand-in is too small to cut
+    if followed and "buckets" in world.algorithm.parameters:  # too small to cut
         world = replace(world, algorithm=_with(world.algorithm, buckets=1))
     if _may_miss(world):
         expected = expect(world, counted=_counted(world, expected, run))
     if expected.direct:
         return expected
     gains = _probed(world, expected, run)
-    part = expected.workers / world.scenario.cluster.workers  # a probe has gradients of all in turn
+    part = expected.workers / world.scenario.cluster.workers  # a probe has gradients of all workers
     gains = replace(gains, averaged=gains.averaged * part)
-    known = expect(world, apart=gains.apart, counted=expected.workers)
-    found = goal(known, gains, world.algorithm)
+    target = expect(world, apart=gains.apart, counted=expected.workers)
+    surrogate = goal(target, gains, world.algorithm)
     if coded(world.algorithm):
-        tuned = replace(world, algorithm=_at(world.algorithm, found.rate))
-        found = found.limited(_settled(tuned, found, run))
-    return _followed(tuned, found, run) if followed else found
+        tuned = replace(world, algorithm=_at(world.algorithm, surrogate.rate))
+        surrogate = surrogate.limited(_settled(tuned, surrogate, run))
+    return _followed(tuned, surrogate, run) if followed else surrogate
 
 
 def _by_steps(world: World) -> bool:
-    """Whether a loss follows from steps alone: nothing that a worker does depends on times."""
+    """Return whether the loss depends on steps alone, as no worker acts on times."""
     program = world.program
     timed = program.server or program.gossips or program.pooled or program.asks
     chosen = world.scenario.cluster.sampling is not None
     return not (timed or chosen or program.needs_loss or _may_miss(world))
 
 
-def _followed(world: World, found: Goal, run: RunSeeds) -> Followed:
-    """Return the loss of a surrogate by steps, from one run of it."""
+def _followed(world: World, surrogate: Goal, run: RunSeeds) -> Followed:
+    """Return a surrogate's loss by steps, from one run with `FOLLOWED` seeds."""
     ends = world.scenario.run
-    every = max(1, int(min(found.expected.steps, NEVER)) // POINTS)
+    every = max(1, int(min(surrogate.expected.steps, NEVER)) // POINTS)
     settings: dict[str, Any] = {
         "steps": ends.steps,
         "evaluate_every": every,
@@ -119,16 +119,16 @@ def _followed(world: World, found: Goal, run: RunSeeds) -> Followed:
 
     def follow(times: float) -> tuple[Sequence[float], Sequence[float]]:
         settings["duration"] = ends.duration and times * ends.duration
-        runs = run(_calm(world, found, ends.model_copy(update=settings)), FOLLOWED)
-        points = min(len(each.curve["step"]) for each in runs)
-        losses = [each.curve["loss"][:points] for each in runs]
+        runs = run(_calm(world, surrogate, ends.model_copy(update=settings)), FOLLOWED)
+        points = min(len(run_.curve["step"]) for run_ in runs)
+        losses = [run_.curve["loss"][:points] for run_ in runs]
         return runs[0].curve["step"][:points], np.mean(losses, axis=0).tolist()
 
-    return Followed(found.expected, follow, ends.steps or inf)
+    return Followed(surrogate.expected, follow, ends.steps or inf)
 
 
 def _may_miss(world: World) -> bool:
-    """Whether workers, or clients that are selected, may send nothing that counts."""
+    """Return whether contributions of workers, or of selected clients, may be missing."""
     scenario, algorithm = world.scenario, world.algorithm
     cluster = scenario.cluster
     away = scenario.unstable or cluster.drops
@@ -140,41 +140,43 @@ def _may_miss(world: World) -> bool:
 
 
 def _counted(world: World, expected: Expected, run: RunSeeds) -> float:
-    """Return the gradients that count in a local step of all workers: of clients, in the run's
-    first rounds; of others, which are away for longer, in as much of it as takes seconds.
+    """Return the mean number of gradients that count in a local step of all workers.
+
+    Measured in the run's first rounds or, without sampling, over a longer part of the run, as
+    workers are absent for longer.
     """
     scenario, algorithm = world.scenario, world.algorithm
     period = _fixed(algorithm)
     end = expected.steps
     least = max(FEWEST, COUNTED * period, min(ROUNDS * expected.period, end))
-    steps = period * int(-(-least // period))  # as gradients count when their round ends
+    steps = period * int(-(-least // period))  # whole rounds: gradients count at their end
     if scenario.cluster.sampling is None:
         steps = int(max(steps, min(end, LONGEST / expected.workers)))
     settings = RunSettings(steps=steps, evaluate_every=max(1, steps // 8))
     settings = settings.model_copy(update={"duration": scenario.run.duration})
     recovery = algorithm.recovery or scenario.recovery  # `run` takes the algorithm's away
-    (found,) = run(world.changed(objective=expected, run=settings, recovery=recovery), 1)
-    return found.contributing or expected.workers
+    (measured,) = run(world.changed(objective=expected, run=settings, recovery=recovery), 1)
+    return measured.contributing or expected.workers
 
 
 def _fixed(algorithm: Algorithm) -> int:
-    """Return the local steps between reports, 1 where that is not fixed."""
+    """Return the local steps between reports; 1 if their number is not fixed."""
     tau = algorithm.parameters.get("tau")
     return tau.value if isinstance(tau, FixedPeriod) else 1
 
 
 def coded(algorithm: Algorithm) -> bool:
-    """Whether what an algorithm sends is compressed."""
+    """Return whether an algorithm compresses its messages."""
     return getattr(algorithm.parameters.get("codec"), "kind", "raw") != "raw"
 
 
-def _settled(world: World, found: Goal, run: RunSeeds) -> float:
-    """Return the share of its curvatures' limit up to which a program is stable with its codec."""
+def _settled(world: World, surrogate: Goal, run: RunSeeds) -> float:
+    """Return the share of the curvatures' limit at which a program's codec keeps it stable."""
     rounds = max(CODED, SEEN / getattr(world.algorithm.parameters["codec"], "ratio", 1.0))
-    steps = int(max(FEWEST, min(rounds * found.expected.period, found.expected.steps)))
+    steps = int(max(FEWEST, min(rounds * surrogate.expected.period, surrogate.expected.steps)))
     share = 1.0
     while share > LEAST:
-        (tried,) = run(_calm(world, found.limited(share), _brief(steps)), 1)
+        (tried,) = run(_calm(world, surrogate.limited(share), _brief(steps)), 1)
         loss = np.array(tried.curve["loss"])
         if np.isfinite(loss).all() and loss[-1] <= loss.min() * (1 + TOLERATED):
             return share if share == 1 else share / FINER
@@ -198,9 +200,9 @@ def _at(algorithm: Algorithm, rate: float, **changed: Any) -> Algorithm:
 
 
 def _probed(world: World, expected: Expected, run: RunSeeds) -> Gains:
-    """Run a program on a probe for as long as it takes to see what it does with gradients.
+    """Run a program on a probe long enough to measure its response to gradients.
 
-    Without codec, failures and other jobs: what they cost must not be made up for.
+    The probe has no codec, failures or other jobs, as the rate must not compensate their cost.
     """
     algorithm, program = world.algorithm, world.program
     workers, most = world.scenario.cluster.workers, int(min(expected.steps, NEVER))
@@ -210,13 +212,13 @@ def _probed(world: World, expected: Expected, run: RunSeeds) -> Gains:
     meets = program.averages and not (program.server or program.gossips)
     while True:
         probe = Probe(workers, lambda step: float(expected.parallel(step)), program.gossips)
-        (found,) = run(replace(_calm(world, probe, _brief(steps)), algorithm=plain), 1)
-        tau = np.array(found.curve["tau"])
+        (probed,) = run(replace(_calm(world, probe, _brief(steps)), algorithm=plain), 1)
+        tau = np.array(probed.curve["tau"])
         periods = tau[np.isfinite(tau)]
         period = float(periods.mean()) if periods.size else np.nan
-        late = _lateness(found)
+        late = _lateness(probed)
         enough = ROUNDS * (period + late) if meets else steps
-        most = most if periods.size or not meets else 10**7  # a target may be nearer than a round
+        most = most if periods.size or not meets else 10**7  # a target may come first
         if steps >= min(most, 10**7) or steps >= enough:
             break
         longer = 8 * steps if np.isnan(enough) else ROUNDS * int(period + np.ceil(late))
@@ -224,15 +226,15 @@ def _probed(world: World, expected: Expected, run: RunSeeds) -> Gains:
     apart = (period if meets and np.isfinite(period) else 1.0) + late
     gains = probe.gains(bool(program.server) or program.pooled, apart)
     codec: Any = algorithm.parameters.get("codec")
-    if getattr(codec, "carries_momentum", False):  # that of an entry is cleared when it is sent
-        own, left = codec.momentum, 1 - codec.momentum
-        kept = 1 - own * (1 - own ** (1 / codec.ratio)) * codec.ratio / left
-        gains.signal *= kept / left
+    if getattr(codec, "carries_momentum", False):  # sending an entry clears its momentum
+        momentum, rest = codec.momentum, 1 - codec.momentum
+        effective = 1 - momentum * (1 - momentum ** (1 / codec.ratio)) * codec.ratio / rest
+        gains.signal *= effective / rest
     return gains
 
 
 def _lateness(run: Run) -> float:
-    """Return by how many local steps a contribution is late, on average."""
+    """Return the mean number of local steps by which a contribution is late."""
     counts = run.staleness
     total = sum(counts.values())
     if not total or run.staleness_unit == "averagings":
@@ -246,17 +248,17 @@ def _brief(steps: int) -> RunSettings:
 
 
 def _calm(world: World, probe: Probe | Goal, settings: RunSettings) -> World:
-    """Return the world of a probe: no node or link that fails, no other job.
+    """Return the world of a probe: no failing node or link, and no other job.
 
-    Rounds are of all workers; a server has as many at work as are selected, as late as they are.
+    All workers take part in rounds; a server selects as many clients as in the scenario.
     """
     scenario = world.scenario
     cluster, network = scenario.cluster, scenario.network
     steady = {"failures": None, "membership": None, "drop": None}
-    groups = tuple(each.model_copy(update=steady) for each in cluster.group)
+    groups = tuple(part.model_copy(update=steady) for part in cluster.group)
     sampling = cluster.sampling if world.algorithm.served else None
     calm_cluster = steady | {"crash": (), "group": groups, "sampling": sampling}
-    links = tuple(each.model_copy(update={"outages": None}) for each in network.link)
+    links = tuple(part.model_copy(update={"outages": None}) for part in network.link)
     return world.changed(
         objective=probe,
         run=settings,

@@ -1,4 +1,4 @@
-"""The observer: evaluates the parameters that nodes mark, as points of a curve.
+"""The observer, which evaluates the parameters that nodes mark, as points of a curve.
 
 It takes no simulated time. A *mark* is a node's report of its parameters after an update.
 """
@@ -22,7 +22,7 @@ from ..scenario.scenario import Scenario
 from . import payloads
 
 NEVER = sys.maxsize  # a step, or a count, that no run reaches
-POINTS = 200  # of a curve, where the scenario does not say how often to evaluate
+POINTS = 200  # of a curve, if the scenario does not set how often to evaluate
 
 
 def evaluation_interval(scenario: Scenario) -> tuple[int, bool]:
@@ -36,7 +36,7 @@ def evaluation_interval(scenario: Scenario) -> tuple[int, bool]:
 
 
 TELL: ContextVar[Callable[[float], None]] = ContextVar("TELL")
-"""Called, where it is set, with the share of a run that is done, as its curve grows."""
+"""A function to call with the share of a run that is done, as its curve grows."""
 
 Bytes = tuple[float, float]
 """Bytes over all links, and over those charged as egress."""
@@ -50,7 +50,7 @@ View = tuple[int, float, float, int, Vector | None]
 
 
 def next_shown(step: int, every: int, limit: int) -> int:
-    """Return the step of the next mark to show after one at `step`."""
+    """Return the step of the next mark to report after one at `step`."""
     following = (step // every + 1) * every
     return min(following, limit) if step < limit else following
 
@@ -63,16 +63,16 @@ class Observer:
 
     If the workers never average, it evaluates the first node's parameters instead. A point's time
     is `completion_time` of the nodes' clocks, `totals` the bytes sent up to it; there are no points
-    after `deadline`; `discount`: what absent workers save, without which nothing is kept in `paid`
-    (see `Run`). Nodes that are down mark None, and are left out. `limit`: the step at which a node
-    stops (`NEVER` where the run ends by time); `first`: that of its first mark to show. A server
-    counts the gradients that it has received, and pooled workers those of all: `_scale` steps per
-    local step. `by_rounds`: nodes show it only marks that follow an average.
+    after `deadline`. `discount`: what absent workers save; without it `paid` stays empty (see
+    `Run`). Nodes that are down mark None, and are left out. `limit`: the step at which a node stops
+    (`NEVER` if the run ends by time); `first`: the step of its first mark to report. A server
+    counts the gradients received, and pooled workers those of all: `_scale` steps per local step.
+    `by_rounds`: nodes report only marks that follow an average.
     """
 
     by_rounds = False
-    moved: Callable[[], Any] | None = None  # what links have carried so far
-    moved_at_end: Any = None  # the same at the last step
+    moved: Callable[[], Any] | None = None  # returns the bytes over links so far
+    moved_at_end: Any = None  # its result at the last step
 
     def __init__(  # noqa: PLR0913, PLR0917 - the run, one property each
         self,
@@ -92,11 +92,11 @@ class Observer:
         self._watched, self._together = 1 if served else workers, served or program.pooled
         self._scale = program.counted(workers, scenario.cluster.participants)
         self.limit = self._scale * scenario.run.steps if scenario.run.steps else NEVER
-        self._last = self.limit  # of those evaluated
+        self._last = self.limit  # last step to evaluate
         interval, self.adaptive = evaluation_interval(scenario)
         self.every, self._given = self._scale * interval, scenario.run.evaluate_every
         self.first = 0 if program.pooled else min(self.every, self.limit)
-        self._from = 0  # the step before which marks no longer count
+        self._from = 0  # marks before this step no longer count
         self._objective, self._totals = objective, totals
         self._averages, self.deadline = program.averages, deadline
         self._node_second = price_per_second(scenario, served=served)
@@ -106,24 +106,24 @@ class Observer:
         self.complete = False
         self._views: dict[int, list[View]] = {}
         self.curve: dict[str, list[float]] = {name: [] for name in CURVE}
-        self._x = objective.start  # as it was seen last
+        self._x = objective.start  # the parameters evaluated last
         self._point(0, 0.0, math.nan, self._x)
 
     def look_no_finer(self, steps: int) -> None:
-        """Evaluate after whole rounds of `steps`, unless the scenario says how often."""
+        """Evaluate after whole rounds of `steps`, unless the scenario sets the interval."""
         if not self._given:
             self.every = -(-self.every // steps) * steps
             self.first = min(self.every, self.limit)
 
     def watch(self, nodes: int) -> None:
-        """Expect marks of so many nodes from now on."""
+        """Expect marks of `nodes` nodes from now on."""
         self._watched = nodes
 
     def close(self, end: float, deserted: Callable[[float], float] = lambda time: 0.0) -> None:
-        """End the curve at `end`, in seconds, if the run has stood still up to then.
+        """End the curve at `end` (s), if the run has made no progress up to then.
 
-        That is: for longer than between any two of its points, or without any worker (`deserted`:
-        for how many seconds up to a time); never where it has no end.
+        That is: for longer than between any two of its points, or without any worker (`deserted`
+        returns the seconds without workers up to a time). An infinite `end` adds nothing.
         """
         times = self.curve["time"]
         longest = max((later - time for time, later in pairwise(times)), default=0.0)
@@ -131,11 +131,11 @@ class Observer:
             longest = 0.0
         if math.inf > end - times[-1] > longest * ROUNDING:
             last = {name: column[-1] for name, column in self.curve.items()}
-            seen = Evaluation(last["loss"], last["accuracy"], last["test_loss"])
-            self.add(end, last["step"], seen, last["tau"], self._totals())
+            evaluation = Evaluation(last["loss"], last["accuracy"], last["test_loss"])
+            self.add(end, last["step"], evaluation, last["tau"], self._totals())
 
     def see(self, step: int, view: View) -> int:
-        """Take one node's mark at `step`; return the step of its next mark to show."""
+        """Take one node's mark at `step`; return the step of its next mark to report."""
         if self._pool is not None:
             return self._see_all(view)
         if step >= self._from:
@@ -161,7 +161,7 @@ class Observer:
 
     def _complete(self, step: float, views: list[View]) -> None:
         there = [view for view in views if view[-1] is not None]
-        if not there and step >= self._last:  # The run ends there, whoever is absent.
+        if not there and step >= self._last:  # the run ends there, despite absences
             there = [(*view[:-1], self._x) for view in views]
         if there:
             self._see_together(step, sorted(there, key=lambda view: view[0]))
@@ -169,7 +169,7 @@ class Observer:
             self.thin()
         self._from = min((int(step) // self.every + 1) * self.every, self._last)
         if self.moved and step >= self._last and not self.complete:
-            self.moved_at_end = self.moved()  # Messages sent later are not in the cost either.
+            self.moved_at_end = self.moved()  # the cost excludes later messages, too
         self.complete = self._together and step >= self._last
         for early in [step for step in self._views if step < self._from]:
             del self._views[early]
@@ -187,15 +187,15 @@ class Observer:
             return
         if isinstance(self._objective, TheoremTwo):
             self._objective.period = period
-        seen = self._objective.evaluate(x, step)
-        self.add(time, step, seen, period, self._totals())
+        evaluation = self._objective.evaluate(x, step)
+        self.add(time, step, evaluation, period, self._totals())
 
-    def add(self, time: float, step: float, seen: Evaluation, period: float, sent: Bytes) -> None:
-        """Add a point to the curve: what was `seen` there, and the bytes `sent` so far."""
+    def add(self, time: float, step: float, point: Evaluation, period: float, sent: Bytes) -> None:
+        """Add a point to the curve: the evaluation there, and the bytes `sent` so far."""
         moved, charged = sent
         saved, unused = self._discount(time)
         cost = time * self._node_second - saved + charged * self._egress_byte
-        row = (time, step, seen.loss, seen.accuracy, period, moved, cost, seen.test_loss)
+        row = (time, step, point.loss, point.accuracy, period, moved, cost, point.test_loss)
         for name, value in zip(CURVE, row, strict=True):
             self.curve[name].append(value)
         paid = (charged, time * self._devices - unused)
@@ -207,7 +207,7 @@ class Observer:
 
     @cached_property
     def _days(self) -> Callable[[float], float]:
-        return working(self._cluster)  # the hours without anybody take no time
+        return working(self._cluster)  # hours without workers count as no time
 
     def thin(self) -> None:
         """Drop every second point, and evaluate half as often."""
@@ -217,19 +217,19 @@ class Observer:
 
 
 class RoundObserver(Observer):
-    """Evaluates after whole rounds, as workers with periods of their own are at different steps.
+    """An observer that evaluates after whole rounds, for workers with different periods.
 
-    Steps and periods of a round are means over those who take part. The first worker at `limit`
-    ends the run; where clients are sampled, none of whom is in every round, their sum does.
+    Steps and periods of a round are means over the participants. The first worker at `limit` ends
+    the run; with sampled clients, none of whom is in every round, the sum of steps does.
     """
 
     by_rounds = True
 
-    def __init__(self, program: Program, scenario: Scenario, *what: Any) -> None:
-        super().__init__(program, scenario, *what)
+    def __init__(self, program: Program, scenario: Scenario, *arguments: Any) -> None:
+        super().__init__(program, scenario, *arguments)
         self.first = 1
         self._ended: Counter[int] = Counter()  # rounds of each worker
-        self._seen: Counter[int] = Counter()  # its step then
+        self._seen: Counter[int] = Counter()  # step of each worker at its last mark
         self._taken = 0.0  # steps of the rounds so far, summed over the workers
         self._open: defaultdict[int, list[tuple[int, View]]] = defaultdict(list)
         if program.rounds and scenario.cluster.sampling:
@@ -245,10 +245,10 @@ class RoundObserver(Observer):
         self._seen[rank] = step
         if len(marks) == all_of_them:
             del self._open[number]
-            there = [each for each in marks if each[1][-1] is not None] or marks
-            self._taken += sum(taken for taken, _ in there) * all_of_them / len(there)
-            period = sum(each[2] for _, each in there) / len(there)
+            present = [mark for mark in marks if mark[1][-1] is not None] or marks
+            self._taken += sum(steps for steps, _ in present) * all_of_them / len(present)
+            period = sum(mark[2] for _, mark in present) / len(present)
             together = self._taken / all_of_them
             if together >= self._from:
-                self._complete(together, [(*each[:2], period, *each[3:]) for _, each in marks])
+                self._complete(together, [(*mark[:2], period, *mark[3:]) for _, mark in marks])
         return 0

@@ -1,4 +1,4 @@
-"""Overheads of effects on a real node, added as work around them, in every engine alike."""
+"""Overheads of effects on a real node, added as work around them in every engine."""
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -16,7 +16,7 @@ from ..scenario.scenario import Scenario
 
 
 class EffectCosts:
-    """Seconds of a node's own time per effect, from a scenario's [[overhead]]."""
+    """Seconds of a node's time per effect, from a scenario's [[overhead]]."""
 
     def __init__(self, scenario: Scenario) -> None:
         self._scenario = scenario
@@ -25,16 +25,16 @@ class EffectCosts:
 
     @cached_property
     def agree(self) -> float:
-        """Seconds of a question to all workers, of as many words as it takes latencies."""
-        own, words = self.overhead.agree, self.overhead.agree_latencies
-        return own + words * word_cost(self._scenario) if words else own
+        """Seconds of a poll of all workers, including its notifications."""
+        fixed, words = self.overhead.agree, self.overhead.agree_latencies
+        return fixed + words * word_cost(self._scenario) if words else fixed
 
     @cached_property
     def _codecs(self) -> dict[str, list[CodecCost]]:
-        found = defaultdict[str, list[CodecCost]](list)
-        for each in sorted(self._scenario.codec, key=attrgetter("size")):
-            found[each.kind].append(each)
-        return found
+        by_kind = defaultdict[str, list[CodecCost]](list)
+        for cost in sorted(self._scenario.codec, key=attrgetter("size")):
+            by_kind[cost.kind].append(cost)
+        return by_kind
 
     def on(self, node: Node) -> Node:
         """Return the node, wrapped if its effects have overheads."""
@@ -46,21 +46,21 @@ class EffectCosts:
 
         Between measured sizes they are interpolated; beyond the largest they grow with the size.
         """
-        if not (known := self._codecs.get(kind)):
+        if not (costs := self._codecs.get(kind)):
             return 0.0, 0.0
         if (kind, size) not in self._coding:
-            sizes, *columns = zip(*((e.size, e.compress, e.decompress) for e in known), strict=True)
-            beyond = max(1.0, size / sizes[-1])
-            compress, decompress = (beyond * float(np.interp(size, sizes, own)) for own in columns)
+            sizes, *columns = zip(*((e.size, e.compress, e.decompress) for e in costs), strict=True)
+            scale = max(1.0, size / sizes[-1])
+            compress, decompress = (scale * float(np.interp(size, sizes, y)) for y in columns)
             self._coding[kind, size] = compress, decompress
         return self._coding[kind, size]
 
 
 class NodeWithOverheads:
-    """A node whose effects take time of its own; the node inside carries them out.
+    """A wrapper of a node that adds the time of effects; the node inside carries them out.
 
-    The overhead of a step is part of its duration. Starting a collective takes its time before,
-    everything else after: sending does not delay the message.
+    The overhead of a step is part of its duration. The overhead of starting a collective comes
+    before it, all others after the effect: sending does not delay the message.
     """
 
     def __init__(self, node: Node, costs: EffectCosts) -> None:
@@ -73,7 +73,7 @@ class NodeWithOverheads:
             setattr(self, name, self._receiving(getattr(node, name)))
 
     def __getattr__(self, name: str) -> Any:
-        """Return what the node inside has: effects without overheads, its rank, its model."""
+        """Return an attribute of the node inside: effects without overheads, rank, model."""
         return getattr(self._node, name)
 
     def _issuing(self, start: Callable[..., Handle]) -> Callable[..., Handle]:
@@ -97,29 +97,29 @@ class NodeWithOverheads:
         return await self.wait(self.start_mean(value))
 
     async def wait(self, handle: Handle) -> Any:
-        """Wait; collecting a collective's result takes time, a piece of a gradient does not."""
+        """Wait; a collective's result takes time to collect, a gradient's piece does not."""
         result = await self._node.wait(handle)
         if not any(handle is piece for piece in self._pieces):
             self._node.work(self._costs.collect)
         return result
 
     async def finished(self, handle: Handle) -> bool:
-        """Ask all workers; agreeing takes time."""
+        """Poll all workers, and add the time of their agreement."""
         answer = await self._node.finished(handle)
         self._node.work(self._effects.agree)
         return answer
 
     def coding(self, kind: str, share: float) -> tuple[float, float]:
-        """Return the seconds that a codec takes, as a profile knows them."""
+        """Return a codec's seconds from a profile."""
         node = self._node
         return self._effects.coding(kind, share * node.parameters * node.bytes_per_parameter)
 
     def send(self, to: int, value: Payload) -> None:
-        """Send; that takes time, which does not delay the message."""
+        """Send, and add the time of sending, which does not delay the message."""
         self._node.send(to, value)
         self._node.work(self._costs.send)
 
     async def start_backward(self, x: Vector, pieces: Pieces) -> Sequence[Handle]:
-        """Begin a gradient, and know its pieces again: waiting for them takes no further time."""
+        """Begin a gradient, and store its pieces: waiting for them has no overhead."""
         self._pieces = await self._node.start_backward(x, pieces)
         return self._pieces

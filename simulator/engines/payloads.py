@@ -35,7 +35,7 @@ def mean(values: Sequence[Payload]) -> Payload:
 
 
 def progress(pieces: Pieces) -> tuple[list[int], int]:
-    """Return how much of a vector is done with each piece in turn, and how much there is in all."""
+    """Return the parts of a vector done after each piece, and their total."""
     if isinstance(pieces, int):
         return list(range(1, pieces + 1)), pieces
     return list(accumulate(pieces)), sum(pieces)
@@ -44,14 +44,14 @@ def progress(pieces: Pieces) -> tuple[list[int], int]:
 def splits(pieces: Pieces, entries: int) -> int | tuple[int, ...]:
     """Return the number of nearly equal pieces, or the entries before which to cut, in order.
 
-    Pieces of given sizes get entries in proportion, and one at least.
+    Pieces of given sizes get entries in proportion, and at least one.
     """
     if isinstance(pieces, int):
         return pieces
-    done, whole = progress(pieces)
+    done, total = progress(pieces)
     cuts, last = [], entries
     for index, part in enumerate(done[:-1]):
-        last = max(min(entries - round(entries * part / whole), last - 1), len(done) - 1 - index)
+        last = max(min(entries - round(entries * part / total), last - 1), len(done) - 1 - index)
         cuts.append(last)
     return tuple(reversed(cuts))
 
@@ -59,10 +59,10 @@ def splits(pieces: Pieces, entries: int) -> int | tuple[int, ...]:
 def cut(vector: Vector, pieces: Pieces) -> list[Vector]:
     """Cut into contiguous pieces, nearly equal or by their sizes, the last entries first."""
     if isinstance(vector, complex):
-        sizes, whole = ([1] * pieces, pieces) if isinstance(pieces, int) else (pieces, sum(pieces))
+        sizes, total = ([1] * pieces, pieces) if isinstance(pieces, int) else (pieces, sum(pieces))
         parts = [VectorShare() for _ in sizes]
         for part, size in zip(parts, sizes, strict=True):
-            part.share = size / whole
+            part.share = size / total
         return list(parts)
     return list(np.array_split(vector, splits(pieces, len(vector))))[::-1]
 
@@ -75,7 +75,7 @@ def join(pieces: Sequence[Vector]) -> Vector:
 
 
 def protect(payload: Payload) -> None:
-    """Make the arrays of a payload read-only for good."""
+    """Make the arrays of a payload read-only."""
     for array in arrays(payload):
         array.flags.writeable = False
 
@@ -99,7 +99,7 @@ class Meter:
         self._entry = model_bytes / dimension
 
     def __call__(self, payload: Payload) -> float:
-        """Return the bytes that `payload` stands for."""
+        """Return the bytes of `payload` on the network."""
         if isinstance(payload, np.ndarray):
             return payload.size * self._entry
         if isinstance(payload, VectorShare):

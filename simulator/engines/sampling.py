@@ -1,4 +1,4 @@
-"""Sampling of clients: whom each round selects, and whose results its mean takes.
+"""Sample clients: those that a round selects, and those whose results its mean takes.
 
 Rounds follow Bonawitz et al., "Towards Federated Learning at Scale", MLSys 2019 (arXiv 1902.01046,
 section 2.2): more clients are selected than wanted, the mean takes the first that report, and a
@@ -22,17 +22,17 @@ from .observer import NEVER
 
 
 def samples(program: Program, scenario: Scenario) -> bool:
-    """Tell whether a program's rounds, or its server, select clients."""
+    """Return whether a program's rounds, or its server, select clients."""
     return scenario.cluster.sampling is not None and (program.rounds or program.selects)
 
 
 class Sampled:
-    """The rule by which rounds leave out clients; `wanted`: how many results a mean takes.
+    """The rule by which rounds leave out clients; `wanted`: the number of results of a mean.
 
     A round is one collective. Its draw depends on the seed and its number alone; by availability it
-    passes over those who are away when the round begins. `away`: tells that of a client; `starts`:
-    when each round began, as the one before ended (seconds); `taken`: the results that each one's
-    mean has taken, and their gradients.
+    skips clients that are absent when the round begins. `away(rank, time)`: whether a client is
+    absent; `starts`: when each round began, as the previous one ended (s); `taken`: the number of
+    results that each round's mean took, and of their gradients.
     """
 
     why = Why.UNSELECTED
@@ -50,9 +50,9 @@ class Sampled:
         self.taken: list[tuple[int, float]] = []
 
     def chosen(self, index: int, at: float) -> dict[int, None]:
-        """Return the clients of a round, drawn when it is first asked, as the last one ends.
+        """Return the clients of a round in the order of their draw.
 
-        They are in the order of their draw.
+        The first call draws them, when the last round ends.
         """
         if index not in self._chosen:
             order = generator(self._seed, Purpose.SAMPLING, index).permutation(self.workers)
@@ -65,40 +65,42 @@ class Sampled:
         return self._chosen[index]
 
     def sits_out(self, rank: int, index: int, at: float) -> bool:
-        """Whether a client is not selected in a round."""
+        """Return whether a client is not selected in a round."""
         return rank not in self.chosen(index, at)
 
     @property
     def due(self) -> float:
-        """When the round under way waits no longer (s)."""
+        """The deadline of the round under way (s)."""
         return (self.starts or [0.0])[-1] + self._patience
 
     def reached(self, times: Sequence[float]) -> float:
-        """Return when a step is reached, given when clients reach it (s): no later than the
-        deadline, which ends their steps, unless none is there by then.
+        """Return when a round reaches a step (s), from the times at which clients reach it.
+
+        The deadline ends their steps, unless no client has reached it by then.
         """
         *_, last = ordered = sorted(times)[: self.wanted]
         return max(ordered[0], min(last, self.due))
 
     def narrow(self, team: list[int], arrivals: Mapping[int, float], begins: float) -> float:
-        """Keep the first results that are wanted, as far as they come before the deadline.
+        """Reduce `team` to the first wanted results that arrive by the deadline.
 
-        One at least: with none there in time, the mean waits for the first.
+        At least one remains: if none is in time, the mean waits for the first. Returns the earliest
+        time (s) at which the mean may begin.
         """
         first = earliest(team, arrivals, self.wanted)
-        enough, due = len(first) == self.wanted, self.due
-        kept = [rank for rank in first if arrivals[rank] <= due] or first[:1]
-        team[:] = sorted(kept)
-        if len(kept) < len(first):
-            return due
-        return 0.0 if enough else min(begins, due)
+        enough, deadline = len(first) == self.wanted, self.due
+        punctual = [rank for rank in first if arrivals[rank] <= deadline] or first[:1]
+        team[:] = sorted(punctual)
+        if len(punctual) < len(first):
+            return deadline
+        return 0.0 if enough else min(begins, deadline)
 
 
 class Parked:
-    """Clients that wait to be selected, and take part in nothing until then: they cost no time.
+    """Clients that wait to be selected, and are not simulated until then.
 
-    In a run without vectors and with a fixed period all rounds are alike to a program, so that one
-    which has missed some is where it would be after each. `_going`: who joins the next collective.
+    In a run without vectors and with a fixed period all rounds are equal to a program, so that a
+    client that missed some is in the same state. `_going`: ranks that join the next collective.
     """
 
     def __init__(self, run: Any, rule: Sampled) -> None:
@@ -108,13 +110,13 @@ class Parked:
 
     @property
     def ranks(self) -> set[int]:
-        """Ranks of those that are parked."""
+        """Ranks of the parked clients."""
         return set(self._parked)
 
     def release(self, collective: Collective, done: float) -> list[Any]:
         """Return the nodes to resume at `done`, when a collective ends; park the others.
 
-        The last one to join never waits, and goes on by itself.
+        The last one to join never waits, and goes on without a resume.
         """
         run, index, rule = self._run, collective.index, self._rule
         following = rule.chosen(index + 1, done)
@@ -142,13 +144,13 @@ class Parked:
 def leaping(
     run: Any, rule: Sampled | None, parameters: Mapping[str, Any]
 ) -> tuple[Parked | None, bool]:
-    """Return a run's `Parked`, if its clients may be parked, and whether its workers take strides.
+    """Return a run's `Parked`, if its clients may be parked, and whether workers take strides.
 
-    Both need a run without vectors and a fixed period, so that phases are alike.
+    Both need a run without vectors and a fixed period, so that phases are equal.
     """
     fixed = isinstance(parameters.get("tau", FixedPeriod(1)), FixedPeriod)
-    alike = fixed and "switch_step" not in parameters
-    if not (isinstance(run.objective.start, complex) and alike):
+    uniform = fixed and "switch_step" not in parameters
+    if not (isinstance(run.objective.start, complex) and uniform):
         return None, False
     family, unsaved = run.program.family, run.availability.save_every == NEVER
     parked = Parked(run, rule) if rule is not None and family == "blocking" else None
@@ -156,9 +158,9 @@ def leaping(
 
 
 class Absentees:
-    """The clients that are away, where they are chosen by availability: `ranks`, when last asked.
+    """The absent clients, if they are chosen by availability; `ranks`: at the last call of `at`.
 
-    It is asked at times that never decrease.
+    Times of calls never decrease.
     """
 
     def __init__(self, sampling: Sampling | None, calendars: Sequence[Calendar]) -> None:
@@ -167,10 +169,10 @@ class Absentees:
         self._changes = [(0.0, rank) for rank in range(len(calendars))] if chosen else []
 
     def at(self, time: float) -> set[int]:
-        """Return the ranks of those who are away at a time (s)."""
+        """Return the ranks of absent clients at a time (s)."""
         while self._changes and self._changes[0][0] <= time:
             _, rank = self._changes[0]
-            left, back = self._calendars[rank].next(time)
-            (self.ranks.add if left <= time else self.ranks.discard)(rank)
-            heapreplace(self._changes, (back if left <= time else left, rank))
+            leaves, back = self._calendars[rank].next(time)
+            (self.ranks.add if leaves <= time else self.ranks.discard)(rank)
+            heapreplace(self._changes, (back if leaves <= time else leaves, rank))
         return self.ranks

@@ -5,12 +5,12 @@ from math import inf
 from ..scenario.scenario import Scenario
 
 TIME_TOLERANCE = 1e-12
-"""Relative: times that differ by less are equal up to rounding."""
+"""Relative difference of times below which they are equal up to rounding."""
 
 DEADLINE_TOLERANCE = 1 + 1e-9
-"""A step that ends by `run.duration` times this still counts: a million additions round as much."""
+"""A step that ends by `run.duration` times this still counts: a million additions round so much."""
 
 
 def deadline(scenario: Scenario) -> float:
-    """Return the last time that counts, in seconds: the duration, with a tolerance for rounding."""
+    """Return the last time that counts (s): the duration, with a tolerance for rounding."""
     return (scenario.run.duration or inf) * DEADLINE_TOLERANCE

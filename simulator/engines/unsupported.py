@@ -1,7 +1,7 @@
-"""What a fast engine does not run: how it refuses, and stand-ins that refuse for it.
+"""How a fast engine refuses a program, and values that refuse for it.
 
-What is known of a program and a scenario beforehand, an engine's `supports` answers: None, or the
-reason why not. The rest only shows while the engine runs or traces the program.
+An engine's `supports` checks a program and a scenario beforehand: None, or the reason why not. The
+rest only shows while the engine runs or traces the program.
 """
 
 from collections.abc import Callable
@@ -18,7 +18,7 @@ class Unsupported(BaseException):
 
 
 def attempt(run: Callable[[], T]) -> tuple[T | None, str]:
-    """Return what a fast engine's `run` gives, or None and the reason why it cannot."""
+    """Return the result of a fast engine's `run`, or None and the reason why it cannot."""
     try:
         return run(), ""
     except Unsupported as why:
@@ -26,7 +26,7 @@ def attempt(run: Callable[[], T]) -> tuple[T | None, str]:
 
 
 class Unknown:
-    """A value that a program may hold but not look at: every operation raises Unsupported.
+    """A value that a program may pass on but not use: every operation raises Unsupported.
 
     Only identity (`is`) cannot be refused. `why`: the reason, which completes "because ...".
     """

@@ -1,7 +1,7 @@
-"""Vectors and numbers of all workers of all seeds, behind the arithmetic of one worker's.
+"""Vectors and numbers of all workers of all seeds, with the arithmetic of one worker's.
 
-A program may add, subtract, multiply and divide them. Anything else (the length of a vector, an
-entry, a norm) would see all workers at once, so it raises Unsupported and another engine runs.
+A program may add, subtract, multiply and divide them. Any other use (the length of a vector, an
+entry, a norm) would mix workers, so it raises Unsupported and another engine runs.
 """
 
 import operator
@@ -54,7 +54,7 @@ for _name in ("add", "sub", "mul", "truediv", "pow"):
 
 
 class Stack(Many):
-    """Vectors, shape (seeds, workers, dimension); an axis of length 1 is shared by all of it."""
+    """Vectors, shape (seeds, workers, dimension); an axis of length 1: equal for all."""
 
     __slots__ = ()
 

@@ -1,29 +1,29 @@
-"""Clocks of all workers and seeds, worked out from a recorded schedule, a block of steps at a time.
+"""Compute the clocks of all workers and seeds from a recorded schedule, by blocks of steps.
 
-In a program whose workers all do the same whatever their times are, the order of effects does not
-depend on time. So `node.BatchedNode` runs the program once and records its effects (`schedule`);
-this file replays them on arrays of clocks, one NumPy operation for all workers and seeds. That
-replaces an event queue, whose cost per worker and step is a hundred times larger.
+If all workers of a program do the same at any time, the order of effects does not depend on time.
+So `node.BatchedNode` runs the program once and records its effects (`schedule`); this file replays
+them on arrays of clocks, with one NumPy operation for all workers and seeds. That replaces an event
+queue, whose cost per worker and step is a hundred times larger.
 
 Arrays have the shape (seeds, workers), or (seeds,) where the workers of a seed share a number.
 Seconds throughout.
 
 Invariants:
-- Clocks never decrease. A clock of NEVER (inf) belongs to a worker that waits for something that
-  ends after the deadline; such a worker takes part in nothing more.
+- Clocks never decrease. A clock of NEVER (inf) belongs to a worker that waits for an event after
+  the deadline; such a worker takes no further part.
 - Every second of a worker is waiting (for other workers), communication (for the network), or
-  computation; computation is the rest, so waits alone are added up.
-- While all workers of a seed have one common time (`_at`) and have computed at most one segment
-  since (`_leg`), no array of clocks exists: `now` makes one on demand. Nearly every collective of
-  a run takes this short cut (`_stand_together`), and it must give the bits of `_stand`.
-- `_version` changes whenever a clock does: a collective whose `moved` equals it has seen no
-  worker go on since it began, which is what `_stand_together` requires.
+  computation; computation is the rest, so only waits are added up.
+  - While all workers of a seed have one common time (`_at`) and have computed at most one segment
+    since (`_leg`), no array of clocks exists: `now` makes one on demand. Nearly every collective of
+    a run takes this short cut (`_stand_together`), which must give the same bits as `_stand`.
+  - `_version` changes whenever a clock does: if a collective's `moved` equals it, no worker went on
+    since the collective began, as `_stand_together` requires.
 - Random costs of a collective are drawn only for seeds in which it begins by the deadline, in the
   order of the collectives, because the reference engine draws so.
 
 After a change: tests/engines/test_batched.py and test_conformance.py compare every number with the
-reference engine (`engines.virtual`), ties and deadlines included; tests/lab/bench/parts.py says
-what a step costs.
+reference engine (`engines.virtual`), ties and deadlines included; tests/lab/bench/parts.py measures
+a step.
 """
 
 import sys
@@ -43,20 +43,20 @@ from ...scenario.scenario import Scenario
 from ..tolerances import deadline
 from .schedule import Leg, Schedule
 
-FAR = sys.float_info.max  # in place of NEVER, where it is reckoned with
+FAR = sys.float_info.max  # replaces NEVER in arithmetic
 FEW = 8  # workers whose clocks are compared one by one
 NEVER = inf  # the clock of a worker that waits for an event after the deadline
 
 
 class Timed:
-    """A handle: a collective, or a piece of a gradient, and its times once `Clocks` knows them.
+    """A handle: a collective, or a piece of a gradient, and its times once `Clocks` sets them.
 
     `kind`: of collective, None for a piece of a gradient. `step`: the step at which it was started.
     `result`: the value that a wait for it returns. `begins`, `done`: seconds, (seeds,); of a piece
-    whose `done` is not known, `begins` is the piece before, or seconds, and its work. `moved`:
-    the version of the clocks at which it began. `ahead`: by how many seconds each worker is done
-    before that, (seeds, workers) or zero. `chained`: whether another follows from it, so that the
-    program does not act on its result.
+    without `done`, `begins` is the pair of the previous piece (or seconds) and its work (s).
+    `moved`: the version of the clocks at which it began. `ahead`: the seconds by which each worker
+    is done before `done`, (seeds, workers) or zero. `chained`: whether another collective follows
+    from it, so that the program does not act on its result.
     """
 
     __slots__ = ("ahead", "begins", "chained", "done", "kind", "moved", "result", "step")
@@ -73,8 +73,8 @@ class Timed:
 class Clocks(Schedule):
     """The clocks of all workers and seeds, up to the last `flush`.
 
-    `end`: seconds at which a run ends; `deadline`: the same with the tolerance for rounding: events
-    up to it count. `limit`: the last step. `over`: all workers have reached the deadline.
+    `deadline`: seconds at which a run ends, with the tolerance for rounding: events up to it
+    count. `limit`: the last step. `over`: all workers have reached the deadline.
     `waited`, `communicated`: seconds, (seeds, workers). `staleness`: by age in steps, the number of
     results used at that age, (seeds,).
     """
@@ -99,10 +99,10 @@ class Clocks(Schedule):
         self._version = 0
         self._free = np.zeros(self._seeds)  # time from which the links are free
         self._beside = scenario.cluster.beside_collectives
-        self._flights: deque[tuple[Array, Array]] = deque()  # if they slow computing: begins, ends
+        self._flights: deque[tuple[Array, Array]] = deque()  # begins, ends
         self.waited = np.zeros((self._seeds, workers))  # seconds
         self.communicated = np.zeros((self._seeds, workers))
-        self._stood = np.zeros((2, self._seeds))  # the part of both that is common to all workers
+        self._stood = np.zeros((2, self._seeds))  # the part of both that all workers share
         # collectives begun in each seed, by kind and whole bytes of payload
         self._payloads: defaultdict[str, Counter[Any]] = defaultdict(Counter)
         self._begun: dict[str, Any] = {}  # by kind: the seeds in which one began by the deadline
@@ -128,21 +128,21 @@ class Clocks(Schedule):
     def latest(self) -> Array:
         """Return the clock of each seed's last worker, (seeds,)."""
         if self._at is None:
-            if self._workers <= FEW:  # the same, sooner than along so short an axis
+            if self._workers <= FEW:  # the same, faster along so short an axis
                 return reduce(np.maximum, self._now.T)
             latest: Array = self._now.max(axis=1)
             return latest
         return self._at if self._leg is None else self._at + self._leg.slowest
 
     def _fly(self, begins: Array, ends: Array) -> None:
-        """Note a collective; those that follow one another at once are one flight."""
+        """Record a collective; collectives without a gap between them are one flight."""
         if self._flights and (begins <= self._flights[-1][1]).all():
             begins, before = self._flights.pop()
             ends = np.maximum(before, ends)
         self._flights.append((begins, ends))
 
     def _ends(self, start: Array, work: Array) -> Array:
-        """Return when computing ends that begins at `start`, which never falls."""
+        """Return the end of computing that begins at `start`, which never decreases."""
         while self._flights and (self._flights[0][1] <= start).all():
             self._flights.popleft()
         ends: Array = beside(start, work, self._flights, self._beside)
@@ -152,14 +152,14 @@ class Clocks(Schedule):
         if self._flights:
             self.now = self._ends(self.now, self._legs.each[segment])
         elif self._at is not None and self._leg is None:
-            self._leg = Leg(*(each[segment] for each in self._legs))
+            self._leg = Leg(*(column[segment] for column in self._legs))
             self._version += 1
         else:
             self.now = self.now + self._legs.each[segment]
 
     def _let_go(self) -> None:
         if self._leg is not None:
-            self._leg = Leg(*(each.copy() for each in self._leg))
+            self._leg = Leg(*(column.copy() for column in self._leg))
         if self.deadline < inf:
             self.over = bool((self.now.min(axis=1) > self.deadline).all())
 
@@ -172,8 +172,7 @@ class Clocks(Schedule):
     ) -> None:
         """Schedule gradient `step`, whose pieces become ready after the `forward` share.
 
-        They do so with their `progress`, as `payloads` has it. No clock moves before a piece is
-        waited for.
+        `progress`: that of `payloads`. No clock moves before a wait for a piece.
         """
         self.advance(step - 1)
         self._todo.append((self._backward, (pieces, forward, progress, self._segment(step))))
@@ -185,11 +184,11 @@ class Clocks(Schedule):
         progress: tuple[list[int], int],
         segment: int,
     ) -> None:
-        duration, (done, whole) = self._legs.each[segment], progress
+        duration, (done, total) = self._legs.each[segment], progress
         before: Any = self.now
         since = 0.0
         for far, piece in zip(done, pieces, strict=True):
-            share = forward + (1 - forward) * far / whole
+            share = forward + (1 - forward) * far / total
             piece.done = self.now + duration * share if self._beside == 1 else None
             piece.begins = before, duration * (share - since)
             before, since = piece, share
@@ -199,12 +198,12 @@ class Clocks(Schedule):
         self.now = np.maximum(self.now, self._freed(piece))
 
     def _freed(self, piece: Any) -> Array:
-        """Return when a piece is freed, or the seconds that stand for one."""
+        """Return when a piece is freed; seconds are returned unchanged."""
         if isinstance(piece, Timed) and piece.done is None:
             before, work = piece.begins
             piece.done = self._ends(self._freed(before), work)
-        found: Array = piece.done if isinstance(piece, Timed) else piece
-        return found
+        done: Array = piece.done if isinstance(piece, Timed) else piece
+        return done
 
     def start(self, handle: Timed, payload: float, after: Timed | None = None) -> None:
         """Begin a collective that all workers have joined, as soon as the links are free.
@@ -239,7 +238,7 @@ class Clocks(Schedule):
         if self._beside > 1:
             ends = np.minimum(done[:, None] - handle.ahead, FAR)
             self._fly(np.minimum(begins[:, None], FAR), ends)
-        if kind not in self._begun:  # clocks only rise: where the first never begins, none does
+        if kind not in self._begun:  # clocks only rise: if the first never begins, none does
             self._begun[kind] = begun
         self._payloads[kind][round(payload)] += begun
 
@@ -288,7 +287,7 @@ class Clocks(Schedule):
         return np.full(self._workers, self._at[0]) + since
 
     def _stand_together(self, handle: Timed, step: int) -> None:
-        """Wait where no worker has gone on since the last one joined: the usual case, faster."""
+        """Wait if no worker has gone on since the last one joined: the usual case, faster."""
         begins, done = handle.begins, handle.done
         if self._spans is not None:
             now = self._first()
@@ -320,7 +319,7 @@ class Clocks(Schedule):
         self.now = done if blocked is None else np.where(blocked, NEVER, done)
 
     def _record(self, handle: Timed, now: Array, begins: Array, done: Array, step: int) -> None:
-        """Add the first seed's spans, as long as there is room."""
+        """Add the first seed's spans, while there is room."""
         assert self._spans is not None
         done = np.broadcast_to(done, now.shape)
         stood = (done > now) & (now < NEVER)
@@ -330,22 +329,22 @@ class Clocks(Schedule):
         self._since = np.where(stood, done, self._since)
 
     def ask(self, step: int) -> None:
-        """Let every worker wait until the last one has asked whether a collective is done."""
-        asked = Timed("question", None, step)
-        asked.begins = asked.done = self.latest()
+        """Let every worker wait for the last one to poll whether a collective is done."""
+        poll = Timed("question", None, step)
+        poll.begins = poll.done = self.latest()
         network = self._traffic[0].network
         if network.staggered:
-            told = network.told_ahead(self.now)
-            asked.ahead = np.where(asked.done[:, None] <= self.deadline, told, 0.0)
-        self.wait(asked, step, used=False)
+            ahead = network.told_ahead(self.now)
+            poll.ahead = np.where(poll.done[:, None] <= self.deadline, ahead, 0.0)
+        self.wait(poll, step, used=False)
 
     def totals(self) -> tuple[Array, Array]:
         """Return the bytes so far over all links, and over those charged as egress: (seeds,)."""
         moved, charged = np.zeros(self._seeds), np.zeros(self._seeds)
         for kind in self._payloads:
-            each, egress = self._traffic[0].volumes(kind)
+            volume, egress = self._traffic[0].volumes(kind)
             payload = self._moved(kind).astype(float)
-            moved += payload * each
+            moved += payload * volume
             charged += payload * egress
         return np.rint(moved), charged
 

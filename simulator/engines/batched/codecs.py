@@ -1,6 +1,6 @@
-"""Codecs on the vectors of all workers of all seeds, which have an axis for each.
+"""Run codecs on the vectors of all workers of all seeds, shape (seeds, workers, dimension).
 
-A codec compresses each row by the one text that compresses a worker's vector (`Codec.rowwise`).
+A codec compresses each row with the code that compresses one worker's vector (`Codec.rowwise`).
 """
 
 from collections.abc import Awaitable, Sequence
@@ -29,7 +29,7 @@ class RowGenerator:
         ]
 
     def random(self, shape: tuple[int, ...]) -> np.ndarray:
-        """Draw as many uniform numbers; the first axes are seeds and workers."""
+        """Draw uniform numbers of `shape`, whose first axes are seeds and workers."""
         return self._each("random", shape[2:])
 
     def standard_normal(self, shape: tuple[int, ...]) -> np.ndarray:
@@ -40,12 +40,14 @@ class RowGenerator:
         """Choose for each row."""
         return self._each("choice", *among, **how)
 
-    def _each(self, name: str, *what: Any, **how: Any) -> np.ndarray:
-        return np.array([[getattr(row, name)(*what, **how) for row in rows] for rows in self._rows])
+    def _each(self, name: str, *args: Any, **kwargs: Any) -> np.ndarray:
+        return np.array(
+            [[getattr(row, name)(*args, **kwargs) for row in rows] for rows in self._rows]
+        )
 
 
 class RowNode:
-    """The node that a codec's channel sees: its vectors are arrays, one row per worker."""
+    """The node of a codec's channel: its vectors are arrays with one row per worker."""
 
     resting = False
 
@@ -55,11 +57,11 @@ class RowNode:
         self.start = np.broadcast_to(me.start.of, (me.seeds, 1, me.start.of.shape[-1]))
 
     def __getattr__(self, name: str) -> Any:
-        """Return what the node itself has."""
+        """Return an attribute of the node itself."""
         return getattr(self._me, name)
 
     def generator(self, *, shared: bool = False) -> Any:
-        """Return random numbers of each row."""
+        """Return a generator of numbers for each row."""
         return self._me.row_generator(shared=shared)
 
 
@@ -87,11 +89,11 @@ class RowChannel:
 
     async def wait(self, handle: Handle) -> Any:
         """Wait, and decompress."""
-        found = await self._channel.wait(handle)
-        return tuple(map(_stacked, found)) if isinstance(found, tuple) else _stacked(found)
+        result = await self._channel.wait(handle)
+        return tuple(map(_stacked, result)) if isinstance(result, tuple) else _stacked(result)
 
     def finished(self, handle: Handle) -> Awaitable[bool]:
-        """Tell whether the average has finished on every worker."""
+        """Return whether the average has finished on every worker."""
         return self._channel.finished(handle)
 
     async def mean(self, value: Payload) -> Any:
@@ -113,7 +115,7 @@ def _stacked(value: Any) -> Any:
 
 
 def by_worker(value: Payload, workers: int) -> tuple[Payload, ...]:
-    """Return what each worker brings to a gather. Raises Unsupported for bare vectors."""
+    """Return each worker's payload of a gather. Raises Unsupported for bare vectors."""
     if type(value) is tuple:
         return tuple(zip(*(by_worker(entry, workers) for entry in value), strict=True))
     if type(value) in (int, float):
@@ -127,7 +129,7 @@ def by_worker(value: Payload, workers: int) -> tuple[Payload, ...]:
     return tuple(
         replace(
             value,
-            data=tuple(part(rank, each) for each in value.data),
+            data=tuple(part(rank, array_) for array_ in value.data),
             places=None if value.places is None else part(rank, value.places),
         )
         for rank in range(workers)
@@ -135,7 +137,7 @@ def by_worker(value: Payload, workers: int) -> tuple[Payload, ...]:
 
 
 def mean(value: Encoded) -> Encoded:
-    """Average what the workers send, summing in rank order as every engine does."""
+    """Average the workers' messages, summed in rank order as in every engine."""
 
     def average(rows: np.ndarray) -> np.ndarray:
         total: np.ndarray = rows[:, :1]

@@ -4,25 +4,24 @@
 its path and then flows over all its lines at once, like water through pipes, at a rate that changes
 only when some transfer begins or ends or a line's capacity changes. Packets, queues and losses do
 not exist; TCP is represented by its fairness, its window and its slow start. SimGrid models
-networks so, too, and the same transfers went to both (docs/evidence/simgrid.md).
+networks in the same way, and was given the same transfers (docs/evidence/simgrid.md).
 
 A *line* is one direction of a link or network card; a *path* is a set of lines with a latency.
 Collectives are plans of messages that wait for one another (`messages.py`). A *ticket* is the
 number that `send` or `start` returns and `advance` reports at the end; a collective has one.
 
-The caller drives: it registers paths, starts transfers at or after `clock`, and calls `advance`,
-which runs a compiled loop (`transfers.py`) over the tables of `records.py` until tickets end.
-Compiled, because a ring among 256 workers is 130,000 messages; local, because the rates of only
-those flows are worked out anew that an event can concern (`sharing.py`), at exactly the rates that
-a solution for all flows would give.
+The caller registers paths, starts transfers at or after `clock`, and calls `advance`, which runs a
+compiled loop (`transfers.py`) over the tables of `records.py` until tickets end. It is compiled
+because a ring among 256 workers is 130,000 messages. It is local: an event changes only the rates
+of the flows that it can concern (`sharing.py`), to exactly those of a solution for all flows.
 
 Invariants:
 - Time never goes back: nothing may be started or changed before `clock`.
 - Every rate is weighted max-min fair whenever time passes; all events of one instant are handled
-  before rates are worked out, so their order at that instant does not matter to the rates.
+  before rates are computed, so their order at that instant does not change the rates.
 - Equal inputs give equal bits: ties go by ticket, then by message; sums of rates are compensated.
-- The kernel never allocates. Where a table might be too small for what comes next, it returns ROOM
-  before that, and is called again with larger tables: never keep a reference to one.
+- The kernel never allocates. If a table might be too small for the next event, it returns ROOM
+  before it, and is called again with larger tables: never store a reference to a table.
 - Plain numbers only: no other file of Paceline is imported, so that the model can be tested alone.
 
 After a change: tests/network/test_fabric.py (against a slow reference solver, bit for bit where the
@@ -43,9 +42,9 @@ from .records import Array, Tables
 
 @dataclass
 class _Loaded:
-    """A plan in the tables: its first row of MESSAGE, the messages that wait for none, free RUNs.
+    """A plan in the tables: its first row of MESSAGE, the messages without waits, free RUNs.
 
-    `spent`: index into `numbers` where the seconds of its `stages` are summed.
+    `spent`: index into `numbers` of the summed seconds of its `stages`.
     """
 
     message: int
@@ -59,8 +58,8 @@ class _Loaded:
 class Fabric:
     """Lines and the transfers over them. Seconds, bytes, bytes/s; the clock starts at 0.
 
-    `capacities`: of each line, inf where it limits nothing. `per_flow`: the lines that give their
-    whole capacity to every flow.
+    `capacities`: bytes/s of each line, inf: unlimited. `per_flow`: the lines that give their whole
+    capacity to every flow.
     """
 
     def __init__(self, capacities: Sequence[float], per_flow: Collection[int] = ()) -> None:
@@ -80,7 +79,7 @@ class Fabric:
 
     @property
     def solved(self) -> int:
-        """Number of rates worked out so far, a measure of the work done."""
+        """Number of rates computed so far, a measure of the work done."""
         return int(self._tables.state["solved"][0])
 
     def path(  # noqa: PLR0913
@@ -106,15 +105,15 @@ class Fabric:
         number = self._tables.append("paths", 1)
         at = self._tables.append("path_lines", len(lines))
         self._tables.path_lines[at : at + len(lines)] = lines
-        whole = latency, limit, weight, first, rtt, at, len(lines), -1, serial, -1, -1, -1, 0, 0
-        self._tables.paths[number] = whole
+        row = latency, limit, weight, first, rtt, at, len(lines), -1, serial, -1, -1, -1, 0, 0
+        self._tables.paths[number] = row
         self._tables.state["longest"] = max(self._tables.state["longest"][0], len(lines))
         return number
 
     def send(self, at: float, path: int, size: float, latency: float | None = None) -> int:
         """Start a transfer of `size` bytes at `at`; return its ticket.
 
-        It pays its own `latency`, or that of the path if None.
+        `latency`: its latency (s); None: that of the path.
         """
         self._check(at)
         ticket = self._ticket()
@@ -126,9 +125,9 @@ class Fabric:
     def start(
         self, at: float, plan: MessagePlan, sizes: Sequence[float], latencies: Array | None = None
     ) -> int:
-        """Start a collective at `at`; return its one ticket.
+        """Start a collective at `at` (s); return its ticket, one for all messages.
 
-        `sizes`: the payload of each worker in bytes; `latencies`: of each message, or None for
+        `sizes`: the payload of each worker in bytes; `latencies`: seconds of each message; None:
         those of the paths.
         """
         self._check(at)
@@ -150,7 +149,7 @@ class Fabric:
         return ticket
 
     def cancel(self, at: float, ticket: int) -> None:
-        """Remove a ticket's transfers at `at`; those that have not started never will.
+        """Remove a ticket's transfers at `at` (s), including those that have not started.
 
         The ticket is not reported, unless it ends before `at`.
         """
@@ -163,24 +162,24 @@ class Fabric:
     def advance(self, until: float) -> tuple[float, list[int]] | None:
         """Run to the first instant, `until` at the latest, at which tickets end.
 
-        Return that time and those tickets, in order; or None if none ends by then: the clock is at
-        `until`, or unchanged if `until` is inf and nothing moves. The next call may return the same
-        time again, since transfers that the caller starts at that time may take none.
+        Return that time (s) and the tickets, in order; None if none ends by then: the clock is then
+        at `until`, or unchanged if `until` is inf and nothing moves. The next call may return the
+        same time again, as transfers that the caller starts at that time may take no time.
         """
         while True:
             while self._orders and self._orders[0][0] <= self._clock[0]:
                 self._carry_out()
             order = self._orders[0][0] if self._orders else inf
-            found = transfers.advance(self._tables.all, until, order)
-            if found > 0:
-                tickets = self._tables.flows["ended"][:found].tolist()
+            status = transfers.advance(self._tables.all, until, order)
+            if status > 0:
+                tickets = self._tables.flows["ended"][:status].tolist()
                 if self._running:
                     for ticket in tickets:
                         self._free(ticket)
                 return self.clock, sorted(tickets)
-            if found == transfers.DONE:
+            if status == transfers.DONE:
                 return None
-            if found == transfers.ROOM:
+            if status == transfers.ROOM:
                 self._tables.more_room()
 
     def usage(self) -> tuple[Array, Array]:
@@ -197,7 +196,7 @@ class Fabric:
     def stages(self, plan: MessagePlan) -> Array:
         """Return the seconds of each stage of a plan, summed over its collectives that have ended.
 
-        A stage lasts from the end of all stages before it to the end of its own last message.
+        A stage lasts from the end of all earlier stages to the end of its last message.
         """
         loaded = self._plans.get(plan)
         if loaded is None:
@@ -219,7 +218,7 @@ class Fabric:
 
     def _check(self, at: float) -> None:
         if not at >= self._clock[0]:
-            raise ValueError(f"it is {self.clock:g} s by now; {at:g} s is past")
+            raise ValueError(f"{at:g} s is before the clock, {self.clock:g} s")
 
     def _ticket(self) -> int:
         self._tickets += 1
@@ -249,7 +248,7 @@ class Fabric:
         return loaded
 
     def _new_run(self, plan: MessagePlan, loaded: _Loaded) -> int:
-        """Add a RUN of a plan: one more of its collectives can be under way at once."""
+        """Add a RUN of a plan, so that one more of its collectives can be under way."""
         count = len(plan.paths)
         number = self._tables.append("runs", 1)
         waits = self._tables.append("waits", count)

@@ -1,8 +1,8 @@
-"""Messages of a collective: who sends what to whom, and which messages must have arrived before.
+"""Messages of a collective: sender, receiver, size, and the messages that must arrive before.
 
-They say nothing of time: a network puts a path under every route, and times follow. A collective
+They have no times: a network gives every route a path, from which times follow. A collective
 starts when its last worker has joined, and ends for all when its last message has arrived. A
-message carries `share` times the payload of worker `origin`. `MessageBuilder` writes them down.
+message carries `share` times the payload of worker `origin`. `MessageBuilder` makes messages.
 """
 
 from collections.abc import Iterable, Sequence
@@ -40,10 +40,10 @@ class MessagePlan:
 class Messages:
     """The n messages of a collective on routes between ranks.
 
-    `routes`: the ranks that a message passes, two or, for a pipelined chain, more: the chain is one
-    transfer over all its hops; a route with several lanes occurs as often. `route` (n,): an index
-    into `routes`. `share`, `origin` (n,): as in the module's first lines. `stage` (n,): an index
-    into `stages`. Message i waits for `after[offsets[i] : offsets[i + 1]]`, all earlier than i.
+    `routes`: the ranks that a message passes: two, or more for a pipelined chain, which is one
+    transfer over all its hops. A route with several lanes occurs once per lane. `route` (n,): index
+    into `routes`. `share`, `origin` (n,): as in the module's first lines. `stage` (n,): index into
+    `stages`. Message i waits for `after[offsets[i] : offsets[i + 1]]`, all earlier than i.
     """
 
     routes: tuple[tuple[int, ...], ...]
@@ -67,7 +67,7 @@ class Messages:
 
 
 class MessageBuilder:
-    """Write messages down, earlier ones first.
+    """Builder of the messages of a collective, in an order in which each waits for earlier ones.
 
     `last`: by rank, the messages that a worker waits for before it sends again.
     """
@@ -87,9 +87,9 @@ class MessageBuilder:
         after: list[list[int]],
         lane: int = 0,
     ) -> list[int]:
-        """Add a message for each of `routes`, which waits for those of `after`; return numbers.
+        """Add a message for each of `routes`, which waits for those in `after`; return numbers.
 
-        Messages of one route and `lane` follow each other; another lane is another connection.
+        Messages of one route and `lane` follow each other; each lane is a separate connection.
         """
         keys = [(route, lane) for route in routes]
         number = [self._routes.setdefault(key, len(self._routes)) for key in keys]
@@ -102,7 +102,7 @@ class MessageBuilder:
         )  # fmt: skip
 
     def after_both(self, pairs: Iterable[tuple[int, int]]) -> list[list[int]]:
-        """Return, for each pair, the messages after which neither of the two is busy."""
+        """Return, for each pair, the messages after which both workers are free."""
         return [sorted({*self.last.get(a, []), *self.last.get(b, [])}) for a, b in pairs]
 
     def ring(
@@ -110,7 +110,7 @@ class MessageBuilder:
     ) -> list[int]:
         """Add m - 1 steps around a ring for each stage; return the messages of the last step.
 
-        `passing_on`: a worker sends the payload that it has just received, not its own.
+        `passing_on`: a worker sends on the payload that it just received, instead of its own.
         """
         m = len(team)
         if m == 1:
@@ -118,7 +118,7 @@ class MessageBuilder:
         members = np.array(team)
         steps = len(stages) * (m - 1)
         pairs = list(zip(team, [*team[1:], team[0]], strict=True))
-        before = self.after_both(pairs)  # nothing of a ring is sent before its first part can be
+        before = self.after_both(pairs)  # no part of a ring is sent before its first part can be
         begun = self.add(stages[0], pairs, share, before)
         first, place = begun[0], np.arange(m)
         step = np.arange(1, steps)[:, None]

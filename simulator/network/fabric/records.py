@@ -11,7 +11,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 _F, _I = "f8", "i8"
 
-# numba's cache on disk notices a change in a compiled function's own file, not in the files of the
+# numba's cache on disk detects a change in a compiled function's file, but not in the files of the
 # functions that it calls. So the type of STATE, which all of them take, has a name with a checksum
 # of all kernel files: a change in any of them compiles all anew.
 _KERNEL = ("sharing", "transfers")
@@ -22,9 +22,9 @@ STATE = np.dtype(
     + [(name, _I) for name in ("solved", "slots", "hops", "events", "touched", "crew", "ended")]
     + [("stamp", _I), ("longest", _I), ("starting", _I), (f"sources_{_SOURCES:08x}", _I)]
 )
-"""Rows of each table in use. `touched`: number of lines and `crew`: of flows that the next solution
-concerns, both marked by `stamp`; `ended`: of tickets to report; `longest`: of lines on the longest
-path; `starting`: of serial paths that may start a transfer at the end of the instant.
+"""Rows of each table in use, and counts. `touched`: lines, and `crew`: flows that the next solution
+concerns, both marked by `stamp`; `ended`: tickets to report; `longest`: lines on the longest path;
+`starting`: serial paths that may start a transfer at the end of the instant.
 """
 
 LINE = np.dtype(
@@ -33,19 +33,19 @@ LINE = np.dtype(
     + [("touched", _I)]
 )
 """A line. `used` + `carry`: the sum of its flows' rates, compensated (Neumaier); `first`: the HOP
-of its first flow; `bound`: number of flows that this line holds back; `full`: saturated, from
-`since` on; `weight` and `open`: sum of the weights, and number, of its flows without a rate while
-rates are worked out. `touched[i]`: the i-th line touched."""
+of its first flow; `bound`: number of flows that this line limits; `full`: saturated, from `since`
+on; `weight` and `open`: sum of the weights, and number, of its flows without a rate while rates are
+computed. `touched[i]`: the i-th line touched."""
 
 FLOW = np.dtype(
     [(name, _F) for name in ("size", "left", "rate", "pace", "since", "level", "cap", "doubles")]
     + [(name, _I) for name in ("path", "hop", "hops", "next", "ticket", "run", "message")]
     + [(name, _I) for name in ("flowing", "ends", "bound", "open", "stamp", "crew", "ended")]
 )
-"""A row for one transfer on one path, used again and again; `next`: the next free, or waiting, row
-of the path; `hop`, `hops`: its rows of HOP. At `since`, `left` bytes were left, flowing at `pace`;
-`rate`: as worked out last, `level`: rate per weight, `bound`: the line that determined it, -1 for
-its own `cap`, which grows next at `doubles`. `ends`: its next event is its end. `crew[i]`,
+"""A row for one transfer on one path, reused; `next`: the next free, or waiting, row of the path;
+`hop`, `hops`: its rows of HOP. At `since`, `left` bytes were left, flowing at `pace`; `rate`: as
+computed last, `level`: rate per weight, `bound`: the line that limits it, -1 for its `cap`, which
+grows next at `doubles`. `ends`: its next event is its end. `crew[i]`,
 `ended[i]`: the i-th flow concerned, the i-th ticket that ended."""
 
 HOP = np.dtype([(name, _I) for name in ("line", "flow", "before", "after")])
@@ -76,9 +76,9 @@ RUN = np.dtype(
     + [(name, _I) for name in ("stages", "ended", "spent")]
 )
 """A collective under way. `left`: messages that have not arrived; `message`: the first row of its
-plan. Indices: `waits`: of what each message still waits for; in `numbers`: `size`: of its payloads,
-`latency`: of its latencies (-1: those of the paths), `ended`: of its beginning and the ends of its
-`stages`, `spent`: of the seconds that its plan's stages have taken so far."""
+plan. `waits`: index into the table of the number of messages that each still waits for. Indices
+into `numbers`: `size`: its payloads, `latency`: its latencies (-1: those of the paths), `ended`:
+its beginning and the ends of its `stages`, `spent`: seconds of its plan's stages so far."""
 
 TABLES: dict[str, Any] = {
     "state": STATE, "flows": FLOW, "lines": LINE, "hops": HOP, "paths": PATH, "path_lines": _I,
@@ -87,7 +87,7 @@ TABLES: dict[str, Any] = {
 }  # fmt: skip
 """All tables in the order in which the kernel takes them. `path_lines`: the lines of all paths;
 `events`: FLOWs by the time of their next event; `levels`: see `sharing._fill`; `followers`: of all
-messages; `waits`, `numbers`: what the RUNs point into."""
+messages; `waits`, `numbers`: tables into which the RUNs point."""
 
 
 class Tables:
@@ -116,7 +116,7 @@ class Tables:
         self.more_room()
 
     def append(self, name: str, rows: int) -> int:
-        """Use so many more rows of a table; return the index of the first."""
+        """Use `rows` more rows of a table; return the index of the first."""
         table: Array = getattr(self, name)
         first = self._used[name]
         self._used[name] = first + rows

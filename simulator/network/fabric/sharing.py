@@ -1,7 +1,7 @@
 """Max-min fair rates of flows that share lines (directions of links), compiled by numba.
 
 Rates are weighted max-min fair with a cap per flow (Bertsekas & Gallager, Data Networks, 6.5.2): a
-flow is held back by its cap, or by a saturated line on which no flow has a higher *level* (rate per
+flow is limited by its cap, or by a saturated line on which no flow has a higher *level* (rate per
 weight). Only the flows that an event may concern, the *crew*, are solved anew, by water-filling
 with all other rates fixed; a flow for which the condition then fails joins the crew, and the crew
 is solved again. In the end the condition holds for all flows, so the rates are exact.
@@ -17,13 +17,13 @@ TINY = 1e-12  # relative tolerance of rates, for the rounding of sums
 INSTANT = 1e-15  # relative tolerance of times: a few units in the last place are one instant
 
 
-# A 4-ary heap with an index: a table of `records.QUEUE`, and a count. The index (`place`) finds an
-# item in the heap, so that its time can be changed or it be removed.
+# A 4-ary heap with an index: a table of `records.QUEUE`, and a count. The index (`place`) is an
+# item's position in the heap, to move or remove it.
 
 
 @njit
 def put(heap, count, place, at, item):
-    """Put an item into a 4-ary heap of `count` items, sifting from `place` to where it belongs."""
+    """Put an item into a 4-ary heap of `count` items, sifting it from `place`."""
     while True:
         first = 4 * place + 1
         if first >= count:
@@ -78,7 +78,7 @@ def drop(heap, count, item):
 
 @njit
 def touch(state, lines, line):
-    """Add a line to those that the next solution concerns."""
+    """Mark a line for the next solution."""
     if lines[line].stamp != state.stamp:
         lines[line].stamp = state.stamp
         lines[state.touched].touched = line
@@ -87,7 +87,7 @@ def touch(state, lines, line):
 
 @njit
 def join(state, flows, flow):
-    """Add a flow to those that the next solution concerns."""
+    """Add a flow to the crew of the next solution."""
     if flows[flow].stamp != state.stamp:
         flows[flow].stamp = state.stamp
         flows[state.crew].crew = flow
@@ -96,7 +96,7 @@ def join(state, flows, flow):
 
 @njit
 def add(line, rate):
-    """Add a rate to those on a line, with Neumaier's compensation, so that sums never drift."""
+    """Add a rate to a line's sum, with Neumaier's compensation against drift."""
     total = line.used + rate
     if abs(line.used) >= abs(rate):
         line.carry += (line.used - total) + rate
@@ -107,7 +107,7 @@ def add(line, rate):
 
 @njit
 def bind(lines, flow, line):
-    """Set the line that holds a flow back, or -1."""
+    """Set the line that limits a flow, or -1."""
     if flow.bound >= 0:
         lines[flow.bound].bound -= 1
     flow.bound = line
@@ -132,7 +132,7 @@ def link(state, flows, lines, hops, number):
 
 @njit
 def unlink(state, flows, lines, hops, number, carried):
-    """Remove a flow from its lines, which have `carried` so many bytes of it."""
+    """Remove a flow from its lines, which have carried `carried` bytes of it."""
     flow = flows[number]
     bind(lines, flow, -1)
     for place in range(flow.hop, flow.hop + flow.hops):
@@ -157,7 +157,7 @@ def unlink(state, flows, lines, hops, number, carried):
 
 @njit
 def _cap(state, flow, path):
-    """Double a flow's cap as often as slow start has by now; return the cap."""
+    """Double a flow's cap as often as slow start has done so far; return the cap."""
     while flow.doubles <= state.clock * (1 + INSTANT):
         flow.cap = min(2 * flow.cap, path.limit)
         flow.doubles = flow.doubles + path.rtt if flow.cap < path.limit else np.inf
@@ -185,7 +185,7 @@ def _settle(state, flow, weight, lines, hops, levels, count, rate, bound):
 
 @njit
 def _fill(state, flows, lines, hops, paths, levels):  # noqa: PLR0912, PLR0915
-    """Work out the rates of the crew by water-filling, with all other rates fixed.
+    """Compute the rates of the crew by water-filling, with all other rates fixed.
 
     `levels`: a heap of items by level: lines, and, numbered behind them, flows by the level of
     their cap. A line's level only rises while flows are settled, so it is checked again when it
@@ -243,7 +243,7 @@ def _fill(state, flows, lines, hops, paths, levels):  # noqa: PLR0912, PLR0915
                 count = _settle(state, flow, weight, lines, hops, levels, count, rate, number)
     for member in range(state.crew):
         flow = flows[flows[member].crew]
-        if flow.open:  # nothing limits it: it ends at once
+        if flow.open:  # an unlimited flow ends at once
             _settle(state, flow, paths[flow.path].weight, lines, hops, levels, count, 0.0, -1)
             flow.left = 0.0
     state.solved += state.crew
@@ -303,7 +303,7 @@ def _schedule(state, flow, number, events):
 
 @njit
 def solve(state, flows, lines, hops, paths, events, levels):
-    """Work out all rates that the events of this instant may change."""
+    """Compute all rates that the events of this instant may change."""
     for place in range(state.touched):
         number = lines[place].touched
         hop = lines[number].first if lines[number].bound else -1
@@ -312,7 +312,7 @@ def solve(state, flows, lines, hops, paths, events, levels):
                 join(state, flows, hops[hop].flow)
             hop = hops[hop].after
     crew = 0
-    for member in range(state.crew):  # without those that were cancelled at this instant
+    for member in range(state.crew):  # without flows cancelled at this instant
         number = flows[member].crew
         if flows[number].flowing:
             flows[crew].crew = number

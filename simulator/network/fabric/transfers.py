@@ -12,8 +12,8 @@ from . import records
 from .sharing import INSTANT, drop, join, link, move, solve, touch, unlink
 
 DONE, ROOM, ORDER, MORE = 0, -1, -2, -3
-"""Why the loop returned: it has reached the given time, it needs larger tables, or a change that
-the caller has ordered is due. A positive value: so many tickets ended. MORE: it goes on."""
+"""Why the loop returned: the given time is reached, tables are too small, or the caller's next
+change is due. A positive value: the number of tickets that ended. MORE: the loop goes on."""
 
 
 _TABLES = types.Tuple(
@@ -29,7 +29,7 @@ _SET_CAPACITY = types.void(_TABLES, _NUMBER, _BYTES)
 
 @njit
 def _lacks_room(state, flows, hops, more):
-    """Return whether the tables might be too small for so many more transfers."""
+    """Return whether the tables might be too small for `more` further transfers."""
     return state.slots + more > len(flows) or state.hops + more * state.longest > len(hops)
 
 
@@ -59,17 +59,17 @@ def _transfer(tables, at, number, size, latency, ticket):
 @njit
 def _message(tables, at, run, number):
     _, flows, _, _, paths, _, _, _, messages, _, runs, _, numbers = tables
-    own = runs[run]
-    message = messages[own.message + number]
-    latency = paths[message.path].latency if own.latency < 0 else numbers[own.latency + number]
-    size = message.share * numbers[own.size + message.origin]
-    row = _transfer(tables, at, message.path, size, latency, own.ticket)
+    progress = runs[run]
+    message = messages[progress.message + number]
+    latency = paths[message.path].latency if progress.latency < 0 else numbers[progress.latency + number]
+    size = message.share * numbers[progress.size + message.origin]
+    row = _transfer(tables, at, message.path, size, latency, progress.ticket)
     flows[row].run, flows[row].message = run, number
 
 
 @njit
 def _begin(state, flows, lines, hops, paths, number):
-    """Let a transfer, which has paid its latency, begin to flow."""
+    """Let a transfer begin to flow after its latency."""
     flow = flows[number]
     path = paths[flow.path]
     flow.flowing, flow.bound = 1, -1
@@ -99,7 +99,7 @@ def _list_path(state, paths, number):
 
 @njit
 def _queue(state, flows, paths, number):
-    """Queue a transfer of a serial path, which has paid its latency: by time, then by ticket."""
+    """Queue a transfer of a serial path after its latency, by time, then by ticket."""
     flow = flows[number]
     path = paths[flow.path]
     flow.since = state.clock
@@ -120,7 +120,7 @@ def _queue(state, flows, paths, number):
 
 @njit
 def _start_queues(state, flows, lines, hops, paths):
-    """Start the first of each listed queue whose path is free; call it when an instant ends."""
+    """Start the first of each listed queue with a free path; called when an instant ends."""
     for place in range(state.starting):
         path = paths[paths[place].start]
         path.listed = 0
@@ -168,12 +168,12 @@ def _release(flows, paths, number):
 
 
 @njit
-def _count_stages(numbers, own):
+def _count_stages(numbers, collective):
     """Add up the seconds of each stage of a collective, from the end of the stages before it."""
-    before = numbers[own.ended]
-    for stage in range(own.stages):
-        end = max(before, numbers[own.ended + 1 + stage])
-        numbers[own.spent + stage] += end - before
+    before = numbers[collective.ended]
+    for stage in range(collective.stages):
+        end = max(before, numbers[collective.ended + 1 + stage])
+        numbers[collective.spent + stage] += end - before
         before = end
 
 
@@ -194,7 +194,7 @@ def _move_clock(state, events, until, order):
 def _advance(tables, until, order):  # noqa: PLR0912, PLR0915
     """Run to `until`, or to the time `order` if that is no later, or until tickets end.
 
-    Rates are worked out once per instant: after all its events, and only when the next event is
+    Rates are computed once per instant: after all its events, and only when the next event is
     needed, so that transfers which the caller starts at the same instant are included.
     """
     run, flows, lines, hops, paths, _, events, levels = tables[:8]
@@ -229,17 +229,17 @@ def _advance(tables, until, order):  # noqa: PLR0912, PLR0915
             ticket, collective = flow.ticket, flow.run
             _release(flows, paths, number)
             if collective >= 0:
-                own = runs[collective]
-                own.left -= 1
-                numbers[own.ended + 1 + stage] = state.clock
+                progress = runs[collective]
+                progress.left -= 1
+                numbers[progress.ended + 1 + stage] = state.clock
                 for place in range(first, last):
                     follower = followers[place]
-                    waits[own.waits + follower] -= 1
-                    if waits[own.waits + follower] == 0:
+                    waits[progress.waits + follower] -= 1
+                    if waits[progress.waits + follower] == 0:
                         _message(tables, state.clock, collective, follower)
-                if own.left:
+                if progress.left:
                     continue
-                _count_stages(numbers, own)
+                _count_stages(numbers, progress)
             flows[state.ended].ended = ticket
             state.ended += 1
         if state.ended:
@@ -256,7 +256,7 @@ def _advance(tables, until, order):  # noqa: PLR0912, PLR0915
 
 @njit(_SEND, cache=True, nogil=True)
 def _send(tables, at, path, size, latency, ticket):
-    """Start one transfer at `at`; a latency below zero stands for that of the path."""
+    """Start one transfer at `at`; a latency below zero means that of the path."""
     if _lacks_room(tables[0][0], tables[1], tables[3], 1):
         return ROOM
     if latency < 0:
@@ -277,7 +277,7 @@ def _start(tables, at, run, firsts):
 
 @njit(_CANCEL, cache=True, nogil=True)
 def _cancel(tables, ticket):
-    """Remove the transfers of a ticket now; the bytes that they have moved stay counted."""
+    """Remove the transfers of a ticket now; the bytes moved so far stay counted."""
     run, flows, lines, hops, paths, _, events = tables[:7]
     state = run[0]
     for number in range(state.slots):

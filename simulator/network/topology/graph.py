@@ -1,9 +1,9 @@
 """Lines between places and lines of network cards, and the path from one place to another.
 
 A line is one direction of a link or of a network card (both, where a half-duplex link shares it).
-Two places with a link of their own, or a row in the table of regions, use it. Others use the path
-over links with the shortest expected latency; those that no links connect, a line of their own with
-the numbers of [network]. Between nodes without a region there are only their network cards.
+Two places use their direct link, or their row in the table of regions; without one, the path over
+links with the shortest expected latency or, if no links connect them, a separate line with the
+numbers of [network]. Between nodes without a region there are only their network cards.
 """
 
 from collections import Counter
@@ -31,7 +31,7 @@ from .traffic_shape import (
 )
 
 PICOSECONDS = 1e12  # per second; each hop adds one, so that of equal paths the fewest hops win
-FOREVER = 1e9  # seconds: stands for a latency without a mean
+FOREVER = 1e9  # seconds: replaces a latency without a mean
 
 
 Pair = tuple[str, str]
@@ -49,12 +49,12 @@ class PlacePath(NamedTuple):
 
     @property
     def latency(self) -> float:
-        """Expected seconds, one way."""
+        """Expected one-way latency in seconds."""
         return sum(law.expectation for law in self.laws)
 
 
 def background_times(scenario: Scenario, index: int) -> TimesInForce:
-    """Return the times at which the background traffic of that number is on."""
+    """Return the intervals in which background traffic number `index` is on."""
     traffic = scenario.network.background[index]
     if traffic.on is None or traffic.off is None:
         return Once()
@@ -62,19 +62,19 @@ def background_times(scenario: Scenario, index: int) -> TimesInForce:
 
 
 class NicLines(NamedTuple):
-    """The lines of a node's network card, by which it sends (`out`) and receives (`into`)."""
+    """The lines of a node's network card: those to send (`out`) and to receive (`into`)."""
 
     out: tuple[int, ...] = ()
     into: tuple[int, ...] = ()
 
 
 def nics(scenario: Scenario) -> list[float | None]:
-    """Return each worker's network-card bandwidth in bytes/s, None where the cluster has none."""
+    """Return the bandwidth of each worker's network card in bytes/s; None if not set."""
     return scenario.cluster.of_workers("nic")
 
 
 def add_loads(scenario: Scenario, graph: Any) -> None:
-    """Add the rates of [[network.background]] to the loads of the lines that the traffic passes."""
+    """Add the rates of [[network.background]] to the loads of the lines on their paths."""
     for index, traffic in enumerate(scenario.network.background):
         if traffic.rate is not None:
             load = traffic.rate, background_times(scenario, index)
@@ -112,13 +112,13 @@ class NetworkGraph:
         self.cards.append(self._card(len(self.cards), scenario.server.bandwidth or inf))
 
     def _card(self, rank: int, nic: float | None) -> NicLines:
-        """Add the lines of a network card, whose sharing and outages are those inside its place."""
+        """Add the lines of a network card, with sharing and outages as inside its place."""
         site = self.sites[rank]
         name = "server" if rank == len(self.places.regions) else f"worker {rank}"
         link = self.places.link(site, site)
         half = link is not None and link.sharing == "half-duplex"
-        line, own = self.places.line(site, site), self.places.own(rank)
-        rates = [mine or nic or rate for mine, rate in zip(own, line, strict=True)]
+        line, node_rates = self.places.line(site, site), self.places.own(rank)
+        rates = [mine or nic or rate for mine, rate in zip(node_rates, line, strict=True)]
         index = -1 if link is None else self.network.link.index(link)
         names = [name] if half else [f"{name} out", f"{name} in"]
         for name, capacity in zip(names, rates[: len(names)], strict=True):
@@ -138,7 +138,7 @@ class NetworkGraph:
     def _line(
         self, name: str, capacity: float, ends: Pair, link: Link | None, key: tuple[int, ...]
     ) -> Line:
-        """Make a line of a link; `key`: of its random outages, common to both directions."""
+        """Make a line of a link; `key`: of its random outages, the same in both directions."""
         outages: list[TimesInForce] = [
             Once(outage.at, outage.at + (outage.lasts or inf))
             for outage in self.network.outage
@@ -151,7 +151,7 @@ class NetworkGraph:
         return Line(name, capacity, link.sharing == "per-flow", link.profile, tuple(outages))
 
     def pairs(self) -> Iterator[Pair]:
-        """Yield once each pair of places of nodes between which there may be lines."""
+        """Yield each pair of places with nodes that lines may join, once."""
         meeting = set(self.meeting)
         for place, source in enumerate(self.meeting):
             yield from ((source, to) for to in self.meeting[place + 1 :])
@@ -170,7 +170,7 @@ class NetworkGraph:
         )
 
     def _path(self, source: str, to: str) -> list[Pair]:
-        """Return the hops between two places over links alone; none where no links connect them."""
+        """Return the hops between two places over links; empty if no links connect them."""
         if (source, to) in self._linked:
             return [(source, to)]
         if source not in self._number or to not in self._number:
@@ -193,7 +193,7 @@ class NetworkGraph:
 
     @cached_property
     def _before(self) -> np.ndarray:
-        """Last place but one on the shortest path of each pair, shape (places, places)."""
+        """The place before the last on each pair's shortest path, shape (places, places)."""
         from scipy.sparse.csgraph import floyd_warshall  # noqa: PLC0415 - 0.1 s
 
         times = np.full((len(self._names), len(self._names)), inf)
@@ -205,23 +205,23 @@ class NetworkGraph:
         return before
 
     def idle(self) -> list[int]:
-        """Return the numbers of the [[network.link]] on no path between two places of nodes."""
+        """Return the indices of the [[network.link]] that no path between nodes uses."""
         paths = (self.between(*ends) for pair in self.pairs() for ends in (pair, pair[::-1]))
         used = {number for path in paths for number in path.lines}
-        found = []
+        idle = []
         for index, link in enumerate(self.network.link):
             source, to = link.between
             lines = {self.direct[pair] for pair in ((source, to), (to, source)) if source != to}
             if not (lines & used if lines else source in self.homes):
-                found.append(index)
-        return found
+                idle.append(index)
+        return idle
 
 
 class Hosts:
-    """The same interface as `NetworkGraph`, on a SimGrid platform, whose links include the cards.
+    """The interface of `NetworkGraph` on a SimGrid platform, whose links include the cards.
 
     The nodes of a region (a host, cluster or zone) take its hosts in turn; a node without a region
-    takes the host of its rank. Of the links of a cluster's hosts, those of hosts in use are lines.
+    takes the host of its rank. Links of a cluster's hosts are lines only for hosts in use.
     """
 
     def __init__(self, scenario: Scenario) -> None:

@@ -32,25 +32,25 @@ class Places:
     def setting(self, source: str, to: str, key: str) -> Any:
         """Return setting `key` between two places: their link's, the region table's or [network]'s.
 
-        The table of regions may have a value for each direction. None where none of them sets it.
+        The table of regions may have a value for each direction. None if nothing sets it.
         """
         table = self.settings.regions
-        said = [self.link(source, to), table and table.row(source, to)]
-        found = (getattr(setting, key, None) for setting in (*said, self.settings))
-        return next((value for value in found if value is not None), None)
+        settings = [self.link(source, to), table and table.row(source, to)]
+        values = (getattr(setting, key, None) for setting in (*settings, self.settings))
+        return next((value for value in values if value is not None), None)
 
     def rates(self, source: int, to: int) -> tuple[float, float]:
         """Return the bytes/s that one node may send to another, and that the other may receive.
 
-        inf where nothing limits them. A link between two places limits both ends alike; else each
-        worker has a line of its own, and the server's is never the limit.
+        inf: unlimited. A link between two places limits both ends; else each worker has a separate
+        line, and the server's is never the limit.
         """
         ends, server = (self.of(source), self.of(to)), len(self.regions)
         (out, into), link, table = self.line(*ends), self.link(*ends), self.settings.regions
         up, down = self.own(source)[0] or inf, self.own(to)[1] or inf
         row = table and table.row(*ends)
-        said = (link and (link.up or link.down or link.bandwidth)) or (row and row.bandwidth)
-        if source == to or (ends[0] != ends[1] and said):
+        direct = (link and (link.up or link.down or link.bandwidth)) or (row and row.bandwidth)
+        if source == to or (ends[0] != ends[1] and direct):
             return min(out, up), min(into, down)
         return (
             inf if source == server else up if up < inf else out,
@@ -62,16 +62,16 @@ class Places:
         return self._own[rank] if rank < len(self._own) else (None, None)
 
     def line(self, source: str, to: str) -> tuple[float, float]:
-        """Return the bytes/s that may leave a place for another, and enter it (inf: any)."""
+        """Return the bytes/s that may leave a place for another, and enter it (inf: unlimited)."""
         link, table, settings = self.link(source, to), self.settings.regions, self.settings
         row = table and table.row(source, to)
-        found = []
+        rates = []
         for key in ("up", "down"):
             way = key if source == to else "up" if link and link.between[0] == source else "down"
-            said = [getattr(link, way), link.bandwidth] if link else []
-            said += [row.bandwidth if row else None, getattr(settings, key), settings.bandwidth]
-            found.append(next((rate for rate in said if rate is not None), inf))
-        return found[0], found[1]
+            given = [getattr(link, way), link.bandwidth] if link else []
+            given += [row.bandwidth if row else None, getattr(settings, key), settings.bandwidth]
+            rates.append(next((rate for rate in given if rate is not None), inf))
+        return rates[0], rates[1]
 
     def laws(self, source: str, to: str) -> tuple[Law, ...]:
         """Return the laws whose sum is the latency of one hop."""

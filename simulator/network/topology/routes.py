@@ -37,7 +37,7 @@ class Route:
 
 @dataclass(frozen=True)
 class Greedy:
-    """An endless background flow, which takes its fair share of its route at certain times."""
+    """An endless background flow, which takes its fair share of its route in some intervals."""
 
     route: Route
     times: TimesInForce
@@ -59,26 +59,26 @@ class Topology:
         self._numbers = list(range(len(self.lines)))
 
     def among(self, lines: list[Line], name: str) -> "Topology":
-        """Put this graph on another graph's `lines` of the same names; add those that are new.
+        """Map this graph's lines to those in `lines` of the same names; append the new ones.
 
         Network cards are always new, and are prefixed with `name`. Returns this graph.
         """
         cards = {number for card in self._graph.cards for number in (*card.out, *card.into)}
-        known = {line.name: number for number, line in enumerate(lines)}
+        numbers = {line.name: number for number, line in enumerate(lines)}
         for number, line in enumerate(self.lines):
-            own = number in cards and not self._on_hosts
-            called = f"{name} {line.name}" if own else line.name
-            if called not in known:
-                known[called] = len(lines)
+            renamed = number in cards and not self._on_hosts
+            called = f"{name} {line.name}" if renamed else line.name
+            if called not in numbers:
+                numbers[called] = len(lines)
                 lines.append(replace(line, name=called))
-            self._numbers[number] = known[called]
+            self._numbers[number] = numbers[called]
         self._routes.clear()
         return self
 
     def route(self, ranks: tuple[int, ...]) -> Route:
-        """Return the route from the first rank to the last, one pipelined flow through all between.
+        """Return the route of one pipelined flow from the first rank through all to the last.
 
-        Each hop is a TCP connection of its own, whose window limits the rate by its own round trip.
+        Each hop is a separate TCP connection, whose window limits the rate by its round trip.
         """
         if ranks not in self._routes:
             graph = self._graph
@@ -93,7 +93,7 @@ class Topology:
         return self._routes[ranks]
 
     def hop(self, source: int, to: int) -> str:
-        """Return the ends of a hop, "from->to": regions, or nodes that are in none."""
+        """Return the ends of a hop, "from->to": regions, or nodes without a region."""
         return f"{self._end(source)}->{self._end(to)}"
 
     def charged(self, source: int, to: int) -> bool:
@@ -112,7 +112,7 @@ class Topology:
 
     def greedy(self) -> list[Greedy]:
         """Return the endless flows of [[network.background]]."""
-        found = []
+        flows = []
         for index, traffic in enumerate(self._scenario.network.background):
             if traffic.flows is not None:
                 path = self._graph.between(*traffic.between)
@@ -120,8 +120,8 @@ class Topology:
                     _route(path.lines, [path], self._scenario.network),
                     background_times(self._scenario, index),
                 )
-                found += [flow] * traffic.flows
-        return found
+                flows += [flow] * traffic.flows
+        return flows
 
 
 def _route(lines: tuple[int, ...], paths: list[PlacePath], network: Network) -> Route:

@@ -29,7 +29,7 @@ class Once:
 
 @dataclass(frozen=True)
 class Alternating:
-    """Pauses and intervals in turn, of lengths `off` and `on`, drawn by `purpose` and `key`."""
+    """Alternating pauses and intervals, of lengths `off` and `on`; `purpose`, `key`: of draws."""
 
     purpose: Purpose
     key: tuple[int, ...]
@@ -46,12 +46,12 @@ class Alternating:
             yield start, end
 
     def _draws(self, seed: int, which: int, law: Law) -> Iterator[float]:
-        own = generator(seed, self.purpose, *self.key, which)
-        return blocks(lambda n: law.sample(own, n))
+        rng = generator(seed, self.purpose, *self.key, which)
+        return blocks(lambda n: law.sample(rng, n))
 
 
 TimesInForce = Once | Alternating
-"""The intervals in which an outage or a load is in force, by seed, in order of time."""
+"""The intervals, by seed, in which an outage or a load is active, in order of time."""
 
 
 def failing(key: tuple[int, ...], between: float, repair: float) -> Alternating:
@@ -64,9 +64,9 @@ def failing(key: tuple[int, ...], between: float, repair: float) -> Alternating:
 class Line:
     """One direction of a link or network card, or both where it is half-duplex.
 
-    `capacity`: bytes/s, inf where it limits nothing. `per_flow`: every flow gets all of it.
-    `profile`: factor of the capacity over time, None for 1. During `outages` the capacity is zero.
-    `loads`: bytes/s, and the times at which they are subtracted from the capacity.
+    `capacity`: bytes/s, inf: unlimited. `per_flow`: every flow gets all of it. `profile`: factor
+    of the capacity over time, None for 1. During `outages` the capacity is zero. `loads`: bytes/s,
+    and the intervals in which they are subtracted from the capacity.
     """
 
     name: str
@@ -94,7 +94,7 @@ class Line:
         for time, together in groupby(merge([(0.0, -1, 0.0)], *sources), lambda step: step[0]):
             if time == inf and gone == inf:
                 return
-            if time >= gone and last is not None:  # a permanent outage: nothing else matters
+            if time >= gone and last is not None:  # a permanent outage ends all changes
                 if last:
                     yield gone, 0.0
                 return
@@ -102,8 +102,8 @@ class Line:
                 if index >= 0:
                     state[index] = value
             factor = prod(state[: len(factors)])
-            left = self.capacity * factor if factor else 0.0  # also of an infinite capacity
-            now = max(0.0, left - sum(state[len(factors) :]))
+            scaled = self.capacity * factor if factor else 0.0  # also of an infinite capacity
+            now = max(0.0, scaled - sum(state[len(factors) :]))
             if now != last:
                 yield time, now
             last = now
