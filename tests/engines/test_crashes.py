@@ -422,7 +422,7 @@ def test_checkpoints_too_far_apart_are_never_reached_again():
     world = scenario({"name": "ssgd"}, steps=300, cluster=failures, recovery=recovery)
     result = simulate(world)
     assert result.steps < 200
-    assert "from one checkpoint to the next" in result.failures["stall"]
+    assert "next checkpoint" in result.failures["stall"]
     hour = {"duration": "1 h"}
     cut = simulate(
         scenario({"name": "ssgd"}, steps=300, run=hour, cluster=failures, recovery=recovery)

@@ -17,13 +17,13 @@ from ...scenario.scenario import Scenario
 from .schedule import Leg
 
 T = TypeVar("T")
-TILE = 64  # workers whose draws a thread keeps before it writes them: they fit into its cache
+TILE = 64  # workers whose draws a thread holds before it writes them: they fit into its cache
 
 
 class Draws:
     """Draws by the keyed streams of each (seed, worker): the reference engine's numbers.
 
-    Sums do not depend on how the segments are spread over calls, nor on the other seeds.
+    Sums do not depend on the division of segments among calls, nor on the other seeds.
     """
 
     def __init__(self, scenario: Scenario, seeds: Sequence[int], threads: int) -> None:
@@ -40,10 +40,10 @@ class Draws:
         seeds, workers = self._shape
         if len(self._out) < len(lengths):
             self._out = np.empty((len(lengths), seeds, workers))
-        each = self._out[: len(lengths)]
+        totals = self._out[: len(lengths)]
         parts = -(-workers // TILE)
         slowest = np.empty((len(lengths), seeds, parts))
-        alike = [(length, len(list(equal))) for length, equal in groupby(lengths)]
+        groups = [(length, len(list(equal))) for length, equal in groupby(lengths)]
         total = sum(lengths)
 
         def fill(tile: tuple[int, int]) -> None:
@@ -55,20 +55,20 @@ class Draws:
                 if stream.constant is not None:
                     np.multiply(lengths, stream.constant, out=row)
                 else:
-                    _add_up(stream.draw(total), alike, row)
-            each[:, seed, ranks] = sums.T
+                    _add_up(stream.draw(total), groups, row)
+            totals[:, seed, ranks] = sums.T
             slowest[:, seed, part] = sums.max(axis=0)
 
         share(fill, [(s, part) for s in range(seeds) for part in range(parts)], self._threads)
-        return Leg(each, slowest.max(axis=2))
+        return Leg(totals, slowest.max(axis=2))
 
 
-def _add_up(times: Array, alike: Sequence[tuple[int, int]], sums: Array) -> None:
-    """Sum segments of `times`, in order; `alike`: pairs of a length and a number of segments."""
+def _add_up(times: Array, groups: Sequence[tuple[int, int]], sums: Array) -> None:
+    """Sum segments of `times`, in order; `groups`: pairs (length, number of segments)."""
     first = done = 0
-    for length, segments in alike:
+    for length, segments in groups:
         of_them = times[done : done + length * segments].reshape(segments, length)
-        # einsum adds up each row by itself, so that a sum does not depend on its neighbours
+        # einsum adds up each row separately, so that a sum does not depend on its neighbours
         np.einsum("ij->i", of_them, out=sums[first : first + segments])
         first, done = first + segments, done + length * segments
 
@@ -76,7 +76,7 @@ def _add_up(times: Array, alike: Sequence[tuple[int, int]], sums: Array) -> None
 class SumDraws:
     """Draws of a segment's sum from the law of the sum: the same distribution, far fewer draws.
 
-    Raises ValueError where the law of a sum is unknown.
+    Raises ValueError if the law of a sum is unknown.
     """
 
     def __init__(self, scenario: Scenario, seeds: Sequence[int], threads: int) -> None:
@@ -86,15 +86,15 @@ class SumDraws:
         self._out = np.empty((self._shape[0], 0, self._shape[1]))  # seeds first: one thread each
 
     def legs(self, lengths: Sequence[int]) -> Leg:
-        """As `Draws.legs`."""
+        """Draw the seconds of the next segments, as `Draws.legs` does."""
         seeds, workers = self._shape
         if self._out.shape[1] < len(lengths):
             self._out = np.empty((seeds, len(lengths), workers))
-        each = self._out[:, : len(lengths)].swapaxes(0, 1)
+        totals = self._out[:, : len(lengths)].swapaxes(0, 1)
         slowest = np.empty((len(lengths), seeds))
 
         def fill(seed: int) -> None:
-            mine = each[:, seed]
+            mine = totals[:, seed]
             for group in self._groups[seed]:
                 sums = group.draw(lengths)
                 if group.extra:
@@ -103,21 +103,21 @@ class SumDraws:
             slowest[:, seed] = mine.max(axis=1)
 
         share(fill, range(seeds), self._threads)
-        return Leg(each, slowest)
+        return Leg(totals, slowest)
 
 
 class _LawGroup:
     """The workers of one seed with one law; `ranks` indexes them.
 
-    `extra`: their times are added to those that earlier groups have drawn.
+    `extra`: their times are added to those of earlier groups.
     """
 
     def __init__(
-        self, law: Distribution, own: np.random.Generator, ranks: Sequence[int], extra: bool
+        self, law: Distribution, rng: np.random.Generator, ranks: Sequence[int], extra: bool
     ) -> None:
         if law.closed_sum(1) is None:
-            raise ValueError("the law of a sum of these times is not known")
-        self._own, self._size, self.extra = own, len(ranks), extra
+            raise ValueError("the law of a sum of these times has no closed form")
+        self._own, self._size, self.extra = rng, len(ranks), extra
         self._sum = cache(law.closed_sum)
         together = ranks[-1] - ranks[0] == len(ranks) - 1
         self.ranks = slice(ranks[0], ranks[-1] + 1) if together else list(ranks)
@@ -137,7 +137,7 @@ class _LawGroup:
 
 
 def _by_law(scenario: Scenario, seed: int) -> Iterator[_LawGroup]:
-    """Yield the workers of each law; extra delays and overheads are groups of their own."""
+    """Yield the workers of each law; extra delays and overheads are separate groups."""
     slow = cluster.stragglers(scenario, seed)
     team = list(enumerate(scenario.team.workers))
     ranks: dict[tuple[Purpose, Distribution], list[int]] = {}
@@ -149,12 +149,12 @@ def _by_law(scenario: Scenario, seed: int) -> Iterator[_LawGroup]:
         if scenario.costs.step != cluster.NONE:
             ranks.setdefault((Purpose.OVERHEAD, scenario.costs.step), []).append(rank)
         if worker.inner:
-            # a constant draws nothing: the purpose only keeps it apart from the overhead
+            # a constant draws nothing: the purpose only separates it from the overhead
             inner = Constant.model_construct(value=worker.inner)
             ranks.setdefault((Purpose.MESSAGE, inner), []).append(rank)
     for (purpose, law), members in ranks.items():
-        own = random_streams.quick(seed, Purpose.AGGREGATE, int(purpose), members[0])
-        yield _LawGroup(law, own, members, extra=purpose != Purpose.COMPUTE)
+        rng = random_streams.quick(seed, Purpose.AGGREGATE, int(purpose), members[0])
+        yield _LawGroup(law, rng, members, extra=purpose != Purpose.COMPUTE)
 
 
 def share(work: Callable[[T], None], items: Sequence[T], threads: int) -> None:

@@ -1,4 +1,4 @@
-"""Compute the gradients of all workers and seeds at once, from the draws of one by one."""
+"""Compute the gradients of all workers and seeds at once, with each worker's draws."""
 
 from collections.abc import Sequence
 from math import prod
@@ -23,21 +23,21 @@ class Normals:
     """Normal numbers of several streams, drawn ahead; `scale`: their standard deviation."""
 
     def __init__(
-        self, own: Sequence[np.random.Generator], shape: tuple[int, ...], threads: int, scale: Any
+        self, rngs: Sequence[np.random.Generator], shape: tuple[int, ...], threads: int, scale: Any
     ) -> None:
-        calls = max(1, min(64, NOISE // (len(own) * prod(shape))))
-        self._own, self._threads, self._scale = own, threads, scale
-        self._numbers = np.empty((len(own), calls, *shape))
+        calls = max(1, min(64, NOISE // (len(rngs) * prod(shape))))
+        self._own, self._threads, self._scale = rngs, threads, scale
+        self._numbers = np.empty((len(rngs), calls, *shape))
         self._used = calls
 
     def next(self) -> Array:
-        """Return the next numbers of each stream, shape (streams, ...); read them at once."""
+        """Return the next numbers of each stream, shape (streams, ...), to use at once."""
         if self._used == self._numbers.shape[1]:
             share(self._draw, range(len(self._own)), self._threads)
             self._used = 0
         self._used += 1
-        found: Array = self._numbers[:, self._used - 1]
-        return found
+        numbers: Array = self._numbers[:, self._used - 1]
+        return numbers
 
     def _draw(self, stream: int) -> None:
         numbers = self._numbers[stream]
@@ -51,17 +51,17 @@ class QuadraticGradients:
 
     def __init__(self, objectives: Sequence[NoisyQuadratic], workers: int, threads: int) -> None:
         self._first, self._objectives, self._threads = objectives[0], objectives, threads
-        self._optima = np.stack([each.shifts for each in objectives])
-        coupled = [each.couplings for each in objectives if each.couplings is not None]
+        self._optima = np.stack([goal.shifts for goal in objectives])
+        coupled = [goal.couplings for goal in objectives if goal.couplings is not None]
         self._couplings = np.stack(coupled) if coupled else None
         self._shifts: Any = self._optima if coupled or self._optima.any() else 0.0
-        own = [
-            generator(each.seed, Purpose.BATCH, rank)
-            for each in objectives
+        rngs = [
+            generator(goal.seed, Purpose.BATCH, rank)
+            for goal in objectives
             for rank in range(workers)
         ]
         scale = None if self._first.growth else self._first.noise / self._first.spread
-        self._noise = Normals(own, (self._first.dimension,), threads, scale)
+        self._noise = Normals(rngs, (self._first.dimension,), threads, scale)
         self._joint: Normals | None = None
         self._curvature = tuple(self._first.spectrum.tolist())
 
@@ -80,7 +80,7 @@ class QuadraticGradients:
 
     @property
     def jump(self) -> Any:
-        """Several steps at once; None where they are not normal, or not one by coordinate."""
+        """A function that draws several steps; None if they are not normal by coordinate."""
         return None if self._couplings is not None or self._first.growth else self._draw_steps
 
     def _draw_steps(self, x: Vector, state: Any, transform: Any, rates: Sequence[float]) -> Any:
@@ -89,10 +89,10 @@ class QuadraticGradients:
 
         P, root = jumps.law(transform, tuple(rates), self._curvature)
         if self._joint is None:
-            own = [quick(each.seed, Purpose.AGGREGATE, Purpose.BATCH) for each in self._objectives]
+            rngs = [quick(g.seed, Purpose.AGGREGATE, Purpose.BATCH) for g in self._objectives]
             deviation = self._first.noise / self._first.spread
             shape = len(P), *self._optima.shape[1:]
-            self._joint = Normals(own, shape, self._threads, deviation)
+            self._joint = Normals(rngs, shape, self._threads, deviation)
         noise = self._joint.next()
         away = array(x) - self._shifts
         moved = P[0, 0] * away + root[0, 0] * noise[:, 0]
@@ -104,10 +104,10 @@ class QuadraticGradients:
         return Stack(moved + self._shifts), Stack(buffer)
 
     def loss_and_gradient(self, x: Vector) -> tuple[Any, Vector]:
-        """Sum each worker's loss in the order of the reference engine."""
+        """Return each worker's loss, summed as in the reference engine, and the gradients."""
         at = np.broadcast_to(array(x), self._optima.shape)[0]
         coupled = [None] * len(at) if self._couplings is None else self._couplings[0]
-        losses = [self._first.loss(*own) for own in zip(at, self._optima[0], coupled, strict=True)]
+        losses = [self._first.loss(*row) for row in zip(at, self._optima[0], coupled, strict=True)]
         return PerWorker(np.array(losses)), self.gradient(x)
 
 
@@ -116,7 +116,7 @@ class SoftmaxGradients:
 
     def __init__(self, objectives: Sequence[SoftmaxRegression], workers: int) -> None:
         self._first, self._shape = objectives[0], (len(objectives), workers)
-        self._batches = [each.source(rank) for each in objectives for rank in range(workers)]
+        self._batches = [goal.source(rank) for goal in objectives for rank in range(workers)]
 
     def gradient(self, x: Vector) -> Vector:
         """Return the gradients."""
@@ -138,8 +138,7 @@ class SoftmaxGradients:
 def of_all(objectives: Sequence[Objective], workers: int, threads: int) -> GradientSource:
     """Return the gradients of objectives of one kind, one for each seed.
 
-    A kind unknown here is asked for them: `together(objectives, workers)`. Raises Unsupported
-    where it has no such method.
+    Other kinds may offer a method `together(objectives, workers)`. Raises Unsupported without it.
     """
     first: Any = objectives[0]
     same: Any = objectives
@@ -151,6 +150,6 @@ def of_all(objectives: Sequence[Objective], workers: int, threads: int) -> Gradi
         case Nothing():
             return first.source(0)  # the same for every worker
     if hasattr(first, "together"):
-        found: GradientSource = first.together(objectives, workers)
-        return found
+        source: GradientSource = first.together(objectives, workers)
+        return source
     raise Unsupported("its objective works one worker at a time")

@@ -28,19 +28,18 @@ LONGEST = 1024  # steps of one draw, at most
 
 
 class SeedsDiffer(BaseException):
-    """A program is about to learn a value that differs between seeds: run them one by one.
+    """Raised when a program reads a value that differs between seeds: run them one by one.
 
     Not an Exception, so that no program catches it.
     """
 
 
 class BatchedNode(Node):
-    """All workers of all seeds; lets its `Batch` evaluate every mark that is due.
+    """All workers of all seeds as one node; its `Batch` evaluates every mark that is due.
 
     `seeds`: their number; `step`: gradients that each worker has computed; `jumps`: draws that took
     several steps at once; `period`: steps between the last two collectives; `updates`: marks so
-    far. Raises Unsupported when the program does
-    something that differs between workers.
+    far. Raises Unsupported when a program's effects differ between workers.
     """
 
     __slots__ = (
@@ -81,7 +80,7 @@ class BatchedNode(Node):
         return None if self._jump is None or type(transform) not in LINEAR else self._leap
 
     async def _leap(self, x: Vector, state: Any, k: int, phase: Phase) -> tuple[Vector, Any, int]:
-        """Take local steps, all of those between two evaluations by one draw."""
+        """Take local steps, by one draw between two evaluations."""
         lr, transform, tau = phase
         first, ends = k, False
         while True:
@@ -93,7 +92,7 @@ class BatchedNode(Node):
                 ends = k - first + 1 >= tau(k)
                 k += 1
             rates = [*map(lr, range(begin, k))]
-            if len(rates) == 1:  # the numbers of every other program's steps
+            if len(rates) == 1:  # the same draws as in other programs
                 direction, state = transform.update(self._gradient(x), state, x)
                 x = x - rates[0] * direction
             else:
@@ -156,8 +155,8 @@ class BatchedNode(Node):
             return payloads.join(pieces)
         parts = [array(piece) for piece in pieces[::-1]]
         lead = np.broadcast_shapes(*(part.shape[:-1] for part in parts))
-        whole = [np.broadcast_to(part, (*lead, part.shape[-1])) for part in parts]
-        return Stack(np.concatenate(whole, axis=-1))
+        rows = [np.broadcast_to(part, (*lead, part.shape[-1])) for part in parts]
+        return Stack(np.concatenate(rows, axis=-1))
 
     async def mean(self, value: Payload) -> Any:
         """Join the next collective, a mean, and wait for it."""
@@ -202,12 +201,12 @@ class BatchedNode(Node):
         return handle.result
 
     async def finished(self, handle: Handle) -> bool:
-        """Return whether `handle` is done when the last worker asks; all get the same answer."""
+        """Return whether `handle` is done when the last worker polls: one answer for all."""
         self._alone()
         self._record(self._clocks.ask, self.step)
         self._clocks.flush(self.step)
-        asked = self._clocks.latest()[0]
-        return bool(handle.done[0] <= asked * (1 + TIME_TOLERANCE))
+        polled = self._clocks.latest()[0]
+        return bool(handle.done[0] <= polled * (1 + TIME_TOLERANCE))
 
     def work(self, seconds: float) -> None:
         """Keep every worker busy for `seconds`."""
@@ -229,9 +228,9 @@ class BatchedNode(Node):
             self._repeat(x)
 
     def _repeat(self, x: Vector) -> None:
-        """Take all further steps but the last like the second one, up to each evaluation at once.
+        """Repeat the second step for all further ones but the last, at once up to each evaluation.
 
-        Nothing but time differs between them, so that the program need not run for them.
+        Only times differ between these steps, so that the program need not run for them.
         """
         clocks = cast(Repeats, self._clocks)
         if self.step < 2:
@@ -257,12 +256,12 @@ class BatchedNode(Node):
     send = receive = receive_before = request = timer = count = _refuse
 
     def generator(self, *, shared: bool = False) -> Any:
-        """Return random numbers that the program may not look at."""
+        """Return random numbers that the program may pass on, but not use."""
         self._generators[shared] += 1
         return Unknown("it draws random numbers of its own")
 
     def row_generator(self, *, shared: bool = False) -> codecs.RowGenerator:
-        """Return the same for a codec, which draws by itself for each worker of each seed."""
+        """Return a codec's generator, which draws for each worker of each seed."""
         number, ranks = self._generators[shared], range(1 if shared else self.workers)
         self._generators[shared] += 1
         return codecs.RowGenerator(self._run.seeds, ranks, number, shared)
@@ -273,13 +272,13 @@ class BatchedNode(Node):
 
     @property
     def rank(self) -> int:  # type: ignore[override]
-        """Refuse."""
+        """Refuse: the node has no single rank."""
         raise Unsupported("its workers do different things")
 
     # Payloads
 
     def _mean(self, value: Payload) -> Payload:
-        """Average over the workers, summing in rank order as every engine does."""
+        """Average over the workers, summed in rank order as in every engine."""
         if type(value) is Stack:
             return Stack(self.mean_of(value.of))
         if type(value) is PerWorker:

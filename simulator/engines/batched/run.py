@@ -1,7 +1,7 @@
-"""Run all seeds and workers at once, as arrays: the reference engine's numbers, sooner.
+"""Run all seeds and workers at once, as arrays: the reference engine's numbers, faster.
 
-Takes programs whose workers all do the same, whatever their times are. For all others `run` raises
-Unsupported, and `engines.virtual` takes them.
+For programs whose workers all do the same at any time. For all others `run` raises Unsupported, and
+`engines.virtual` runs them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -44,34 +44,34 @@ def run(
     programs: Mapping[str, Program] | None = None,
     **how: int,
 ) -> list[Run]:
-    """Simulate one algorithm with all seeds, as `run_world`, by the name of its program."""
+    """Simulate one algorithm with all seeds; options as in `run_world`."""
     program = (programs or catalogue())[algorithm.name]
     return run_world(World(scenario, algorithm, program), seeds, **how)
 
 
 def run_world(world: World, seeds: Sequence[int], *, spans: int = 0, threads: int = 1) -> list[Run]:
-    """Simulate a world with all seeds; keep up to `spans` timeline spans of the first seed.
+    """Simulate a world with all seeds; store up to `spans` timeline spans of the first.
 
-    What `supports` refuses must not be run. Raises Unsupported where the program turns out to need
-    another engine.
+    `supports(world)` must be None. Raises Unsupported if the program turns out to need another
+    engine.
     """
     scenario = world.scenario
     dimension = build.dimension_of(scenario.objective)
     workers = scenario.cluster.workers
     room = max(1, VECTORS // (workers * dimension) if dimension else CLOCKS // workers)
-    found: list[Run] = []
-    while len(found) < len(seeds):
-        part = seeds[len(found) : len(found) + room]
+    runs: list[Run] = []
+    while len(runs) < len(seeds):
+        part = seeds[len(runs) : len(runs) + room]
         try:
-            batch = Batch(world, part, spans=0 if found else spans, threads=threads)
-            found += batch.run()
+            batch = Batch(world, part, spans=0 if runs else spans, threads=threads)
+            runs += batch.run()
         except SeedsDiffer:
             room = 1
-    return found
+    return runs
 
 
 def supports(world: World) -> str | None:
-    """Return None if the engine can run this, as far as is known beforehand, else the reason."""
+    """Return the reason why the engine cannot run this world; None if none is visible yet."""
     program, algorithm, scenario = world.program, world.algorithm, world.scenario
     moves = build.dimension_of(scenario.objective) is not None
     codec = algorithm.parameters.get("codec", Raw())
@@ -82,7 +82,7 @@ def supports(world: World) -> str | None:
         "workers share devices": scenario.team.shares_devices,
         "compute times change with time": scenario.team.varies,
         "its workers send each other messages": program.gossips or program.pooled,
-        "each worker has a period of its own": paced(algorithm.parameters),
+        "workers have different periods": paced(algorithm.parameters),
         "its codec compresses one vector at a time": moves and not getattr(codec, "rowwise", False),
     }
     return next((reason for reason, holds in obstacles.items() if holds), None)
@@ -100,17 +100,17 @@ class Batch:
         self.traffic = [Traffic(network, seed) for seed in seeds]
         self.spans = Spans(spans) if spans else None
         self.notes: list[str] = []
-        start, *others = (goal.start for goal in self.objectives)
+        start, *rest = (goal.start for goal in self.objectives)
         times, timeless = self._step_times(threads), isinstance(start, complex)
-        if not timeless and not all(np.array_equal(start, each) for each in others):
-            start = np.stack([start, *others])
+        if not timeless and not all(np.array_equal(start, other) for other in rest):
+            start = np.stack([start, *rest])
         codec = algorithm.parameters.get("codec", Raw())
         constant = not getattr(codec, "warmup", 0)  # its messages are of one size
-        alike = program.alike and constant and scenario.run.sampling == "aggregate"
+        repeats = program.alike and constant and scenario.run.sampling == "aggregate"
         self.parameters = algorithm.parameters
         if not timeless and codec != Raw():
             self.parameters = self.parameters | {"codec": RowCodec(codec)}
-        clocks = Repeats if timeless and alike else Clocks
+        clocks = Repeats if timeless and repeats else Clocks
         self.clocks = clocks(times, self.traffic, scenario, self.spans, merge=timeless)
         self.observers = [
             Observer(program, scenario, goal, traffic.totals, self.clocks.deadline)
@@ -147,7 +147,7 @@ class Batch:
 
     def run(self) -> list[Run]:
         """Run to the end of the steps, or of the time."""
-        with np.errstate(over="ignore", invalid="ignore"):  # divergence is reported, not warned of
+        with np.errstate(over="ignore", invalid="ignore"):  # divergence is reported, not a warning
             coroutine = self.program.start(
                 self.program.worker,
                 EffectCosts(self.scenario).on(self.node),
@@ -157,11 +157,11 @@ class Batch:
                 coroutine.send(None)
             except StopIteration:
                 self.clocks.flush(self.node.step)
-            except Exception as error:  # if it is a mistake, the reference engine will say so
-                raise Unsupported("its program does what cannot be done for all at once") from error
+            except Exception as error:  # the reference engine reports a mistake
+                raise Unsupported("its program cannot run for all workers at once") from error
             finally:
                 coroutine.close()
-            ends = np.array([self._end(each.curve) for each in self.observers])
+            ends = np.array([self._end(observer.curve) for observer in self.observers])
             self.clocks.finish(ends, self.node.step)
         if self.node.jumps:
             self.notes.append(
@@ -186,9 +186,9 @@ class Batch:
         elif type(x) is not complex:
             vectors = array(x)
             everyone = np.broadcast_to(vectors, (node.seeds, node.workers, vectors.shape[-1]))
-            seen = node.mean_of(vectors) if self.program.averages else everyone
-            pairs = zip(self.objectives, seen[:, 0], strict=True)
-            evaluated = [each.evaluate(own, step) for each, own in pairs]
+            models = node.mean_of(vectors) if self.program.averages else everyone
+            pairs = zip(self.objectives, models[:, 0], strict=True)
+            evaluated = [goal.evaluate(model, step) for goal, model in pairs]
         self._points += 1
         thin = self.observers[0].adaptive and self._points > 2 * POINTS
         if thin:
@@ -199,16 +199,16 @@ class Batch:
     def _point(
         self, step: int, evaluated: list[Any], period: float, updates: int, thin: bool
     ) -> None:
-        """Add a point to the curves; its time is that of the last worker, known only on replay."""
+        """Add a point to the curves; its time is the last worker's, set during replay."""
         times = self.clocks.latest().tolist()
-        sent = zip(*(each.tolist() for each in self.clocks.totals()), strict=True)
-        if not evaluated:  # time only: the same for every seed, and unknown past the deadline
-            known = min(times) <= self.clocks.deadline
-            evaluated = [known and self.objectives[0].evaluate(0j, step)] * len(times)
+        sent = zip(*(total.tolist() for total in self.clocks.totals()), strict=True)
+        if not evaluated:  # time only: equal for every seed, and undefined past the deadline
+            in_time = min(times) <= self.clocks.deadline
+            evaluated = [in_time and self.objectives[0].evaluate(0j, step)] * len(times)
         seeds = zip(self.observers, times, evaluated, sent, strict=True)
-        for observer, time, seen, moved in seeds:
+        for observer, time, evaluation, moved in seeds:
             if time <= observer.deadline:
-                observer.add(time, float(step), seen, period, moved)
+                observer.add(time, float(step), evaluation, period, moved)
                 observer.updates = updates
                 if thin:
                     observer.thin()
@@ -232,8 +232,8 @@ class Batch:
             self.seeds[index],
             "batched",
             curve,
-            seconds={kind: float(each.mean()) for kind, each in spent.items()},
-            workers={kind: each.tolist() for kind, each in spent.items()},
+            seconds={kind: float(seconds_.mean()) for kind, seconds_ in spent.items()},
+            workers={kind: seconds_.tolist() for kind, seconds_ in spent.items()},
             links=traffic.links(),
             spans=None if spans is None else spans.array(end),
             notes=[

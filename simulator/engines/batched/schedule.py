@@ -1,9 +1,9 @@
-"""Record what all workers do, in order, and draw the seconds of their steps a block at a time.
+"""Record the effects of all workers in order, and draw the seconds of their steps by blocks.
 
 A *segment* is a run of steps between two recorded events, whose compute times are summed at once; a
 *block* is the segments between two calls of `flush`. Recording costs one list entry per event,
 whatever the number of workers and seeds; `flush` then draws all compute times of the block in a few
-large calls and replays the events in order (`clocks.Clocks` says what each does to the clocks).
+large calls and replays the events in order on the clocks (`clocks.Clocks`).
 
 Invariants: events are replayed exactly once and in the order of recording; a segment is drawn
 before any event that follows it is replayed. A segment ends at an event or after `longest` steps,
@@ -25,13 +25,13 @@ from ...distributions.distribution import Array
 
 LONGEST = 1024  # steps in one segment, at most
 SEGMENTS = 2**24  # in memory at once, of all workers of all seeds
-STEPS = 2**12, 2**16  # of one worker in memory at once: in the first block, and at most
+STEPS = 2**12, 2**16  # of one worker in memory at once: in the first block, at most
 
 
 class Leg(NamedTuple):
-    """Seconds of one segment: of `each` worker, (seeds, workers), and of the `slowest`, (seeds,).
+    """Seconds of one segment: by worker (`each`: (seeds, workers)) and of the `slowest` (seeds,).
 
-    Of several segments: the same arrays with the segments as first axis.
+    Several segments are a first axis of both arrays.
     """
 
     each: Array
@@ -39,11 +39,11 @@ class Leg(NamedTuple):
 
 
 class Schedule(ABC):
-    """The recorded events of all workers of all seeds, replayed a block at a time.
+    """The recorded events of all workers of all seeds, replayed by blocks.
 
     `times`: draws compute times, `compute_times.Draws` or `SumDraws`.
     `merge`: the steps between two events are one segment, of up to `longest`; otherwise each step
-    is. `due`: a block is full, so call `flush`; `over`: nothing recorded from now on counts.
+    is. `due`: a block is full, so call `flush`; `over`: all further events come after the end.
     """
 
     def __init__(self, times: Any, streams: int, *, merge: bool) -> None:
@@ -51,7 +51,7 @@ class Schedule(ABC):
         self.longest = LONGEST if merge else 1
         # with vectors to compute on, steps past the deadline cost more than small blocks
         self._block = max(64, SEGMENTS // streams) if merge else 64
-        self._most = STEPS[0]  # grows, so that little is computed in vain past a deadline
+        self._most = STEPS[0]  # grows, so that few steps past a deadline are computed
         self._noted = self._drawn = 0  # steps
         self._lengths: list[int] = []
         self._todo: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
@@ -94,4 +94,4 @@ class Schedule(ABC):
 
     @abstractmethod
     def _let_go(self) -> None:
-        """Copy what is still needed of the block, which is overwritten next; set `over`."""
+        """Copy the arrays still needed before the next block overwrites them; set `over`."""

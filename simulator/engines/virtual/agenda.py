@@ -9,11 +9,11 @@ from typing import Any
 import simpy
 from simpy.events import NORMAL, EventPriority
 
-LAST = EventPriority(2)  # below all others: what happens exactly at the deadline counts
+LAST = EventPriority(2)  # below all others: events exactly at the deadline count
 
 
 class Agenda:
-    """SimPy's events (`env`), the time of the `next` one, and nodes to resume, and with what."""
+    """SimPy's events (`env`), the `next` one's time (s), and the nodes to resume with values."""
 
     __slots__ = ("env", "next", "ready")
 
@@ -31,8 +31,8 @@ class Agenda:
     ) -> None:
         """Schedule an event of SimPy's at exactly `time`, or now if that is past.
 
-        SimPy itself would add a delay to its clock, and round: nodes, whose clocks are exact, would
-        then be behind a fabric that has advanced to the event.
+        SimPy itself adds a delay to its clock, and rounds: nodes, whose clocks are exact, would be
+        behind a fabric that has advanced to the event.
         """
         env, event = self.env, simpy.Event(self.env)
         event._ok, event._value = True, value

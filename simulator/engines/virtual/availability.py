@@ -1,9 +1,9 @@
-"""When the nodes of a run are up, and how the wall clock relates to their clocks.
+"""Compute when the nodes of a run are up, and map their clocks to the wall clock.
 
-Nodes crash one by one, by their calendars, or, with checkpoints, all go back to the last one when
-one of them crashes, and repeat their work. Repeated work is the same, and takes as long. So nodes
-are then simulated without crashes, by clocks that stand still while the cluster is repaired and
-repeats its work; `Availability` maps the nodes' clocks to the wall clock and back. Invariant:
+Nodes crash one by one, by their calendars. With checkpoints, a crash takes all nodes back to the
+last one, and they repeat their work. Repeated work is the same, and takes as long. So nodes are
+then simulated without crashes, by clocks that stop while the cluster is repaired and repeats its
+work; `Availability` maps the nodes' clocks to the wall clock and back. Invariant:
 between rollbacks the two differ by a constant offset (`_offsets`, valid from `_rollback_times` on),
 which only grows.
 
@@ -37,8 +37,8 @@ from .outages import Outages
 class Rollback(NamedTuple):
     """A rollback: at `at` by the nodes' clocks, from `start` to `done` by the wall clock.
 
-    `repairs`: when the cluster was down; between them it repeated up to `again` seconds of work,
-    until the next crash or until all was repeated. `done` is inf if that never happens.
+    `repairs`: spans in which the cluster was down; between them it repeated up to `again` seconds
+    of work, until the next crash or until all was repeated. `done` is inf if that never happens.
     """
 
     at: float
@@ -62,9 +62,9 @@ class Rollback(NamedTuple):
 class Availability:
     """The availability of a run's nodes, and the rollbacks that their crashes cause.
 
-    `crashes`: of each node of the run; `calendars`: the same where nodes are down one by one, else
-    empty. `members`: when workers are members, where they come and go. `save_every`, `save_cost`:
-    steps between checkpoints, and seconds that one takes.
+    `crashes`: the calendar of each node; `calendars`: the same if nodes are down one by one, else
+    empty. `members`: when workers are members, None if always. `save_every`, `save_cost`: steps
+    between checkpoints, and seconds of each.
     """
 
     save_every, save_cost = observer.NEVER, 0.0
@@ -76,8 +76,8 @@ class Availability:
             self.members = Members(scenario, seed, None if samples(program, scenario) else paid)
         crashes: Sequence[Calendar] = []
         if scenario.unstable:
-            beside = self.members.beside if self.members else None
-            crashes = failures.calendars(scenario, seed, beside)
+            absences = self.members.beside if self.members else None
+            crashes = failures.calendars(scenario, seed, absences)
         workers, recovery = scenario.cluster.workers, scenario.recovery
         if not program.server:
             crashes = crashes[:workers]
@@ -86,12 +86,12 @@ class Availability:
         self._saves: dict[int, list[float]] = {}
         self._deadline = deadline(scenario)
         self._saved = 0.0
-        self._rollback_times = [0.0]  # by the nodes' clocks: from when each offset holds
+        self._rollback_times = [0.0]  # by the nodes' clocks: begin of each offset
         self._offsets = [0.0]  # seconds
         self.rollbacks: list[Rollback] = []
         if not crashes or recovery.policy != "restart":
             return
-        # nodes run on, and only the wall clock shows that all were down
+        # nodes run on: downtime appears only in the wall clock
         self.members, self.calendars = None, ()
         assert recovery.checkpoint is not None
         self._savers = 1 if program.server else workers  # nodes that save for a checkpoint
@@ -102,7 +102,7 @@ class Availability:
         self._least_repair = recovery.timeout + recovery.restarting
 
     def absent(self, rank: int, time: float) -> bool:
-        """Whether a worker is down at a time because it is not a member then."""
+        """Return whether a worker is down at a time (s) because it is not a member then."""
         return self.members is not None and self.members.absent(rank, time)
 
     @property
@@ -111,12 +111,12 @@ class Availability:
         return self._next_crash[0] - self._offsets[-1] if self._next_crash < NEVER else inf
 
     def start(self, run: Any) -> None:
-        """Schedule the first rollback; nodes foresee all other crashes."""
+        """Schedule the first rollback; nodes handle all other crashes ahead of time."""
         if run.deadline < inf:
             self._crash_at(run, self.next)
 
     def _crash_at(self, run: Any, time: float) -> None:
-        """Schedule a rollback at `time`, when all checkpoints saved before it are known.
+        """Schedule a rollback at `time`, after all checkpoints saved before it.
 
         It moves the end of the run to an earlier time of the nodes' clocks.
         """
@@ -134,33 +134,33 @@ class Availability:
             run.agenda.call_at(time, crash, priority=LAST)
 
     def save(self, node: VirtualNode) -> None:
-        """Note that a node has saved its state; once all have, that is a checkpoint."""
+        """Record that a node has saved its state; when all have, that is a checkpoint."""
         times = self._saves.setdefault(node.step, [])
         times.append(node.now)
         if len(times) == self._savers:
             at = max(self._saves.pop(node.step))
-            self.wall_clock(at)  # crashes before it go back to the one before
+            self.wall_clock(at)  # earlier crashes go back to the previous one
             self._saved = at
 
     def repeated(self, end: float) -> tuple[float, float]:
-        """Return the seconds up to `end` in which all were down, and repeated lost work."""
+        """Return the seconds up to `end` in which all nodes were down, and repeated lost work."""
         if not self.rollbacks:
             return 0.0, 0.0
         repairs = sum(rollback.down(end) for rollback in self.rollbacks)
         return repairs, max(0.0, end - self.node_clock(end) - repairs)
 
     def recovery_seconds(self, outages: Sequence[Outages], end: float) -> list[float]:
-        """Return the seconds that each crash took to recover from, of those done before `end`."""
+        """Return the recovery time (s) of each crash that was recovered before `end` (s)."""
         if self.save_every == observer.NEVER:
-            return [seconds for each in outages for seconds in each.recovery_seconds.values()]
-        return [each.done - each.start for each in self.rollbacks if each.done < end]
+            return [seconds for entry in outages for seconds in entry.recovery_seconds.values()]
+        return [entry.done - entry.start for entry in self.rollbacks if entry.done < end]
 
     def stall(self) -> str:
         """Return why no checkpoint is ever reached again; empty if one is."""
         if not self.rollbacks or self.rollbacks[-1].done < inf:
             return ""
         since = f"{self.rollbacks[-1].start:g} s"
-        return f"crashes come too fast to get from one checkpoint to the next, since {since}"
+        return f"crashes come too fast to reach the next checkpoint, since {since}"
 
     def wall_clock(self, time: float) -> float:
         """Return the wall-clock time of `time` by the nodes' clocks, before a crash at that time.
@@ -181,13 +181,13 @@ class Availability:
     def timeline(self, spans: np.ndarray, end: float, workers: int) -> np.ndarray:
         """Return spans, given by the nodes' clocks, in wall-clock time up to `end`.
 
-        Rollbacks cut spans, and add some of their own: down, or computing again.
+        Rollbacks cut spans, and add spans of downtime and repeated computing.
         """
         if self.save_every == observer.NEVER:
             return spans
         last = float(spans["end"].max())
-        seen = [each for each in self.rollbacks if each.at <= last and each.start < end]
-        for rollback in seen:
+        shown = [past for past in self.rollbacks if past.at <= last and past.start < end]
+        for rollback in shown:
             within = (spans["start"] < rollback.at) & (spans["end"] > rollback.at)
             rest = spans[within]
             spans["end"][within] = rest["start"] = rollback.at
@@ -198,7 +198,7 @@ class Availability:
         ranks = sorted(set(spans["worker"].tolist()))
         stood = [
             (rank, kind, start, min(until, end), 0)
-            for rollback in seen
+            for rollback in shown
             for kind, start, until in rollback.parts()
             for rank in ranks
             if start < min(until, end)
@@ -208,13 +208,13 @@ class Availability:
         return np.sort(np.concatenate([spans, busy]), order=["start"])
 
     def _wall_clocks(self, times: np.ndarray) -> np.ndarray:
-        """Return the wall-clock times of nodes' times before which all crashes are known."""
+        """Return the wall-clock times of `times` by the nodes' clocks, all before `next`."""
         places = np.searchsorted(np.array(self._rollback_times), times, side="left")
         shifted: np.ndarray = times + np.array(self._offsets)[np.maximum(places - 1, 0)]
         return shifted
 
     def _roll_back(self) -> None:
-        """Roll back at the next crash; further crashes before all is repeated begin it anew."""
+        """Roll back at the next crash; crashes before the work is repeated begin it anew."""
         start = self._next_crash[0]
         at = self.next
         again = at - self._saved
@@ -233,7 +233,7 @@ class Availability:
         self.rollbacks.append(Rollback(at, start, repairs, again, done))
 
     def _repair(self) -> Down:
-        """Return the next crash, and when all have loaded the checkpoint after it."""
+        """Return the time of the next crash, and when all nodes have loaded the checkpoint."""
         crash, back = self._next_crash
         self._next_crash = next(self._coming, NEVER)
         return crash, max(back, crash + self._least_repair)

@@ -1,8 +1,8 @@
-"""Computing that is slower while a collective of the worker is under way.
+"""Slow the computing of a worker while one of its collectives is under way.
 
-How long it takes follows from when collectives begin and end, which is known once all workers have
-joined, over shared links once they have ended. So a worker that computes meanwhile is resumed when
-something of that becomes known, or when it is done if nothing does.
+Its duration depends on when collectives begin and end: times that are known once all workers have
+joined or, over shared links, at the end. So a worker that computes meanwhile is resumed when such
+a time becomes known, or else when its computing is done.
 """
 
 import types
@@ -30,7 +30,7 @@ class CollectiveSlowdown:
 
     @types.coroutine
     def takes(self, work: float, since: float | None = None) -> Generator[None, Any, float]:
-        """Compute `work` seconds from `since` on, else from now; return the seconds it takes."""
+        """Compute `work` seconds from `since` on (None: now); return the seconds it takes."""
         run, node, flights = self._run, self._node, self.flights
         start = node.now if since is None else since
         while flights and (first := flights[0]).done is not None:
@@ -41,12 +41,12 @@ class CollectiveSlowdown:
             return work
         node.handle = GradientPiece(None, inf)
         while True:
-            known = [
-                (each.begins, inf if each.done is None else each.reaches(node.rank))
-                for each in flights if not each.missing
+            spans_ = [
+                (flight.begins, inf if flight.done is None else flight.reaches(node.rank))
+                for flight in flights if not flight.missing
             ]  # fmt: skip
-            at = float(beside(start, work, known, self._times))
-            if at <= run.agenda.env.now or all(each.done is not None for each in flights):
+            at = float(beside(start, work, spans_, self._times))
+            if at <= run.agenda.env.now or all(flight.done is not None for flight in flights):
                 break
             self.due = at
             if at <= run.deadline:
@@ -63,11 +63,11 @@ class CollectiveSlowdown:
         self._run.release(event)
 
     async def backward(self, work: float) -> float:
-        """Leave the computing to its pieces."""
+        """Return the work unchanged: its pieces are slowed one by one (`freed`)."""
         return work
 
     def freed(self, pieces: Sequence[GradientPiece]) -> Sequence[GradientPiece]:
-        """Free each piece when it is waited for, after the one before it."""
+        """Let a wait for a piece compute it, after the previous one."""
         before: Any = self._node.now
         since = before
         for piece in pieces:
@@ -77,7 +77,7 @@ class CollectiveSlowdown:
         return pieces
 
     def _free(self, piece: GradientPiece) -> Generator[None, Any, None]:
-        """Compute a piece, and those before it that nobody has waited for."""
+        """Compute a piece, after earlier ones that had no wait."""
         before = piece.before
         if isinstance(before, GradientPiece):
             if before.done is None:
@@ -87,9 +87,7 @@ class CollectiveSlowdown:
 
 
 def slow(run: Any) -> bool:
-    """Let collectives slow the computing of a run's workers, unless something else disturbs it;
-    tell whether they may.
-    """
+    """Let collectives slow workers' computing, unless outages do; return whether they may."""
     slows: bool = run.scenario.cluster.beside_collectives > 1 and not run.program.server
     for node in run.nodes if slows else ():
         if node.computing is None:
@@ -98,13 +96,13 @@ def slow(run: Any) -> bool:
 
 
 def join(node: VirtualNode, collective: Collective) -> None:
-    """Let a collective that a node joins slow its computing, where none of its own does."""
+    """Let a collective that a node joins slow the node's computing."""
     if isinstance(node.computing, CollectiveSlowdown):
         node.computing.flights.append(collective)
 
 
 def notes(run: Any) -> list[str]:
-    """Say where it has no effect, as something else disturbs all computing."""
+    """Return a note if the slowdown has no effect, as outages or devices set the speed."""
     if not run.beside or isinstance(run.nodes[0].computing, CollectiveSlowdown):
         return []
     return [
@@ -114,7 +112,7 @@ def notes(run: Any) -> list[str]:
 
 
 def tell(nodes: Sequence[VirtualNode]) -> None:
-    """Resume those who wait to know more of collectives."""
+    """Resume the nodes whose computing waits for times of collectives."""
     for node in nodes:
         if isinstance(node.computing, CollectiveSlowdown) and node.computing.due is not None:
             node.computing.due = None

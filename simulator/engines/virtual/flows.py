@@ -1,7 +1,7 @@
 """Carry messages and collectives over shared lines, whose rates depend on all transfers in flight.
 
-When a transfer ends is known only then (`shared_lines`). A crash cancels what it interrupts and
-starts it again (`_resend`, `_launch`).
+The end of a transfer is known only when it comes (`shared_lines`). A crash cancels the transfers
+that it interrupts and starts them again (`_resend`, `_launch`).
 After a change run tests/engines/test_flows.py, test_background_jobs.py and tests/network.
 """
 
@@ -43,7 +43,7 @@ class Connection:
 class InFlight:
     """A message in flight.
 
-    `sent`, `began`: when it was sent, and for the last time; `attempts`: times it was sent;
+    `sent`, `began`: when it was first and last sent (s); `attempts`: times it was sent;
     `arrived_at`: None until it arrives.
     """
 
@@ -79,7 +79,7 @@ class FlowTransport:
         self._start(message, source.now)
 
     def _start(self, message: InFlight, at: float) -> None:
-        """Start a message when both ends are up; again, if one of them crashes meanwhile."""
+        """Start a message when both ends are up, and again after a crash of either."""
         run = self._run
         source, to = message.sender.rank, message.route.node.rank
         ends = [run.calendars[rank] for rank in (source, to)] if run.calendars else []
@@ -103,7 +103,7 @@ class FlowTransport:
         self._lines.events.at(crash, partial(self._resend, number, message))
 
     def _resend(self, number: int, message: InFlight, at: float) -> None:
-        """Send a message again, if a crash at `at` finds it in flight."""
+        """Send a message again if it is in flight when an end crashes at `at`."""
         if self._lines.cancel(number, at):
             self._start(message, at)
 
@@ -128,15 +128,15 @@ class FlowTransport:
     def carry(self, collective: Collective, sizes: Sequence[float]) -> None:
         """Carry a collective out as soon as its team is up."""
         run = self._run
-        each = list(sizes) * (run.workers // len(sizes))
+        by_worker = list(sizes) * (run.workers // len(sizes))
         team = run.recovery.team(collective)
-        ready = max(collective.begins, self._lines.fabric.clock)  # past only if backups join late
-        self._launch(collective, team, each, ready)
+        ready = max(collective.begins, self._lines.fabric.clock)  # past if backups join late
+        self._launch(collective, team, by_worker, ready)
 
     def _launch(
         self, collective: Collective, team: Team, sizes: list[float], begins: float
     ) -> None:
-        """Begin a collective when all of its team are up, and again if one crashes in it."""
+        """Begin a collective when its whole team is up, and again if a member crashes."""
         run = self._run
         while (crashed := run.recovery.first_crash(team, begins))[0] <= begins < inf:
             begins = run.recovery.restart(collective, team, begins, crashed)
@@ -158,7 +158,7 @@ class FlowTransport:
         self._lines.events.at(crashed[0], crash)
 
     def _finish(self, collective: Collective, team: Team, at: float) -> None:
-        """Complete a collective; its waiting nodes go on at once, as the fabric is there now."""
+        """Complete a collective; waiting nodes resume at once, at the fabric's clock."""
         ready = self._run.agenda.ready
         self.traffic.quiet_since = at
         self._run.complete(
@@ -166,7 +166,7 @@ class FlowTransport:
         )
 
     def answer(self, handle: Collective, question: Collective) -> None:
-        """Answer when the last worker asks: whether the collective is done is known only then."""
+        """Schedule the answer to a poll for its last worker's time, when it is known."""
         run = self._run
 
         def answer(event: simpy.Event) -> None:

@@ -4,7 +4,7 @@ Strategy. Each node carries its own clock (`now`), which runs ahead of SimPy's: 
 and sending only add to it, so that a step costs one addition and no event. SimPy orders only what
 other nodes can observe:
 
-- a collective is one event, at the time of its result, that resumes all who wait for it;
+- a collective is one event, at the time of its result, that resumes all nodes waiting for it;
 - messages are a heap in order of arrival, emptied up to SimPy's next event (`Simulation.release`);
 - a message to a node that waits for this very sender skips the heap: no other message can overtake
   it, so that its receiver may go on at once.
@@ -15,13 +15,13 @@ Compute time is not counted but is the rest of `now` (`busy`), so that a worker'
 up. A coroutine that must never go on yields and is never resumed. `_pause` bounds how far a node
 runs ahead of the others.
 
-Why so. One SimPy event per step would take most of the time: tests/lab/bench/parts.py compares
+Reasons. One SimPy event per step would take most of the time: tests/lab/bench/parts.py compares
 with models written that way. The rest goes into `gradient`, `wait`, `block`, `send` and `receive`.
-They read slots instead of properties, and use `if` instead of `max`; each such place says so. A
-node that is always up, on a device of its own, has no `outages` and no `computing`: one class for
-all nodes, which CPython reads faster, and a branch that is never taken.
+They read slots instead of properties, and use `if` instead of `max`; a comment marks each such
+place. A node that is always up, on a separate device, has no `outages` and no `computing`: one
+class for all nodes, which CPython reads faster, and a branch that is never taken.
 
-State of a `VirtualNode`, beside its identity and the model's sizes (s: seconds by its own clock):
+State of a `VirtualNode`, besides its identity and the model's sizes (s: seconds by its clock):
 
 | slot | unit | meaning | written by |
 |---|---|---|---|
@@ -32,13 +32,13 @@ State of a `VirtualNode`, beside its identity and the model's sizes (s: seconds 
 | `period` | steps | between its last two collectives; nan before | `_next` |
 | `waited`, `communicated` | s | blocked on other nodes, and on the network | `block`, `finish` |
 | `busy_since` | s | end of its last wait: where its span of work begins | `block` |
-| `_network_since` | s | when its last wait turned from others to the network | `block` |
+| `_network_since` | s | when its last wait turned from other nodes to the network | `block` |
 | `sent_until` | s | arrival of the message sent last | `send` |
 | `awaited_rank` | rank | the sender it waits for; None: does not wait | `receive`, `request` |
 | `mailbox` | messages | arrived, not yet received, in order | `Simulation`, `_take_kept` |
 | `_routes` | routes | to every rank, None before the first message | `_route` |
 | `handle` | handle | collective it waits for, or gradient it computes | `wait` |
-| `wakeup_at` | s | when SimPy next looks after its gradient; inf: never | `Simulation.wake` |
+| `wakeup_at` | s | when SimPy next checks its gradient; inf: never | `Simulation.wake` |
 | `collectives` | count | collectives joined | `_next` |
 | `_joined_step` | step | at which it last joined one | `_next` |
 | `_pause_at`, `_paused_at` | step | of its next and its last pause | `_pause`, `watch`, `serve` |
@@ -51,7 +51,7 @@ State of a `VirtualNode`, beside its identity and the model's sizes (s: seconds 
 | `_receive_seconds` | s | that the server spends on each message | `serve` |
 | `stopped` | bool | its mark has ended the run, or it is down for good | `mark`, `Outages` |
 | `outages` | `Outages` | its crashes and what they cost; None: always up | `Simulation` |
-| `computing` | computing | how long work takes; None: as drawn | `SharedLines`, `Simulation` |
+| `computing` | computing | durations of work; None: as drawn | `SharedLines`, `Simulation` |
 
 After a change run tests/engines (test_virtual, test_conformance and test_batched
 compare engines to the last bit or to 1e-9), then `make bench`.
@@ -114,7 +114,7 @@ class VirtualNode(EngineNode):
         self._mark_at = self._pause_at = NEVER
         self.stopped = False
         self.outages: Outages | None = None
-        self.computing: Any = None  # says how long work `takes`, `backward`, and when it is `freed`
+        self.computing: Any = None  # times of work (`takes`, `backward`), and `freed` pieces
         self._receive_seconds = 0.0
         self._busy_kind = int(Kind.COMPUTE)
 
@@ -126,29 +126,29 @@ class VirtualNode(EngineNode):
     def serve(self, receive_seconds: float) -> None:
         """Make the node the server, which spends `receive_seconds` on each message."""
         self._receive_seconds = receive_seconds
-        self._pause_at = 0  # so that a gradient asks `_pause`, which refuses: it has no data
+        self._pause_at = 0  # so that a gradient calls `_pause`, which refuses: it has no data
         self._busy_kind = int(Kind.SERVE)
         for rank in range(self.workers):
             self._route(rank)
 
     def sent_anew(self, rank: int) -> None:
-        """Note that a worker which has joined has the server's parameters as they are."""
+        """Record that a worker that has joined has the server's current parameters."""
         self._routes[rank].version = self.updates
 
     def replace_source(self, *source: Any) -> tuple[Any, ...]:
-        """Replace `gradient` and `loss_and_gradient` of its source; return those before."""
+        """Replace `gradient` and `loss_and_gradient` of its source; return the previous ones."""
         before = self._gradient, self._loss_and_gradient
         self._gradient, self._loss_and_gradient = source
         return before
 
     def rest(self, usual: float, *drawn: float) -> Drawn:
-        """Take `usual` seconds for every step; return the last drawn, if any, and those to come."""
-        own, self._durations = (drawn, self._durations), repeat(usual)
-        return own
+        """Take `usual` seconds for every step; return the drawn times to resume with."""
+        resumption, self._durations = (drawn, self._durations), repeat(usual)
+        return resumption
 
-    def wake_up(self, own: Drawn) -> float:
-        """Draw compute times again; return the first."""
-        drawn, self._durations = own
+    def wake_up(self, resumption: Drawn) -> float:
+        """Resume drawing compute times, from the result of `rest`; return the first (s)."""
+        drawn, self._durations = resumption
         return drawn[0] if drawn else next(self._durations)
 
     def execute(self, coroutine: Coroutine[Any, Any, None]) -> None:
@@ -156,9 +156,9 @@ class VirtualNode(EngineNode):
         self.coroutine, self.resume = coroutine, coroutine.send
 
     def watch(self, every: int) -> None:
-        """Show this node's marks to the observer, from step `every` on (0: every mark).
+        """Report this node's marks to the observer, from step `every` on (0: every mark).
 
-        With an interval a worker also pauses every so many steps, so as not to run far ahead.
+        With an interval a worker also pauses after as many steps, to stay close to the others.
         """
         self._mark_at = every
         if self._pause_at and every:
@@ -205,16 +205,17 @@ class VirtualNode(EngineNode):
             run.sent = number = run.sent + 1
             heappush(run.undelivered, (at, number, route, transit, self.rank, value))
 
-    def _report(self, route: MessageRoute, due: float, value: Payload) -> tuple[float, Payload]:
-        """Return when a client's report is `due` at the server, and its value; where the client
-        drops out, when the server learns that, from an empty message.
+    def _report(self, route: MessageRoute, arrival: float, value: Payload) -> tuple[float, Payload]:
+        """Return when a client's report arrives at the server (s), and its value.
+
+        If the client drops out, the report is empty, and arrives when the server notices.
         """
         run, outages, began = self._run, self.outages, self.now
         assert outages is not None
-        fall = outages.drops_out(due)
+        fall = outages.drops_out(arrival)
         if fall == inf:
-            return due, value
-        unsent = min(1.0, (due - fall) / (due - began)) if due > began else 1.0
+            return arrival, value
+        unsent = min(1.0, (arrival - fall) / (arrival - began)) if arrival > began else 1.0
         route.bytes -= round(unsent * run.meter(value))
         self.sent_until = fall
         route.last = fall + run.recovery.presence.timeout
@@ -229,10 +230,10 @@ class VirtualNode(EngineNode):
 
     @types.coroutine
     def receive(self, source: int = ANY) -> Generator[None, Message, tuple[int, Payload]]:
-        """Return the sender and payload of the first message of `source`; wait if none is there.
+        """Return sender and payload of the first message of `source`; wait for one if needed.
 
-        The server then counts a step, and the staleness of the gradient: its updates since it last
-        answered this worker.
+        The server then counts a step, and the staleness of the gradient: its updates since its last
+        answer to this worker.
         """
         if self.stopped:
             yield  # for ever
@@ -254,7 +255,7 @@ class VirtualNode(EngineNode):
         if serves:
             starts = self._service_starts
             starts.append(self.now)
-            if at < starts[0]:  # it arrived before the oldest start: the queue was longer than ever
+            if at < starts[0]:  # arrived before the oldest start: the longest queue so far
                 self._note_longer_queue(value)
             self._last_sender, stale = sender, self.updates - self._routes[sender].version
             self._staleness[stale] += 1
@@ -270,7 +271,7 @@ class VirtualNode(EngineNode):
     ) -> Generator[None, Message | None, tuple[int, Payload] | None]:
         """Return the next message that arrives before `handle` is done; None if none does.
 
-        A message that arrives when the gradient is done, or the timer runs out, or later, is kept.
+        A message that arrives at the end of the gradient or timer, or later, stays in the mailbox.
         """
         if self.stopped:
             yield  # for ever
@@ -300,7 +301,7 @@ class VirtualNode(EngineNode):
 
     @property
     def gradient_under_way(self) -> GradientPiece | None:
-        """The gradient that it computes in `receive_before`, or the timer there, if any."""
+        """The gradient or timer that `receive_before` waits for, if any."""
         return self.handle if isinstance(self.handle, GradientPiece) else None
 
     @property
@@ -315,7 +316,7 @@ class VirtualNode(EngineNode):
         return self._messages_heard < NEVER
 
     def count(self, gradients: int) -> None:
-        """Count the gradients of the message received last; of none, its staleness neither."""
+        """Count the gradients of the last received message; with 0, discard its staleness."""
         self.step += gradients - 1
         if gradients:
             return
@@ -325,7 +326,7 @@ class VirtualNode(EngineNode):
             run.outages[sender].waste()
 
     def _note_longer_queue(self, value: Payload) -> None:
-        """Note that one message more waited than ever before; remember one more service start."""
+        """Record a queue longer than any before; store one more service start."""
         run = self._run
         run.inbox_bytes = len(self._service_starts) * run.meter(value)
         self._service_starts = deque([*self._service_starts, 0.0], len(self._service_starts) + 1)
@@ -355,7 +356,7 @@ class VirtualNode(EngineNode):
     # Time
 
     def work(self, seconds: float) -> None:
-        """Advance this node's clock by `seconds` of its own work."""
+        """Advance this node's clock by `seconds` of work."""
         if self.outages is None:
             self.now += seconds
         else:
@@ -367,7 +368,7 @@ class VirtualNode(EngineNode):
         return wall_clock
 
     def mark(self, x: Vector) -> None:
-        """Count an update; show the parameters to the observer when an evaluation is due."""
+        """Count an update; report the parameters to the observer when an evaluation is due."""
         outages = self.outages
         if outages is not None:
             if outages.gone_since is not None:
@@ -392,7 +393,7 @@ class VirtualNode(EngineNode):
     def block(self, begins: float, done: float, on: Any = None) -> None:
         """Block until `done`: waiting for other nodes up to `begins`, then for the network.
 
-        `on`: the handle or the rank that it waits for, whose outages it then tells apart.
+        `on`: the handle or the rank that it waits for, whose outages are then accounted separately.
         """
         if self.outages is not None and on is not None:
             self.outages.block(begins, done, on)
@@ -410,10 +411,10 @@ class VirtualNode(EngineNode):
         self._network_since = begins
 
     def finish(self, end: float) -> None:
-        """Account for the time up to `end`, where the run is cut off.
+        """Account for the time up to `end` (s), at which the run is cut off.
 
-        A node that is blocked then has waited, or communicated, up to `end`; one whose clock is
-        ahead has the rest taken off what it did last.
+        A blocked node has waited, or communicated, up to `end`; a node whose clock is ahead gets
+        the excess subtracted from its last activity.
         """
         if self.outages is not None:
             self.outages.cut(end)
@@ -427,7 +428,7 @@ class VirtualNode(EngineNode):
                 on = self.handle if self.awaited_rank is None else self.awaited_rank
                 self.block(end - max(sending, 0.0), end, on)  # it may never be chosen again
         beyond = self.busy_since - end
-        if beyond > 0:  # it was blocked on something that came after the end
+        if beyond > 0:  # it was blocked beyond the end
             network = min(beyond, self.busy_since - self._network_since)
             self.communicated -= network
             self.waited -= beyond - network
@@ -437,14 +438,14 @@ class VirtualNode(EngineNode):
             self.outages.correct()
 
     def end_busy_span(self, at: float) -> None:
-        """End the span of what the node did, at `at`."""
+        """End the span of the node's current work at `at` (s)."""
         if self.spans is not None:
             self.spans.add(self.rank, self._busy_kind, self.busy_since, at, at, at, self.step)
         self.busy_since = at
 
     @property
     def busy(self) -> float:
-        """Seconds that the node was not blocked, and whose work was not lost."""
+        """Seconds in which the node was not blocked, without lost work."""
         if self.outages is not None:
             return self.outages.useful
         return self.now - self.waited - self.communicated
@@ -466,17 +467,17 @@ class VirtualNode(EngineNode):
 
     @property
     def resting(self) -> bool:  # type: ignore[override]
-        """Whether it is a client, and down or not in the round."""
+        """Whether it is a client that is down or not in the round."""
         sampled, outages = self._run.recovery.sampled, self.outages
         return sampled is not None and outages is not None and outages.down_since is not None
 
     def absentees(self) -> set[int]:
-        """Return the clients that are away, where clients are chosen by availability."""
-        found: set[int] = self._run.absentees.at(self.now)
-        return found
+        """Return the absent clients, if clients are chosen by availability."""
+        ranks: set[int] = self._run.absentees.at(self.now)
+        return ranks
 
     def leap(self, transform: Any) -> Any:
-        """Return an effect that takes a phase's steps at once, where nothing looks in between."""
+        """Return an effect that takes a phase's steps at once; None if they need single steps."""
         run = self._run
         strides = run.strides and self.computing is self.outages
         return self._leap if strides or run.parked is not None else None
@@ -497,7 +498,7 @@ class VirtualNode(EngineNode):
             k += 1
 
     async def _stride(self, most: int) -> int:
-        """Take up to `most` steps, none after one that may be disturbed; return how many."""
+        """Take up to `most` steps, ending with one that may be disturbed; return how many."""
         outages = self.outages
         until = inf if outages is None else outages.undisturbed_until()
         for done, work in enumerate(islice(self._durations, most), 1):
@@ -510,7 +511,7 @@ class VirtualNode(EngineNode):
         return most
 
     def park(self, collective: Collective) -> None:
-        """End the wait for a collective, and sit out the next ones."""
+        """End the wait for a collective, and take no part in the next ones."""
         outages, done = self.outages, collective.reaches(self.rank)
         assert outages is not None
         if done > self.now:
@@ -519,7 +520,7 @@ class VirtualNode(EngineNode):
         outages.park()
 
     def skip_to(self, collective: Collective, step: int) -> None:
-        """Be where the others are at the end of a collective, having joined none for a while."""
+        """Take the state of the other workers at the end of a collective, after missing some."""
         self.handle, collective.joined[self.rank] = collective, step
         self.step = self._joined_step = step
         self.collectives = collective.index + 1
@@ -532,7 +533,7 @@ class VirtualNode(EngineNode):
     async def start_backward(self, x: Vector, pieces: Pieces) -> Sequence[Handle]:
         """Start one drawn compute time, over whose backward part the pieces are freed evenly.
 
-        After the last step they never are, so that the node can go on answering messages.
+        After the last step they are never freed, so that the node can still answer messages.
         """
         if self.outages is not None:
             self.outages.forget_after(self.now)
@@ -546,15 +547,15 @@ class VirtualNode(EngineNode):
             run.over = True
             return [GradientPiece(None, inf)] * len(payloads.progress(pieces)[0])
         duration = await self._step()
-        forward, (done, whole) = run.scenario.cluster.unfreed_share, payloads.progress(pieces)
+        forward, (done, total) = run.scenario.cluster.unfreed_share, payloads.progress(pieces)
         freed = [
-            GradientPiece(part, self.now + duration * (forward + (1 - forward) * far / whole))
+            GradientPiece(part, self.now + duration * (forward + (1 - forward) * far / total))
             for far, part in zip(done, payloads.cut(self._gradient(x), pieces), strict=True)
         ]
         return freed if self.computing is None else self.computing.freed(freed)
 
     async def _step(self, *, backward: bool = True) -> float:
-        """Count one step; return its duration in seconds, if `backward` that of its pieces."""
+        """Count one step; return its duration in seconds, or with `backward` that of its pieces."""
         if self.step >= self._pause_at:
             await self._pause()
         self.step += 1
@@ -567,10 +568,10 @@ class VirtualNode(EngineNode):
 
     @types.coroutine
     def _pause(self) -> Generator[None, None, None]:
-        """Stop at the last step; before it, keep the node from running far ahead of the others.
+        """Stop at the last step; before it, prevent the node from running far ahead of others.
 
         A worker that has joined a collective since the last pause cannot be far ahead; any other
-        waits here until SimPy's clock reaches its own.
+        waits here until SimPy's clock reaches the worker's.
         """
         run = self._run
         if self.rank == self.server:
@@ -578,11 +579,11 @@ class VirtualNode(EngineNode):
         if self.step >= run.observer.limit:
             run.over = True
             if run.observer.by_rounds and self.now <= run.deadline:
-                run.observer.complete = True  # the others can end no round without it
+                run.observer.complete = True  # no round can end without it
                 run.stop_at(self.now)
             yield  # for ever
         alone = self._joined_step <= self._paused_at or self.workers == 1
-        # where clients are parked a mean follows soon, where they are chosen a report
+        # parked clients have a mean soon, and chosen clients a report
         alone = alone and run.parked is None and not run.recovery.chosen
         self._paused_at = self.step
         self._pause_at = min(self.step + run.observer.every, run.observer.limit)

@@ -1,15 +1,15 @@
-"""The outages of one node: what its crashes, and being left out of means, cost it.
+"""Account for the outages of one node: the cost of its crashes, and of being left out of means.
 
-A crashed worker loses what it has computed since it last shared something (`shared`). If the
-others wait for it, it computes that again. If they go on without it (`Presence.goes_on_without`),
-or a rule lets it sit out (`Rule.sits_out`), its program runs on with gradients of zero and without
-weight in any mean, so that it has the others' parameters when it comes back.
+A crashed worker loses its computing since it last shared a result (`shared`). If the others wait
+for it, it computes that again. If they go on without it (`Presence.goes_on_without`), or a rule
+excludes it (`Rule.sits_out`), its program runs on with gradients of zero and without weight in any
+mean, so that it has the others' parameters when it returns.
 
-Clocks run ahead, so that a node foresees crashes of its calendar before the others come that far.
-What is booked beyond a time (`_lost_compute`, `recovery_seconds`, `_booked`, `_recent_waits`) is
-therefore taken back by `forget_after` where that time turns out to be the end, or the step to be
+Clocks run ahead, so that a node handles crashes of its calendar before the others reach their time.
+Entries beyond a time (`_lost_compute`, `recovery_seconds`, `_booked`, `_recent_waits`) are
+therefore removed by `forget_after` if that time turns out to be the end, or the step to be
 abandoned. Invariant: computed + waited + stalled + communicated + down == `node.now`; lost time is
-part of computed. It is `stalled` while it waits for what stands still for a crash.
+part of computed. A node is `stalled` while it waits for something that a crash stopped.
 After a change run tests/engines/test_crashes.py.
 """
 
@@ -34,9 +34,9 @@ _DOWN, _STALLED = int(Kind.DOWN), int(Kind.STALLED)
 KINDS: dict[Why | None, str] = {
     None: "down", Why.ABSENT: "absent", Why.UNSELECTED: "unselected"
 }  # fmt: skip
-RECENT_WAITS = 256  # spans of waiting to remember; none before them can lie beyond the end
+RECENT_WAITS = 256  # spans of waiting to store; earlier ones cannot lie beyond the end
 Drawn = tuple[tuple[float, ...], Iterator[float]]
-"""Compute times of a node at rest (s): the one that it has drawn, if any, and those to come."""
+"""Compute times of a node at rest (s): one that is already drawn, if any, and the next ones."""
 
 
 def _zero_gradient(x: Vector) -> Vector:
@@ -51,12 +51,12 @@ def _zero_loss_and_gradient(x: Vector) -> tuple[float, Vector]:
 class Outages:
     """Account of one node's outages, which its `VirtualNode` consults where time passes.
 
-    `calendar`: when it is down; never, where all nodes go back to a checkpoint. `speed`: its own,
-    where that changes with time. `down_since`: since when it is down while its program runs on,
-    `why` (None: a crash), and whether that was `abrupt`: without a word to the others;
-    `gone_since`: since when it is down for good; `joined_at`: when it last joined a collective;
-    `shared`: seconds that it had computed when it last shared something; `recovery_seconds`: by
-    time of crash, until it had regained its work; `_step_began`: when its last step began.
+    `calendar`: when it is down; never, if all nodes go back to a checkpoint. `speed`: its speed, if
+    that changes with time. `down_since`: since when it is down while its program runs on, `why`
+    (None: a crash), and whether that was `abrupt`, without notice to the others; `gone_since`:
+    since when it is down for good; `joined_at`: when it last joined a collective; `shared`: seconds
+    that it had computed when it last shared a result; `recovery_seconds`: by time of crash, until
+    its work was regained; `_step_began`: when its last step began.
     """
 
     def __init__(self, run: Any, node: Any, calendar: Calendar, speed: Speed | None) -> None:
@@ -68,13 +68,13 @@ class Outages:
         self.abrupt = True
         self._idle: Drawn | None = None  # its compute times, while it is not selected
         self._round = -1  # collectives that it had joined when it last began a step
-        self._sources: tuple[Any, ...] = ()  # its own, in a round that it drops out of
-        self._reports = 0  # that it has sent, or dropped out of, where a server chooses it
-        self._sat_out: dict[float, Why | None] = {}  # why (None: a crash), by when that began
+        self._sources: tuple[Any, ...] = ()  # its real sources, in a round that it drops out of
+        self._reports = 0  # sent or dropped out of, if a server chooses it
+        self._sat_out: dict[float, Why | None] = {}  # why (None: a crash), by its begin
         self._passed_over = False  # whether it is not selected, in the outage under way
         self.joined_at = self._step_began = self._crashed = 0.0
         self.shared = self.down = 0.0  # down: seconds that it was down, or saved a checkpoint
-        self._sent = 0.0  # seconds of computing in what it has sent last
+        self._sent = 0.0  # seconds of computing in its last message
         self._final_attempt = 0.0  # seconds of its last step since the last crash in it
         self._booked: list[Down] = []
         self.stalled = 0.0
@@ -92,7 +92,7 @@ class Outages:
 
     @property
     def useful(self) -> float:
-        """Seconds spent computing what was not lost."""
+        """Seconds of computing that were not lost."""
         return self.computed - self.lost
 
     @property
@@ -106,12 +106,12 @@ class Outages:
             self._lost_compute[at] = self._lost_compute.get(at, 0.0) + seconds
 
     def _lose_unshared(self, at: float, seconds: float) -> None:
-        """Count all that it has not shared as lost."""
+        """Count `seconds` of unshared computing as lost."""
         self.lose(at, seconds)
         self.shared += seconds
 
     def waste(self) -> None:
-        """Count what it has sent last as computed in vain."""
+        """Count the computing in its last message as lost."""
         self.lose(self._node.now, self._sent)
 
     def _down_until(self, time: float) -> float:
@@ -124,22 +124,22 @@ class Outages:
         return seconds
 
     def forget_after(self, time: float) -> None:
-        """Take back what was booked beyond a time: outages, losses and recoveries."""
+        """Remove the entries beyond a time (s): outages, losses and recoveries."""
         self.down = self._down_until(time)
         while self._booked and self._booked[-1][1] > time:
             start, _ = self._booked.pop()
             if start < time:
                 self._booked.append((start, time))
-        for known in (self._lost_compute, self.recovery_seconds):
-            for at in [at for at in known if at > time]:
-                del known[at]
+        for record in (self._lost_compute, self.recovery_seconds):
+            for at in [at for at in record if at > time]:
+                del record[at]
         self._node.busy_since = min(self._node.busy_since, time)
         self.shared = min(self.shared, self.computed)
 
     # Computing
 
     async def takes(self, work: float) -> float:
-        """Return the seconds that `work` seconds at full speed take, with outages and repeats."""
+        """Return the duration (s) of `work` seconds at full speed, with outages and repeats."""
         now = self._step_began = self._node.now
         sampled = self._run.recovery.sampled is not None
         # a client that drops out of a round is out of all of it
@@ -154,8 +154,8 @@ class Outages:
         elif self._run.recovery.by_server and not (resumed or why) and self._node.collectives:
             self._download(now)
         if not self._run.program.averages:
-            self.shared = self.computed  # it saves every step, as no other node has a copy
-        late: float = self._node.now - now  # for the model
+            self.shared = self.computed  # every step is saved, as no other node has a copy
+        late: float = self._node.now - now  # time to get the model
         if sampled and not (resumed or why):
             self._spare()
         return late + await self._through_crashes(work, why)
@@ -172,7 +172,7 @@ class Outages:
         return self._final_attempt
 
     def _spare(self) -> None:
-        """Compute no gradients of a round that it drops out of, as they reach nobody."""
+        """Skip the gradients of a round that it drops out of, as nobody gets them."""
         node = self._node
         if self._sources:
             node.replace_source(*self._sources)
@@ -181,8 +181,9 @@ class Outages:
         self._sources = node.replace_source(*zero) if spared else ()
 
     def undisturbed_until(self) -> float:
-        """Return the time (s) before which steps that end take what was drawn, under a server or
-        within a round of its clients.
+        """Return the time (s) up to which steps take their drawn durations.
+
+        Applies under a server, or within a round of its clients.
         """
         node, members = self._node, self._run.availability.members
         if self._speed is not None or self.down_since is not None:
@@ -191,13 +192,13 @@ class Outages:
         return crash if members is None else min(crash, members.told(node.rank, node.now))
 
     def away(self, now: float) -> bool:
-        """Whether it stays out of a round that begins."""
+        """Return whether it stays out of a round that begins."""
         return self.down_since is not None and self.calendar.next(now)[0] <= now
 
     def _sits_out(self, now: float) -> Why | None:
-        """Return why it takes no part in its next collective, if a rule says so.
+        """Return why it takes no part in its next collective, if a rule excludes it.
 
-        A worker that takes part is asked only at its first step for a collective, or, if its
+        Rules apply to a participating worker only at its first step for a collective or, if its
         program has no means, at every step: it finishes what it has begun.
         """
         node, recovery = self._node, self._run.recovery
@@ -213,19 +214,19 @@ class Outages:
         return rule is not None and rule.sits_out(node.rank, node.collectives, node.now)
 
     def _sit_out(self, at: float, why: Why | None) -> None:
-        """Note why it is out from a time on: no longer for a crash of before."""
+        """Record why it is out from a time on (s); that ends the recovery from a crash."""
         self._sat_out[at], self._passed_over = why, why == Why.UNSELECTED
         if self.down_since is not None and self.why is None:
             self.recovery_seconds.setdefault(self._crashed, at - self._crashed)
 
     def _seconds_for(self, start: float, work: float) -> float:
-        """Return the seconds that `work` seconds at full speed take from a time on."""
+        """Return the duration (s) of `work` seconds at full speed from `start` on."""
         return work if self._speed is None else self._speed.after(start, work) - start
 
     async def _through_crashes(self, work: float, why: Why | None) -> float:
-        """Return the seconds until `work` seconds are computed, with all that crashes undo.
+        """Return the seconds until `work` seconds are computed, including repeats after crashes.
 
-        `why`: the reason to sit out at once, if there is one.
+        `why`: the reason to take no part at once, if there is one.
         """
         run = self._run
         begun: float = self._node.now
@@ -272,32 +273,32 @@ class Outages:
 
     @types.coroutine
     def _fetch(self, back: float) -> Generator[None, None, None]:
-        """Come back with the server's parameters of that time, for the gradient under way."""
+        """Return at `back` with the server's parameters, for the gradient under way."""
         run, node = self._run, self._node
         node.now = back
         run.release_at(back, [node])
         yield
         server = run.nodes[-1]
         server.sent_anew(node.rank)
-        own, fresh = node.replace_source(None, None), server.x
+        sources, fresh = node.replace_source(None, None), server.x
 
         def once(index: int) -> Any:
-            node.replace_source(*own)
-            return own[index](fresh)
+            node.replace_source(*sources)
+            return sources[index](fresh)
 
         node.replace_source(lambda x: once(0), lambda x: once(1))
 
     def freed(self, pieces: Sequence[GradientPiece]) -> Sequence[GradientPiece]:
-        """Return a gradient's pieces as a crash in its step frees them: when computed anew."""
+        """Return a gradient's pieces, freed when computed anew after a crash in its step."""
         end = pieces[-1].done
-        whole = end - self._node.now
-        if self._final_attempt >= whole:
+        total = end - self._node.now
+        if self._final_attempt >= total:
             return pieces
-        anew = self._final_attempt / whole
+        anew = self._final_attempt / total
         return [GradientPiece(piece.result, end - (end - piece.done) * anew) for piece in pieces]
 
     def work(self, seconds: float) -> None:
-        """Advance the clock by `seconds` of work; a server that crashes meanwhile begins anew."""
+        """Advance the clock by `seconds` of work; a server's crash begins the work anew."""
         node = self._node
         if node.rank != node.server or self.gone_since is not None:
             node.now += seconds
@@ -320,7 +321,7 @@ class Outages:
     # Collectives
 
     def joined(self, collective: Collective, at: float) -> float:
-        """Note that the node joins; return when others need it there: at once, if it is down."""
+        """Record a join; return the time (s) that counts for others: 0 if the node is down."""
         self.joined_at = at
         if self.down_since is not None:
             return 0.0
@@ -329,17 +330,17 @@ class Outages:
         return at
 
     def settle(self, collective: Collective, left_out: bool) -> None:
-        """Count what it brought to a collective as shared, or as lost if it was left out."""
+        """Count its contribution to a collective as shared, or as lost if it was left out."""
         computed = collective.computed[self._node.rank]
         if left_out:
             self.lose(collective.arrivals[self._node.rank], computed - self.shared)
         self.shared = max(self.shared, computed)
 
     def collected(self, handle: Collective, collectives: int) -> None:
-        """Go back to when a result was there, if that was before the node was.
+        """Go back to the time of a result, if the node's clock is ahead of it.
 
-        A worker that was left out abandons its step then, or for want of a quorum's patience all
-        that it has done since it last waited, unless it has joined others since.
+        A worker that was left out abandons its step then. Under a quorum or sampling it abandons
+        all work since its last wait, unless it has joined other collectives since.
         """
         node, done = self._node, handle.done
         if done is None or self._falls(handle, done):
@@ -352,7 +353,7 @@ class Outages:
                 self._abandon(max(done, node.busy_since if phase else self._step_began))
 
     def _falls(self, handle: Any, done: float) -> bool:
-        """Drop out of a round that is done at a time (s), if it does: it is down up to then."""
+        """Apply a client's drop-out from a round that ends at `done` (s); return whether it did."""
         node, fall = self._node, handle.falls.get(self._node.rank, inf)
         if fall >= done or self.down_since is not None or node.now != self.joined_at:
             return False
@@ -365,7 +366,7 @@ class Outages:
         return True
 
     def _abandon(self, done: float) -> None:
-        """Abandon what it has done since `done`: what it computed up to then is lost."""
+        """Abandon all work since `done` (s); the unshared computing before it is lost."""
         seconds, computed = self._lost_compute.pop(self._node.now, 0.0), self.computed
         self.forget_after(done)
         self._node.now = done
@@ -374,13 +375,13 @@ class Outages:
 
     # Messages and marks
 
-    def drops_out(self, due: float) -> float:
-        """Return when it drops out of sending what is `due` at a server (s); infinite: it does not.
+    def drops_out(self, arrival: float) -> float:
+        """Return when it drops out of a report due at `arrival` (s); inf: it does not.
 
-        It goes back to then.
+        Its clock goes back to that time.
         """
         node, self._reports = self._node, self._reports + 1
-        fall: float = self._run.recovery.falls(node.rank, self._reports, due)
+        fall: float = self._run.recovery.falls(node.rank, self._reports, arrival)
         self._run.recovery.drop_outs += fall <= self._run.deadline
         if fall < node.now:
             self._sent -= node.now - fall
@@ -388,7 +389,7 @@ class Outages:
         return fall
 
     def send(self) -> bool:
-        """Note that the node shares what it has; return whether it can: not if down for good."""
+        """Record that the node shares its work; return False if it is down for good."""
         if self.gone_since is None:
             self._sent, self.shared = self.computed - self.shared, self.computed
         return self.gone_since is None
@@ -407,14 +408,14 @@ class Outages:
     # Crashes
 
     def _go_down(self, since: float, crash: float, why: Why | None, abrupt: bool) -> None:
-        """Go on without weight from `crash` on; `since`: when it went down, maybe long before."""
+        """Go on without weight from `crash` on; `since`: when it went down, perhaps earlier."""
         self.down_since, self.why, self.abrupt = crash, why, abrupt
         self._passed_over = self._sat_out.get(crash) == Why.UNSELECTED
         self._crashed = since
         self._own_source = self._node.replace_source(_zero_gradient, _zero_loss_and_gradient)
 
     def park(self) -> None:
-        """Sit out as a client that is not selected, from now on."""
+        """Take no part from now on, as a client that is not selected."""
         if self.down_since is None:
             self._go_down(self._node.now, self._node.now, Why.UNSELECTED, False)
         if not self._passed_over:
@@ -423,14 +424,14 @@ class Outages:
             self._idle = self._node.rest(0.0)
 
     def _rest(self, work: float) -> None:
-        """Draw no compute times until it is selected; `work`: the one that it has drawn (s)."""
+        """Draw no compute times until it is selected; `work`: one that is drawn already (s)."""
         usual = self._run.recovery.usual[self._node.rank]
         self._idle = self._node.rest(usual if 0 < usual < inf else work, work)
 
     def _rejoin(self, work: float) -> float:
-        """Come back, with the parameters of the others; return the work of the step that begins.
+        """Return with the others' parameters; give back the work (s) of the step that begins.
 
-        A client that was not selected gets them first; it has drawn no step since.
+        A client that was not selected gets the parameters first; it drew no steps meanwhile.
         """
         assert self.down_since is not None
         now = self._node.now
@@ -457,13 +458,13 @@ class Outages:
 
     @types.coroutine
     def _go_down_for_good(self, crash: float) -> Generator[None, None, None]:
-        """Go down at `crash`, and never come back."""
+        """Go down at `crash` (s) for ever."""
         self._node.now = crash
         self._gone(crash)
         yield
 
     def _be_down(self, start: float, end: float) -> None:
-        """Book an outage, unless it is booked already."""
+        """Record an outage, unless it is recorded already."""
         if self._booked and end <= self._booked[-1][1]:
             return
         node = self._node
@@ -476,9 +477,9 @@ class Outages:
     # Waiting
 
     def block(self, begins: float, done: float, on: Any) -> None:
-        """Block the node as `VirtualNode.block` does, through outages, its own and others'.
+        """Block the node as `VirtualNode.block` does, through outages of itself and others.
 
-        Where a server takes in each report, it first sends its own, and at last does nothing more.
+        If a server receives each report separately, the node first sends its report, then waits.
         """
         node, run = self._node, self._run
         if self.down_since is not None:
@@ -494,21 +495,21 @@ class Outages:
         self._block(begins, done, stalls)
 
     def _block(self, begins: float, done: float, stalls: Sequence[Down]) -> None:
-        """Block through its own outages."""
+        """Block through the node's outages."""
         node, run = self._node, self._run
         unselected = node.rank != node.server and run.recovery.chosen
         for start, end in self.calendar.during(node.now, done):
             self._block_until(min(begins, start), start, stalls)
             self._be_down(start, end)
             node.now = end
-            if unselected and start < begins:  # nobody counts on it before the model is sent
+            if unselected and start < begins:  # before it has the model it counts as not selected
                 self._sat_out |= {start: Why.UNSELECTED, begins: None}
             elif end < done and not run.availability.absent(node.rank, start):
                 self.recovery_seconds[start] = end - start
         self._block_until(max(begins, node.now), done, stalls)
 
     def _block_until(self, begins: float, done: float, stalls: Sequence[Down]) -> None:
-        """Block, and record all parts: the run may turn out to end before they do."""
+        """Block, and record all parts, as the run may end before they do."""
         node = self._node
         waits, stood = [], []
         for start, end in stalls:
@@ -526,7 +527,7 @@ class Outages:
         node.block(begins, done)
 
     def _stall(self, until: float) -> None:
-        """Stand still for others' crashes."""
+        """Stop until a time (s) for crashes of others."""
         node = self._node
         self.stalled += until - node.now
         if node.spans is not None:
@@ -534,8 +535,8 @@ class Outages:
         node.now = node.busy_since = until
 
     def kinds(self) -> np.ndarray:
-        """Return the seconds of its outages: `membership.OUT`."""
-        found, members = np.zeros(len(OUT)), self._run.availability.members
+        """Return the seconds of its outages by kind, in the order of `membership.OUT`."""
+        seconds, members = np.zeros(len(OUT)), self._run.availability.members
         times = sorted(self._sat_out)
         for start, end in self._booked:
             why: Why | None = None
@@ -544,17 +545,17 @@ class Outages:
                 why = self._sat_out.get(since, why)
                 kind = KINDS[why]
                 if members is None:
-                    found[OUT.index(kind)] += until - since
+                    seconds[OUT.index(kind)] += until - since
                 else:
-                    found += members.split(self._node.rank, since, until, kind)
-        return found
+                    seconds += members.split(self._node.rank, since, until, kind)
+        return seconds
 
     def was_down(self, since: float) -> bool:
         """Whether the node has been down after a time, so far."""
         return bool(self._booked) and self._booked[-1][1] > since
 
     def cut(self, end: float) -> None:
-        """Take back what was booked beyond the end of the run."""
+        """Remove the entries beyond the end of the run (s)."""
         node = self._node
         since = self.gone_since if self.down_since is None else self.down_since
         if since is not None and since < end < inf:
@@ -571,7 +572,7 @@ class Outages:
                 node.communicated -= beyond
 
     def correct(self) -> None:
-        """Take back losses in excess of what it computed: of a step abandoned before its crash."""
+        """Remove losses above its computing: those of a step abandoned before its crash."""
         excess = self.lost - self.computed
         for at in sorted(self._lost_compute, reverse=True):
             if excess > 0:

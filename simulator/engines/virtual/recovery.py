@@ -1,13 +1,13 @@
-"""Who takes part in each collective of a run, and why the others do not.
+"""Decide which workers take part in each collective of a run, and why the others do not.
 
 All programs join every collective; a worker that takes no part joins at once, without weight, and
-gets the result. `Participation` decides when the last worker has joined (`team`), and books what
-those lose who are left out (`settle`). Two things decide:
-- `Presence`: which workers are there. It waits for a crashed worker, or goes on without it once the
-  others notice; it always goes on without workers that are absent (`cluster.membership`), and
-  waits until a quorum is there, where the scenario asks for one;
-- the `Rule`s, in order: each may keep a worker from computing (`sits_out`), or leave out some of
-  those that came (`narrow`). `Backup` and `Quorum` leave out the slowest.
+gets the result. When the last worker has joined, `Participation` decides on the participants
+(`team`), and records the losses of the others (`settle`). Two things decide:
+- `Presence`: which workers are present. It waits for a crashed worker, or goes on without it once
+  the others notice; it always goes on without workers that are absent (`cluster.membership`), and
+  waits for a quorum if the scenario sets one;
+- the `Rule`s, in order: each may prevent a worker from computing (`sits_out`), or leave out some of
+  the workers that arrived (`narrow`). `Backup` and `Quorum` leave out the slowest.
 
 After a change run tests/engines/test_crashes.py, test_membership.py and test_flows.py.
 """
@@ -31,7 +31,7 @@ Team = list[int] | None
 """The workers whose contributions a collective takes, in rank order; None: all of them."""
 MANY_RESTARTS = 10  # of one collective, worth a note
 Crash = tuple[float, float, int]
-"""When a worker crashes, when it is back (both in seconds), and its rank."""
+"""A crash: when the worker goes down and is back (s), and its rank."""
 NO_CRASH: Crash = (inf, inf, 0)
 
 
@@ -41,42 +41,44 @@ class Rule(Protocol):
     why: Why
 
     def sits_out(self, rank: int, index: int, at: float) -> bool:
-        """Whether a worker that begins, at `at` seconds, to compute for its `index`-th collective
-        takes no part in that one: it then computes nothing, joins at once, and loses nothing.
+        """Return whether a worker takes no part in its `index`-th collective.
+
+        Called at `at` (s), when it begins to compute for it. A worker that takes no part computes
+        nothing, joins at once, and loses nothing.
         """
         return False
 
     def narrow(self, team: list[int], arrivals: Mapping[int, float], begins: float) -> float:
-        """Remove workers from a team, given when each arrived (s); return when it begins at best.
+        """Remove workers from a team, given arrivals (s); return the earliest begin (s).
 
-        `begins`: the same so far. The collective never begins before all of its team are there.
+        `begins`: the earliest begin so far. A collective also waits for its whole team.
         """
         return begins
 
 
 class Backup(Rule):
-    """Leaves out all but the first `kept` to arrive."""
+    """A rule that leaves out all but the first `wanted` workers to arrive."""
 
     why = Why.LATE
 
-    def __init__(self, kept: int) -> None:
-        self._kept = kept
+    def __init__(self, wanted: int) -> None:
+        self._kept = wanted
 
     def narrow(self, team: list[int], arrivals: Mapping[int, float], begins: float) -> float:
-        """Keep the first to arrive."""
+        """Reduce the team to the first workers to arrive."""
         team[:] = sorted(earliest(team, arrivals, self._kept))
         return begins
 
 
 class Quorum(Backup):
-    """Leaves out those that arrive later than `grace` seconds after the `kept`-th."""
+    """A rule that leaves out workers later than `grace` seconds after the `wanted`-th."""
 
-    def __init__(self, kept: int, grace: float) -> None:
-        super().__init__(kept)
+    def __init__(self, wanted: int, grace: float) -> None:
+        super().__init__(wanted)
         self._grace = grace
 
     def narrow(self, team: list[int], arrivals: Mapping[int, float], begins: float) -> float:
-        """Keep those that arrive in time; go on sooner once all that are up have arrived."""
+        """Remove late workers; begin earlier if all workers that are up have arrived."""
         if len(team) < self._kept:
             return begins
         last = sorted(arrivals[rank] for rank in team)[self._kept - 1] + self._grace
@@ -86,7 +88,7 @@ class Quorum(Backup):
 
 
 class Leaving(Rule):
-    """Lets workers leave that have notice that they will have to, or are absent."""
+    """A rule by which workers leave when absent, or at notice that they must leave."""
 
     why = Why.ABSENT
 
@@ -94,23 +96,23 @@ class Leaving(Rule):
         self._members = members
 
     def sits_out(self, rank: int, index: int, at: float) -> bool:
-        """Whether it leaves now, rather than begin what it may not have time to finish."""
+        """Return whether a worker has left, or must leave before it could finish."""
         return self._members.leaves(rank, at)
 
 
 def rules(run: Any, least: int) -> list[Rule]:
-    """Return the rules of a run, in their order; `least`: how many workers a mean waits for."""
-    settings, members, found = run.scenario.recovery, run.availability.members, list[Rule]()
+    """Return the rules of a run in order; `least`: the number of workers of a mean."""
+    settings, members, result = run.scenario.recovery, run.availability.members, list[Rule]()
     if members is not None:
-        found.append(Leaving(members))
+        result.append(Leaving(members))
     cluster = run.scenario.cluster
     if run.program.rounds and cluster.sampling is not None:
-        found.append(Sampled(cluster, cluster.sampling, run.seed, partial(_away, run)))
+        result.append(Sampled(cluster, cluster.sampling, run.seed, partial(_away, run)))
     if settings.policy == "quorum":
-        found.append(Quorum(least, settings.grace))
+        result.append(Quorum(least, settings.grace))
     elif settings.backups:
-        found.append(Backup(least))
-    return found
+        result.append(Backup(least))
+    return result
 
 
 def _away(run: Any, rank: int, time: float) -> bool:
@@ -118,11 +120,11 @@ def _away(run: Any, rank: int, time: float) -> bool:
 
 
 class Presence:
-    """Which workers are there, and since when the others know.
+    """Which workers are present, and when the others notice.
 
-    `waits`: whether they wait for a crashed one; `timeout`: seconds until they notice a crash;
-    `means`: whether the program has means that can do without some of them; `_least`: workers that
-    must be there.
+    `waits`: whether they wait for a crashed worker; `timeout`: seconds until they notice a crash;
+    `means`: whether the program has means that work without some workers; `_least`: number of
+    workers that must be present.
     """
 
     def __init__(self, run: Any, settings: Recovery, least: int) -> None:
@@ -132,35 +134,36 @@ class Presence:
         self._least = least if settings.policy == "quorum" else 1
 
     def skips(self, rank: int, crash: float) -> bool:
-        """Whether the others go on without a worker that is down at a time."""
+        """Return whether the others go on without a worker that is down at `crash` (s)."""
         return self.means and (not self.waits or self._run.availability.absent(rank, crash))
 
     def goes_on_without(
         self, node: VirtualNode, crash: float, back: float, why: Why | None
     ) -> bool:
-        """Whether the others go on while a node is down from `crash` on; `why`: None for a crash.
+        """Return whether the others go on while a node is down from `crash` on.
 
-        Not if all of them have crashed, too: it computes anew what it has lost.
+        `why`: None for a crash. Not if all others have crashed, too: it then repeats its work.
         """
         run = self._run
         if not self.means or (why is None and self.waits):
             return False
-        up = (each for each in run.nodes if each is not node and each.outages.down_since is None)
+        up = (peer for peer in run.nodes if peer is not node and peer.outages.down_since is None)
         return (
             back == inf
             or why is not None
             or self._least > 1
-            or run.recovery.sampled is not None  # a round without anyone is one without effect
-            or any(run.calendars[each.rank].next(crash)[0] > crash for each in up)
+            or run.recovery.sampled is not None  # a round without clients has no effect
+            or any(run.calendars[peer.rank].next(crash)[0] > crash for peer in up)
         )
 
     def present(
         self, collective: Collective, narrow: Callable[[list[int], float], float]
     ) -> tuple[list[int], float]:
-        """Return those who arrived, and did not leave before the collective could begin, or before
-        a server had their report.
+        """Return the workers present at a collective, and when the absence of others is noticed.
 
-        `narrow`: the rules, which may let it begin before the last of them arrives.
+        Present are those that arrived, and did not leave before the collective could begin, or
+        before a server had their report. `narrow`: the rules, which may let the collective begin
+        before the last arrival.
         """
         run, arrivals, reports = self._run, collective.arrivals, collective.reports
         team = [rank for rank in sorted(arrivals) if rank not in collective.falls]
@@ -169,9 +172,9 @@ class Presence:
             if outages.down_since is not None and rank not in arrivals:
                 noticed = max(noticed, outages.down_since + self.timeout * outages.abrupt)
         calendars, leave = run.calendars, not self.waits or run.availability.members is not None
-        asked = team if calendars and leave else ()
-        downs = ((calendars[rank].next(arrivals[rank])[0], rank) for rank in asked)
-        for crash, rank in sorted(each for each in downs if self.skips(*each[::-1])):
+        leaving = team if calendars and leave else ()
+        downs = ((calendars[rank].next(arrivals[rank])[0], rank) for rank in leaving)
+        for crash, rank in sorted(down for down in downs if self.skips(*down[::-1])):
             if reports and crash >= reports[rank]:
                 continue
             if crash >= narrow(team.copy(), noticed):
@@ -181,7 +184,7 @@ class Presence:
         return (team, noticed) if reports else self._enough(team, arrivals, noticed)
 
     def up(self, rank: int, time: float) -> float:
-        """Return when a worker that takes no part at a time can take part again (s)."""
+        """Return when (s) a worker that takes no part at a time can take part again."""
         members = self._run.availability.members
         for _ in range(PATIENCE):
             crash, back = self._run.calendars[rank].next(time)
@@ -195,7 +198,7 @@ class Presence:
     def _enough(
         self, team: list[int], arrivals: Mapping[int, float], begins: float
     ) -> tuple[list[int], float]:
-        """Wait until enough workers are there: those who were down count as soon as they are up."""
+        """Wait for enough workers; those that were down count as soon as they are up."""
         calendars = self._run.calendars[: self._run.workers]
         if max(len(team), 1) >= self._least or not calendars:
             return team, begins
@@ -210,8 +213,9 @@ class Presence:
         return stayed, begins
 
     def restart(self, team: list[int], begins: float, crashed: Crash) -> float:
-        """Return when a collective goes on after a crash in its team: without that worker once it
-        is noticed, or when that worker is back.
+        """Return when (s) a collective goes on after a crash in its team.
+
+        That is without the worker, once its crash is noticed, or when the worker is back.
         """
         crash, back, rank = crashed
         if len(team) == 1 or not self.skips(rank, crash):
@@ -223,12 +227,14 @@ class Presence:
 
 
 class Participation:
-    """Who takes part in the collectives of one run. `dropped`: contributions that were left out;
-    `taken`: those that were not, of so many `means`; `drop_outs`: of clients that were selected;
-    `kept`: workers that a mean waits for; `sampled`: the rule that selects clients, if any;
-    `by_server`: whether clients get the model from a server, which takes in each one's report;
-    `chosen`: whether a server chooses them, without rounds; `abandons_phases`: whether those who
-    are late for one drop all that they have done for it, not just their last step.
+    """The participants of the collectives of one run.
+
+    `dropped`: number of contributions that were left out; `taken`: of those that were not, in
+    `means` means; `drop_outs`: of selected clients; `kept`: workers that a mean waits for;
+    `sampled`: the rule that selects clients, if any; `by_server`: whether clients get the model
+    from a server, which receives each report separately; `chosen`: whether a server chooses
+    clients, without rounds; `abandons_phases`: whether late workers drop all their work for a
+    collective, not just their last step.
     """
 
     def __init__(self, run: Any) -> None:
@@ -253,26 +259,27 @@ class Participation:
         self._begun: list[tuple[float, int]] = []  # downloads not yet counted: s, rank
 
     def part(self, rank: int, number: int) -> float:
-        """Return after which share of its `number`-th work a client drops out; 1: never."""
+        """Return the share of its `number`-th work after which a client drops out; 1: never."""
         share = self._drop[rank]
         return min(self._lots(number)[rank] / share, 1.0) if share else 1.0
 
-    def falls(self, rank: int, number: int, due: float) -> float:
-        """Return when a client drops out of what it does since it got the model, and would have
-        done when `due` (s); infinite: it does not.
+    def falls(self, rank: int, number: int, done: float) -> float:
+        """Return when (s) a client drops out of its work, from the model's arrival to `done`.
+
+        inf: it does not drop out.
         """
         since, part = self._run.nodes[rank].busy_since, self.part(rank, number)
-        return since + part * (due - since) if part < 1 else inf
+        return since + part * (done - since) if part < 1 else inf
 
-    def fallen(self, collective: Collective, dues: Mapping[int, float]) -> dict[int, float]:
-        """Return when clients drop out of a round, given when their reports are due (s)."""
+    def fallen(self, collective: Collective, arrivals: Mapping[int, float]) -> dict[int, float]:
+        """Return when clients drop out of a round (s), given the arrivals of their reports (s)."""
         if self.sampled is None:
             return {}
-        found = {rank: self.falls(rank, collective.index, due) for rank, due in dues.items()}
-        return {rank: at for rank, at in found.items() if at < inf}
+        drops = {rank: self.falls(rank, collective.index, done) for rank, done in arrivals.items()}
+        return {rank: at for rank, at in drops.items() if at < inf}
 
     def team(self, collective: Collective) -> Team:
-        """Return the workers that a collective takes; set when it begins, and who came last."""
+        """Return the participants of a collective; set its begin, and its last arrival."""
         run, arrivals = self._run, collective.reports or collective.arrivals
         if not run.outages:  # nodes are always up
             return None
@@ -285,8 +292,8 @@ class Participation:
             return max([begins, *(arrivals[rank] for rank in team)])
 
         team, begins = self.presence.present(collective, narrow)
-        if not team:  # it begins when the first is back, or without any after drop-outs
-            since = max([begins, *(arrivals[each] for each in arrivals.keys() - collective.falls)])
+        if not team:  # it begins when the first is back, or empty after drop-outs
+            since = max([begins, *(arrivals[r] for r in arrivals.keys() - collective.falls)])
             back = () if collective.falls else range(run.workers)
             ups = (self.presence.up(rank, since) for rank in back)
             collective.begins = min(ups, default=since)
@@ -302,11 +309,11 @@ class Participation:
         return team
 
     def reached(self, times: Sequence[float]) -> float:
-        """Return when as many workers as a mean waits for reached a step, of all `times` (s)."""
+        """Return when (s) enough workers for a mean have reached a step, given all `times`."""
         return self.sampled.reached(times) if self.sampled else sorted(times)[: self.kept][-1]
 
     def first_crash(self, team: Team, begins: float) -> Crash:
-        """Return the first crash in a team at or after `begins`; it may never come."""
+        """Return the first crash in a team at or after `begins` (s), or `NO_CRASH`."""
         calendars = self._run.calendars
         if team is None or not calendars:
             return NO_CRASH
@@ -331,9 +338,9 @@ class Participation:
         return at
 
     def begin(self, collective: Collective, team: Team, at: float, free: float = 0.0) -> bool:
-        """Let a collective begin; return whether it does, before the end of the run.
+        """Let a collective begin at `at` (s); return whether that is before the end of the run.
 
-        `free`: when the links were.
+        `free`: when the links became free (s).
         """
         collective.begins = at
         self._note_stalls(collective, team, free)
@@ -343,10 +350,10 @@ class Participation:
         return False
 
     def _note_stalls(self, collective: Collective, team: Team, free: float) -> None:
-        """Note when a collective stood still for crashes.
+        """Record the spans in which crashes stopped a collective.
 
-        That is while one of the team was down, and once all had come. Those who come late for
-        another reason make the others wait, as do links that become `free` later, and a deadline.
+        These are spans in which a member was down, and those after all had arrived. Other late
+        arrivals, busy links and a deadline count as waiting.
         """
         run, begins = self._run, min(collective.begins, self._run.deadline)
         if not run.calendars or not team or begins == inf:
@@ -361,7 +368,7 @@ class Participation:
         collective.stalls = merged(stood)
 
     def stalls(self, awaited: Any, start: float, end: float) -> Sequence[Down]:
-        """Return when what a node waits for, a handle or a rank, stands still for crashes."""
+        """Return the spans in which crashes stop what a node waits for, a handle or a rank."""
         if type(awaited) is Collective:
             if not awaited.missing or not self.presence.waits:
                 return awaited.stalls
@@ -375,18 +382,18 @@ class Participation:
         return [down for rank in ranks for down in self._run.calendars[rank].during(start, end)]
 
     def notes(self) -> list[str]:
-        """Return a note on a collective that crashes kept up time and again, if there is one."""
+        """Return a note on the collective that crashes restarted most often, if there is one."""
         count, name = self._most_restarts
         if count < MANY_RESTARTS or not self.presence.waits:
             return []
         return [
             f"{name} had to wait for workers that were down, or begin again, {count} times: "
-            "crashes come faster than all workers are up together; write "
+            "all workers are rarely up together; write "
             'recovery.policy = "shrink", or shorten the period so that less is lost'
         ]
 
     def settle(self, collective: Collective, team: list[int]) -> None:
-        """Leave out workers that are not in the team: what they computed for this is lost."""
+        """Leave out workers that are not in the team: their computing for it is lost."""
         run = self._run
         out = set(range(run.workers)).difference(team)
         self.taken += len(team)
@@ -411,14 +418,14 @@ class Participation:
         return Why.ABSENT if self._run.availability.absent(rank, crash) else Why.CRASHED
 
     def sits_out(self, rank: int, index: int, at: float) -> Why | None:
-        """Return why a worker takes no part in its next collective, by the rules; None: it does."""
-        for each in self.rules:
-            if each.sits_out(rank, index, at):
-                return each.why
+        """Return why the rules exclude a worker from its next collective; None: they do not."""
+        for rule in self.rules:
+            if rule.sits_out(rank, index, at):
+                return rule.why
         return None
 
     def download(self, rank: int) -> float:
-        """Return the seconds that a client needs to get the model, once it is selected (again)."""
+        """Return the seconds that a selected client needs to get the model."""
         run, now = self._run, self._run.nodes[rank].now
         if rank not in self._downloads:
             self._downloads[rank] = self._download_cost(rank)
@@ -427,17 +434,16 @@ class Participation:
         if self.by_server:
             passed, last = self._served(run.nodes[rank].collectives)
             until = passed.get(rank, 0.0)
-            if until <= now < last:  # it was away as the round began, or has lost what it got
+            if until <= now < last:  # it was absent at the begin, or lost the model
                 until = last + run.whole_bytes / run.scenario.server.bandwidth
             sending = max(sending, until - now)
         return sending + latency
 
     def _serve(self, index: int) -> tuple[dict[int, float], float]:
-        """Return when the model for each client of a round has passed the server's card, and the
-        last one (s).
+        """Return when (s) the server's card has passed the model, by client of a round and in all.
 
-        It serves them in the order of their draw, whoever asks first, without those who are away;
-        each of these is served after all others, as if alone.
+        Clients are served in the order of their draw. Absent clients are left out; each of them is
+        served after all others, as if alone.
         """
         run, card = self._run, Nic(self._run.scenario.server.bandwidth or inf)
         assert self.sampled is not None
@@ -450,12 +456,10 @@ class Participation:
         return passed, max(passed.values(), default=at)
 
     def count_downloads(self, until: float) -> None:
-        """Count the bytes of the model that workers have got which joined, or began to get it,
-        before a time (s).
-        """
+        """Count the bytes of downloads of the model that began or ended before a time (s)."""
         members, until = self._run.availability.members, min(until, self._run.deadline)
-        begun, self._begun = self._begun, [each for each in self._begun if each[0] >= until]
-        for _, rank in (each for each in begun if each[0] < until):
+        begun, self._begun = self._begun, [d for d in self._begun if d[0] >= until]
+        for _, rank in (d for d in begun if d[0] < until):
             self._count_download(rank)
         if members is not None and members.pay and until < inf:
             for rank, share in members.sent(until):
@@ -468,7 +472,7 @@ class Participation:
 
     @cached_property
     def usual(self) -> list[float]:
-        """Each worker's expected seconds of a step."""
+        """Each worker's expected step time (s)."""
         expected: list[float] = self._run.scenario.team.mean_compute
         return expected
 

@@ -1,4 +1,4 @@
-"""`run` of the reference engine: any scenario, one seed, in simulated time on SimPy."""
+"""Run any scenario with one seed on the reference engine, in simulated time on SimPy."""
 
 import gc
 from collections.abc import Iterator, Mapping
@@ -16,7 +16,7 @@ from ...scenario.world import World
 from . import accounts, collective_slowdown
 from .simulation import Simulation
 
-RARELY = 100_000  # objects made before those kept are walked for garbage: the default is 700
+RARELY = 100_000  # new objects between searches for garbage: the default is 700
 SEED_DISTANCE = 10**9  # between seeds of a run and of its jobs, so that no streams coincide
 
 
@@ -28,22 +28,22 @@ def run(
     spans: int = 0,
     programs: Mapping[str, Program] | None = None,
 ) -> Run:
-    """Simulate one algorithm with one seed, as `run_world`, by the name of its program."""
+    """Simulate one algorithm with one seed; options as in `run_world`."""
     program = (programs or catalogue())[algorithm.name]
     return run_world(World.of(scenario, algorithm, program), seed, spans=spans)
 
 
 def run_world(world: World, seed: int, *, spans: int = 0) -> Run:
-    """Simulate a world with one seed; keep up to `spans` spans.
+    """Simulate a world with one seed; store up to `spans` spans.
 
-    Raises ProgramError when the program breaks the rules of the effects.
+    Raises ProgramError if the program breaks the rules of the effects.
     """
-    algorithm, program, kept = world.algorithm, world.program, Spans(spans) if spans else None
+    algorithm, program, stored = world.algorithm, world.program, Spans(spans) if spans else None
     with np.errstate(over="ignore", invalid="ignore"), _rarely_collected():
-        simulation = _made(world, seed, kept).run()  # may diverge: a note says so
+        simulation = _made(world, seed, stored).run()  # may diverge: a note says so
     simulation.observer.close(simulation.horizon, simulation.deserted)
     curve = simulation.observer.curve
-    drawn = None if kept is None else accounts.timeline(simulation, kept, simulation.end)
+    shown = None if stored is None else accounts.timeline(simulation, stored, simulation.end)
     seconds = accounts.spent(simulation)
     mean = accounts.means(seconds)
     links, phases = simulation.observer.moved_at_end or simulation.moved()
@@ -56,13 +56,13 @@ def run_world(world: World, seed: int, *, spans: int = 0) -> Run:
         seconds=mean,
         workers=seconds,
         links=links,
-        spans=drawn,
+        spans=shown,
         notes=[
             *notes(program, algorithm, simulation.objective, curve, simulation.averages_begun()),
             *(stalled or simulation.recovery.notes()),
             *collective_slowdown.notes(simulation),
         ],
-        spans_truncated=kept is not None and kept.truncated,
+        spans_truncated=stored is not None and stored.truncated,
         updates=simulation.observer.updates,
         **accounts.rounds(simulation, seconds),
         staleness=simulation.staleness,
@@ -79,9 +79,9 @@ def run_world(world: World, seed: int, *, spans: int = 0) -> Run:
 
 @contextmanager
 def _rarely_collected() -> Iterator[None]:
-    """Look for cyclic garbage rarely in a run: it keeps nearly all that it makes.
+    """Collect cyclic garbage rarely in a run, which makes hardly any.
 
-    What earlier runs have left is collected at the end of a long one.
+    Garbage of earlier runs is collected at the end of a long one.
     """
     usual, before = gc.get_threshold(), gc.get_stats()[0]["collections"]
     if not usual[0]:
@@ -96,13 +96,13 @@ def _rarely_collected() -> Iterator[None]:
         gc.collect()
 
 
-def _made(world: World, seed: int, kept: Spans | None) -> Simulation:
+def _made(world: World, seed: int, stored: Spans | None) -> Simulation:
     """Return the simulation before its run, with its background jobs."""
-    simulation = Simulation(world, seed, kept)
+    simulation = Simulation(world, seed, stored)
     for number, job in enumerate(world.scenario.job, 1):  # endless, over the same lines
-        beside = World.of(job.scenario, job.algorithm, catalogue()[job.algorithm.name])
+        job_world = World.of(job.scenario, job.algorithm, catalogue()[job.algorithm.name])
         job_seed = seed + number * SEED_DISTANCE
-        simulation.background.append(Simulation(beside, job_seed, host=simulation))
+        simulation.background.append(Simulation(job_world, job_seed, host=simulation))
     return simulation
 
 
@@ -129,13 +129,13 @@ def _warnings(curve: dict[str, list[float]], program: Program, begun: bool) -> l
     """Return notes on a curve: that it is empty, was never averaged, or diverged."""
     if not curve["step"][-1]:
         return ["no step was evaluated before the end; run longer, or evaluate more often"]
-    found = []
+    warnings = []
     averages = program.averages and not (program.server or program.gossips)
     if averages and not np.isfinite(curve["tau"]).any():
-        found.append(
+        warnings.append(
             "the first average was not done before the end of the run"
             if begun
             else "never averaged: the period is longer than the run"
         )
     lost = divergence.note(curve)
-    return [*found, lost] if lost else found
+    return [*warnings, lost] if lost else warnings

@@ -1,12 +1,12 @@
-"""The lines that transfers of a run, and of the jobs beside it, share; a shared device is one more.
+"""The lines that transfers of a run and of background jobs share; a shared device is a line, too.
 
 The fabric (`network.fabric`) is a flow-level max-min model of the lines. Nodes and transports start
-transfers there (or gradients to compute), by number, and what follows is called when one ends.
+transfers (or gradients to compute) there by number, with a callback for the end of each.
 
 Three sources of events advance together, in `Simulation.release` and `advance`: SimPy and messages
 (up to `until`), the fabric (when a transfer ends next), and `events` (outages, profiles, competing
 flows, crashes). Invariant: the fabric's clock never passes the earliest of the others, as it cannot
-go back; events of equal times come in the order fabric, network, messages, SimPy. Network events
+go back. Events of equal times come in the order fabric, network, messages, SimPy. Network events
 pass only while a transfer is in flight, so that endless ones keep no run alive.
 After a change run tests/engines/test_flows.py, test_background_jobs.py and tests/network.
 """
@@ -28,7 +28,7 @@ Change = Callable[[float], None]
 
 
 class NetworkEvents:
-    """Changes of a network to come, in order of time: outages, profiles, competing flows, crashes.
+    """Coming changes of a network in order of time: outages, profiles, competing flows, crashes.
 
     `dead_lines`: lines whose capacity stays zero.
     """
@@ -58,7 +58,7 @@ class NetworkEvents:
         change(time)
 
     def add_competing_flow(self, greedy: Greedy, seed: int) -> None:
-        """Schedule a competing flow, which comes and goes by its scenario."""
+        """Schedule a competing flow, which is active in the intervals of its scenario."""
         lines = tuple(dict.fromkeys(greedy.route.lines))
         path = self._fabric.path(lines, 0.0, limit=greedy.route.limit)
         self._next_interval(path, greedy.times.of(seed))
@@ -90,7 +90,7 @@ class NetworkEvents:
 
 
 class Transfer(NamedTuple):
-    """A transfer that a run waits for: what to call when it ends, and the lines that it uses."""
+    """A transfer that a run waits for: the function to call at its end, and its lines."""
 
     run: Any
     follow: Callable[[float], None]
@@ -98,11 +98,11 @@ class Transfer(NamedTuple):
 
 
 class SharedLines:
-    """The lines under a run and the jobs beside it.
+    """The lines of a run and of its background jobs.
 
-    `topologies`: the graphs of the run and of each job, on the same lines; empty where only devices
-    are shared. `events`: the changes to come. Transfers in flight are kept by number; competing
-    flows, which never end, are not among them.
+    `topologies`: the graphs of the run and of each job, on the same lines; empty if only devices
+    are shared. `events`: the changes to come. Transfers in flight are stored by number, without
+    competing flows, which never end.
     """
 
     def __init__(self, run: Any) -> None:
@@ -110,10 +110,10 @@ class SharedLines:
         self._agenda = run.agenda
         self._transfers: dict[int, Transfer] = {}
         self._devices = scenario.team.devices
-        count = max((each for each in self._devices if each is not None), default=-1) + 1
+        count = max((number for number in self._devices if number is not None), default=-1) + 1
         topology = Topology(scenario) if scenario.network.model == "flows" else None
-        others = [Topology(job.scenario) for job in scenario.job]
-        self.network = SharedNetwork(topology, run.seed, count, others)
+        job_graphs = [Topology(job.scenario) for job in scenario.job]
+        self.network = SharedNetwork(topology, run.seed, count, job_graphs)
         self.fabric = self.network.fabric
         self.events = NetworkEvents(self.network)
         self.topologies = [] if topology is None else [topology, *self.network.others]
@@ -126,7 +126,7 @@ class SharedLines:
         self._paths = [None if device is None else paths[device] for device in self._devices]
 
     def share_device(self, run: Any, node: VirtualNode) -> None:
-        """Let a worker compute on a device that it shares, if it does."""
+        """Let a worker compute on its shared device, if it has one."""
         path = self._paths[node.rank]
         if path is not None:
             node.computing = SharedDevice(run, node, path)
@@ -138,7 +138,7 @@ class SharedLines:
         follow: Callable[[float], None],
         lines: Callable[[], frozenset[int]] = frozenset,
     ) -> None:
-        """Remember what follows when a transfer of a run ends."""
+        """Store the function to call when a transfer of a run ends, and its lines."""
         self._transfers[number] = Transfer(run, follow, lines)
         run.in_flight += 1
 
@@ -154,19 +154,19 @@ class SharedLines:
     def advance(self, until: float) -> bool:
         """Advance the fabric until transfers end, or to `until`, through network events.
 
-        Call what follows them. Return whether that, or a network event, may have made nodes ready.
+        Call the functions of ended transfers. Return whether nodes may have become ready.
         """
-        ready, found = self._agenda.ready, None
+        ready, ended_at = self._agenda.ready, None
         while self._transfers:
-            due = self.events.due
-            if due > until or due == inf:
-                found = self.fabric.advance(until)
+            change_at = self.events.due
+            if change_at > until or change_at == inf:
+                ended_at = self.fabric.advance(until)
                 break
-            found = self.fabric.advance(due)
-            if found is not None:
+            ended_at = self.fabric.advance(change_at)
+            if ended_at is not None:
                 break
             self.events.apply_next()
-            if ready:  # a crash has left one worker alone, which needs no network
+            if ready:  # a crash left a single worker, which needs no network
                 break
             if (
                 until == inf
@@ -174,9 +174,9 @@ class SharedLines:
                 and all(map(self._never_arrives, self._transfers.values()))
             ):
                 break
-        if found is None:
+        if ended_at is None:
             return bool(ready)
-        at, ended = found
+        at, ended = ended_at
         for number in ended:
             run, follow, _ = self._transfers.pop(number)
             run.in_flight -= 1
@@ -190,16 +190,16 @@ class SharedLines:
         return [transfer for transfer in self._transfers.values() if transfer.run is run]
 
     def has_pending(self, run: Any) -> bool:
-        """Whether a run has transfers in flight, unless their lines never carry again."""
+        """Return whether a run has transfers in flight that can still arrive."""
         return not all(map(self._never_arrives, self._in_flight(run)))
 
     def stuck(self, run: Any) -> list[str]:
-        """Return clauses that say which transfers wait for which line, and who for them."""
-        own = self._in_flight(run)
+        """Return clauses on transfers that wait for dead lines, and workers that wait for them."""
+        transfers = self._in_flight(run)
         stuck = [
             f"transfers wait for {self.network.lines[line].name}, which carries nothing any more"
             for line in sorted(self.events.dead_lines)
-            if any(line in transfer.lines() for transfer in own)
+            if any(line in transfer.lines() for transfer in transfers)
         ]
         for collective in dict.fromkeys(node.meeting for node in run.nodes if stuck):
             if collective is not None:
@@ -209,14 +209,14 @@ class SharedLines:
 
 
 class SharedDevice:
-    """A device on which a worker computes beside others, at most at full speed."""
+    """A device that a worker shares with others, each at most at full speed."""
 
     def __init__(self, run: Any, node: VirtualNode, path: int) -> None:
         self._run, self._node, self._path = run, node, path
 
     @types.coroutine
     def takes(self, work: float) -> Generator[None, float, float]:
-        """Compute `work` seconds; return the seconds that it took."""
+        """Compute `work` seconds; return the duration in seconds."""
         run, node = self._run, self._node
         number = run.lines.fabric.send(node.now, self._path, work)
         run.lines.track(run, number, lambda at: run.agenda.ready.append((node, at)))

@@ -3,22 +3,22 @@
 Strategy. Programs are plain coroutines that the nodes resume with `send`; SimPy keeps only the
 events that several nodes can observe: results of collectives, alarms of nodes that compute until
 a message comes (`wake`), and the end. `release`, the one callback, resumes the nodes of its event,
-all nodes which these make ready, and then the receivers of messages, up to SimPy's next event.
+all nodes that these make ready, and then the receivers of messages, up to SimPy's next event.
 One event per collective resumes all its workers, so that a barrier costs O(workers).
 
 Invariants.
 - Nodes see messages in order of arrival, and equal times in the order of sending (`undelivered`).
 - When no node is ready, only SimPy's next event (`agenda.next`), or the end of a transfer over
-  shared lines, can come before the first message. Events are therefore scheduled by the agenda
-  alone, and counted in `events`, unless they are the end or a rollback.
-- The end has the lowest priority (`LAST`): what happens exactly at the deadline counts. `deadline`
-  carries a tolerance for rounding, while times that are reported stop at the scenario's duration.
+  shared lines, can come before the first message. Events are therefore scheduled only by the
+    agenda, and counted in `events`, unless they are the end or a rollback.
+  - The end has the lowest priority (`LAST`): events exactly at the deadline count. `deadline`
+    has a tolerance for rounding, while reported times stop at the scenario's duration.
 
-Why so. SimPy's own processes, `AllOf` and stores give the same order at several times the cost.
-A run is composed: `transport` carries messages and collectives, `availability` says when nodes are
-up (each has `outages` if it may not be), `recovery` whose contributions collectives take, and
-`background` runs load the `lines` that they share. Where nothing crashes and no line is shared,
-that costs a comparison with None.
+  Reasons. SimPy's processes, `AllOf` and stores give the same order at several times the cost.
+  A run is composed: `transport` carries messages and collectives, `availability` has the times at
+  which nodes are up (each has `outages` if it may be down), `recovery` decides whose contributions
+  collectives take, and `background` runs load the `lines` that they share. Without crashes and
+  shared lines, that costs a comparison with None.
 
 After a change run tests/engines and tests/programs, then `make bench`.
 """
@@ -58,7 +58,7 @@ from .recovery import Participation, Team
 from .transport import ClosedFormTransport
 
 NEVER_DOWN = Calendar(iter(()))
-FEW = 4  # waits that a note on a stall names; the others are counted
+FEW = 4  # waits that a note on a stall names; it counts the others
 
 
 class Simulation:
@@ -66,17 +66,17 @@ class Simulation:
 
     Servers, and workers whose steps are pooled, end with the first update at or after
     workers x steps (`Observer.limit`).
-    `undelivered`: a heap of messages by time of arrival; `sent`: their serial number; `events`: how
-    many of SimPy's are this run's, not counting its end; `in_flight`: its transfers over `lines`,
-    which it shares with the `background`, runs that only load them. `staleness`: uses of results,
-    by age. `strides`: whether workers take a phase's steps at once, as only outages can disturb
-    them; `beside`: whether collectives slow computing. `inbox_bytes`: the most that waited at the
-    server at once. `work_left`: whether the
-    server has messages to serve after the deadline; `over`: whether a node has stopped at `limit`.
-    `unfinished`: what never gets done, as clauses; `stall`: why the run stopped early, or empty.
+    `undelivered`: a heap of messages by time of arrival; `sent`: their serial number; `events`:
+    number of this run's events in SimPy, without its end; `in_flight`: number of its transfers over
+    `lines`, which it shares with the `background`, runs that only load them. `staleness`: uses of
+    results, by age. `strides`: whether workers take a phase's steps at once, as only outages can
+    disturb them; `beside`: whether collectives slow computing. `inbox_bytes`: the most bytes that
+    waited at the server at once. `work_left`: whether the server has messages to serve after the
+    deadline; `over`: whether a node has stopped at `limit`. `unfinished`: clauses on what never
+    ends; `stall`: why the run stopped early, or empty.
     """
 
-    __slots__ = (  # more attributes than CPython 3.11 reads fast without
+    __slots__ = (  # without slots CPython 3.11 reads this many attributes slowly
         "_last_completion", "_stalled_since", "absentees", "agenda", "answer", "availability",
         "background", "beside", "calendars", "deadline", "events", "host",
         "in_flight", "inbox_bytes", "label",
@@ -93,7 +93,7 @@ class Simulation:
         spans: Spans | None = None,
         host: "Simulation | None" = None,
     ) -> None:
-        scenario, program, given = world.scenario, world.program, world.algorithm.parameters
+        scenario, program, parameters = world.scenario, world.program, world.algorithm.parameters
         self.scenario, self.seed, self.program = scenario, seed, program
         self.label = world.algorithm.label
         self.host: Simulation = self if host is None else host
@@ -118,35 +118,35 @@ class Simulation:
         self.work_left = self.over = False
         self.deadline: float = deadline(scenario) if host is None else host.deadline
         self.open_collectives: dict[int, Collective] = {}
-        self.parked, self.strides = leaping(self, self.recovery.sampled, given)
+        self.parked, self.strides = leaping(self, self.recovery.sampled, parameters)
         self.unfinished: list[str] = []
         self.stall = ""
         self._stalled_since = self._last_completion = 0.0
 
         totals, completed = self.traffic.totals, self._completion_time
-        by_rounds = paced(given) and program.server is None
+        by_rounds = paced(parameters) and program.server is None
         self.observer: Observer = (RoundObserver if by_rounds else Observer)(
             program, scenario, self.objective, totals, self.deadline, completed, self._discount()
         )
         self.nodes = [
             VirtualNode(self, rank) for rank in range(self.workers + bool(program.server))
         ]
-        period = given.get("tau")
+        period = parameters.get("tau")
         if self.recovery.sampled is not None and isinstance(period, FixedPeriod):
             self.observer.look_no_finer(period.value)
-        compare(self.nodes, scenario, self.objective, given)
+        compare(self.nodes, scenario, self.objective, parameters)
         watched = self.nodes[self.workers :] or self.nodes[:]
         costs = EffectCosts(scenario)
         for node, durations in zip(self.nodes, self._durations(), strict=False):
             node.compute_with(durations, self.objective.source(node.rank))
             if self.lines is not None:
                 self.lines.share_device(self, node)
-            node.execute(program.start(program.worker, costs.on(node), given))
+            node.execute(program.start(program.worker, costs.on(node), parameters))
         self.beside = slow(self)
         if program.server:
             (server,), self.observer.moved = watched, self.moved
             server.serve(scenario.server.receive)
-            server.execute(program.start(program.server, costs.on(server), given))
+            server.execute(program.start(program.server, costs.on(server), parameters))
         for node in watched:
             node.watch(self.observer.first)
 
@@ -165,57 +165,57 @@ class Simulation:
         self.transport = ClosedFormTransport(self)
 
     def _durations(self) -> list[Iterator[float]]:
-        """Return each worker's compute times, in seconds, by its clock when a step begins.
+        """Return each worker's compute times (s), drawn as its clock advances.
 
-        Where nodes are not always up, their outages apply their speed, to repeated work, too.
+        If nodes may be down, their outages apply the speed instead, also to repeated work.
         """
         if not self.scenario.troubled:
             return speed.compute_times(self.scenario, self.seed, self.nodes)
-        speeds = [*speed.speeds(self.scenario, self.seed), None]  # the server's does not change
+        speeds = [*speed.speeds(self.scenario, self.seed), None]  # the server's is constant
         crashing = self.calendars or repeat(NEVER_DOWN)
-        for node, calendar, own in zip(self.nodes, crashing, speeds, strict=False):
-            node.outages = node.computing = Outages(self, node, calendar, own)
+        for node, calendar, node_speed in zip(self.nodes, crashing, speeds, strict=False):
+            node.outages = node.computing = Outages(self, node, calendar, node_speed)
             self.outages.append(node.outages)
         return workers.compute_times(self.scenario, self.seed)
 
     def _discount(self) -> Discount | None:
-        """Return what absent workers save; None where none is ever absent, or time has no price."""
+        """Return a function of what absent workers save; None if none is, or time is free."""
         members, cost = self.availability.members, self.scenario.cost
         if members is None or (cost.node_hour is None and cost.device_hour is None):
             return None
-        each = np.stack([worker_prices(self.scenario), worker_devices(self.scenario)], axis=1)
+        rates = np.stack([worker_prices(self.scenario), worker_devices(self.scenario)], axis=1)
         saved, last = np.zeros(2), 0.0
 
         def discount(time: float) -> tuple[float, float]:
             nonlocal saved, last
-            saved = saved + members.away(last, time) @ each
+            saved = saved + members.away(last, time) @ rates
             last = time
             return float(saved[0]), float(saved[1])
 
         return discount
 
     def _completion_time(self, times: Sequence[float]) -> float:
-        """Return the wall-clock time at which as many workers as means wait for reached a step.
+        """Return the wall-clock time (s) at which enough workers for a mean reached a step.
 
-        It never decreases from step to step, even if the slowest worker has gone down since. The
-        bytes up to then count what workers have got that joined.
+        It never decreases from step to step, even if the slowest worker went down since. The bytes
+        up to then include downloads of workers that joined.
         """
         self._last_completion = max(self._last_completion, self.recovery.reached(times))
         self.recovery.count_downloads(self._last_completion)
         return self.availability.wall_clock(self._last_completion)
 
     def run(self) -> Self:
-        """Run to the last step, to the deadline, or until nodes wait for each other for ever."""
+        """Run to the last step, the deadline, or a deadlock."""
         self.availability.start(self)
         if self.deadline < inf:
             self._end_at(self.deadline)
         runs: list[Simulation] = [*self.background, self]
         try:
-            for each in runs:
-                each.release_at(0.0, each.nodes)
+            for run in runs:
+                run.release_at(0.0, run.nodes)
             self.agenda.env.run()
         finally:
-            for node in chain.from_iterable(each.nodes for each in runs):
+            for node in chain.from_iterable(run.nodes for run in runs):
                 node.coroutine.close()
         if not (self.has_pending() or self.observer.complete or self.work_left):
             self.report_stall(self._deadlocked())
@@ -228,18 +228,18 @@ class Simulation:
         return self
 
     def has_pending(self) -> bool:
-        """Whether events, messages or transfers that end were pending when the run ended."""
+        """Return whether events, messages or finite transfers were pending when the run ended."""
         return bool(
             self.events or self.undelivered or (self.lines and self.lines.has_pending(self))
         )
 
     def idle(self) -> bool:
-        """Whether nothing is left to do, though background jobs go on."""
+        """Return whether only background jobs have work left."""
         host = self.host
         return bool(host.background) and not (host.events or host.in_flight)
 
     def report_stall(self, nodes: list[str]) -> None:
-        """Note why the run stalled; `nodes`: clauses that say which waits for which."""
+        """Record why the run stalled; `nodes`: clauses such as "worker 1 waits for worker 2"."""
         gone_since = self._gone_since()
         self._stalled_since = max(gone_since.values(), default=0.0)
         nodes = [*dict.fromkeys(nodes)]
@@ -264,7 +264,7 @@ class Simulation:
         return f"{who} is down for good since {crash:g} s"
 
     def _gone_since(self) -> dict[str, float]:
-        """Return by name since when nodes are down for good (seconds)."""
+        """Return the times (s) since which nodes are down for good, by name."""
         gone_since: dict[str, float] = {}
         for crash in self.scenario.cluster.crash:
             rank = self.workers if crash.worker == "server" else crash.worker
@@ -277,13 +277,13 @@ class Simulation:
             return gone_since
         # A message to or from a worker that left for good never arrives.
         last = max(node.now for node in self.nodes)
-        downs = [(*each.next(last), rank) for rank, each in enumerate(self.calendars)]
-        left = sorted((crash, rank) for crash, back, rank in downs if crash < back == inf)
-        return {self.name_of(rank): crash for crash, rank in left[:1]}
+        downs = [(*calendar.next(last), rank) for rank, calendar in enumerate(self.calendars)]
+        gone = sorted((crash, rank) for crash, back, rank in downs if crash < back == inf)
+        return {self.name_of(rank): crash for crash, rank in gone[:1]}
 
-    def never(self, what: str) -> None:
-        """Note that something, named by `what`, never gets done."""
-        self.unfinished.append(f"{what} takes too long to end before the next crash")
+    def never(self, name: str) -> None:
+        """Record that the activity `name` never ends."""
+        self.unfinished.append(f"{name} takes too long to end before the next crash")
 
     @property
     def end(self) -> float:
@@ -322,7 +322,7 @@ class Simulation:
         return 0.0 if members is None else members.deserted(time)
 
     def averages_begun(self) -> bool:
-        """Whether an average has begun, or workers of which some crash wait for one to begin."""
+        """Return whether an average has begun, or workers that may crash wait for one."""
         crashing = (node for node in self.nodes if node.outages is not None)
         return self.traffic.begun or any(type(node.handle) is Collective for node in crashing)
 
@@ -332,7 +332,7 @@ class Simulation:
         self._end_at(self.deadline)
 
     def _end_at(self, time: float) -> None:
-        """Schedule the end of the run; what happens exactly at `time` still counts."""
+        """Schedule the end of the run; events exactly at `time` still count."""
         self.agenda.call_at(time, StopSimulation.callback, priority=LAST)
 
     @property
@@ -348,7 +348,7 @@ class Simulation:
         self.agenda.call_at(time, self.release, nodes)
 
     def release(self, event: simpy.Event) -> None:
-        """Resume the event's nodes, those made ready, and receivers of messages until SimPy's next.
+        """Resume an event's nodes, then ready ones and receivers, until SimPy's next event.
 
         When no node is ready, only an event of SimPy's, or the end of a transfer over shared lines,
         can come before the first message in flight.
@@ -393,7 +393,7 @@ class Simulation:
     def wake(self, node: VirtualNode, gradient: GradientPiece) -> None:
         """Resume a node when its gradient is computed, unless a message comes before."""
         if node.wakeup_at <= gradient.done:
-            return  # an earlier alarm is set, and sets the next
+            return  # an earlier alarm is set, and sets the next one
 
         at = node.wakeup_at = gradient.done
 
@@ -428,9 +428,9 @@ class Simulation:
         """Carry out a collective that all workers have joined."""
         del self.open_collectives[collective.index]
         some = collective.payloads
-        if collective.kind == "mean":  # the payloads of all who brought one are alike
+        if collective.kind == "mean":  # all payloads have the same size
             some = [some[collective.last[0]]]
-        self.transport.carry(collective, [self.meter(each) for each in some])
+        self.transport.carry(collective, [self.meter(payload) for payload in some])
         if self.beside:
             tell(self.nodes)
 
@@ -441,7 +441,7 @@ class Simulation:
         done: float,
         release: Callable[[float, Sequence[VirtualNode]], None],
     ) -> None:
-        """Resume all who wait for a collective at `done`; let the followers join theirs then."""
+        """Resume the nodes that wait for a collective at `done`; let its followers join theirs."""
         if team is not None:
             self.recovery.settle(collective, team)
         collective.done = done
@@ -463,7 +463,7 @@ class Simulation:
             self.enter(following, rank, step, value(collective.result), there)
 
     def _deadlocked(self) -> list[str]:
-        """Return clauses that say which nodes wait for which.
+        """Return clauses on which nodes wait for which.
 
         Nodes may end a run waiting for messages, but not inside a collective.
         """
@@ -477,9 +477,9 @@ class Simulation:
             if not ranks:
                 continue
             absent = [rank for rank, step in enumerate(collective.joined) if step == ABSENT]
-            held = [self.nodes[rank].handle for rank in absent]
-            if any(handle is not None and handle.done is not None for handle in held):
-                continue  # they have theirs after the deadline
+            handles = [self.nodes[rank].handle for rank in absent]
+            if any(handle is not None and handle.done is not None for handle in handles):
+                continue  # their result comes after the deadline
             stuck.append(f"workers {ranks} wait in {collective.kind} {index} for workers {absent}")
         for node in self.nodes:
             if node.awaited_rank is not None and not self.over:
@@ -497,5 +497,5 @@ class Simulation:
         return self.transport.usage(end) if 0 < end < inf else []
 
     def name_of(self, rank: int) -> str:
-        """Return a node's name as error messages and notes give it."""
+        """Return a node's name for error messages and notes."""
         return "anyone" if rank < 0 else "the server" if rank == self.workers else f"worker {rank}"

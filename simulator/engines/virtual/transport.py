@@ -1,9 +1,9 @@
-"""Carry messages and collectives in closed form: what they cost is known when they begin.
+"""Carry messages and collectives in closed form: their times are known when they begin.
 
 `flows` has the other transport. Collectives take the links in the order in which their last worker
-joined, each as soon as the links are free, and begin again where one of their team crashes; those
-that begin after the deadline are neither drawn nor counted. A message that a crash interrupts is
-sent again (`Interrupted`).
+joined, each as soon as the links are free, and begin again if a worker of their team crashes.
+Collectives that begin after the deadline are neither drawn nor counted. A message that a crash
+interrupts is sent again (`Interrupted`).
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -20,9 +20,9 @@ from ..collective import Collective
 
 
 class Interrupted(MessageRoute):
-    """A route between nodes that may crash: a message in flight then is sent again.
+    """A route between nodes that may crash: a crash sends messages in flight again.
 
-    `never`: called when crashes always come before a message arrives.
+    `never`: called if a message never arrives between crashes.
     """
 
     __slots__ = ("_ends", "_never", "delay")
@@ -33,13 +33,13 @@ class Interrupted(MessageRoute):
         self._ends, self._never = tuple(ends), never
 
     def send(self, now: float, size: float) -> tuple[float, float]:
-        """Return when a message arrives, and its last transit, both in seconds."""
-        due, transit = super().send(now, size)
-        start, at, self.delay = now, due, 0.0
+        """Send a message at `now`; return its arrival and its last transit (s)."""
+        planned, transit = super().send(now, size)
+        start, at, self.delay = now, planned, 0.0
         for _ in range(PATIENCE):
             crash, back = min(calendar.next(start) for calendar in self._ends)
             if crash >= at:
-                self.delay = at - due
+                self.delay = at - planned
                 return at, transit
             start, at = back, back + transit
         self._never()
@@ -49,8 +49,8 @@ class Interrupted(MessageRoute):
 class ClosedFormTransport:
     """The alpha-beta model of `network.closed_form`, with the network cards of the server.
 
-    `traffic`: what it has carried. `staggered`: whether it asks when each worker joined a
-    collective, which then has `arrivals`.
+    `traffic`: the bytes and draws so far. `staggered`: whether times depend on when each worker
+    joined a collective, which then has `arrivals`.
     """
 
     def __init__(self, run: Any) -> None:
@@ -67,10 +67,10 @@ class ClosedFormTransport:
 
     def _interrupted(self, link: RegionPath, size: float, seed: int, key: int) -> MessageRoute:
         run, pair = self._run, divmod(key, self._run.workers + 1)
-        # Of a server that only makes means there is no calendar.
+        # A server that only makes means has no calendar.
         ends = [calendar for rank in pair for calendar in run.calendars[rank : rank + 1]]
-        what = f"a message from {run.name_of(pair[0])} to {run.name_of(pair[1])}"
-        never = partial(run.never, what)
+        name = f"a message from {run.name_of(pair[0])} to {run.name_of(pair[1])}"
+        never = partial(run.never, name)
         return Interrupted(link, size, seed, key, ends=ends, never=never)
 
     def route(self, source: int, to: int) -> MessageRoute:
@@ -85,7 +85,7 @@ class ClosedFormTransport:
     def carry(self, collective: Collective, sizes: Sequence[float]) -> None:
         """Carry out a collective among its team as soon as the links are free.
 
-        `sizes`: bytes of each worker, or one number where all bring as many.
+        `sizes`: bytes of each worker, or one number if all are equal.
         """
         run, free = self._run, self._links_free
         if run.recovery.by_server:
@@ -96,13 +96,11 @@ class ClosedFormTransport:
         while begins <= run.deadline and begins < inf:
             crashed = run.recovery.first_crash(team, begins)
             if crashed[0] > begins:
-                whole = None if team is None or len(team) == run.workers else tuple(team)
+                part = None if team is None or len(team) == run.workers else tuple(team)
                 transmission, latency = self.traffic.collective(
-                    collective.kind, sum(sizes) / len(sizes), max(sizes), whole
+                    collective.kind, sum(sizes) / len(sizes), max(sizes), part
                 )
-                transmission += self.traffic.waking(
-                    collective.kind, max(sizes), begins, free, whole
-                )
+                transmission += self.traffic.waking(collective.kind, max(sizes), begins, free, part)
                 if crashed[0] >= begins + transmission + latency:
                     break
                 if self._served and collective.kind == "mean":
@@ -122,8 +120,9 @@ class ClosedFormTransport:
         run.complete(collective, team, self._links_free + latency, run.release_at)
 
     def _heard(self, team: list[int] | None, begins: float, size: float) -> tuple[list[int], float]:
-        """Return whose reports a server gets, all of which begin at once, despite crashes; and by
-        how many seconds one that is sent again, or the notice of one that is lost, comes late.
+        """Return the workers whose reports reach a server despite crashes, and its delay (s).
+
+        All reports begin at once. The delay is that of reports sent again, and of lost ones.
         """
         run, presence, ends, ready = self._run, self._run.recovery.presence, {}, 0.0
         for rank in team or range(run.workers):
@@ -138,7 +137,7 @@ class ClosedFormTransport:
         return [*ends], max(0.0, ready - max(ends.values(), default=inf))
 
     def _take_in(self, collective: Collective, sizes: Sequence[float]) -> None:
-        """Let a server take in each client's report as it comes, until the round is over.
+        """Let a server receive each client's report as it arrives, until the round is over.
 
         Then uploads under way end. The next clients get the result (`Participation.download`).
         """
@@ -157,7 +156,7 @@ class ClosedFormTransport:
         for rank in sent.keys() - team:
             crash = run.recovery.first_crash([rank], came[rank])[0]
             ends = min(closes, run.deadline, crash, falls.get(rank, inf))
-            took = sent[rank] - came[rank] or inf  # nothing, over ideal links
+            took = sent[rank] - came[rank] or inf  # zero over ideal links
             done = max(0.0, ends - came[rank]) / took if ends < sent[rank] else 1
             routes[rank].bytes -= round(size[rank]) - round(done * size[rank])
         if run.recovery.begin(collective, team, closes):
@@ -165,12 +164,12 @@ class ClosedFormTransport:
             run.complete(collective, team, closes, run.release_at)
 
     def answer(self, handle: Collective, question: Collective) -> None:
-        """Answer at once: when the collective is done is known."""
+        """Answer a poll at once, as the end of the collective is known."""
         handle.answer(question)
         run = self._run
         if self.staggered and not run.outages and question.begins <= run.deadline:
-            asked = np.array(question.payloads)
-            question.ahead = self.traffic.network.told_ahead(asked).tolist()
+            polls = np.array(question.payloads)
+            question.ahead = self.traffic.network.told_ahead(polls).tolist()
         run.release_at(question.done, question.waiting)
 
     def usage(self, end: float) -> list[dict[str, Any]]:

@@ -59,11 +59,11 @@ def _transfer(tables, at, number, size, latency, ticket):
 @njit
 def _message(tables, at, run, number):
     _, flows, _, _, paths, _, _, _, messages, _, runs, _, numbers = tables
-    progress = runs[run]
-    message = messages[progress.message + number]
-    latency = paths[message.path].latency if progress.latency < 0 else numbers[progress.latency + number]
-    size = message.share * numbers[progress.size + message.origin]
-    row = _transfer(tables, at, message.path, size, latency, progress.ticket)
+    entry = runs[run]
+    message = messages[entry.message + number]
+    latency = paths[message.path].latency if entry.latency < 0 else numbers[entry.latency + number]
+    size = message.share * numbers[entry.size + message.origin]
+    row = _transfer(tables, at, message.path, size, latency, entry.ticket)
     flows[row].run, flows[row].message = run, number
 
 
