@@ -332,4 +332,4 @@ def test_something_else_is_refused(tmp_path):
     where = installed(tmp_path, "weekday:np")
     command = [sys.executable, "-c", "import paceline; paceline.load('quickstart')"]
     done = subprocess.run(command, env=where, capture_output=True, text=True, check=False)
-    assert "entry point weekday of paceline.laws (weekday:np): no law" in done.stderr
+    assert "entry point weekday of paceline.laws (weekday:np): not a law" in done.stderr

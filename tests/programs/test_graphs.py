@@ -179,5 +179,5 @@ def test_the_json_schema_agrees():
 @looped("rank", [-1, 4])
 @looped("graph", KINDS.values())
 def test_a_rank_outside_is_refused(graph, rank):
-    with pytest.raises(ValueError, match="ask for 0 to 3"):
+    with pytest.raises(ValueError, match="choose 0 to 3"):
         graph.neighbours(rank, 4)

@@ -437,7 +437,7 @@ def test_a_job_that_others_may_have_written_is_not_opened(folder):
     bomb = folder / "job"
     bomb.write_bytes(pickle.dumps(Bomb(folder / "boom")))
     bomb.chmod(0o666)
-    with pytest.raises(InputError, match="others can write or read it"):
+    with pytest.raises(InputError, match="other users can write or read it"):
         job.read_job(bomb)
     bomb.chmod(0o600)
     (folder / "link").symlink_to(bomb)

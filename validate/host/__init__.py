@@ -1,4 +1,4 @@
 """This machine: its hardware and devices, network namespaces, and the relay of emulated links.
 
-Import from any file. Nothing here knows an algorithm or a task.
+Import from any file. Nothing here depends on algorithms or tasks.
 """

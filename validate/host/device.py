@@ -1,13 +1,13 @@
-"""Devices to compute on: all that concerns streams, events, pinned memory and native collectives.
+"""Devices to compute on: their streams, events, pinned memory and native collectives.
 
 A CPU has done its work when a call returns. A GPU works through queues, its streams, while the host
 goes on; work of two streams has no order unless an event gives it one. Three kinds of streams are
-used here: the default one, on which all threads of a process do a program's arithmetic; `branch`,
-for a backward pass that runs beside it; and one of copies to the host, which thus delay neither.
+used here: the default one, for a program's arithmetic on all threads of a process; `branch`, for a
+backward pass that runs beside it; and one for copies to the host, which therefore delay neither.
 
 A host waits for *blocking* events, at which its thread sleeps (cudaEventBlockingSync); a plain read
-of a tensor spins on a core, which costs the run its place as evidence. So whatever is read has been
-waited for. Numbers are float32's own: TF32, whose rounding a prediction knows nothing of, is off.
+of a tensor spins on a core, and the run no longer counts as evidence. So every read comes after
+such a wait. Numbers are true float32: TF32 is off, as predictions do not model its rounding.
 """
 
 import os
@@ -31,12 +31,12 @@ DEVICES = ("auto", "cpu", "cuda")  # values of --device
 DRIVER = Path("/proc/driver/nvidia/version")
 NCCL = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0", "TORCH_NCCL_ENABLE_MONITORING": "0"}
 """Environment in which NCCL's watchdog ends no process that waits for a dead or slow peer: that
-would hide the culprit, which the launcher names (PyTorch's documentation, "ProcessGroupNCCL
-Environment Variables"). `transport.Native` keeps the time limit."""
+would hide the cause, which the launcher reports (PyTorch's documentation, "ProcessGroupNCCL
+Environment Variables"). `transport.Native` enforces the time limit."""
 
 
 class Device:
-    """A device that has done its work when a call returns: a CPU. `where`: its name for torch."""
+    """A device whose work is done when a call returns: a CPU. `where`: its torch device."""
 
     def __init__(self, where: torch.device) -> None:
         self.where = where
@@ -49,16 +49,16 @@ class Device:
         return None
 
     def then(self, call: Callable[[], object]) -> Future[Any] | None:
-        """Call a function once the issued work is done, here or on a thread."""
+        """Call a function once the issued work is done, on this or another thread."""
         call()
         return None
 
     def branch(self, begin: Any) -> AbstractContextManager[None]:
-        """Return a context of work beside the program's, from `begin` on."""
+        """Return a context for work parallel to the program's, after the event `begin`."""
         return nullcontext()
 
     def adopt(self, tensor: Tensor) -> Tensor:
-        """Return a branch's finished tensor, and keep its memory meanwhile."""
+        """Return a branch's finished tensor for use in this thread's stream."""
         return tensor
 
     def fetch(self, tensor: Tensor) -> Callable[[], Tensor]:
@@ -75,15 +75,15 @@ class Device:
         return ""
 
     def group(self, store: Any, rank: int, size: int, timeout: float) -> Any:
-        """Return a native process group, whose collectives take tensors where they are."""
+        """Return a native process group, whose collectives work on the device's memory."""
         raise NotImplementedError
 
     native, queues = False, False
-    """Whether it has a library of such collectives; whether calls only put work into a queue."""
+    """Whether it has a library of collectives; whether calls only queue work."""
 
 
 class Accelerator(Device):
-    """A GPU, or anything else whose module of torch has streams and events as torch.cuda does."""
+    """A GPU, or another device whose torch module has streams and events like torch.cuda."""
 
     def __init__(self, where: torch.device) -> None:
         super().__init__(where)
@@ -109,7 +109,7 @@ class Accelerator(Device):
 
     def _pass(self, event: Any) -> None:
         """Sleep until an event has passed."""
-        self._api.set_device(self.where)  # a new thread's is GPU 0, where it would begin a context
+        self._api.set_device(self.where)  # a new thread would begin a context on GPU 0
         event.synchronize()
 
     def then(self, call: Callable[[], object]) -> Future[Any]:
@@ -129,16 +129,16 @@ class Accelerator(Device):
             yield
 
     def branch(self, begin: Any) -> AbstractContextManager[None]:
-        """Compute on another stream, lest the program's collectives wait."""
+        """Return a context on another stream, so that the program's collectives do not wait."""
         return self._beside(begin)
 
     def adopt(self, tensor: Tensor) -> Tensor:
-        """Keep the branch's memory until this stream passes, for the allocator."""
+        """Reserve the tensor's memory until this stream has used it."""
         tensor.record_stream(self._api.current_stream(self.where))
         return tensor
 
     def fetch(self, tensor: Tensor) -> Callable[[], Tensor]:
-        """Copy to pinned memory on a stream of its own."""
+        """Begin to copy a tensor to pinned memory on a separate stream."""
         host = self._pinned(tensor)
         self._copies.wait_event(self.mark())
         with self._api.stream(self._copies):
@@ -156,7 +156,7 @@ class Accelerator(Device):
         return torch.empty(like.shape, dtype=like.dtype, pin_memory=True)
 
     def land(self, works: Sequence[Any]) -> None:
-        """Block the host: wait() of a native group blocks only a stream."""
+        """Wait on the host, as wait() of a native group blocks only a stream."""
         if not hasattr(self._landing, "stream"):
             self._landing.stream = self._api.Stream(self.where)
         with self._api.stream(self._landing.stream):
@@ -164,9 +164,9 @@ class Accelerator(Device):
             self.finish()
 
     def identity(self) -> str:
-        """Return the GPU's place on the PCI bus, as NCCL sees it, or its UUID.
+        """Return the GPU's place on the PCI bus, as NCCL reads it, or its UUID.
 
-        Parts of a GPU (MIG) have UUIDs of their own; NCCL refuses ranks of one place.
+        Parts of a GPU (MIG) have different UUIDs, but NCCL refuses two ranks at one place.
         """
         about = self._api.get_device_properties(self.where)
         place = [str(getattr(about, f"pci_{of}_id", "")) for of in ("domain", "bus", "device")]
@@ -174,7 +174,7 @@ class Accelerator(Device):
         return identity or f"{os.environ.get('CUDA_VISIBLE_DEVICES', '')} {self.where}"
 
     def group(self, store: Any, rank: int, size: int, timeout: float) -> Any:
-        """Return an NCCL group of processes, each of which has a GPU of its own."""
+        """Return an NCCL group of processes that have a GPU each."""
         os.environ.update({key: os.environ.get(key, value) for key, value in NCCL.items()})
         kind: Any = dist.ProcessGroupNCCL
         options = kind.Options()
@@ -204,14 +204,14 @@ def host(tensor: Tensor) -> Tensor:
 
 
 def put(tensor: Tensor, where: torch.device) -> Tensor:
-    """Bring a host's tensor to a device; pageable memory is read at once."""
+    """Copy a host's tensor to a device; pageable memory is read before the return."""
     return tensor.to(where, non_blocking=True)
 
 
 def place(local: int, device: str) -> Device:
-    """Return the device of the process with this number on its machine.
+    """Return the device of process number `local` of this machine.
 
-    Workers come first, so a server shares a worker's GPU only if there is no other.
+    Workers come first, so a server shares a worker's GPU only if there is no free one.
     """
     if device == "cpu":
         return of(torch.device("cpu"))
@@ -255,9 +255,9 @@ def hardware() -> dict[str, Any]:
     return about
 
 
-def _ask(what: str) -> list[list[str]]:
-    """Return nvidia-smi's rows, of a GPU or process each; none if it fails."""
-    ask = ["nvidia-smi", f"--query-{what}", "--format=csv,noheader,nounits"]
+def _ask(query: str) -> list[list[str]]:
+    """Return nvidia-smi's rows for a query, one per GPU or process; none if it fails."""
+    ask = ["nvidia-smi", f"--query-{query}", "--format=csv,noheader,nounits"]
     try:
         answer = subprocess.run(ask, capture_output=True, text=True, timeout=10, check=True).stdout
     except (OSError, subprocess.SubprocessError):
@@ -266,16 +266,16 @@ def _ask(what: str) -> list[list[str]]:
 
 
 def used_by_others() -> float | None:
-    """Return the busiest GPU's share of computing in the last second, or None.
+    """Return the busiest GPU's utilisation in the last second (0 to 1), or None.
 
-    While nothing of ours runs, that is for others.
+    Before this program uses a GPU, that is the use by other programs.
     """
     shares = [float(used) for (used,) in _ask("gpu=utilization.gpu") if used.isdecimal()]
     return max(shares) / 100 if shares else None
 
 
 def unseen() -> str:
-    """Say that torch sees no GPU and, where nvidia-smi shows some, why that may be."""
+    """Say that torch sees no GPU and, if nvidia-smi shows some, a likely reason."""
     shown, toolkit = len(_ask("gpu=uuid")), torch.version.cuda
     if not shown:
         return "torch sees no GPU here"
@@ -303,7 +303,7 @@ def find_device(name: str) -> str:
 def numbered_device(name: str) -> torch.device:
     """Return the device that a scenario names: "cpu", "cuda" or "cuda:1".
 
-    Raises LookupError where there is none; its message follows the name of the scenario's key.
+    Raises LookupError if there is none; its message follows the name of the scenario's key.
     """
     there = device_types()
     try:

@@ -1,4 +1,4 @@
-"""The machine that a run is measured on: its hardware, and the use of it meanwhile."""
+"""The machine of a measured run: its hardware, and its use during the run."""
 
 import os
 import platform
@@ -15,12 +15,12 @@ from . import namespaces
 
 BOOT = Path("/proc/sys/kernel/random/boot_id")
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-"""Cores that this process may use; not asked of the simulator, which a training job never loads."""
+"""Cores that this process may use; a training job never loads the simulator, so counted here."""
 USED = ("user", "nice", "system", "irq", "softirq", "steal")  # of the cores' seconds
 
 
 def boot_id() -> str:
-    """Return an id of this boot, which processes with the same monotonic clock share."""
+    """Return an id of this boot, equal for processes with the same monotonic clock."""
     return BOOT.read_text().strip() if BOOT.is_file() else socket.gethostname()
 
 
@@ -56,18 +56,18 @@ def hardware(device: str) -> dict[str, Any]:
 
 
 def describe(about: Mapping[str, Any]) -> str:
-    """Describe what `hardware` returned, or the part of it that is known, in a line."""
+    """Describe a result of `hardware`, or a part of it, in a line."""
     parts = [str(about["processor"])] if "processor" in about else []
     if "cores" in about:
         parts.append(f"{about['cores']} cores")
-    whole = [", ".join(parts)]
+    words = [", ".join(parts)]
     if "gpu" in about:
-        whole.append(f"{about['gpus']} x {about['gpu']}" if "gpus" in about else str(about["gpu"]))
+        words.append(f"{about['gpus']} x {about['gpu']}" if "gpus" in about else str(about["gpu"]))
     names = {"driver": "driver", "nccl": "NCCL", "peers": "pairs with peer access:"}
-    whole += [f"{name} {about[key]}" for key, name in names.items() if key in about]
+    words += [f"{name} {about[key]}" for key, name in names.items() if key in about]
     if "collectives" in about:
-        whole.append(f"collectives by {about['collectives']}")
-    return "; ".join(filter(None, whole))
+        words.append(f"collectives by {about['collectives']}")
+    return "; ".join(filter(None, words))
 
 
 def _processor() -> str:
@@ -80,7 +80,7 @@ def _processor() -> str:
 class ResourceUse:
     """Use of the machine from now on: CPU seconds of this process, the relay and all processes.
 
-    In a network namespace of its own, also the bytes sent.
+    Also the bytes sent, if the process has its own network namespace.
     """
 
     def __init__(self) -> None:
@@ -105,5 +105,5 @@ class ResourceUse:
         }
 
     def _sent(self) -> int:
-        """Return the bytes sent if this process has a network of its own, else 0."""
+        """Return the bytes sent if this process has its own network namespace, else 0."""
         return namespaces.counters()[1] if self._relay else 0

@@ -32,7 +32,7 @@ _IFF_UP = 1
 _SYSCTLS = {
     "ipv4/tcp_slow_start_after_idle": "0",  # steps pause between their transfers
     "ipv4/tcp_ecn": "1",  # the relay marks packets rather than drop them
-    "ipv4/tcp_no_metrics_save": "1",  # no connection learns from those before it
+    "ipv4/tcp_no_metrics_save": "1",  # no connection depends on earlier ones
     "ipv4/tcp_congestion_control": "reno",
     "ipv4/tcp_rmem": "4096 4194304 67108864",  # min, default, max: no window limits a link
     "ipv4/tcp_wmem": "4096 65536 67108864",
@@ -45,9 +45,9 @@ class Links:
     """The links of a run while the context lasts; entered in the launching process.
 
     `paths` maps ordered pairs (from, to) of ranks below `nodes`; a pair without a path is joined
-    without latency or limit. `socket` is where node processes report, for `join`; `relay` is the
-    process (its processor time is a cost of the emulation; no link outlives it). Enter in a
-    thread that outlives the run, for the relay ends with the thread (see prctl(2)). Even if this
+    without latency or limit. `socket` is the socket for the nodes' `join`; `relay` is the process
+    that carries packets (its CPU time is a cost of the emulation; no link outlives it). Enter in a
+    thread that outlives the run, as the relay ends with the thread (see prctl(2)). Even if this
     process is killed, neither relay nor folder remains.
     """
 
@@ -73,7 +73,7 @@ class Links:
                 text=True,
             )
         assert self.relay.stdin is not None
-        # if the relay has ended already it has said why, and nodes get a ConnectionError
+        # a relay that has ended already printed why, and nodes get a ConnectionError
         with suppress(BrokenPipeError), self.relay.stdin as stdin:
             json.dump([[*pair, *path] for pair, path in self.paths.items()], stdin)
         return self
@@ -87,10 +87,10 @@ class Links:
 def join(rank: int, socket: str, timeout: float = 60.0) -> tuple[str, str]:
     """Move this process to a network linked to the other nodes of `Links`.
 
-    Call it in the main thread before there are others, which would keep the old network. It waits
-    until all nodes have joined, at most `timeout` seconds. Returns this node's address and
-    interface; for gloo the latter goes to GLOO_SOCKET_IFNAME, and rank 0 has address 10.77.0.1.
-    Raises OSError if that is not possible (see `available`), TimeoutError and ConnectionError.
+    Call it in the main thread before other threads start, which would stay in the old network. It
+    waits until all nodes have joined, at most `timeout` seconds. Returns this node's address and
+    interface (for gloo's GLOO_SOCKET_IFNAME); rank 0 has address 10.77.0.1. Raises OSError if
+    namespaces are not possible (see `available`), TimeoutError and ConnectionError.
     """
     address = f"{NETWORK}.{rank + 1}"
     device = _isolate()
@@ -133,7 +133,7 @@ def counters(interface: str = INTERFACE) -> tuple[int, int]:
 
 @cache
 def available() -> str:
-    """Return "" if nodes can join here, else why not and what would help."""
+    """Return "" if nodes can join on this machine, else the reason and a remedy."""
     if sys.platform != "linux":
         return "network namespaces need Linux; leave the links to the real network"
     command = [sys.executable, "-P", "-m", "paceline.validate.host.namespaces"]
@@ -142,7 +142,7 @@ def available() -> str:
 
 
 def _isolate() -> int:
-    """Move this process to an empty namespace; return its TUN device."""
+    """Move this process to an empty namespace; return its TUN device's descriptor."""
     user, group = os.getuid(), os.getgid()
     try:
         _unshare(_CLONE_NEWNET)
@@ -175,7 +175,7 @@ def _configure(interface: str, request: int, value: bytes) -> None:
 
 
 def _try() -> str:
-    """Try to isolate this process; return a sentence about what is missing, or ""."""
+    """Try to isolate this process; return "", or a sentence on the missing permission."""
     try:
         os.close(_isolate())
     except FileNotFoundError:

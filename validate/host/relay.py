@@ -1,19 +1,19 @@
-"""Relay: carries packets between the nodes' TUN devices, with the latency and bandwidth of links.
+"""Relay packets between the nodes' TUN devices, with the latency and bandwidth of links.
 
-A process of its own, `python -m paceline.validate.host.relay`, started by `host.namespaces.Links`.
-It imports only the standard library, so that it starts fast and leaves no work for the garbage
-collector.
+The relay is a separate process, `python -m paceline.validate.host.relay`, which
+`host.namespaces.Links` starts. It imports only the standard library, so that it starts fast and
+leaves no work for the garbage collector.
 
 One thread, one `select` loop. A node's process sends its rank and the descriptor of its TUN device
 over a Unix socket; from then on the relay reads IP packets from the device, computes when each
-leaves its link (`RelayedPath`: a bounded queue at the bandwidth, then the latency), keeps it in a
-heap by that time, and writes it to the receiver's device when the time has come. TCP itself runs
+leaves its link (`RelayedPath`: a bounded queue at the bandwidth, then the latency), stores it in a
+heap by that time, and writes it to the receiver's device at that time. TCP itself runs
 in the kernels' stacks of the nodes; congestion is signalled by ECN marks before packets are
 dropped.
 
-Precision: a sleeping core wakes about 0.1 ms late. The relay measures that (`late`), sleeps for so
-much less and polls the rest; a packet that ends a sleep counts as that much older (`credit`). It
-asks for real-time priority, as busy nodes would delay it by milliseconds.
+Precision: a sleeping core wakes about 0.1 ms late. The relay measures that (`late`), sleeps for
+correspondingly less and polls the rest; a packet that ends a sleep counts as that much older
+(`credit`). It requests real-time priority, as busy nodes would delay it by milliseconds.
 """
 
 import ctypes
@@ -36,9 +36,9 @@ from time import monotonic
 from typing import NamedTuple, NoReturn
 
 NETWORK = "10.77.0"  # node r is NETWORK.(r + 1)
-QUEUE = 1e6  # least bytes that wait for a link before it drops packets
+QUEUE = 1e6  # least capacity of a link's queue in bytes, beyond which packets are dropped
 LATEST = 2e-4  # seconds; greater lateness is due to other processes, not to waking
-BATCH = 64  # packets read from a device before the others have their turn
+BATCH = 64  # packets read from a device in a row, before other devices
 MTU = (1500, 65000)  # bytes; small packets for slow links, few for fast ones
 _PR_SET_PDEATHSIG, _PR_SET_TIMERSLACK = 1, 29
 
@@ -54,7 +54,7 @@ class Path(NamedTuple):
     def mtu(self) -> int:
         """Return the packet size: the bytes that pass in 1 ms, within limits.
 
-        Larger packets cost the relay less, but one in transmission holds up those behind it.
+        Larger packets cost the relay less, but one in transmission delays those behind it.
         """
         return int(min(max(1e-3 * self.bandwidth, self.least), MTU[1]))
 
@@ -63,9 +63,9 @@ class RelayedPath:
     """The state of a path: a bounded queue, served at the bandwidth, followed by the latency.
 
     Beyond twice the bandwidth-delay product it marks packets, so that TCP slows down before any is
-    dropped and yet keeps the link busy. Acknowledgements go first, as a host has few packets of a
-    connection wait for its link (TCP's small queues): behind those of data that goes the same way
-    they would keep the other way's sender idle.
+    dropped, while the link stays busy. Acknowledgements go first, because a real host queues only
+    few packets of a connection (TCP's small queues): behind all data of the same direction they
+    would let the sender of the other direction idle.
     """
 
     def __init__(self, to: int, path: Path, back: float) -> None:
@@ -78,7 +78,10 @@ class RelayedPath:
         self.congested = False  # whether the last packet found a long queue
 
     def release(self, size: int, now: float, first: bool = False) -> float:
-        """Return when a packet that enters `now` comes out; inf if dropped."""
+        """Return when a packet that enters at `now` comes out (s); inf: dropped.
+
+        `first`: it passes the queue, as acknowledgements do.
+        """
         if first:
             self.free = max(now, self.free) + size / self.bandwidth
             return now + size / self.bandwidth + self.latency
@@ -107,7 +110,7 @@ def marked(packet: bytes) -> bytes:
 
 
 class Relay:
-    """Takes the devices of all nodes through the `listener`, then carries their packets.
+    """A relay that takes all nodes' devices from the `listener`, then carries their packets.
 
     A pair without a path is joined without latency or limit: gloo connects all pairs.
     """
@@ -146,7 +149,7 @@ class Relay:
             while flying and flying[0][0] <= monotonic():
                 _, _, to, packet = heappop(flying)
                 if to in self.devices:
-                    # only a broken packet is refused, and a network can lose those
+                    # the kernel refuses only broken packets, and a network may lose those
                     with suppress(OSError):
                         os.write(self.devices[to], packet)
 
@@ -198,7 +201,7 @@ class Relay:
                     peer.send(struct.pack("i", least))
 
     def receive(self, device: int, links: Mapping[bytes, RelayedPath]) -> None:
-        """Read packets that a node sends, and schedule their release."""
+        """Read a node's packets, and schedule their release."""
         for _ in range(BATCH):
             try:
                 packet = os.read(device, 65536)

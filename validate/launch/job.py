@@ -1,4 +1,4 @@
-"""The job file: a pickled job on its way to the processes of a run, with the user's own functions.
+"""The job file: a pickled job for the processes of a run, with the user's functions.
 
 Programs, models and data sets can be functions of a script. As with multiprocessing, its module is
 imported in each process, so it must start its work under `if __name__ == "__main__":`.
@@ -22,11 +22,11 @@ from ..training.task import Job
 
 JOB = "job"
 READING = "PACELINE_READING"  # set while a script is imported to read a job
-SCRIPT = ("init_main", "sys_path")  # keys of multiprocessing's preparation that concern the script
+SCRIPT = ("init_main", "sys_path")  # keys for the script in multiprocessing's preparation data
 
 
 def write_job(job: Job) -> Path:
-    """Write a job to its folder. Raises InputError for what cannot be pickled."""
+    """Write a job to its folder. Raises InputError if it cannot be pickled."""
     path = job.folder / JOB
     registered = job.programs, MODELS.added, DATA.added
     about = spawn.get_preparation_data("rank") if any(registered) else {}
@@ -45,11 +45,11 @@ def write_job(job: Job) -> Path:
 
 
 def read_job(path: Path | str) -> Job:
-    """Read a job, register its models and data. Raises InputError for others' files."""
+    """Read a job, and register its models and data. Raises InputError for others' files."""
     with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:
         about = os.fstat(file.fileno())
         if about.st_uid != os.getuid() or about.st_mode & 0o077:
-            raise InputError(f"{path}: others can write or read it; run in a folder of your own")
+            raise InputError(f"{path}: other users can write or read it; use a folder of your own")
         script, rest = pickle.loads(file.read())
     os.environ[READING] = "yes"
     try:

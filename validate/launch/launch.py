@@ -1,17 +1,17 @@
-"""Launch: start the processes of a real run on this machine, watch them, and end them.
+"""Start the processes of a real run on this machine, watch them, and end them.
 
 `run` starts one process, the fork server (`launch.worker`), which imports torch and forks a process
-for each node; `join` instead makes this process a node, where a launcher such as torchrun started
-all of them.
+for each node; `join` instead makes this process a node, if a launcher such as torchrun started all
+of them.
 
-Parent and children share the job's folder, no pipe: the pickled job, a store file in which the
-processes meet, a log for each rank, and small files of status. The parent polls them and stops at
+Parent and children share the job's folder instead of a pipe: the pickled job, the store file of the
+processes, a log for each rank, and small status files. The parent polls them and stops at
 the first of: all ranks have ended well; a rank has died (its log's last lines are the message); a
-rank has refused the scenario; a rank hangs; the fork server or the relay is gone.
+rank has refused the scenario; a rank hangs; the fork server or the relay has ended.
 
-No process outlives the run. Each asks the kernel to be killed with its parent
-(`clock.die_with_parent`), so that killing the fork server, in the `finally` of `_processes`, ends
-all nodes, and so does a parent that is itself killed. A lock keeps a second command out.
+No process outlives the run. The kernel kills each with its parent (`clock.die_with_parent`), so all
+nodes end when the fork server is killed, in the `finally` of `_processes`, or when the parent
+itself is killed. A lock prevents a second command in the folder.
 """
 
 import os
@@ -46,7 +46,7 @@ STORE, LOG = "store", "launch.log"  # files of a job's folder
 LOOK = 0.05  # seconds between checks of the processes
 LINGER = 3.0  # seconds until every process that waits for a dead one has noticed
 ANSWER = 0.5  # seconds for a process to write its stack
-PATIENT = re.compile(r'rendezvous\.py", line \d+ in wait_for')  # waits without a part in the task
+PATIENT = re.compile(r'rendezvous\.py", line \d+ in wait_for')  # stack of a rank without a task
 LAST_LINES = 12  # lines of a log that are shown
 TIMED_OUT = "no answer came within validation.timeout; is it too short, or did a process hang?"
 ERROR = re.compile(r"[\w.]+(Error|Exception|Interrupt)\b")
@@ -78,7 +78,7 @@ def is_first() -> bool:
 def run(job: Job, progress: Progress | None = None) -> None:
     """Run a job with a process for each node; return when all have finished.
 
-    The job's folder is this command's alone. Raises InputError if this machine cannot run the job,
+    No other command may use the job's folder. Raises InputError if this machine cannot run the job,
     RunError if a process dies; then, as on Ctrl-C, all others are ended before this returns.
     """
     nodes = process_count(job.scenario, job.tasks, job.programs)
@@ -100,14 +100,14 @@ def run(job: Job, progress: Progress | None = None) -> None:
             links = stack.enter_context(Links(_paths(job.scenario, nodes), nodes))
             environment["PACELINE_LINKS"] = links.socket
             environment["PACELINE_RELAY"] = str(links.relay.pid)
-        else:  # NCCL, like gloo, is to listen on this machine alone
+        else:  # NCCL, like gloo, must listen only on this machine
             environment["NCCL_SOCKET_IFNAME"] = os.environ.get("NCCL_SOCKET_IFNAME", "lo")
         started = stack.enter_context(_processes(path, nodes, environment))
         _watch(started, links, nodes, job, progress)
 
 
 def process_count(scenario: Scenario, tasks: Sequence[TrainingTask], programs: Programs) -> int:
-    """Return the number of processes: workers, and a server if any has one."""
+    """Return the number of processes: workers, and a server if any task has one."""
     catalogue = available_programs(programs)
     served = any(catalogue[task.algorithm.name].server for task in tasks)
     return scenario.cluster.workers + served
@@ -116,14 +116,14 @@ def process_count(scenario: Scenario, tasks: Sequence[TrainingTask], programs: P
 def join(job: Job) -> None:
     """Do this process's part under a launcher; rank 0 returns with all records.
 
-    Other ranks exit here, and rank 0 too if anything fails: the launcher ends the rest.
+    Other ranks exit here, as does rank 0 if anything fails: the launcher then ends the rest.
     """
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     needed = process_count(job.scenario, job.tasks, job.programs)
     if size != needed:
         raise InputError(
             f"WORLD_SIZE={size}: {job.scenario.file} needs {needed} processes, one for each worker "
-            "and one for a server if an algorithm has one; start as many"
+            f"and one for a server if an algorithm has one; start {needed}"
         )
     job.folder.mkdir(parents=True, exist_ok=True)
     try:
@@ -146,8 +146,8 @@ def join(job: Job) -> None:
 def _processes(
     path: Path, nodes: int, environment: dict[str, str]
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Start the fork server; when the context ends, no process is left."""
-    # -P: modules of the current folder are the user's, not ours
+    """Start the fork server; the end of the context ends all processes."""
+    # -P: do not import modules from the user's current folder
     command = [sys.executable, "-P", "-m", "paceline.validate.launch.worker", str(path), str(nodes)]
     with (path.parent / LOG).open("wb") as log:
         started = subprocess.Popen(
@@ -160,7 +160,7 @@ def _processes(
         try:
             yield started
         finally:
-            started.kill()  # which ends its children
+            started.kill()  # also ends its children
             started.wait()
 
 
@@ -173,7 +173,7 @@ def _watch(
 ) -> None:
     """Wait until all ranks have ended well. Raises InputError, RunError."""
     folder = job.folder
-    stopped: dict[int, float] = {}  # ranks, and since when
+    stopped: dict[int, float] = {}  # by rank: since when (s)
     while True:
         over, now = started.poll(), time.monotonic()
         ended, processes = _by_rank(folder / ENDED), _by_rank(folder / STARTED)
@@ -198,16 +198,16 @@ def _watch(
 
 
 def _find_hung(folder: Path) -> dict[int, str]:
-    """Return ranks that hang after another has ended: "stopped" or "silent".
+    """Return the states, "stopped" or "silent", of ranks that hang after another has ended.
 
-    Those that are not stopped are signalled to write their stack to their log.
+    Ranks that are not stopped get a signal to write their stack to their log.
     """
     processes, deadline = _by_rank(folder / STARTED), time.monotonic() + LINGER
     while time.monotonic() < deadline and len(_by_rank(folder / ENDED)) < len(processes):
         time.sleep(LOOK)
-    left = sorted(processes.keys() - _by_rank(folder / ENDED).keys())
-    hung = {rank: "stopped" for rank in left if _is_stopped(processes[rank])}
-    logs = {rank: folder / f"rank-{rank}.log" for rank in left if rank not in hung}
+    remaining = sorted(processes.keys() - _by_rank(folder / ENDED).keys())
+    hung = {rank: "stopped" for rank in remaining if _is_stopped(processes[rank])}
+    logs = {rank: folder / f"rank-{rank}.log" for rank in remaining if rank not in hung}
     before = {rank: log.stat().st_size for rank, log in logs.items() if log.exists()}
     for rank in before:
         with suppress(ProcessLookupError):
@@ -226,7 +226,7 @@ def _is_stopped(process: int) -> bool:
 
 
 def _by_rank(path: Path) -> dict[int, int]:
-    """Read a file of a job's folder with one number for each rank."""
+    """Read a file with one number for each rank."""
     lines = path.read_text().split("\n")[:-1] if path.exists() else []
     return {int(rank): int(number) for rank, number in map(str.split, lines)}
 
@@ -237,7 +237,7 @@ def _done(folder: Path) -> int:
 
 
 def _death_report(rank: int, state: int, job: Job) -> str:
-    """Say which process died, how, and its log's last lines; or who hung."""
+    """Say which process died or hung, how, and the last lines of its log."""
     words = _log_tail(job.folder / f"rank-{rank}.log")
     if TIMED_OUT in words and (hung := _find_hung(job.folder)):
         waited = f"{_node_name(rank, job)}, which waited for it, ends its log with:\n{words}"
@@ -267,7 +267,7 @@ def _during(job: Job) -> str:
 
 
 def _log_tail(log: Path) -> str:
-    """Return the end of a log: of a traceback only the error."""
+    """Return the end of a log; of a traceback only the error."""
     lines = log.read_text(errors="replace").splitlines() if log.exists() else []
     lines = lines[-LAST_LINES:]
     errors = [number for number, line in enumerate(lines) if ERROR.match(line)]
@@ -288,7 +288,7 @@ def _paths(scenario: Scenario, nodes: int) -> dict[tuple[int, int], LinkPath]:
         raise InputError(
             f'{scenario.file}: validation.network = "kernel": {why}; or write "emulated"'
         )
-    bare = scenario.network.model_copy(update={"transport": "ideal"})  # TCP itself runs over them
+    bare = scenario.network.model_copy(update={"transport": "ideal"})  # real TCP uses them
     network = ClosedForm(scenario.model_copy(update={"network": bare}))
     links = {pair: network.link(*pair) for pair in permutations(range(nodes), 2)}
     least = [scenario.network.mtu] if scenario.network.transport == "tcp" else []

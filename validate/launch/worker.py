@@ -1,8 +1,8 @@
-"""Processes of a real run: a fork server, and nodes that do their part of every task.
+"""The processes of a real run: a fork server, and nodes that do their part of every task.
 
 Run as `python -m paceline.validate.launch.worker JOB NODES`, the fork server imports torch once,
 then forks a process for each node. It has no threads when it forks, so that each child can still
-enter a network namespace of its own.
+enter its own network namespace.
 """
 
 import faulthandler
@@ -28,9 +28,9 @@ from ..training import clock, rendezvous, task
 from ..training.task import Job, Place
 from .job import read_job
 
-REFUSED = 3  # exit status: this machine cannot run the scenario; the file REASON says why
-# files of a job's folder: why, the number of tasks done, and a line for each rank with its process
-# id and, once it has ended, with its exit status, negative for a signal
+REFUSED = 3  # exit status: this machine cannot run the scenario; the file REASON has the message
+# files of a job's folder: message of a refusal, number of tasks done, and two with a line for each
+# rank: its process id, and its exit status (negative for a signal)
 REASON, DONE, STARTED, ENDED = "refused", "done", "started", "ended"
 
 
@@ -41,7 +41,7 @@ def serve(path: Path, nodes: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is handled by the parent
     torch.set_num_threads(1)
     spec = read_job(path).scenario.objective
-    if isinstance(spec, Torch):  # once for all processes
+    if isinstance(spec, Torch):  # load once for all processes
         data.load_named(spec.data, spec.folder)
     elif isinstance(spec, Softmax):
         softmax.load_data(spec.data)
@@ -87,13 +87,13 @@ def _main(path: Path) -> int:
     except InputError as error:
         unfinished = job.folder / f"{REASON}.{os.getpid()}"
         unfinished.write_text(str(error))
-        unfinished.replace(job.folder / REASON)  # complete, or not there
+        unfinished.replace(job.folder / REASON)  # readers never see a part
         return REFUSED
     return 0
 
 
 def work(job: Job) -> Any:
-    """Do this process's part of a job, as RANK and WORLD_SIZE of the environment say.
+    """Do this process's part of a job, by the environment's RANK and WORLD_SIZE.
 
     Return the store of all processes.
     """
@@ -117,7 +117,7 @@ def work(job: Job) -> Any:
 def _place(job: Job, rank: int, store: Any) -> Place:
     """Return this rank's place, with its device.
 
-    Whatever else there is: a server, or numbers by which each rank sees its own GPU as the first.
+    Devices are compared by identity, as each rank may number its GPU as the first.
     """
     device = devices.place(int(os.environ.get("LOCAL_RANK", rank)), job.device)
     device.use()

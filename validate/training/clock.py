@@ -12,7 +12,7 @@ PR_SET_PDEATHSIG, PR_SET_NAME, PR_SET_TIMERSLACK = 1, 15, 29
 class Clock:
     """Seconds since an origin, a time of this machine's monotonic clock.
 
-    `begun`: set once that is the run's; messages of other nodes may come before.
+    `begun`: set once the origin is the run's start; messages of other nodes may come before.
     """
 
     def __init__(self) -> None:
@@ -29,9 +29,9 @@ class Clock:
 
     def sleep_until(self, at: float) -> None:
         """Sleep until `at` seconds since the origin; return at once if that has passed."""
-        left = at - self.now()
-        if left > 0:
-            time.sleep(left)
+        remaining = at - self.now()
+        if remaining > 0:
+            time.sleep(remaining)
 
 
 def prctl(option: int, value: int | bytes) -> bool:

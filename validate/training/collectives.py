@@ -1,8 +1,8 @@
 """Collectives of one run: start them, wait for results, and agree on when they began and ended.
 
 Every payload carries the line of the program that started it, a hash of its kind and sizes, whether
-that rank's clock is past the end of the run, and when it was issued. So all ranks check
-that they run the same collective, know when the last one joined, and stop after the same one.
+that rank's clock is past the end of the run, and its time of issue. So all ranks check that they
+run the same collective, know when the last rank joined, and stop after the same one.
 """
 
 import sys
@@ -45,9 +45,8 @@ Landed = tuple[Payload, list[list[float]]]
 class RealCollective:
     """A collective under way, the handle that `Node.start_mean` returns.
 
-    `step`: the worker's at the start; `last`: rank that joined last, and when; `begins`, `done`
-    (seconds) and `size` (bytes of a payload): known once settled; `chained`: another collective
-    averages what is computed from its result.
+    `step`: the worker's at the start; `begins`, `done` (seconds) and `size` (bytes of a payload):
+    set once settled; `chained`: whether another collective averages a function of its result.
     """
 
     def __init__(
@@ -66,20 +65,20 @@ class RealCollective:
         self.lock = Lock()
 
     def hold(self, payload: Payload) -> Packed:
-        """Take a payload apart, and record its version: it must not change until the end."""
+        """Take a payload apart, and record its version, which must not change until the end."""
         self.packed = packing.take_apart(payload)
         self.versions = [tensor._version for tensor in self.packed.tensors]
         return self.packed
 
     @cached_property
     def about(self) -> float:
-        """Return a hash of what ranks have in common: kind, dtypes, averaged sizes."""
+        """A hash of the parts that are equal on all ranks: kind, dtypes, averaged sizes."""
         sizes = [(str(tensor.dtype), tensor.numel()) for tensor in self.packed.tensors]
-        alike = sizes if self.kind == "mean" else packing.head(self.packed)
-        return float(crc32(repr((self.kind, alike)).encode()) & HASH)
+        layout = sizes if self.kind == "mean" else packing.head(self.packed)
+        return float(crc32(repr((self.kind, layout)).encode()) & HASH)
 
     def arrived(self) -> None:
-        """Wait until it is there, perhaps not due yet."""
+        """Wait until the result has arrived, even if it is not due yet."""
         for work in self.pending:
             work.wait()
 
@@ -87,13 +86,13 @@ class RealCollective:
         """Raise ProgramError if the payload was changed meanwhile."""
         if self.versions != [tensor._version for tensor in self.packed.tensors]:
             raise ProgramError(
-                f"{self.kind} {self.number}: what is averaged was changed before its wait; vectors "
-                "are never changed in place"
+                f"{self.kind} {self.number}: its payload was changed before its wait; never change "
+                "vectors in place"
             )
 
 
 class Member(NamedTuple):
-    """A worker among the `ranks` that meet in collectives: by two groups, one only for `flags`.
+    """A worker among the `ranks` of collectives, with two groups, one only for `flags`.
 
     `deadline`: seconds at which the run ends.
     """
@@ -126,7 +125,7 @@ class Collectives:
     def mean_after(
         self, first: RealCollective, value: Callable[[Payload], Payload], step: int
     ) -> RealCollective:
-        """Start an average of `value(result of first)` as soon as that result is there."""
+        """Start an average of `value(result of first)` as soon as that result has arrived."""
         first.chained = True
         handle = self._next("mean", step, first)
         self._start_mean(handle, lambda: value(self._result(first)[0]), first.arrived)
@@ -151,7 +150,7 @@ class Collectives:
         return handle
 
     def question(self, handle: RealCollective, step: int) -> RealCollective:
-        """Start asking all ranks whether `handle` is finished there."""
+        """Start to poll all ranks whether `handle` is finished there."""
         question = RealCollective(self.started, "question", step, handle)
         self.started += 1
         is_done = float(all(work.done() for work in handle.pending))
@@ -159,7 +158,7 @@ class Collectives:
         return question
 
     def answer(self, question: RealCollective) -> bool:
-        """Wait for all ranks' questions; return whether the mean was there and due."""
+        """Wait for all ranks to poll; return whether the mean had arrived and was due."""
         handle = question.first
         assert handle is not None
         by_rank = question.pending[0].wait().tolist()
@@ -186,7 +185,7 @@ class Collectives:
         payload: Callable[[], Payload],
         after: Callable[[], object] | None = None,
     ) -> None:
-        """Start a sum for each dtype; the first one holds numbers exactly."""
+        """Start a sum for each dtype; the first dtype holds numbers exactly."""
         if after is None:
             packed = handle.hold(payload())
             dtypes = _dtypes(packed)
@@ -212,23 +211,23 @@ class Collectives:
             if (scale := self.scale(dtype)) != 1.0:
                 buffer[length:].mul_(scale)
         if first:
-            described = self._own(handle)  # last, as it holds the time of issue
-            whole, numbers = described[:WHOLE], [*described[WHOLE:], *packed.numbers]
-            written = packing.write_numbers(whole, numbers, self._rank, self._ranks, buffer)
+            described = self._own(handle)  # called last: it contains the time of issue
+            exact, numbers = described[:WHOLE], [*described[WHOLE:], *packed.numbers]
+            written = packing.write_numbers(exact, numbers, self._rank, self._ranks, buffer)
             buffer[:length].copy_(written, non_blocking=True)
         return buffer
 
     def _length(self, packed: Packed) -> int:
-        """Return the entries that the numbers of all ranks take."""
+        """Return the number of buffer entries for the numbers of all ranks."""
         return self._ranks * (WHOLE + PARTS * (OWN - WHOLE + len(packed.numbers)))
 
     def scale(self, dtype: torch.dtype) -> float:
-        """Return the exact factor of a payload; 1: the sum is divided instead."""
+        """Return the exact factor to scale a payload by; 1: the sum is divided instead."""
         exact = dtype in EXACT and not self._ranks & (self._ranks - 1)
         return 1 / self._ranks if exact else 1.0
 
     def _result(self, handle: RealCollective) -> Landed:
-        """Return a mean that has arrived, though not yet due, and all ranks' numbers."""
+        """Return a mean that has arrived, due or not, and all ranks' numbers."""
         with handle.lock:  # a thread that starts a chained collective may need it, too
             if handle.landed is None:
                 handle.landed = self._land(handle)
@@ -236,7 +235,7 @@ class Collectives:
 
     def _land(self, handle: RealCollective) -> Landed:
         sums, m = [work.wait() for work in handle.pending], self._ranks
-        packed = handle.packed  # known by now, also for chained collectives
+        packed = handle.packed  # set by now, also for chained collectives
         dtypes = _dtypes(packed)
         totals = dict(zip(dtypes, sums, strict=True))
         offsets = dict.fromkeys(totals, 0)
@@ -280,7 +279,7 @@ class Collectives:
             rows = host(handle.pending[0].wait())
             numbers = rows[:, : 8 * (OWN + 1)].reshape(-1).view(torch.float64)
             by_rank = numbers.reshape(len(rows), -1).tolist()
-            joined = self._agree(handle, by_rank)  # first, as it checks that all heads are alike
+            joined = self._agree(handle, by_rank)  # first, as it checks that all heads are equal
             payloads = self._gathered(handle, rows, by_rank)
             handle.result = payloads
             sizes = [self._meter(payload) for payload in payloads]
@@ -306,7 +305,7 @@ class Collectives:
                 raise ProgramError(
                     f"worker {self._rank} starts {handle.kind} {handle.number} at line "
                     f"{handle.line} of its program, worker {rank} another one, at line {line:.0f}: "
-                    "all workers must start the same ones in one order"
+                    "all workers must start the same collectives in the same order"
                 )
         return max(numbers[WHOLE] for numbers in by_rank)
 
@@ -320,7 +319,7 @@ class Collectives:
 
 
 def _room(payload: Payload) -> float:
-    """Return by how many bytes another rank's payload may be longer, or inf."""
+    """Return the most bytes by which another rank's payload may be longer, or inf."""
     if isinstance(payload, tuple):
         return sum(map(_room, payload))
     if not isinstance(payload, Encoded) or payload.most is None:

@@ -1,7 +1,7 @@
-"""Make a real run as slow as the scenario's network: nothing arrives sooner than the scenario says.
+"""Slow a real run down to the scenario's network: nothing arrives sooner than in the scenario.
 
-Latencies are drawn by the simulator's own code from its own keyed streams, so that a collective's
-n-th delay is the same number in both. Every rank computes the same sums from the shared times of
+Latencies are drawn by the simulator's code from its keyed streams, so that a collective's n-th
+delay is the same number in both. Every rank computes the same sums from the shared times of
 issue, so that all agree without further messages.
 """
 
@@ -16,7 +16,7 @@ from .packing import TensorMeter
 
 
 class Accounting(NamedTuple):
-    """What counts a node's bytes and time."""
+    """The counters of a node's bytes and time."""
 
     meter: TensorMeter
     network: "RealNetwork"
@@ -38,7 +38,7 @@ class RealNetwork:
     def collective(
         self, kind: str, size: float, largest: float | None, joined: float
     ) -> tuple[float, float]:
-        """Return when the next collective begins and is due, from the last to join.
+        """Return when the next collective begins and is due (s); `joined`: the last join.
 
         `size`: mean bytes of the payloads; `largest`: bytes of the largest, if they differ.
         """
@@ -50,16 +50,16 @@ class RealNetwork:
             self.traffic.count(kind, size)
 
     def sends(self, to: int, size: float, now: float) -> tuple[float, float]:
-        """Return when a message leaves, and its transit time (nan: unknown)."""
+        """Return when a message leaves (s), and its transit time (s; nan: unknown)."""
         self.traffic.route(self._rank, to).bytes += round(size)
         return now, nan
 
     def receives(self, size: float, due: float) -> float:
-        """Return when a message is through this node's network card."""
+        """Return when a message has passed this node's network card (s)."""
         return due
 
     def hears(self, sender: int, size: float) -> None:
-        """Count a message that is received."""
+        """Count a received message."""
         self.heard.route(sender, self._rank).bytes += round(size)
 
     def totals(self) -> tuple[float, float]:
@@ -82,7 +82,7 @@ class EmulatedNetwork(RealNetwork):
     def collective(
         self, kind: str, size: float, largest: float | None, joined: float
     ) -> tuple[float, float]:
-        """Begin when the links are free; due after the scenario's time."""
+        """Return a begin once the links are free, and an end after the scenario's time."""
         begins = max(joined, self._links_free)
         transmission, latency = self.traffic.cost(kind, largest or size)
         transmission += self.traffic.waking(kind, largest or size, begins, self._links_free)
@@ -90,13 +90,13 @@ class EmulatedNetwork(RealNetwork):
         return begins, self._links_free + latency
 
     def sends(self, to: int, size: float, now: float) -> tuple[float, float]:
-        """Return when it leaves and its transit, not before the previous message."""
+        """Return when a message leaves and its transit; it arrives after the previous one."""
         route = self.traffic.route(self._rank, to)
         route.leave_through(self._card_out)
-        due, transit = route.send(now, size)
-        route.last = due = max(due, route.last)
-        return due - transit, transit
+        arrival, transit = route.send(now, size)
+        route.last = arrival = max(arrival, route.last)
+        return arrival - transit, transit
 
     def receives(self, size: float, due: float) -> float:
-        """Pass one message at a time through the card."""
+        """Return when a message has passed the card, which passes one at a time."""
         return due if self._card_in is None else self._card_in.through(due, size)

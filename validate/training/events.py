@@ -1,8 +1,8 @@
-"""Events of a real run: what each node did and when, the record that calibration reads.
+"""Events of a real run: the effects of each node and their times, for calibration.
 
-One row for each effect that a program awaited. What a real system adds to a scenario shows in
-three places: between two events (the framework's own time), after `due` (the prescribed time has
-passed and the node has not noticed yet), and, if nothing is prescribed, in the whole event.
+There is one row for each effect that a program awaited. The overhead of a real system shows in
+three places: between two events (time of the framework), after `due` (the node notices the
+prescribed time late), and, if no time is prescribed, in the whole event.
 """
 
 import csv
@@ -17,7 +17,7 @@ from paceline.simulator.inputs import csv_cells, untrusted
 
 STEP, ISSUE, WAIT, AGREE, SEND, TAKE, SERVE, COLLECT, LAUNCH = range(9)
 KINDS = ("step", "issue", "wait", "agree", "send", "take", "serve", "collect", "launch")
-"""Computing a gradient; starting a collective; waiting for one; asking whether one is finished;
+"""Computing a gradient; starting a collective; waiting for one; polling whether one is finished;
 sending a message; waiting for one; the server's work; within a wait, collecting a result that has
 arrived; within a gradient on a GPU, until all its work is in the GPU's queue."""
 EVENT = np.dtype(
@@ -28,14 +28,14 @@ EVENT = np.dtype(
 )  # fmt: skip
 """`node`: rank, the server last; `step`: gradients computed so far. Times in seconds since the run
 began: `joined`, when the last worker joined the collective (a message: when it was sent); `due`,
-when it should end by the scenario. `bytes`: of the payload. nan if unknown."""
+when it should end by the scenario. `bytes`: of the payload. nan: unknown."""
 
 Key = tuple[str, int]
 """Label and seed of a run."""
 
 
 def write(runs: Mapping[Key, np.ndarray]) -> bytes:
-    """Write the events of several runs (dtype `EVENT`) as CSV; unknown is empty."""
+    """Write the events of several runs (dtype `EVENT`) as CSV; unknown times are empty."""
     rows = (
         (label, seed, node, KINDS[kind], step, *map(_digits, times))
         for (label, seed), events in runs.items()
@@ -45,7 +45,7 @@ def write(runs: Mapping[Key, np.ndarray]) -> bytes:
 
 
 def _digits(time: float) -> csv_cells.Digits:
-    """Write tenths of a microsecond, finer than any clock here."""
+    """Write a time to tenths of a microsecond, finer than any clock here."""
     return csv_cells.Digits("" if isnan(time) else f"{time:.7f}".rstrip("0").rstrip("."))
 
 
@@ -63,12 +63,12 @@ def read(path: Path) -> dict[Key, np.ndarray]:
         runs = {key: np.array(events, EVENT) for key, events in rows_by_run.items()}
         for (label, seed), events in runs.items():
             if not _possible(events):
-                raise ValueError(f"times or numbers of {label}, seed {seed}, that cannot be")
+                raise ValueError(f"{label}, seed {seed}: a time or number out of range")
     return runs
 
 
 def _possible(events: np.ndarray) -> bool:
-    """Return whether events have finite times in order."""
+    """Return whether all events have finite, ordered times and valid numbers."""
     lasts = np.isfinite(events["start"]) & np.isfinite(events["end"])
     lasts &= events["start"] <= events["end"]
     finite = [~np.isinf(events[name]) for name in ("joined", "due", "bytes")]

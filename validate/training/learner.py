@@ -19,13 +19,13 @@ Freed = Callable[[int, Tensor], None]
 
 
 class OnHost:
-    """The NumPy gradients of the simulator's own objectives."""
+    """The NumPy gradients of the simulator's objectives."""
 
     def __init__(self, source: Any) -> None:
         self._source = source
 
     def tensors(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return what the simulator computes, to the last bit."""
+        """Return loss and gradient, equal to the simulator's to the last bit."""
         loss, gradient = self._source.loss_and_gradient(host(x).numpy())
         return torch.tensor(loss), put(torch.from_numpy(gradient), x.device)
 
@@ -43,7 +43,7 @@ class OnHost:
 
 
 class NoGradient(OnHost):
-    """Time only: gradients of zeros, as long as the model that travels."""
+    """Gradients of zeros for time-only runs, as long as the model in messages."""
 
     def __init__(self) -> None:
         super().__init__(None)

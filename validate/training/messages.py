@@ -1,9 +1,9 @@
-"""Messages between nodes: sent without waiting, kept until they are asked for.
+"""Messages between nodes: sent without waiting, and stored until the program receives them.
 
-A thread for each peer always has several receives posted, as gloo sends a message only once it has
-heard that its receiver is ready, a latency after the receive was posted.
-Each message carries the time at which it is due, which an emulated network decides; the program
-does not see it before then. The last message of every node says that it has finished.
+A thread for each peer always has several receives posted, as gloo sends a message only after its
+receiver is known to be ready, a latency after the receive was posted. Each message carries the time
+at which it is due, set by the emulated network; the program does not get it before then. The last
+message of every node announces its end.
 """
 
 import threading
@@ -24,12 +24,12 @@ from . import packing
 from .clock import Clock
 
 # Doubles before a message: the bytes of its head (0: the receiver has it), the number of its head,
-# the bytes of its body, when it was sent, its transit time (nan: as long as it takes), the bytes it
+# the bytes of its body, when it was sent, its transit time (nan: the real one), the bytes that it
 # stands for, the transit time of the last one from the receiver
 START = 7
 SKELETON = 64 * 1024  # bytes for the parts of a message that are not tensors
-POSTED = 2, 16  # receives from a peer: at least so many, and at most
-ROOM = 64 * 2**20  # bytes of the buffers of more than the least
+POSTED = 2, 16  # least and most receives posted for a peer
+ROOM = 64 * 2**20  # bytes of all buffers, if that allows the least number of receives
 
 
 class Message(NamedTuple):
@@ -49,10 +49,10 @@ class Message(NamedTuple):
 
 
 class Address(NamedTuple):
-    """A node among its `peers`, which it reaches by a group.
+    """A node's rank, group and `peers`.
 
-    `capacity`: bytes of the longest message; `receives`: maps (size, due) to when a message is
-    through this node's network card.
+    `capacity`: bytes of the longest message; `receives`: maps (size, due) to the time at which a
+    message has passed this node's network card (s).
     """
 
     group: Any
@@ -64,7 +64,7 @@ class Address(NamedTuple):
 
 
 class Mailbox:
-    """One node's messages to and from its peers; `ended`: those that have finished."""
+    """One node's messages to and from its peers; `ended`: the peers that have finished."""
 
     def __init__(self, address: Address, clock: Clock) -> None:
         self._clock = clock
@@ -72,13 +72,13 @@ class Mailbox:
         self._changed = threading.Condition()
         self._arriving: list[Message] = []  # a heap, by arrival at this node's network card
         self._come: list[Message] = []
-        self.received = self.late = 0  # messages; those that gloo brought after they were due
+        self.received = self.late = 0  # messages; of them, those that gloo delivered late
         self._number = 0
         self._transits: dict[int, float] = {}  # of each peer's last message, seconds
         self._sent: deque[tuple[Any, Tensor]] = deque()
         self.failure: Exception | None = None
         self.ended: set[int] = set()
-        self._heads: dict[int, dict[bytes, int]] = defaultdict(dict)  # that each peer has
+        self._heads: dict[int, dict[bytes, int]] = defaultdict(dict)  # by peer: heads that it has
         self._threads = [
             threading.Thread(target=self._listen, args=(peer,), daemon=True)
             for peer in sorted(self.peers)
@@ -89,7 +89,7 @@ class Mailbox:
     def send(self, to: int, payload: Payload, size: float, sent: float, transit: float) -> None:
         """Send a payload that stands for `size` bytes.
 
-        `transit`: seconds that it takes from `sent` on; nan: as long as it takes.
+        `transit`: its seconds from `sent` on; nan: the real ones.
         """
         if to not in self.peers:
             raise ProgramError(
@@ -109,7 +109,7 @@ class Mailbox:
         message = torch.cat([numbers, torch.tensor(list(head), dtype=torch.uint8), body])
         if len(message) > self._capacity:
             raise ProgramError(
-                f"a message of {len(message)} bytes: more than two vectors; send several"
+                f"a message of {len(message)} bytes: more than two vectors; send several messages"
             )
         while self._sent and self._sent[0][0].is_completed():
             self._sent.popleft()
@@ -139,7 +139,7 @@ class Mailbox:
             except Exception as error:  # raised where a message is awaited
                 self.failure = error
                 break
-            self._clock.begun.wait()  # else its time would be wrong, and later ones overtake it
+            self._clock.begun.wait()  # before that, its time would be wrong
             with self._changed:
                 if isnan(transit):
                     transit = max(0.0, self._clock.now() - sent)
@@ -167,7 +167,7 @@ class Mailbox:
         """Wait for the first message of `source` that is due, and return it.
 
         None once `until` (seconds) has passed and `computed()` holds, or if `source` has finished.
-        `wake` has the conditions checked again. Raises the error of a listening thread, and
+        `wake` makes it check again. Raises the error of a listening thread, and
         TimeoutError if no message is in transit for `patience` seconds.
         """
         given_up = self._clock.now() + patience
@@ -201,11 +201,11 @@ class Mailbox:
         """Pass messages through the network card, in order of arrival."""
         while self._arriving and self._arriving[0].due <= now:
             message = heappop(self._arriving)
-            due = self._receives(message.size, message.due)
-            self._come.append(message._replace(due=due))
+            passed = self._receives(message.size, message.due)
+            self._come.append(message._replace(due=passed))
 
     def wake(self) -> None:
-        """Have `take` check its conditions again, as a result has been computed."""
+        """Make `take` check its conditions again, as a result has been computed."""
         with self._changed:
             self._changed.notify_all()
 

@@ -1,18 +1,18 @@
-"""Effects for real: collectives and messages of torch.distributed, time by the wall clock.
+"""Effects of a real run: collectives and messages of torch.distributed, and wall-clock time.
 
-A node is a process, and every effect blocks: whatever a program awaits has happened when the call
-returns, so its coroutine is never suspended, and `execute` resumes it exactly once.
+A node is a process, and every effect blocks until it is done: a program's coroutine is never
+suspended, and `execute` resumes it exactly once.
 
 - Computing: a real gradient, then sleep until the drawn duration has passed (`stretch`). Pieces of
   a backward pass come from a thread, each with a time at which it is due.
 - Collectives run on torch.distributed as soon as they are started. `wait` first waits for the real
-  result, then sleeps until the emulated network says that it is due.
+  result, then sleeps until it is due by the emulated network.
 - Messages are received by threads (`messages.Mailbox`) and become visible when they are due.
 - The end: past the deadline a node that others may wait for in collectives goes on with zero
   gradients (`_coast`) until a collective tells all ranks to stop after it; others stop at once.
 - Records: `events` for calibration, spans for the timeline, and `outcomes`: every result that
-  depends on time (which sender came first, whether a mean was there), in order, so that a replay
-  can repeat the run without a clock.
+  depends on time (which sender came first, whether a mean had arrived), in order, so that a replay
+    can repeat the run without a clock.
 """
 
 from collections import Counter
@@ -46,11 +46,11 @@ class RunOver(BaseException):
 
 @dataclass
 class Limits:
-    """When a run is over: at a node's `step`, or at `deadline` seconds by its own clock.
+    """When a run is over: at a node's `step`, or at `deadline` seconds by its clock.
 
     `meets`: other nodes wait for this one in collectives, so that it stops where all agree to, and
-    within `patience` seconds. `pooled`: workers' steps are counted together, `enough` says whether
-    there are enough. `served`: gradients are useless once the server has finished.
+    within `patience` seconds. `pooled`: workers' steps are counted together; `enough()`: whether
+    the workers have made all. `served`: gradients are useless once the server has finished.
     """
 
     step: float = inf
@@ -63,9 +63,9 @@ class Limits:
 
 
 class Role(NamedTuple):
-    """What a node does: its part of a `scenario`, from the parameters `start` on.
+    """A node's part of a `scenario`, from the parameters `start` on.
 
-    `learner`: computes its gradients; None for a server.
+    `learner`: source of its gradients; None for a server.
     """
 
     scenario: Scenario
@@ -75,7 +75,7 @@ class Role(NamedTuple):
 
 
 class Display(NamedTuple):
-    """What a node shows: its timeline, each mark (`see`), each gradient (`learned`)."""
+    """The observers of a node: its timeline, and functions for marks and for gradients."""
 
     spans: Spans
     see: Callable[["RealNode", Tensor], None]
@@ -90,7 +90,7 @@ class PieceUnderWay:
 
 
 class TensorNode(SeededNode):
-    """A process as its program sees it, whose vectors are tensors."""
+    """A node, as its program uses it, whose vectors are tensors."""
 
     _mailbox: Mailbox | None
 
@@ -99,20 +99,20 @@ class TensorNode(SeededNode):
         return torch.tensor_split(vector, payloads.splits(pieces, len(vector)))[::-1]
 
     def join(self, pieces: Sequence[Vector]) -> Vector:
-        """Undo the cut."""
+        """Join the pieces that `cut` made."""
         return torch.cat(list(pieces)[::-1])
 
     def _declared_mailbox(self) -> Mailbox:
         if self._mailbox is None:
             raise ProgramError(
-                "the program sends messages without declaring it: set Program.gossips, which says "
-                "that workers exchange them"
+                "the program sends messages without declaring it: set Program.gossips, by "
+                "which workers exchange them"
             )
         return self._mailbox
 
 
 class RealNode(TensorNode):
-    """One process as its program sees it.
+    """One process of a real run, as its program uses it.
 
     `step`: gradients computed (by the server: received); `updates`: marks; `waited` and
     `communicated`: seconds of waiting for other nodes, and for the network; `outcomes`: results
@@ -194,11 +194,11 @@ class RealNode(TensorNode):
     def _note(
         self, kind: int, start: float, due: tuple[float, float] = (nan, nan), size: float = nan
     ) -> None:
-        """Add an event that ends now; `due`: when all had joined, and when it should end."""
+        """Add an event that ends now; `due`: when all had joined, and its planned end (s)."""
         self.events.append((self.rank, kind, self.step, start, self.now, *due, size))
 
     def _launched(self, begins: float) -> None:
-        """Record, on a GPU, that all work of the step that began then is in its queue."""
+        """Record, on a GPU, that all work of a step is in its queue; `begins`: of the step."""
         if self._device.queues:
             self._note(events.LAUNCH, begins)
 
@@ -218,7 +218,7 @@ class RealNode(TensorNode):
         return self._limits.pooled and self._limits.enough()
 
     def _due(self, begins: float, duration: float) -> float:
-        """Return when a step is to end; nan if steps are not stretched."""
+        """Return the planned end of a step (s); nan if steps are not stretched."""
         return nan if self._durations is None else begins + duration
 
     async def gradient(self, x: Vector) -> Vector:
@@ -235,7 +235,7 @@ class RealNode(TensorNode):
         loss, gradient = self._learner.tensors(x)
         self._launched(begins)
         self._learned(self)
-        value = float(devices.host(loss))  # which comes after the gradient
+        value = float(devices.host(loss))  # available after the gradient
         self._clock.sleep_until(begins + duration)
         self._note(events.STEP, begins, (nan, self._due(begins, duration)))
         return value, gradient
@@ -249,8 +249,8 @@ class RealNode(TensorNode):
             self.staleness[self._heard] += 1
             self._heard = 0
         share = self._unfreed_share
-        done, whole = payloads.progress(pieces)
-        parts = [share + (1 - share) * far / whole for far in done]
+        done, total = payloads.progress(pieces)
+        parts = [share + (1 - share) * far / total for far in done]
         handles = [PieceUnderWay(begins + duration * part) for part in parts]
         sizes = [piece.numel() for piece in self.cut(x, pieces)]
 
@@ -265,7 +265,7 @@ class RealNode(TensorNode):
                 self._mailbox.wake()
 
         def freed(number: int, piece: Tensor) -> None:
-            # the backward pass goes on to issue work meanwhile
+            # the backward pass issues more work meanwhile
             waits.append(self._device.then(lambda: computed(number, piece)))
 
         waits: list[Future[Any] | None] = []
@@ -306,7 +306,7 @@ class RealNode(TensorNode):
         return self._issued(self.now, self._team().gather(value, self.step))
 
     def start_mean_after(self, handle: Handle, value: Callable[[Payload], Payload]) -> Handle:
-        """Start an all-reduce on a thread, once the first one is there."""
+        """Start an all-reduce on a thread, once the first one has arrived."""
         return self._issued(self.now, self._team().mean_after(handle, value, self.step))
 
     def _issued(self, begin: float, handle: Handle) -> Handle:
@@ -314,7 +314,7 @@ class RealNode(TensorNode):
         return handle
 
     async def wait(self, handle: Handle) -> Any:
-        """Wait until a result has arrived, and is due."""
+        """Wait until a result has arrived and is due."""
         begin = self.now
         if isinstance(handle, PieceUnderWay):
             piece = self._device.adopt(handle.computed.result())
@@ -341,7 +341,7 @@ class RealNode(TensorNode):
         return handle.result
 
     async def finished(self, handle: Handle) -> bool:
-        """Ask whether a mean is finished on all ranks: the sum of one flag of each."""
+        """Poll whether a mean is finished on all ranks, by a flag of each."""
         begin, team = self.now, self._team()
         question = team.question(handle, self.step)
         answer = team.answer(question)
@@ -355,7 +355,7 @@ class RealNode(TensorNode):
     # Messages
 
     def send(self, to: int, value: Payload) -> None:
-        """Hand a message to gloo, without waiting."""
+        """Pass a message to gloo, without waiting."""
         mailbox, size = self._declared_mailbox(), self._meter(value)
         begin = self.now
         self._sent[to], transit = self._network.sends(to, size, begin)
@@ -402,7 +402,7 @@ class RealNode(TensorNode):
             self._heard = 0
         message = self._declared_mailbox().take(source, handle.due, handle.computed.done)
         if message is None and not (handle.computed.done() and self.now >= handle.due):
-            raise RunOver  # no peer is left that could send one
+            raise RunOver  # no remaining peer could send one
         self.outcomes.append(None if message is None else message.sender)
         if message is None:
             return None
@@ -413,7 +413,7 @@ class RealNode(TensorNode):
         return message.sender, message.payload
 
     def timer(self, seconds: float) -> Handle:
-        """Start a timer: a piece of nothing."""
+        """Start a timer: an empty piece that is due after `seconds`."""
         piece = PieceUnderWay(self.now + seconds)
         piece.computed.set_result(self.start[:0])
         return piece
@@ -434,7 +434,7 @@ class RealNode(TensorNode):
         self._account_idle(begin, sent - there)
 
     def count(self, gradients: int) -> None:
-        """Count the gradients of the message received last."""
+        """Count the gradients of the last received message."""
         self.step += gradients - 1
         if not gradients:
             self.staleness[self._stale] -= 1
@@ -454,7 +454,7 @@ class RealNode(TensorNode):
         return float(self.outcomes[-1])
 
     def mark(self, x: Vector) -> None:
-        """Show the parameters `x` to the observer."""
+        """Report the parameters `x` to the observer."""
         if self._coasting:
             return
         self.updates += 1
@@ -463,7 +463,7 @@ class RealNode(TensorNode):
             self._stopped = True
 
     def _account_idle(self, begin: float, joined: float) -> None:
-        """Account for a wait: for nodes until all had `joined`, then the network."""
+        """Account for a wait since `begin`: for nodes up to `joined` (s), then the network."""
         now = self.now
         joined = min(max(joined, begin), now)
         self.waited += joined - begin
@@ -471,7 +471,7 @@ class RealNode(TensorNode):
         self._show(begin, joined, now)
 
     def _show(self, begin: float, joined: float, now: float) -> None:
-        """Add spans to the timeline since the last one."""
+        """Add spans to the timeline: work since the last ones, then waiting."""
         busy = Kind.SERVE if self.rank == self.server else Kind.COMPUTE
         self._spans.add(self.rank, int(busy), self._since, begin, joined, now, self.step)
         self._since = now

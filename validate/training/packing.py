@@ -1,15 +1,14 @@
-"""Payloads as flat buffers: taking them apart to travel, and putting them together again.
+"""Convert payloads to flat buffers for sending, and back.
 
 A payload's skeleton has a `Slot` in the place of each tensor and number. Numbers (losses, clocks)
-must be averaged exactly and in rank order, as the simulator does, or decisions based on them would
-differ: every rank writes its own into places of its own, zeros elsewhere, each number as three
-parts that a sum of such buffers leaves exact.
+must be averaged exactly and in rank order, as in the simulator, or decisions based on them would
+differ: every rank writes its numbers into separate places, with zeros elsewhere, each number as
+three parts that a sum of such buffers leaves exact.
 
-A message is a head, which all messages of one place in a program share, and a body. The head of a
-message to one node travels as a pickle, which may run code where it is read. It comes from a node
-of the same run, over a group that only the processes with the run's own store have joined: on one
-machine by loopback, on several as a launcher says, over a network that the user must trust
-(docs/concepts/trust.md).
+A message is a head, which all messages from one place in a program share, and a body. The head of a
+message to one node is sent as a pickle, which may run code where it is read. It comes from a node
+of the same run, over a group that only processes with the run's store have joined: by loopback on
+one machine, else over the launcher's network, which the user must trust (docs/concepts/trust.md).
 """
 
 import pickle
@@ -35,10 +34,10 @@ PLACES = torch.int32  # dtype of places in messages, as codecs count their bytes
 
 
 class Slot(NamedTuple):
-    """Stands for the `place`-th tensor ("tensor", "places") or number ("number") of a payload.
+    """The place of the `place`-th tensor ("tensor", "places") or number in a skeleton.
 
     `bits`, `shape`, `width`: of a tensor of integers of `width` bytes, of which only the low bits
-    of each entry travel.
+    of each entry are sent.
     """
 
     kind: str
@@ -57,7 +56,7 @@ class Packed(NamedTuple):
     numbers: list[float]
 
 
-# the skeleton, how many tensors are no places, how many numbers; each tensor's dtype and dimensions
+# the skeleton; the numbers of tensors without places, and of numbers; each tensor's dtype and axes
 Head = tuple[Any, int, int, list[tuple[torch.dtype, int]]]
 
 
@@ -145,22 +144,22 @@ def split(number: float, dtype: torch.dtype) -> list[float]:
 
 
 def write_numbers(
-    whole: Sequence[float], numbers: Sequence[float], rank: int, ranks: int, like: Tensor
+    exact: Sequence[float], numbers: Sequence[float], rank: int, ranks: int, like: Tensor
 ) -> Tensor:
     """Write one rank's numbers to its places of a buffer to be summed.
 
-    `whole`: numbers that every dtype holds exactly, in one part.
+    `exact`: numbers that every dtype holds exactly, in one part.
     """
-    parts = [*whole, *(part for number in numbers for part in split(number, like.dtype))]
+    parts = [*exact, *(part for number in numbers for part in split(number, like.dtype))]
     before, after = [0.0] * (rank * len(parts)), [0.0] * ((ranks - 1 - rank) * len(parts))
     return torch.tensor(before + parts + after, dtype=like.dtype)
 
 
-def read_numbers(buffer: Tensor, ranks: int, whole: int) -> list[list[float]]:
-    """Read each rank's numbers, `whole` ones first, from the sum of buffers."""
+def read_numbers(buffer: Tensor, ranks: int, exact: int) -> list[list[float]]:
+    """Read each rank's numbers, the first `exact` in one part, from the sum of buffers."""
     parts = host(buffer).to(torch.float64).reshape(ranks, -1).tolist()
     return [
-        row[:whole] + [sum(row[at : at + PARTS]) for at in range(whole, len(row), PARTS)]
+        row[:exact] + [sum(row[at : at + PARTS]) for at in range(exact, len(row), PARTS)]
         for row in parts
     ]
 
@@ -172,7 +171,7 @@ def head(packed: Packed) -> Head:
 
 
 def write_head(head: Head) -> bytes:
-    """Encode a head as it travels to one node."""
+    """Encode a head for sending."""
     return pickle.dumps(head)
 
 
@@ -191,7 +190,7 @@ def body(packed: Packed) -> Tensor:
 
 
 def read(head: Head, body: Tensor, device: torch.device) -> Packed:
-    """Undo `head` and `body`; nothing of the result shares memory with the body."""
+    """Undo `head` and `body`; the result shares no memory with the body."""
     skeleton, count, numbers, about = head
     start = 8 * (numbers + sum(dims for _, dims in about))
     plain = body[:start].clone().view(torch.float64).tolist()
@@ -207,7 +206,7 @@ def read(head: Head, body: Tensor, device: torch.device) -> Packed:
 
 
 class TensorMeter(payloads.Meter):
-    """Counts the bytes that a payload of tensors stands for, by the scenario's model size."""
+    """A meter of the bytes of payloads with tensors, by the scenario's model size."""
 
     def __call__(self, payload: Payload) -> float:
         """Return bytes as the simulator's meter does."""

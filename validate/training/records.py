@@ -1,4 +1,4 @@
-"""Records of one node in one run: snapshots of its parameters, written by a thread, and an account.
+"""Records of one node in one run: an account, and snapshots that a thread writes.
 
 A mark costs the program only the time of queueing a tensor; losses are computed afterwards, from
 the snapshots. If the process is killed, the file can be read up to that point.
@@ -29,7 +29,7 @@ from .events import EVENT
 
 COLUMNS = ("step", "time", "period", "updates", "bytes", "charged")
 HEAD = 1000  # bytes of a file's first line, at most
-WAITING = 8  # most snapshots that wait to be written: each is as large as the model
+WAITING = 8  # snapshots in the writer's queue, at most: each is as large as the model
 DTYPES = {"torch.float32": "<f4", "torch.float64": "<f8"}
 
 
@@ -38,10 +38,9 @@ class Account:
     """A node's account of a run, written at its end. Times in seconds.
 
     `seconds`: by activity; `outcomes`: the replay log: results of effects that depend on time, in
-    order, from which the run can be computed again; `gradients` and `marks`: their
-    numbers; `late`: how many of `collectives` (and messages) arrived after their emulated time;
-    `busy`: CPU seconds of the process; `observing`: seconds spent on queueing and writing
-    snapshots.
+    order, from which the run can be repeated; `gradients` and `marks`: their numbers; `late`: how
+    many of `collectives` (and messages) arrived after their emulated time; `busy`: CPU seconds of
+    the process; `observing`: seconds of queueing and writing snapshots.
     """
 
     duration: float = 0.0
@@ -59,10 +58,10 @@ class Account:
 
 
 class Cadence(NamedTuple):
-    """Which steps are recorded: every `every`-th and the `last`.
+    """The steps to record: every `every`-th and the `last`.
 
-    If `adaptive`, since the number of steps is unknown, the interval doubles whenever there are
-    more than twice `POINTS` snapshots.
+    If `adaptive`, for runs whose number of steps is unknown, the interval doubles whenever there
+    are more than twice `POINTS` snapshots.
     """
 
     every: int
@@ -73,8 +72,8 @@ class Cadence(NamedTuple):
 class Recorder:
     """Writes one node's snapshots to `rank-N.bin` and, in the end, its account to `rank-N.json`.
 
-    `like`: a tensor of a snapshot's dtype and dimension; `buffers`: entries of the buffers beside
-    it.
+    `like`: a tensor of a snapshot's dtype and dimension; `buffers`: number of entries of the
+    model's buffers.
     """
 
     def __init__(
@@ -83,7 +82,7 @@ class Recorder:
         folder.mkdir(parents=True, exist_ok=True)
         self._whole = folder / f"rank-{rank}.json"
         for name in (self._whole, self._whole.with_suffix(".npz")):
-            name.unlink(missing_ok=True)  # an earlier attempt's
+            name.unlink(missing_ok=True)  # of an earlier attempt
         self._every, self._last, self._adaptive = cadence
         self._next = min(self._every, self._last)
         self._taken = 0
@@ -102,9 +101,9 @@ class Recorder:
         return step >= self._next
 
     def see(self, step: int, row: Sequence[float], x: Tensor, buffers: Tensor) -> None:
-        """Queue a snapshot, not to be changed; `row`: the other `COLUMNS`.
+        """Queue a snapshot, which must not change; `row`: the other `COLUMNS`.
 
-        Raises RunError if an earlier one is not finite, and whatever kept one from being written.
+        Raises RunError if an earlier snapshot is not finite, or the error of its writing.
         """
         begin = time.monotonic()
         if self._failure is not None:
@@ -129,17 +128,17 @@ class Recorder:
             self.observing += time.thread_time() - begin
 
     def _keep(
-        self, row: Sequence[float], fetched: Callable[[], Tensor], beside: Callable[[], Tensor]
+        self, row: Sequence[float], fetched: Callable[[], Tensor], extra: Callable[[], Tensor]
     ) -> None:
-        x, buffers = fetched(), beside()
+        x, buffers = fetched(), extra()
         self._file.write(np.array(row, dtype="<f8").tobytes())
         for tensor in (x, buffers):
             self._file.write(tensor.detach().to(x.dtype).numpy().tobytes())
         self._file.flush()
         if not bool(x.isfinite().all()):
             raise RunError(
-                f"diverged by step {row[0]:g}: parameters are no longer finite; the learning rate "
-                "is too high for this algorithm"
+                f"diverged by step {row[0]:g}: parameters are no longer finite; lower the learning "
+                "rate of this algorithm"
             )
 
     def times(self, spans: np.ndarray, events: Sequence[tuple[Any, ...]]) -> None:
@@ -156,7 +155,7 @@ class Recorder:
         self._file.close()
         account.observing = self.observing
         document = asdict(account) | {"every": self._every}
-        store.write(self._whole, json.dumps(document).encode())  # says that the node finished
+        store.write(self._whole, json.dumps(document).encode())  # marks the node as finished
 
 
 @dataclass(frozen=True, eq=False)

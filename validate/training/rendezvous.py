@@ -22,17 +22,17 @@ from .emulated_network import Accounting
 from .messages import SKELETON, START, Address, Mailbox
 from .transport import DeviceGroup
 
-LOOK = 0.02  # seconds between looks
-CHUNK = 4 * 2**20  # bytes of a file that a store takes at once
+LOOK = 0.02  # seconds between checks
+CHUNK = 4 * 2**20  # bytes of a part of a file in a store
 VECTORS = 2  # in the longest message
 
 _torch: Any = dist  # stores are missing from its type stubs
 
 
 def open_store(rank: int, size: int, timeout: float) -> Any:
-    """Open the processes' store: a file (PACELINE_STORE), else a launcher's.
+    """Open the processes' store: the file PACELINE_STORE, or else a launcher's store.
 
-    A launcher sets MASTER_ADDR and MASTER_PORT, as torchrun does.
+    A launcher such as torchrun sets MASTER_ADDR and MASTER_PORT.
     """
     limit = timedelta(seconds=timeout)
     if path := os.environ.get("PACELINE_STORE"):
@@ -45,12 +45,12 @@ def open_store(rank: int, size: int, timeout: float) -> Any:
 
 
 def sub_store(store: Any, name: str) -> Any:
-    """Return a store within a store, with keys of its own."""
+    """Return a store within a store, with separate keys."""
     return _torch.PrefixStore(name, store)
 
 
 def meet(store: Any, name: str, size: int, patient: bool = False) -> None:
-    """Wait until `size` processes are here; if `patient`, without a limit."""
+    """Wait until `size` processes have called this; if `patient`, without a limit."""
     everyone = f"{name}, all"
     if store.add(name, 1) == size:
         announce(store, everyone)
@@ -80,14 +80,14 @@ def hand_in(store: Any, rank: int, folder: Path) -> None:
             for number, chunk in enumerate(iter(lambda: file.read(CHUNK), b"")):
                 store.set(f"file {rank} {name} {number}", chunk)
     store.get(f"collected {rank}")
-    store.set(f"left {rank}", "")  # until then the other process may serve the store
+    store.set(f"left {rank}", "")  # afterwards the process that serves the store may end
 
 
 def collect(store: Any, rank: int, folder: Path) -> None:
     """Write a rank's files to a folder. Raises RunError for paths outside it."""
     for name, size in json.loads(store.get(f"files {rank}")).items():
         if leaves(name, folder):
-            raise RunError(f"rank {rank} hands in {name!r}, which is outside {folder}")
+            raise RunError(f"rank {rank} sends a file {name!r}, which is outside {folder}")
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         with (folder / name).open("wb") as file:
             for number in range(-(-size // CHUNK)):
@@ -99,10 +99,10 @@ def collect(store: Any, rank: int, folder: Path) -> None:
 
 
 class Connections:
-    """What one process reaches the others by: a group for collectives, and one for messages.
+    """The connections of one process: a group for collectives, and one for messages.
 
-    All processes open theirs in one order. `start`: a vector as long as those that travel, where
-    they are; `timeout`: seconds after which a process that does not answer is given up. `team`,
+    All processes open them in the same order. `start`: a vector with the size and device of those
+    in messages; `timeout`: seconds after which a process that does not answer has failed. `team`,
     `flags` (for numbers of each rank), `collectives` and `mailbox` are None until opened.
     """
 
@@ -119,7 +119,7 @@ class Connections:
         self._groups: list[Any] = []
 
     def open_team(self, workers: int, native: bool, deadline: float = inf) -> None:
-        """Open the workers' collectives; `native`: those of the library of their devices."""
+        """Open the workers' collectives; `native`: by the library of their devices."""
         rank, device = self.rank, devices.of(self._start.device)
         if native:
             group = device.group(sub_store(self.store, "team"), rank, workers, self.timeout)
@@ -148,7 +148,7 @@ class Connections:
         return group
 
     def close(self) -> None:
-        """Close all, once every process is through with them."""
+        """Close all connections, once every process has finished with them."""
         if self.team is not None:
             self.team.close()
         for group in self._groups:

@@ -32,7 +32,7 @@ from .records import Account, Cadence, Recorder
 HEADSTART = 0.05  # seconds from agreeing on the start to the start
 COUNTING = 0.02  # seconds between updates of the workers' common step count
 REHEARSALS = 3  # of each collective in the warm-up
-SUMMED = torch.float16, torch.float64  # dtypes of means besides the parameters' own
+SUMMED = torch.float16, torch.float64  # dtypes of means besides that of the parameters
 GATHERED = 2**20  # bytes of each rank in the warm-up, at most
 
 
@@ -47,7 +47,7 @@ class TrainingTask:
 
 @dataclass(frozen=True)
 class Job:
-    """The tasks that all processes of a run do in order; `device`: "cpu" or "cuda"."""
+    """The tasks of all processes of a run, in order; `device`: "cpu" or "cuda"."""
 
     scenario: Scenario
     tasks: tuple[TrainingTask, ...]
@@ -60,8 +60,8 @@ class Job:
 class Place:
     """Identity of one process of a run: its rank, store and device.
 
-    `native`: whether each worker has a device of its own, whose library does the collectives;
-    `identity`: of the device, on all machines.
+    `native`: whether each worker has a separate device, whose library runs the collectives;
+    `identity`: of the device, unique on all machines.
     """
 
     rank: int
@@ -81,7 +81,7 @@ def run(task: TrainingTask, job: Job, place: Place) -> None:
     if place.rank < job.scenario.cluster.workers + (program.server is not None):
         with awaits.explained(program):
             TaskProcess(task, job.scenario, place, program).run()
-    # others serve other programs only
+    # further processes serve only other programs
 
 
 class TaskProcess:
@@ -192,7 +192,7 @@ class TaskProcess:
         for _ in range(self._scenario.validation.warm_up):
             source.tensors(self._start)  # the run repeats these mini-batches
         if not (self._limits.meets or self._program.gossips):
-            return  # it exchanges messages with a server, if anything
+            return  # it has at most messages with a server
         piece = torch.zeros(min(self._start.nbytes, GATHERED), dtype=torch.uint8)
         totals = [self._start.to(dtype) for dtype in (self._start.dtype, *SUMMED)]
         for _ in range(REHEARSALS):  # NCCL prepares each dtype on first use
@@ -201,7 +201,7 @@ class TaskProcess:
             team.gather(piece.clone).wait()
 
     def _agree_on_start(self) -> float:
-        """Return when all begin, by this process's monotonic clock."""
+        """Return when all processes begin (s), by this process's monotonic clock."""
         store = self._place.store
         rendezvous.meet(store, "ready", self.size)
         if self.rank == 0:
@@ -248,9 +248,9 @@ def _account(node: RealNode, used: machine.ResourceUse) -> Account:
 
 
 class StepCounter:
-    """Counts the steps of all workers together, up to `limit`, on a thread beside the program.
+    """A thread beside the program that counts the steps of all workers, up to `limit`.
 
-    `count`: steps of this worker; `full`: set once the workers have made enough.
+    `count`: steps of this worker; `full`: set once all workers together have made `limit`.
     """
 
     def __init__(self, store: Any, limit: float) -> None:

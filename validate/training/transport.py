@@ -2,12 +2,12 @@
 
 Collectives start in the order of the calls, the same on every rank, as torch.distributed matches
 them by order alone; any number can be under way. A collective that must wait (for a copy from a
-GPU, or for the result that it is computed from) is queued on one thread, and so is every later one
-until the queue is empty: one thread keeps the order, and the program never blocks in a start.
+GPU, or for the result that it depends on) is queued on one thread, and so is every later one
+until the queue is empty: one thread preserves the order, and a start never blocks the program.
 
-gloo works on the host's memory: buffers of a GPU are copied there first (`Staged`). NCCL takes
-tensors where they are (`Native`); its collectives follow the stream on which their buffer is made,
-and the host sleeps until they have ended, as a time read earlier would not be theirs.
+gloo works on the host's memory: buffers of a GPU are copied there first (`Staged`). NCCL works on
+the GPU's memory (`Native`); its collectives follow the stream on which their buffer is made, and
+the host sleeps until they have ended, so that the time read afterwards is that of their end.
 """
 
 import os
@@ -29,7 +29,7 @@ from ..host.device import Device, fetch, host, put
 
 THREADS = 16  # of gloo: collectives of one group that run at once; the rest queue
 TASKS = Path("/proc/self/task")
-GUARDED = 0.1  # of the time limit, between looks at waits that cannot be interrupted
+GUARDED = 0.1  # of the time limit, between checks of waits that cannot be interrupted
 FOREVER = 1e7  # seconds: a quiet peer has not failed, and a dead process ends the run anyway
 
 Make = Callable[[], Tensor]
@@ -48,7 +48,7 @@ class Pending:
         self._works, self._result, self._land = works, result, land
 
     def done(self) -> bool:
-        """Return whether it is finished here."""
+        """Return whether the collective is finished on this rank."""
         if isinstance(self._works, Future):
             if not self._works.done():
                 return False
@@ -56,7 +56,7 @@ class Pending:
         return all(work.is_completed() for work in self._works)
 
     def wait(self) -> Tensor:
-        """Wait for the result. Raises RuntimeError if a peer is gone or too late."""
+        """Wait for the result. Raises RuntimeError if a peer has died or is too late."""
         works = self._works.result() if isinstance(self._works, Future) else self._works
         (self._land or finish)(works)
         return self._result()
@@ -69,9 +69,9 @@ def finish(works: Works) -> None:
 
 
 class DeviceGroup:
-    """Collectives of a process group that takes tensors of the device: of gloo, on a CPU.
+    """Collectives of a process group on tensors of its device, such as gloo's on a CPU.
 
-    `device`: where buffers are brought to, and results are.
+    `device`: the device to which buffers are moved, and on which results are.
     """
 
     def __init__(self, group: Any, device: Device) -> None:
@@ -82,12 +82,12 @@ class DeviceGroup:
     def total(self, buffer: Make, after: Callable[[], object] | None = None) -> Pending:
         """Start the sum over all ranks of `buffer()`, which is overwritten.
 
-        `buffer` is called at once or, with `after`, on a thread once `after()` has returned.
+        `buffer` is called immediately or, with `after`, on a thread once `after()` has returned.
         """
         return self._start(buffer, after, lambda mine, _: [self._group.allreduce([mine])])
 
     def gather(self, buffer: Make, after: Callable[[], object] | None = None) -> Pending:
-        """Start gathering the buffers of all ranks, of one length: shape (ranks, length)."""
+        """Start gathering the ranks' buffers, all of one length: shape (ranks, length)."""
 
         def begin(mine: Tensor, buffers: list[Tensor]) -> Works:
             buffers[:] = [torch.empty_like(mine) for _ in range(self._size)]
@@ -116,7 +116,7 @@ class DeviceGroup:
     def _queue(
         self, start: Callable[[], Works], after: Callable[[], object] | None
     ) -> "Future[Works]":
-        """Start on the thread, once `after()` has returned, and in its turn."""
+        """Start on the thread in the order of calls, once `after()` has returned."""
 
         def run() -> Works:
             if after is not None:
@@ -148,7 +148,7 @@ class DeviceGroup:
 
 
 class Native(DeviceGroup):
-    """Collectives of NCCL, each within `timeout` seconds of a wait for it, or the process ends."""
+    """Collectives of NCCL; a wait of more than `timeout` seconds ends the process."""
 
     def __init__(self, group: Any, device: Device, timeout: float) -> None:
         super().__init__(group, device)
@@ -164,22 +164,22 @@ class Native(DeviceGroup):
             del self._waits[threading.get_ident()]
 
     def _guard(self) -> None:
-        """End the process if a wait, which nothing can interrupt, takes too long."""
+        """End the process if a wait takes too long, as nothing can interrupt it."""
         while not self._closed.wait(GUARDED * self._timeout):
             since = min(list(self._waits.values()), default=inf)
             if time.monotonic() - since > self._timeout:
                 message = f"RuntimeError: Timed out waiting {self._timeout:g} s for a collective\n"
-                os.write(2, message.encode())  # what `launch` looks for in a log
+                os.write(2, message.encode())  # `launch` searches logs for this
                 os._exit(1)
 
     def close(self) -> None:
-        """End the guard, too."""
+        """End the guard, the thread and the group."""
         self._closed.set()
         super().close()
 
 
 class Staged(DeviceGroup):
-    """Collectives of gloo on buffers of a GPU, which travel through the host's memory."""
+    """Collectives of gloo on buffers of a GPU, which are copied through the host's memory."""
 
     def _ready(
         self, buffer: Make, after: Callable[[], object] | None
@@ -201,9 +201,9 @@ class Staged(DeviceGroup):
 
 
 def tell(group: Any, numbers: Sequence[float]) -> Pending:
-    """Start sending every rank these numbers; the result has a row for each.
+    """Start sending these numbers to every rank; the result has a row for each rank.
 
-    `group`: one of gloo whose connections carry nothing else, so that no bulk is in front.
+    `group`: a gloo group for such numbers alone, so that they never wait behind bulk data.
     """
     mine = torch.tensor([list(numbers)] * group.size(), dtype=torch.float64)
     theirs = torch.empty_like(mine)
@@ -213,7 +213,7 @@ def tell(group: Any, numbers: Sequence[float]) -> Pending:
 def gloo(store: Any, rank: int, size: int, timeout: float) -> Any:
     """Return a gloo group, on the interface GLOO_SOCKET_IFNAME if that is set.
 
-    `timeout`: seconds that one of its operations can take.
+    `timeout`: time limit of an operation in seconds.
     """
     kind: Any = dist.ProcessGroupGloo
     options = kind._Options()
@@ -234,13 +234,13 @@ def _device(kind: Any) -> Any:
 
 
 def shut(group: Any) -> None:
-    """Shut a process group down, once all ranks have left its last collective."""
+    """Shut a process group down; call it after its last collective on all ranks."""
     if hasattr(group, "shutdown"):  # since torch 2.7 by this name
         group.shutdown()
 
 
 def deprioritise_socket_threads() -> None:
-    """Let gloo's spinning socket threads give way to computing ones, by SCHED_BATCH."""
+    """Give gloo's spinning socket threads less priority than computing, by SCHED_BATCH."""
     for task in TASKS.iterdir() if TASKS.is_dir() else ():
         with suppress(OSError):  # the thread has ended, or this is not permitted
             if (task / "comm").read_text().startswith("gloo"):
