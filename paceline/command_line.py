@@ -708,7 +708,7 @@ def _calibrate(
 ) -> None:
     """Fit a profile to measured runs.
 
-    Fits compute times, overheads, network and error model. Use the profile in a scenario with
+    Fits compute times, overheads and network. Use the profile in a scenario with
     extends = "PROFILE.toml"; its predictions then have error intervals. One short run of ssgd and
     one of local-sgd are enough.
     """
@@ -750,7 +750,6 @@ def _fit_loss(
     column: list[str] = _option(
         "QUANTITY=NAME", "Column of tokens, step, loss or run.", default=[]
     ),
-    kind: str = _option("learning-curve|quadratic", "The objective.", default="learning-curve"),
     base: Path | None = _option("PROFILE.toml", "A profile to which the objective is added."),
     out: Path = _option(
         "LOSS.toml", "The file to write.", "-o", "--out", default=Path("loss.toml")
@@ -768,7 +767,7 @@ def _fit_loss(
     module = _torch("paceline.validate.logs.loss")
     columns = dict(text.partition("=")[::2] for text in column)
     given = tokens, workers, tau, algorithm, parameters, noise_scale, warmup, lr, columns
-    result = module.fit([baseline, *local], module.Given(*given), kind, base, out.stem)
+    result = module.fit([baseline, *local], module.Given(*given), base, out.stem)
     where = result.profile.write(out, overwrite=overwrite)
     document = {"profile": result.profile.tables, "sentences": result.sentences}
     lines = [*result.sentences, f"{OBJECTIVE}{where}"]

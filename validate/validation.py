@@ -31,7 +31,7 @@ from .host.device import find_device, used_by_others
 from .launch import launch
 from .launch.job import READING
 from .measurement import evidence
-from .measurement.measure import MeasuredRun, measure, surveys
+from .measurement.measure import MeasuredRun, measure
 from .training import events
 from .training.task import Job, TrainingTask
 
@@ -253,8 +253,6 @@ def _save(
     )
     did = {(one.run.label, one.run.seed): one.events for one in runs}
     files = {"events.csv": events.write(did)}
-    if surveyed := surveys(scenario, runs):
-        files["landscape.json"] = store.dump(surveyed)
     # the runs' files stay until they are compared, so that a killed command can repeat that
     more = {"evidence": judged, "machine": about}
     save(result, directory, summary=more, files=files, whole=False)

@@ -37,12 +37,6 @@ def loss_basis(scenario: Scenario, algorithm: Algorithm | None = None) -> str | 
         return _of_curve(scenario, spec, algorithm)
     if isinstance(spec, Bound):
         return "by the bound of Theorem 2, not your model's loss"
-    calibration = scenario.calibration
-    fitted = calibration and any(
-        key.startswith("objective.") for key in (*calibration.sd, *calibration.draws)
-    )
-    if fitted and isinstance(spec, Quadratic):
-        return "on a quadratic fitted to real runs"
     named = "a noisy quadratic"
     if not isinstance(spec, Quadratic):
         hidden = isinstance(spec, Softmax) and spec.hidden

@@ -44,7 +44,6 @@ NAMES = (
     "curves.csv",
     "timeline.json",
     "events.csv",  # events of its nodes
-    "landscape.json",  # curvature and gradient noise along its path
     *(f"{n}.{e}" for n in FIGURES for e in FORMATS),
 )
 SWEEP_NAMES = ("sweep.json", "sweep.csv", "sweep-seeds.csv", *(f"sweep.{e}" for e in FORMATS))

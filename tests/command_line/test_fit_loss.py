@@ -2,7 +2,6 @@
 
 import json
 import tomllib
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,7 +10,6 @@ import paceline
 from paceline import Telemetry
 from paceline.command_line import run
 from paceline.simulator.objectives.learning_curve.objective import baseline
-from paceline.validate.calibration import error_model
 from tests.helpers.worlds import DIGITS, scenario
 
 
@@ -176,23 +174,6 @@ def test_a_scenario_of_another_model_is_told_so_where_its_loss_is_said(tmp_path,
                          model={"parameters": own})  # fmt: skip
         said = paceline.simulate(world).verdict.basis
         assert ("for 1e+09 parameters, not the 7e+09 of [model]" in said) == told, said
-
-
-def test_the_calibrated_quadratic_is_one_kind_of_it(trained, tmp_path, capsys):
-    """The same numbers as `error_model` finds, and a scenario that extends them runs."""
-    assert run(["fit-loss", trained, "--kind", "quadratic", "-o", "quadratic.toml"]) == 0
-    assert "Quadratic: fitted to losses from" in capsys.readouterr().out
-    found = tomllib.loads((tmp_path / "quadratic.toml").read_text())
-    model = error_model.fit([Path(trained)])
-    curvature = model.objective["spectrum"]["curvature"]
-    assert found["objective"]["spectrum"]["curvature"] == pytest.approx(curvature, rel=1e-3)
-    assert found["calibration"]["sd"].keys() == model.sd.keys()
-    (tmp_path / "my.toml").write_text(
-        'extends = "quadratic.toml"\nmodel.parameters = 1000\noptimizer.lr = 0.1\n'
-        'cluster = { workers = 4, compute = "1 s" }\nnetwork = { latency = "0 s" }\n'
-        'run.steps = 20\nalgorithm = [{ name = "ssgd" }]\n'
-    )
-    assert run(["simulate", "my.toml", "--json", "--figure", ""]) in (0, 2)
 
 
 def test_options_that_cannot_be_are_refused(tmp_path, capsys):

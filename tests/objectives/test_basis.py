@@ -49,15 +49,6 @@ def test_the_basis_names_objective_and_stand_in(objective, parameters, said):
     assert loss_basis(parse(world(objective, parameters))) == said
 
 
-def test_a_profiles_quadratic_is_fitted_to_real_runs():
-    calibration = {"sd": {"objective.noise": 0.1}}
-    assert loss_basis(parse(world(QUADRATIC, 10**9, calibration=calibration))) == (
-        "on a quadratic fitted to real runs"
-    )
-    timed = {"sd": {"network.latency": 0.1}}
-    assert loss_basis(parse(world(QUADRATIC, 10**9, calibration=timed))).endswith(STAND_IN)
-
-
 @looped("run", [{"target_loss": 2.0}, {"target_loss": 1e-6}, {}])
 def test_the_sentence_of_a_pick_names_its_basis(run):
     table = world(SOFTMAX, 10**9, run={"steps": 20, "seeds": 2, "evaluate_every": 1, **run})

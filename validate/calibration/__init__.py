@@ -1,6 +1,6 @@
 """`paceline calibrate`: from measured runs to a profile with standard errors.
 
 Import `calibrate.calibrate`, and `profile` to write one. `sources` opens runs, telemetry and
-traces; `compute_laws`, `overheads` and `error_model` fit their part. Nothing is started or measured
+traces; `compute_laws` and `overheads` fit their part. Nothing is started or measured
 here.
 """

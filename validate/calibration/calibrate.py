@@ -1,4 +1,4 @@
-"""From measured runs to a profile: compute times, overheads, error model, standard errors."""
+"""From measured runs to a profile: compute times, overheads, network, standard errors."""
 
 import math
 from collections.abc import Sequence
@@ -20,9 +20,8 @@ from paceline.simulator.studies.execution import Progress
 from ..comparison import quantities
 from ..host import machine
 from ..measurement.fingerprints import fingerprints
-from . import compute_laws, error_model, overheads, profile, sources
+from . import compute_laws, overheads, profile, sources
 from .compute_laws import FittedLaws
-from .error_model import ErrorModel
 from .overheads import OverheadTables, RunEvents
 from .profile import Profile
 from .sources import Link, Source
@@ -32,7 +31,7 @@ HEAD = (
     "scenario says itself counts more. docs/reference/scenario.md explains the keys.",
 )
 CLOSE = 0.01  # relative error of a pace that free numbers can be expected to leave
-STAGES = 5  # reading, overheads, laws, error model, checks
+STAGES = 4  # reading, overheads, laws, checks
 
 
 @dataclass(frozen=True)
@@ -136,8 +135,6 @@ def calibrate(
     done(3, STAGES)
     notes = [note for source in runs for note in source.notes]
     notes += link.notes if link else ()
-    model = _error_model(runs, notes)
-    done(4, STAGES)
     codecs = _codecs(runs, below, base, notes)
     checks = _check(runs, fitted)
     done(STAGES, STAGES)
@@ -146,9 +143,9 @@ def calibrate(
     calibration = _origin(runs, paths) | {
         "run_to_run": math.sqrt(np.mean([math.log1p(e) ** 2 for e in errors])) if errors else 0.0,
         "model_error": profile.model_error(network),
-        "sd": sd | (model.sd if model else {}),
-        "measured": _measured(runs, times, model, link),
-        "notes": [*notes, *law.notes, *(model.notes if model else [])],
+        "sd": sd,
+        "measured": _measured(runs, times, link),
+        "notes": [*notes, *law.notes],
     }
     whole = {
         "calibration": calibration,
@@ -156,7 +153,6 @@ def calibrate(
         "overhead": fitted.tables,
         "codec": codecs,
         "network": link.table if link else {},
-        "objective": model.objective if model else None,
     }
     _add_jobs(whole, runs)
     whole = {key: table for key, table in whole.items() if table}
@@ -263,22 +259,6 @@ def _held_out(runs: Sequence[Source], below: Profile) -> list[PaceCheck]:
     return checks
 
 
-def _error_model(runs: Sequence[Source], notes: list[str]) -> ErrorModel | None:
-    """Fit the error model; without losses, return None and add a note that says why."""
-    trained = [source.path for source in runs if not source.recorded]
-    if not trained:
-        notes.append(
-            "no error model: only runs of `paceline validate` show losses; write [objective] into "
-            "the scenario"
-        )
-        return None
-    try:
-        return error_model.fit(trained)
-    except InputError as error:
-        notes.append(f"no error model: {error}")
-        return None
-
-
 def _check(
     runs: Sequence[Source], fitted: OverheadTables, only: str | None = None
 ) -> list[PaceCheck]:
@@ -300,7 +280,7 @@ def _check(
 
 
 def _measured(
-    runs: Sequence[Source], times: Sequence[np.ndarray], model: ErrorModel | None, link: Link | None
+    runs: Sequence[Source], times: Sequence[np.ndarray], link: Link | None
 ) -> dict[str, Any]:
     """Return the measured ranges, each from least to most."""
     sizes = np.concatenate([run.events["bytes"] for source in runs for run in source.runs])
@@ -313,6 +293,5 @@ def _measured(
         "step": profile.between([float(time.mean()) for time in times]),
         "latency": profile.between(latencies) if latencies else None,
         "bytes": [float(sizes.min()), float(sizes.max())] if len(sizes) else None,
-        "loss": list(model.range) if model else None,
     }
     return {key: ends for key, ends in ranges.items() if ends}

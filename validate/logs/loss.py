@@ -23,12 +23,11 @@ from paceline.simulator.results import read as directories
 from paceline.simulator.results import store
 from paceline.simulator.results.intervals import NORMAL, USUAL
 
-from ..calibration import error_model, profile
+from ..calibration import profile
 from ..calibration.profile import Profile
 from ..measurement import telemetry_files
 
 QUANTITIES = ("tokens", "step", "loss", "run")
-KINDS = ("learning-curve", "quadratic")
 PREDICTED = ("none", "bound", "quadratic", "learning-curve")
 TOGETHER = ("ssgd", "ssgd-bucketed", "psgd")
 LATE, PARTS = 1 / 3, 6  # share of a run that is compared; its parts, which give an error
@@ -92,17 +91,14 @@ class LossFit:
 
 
 def fit(
-    paths: Sequence[Path], given: Given, kind: str = KINDS[0], base: Path | None = None,
-    stem: str = "loss",
-) -> LossFit:  # fmt: skip
+    paths: Sequence[Path], given: Given, base: Path | None = None, stem: str = "loss"
+) -> LossFit:
     """Fit an [objective] to a baseline and to runs with local steps.
 
     `paths`: run directories of validate, a job's telemetry, or logs, the baseline first. `base`: a
     profile to which the objective is added; `stem`: name of the file of losses beside it. Raises
     InputError.
     """
-    if kind not in KINDS:
-        raise InputError(f"--kind {kind}: {nearest(kind, KINDS, 'kinds are')}")
     for name in {*given.algorithm} - {*catalogue()}:
         raise InputError(f"--algorithm {name}: {nearest(name, catalogue(), 'programs are')}")
     if unknown := given.columns.keys() - QUANTITIES:
@@ -110,22 +106,11 @@ def fit(
         raise InputError(f"--column {min(unknown)}: write QUANTITY=NAME; {wrong}")
     below = profile.read(base) if base else Profile({}, head=HEAD)
     about, today = dict(below.tables.get("calibration", {})), f"{datetime.now(UTC):%Y-%m-%d}"
-    files: dict[str, bytes] = {}
-    if kind == "quadratic":
-        model = error_model.fit(paths)
-        objective, notes = model.objective, model.notes
-        low, high = model.range
-        sentences = [
-            f"Quadratic: fitted to losses from {low:.3g} to {high:.3g}; below, none is known."
-        ]
-        about["sd"] = about.get("sd", {}) | model.sd
-        about["measured"] = about.get("measured", {}) | {"loss": [low, high]}
-    else:
-        runs = _runs(paths, given)
-        objective, sentences, notes = _curve(runs, given, stem)
-        rows = np.column_stack([runs[0].run, runs[0].tokens, runs[0].loss]).tolist()
-        cells = [map(csv_cells.digits, row) for row in rows]
-        files = {f"{stem}.csv": csv_cells.table(("run", "tokens", "loss"), cells)}
+    runs = _runs(paths, given)
+    objective, sentences, notes = _curve(runs, given, stem)
+    rows = np.column_stack([runs[0].run, runs[0].tokens, runs[0].loss]).tolist()
+    cells = [map(csv_cells.digits, row) for row in rows]
+    files = {f"{stem}.csv": csv_cells.table(("run", "tokens", "loss"), cells)}
     tables, head = {**below.tables, "objective": objective}, below.head
     if about:
         more = {"runs": [*map(str, paths)], "notes": notes}

@@ -13,8 +13,8 @@ import numpy as np
 
 from paceline.simulator.load.load import available_programs
 from paceline.simulator.results.statistics import jsonable
+from paceline.simulator.scenario.scenario import Scenario
 
-from ..calibration import sources
 from ..comparison import quantities
 from ..comparison.compare import Comparison, compare
 from ..comparison.quantities import PACE, TARGET, median
@@ -22,30 +22,26 @@ from . import left_out
 from .conditions import DESIGN
 
 REGRET = 0.05  # of a good pick, at most
+SIDES = ("paired", "independent")  # run directories of predictions
 
 Row = dict[str, Any]
 Cell = Row
 """One program under one condition; see `cells`."""
 
 
-def cells(name: str, folder: Path, loss: float | None = None) -> list[Cell]:
+def cells(name: str, scenario: Scenario, folder: Path, nominal: Mapping[str, float]) -> list[Cell]:
     """Return a cell for every algorithm of a condition.
 
     `folder` has the run directories "measured"; "paired", predicted with its seeds and so the same
-    delays; "independent", with other seeds; and perhaps "quadratic", with the calibrated quadratic,
-    which was fitted to losses down to `loss`. Each cell has `counted` and `reasons`; errors are
-    relative, times in seconds; `seconds_per_step` and `time_to_target` of the paired prediction,
-    with `nominal` and the share of the excess over it that is `explained`; both again under
-    `independent`, with the stated interval and whether the measured value is `inside`; `quadratic`.
+    delays; and "independent", with other seeds. `nominal`: seconds per step without a profile, by
+    label. Each cell has `counted` and `reasons`; errors are relative, times in seconds;
+    `seconds_per_step` and `time_to_target` of the paired prediction, with `nominal` and the share
+    of the excess over it that is `explained`; both again under `independent`, with the stated
+    interval and whether the measured value is `inside`.
     """
-    sides = [side for side in ("paired", "independent", "quadratic") if (folder / side).is_dir()]
-    paired, apart, *more = (compare(folder / side, folder / "measured") for side in sides)
-    quadratic = more[0] if more else None
-    (source,) = sources.read([folder / "measured"], allow_paths=True)
-    scenario, programs = source.scenario, available_programs(None)
-    rows = []
-    for label in paired.labels:
-        pace = paired.of(PACE, counted=False)[label]
+    paired, apart = (compare(folder / side, folder / "measured") for side in SIDES)
+    rows, programs = [], available_programs(None)
+    for label, pace in paired.of(PACE, counted=False).items():
         cell = {
             "condition": name,
             "workers": scenario.cluster.workers,
@@ -54,10 +50,9 @@ def cells(name: str, folder: Path, loss: float | None = None) -> list[Cell]:
             "asynchronous": programs[paired.measured.rows[label]["name"]].asynchronous,
             "counted": label in paired.counted and label not in paired.disturbed,
             "reasons": paired.not_counted.get(label, ["disturbed"] * (label in paired.disturbed)),
-            PACE: _brief(pace) | {"nominal": paired.excess[label]["nominal"]},
+            PACE: _brief(pace) | {"nominal": nominal[label]},
             TARGET: _brief(paired.of(TARGET, counted=False).get(label)),
             "independent": {key: _interval(apart, label, key) for key in (PACE, TARGET)},
-            "quadratic": _quadratic(quadratic, label, loss),
             "to_blame": paired.attribution[label]["to_blame"],
         }
         cell[PACE]["explained"] = explained([cell])
@@ -91,67 +86,39 @@ def _interval(apart: Comparison, label: str, quantity: str) -> Row:
     return _brief(row) | {"interval90": stated, "inside": inside}
 
 
-def _quadratic(comparison: Comparison | None, label: str, lowest: float | None) -> Row:
-    """Return the time to target predicted by the quadratic, or `why` there is none."""
-    why, row = None, None
-    if comparison is None or lowest is None:
-        why = "uneven data, or no error model"
-    elif comparison.target is None or comparison.target < lowest:
-        why = f"out of range: fitted to losses down to {lowest:.3g}"
-    else:
-        row = comparison.of(TARGET, counted=False).get(label)
-    return _brief(row) | {"why": why}
-
-
 def at(row: Row, path: str) -> Any:
     """Return the part of a row at a dotted path."""
     return reduce(getitem, path.split("."), row)
 
 
 def regret(cells: Sequence[Cell]) -> Row | None:
-    """Return the cost of trusting the prediction of independent seeds.
+    """Return the cost of trusting the prediction of independent seeds, as `quantities.regret`.
 
-    `value`: the measured time to target of `picked`, predicted to be first, over that of `best`,
-    minus 1; None if the picked one never reaches it. `ties`: labels whose stated intervals overlap
-    that of the picked one; `top`: the first two. None if there is nothing to pick from.
+    None if there is nothing to pick from.
     """
     goal = {cell["program"]: cell["independent"][TARGET] for cell in cells if cell["counted"]}
-    predicted = {k: row["predicted"] for k, row in goal.items() if row["predicted"] is not None}
-    ranked = sorted(predicted, key=predicted.__getitem__)
-    cost = quantities.regret(goal)
-    if cost is None or len(ranked) < 2:
-        return None
-    ties = [label for label in ranked if _overlap(goal[cost["picked"]], goal[label])]
-    return cost | {"ties": ties, "top": ranked[:2], "among": cost["best"] in {*ties, *ranked[:2]}}
-
-
-def _overlap(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    if one["interval90"] is None or other["interval90"] is None:
-        return one is other
-    (low, high), (least, most) = one["interval90"], other["interval90"]
-    return (most is None or low <= most) and (high is None or least <= high)
+    several = sum(row["predicted"] is not None for row in goal.values()) > 1
+    return quantities.regret(goal) if several else None
 
 
 def conditions(cells: Sequence[Cell]) -> list[Row]:
     """Return a row per condition: rank correlations, and regret of the pick.
 
-    `kendall`: of times to target by the paired prediction, the independent one, and the quadratic.
+    `kendall`: of times to target by the paired prediction, and by the independent one.
     """
-    paths = {"paired": TARGET, "independent": f"independent.{TARGET}", "quadratic": "quadratic"}
+    paths = {"paired": TARGET, "independent": f"independent.{TARGET}"}
     rows = []
     for name in dict.fromkeys(cell["condition"] for cell in cells):
         members = [cell for cell in cells if cell["condition"] == name]
         counted = [cell for cell in members if cell["counted"]]
-        cost = regret(members)
-        near = cost and cost["value"] is not None and cost["value"] <= REGRET
-        rows.append({
-            "condition": name, "counted": len(counted), "of": len(members),
-            "kendall": {
-                key: quantities.ranks({cell["program"]: at(cell, path) for cell in counted})
-                for key, path in paths.items()
-            },
-            "regret": cost, "good": cost and bool(cost["among"] and near),
-        })  # fmt: skip
+        kendall = {
+            key: quantities.ranks({cell["program"]: at(cell, path) for cell in counted})
+            for key, path in paths.items()
+        }
+        cost, low = regret(members), [None, REGRET]
+        good = cost and cost["value"] is not None and left_out.holds(low, cost["value"])
+        row = {"condition": name, "counted": len(counted), "of": len(members)}
+        rows.append(row | {"kendall": kendall, "regret": cost, "good": good})
     return rows
 
 
@@ -161,18 +128,13 @@ def aims(cells: Sequence[Cell]) -> list[Row]:
     results = []
     for aim in DESIGN["aims"]:
         if aim["take"] == "coverage":
-            results += [
-                _aim(aim | {"what": f"{aim['what']} {what}"}, held / of if of else None,
-                     f"{of} values") for what, (held, of) in _covered(counted)
-            ]  # fmt: skip
+            for what, (held, of) in _covered(counted):
+                named = aim | {"what": f"{aim['what']} {what}"}
+                results.append(_aim(named, held / of if of else None, f"{of} values"))
         elif aim["take"] in ("kendall", "regret"):
-            values = [
-                row["good"] if aim["take"] == "regret" else row["kendall"][aim["of"]]
-                for row in rows
-            ]
-            values = [value for value in values if value is not None]
-            mean = float(np.mean(values)) if values else None
-            value = mean if aim["take"] == "regret" else median(values)
+            values = [at(row, aim["of"]) for row in rows if at(row, aim["of"]) is not None]
+            value = float(np.mean(values)) if values else None
+            value = value if aim["take"] == "regret" else median(values)
             results.append(_aim(aim, value, f"{len(values)} conditions"))
         else:
             results.append(_error_aim(aim, counted))

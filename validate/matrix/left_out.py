@@ -108,7 +108,6 @@ KINDS: dict[str, Callable[[Row], str]] = {
     "all": lambda cell: "",
     "network": lambda cell: cell["network"],
     "family": lambda cell: str(family(cell)),
-    "family and network": lambda cell: f"{family(cell)}, {cell['network']}",
     "program": lambda cell: cell["program"],
 }
 
@@ -116,8 +115,8 @@ KINDS: dict[str, Callable[[Row], str]] = {
 def coverage(cells: Sequence[Row]) -> list[Row]:
     """Count the intervals of `judged` cells that hold the measured value.
 
-    A row for all, each kind of network, each family, each of both, and each program, as (what,
-    which); with (held, of) for each quantity, for `both`, and `same` with the same delays.
+    A row for all, each kind of network, each family and each program, as (what, which); with
+    (held, of) for each quantity, for `both`, and `same` with the same delays.
     """
     groups: dict[tuple[str, str], list[Row]] = {("all", ""): []}
     for what, of in KINDS.items():

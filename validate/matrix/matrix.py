@@ -4,22 +4,18 @@ For each number of workers and kind of network a profile is fitted to one short 
 of local-sgd. Everything else is predicted, then measured: held-out programs, held-out conditions.
 """
 
-import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from paceline.simulator.errors import InputError, RunError
-from paceline.simulator.inputs.messages import toml
 from paceline.simulator.results import read, store
 from paceline.simulator.scenario.scenario import Scenario
 from paceline.simulator.studies.execution import Progress, cores
-from paceline.simulator.studies.result import save
 from paceline.simulator.studies.simulate import simulate
-from paceline.simulator.studies.task import Task
 
-from ..calibration import profile
 from ..calibration.calibrate import calibrate
 from ..comparison.quantities import pace
 from ..host import machine
@@ -111,21 +107,14 @@ class _Work:
         fitted, folder = self._profile(*condition.group), self.out / condition.name
         self._measure(condition.scenario(), folder, condition.seed)
         self.say(f"{condition.name}: predicting")
+        scenario = condition.scenario(f"extends={fitted.absolute()}")
+        certain = scenario.model_copy(update={"calibration": None})
+        predict = partial(simulate, jobs=cores(), overwrite=True)
+        predict(certain, out=folder / "paired", seed=condition.seed, seeds=1)
+        predict(scenario, out=folder / "independent", seed=INDEPENDENT_SEED, seeds=SEEDS)
         predicted = read.read(folder / "predicted").runs
         nominal = {label: pace(runs[0]) for label, runs in predicted.items()}
-        extends = f"extends={fitted.absolute()}"
-        scenario = condition.scenario(extends)
-        certain = scenario.model_copy(update={"calibration": None})
-        _predict(certain, folder / "paired", condition.seed, 1, nominal)
-        _predict(scenario, folder / "independent", INDEPENDENT_SEED, SEEDS, nominal)
-        objective = profile.read(fitted).tables.get("objective")
-        # the error model is fitted to even data
-        if objective and scenario.table["objective"].get("partition", "iid") == "iid":
-            quadratic = condition.scenario(extends, f"objective={toml(objective)}")
-            quadratic = quadratic.model_copy(update={"calibration": None})
-            _predict(quadratic, folder / "quadratic", INDEPENDENT_SEED, SEEDS, nominal)
-        losses = scenario.calibration.measured.loss if scenario.calibration else ()
-        return cells(condition.name, folder, min(losses, default=None))
+        return cells(condition.name, scenario, folder, nominal)
 
     def _measure(self, scenario: Scenario, folder: Path, seed: int) -> None:
         """Train for real unless the folder has this run; once more if it was disturbed."""
@@ -176,19 +165,3 @@ def _is_evidence(folder: Path) -> bool:
     """Return whether all of a folder's runs count, undisturbed."""
     evidence = store.read(folder / "measured")["summary"].get("evidence") or {}
     return all(row["admitted"] and not row.get("disturbed") for row in evidence.values())
-
-
-def _predict(
-    scenario: Scenario, folder: Path, seed: int, seeds: int, nominal: dict[str, float]
-) -> None:
-    """Simulate unless the folder has this run; record the nominal seconds per step."""
-    keys = [Task(algorithm, seed, 0, "auto").key(scenario) for algorithm in scenario.algorithm]
-    key = hashlib.sha256(store.dump([keys, seeds, nominal])).hexdigest()
-    try:
-        if store.read(folder)["summary"].get("key") == key:
-            return
-    except InputError:
-        pass  # nothing is there yet
-    result = simulate(scenario, seeds=seeds, seed=seed, jobs=cores())
-    with store.Directory(folder) as directory:
-        save(result, directory, summary={"nominal": nominal, "key": key})

@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from math import inf
 from typing import Any
 
@@ -18,8 +17,6 @@ from paceline.simulator.programs import Program
 from paceline.simulator.results.run import TIMES, Run
 from paceline.simulator.scenario.scenario import Scenario
 
-from ..torch_objective import curvature
-from ..torch_objective.curvature import Snapshot
 from ..torch_objective.objective import TorchObjective
 from ..training import records
 from ..training.records import Record
@@ -28,15 +25,11 @@ from ..training.task import TrainingTask
 
 @dataclass
 class MeasuredRun:
-    """One measured task. `whole`: whether all nodes finished.
-
-    `path`: a few snapshots of a run of ssgd, from the start on, for the survey of curvature.
-    """
+    """One measured task. `whole`: whether all nodes finished."""
 
     run: Run
     records: list[Record] = field(repr=False)
     whole: bool = True
-    path: list[Snapshot] = field(default_factory=list, repr=False)
 
     @property
     def events(self) -> np.ndarray:
@@ -87,20 +80,7 @@ def measure(task: TrainingTask, scenario: Scenario, programs: Any = None) -> Mea
     )
     if not whole:
         run.notes.append("cut short: measured up to where it ended")
-    path = _path(goal, points, curve) if program.name == "ssgd" else []
-    return MeasuredRun(run, nodes, whole, path)
-
-
-def surveys(scenario: Scenario, runs: Sequence[MeasuredRun]) -> dict[str, dict[str, Any]]:
-    """Survey curvature along the first run of each label that has a path."""
-    algorithms = {one.label: one for one in scenario.algorithm}
-    by_label: dict[str, dict[str, Any]] = {}
-    for run, path in ((one.run, one.path) for one in runs if one.path):
-        if run.label not in by_label:
-            make = partial(build.build, scenario, algorithms[run.label], run.seed)
-            survey = curvature.survey(make, path, scenario.cluster.workers)
-            by_label |= {run.label: survey} if survey else {}
-    return by_label
+    return MeasuredRun(run, nodes, whole)
 
 
 def _unit(program: Program) -> str:
@@ -182,20 +162,6 @@ def _curve(
             period = float(point.rows[0]["period"])
             observer.add(point.time, point.step, _evaluate(goal, point), period, (sent, paid))
     return observer.curve
-
-
-def _path(
-    goal: Objective, points: Sequence[CurvePoint], curve: dict[str, list[float]]
-) -> list[Snapshot]:
-    """Return only as many snapshots as a survey needs: each is as large as the model."""
-    if isinstance(goal.start, complex):
-        return []
-    at = {point.step: point for point in points}
-    losses = dict(zip(curve["step"], curve["loss"], strict=True))
-    return [
-        Snapshot(float(step), losses[step], at[step].x if step in at else goal.start)
-        for step in curvature.chosen(sorted(losses))
-    ]
 
 
 def _evaluate(goal: Objective, point: CurvePoint) -> Evaluation:
