@@ -62,6 +62,10 @@ def test_the_gpus_and_their_libraries_are_described(cuda):
     }  # fmt: skip
     assert f"2 x {GPU}; driver 550.54.15; NCCL 2.27.5" in machine.describe(found)
     assert devices.in_use() == GPU
+    opened = "NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Release Build  (root@host)"
+    devices.DRIVER.write_text(f"NVRM version: {opened}\nGCC version: gcc 13.3.0\n")
+    devices.of.cache_clear()
+    assert machine.hardware("cuda")["driver"] == "580.159.04"
 
 
 def test_the_doctor_of_two_gpus(cuda, monkeypatch):

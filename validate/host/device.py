@@ -11,6 +11,7 @@ such a wait. Numbers are true float32: TF32 is off, as predictions do not model 
 """
 
 import os
+import re
 import subprocess
 import threading
 from collections.abc import Callable, Sequence
@@ -250,8 +251,9 @@ def hardware() -> dict[str, Any]:
     if dist.is_nccl_available():
         api: Any = torch.cuda.nccl
         about["nccl"] = ".".join(map(str, api.version()))
-    with suppress(OSError, IndexError):  # NVRM version: NVIDIA UNIX x86_64 Kernel Module  VERSION
-        about["driver"] = DRIVER.read_text().split("Module", 1)[1].split()[0]
+    with suppress(OSError, IndexError):
+        # "... x86_64 Kernel Module  VERSION", or "... Open Kernel Module for x86_64  VERSION"
+        about["driver"] = re.findall(r"\b\d+(?:\.\d+)+", DRIVER.read_text())[0]
     return about
 
 
