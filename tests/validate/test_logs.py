@@ -649,6 +649,43 @@ def test_a_sparse_log_counts_the_steps_between_its_lines(tmp_path):
     assert found.seconds == pytest.approx(PLAIN)
 
 
+def test_a_column_that_only_grows_is_a_clock(tmp_path):
+    """Whatever it is called: since the start, by rank, since 1970; and a resumed one is refused."""
+    clock = np.cumsum(0.095 * (1 + 0.05 * np.random.default_rng(0).standard_normal(60)))
+    of_ranks = [(k, r, 1e3 * (t + 9 * r)) for k, t in enumerate(clock) for r in range(2)]
+    for head, made in (
+        ("step,c", [(k, round(1e3 * t)) for k, t in enumerate(clock)]),
+        ("step,c", [(50 * k, round(1e3 * 50 * t)) for k, t in enumerate(clock)]),
+        ("step,c", [(k, round(1.7e12 + 1e3 * t)) for k, t in enumerate(clock)]),
+        ("step,rank,c", of_ranks),
+    ):
+        found = tables.read(written(tmp_path, lines(head, made)), {"seconds": "c [ms]"})
+        assert (found.seconds / found.steps).mean() == pytest.approx(0.095, rel=0.03)
+        assert "column c is a clock" in found.notes[0]
+    resumed = lines("step,seconds", enumerate(np.concatenate([clock, clock])))
+    with pytest.raises(InputError, match="line 62, column seconds"):
+        tables.read(written(tmp_path, resumed))
+    saw = lines("step,step_ms", [(k, f"95.{k % 10}") for k in range(60)])
+    assert tables.read(written(tmp_path, saw)).seconds.mean() == pytest.approx(0.0954, rel=1e-3)
+
+
+@looped("every, first", [(20, 20), (50, 49), (50, 5), (15, 15)])
+def test_a_log_of_every_kth_step_shows_the_mean_of_all(tmp_path, every, first):
+    """Whether they all average, none does, or some do."""
+    lasted = HiddenLaw().steps(np.random.default_rng(0), steps=4000, bandwidth=SLOW, tau=10, **OVER)
+    zero = int(first == 49)
+    chosen = [(k, lasted[0][k - 1 + zero]) for k in range(first, 4000, every)]
+    path = over(tmp_path, HiddenLaw(), (SLOW, 10))
+    written(tmp_path, lines("step,seconds", chosen), "0.csv")
+    profiled(tmp_path, path)
+    low, high = predicted(tmp_path, SLOW, 10)["interval90"]
+    assert low <= lasted.mean() <= high < (1.02 if every == 15 else 4) * low
+    if every == 20:
+        written(tmp_path, lines("step,seconds", [(k - first, t) for k, t in chosen]), "0.csv")
+        with pytest.raises(InputError, match="whether steps count from 0 or 1"):
+            calibrate([path])
+
+
 def test_telemetry_is_a_log(tmp_path):
     clock = [0.0]
     with Telemetry(tmp_path / "t", workers=2) as told:

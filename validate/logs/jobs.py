@@ -55,7 +55,8 @@ class Job:
     """A job: its log without the warm-up, and its `scenario`, whose [cluster] compute is unknown.
 
     `network`: its table as written; `knows_link`: whether it states a bandwidth; `machine`: jobs of
-    one model with the same one compute alike; `compute`: a step's computing (seconds), if stated.
+    one model with the same one compute alike; `compute`: a step's computing (seconds), if stated;
+    `from_zero`: whether the log has a step 0.
     """
 
     name: str
@@ -64,6 +65,7 @@ class Job:
     network: dict[str, Any]
     machine: str | None = None
     compute: float | None = None
+    from_zero: bool = False
 
     @property
     def knows_link(self) -> bool:
@@ -130,8 +132,9 @@ def _job(path: Path, index: int, table: _Table, allow_paths: bool) -> Job:
         )
     if table.compute and not np.isnan(log.compute).any():
         raise InputError(f"{where}.compute: {log.path} has computing in a column; leave one out")
+    from_zero = not log.step.all()
     log = warm(log, table.warmup, where)
-    return Job(table.log, log, scenario, network, table.machine, table.compute)
+    return Job(table.log, log, scenario, network, table.machine, table.compute, from_zero)
 
 
 def warm(log: Log, warmup: int, where: str) -> Log:

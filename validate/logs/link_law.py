@@ -179,6 +179,12 @@ class _Job:
         share = 1 - costs[0] * self.tangents[int(np.argmax(values)), 1] / pace
         return pace, min(max(share, 0.0), 1.0)
 
+    def logged(self, pace: float, communicated: float) -> tuple[float, float]:
+        """Return the same of the steps that the log has, of which more, or fewer, wait."""
+        communicating = communicated * self.observed.waits
+        whole = 1 - communicated + communicating
+        return pace * whole, communicating / whole
+
     def refine(self, costs: Array, tolerance: float) -> bool:
         """Add a tangent if the simulated pace was missed; return whether it was."""
         simulated = self.simulate(costs)
@@ -245,11 +251,14 @@ class _Law:
         self.shown = np.array([
             (log(seen.compute) if seen.compute > 0 else np.nan, log(seen.pace)) for seen in observed
         ])  # fmt: skip
-        shortest = [
-            min(seen.pace for seen, number in zip(observed, conditions, strict=True) if number == n)
-            for n in range(self.count)
-        ]
-        computing = [Number(log(pace / 2), COMPUTE_SD, COMPUTE_SD) for pace in shortest]
+        computing = []
+        for condition in range(self.count):
+            members = [seen for seen, n in zip(observed, conditions, strict=True) if n == condition]
+            shortest = min(members, key=lambda seen: seen.pace)
+            # of steps that all wait, an average may be nearly all
+            wider = max(log(max(shortest.waits, 1.0)), 0.0)
+            middle = log(shortest.pace / 2) - wider / 2
+            computing.append(Number(middle, COMPUTE_SD + wider, COMPUTE_SD + wider))
         links = [Number(0.0, LINK_SD, LINK_SD)] * (len(self.jobs) - len(rates))
         self.median, self.below, self.above = np.array([*NUMBERS.values(), *computing, *links]).T
         if rates:  # hosts that copy for longer would not reach the bandwidth that was stated
@@ -285,7 +294,7 @@ class _Law:
         """Return by how many standard errors each job's pace is missed."""
         misfits = []
         for job, costs, pace in zip(self.jobs, self.costs(theta, shown), shown[:, 1], strict=True):
-            predicted, communicated = job.pace(costs)
+            predicted, communicated = job.logged(*job.pace(costs))
             to = np.array([communicated - 1, 1.0])  # the pace, given the computing
             variance = to @ job.observed.covariance @ to + self.unseen(job, communicated)
             misfits.append((log(predicted) - pace) / variance**0.5)
@@ -349,7 +358,8 @@ class _Law:
             axes, variances, _ = np.linalg.svd(job.observed.covariance)
             *together, alone = of_jobs[3 * n : 3 * n + 3]
             shown[n] += axes @ (np.sqrt(variances) * together)
-            shown[n, 1] += self.unseen(job, job.pace(costs)[1]) ** 0.5 * alone
+            communicated = job.logged(*job.pace(costs))[1]
+            shown[n, 1] += self.unseen(job, communicated) ** 0.5 * alone
         for _ in range(ROUNDS):
             theta, _ = self.solve(theta, shown, moved_by)
             if not self.refine(theta, shown, BEND):
@@ -375,7 +385,10 @@ def fit(
     law = _Law(observed, scenarios, conditions)
     point = law.fit()
     costs = law.costs(point, law.shown)
-    paces = [job.simulate(job_costs) for job, job_costs in zip(law.jobs, costs, strict=True)]
+    paces = [
+        float(job.logged(job.simulate(cost), job.pace(cost)[1])[0])
+        for job, cost in zip(law.jobs, costs, strict=True)
+    ]
     draws = np.empty((DRAWS, len(point)))
     for number, normals in enumerate(_normals(3 + 3 * len(law.jobs) + len(point))):
         draws[number] = law.draw(point, normals)

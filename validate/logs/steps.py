@@ -29,6 +29,7 @@ LENGTHS = 64, 1024, 16384  # steps in which a period is sought, fewer first
 CLEAR = 0.5  # of the clearest phase's contrast, from which the usual phase is taken
 LEAST = 4  # fewest rows of a kind that give a mean
 FAR, RARE = 3.0, 0.05  # times as long as almost all steps; largest share of such steps
+CLEARLY = 0.02  # relative difference from the stated computing, from which a step communicates
 FEW = 8  # fewest periods that show how much they differ
 
 
@@ -61,6 +62,7 @@ class Pattern:
 class Observed:
     """A job's log as means in seconds: of `compute`, nan if unknown, and the `pace`.
 
+    `pace`: the mean of the steps that the log has, of which `waits` times as many wait as of all.
     `covariance`: of the logarithms of compute and pace. `times`: by rank, the computing that the
     log shows step by step, else whole steps (`computing` is False).
     """
@@ -73,6 +75,7 @@ class Observed:
     times: list[Array]
     computing: bool
     notes: tuple[str, ...]
+    waits: float = 1.0
 
 
 def pattern(scenario: Scenario) -> Pattern:
@@ -104,10 +107,12 @@ def observe(job: Job) -> Observed:
     if len(lasted) < LEAST:
         raise InputError(f"{log.path}: {len(lasted)} lines after the warm-up; give {LEAST} or more")
     single = log.steps == 1
-    shift, of_phase = _phase(waiting, log.step[single], lasted[single], job.name)
+    shift, of_phase = _phase(waiting, log.step[single], lasted[single], job)
     waits = waiting.upto(log.step + shift) - waiting.upto(log.step + shift - log.steps.astype(int))
     excess = waits / log.steps - waiting.share
     divided = min(int((excess < 0).sum()), int((excess > 0).sum())) >= LEAST
+    share = waits.sum() / log.steps.sum()
+    times_as_often = 1.0 if divided or not waiting.share else float(share / waiting.share)
     measured = not np.isnan(log.compute).any()
     root = np.sqrt(log.steps)
     design = np.stack([root, root * excess], axis=1)[:, : 1 + divided]
@@ -117,7 +122,9 @@ def observe(job: Job) -> Observed:
         pace, *wait = np.linalg.lstsq(design[rows], (root * lasted)[rows], rcond=None)[0]
         if measured:
             return np.array([log.compute[rows].sum() / log.steps[rows].sum(), pace])
-        compute = pace - waiting.share * wait[0] if divided and not job.compute else job.compute
+        compute = job.compute
+        if not compute and (divided or not times_as_often):
+            compute = pace - waiting.share * (wait[0] if divided else 0.0)
         return np.array([compute or math.nan, pace])
 
     # Rows of one period are not independent: a worker that computes for long waits for less long.
@@ -143,7 +150,7 @@ def observe(job: Job) -> Observed:
     ranks = [shown[(log.rank == rank) & ~np.isnan(shown)] for rank in np.unique(log.rank)]
     times, all_notes = [part for part in ranks if len(part)], (*log.notes, *notes, *of_phase)
     numbers = float(compute), float(pace), covariance
-    return Observed(job, waiting, *numbers, times, computing, all_notes)
+    return Observed(job, waiting, *numbers, times, computing, all_notes, times_as_often)
 
 
 def without_pauses(log: Log, name: str) -> tuple[Log, list[str]]:
@@ -160,7 +167,7 @@ def without_pauses(log: Log, name: str) -> tuple[Log, list[str]]:
     return replace(log, **rest), [note]
 
 
-def _phase(pattern: Pattern, step: Array, lasted: Array, name: str) -> tuple[int, list[str]]:
+def _phase(pattern: Pattern, step: Array, lasted: Array, job: Job) -> tuple[int, list[str]]:
     """Return the shift by which a log's steps wait as the algorithm's do.
 
     Steps are numbered from 1 or from 0; a log may also begin anywhere, or count a wait with the
@@ -168,24 +175,56 @@ def _phase(pattern: Pattern, step: Array, lasted: Array, name: str) -> tuple[int
     """
     if pattern.share in (0.0, 1.0) or not len(step):
         return 0, []
+    shifted = (step + np.arange(pattern.period)[:, None]) % pattern.period
+    waiting = np.isin(shifted, [*pattern.waits])
+    if not (waiting.any(axis=1) & ~waiting.all(axis=1)).any():
+        return _one_phase(waiting[:2, 0], step, lasted, job)
     usual_most = np.minimum(lasted, 20 * np.median(lasted))
-    scores = []  # seconds by which waiting steps are longer, for each shift
-    for shift in range(pattern.period):
-        waiting = np.isin((step + shift) % pattern.period, [*pattern.waits])
-        if waiting.all() or not waiting.any():
-            scores.append(-math.inf)
-        else:
-            scores.append(float(usual_most[waiting].mean() - usual_most[~waiting].mean()))
+    scores = [  # seconds by which waiting steps are longer, for each shift
+        usual_most[row].mean() - usual_most[~row].mean()
+        if row.any() and not row.all()
+        else -math.inf
+        for row in waiting
+    ]
     best, usual = int(np.argmax(scores)), int(scores[1] > scores[0])
     if scores[usual] > 0 and scores[usual] >= CLEAR * scores[best]:
         return usual, []
     if scores[best] <= 0:
         return 0, [
-            f"{name}: steps at which its workers wait take no longer than others; does the log "
+            f"{job.name}: steps at which its workers wait take no longer than others; does the log "
             "leave communication out?"
         ]
     period = pattern.period
     first = min(n for n in range(period) if (n + best) % period in pattern.waits)
     return best, [
-        f"{name}: its workers wait at steps {first}, {first + period}, ..., as the log shows"
+        f"{job.name}: its workers wait at steps {first}, {first + period}, ..., as the log shows"
+    ]
+
+
+def _one_phase(waits: Array, step: Array, lasted: Array, job: Job) -> tuple[int, list[str]]:
+    """Return the shift of a log of every k-th step, all of which wait, or none.
+
+    `waits`: whether they do if steps are numbered from 1, and from 0. Raises InputError where the
+    numbers leave it open.
+    """
+    every = int(np.diff(np.unique(step)).min(initial=step.max()))
+    shift = 0
+    if waits[0] != waits[1]:
+        from_one, from_zero = step[0] % every == 0, (step[0] + 1) % every == 0
+        if job.compute:
+            shift = int(waits[1] == (lasted.mean() > (1 + CLEARLY) * job.compute))
+        elif waits[0] and not job.from_zero:
+            shift = 0
+        elif from_zero and not from_one:
+            shift = 1
+        else:
+            raise InputError(
+                f"{job.log.path}: whether its steps {step[0]}, {step[0] + every}, ... average "
+                "depends on whether steps count from 0 or 1; log every step, or write "
+                'compute = "..." into the [[job]]'
+            )
+    what = "averages" if waits[shift] else "computes alone"
+    return shift, [
+        f"{job.name}: has only every {every}th step, which {what}; the mean of all steps "
+        "follows by the law of the links"
     ]

@@ -22,6 +22,9 @@ from ..measurement.telemetry_files import Recorded
 from ..training.events import STEP, WAIT
 
 INCREASING = 0.75  # share of times, from which they are elapsed times
+CLOCK, RESTARTS, EVEN = 5, 0.1, 3.0
+"""Rises that show a clock, at least half of all differences; the largest share of differences that
+begin anew, below half the time before; the factor by which growth in both halves may be apart."""
 NAMES = (".csv", ".tsv", ".txt", ".log", ".jsonl", ".ndjson")
 TEXTS = (*NAMES, *(f"{name}.gz" for name in NAMES))
 HEAD = 100_000  # bytes of a trace, that say what its devices are: its events follow
@@ -170,7 +173,8 @@ def _log(
             raise ValueError(f"line {at}, column {columns}: {what}")
 
     elapsed = "time" in chosen and not chosen["time"].name.lower().startswith("time")
-    return replace(_steps(path, values, demand, elapsed), notes=tuple(notes))
+    log = _steps(path, values, demand, elapsed, chosen)
+    return replace(log, notes=(*notes, *log.notes))
 
 
 def _needed(chosen: Mapping[str, Column]) -> tuple[list[str], list[str]]:
@@ -184,14 +188,29 @@ def _needed(chosen: Mapping[str, Column]) -> tuple[list[str], list[str]]:
 
 
 def _steps(
-    path: Path, values: dict[str, np.ndarray], demand: Callable[..., None], elapsed: bool
+    path: Path,
+    values: dict[str, np.ndarray],
+    demand: Callable[..., None],
+    elapsed: bool,
+    chosen: Mapping[str, Column],
 ) -> Log:
-    """Check rows in order; turn times that are `elapsed` into those of steps."""
+    """Check rows in order; turn times that are `elapsed`, or a clock's, into those of steps."""
     rank, step = values["rank"].astype(int), values["step"].astype(int)
     same = rank[1:] == rank[:-1]
     twice = same & (step[1:] == step[:-1])
     again = step[int(twice.argmax())] if twice.size else 0
     demand(twice, f"step {again} again; {AGAIN}", "step")
+    notes = []
+    for part in TIMES[:3]:
+        if part in values and (grown := _clock(values[part], step, same)) is not None:
+            demand(grown, f"a clock that goes back; {RESUMED}", part)
+            if part != "seconds":
+                raise ValueError(
+                    f"column {chosen[part].name}: it only grows, as a clock does; write the time "
+                    "of each step by itself, or leave the column out"
+                )
+            notes = [f"{path}: column {chosen[part].name} is a clock: a step is its difference"]
+            values, elapsed = values | {"time": values.pop(part)}, True
     compute = values.get("compute", np.full(len(step), math.nan))
     gone = np.diff(values.get("time", np.empty(0)))
     # a column such as "time_s" could be either
@@ -201,7 +220,8 @@ def _steps(
         if not len(keep):
             raise ValueError(f"a single elapsed time; {NEEDED}")
         covered = np.diff(step)[same].astype(float)
-        return Log(path, rank[keep], step[keep], covered, gone[same], compute[keep])
+        rows = rank[keep], step[keep], covered, gone[same], compute[keep]
+        return Log(path, *rows, tuple(notes))
     seconds = values.get("seconds", values.get("time"))
     if seconds is None:
         seconds = compute + values["wait"]
@@ -211,6 +231,21 @@ def _steps(
     beyond = (compute > seconds * (1 + 1e-6)) | (compute < 0)
     demand(beyond, "more than the whole step takes; are the units right?", "compute", "wait")
     return Log(path, rank, step, np.ones(len(step)), seconds, compute)
+
+
+def _clock(values: np.ndarray, step: np.ndarray, same: np.ndarray) -> np.ndarray | None:
+    """Return where a clock goes back if the values are one's; None for times of steps.
+
+    Times of steps fall as often as they rise, and means of them settle; a clock grows evenly.
+    """
+    grown = np.diff(values)
+    back, forth = same & (grown < 0), same & (grown > 0)
+    anew = bool((grown <= -values[:-1] / 2)[back].all())
+    if forth.sum() < max(CLOCK, same.sum() / 2) or back.sum() > RESTARTS * same.sum() or not anew:
+        return None
+    rates = (grown / np.maximum(np.diff(step), 1))[forth]
+    early, late = (float(np.median(half)) for half in np.array_split(rates, 2))
+    return back if late > early / EVEN else None
 
 
 def _choose(names: Sequence[str], given: Mapping[str, str]) -> dict[str, Column]:
