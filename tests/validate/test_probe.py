@@ -124,7 +124,7 @@ def test_numbers_of_workers_that_are_none_are_refused(capsys):
 
 def test_what_is_no_profile_is_refused(tmp_path):
     (tmp_path / "a.toml").write_text("title = 'x'")
-    with pytest.raises(InputError, match="no profile, for it has neither"):
+    with pytest.raises(InputError, match="not a profile: it has neither"):
         profiles.read(tmp_path / "a.toml")
     (tmp_path / "b.toml").write_text("overhead = [{ workers = 2, issue = 3 }]")
     with pytest.raises(InputError, match=r"overhead\[0\].issue = 3: a number without a unit"):

@@ -91,7 +91,7 @@ def test_of_the_ranks_that_recorded_a_profile_is_made(tmp_path):
     (slow,) = tables["cluster"]["group"]
     assert slow["workers"] == 1
     assert "worker 3 takes" in said  # by its rank, not its place among the recorded
-    assert "no steps of ranks 1, 2 of 4 workers: their steps are taken to be like" in said
+    assert "no steps of ranks 1, 2 of 4 workers: their steps are assumed equal to" in said
     assert "the shortest wait of the recorded ranks counts as its time" in said
     assert tables["network"] == NETWORK  # rank 3 is always the last to join, and is recorded
     _, said = fitted(job(tmp_path / "job", [0], workers=40))
@@ -115,7 +115,7 @@ def test_any_part_of_a_job_is_calibrated_or_refused_in_a_sentence(data, tmp_path
     tables, said = fitted(folder)
     assert tables["cluster"]["workers"] == workers
     if len([rank for rank, count in own.items() if count]) < workers:
-        assert f"of {workers} workers: their steps are taken to be like" in said
+        assert f"of {workers} workers: their steps are assumed equal to" in said
     for key in ("latency", "bandwidth"):
         assert "nan" not in str(tables.get("network", {}).get(key, ""))
 
@@ -184,7 +184,7 @@ def test_jobs_over_links_of_different_speed_are_refused(tmp_path, capsys, other,
         assert "links of different speed" in said
         assert "one: 1 ms, 800 Mbit/s" in said
         assert re.search(rf"two: [^;)]*{words}", said)
-        assert "calibrate each job by itself" in said
+        assert "calibrate each job separately" in said
     assert not (tmp_path / "p.toml").exists()
 
 

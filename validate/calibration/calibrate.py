@@ -30,13 +30,13 @@ HEAD = (
     'A profile of measured runs. A scenario takes it in by extends = "THIS FILE"; what the',
     "scenario says itself counts more. docs/reference/scenario.md explains the keys.",
 )
-CLOSE = 0.01  # relative error of a pace that free numbers can be expected to leave
+CLOSE = 0.01  # largest relative error of a pace that the free numbers would always meet
 STAGES = 4  # reading, overheads, laws, checks
 
 
 @dataclass(frozen=True)
 class PaceCheck:
-    """The pace of a run, predicted by a profile that it was fitted to: seconds per step."""
+    """The pace (seconds per step) of a run, measured and predicted by the profile fitted to it."""
 
     label: str
     workers: int
@@ -53,7 +53,7 @@ class PaceCheck:
 class CalibrationResult:
     """A profile, the fitted `laws` of compute times, and `checks` against the runs.
 
-    `free`: how many numbers were chosen to meet them.
+    `free`: number of free parameters of the fit.
     """
 
     profile: Profile
@@ -115,7 +115,7 @@ def calibrate(
         paths: Run directories of `paceline validate`, a job's telemetry, traces of torch.profiler.
         base: A profile for numbers that the runs do not show, such as that of `paceline probe`.
         allow_paths: Whether files that a run's scenario names may lie outside its folder.
-        progress: Receives the number of stages done.
+        progress: Function that receives the number of stages done, and of all stages.
 
     Raises:
         InputError: If there is nothing to fit to.
@@ -147,20 +147,20 @@ def calibrate(
         "measured": _measured(runs, times, link),
         "notes": [*notes, *law.notes],
     }
-    whole = {
+    tables = {
         "calibration": calibration,
         "cluster": law.tables,
         "overhead": fitted.tables,
         "codec": codecs,
         "network": link.table if link else {},
     }
-    _add_jobs(whole, runs)
-    whole = {key: table for key, table in whole.items() if table}
-    return CalibrationResult(Profile(whole, HEAD, law.files), law, checks)
+    _add_jobs(tables, runs)
+    tables = {key: table for key, table in tables.items() if table}
+    return CalibrationResult(Profile(tables, HEAD, law.files), law, checks)
 
 
 def _origin(runs: Sequence[Source], paths: Sequence[Path | str]) -> dict[str, Any]:
-    """Return the keys of [calibration] that say where the numbers come from."""
+    """Return the keys of [calibration] on the origin of the numbers."""
     machines = [machine.describe(source.summary.get("machine") or {}) for source in runs]
     stated = [source for source in runs if not source.recorded]
     network = runs[0].scenario.network
@@ -176,18 +176,18 @@ def _origin(runs: Sequence[Source], paths: Sequence[Path | str]) -> dict[str, An
     }
 
 
-def _add_jobs(whole: dict[str, Any], runs: Sequence[Source]) -> None:
-    """Add what recorded jobs say of the scenario, and runs of the network."""
+def _add_jobs(tables: dict[str, Any], runs: Sequence[Source]) -> None:
+    """Add the numbers of recorded jobs about the scenario, and of runs about the network."""
     if durations := next((source.durations for source in runs if source.durations), None):
-        whole["calibration"]["overlap"] = round(durations.overlap, 4)
-        whole["calibration"]["collective"] = profile.seconds(durations.median)
+        tables["calibration"]["overlap"] = round(durations.overlap, 4)
+        tables["calibration"]["collective"] = profile.seconds(durations.median)
     workers = {source.scenario.cluster.workers for source in runs if source.recorded}
-    if len(workers) == 1:  # they agree, and there is no other scenario
-        whole["cluster"] = {"workers": workers.pop()} | whole["cluster"]
+    if len(workers) == 1:  # all recorded jobs agree
+        tables["cluster"] = {"workers": workers.pop()} | tables["cluster"]
     if sizes := {source.scenario.model.parameters for source in runs if source.has_model}:
-        whole["model"] = {"parameters": max(sizes)}
-    if not whole["network"] and {source.scenario.network.library for source in runs} == {"gloo"}:
-        whole["network"] = {"library": "gloo"}
+        tables["model"] = {"parameters": max(sizes)}
+    if not tables["network"] and {source.scenario.network.library for source in runs} == {"gloo"}:
+        tables["network"] = {"library": "gloo"}
 
 
 def _codecs(
@@ -212,13 +212,13 @@ def _codecs(
 def kind_of_network(runs: Sequence[Source]) -> str:
     """Return the sources' kind of network. Raises InputError if it differs.
 
-    Emulated delays are known one by one, so that runs with different ones can be fitted together.
+    Every emulated delay is known, so that runs with different delays can be fitted together.
     """
     kinds = sorted({source.scenario.validation.network for source in runs})
     if len(kinds) > 1:
         raise InputError(
             f"{', '.join(str(source.path) for source in runs)}: networks of several kinds "
-            f"({', '.join(kinds)}); calibrate each kind by itself"
+            f"({', '.join(kinds)}); calibrate each kind separately"
         )
     if kinds != ["emulated"]:
         nominal = {
@@ -228,7 +228,7 @@ def kind_of_network(runs: Sequence[Source]) -> str:
             speeds = "; ".join(f"{path}: {words}" for path, words in nominal.items())
             raise InputError(
                 f"links of different speed ({speeds}): what the system adds to a collective "
-                "depends on its link; calibrate each by itself"
+                "depends on its link; calibrate each separately"
             )
     return kinds[0]
 
@@ -250,19 +250,19 @@ def _teams(runs: Sequence[Source], but: str | None = None) -> dict[int, list[Run
 
 
 def _held_out(runs: Sequence[Source], below: Profile) -> list[PaceCheck]:
-    """Predict each algorithm's runs from the runs of the others."""
+    """Predict each algorithm's runs from the runs of the other algorithms."""
     labels = {run.algorithm.label for source in runs for run in source.runs}
     checks = []
     for label in sorted(labels) if len(labels) > 1 else ():
-        others = overheads.tables(_teams(runs, but=label), below)
-        checks += _check(runs, others, only=label)
+        fitted = overheads.tables(_teams(runs, but=label), below)
+        checks += _check(runs, fitted, only=label)
     return checks
 
 
 def _check(
     runs: Sequence[Source], fitted: OverheadTables, only: str | None = None
 ) -> list[PaceCheck]:
-    """Predict the pace of the runs (of the label `only`) with their own draws."""
+    """Predict the pace of the runs (of the label `only`) with the same draws."""
     checks = []
     for source, run in [(one, run) for one in runs for run in one.runs]:
         label = run.algorithm.label

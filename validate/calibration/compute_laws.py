@@ -1,4 +1,4 @@
-"""Laws of compute times from measured steps: distributions, slow workers, slow periods."""
+"""Fit laws of compute times to measured steps: distributions, slow workers and periods."""
 
 import math
 from collections.abc import Sequence
@@ -16,9 +16,9 @@ from .independence import Series, logs
 
 FEW = 20  # steps, below which families of distributions cannot be distinguished
 SEED = 0
-CLEAR = 0.77  # share of the variance that two speeds must explain: of an even drift, 0.75
-SLOWER = 1.15  # the least factor of a slow period that is distinguished from chance
-PERIODS = 3  # fewest, to estimate how long they last
+CLEAR = 0.77  # share of the variance that two speeds must explain; for an even drift it is 0.75
+SLOWER = 1.15  # least factor of a slow period that can be distinguished from chance
+PERIODS = 3  # least number of slow periods, to estimate their length
 WINDOWS = 1, 3, 5, 9  # of moving averages, in steps
 NO_PERIODS = (
     "slow steps follow slow steps more often than chance explains, but not in clear periods of one "
@@ -32,8 +32,8 @@ class FittedLaws:
 
     `compute`, `bursts` and `group` (without those of `compute`) are its tables; `samples`: by
     file name, the times (seconds) that an empirical law refers to; `members`: the measured ranks of
-    each group, "" standing for all others. `ranking`: every family tried, best first, by group.
-    `sd`: standard error of the mean step, relative to it. `notes`: what was found, in sentences.
+    each group; "" is all others. `ranking`: every family tried, best first, by group. `sd`:
+    relative standard error of the mean step. `notes`: findings, in sentences.
     """
 
     compute: dict[str, Any]
@@ -204,25 +204,25 @@ def _slow_periods(
 
 
 def _inner(state: np.ndarray) -> np.ndarray:
-    """Return steps whose neighbours share their state."""
+    """Return a mask of the steps in `state` whose neighbours are, too."""
     padded = np.pad(state, 1, constant_values=True)
     inner: np.ndarray = state & padded[:-2] & padded[2:]
     return inner
 
 
 def _split(levels: Series, window: int) -> tuple[float, Sequence[np.ndarray]]:
-    """Cut moving averages in two; return the variance explained, and masks."""
+    """Split moving averages at a level; return the variance explained, and masks."""
     smooth = [
         np.convolve(np.pad(level, window // 2, "edge"), np.full(window, 1 / window), "valid")
         for level in levels
     ]
-    whole = np.concatenate(smooth)
-    cut = 0.5 * float(whole.min() + whole.max())
+    joined = np.concatenate(smooth)
+    cut = 0.5 * float(joined.min() + joined.max())
     for _ in range(20):
-        cut = 0.5 * float(whole[whole <= cut].mean() + whole[whole > cut].mean())
-    slow = whole > cut
-    between = slow.mean() * (1 - slow.mean()) * (whole[slow].mean() - whole[~slow].mean()) ** 2
-    return float(between / whole.var()), [level > cut for level in smooth]
+        cut = 0.5 * float(joined[joined <= cut].mean() + joined[joined > cut].mean())
+    slow = joined > cut
+    between = slow.mean() * (1 - slow.mean()) * (joined[slow].mean() - joined[~slow].mean()) ** 2
+    return float(between / joined.var()), [level > cut for level in smooth]
 
 
 def quantity(seconds: float) -> str:
@@ -242,7 +242,7 @@ def _table(law: Distribution) -> dict[str, str | float]:
 
 
 def _scaled(value: Any, factor: float) -> Any:
-    """Return tables with all their quantities multiplied."""
+    """Return tables with all times multiplied."""
     if isinstance(value, dict):
         return {key: _scaled(item, factor) for key, item in value.items()}
     if isinstance(value, list):
@@ -253,14 +253,14 @@ def _scaled(value: Any, factor: float) -> Any:
 
 
 def _named(clusters: Sequence[Sequence[int]], series: Sequence[Array]) -> dict[str, list[int]]:
-    """Name the groups; the largest is "", and workers with too few steps join it."""
+    """Name the groups; the largest is "", which workers with too few steps join."""
     common = max(clusters, key=len)
     place = list(clusters).index(common)
     slow = {f"slow-{k + 1}": [*members] for k, members in enumerate(clusters[place + 1 :])}
     fast = {f"fast-{k + 1}": [*members] for k, members in enumerate(reversed(clusters[:place]))}
     named = fast | slow
-    others = {rank for members in named.values() for rank in members}
-    return {**named, "": [rank for rank in range(len(series)) if rank not in others]}
+    grouped = {rank for members in named.values() for rank in members}
+    return {**named, "": [rank for rank in range(len(series)) if rank not in grouped]}
 
 
 def _standard_error(series: Sequence[Array]) -> float:

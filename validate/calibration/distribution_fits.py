@@ -1,9 +1,9 @@
-"""Families of compute times by maximum likelihood, and how well each fits.
+"""Fit families of compute times by maximum likelihood, and measure how well each fits.
 
-Chosen by the Bayesian information criterion (Schwarz 1978): if the true family is among them it
-finds it as samples grow, where Akaike's keeps a spare parameter in one of six cases. An end point
-is estimated with an error of order 1/n, not 1/sqrt(n), so that the approximation behind BIC charges
-log n for it, twice as much as for an ordinary parameter.
+The family is chosen by the Bayesian information criterion (Schwarz 1978). With enough samples it
+finds the true family, while Akaike's criterion keeps a superfluous parameter in one of six cases.
+An end point is estimated with an error of order 1/n, not 1/sqrt(n), so the approximation behind
+BIC charges log n for it, twice as much as for an ordinary parameter.
 """
 
 import math
@@ -20,10 +20,10 @@ from paceline.simulator.inputs import units
 BOOTSTRAP = 199
 REJECTED = 1 / (1 + BOOTSTRAP)  # the smallest p-value that the bootstrap can give
 HOPELESS = 2.0  # KS distance times sqrt(n) above which the p-value is the smallest
-SMALL = 0.075  # a KS distance that is accepted if also
-NEAR = 0.03  # the expected slowest worker is within this relative error
-WIDEST = 20.0  # sd of a logarithm; beyond about 26 a float has no room for the variance
-FOLDED = 4.0  # sds between the mean of a normal law and zero, above which folding is negligible
+SMALL = 0.075  # largest KS distance accepted despite a rejection, if also ...
+NEAR = 0.03  # ... the expected slowest worker is within this relative error
+WIDEST = 20.0  # largest sd of a logarithm; beyond about 26 the variance overflows
+FOLDED = 4.0  # distance of a normal mean from zero in sds, above which folding is negligible
 
 Fit = tuple[Distribution, str, tuple[float, ...]]
 """A law, and SciPy's distribution of the largest likelihood: its name, shapes, place and scale."""
@@ -130,9 +130,9 @@ FAMILIES = (
 class FittedLaw:
     """A fitted law with its log-likelihood, BIC and Kolmogorov-Smirnov distance `ks`.
 
-    `p`: share of parametric bootstrap samples that, fitted anew, are as far from their law (at
-    least `REJECTED`; Stute et al. 1993). `slowest`: expected slowest worker under the law, over
-    that of the times.
+    `p`: share of parametric bootstrap samples that are at least as far from the law fitted to them
+    (at least `REJECTED`; Stute et al. 1993). `slowest`: expected slowest worker under the law,
+    relative to that of the times.
     """
 
     law: Distribution
@@ -144,7 +144,7 @@ class FittedLaw:
 
     @property
     def fits(self) -> bool:
-        """Return whether the law is not rejected, or close enough anyway."""
+        """Return whether the law is not rejected, or close enough despite that."""
         return self.p > REJECTED or (self.ks <= SMALL and abs(self.slowest - 1) <= NEAR)
 
 
@@ -162,8 +162,8 @@ def candidates(times: Array, workers: int, rng: Rng, *, ended: bool = True) -> l
         law, name, parameters = family.fit(times)
         if not _allowed(law):
             continue
-        likely = float(getattr(stats, name).logpdf(times, *parameters).sum())
-        bic = family.charge * math.log(n) - 2 * likely
+        log_likelihood = float(getattr(stats, name).logpdf(times, *parameters).sum())
+        bic = family.charge * math.log(n) - 2 * log_likelihood
         ks, p = distance(law, times), REJECTED
         if ks * math.sqrt(n) <= HOPELESS:
             samples = law.sample(rng, BOOTSTRAP * n).reshape(BOOTSTRAP, n)
@@ -171,7 +171,7 @@ def candidates(times: Array, workers: int, rng: Rng, *, ended: bool = True) -> l
             p = (1 + further) / (1 + BOOTSTRAP)
         with np.errstate(over="ignore"):
             slowest = expected_max([(law,)] * workers) / slowest_of(times, workers)
-        fits.append(FittedLaw(law, likely, bic, ks, p, slowest))
+        fits.append(FittedLaw(law, log_likelihood, bic, ks, p, slowest))
     return sorted(fits, key=lambda fit: fit.bic)
 
 

@@ -1,4 +1,4 @@
-"""Whether steps are independent draws of one law, and the errors of means if they are not.
+"""Test whether steps are independent draws of one law; correct errors of means if not.
 
 Workers are compared by logarithms, so that a heavy tail does not mask differences.
 """
@@ -14,11 +14,11 @@ from paceline.simulator.distributions.distribution import Array
 Series = Sequence[Array]
 
 LAGS = 1, 4, 16
-CORRELATED = 3.4  # standard errors of the sum of so many autocorrelations: p = 0.001 in all
-LEAST = 40  # fewest steps in which slow periods are sought
+CORRELATED = 3.4  # limit of the sum of autocorrelations, in standard errors: p = 0.001 in all
+LEAST = 40  # least number of steps in which to search for slow periods
 NEARLY = 0.002  # relative sd below which times count as constant
 DIFFERENT = 0.01  # p-value below which workers differ
-RELEVANT = 0.005  # relative difference below which workers count as alike
+RELEVANT = 0.005  # relative difference below which workers count as equal
 BLOCKS = 50  # of successive rows, whose means are nearly independent, unlike the rows
 
 
@@ -39,7 +39,7 @@ def jackknife(estimate: Callable[[np.ndarray], np.ndarray], groups: np.ndarray) 
 
 
 def logs(series: Series) -> list[Array]:
-    """Return logarithms of times, clipped at a thousandth of their mean."""
+    """Return the logarithms of times, clipped below at a thousandth of their mean."""
     floor = 1e-3 * float(np.mean(np.concatenate(series)))
     return [np.log(np.maximum(times, floor)) for times in series]
 
@@ -47,16 +47,16 @@ def logs(series: Series) -> list[Array]:
 def autocorrelation(series: Series, lags: int) -> Array:
     """Return the pooled autocorrelation of deviations, at lags 1, 2, ..."""
     deviations = [times - times.mean() for times in series if len(times) > 1]
-    whole = sum(float(deviation @ deviation) for deviation in deviations)
-    if whole == 0:
+    total = sum(float(deviation @ deviation) for deviation in deviations)
+    if total == 0:
         return np.zeros(lags)
     return np.array(
-        [sum(float(z[:-k] @ z[k:]) for z in deviations) / whole for k in range(1, lags + 1)]
+        [sum(float(z[:-k] @ z[k:]) for z in deviations) / total for k in range(1, lags + 1)]
     )
 
 
 def inflation(series: Series) -> float:
-    """Return how many times larger correlation makes the variance of a mean."""
+    """Return the factor by which correlation increases the variance of a mean."""
     enough = 2 / math.sqrt(sum(map(len, series)))
     correlations = autocorrelation(series, 50)
     below = np.flatnonzero(correlations < enough)
@@ -66,7 +66,8 @@ def inflation(series: Series) -> float:
 def correlated(series: Series) -> bool:
     """Return whether slow steps follow each other more often than by chance.
 
-    Tested on ranks within each worker, which tails do not disturb, over few lags and many.
+    The test uses ranks within each worker, as heavy tails do not affect them, over few and many
+    lags.
     """
     from scipy.stats import rankdata  # noqa: PLC0415
 
@@ -80,9 +81,9 @@ def correlated(series: Series) -> bool:
 def alike(series: Series) -> list[list[int]]:
     """Group workers by the mean logarithm of their times.
 
-    Welch's test over all workers (1951), its variances inflated by the autocorrelation; then
-    neighbours in the order of their means are merged until all differ. Workers with fewer than 5
-    steps are in no group.
+    Welch's test over all workers (1951), with variances inflated by the autocorrelation, decides
+    whether they differ; then neighbours in the order of their means are merged until all differ.
+    Workers with fewer than 5 steps are in no group.
     """
     from scipy.special import ndtri  # noqa: PLC0415
 

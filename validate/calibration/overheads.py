@@ -1,7 +1,7 @@
-"""From events of real runs to what a real system adds: the terms of [[overhead]].
+"""Fit the terms of [[overhead]] to events of real runs.
 
 Every term is a mean over events of one kind: of the time since the node's last event, and of the
-event's own time beyond what was prescribed. So nothing is fitted to the duration of whole runs,
+event's duration beyond the prescribed one. So nothing is fitted to the duration of whole runs,
 which remains a test of the terms.
 """
 
@@ -25,9 +25,9 @@ from .profile import Profile
 
 TERMS = ("issue", "collect", "collective", "agree", "send", "message", "receive")
 NOTHING = Profile({})
-WARM_UP = 0.1  # share of the steps that come first and are left out
-AT_ONCE = 1e-4  # seconds: a wait that takes no longer found its result ready
-TELLING = 0.1  # collectives per step: the least difference between algorithms that separates terms
+WARM_UP = 0.1  # share of the first steps, which are left out
+AT_ONCE = 1e-4  # seconds of a wait up to which its result counts as ready before
+TELLING = 0.1  # least difference of collectives per step between algorithms that separates terms
 GLOO, TCP, PACKET = 48, 52, 1500  # bytes of headers (gloo/transport/tcp/pair.h; RFC 9293, 7323)
 BLOCKS = 8  # of a node's events in order, whose means are nearly independent, unlike events
 
@@ -44,7 +44,7 @@ class RunEvents:
 
 @dataclass(frozen=True)
 class Term:
-    """A mean (seconds, or a factor) with its standard error, of so many samples.
+    """A mean (seconds, or a factor) of a number of `samples`, with its standard error `se`.
 
     `spread`: standard deviation of one sample.
     """
@@ -85,11 +85,11 @@ def fit(runs: Sequence[RunEvents]) -> dict[str, Term]:
     late = _term(prescribed or bare, "late")
     collect = terms["collect"]
     if late is not None and collect is not None:
-        # a worker that waits collects its result meanwhile; one that finds it ready, afterwards
+        # a waiting worker collects its result during the wait, others after it
         rest = late.mean - collect.mean
         errors = [late.se, collect.se]
         awake = _term(nodes, "awake")
-        if awake is not None and plain is not None:  # all wake at once and share the cores
+        if awake is not None and plain is not None:  # all workers wake together and share the cores
             rest += awake.mean - plain.mean
             errors += [awake.se, plain.se]
         terms["collective"] = Term(max(0.0, rest), hypot(*errors), late.samples)
@@ -99,8 +99,8 @@ def fit(runs: Sequence[RunEvents]) -> dict[str, Term]:
 def _between(nodes: Sequence["_Node"], plain: float | None) -> dict[str, Term | None]:
     """Fit the terms of steps, and of starting collectives.
 
-    Programs do their arithmetic before a collective or after it, so gaps cannot be assigned by the
-    event that follows. Least squares over programs that average more and less often separate them:
+    Programs do their arithmetic before or after a collective, so gaps cannot be assigned by the
+    next event. Least squares over programs that average more and less often separate the terms:
     total gaps = steps and collectives times their terms. After a wait only `plain`, the gap between
     two steps, is counted if known: the rest affects only nodes that wait.
     """
@@ -120,16 +120,16 @@ def _between(nodes: Sequence["_Node"], plain: float | None) -> dict[str, Term | 
 def _solved(rows: Array, gaps: Array) -> tuple[Array, Array]:
     """Solve for seconds of gap per step and collective, with their errors.
 
-    All of it goes to steps if all nodes average equally often.
+    If all nodes average equally often, the whole gap is assigned to steps.
     """
     from scipy.optimize import nnls  # noqa: PLC0415 - a fifth of a second
 
-    alike = np.ptp(rows[:, 1] / rows[:, 0]) < TELLING
+    inseparable = np.ptp(rows[:, 1] / rows[:, 0]) < TELLING
 
     def solve(chosen: Array) -> Array:
-        if alike:
+        if inseparable:
             return np.array([gaps[chosen].sum() / rows[chosen, 0].sum(), 0.0])
-        weights = 1 / rows[chosen, 0]  # long runs and short ones count alike
+        weights = 1 / rows[chosen, 0]  # long and short runs count equally
         return np.asarray(nnls(rows[chosen] * weights[:, None], gaps[chosen] * weights)[0])
 
     count = len(rows)
@@ -140,10 +140,9 @@ def _solved(rows: Array, gaps: Array) -> tuple[Array, Array]:
 class _Node:
     """Events of one node in one run, in order, without the warm-up.
 
-    `samples`: seconds by what they tell: terms of [[overhead]], by key; "plain", between two steps;
-    "awake", between the end of a wait and the next event; "late", of a collective that was waited
-    for, beyond what is prescribed. Without emulated delays all of that is real, and the last node
-    to join waited, too.
+    `samples`: seconds by key of [[overhead]]; besides "plain", between two steps; "awake", between
+    the end of a wait and the next event; "late", of a collective with a wait, beyond the prescribed
+    time. Without emulated delays nothing is prescribed, and the last node to join waited, too.
     """
 
     def __init__(self, run: RunEvents, events: np.ndarray, costs: "Nominal") -> None:
@@ -154,12 +153,12 @@ class _Node:
         lasted = apart["end"] - apart["start"]
         gaps = np.diff(apart["start"], prepend=np.nan)
         gaps[1:] -= lasted[:-1]
-        # whether the event before each was a wait for a result that was not ready
+        # whether the previous event was a wait for a result that was not ready
         self._waited = np.append(False, (apart["kind"] == WAIT) & (lasted > AT_ONCE))[:-1]
         kinds = STEP, ISSUE, WAIT, SEND, AGREE, TAKE, SERVE
         self._of = of = {kind: (apart["kind"] == kind) & ~np.isnan(gaps) for kind in kinds}
         self._gaps = gaps
-        computed, _, waits, sent, questions, taken, served = (apart[value] for value in of.values())
+        computed, _, waits, sent, questions, took, served = (apart[value] for value in of.values())
         issued = apart[apart["kind"] == ISSUE]
         late = waits["end"] - waits["due"]
         if self.is_real:
@@ -170,10 +169,10 @@ class _Node:
             late = (late - prescribed)[ready]
         else:
             late = late[waits["due"] > waits["start"]]
-        # every message has its share of the server's work
-        more = float((gaps[of[SERVE]] + served["end"] - served["due"]).sum()) / max(len(taken), 1)
-        busy = gaps[of[TAKE]] + taken["end"] - np.fmax(taken["start"], taken["due"])
-        transits = np.array([costs.message(size) for size in taken["bytes"]])
+        # the server's work is spread over its messages
+        more = float((gaps[of[SERVE]] + served["end"] - served["due"]).sum()) / max(len(took), 1)
+        busy = gaps[of[TAKE]] + took["end"] - np.fmax(took["start"], took["due"])
+        transits = np.array([costs.message(size) for size in took["bytes"]])
         steps = apart["kind"] == STEP
         self.samples = {
             "plain": gaps[1:][steps[1:] & steps[:-1]],
@@ -184,30 +183,31 @@ class _Node:
             "late": late,
             "agree": gaps[of[AGREE]] + questions["end"] - questions["joined"],
             "send": gaps[of[SEND]] + sent["end"] - sent["start"],
-            "message": taken["due"] - taken["joined"] - transits,
+            "message": took["due"] - took["joined"] - transits,
             "receive": busy + more,
         }
 
     def count(self, kind: int) -> int:
+        """Return the number of events of a kind."""
         return int(self._of[kind].sum())
 
     def pauses(self, plain: float | None) -> float:
-        """Return seconds before steps and collectives, after waits `plain` if known."""
+        """Return the total gap (s) before steps and collectives; after waits `plain` if known."""
         mine = self._of[STEP] | self._of[ISSUE] | self._of[WAIT]
         gaps = self._gaps if plain is None else np.where(self._waited, plain, self._gaps)
         return float(gaps[mine].sum())
 
 
 def _landed(waits: Array, landings: Array) -> Array:
-    """Return when results were ready, at the earliest when the wait began."""
+    """Return when results were ready (s), or the begin of their wait if that is later."""
     times = np.append(landings, np.inf)[np.searchsorted(landings, waits["start"])]
     return np.where(times <= waits["end"], times, waits["start"])
 
 
 def _joined_last(waits: Array, issued: Array) -> Array:
-    """Return which waits are for collectives that this node was the last to join.
+    """Return a mask of waits for collectives that this node was the last to join.
 
-    It has the result last: the others have it sooner (`ClosedForm.ahead`).
+    It gets the result last; the others get it earlier (`ClosedForm.ahead`).
     """
     before = np.searchsorted(issued["start"], waits["start"], side="right") - 1
     starts = issued[before] if len(issued) else waits
@@ -216,10 +216,10 @@ def _joined_last(waits: Array, issued: Array) -> Array:
 
 
 def gloo_bytes(segment: float, workers: int) -> float:
-    """Return the bytes that a segment of gloo's ring occupies a link with.
+    """Return the bytes of a segment of gloo's ring on a link, with all headers.
 
-    It has a header, and is announced in a packet of its own. Between two workers the link has the
-    other direction's words that a receiver is ready, and acknowledgements, too.
+    A segment has a header, and is announced in a separate packet. Between two workers the link also
+    carries the other direction's notifications that a receiver is ready, and acknowledgements.
     """
     packets = ceil((segment + GLOO) / (PACKET - TCP))
     apart = 1 if workers > 2 else 2 + packets / 2 * TCP / (GLOO + TCP)
@@ -227,9 +227,9 @@ def gloo_bytes(segment: float, workers: int) -> float:
 
 
 def message_bytes(size: float) -> float:
-    """Return the bytes that a message occupies a link with, relative to its payload.
+    """Return the bytes of a message on a link, relative to its payload.
 
-    With what acknowledges a message that travels the other way meanwhile.
+    They include acknowledgements of a message in the other direction.
     """
     packets = ceil((size + GLOO) / (PACKET - TCP))
     return (size + 2 * GLOO + (1.5 * packets + 1) * TCP) / size
@@ -239,11 +239,11 @@ class Nominal:
     """Expected seconds that a scenario prescribes without emulation, by bytes.
 
     `latency`: seconds of an all-reduce of 0 bytes; `hops`: the number of link latencies in it;
-    `gloo`: seconds of those in gloo's ring, whatever the scenario's collective; `question`: of one
-    to all workers. `headers`: whether payloads travel with headers that the scenario does not
-    prescribe: by which they occupy links longer by `mean_factor` and `message_factor`, and
-    `hop_bytes` of each hop, which are those of two segments of no payload. `staggered`: whether
-    workers have a mean at times of their own.
+    `gloo`: latency of gloo's ring, whatever the scenario's collective; `question`: seconds of a
+    poll of all workers. `headers`: whether payloads have headers that the scenario does not
+    prescribe. They lengthen transmissions by `mean_factor` and `message_factor`, and by `hop_bytes`
+    per hop, those of two empty segments. `staggered`: whether workers get a mean at different
+    times.
     """
 
     def __init__(self, scenario: Scenario) -> None:
@@ -290,7 +290,7 @@ def _term(nodes: Sequence[_Node], key: str) -> Term | None:
 
 @dataclass(frozen=True)
 class OverheadTables:
-    """`tables`: one of [[overhead]] for each number of workers; `sd`: relative standard errors."""
+    """The [[overhead]] `tables`, one per number of workers; `sd`: relative standard errors."""
 
     tables: list[dict[str, Any]] = field(default_factory=list)
     sd: dict[str, float] = field(default_factory=dict)
@@ -302,7 +302,7 @@ class OverheadTables:
 
 
 def tables(teams: Mapping[int, Sequence[RunEvents]], base: Profile = NOTHING) -> OverheadTables:
-    """Fit the runs of each number of workers; take what they do not show from `base`."""
+    """Fit the runs of each number of workers; take missing terms from `base`."""
     fitted = OverheadTables()
     for index, (workers, runs) in enumerate(sorted(teams.items())):
         terms = fit(runs)
@@ -336,18 +336,18 @@ def tables(teams: Mapping[int, Sequence[RunEvents]], base: Profile = NOTHING) ->
 def _take_off_latencies(
     nominal: Nominal, terms: Mapping[str, Term], table: dict[str, Any], sd: dict[str, float]
 ) -> None:
-    """Express gloo's latencies in those of the scenario.
+    """Express gloo's latencies in those of the scenario, and subtract them from terms.
 
-    What is left is added on any link. A hop of gloo's ring waits for the receiver's word, and so
-    does a question, which goes straight.
+    The rest is added on any link. A hop of gloo's ring waits for the receiver's notification, and
+    so does a poll, which goes directly to all workers.
     """
     if nominal.latency:
         table["latency_factor"] = profile.rounded(nominal.gloo / nominal.latency)
         table["agree_latencies"] = 2.0
-    taken = {"collective": nominal.gloo - nominal.latency, "agree": nominal.question}
-    for name in taken.keys() & terms.keys():
-        left = max(0.0, terms[name].mean - taken[name])
-        table[name], sd[name] = profile.seconds(left), terms[name].se / left if left else 0.0
+    latencies = {"collective": nominal.gloo - nominal.latency, "agree": nominal.question}
+    for name in latencies.keys() & terms.keys():
+        rest = max(0.0, terms[name].mean - latencies[name])
+        table[name], sd[name] = profile.seconds(rest), terms[name].se / rest if rest else 0.0
 
 
 def _relative(term: Term) -> float:

@@ -1,4 +1,4 @@
-"""Profiles: measurements of a machine as a TOML file that scenarios extend."""
+"""Read and write profiles: TOML files of a machine's measurements for scenarios to extend."""
 
 import os
 import re
@@ -40,8 +40,8 @@ class _Costs(Section):
 class Profile:
     """The tables of a profile and its files; docs/reference/scenario.md explains their keys.
 
-    `tables`: as in TOML, quantities with units; `head`: lines of comment that come first; `files`:
-    contents of files that tables name (`file = ...`), by name; `path`: where it was read.
+    `tables`: as in TOML, quantities with units; `head`: comment lines at the top; `files`: contents
+    of files that tables refer to (`file = ...`), by name; `path`: the file that it was read from.
     """
 
     tables: Mapping[str, Any]
@@ -64,10 +64,10 @@ class Profile:
         return f"{head}\n{body}" if head else body
 
     def write(self, path: Path | str, *, given: bool = True, overwrite: bool = True) -> Path:
-        """Write the file, and the files that it names beside it; return its path.
+        """Write the file, and the files that it refers to beside it; return its path.
 
-        Unless `overwrite`, none of them takes the place of another: the file takes the next free
-        name, or is refused if its name was `given`. Raises InputError.
+        Without `overwrite` no existing file is replaced: the file takes the next free name, or is
+        refused if its name was `given`. Raises InputError.
         """
         data = self.text().encode()
         path = free_file(Path(path), data, given=given, overwrite=overwrite)
@@ -97,7 +97,7 @@ def read(path: Path | str) -> Profile:
     tables = read_toml(path)
     if not tables.keys() & {"overhead", "calibration", "probe"}:
         raise InputError(
-            f"{path}: no profile, for it has neither [[overhead]] nor [calibration]; "
+            f"{path}: not a profile: it has neither [[overhead]] nor [calibration]; "
             "make one by `paceline probe` or `paceline calibrate`"
         )
     if wrong := refusals(tables, str(path), path.parent, "put a copy beside it"):
@@ -113,7 +113,7 @@ def checked(model: type[Model], table: dict[str, Any], path: Path) -> Model:
         return model.model_validate(table, context={"folder": path.parent})
     except ValidationError as error:
         wrong = explain(error, table, model.model_json_schema())
-        lines = [line(str(path), where, what, table, {}) for where, what in wrong.items()]
+        lines = [line(str(path), where, problem, table, {}) for where, problem in wrong.items()]
         raise InputError("\n".join(lines[:SHOWN])) from None
 
 
@@ -173,7 +173,7 @@ def _is_table(value: Any) -> bool:
 
 
 def _item(value: Any, tomlkit: Any) -> Any:
-    """Return a value as TOML has it: in a table keys before tables, numbers rounded."""
+    """Convert a value for tomlkit: keys of a table before its tables, numbers rounded."""
     if isinstance(value, Mapping):
         table = tomlkit.table(False) if _is_table(value) else tomlkit.inline_table()
         for key in sorted(value, key=lambda key: _is_table(value[key])):
@@ -191,14 +191,14 @@ def _item(value: Any, tomlkit: Any) -> Any:
 
 
 def network_kind(network: str) -> str:
-    """Return what a kind of network counts as: "emulated" delays, or "real" links.
+    """Map a kind of network to "emulated" (delays) or "real" (links).
 
-    Links of the kernel and those of one machine are of one kind: nothing about them is prescribed.
+    Links of the kernel and those of one machine are both real: their times are not prescribed.
     """
     return network if network == "emulated" else "real"
 
 
 def model_error(network: str) -> Mapping[str, Any]:
-    """Return [calibration.model_error], of programs without a fitted run."""
+    """Return [calibration.model_error], the error for programs without a fitted run."""
     error: Mapping[str, Any] = prediction_interval.model_errors()[network_kind(network)]
     return error

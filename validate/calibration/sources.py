@@ -1,6 +1,6 @@
-"""Sources of a calibration: measured run directories, a job's telemetry, profiler traces.
+"""Read the sources of a calibration: measured run directories, telemetry, profiler traces.
 
-Of recorded jobs also the link: that of a ring which takes as long as their collectives.
+Also fit a link to recorded jobs: that of a ring that takes as long as their collectives.
 """
 
 import math
@@ -25,7 +25,7 @@ from ..training.events import STEP, WAIT
 from . import overheads, profile
 from .overheads import RunEvents
 
-BYTES = 4  # of a parameter, where a job does not say
+BYTES = 4  # of a parameter, if the job's telemetry does not state it
 LARGEST = 4e15  # bytes of a model
 TRACES = (".json", ".gz")
 EVENTS = "events.csv"
@@ -37,7 +37,7 @@ APART = 1.25  # ratio of times, compared with those over one link, from which li
 class Collectives:
     """Collectives with known bytes of one job of `workers`: bytes and seconds of each.
 
-    `certain`: whether it is known when the last rank joined each, so that they contain no waiting.
+    `certain`: whether the last rank's join is known, so that the seconds contain no waiting.
     """
 
     path: Path
@@ -49,9 +49,9 @@ class Collectives:
 
 @dataclass(frozen=True)
 class Link:
-    """A fitted hop: seconds of `latency` and per byte; `notes`: what was assumed, in sentences.
+    """A fitted hop: seconds of `latency` and per byte; `notes`: assumptions, in sentences.
 
-    `latency` is None where it cannot be told apart from the time per byte.
+    `latency` is None if it cannot be separated from the time per byte.
     """
 
     latency: float | None
@@ -75,9 +75,9 @@ class Source:
     """Runs of one scenario.
 
     `paces`: seconds per step by label and seed, of runs that can be repeated; `summary`: of their
-    run directory; `recorded`: a job of a user's own, whose collectives are `over_links`; of which
-    `durations`, and whether the scenario's model is the job's (`has_model`), may be known; `notes`:
-    in sentences.
+    run directory; `recorded`: whether it is a user's job, with the collectives `over_links` and
+    their `durations`, if known; `has_model`: whether the scenario's model is the job's; `notes`:
+    sentences for the profile.
     """
 
     path: Path
@@ -126,8 +126,8 @@ def _directory(path: Path, allow_paths: bool) -> Source:
         f"not a run directory of `paceline validate` (no {store.WHOLE}), and neither telemetry "
         "nor a profiler's traces are in it"
     )
-    what = lacks if path.exists() else "no such file or directory"
-    raise InputError(f"{path}: {what}; give measured runs, telemetry or a profiler's traces")
+    problem = lacks if path.exists() else "no such file or directory"
+    raise InputError(f"{path}: {problem}; give measured runs, telemetry or a profiler's traces")
 
 
 def _run_directory(path: Path, allow_paths: bool) -> Source:
@@ -169,7 +169,7 @@ def _run_directory(path: Path, allow_paths: bool) -> Source:
 
 
 def _as_carried(scenario: Scenario, summary: dict[str, Any]) -> Scenario:
-    """Return a run's scenario with the library that carried its means."""
+    """Return a run's scenario with the library that carried out its means."""
     network = scenario.network
     ideal = (network.library, network.collective, network.model) == ("ideal", "ring", "closed-form")
     cuda = "gpu" in (summary.get("machine") or {})
@@ -180,7 +180,7 @@ def _as_carried(scenario: Scenario, summary: dict[str, Any]) -> Scenario:
 
 
 def _recorded(path: Path, job: Recorded) -> Source:
-    """Return the source of a recorded job, in which nothing was prescribed."""
+    """Return the source of a recorded job, whose times were not prescribed."""
     rows, head = np.concatenate(list(job.events.values())), job.head
     workers = max(int(head.get("workers", 0)), len(np.unique(rows["node"])))
     size = _model_bytes(head, rows)
@@ -218,7 +218,7 @@ def _recorded(path: Path, job: Recorded) -> Source:
 def _model_bytes(head: dict[str, Any], events: np.ndarray) -> float:
     """Return the bytes of a job's model, stated or sent in a step; 0: unknown.
 
-    A step that sends nothing, as between the averages of local SGD, does not count.
+    A step that sends nothing, as between averages of local SGD, does not count.
     """
     stated = head.get("model_bytes")
     if isinstance(stated, int | float) and 0 < stated < LARGEST:
@@ -243,23 +243,24 @@ def _missing(path: Path, events: np.ndarray, workers: int) -> list[str]:
         return []
     none = telemetry_files.ranks(np.flatnonzero(counts == 0).tolist())
     return [
-        f"{path}: no steps of {none} of {workers} workers: their steps are taken to be like the "
+        f"{path}: no steps of {none} of {workers} workers: their steps are assumed equal to the "
         "recorded ones"
     ]
 
 
 def steps(sources: Sequence[Source]) -> dict[int, list[np.ndarray]]:
-    """Return, by rank, step times and when they began (seconds), runs concatenated.
+    """Return, by rank, durations and begins of steps (seconds), runs concatenated.
 
-    Times are those drawn if steps were stretched, else measured; the first tenth is left out. Draws
-    are the same for all algorithms with one seed, and count once. Ranks without steps are left out.
+    Durations are the drawn ones if steps were stretched, else measured; the first tenth is left
+    out. Draws are equal for all algorithms with one seed, and count once. Ranks without steps are
+    left out.
     """
     parts: dict[int, list[tuple[np.ndarray, np.ndarray]]] = {}
     offset = 0.0
     for source in sources:
-        drawn, seeds = source.scenario.validation.compute == "stretched", dict[int, RunEvents]()
+        stretched, seeds = source.scenario.validation.compute == "stretched", dict[int, RunEvents]()
         for run in source.runs:
-            seeds.setdefault(run.seed if drawn else len(seeds), run)
+            seeds.setdefault(run.seed if stretched else len(seeds), run)
         for run in seeds.values():
             rows = run.events[run.events["kind"] == STEP]
             ends = np.where(np.isnan(rows["due"]), rows["end"], rows["due"])
@@ -279,10 +280,9 @@ def steps(sources: Sequence[Source]) -> dict[int, list[np.ndarray]]:
 
 
 def collectives(path: Path, events: np.ndarray, workers: int) -> Collectives | None:
-    """Read a recorded job's collectives; None without any of known bytes.
+    """Read a recorded job's collectives; None if none has known bytes.
 
-    Where it is unknown when the last rank joined, a collective took what it took the rank that
-    waited the shortest.
+    If the last rank's join is unknown, a collective's duration is the shortest wait of any rank.
     """
     waits = events[(events["kind"] == WAIT) & (events["bytes"] > 0)]
     if not len(waits) or workers < 2:
@@ -316,13 +316,13 @@ def fit_link(sources: Sequence[Source]) -> Link | None:
         speeds = "; ".join(f"{job.path}: {_fitted([job]).words}" for job in jobs)
         raise InputError(
             f"links of different speed ({speeds}): collectives take {min(ratios):.3g} to "
-            f"{max(ratios):.3g} times as long as over one link; calibrate each job by itself"
+            f"{max(ratios):.3g} times as long as over one link; calibrate each job separately"
         )
     return link
 
 
 def _fitted(jobs: Sequence[Collectives]) -> Link:
-    """Fit the link to collectives per hop of their ring, once for each size."""
+    """Fit a link to collectives, per hop of their ring, with one median per size."""
     sent = np.concatenate([job.sizes / job.workers for job in jobs])
     lasted = np.concatenate([job.lasted / (2 * (job.workers - 1)) for job in jobs])
     sizes, notes = np.unique(sent), []

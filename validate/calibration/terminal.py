@@ -12,7 +12,7 @@ from paceline.simulator.results.intervals import TAILS
 from .calibrate import CalibrationResult
 from .profile import Profile
 
-NOTHING = ("-", "1e-05 to 1", "1e-05 to 1e-05")  # none; a power that is 0, or may be 1 as well
+NOTHING = ("-", "1e-05 to 1", "1e-05 to 1e-05")  # none, or a power that is 0 or undetermined
 
 
 def calibration(result: CalibrationResult) -> list[Table]:
@@ -75,5 +75,5 @@ def _cost(value: Any, factors: Sequence[float] | None) -> str:
 
 
 def _rounded(value: float, digits: int) -> str:
-    """Write a number to so many digits, without a power of ten below a million."""
+    """Write a number to `digits` digits, without a power of ten below a million."""
     return f"{float(f'{value:.{digits}g}'):.6g}"

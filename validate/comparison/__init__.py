@@ -1,5 +1,5 @@
-"""`paceline compare`: predicted against measured, quantity by quantity, and what explains it.
+"""`paceline compare`: predicted against measured quantities, and the causes of errors.
 
-Import `compare.compare`; `quantities` are the rows, `attribution` names what explains an error. It
+Import `compare.compare`; `quantities` makes the rows, `attribution` names the cause of an error. It
 reads two run directories and starts nothing.
 """

@@ -1,4 +1,4 @@
-"""Attribution: which cause explains most of what a measured run differs from its prediction by."""
+"""Attribute the difference between a measured run and its prediction to causes."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,7 +10,7 @@ from paceline.simulator.results.statistics import human, number
 Row = Mapping[str, Any]
 
 NEGLIGIBLE = 0.01  # relative errors below this need no explanation
-LOOSE = 0.05  # the same for a loss whose noise is unknown
+LOOSE = 0.05  # the same limit for a loss of unknown noise
 MEANS = {
     "contention": "computing, and waiting in proportion to it, takes {}",
     "compute tail": "waiting for the slowest, beyond what computing explains, takes {}",
@@ -21,9 +21,9 @@ MEANS = {
 
 
 def attribute(predicted: Row, measured: Row, pace: Row, loss: Row | None) -> dict[str, Any]:
-    """Return the main cause of an algorithm's errors, and all causes' sizes.
+    """Return the main cause of an algorithm's errors (`to_blame`), and all causes' sizes.
 
-    `to_blame` names it. `predicted`, `measured`: the algorithm's summaries; `pace`, `loss`: the
+    `predicted`, `measured`: the algorithm's summaries; `pace`, `loss`: the
     rows of its seconds per step and of its loss at equal steps. The causes' `seconds_per_step`
     (measured - predicted) add up to the whole difference. `sizes` are relative to the measured step
     or loss; the largest is the main cause, or "none" if the whole error is within noise or below 1
@@ -48,8 +48,8 @@ def attribute(predicted: Row, measured: Row, pace: Row, loss: Row | None) -> dic
 def causes(predicted: Row, measured: Row, pace: Row) -> dict[str, float]:
     """Return the seconds per step that each cause adds; {} if unknown.
 
-    If the whole distribution of compute times is scaled, waiting for the slowest worker scales with
-    it: that part is attributed to contention, only the rest to the tail.
+    If all compute times grow by a factor, waiting for the slowest worker grows by it: that part is
+    attributed to contention, only the rest to the tail.
     """
     shares = predicted["breakdown"], measured["breakdown"]
     if pace["error"] is None or any(None in side.values() for side in shares):
@@ -71,7 +71,7 @@ def causes(predicted: Row, measured: Row, pace: Row) -> dict[str, float]:
 
 
 def _hidden(measured: Row) -> str:
-    """Name the cause of longer communication; stale averages overlap it."""
+    """Name the cause of longer communication: "overlap" if averages are stale."""
     stale = measured["staleness"]
     return "overlap" if stale and stale["unit"] == "steps" and stale["mean"] > 0 else "link"
 
@@ -94,9 +94,9 @@ def _sentence(to_blame: str, seconds: Mapping[str, float], pace: Row, loss: Row 
 
 
 def overall(rows: Mapping[str, Row]) -> dict[str, Any]:
-    """Return the cause that explains most over all algorithms.
+    """Return the main cause of errors over all algorithms.
 
-    `sizes`: the mean over the algorithms, counting each one's main cause only.
+    `sizes`: means over the algorithms, counting only the main cause of each.
     """
     explained = {label: row for label, row in rows.items() if row["to_blame"] != "none"}
     sizes: dict[str, float] = {}

@@ -1,4 +1,4 @@
-"""`paceline compare`: how far predictions are from measurements, and what explains the errors."""
+"""`paceline compare`: errors of predictions against measurements, and their causes."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -22,11 +22,11 @@ from .statistics import ComparisonStatistics
 SAVED = "comparison.paceline"
 WRITTEN = ("kendall_tau", "kendall_over", "regret", "excess", "attribution", "overall",
            "not_counted", "sentence", "notes")  # fmt: skip
-"""Attributes of a `Comparison` that its document has under the same names."""
+"""Attributes of a `Comparison` that are keys of its document."""
 
 
 class ComparisonDirectory(store.Directory):
-    """A directory that a comparison is written to; see `store.Directory`."""
+    """The directory of a comparison; see `store.Directory`."""
 
     whole, parts = "comparison.json", ".comparison"
     names = (whole, timeline.FILE, SAVED, *(f"comparison.{kind}" for kind in FORMATS))
@@ -65,8 +65,8 @@ class Comparison(Display, ComparisonStatistics):
     def _chart(self) -> Chart:
         """Chart the loss, or without one the steps, against wall-clock time.
 
-        A line per prediction, marks of its colour for the runs that it is compared with; they are
-        hollow if those runs are not evidence.
+        Each prediction is a line, and its measured runs are marks of the same colour, hollow if the
+        runs are not evidence.
         """
         lines = []
         for index, label in enumerate(self.labels):
@@ -102,7 +102,7 @@ class Comparison(Display, ComparisonStatistics):
     def save(self, out: Path | str, overwrite: bool = False) -> Path:
         """Write the document, the figure and both timelines to `out`.
 
-        `load` has the comparison again from there. That of other directories is replaced only if
+        `load` reads the comparison back. A comparison of other directories is replaced only with
         `overwrite`. Raises InputError.
         """
         sides = {"predicted": self.predicted, "measured": self.measured}
@@ -119,7 +119,7 @@ class Comparison(Display, ComparisonStatistics):
     def load(
         cls, path: Path | str, *, programs: Programs = None, allow_paths: bool = False
     ) -> "Comparison":
-        """Read a comparison from the directory that `save` has written."""
+        """Read a comparison from a directory of `save`."""
         return saved.read(Path(path) / SAVED, cls, saved.Restorer(programs, allow_paths))
 
     def write(self, directory: ComparisonDirectory) -> None:
@@ -139,8 +139,8 @@ def compare(
     """Compare two run directories by the labels of their algorithms.
 
     `as_measured`: `measured` may be a simulation, and every sentence says so. Raises InputError if
-    one of them is not a run directory, if `predicted` is measured or `measured` is not, or if they
-    have no algorithm in common.
+    either is not a run directory, if `predicted` is measured or `measured` is not, or if they have
+    no algorithm in common.
     """
     one, other = read.read(predicted), read.read(measured)
     _demand_sides(one, other, as_measured)
@@ -155,7 +155,7 @@ def compare(
 
 
 def _demand_sides(one: RunDirectory, other: RunDirectory, as_measured: bool) -> None:
-    """Raise InputError unless a prediction is compared with a measurement.
+    """Refuse anything but a prediction and a measurement. Raises InputError.
 
     A prediction that is compared with itself would confirm itself.
     """

@@ -10,7 +10,7 @@ import numpy as np
 from paceline.simulator.results import intervals, statistics
 from paceline.simulator.results.run import TIMES, Run
 
-WARM_UP = 0.1  # of a run's steps: connections open, caches fill
+WARM_UP = 0.1  # share of a run's steps in which connections open and caches fill
 RECENT = 0.2  # last share of a run's steps, from which fluctuations of the loss are estimated
 LOSS_TIMES = {"quarter": 0.25, "half": 0.5, "three_quarters": 0.75, "end": 1.0}
 PACE, TARGET, EQUAL_STEPS = "seconds_per_step", "time_to_target", "loss_at_equal_steps"
@@ -36,7 +36,7 @@ def rows(label: str, pair: tuple[Row, Row], runs: tuple[Sequence[Run], Sequence[
     """Return every quantity of an algorithm, whose summaries are the `pair`.
 
     Pairs are (predicted, measured). Quantities that neither has are left out. `target`: the loss
-    to reach; `basis`: what the second side is called.
+    to reach; `basis`: the name of the second side.
     """
     seeds = [[run.seed for run in side] for side in runs]
     heavy = any(side["seconds_per_step"].get("estimate") == intervals.MEDIAN for side in pair)
@@ -70,7 +70,7 @@ def _quantities(runs: Sequence[Run], target: float | None) -> dict[str, Callable
 def _row(
     label: str, quantity: str, values: Sequence[Sequence[float]], *, paired: bool, heavy: bool
 ) -> Row:
-    """Return the row of a quantity; `heavy`: its runs say nothing of its mean."""
+    """Return the row of a quantity; `heavy`: tails are so heavy that medians are compared."""
     predicted, measured = (_finite(float(np.mean(value))) for value in values)
     ends = [intervals.estimate(value, heavy=heavy).of_mean for value in values]
     return _plain(label, quantity, predicted, measured) | {
@@ -125,12 +125,12 @@ def _shares(label: str, predicted: Row, measured: Row) -> list[Row]:
 
 
 def relative(predicted: float | None, measured: float | None) -> float | None:
-    """Return predicted / measured - 1; None where either is missing or measured is 0."""
+    """Return predicted / measured - 1; None if either is missing or measured is 0."""
     return None if predicted is None or not measured else predicted / measured - 1
 
 
 def difference(predicted: float | None, measured: float | None) -> float | None:
-    """Return predicted - measured; None where either is missing."""
+    """Return predicted - measured; None if either is missing."""
     return None if predicted is None or measured is None else predicted - measured
 
 
@@ -140,8 +140,8 @@ def within_noise(
     """Return whether seeds alone explain the difference; None if unknown.
 
     `paired`: both have the same seeds, hence the same draws, so the test is whether the 90 %
-    interval of the differences per seed contains zero. Otherwise the intervals of the two means
-    must overlap; of the medians, if `heavy`.
+    interval of the differences per seed contains zero. Otherwise the intervals of both means (of
+    medians, if `heavy`) must overlap.
     """
     if not np.isfinite([*predicted, *measured]).all() or min(len(predicted), len(measured)) < 2:
         return None
@@ -169,7 +169,7 @@ def _fluctuates(row: Row, predicted: Run, measured: Run) -> bool | None:
 def fluctuation(run: Run, until: float) -> float:
     """Return the loss's standard deviation about a line before a step.
 
-    It covers the last fifth of the steps `until` then; nan with fewer than five evaluations there.
+    It covers the last fifth of the steps up to `until`; nan with fewer than five evaluations.
     """
     step, loss = np.asarray(run.curve["step"]), np.asarray(run.curve["loss"])
     recent = (step >= (1 - RECENT) * until) & (step <= until) & np.isfinite(loss)
@@ -196,8 +196,8 @@ def _reached(values: Sequence[Sequence[float]], names: tuple[str, str]) -> str |
 def excess(nominal: float | None, row: Row) -> Row:
     """Return both sides' excess over the `nominal` seconds per step.
 
-    `share`: of the nominal. `error`: of the predicted excess; None if the prediction is the nominal
-    one, without an excess.
+    `share`: of the nominal. `error`: of the predicted excess; None if the prediction is nominal and
+    so has no excess.
     """
     profiled = nominal is not None
     nominal = row["predicted"] if nominal is None else nominal
@@ -222,7 +222,7 @@ def expected(row: Row, intervals: Row | None) -> Row:
         return {"interval90": None, "covered": None}
     low, high = interval[0], math.inf if interval[1] is None else interval[1]
     if row["quantity"] == PACE and row["predicted"] is not None:
-        scale = row["predicted"] / math.sqrt(low * high)  # they are lognormal
+        scale = row["predicted"] / math.sqrt(low * high)  # the interval is lognormal
         low, high = low * scale, high * scale
     measured = row["measured"]
     return {
@@ -241,7 +241,7 @@ def medians(rows: Sequence[Row]) -> dict[str, float | None]:
 
 
 def median(values: Sequence[float]) -> float | None:
-    """Return the median, None of an empty sequence."""
+    """Return the median of the values; None without values."""
     return float(np.median(values)) if values else None
 
 
@@ -262,7 +262,7 @@ def regret(rows: Mapping[str, Row]) -> Row | None:
     """Return the cost of trusting the prediction.
 
     `value`: measured value of `picked`, the predicted best, over that of `best`, minus 1; None if
-    the picked one never reached the target. None altogether if one side has no values.
+    `picked` never reached the target. The result is None if one side has no values.
     """
     predicted = {k: row["predicted"] for k, row in rows.items() if row["predicted"] is not None}
     measured = {k: row["measured"] for k, row in rows.items() if row["measured"] is not None}

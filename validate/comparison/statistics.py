@@ -16,8 +16,8 @@ from . import attribution, quantities
 from .quantities import EQUAL_STEPS, PACE, TARGET, Row
 
 UNMEASURED = "Simulation against simulation"
-RANKED = 3  # algorithms whose order is worth a rank correlation
-NAMED = 6  # keys in which scenarios differ
+RANKED = 3  # algorithms, at least, for a rank correlation
+NAMED = 6  # keys, at most, that a note on different scenarios names
 # tables that labels already distinguish, or that only predictions contain
 UNCOMPARED = ("title", "algorithm", "tune", "theory", "overhead", "codec", "calibration")
 
@@ -37,32 +37,32 @@ class ComparisonStatistics:
 
     @property
     def basis(self) -> str:
-        """Return what the second side is: "measured" or "simulated".
+        """Return the kind of the second side: "measured" or "simulated".
 
-        Numbers and keys of the JSON document are called measured all the same.
+        The JSON document's keys always say "measured".
         """
         return "measured" if self.measured.is_measured else "simulated"
 
     def marked(self, sentence: str) -> str:
-        """Return sentences, after a warning where nothing was measured."""
+        """Return a sentence, with a warning before it if nothing was measured."""
         return sentence if self.basis == "measured" else f"{UNMEASURED}: {sentence}"
 
     @property
     def target(self) -> float | None:
-        """Return the loss to reach, as the measured scenario states it."""
+        """Return the loss to reach in the measured scenario."""
         target: float | None = self.measured.table["run"].get("target_loss")
         return target
 
     @cached_property
     def not_counted(self) -> dict[str, list[str]]:
-        """Return by label why measured runs are not evidence."""
+        """Return the reasons, by label, why measured runs are not evidence."""
         evidence = self.measured.summary.get("evidence") or {}
         judged = {label: evidence.get(label, {"admitted": True}) for label in self.labels}
         return {label: row["reasons"] for label, row in judged.items() if not row["admitted"]}
 
     @cached_property
     def disturbed(self) -> dict[str, float]:
-        """Return by label the share of the machine that others used."""
+        """Return the share of the machine, by label, that other programs used."""
         evidence = self.measured.summary.get("evidence") or {}
         shares = {label: evidence.get(label, {}).get("disturbed", 0.0) for label in self.counted}
         return {label: share for label, share in shares.items() if share}
@@ -92,7 +92,7 @@ class ComparisonStatistics:
         ]
 
     def of(self, quantity: str, *, counted: bool = True) -> dict[str, Row]:
-        """Return the rows of a quantity by label; `counted`: of evidence alone."""
+        """Return the rows of a quantity by label; `counted`: only those of evidence."""
         return {
             row["algorithm"]: row
             for row in self.rows
@@ -108,7 +108,7 @@ class ComparisonStatistics:
 
     @cached_property
     def attribution(self) -> dict[str, dict[str, Any]]:
-        """Return, by label, what explains the errors; see `attribution.attribute`."""
+        """Return the causes of errors by label; see `attribution.attribute`."""
         losses = self.of(EQUAL_STEPS, counted=False)
         causes = {
             label: attribution.attribute(
@@ -123,7 +123,7 @@ class ComparisonStatistics:
 
     @cached_property
     def overall(self) -> dict[str, Any]:
-        """Return what explains most of all errors; see `attribution.overall`."""
+        """Return the main cause of all errors; see `attribution.overall`."""
         causes = {k: v for k, v in self.attribution.items() if k in self.counted}
         return attribution.overall(causes)
 
@@ -135,7 +135,7 @@ class ComparisonStatistics:
         return {**errors, "excess": quantities.median([abs(e) for e in beyond if e is not None])}
 
     def over(self, least: int) -> str:
-        """Return the ranking quantity: time to target if `least` have it."""
+        """Return the ranking quantity: time to target if `least` algorithms have it."""
         reached = sum(map(quantities.complete, self.of(TARGET).values()))
         return TARGET if reached >= least else PACE
 
@@ -158,7 +158,7 @@ class ComparisonStatistics:
 
     @cached_property
     def notes(self) -> list[str]:
-        """Return what was left out and why, in sentences."""
+        """Return sentences on what was left out and why."""
         files = []
         if "gpu" in (about := self.measured.summary.get("machine") or {}):
             files.append(f"{self.basis} on: {machine.describe(about)}")
@@ -189,9 +189,9 @@ def _doubts(result: ComparisonStatistics) -> Iterator[str]:
 
 
 def _pace(result: ComparisonStatistics) -> Iterator[str]:
-    """Say how far the paces are off, and how much of a step is beyond the nominal.
+    """Yield sentences on the errors of the pace, and on the excess over the nominal delays.
 
-    The error of the excess may hide in a small total error.
+    A small total error may hide the error of the excess.
     """
     rows = result.of(PACE)
     errors = {label: row["error"] for label, row in rows.items() if row["error"] is not None}
@@ -221,7 +221,7 @@ def _pace(result: ComparisonStatistics) -> Iterator[str]:
 
 
 def _covered(result: ComparisonStatistics) -> Iterator[str]:
-    """Say how many measured values lie in the predicted intervals, if there are any."""
+    """Yield a sentence on how many measured values lie in the predicted intervals."""
     rows = [*result.of(PACE).values(), *result.of(TARGET).values()]
     covered = [row["covered"] for row in rows if row["covered"] is not None]
     if covered:

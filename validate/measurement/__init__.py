@@ -1,4 +1,4 @@
-"""From what processes left to runs and events; a user's own telemetry and profiler traces, too.
+"""Turn the files of processes, telemetry and profiler traces into runs and events.
 
 Import `measure.measure`, `telemetry.Telemetry`, `evidence` for whether a run counts. It reads files
 and starts nothing.

@@ -1,8 +1,8 @@
-"""Evidence: whether a real run counts; on a busy machine it says nothing about a cluster.
+"""Decide whether a real run counts as evidence: a busy machine distorts its times.
 
-The limits come from runs with known delays: below them seconds per step repeat within 1 %; with a
-run's own CPU use above 50 %, errors reach 31 %. Where others used a little of the machine, a run
-counts with a wider interval: cores or GPUs that a scheduler shares evenly gave it that much less.
+The limits come from runs with known delays: below them seconds per step repeat within 1 %; if the
+run itself uses more than 50 % of the CPU, errors reach 31 %. If other programs used a little of the
+machine, a run counts with a wider interval: shared evenly, cores or GPUs gave it that much less.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,10 +17,10 @@ from ..training.records import Account
 from .measure import MeasuredRun
 
 OWN, FOREIGN = 0.40, 0.03  # shares of the machine's cores
-DISTURBED = 0.15  # share that others may use at most, of cores or GPUs, for a run to count at all
+DISTURBED = 0.15  # most that other programs may use of cores or GPUs for a run to count
 SHORTEST = 0.010  # seconds of a mean step
-OBSERVING = 0.03  # share of the time that snapshots took
-LATE = 0.05  # share of collectives and messages that really took longer than emulated
+OBSERVING = 0.03  # share of the time for snapshots
+LATE = 0.05  # share of collectives and messages that took longer than emulated
 
 
 def evidence(
@@ -28,11 +28,11 @@ def evidence(
 ) -> dict[str, Any]:
     """Return the machine's load during runs, and whether they count.
 
-    `own_cpu`, `foreign_cpu`: shares of the cores; `late`: share of collectives and messages that
-    took longer than emulated; `observing`: share of the time that snapshots took; `sent_bytes`: in
-    all, by the interfaces of network namespaces; `foreign_gpu`: share of the GPUs' time that others
-    used before or after; `disturbed`: by what share times may be too long; `admitted`, and if not
-    the `reasons`.
+    `own_cpu`, `foreign_cpu`: shares of the cores used by the run and by other programs; `late`:
+    share of collectives and messages that took longer than emulated; `observing`: share of the time
+    for snapshots; `sent_bytes`: total of the network namespaces' interfaces; `foreign_gpu`: share
+    of the GPUs' time that other programs used before or after; `disturbed`: share by which times
+    may be too long; `admitted`: whether the runs count, and if not the `reasons`.
     """
     loads = [_of_run(run) for run in runs]
     load = {key: max(one[key] for one in loads) for key in loads[0]}
@@ -89,11 +89,11 @@ def _of_run(run: MeasuredRun) -> dict[str, float]:
 
 
 def _shares(team: Sequence[Account]) -> tuple[float, float]:
-    """Return the CPU shares of a run's processes on a machine, and of others."""
-    whole = max(
+    """Return the CPU shares of a run's processes on a machine, and of other programs."""
+    available = max(
         member.machine.get("elapsed", 0.0) * member.machine.get("cores", 1) for member in team
     )
     relay = max(member.machine.get("relay", 0.0) for member in team)  # all report the same relay
     ours = sum(member.busy for member in team) + relay
     busy = max(member.machine.get("busy", 0.0) for member in team)
-    return (ours / whole, max(0.0, busy - ours) / whole) if whole else (0.0, 0.0)
+    return (ours / available, max(0.0, busy - ours) / available) if available else (0.0, 0.0)

@@ -1,4 +1,4 @@
-"""Fingerprints of logs and runs: a profile keeps those of what it was calibrated from."""
+"""Fingerprints of logs and runs, by which a profile records its calibration data."""
 
 import hashlib
 from collections.abc import Iterable, Mapping

@@ -1,4 +1,4 @@
-"""Traces of torch.profiler (Kineto) as events, for calibration without a rerun."""
+"""Read traces of torch.profiler (Kineto) as events, for calibration without a rerun."""
 
 import math
 import re
@@ -34,8 +34,11 @@ Interval = tuple[float, float]
 
 
 class Traced(NamedTuple):
-    """One rank's events; seconds that each collective `lasted`, that any was `under_way`, and that
-    any was `exposed`: under way while nothing else was computed."""
+    """One rank's events, and the times of its collectives in seconds.
+
+    `lasted`: of each collective; `under_way`: total with a collective under way; `exposed`: total
+    of that without other computing.
+    """
 
     events: np.ndarray
     lasted: list[float]
@@ -46,12 +49,12 @@ class Traced(NamedTuple):
 def read(*paths: Path | str) -> Recorded:
     """Read steps and collectives from one trace (.json, .gz) for each rank.
 
-    A step is a span `ProfilerStep#N`, which `profiler.step()` makes. A collective counts by its
-    exposed time: while it runs and nothing else does, on the CPU or, if there are NCCL kernels, on
-    the GPU. The rest of the step is computing. Order within a step is lost: computing comes first,
-    then each collective's exposed time. Times count from each rank's first step. `bytes` are known
-    if the profiler recorded shapes. Durations of collectives and the hidden share are returned
-    separately. Raises InputError.
+    A step is a span `ProfilerStep#N` of `profiler.step()`. A collective counts by its exposed time:
+    while it runs and nothing else does, on the CPU or, with NCCL kernels, on the GPU. The rest of
+    the step is computing. The order within a step is lost: computing comes first, then each
+    collective's exposed time. Times count from each rank's first step. `bytes` are nan unless the
+    profiler recorded shapes. Durations of collectives and the hidden share are returned separately.
+    Raises InputError.
     """
     if not paths:
         raise InputError("no trace; give the file of each rank")
@@ -126,15 +129,15 @@ def _events(path: Path, rank: int, trace: Sequence[dict[str, Any]]) -> Traced:
         exposed, latest = [], start
         within = slice(bisect_left(begins, start), bisect_left(begins, end))
         for (begin, over), size in collectives[within]:
-            since = max(begin, latest)  # before, others of the step were under way
+            since = max(begin, latest)  # earlier ones were under way before
             until = max(min(over, end), since)
             exposed.append((max(until - since - (busy(until) - busy(since)), 0.0), size))
             lasted.append(over - begin)
             under_way += until - since
             latest = max(latest, over)
-        left = sum(seconds for seconds, _ in exposed)
-        shown += left
-        at = end - left - zero
+        waited = sum(seconds for seconds, _ in exposed)
+        shown += waited
+        at = end - waited - zero
         rows.append((rank, STEP, number, start - zero, at, math.nan, math.nan, math.nan))
         for seconds, size in exposed:
             rows.append((rank, ISSUE, number, at, at, math.nan, math.nan, math.nan))
@@ -158,15 +161,15 @@ def _interval(span: dict[str, Any]) -> Interval:
 def _split(
     spans: Sequence[dict[str, Any]],
 ) -> tuple[list[tuple[Interval, float]], Callable[[float], float]]:
-    """Return collectives with their bytes, and a function of other work."""
+    """Return (interval, bytes) of collectives, and a function of other work (`_busy`)."""
     kernels = [span for span in spans if span.get("cat") == "kernel"]
     if ours := [span for span in kernels if KERNEL.match(span["name"])]:
-        others = [_interval(span) for span in kernels if not KERNEL.match(span["name"])]
-        return [(_interval(span), _bytes(span)) for span in ours], _busy(others)
+        other_work = [_interval(span) for span in kernels if not KERNEL.match(span["name"])]
+        return [(_interval(span), _bytes(span)) for span in ours], _busy(other_work)
     ours = [span for span in spans if COLLECTIVE.match(span["name"])]
     started = [span for span in spans if STARTED.match(span["name"])]
     intervals = [_interval(span) for span in ours]
-    if len(started) == len(ours):  # from when the program asked for it, not a thread took it up
+    if len(started) == len(ours):  # from the program's call, not a thread's start
         intervals = [
             (min(_interval(one)[0], begin), end)
             for one, (begin, end) in zip(started, intervals, strict=True)
@@ -176,7 +179,7 @@ def _split(
 
 
 def _busy(intervals: Sequence[Interval]) -> Callable[[float], float]:
-    """Return a function of the seconds that the intervals fill up to a time."""
+    """Return a function of a time (s): the seconds in the intervals up to it."""
     if not intervals:
         return lambda at: 0.0
     starts, ends = np.array(sorted(intervals)).T
@@ -189,7 +192,7 @@ def _busy(intervals: Sequence[Interval]) -> Callable[[float], float]:
 
 
 def _bytes(span: dict[str, Any]) -> float:
-    """Return a payload's bytes, nan if unknown. Raises ValueError if endless."""
+    """Return a payload's bytes, nan if unknown. Raises ValueError for inf."""
     about = span.get("args", {})
     if "In msg nelems" in about:
         entries, kind = float(about["In msg nelems"]), about.get("dtype", "")

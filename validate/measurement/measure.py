@@ -1,4 +1,4 @@
-"""From the files that nodes of a real run wrote to a `Run`; losses are computed here, offline."""
+"""Make a `Run` from the files of a real run's nodes, and compute its losses offline."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -52,7 +52,7 @@ def measure(task: TrainingTask, scenario: Scenario, programs: Any = None) -> Mea
     points = _points(program, nodes, scenario)
     curve = _curve(points, goal, scenario, program)
     accounts = [record.account for record in nodes]
-    whole = None not in accounts
+    complete = None not in accounts
     spent = [account.seconds for account in filter(None, accounts[:workers])]
     seconds = {
         kind: [times.get(kind, 0.0) for times in spent]
@@ -78,9 +78,9 @@ def measure(task: TrainingTask, scenario: Scenario, programs: Any = None) -> Mea
         staleness=staleness,
         staleness_unit=_unit(program),
     )
-    if not whole:
-        run.notes.append("cut short: measured up to where it ended")
-    return MeasuredRun(run, nodes, whole)
+    if not complete:
+        run.notes.append("cut short: measured up to its end")
+    return MeasuredRun(run, nodes, complete)
 
 
 def _unit(program: Program) -> str:
@@ -91,7 +91,7 @@ def _unit(program: Program) -> str:
 
 @dataclass(frozen=True)
 class CurvePoint:
-    """All nodes at the same step: the rows of those watched; `beside`: of others with buffers."""
+    """All nodes at the same step: rows of watched nodes; `beside`: of others with buffers."""
 
     step: float
     time: float
@@ -127,12 +127,12 @@ def _points(program: Program, nodes: Sequence[Record], scenario: Scenario) -> li
 
 def _beside(nodes: Sequence[Record], watched: Sequence[Record], time: float) -> list[Any]:
     """Return the last rows before `time` of nodes that record only buffers."""
-    others = [record.rows[record.rows["time"] <= time] for record in nodes if record not in watched]
-    return [rows[-1] for rows in others if len(rows)]
+    rest = [record.rows[record.rows["time"] <= time] for record in nodes if record not in watched]
+    return [rows[-1] for rows in rest if len(rows)]
 
 
 def _pooled(watched: Sequence[Record], scale: int, interval: int, last: float) -> list[CurvePoint]:
-    """Return points at every n-th mark of any workers."""
+    """Return points at every `interval`-th mark, counted over all workers."""
     marks = sorted(
         ((row["time"], rank, index) for rank, record in enumerate(watched)
          for index, row in enumerate(record.rows)),
@@ -141,8 +141,8 @@ def _pooled(watched: Sequence[Record], scale: int, interval: int, last: float) -
     points = []
     for number, (time, rank, index) in enumerate(marks, 1):
         latest[rank] = watched[rank].rows[index]
-        due = number % interval == 0 or number == last
-        if due and len(latest) == len(watched):
+        wanted = number % interval == 0 or number == last
+        if wanted and len(latest) == len(watched):
             rows = [latest[rank] for rank in range(len(watched))]
             points.append(CurvePoint(number / scale, float(time), rows))
         if number == last:

@@ -1,7 +1,7 @@
-"""Telemetry of a user's own training loop: each rank records its events, for calibration.
+"""Telemetry of a user's training loop: each rank records its events, for calibration.
 
-Importing this needs no torch. An event costs two readings of the clock and five numbers in memory;
-they are written to the rank's file about once a second, so a killed job loses no more.
+Importing this needs no torch. An event costs two readings of the clock and five numbers in memory.
+They are written to the rank's file about once a second, the most that a killed job loses.
 """
 
 import json
@@ -31,7 +31,7 @@ _now = time.monotonic
 
 
 class Telemetry:
-    """Records one rank of a training job to `directory`; a context manager.
+    """A recorder of one rank of a training job to `directory`; a context manager.
 
     `rank` of `workers`; `model_bytes`: of all parameters; `label` and `seed`: name and number of
     the run. `synchronize`: called before every reading of the clock; with CUDA, whose kernels run
@@ -102,20 +102,20 @@ class Telemetry:
         self.add(LOSS, now, now, float(value))
 
     def add(self, kind: int, start: float, end: float, size: float) -> None:
-        """Keep one row."""
+        """Store one row: kind, begin and end (s), and bytes or loss."""
         self._rows.extend((kind, self._step, start, end, size))
         if end - self._flushed > FLUSH:
             self.flush()
             self._flushed = end
 
     def flush(self) -> None:
-        """Write what has been recorded so far."""
+        """Write the rows recorded so far."""
         self._file.write(self._rows)
         self._file.flush()
         self._rows = array("d")
 
     def close(self) -> None:
-        """Write the rest."""
+        """Write the remaining rows, and close the file."""
         if not self._file.closed:
             self.flush()
             self._file.close()

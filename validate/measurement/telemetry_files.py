@@ -1,4 +1,4 @@
-"""Telemetry files of a user's own job: their format, and reading them back as events."""
+"""Telemetry files of a user's job: their format, and reading them as events."""
 
 import math
 import statistics
@@ -64,20 +64,20 @@ class RecordedCollectives:
 
 
 def read(directory: Path | str) -> Recorded:
-    """Read what the ranks of one job have recorded. Raises InputError.
+    """Read the telemetry of all ranks of one job. Raises InputError.
 
-    Clocks of different machines do not agree, so each rank's times then count from its own first
-    event, and `joined` is unknown. Ranks that share a boot share a
-    clock: `joined` is the latest of the times at which they started the same one.
+    Clocks of different machines do not agree: there, each rank's times count from its first event,
+    and `joined` is unknown. Ranks of the same boot share a clock: `joined` is then the latest start
+    of a collective.
     """
     paths = sorted(Path(directory).glob(FILE.format("*")))
     if not paths:
-        raise InputError(f"{directory}: no telemetry; give the directory that Telemetry was given")
+        raise InputError(f"{directory}: no telemetry; give the directory of Telemetry(directory)")
     files = sorted((_read(path) for path in paths), key=lambda file: int(file[0]["rank"]))
     head, notes = files[0][0], []
     if len({(about["label"], about["seed"], about["workers"]) for about, _ in files}) > 1:
         raise InputError(
-            f"{directory}: its ranks are of several runs; give each run a directory of its own"
+            f"{directory}: its ranks are of several runs; give each run a separate directory"
         )
     if len({about["rank"] for about, _ in files}) < len(files):
         raise InputError(f"{directory}: two files of one rank; keep one of them")
@@ -102,14 +102,14 @@ def read(directory: Path | str) -> Recorded:
         np.column_stack([rows[:, 2] - zero, rows[:, 1], rows[:, 4]])[rows[:, 0] == LOSS]
         for (_, rows), zero in zip(files, zeros, strict=True)
     ]
-    whole = np.concatenate(losses)
+    rows_of_losses = np.concatenate(losses)
     key = str(head["label"]), int(head["seed"])
-    curve = whole[np.argsort(whole[:, 0], kind="stable")]
+    curve = rows_of_losses[np.argsort(rows_of_losses[:, 0], kind="stable")]
     return Recorded({key: np.concatenate(events)}, {key: curve}, head, notes)
 
 
 def ranks(numbers: Sequence[int]) -> str:
-    """Name ranks in words, many by the first ones and their number."""
+    """Name ranks in words: "ranks 1, 2 and 7 more"."""
     shown = ", ".join(map(str, numbers[:SHOWN]))
     more = f" and {len(numbers) - SHOWN} more" if len(numbers) > SHOWN else ""
     return f"rank{'s' * (len(numbers) > 1)} {shown}{more}"
@@ -125,14 +125,14 @@ def _read(path: Path) -> tuple[dict[str, Any], np.ndarray]:
         if head["schema"] != SCHEMA or not {"rank", "workers", "label", "seed", "boot"} <= {*head}:
             raise ValueError("of another version")
         _check(head)
-    whole = len(numbers) // ROW
-    rows = numbers[: whole * ROW].reshape(whole, ROW)
+    count = len(numbers) // ROW
+    rows = numbers[: count * ROW].reshape(count, ROW)
     kinds, steps, starts, ends, _ = rows.T
     wrong = ~(np.isin(kinds, KNOWN) & (steps >= 0) & (steps < 2**53) & (starts <= ends))
     wrong |= ~(np.isfinite(starts) & np.isfinite(ends)) | np.isinf(rows[:, 4]) & (kinds != LOSS)
     if wrong.any():
         raise InputError(
-            f"{path}: event {int(wrong.argmax())} is none of Telemetry's; give what it has written"
+            f"{path}: event {int(wrong.argmax())} is not one of Telemetry's; give an unchanged file"
         )
     return head, rows
 
@@ -141,7 +141,7 @@ def _check(head: dict[str, Any]) -> None:
     """Raise ValueError for a head that Telemetry never writes."""
     right = all(type(head[key]) is kind for key, kind in TYPES.items() if key in head)
     if not (right and 0 <= head["rank"] < head["workers"] <= MOST):
-        raise ValueError("its first line is none of Telemetry's")
+        raise ValueError("its first line is not Telemetry's")
 
 
 def _events(rank: int, rows: np.ndarray, zero: float) -> np.ndarray:

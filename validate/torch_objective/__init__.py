@@ -1,5 +1,5 @@
-"""`objective.kind = "torch"`: PyTorch models, with real gradients in virtual time or for real.
+"""`objective.kind = "torch"`: PyTorch models with real gradients, in simulation and in real runs.
 
-Import `objective.TorchObjective`; `models` and `data` list the names. Which samples a gradient
-sees depends on (seed, worker, step) alone, so that engines and real runs agree.
+Import `objective.TorchObjective`; `models` and `data` list the names. The samples of a gradient
+depend only on (seed, worker, step), so that engines and real runs agree.
 """

@@ -1,6 +1,6 @@
 """Data sets by name: of scikit-learn, Python's sources, files in the formats of MNIST and CIFAR.
 
-And their mini-batches: the choice of samples, and the samples as tensors on a device.
+Also their mini-batches: the choice of samples, and the samples as tensors on a device.
 """
 
 import hashlib
@@ -39,8 +39,10 @@ Pairs = tuple[Tensor, Tensor]
 
 
 class Registry(Generic[T]):
-    """Objects by name: built in (`ours`), `added` in this process, or offered by installed
-    packages as entry points of a `group`."""
+    """Objects by name: built in (`ours`), `added` in this process, or of installed packages.
+
+    Packages offer them as entry points of a `group`.
+    """
 
     def __init__(self, group: str, ours: dict[str, T]) -> None:
         self._group, self._ours = group, ours
@@ -65,9 +67,9 @@ class Data:
     """Samples (samples, *shape) as stored, and their labels (samples,), from 0.
 
     `centre` and `spread` standardise a sample, x -> (x - centre) / spread, by the training set: per
-    channel of images (channels, height, width), per feature of vectors. Of text, a sample is the
-    numbers of its characters (context,), never standardised, and its labels (samples, context) are
-    those of the next ones. `note`: what a reader must know to have the same data.
+    channel of images (channels, height, width), per feature of vectors. For text, a sample is
+    the numbers of its characters (context,), never standardised, and its labels (context,) are
+    those of the next characters. `note`: what a reader needs to get the same data.
     """
 
     train_x: np.ndarray
@@ -118,7 +120,7 @@ def _fileless(name: str, folder: Path | None) -> None:
 
 def _digits(folder: Path | None) -> Data:
     _fileless("digits", folder)
-    data = load_data("digits")  # with a column of ones, scaled to 1
+    data = load_data("digits")  # scaled to 1, with a column of ones
     images = [
         np.rint(16 * x[:, :-1]).astype(np.uint8).reshape(-1, 1, 8, 8)
         for x in (data.train_x, data.test_x)
@@ -133,9 +135,9 @@ def _random_classification(folder: Path | None) -> Data:
 
 
 def _python_text(folder: Path | None) -> Data:
-    """Return the sources of Python's library as text: single-file modules.
+    """Return the sources of Python's single-file library modules as text.
 
-    Bytes beyond ASCII become question marks. Every 200th sample is one of the test set.
+    Bytes beyond ASCII become question marks. Every 200th sample is in the test set.
     """
     _fileless("python-text", folder)
     place, content = Path(sysconfig.get_path("stdlib")), b""
@@ -143,8 +145,8 @@ def _python_text(folder: Path | None) -> Data:
         if path.is_file() and len(content) <= CHARACTERS:
             content += _read([path], "Python")[1]
     if len(content) <= 200 * CONTEXT:
-        what = f"python-text: no sources of Python's library in {place}; choose another data set"
-        raise ObjectiveError(("objective", "data"), what)
+        problem = f"python-text: no sources of Python's library in {place}; choose another data set"
+        raise ObjectiveError(("objective", "data"), problem)
     text = np.frombuffer(content[: CHARACTERS + 1], dtype=np.uint8)
     text = np.where(text < 128, text, ord("?")).astype(np.uint8)
     end = (len(text) - 1) // CONTEXT * CONTEXT
@@ -156,13 +158,13 @@ def _python_text(folder: Path | None) -> Data:
 
 
 Read = Callable[[Path, str, str], tuple[np.ndarray, np.ndarray]]
-"""Reads images and labels from a folder, of a named file or part; with a hint where to get it."""
+"""Read images and labels from a folder: of a file or part, with a hint where to get it."""
 
 
 def _files(
-    name: str, hint: str, parts: Sequence[Sequence[str]], read: Read, inside: str = ""
+    name: str, hint: str, parts: Sequence[Sequence[str]], reader: Read, inside: str = ""
 ) -> Load:
-    """Return the loader of data sets in files, perhaps in a folder `inside`."""
+    """Return the loader of a data set in files, perhaps in a subfolder `inside`."""
     classes = int(name.partition("-")[2]) if name.startswith("cifar") else 10
 
     def load(folder: Path | None) -> Data:
@@ -170,7 +172,7 @@ def _files(
         place = place / inside if (place / inside).is_dir() else place
 
         def part(files: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-            pairs = [read(place, file, hint) for file in files]
+            pairs = [reader(place, file, hint) for file in files]
             images, labels = (np.concatenate(arrays) for arrays in zip(*pairs, strict=True))
             wrong = ""
             if len(images) != len(labels):
@@ -220,7 +222,7 @@ def _cifar(label_bytes: int) -> Read:
 
 
 def _read(paths: Sequence[Path], hint: str) -> tuple[Path, bytes]:
-    """Return the first of these files that is there, and its content, unpacked."""
+    """Return the first of these files that exists, and its content, unpacked."""
     path = next((path for path in paths if path.is_file()), None)
     if path is None:
         raise ObjectiveError(FOLDER, f"{paths[0]}: no such file; name the folder that has {hint}")
@@ -228,8 +230,8 @@ def _read(paths: Sequence[Path], hint: str) -> tuple[Path, bytes]:
         with untrusted.unpacked(path) as file:
             return path, untrusted.content(file, untrusted.LARGEST_WRITTEN)
     except (OSError, ValueError) as error:
-        what = f"{path}: cannot be read ({error}); get {hint} again"
-        raise ObjectiveError(FOLDER, what) from None
+        problem = f"{path}: cannot be read ({error}); get {hint} again"
+        raise ObjectiveError(FOLDER, problem) from None
 
 
 MNIST, CIFAR = (["train"], ["t10k"]), "(https://www.cs.toronto.edu/~kriz/cifar.html)"
@@ -285,11 +287,11 @@ def _loaded(load: Load, folder: str | None) -> Data:
 
 
 class Epochs:
-    """The order in which each worker goes through the `samples` training samples.
+    """The order in which each worker uses the `samples` training samples.
 
     Without `shares` all workers share one order per epoch, of which worker r of m takes every m-th
     sample from r on, as torch's DistributedSampler does, but without padding: an epoch has every
-    sample once. With `shares`, a worker goes through its own, in an order of its own.
+    sample once. With `shares`, a worker uses only its share, in a separate order.
     """
 
     def __init__(
@@ -310,7 +312,7 @@ class Epochs:
         return shared.permutation(self._samples)
 
     def batches(self, rank: int, size: int) -> Iterator[np.ndarray]:
-        """Yield mini-batches of a worker, all of `size`, across epochs."""
+        """Yield mini-batches of a worker, all of `size` samples, across epochs."""
         number, rows = 0, self.epoch(rank, 0)
         while True:
             while len(rows) < size:

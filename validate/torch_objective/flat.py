@@ -1,4 +1,4 @@
-"""A module's parameters and buffers as flat vectors: views, not copies."""
+"""View a module's parameters and buffers as flat vectors, without copies."""
 
 from collections.abc import Callable, Iterable, Sequence
 
@@ -9,14 +9,14 @@ from paceline.simulator.programs.effects import Vector
 
 unflatten: Callable[..., Sequence[Tensor]] = torch._utils._unflatten_dense_tensors
 Freed = Callable[[int, Tensor], None]
-"""Receives a complete piece of a gradient: its number, and the piece."""
+"""A function that receives a complete piece of a gradient: its number, and the piece."""
 
 
 class Flat:
-    """A module whose trainable parameters, or those of them in `among`, are views of one vector.
+    """A module whose trainable parameters, or only those in `among`, are views of one vector.
 
-    `parameters`: in the module's order; `dimension`: entries of all of them; `start`: what they
-    hold now.
+    `parameters`: in the module's order; `dimension`: their number of entries; `start`: their
+    values now (dimension,).
     """
 
     def __init__(self, module: nn.Module, among: Iterable[Tensor] | None = None) -> None:
@@ -38,12 +38,12 @@ class Flat:
 
     def named(self, x: Tensor) -> dict[str, Tensor]:
         """Return `x` (dimension,) as named parameters for `torch.func.functional_call`."""
-        # split, not slices: its derivative is one concatenation
+        # split, not slices: the derivative of a split is one concatenation
         parts = zip(self._names, x.split_with_sizes(self._sizes), self.parameters, strict=True)
         return {name: part.view(parameter.shape) for name, part, parameter in parts}
 
     def views(self, vector: Tensor) -> list[Tensor]:
-        """Return each parameter's part of a vector (dimension,), in its shape."""
+        """Return each parameter's part of a vector (dimension,), in the parameter's shape."""
         return list(unflatten(vector, self.parameters))
 
     def go_to(self, x: Tensor) -> None:
@@ -66,7 +66,7 @@ class Flat:
     ) -> None:
         """Run `backward`, and call `freed` for each complete piece in order.
 
-        All pieces before it are complete, too. `sizes`: lengths of the pieces, from the end of the
+        A piece waits for all earlier ones. `sizes`: lengths of the pieces, from the end of the
         vector on. `freed` is called on the thread of the backward pass.
         """
         pieces = gradient.split_with_sizes(list(sizes[::-1]))[::-1]
@@ -107,7 +107,7 @@ class Flat:
 
 
 def _overlaps(parameters: Sequence[int], pieces: Sequence[int]) -> list[list[int]]:
-    """Return the numbers of the pieces that each parameter overlaps, by lengths."""
+    """Return the numbers of the pieces that each parameter overlaps, given lengths."""
     overlaps, below = [], sum(parameters)
     edges = []
     for size in pieces:
@@ -124,7 +124,7 @@ def _overlaps(parameters: Sequence[int], pieces: Sequence[int]) -> list[list[int
 class Buffers:
     """One worker's buffers of a module that all workers share, such as BatchNorm's statistics.
 
-    `flat`: the floating-point ones as one vector, perhaps empty.
+    `flat`: the floating-point buffers as one vector, perhaps empty.
     """
 
     def __init__(self, module: nn.Module) -> None:

@@ -1,4 +1,4 @@
-"""Stochastic gradients of a model: one worker's, or all at once by `torch.func.vmap`."""
+"""Compute stochastic gradients of a model: one worker's, or all by `torch.func.vmap`."""
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -19,7 +19,7 @@ from .data import DeviceData
 from .flat import Buffers, Flat, Freed
 
 CPU = torch.device("cpu")
-SEEDED = threading.RLock()  # of the process's random numbers, which all its threads share
+SEEDED = threading.RLock()  # guards the random numbers that all threads of the process share
 
 
 @contextmanager
@@ -50,7 +50,7 @@ def one_thread(device: torch.device) -> Iterator[None]:
 
 
 class GradientRule(NamedTuple):
-    """How gradients are computed: summed up over `accumulation` micro-batches, with weight decay.
+    """How to compute gradients: summed over `accumulation` micro-batches, with weight decay.
 
     `weight_decay` times the parameters is added to every gradient, and not to the losses.
     `key(k)`: seed of the k-th step's random numbers; None if the model draws none.
@@ -62,9 +62,9 @@ class GradientRule(NamedTuple):
 
 
 class TorchSource:
-    """One worker's stream of mini-batches, `batches`; its gradients are exact at each of them.
+    """One worker's gradients on its stream of mini-batches, `batches`.
 
-    `flat` is the model, which all workers share, `buffers` the worker's own.
+    `flat` is the model, which all workers share; `buffers` belong to the worker.
     """
 
     def __init__(
@@ -109,9 +109,9 @@ class TorchSource:
     def backward(self, x: Tensor, sizes: Sequence[int], freed: Freed) -> None:
         """Compute the gradient of the next mini-batch at `x`, piece by piece.
 
-        `freed(i, piece)` is called from the backward pass, on its thread, for one piece after the
-        other, once it and those before it are complete. Piece 0 is the end of the vector (the
-        last layers); `sizes` are the pieces' lengths, in that order.
+        `freed(i, piece)` is called on the thread of the backward pass, for each piece in order,
+        once it and all earlier ones are complete. Piece 0 is the end of the vector (the last
+        layers); `sizes` are the pieces' lengths, in that order.
         """
         parameters = x.split_with_sizes(list(sizes[::-1]))[::-1]
 
@@ -159,7 +159,7 @@ class TorchSource:
 
 
 class TorchGradients:
-    """Gradients of one seed's workers, of the mini-batches that `sources` would give one by one.
+    """Gradients of all workers of one seed, on the mini-batches of their `sources`.
 
     `flat` is the model that they share; `decay` times the parameters is added to each gradient.
     """

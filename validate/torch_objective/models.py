@@ -1,4 +1,4 @@
-"""Models by name: three small ones, torchvision's adapted to 32 x 32, and those of packages."""
+"""Models by name: three small ones, torchvision's adapted to 32 x 32, and packages'."""
 
 import importlib
 from collections.abc import Callable
@@ -16,12 +16,12 @@ from paceline.simulator.objectives.plugins import ObjectiveError
 from .data import Registry
 
 MODEL = ("objective", "model")
-SIDE = 32  # of the images that torchvision's models are adapted to
+SIDE = 32  # pixels of the images that torchvision's models are adapted to
 
 Make = Callable[[tuple[int, ...], int], nn.Module]
-"""Makes a module (batch, *shape) -> scores (batch, classes), given the shape of a sample and the
-number of classes; of text, scores (batch, classes, context). Parameters are initialised from
-torch's global generator."""
+"""A function of a sample's shape and the number of classes that makes a module: (batch, *shape) to
+scores (batch, classes); for text (batch, classes, context). Parameters are initialised from torch's
+global generator."""
 
 
 def _mlp(shape: tuple[int, ...], classes: int) -> nn.Module:
@@ -103,8 +103,8 @@ def adapt(model: Any, classes: int) -> nn.Module:
     """Adapt a torchvision model, made for 224 x 224, to 32 x 32.
 
     ResNets (He et al., arXiv 1512.03385, section 4.2) begin with a 3 x 3 convolution of stride 1
-    and no pooling; VGGs (arXiv 1409.1556) end in one place and a classifier 512 wide. Others are
-    left as they are.
+    and no pooling; VGGs (arXiv 1409.1556) end in a 1 x 1 average and a classifier 512 wide. Other
+    models stay unchanged.
     """
     family = type(model).__name__
     if family == "ResNet":
@@ -153,18 +153,18 @@ class Gpt(nn.Module):
         for parameter in (self.characters.weight, self.places):
             nn.init.normal_(parameter, std=0.02)
         for block in blocks:
-            for last in (block.attended, block.shrink):  # of a branch, added 2 layers times
+            for last in (block.attended, block.shrink):  # ends of the 2 * layers residual branches
                 nn.init.normal_(last.weight, std=0.02 / (2 * layers) ** 0.5)
 
     def forward(self, text: Tensor) -> Tensor:
-        """Score the next character at every place."""
+        """Return scores of the next character at every place (batch, classes, context)."""
         x = self.blocks(self.characters(text.long()) + self.places)
         scores = functional.linear(self.norm(x), self.characters.weight)
         return scores.transpose(1, 2)
 
 
 class Block(nn.Module):
-    """Causal attention and a perceptron four times as wide, each added to what it reads."""
+    """Causal attention and a perceptron four times as wide, each added to its input."""
 
     def __init__(self, width: int, heads: int = 4) -> None:
         super().__init__()
@@ -175,8 +175,8 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map (batch, context, width) to the same shape."""
-        read = self.read(self.before(x)).unflatten(-1, (3, self._heads, -1)).transpose(1, 3)
-        query, key, value = read.unbind(dim=2)
+        projected = self.read(self.before(x)).unflatten(-1, (3, self._heads, -1)).transpose(1, 3)
+        query, key, value = projected.unbind(dim=2)
         later = torch.full((x.shape[1],) * 2, -torch.inf, dtype=x.dtype, device=x.device).triu(1)
         match = query @ key.mT * query.shape[-1] ** -0.5 + later
         mixed = match.softmax(dim=-1) @ value  # torch.func.vmap has no rule for torch's own

@@ -1,7 +1,7 @@
-"""`objective.kind = "torch"`: real gradients of a PyTorch model, in virtual time or for real.
+"""`objective.kind = "torch"`: real gradients of a PyTorch model, simulated or in a real run.
 
-Vectors are NumPy arrays for the simulator's engines, which share their memory with torch on a CPU,
-and tensors on the device for the real one; both go through the same code.
+Vectors are NumPy arrays for the simulator's engines, with memory shared with torch on a CPU, and
+tensors on the device for real runs; both use the same code.
 """
 
 import sys
@@ -33,23 +33,23 @@ from .flat import Buffers, Flat
 from .gradients import GradientRule, TorchGradients, TorchSource, one_thread, seeded
 
 PACKAGES = ("torch", "torchvision")
-EVALUATED = 10_000  # most training samples that the loss is computed over
-CHARACTERS = 16_384  # in its place, of text
-# Keys of streams of Purpose.OBJECTIVE, whose stream 0 deals out the data
+EVALUATED = 10_000  # training samples, at most, for the loss
+CHARACTERS = 16_384  # the same for text, in characters
+# Keys of streams of Purpose.OBJECTIVE, whose stream 0 distributes the data
 PARAMETERS, SUBSET = 1, 2
 
-with warnings.catch_warnings():  # once, to silence it: torch never writes to read-only arrays
+with warnings.catch_warnings():  # silences a warning: torch never writes to read-only arrays
     warnings.simplefilter("ignore")
     torch.from_numpy(np.broadcast_to(np.zeros(1), 1))
 
 
 class TorchObjective:
-    """Cross-entropy of a model on a data set, as [objective] says (`scenario.tables.Torch`).
+    """Cross-entropy of a model on a data set, by [objective] (`scenario.tables.Torch`).
 
-    `dimension`: trainable parameters; `start`: their initial values (dimension,), which depend on
-    the seed alone. A worker's k-th mini-batch, and what dropout drops in it, depends on (seed,
-    worker, k) alone (`data.Epochs`). Buffers, such as BatchNorm's statistics, are each
-    worker's own, and averaged to evaluate. A gradient sums up `accumulation` micro-batches. Raises
+    `dimension`: trainable parameters; `start`: their initial values (dimension,), which depend only
+    on the seed. A worker's k-th mini-batch, and its dropout, depend only on (seed, worker, k)
+    (`data.Epochs`). Each worker has separate buffers, such as BatchNorm's statistics, which are
+    averaged for evaluation. A gradient is the sum over `accumulation` micro-batches. Raises
     ObjectiveError.
     """
 
@@ -82,8 +82,8 @@ class TorchObjective:
         shares, text = None, dataset.train_y.ndim > 1
         if spec.partition != "iid":
             if text:
-                what = 'deals samples by their label, and text has none; write "iid"'
-                raise ObjectiveError(("objective", "partition"), what)
+                problem = 'deals samples by their label, and text has none; write "iid"'
+                raise ObjectiveError(("objective", "partition"), problem)
             shares = deal(dataset.train_y, workers, spec.partition, seed)
         self.sizes = [*map(len, shares)] if shares else None
         self.epochs = Epochs(samples, workers, seed, shares)
@@ -110,10 +110,10 @@ class TorchObjective:
         return self._sources[rank]
 
     def evaluate(self, x: Vector, step: float, buffers: Vector | None = None) -> Evaluation:
-        """Return training loss, accuracy and test loss (`EVALUATED` samples at most).
+        """Return training loss (over at most `EVALUATED` samples), accuracy and test loss.
 
-        In evaluation mode at `x` (dimension,), an array or a tensor, with flat `buffers`, by
-        default the average of all sources' buffers.
+        Computed in evaluation mode at `x` (dimension,), an array or a tensor, with flat `buffers`,
+        by default the average of all sources' buffers.
         """
         if buffers is None:
             flats = [source.buffers() for source in self._sources.values()] or [self._first.flat]
@@ -145,8 +145,8 @@ class TorchObjective:
     def together(self, objectives: Sequence["TorchObjective"], workers: int) -> TorchGradients:
         """Return the gradients of all workers at once, for the batched engine.
 
-        Raises Unsupported for models that `torch.func.vmap` cannot take as they are, and
-        SeedsDiffer for several seeds, which start from different parameters.
+        Raises Unsupported for models that `torch.func.vmap` does not support, and SeedsDiffer for
+        several seeds, which start from different parameters.
         """
         if self.random:
             raise Unsupported("its model draws random numbers in training")
@@ -168,8 +168,8 @@ def _try(module: nn.Module, samples: Tensor, scored: tuple[int, ...]) -> bool:
             scores = module.train()(samples)
     except (RuntimeError, ValueError, TypeError) as error:
         reason = str(error).splitlines()[0]
-        what = f"does not train on a batch of shape {tuple(samples.shape)} ({reason})"
-        raise ObjectiveError(models.MODEL, f"{what}; choose another model or batch") from None
+        problem = f"does not train on a batch of shape {tuple(samples.shape)} ({reason})"
+        raise ObjectiveError(models.MODEL, f"{problem}; choose another model or batch") from None
     wanted = (len(samples), *scored)
     if not isinstance(scores, Tensor) or scores.shape != wanted:
         raise ObjectiveError(
@@ -188,8 +188,8 @@ def _device(name: str) -> torch.device:
 def check_workers(workers: int, samples: int) -> None:
     """Raise ObjectiveError if some workers would have no data."""
     if workers > samples:
-        what = f"more than the {samples} training samples to share out; use fewer"
-        raise ObjectiveError(("cluster", "workers"), what)
+        problem = f"more than the {samples} training samples to share out; use fewer"
+        raise ObjectiveError(("cluster", "workers"), problem)
 
 
 # The interface `objectives.plugins.ObjectivePlugin`
@@ -214,8 +214,8 @@ def check(scenario: Scenario) -> None:
     spec: Any = scenario.objective
     dimension(spec)
     if scenario.cluster.accumulation > spec.batch:
-        what = f"more than the objective.batch = {spec.batch} samples of a step; use fewer"
-        raise ObjectiveError(("cluster", "accumulation"), what)
+        problem = f"more than the objective.batch = {spec.batch} samples of a step; use fewer"
+        raise ObjectiveError(("cluster", "accumulation"), problem)
     check_workers(scenario.cluster.workers, len(data.load_named(spec.data, spec.folder).train_y))
 
 
@@ -226,12 +226,12 @@ def dimension(spec: Torch) -> int:
 
 @cache
 def _dimension(spec: Torch, *loaders: Any) -> int:
-    """Cache `dimension` by the loaders that the names stand for now."""
+    """Cache `dimension` by the loaders that the names currently mean."""
     return TorchObjective(spec, 1, 0).dimension
 
 
 def sources(spec: Torch) -> list[Path]:
-    """Return files of code that the numbers depend on, besides the simulator's."""
+    """Return the code files, besides the simulator's, that the numbers depend on."""
     ours = sorted(Path(__file__).parent.glob("*.py"))
     modules = {function.__module__ for function in (models.find(spec.model), data.find(spec.data))}
     files = [getattr(sys.modules.get(name), "__file__", None) for name in sorted(modules)]
