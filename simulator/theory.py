@@ -41,7 +41,7 @@ Workers = Sequence[Sequence[Distribution]]
 
 
 def seconds_per_step(workers: Workers, D: float, tau: int) -> float:
-    """Return expected seconds per local step of periodic averaging; tau = 1 is synchronous SGD.
+    """Return expected seconds per local step of periodic averaging (tau 1: SSGD).
 
     E[T_PAvg] = E[Ybar_m:m] + E[D]/tau: AdaComm, Theorem 1. `workers` as in `expected_max`; `D` is
     the expected duration of one average (seconds).
@@ -52,7 +52,7 @@ def seconds_per_step(workers: Workers, D: float, tau: int) -> float:
 def bucketed_seconds_per_step(
     compute: float, ready: Sequence[float], costs: Sequence[CollectiveCost], times: float = 1.0
 ) -> float:
-    """Return seconds per step of ssgd-bucketed (DistributedDataParallel) for equal workers.
+    """Return seconds per step of ssgd-bucketed (DistributedDataParallel).
 
     `compute`: seconds of a step's computing; bucket i is complete after the share `ready[i]` of it
     and costs `costs[i]`. Buckets occupy the links in turn, and their latencies overlap; computing
@@ -72,7 +72,7 @@ def bucketed_seconds_per_step(
 
 
 def scalability(compute: float, seconds_per_step: float) -> float:
-    """Return the share of time spent computing: mean compute time over seconds per step (DTS)."""
+    """Return the share of time spent computing (DTS)."""
     return compute / seconds_per_step
 
 
@@ -124,7 +124,7 @@ class ErrorBound:
 
 
 def tau_star_constant(bound: ErrorBound, D: float, duration: float) -> float:
-    """Return the best real tau for constant compute times and delays: AdaComm, Theorem 3 (eq. 4).
+    """Return the best real tau for constant times: AdaComm, Theorem 3 (eq. 4).
 
     It is inf for gradients without noise. For exponential compute times it is too low by a factor
     of about 2.
@@ -143,7 +143,7 @@ class TauStar(NamedTuple):
 def tau_star_random(
     bound: ErrorBound, seconds_per_step: Callable[[int], float], duration: float
 ) -> TauStar:
-    """Return the best tau for random delays: Theorem 2's bound minimised over the integers.
+    """Return the best integer tau for random delays, by Theorem 2's bound.
 
     `seconds_per_step(tau)` is Theorem 1's, assumed convex and decreasing in tau, so that the bound
     has one minimum. `valid` is None if the condition allows no tau;
@@ -174,7 +174,7 @@ class Interval(NamedTuple):
 def best_by_interval(
     bound: ErrorBound, seconds_per_step: Callable[[int], float], interval: float, count: int
 ) -> list[Interval]:
-    """Return the best period for each of `count` intervals (seconds): AdaComm, figure 4.
+    """Return the best period for each of `count` intervals (s): AdaComm, figure 4.
 
     The best period has the lowest bound at the interval's end, among those that Theorem 2 covers.
     For periods that change, the bound's last term has the mean of tau - 1 over all steps.
@@ -199,7 +199,7 @@ def best_by_interval(
 def crossing(
     bound: ErrorBound, short: tuple[int, float], long: tuple[int, float]
 ) -> tuple[float, float] | None:
-    """Return the time (s) at which the bounds of two periods cross, and the bound there.
+    """Return the time (s) at which the bounds of two periods cross, and the bound.
 
     Each period is (tau, seconds per step). Before that time the longer period has the lower bound.
     None if one bound is always lower.
@@ -215,7 +215,7 @@ def crossing(
 def delayed_seconds_per_step(
     compute: float, transmission: float, latency: float, delay: int, period: int = 1
 ) -> float:
-    """Return steady-state seconds per step of DTS: a mean every `period` steps, `delay` steps late.
+    """Return seconds per step of DTS: a mean per `period`, `delay` steps late.
 
     `transmission`: time that one mean occupies the link; `latency`: time until it arrives after
     that (seconds). One mean is needed before the next is started `rounds` periods later, and
@@ -247,12 +247,12 @@ def steps_to_hide(
 
 
 def smallest_period(compute: float, transmission: float) -> int:
-    """Return the fewest steps between means that the link can sustain; times in seconds."""
+    """Return the fewest steps between means that the link sustains; times in s."""
     return max(1, _ceil(transmission / compute))
 
 
 def theory(scenario: Scenario) -> dict[str, Any]:
-    """Return all predictions for one scenario, as `paceline theory --json` prints them.
+    """Return all predictions for one scenario, as in `paceline theory --json`.
 
     The bound's columns are empty or None unless the objective is "bound". Raises InputError if a
     time has no expectation, or nothing takes time. All are None or empty where `selected` is None.
@@ -300,7 +300,7 @@ def theory(scenario: Scenario) -> dict[str, Any]:
 
 
 def selected(scenario: Scenario) -> Scenario | None:
-    """Return the scenario with one round's clients as its workers; None if clients differ.
+    """Return the scenario with a round's clients as workers; None if they differ.
 
     Without sampling, return the scenario itself. None also where a round waits for the first
     reports, a deadline or a server.
@@ -334,7 +334,7 @@ def _laws(scenario: Scenario) -> list[list[Distribution]]:
 
 
 def _in_buckets(scenario: Scenario) -> float | None:
-    """Return seconds per step of the first ssgd-bucketed; None where no formula applies."""
+    """Return seconds per step of the first ssgd-bucketed; None without a formula."""
     algorithm = next((one for one in scenario.algorithm if one.name == "ssgd-bucketed"), None)
     if algorithm is None or not scenario.network.closed_form:
         return None
@@ -413,7 +413,7 @@ def _notes(scenario: Scenario, bound: ErrorBound | None) -> list[str]:
 
 
 def _simplified(scenario: Scenario) -> list[tuple[object, str]]:
-    """Return pairs (whether it applies to this scenario, note) of theory's simplifications."""
+    """Return pairs (whether it applies here, note) of theory's simplifications."""
     cluster, network = scenario.cluster, scenario.network
     parts: list[Cluster | Group] = [cluster, *cluster.group]
     varies = any(part.bursts or part.profile for part in parts)

@@ -97,7 +97,7 @@ def merged(spans: Iterable[Down]) -> list[Down]:
 
 
 def _random(failures: Failures, seed: int, rank: int) -> Iterator[Down]:
-    """Yield crashes at exponential times after the last repair, each with an exponential repair."""
+    """Yield crashes at exponential times after each repair; repairs are exponential."""
     rng = generator(seed, Purpose.FAILURE, rank)
     time = 0.0
     while True:
@@ -107,7 +107,7 @@ def _random(failures: Failures, seed: int, rank: int) -> Iterator[Down]:
 
 
 def calendars(scenario: Scenario, seed: int, beside: Beside | None = None) -> list[Calendar]:
-    """Make one calendar per node, in rank order, the server's last; equal under every algorithm.
+    """Make one calendar per node by rank, the server's last, for every algorithm.
 
     A node is down until it is repaired and has reloaded its state (`Recovery.restarting`).
     `beside`: a function that adds a worker's absences to its crashes.

@@ -104,7 +104,7 @@ def all_day(cluster: Cluster) -> bool:
 
 
 def _day(cluster: Cluster) -> tuple[np.ndarray, np.ndarray]:
-    """Return times of day (s), and the share of the working hours that is over by then."""
+    """Return times of day (s), and the share of working hours over by each."""
     edges = np.array([0.0, *chain(*working_hours(cluster)), DAY])
     spans = np.diff(edges) * np.where(np.arange(len(edges) - 1) % 2, 1.0, 1e-9)  # never still
     done = np.append(0.0, spans.cumsum())
@@ -118,7 +118,7 @@ def working(cluster: Cluster) -> Callable[[float], float]:
 
 
 def worked(cluster: Cluster, time: float) -> float:
-    """Return the days of working hours up to a time (s): nights, for phones that join at night."""
+    """Return the days of working hours up to a time (s), such as nights of phones."""
     return working(cluster)(time)
 
 
@@ -129,7 +129,7 @@ def working_seconds(cluster: Cluster, time: float) -> float:
 
 
 def stretched(cluster: Cluster, time: float, factors: np.ndarray) -> np.ndarray:
-    """Turn factors of the work done by `time` (s) into factors of the time that it takes."""
+    """Turn factors of the work done by `time` (s) into factors of its duration."""
     if all_day(cluster) or not 0 < time < inf:
         return factors
     days, part = np.divmod(worked(cluster, time) * np.minimum(factors, 1e9), 1.0)
@@ -178,7 +178,7 @@ class Members:
         return self.calendars[rank].next(time)[1]
 
     def leaves(self, rank: int, time: float) -> bool:
-        """Return whether a worker is absent at a time (s), or has notice that it must leave."""
+        """Return whether a worker is absent at a time (s), or has notice to leave."""
         return self.told(rank, time) <= time
 
     def told(self, rank: int, time: float) -> float:
@@ -222,7 +222,7 @@ class Members:
         return left
 
     def _advance(self) -> None:
-        """Advance to the next request for the model or, without one, to the last transfer's end."""
+        """Advance to the next request for the model, or else to the last transfer's end."""
         until = self._next[0][0] + self._restart if self._next else inf
         while self._joining:
             served, leaves = self._first(self._ends), self._first(self._cuts)
@@ -278,7 +278,7 @@ class Members:
         self._clock = time
 
     def sent(self, until: float) -> Iterator[tuple[int, float]]:
-        """Yield rank and share of the transfers that ended since the last call, up to a time (s).
+        """Yield rank and share of transfers that ended since the last call, up to a time.
 
         The share of the model that was sent is below 1 if the worker left before the end.
         """
@@ -289,7 +289,7 @@ class Members:
             yield rank, share
 
     def away(self, start: float, end: float) -> np.ndarray:
-        """Return each worker's seconds away in a span, without its joining, shape (workers,)."""
+        """Return each worker's seconds away in a span, shape (workers,)."""
         return np.array(
             [
                 sum(

@@ -22,7 +22,7 @@ def worker_devices(scenario: Scenario) -> np.ndarray:
 
 
 def worker_prices(scenario: Scenario) -> np.ndarray:
-    """Return each worker's price of a second, in rank order: its group's, or the scenario's."""
+    """Return each worker's price of a second, its group's or else the scenario's."""
     cost, devices = scenario.cost, worker_devices(scenario)
     hours: np.ndarray = (cost.node_hour or 0.0) + devices * (cost.device_hour or 0.0)
     first = 0

@@ -41,7 +41,7 @@ class Speed:
         self._starts, self._speeds = [start], [speed]
 
     def after(self, start: float, work: float) -> float:
-        """Return the end (s) of work from `start` (s) on that takes `work` s at full speed."""
+        """Return when work from `start` (s) on ends that takes `work` s at full speed."""
         if work == 0:
             return start
         place = self._place(start)
@@ -112,7 +112,7 @@ def product(factors: list[Iterable[Segment]]) -> Iterator[Segment]:
 
 
 def burst_segments(bursts: Bursts, seed: int, rank: int) -> Iterator[Segment]:
-    """Yield one worker's bursts as segments of its speed: 1/factor in them, 1 between them.
+    """Yield one worker's bursts as segments of speed: 1/factor, and 1 between them.
 
     A two-state Markov process in time (Gilbert 1960), begun in its stationary law. Bursts and
     pauses are exponential, and so is the rest of the first one.
@@ -126,7 +126,7 @@ def burst_segments(bursts: Bursts, seed: int, rank: int) -> Iterator[Segment]:
 
 
 def beside(start: Any, work: Any, flights: Iterable[tuple[Any, Any]], times: float) -> Any:
-    """Return the end (s) of `work` seconds of computing from `start` on; numbers or arrays.
+    """Return the end (s) of `work` seconds of computing from `start` on.
 
     Computing takes `times` as long during `flights`: pairs (begin, end), in order of begins.
     """
@@ -142,14 +142,14 @@ def beside(start: Any, work: Any, flights: Iterable[tuple[Any, Any]], times: flo
 
 
 def stretched(node: Any, durations: Iterator[float], speed: Speed) -> Iterator[float]:
-    """Yield the durations (s) of steps from `node.now` on; `durations`: those at full speed."""
+    """Yield durations (s) of steps from `node.now` on, given those at full speed."""
     for work in durations:
         start = node.now
         yield speed.after(start, work) - start
 
 
 def compute_times(scenario: Scenario, seed: int, nodes: Sequence[Any]) -> list[Iterator[float]]:
-    """Return an iterator over each worker's step durations (s), started at `nodes`' clocks."""
+    """Return an iterator over each worker's step durations (s), by `nodes`' clocks."""
     worker_speeds = speeds(scenario, seed)
     steady = workers.compute_times(scenario, seed)
     work = workers.compute_times(scenario.nominal, seed)  # overheads are not slowed

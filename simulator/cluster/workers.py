@@ -17,7 +17,7 @@ NONE = Overhead().step
 
 
 def stragglers(scenario: Scenario, seed: int) -> set[int]:
-    """Choose the ranks that get the extra delay: a fixed number per group, once per seed."""
+    """Choose the ranks with the extra delay: a fixed number per group, once per seed."""
     chosen: set[int] = set()
     for index, (ranks, count) in enumerate(scenario.team.delayed):
         order = generator(seed, Purpose.PLACEMENT, index).permutation(ranks)
@@ -81,7 +81,7 @@ def compute_times(scenario: Scenario, seed: int) -> list[Iterator[float]]:
 
 
 def overheads(scenario: Scenario, seed: int) -> list[Iterator[float]]:
-    """Return an iterator over each worker's overheads per step (s), those in `streams`."""
+    """Return an iterator over each worker's overheads per step (s), as in `streams`."""
     law = scenario.costs.step
     return [
         blocks(partial(law.sample, generator(seed, Purpose.OVERHEAD, rank)))

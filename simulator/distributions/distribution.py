@@ -21,7 +21,7 @@ Array = NDArray[np.float64]
 
 
 def _require_dist(schema: dict[str, Any]) -> None:
-    """Require the tag in scenario files; its default spares Python users from writing it."""
+    """Require the tag in scenario files, though Python users may omit it."""
     schema["required"] = ["dist", *schema.get("required", [])]
 
 
@@ -100,7 +100,7 @@ class Distribution(BaseModel, ABC):
         return times
 
     def closed_sum(self, n: int) -> tuple[float, "Distribution | None"] | None:
-        """Return the sum of `n` independent times as fixed seconds and a law, if in closed form.
+        """Return the sum of `n` independent times as fixed seconds and a law, or None.
 
         The law is None if the sum is not random.
         """
@@ -136,7 +136,7 @@ class Distribution(BaseModel, ABC):
 
 @lru_cache(maxsize=64)
 def _equilibrium(law: Distribution) -> tuple[Array, Array]:
-    """Tabulate the CDF of a law's residual time densely enough to interpolate: (CDF, seconds)."""
+    """Tabulate the CDF of a law's residual time, for interpolation: (CDF, seconds)."""
     mean = law.expectation
     rare = np.geomspace(1e-12, 1e12, 8192) * mean
     ends = np.unique([0.0, *law.knots, *law.quantile(np.arange(1, 4096) / 4096), *rare])
@@ -148,7 +148,7 @@ def _equilibrium(law: Distribution) -> tuple[Array, Array]:
 
 
 def invert(cdf: Callable[[Array], Array], q: Array, low: Array, high: Array) -> Array:
-    """Find the smallest t in [low, high] with cdf(t) >= q, by bisection to neighbouring floats."""
+    """Find the smallest t in [low, high] with cdf(t) >= q, exact to a float."""
     result = cdf(low) >= q
     for _ in range(80):
         middle = 0.5 * (low + high)

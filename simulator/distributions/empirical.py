@@ -119,7 +119,7 @@ class ReplayedTimes(Samples):
         )
 
     def replay(self, rng: np.random.Generator) -> Callable[[int], Array]:
-        """Return a function of n that gives the next n times (seconds) of the first column.
+        """Return a function of n: the next n times (seconds) of the first column.
 
         `rng` draws the offset, if it is random.
         """

@@ -25,7 +25,7 @@ STRETCH: Array = np.power(1.5, np.arange(400.0))
 
 
 def expected_max(workers: Sequence[Sequence[Distribution]], tau: int = 1) -> float:
-    """Return E[max over workers of the mean of `tau` compute times], seconds per local step.
+    """Return E[max over workers of the mean of `tau` compute times], in seconds.
 
     `workers` holds, for each worker, the laws whose independent sum is one compute time. This is
     E[Y_m:m] (tau = 1) and E[Ybar_m:m] of AdaComm (Wang and Joshi, 2018), Theorem 1. Exact to
@@ -59,7 +59,7 @@ class _Sum:
         return self.fixed + sum(times * law.expectation for law, times in self.terms)
 
     def sf(self, t: Array) -> Array:
-        """Return P(sum > t): exact if closed, else that of one large draw among average ones."""
+        """Return P(sum > t), exact if closed, else that of one large draw."""
         if not self.terms:
             return np.where(t < self.fixed, 1.0, 0.0)
         mean = self.mean
@@ -121,7 +121,7 @@ def _on_lattice(sums: Sequence[_Sum]) -> float:
 
 
 def _spectrum(law: Distribution, step: float) -> NDArray[np.complex128]:
-    """Transform the law on a lattice, each draw split between its two neighbours: same mean."""
+    """Transform the law on a lattice, each draw split between two neighbours."""
     lattice = step * np.arange(LATTICE + 1)
     knots = [knot for knot in law.knots if 0 < knot < lattice[-1]]
     edges = np.union1d(lattice, knots)
@@ -133,7 +133,7 @@ def _spectrum(law: Distribution, step: float) -> NDArray[np.complex128]:
 
 
 def _integral(sums: Sequence[_Sum], edges: Array) -> float:
-    """Integrate P(max > t) from edges[0] to infinity; smooth between the ascending `edges`."""
+    """Integrate P(max > t) from edges[0] to infinity, smooth between `edges`."""
 
     def sf(t: Array) -> Array:
         with np.errstate(divide="ignore"):

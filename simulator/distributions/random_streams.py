@@ -38,7 +38,7 @@ class Purpose(IntEnum):
 
 
 def generator(seed: int, purpose: Purpose, *key: int) -> np.random.Generator:
-    """Return the generator of one stream (counter-based Philox), such as that of one worker."""
+    """Return the generator (counter-based Philox) of one stream, such as a worker's."""
     spawn_key = int(purpose), *(key or (0,))
     return np.random.Generator(np.random.Philox(np.random.SeedSequence(seed, spawn_key=spawn_key)))
 

@@ -22,7 +22,7 @@ class Why(StrEnum):
 
 
 def earliest(team: Collection[int], arrivals: Mapping[int, float], most: int) -> list[int]:
-    """Return the first of a team to arrive, `most` at most; of equal times, the lower ranks."""
+    """Return the first `most` of a team to arrive, lower ranks first at equal times."""
     return sorted(team, key=lambda rank: (arrivals[rank], rank))[:most]
 
 
@@ -73,7 +73,7 @@ class Collective:
         self.ahead: list[float] | None = None
 
     def join(self, rank: int, step: int, payload: Payload, at: float) -> None:
-        """Add a worker's payload, read-only from now on; the last one completes the result.
+        """Add a worker's payload, read-only from now on; the last completes the result.
 
         `at`: when the worker joins; the latest sets `begins`.
         """
@@ -99,7 +99,7 @@ class Collective:
             payloads.protect(self.result)
 
     def question(self) -> "Collective":
-        """Return the open poll of whether this is done, which some workers have not joined."""
+        """Return the poll of whether this is done that some workers have yet to join."""
         if self._question is None or not self._question.missing:
             self._question = Collective(self.index, "gather", len(self.joined))
             self._question.chained = True

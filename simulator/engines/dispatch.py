@@ -35,7 +35,7 @@ def run_seeds(
     programs: Programs = None,
     **how: Any,
 ) -> list[Run]:
-    """Run one algorithm of a scenario with each of `seeds`; `how`: the options of `run_world`."""
+    """Run one algorithm with each of `seeds`; `how`: the options of `run_world`."""
     return run_world(written(scenario, algorithm, programs), seeds, **how)
 
 
@@ -95,7 +95,7 @@ def with_tuned_rate(world: World) -> World:
 def run_replicates(
     world: World, seeds: Sequence[int], replicates: Sequence[int], **how: Any
 ) -> list[Run]:
-    """Run a world, as written, with each of `seeds`, and with the replicate of the same index.
+    """Run a world with each of `seeds` and the replicate of the same index.
 
     A parametric bootstrap: a replicate redraws every measured number within its standard error, and
     the pace of the whole run within the spread of equal runs. Draws are keyed only by
@@ -127,7 +127,7 @@ def pays_off(world: World) -> bool:
 
 
 def batches_seeds(world: World, engine: str) -> bool:
-    """Return whether an engine runs several seeds at once, as far as its checks can tell."""
+    """Return whether an engine runs several seeds at once, by its checks."""
     world = world.under()
     if engine == "virtual" or (engine == "auto" and not pays_off(world)):
         return False

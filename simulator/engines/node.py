@@ -30,7 +30,7 @@ def introduce(node: Node, scenario: Scenario, start: Vector) -> None:
 def compare(
     nodes: Iterable[Node], scenario: Scenario, objective: Objective, parameters: Mapping[str, Any]
 ) -> None:
-    """Set nodes' samples and pace relative to other workers, where a program uses them."""
+    """Set nodes' samples and pace relative to other workers, if a program uses them."""
     samples = relative(objective)
     uses = any(isinstance(parameter, OfSlowest) for parameter in parameters.values())
     pace = scenario.team.relative_speeds if uses else None
@@ -87,7 +87,7 @@ class EngineNode(SeededNode):
         return collective
 
     def start_mean_after(self, handle: Handle, value: Callable[[Payload], Payload]) -> Handle:
-        """Join the next collective, a mean, as soon as `handle` is done, with `value(result)`."""
+        """Join the next mean with `value(result)`, as soon as `handle` is done."""
         following = self._next("mean")
         handle.chained = True
         if handle.done is None:

@@ -80,7 +80,7 @@ def normalised(world: World, run: RunSeeds) -> World:
 
 
 def _goal(world: World, expected: Expected, run: RunSeeds) -> Goal | Expected | Followed:
-    """Return the objective of a run: its expected loss, the loss followed, or a surrogate."""
+    """Return a run's objective: its expected or followed loss, or a surrogate."""
     followed = coded(world.algorithm) and _by_steps(world)
     if followed and "buckets" in world.algorithm.parameters:  # too small to cut
         world = replace(world, algorithm=_with(world.algorithm, buckets=1))
@@ -171,7 +171,7 @@ def coded(algorithm: Algorithm) -> bool:
 
 
 def _settled(world: World, surrogate: Goal, run: RunSeeds) -> float:
-    """Return the share of the curvatures' limit at which a program's codec keeps it stable."""
+    """Return the share of the curvatures' limit at which a codec stays stable."""
     rounds = max(CODED, SEEN / getattr(world.algorithm.parameters["codec"], "ratio", 1.0))
     steps = int(max(FEWEST, min(rounds * surrogate.expected.period, surrogate.expected.steps)))
     share = 1.0
@@ -189,7 +189,7 @@ def _with(algorithm: Algorithm, **changed: Any) -> Algorithm:
 
 
 def _at(algorithm: Algorithm, rate: float, **changed: Any) -> Algorithm:
-    """Return the algorithm with a constant rate, and AdamW's first moment in place of AdamW."""
+    """Return the algorithm with a constant rate, and Adam's first moment for AdamW."""
     parameters = {
         key: Momentum(value.beta1) if isinstance(value, AdamW | FedAdam) else value
         for key, value in algorithm.parameters.items()

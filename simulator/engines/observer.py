@@ -26,7 +26,7 @@ POINTS = 200  # of a curve, if the scenario does not set how often to evaluate
 
 
 def evaluation_interval(scenario: Scenario) -> tuple[int, bool]:
-    """Return the local steps between evaluations, and whether the observer adapts them."""
+    """Return the local steps between evaluations, and whether they adapt."""
     settings = scenario.run
     if settings.evaluate_every:
         return settings.evaluate_every, False

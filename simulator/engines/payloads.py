@@ -20,7 +20,7 @@ class VectorShare(complex):
 
 
 def mean(values: Sequence[Payload]) -> Payload:
-    """Return the average of equal-shaped payloads, summed in rank order; tuples by entry."""
+    """Return the average of equal-shaped payloads, summed in rank order."""
     first = values[0]
     if isinstance(first, complex):
         return first
@@ -42,7 +42,7 @@ def progress(pieces: Pieces) -> tuple[list[int], int]:
 
 
 def splits(pieces: Pieces, entries: int) -> int | tuple[int, ...]:
-    """Return the number of nearly equal pieces, or the entries before which to cut, in order.
+    """Return the number of equal pieces, or the entries before which to cut.
 
     Pieces of given sizes get entries in proportion, and at least one.
     """
@@ -57,7 +57,7 @@ def splits(pieces: Pieces, entries: int) -> int | tuple[int, ...]:
 
 
 def cut(vector: Vector, pieces: Pieces) -> list[Vector]:
-    """Cut into contiguous pieces, nearly equal or by their sizes, the last entries first."""
+    """Cut into contiguous pieces, equal or by size, the last entries first."""
     if isinstance(vector, complex):
         sizes, total = ([1] * pieces, pieces) if isinstance(pieces, int) else (pieces, sum(pieces))
         parts = [VectorShare() for _ in sizes]

@@ -74,7 +74,7 @@ class Sampled:
         return (self.starts or [0.0])[-1] + self._patience
 
     def reached(self, times: Sequence[float]) -> float:
-        """Return when a round reaches a step (s), from the times at which clients reach it.
+        """Return when (s) a round reaches a step, from the times when clients do.
 
         The deadline ends their steps, unless no client has reached it by then.
         """
@@ -144,7 +144,7 @@ class Parked:
 def leaping(
     run: Any, rule: Sampled | None, parameters: Mapping[str, Any]
 ) -> tuple[Parked | None, bool]:
-    """Return a run's `Parked`, if its clients may be parked, and whether workers take strides.
+    """Return a run's `Parked`, if clients may be parked, and whether workers stride.
 
     Both need a run without vectors and a fixed period, so that phases are equal.
     """

@@ -12,5 +12,5 @@ DEADLINE_TOLERANCE = 1 + 1e-9
 
 
 def deadline(scenario: Scenario) -> float:
-    """Return the last time that counts (s): the duration, with a tolerance for rounding."""
+    """Return the last time that counts (s): the duration, with a tolerance."""
     return (scenario.run.duration or inf) * DEADLINE_TOLERANCE

@@ -18,7 +18,7 @@ class Unsupported(BaseException):
 
 
 def attempt(run: Callable[[], T]) -> tuple[T | None, str]:
-    """Return the result of a fast engine's `run`, or None and the reason why it cannot."""
+    """Return the result of a fast engine's `run`, or None and why it cannot."""
     try:
         return run(), ""
     except Unsupported as why:

@@ -46,7 +46,7 @@ def rows(
     names: Sequence[str] = (),
     check: Callable[[list[float], int], None] = lambda row, line: None,
 ) -> Iterator[list[float]]:
-    """Yield a file's lines as numbers; `what` names the content of a line ("one time").
+    """Yield a file's lines as numbers; `what` names a line's content ("one time").
 
     `readers`: one per column, or one for any number of columns, the same in every line. A first
     line of plain words (the columns' names) must equal `names`, if given; it, blank lines and #

@@ -55,7 +55,7 @@ def read(path: Path, needed: str, value: str) -> tuple[list[str], Rows]:
 def numbers(
     rows: Rows, columns: Sequence[tuple[int, str, Callable[[Any], float]]]
 ) -> tuple[np.ndarray, np.ndarray, int]:
-    """Return columns as numbers, shape (rows, columns), line numbers, and how many lines lack one.
+    """Return columns as numbers (rows, columns), their lines, and how many lack one.
 
     `columns`: index, name and reader of each column. A reader returns nan for an empty cell and
     raises ValueError for a wrong one. Raises ValueError, which names line and column.
@@ -84,7 +84,7 @@ def choose(
     read_name: Callable[[str], tuple[str, int] | None],
     other: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
-    """Return the column of each quantity in a log; `given`: columns that the user names.
+    """Return the column of each quantity in a log; `given`: columns that users name.
 
     `read_name` returns a column's quantity and its preference (the lowest is chosen). Several
     columns of equal preference are an error, unless the log also has the quantity that `other`
@@ -118,7 +118,7 @@ def bare(name: str) -> str:
 
 
 def words(name: str) -> list[str]:
-    """Return the lower-case words of a column's name: "stepTime [ms]" has step, time, ms."""
+    """Return a column's lower-case words: "stepTime [ms]" has step, time, ms."""
     apart = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name)
     return [word for word in re.split(r"[\s_.\-()\[\]:/]+", apart.lower()) if word]
 
@@ -170,7 +170,7 @@ def _csv(text: str, needed: str, value: str) -> tuple[list[str], Rows]:
 
 
 def _events(path: Path) -> tuple[list[str], Rows]:
-    """Read the scalars of an event file of TensorBoard: a row for each step, a column for each tag.
+    """Read the scalars of a TensorBoard event file: a row per step, a column per tag.
 
     Raises ValueError where the library is not installed.
     """

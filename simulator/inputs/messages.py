@@ -60,7 +60,7 @@ TAGS = ("dist", "kind", "schedule")
 
 
 def visible(text: str) -> str:
-    """Return `text` with control characters escaped, as TOML, JSON and Python write them."""
+    """Return `text` with control characters escaped, as in TOML, JSON and Python."""
     return CONTROL_CHARACTERS.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 

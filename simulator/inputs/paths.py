@@ -50,7 +50,7 @@ def named(value: Any, path: KeyPath = ()) -> Iterator[tuple[KeyPath, str]]:
 
 
 def leaves(name: str, folder: Path) -> bool:
-    """Tell whether a file, relative to `folder`, lies outside it, links and `..` resolved."""
+    """Return whether a file, relative to `folder`, lies outside it after links."""
     try:
         return not (folder / name).resolve().is_relative_to(folder.resolve())
     except (OSError, RuntimeError, ValueError):  # not a file at all: its reader refuses it

@@ -109,7 +109,7 @@ def _parsed(value: str, dimension: str, remedy: str) -> float:
 
 
 def money(value: Any) -> tuple[float, str]:
-    """Return an amount ("2000 USD") and its currency. Raises ValueError for anything else."""
+    """Return an amount ("2000 USD") and its currency. Raises ValueError for others."""
     match = AMOUNT.fullmatch(value) if isinstance(value, str) else None
     amount = float(match[1].replace("_", "")) if match else 0.0
     if match is None or match[2] == "%" or not LEAST <= amount <= MOST["size"]:
@@ -158,5 +158,5 @@ Tolerance = Annotated[float, PlainValidator(percent), _texts("+0.5 %")]
 
 
 def is_time(field: FieldInfo) -> bool:
-    """Tell whether a model's field is a time, declared as `Seconds` or a narrower type."""
+    """Return whether a model's field is a time: `Seconds` or a narrower type."""
     return _parse_time in field.metadata

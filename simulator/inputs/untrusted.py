@@ -36,7 +36,7 @@ def refused(
     what: str = "cannot be read",
     error: type[InputError | ValueError] = InputError,
 ) -> Iterator[None]:
-    """Refuse the file if its reading fails: raise `error` "{path}: {what} (reason); {remedy}".
+    """Refuse the file if reading fails: raise `error` with path, reason and remedy.
 
     `error`: ValueError inside validators, whose messages become an InputError that names the key.
     """
@@ -82,7 +82,7 @@ def opened(path: Path | str) -> Iterator[BinaryIO]:
 
 @contextmanager
 def unpacked(path: Path | str) -> Iterator[BinaryIO]:
-    """Open a regular file, unpacked if its first bytes are gzip's. Raises OSError or ValueError."""
+    """Open a regular file, unpacked if gzipped. Raises OSError or ValueError."""
     with opened(path) as file:
         packed = cast(BufferedReader, file).peek(2)[:2] == b"\x1f\x8b"
         try:
@@ -92,7 +92,7 @@ def unpacked(path: Path | str) -> Iterator[BinaryIO]:
 
 
 def text(path: Path | str, largest: int = LARGEST) -> str:
-    """Return the text of a UTF-8 file without its byte-order mark. Raises OSError or ValueError."""
+    """Return a UTF-8 file's text without byte-order mark. Raises OSError, ValueError."""
     return data(path, largest).decode("utf-8-sig")
 
 
@@ -105,7 +105,7 @@ def data(path: Path | str, largest: int = LARGEST) -> bytes:
 
 
 def content(file: BinaryIO, largest: int) -> bytes:
-    """Return the bytes of an open file. Raises ValueError once there are more than `largest`."""
+    """Return an open file's bytes. Raises ValueError above `largest` bytes."""
     result = bytearray()
     while part := file.read(CHUNK):
         result += part
@@ -127,7 +127,7 @@ def loads(text: str | bytes) -> Any:
 
 
 def document(text: str | bytes) -> dict[str, Any]:
-    """Parse a JSON object. Raises ValueError for anything else, and above `DEEPEST` levels."""
+    """Parse a JSON object. Raises ValueError for others, or above `DEEPEST` levels."""
     result = loads(text)
     if not isinstance(result, dict):
         raise ValueError("not an object")

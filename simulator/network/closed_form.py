@@ -69,7 +69,7 @@ class Way(NamedTuple):
     def cost(
         self, added: Overhead, held: float, latency: float, passage: Passage
     ) -> tuple[float, float]:
-        """Return the seconds that occupy the links, and further latency, from those of a plan.
+        """Return the seconds on the links, and further latency, from those of a plan.
 
         Overheads of TCP and hosts apply to transmissions only, even where NCCL's latency occupies
         the links.
@@ -104,7 +104,7 @@ class ClosedForm:
 
     @property
     def card(self) -> float:
-        """Bandwidth of the server's network card per direction, in bytes/s; inf: unlimited."""
+        """Bandwidth of the server's network card per direction in bytes/s, or inf."""
         return self._scenario.server.bandwidth or inf
 
     @property
@@ -142,7 +142,7 @@ class ClosedForm:
         return np.array([self.link((n - 1) % size, n).latency for n in range(size)])
 
     def ahead(self, joined: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """Return the seconds by which each worker ends a gloo collective before the last one.
+        """Return by how many seconds each worker ends a gloo collective early.
 
         `joined`: when each worker joined (s), shape (..., workers), as the result. In the ring a
         worker w has segment h at R_h(w) = max(R_h-1(w - 1), R_h-1(w) + l) + l: it reports readiness
@@ -187,7 +187,7 @@ class ClosedForm:
         return replace(link, laws=laws, bandwidth=link.bandwidth / self.overhead.message_factor)
 
     def message_start(self, source: int, to: int) -> tuple[Law, ...]:
-        """Return what slow start adds to a message if the fastest worker's step is a pause."""
+        """Return slow start's law for a message, if the fastest step is a pause."""
         if self.pause == inf:
             return ()
         idle = min(min(self._scenario.team.mean_compute) // self.pause, HALVINGS - 1)
@@ -196,7 +196,7 @@ class ClosedForm:
 
     @cached_property
     def pause(self) -> float:
-        """Seconds without traffic that halve a connection's window; inf: windows never shrink."""
+        """Seconds without traffic that halve a connection's window; inf: never."""
         return tcp.IDLE + 2 * self.hop if self.settings.transport == "tcp" else inf
 
     @cached_property
@@ -205,7 +205,7 @@ class ClosedForm:
         return (self.settings.burst or 0.0) * tcp.usable(self.settings) / self.mean_plan.rate
 
     def _starts(self, sizes: Sequence[float], link: RegionPath, times: int = 1) -> list[float]:
-        """Return slow start's seconds, indexed by the number of time-outs of idleness before."""
+        """Return slow start's seconds, indexed by the time-outs of idleness before."""
         first, sent = tcp.first_window(self.settings), sum(sizes)
         windows = [tcp.resumed(first, sent, count) for count in range(HALVINGS)]
         trip = 2 * link.latency
@@ -215,7 +215,7 @@ class ClosedForm:
     def after_pause(
         self, kind: str, members: Sequence[int], payload: float
     ) -> tuple[list[float], float]:
-        """Return the seconds that a pause adds to a collective, and those that full buckets save.
+        """Return seconds that a pause adds to a collective, and that full buckets save.
 
         The first is slow start's, indexed by the number of time-outs that the pause lasts.
         """
@@ -306,7 +306,7 @@ class ClosedForm:
     def _nccl_cluster(
         self, team: tuple[int, ...], hosts: list[list[int]], gather: bool, ring: str, tree: str
     ) -> tuple[Cluster, dict[str, float], float]:
-        """Return the input of NCCL's tuner, seconds per byte by plan, and seconds of an inner hop.
+        """Return the input of NCCL's tuner, seconds per byte by plan, and an inner hop's.
 
         Every device of an island is a rank; an inner hop is one inside an island.
         """
@@ -327,7 +327,7 @@ class ClosedForm:
         return cluster, held, hop
 
     def growth(self, team: Team) -> float:
-        """Return the factor by which a given duration grows with the workers that take part."""
+        """Return the factor by which a given duration grows with its workers."""
         size, way = self.workers if team is None else len(team), self.settings.duration_grows
         return 1.0 if way == "not" else log2(size) if way == "log" else size - 1.0
 
@@ -355,7 +355,7 @@ class ClosedForm:
 
 
 def _before_last(ends: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Return how long before the last worker each ends (s); 0 where the last never ends."""
+    """Return how long before the last worker each ends (s), shape of `ends`."""
     last = ends.max(axis=-1, keepdims=True)
     return np.asarray(np.subtract(last, ends, out=np.zeros(ends.shape), where=last < inf))
 
@@ -412,7 +412,7 @@ class Traffic:
         return bool(self._payloads)
 
     def cost(self, kind: str, payload: float, team: Team = None) -> tuple[float, float]:
-        """Draw the next collective's random times; return (transmission, latency) in seconds."""
+        """Draw the next collective; return (transmission, latency) in seconds."""
         given, overhead = self.network.given, self.network.overhead
         if given is not None:
             duration = float(given.sample(self._rng, 1)[0]) * self.network.growth(team)
@@ -526,7 +526,7 @@ class Nic:
         self._free = 0.0
 
     def through(self, at: float, size: float) -> float:
-        """Return when a payload of `size` bytes that arrives at time `at` has passed the card."""
+        """Return when `size` bytes that arrive at `at` (s) have passed the card."""
         self._free = max(self._free, at) + size * self._seconds_per_byte
         return self._free
 

@@ -37,7 +37,7 @@ class RegionLinks(Protocol):
 
     @property
     def card(self) -> float:
-        """Bandwidth of the server's network card per direction, in bytes/s; inf: unlimited."""
+        """Bandwidth of the server's network card per direction in bytes/s, or inf."""
         ...
 
     def link(self, source: int, to: int) -> RegionPath:
@@ -97,7 +97,7 @@ class CollectiveKind:
 
 
 def around(links: RegionLinks, team: Team, hops: int, volume: float) -> CollectivePlan:
-    """Cost `hops` steps around a ring that move `volume` payloads over each of its links.
+    """Cost `hops` steps around a ring that move `volume` payloads over each link.
 
     Steps overlap around the ring, so the slowest link sets the pace, and the `hops` consecutive
     links with the largest sum of latencies are the critical path.
@@ -126,7 +126,7 @@ def _ring_plan(links: RegionLinks, team: Team) -> CollectivePlan:
 
 
 def _ring(team: Team, _regions: Regions = ()) -> Messages:
-    """Reduce-scatter, then all-gather, 2(m - 1) steps of 1/m each (Patarasuk & Yuan 2009).
+    """Reduce-scatter and all-gather in 2(m - 1) steps of 1/m (Patarasuk & Yuan 2009).
 
     A worker sends a part as soon as it has received that part. Messages on a connection follow each
     other without waiting for the previous one's arrival.
@@ -151,7 +151,7 @@ def gather(team: Team, _regions: Regions = ()) -> Messages:
 
 
 def _star_plan(links: RegionLinks, team: Team) -> CollectivePlan:
-    """Cost a first worker that receives m - 1 payloads one after another and sends m - 1 back.
+    """Cost a first worker that receives m - 1 payloads in turn and sends m - 1 back.
 
     If its card is faster than the slowest other card, that one sets the time.
     """
@@ -191,7 +191,7 @@ def _server_plan(links: RegionLinks, team: Team) -> CollectivePlan:
 
 
 def _hierarchical_plan(links: RegionLinks, team: Team) -> CollectivePlan:
-    """Cost a ring inside each region, a ring of their first workers, a pipeline back into each.
+    """Cost a ring in each region, a ring of first workers, and pipelines back.
 
     The regions work at the same time: in each phase the slowest counts. A single region needs only
     the ring.
@@ -213,14 +213,14 @@ def _hierarchical_plan(links: RegionLinks, team: Team) -> CollectivePlan:
 
 
 def _pipeline_plan(links: RegionLinks, team: Team) -> CollectivePlan:
-    """Cost a chain from the first worker through each to the last: m - 1 hops of a payload."""
+    """Cost a chain through all workers: m - 1 hops of one payload."""
     chain = Counter(links.link(a, b) for a, b in pairwise(team))
     moved = {link.name: float(hops) for link, hops in chain.items()}
     return CollectivePlan(dict(chain), 1 / min(link.bandwidth for link in chain), moved)
 
 
 def _hierarchical(team: Team, regions: Regions) -> Messages:
-    """Send around a ring in each region, a ring of first workers, and a chain in each region.
+    """Send around a ring in each region, then of first workers, then along chains.
 
     A first worker starts when the rings of its region and of the next one have ended; the chain is
     one pipelined transfer through all workers of a region. A single region has only the ring.
@@ -282,7 +282,7 @@ def _rounds_plan(links: RegionLinks, rounds: Iterable[Round]) -> CollectivePlan:
 
 
 def _rounds_messages(rounds: Iterable[Round]) -> Messages:
-    """Send a message when its sender and its receiver have finished their earlier rounds."""
+    """Send a message once its sender and receiver have ended earlier rounds."""
     builder = MessageBuilder()
     for stage, pairs, share in rounds:
         numbers = builder.add(stage, pairs, share, builder.after_both(pairs))
@@ -306,7 +306,7 @@ def _tree(team: Team) -> list[Round]:
 
 
 def _recursive_doubling(team: Team) -> list[Round]:
-    """Exchange whole payloads at distances 1, 2, 4, ..., log2 p times (Thakur et al. 2005)."""
+    """Exchange payloads at distances 1, 2, 4, ..., log2 p times (Thakur et al. 2005)."""
     core, folded = _core(team)
     middle = [Round("exchange", pairs, 1.0) for _, pairs in _exchanges(core)]
     return _folding(folded, middle)
@@ -331,7 +331,7 @@ def _core(team: Team) -> tuple[Team, list[tuple[int, int]]]:
 
 
 def _folding(folded: list[tuple[int, int]], middle: list[Round]) -> list[Round]:
-    """Add the rounds in which the workers beyond p send their payloads and get the mean."""
+    """Add the rounds in which the workers beyond p send payloads and get the mean."""
     if not folded:
         return middle
     back = [(low, high) for high, low in folded]
@@ -351,7 +351,7 @@ Hosts = Sequence[Sequence[int]]
 
 
 def _binary_tree(size: int) -> dict[int, int]:
-    """Return the parent of each number from 1 to `size` - 1; 0 is the root, odd ones leaves."""
+    """Return the parents of 1 to `size` - 1 in a tree: 0 is the root; odd ones are leaves."""
     parents = {}
     for number in range(1, size):
         low = number & -number
@@ -361,7 +361,7 @@ def _binary_tree(size: int) -> dict[int, int]:
 
 
 def _two_trees(hosts: Hosts) -> list[dict[int, int]]:
-    """Return each rank's parent in two trees; of an even number, no rank is inner in both.
+    """Return each rank's parent in two trees; of an even number, none is inner twice.
 
     The second tree is the first one mirrored or, for an odd number of hosts, shifted by one
     (Sanders, Speck & Traff 2009; NCCL 2.21, src/graph/trees.cc).
@@ -386,7 +386,7 @@ def _to_root(tree: dict[int, int], rank: int) -> list[tuple[int, int]]:
 
 
 def double_tree_plan(links: RegionLinks, hosts: Hosts) -> CollectivePlan:
-    """Cost two trees that carry half of the payload each, up and down at the same time.
+    """Cost two trees that carry half of the payload each, up and down at once.
 
     In a pipeline of small parts all hops transmit at once, so the busiest card sets the time; the
     last part then takes the longest way up and down.
@@ -414,7 +414,7 @@ def _seconds(way: Iterable[RegionPath]) -> float:
 
 
 def double_tree(hosts: Hosts) -> Messages:
-    """Stream half of the payload through each tree; its last part then goes up and down.
+    """Stream half of the payload through each tree, then the last part up and down.
 
     A hop's stream is one message. The last part of a stream takes only latency: it leaves a rank
     after the arrival of those below it, and on the longest way after all streams have passed.
@@ -475,7 +475,7 @@ GATHER = CollectiveKind(_gather_plan, gather)
 
 
 def messages(name: CollectiveName, team: Team, regions: Regions = ()) -> Messages:
-    """Return the messages of a mean over `team`, by the collective's name; `regions`: by rank."""
+    """Return the messages of a mean over `team`, by the collective's name."""
     make = COLLECTIVES[name].messages
     assert make is not None, name
     return make(team, regions)

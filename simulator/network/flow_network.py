@@ -78,7 +78,7 @@ class SharedNetwork:
         self.fabric = Fabric([*capacities, *[1.0] * devices], per_flow)
 
     def next_change(self, line: int) -> tuple[float, float]:
-        """Return the time of a line's next change (inf: none) and its capacity from then on."""
+        """Return a line's next change: time (inf: none), and capacity from then on."""
         return next(self._changes[line], (inf, self.offered[line][2]))
 
     def change(self, at: float, line: int, capacity: float) -> None:
@@ -134,7 +134,7 @@ class FlowNetwork:
         self._charged: set[str] = set()  # hops whose bytes are egress
 
     def path(self, ranks: Team, lane: int = 0) -> int:
-        """Return the fabric's path through all ranks in order; each `lane` is a connection."""
+        """Return the fabric's path through all ranks; each `lane` is a connection."""
         if (ranks, lane) not in self._paths:
             route, settings = self.topology.route(ranks), self._settings
             latency = sum(law.expectation for law in route.laws)
@@ -293,7 +293,7 @@ class FlowNetwork:
         return {name: float(total[name]) for name in sorted(total)}
 
     def phases(self) -> dict[str, dict[str, float]]:
-        """Return the seconds and bytes of collectives' stages and of messages, as `Run.phases`."""
+        """Return seconds and bytes of stages and of messages, as `Run.phases`."""
         result: dict[str, dict[str, float]] = {}
         for key, payloads in self._payloads.items():
             prepared = self._prepared[key]

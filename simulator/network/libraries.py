@@ -68,7 +68,7 @@ class Choice(NamedTuple):
 
 
 def nccl_choices(cluster: Cluster, size: float, gather: bool = False) -> list[Choice]:
-    """Return the estimates of NCCL's tuner by algorithm and protocol, for `size` bytes."""
+    """Return the estimates of NCCL's tuner by algorithm and protocol."""
     choices = []
     for algorithm in ("double-tree", "ring")[gather:]:
         for number, protocol in enumerate(PROTOCOLS):
@@ -86,7 +86,7 @@ def nccl_choices(cluster: Cluster, size: float, gather: bool = False) -> list[Ch
 
 
 def _ring(cluster: Cluster, number: int, size: float, gather: bool) -> tuple[float, float, float]:
-    """Return a ring's rate (bytes/s), latency (microseconds) and share of payload per step."""
+    """Return a ring's rate (bytes/s), latency (us) and share of payload per step."""
     ranks, hosts, full = cluster.ranks, cluster.hosts, cluster.ring
     steps = ranks - 1 if gather else 2 * (ranks - 1)
     across = hosts - 1 if gather else 2 * hosts if hosts > 1 else 0
@@ -101,7 +101,7 @@ def _ring(cluster: Cluster, number: int, size: float, gather: bool) -> tuple[flo
 
 
 def _tree(cluster: Cluster, number: int, size: float) -> tuple[float, float, float]:
-    """Return a double tree's rate, latency and share of payload per step, as `_ring` does."""
+    """Return a double tree's rate, latency and share per step, as `_ring` does."""
     hosts, full = cluster.hosts, cluster.tree
     rates = (
         min(0.92 * full / 3.8, _ll_most(hosts)),
@@ -124,7 +124,7 @@ def _hop(cluster: Cluster, algorithm: str, number: int) -> float:
 
 
 def nccl_choice(cluster: Cluster, size: float, gather: bool = False) -> Choice:
-    """Return the algorithm and protocol that NCCL takes for a collective of `size` bytes."""
+    """Return NCCL's algorithm and protocol for a collective of `size` bytes."""
     return min(nccl_choices(cluster, size, gather), key=lambda choice: choice.seconds)
 
 
@@ -137,7 +137,7 @@ class Segments(NamedTuple):
     hops: int
 
     def latency(self, held: float, path: float) -> float:
-        """Return the seconds added to `held` seconds of transmission; `path`: latency of all hops.
+        """Return seconds added to `held` s of transmission; `path`: latency of all hops.
 
         With two segments in flight, the two latencies l of one hide behind the transmission s of
         the previous one. A phase of n takes n s + 2 l + (n - 1) div 2 times max(0, 2 l - s).
@@ -147,7 +147,7 @@ class Segments(NamedTuple):
         return self.phases * (twice + (self.segments - 1) // 2 * stall)
 
     def messages(self, team: Team) -> Messages:
-        """Return the segments as messages; a worker sends one after receiving the last but one."""
+        """Return segments as messages; a worker sends after receiving the last but one."""
         builder, size = MessageBuilder(), len(team)
         pairs = [(team[n], team[(n + 1) % size]) for n in range(size)]
         sent: list[list[int]] = []

@@ -36,7 +36,7 @@ def mean_cost(scenario: Scenario) -> CollectiveCost:
 
 
 def message_cost(scenario: Scenario) -> Callable[[int, int], CollectiveCost]:
-    """Return a function (source, to) of the expected cost of sending the whole model alone."""
+    """Return a function (source, to) of the expected cost of sending the model."""
     size = scenario.model.bytes
     if scenario.network.closed_form:
         network = ClosedForm(scenario)
@@ -59,7 +59,7 @@ def message_cost(scenario: Scenario) -> Callable[[int, int], CollectiveCost]:
 
 
 def download_source(scenario: Scenario, served: bool) -> Callable[[int], int | None]:
-    """Return a function from a worker's rank to the rank that sends it the model; None: none.
+    """Return a function from a rank to the rank that sends it the model (None: none).
 
     The server sends it if it has the model (`served`) or makes the means; else worker 0 does, and
     worker 1 sends it to worker 0.
@@ -71,7 +71,7 @@ def download_source(scenario: Scenario, served: bool) -> Callable[[int], int | N
 
 
 def download_cost(scenario: Scenario, served: bool) -> Callable[[int], tuple[float, float]]:
-    """Return a function from a rank to the expected times (s) of downloading the whole model.
+    """Return a function from a rank to the expected times (s) of its download.
 
     The times are those on the link of its `download_source`, and the latency. A server's messages
     also pass its network card.

@@ -68,7 +68,7 @@ def start(sizes: Iterable[float], rate: float, round_trip: float, first: float) 
 
 
 def resumed(first: float, sent: float, halvings: int) -> float:
-    """Return the window of a connection that sent `sent` bytes and then was idle (RFC 2861).
+    """Return the window of a connection that was idle after `sent` bytes (RFC 2861).
 
     It halves with each time-out of idleness, down to the `first` window (bytes).
     """
@@ -93,18 +93,18 @@ def credit(sizes: Iterable[float], rate: float, latency: float, burst: float) ->
 
 
 def one_way(network: Network) -> bool:
-    """Return whether acknowledgements of means meet no payload: a node sends, then receives."""
+    """Return whether acknowledgements of means meet no payload."""
     return network.library == "ideal" and network.collective in ("tree", "star")
 
 
 def on_one(network: Network, kind: str) -> bool:
-    """Return whether messages of a collective follow each other on the same connections."""
+    """Return whether a collective's messages follow each other on connections."""
     rings = network.library != "ideal" or network.collective in ("ring", "hierarchical")
     return rings or kind == "gather"
 
 
 def usable(network: Network) -> float:
-    """Return the share of a link's bandwidth that carries payload, 1 with ideal transport."""
+    """Return the share of a link's bandwidth for payload, 1 with ideal transport."""
     if network.transport == "ideal":
         return 1.0
     back = 0.0 if one_way(network) else acknowledgements(network.mtu)
@@ -130,7 +130,7 @@ def first_window(network: Network) -> float:
 
 @cache
 def measured() -> dict[str, float]:
-    """Return the results of docs/transport.md's experiment, whose `page` writes the file.
+    """Return the results of docs/transport.md's experiment, which writes the file.
 
     `cells`: their number; `longer`, `most`: median and 95th percentile of the time that TCP adds,
     relative to that without. `gloo`: seconds of a mean in gloo itself. `collectives`: number of
@@ -174,7 +174,7 @@ def rates(network: Network) -> list[float]:
 
 
 def carried(network: Network) -> Iterator[float]:
-    """Yield the payload rate (bytes/s) of all lines that [network] sets, limited by windows.
+    """Yield the payload rate (bytes/s) of [network]'s lines, limited by windows.
 
     Factors of hosts are relative to these rates: a window slows a fast card down already.
     """
@@ -231,7 +231,7 @@ def costs(scenario: Scenario) -> Overhead:
 
 
 def slowed(scenario: Scenario, factor: float) -> Scenario:
-    """Return a scenario whose links take `factor` times as long (of messages, the bytes)."""
+    """Return a scenario whose links take `factor` times as long."""
     overhead = costs(scenario)
     keys = ("latency_factor", "transmission_factor", "message_factor")
     slower = overhead.model_copy(update={key: factor * getattr(overhead, key) for key in keys})

@@ -28,7 +28,7 @@ __all__ = ["Program", "catalogue"]
 
 @cache
 def catalogue() -> Mapping[str, Program]:
-    """Return every program by name: the built-in ones, then those of installed packages.
+    """Return every program by name: built-in ones, then those of packages.
 
     Packages offer programs as entry points of `paceline.programs`. Raises InputError for an entry
     point that is not a program, or whose name is taken.

@@ -62,7 +62,7 @@ def _said(file: str, line: int, name: str, problem: str) -> str:
 
 
 def _parsed(text: str) -> ast.Module:
-    """Parse `text`; try again if CPython miscounts its recursion (python/cpython#106905)."""
+    """Parse `text`, again if CPython miscounts recursion (python/cpython#106905)."""
     try:
         return ast.parse(text)
     except SystemError:
@@ -71,7 +71,7 @@ def _parsed(text: str) -> ast.Module:
 
 @cache
 def _forgotten(function: Function) -> list[tuple[str, int, str]]:
-    """Return file, line and text of each call not awaited by a function or its helpers."""
+    """Return file, line and text of each call not awaited, also by helpers."""
     calls, todo, seen = [], [function], set[Function]()
     while todo:
         function = inspect.unwrap(todo.pop())

@@ -95,7 +95,7 @@ class Node(ABC):
 
     @abstractmethod
     def gradient(self, x: Vector) -> Awaitable[Vector]:
-        """Compute one stochastic mini-batch gradient at `x`: one local step of compute time."""
+        """Compute a stochastic mini-batch gradient at `x`: one local step's time."""
 
     @abstractmethod
     def loss_and_gradient(self, x: Vector) -> Awaitable[tuple[float, Vector]]:
@@ -103,7 +103,7 @@ class Node(ABC):
 
     @abstractmethod
     def start_backward(self, x: Vector, pieces: Pieces) -> Awaitable[Sequence[Handle]]:
-        """Start one gradient at `x`; return its `pieces` in the order the backward pass frees them.
+        """Start a gradient at `x`; return its `pieces` in the order of the backward pass.
 
         Piece 0 is the end of the vector (the last layers), each piece a contiguous slice. Awaited
         like a gradient, because a run may end before it. Time passes in a wait for its pieces, or
@@ -128,7 +128,7 @@ class Node(ABC):
 
     @abstractmethod
     def start_mean_after(self, handle: Handle, value: Callable[[Payload], Payload]) -> Handle:
-        """Start the average of `value(result)` as soon as the collective `handle` has its result.
+        """Start the average of `value(result)` once the collective `handle` is done.
 
         `value` may be called at any time until the `wait`, so it must have no side effects. The
         order of collectives is that of these calls.
@@ -136,11 +136,11 @@ class Node(ABC):
 
     @abstractmethod
     def wait(self, handle: Handle) -> Awaitable[Any]:
-        """Wait for a started operation; return its result (read-only: all workers share it)."""
+        """Wait for a started operation; return its result, shared and read-only."""
 
     @abstractmethod
     def finished(self, handle: Handle) -> Awaitable[bool]:
-        """Return whether the collective `handle` has finished on every worker: one answer for all.
+        """Return whether the collective `handle` has finished on every worker.
 
         All workers must call this; the answer comes when the last one has called, so that the
         control flow may depend on it. The flag itself takes no time on the network.
@@ -148,7 +148,7 @@ class Node(ABC):
 
     @abstractmethod
     def send(self, to: int, value: Payload) -> None:
-        """Send `value` to node `to` without waiting; messages to one node keep their order."""
+        """Send `value` to node `to` without waiting; messages to a node keep their order."""
 
     @abstractmethod
     def receive(self, source: int = ANY) -> Awaitable[tuple[int, Payload]]:
@@ -174,7 +174,7 @@ class Node(ABC):
 
     @abstractmethod
     def generator(self, *, shared: bool = False) -> np.random.Generator:
-        """Make a source of random numbers: this node's n-th one, or the n-th that all share.
+        """Make a source of random numbers: this node's n-th, or the n-th shared one.
 
         Keyed by the run's seed, so that the numbers are the same in every engine.
         """
@@ -215,11 +215,11 @@ class Node(ABC):
         return self.wait(self.start_mean(value))
 
     def absentees(self) -> Set[int]:
-        """Return the clients that are absent now, if [cluster.sampling] is by availability."""
+        """Return the clients absent now, if [cluster.sampling] is by availability."""
         return frozenset()
 
     def leap(self, transform: Any) -> Any:
-        """Return an effect that takes many local steps of `descend` at once; None if there is none.
+        """Return an effect that takes many steps of `descend` at once, or None.
 
         Its arguments are the parameters, the transform's state, the first step's number and the
         `Phase`.

@@ -63,7 +63,7 @@ def chosen(me: Node, rng: Any, idle: Sequence[int], busy: Set[int]) -> Sequence[
 
 
 def first(me: Node) -> tuple[Any, Sequence[int]]:
-    """Return the generator that chooses clients (None: all train), and the first clients."""
+    """Return the generator that chooses clients (None: all train), and the first."""
     rng = me.generator(shared=True) if me.participants < me.workers else None
     return rng, chosen(me, rng, range(me.workers), set())
 
@@ -77,7 +77,7 @@ async def report(
     tau: Tau,
     codec: Codec = Raw(),
 ) -> None:
-    """Train for tau local steps; send the displacement, and go on from the server's answer."""
+    """Train for tau local steps, send the displacement, and use the server's answer."""
     sampled, early = first(me)
     channel, inner = codec.open(me), proximal(mu, momentum)
     x, k, weight = me.start, 0, me.samples

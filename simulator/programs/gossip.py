@@ -29,7 +29,7 @@ def tell(me: Node, x: Vector, row: Row) -> None:
 
 
 async def hear(me: Node, x: Vector, row: Row) -> Vector:
-    """Receive the neighbours' vectors; return their average with `x`, weighted by the row."""
+    """Receive the neighbours' vectors; return their weighted average with `x`."""
     mixed = 0.0 * x
     for other, weight in row:
         theirs = x if other == me.rank else (await me.receive(other))[1]

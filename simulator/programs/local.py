@@ -45,7 +45,7 @@ ADACOMM = "Wang & Joshi, arXiv 1810.08313"
 async def descend(
     me: Node, x: Vector, state: Any, k: int, lr: LearningRate, transform: LocalMomentum, tau: Until
 ) -> tuple[Vector, Any, int]:
-    """Take local steps k, k + 1, ... from `x`, up to the first at which `tau` are done.
+    """Take local steps k, k + 1, ... from `x`, until `tau` are done.
 
     Return the parameters, the state of the `transform`, and the last step's number. All steps
     but the last are marked. An engine may take many at once, as nothing else happens in between.
@@ -128,7 +128,7 @@ async def rounds(
     restart: Callable[[Vector, Any], Any],
     samples: Any = None,
 ) -> None:
-    """Run local phases of tau steps, each ended by an outer step along the mean displacement.
+    """Run phases of tau local steps, each ended by an outer step along their mean.
 
     `restart` makes the inner transform's state at the start of a phase, from the new parameters and
     the state at the end of the last phase. `samples`: this worker's weight in the mean, sent

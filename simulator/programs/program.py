@@ -19,7 +19,7 @@ Function = Callable[..., Coroutine[Any, Any, None]]
 
 
 def doc(description: str, unit: str = "", shown: Any = None, **limits: Any) -> Any:
-    """Describe a parameter: its meaning, unit, and limits (pydantic's `ge`, `lt`, ...).
+    """Describe a parameter: meaning, unit, and limits (pydantic's `ge`, `lt`, ...).
 
     `shown`: the default as a scenario writes it, if that differs from the Python value.
     """
@@ -82,7 +82,7 @@ class Program:
 
     @property
     def family(self) -> str:
-        """How its workers communicate: "server", "gossip", "overlapped" or "blocking" means."""
+        """Way of its workers to communicate: server, gossip, overlapped or blocking."""
         if self.server is not None:
             return "server"
         return "gossip" if self.gossips else "overlapped" if self.overlaps else "blocking"
@@ -94,7 +94,7 @@ class Program:
 
     @property
     def bound(self) -> bool:
-        """Whether its workers never communicate: it bounds other programs' time, and is no pick."""
+        """Whether its workers never communicate: it bounds others' time, and is no pick."""
         return not (self.averages or self.server or self.gossips)
 
     @property
@@ -114,7 +114,7 @@ class Program:
         return (participants if self.selects else workers) if together else 1
 
     def moves_alike(self, parameters: Mapping[str, Any]) -> bool:
-        """Return whether averaging more often leaves the mean model on a quadratic unchanged."""
+        """Return whether more averaging leaves the mean model on a quadratic unchanged."""
         plain = ("momentum", "inner", "outer", "block_momentum")
         return (
             self.linear
@@ -147,7 +147,7 @@ class Program:
     def start(
         self, function: Function, me: Node, parameters: Mapping[str, Any]
     ) -> Coroutine[Any, Any, None]:
-        """Call `function` (worker or server) on a node, with the `parameters` that it takes."""
+        """Call `function` (worker or server) on a node, with the parameters it takes."""
         names = _arguments(function)
         return function(me, **{k: _callable(v) for k, v in parameters.items() if k in names})
 
@@ -175,7 +175,7 @@ def _arguments(function: Function) -> frozenset[str]:
 
 
 def _callable(value: Any) -> Any:
-    """Return a schedule's bound `__call__`, which CPython calls twice as fast as the object."""
+    """Return a schedule's `__call__`, which CPython calls faster than the object."""
     if isinstance(value, OwnPeriod):
         return value
     method = getattr(value, "__call__", None)  # noqa: B004 - the method itself

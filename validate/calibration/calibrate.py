@@ -177,7 +177,7 @@ def _origin(runs: Sequence[Source], paths: Sequence[Path | str]) -> dict[str, An
 
 
 def _add_jobs(tables: dict[str, Any], runs: Sequence[Source]) -> None:
-    """Add the numbers of recorded jobs about the scenario, and of runs about the network."""
+    """Add the scenario's numbers from recorded jobs, and the network's from runs."""
     if durations := next((source.durations for source in runs if source.durations), None):
         tables["calibration"]["overlap"] = round(durations.overlap, 4)
         tables["calibration"]["collective"] = profile.seconds(durations.median)

@@ -192,7 +192,7 @@ class _Node:
         return int(self._of[kind].sum())
 
     def pauses(self, plain: float | None) -> float:
-        """Return the total gap (s) before steps and collectives; after waits `plain` if known."""
+        """Return the total gap (s) before steps and collectives."""
         mine = self._of[STEP] | self._of[ISSUE] | self._of[WAIT]
         gaps = self._gaps if plain is None else np.where(self._waited, plain, self._gaps)
         return float(gaps[mine].sum())

@@ -21,7 +21,7 @@ MEANS = {
 
 
 def attribute(predicted: Row, measured: Row, pace: Row, loss: Row | None) -> dict[str, Any]:
-    """Return the main cause of an algorithm's errors (`to_blame`), and all causes' sizes.
+    """Return the main cause of an algorithm's errors, and all causes' sizes.
 
     `predicted`, `measured`: the algorithm's summaries; `pace`, `loss`: the
     rows of its seconds per step and of its loss at equal steps. The causes' `seconds_per_step`

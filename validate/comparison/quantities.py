@@ -70,7 +70,7 @@ def _quantities(runs: Sequence[Run], target: float | None) -> dict[str, Callable
 def _row(
     label: str, quantity: str, values: Sequence[Sequence[float]], *, paired: bool, heavy: bool
 ) -> Row:
-    """Return the row of a quantity; `heavy`: tails are so heavy that medians are compared."""
+    """Return the row of a quantity; `heavy`: compare medians, for heavy tails."""
     predicted, measured = (_finite(float(np.mean(value))) for value in values)
     ends = [intervals.estimate(value, heavy=heavy).of_mean for value in values]
     return _plain(label, quantity, predicted, measured) | {

@@ -189,7 +189,7 @@ def _doubts(result: ComparisonStatistics) -> Iterator[str]:
 
 
 def _pace(result: ComparisonStatistics) -> Iterator[str]:
-    """Yield sentences on the errors of the pace, and on the excess over the nominal delays.
+    """Yield sentences on the errors of the pace, and on the excess.
 
     A small total error may hide the error of the excess.
     """

@@ -130,7 +130,7 @@ class Accelerator(Device):
             yield
 
     def branch(self, begin: Any) -> AbstractContextManager[None]:
-        """Return a context on another stream, so that the program's collectives do not wait."""
+        """Return a context on another stream, for which collectives do not wait."""
         return self._beside(begin)
 
     def adopt(self, tensor: Tensor) -> Tensor:

@@ -45,7 +45,7 @@ def write_job(job: Job) -> Path:
 
 
 def read_job(path: Path | str) -> Job:
-    """Read a job, and register its models and data. Raises InputError for others' files."""
+    """Read a job; register its models and data. Raises InputError for others' files."""
     with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:
         about = os.fstat(file.fileno())
         if about.st_uid != os.getuid() or about.st_mode & 0o077:

@@ -198,7 +198,7 @@ def _watch(
 
 
 def _find_hung(folder: Path) -> dict[int, str]:
-    """Return the states, "stopped" or "silent", of ranks that hang after another has ended.
+    """Return ranks that hang after another has ended: "stopped" or "silent".
 
     Ranks that are not stopped get a signal to write their stack to their log.
     """

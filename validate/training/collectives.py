@@ -65,7 +65,7 @@ class RealCollective:
         self.lock = Lock()
 
     def hold(self, payload: Payload) -> Packed:
-        """Take a payload apart, and record its version, which must not change until the end."""
+        """Take a payload apart, and record its version, which must not change."""
         self.packed = packing.take_apart(payload)
         self.versions = [tensor._version for tensor in self.packed.tensors]
         return self.packed

@@ -35,7 +35,7 @@ Key = tuple[str, int]
 
 
 def write(runs: Mapping[Key, np.ndarray]) -> bytes:
-    """Write the events of several runs (dtype `EVENT`) as CSV; unknown times are empty."""
+    """Write the events of runs (dtype `EVENT`) as CSV; unknown times are empty."""
     rows = (
         (label, seed, node, KINDS[kind], step, *map(_digits, times))
         for (label, seed), events in runs.items()

@@ -198,7 +198,7 @@ class RealNode(TensorNode):
         self.events.append((self.rank, kind, self.step, start, self.now, *due, size))
 
     def _launched(self, begins: float) -> None:
-        """Record, on a GPU, that all work of a step is in its queue; `begins`: of the step."""
+        """Record, on a GPU, that all work of a step begun at `begins` is queued."""
         if self._device.queues:
             self._note(events.LAUNCH, begins)
 
@@ -463,7 +463,7 @@ class RealNode(TensorNode):
             self._stopped = True
 
     def _account_idle(self, begin: float, joined: float) -> None:
-        """Account for a wait since `begin`: for nodes up to `joined` (s), then the network."""
+        """Account for a wait: for nodes up to `joined` (s), then for the network."""
         now = self.now
         joined = min(max(joined, begin), now)
         self.waited += joined - begin

@@ -156,7 +156,7 @@ def write_numbers(
 
 
 def read_numbers(buffer: Tensor, ranks: int, exact: int) -> list[list[float]]:
-    """Read each rank's numbers, the first `exact` in one part, from the sum of buffers."""
+    """Read each rank's numbers from the sum of buffers; `exact`: in one part."""
     parts = host(buffer).to(torch.float64).reshape(ranks, -1).tolist()
     return [
         row[:exact] + [sum(row[at : at + PARTS]) for at in range(exact, len(row), PARTS)]

@@ -240,7 +240,7 @@ def shut(group: Any) -> None:
 
 
 def deprioritise_socket_threads() -> None:
-    """Give gloo's spinning socket threads less priority than computing, by SCHED_BATCH."""
+    """Give gloo's spinning socket threads low priority, by SCHED_BATCH."""
     for task in TASKS.iterdir() if TASKS.is_dir() else ():
         with suppress(OSError):  # the thread has ended, or this is not permitted
             if (task / "comm").read_text().startswith("gloo"):

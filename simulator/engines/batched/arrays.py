@@ -26,7 +26,7 @@ class Many(Unknown):
         self.of = of
 
     def _other(self, other: Any) -> Any:
-        """Return the operand for `other`. Raises Unsupported for what a program may not use."""
+        """Return the operand for `other`. Raises Unsupported for what is none."""
         if type(other) is type(self):
             return other.of
         if type(other) in (int, float) or isinstance(other, np.floating | np.integer):
@@ -65,7 +65,7 @@ class Stack(Many):
 
 
 def array(x: Any) -> np.ndarray:
-    """Return the array behind a program's vector. Raises Unsupported for any other object."""
+    """Return the array behind a program's vector; refuse any other object."""
     if type(x) is not Stack:
         raise Unsupported("its program makes vectors of its own")
     return x.of

@@ -260,7 +260,7 @@ class Clocks(Schedule):
         self.wait(handle, step)
 
     def wait(self, handle: Timed, step: int, used: bool = True) -> None:
-        """Let every worker wait for a collective; `used`: count the staleness of its result."""
+        """Let every worker wait for a collective; `used`: count the result's staleness."""
         if step < self.limit:
             self._wait(handle, step)
         else:
@@ -339,7 +339,7 @@ class Clocks(Schedule):
         self.wait(poll, step, used=False)
 
     def totals(self) -> tuple[Array, Array]:
-        """Return the bytes so far over all links, and over those charged as egress: (seeds,)."""
+        """Return the bytes over all links so far, and those of egress: (seeds,)."""
         moved, charged = np.zeros(self._seeds), np.zeros(self._seeds)
         for kind in self._payloads:
             volume, egress = self._traffic[0].volumes(kind)
@@ -354,7 +354,7 @@ class Clocks(Schedule):
         return np.broadcast_to(np.asarray(total, object), self._seeds)
 
     def finish(self, ends: Array, step: int) -> None:
-        """Cut times off at the end of each seed's run, `ends` (seeds,), and count its bytes."""
+        """Cut times off at each seed's end, `ends` (seeds,), and count its bytes."""
         end = ends[:, None]
         self.waited += self._stood[0][:, None]
         self.communicated += self._stood[1][:, None]

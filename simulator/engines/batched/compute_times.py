@@ -33,7 +33,7 @@ class Draws:
         self._out = np.empty((0, *self._shape))
 
     def legs(self, lengths: Sequence[int]) -> Leg:
-        """Draw the seconds of the next segments; `lengths`: steps of each, in order of time.
+        """Draw the seconds of the next segments; `lengths`: steps of each, in order.
 
         The next call overwrites the arrays returned.
         """

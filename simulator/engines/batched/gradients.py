@@ -84,7 +84,7 @@ class QuadraticGradients:
         return None if self._couplings is not None or self._first.growth else self._draw_steps
 
     def _draw_steps(self, x: Vector, state: Any, transform: Any, rates: Sequence[float]) -> Any:
-        """Return parameters and state after steps at these rates, drawn from their joint law."""
+        """Return parameters and state after steps at these rates, by one draw."""
         from . import jumps  # noqa: PLC0415 - numba takes half a second
 
         P, root = jumps.law(transform, tuple(rates), self._curvature)

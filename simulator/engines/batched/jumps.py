@@ -21,7 +21,7 @@ _vector, _arrays = types.float64[::1], types.float64[:, ::1]
 
 @lru_cache(maxsize=64)
 def law(transform: Any, rates: tuple[float, ...], curvature: tuple[float, ...]) -> Array:
-    """Return P, and the Cholesky factor for noise of unit variance, shape (2, m, m, coordinates).
+    """Return P, and the noise's Cholesky factor, shape (2, m, m, coordinates).
 
     `rates`: of the steps; m: 2, or 1 if the transform has no buffer.
     """

@@ -76,7 +76,7 @@ class BatchedNode(Node):
         return compute(x)
 
     def leap(self, transform: Any) -> Any:
-        """Return an effect that draws many local steps at once, or None if their law is unknown."""
+        """Return an effect that draws many local steps at once, or None."""
         return None if self._jump is None or type(transform) not in LINEAR else self._leap
 
     async def _leap(self, x: Vector, state: Any, k: int, phase: Phase) -> tuple[Vector, Any, int]:
@@ -180,7 +180,7 @@ class BatchedNode(Node):
         return handle
 
     def start_mean_after(self, handle: Handle, value: Callable[[Payload], Payload]) -> Handle:
-        """Join the next collective, a mean, as soon as `handle` is done, with `value(result)`."""
+        """Join the next mean with `value(result)`, as soon as `handle` is done."""
         handle.chained = True
         brought = value(handle.result)
         following = self._next("mean", self._mean(brought))
@@ -228,7 +228,7 @@ class BatchedNode(Node):
             self._repeat(x)
 
     def _repeat(self, x: Vector) -> None:
-        """Repeat the second step for all further ones but the last, at once up to each evaluation.
+        """Repeat the second step for all others but the last, up to each evaluation.
 
         Only times differ between these steps, so that the program need not run for them.
         """

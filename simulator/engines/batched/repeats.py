@@ -68,7 +68,7 @@ class Repeats(Clocks):
             self._used = until
 
     def _aside(self, seed: int, times: Array, alone: bool = False) -> "Repeats":
-        """Replay the recorded step on separate clocks for each row of `times`, (steps, workers).
+        """Replay the recorded step on separate clocks for each row of `times`.
 
         `alone`: respect the deadline, and record the timeline if it is the first seed's.
         """
@@ -93,7 +93,7 @@ class Repeats(Clocks):
         return clone
 
     def _take(self, seed: int, ready: "Repeats", first: int, until: int) -> None:
-        """Let a seed's workers take the steps from `first` up to `until` of its ready ones.
+        """Let a seed's workers take the steps from `first` up to `until`.
 
         A step that the deadline cuts is replayed alone, as is one that the timeline has room for.
         Sums continue from their last values, so that they do not depend on interruptions.

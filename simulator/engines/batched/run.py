@@ -50,7 +50,7 @@ def run(
 
 
 def run_world(world: World, seeds: Sequence[int], *, spans: int = 0, threads: int = 1) -> list[Run]:
-    """Simulate a world with all seeds; store up to `spans` timeline spans of the first.
+    """Simulate a world with all seeds; store up to `spans` spans of the first.
 
     `supports(world)` must be None. Raises Unsupported if the program turns out to need another
     engine.
@@ -71,7 +71,7 @@ def run_world(world: World, seeds: Sequence[int], *, spans: int = 0, threads: in
 
 
 def supports(world: World) -> str | None:
-    """Return the reason why the engine cannot run this world; None if none is visible yet."""
+    """Return the reason why the engine cannot run a world; None if none is visible."""
     program, algorithm, scenario = world.program, world.algorithm, world.scenario
     moves = build.dimension_of(scenario.objective) is not None
     codec = algorithm.parameters.get("codec", Raw())
@@ -177,7 +177,7 @@ class Batch:
         return self.scenario.run.duration or inf
 
     def evaluate(self, node: BatchedNode, x: Vector) -> int:
-        """Evaluate the parameters that all workers mark; return the step of the next evaluation."""
+        """Evaluate the parameters at a mark; return the step of the next evaluation."""
         step = node.step
         evaluated: list[Any] = []
         if isinstance(first := self.objectives[0], TheoremTwo):

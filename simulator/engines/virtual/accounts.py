@@ -43,7 +43,7 @@ def spent(run: Simulation) -> dict[str, list[float]]:
 
 
 def rounds(run: Simulation, seconds: dict[str, list[float]]) -> dict[str, Any]:
-    """Return rounds, their mean seconds, and clients' reports, as in `Run`; {} without sampling.
+    """Return rounds, their mean seconds, and clients' reports, as in `Run`.
 
     `seconds`: the result of `spent`.
     """
@@ -106,7 +106,7 @@ def failures(run: Simulation, mean: dict[str, float]) -> dict[str, Any] | None:
 
 
 def _saving(run: Simulation) -> float:
-    """Return the seconds in which workers stopped to save checkpoints, all their downtime."""
+    """Return the seconds in which workers stopped to save: all their downtime."""
     saves = run.availability.save_every < NEVER
     return sum(outages.down for outages in run.outages[: run.workers]) if saves else 0.0
 
@@ -126,7 +126,7 @@ def jobs(run: Simulation) -> list[dict[str, Any]]:
 
 
 def _gradients_per_step(job: Simulation) -> int:
-    """Return how many steps of a job's last node make a step: a server counts gradients."""
+    """Return how many gradients a job's last node counts per step."""
     served = job.program.server is not None
     return job.program.counted(job.workers, job.scenario.cluster.participants) if served else 1
 

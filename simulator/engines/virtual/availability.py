@@ -143,7 +143,7 @@ class Availability:
             self._saved = at
 
     def repeated(self, end: float) -> tuple[float, float]:
-        """Return the seconds up to `end` in which all nodes were down, and repeated lost work."""
+        """Return the seconds up to `end` of common downtime, and of repeated work."""
         if not self.rollbacks:
             return 0.0, 0.0
         repairs = sum(rollback.down(end) for rollback in self.rollbacks)
@@ -163,7 +163,7 @@ class Availability:
         return f"crashes come too fast to reach the next checkpoint, since {since}"
 
     def wall_clock(self, time: float) -> float:
-        """Return the wall-clock time of `time` by the nodes' clocks, before a crash at that time.
+        """Return the wall-clock time of a time by nodes' clocks, before a crash then.
 
         All checkpoints before it must have been saved.
         """
@@ -233,7 +233,7 @@ class Availability:
         self.rollbacks.append(Rollback(at, start, repairs, again, done))
 
     def _repair(self) -> Down:
-        """Return the time of the next crash, and when all nodes have loaded the checkpoint."""
+        """Return the next crash's time, and when all nodes have loaded the checkpoint."""
         crash, back = self._next_crash
         self._next_crash = next(self._coming, NEVER)
         return crash, max(back, crash + self._least_repair)

@@ -87,7 +87,7 @@ class CollectiveSlowdown:
 
 
 def slow(run: Any) -> bool:
-    """Let collectives slow workers' computing, unless outages do; return whether they may."""
+    """Let collectives slow computing, unless outages do; return whether they may."""
     slows: bool = run.scenario.cluster.beside_collectives > 1 and not run.program.server
     for node in run.nodes if slows else ():
         if node.computing is None:
@@ -102,7 +102,7 @@ def join(node: VirtualNode, collective: Collective) -> None:
 
 
 def notes(run: Any) -> list[str]:
-    """Return a note if the slowdown has no effect, as outages or devices set the speed."""
+    """Return a note if outages or shared devices make the slowdown ineffective."""
     if not run.beside or isinstance(run.nodes[0].computing, CollectiveSlowdown):
         return []
     return [

@@ -119,7 +119,7 @@ class VirtualNode(EngineNode):
         self._busy_kind = int(Kind.COMPUTE)
 
     def compute_with(self, durations: Iterator[float], source: GradientSource) -> None:
-        """Make the node a worker, with these compute times (s) and this source of gradients."""
+        """Make the node a worker with these compute times (s) and this gradient source."""
         self._durations = durations
         self._gradient, self._loss_and_gradient = source.gradient, source.loss_and_gradient
 
@@ -136,7 +136,7 @@ class VirtualNode(EngineNode):
         self._routes[rank].version = self.updates
 
     def replace_source(self, *source: Any) -> tuple[Any, ...]:
-        """Replace `gradient` and `loss_and_gradient` of its source; return the previous ones."""
+        """Replace the functions of its gradient source; return the previous ones."""
         before = self._gradient, self._loss_and_gradient
         self._gradient, self._loss_and_gradient = source
         return before
@@ -230,7 +230,7 @@ class VirtualNode(EngineNode):
 
     @types.coroutine
     def receive(self, source: int = ANY) -> Generator[None, Message, tuple[int, Payload]]:
-        """Return sender and payload of the first message of `source`; wait for one if needed.
+        """Return sender and payload of the first message of `source`; wait if needed.
 
         The server then counts a step, and the staleness of the gradient: its updates since its last
         answer to this worker.
@@ -363,12 +363,12 @@ class VirtualNode(EngineNode):
             self.outages.work(seconds)
 
     def clock(self) -> float:
-        """Return the wall-clock time, which also passes while the cluster repeats lost work."""
+        """Return the wall-clock time, which includes repeats of lost work."""
         wall_clock: float = self._run.availability.wall_clock(self.now)
         return wall_clock
 
     def mark(self, x: Vector) -> None:
-        """Count an update; report the parameters to the observer when an evaluation is due."""
+        """Count an update; report the parameters if an evaluation is due."""
         outages = self.outages
         if outages is not None:
             if outages.gone_since is not None:
@@ -391,7 +391,7 @@ class VirtualNode(EngineNode):
             outages.marked()
 
     def block(self, begins: float, done: float, on: Any = None) -> None:
-        """Block until `done`: waiting for other nodes up to `begins`, then for the network.
+        """Block until `done`: for other nodes up to `begins`, then for the network.
 
         `on`: the handle or the rank that it waits for, whose outages are then accounted separately.
         """
@@ -453,7 +453,7 @@ class VirtualNode(EngineNode):
     # Computing
 
     async def gradient(self, x: Vector) -> Vector:
-        """Compute for one drawn duration; return the gradient. Hot, hence not through `_step`."""
+        """Compute for one drawn duration; return the gradient. Hot: not by `_step`."""
         step = self.step
         if step >= self._pause_at:
             await self._pause()
@@ -477,7 +477,7 @@ class VirtualNode(EngineNode):
         return ranks
 
     def leap(self, transform: Any) -> Any:
-        """Return an effect that takes a phase's steps at once; None if they need single steps."""
+        """Return an effect that takes a phase's steps at once, or None if none can."""
         run = self._run
         strides = run.strides and self.computing is self.outages
         return self._leap if strides or run.parked is not None else None
@@ -520,7 +520,7 @@ class VirtualNode(EngineNode):
         outages.park()
 
     def skip_to(self, collective: Collective, step: int) -> None:
-        """Take the state of the other workers at the end of a collective, after missing some."""
+        """Take the other workers' state at the end of a collective, after missing some."""
         self.handle, collective.joined[self.rank] = collective, step
         self.step = self._joined_step = step
         self.collectives = collective.index + 1
@@ -531,7 +531,7 @@ class VirtualNode(EngineNode):
         return self._loss_and_gradient(x)
 
     async def start_backward(self, x: Vector, pieces: Pieces) -> Sequence[Handle]:
-        """Start one drawn compute time, over whose backward part the pieces are freed evenly.
+        """Start one drawn compute time; its backward part frees the pieces evenly.
 
         After the last step they are never freed, so that the node can still answer messages.
         """
@@ -555,7 +555,7 @@ class VirtualNode(EngineNode):
         return freed if self.computing is None else self.computing.freed(freed)
 
     async def _step(self, *, backward: bool = True) -> float:
-        """Count one step; return its duration in seconds, or with `backward` that of its pieces."""
+        """Count one step; return its duration (s), or with `backward` that of its pieces."""
         if self.step >= self._pause_at:
             await self._pause()
         self.step += 1
@@ -568,7 +568,7 @@ class VirtualNode(EngineNode):
 
     @types.coroutine
     def _pause(self) -> Generator[None, None, None]:
-        """Stop at the last step; before it, prevent the node from running far ahead of others.
+        """Stop at the last step; before it, stay close to the other nodes.
 
         A worker that has joined a collective since the last pause cannot be far ahead; any other
         waits here until SimPy's clock reaches the worker's.

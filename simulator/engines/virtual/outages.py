@@ -115,7 +115,7 @@ class Outages:
         self.lose(self._node.now, self._sent)
 
     def _down_until(self, time: float) -> float:
-        """Return the downtime before `time` (seconds); later outages may already be booked."""
+        """Return the downtime before `time` (s), without outages booked after it."""
         seconds = self.down
         for start, end in reversed(self._booked):
             if end <= time:
@@ -139,7 +139,7 @@ class Outages:
     # Computing
 
     async def takes(self, work: float) -> float:
-        """Return the duration (s) of `work` seconds at full speed, with outages and repeats."""
+        """Return the duration (s) of `work` s at full speed, with outages and repeats."""
         now = self._step_began = self._node.now
         sampled = self._run.recovery.sampled is not None
         # a client that drops out of a round is out of all of it
@@ -224,7 +224,7 @@ class Outages:
         return work if self._speed is None else self._speed.after(start, work) - start
 
     async def _through_crashes(self, work: float, why: Why | None) -> float:
-        """Return the seconds until `work` seconds are computed, including repeats after crashes.
+        """Return the seconds to compute `work` s, including repeats after crashes.
 
         `why`: the reason to take no part at once, if there is one.
         """
@@ -321,7 +321,7 @@ class Outages:
     # Collectives
 
     def joined(self, collective: Collective, at: float) -> float:
-        """Record a join; return the time (s) that counts for others: 0 if the node is down."""
+        """Record a join; return the time (s) that counts: 0 if the node is down."""
         self.joined_at = at
         if self.down_since is not None:
             return 0.0
@@ -353,7 +353,7 @@ class Outages:
                 self._abandon(max(done, node.busy_since if phase else self._step_began))
 
     def _falls(self, handle: Any, done: float) -> bool:
-        """Apply a client's drop-out from a round that ends at `done` (s); return whether it did."""
+        """Apply a client's drop-out from a round that ends at `done`; return whether any."""
         node, fall = self._node, handle.falls.get(self._node.rank, inf)
         if fall >= done or self.down_since is not None or node.now != self.joined_at:
             return False
@@ -408,7 +408,7 @@ class Outages:
     # Crashes
 
     def _go_down(self, since: float, crash: float, why: Why | None, abrupt: bool) -> None:
-        """Go on without weight from `crash` on; `since`: when it went down, perhaps earlier."""
+        """Go on without weight from `crash` on; `since`: when it went down."""
         self.down_since, self.why, self.abrupt = crash, why, abrupt
         self._passed_over = self._sat_out.get(crash) == Why.UNSELECTED
         self._crashed = since
@@ -424,12 +424,12 @@ class Outages:
             self._idle = self._node.rest(0.0)
 
     def _rest(self, work: float) -> None:
-        """Draw no compute times until it is selected; `work`: one that is drawn already (s)."""
+        """Draw no compute times until it is selected; `work`: one already drawn (s)."""
         usual = self._run.recovery.usual[self._node.rank]
         self._idle = self._node.rest(usual if 0 < usual < inf else work, work)
 
     def _rejoin(self, work: float) -> float:
-        """Return with the others' parameters; give back the work (s) of the step that begins.
+        """Return with the others' parameters; give back the new step's work (s).
 
         A client that was not selected gets the parameters first; it drew no steps meanwhile.
         """
@@ -477,7 +477,7 @@ class Outages:
     # Waiting
 
     def block(self, begins: float, done: float, on: Any) -> None:
-        """Block the node as `VirtualNode.block` does, through outages of itself and others.
+        """Block the node as `VirtualNode.block` does, through all outages.
 
         If a server receives each report separately, the node first sends its report, then waits.
         """
@@ -551,7 +551,7 @@ class Outages:
         return seconds
 
     def was_down(self, since: float) -> bool:
-        """Whether the node has been down after a time, so far."""
+        """Return whether the node has been down after a time (s), so far."""
         return bool(self._booked) and self._booked[-1][1] > since
 
     def cut(self, end: float) -> None:

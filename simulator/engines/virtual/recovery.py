@@ -159,7 +159,7 @@ class Presence:
     def present(
         self, collective: Collective, narrow: Callable[[list[int], float], float]
     ) -> tuple[list[int], float]:
-        """Return the workers present at a collective, and when the absence of others is noticed.
+        """Return the workers present, and when the absence of others is noticed.
 
         Present are those that arrived, and did not leave before the collective could begin, or
         before a server had their report. `narrow`: the rules, which may let the collective begin
@@ -259,12 +259,12 @@ class Participation:
         self._begun: list[tuple[float, int]] = []  # downloads not yet counted: s, rank
 
     def part(self, rank: int, number: int) -> float:
-        """Return the share of its `number`-th work after which a client drops out; 1: never."""
+        """Return the share of its `number`-th work at which a client drops out, or 1."""
         share = self._drop[rank]
         return min(self._lots(number)[rank] / share, 1.0) if share else 1.0
 
     def falls(self, rank: int, number: int, done: float) -> float:
-        """Return when (s) a client drops out of its work, from the model's arrival to `done`.
+        """Return when (s) a client drops out of its work until `done`, or inf.
 
         inf: it does not drop out.
         """
@@ -272,7 +272,7 @@ class Participation:
         return since + part * (done - since) if part < 1 else inf
 
     def fallen(self, collective: Collective, arrivals: Mapping[int, float]) -> dict[int, float]:
-        """Return when clients drop out of a round (s), given the arrivals of their reports (s)."""
+        """Return when (s) clients drop out of a round, given their reports' arrivals."""
         if self.sampled is None:
             return {}
         drops = {rank: self.falls(rank, collective.index, done) for rank, done in arrivals.items()}
@@ -309,7 +309,7 @@ class Participation:
         return team
 
     def reached(self, times: Sequence[float]) -> float:
-        """Return when (s) enough workers for a mean have reached a step, given all `times`."""
+        """Return when (s) enough workers for a mean have reached a step."""
         return self.sampled.reached(times) if self.sampled else sorted(times)[: self.kept][-1]
 
     def first_crash(self, team: Team, begins: float) -> Crash:
@@ -338,7 +338,7 @@ class Participation:
         return at
 
     def begin(self, collective: Collective, team: Team, at: float, free: float = 0.0) -> bool:
-        """Let a collective begin at `at` (s); return whether that is before the end of the run.
+        """Let a collective begin at `at` (s); return whether the run lasts until then.
 
         `free`: when the links became free (s).
         """
@@ -368,7 +368,7 @@ class Participation:
         collective.stalls = merged(stood)
 
     def stalls(self, awaited: Any, start: float, end: float) -> Sequence[Down]:
-        """Return the spans in which crashes stop what a node waits for, a handle or a rank."""
+        """Return the spans in which crashes stop an awaited handle or rank."""
         if type(awaited) is Collective:
             if not awaited.missing or not self.presence.waits:
                 return awaited.stalls
@@ -382,7 +382,7 @@ class Participation:
         return [down for rank in ranks for down in self._run.calendars[rank].during(start, end)]
 
     def notes(self) -> list[str]:
-        """Return a note on the collective that crashes restarted most often, if there is one."""
+        """Return a note on the collective that crashes restarted most often, if any."""
         count, name = self._most_restarts
         if count < MANY_RESTARTS or not self.presence.waits:
             return []
@@ -418,7 +418,7 @@ class Participation:
         return Why.ABSENT if self._run.availability.absent(rank, crash) else Why.CRASHED
 
     def sits_out(self, rank: int, index: int, at: float) -> Why | None:
-        """Return why the rules exclude a worker from its next collective; None: they do not."""
+        """Return why the rules exclude a worker from its next collective, or None."""
         for rule in self.rules:
             if rule.sits_out(rank, index, at):
                 return rule.why
@@ -440,7 +440,7 @@ class Participation:
         return sending + latency
 
     def _serve(self, index: int) -> tuple[dict[int, float], float]:
-        """Return when (s) the server's card has passed the model, by client of a round and in all.
+        """Return when (s) the server's card has passed the model, by client and in all.
 
         Clients are served in the order of their draw. Absent clients are left out; each of them is
         served after all others, as if alone.

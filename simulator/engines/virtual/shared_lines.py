@@ -194,7 +194,7 @@ class SharedLines:
         return not all(map(self._never_arrives, self._in_flight(run)))
 
     def stuck(self, run: Any) -> list[str]:
-        """Return clauses on transfers that wait for dead lines, and workers that wait for them."""
+        """Return clauses on transfers that wait for dead lines, and on their workers."""
         transfers = self._in_flight(run)
         stuck = [
             f"transfers wait for {self.network.lines[line].name}, which carries nothing any more"

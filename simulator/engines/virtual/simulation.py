@@ -195,7 +195,7 @@ class Simulation:
         return discount
 
     def _completion_time(self, times: Sequence[float]) -> float:
-        """Return the wall-clock time (s) at which enough workers for a mean reached a step.
+        """Return when (wall clock, s) enough workers for a mean reached a step.
 
         It never decreases from step to step, even if the slowest worker went down since. The bytes
         up to then include downloads of workers that joined.
@@ -228,7 +228,7 @@ class Simulation:
         return self
 
     def has_pending(self) -> bool:
-        """Return whether events, messages or finite transfers were pending when the run ended."""
+        """Return whether events, messages or finite transfers were pending at the end."""
         return bool(
             self.events or self.undelivered or (self.lines and self.lines.has_pending(self))
         )
@@ -239,7 +239,7 @@ class Simulation:
         return bool(host.background) and not (host.events or host.in_flight)
 
     def report_stall(self, nodes: list[str]) -> None:
-        """Record why the run stalled; `nodes`: clauses such as "worker 1 waits for worker 2"."""
+        """Record why the run stalled; `nodes`: clauses on who waits for whom."""
         gone_since = self._gone_since()
         self._stalled_since = max(gone_since.values(), default=0.0)
         nodes = [*dict.fromkeys(nodes)]
@@ -313,7 +313,7 @@ class Simulation:
 
     @property
     def horizon(self) -> float:
-        """Wall-clock time at which the scenario's duration ended the run; inf if it did not."""
+        """Wall-clock time (s) at which the duration ended the run; inf if it did not."""
         return inf if self.finished else self.scenario.run.duration or inf
 
     def deserted(self, time: float) -> float:
@@ -348,7 +348,7 @@ class Simulation:
         self.agenda.call_at(time, self.release, nodes)
 
     def release(self, event: simpy.Event) -> None:
-        """Resume an event's nodes, then ready ones and receivers, until SimPy's next event.
+        """Resume an event's nodes, ready ones and receivers, until SimPy's next event.
 
         When no node is ready, only an event of SimPy's, or the end of a transfer over shared lines,
         can come before the first message in flight.
@@ -441,7 +441,7 @@ class Simulation:
         done: float,
         release: Callable[[float, Sequence[VirtualNode]], None],
     ) -> None:
-        """Resume the nodes that wait for a collective at `done`; let its followers join theirs."""
+        """Resume the nodes that wait for a collective; let its followers join theirs."""
         if team is not None:
             self.recovery.settle(collective, team)
         collective.done = done

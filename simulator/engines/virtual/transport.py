@@ -120,7 +120,7 @@ class ClosedFormTransport:
         run.complete(collective, team, self._links_free + latency, run.release_at)
 
     def _heard(self, team: list[int] | None, begins: float, size: float) -> tuple[list[int], float]:
-        """Return the workers whose reports reach a server despite crashes, and its delay (s).
+        """Return whose reports reach a server despite crashes, and its delay (s).
 
         All reports begin at once. The delay is that of reports sent again, and of lost ones.
         """
@@ -137,7 +137,7 @@ class ClosedFormTransport:
         return [*ends], max(0.0, ready - max(ends.values(), default=inf))
 
     def _take_in(self, collective: Collective, sizes: Sequence[float]) -> None:
-        """Let a server receive each client's report as it arrives, until the round is over.
+        """Let a server receive each client's report, until the round is over.
 
         Then uploads under way end. The next clients get the result (`Participation.download`).
         """

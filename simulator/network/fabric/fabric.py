@@ -183,7 +183,7 @@ class Fabric:
                 self._tables.more_room()
 
     def usage(self) -> tuple[Array, Array]:
-        """Return the bytes carried by each line up to the clock, and its seconds of saturation."""
+        """Return bytes carried by each line so far, and its seconds of saturation."""
         flows, hops = self._tables.flows, self._tables.hops[: self._tables.state["hops"][0]]
         carried = flows["size"] - flows["left"] + flows["pace"] * (self.clock - flows["since"])
         carried = np.where(flows["flowing"] > 0, np.minimum(carried, flows["size"]), 0.0)
@@ -194,7 +194,7 @@ class Fabric:
         return carried_by, saturated
 
     def stages(self, plan: MessagePlan) -> Array:
-        """Return the seconds of each stage of a plan, summed over its collectives that have ended.
+        """Return the seconds of each stage of a plan, summed over ended collectives.
 
         A stage lasts from the end of all earlier stages to the end of its last message.
         """

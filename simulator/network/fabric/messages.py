@@ -87,7 +87,7 @@ class MessageBuilder:
         after: list[list[int]],
         lane: int = 0,
     ) -> list[int]:
-        """Add a message for each of `routes`, which waits for those in `after`; return numbers.
+        """Add a message per route, which waits for those in `after`; return numbers.
 
         Messages of one route and `lane` follow each other; each lane is a separate connection.
         """
@@ -108,7 +108,7 @@ class MessageBuilder:
     def ring(
         self, team: Team, stages: tuple[str, ...], share: float, passing_on: bool = False
     ) -> list[int]:
-        """Add m - 1 steps around a ring for each stage; return the messages of the last step.
+        """Add m - 1 steps around a ring per stage; return the last step's messages.
 
         `passing_on`: a worker sends on the payload that it just received, instead of its own.
         """

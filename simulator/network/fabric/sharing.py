@@ -251,7 +251,7 @@ def _fill(state, flows, lines, hops, paths, levels):  # noqa: PLR0912, PLR0915
 
 @njit
 def _enlarge(state, flows, lines, hops):
-    """Add to the crew the flows for which fairness fails; return whether there are any."""
+    """Add flows for which fairness fails to the crew; return whether there are any."""
     before = state.crew
     for place in range(state.touched):
         number = lines[place].touched
@@ -281,7 +281,7 @@ def _enlarge(state, flows, lines, hops):
 
 @njit
 def _schedule(state, flow, number, events):
-    """Schedule a flow's next event at its new rate: its end, or the growth of its binding cap."""
+    """Schedule a flow's next event: its end, or the growth of its binding cap."""
     if flow.rate != flow.pace:
         flow.left = max(0.0, flow.left - flow.pace * (state.clock - flow.since))
         flow.pace, flow.since = flow.rate, state.clock

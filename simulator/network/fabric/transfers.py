@@ -83,7 +83,7 @@ def _begin(state, flows, lines, hops, paths, number):
 
 @njit
 def _comes_first(flows, a, b):
-    """Return whether `a` goes before `b`, both queued on a serial path at the same time."""
+    """Return whether `a` precedes `b`, both queued on a path at the same time."""
     one, other = flows[a], flows[b]
     return one.ticket < other.ticket or (one.ticket == other.ticket and one.message < other.message)
 
@@ -120,7 +120,7 @@ def _queue(state, flows, paths, number):
 
 @njit
 def _start_queues(state, flows, lines, hops, paths):
-    """Start the first of each listed queue with a free path; called when an instant ends."""
+    """Start the first of each listed queue with a free path, when an instant ends."""
     for place in range(state.starting):
         path = paths[paths[place].start]
         path.listed = 0
@@ -169,7 +169,7 @@ def _release(flows, paths, number):
 
 @njit
 def _count_stages(numbers, collective):
-    """Add up the seconds of each stage of a collective, from the end of the stages before it."""
+    """Add up the seconds of each stage of a collective, from the end of earlier ones."""
     before = numbers[collective.ended]
     for stage in range(collective.stages):
         end = max(before, numbers[collective.ended + 1 + stage])
@@ -179,7 +179,7 @@ def _count_stages(numbers, collective):
 
 @njit
 def _move_clock(state, events, until, order):
-    """Move the clock to the next event (MORE), to `order` (ORDER), or to `until` (DONE)."""
+    """Move the clock to the next event (MORE), `order` (ORDER) or `until` (DONE)."""
     at = events[0].at if state.events else np.inf
     stop = min(order, until)
     if at < stop or (at == until and at < order):
@@ -192,7 +192,7 @@ def _move_clock(state, events, until, order):
 
 @njit(_ADVANCE, cache=True, nogil=True)
 def _advance(tables, until, order):  # noqa: PLR0912, PLR0915
-    """Run to `until`, or to the time `order` if that is no later, or until tickets end.
+    """Run to `until`, to the time `order` if that is no later, or until tickets end.
 
     Rates are computed once per instant: after all its events, and only when the next event is
     needed, so that transfers which the caller starts at the same instant are included.

@@ -74,7 +74,7 @@ def nics(scenario: Scenario) -> list[float | None]:
 
 
 def add_loads(scenario: Scenario, graph: Any) -> None:
-    """Add the rates of [[network.background]] to the loads of the lines on their paths."""
+    """Add the rates of [[network.background]] to the loads of lines."""
     for index, traffic in enumerate(scenario.network.background):
         if traffic.rate is not None:
             load = traffic.rate, background_times(scenario, index)
@@ -138,7 +138,7 @@ class NetworkGraph:
     def _line(
         self, name: str, capacity: float, ends: Pair, link: Link | None, key: tuple[int, ...]
     ) -> Line:
-        """Make a line of a link; `key`: of its random outages, the same in both directions."""
+        """Make a line of a link; `key`: of its outages, the same in both directions."""
         outages: list[TimesInForce] = [
             Once(outage.at, outage.at + (outage.lasts or inf))
             for outage in self.network.outage
@@ -158,7 +158,7 @@ class NetworkGraph:
             yield from ((source, to) for to in self.homes if to not in meeting)
 
     def between(self, source: str, to: str) -> PlacePath:
-        """Return the path between two places; inside a place it has no line, only a latency."""
+        """Return the path between two places; inside a place only a latency."""
         path = [(source, to)]
         if source != to and (source, to) not in self.direct:
             path = self._path(source, to) or path

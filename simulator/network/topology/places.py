@@ -30,7 +30,7 @@ class Places:
         return self._links.get(frozenset((source, to)))
 
     def setting(self, source: str, to: str, key: str) -> Any:
-        """Return setting `key` between two places: their link's, the region table's or [network]'s.
+        """Return `key` between two places: of link, region table or [network].
 
         The table of regions may have a value for each direction. None if nothing sets it.
         """
@@ -40,7 +40,7 @@ class Places:
         return next((value for value in values if value is not None), None)
 
     def rates(self, source: int, to: int) -> tuple[float, float]:
-        """Return the bytes/s that one node may send to another, and that the other may receive.
+        """Return the bytes/s that a node may send to another, and the other receive.
 
         inf: unlimited. A link between two places limits both ends; else each worker has a separate
         line, and the server's is never the limit.
@@ -62,7 +62,7 @@ class Places:
         return self._own[rank] if rank < len(self._own) else (None, None)
 
     def line(self, source: str, to: str) -> tuple[float, float]:
-        """Return the bytes/s that may leave a place for another, and enter it (inf: unlimited)."""
+        """Return the bytes/s that may leave a place for another, and enter it, or inf."""
         link, table, settings = self.link(source, to), self.settings.regions, self.settings
         row = table and table.row(source, to)
         rates = []

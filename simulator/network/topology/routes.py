@@ -59,7 +59,7 @@ class Topology:
         self._numbers = list(range(len(self.lines)))
 
     def among(self, lines: list[Line], name: str) -> "Topology":
-        """Map this graph's lines to those in `lines` of the same names; append the new ones.
+        """Map this graph's lines to those in `lines` of the same names; append new ones.
 
         Network cards are always new, and are prefixed with `name`. Returns this graph.
         """
@@ -76,7 +76,7 @@ class Topology:
         return self
 
     def route(self, ranks: tuple[int, ...]) -> Route:
-        """Return the route of one pipelined flow from the first rank through all to the last.
+        """Return the route of a pipelined flow through all ranks in order.
 
         Each hop is a separate TCP connection, whose window limits the rate by its round trip.
         """

@@ -84,13 +84,13 @@ class Codec:
         raise NotImplementedError
 
     def seconds(self, me: Node, share: float) -> tuple[float, float]:
-        """Return the seconds to compress a `share` of the model, and to decompress one message."""
+        """Return seconds to compress a `share` of the model, and to decompress it."""
         if self.compress or self.decompress:
             return self.compress * share, self.decompress * share
         return me.coding(getattr(self, "kind", ""), share)
 
     def generator(self, me: Node) -> Random:
-        """Make the random generator of one channel, if it needs one, also in time-only runs.
+        """Make a channel's random generator, if it needs one, also in time-only runs.
 
         Later generators of the program are then the same with and without vectors.
         """

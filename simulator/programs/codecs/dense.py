@@ -85,7 +85,7 @@ class QSGD(MessageCodec):
         return self.bits / BITS * parameters + width * ceil(parameters / self.bucket)
 
     def layout(self, entries: int, number: int) -> tuple[int, int]:
-        """Return the number of entries, all of them, and the bits of a level with its sign."""
+        """Return the number of entries, all of them, and the bits of a signed level."""
         return entries, self.bits
 
 

@@ -79,7 +79,7 @@ class DGC(Sparse):
         return 0.0 * vector, 0.0 * vector, random
 
     def encode(self, vector: Vector, state: State, number: int) -> tuple[Data, Any, State]:
-        """Accumulate the gradient, send the largest entries, and clear them and their momentum."""
+        """Accumulate the gradient, send its largest entries, and clear them."""
         u, v, random = state
         if self.clip is not None:
             norm = float((vector * vector).sum()) ** 0.5
@@ -97,14 +97,14 @@ class DGC(Sparse):
         return share * parameters * (width + PLACE)
 
     def layout(self, entries: int, number: int) -> tuple[int, int]:
-        """Return the most entries that pass a threshold, exactly k without one, and their bits."""
+        """Return the most entries that pass a threshold, or exactly k, and their bits."""
         ratio = self.ratio_of(number)
         count = ceil(ratio * entries)
         return (count if stride(entries, ratio) <= 1 else floor(MOST * count)), BITS
 
 
 def stride(n: int, ratio: float) -> int:
-    """Return the distance between the sampled ones of `n` entries: odd, as layers are even."""
+    """Return the distance between sampled entries of `n`: odd, as layers are even."""
     return (n // max(ceil(SAMPLED * n), ceil(2 / ratio), FEWEST) - 1) | 1
 
 

@@ -30,15 +30,15 @@ class MessageCodec(Codec):
         return MessageChannel(me, self)
 
     def init(self, vector: Vector, random: Random) -> State:
-        """Make the state before a slot's first vector; `random` is the result of `generator`."""
+        """Make the state before a slot's first vector; `random`: of `generator`."""
         return None
 
     def encode(self, vector: Vector, state: State, number: int) -> tuple[Data, Any, State]:
-        """Return the arrays sent, the indices of their entries (None: all) and the next state."""
+        """Return arrays to send, indices of their entries (None: all), and the state."""
         raise NotImplementedError
 
     def add(self, total: Vector, data: Data, places: Any) -> Vector:
-        """Add the vector of a message to `total`, which may be changed in place; return the sum."""
+        """Add a message's vector to `total`, perhaps in place; return the sum."""
         return total + data[0]
 
     def bytes(self, parameters: float, width: float, number: int, kept: float | None) -> float:
@@ -49,7 +49,7 @@ class MessageCodec(Codec):
         raise NotImplementedError
 
     def layout(self, entries: int, number: int) -> tuple[int | None, int]:
-        """Return the most of `entries` in message `number` (None: unknown), and bits of an int8."""
+        """Return the most of `entries` in a message (None: unknown), and an int8's bits."""
         return None, 8
 
 

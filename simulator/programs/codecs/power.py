@@ -37,14 +37,14 @@ class PowerSGD(Codec):
         return me.generator(shared=True)
 
     def bytes(self, parameters: float, width: float) -> tuple[float, float]:
-        """Return the bytes of P and of Q, for a vector of `parameters` entries of `width` bytes."""
+        """Return the bytes of P and of Q, for `parameters` entries of `width` bytes."""
         rows, columns = shape(parameters)
         rank = min(self.rank, columns)
         return rank * rows * width, rank * columns * width
 
 
 def shape(entries: float) -> tuple[int, int]:
-    """Return rows and columns (at most as many) of the matrix for a vector of `entries`."""
+    """Return rows and (at most as many) columns of the matrix for `entries`."""
     rows = ceil(sqrt(entries))
     return rows, ceil(entries / rows)
 
@@ -64,7 +64,7 @@ class PowerMatrix(NamedTuple):
         return Encoded((P,), None, self.share, self.bytes[0])
 
     def right(self, span: Vector) -> Encoded:
-        """Return the second message, Q; `span`: orthonormal columns of the first one's mean."""
+        """Return the second message, Q; `span`: orthonormal columns of the first mean."""
         Q = self.vector if self.is_nothing else self.matrix.mT @ span
         return Encoded((Q,), None, self.share, self.bytes[1])
 

@@ -109,7 +109,7 @@ def _rows(shape: tuple[int, ...]) -> list[Any]:
 
 
 def largest(sizes: Vector, count: int) -> Any:
-    """Return the places of the `count` largest of `sizes`, in ascending order; nan is largest.
+    """Return the places of the `count` largest sizes, ascending; nan is largest.
 
     Among equal sizes the first win, so that the choice does not depend on the library.
     """

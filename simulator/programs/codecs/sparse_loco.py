@@ -48,7 +48,7 @@ class SparseLoCo(MessageCodec):
         return 0.0 * vector
 
     def encode(self, vector: Vector, state: State, number: int) -> tuple[Data, Any, State]:
-        """Send place and code of the largest entries as one word, and the value of each code."""
+        """Send place and code of the largest entries as a word, and each code's value."""
         xp = array_namespace(vector)
         residual = self.decay * state + vector
         sizes = abs(in_rows(residual, self.chunk))
@@ -79,7 +79,7 @@ class SparseLoCo(MessageCodec):
         return total
 
     def entries(self, size: int) -> int:
-        """Return how many entries of a vector are sent: `top` per chunk, in proportion for less."""
+        """Return how many entries of a vector are sent: `top` per chunk."""
         chunks, rest = divmod(size, self.chunk)
         return chunks * self.top + ceil(self.top * rest / self.chunk)
 

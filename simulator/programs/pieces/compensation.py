@@ -25,7 +25,7 @@ class Displacement:
         self.lr, self.mu = lr, mu
 
     def local(self, state: Pair, own: Pair, g: Vector, n: int) -> tuple[Pair, Pair]:
-        """Take a step of momentum SGD, u = mu u + g, x = x - lr u; A = mu A + g, B = B + lr A."""
+        """Step by u = mu u + g, x = x - lr u; A = mu A + g, B = B + lr A."""
         rate, mu = self.lr(n + 1), self.mu
         (x, u), (A, B) = state, own
         u = mu * u + g
@@ -54,7 +54,7 @@ class Exact(Displacement):
         return own if self.mu else own[1]
 
     def late(self, state: Pair, own: Pair, mean: Payload, since: int, n: int) -> Pair:
-        """Replace both effects by the mean ones, and add what momentum made of the difference."""
+        """Replace both effects by the means; add what momentum made of the difference."""
         if not self.mu:
             return super().late(state, own, mean, since, n)
         (x, u), (A, B), (mean_a, mean_b) = state, own, mean

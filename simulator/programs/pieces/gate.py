@@ -34,5 +34,5 @@ class Gate:
 
 
 def bounded_lead(workers: int, lead: int) -> Gate:
-    """Make a gate at which a worker waits once it is `lead` + 1 arrivals ahead of the slowest."""
+    """Make a gate that stops workers `lead` + 1 arrivals ahead of the slowest."""
     return Gate(workers, lead)

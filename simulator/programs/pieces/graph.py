@@ -30,7 +30,7 @@ class Graph:
         return _neighbours(self, rank, workers)
 
     def weights(self, rank: int, workers: int) -> tuple[tuple[int, float], ...]:
-        """Return the row of the mixing matrix W: (rank, weight) of itself and its neighbours.
+        """Return a row of the mixing matrix W: pairs (rank, weight), with `rank` itself.
 
         Metropolis weights, W_ij = 1 / (1 + max(degree_i, degree_j)) and W_ii = 1 - sum of the rest
         (Xiao, Boyd and Lall, Robust distributed sensor fusion based on average consensus, 2005).
@@ -47,7 +47,7 @@ class Graph:
         return tuple(sorted(row.items()))
 
     def active(self, rank: int, workers: int) -> bool:
-        """Return whether a worker starts averagings, as half of the workers do, or answers them.
+        """Return whether a worker starts averagings, as half of them do, or answers.
 
         If both ends of an edge could start, workers could wait for each other in a circle; with two
         colours they cannot (AD-PSGD, Lian et al., arXiv 1710.06952).

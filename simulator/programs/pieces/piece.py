@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 @dataclass_transform(frozen_default=True)
 def piece(cls: type[T]) -> type[T]:
-    """Make a class a frozen, validated dataclass that a scenario's table can be read into.
+    """Make a class a frozen, validated dataclass for a scenario's tables.
 
     Not a pydantic model: pieces are called at every step, and a model's attributes take nearly
     three times as long to read.
@@ -35,7 +35,7 @@ class TomlSchema(GenerateJsonSchema):
         return self.generate_inner(schema["schema"])
 
     def default_schema(self, schema: core_schema.WithDefaultSchema) -> JsonSchemaValue:
-        """Leave out defaults that TOML cannot express, or that a table's keys already carry."""
+        """Leave out defaults that TOML cannot express, or that a table's keys carry."""
         if isinstance(schema.get("default"), BaseModel | None):
             return self.generate_inner(schema["schema"])
         return super().default_schema(schema)
@@ -68,7 +68,7 @@ class Kinds:
         return ", ".join(self.kinds)
 
     def read(self, value: Any) -> Any:
-        """Make the piece that a table describes, or a name with all defaults; None for neither.
+        """Make the piece of a table, or of a name with all defaults; None for neither.
 
         Raises pydantic.ValidationError for a wrong table.
         """

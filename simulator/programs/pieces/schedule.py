@@ -51,7 +51,7 @@ class TableSchedule:
 
     @property
     def never_decreases(self) -> bool:
-        """Whether no value is below an earlier one; monotone between the steps in its keys."""
+        """Whether no value is below an earlier one."""
         keys = (getattr(self, key, 0) for key in ("warmup", "steps"))
         at = getattr(self, "at", ())
         steps = sorted({0, *keys, *at, *(step + 1 for step in at)})
@@ -67,7 +67,7 @@ class ConstantSchedule(TableSchedule):
     schedule: Literal["constant"] = "constant"
 
     def __call__(self, step: int) -> float:
-        """Value at `step`."""
+        """Return the value at `step`."""
         return self.value
 
 
@@ -81,7 +81,7 @@ class Steps(TableSchedule):
     at: Changes
 
     def __call__(self, step: int) -> float:
-        """Value at `step`: the first decay acts on the step after `at[0]`."""
+        """Return the value at `step`; the first decay acts after step `at[0]`."""
         return float(self.start * self.factor ** bisect_left(self.at, step))
 
 
@@ -103,7 +103,7 @@ class Piecewise(TableSchedule):
         return self
 
     def __call__(self, step: int) -> float:
-        """Value at `step`: `values[1]` acts on the step after `at[0]`."""
+        """Return the value at `step`; `values[1]` acts after step `at[0]`."""
         return self.values[bisect_left(self.at, step)]
 
 
@@ -117,7 +117,7 @@ class Linear(TableSchedule):
     steps: Annotated[StepCount, Field(description="step at which it reaches `end`")]
 
     def __call__(self, step: int) -> float:
-        """Value at `step`."""
+        """Return the value at `step`."""
         if step >= self.steps:
             return self.end
         # product first: a whole number on the line comes out whole, and rounds to itself
@@ -151,7 +151,7 @@ class WarmupCosine(TableSchedule):
         return self
 
     def __call__(self, step: int) -> float:
-        """Value at `step`."""
+        """Return the value at `step`."""
         if step >= self.steps:
             return self.end
         if step < self.warmup:
@@ -172,7 +172,7 @@ class FixedPeriod:
     value: int
 
     def __call__(self, step: int) -> int:
-        """Value at `step`."""
+        """Return the value at `step`."""
         return self.value
 
 
@@ -183,7 +183,7 @@ class Period:
     schedule: InstanceOf[TableSchedule]
 
     def __call__(self, step: int) -> int:
-        """Period in steps at `step`."""
+        """Return the period in steps at `step`."""
         return max(1, -int(-self.schedule(step) // 1))
 
 
@@ -200,7 +200,7 @@ class OwnPeriod:
         raise NotImplementedError
 
     def phase(self, me: Node) -> Callable[[int], float]:
-        """Return the period in steps, as a function of the step, of a phase that begins now."""
+        """Return the period of a phase that begins now, as a function of the step."""
         raise NotImplementedError
 
 
@@ -263,7 +263,7 @@ def _rate(value: Any) -> Any:
 
 
 def whole(kind: Callable[[TableSchedule], Any], name: str, unit: str) -> BeforeValidator:
-    """Make a validator for a whole number, or a table that `kind` turns into whole numbers."""
+    """Make a validator for a whole number, or for a table of `kind` with such ones."""
 
     def read(value: Any) -> Any:
         if isinstance(value, int) and not isinstance(value, bool):

@@ -49,7 +49,7 @@ class Momentum:
     kind: Literal["momentum"] = "momentum"
 
     def init(self, x: Vector) -> State:
-        """A buffer of zeros."""
+        """Return a buffer of zeros."""
         return 0.0 * x
 
     def update(self, gradient: Vector, state: State, x: Vector) -> tuple[Vector, State]:
@@ -66,7 +66,7 @@ class Nesterov:
     kind: Literal["nesterov"] = "nesterov"
 
     def init(self, x: Vector) -> State:
-        """A buffer of zeros."""
+        """Return a buffer of zeros."""
         return 0.0 * x
 
     def update(self, gradient: Vector, state: State, x: Vector) -> tuple[Vector, State]:
