@@ -1,4 +1,4 @@
-"""From measured runs to a profile: compute times, overheads, network, standard errors."""
+"""Fit a profile to measured runs: compute times, overheads, network, standard errors."""
 
 import math
 from collections.abc import Sequence
