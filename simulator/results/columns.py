@@ -13,38 +13,11 @@ from math import isfinite, nan
 from typing import Any
 
 from . import intervals, statistics
-from .divergence import diverged
-from .run import Run
 
 Summary = Mapping[str, Any]
 SIMULATE, SWEEP, PAGE = "simulate", "sweep", "page"  # outputs that show columns
 EVERYWHERE = (SIMULATE, SWEEP, PAGE)
 MEDIAN_PARTS = ("median", "median_low", "median_high", "median_level")  # of a column in a row
-
-
-@dataclass(frozen=True)
-class Conditions:
-    """Numbers of the scenario that columns depend on.
-
-    `target`: run.target_loss; `step_alone`: seconds per step if all workers computed, never
-    waited, and made as many gradients as a step takes; `priced`: whether the scenario has prices.
-    """
-
-    target: float | None
-    step_alone: float
-    priced: bool
-
-
-def _time(values: intervals.Values, heavy: bool) -> intervals.Estimate:
-    return intervals.positive(values, heavy=heavy)
-
-
-def _share(values: intervals.Values, _: bool) -> intervals.Estimate:
-    return intervals.share(values)
-
-
-def _untimed(values: intervals.Values, _: bool) -> intervals.Estimate:
-    return intervals.estimate(values)
 
 
 @dataclass(frozen=True)
@@ -54,8 +27,7 @@ class ResultColumn:
     `key`: its name in sweep.csv; `heading`: on the terminal, where {target} stands for the loss to
     reach and {kind} for that of the intervals; `words`: in prose and on the report page; `unit`:
     as in `statistics.with_unit`. `place`: the path of the mean in what `statistics.summarise`
-    returns. `of_run` returns None, or no finite number, where there is no value. `estimate` makes
-    an estimate over seeds, where some random time has no finite variance ("heavy") or not.
+    returns, of a single run as of all.
     """
 
     key: str
@@ -63,8 +35,6 @@ class ResultColumn:
     words: str
     unit: str
     place: str
-    of_run: Callable[[Run, Conditions], float | None]
-    estimate: Callable[[intervals.Values, bool], intervals.Estimate] = _time
     shown_in: tuple[str, ...] = EVERYWHERE
 
     def of_summary(self, row: Summary) -> float | None:
@@ -90,33 +60,13 @@ class ResultColumn:
         stated = {} if self.key == "seconds_per_gradient" else row.get(place)
         if isinstance(stated, Mapping) and stated.get("estimate"):
             return intervals.stated(stated, leaf, one_run=True)
-        return None if None in values else self.estimate(values, heavy)
+        return None if None in values else intervals.estimate(values, heavy=heavy)
 
     @property
     def show(self) -> Callable[[float | None], str]:
         """The function that formats a value for reading."""
         of_loss = self.key == "final_loss"
         return statistics.format_loss if of_loss else partial(statistics.with_unit, unit=self.unit)
-
-
-def _last(run: Run, column: str) -> float | None:
-    values = run.curve[column]
-    return values[-1] if values else None
-
-
-def _sampled(number: Callable[[Run], float]) -> Callable[[Run, Conditions], float | None]:
-    """Return a number of runs whose clients are sampled, None of others."""
-    return lambda run, _: None if run.gradients is None else number(run)
-
-
-def _goodput(run: Run, _: Conditions) -> float | None:
-    crashed = run.failures is not None and run.gradients is None
-    return statistics.goodput(run) if crashed else None
-
-
-def _scalability(run: Run, given: Conditions) -> float | None:
-    per_step = statistics.seconds_per_step(run)
-    return given.step_alone / per_step if per_step else None
 
 
 def estimate_columns(name: str, estimate: intervals.Estimate | None) -> dict[str, Any]:
@@ -143,43 +93,32 @@ def estimate_of(row: Mapping[str, Any], name: str) -> intervals.Estimate:
 
 _RATE = "gradients_per_hour.mean"
 RESULT_COLUMNS = (
-    ResultColumn("seconds_per_step", "s/step", "time per step", "s", "seconds_per_step.mean",
-                 lambda run, _: statistics.seconds_per_step(run)),
-    ResultColumn("rounds", "rounds", "rounds", "#", "rounds", lambda run, _: run.rounds or None),
-    ResultColumn("seconds_per_round", "s/round", "time per round", "s", "seconds_per_round.mean",
-                 lambda run, _: run.round_seconds if run.rounds else None),
-    ResultColumn("rounds_per_night", "rounds\n/night", "rounds per night", "#", "rounds_per_night",
-                 lambda run, _: run.rounds / run.nights if run.rounds and run.nights else None),
-    ResultColumn("reports_per_round", "reports\n/round", "reports per round", "",
-                 "reports_per_round",
-                 lambda run, _: run.reports / run.rounds if run.reports else None),
-    ResultColumn("clients_at_work", "at\nwork", "clients at work at a time", "",
-                 "clients_at_work.mean", _sampled(lambda run: run.at_work), _untimed),
-    ResultColumn("gradients_per_hour", "gradients\n/h", "useful gradients per hour", "#", _RATE,
-                 _sampled(lambda run: 3600 / statistics.seconds_per_gradient(run))),
-    ResultColumn("seconds_per_gradient", "s/gradient", "time per useful gradient", "s", _RATE,
-                 _sampled(statistics.seconds_per_gradient), shown_in=()),
-    ResultColumn("duration_s", "duration", "duration", "s", "duration",
-                 lambda run, _: run.duration, shown_in=()),
-    ResultColumn("time_to_target_s", "to {target}\n({kind})", "time to target", "s",
-                 "time_to_target.mean", lambda run, given: (
-                     None if given.target is None else statistics.crossing(run, given.target))),
-    ResultColumn("final_loss", "final\nloss", "final loss", "", "loss.last",
-                 lambda run, _: nan if diverged(run) else _last(run, "loss"), _untimed),
-    ResultColumn("final_accuracy", "accuracy", "final accuracy", "", "accuracy.last",
-                 lambda run, _: _last(run, "accuracy"), _share),
-    ResultColumn("goodput", "goodput", "goodput", "%", "goodput.mean", _goodput, _share),
-    ResultColumn("useful_share", "useful", "useful share of what clients compute", "%",
-                 "useful_share.mean", _sampled(statistics.useful_share), _share),
-    ResultColumn("bytes_per_step", "bytes/step", "bytes per step", "", "bytes_per_step",
-                 lambda run, _: run.curve["bytes"][-1] / run.steps if run.steps else None,
-                 _untimed, ()),
-    ResultColumn("total_cost", "cost", "cost", "", "cost",
-                 lambda run, given: _last(run, "cost") if given.priced else None,
-                 shown_in=(SWEEP,)),
-    ResultColumn("scalability", "scalability", "scalability", "", "scalability", _scalability,
-                 shown_in=()),
-)  # fmt: skip
+    ResultColumn("seconds_per_step", "s/step", "time per step", "s", "seconds_per_step.mean"),
+    ResultColumn("rounds", "rounds", "rounds", "#", "rounds"),
+    ResultColumn("seconds_per_round", "s/round", "time per round", "s", "seconds_per_round.mean"),
+    ResultColumn("rounds_per_night", "rounds\n/night", "rounds per night", "#", "rounds_per_night"),
+    ResultColumn(
+        "reports_per_round", "reports\n/round", "reports per round", "", "reports_per_round"
+    ),
+    ResultColumn(
+        "clients_at_work", "at\nwork", "clients at work at a time", "", "clients_at_work.mean"
+    ),
+    ResultColumn("gradients_per_hour", "gradients\n/h", "useful gradients per hour", "#", _RATE),
+    ResultColumn("seconds_per_gradient", "s/gradient", "time per useful gradient", "s", _RATE, ()),
+    ResultColumn("duration_s", "duration", "duration", "s", "duration", ()),
+    ResultColumn(
+        "time_to_target_s", "to {target}\n({kind})", "time to target", "s", "time_to_target.mean"
+    ),
+    ResultColumn("final_loss", "final\nloss", "final loss", "", "loss.last"),
+    ResultColumn("final_accuracy", "accuracy", "final accuracy", "", "accuracy.last"),
+    ResultColumn("goodput", "goodput", "goodput", "%", "goodput.mean"),
+    ResultColumn(
+        "useful_share", "useful", "useful share of what clients compute", "%", "useful_share.mean"
+    ),
+    ResultColumn("bytes_per_step", "bytes/step", "bytes per step", "", "bytes_per_step", ()),
+    ResultColumn("total_cost", "cost", "cost", "", "cost", (SWEEP,)),
+    ResultColumn("scalability", "scalability", "scalability", "", "scalability", ()),
+)
 BY_KEY = {column.key: column for column in RESULT_COLUMNS}
 RANKING = ("time_to_target_s", "final_loss", "seconds_per_gradient", "seconds_per_step")
 """Keys of the columns that algorithms are ranked by: the first that has a value."""

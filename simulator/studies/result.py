@@ -82,13 +82,7 @@ class Result(Display):
             "name": algorithm.name,
             "parameters": algorithm.written,
             "bound": algorithm.bound,
-            **statistics.summarise(
-                runs,
-                target=scenario.run.target_loss,
-                workers=scenario.participants(algorithm),
-                ideal_rate=scenario.team.ideal_rate,
-                heavy=scenario.heavy_tailed,
-            ),
+            **self.statistics_of(algorithm, runs),
             "failures": usage.failures(runs),
             "network": usage.network(runs),
             "jobs": usage.jobs(runs),
@@ -104,6 +98,17 @@ class Result(Display):
         for quantity, interval in stated.items():
             row[quantity] = row[quantity] | {"interval90": interval}
         return dict(statistics.jsonable(row))
+
+    def statistics_of(self, algorithm: Algorithm, runs: Sequence[Run]) -> dict[str, Any]:
+        """Return the statistics of some runs of an algorithm, as `statistics.summarise`."""
+        scenario = self.scenario
+        return statistics.summarise(
+            runs,
+            target=scenario.run.target_loss,
+            workers=scenario.participants(algorithm),
+            ideal_rate=scenario.team.ideal_rate,
+            heavy=scenario.heavy_tailed,
+        )
 
     def _intervals(
         self, runs: Sequence[Run], model: Expected | None, missed: Unfitted | None

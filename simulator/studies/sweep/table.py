@@ -21,7 +21,6 @@ from ...results.columns import (
     RANKING,
     RESULT_COLUMNS,
     SWEEP,
-    Conditions,
     ResultColumn,
     estimate_columns,
     estimate_of,
@@ -161,13 +160,8 @@ def measured(scenario: Scenario, runs: Sequence[Run], execution: Execution) -> R
     seeds, programs = [run.seed for run in runs], execution.programs
     result = Result(scenario, seeds, [*runs], links=missed, programs=programs)
     (summary,) = result.algorithms
-    ideal, stated = scenario.team.ideal_rate, summary.get("interval90", {})
-    given = Conditions(
-        target=scenario.run.target_loss,
-        step_alone=scenario.participants(algorithm) / ideal if ideal else 0,
-        priced=scenario.cost.priced,
-    )
-    numbers = [_numbers(run, given) for run in runs]
+    stated, target = summary.get("interval90", {}), scenario.run.target_loss
+    numbers = [_numbers(result, run) for run in runs]
     notes = dict.fromkeys(note for run in runs for note in run.notes)
     rests = (learning.rest(model) for model in result.loss_models.values())
     record = {
@@ -188,8 +182,8 @@ def measured(scenario: Scenario, runs: Sequence[Run], execution: Execution) -> R
             "final_loss": errors.of_loss(runs, math.inf),
             PACE: errors.times,
         }
-        if given.target is not None:
-            drawn["time_to_target_s"] = errors.to_target(runs, given.target)
+        if target is not None:
+            drawn["time_to_target_s"] = errors.to_target(runs, target)
         record["errors"] = {
             key: [float(f"{x:.6g}") for x in factors]
             for key, factors in drawn.items()
@@ -216,11 +210,13 @@ def _summarised(summary: Mapping[str, Any], numbers: Sequence[Row], heavy: bool)
     return row | {f"{kind}_share": share for kind, share in summary["breakdown"].items()}
 
 
-def _numbers(run: Run, given: Conditions) -> Row:
-    """Return `RESULT_COLUMNS` and `SHARES` of one run."""
-    total = sum(run.seconds.values())
-    shares = {f"{kind}_share": spent / total for kind, spent in run.seconds.items() if total}
-    numbers = {column.key: column.of_run(run, given) for column in RESULT_COLUMNS}
+def _numbers(result: Result, run: Run) -> Row:
+    """Return `RESULT_COLUMNS` and `SHARES` of one run of the result of one algorithm."""
+    (algorithm,) = result.scenario.algorithm
+    summary = statistics.jsonable(result.statistics_of(algorithm, [run]))
+    summary["cost"] = consumption.used(result.scenario, run, run.duration).get("cost")
+    numbers = {column.key: column.of_summary(summary) for column in RESULT_COLUMNS}
+    shares = {f"{kind}_share": share for kind, share in summary["breakdown"].items()}
     return numbers | dict.fromkeys(SHARES) | shares
 
 
