@@ -25,7 +25,7 @@ from paceline.simulator.inputs.messages import visible
 from paceline.simulator.inputs.paths import demand_possible
 
 if TYPE_CHECKING:
-    from paceline.simulator.results.ownership import Destination
+    from paceline.simulator.results.store import Destination
     from paceline.simulator.scenario.scenario import Scenario
     from paceline.simulator.studies.execution import Progress
 
@@ -335,7 +335,7 @@ def _fit(
     from paceline.simulator.reports import terminal
     from paceline.simulator.reports.explore import export
     from paceline.simulator.results import store
-    from paceline.simulator.results.ownership import free_file
+    from paceline.simulator.results.store import free_file
     from paceline.simulator.studies.display.display import extra
     from paceline.simulator.studies.fit.fit import fit
 
@@ -646,7 +646,7 @@ def _probe(
     module = _torch("paceline.validate.probe.probe")
     where = out or Path(PROFILE_FILE)
     _torch("paceline.validate.calibration.profile").require_writable(where)
-    from paceline.simulator.results.ownership import free_file
+    from paceline.simulator.results.store import free_file
 
     # before a minute of measuring, which gives other numbers each time
     where = free_file(where, None, given=out is not None, overwrite=overwrite)
@@ -679,7 +679,7 @@ def _check(
     """Report what this machine offers to `validate`: the old name of `probe --check`."""
     module = _torch("paceline.validate.probe.doctor")
     from paceline.simulator.results import store
-    from paceline.simulator.results.ownership import free_file
+    from paceline.simulator.results.store import free_file
 
     where = out and free_file(out, None, given=True, overwrite=overwrite)
     with _progress("smoke test", "parts, left") as progress:
@@ -1006,7 +1006,7 @@ def _note(text: str, even_if_quiet: bool = False) -> None:
 
 def _destination(out: Path | None, default: Path, overwrite: bool) -> "Destination":
     """Return where to write: `out`, or else the next free name from `default` on."""
-    from paceline.simulator.results.ownership import Destination
+    from paceline.simulator.results.store import Destination
 
     demand_possible(out or default)  # also where it is named after the scenario
     return Destination(out or default, given=out is not None, overwrite=overwrite, say=_note)

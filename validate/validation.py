@@ -15,7 +15,7 @@ import torch
 from paceline.simulator.errors import InputError, RunError
 from paceline.simulator.load.load import Programs, load
 from paceline.simulator.results import store
-from paceline.simulator.results.ownership import Destination
+from paceline.simulator.results.store import Destination
 from paceline.simulator.scenario.scenario import Algorithm, Scenario
 from paceline.simulator.studies import execution
 from paceline.simulator.studies.execution import Progress, demand_algorithms, seed_range

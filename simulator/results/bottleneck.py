@@ -5,8 +5,7 @@ The numbers are measured in the runs; nothing is predicted about other condition
 
 import re
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,59 +14,16 @@ from ..scenario.scenario import Algorithm, Scenario
 from . import usage
 from .run import Run
 from .statistics import breakdown
-from .usage import percent
+from .wording import Reason, all_of
 
 WORTH = 0.1  # of the time: less is not worth a second word
 MATTERS = 1.05  # times the mean: a smaller difference is not worth reporting
 SLOWER = 1.02  # times the mean, where the scenario says that workers differ
 NEARLY = 1.05  # saturated nearly as long
-FEW = 3  # names in a list
 SERVER = r"server( in| out)?"
 CARD = re.compile(rf"worker \d+( in| out)?|{SERVER}")
 """Names of the lines of network cards."""
 AWAY = ("absent", "unselected")  # kinds of time in which a client takes no part
-
-SENTENCES = {
-    "deadlock": "stands still for good with {seeds} of {of} seeds: {why}",
-    "instant": "nothing takes time",
-    "compute": "{share} of the time is computing",
-    "wait": "{share} of the time is waiting",
-    "communicate": "{share} of the time goes to the network",
-    "stalled": "{share} of the time is standing still for crashes",
-    "failures": "{share} of the time goes to failures: computed in vain {lost}, down {down}",
-    "left-out": "{share} of the time is computed in vain, by workers that leave or are left out",
-    "crashes": "crashes per run: {crashes}",
-    "alike": "all workers are about as fast",
-    "slowest": "the slowest ({who}) takes {times} times the mean",
-    "collectives": "collectives hold the links for {share} of the time, one after another",
-    "all-wait": "all wait for whichever is slowest, {share} to {most} of their time",
-    "waited-for": "the others wait for {who}, which waits for {share} of the time; "
-    "the mean over workers is {mean}",
-    "server": "the server works for {share} of the time; models waiting there at once: {models}",
-    "server-card": "the server's network card is saturated for {share} of the time",
-    "saturated": "{lines} saturated for {share} of the time",
-    "unsaturated": "no line is saturated for more than {share}, so latency or another limit "
-    "of single transfers dominates",
-    "latency": "the links transmit for only {share} of the time, so latency, or what the library "
-    "adds to each message, dominates",
-    "transmitting": "transmissions hold a worker's links for {share} of the time",
-}
-"""A sentence for each reason, by its code."""
-SHARES = {"share", "most", "mean", "lost", "down"}  # values that are shares of the time
-
-
-class Reason(NamedTuple):
-    """A cause of the time that runs take: its code in `SENTENCES`, and its numbers."""
-
-    code: str
-    values: Mapping[str, Any] = MappingProxyType({})
-
-    def __str__(self) -> str:
-        words = dict(self.values)
-        for key, value in self.values.items():
-            if isinstance(value, float):
-                words[key] = percent(value) if key in SHARES else f"{value:.3g}"
-        return SENTENCES[self.code].format(**words)
 
 
 class _Case(NamedTuple):
@@ -75,10 +31,9 @@ class _Case(NamedTuple):
     algorithm: Algorithm
     runs: Sequence[Run]
     share: Mapping[str, float]  # of the workers' time, by use
-
-    @property
-    def unit(self) -> str:
-        return self.runs[0].staleness_unit
+    crashes: float  # of a run
+    held: float | None  # share of the time that transmissions hold links
+    full: Mapping[str, float]  # share of the time that each line is saturated
 
 
 def sentence(scenario: Scenario, algorithm: Algorithm, runs: Sequence[Run]) -> str:
@@ -100,24 +55,29 @@ def reasons(scenario: Scenario, algorithm: Algorithm, runs: Sequence[Run]) -> li
     if not any(any(run.seconds.values()) for run in runs) or not there:
         return [Reason("instant")]
     share = {kind: part / there for kind, part in spent.items()}
-    case = _Case(scenario, algorithm, runs, share)
-    lost, down = share.get("lost", 0.0), share.get("down", 0.0)
-    vain = "failures" if _crashes(case) else "left-out"
-    uses = {code: share.get(code, 0.0) for code in ("compute", "wait", "communicate", "stalled")}
-    uses[vain] = lost + down
+    crashes = sum(run.failures["crashes"] for run in runs if run.failures) / len(runs)
+    held = held_share(scenario, algorithm, runs)
+    case = _Case(scenario, algorithm, runs, share, crashes, held, _saturated(scenario, runs))
+    parts = {"lost": share.get("lost", 0.0), "down": share.get("down", 0.0)}
+    vain = "failures" if crashes else "left-out"
+    uses = {code: share.get(code, 0.0) for code in ("compute", "wait", "communicate")}
+    uses |= {"standing": share.get("stalled", 0.0), vain: sum(parts.values())}
     first, second, *_ = sorted(uses, key=lambda code: -uses[code])
     result = []
     for code in (first, second) if first == "compute" and uses[second] > WORTH else (first,):
-        more = {"lost": lost, "down": down} if code == vain else {}
-        result.append(Reason(code, {"share": uses[code], **more}))
-        if scenario.cluster.sampling is None:
-            result += EXPLAIN.get(code, _crashes)(case)
+        result.append(Reason(code, {"share": uses[code]} | (parts if code == vain else {})))
+        if scenario.cluster.sampling is not None:
+            continue
+        if code in EXPLAIN:
+            result += EXPLAIN[code](case)
+        elif crashes:
+            result.append(Reason("crashes", {"crashes": crashes}))
     return result
 
 
 def _computing(case: _Case) -> list[Reason]:
     recovery = case.scenario.recovery
-    if case.unit != "steps":  # a faster worker computes more often, not less
+    if case.runs[0].staleness_unit != "steps":  # a faster worker computes more often, not less
         return []
     if recovery.policy in ("shrink", "quorum") or recovery.backups:
         return []  # workers' counted steps differ in number
@@ -130,16 +90,16 @@ def _computing(case: _Case) -> list[Reason]:
 
 
 def _waiting(case: _Case) -> list[Reason]:
-    if case.unit == "updates":
+    if case.runs[0].staleness_unit == "updates":
         return _served(case)
-    held = held_share(case.scenario, case.algorithm, case.runs)
-    if held is not None and held > case.share["wait"] and case.unit == "steps":
-        return [Reason("collectives", {"share": held})]
+    if (case.held or 0.0) > case.share["wait"] and case.runs[0].staleness_unit == "steps":
+        return [Reason("collectives", {"share": case.held})]
     waits = [np.array(run.workers["wait"]) for run in case.runs]
     whole = sum(map(usage.span, case.runs))
     means, lowest = np.sum(waits, axis=0) / whole, sum(wait.min() for wait in waits) / whole
     if lowest > means.mean() / 2:
-        return [Reason("all-wait", {"share": float(means.min()), "most": float(means.max())})]
+        highest = float(means.max())
+        return [Reason("all-wait", {"share": float(means.min()), "highest": highest})]
     there = [
         wait / np.maximum(1 - np.array(run.workers.get("absent", 0.0)) / usage.span(run), 1e-9)
         for run, wait in zip(case.runs, waits, strict=True)
@@ -158,29 +118,23 @@ def _served(case: _Case) -> list[Reason]:
     ]
     times = sum(run.duration for run in runs)
     busy = min(1.0, sum(works) / times) if times else 0.0
-    full = _saturated(case.scenario, runs)
-    card = max((full[name] for name in full if re.fullmatch(SERVER, name)), default=0.0)
+    card = max((case.full[name] for name in case.full if re.fullmatch(SERVER, name)), default=0.0)
     inbox = max(run.inbox_bytes for run in runs) / case.scenario.model.bytes
     served = Reason("server", {"share": busy, "models": inbox})
     carried = [Reason("server-card", {"share": card})] if card > WORTH else []
     return [served, *carried] if busy >= card or inbox else carried
 
 
-def _crashes(case: _Case) -> list[Reason]:
-    counts = [run.failures["crashes"] for run in case.runs if run.failures is not None]
-    return [Reason("crashes", {"crashes": sum(counts) / len(case.runs)})] if sum(counts) else []
-
-
 def _communicating(case: _Case) -> list[Reason]:
     """Return which lines are saturated the longest, or how long transmissions hold the links."""
-    spent = case.share["communicate"]
+    spent, held = case.share["communicate"], case.held
     if case.runs[0].lines:
-        full = _saturated(case.scenario, case.runs)
-        top = max(full.values(), default=0.0)
-        longest = sorted((line for line in full if full[line] > top / NEARLY), reverse=True)
+        top = max(case.full.values(), default=0.0)
+        longest = sorted(
+            (k for k, share in case.full.items() if share > top / NEARLY), reverse=True
+        )
         code = "saturated" if top >= spent / 2 else "unsaturated"
         return [Reason(code, {"lines": _names(longest), "share": top})]
-    held = held_share(case.scenario, case.algorithm, case.runs)
     if held is None:
         return []
     return [Reason("latency" if held < spent / 2 else "transmitting", {"share": held})]
@@ -228,27 +182,22 @@ def _saturated(scenario: Scenario, runs: Sequence[Run]) -> dict[str, float]:
 def _names(lines: Sequence[str]) -> str:
     """Name saturated lines: of many the first, or the number of network cards."""
     nodes = dict.fromkeys(re.sub(" (in|out)$", "", line) for line in lines)
-    if all(map(CARD.fullmatch, lines)):
-        return (
-            f"the network card of {lines[0]}" if len(nodes) == 1 else f"{len(nodes)} network cards"
-        )
-    return ", ".join(lines[:FEW]) + (f" and {len(lines) - FEW} more" if len(lines) > FEW else "")
+    if not all(map(CARD.fullmatch, lines)):
+        return all_of(lines)
+    return f"the network card of {lines[0]}" if len(nodes) == 1 else f"{len(nodes)} network cards"
 
 
 def _slowest(scenario: Scenario, slowness: Sequence[np.ndarray]) -> tuple[str, list[int]]:
     """Name the slowest by `slowness` (workers,) of each seed, with ranks; none if seeds differ."""
     groups = [worker.group for worker in scenario.team.workers]
     near = _near(np.sum(slowness, axis=0))
-    names = {groups[rank] for rank in near}
-    name = names.pop()
-    if not names and name and len(near) == groups.count(name) > 1:
+    name, *others = {groups[rank] for rank in near}
+    if name and not others and len(near) == groups.count(name) > 1:
         return f"group {name}", near
     ranks = sorted(set.intersection(*(set(_near(times)) for times in slowness)))
     if not {int(times.argmax()) for times in slowness}.issubset(ranks):
         return "another worker with each seed", []
-    if len(ranks) > FEW:
-        return f"{len(ranks)} workers", ranks
-    return " and ".join(f"worker {rank}" for rank in ranks), ranks
+    return all_of([f"worker {rank}" for rank in ranks]), ranks
 
 
 def _near(slowness: np.ndarray) -> list[int]:

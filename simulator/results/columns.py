@@ -1,17 +1,20 @@
 """Result columns: the numbers of an algorithm's runs that tables, sweeps and reports show.
 
-To add one, compute it in `statistics.summarise` and append a `ResultColumn` to `RESULT_COLUMNS`.
+To add one, compute it in `statistics.summarise` and append it to columns.toml.
 It is then in sweep.csv, sweep-seeds.csv and the sweep's JSON (the mean over seeds, or the median,
 and its interval), in the terminal's tables of `paceline simulate` and `paceline sweep`, and in the
 report page's table of results; `shown_in` names fewer of these.
 """
 
+import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import isfinite, nan
+from pathlib import Path
 from typing import Any
 
+from ..inputs import untrusted
 from . import intervals, statistics
 
 Summary = Mapping[str, Any]
@@ -35,7 +38,7 @@ class ResultColumn:
     words: str
     unit: str
     place: str
-    shown_in: tuple[str, ...] = EVERYWHERE
+    shown_in: Sequence[str] = EVERYWHERE
 
     def of_summary(self, row: Summary) -> float | None:
         """Return the mean over seeds; None where there is none."""
@@ -91,33 +94,9 @@ def estimate_of(row: Mapping[str, Any], name: str) -> intervals.Estimate:
     return intervals.stated({"mean": row[name], "interval": ends, "level": intervals.LEVEL})
 
 
-_RATE = "gradients_per_hour.mean"
-RESULT_COLUMNS = (
-    ResultColumn("seconds_per_step", "s/step", "time per step", "s", "seconds_per_step.mean"),
-    ResultColumn("rounds", "rounds", "rounds", "#", "rounds"),
-    ResultColumn("seconds_per_round", "s/round", "time per round", "s", "seconds_per_round.mean"),
-    ResultColumn("rounds_per_night", "rounds\n/night", "rounds per night", "#", "rounds_per_night"),
-    ResultColumn(
-        "reports_per_round", "reports\n/round", "reports per round", "", "reports_per_round"
-    ),
-    ResultColumn(
-        "clients_at_work", "at\nwork", "clients at work at a time", "", "clients_at_work.mean"
-    ),
-    ResultColumn("gradients_per_hour", "gradients\n/h", "useful gradients per hour", "#", _RATE),
-    ResultColumn("seconds_per_gradient", "s/gradient", "time per useful gradient", "s", _RATE, ()),
-    ResultColumn("duration_s", "duration", "duration", "s", "duration", ()),
-    ResultColumn(
-        "time_to_target_s", "to {target}\n({kind})", "time to target", "s", "time_to_target.mean"
-    ),
-    ResultColumn("final_loss", "final\nloss", "final loss", "", "loss.last"),
-    ResultColumn("final_accuracy", "accuracy", "final accuracy", "", "accuracy.last"),
-    ResultColumn("goodput", "goodput", "goodput", "%", "goodput.mean"),
-    ResultColumn(
-        "useful_share", "useful", "useful share of what clients compute", "%", "useful_share.mean"
-    ),
-    ResultColumn("bytes_per_step", "bytes/step", "bytes per step", "", "bytes_per_step", ()),
-    ResultColumn("total_cost", "cost", "cost", "", "cost", (SWEEP,)),
-    ResultColumn("scalability", "scalability", "scalability", "", "scalability", ()),
+RESULT_COLUMNS = tuple(
+    ResultColumn(**column)
+    for column in tomllib.loads(untrusted.text(Path(__file__).with_suffix(".toml")))["column"]
 )
 BY_KEY = {column.key: column for column in RESULT_COLUMNS}
 RANKING = ("time_to_target_s", "final_loss", "seconds_per_gradient", "seconds_per_step")

@@ -16,9 +16,8 @@ from ..cluster import prices
 from ..cluster.membership import all_day, worked
 from ..scenario.scenario import Scenario
 from ..scenario.tables import Prices
-from . import intervals, loss_model, wording
-from .loss_model import LossModel
-from .prediction_interval import PACE, TARGET
+from . import intervals, prediction_interval, wording
+from .prediction_interval import PACE, TARGET, LossModel
 from .run import Run
 from .statistics import at, crossing, estimated, with_unit
 
@@ -131,7 +130,6 @@ def summary(
     the intervals of one run's seconds per step and time to the target, which are those of days.
     """
     target, heavy = scenario.run.target_loss, scenario.heavy_tailed
-    there = [] if target is None else [used(scenario, run, crossing(run, target)) for run in runs]
     whole = [used(scenario, run, run.duration) for run in runs]
     algorithm = next(one for one in scenario.algorithm if one.label == runs[0].label)
     limits = most(scenario, served=algorithm.served)
@@ -139,13 +137,12 @@ def summary(
     steps = sum(run.steps for run in runs) / len(runs)
     within = pace and [end * steps for end in pace]
     amounts = summarise_amounts(whole, scenario.cost, Bounds(heavy, None, limits, within))
-    factors = loss_model.to_target(model, runs, target) if model and target is not None else None
-    until = stated.get(TARGET)
-    return amounts | {
-        "to_target": _amounts(there, scenario.cost, Bounds(heavy, factors, within=until))
-        if there
-        else None
-    }
+    if target is None:
+        return amounts | {"to_target": None}
+    factors = prediction_interval.to_target(model, runs, target) if model else None
+    there = [used(scenario, run, crossing(run, target)) for run in runs]
+    bounds = Bounds(heavy, factors, within=stated.get(TARGET))
+    return amounts | {"to_target": _amounts(there, scenario.cost, bounds)}
 
 
 class Bounds(NamedTuple):

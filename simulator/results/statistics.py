@@ -59,6 +59,13 @@ def with_unit(value: float | None, unit: str) -> str:
     return f"{digits} {prefix}{unit.strip('#')}".rstrip()
 
 
+def percent(share: float | None, digits: int = 0) -> str:
+    """Format a share: "64 %"; those that round to 0 are "under 1 %", and None is "-"."""
+    if share is None:
+        return "-"
+    return "under 1 %" if 0 < share < 0.005 and not digits else f"{100 * share:z.{digits}f} %"
+
+
 def prefixed(value: float) -> tuple[float, str]:
     """Return the power of 1000 that a value is shown in, and its prefix."""
     power = 0

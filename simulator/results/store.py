@@ -3,6 +3,10 @@
 `run.json` is removed before anything else changes and written after everything else; each file
 appears under its name only when complete. Finished runs of an unfinished command wait in `.parts`,
 from which the same command resumes. One command at a time writes a directory.
+
+No command writes over results of other settings. A command's `settings` are all that its numbers
+follow from, as JSON; they are in the document that ends its directory (`settings` of run.json), and
+beside the kept runs of an unfinished one.
 """
 
 import errno
@@ -12,23 +16,22 @@ import json
 import os
 import platform
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
+from itertools import count
 from pathlib import Path
-from typing import Any, BinaryIO, Self
+from typing import Any, BinaryIO, Self, TypeVar
 from zipfile import ZIP_STORED, ZipFile
 
 import numpy as np
 
 from ..errors import InputError
-from ..inputs import untrusted
-from . import ownership
+from ..inputs import messages, untrusted
 from .documents import SHAPES, Owned, demand_shape
 from .figures.style import FORMATS
-from .ownership import TakenError
 from .run import COLUMNS, CURVE, Run
 
 SCHEMA = 1
@@ -47,6 +50,72 @@ NAMES = (
     *(f"{n}.{e}" for n in FIGURES for e in FORMATS),
 )
 SWEEP_NAMES = ("sweep.json", "sweep.csv", "sweep-seeds.csv", *(f"sweep.{e}" for e in FORMATS))
+
+
+SHOWN = 3  # differing keys that a refusal names
+REPLACE = "replace that by --overwrite (in Python: overwrite=True), or choose another --out"
+MISSING = object()
+
+Settings = Mapping[str, Any]
+D = TypeVar("D")
+
+
+class TakenError(InputError):
+    """A directory is another command's, or holds what would be lost; `why` without a remedy."""
+
+    def __init__(self, why: str, remedy: str) -> None:
+        super().__init__(f"{why}; {remedy}")
+        self.why = why
+
+
+def demand_same(settings: Settings, other: Settings, path: Path, what: str = "results") -> None:
+    """Raise TakenError if those `other` settings, of what is in `path`, differ from `settings`.
+
+    Keys that one of them lacks altogether are not compared.
+    """
+    both = [key for key in settings if key in other]
+    changed = [text for key in both for text in differences(other[key], settings[key], (key,))]
+    if changed:
+        more = f", and {len(changed) - SHOWN} more" if len(changed) > SHOWN else ""
+        shown = ", ".join(changed[:SHOWN])
+        raise TakenError(f"{path}: holds the {what} of other settings ({shown}{more})", REPLACE)
+
+
+def differences(old: Any, new: Any, path: messages.KeyPath) -> Iterator[str]:
+    """Yield which keys below `path` differ, and what their values were and are now."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        for key in dict.fromkeys([*old, *new]):
+            yield from differences(old.get(key, MISSING), new.get(key, MISSING), (*path, key))
+    elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+        for index, pair in enumerate(zip(old, new, strict=True)):
+            yield from differences(*pair, (*path, index))
+    elif old != new:
+        shown = path[1:] if path[0] == "scenario" and path[1:] else path
+        was, now = ("absent" if v is MISSING else messages.show(v) for v in (old, new))
+        yield f"{messages.dotted(shown)}: {was}, not {now}"
+
+
+def free_file(path: Path, data: bytes | None, *, given: bool, overwrite: bool) -> Path:
+    """Return where a file may be written: `path`, or unless that was `given`, the next free name.
+
+    A name is free where nothing is, or the very `data` (None: not known yet). Raises TakenError
+    for a `given` one that is not, unless `overwrite`.
+    """
+    name = path
+    for number in count(2):
+        if overwrite or not os.path.lexists(name) or holds(name, data):
+            break
+        if given:
+            raise TakenError(f"{name}: holds something else", REPLACE)
+        name = path.with_stem(f"{path.stem}-{number}")
+    return name
+
+
+def holds(file: Path, data: bytes | None) -> bool:
+    """Whether a file holds the very `data`."""
+    if data is None or not file.is_file() or file.stat().st_size != len(data):
+        return False
+    return untrusted.data(file, len(data)) == data
 
 
 @cache
@@ -120,7 +189,7 @@ class Directory:
     repeatable = True  # whether the same settings give the same results
 
     def __init__(
-        self, path: Path, settings: ownership.Settings | None = None, *, overwrite: bool = False
+        self, path: Path, settings: Settings | None = None, *, overwrite: bool = False
     ) -> None:
         from filelock import FileLock, Timeout  # noqa: PLC0415 - 20 ms that most commands save
 
@@ -182,7 +251,7 @@ class Directory:
         elif unfinished.is_file() and self.settings and not self.overwrite:
             with untrusted.refused(unfinished, "remove it, or choose another --out"):
                 other = untrusted.document(untrusted.data(unfinished))
-            ownership.demand_same(self.settings, other, self.path, "unfinished results")
+            demand_same(self.settings, other, self.path, "unfinished results")
 
     def _demand_replaceable(self, existing: set[str]) -> None:
         """Raise TakenError unless the whole directory may be replaced."""
@@ -192,7 +261,7 @@ class Directory:
         except InputError as error:
             if may_replace:
                 return
-            raise TakenError(str(error).partition("; ")[0], ownership.REPLACE) from None
+            raise TakenError(str(error).partition("; ")[0], REPLACE) from None
         for name in existing - {*document["parts"], self.whole}:
             raise TakenError(
                 f"{self.path}: its {name} is not of this run, and would be overwritten",
@@ -206,11 +275,11 @@ class Directory:
         elif not (self.repeatable or (self.scratch / SETTINGS).is_file()):
             why = "holds measured runs, which do not come again as they were"
         if "settings" in document:
-            ownership.demand_same(self.settings or {}, self.known(document), self.path)
+            demand_same(self.settings or {}, self.known(document), self.path)
         if why:
-            raise TakenError(f"{self.path}: {why}", ownership.REPLACE)
+            raise TakenError(f"{self.path}: {why}", REPLACE)
 
-    def known(self, document: Mapping[str, Any]) -> ownership.Settings:
+    def known(self, document: Mapping[str, Any]) -> Settings:
         """Return the settings that the document of a whole directory states."""
         return dict(document.get("settings", {}))
 
@@ -305,13 +374,50 @@ class SweepDirectory(RecordDirectory):
 
     whole, names, parts, log = "sweep.json", SWEEP_NAMES, ".sweep", "points.jsonl"
 
-    def known(self, document: Mapping[str, Any]) -> ownership.Settings:
+    def known(self, document: Mapping[str, Any]) -> Settings:
         """Return the settings of a whole sweep; one with more points may take its place."""
         assert self.settings is not None
         settings, points = dict(super().known(document)), self.settings["points"]
         if {*map(dump, settings.get("points", ()))} <= {*map(dump, points)}:
             settings["points"] = points
         return settings
+
+
+@dataclass
+class Destination:
+    """Where a command writes: `path`, or unless that was `given`, the next free name after it.
+
+    `overwrite`: results of other settings may be replaced; `say` is told of another name.
+    """
+
+    path: Path
+    given: bool = True
+    overwrite: bool = False
+    say: Callable[[str], None] = lambda _: None
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+    @classmethod
+    def of(cls, out: "Path | str | Destination", overwrite: bool) -> "Destination":
+        """Return `out` as a destination; `overwrite`: of one that is a path."""
+        return out if isinstance(out, cls) else cls(Path(str(out)), overwrite=overwrite)
+
+    def open(self, kind: Callable[..., D], settings: Settings) -> D:
+        """Open the directory. Raises InputError where it cannot be written, or is another's."""
+        first, reason = self.path, ""
+        for number in count(2):
+            try:
+                directory = kind(self.path, settings, overwrite=self.overwrite)
+                break
+            except TakenError as error:
+                if self.given:
+                    raise
+                reason = reason or error.why
+                self.path = first.with_name(f"{first.name}-{number}")
+        if self.path != first:
+            self.say(f"{reason}: results go to {self.path}")
+        return directory
 
 
 def write(path: Path, data: bytes, scratch: Path | None = None, *, new: bool = False) -> None:
@@ -337,13 +443,13 @@ def write(path: Path, data: bytes, scratch: Path | None = None, *, new: bool = F
 
 
 def write_free(path: Path, data: bytes, *, given: bool, overwrite: bool) -> Path:
-    """Write a file under `ownership.free_file`'s name, and return that.
+    """Write a file under `free_file`'s name, and return that.
 
     Raises TakenError, and OSError where it cannot be written.
     """
     while True:
-        path = ownership.free_file(path, data, given=given, overwrite=overwrite)
-        if ownership.holds(path, data):
+        path = free_file(path, data, given=given, overwrite=overwrite)
+        if holds(path, data):
             return path
         try:
             write(path, data, new=not overwrite)

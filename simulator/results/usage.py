@@ -9,16 +9,11 @@ from ..cluster.membership import worked, working_hours
 from ..scenario.cluster import DAY
 from ..scenario.scenario import Scenario
 from .run import TIMES, Run
-from .statistics import human, number
+from .statistics import human, number, percent
 
 LOSSES = {"unselected": "not selected", "absent": "absent", "lost": "lost", "down": "down"}
 WAYS = {"down": "server->worker {}", "up": "worker {}->server"}  # links of one client
 OUT = ("down", "absent", "unselected")  # kinds of time in which a client is in no round
-
-
-def percent(share: float) -> str:
-    """Format a share: "64 %"; shares that round to 0 are "under 1 %"."""
-    return "under 1 %" if 0 < share < 0.005 else f"{100 * share:z.0f} %"
 
 
 def span(run: Run) -> float:
@@ -40,14 +35,6 @@ def over_seeds(values: Sequence[Any]) -> Any:
     if isinstance(there[0], list):
         return [over_seeds(column) for column in zip(*there, strict=True)]
     return there[0] if isinstance(there[0], str) else sum(there) / len(there)
-
-
-def workers(runs: Sequence[Run]) -> dict[str, list[float]]:
-    """Return each worker's seconds by kind, mean over seeds."""
-    return {
-        kind: np.mean([run.workers[kind] for run in runs], axis=0).tolist()
-        for kind in runs[0].workers
-    }
 
 
 def clients(scenario: Scenario, runs: Sequence[Run]) -> list[dict[str, Any]] | None:
@@ -106,12 +93,6 @@ def hours(scenario: Scenario) -> list[str]:
     ]
 
 
-def failures(runs: Sequence[Run]) -> dict[str, Any] | None:
-    """Return means over seeds of `Run.failures`; None where nothing can crash."""
-    means: dict[str, Any] | None = over_seeds([run.failures for run in runs])
-    return means
-
-
 def lines(runs: Sequence[Run]) -> list[dict[str, Any]]:
     """Return means over seeds of `Run.lines`. `saturated`, `down`: shares of the time."""
 
@@ -143,11 +124,6 @@ def phases(runs: Sequence[Run]) -> dict[str, dict[str, float]]:
             phase["transit_seconds"] = total / (phase["messages"] * len(runs))
         result[name] = phase
     return result
-
-
-def network(runs: Sequence[Run]) -> dict[str, Any] | None:
-    """Return the usage of lines and phases; None where no transfer was simulated."""
-    return {"lines": lines(runs), "phases": phases(runs)} if runs[0].lines else None
 
 
 def jobs(runs: Sequence[Run]) -> list[dict[str, Any]]:

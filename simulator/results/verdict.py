@@ -16,13 +16,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..errors import InputError
-from ..programs.program import BOUND
 from ..scenario.cluster import DAY
 from . import intervals, wording
 from .divergence import diverged
 from .intervals import Estimate, stated
-from .loss_model import NO_ERRORS, NO_MODELS, Models
 from .order import MARGIN, MOST, NO_ORDER, Order, Terms, order
+from .prediction_interval import NO_ERRORS, NO_MODELS, Models
 from .run import Run
 from .statistics import (
     Groups,
@@ -38,6 +37,7 @@ from .statistics import (
     unequal,
     with_unit,
 )
+from .wording import Reason, all_of
 
 PACES = {
     "seconds_per_step": ("step", seconds_per_step),
@@ -46,7 +46,6 @@ PACES = {
 """Measures of a pace: what it is the time of, in words, and its function of a run."""
 ALIKE = 0.01  # share by which estimates may differ that count as equal
 HEADLINE = 15  # words
-NAMED = 2  # most algorithms that a sentence names; the others are counted
 ENOUGH = 8  # seeds to ask for where one says nothing
 ALONE = "one worker alone"  # a choice in a search; no algorithm
 DATA_PARALLEL = ("ssgd", "ssgd-bucketed")  # programs that others are compared with
@@ -54,86 +53,10 @@ EQUAL_LOSS = "days_at_equal_loss"
 Bases = Mapping[str, str | None]
 Row = Mapping[str, Any]
 
-SENTENCES = {
-    "next": "{label} is next, {gap} {more}.",
-    "ahead": "{label} is {gap} {less}, but not better by more than {margin}.",
-    "only": "No other has a value with every seed.",
-    "baseline": "{label}, data-parallel training: {gap} {more}.",
-    "day-worth": "A day counts as {worth}, and the least money and time win.",
-    "max-loss": "A loss may be {most} above that of {label}; {count} exceed that.",
-    "by-time": "Among losses within their error the quickest is picked.",
-    "surer": "{label} is as good, but less sure: {low} to {high}.",
-    "one-seed": "One seed cannot tell chance from merit; run more, such as --seeds {seeds}.",
-    "equivalent": "Any will do: {labels} are within {margin} of the pick.",
-    "loss-model": "Losses differ by less than their error, which `paceline fit-loss` on a run of "
-    "yours would narrow.",
-    "time-model": "Times differ by less than links may add, which `paceline calibrate` would "
-    "narrow.",
-    "not-reached": "Longer runs would decide: with some seed {labels} did not get there.",
-    "too-many": "Not even {seeds:,} seeds would decide.",
-    "seeds": "About {seeds} seeds would decide.",
-    "missed": "No algorithm reached loss {target:g}.",
-    "stalled": "Out, as standing still for good: {labels}.",
-    "bound": f"Out: {{labels}}, whose {BOUND}.",
-    "no-loss": "Nothing is said of loss: times alone are compared.",
-    "clients": "Clients at work differ: {at_work}.",
-    "one-run": "A measured run is expected to take {low} to {high}.",
-    "unreached": "No configuration reached loss {target:g}; {label} came closest. Run longer, or "
-    "raise run.target_loss.",
-    "over-cap": "No configuration keeps run.cap; {label} comes closest. Raise it, or try smaller "
-    "periods and delays.",
-    "diverged": "Every configuration diverged; try smaller learning rates.",
-    "some-seeds": "Even the best got there with {reached} of {seeds} seeds only.",
-    "edge": "{label}: {key} = {value} is the {side} tried; a better one may lie beyond it.",
-    "refused": "{count} combinations were refused, such as: {first}",
-    "note": "{note}",
-    "wins": "{label} is best at {count} of {of} points.",
-}
-"""A sentence for each reason, by its code, with the names of its numbers."""
 LEADING = ("missed", "stalled", "bound", "diverged", "unreached", "over-cap")
 """Codes of reasons that the sentence says itself, those from the second on without a pick alone."""
 LIMITS = ("edge", "some-seeds")
 """Codes of reasons that limit the answer, which come before what explains it."""
-
-
-def _share(value: float) -> str:
-    return f"{100 * value:.2g} %"
-
-
-def _gap(numbers: Row) -> str:
-    """Return an amount as JSON has it, in words."""
-    ends = numbers.get("interval90")
-    estimate = Estimate(numbers["value"], "", ends and wording.span(ends), None, "")
-    return wording.difference(estimate, numbers["unit"])
-
-
-FORMATS: Mapping[str, Callable[[Any], str]] = {
-    **dict.fromkeys(("margin", "most"), _share),
-    **dict.fromkeys(("gap", "worth", "low", "high"), _gap),
-    "labels": lambda labels: any_of(labels, "and"),
-}
-
-
-class Reason(NamedTuple):
-    """A reason for an answer, or to doubt it: its code in `SENTENCES`, and its numbers."""
-
-    code: str
-    numbers: Mapping[str, Any] = MappingProxyType({})
-
-    def __str__(self) -> str:
-        """Return the reason in words."""
-        words = {key: FORMATS[key](value) if key in FORMATS else value
-                 for key, value in self.numbers.items()}  # fmt: skip
-        return SENTENCES[self.code].format(**words)
-
-    def json(self) -> dict[str, Any]:
-        """Return the code and the numbers."""
-        return {"code": self.code, **self.numbers}
-
-    @classmethod
-    def read(cls, row: Row) -> "Reason":
-        """Return the reason that a document has."""
-        return cls(row["code"], {key: value for key, value in row.items() if key != "code"})
 
 
 class Question(NamedTuple):
@@ -292,7 +215,7 @@ class Verdict:
             simpler = next_.value < self.order.value(self.pick or "")
             word = "as good:" if simpler else "next is"
             return f"; {word} {self.runner_up}, {self._brief(next_)}"
-        others = any_of(self.candidates[1:], "and")
+        others = all_of(self.candidates[1:])
         if not others:
             return ""
         code = self.would_decide.code if self.would_decide else ""
@@ -747,16 +670,3 @@ def to_run(document: Row, label: str | None, where: str) -> str | None:
         remedy = f"to run the best of the others, name it: {next(others, 'there is none')!r}"
         raise InputError(f"{where}: {ALONE} needs no averaging; {remedy}")
     return pick
-
-
-def any_of(labels: Sequence[str], word: str = "or") -> str:
-    """Return "a, b or c", or the first few and how many others."""
-    if len(labels) > NAMED + 1:
-        labels = [*labels[:NAMED], f"{len(labels) - NAMED} others"]
-    first = ", ".join(labels[:-1])
-    return f"{first} {word} {labels[-1]}" if first else "".join(labels)
-
-
-def all_of(labels: Sequence[str]) -> str:
-    """Return "a, b and c", or the first few and how many others."""
-    return any_of(labels, "and")

@@ -1,14 +1,74 @@
-"""Estimates over seeds in words: the value, what is estimated, and its interval in one unit."""
+"""Estimates over seeds in words: the value, what is estimated, and its interval in one unit.
+
+And reasons: of a verdict, and of the time that runs take.
+"""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+import tomllib
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
+from ..inputs import untrusted
+from ..programs.program import BOUND
 from .intervals import LEVEL, MEDIAN, USUAL, Estimate, stated
-from .statistics import PREFIXED, number, prefixed, time_unit, with_unit
+from .statistics import PREFIXED, number, percent, prefixed, time_unit, with_unit
 
 NO_GAIN = "no higher"
+NAMED = 2  # most algorithms that a sentence names; the others are counted
+SENTENCES = tomllib.loads(untrusted.text(Path(__file__).with_name("reasons.toml")))
+"""A sentence for each reason, by its code, with the names of its numbers."""
+
+
+def _gap(numbers: Mapping[str, Any]) -> str:
+    """Return an amount as JSON has it, in words."""
+    ends = numbers.get("interval90")
+    return difference(
+        Estimate(numbers["value"], "", ends and span(ends), None, ""), numbers["unit"]
+    )
+
+
+def all_of(labels: Sequence[str]) -> str:
+    """Return "a, b and c", or the first few and how many others."""
+    if len(labels) > NAMED + 1:
+        labels = [*labels[:NAMED], f"{len(labels) - NAMED} others"]
+    first = ", ".join(labels[:-1])
+    return f"{first} and {labels[-1]}" if first else "".join(labels)
+
+
+FORMATS: Mapping[str, Callable[[Any], str]] = {
+    **dict.fromkeys(("margin", "most"), lambda share: f"{100 * share:.2g} %"),
+    **dict.fromkeys(("gap", "worth", "low", "high"), _gap),
+    **dict.fromkeys(("share", "highest", "mean", "lost", "down"), percent),
+    **dict.fromkeys(("times", "models", "crashes"), "{:.3g}".format),
+    "labels": all_of,
+}
+
+
+class Reason(NamedTuple):
+    """A reason for an answer, or to doubt it: its code in `SENTENCES`, and its numbers."""
+
+    code: str
+    numbers: Mapping[str, Any] = MappingProxyType({})
+
+    def __str__(self) -> str:
+        """Return the reason in words."""
+        words = {
+            key: FORMATS[key](value) if key in FORMATS else value
+            for key, value in self.numbers.items()
+        }
+        return str(SENTENCES[self.code]).format(bound=BOUND, **words)
+
+    def json(self) -> dict[str, Any]:
+        """Return the code and the numbers."""
+        return {"code": self.code, **self.numbers}
+
+    @classmethod
+    def read(cls, row: Mapping[str, Any]) -> "Reason":
+        """Return the reason that a document has."""
+        return cls(row["code"], {key: value for key, value in row.items() if key != "code"})
 
 
 def amount(estimate: Estimate, unit: str, size: float = 1.0) -> str:

@@ -10,9 +10,8 @@ from typing import Any, TypeVar
 from ..engines.dispatch import ENGINES, batches_seeds, run_replicates, run_world, written
 from ..errors import InputError
 from ..load.load import Programs, available_programs
-from ..results.ownership import Destination, Settings
 from ..results.run import Run
-from ..results.store import Directory
+from ..results.store import Destination, Directory, Settings
 from ..scenario.scenario import Algorithm, Scenario
 
 TOGETHER = 64  # seeds that are run at once, at most: what a killed command may lose

@@ -12,14 +12,13 @@ from ..engines.dispatch import run_seeds, with_tuned_rate, written
 from ..load.load import Programs
 from ..objectives.learning_curve import evidence
 from ..objectives.learning_curve.objective import Expected, mechanism, size
-from ..results import loss_model
+from ..results import prediction_interval
 from ..results.divergence import diverged
 from ..results.intervals import TAILS
-from ..results.loss_model import Errors, Models
-from ..results.prediction_interval import PACE, TARGET, TimeModel
+from ..results.prediction_interval import PACE, TARGET, Errors, Models, TimeModel
 from ..results.run import Run
 from ..results.statistics import Groups, crossing
-from ..results.verdict import all_of
+from ..results.wording import all_of
 from ..scenario.cluster import Cluster
 from ..scenario.scenario import Algorithm, Scenario
 from ..scenario.tables import LearningCurve
@@ -133,12 +132,12 @@ def intervals(
     the spread over seeds is in it. The stated intervals of times, by the model of times, add.
     """
     lasts = [run.curve["loss"][-1] for run in runs]
-    ends = {**stated, "loss": _of_runs(lasts, loss_model.of_loss(model, runs))}
+    ends = {**stated, "loss": _of_runs(lasts, prediction_interval.of_loss(model, runs))}
     if target is None:
         return ends
     times = [crossing(run, target) for run in runs]
     until = times if any(map(isfinite, times)) else [run.duration for run in runs]
-    steps, mean = loss_model.to_target(model, runs, target), sum(until) / len(until)
+    steps, mean = prediction_interval.to_target(model, runs, target), sum(until) / len(until)
     factors = stretched(cluster, mean, steps)  # nobody works at night
     return ends | {TARGET: of_steps(until, factors, stated.get(TARGET) if until is times else None)}
 

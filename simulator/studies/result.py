@@ -27,8 +27,7 @@ from ..results.determinism import deterministic
 from ..results.figures import curves, style
 from ..results.figures.chart import Chart
 from ..results.intervals import HEAVY
-from ..results.loss_model import Errors
-from ..results.prediction_interval import Uncalibrated, Unfitted
+from ..results.prediction_interval import Errors, Uncalibrated, Unfitted
 from ..results.run import Run
 from ..results.verdict import Known, Verdict, of_runs
 from ..scenario.scenario import Algorithm, Scenario
@@ -77,16 +76,17 @@ class Result(Display):
         scenario, runs = self.scenario, self.groups[algorithm.label]
         model, missed = self.loss_models.get(algorithm.label), self.time_models[algorithm.label]
         stated = self._intervals(runs, model, missed)
+        network = {"lines": usage.lines(runs), "phases": usage.phases(runs)}
         row = {
             "label": algorithm.label,
             "name": algorithm.name,
             "parameters": algorithm.written,
             "bound": algorithm.bound,
             **self.statistics_of(algorithm, runs),
-            "failures": usage.failures(runs),
-            "network": usage.network(runs),
+            "failures": usage.over_seeds([run.failures for run in runs]),
+            "network": network if runs[0].lines else None,
             "jobs": usage.jobs(runs),
-            "workers": usage.workers(runs),
+            "workers": usage.over_seeds([run.workers for run in runs]),
             "clients": usage.clients(scenario, runs),
             "bottleneck": bottleneck.sentence(scenario.under(algorithm), algorithm, runs),
             **consumption.summary(scenario, runs, model, stated),

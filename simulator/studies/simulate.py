@@ -9,8 +9,8 @@ from typing import NamedTuple
 from ..load.load import Programs, load
 from ..objectives import plugins
 from ..results import statistics, store
-from ..results.ownership import Destination
 from ..results.run import Run
+from ..results.store import Destination
 from ..scenario.scenario import Scenario
 from . import executors, links, size
 from .execution import (

@@ -27,7 +27,7 @@ from ..load.load import Programs, load, varied
 from ..results import intervals, statistics, store
 from ..results.determinism import deterministic
 from ..results.figures.chart import Axis, Chart, Line, Look, Panel
-from ..results.ownership import Destination
+from ..results.store import Destination
 from ..scenario.scenario import Scenario
 from . import executors, size
 from .display.display import Display, without_tables

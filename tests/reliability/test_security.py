@@ -607,7 +607,6 @@ def test_only_one_function_opens_what_others_wrote():
         "simulator/studies/papers/reproduce.py",  # a shipped template
         "simulator/studies/papers/reading.py",  # shipped claims
         "simulator/studies/task.py",  # source files
-        "simulator/results/ownership.py",  # the lock of a directory
         "simulator/results/store.py",  # parts that this version has kept
         "simulator/studies/size.py",  # the kernel's limit
     }

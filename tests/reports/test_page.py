@@ -26,7 +26,7 @@ from paceline.simulator.reports.page.page import report
 from paceline.simulator.reports.page.parts import PageTable
 from paceline.simulator.reports.page.searches import ranking
 from paceline.simulator.reports.page.series import series
-from paceline.simulator.results import ownership, read, usage, verdict, wording
+from paceline.simulator.results import read, store, usage, verdict, wording
 from paceline.simulator.results.figures.chart import apart
 from paceline.simulator.results.figures.curves import error_panel, in_picture, on_a_grid
 from paceline.simulator.results.figures.interactive import literal
@@ -582,7 +582,7 @@ def test_screenshot_for_the_docs(page_of, run, folder):
 
 
 def test_of_two_pages_at_once_in_one_file_the_second_is_refused(run, tmp_path, monkeypatch):
-    out, free = tmp_path / "page.html", ownership.free_file
+    out, free = tmp_path / "page.html", store.free_file
 
     def late(path, *args, **options):
         """Look, and have another command write before this one does."""
@@ -590,7 +590,7 @@ def test_of_two_pages_at_once_in_one_file_the_second_is_refused(run, tmp_path, m
         path.write_text("another's")
         return found
 
-    monkeypatch.setattr(ownership, "free_file", late)
+    monkeypatch.setattr(store, "free_file", late)
     with pytest.raises(InputError, match="holds something else"):
         report([run], out)
     assert out.read_text() == "another's"

@@ -55,7 +55,7 @@ def reasons(made: Scenario, seeds: int = 1) -> dict[str, Any]:
     found = bottleneck.reasons(made.under(algorithm), algorithm, runs)
     sentence = bottleneck.sentence(made.under(algorithm), algorithm, runs)
     assert sentence == f"{algorithm.label}: {'; '.join(map(str, found))}."
-    return {reason.code: reason.values for reason in found}
+    return {reason.code: reason.numbers for reason in found}
 
 
 # Stages of collectives

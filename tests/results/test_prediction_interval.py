@@ -18,9 +18,8 @@ from paceline.simulator.network import tcp
 from paceline.simulator.programs import catalogue
 from paceline.simulator.results import prediction_interval, wording
 from paceline.simulator.results.intervals import stated
-from paceline.simulator.results.loss_model import NO_ERRORS
 from paceline.simulator.results.order import order
-from paceline.simulator.results.prediction_interval import ALONE, FITTED, Spread
+from paceline.simulator.results.prediction_interval import ALONE, FITTED, NO_ERRORS, Spread
 from paceline.simulator.studies import learning
 from paceline.simulator.studies.tune.objective import tuning_objective
 from paceline.simulator.studies.tune.tune import tune

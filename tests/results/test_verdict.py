@@ -12,12 +12,9 @@ from paceline.simulator.results.determinism import deterministic
 from paceline.simulator.results.order import MARGIN, MOST, order
 from paceline.simulator.results.verdict import (
     ALONE,
-    SENTENCES,
     Compared,
     Known,
     Question,
-    Reason,
-    any_of,
     conclude,
     of_runs,
     quickest,
@@ -25,6 +22,7 @@ from paceline.simulator.results.verdict import (
     surest,
     to_run,
 )
+from paceline.simulator.results.wording import SENTENCES, Reason, all_of
 from paceline.simulator.studies.simulate import simulate
 from tests.helpers.cases import looped
 from tests.lab.reliability import decisions
@@ -238,9 +236,9 @@ def test_without_a_loss_the_fewest_seconds_per_step_are_picked():
 
 
 def test_a_sentence_names_a_few():
-    assert any_of("ab") == "a or b"
-    assert any_of("abc") == "a, b or c"
-    assert any_of("abcde") == "a, b or 3 others"
+    assert all_of("ab") == "a and b"
+    assert all_of("abc") == "a, b and c"
+    assert all_of("abcde") == "a, b and 3 others"
 
 
 def test_more_seeds_than_are_worth_their_while_are_not_estimated():

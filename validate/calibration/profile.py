@@ -15,7 +15,7 @@ from paceline.simulator.inputs.paths import refusals
 from paceline.simulator.load.document import SHOWN, read_toml
 from paceline.simulator.load.explain import explain, line
 from paceline.simulator.results import prediction_interval, store
-from paceline.simulator.results.ownership import free_file
+from paceline.simulator.results.store import free_file
 from paceline.simulator.scenario.overhead import Overhead
 from paceline.simulator.scenario.table import Many, Section
 from paceline.simulator.studies.display.display import extra

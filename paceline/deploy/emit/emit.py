@@ -21,7 +21,7 @@ from paceline.simulator.programs.pieces.schedule import FixedPeriod
 from paceline.simulator.programs.pieces.transform import Nesterov
 from paceline.simulator.reports.page import reading
 from paceline.simulator.results import store
-from paceline.simulator.results.ownership import free_file
+from paceline.simulator.results.store import free_file
 from paceline.simulator.results.verdict import to_run
 from paceline.simulator.scenario.scenario import OWN, Algorithm, Scenario
 from paceline.simulator.scenario.tables import LearningCurve, NoObjective

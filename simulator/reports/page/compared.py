@@ -8,9 +8,9 @@ from ...inputs.tables import differing
 from ...results import consumption, wording
 from ...results.columns import PAGE, RESULT_COLUMNS, ResultColumn
 from ...results.intervals import MEDIAN, USUAL, stated
-from ...results.statistics import format_loss, human, number, with_unit
+from ...results.statistics import format_loss, human, number, percent, with_unit
 from .. import terminal
-from .parts import PageSection, PageTable, percent
+from .parts import PageSection, PageTable
 from .reading import FoundRun
 from .series import Series, shared
 

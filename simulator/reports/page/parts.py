@@ -74,8 +74,3 @@ class PageSection:
     tables: Sequence[PageTable] = ()
     points: Sequence[str] = ()  # a list after `lead`
     folded: bool = False
-
-
-def percent(share: float | None, digits: int = 0) -> str:
-    """Write a share in percent; "-" for None."""
-    return "-" if share is None else f"{100 * share:z.{digits}f} %"

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 
 from ...results.figures import curves
 from ...results.figures.style import PARTS
-from ...results.statistics import with_unit
-from .parts import PageFigure, PageSection, PageTable, percent
+from ...results.statistics import percent, with_unit
+from .parts import PageFigure, PageSection, PageTable
 from .series import Series
 
 SAMPLING = (

@@ -21,8 +21,8 @@ from ...errors import InputError
 from ...inputs import untrusted
 from ...load.load import Programs, parse
 from ...results import documents, store
-from ...results.ownership import TakenError
 from ...results.run import Run
+from ...results.store import TakenError
 from ...scenario.scenario import Scenario
 
 DOCUMENT = "result.json"

@@ -23,7 +23,7 @@ from ...objectives import plugins
 from ...results import statistics, store
 from ...results.determinism import deterministic
 from ...results.intervals import NORMAL
-from ...results.ownership import Destination
+from ...results.store import Destination
 from ...scenario.scenario import Algorithm, Scenario
 from .. import executors, size
 from ..execution import Execution, Progress, demand_algorithms, opened, seed_range

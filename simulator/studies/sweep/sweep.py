@@ -13,7 +13,7 @@ from ...load.load import Programs, load, varied
 from ...objectives import plugins
 from ...results import statistics, store
 from ...results.figures import style
-from ...results.ownership import Destination
+from ...results.store import Destination
 from ...scenario.scenario import Algorithm, Scenario
 from .. import executors, size
 from ..execution import (

@@ -16,8 +16,8 @@ from ...objectives.learning_curve.objective import Expected, baseline
 from ...results import consumption, intervals, prediction_interval, verdict
 from ...results.consumption import SECONDS_PER_DAY as DAY
 from ...results.divergence import diverged
-from ...results.loss_model import NO_ERRORS, Errors
 from ...results.order import MARGIN
+from ...results.prediction_interval import NO_ERRORS, Errors
 from ...results.run import Run
 from ...results.statistics import (
     at,

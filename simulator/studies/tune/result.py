@@ -21,7 +21,6 @@ from ...results.verdict import (
     Compared,
     Known,
     Question,
-    Reason,
     Spent,
     Verdict,
     conclude,
@@ -29,6 +28,7 @@ from ...results.verdict import (
     quickest,
     surest,
 )
+from ...results.wording import Reason
 from ...scenario.tables import Range
 from ..display.display import Display, even, without_tables
 from . import parts, ranking

@@ -14,8 +14,8 @@ from ...objectives import plugins
 from ...results import statistics, store
 from ...results.documents import adapter
 from ...results.figures.style import FORMATS
-from ...results.loss_model import NO_ERRORS
-from ...results.ownership import TakenError
+from ...results.prediction_interval import NO_ERRORS
+from ...results.store import TakenError
 from ...scenario.scenario import Scenario
 from .. import executors, learning, links
 from ..execution import Execution, Progress

@@ -11,7 +11,7 @@ from ...load.load import Programs, load, varied
 from ...results import statistics, store
 from ...results.figures import style
 from ...results.order import Order
-from ...results.ownership import Destination
+from ...results.store import Destination
 from ...scenario.scenario import Scenario
 from .. import executors, learning, size
 from ..execution import Execution, Progress, opened, seed_range
