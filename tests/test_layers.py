@@ -83,13 +83,13 @@ def root(path):
 
 def edges(paths):
     """Modules that each of the modules imports, of `paths` alone."""
-    known = {module(path) for path in paths}
-    found = {}
+    modules = {module(path) for path in paths}
+    results = {}
     for path in paths:
         names = {name.removeprefix("paceline.") for name in imports(path)}
-        targets = {name if name in known else name.rpartition(".")[0] for name in names}
-        found[module(path)] = (targets & known) - {module(path)}
-    return found
+        targets = {name if name in modules else name.rpartition(".")[0] for name in names}
+        results[module(path)] = (targets & modules) - {module(path)}
+    return results
 
 
 def called(path):
@@ -105,19 +105,19 @@ def tree(path):
 def imports(path):
     """Full names of all that a file imports, wherever in it."""
     package = ("paceline", *path.relative_to(root(path)).with_suffix("").parts[:-1])
-    found = set()
+    actual = set()
     for node in ast.walk(tree(path)):
         if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
+            actual |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             above = package[: len(package) - node.level + 1] if node.level else ()
             source = ".".join([*above, *([node.module] if node.module else [])])
-            found |= {f"{source}.{alias.name}" for alias in node.names}
+            actual |= {f"{source}.{alias.name}" for alias in node.names}
         elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(
             ("import_module", "__import__")
         ):
-            found |= {each.value for each in node.args if isinstance(each, ast.Constant)}
-    return found
+            actual |= {item.value for item in node.args if isinstance(item, ast.Constant)}
+    return actual
 
 
 def below(names, *packages):

@@ -32,15 +32,15 @@ def declared(extras):
     """Return what pyproject.toml asks for, by package; `extras` that name extras are followed."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     of_extras = project["optional-dependencies"]
-    asked = list(map(Requirement, project["dependencies"]))
+    requirements = list(map(Requirement, project["dependencies"]))
     waiting = [*extras]
     while waiting:
         for requirement in map(Requirement, of_extras[waiting.pop()]):
             if requirement.name == "paceline":
                 waiting.extend(requirement.extras)
             else:
-                asked.append(requirement)
-    return {canonicalize_name(each.name): each for each in asked}
+                requirements.append(requirement)
+    return {canonicalize_name(item.name): item for item in requirements}
 
 
 def pinned_version(requirement):
@@ -82,7 +82,7 @@ def test_a_package_has_one_version_in_all_parts():
         for requirement, _ in pins:
             by_marker.setdefault(str(requirement.marker), set()).add(pinned_version(requirement))
         everywhere = by_marker.get("None", set())
-        versions = {version for found in by_marker.values() for version in found}
+        versions = {version for actual in by_marker.values() for version in actual}
         assert len(everywhere) <= 1, package
         assert not everywhere or versions == everywhere, f"{package}: run make lock"
 

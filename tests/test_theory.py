@@ -256,8 +256,8 @@ def test_bounds_that_never_cross():
     [(60, 8.07, 19, 12), (100, 6.25, 14, 12), (500, 2.80, 5, 5), (1000, 1.98, 4, 4)],
 )
 def test_theorem_3_and_its_random_counterpart(duration, constant, best, valid):
-    found = theory.tau_star_constant(PAPER, 1.0, duration)
-    assert found == pytest.approx(constant, abs=0.005)
+    actual = theory.tau_star_constant(PAPER, 1.0, duration)
+    assert actual == pytest.approx(constant, abs=0.005)
     assert theory.tau_star_random(PAPER, paper_step, duration) == (valid, best)
 
 
@@ -265,8 +265,8 @@ def test_random_minimiser_with_constant_times_is_theorem_3_rounded():
     step = lambda tau: seconds_per_step([[Constant(value="1 s")]] * 16, 1.0, tau)  # noqa: E731
     for duration in (10.0, 60.0, 500.0, 5000.0):
         best = theory.tau_star_constant(PAPER, 1.0, duration)
-        found = theory.tau_star_random(PAPER, step, duration).unconstrained
-        assert abs(found - max(best, 1)) < 1
+        actual = theory.tau_star_random(PAPER, step, duration).unconstrained
+        assert abs(actual - max(best, 1)) < 1
 
 
 @looped("law", [TWO_POINTS, Pareto(minimum="500 ms", alpha=1.8), Uniform(low="0 s", high="2 s")])
@@ -281,9 +281,9 @@ def test_random_minimiser_is_what_trying_every_tau_finds(law):
 
 @looped("interval", [20.0, 60.0, 500.0])
 def test_the_best_period_of_each_interval_is_what_trying_every_tau_finds(interval):
-    found = theory.best_by_interval(PAPER, paper_step, interval, 12)
+    actual = theory.best_by_interval(PAPER, paper_step, interval, 12)
     steps = drifted = 0.0
-    for number, each in enumerate(found):
+    for number, item in enumerate(actual):
 
         def end(tau, steps=steps, drifted=drifted):
             more = interval / paper_step(tau)
@@ -291,15 +291,15 @@ def test_the_best_period_of_each_interval_is_what_trying_every_tau_finds(interva
             return 2 / (0.08 * (steps + more)) + 0.08 / 16 + drift
 
         best = min(range(1, PAPER.cap + 1), key=end)
-        assert (each.time, each.steps, each.tau) == (number * interval, round(steps), best)
-        assert each.bound == pytest.approx(end(best))
+        assert (item.time, item.steps, item.tau) == (number * interval, round(steps), best)
+        assert item.bound == pytest.approx(end(best))
         more = interval / paper_step(best)
         steps, drifted = steps + more, drifted + more * (best - 1)
-    periods = [each.tau for each in found]
+    periods = [entry.tau for entry in actual]
     assert periods == sorted(periods, reverse=True)
     assert periods[0] > periods[-1]
     quiet = ErrorBound(4, 0.1, 1.0, 0.0, 1.0)
-    assert {each.tau for each in theory.best_by_interval(quiet, paper_step, 60.0, 3)} == {10}
+    assert {entry.tau for entry in theory.best_by_interval(quiet, paper_step, 60.0, 3)} == {10}
 
 
 def test_minimiser_at_the_edges():
@@ -349,8 +349,8 @@ def test_steady_state_is_that_of_the_recursion(transmission, latency, delay, per
             clock = max(clock, arrival.get(n, 0.0))
         if n == steps // 2:
             half = clock
-    found = theory.delayed_seconds_per_step(1.0, transmission, latency, delay, period)
-    assert (clock - half) / (steps // 2) == pytest.approx(found, rel=0.02)
+    actual = theory.delayed_seconds_per_step(1.0, transmission, latency, delay, period)
+    assert (clock - half) / (steps // 2) == pytest.approx(actual, rel=0.02)
 
 
 @given(compute=st.floats(0.01, 1), transmission=st.floats(0, 5), latency=st.floats(0, 10))
@@ -462,8 +462,8 @@ def test_the_table_says_what_devices_cost_it(sharing):
     described = [{"name": "one", "shared_by": sharing}]
     cluster = {"workers": 2, "compute": "1 s", "device": described}
     cluster["group"] = [{"name": "all", "workers": 2, "device": "one"}]
-    said = any("share a device" in note for note in theory.theory(unlike(cluster=cluster))["notes"])
-    assert said == (sharing > 1)
+    text = any("share a device" in note for note in theory.theory(unlike(cluster=cluster))["notes"])
+    assert text == (sharing > 1)
 
 
 def test_the_table_of_unlike_workers():
@@ -504,9 +504,9 @@ def test_steps_of_sampled_clients_are_those_of_a_round():
         assert few[key] == three[key]
     assert "steps are those of the 3 clients of a round" in few["notes"]
     for more in ({"sampling": {"clients": 3, "over": 2}}, {"group": [{"name": "a", "workers": 4}]}):
-        found = theory.theory(unlike(cluster=cluster | more))
-        assert (found["periods"], found["notes"]) == ([], [theory.UNKNOWN])
-        assert terminal.theory(found) == [terminal.theory(few)[-1]]
+        predictions = theory.theory(unlike(cluster=cluster | more))
+        assert (predictions["periods"], predictions["notes"]) == ([], [theory.UNKNOWN])
+        assert terminal.theory(predictions) == [terminal.theory(few)[-1]]
 
 
 def test_a_rate_beyond_floats_that_no_algorithm_takes_has_no_bound():
@@ -546,12 +546,12 @@ def test_the_gain_over_ddp_is_that_of_a_simulation(library, accumulation, overla
         cluster={"accumulation": accumulation},
         network={"library": library, "latency": "10 us", "bandwidth": "20 GB/s"},
     )  # fmt: skip
-    found = theory.theory(made)
-    assert found["bucketed_seconds_per_step"] == pytest.approx(
+    predictions = theory.theory(made)
+    assert predictions["bucketed_seconds_per_step"] == pytest.approx(
         worlds.simulate(made).duration / 3, rel=1e-9
     )
-    assert found["periods"][0]["bucketed_speedup"] == pytest.approx(
-        found["bucketed_seconds_per_step"] / found["sync_seconds_per_step"]
+    assert predictions["periods"][0]["bucketed_speedup"] == pytest.approx(
+        predictions["bucketed_seconds_per_step"] / predictions["sync_seconds_per_step"]
     )
 
 
@@ -566,10 +566,10 @@ def test_theory_has_the_overheads_that_a_simulation_has():
             {"algorithm": "ssgd-bucketed", "transmission_factor": 1.5, "collective": "2 ms"},
         ],
     )  # fmt: skip
-    found = theory.theory(made)
+    predictions = theory.theory(made)
     whole, buckets = (worlds.simulate(made, index).duration / 3 for index in range(2))
-    assert found["sync_seconds_per_step"] == pytest.approx(whole, rel=1e-9)
-    assert found["bucketed_seconds_per_step"] == pytest.approx(buckets, rel=1e-9)
+    assert predictions["sync_seconds_per_step"] == pytest.approx(whole, rel=1e-9)
+    assert predictions["bucketed_seconds_per_step"] == pytest.approx(buckets, rel=1e-9)
 
 
 def test_over_tcp_without_a_profile_a_step_takes_what_simulate_says():

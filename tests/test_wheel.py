@@ -51,13 +51,13 @@ def python(wheel, tmp_path_factory):
     """
     folder = tmp_path_factory.mktemp("bare")
     venv.create(folder, symlinks=True)
-    found = folder / "bin" / "python"
+    actual = folder / "bin" / "python"
     install = "install", "--quiet", "--no-deps", "--no-index", wheel
-    checked(sys.executable, "-m", "pip", "--python", found, *install, cwd=folder)
+    checked(sys.executable, "-m", "pip", "--python", actual, *install, cwd=folder)
     (ours,) = folder.glob("lib/python*/site-packages")
-    theirs = [each for each in sys.path if each.endswith("site-packages")]
+    theirs = [path for path in sys.path if path.endswith("site-packages")]
     (ours / "others.pth").write_text("\n".join(theirs))
-    return found
+    return actual
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ def folder(tmp_path):
 
 def checked(*command, cwd):
     """Run a command without this process's PYTHONPATH; return what it prints."""
-    surroundings = {name: each for name, each in os.environ.items() if name != "PYTHONPATH"}
+    surroundings = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run(
         [*map(str, command)], cwd=cwd, env=surroundings, capture_output=True, text=True, check=False
     )
@@ -79,14 +79,14 @@ def checked(*command, cwd):
 
 def test_it_holds_every_file_of_the_package_and_no_other(wheel):
     names = zipfile.ZipFile(wheel).namelist()
-    found = {name for name in names if not name.startswith("paceline-")}
+    actual = {name for name in names if not name.startswith("paceline-")}
     files = {
         path.relative_to(ROOT)
         for folder in FOLDERS
         for path in (ROOT / folder).rglob("*")
         if path.suffix in SUFFIXES
     }
-    assert found == {Path("paceline", *path.parts[path.parts[0] == "paceline":]).as_posix()
+    assert actual == {Path("paceline", *path.parts[path.parts[0] == "paceline":]).as_posix()
                      for path in files}  # fmt: skip
     assert {path.suffix for path in files} == SUFFIXES
 
@@ -94,12 +94,12 @@ def test_it_holds_every_file_of_the_package_and_no_other(wheel):
 @pytest.mark.parametrize("command", [["paceline"], ["python", "-m", "paceline"]])
 def test_the_demo_runs_beside_files_of_our_names(python, folder, command):
     program, *rest = command
-    said = checked(python.parent / program, *rest, "simulate", *SMALL, "--jobs", "2", cwd=folder)
-    assert "local-sgd" in said
+    output = checked(python.parent / program, *rest, "simulate", *SMALL, "--jobs", "2", cwd=folder)
+    assert "local-sgd" in output
     assert (folder / "runs" / "quickstart" / "run.json").is_file()
 
 
 def test_a_script_beside_files_of_our_names_simulates(python, folder):
     (folder / "script.py").write_text(SCRIPT)
-    said = checked(python, "script.py", cwd=folder)
-    assert said.startswith(str(python.parent.parent / "lib"))
+    output = checked(python, "script.py", cwd=folder)
+    assert output.startswith(str(python.parent.parent / "lib"))

@@ -36,7 +36,7 @@ DELAY = {"dist": "normal", "mean": "0 s", "sd": "1 s"}  # folded
 
 def first(times, n=10):
     """The first compute times of every worker, shape (workers, n)."""
-    return np.array([list(islice(each, n)) for each in times])
+    return np.array([list(islice(time, n)) for time in times])
 
 
 def test_groups_come_first_and_inherit_what_they_do_not_set():
@@ -61,11 +61,11 @@ def test_groups_come_first_and_inherit_what_they_do_not_set():
 
 def test_compute_times_are_the_laws_own_draws():
     world = scenario(workers=3, compute=EXPONENTIAL)
-    found = first(cluster.compute_times(world, seed=7), 600)
+    times = first(cluster.compute_times(world, seed=7), 600)
     law = world.cluster.compute
     for rank in range(3):
-        assert np.array_equal(found[rank], law.sample(generator(7, Purpose.COMPUTE, rank), 600))
-    assert len({tuple(row) for row in found}) == 3
+        assert np.array_equal(times[rank], law.sample(generator(7, Purpose.COMPUTE, rank), 600))
+    assert len({tuple(row) for row in times}) == 3
 
 
 @given(st.integers(1, 40), st.floats(0.01, 1.0), st.integers(0, 10**6))
@@ -121,8 +121,8 @@ def test_expected_laws_are_those_of_the_simulated_workers():
     )  # fmt: skip
     assert sorted(world.team.mean_compute) == [1, 1, 1.5, 1.5, 2, 2.5]
     assert world.team.ideal_rate == pytest.approx(2 / 1 + 2 / 1.5 + 1 / 2 + 1 / 2.5)
-    found = first(cluster.compute_times(world, 0), 3000).mean(axis=1)
-    np.testing.assert_allclose(sorted(found), sorted(world.team.mean_compute), atol=0.08)
+    times = first(cluster.compute_times(world, 0), 3000).mean(axis=1)
+    np.testing.assert_allclose(sorted(times), sorted(world.team.mean_compute), atol=0.08)
     spent = simulate(world).seconds["compute"]
     assert spent == pytest.approx(3000 * np.mean(world.team.mean_compute), rel=0.02)
 
@@ -147,8 +147,8 @@ def on_devices(*devices, groups, **changes):
 def test_a_device_is_so_many_times_as_fast_as_compute_says():
     world = on_devices(A100, groups=[(2, "a100"), (1, None)])
     plain = on_devices(groups=[(2, None), (1, None)])
-    found, slow = (first(cluster.compute_times(each, 4), 300) for each in (world, plain))
-    np.testing.assert_allclose(found, slow / np.array([[2], [2], [1], [1]]), rtol=1e-15)
+    actual, slow = (first(cluster.compute_times(item, 4), 300) for item in (world, plain))
+    np.testing.assert_allclose(actual, slow / np.array([[2], [2], [1], [1]]), rtol=1e-15)
     assert world.team.mean_compute == [0.5, 0.5, 1, 1]
     assert world.team.ideal_rate == 6
 
@@ -167,7 +167,7 @@ def test_scaled_laws_are_those_of_longer_times(name, by, seed, tmp_path_factory)
     law = TypeAdapter(Law).validate_python(TABLES[name], context={"folder": folder})
     scaled = law.scaled(by)
     assert type(scaled) is type(law)
-    one, other = (each.sample(generator(seed, Purpose.COMPUTE), 50) for each in (law, scaled))
+    one, other = (item.sample(generator(seed, Purpose.COMPUTE), 50) for item in (law, scaled))
     np.testing.assert_allclose(other, by * one, rtol=1e-9, atol=1e-12)
     assert scaled.expectation == pytest.approx(by * law.expectation)
     assert scaled.variance == pytest.approx(by**2 * law.variance)
@@ -273,8 +273,8 @@ def test_more_work_than_fits_into_a_night_is_done_in_the_next_ones():
     """There from 20:00 to 06:00: 5.5 h of work by 05:30; twice that is 5 h after 20:00."""
     nights = on_days("20:00-06:00")
     factors = np.array([0.5, 1.0, 2.0, 4.0, np.inf])
-    found = stretched(nights, 5.5 * HOUR, factors) * 5.5
-    assert found == pytest.approx([2.75, 5.5, 25.0, 50.0, np.inf], rel=1e-6)
+    actual = stretched(nights, 5.5 * HOUR, factors) * 5.5
+    assert actual == pytest.approx([2.75, 5.5, 25.0, 50.0, np.inf], rel=1e-6)
 
 
 def test_workers_without_hours_are_always_there():
@@ -394,9 +394,9 @@ def test_bursts_begin_in_their_stationary_law_and_are_correlated_as_theory_says(
     share = 2 / (2 + 6)
     error = math.sqrt(share * (1 - share) / seeds)
     assert np.all(np.abs(on.mean(axis=0) - share) < 4.5 * error)
-    found = ((on[:, :1] - share) * (on - share)).mean(axis=0) / (share * (1 - share))
+    actual = ((on[:, :1] - share) * (on - share)).mean(axis=0) / (share * (1 - share))
     expected = np.exp(-times * (1 / 2 + 1 / 6))
-    assert np.all(np.abs(found - expected) < 4.5 * 2 / math.sqrt(seeds))
+    assert np.all(np.abs(actual - expected) < 4.5 * 2 / math.sqrt(seeds))
 
 
 def test_lengths_of_bursts_and_pauses_have_the_means_that_were_asked_for():
@@ -438,15 +438,15 @@ def test_mean_compute_is_what_a_long_run_takes(changes):
 def test_a_profile_slows_every_step_from_its_change_on():
     """ssgd of 3 s steps: at 9 s one step is left 1 s at full speed, and takes 1 + 2/0.5 s."""
     world = scenario({"name": "ssgd"}, compute="3 s", cluster={"profile": HALF}, steps=6)
-    found = simulate(world)
-    assert found.curve["time"] == pytest.approx([0, 3, 6, 9, 14, 20, 26], abs=1e-12)
+    result = simulate(world)
+    assert result.curve["time"] == pytest.approx([0, 3, 6, 9, 14, 20, 26], abs=1e-12)
 
 
 def test_the_slowest_worker_of_a_step_decides_and_which_it_is_changes():
     """Two groups take turns in being half as fast: ssgd is as slow as if all always were."""
     turns = [NIGHT, {"at": ["0 s", "10 s"], "factor": [0.5, 1.0], "period": "20 s"}]
     groups = [
-        {"name": str(index), "workers": 1, "profile": each} for index, each in enumerate(turns)
+        {"name": str(index), "workers": 1, "profile": turn} for index, turn in enumerate(turns)
     ]
     world = scenario({"name": "ssgd"}, {"name": "local-sgd", "tau": 10}, workers=2,
                      compute="1 s", cluster={"group": groups}, steps=100)  # fmt: skip
@@ -464,9 +464,9 @@ def test_steps_are_alike_under_two_programs_and_again():
     assert times[0] == times[2]
     assert len(times[0][0]) == 60
     assert times[1] == times[0]
-    plain = [list(islice(each, 60)) for each in cluster.compute_times(world, 4)]
-    assert all(np.all(np.array(own) >= np.array(full) * (1 - 1e-12))
-               for own, full in zip(times[0], plain, strict=True))  # fmt: skip
+    plain = [list(islice(time, 60)) for time in cluster.compute_times(world, 4)]
+    assert all(np.all(np.array(time) >= np.array(full) * (1 - 1e-12))
+               for time, full in zip(times[0], plain, strict=True))  # fmt: skip
 
 
 @looped("name", ["ssgd", "asgd", "easgd", "ad-psgd", "ssgd-bucketed"])

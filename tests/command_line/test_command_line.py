@@ -60,8 +60,8 @@ def command(*arguments, **options):
 def run(capsys, *arguments):
     """Run a command line in this process; return its status, stdout and stderr."""
     status = paceline.command_line.run([str(argument) for argument in arguments])
-    found = capsys.readouterr()
-    return status, found.out, found.err
+    output = capsys.readouterr()
+    return status, output.out, output.err
 
 
 def numbers(value):
@@ -106,8 +106,8 @@ def test_figures_in_other_formats(folder, capsys):
     few = ("simulate", "test.toml", "--seeds", 1, "--set", "run.steps=20")
     assert run(capsys, *few)[0] == 0
     assert run(capsys, *few, "--figure", "pdf, svg")[0] == 0
-    found = {path.name for path in Path("runs/test").glob("figure.*")}
-    assert found == {"figure.pdf", "figure.svg"}  # those of before would be another run's
+    actual = {path.name for path in Path("runs/test").glob("figure.*")}
+    assert actual == {"figure.pdf", "figure.svg"}  # those of before would be another run's
     status, out, err = run(capsys, *few, "--figure", "gif")
     assert (status, out) == (2, "")
     assert "--figure gif: unknown format; choose from png, svg, pdf" in err
@@ -245,8 +245,8 @@ def test_ctrl_c_says_how_to_resume(folder, jobs):
     out, err = process.communicate(timeout=PATIENCE)
     assert process.returncode in INTERRUPTED
     assert out == ""
-    (said,) = [line for line in err.splitlines() if "simulating: " not in line]
-    assert "repeat the command to resume" in said
+    (message,) = [line for line in err.splitlines() if "simulating: " not in line]
+    assert "repeat the command to resume" in message
     wait_for_the_end(process)
 
 
@@ -463,11 +463,11 @@ def test_a_coroutine_is_an_algorithm(folder, jobs):
     (folder / "test.toml").write_text(SCENARIO + '[[algorithm]]\nname = "mine"\nlr = 0.2\n')
     sent = {"mine": paceline.Program("mine", mine, "nowhere")}
     assert paceline.simulate("test.toml", seeds=1, jobs=jobs, programs=sent).runs
-    own = {"mine": mine}
-    result = paceline.simulate("test.toml", seeds=1, jobs=jobs, programs=own)
+    programs = {"mine": mine}
+    result = paceline.simulate("test.toml", seeds=1, jobs=jobs, programs=programs)
     assert list(result.groups) == ["ssgd", "local-sgd tau=10", "mine lr=0.2"]
-    loaded = paceline.load("test.toml", programs=own)
-    again = paceline.simulate(loaded, seeds=1, programs=own)
+    loaded = paceline.load("test.toml", programs=programs)
+    again = paceline.simulate(loaded, seeds=1, programs=programs)
     np.testing.assert_equal(again.records(), result.records())
     with pytest.raises(paceline.InputError, match="mine: unknown here; give simulate the programs"):
         paceline.simulate(loaded, seeds=1)
@@ -514,11 +514,11 @@ def test_without_a_terminal_progress_is_a_line_now_and_then(folder, monkeypatch,
     monkeypatch.setattr(paceline.command_line, "time", clock)
     command = ["simulate", "test.toml", "--seeds", "3", "--engine", "virtual", "--jobs", "1"]
     assert paceline.command_line.run([*command, "--out", "said"]) == 0
-    said = [line for line in capsys.readouterr().err.splitlines() if "simulating" in line]
-    assert [line.partition(" runs")[0] for line in said] == [
+    lines = [line for line in capsys.readouterr().err.splitlines() if "simulating" in line]
+    assert [line.partition(" runs")[0] for line in lines] == [
         f"paceline: simulating: {done} of 6" for done in (0, 2, 4)
     ]
-    assert said[-1].endswith("about 1 min left")
+    assert lines[-1].endswith("about 1 min left")
     assert paceline.command_line.run([*command, "--out", "silent", "--quiet"]) == 0
     assert "simulating" not in capsys.readouterr().err
 
@@ -529,10 +529,10 @@ def test_starting_is_cheap(then):
     heavy = {"numpy", "scipy", "matplotlib", "pydantic", "rich", "torch", "sklearn", "pint"}
     code = f"import sys, paceline.command_line; {then}; print({heavy} & set(sys.modules))"
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    found = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True
     )
-    assert found.stdout.splitlines()[-1] == "set()"
+    assert process.stdout.splitlines()[-1] == "set()"
 
 
 def test_public_names_are_there():
@@ -547,11 +547,11 @@ def test_public_names_are_there():
 def test_importing_the_package_imports_no_other_module_of_it():
     ours = "[name for name in sys.modules if name.partition('.')[0] == 'paceline']"
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    found = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", f"import sys, paceline; print({ours})"],
         capture_output=True, text=True, env=environment, check=True,
     )  # fmt: skip
-    assert found.stdout.splitlines()[-1] == "['paceline']"
+    assert process.stdout.splitlines()[-1] == "['paceline']"
 
 
 def test_plug_ins_need_nothing_else():
@@ -610,9 +610,9 @@ def test_an_impossible_out_is_refused_before_anything_runs(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "my.toml").write_text(corpus.SCENARIO)
     assert paceline.command_line.run([*command.split(), "my.toml", "--out", out]) == 2
-    said = capsys.readouterr().err
-    assert says in said
-    assert len(said) < 300
+    output = capsys.readouterr().err
+    assert says in output
+    assert len(output) < 300
     assert [*tmp_path.iterdir()] == [tmp_path / "my.toml"]
 
 
@@ -649,9 +649,9 @@ def test_numbers_are_kept_where_figures_fail(tmp_path, monkeypatch, capsys):
     ):
         monkeypatch.setattr(f"paceline.simulator.{module}", broken)
         assert paceline.command_line.run(command.split()) == 2
-        said = capsys.readouterr().err
-        assert "the numbers are written, but the figures cannot be drawn" in said
-        assert "OverflowError: too large" in said
-    assert {"run.json", "curves.csv", "timeline.json"} <= {each.name for each in
+        output = capsys.readouterr().err
+        assert "the numbers are written, but the figures cannot be drawn" in output
+        assert "OverflowError: too large" in output
+    assert {"run.json", "curves.csv", "timeline.json"} <= {path.name for path in
                                                            Path("s").iterdir()}  # fmt: skip
-    assert {"sweep.json", "sweep.csv"} <= {each.name for each in Path("w").iterdir()}
+    assert {"sweep.json", "sweep.csv"} <= {path.name for path in Path("w").iterdir()}

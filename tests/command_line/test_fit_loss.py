@@ -38,12 +38,12 @@ def test_a_baseline_and_a_local_run_make_an_objective(tmp_path, capsys):
     local = log(tmp_path / "local.csv", steps=100, seed=1, workers=4, slower=4.0)
     options = ["--tokens", "512", "--workers", "4", "--tau", "8", "--parameters", "1e9"]
     assert run(["fit-loss", base, local, *options, "-o", "loss.toml"]) == 0
-    said = capsys.readouterr().out
-    assert "fitted from" in said
-    assert "90 %" in said
-    assert "measured: own run of diloco" in " ".join(said.split())
-    found = tomllib.loads((tmp_path / "loss.toml").read_text())
-    objective = found["objective"]
+    output = capsys.readouterr().out
+    assert "fitted from" in output
+    assert "90 %" in output
+    assert "measured: own run of diloco" in " ".join(output.split())
+    data = tomllib.loads((tmp_path / "loss.toml").read_text())
+    objective = data["objective"]
     assert objective["kind"] == "learning-curve"
     assert objective["tokens"] == 512
     assert objective["curve"] == {
@@ -71,9 +71,9 @@ def test_a_factor_of_steps_after_the_warm_up_carries_to_the_end(tmp_path):
     assert own["log_steps"] == pytest.approx(np.log(1.6), abs=0.1)
     objective["curve"]["file"] = str(tmp_path / "loss.csv")
     ends = [
-        paceline.simulate(scenario({"name": "local-sgd", "tau": 8}, objective=each, steps=400))
+        paceline.simulate(scenario({"name": "local-sgd", "tau": 8}, objective=table, steps=400))
         .algorithms[0]["loss"]["last"]
-        for each in (objective, objective | {"own": [own | {"sd": 1e-3}]})
+        for table in (objective, objective | {"own": [own | {"sd": 1e-3}]})
     ]  # fmt: skip
     truth = 1.7 + 20.0 * ((40 + 360 / 1.6) * 4 * 512 + 2e3) ** -0.25
     assert ends == pytest.approx([truth] * 2, rel=0.01)
@@ -127,7 +127,7 @@ def test_the_column_of_losses_that_has_enough_of_them_is_taken_and_named(tmp_pat
     state = {"epoch": 1.0, "global_step": 400, "log_history": [*logged, *few, *last]}
     (tmp_path / "trainer_state.json").write_text(json.dumps(state, indent=2))
     (tmp_path / "minified.json").write_text(json.dumps(state, separators=(",", ":")))
-    lines = "".join(f"{json.dumps(each | {'eval_loss': None})}\n" for each in logged)
+    lines = "".join(f"{json.dumps(fields | {'eval_loss': None})}\n" for fields in logged)
     (tmp_path / "lines.jsonl").write_text(lines)
     rows = (f"{n},{loss},{loss + 1 if n % 8 == 0 else ''}\n" for n, loss in pairs)
     (tmp_path / "both.csv").write_text(f"step,train/loss,eval/loss\n{''.join(rows)}")
@@ -153,12 +153,12 @@ def trained(tmp_path_factory):
 
 def test_a_run_directory_says_all_by_itself(trained, capsys):
     assert run(["fit-loss", trained, "--json"]) == 0
-    found = document(capsys)["profile"]["objective"]
-    assert found["tokens"] == DIGITS.get("batch", 32)
-    (own,) = found["own"]
+    actual = document(capsys)["profile"]["objective"]
+    assert actual["tokens"] == DIGITS.get("batch", 32)
+    (own,) = actual["own"]
     assert (own["algorithm"], own["tau"]) == ("local-sgd", 16)
     assert own["sd"] > 0
-    assert found["curve"]["parameters"] == own["parameters"] == 650  # of the digits, ten classes
+    assert actual["curve"]["parameters"] == own["parameters"] == 650  # of the digits, ten classes
 
 
 def test_a_scenario_of_another_model_is_told_so_where_its_loss_is_said(tmp_path, capsys):
@@ -172,8 +172,8 @@ def test_a_scenario_of_another_model_is_told_so_where_its_loss_is_said(tmp_path,
     for own, told in ((1_500_000_000, False), (7_000_000_000, True)):
         world = scenario({"name": "ssgd"}, objective=objective, steps=400,
                          model={"parameters": own})  # fmt: skip
-        said = paceline.simulate(world).verdict.basis
-        assert ("for 1e+09 parameters, not the 7e+09 of [model]" in said) == told, said
+        basis = paceline.simulate(world).verdict.basis
+        assert ("for 1e+09 parameters, not the 7e+09 of [model]" in basis) == told, basis
 
 
 def test_options_that_cannot_be_are_refused(tmp_path, capsys):
@@ -181,13 +181,13 @@ def test_options_that_cannot_be_are_refused(tmp_path, capsys):
     rows = "".join(f"{step},{2 + 9 * step**-0.3}\n" for step in range(10, 400, 10))
     (tmp_path / "log.csv").write_text(f"step,loss\n{rows}")
     common = ["fit-loss", "log.csv", "--tokens", "64", "--workers", "4", "-o", "made.toml"]
-    for options, said in (
+    for options, message in (
         (["log.csv", "--tau", "8", "--algorithm", "dilocos"], "did you mean `diloco`"),
         (["--warmup", "1e6"], "0 points after 1e+06 steps of warm-up"),
         (["--tokens", "1e30"], "Invalid value for '--tokens'"),
     ):
         assert run([*common, *options]) == 2
-        assert said in capsys.readouterr().err
+        assert message in capsys.readouterr().err
     assert run([*common, "--noise-scale", "9e6", "--noise-scale", "2e6"]) == 0
     made = tomllib.loads((tmp_path / "made.toml").read_text())
     assert made["objective"]["noise_scale"] == [2e6, 9e6]
@@ -215,8 +215,8 @@ def test_a_fitted_loss_says_nothing_of_times(trained, tmp_path, capsys):
     for transport, known in (("ideal", False), ("tcp", True)):
         options = ["--json", "--set", f"network.transport={transport}"]
         assert run(["simulate", "my.toml", "--overwrite", *options]) == 0
-        found = document(capsys)["algorithms"][0]
-        assert bool((found.get("interval90") or {}).get("seconds_per_step")) is known
+        actual = document(capsys)["algorithms"][0]
+        assert bool((actual.get("interval90") or {}).get("seconds_per_step")) is known
 
 
 def test_an_objective_is_added_to_a_profile(trained, tmp_path, capsys):
@@ -225,10 +225,10 @@ def test_an_objective_is_added_to_a_profile(trained, tmp_path, capsys):
     )
     options = ["--base", "machine.toml", "-o", "both.toml"]
     assert run(["fit-loss", trained, *options]) == 0
-    found = tomllib.loads((tmp_path / "both.toml").read_text())
-    assert found["overhead"] == [{"workers": 4}]
-    assert found["calibration"]["notes"][0] == "a machine"
-    assert found["objective"]["kind"] == "learning-curve"
+    data = tomllib.loads((tmp_path / "both.toml").read_text())
+    assert data["overhead"] == [{"workers": 4}]
+    assert data["calibration"]["notes"][0] == "a machine"
+    assert data["objective"]["kind"] == "learning-curve"
 
 
 def test_predicted_losses_are_no_baseline(tmp_path, capsys):

@@ -41,9 +41,9 @@ def folder(tmp_path, monkeypatch):
 
 
 def run(capsys, *arguments):
-    status = paceline.command_line.run([str(each) for each in arguments])
-    found = capsys.readouterr()
-    return status, found.out, found.err
+    status = paceline.command_line.run([str(argument) for argument in arguments])
+    output = capsys.readouterr()
+    return status, output.out, output.err
 
 
 def completed(monkeypatch, capsys, words):
@@ -78,14 +78,14 @@ def test_the_script_for_a_shell_is_printed(capsys, monkeypatch):
 def test_every_command_can_be_quiet():
     commands = paceline.command_line.app.registered_commands
     assert len(commands) > 15
-    for each in commands:
-        assert "quiet" in inspect.signature(each.callback).parameters, each.name
+    for command in commands:
+        assert "quiet" in inspect.signature(command.callback).parameters, command.name
 
 
 def test_o_is_out_wherever_that_is_an_option_or_the_scenario_that_fit_writes():
     short = {}
-    for name, each in typer.main.get_command(paceline.command_line.app).commands.items():
-        for option in each.params:
+    for name, command in typer.main.get_command(paceline.command_line.app).commands.items():
+        for option in command.params:
             if "--out" in option.opts or "-o" in option.opts:
                 short.setdefault(name, set()).update(option.opts)
     assert len(short) > 12
@@ -106,13 +106,13 @@ def test_quiet_writes_results_alone(before, folder, capsys):
 
 
 def test_jobs_have_one_default():
-    found = {
-        str(each.default.default)
+    actual = {
+        str(parameter.default.default)
         for command in paceline.command_line.app.registered_commands
-        for name, each in inspect.signature(command.callback).parameters.items()
+        for name, parameter in inspect.signature(command.callback).parameters.items()
         if name == "jobs"
     }
-    assert found == {"None"}
+    assert actual == {"None"}
     assert not size.brief(load("quickstart"), None)
     small = scenario({"name": "ssgd", "lr": 0.1}, objective=QUADRATIC, network=RING)
     assert size.brief(small, 3)
@@ -179,12 +179,12 @@ def test_counts_on_the_command_line(folder, capsys):
 def test_an_unknown_file_suggests_three(name, capsys):
     status, _, error = run(capsys, "simulate", name)
     assert status == 2
-    found = re.search(
+    match = re.search(
         r"`(.*)`\? shipped scenarios like it: (.*) \(paceline list scenarios\)", error
     )
-    names = found[2].split(", ")
+    names = match[2].split(", ")
     assert len(names) == 3
-    assert ("figure2" if "figure" in name else "quickstart") in names[0] == found[1]
+    assert ("figure2" if "figure" in name else "quickstart") in names[0] == match[1]
 
 
 def test_the_schema_has_one_word():
@@ -200,8 +200,8 @@ def test_what_is_left_is_told_by_the_pace_of_each_part(monkeypatch, capsys):
     show = paceline.command_line._lines("training", "runs")
     for done in (0, 5, 10, 0, 0, 0, 1, 2):
         show(done, 10)
-    found = capsys.readouterr().err.splitlines()
-    assert [line.removeprefix("paceline: training: ") for line in found] == [
+    actual = capsys.readouterr().err.splitlines()
+    assert [line.removeprefix("paceline: training: ") for line in actual] == [
         "5 of 10 runs, about 17 min left", "0 of 10 runs", "0 of 10 runs",
         "2 of 10 runs, about 8 min left",
     ]  # fmt: skip
@@ -232,8 +232,8 @@ def test_no_number_is_cut_where_a_table_is_wider_than_the_terminal(capsys, monke
     )
     paceline.command_line._show([table])
     shown = capsys.readouterr().out
-    for said in ("configuration", "streaming-diloco", "(123456780.0–123456799.5)", "12.25–13.75"):
-        assert said in shown
+    for text in ("configuration", "streaming-diloco", "(123456780.0–123456799.5)", "12.25–13.75"):
+        assert text in shown
     assert "…" not in shown
     monkeypatch.setenv("COLUMNS", "80")
     parameters = {"tau": {"default": "required", "unit": "steps of a worker between averages"}}

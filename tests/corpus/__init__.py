@@ -31,15 +31,15 @@ class Case:
     @property
     def arguments(self) -> list[str]:
         """The command line, word by word."""
-        said = content(self.long, Path(), Path()).decode()
-        return [word.replace("LONG", said) for word in shlex.split(self.command)]
+        text = content(self.long, Path(), Path()).decode()
+        return [word.replace("LONG", text) for word in shlex.split(self.command)]
 
 
 def cases() -> list[Case]:
     """Read cases.toml."""
     tables = tomllib.loads((HERE / "cases.toml").read_text("utf-8"))["case"]
-    return [Case(**{k: tuple(v) if k in ("says", "needs") else v for k, v in each.items()})
-            for each in tables]  # fmt: skip
+    return [Case(**{k: tuple(v) if k in ("says", "needs") else v for k, v in table.items()})
+            for table in tables]  # fmt: skip
 
 
 def world(folder: Path) -> Path:
@@ -120,26 +120,26 @@ def content(table: Any, path: Path, folder: Path) -> bytes:
     if isinstance(table, str):
         return table.encode()
     if isinstance(table, list):
-        return b"".join(content(each, path, folder) for each in table)
-    found = b""
+        return b"".join(content(part, path, folder) for part in table)
+    actual = b""
     if "of" in table:
-        found = (folder / table["of"]).read_bytes()
+        actual = (folder / table["of"]).read_bytes()
     for key in ("text", "gzip"):
-        found += table.get(key, "").encode(table.get("encoding", "utf-8"))
-    found += table.get("repeat", "").encode() * table.get("times", 1)
-    found = table.get("before", "").encode() + found + table.get("after", "").encode()
-    found += bytes.fromhex(table.get("hex", ""))
+        actual += table.get(key, "").encode(table.get("encoding", "utf-8"))
+    actual += table.get("repeat", "").encode() * table.get("times", 1)
+    actual = table.get("before", "").encode() + actual + table.get("after", "").encode()
+    actual += bytes.fromhex(table.get("hex", ""))
     if "old" in table:
         old = table["old"].encode()
-        assert found.count(old) == 1, (table["of"], table["old"])
-        found = found.replace(old, table["new"].encode())
+        assert actual.count(old) == 1, (table["of"], table["old"])
+        actual = actual.replace(old, table["new"].encode())
     if "set" in table or "drop" in table:
-        document = json.loads(found)
+        document = json.loads(actual)
         put(document, table.get("set") or table["drop"], table.get("to", DROP))
-        found = json.dumps(document).encode()
+        actual = json.dumps(document).encode()
     if "gzip" in table:
-        found = gzip.compress(found, mtime=0)
-    return found[: -table["cut"]] if "cut" in table else found
+        actual = gzip.compress(actual, mtime=0)
+    return actual[: -table["cut"]] if "cut" in table else actual
 
 
 DROP = object()

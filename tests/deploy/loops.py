@@ -144,7 +144,7 @@ def as_torchft(rank, plan):
 
 def scaled(rank):
     """Train with a GradScaler, while the second rank's fourth step overflows, by each way."""
-    found = {}
+    results = {}
     for name in ("parallel", "ssgd", "local-sgd"):
         torch.manual_seed(1)
         net = nn.Sequential(nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, 2))
@@ -169,20 +169,20 @@ def scaled(rank):
             seen.append((scaler.get_scale(), not torch.equal(now, before)))
         if session:
             session.close()
-        found[name] = now, seen
-    return found
+        results[name] = now, seen
+    return results
 
 
 def unlike(rank):
     """Return what is said of plans, and of models, that differ between the ranks."""
-    said = []
+    messages = []
     for tau, width in ((2 + rank, 4), (2, 4 + rank)):
         model = nn.Linear(width, 4)
         try:
             paceline.deploy(model, SGD(model.parameters(), LR), "local-sgd", tau=tau)
         except InputError as error:
-            said.append(str(error))
-    return said
+            messages.append(str(error))
+    return messages
 
 
 def sharded(rank):
@@ -212,7 +212,7 @@ def wrapped(start, batches):
 
     Last, what the wrapper makes of that after the session.
     """
-    found = []
+    results = []
     for given in (True, False):
         loop = Loop(start, "plain", batches)
         model = DistributedDataParallel(loop.net)
@@ -220,9 +220,9 @@ def wrapped(start, batches):
             model if given else loop.net, loop.optimizer, "local-sgd", tau=4
         ) as session:
             loop.take(session.step, range(len(batches)), model)
-        found.append(loop.parameters)
+        results.append(loop.parameters)
     loop.take(lambda loss: loop.optimizer.step(), range(8), model)
-    return *found, loop.parameters
+    return *results, loop.parameters
 
 
 def parallel(start, batches):
@@ -238,17 +238,17 @@ def buckets(start, batches):
 
     Last, what the wrapper makes of that after the session.
     """
-    found = []
+    results = []
     for fresh in (True, False):
         loop = Loop(start, "momentum", batches)
         loop.fresh = fresh
         model = DistributedDataParallel(loop.net, gradient_as_bucket_view=True)
         with paceline.deploy(model, loop.optimizer, table("ssgd-bucketed")) as session:
             loop.take(session.step, range(len(batches)), model)
-        found.append(loop.parameters)
+        results.append(loop.parameters)
         loop.take(partial(without_loss, loop.optimizer), range(8), model)
-        found.append(loop.parameters)
-    return found
+        results.append(loop.parameters)
+    return results
 
 
 def without_loss(optimizer, loss):
@@ -296,10 +296,10 @@ def in_place(rank, lesson, labels):
     """Run programs whose gradients are new in each step, and those where they stay."""
     start, inputs, targets = torch.load(lesson)
     batches = list(zip(inputs[rank], targets[rank], strict=True))
-    found = []
+    results = []
     for Loop.fresh in (True, False):
-        found.append({label: attached(label, start, batches) for label in labels})
-    return found
+        results.append({label: attached(label, start, batches) for label in labels})
+    return results
 
 
 def beyond(rank, lesson):

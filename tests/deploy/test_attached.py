@@ -68,7 +68,7 @@ def world(tmp_path_factory):
         for source in map(goal.source, range(2))
     ]
     inputs, labels = (
-        torch.stack([torch.stack([pair[part] for pair in own]) for own in batches])
+        torch.stack([torch.stack([pair[part] for pair in batch]) for batch in batches])
         for part in (0, 1)
     )
     folder = tmp_path_factory.mktemp("attached")
@@ -87,17 +87,17 @@ def test_gradients_that_stay_train_as_new_ones_do(tmp_path):
     start = parameters_to_vector(loops.network().parameters()).detach()
     lesson = start, torch.rand(2, LARGE, 8, 20).double(), torch.randint(10, (2, LARGE, 8))
     torch.save(lesson, tmp_path / "lesson")
-    found = loops.together(loops.in_place, 2, tmp_path, tmp_path / "lesson", labels)
-    for fresh, kept in found:
-        assert [label for label in labels if not torch.equal(fresh[label], kept[label])] == []
-    assert not torch.equal(found[0][0]["ssgd"], start)
+    actual = loops.together(loops.in_place, 2, tmp_path, tmp_path / "lesson", labels)
+    for fresh, old in actual:
+        assert [label for label in labels if not torch.equal(fresh[label], old[label])] == []
+    assert not torch.equal(actual[0][0]["ssgd"], start)
 
 
 @pytest.mark.long
 @looped("label", ALL)
 def test_a_loop_trains_what_a_real_run_trains(world, label):
-    real, found = world
-    for own, rows in zip(found, real[label], strict=True):
+    real, actual = world
+    for own, rows in zip(actual, real[label], strict=True):
         ours, theirs = own["attached"][label].numpy(), rows[-1]
         off = np.linalg.norm(ours - theirs) / np.linalg.norm(theirs)
         assert off <= 1e-8
@@ -105,14 +105,14 @@ def test_a_loop_trains_what_a_real_run_trains(world, label):
 
 @pytest.mark.long
 def test_local_sgd_is_torchs_to_the_last_bit(world):
-    for own in world[1]:
-        assert torch.equal(own["plain"], own["averager"])
+    for record in world[1]:
+        assert torch.equal(record["plain"], record["averager"])
 
 
 @pytest.mark.long
 def test_synchronous_sgd_is_torchs_to_the_last_bit(world):
-    for own in world[1]:
-        assert torch.equal(own["attached"]["ssgd"], own["parallel"])
+    for record in world[1]:
+        assert torch.equal(record["attached"]["ssgd"], record["parallel"])
 
 
 @pytest.mark.long
@@ -123,26 +123,26 @@ def test_three_train_as_torchs_do(tmp_path):
     inputs = torch.rand(3, 60, 8, 20, generator=draw, dtype=torch.float64)
     labels = torch.randint(10, (3, 60, 8), generator=draw)
     torch.save((start, inputs, labels), tmp_path / "lesson")
-    found = loops.together(loops.beyond, 3, tmp_path, tmp_path / "lesson")
-    wrapped = [own.pop("wrapped") for own in found]
-    for own in found:
-        fresh, after, kept, then = own.pop("buckets")
+    actual = loops.together(loops.beyond, 3, tmp_path, tmp_path / "lesson")
+    wrapped = [own.pop("wrapped") for own in actual]
+    for record in actual:
+        fresh, after, kept, then = record.pop("buckets")
         assert torch.equal(fresh, kept)
-        for one, other in ((after, then), (fresh, own["ssgd"][1])):
+        for one, other in ((after, then), (fresh, record["ssgd"][1])):
             assert torch.linalg.norm(one - other) <= 1e-6 * torch.linalg.norm(other)
-        for ours, theirs in own.values():
+        for ours, theirs in record.values():
             assert torch.linalg.norm(ours - theirs) <= 1e-6 * torch.linalg.norm(theirs)
-    for own, (given, hidden, after) in zip(found, wrapped, strict=True):
-        assert torch.equal(given, own["local-sgd"][0])
-        assert torch.equal(hidden, own["local-sgd"][0])
+    for record, (given, hidden, after) in zip(actual, wrapped, strict=True):
+        assert torch.equal(given, record["local-sgd"][0])
+        assert torch.equal(hidden, record["local-sgd"][0])
         assert torch.equal(after, wrapped[0][-1])
 
 
 @pytest.mark.long
 def test_a_killed_session_goes_on_as_if_never_stopped(world):
-    for own in world[1]:
-        for (label, at), parameters in own["killed"].items():
-            assert torch.equal(parameters, own["whole"][label]), (label, at)
+    for record in world[1]:
+        for (label, at), parameters in record["killed"].items():
+            assert torch.equal(parameters, record["whole"][label]), (label, at)
 
 
 @pytest.mark.long
@@ -170,20 +170,20 @@ def test_a_steered_session_goes_on_with_what_it_has_seen(tmp_path):
         objective={"kind": "quadratic", "dimension": 6}, run={"target_loss": 0.01},
     )  # fmt: skip
     simulate(made, seeds=2, out=tmp_path / "run")
-    found = loops.together(loops.steered_on, 2, tmp_path, tmp_path / "run")
-    for saved, loaded, _ in found:
+    actual = loops.together(loops.steered_on, 2, tmp_path, tmp_path / "run")
+    for saved, loaded, _ in actual:
         assert saved == loaded
-    assert found[0][2]  # the time of means that no worker waits for, too
-    assert ["Outlook" in each[0] for each in found] == [True, False]
-    assert "StepRecord" in found[1][0]
+    assert actual[0][2]  # the time of means that no worker waits for, too
+    assert ["Outlook" in record[0] for record in actual] == [True, False]
+    assert "StepRecord" in actual[1][0]
 
 
 @pytest.mark.long
 def test_a_scaler_skips_on_all_ranks_what_overflows_on_one(tmp_path):
     """Where gradients are averaged, as DistributedDataParallel does; else on that rank alone."""
     one, other = loops.together(loops.scaled, 2, tmp_path)
-    for own in (one, other):
-        (theirs, seen), (ours, ssgd) = own["parallel"], own["ssgd"]
+    for outcome in (one, other):
+        (theirs, seen), (ours, ssgd) = outcome["parallel"], outcome["ssgd"]
         assert torch.equal(ours, theirs)
         assert ssgd == seen
         assert [moved for _, moved in seen] == [k != 3 for k in range(9)]
@@ -196,8 +196,8 @@ def test_a_scaler_skips_on_all_ranks_what_overflows_on_one(tmp_path):
 
 @pytest.mark.long
 def test_ranks_with_other_plans_or_models_are_refused(tmp_path):
-    for said in loops.together(loops.unlike, 2, tmp_path):
-        assert said == [
+    for message in loops.together(loops.unlike, 2, tmp_path):
+        assert message == [
             "plan: rank 1 has another plan than rank 0",
             "model: rank 1 has another model than rank 0",
         ]
@@ -205,5 +205,5 @@ def test_ranks_with_other_plans_or_models_are_refused(tmp_path):
 
 @pytest.mark.long
 def test_a_sharded_model_is_refused_with_the_reason(tmp_path):
-    for said in loops.together(loops.sharded, 2, tmp_path):
-        assert "sharded (FSDP, DTensor)" in said
+    for message in loops.together(loops.sharded, 2, tmp_path):
+        assert "sharded (FSDP, DTensor)" in message

@@ -69,8 +69,8 @@ def test_exact_compensation_is_exact_whatever_changes(changes, momentum, resume)
     for push in pushes():
         x.grad = torch.tensor(push)
         own.step()
-    found = trained(plan, changes, momentum, resume)
-    np.testing.assert_allclose(found, x.detach().numpy(), rtol=1e-12, atol=1e-12)
+    record = trained(plan, changes, momentum, resume)
+    np.testing.assert_allclose(record, x.detach().numpy(), rtol=1e-12, atol=1e-12)
 
 
 def streamed(changes, tau, overlap, fragments=4, alpha=0.25):
@@ -124,8 +124,8 @@ def test_what_a_codec_has_kept_back_is_sent_after_its_level_has_changed(kind, re
     changes = {k: {"codec": codec | {"ratio": ratio}} for k, ratio in levels.items()}
     whole = -LR * pushes().sum(axis=0)
     changes[37] = {"tau": 1}
-    found = trained(plan, changes, resume=resume)
-    np.testing.assert_allclose(found, whole, rtol=1e-12)
+    record = trained(plan, changes, resume=resume)
+    np.testing.assert_allclose(record, whole, rtol=1e-12)
     del changes[38]
     assert not np.allclose(trained(plan, changes, resume=resume), whole)
 
@@ -154,9 +154,9 @@ def test_a_changed_period_is_a_schedule_of_the_phases_lengths(name):
     lengths = [6, 5, 3, 3, 1, 1, 9, 9, 9]
     ends = np.cumsum(lengths).tolist()
     schedule = {"schedule": "piecewise", "values": [*lengths, 9], "at": ends}
-    found = trained({"name": name, "tau": 4}, changes, 0.5)
-    np.testing.assert_array_equal(found, trained({"name": name, "tau": schedule}, {}, 0.5))
-    same = np.array_equal(found, trained({"name": name, "tau": 4}, {}, 0.5))
+    record = trained({"name": name, "tau": 4}, changes, 0.5)
+    np.testing.assert_array_equal(record, trained({"name": name, "tau": schedule}, {}, 0.5))
+    same = np.array_equal(record, trained({"name": name, "tau": 4}, {}, 0.5))
     assert same == (name == "cocod-sgd")  # alone, it takes its own share back
 
 

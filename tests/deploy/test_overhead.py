@@ -56,9 +56,9 @@ class Vectors(TorchDispatchMode):
         size = storage.nbytes() / self._entries / 4
         known = self._known.get(storage._cdata)
         new = storage._cdata not in self._given and (known is None or known[0].expired())
-        if found := new and size > 1 / TENSORS / 2:
+        if actual := new and size > 1 / TENSORS / 2:
             self._known[storage._cdata] = StorageWeakRef(storage), size
-        return found
+        return actual
 
     @property
     def held(self):
@@ -128,13 +128,13 @@ class Still(SGD):
 
 def seconds(step):
     """Return the processor's seconds of a step, the least of four tries."""
-    found = []
+    results = []
     for _ in range(4):
         begin = time.process_time()
         for _ in range(STEPS):
             step()
-        found.append((time.process_time() - begin) / STEPS)
-    return min(found)
+        results.append((time.process_time() - begin) / STEPS)
+    return min(results)
 
 
 @pytest.mark.long

@@ -33,8 +33,8 @@ DONE = {
 @looped("kind", [Shift, Moved])
 @looped("name", DONE)
 def test_every_operation_sees_the_vector(name, kind):
-    expected, found = DONE[name](DIFFERENCE), DONE[name](kind(BASE, END))
-    assert torch.equal(torch.as_tensor(found), torch.as_tensor(expected))
+    expected, actual = DONE[name](DIFFERENCE), DONE[name](kind(BASE, END))
+    assert torch.equal(torch.as_tensor(actual), torch.as_tensor(expected))
 
 
 def test_base_minus_it_is_the_end_itself():

@@ -61,12 +61,12 @@ def test_a_workers_compute_times_are_the_same_under_every_program():
     in_pieces = {"ssgd-bucketed", "k-sync", "ad-psgd"}  # their gradients do other things meanwhile
     algorithms = [case for case in cases() if case["name"] not in in_pieces]
     world = scenario(*algorithms, compute=EXPONENTIAL, network=RING, objective=QUADRATIC, steps=30)
-    times = [list(islice(each, 60)) for each in workers.compute_times(world, seed=2)]
+    times = [list(islice(time, 60)) for time in workers.compute_times(world, seed=2)]
     for index in range(len(algorithms)):
-        for found, expected in zip(play(world, index, 2).durations, times, strict=False):
-            n = min(len(found), len(expected))
+        for duration, expected in zip(play(world, index, 2).durations, times, strict=False):
+            n = min(len(duration), len(expected))
             assert n >= 20
-            np.testing.assert_allclose(found[:n], expected[:n], atol=1e-12)
+            np.testing.assert_allclose(duration[:n], expected[:n], atol=1e-12)
 
 
 @looped("goal", [QUADRATIC, DIGITS])

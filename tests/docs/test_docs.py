@@ -108,16 +108,16 @@ def test_pages_of_programs_are_short_and_equations_survive_markdown():
 def test_the_map_has_every_folder_and_no_file_that_is_gone():
     place, named = [], set()
     for line in (ROOT / "README.md").read_text("utf-8").split("```\n")[-2].splitlines():
-        entry, said = line[:22].rstrip(), line[22:]
+        entry, description = line[:22].rstrip(), line[22:]
         if entry:
             place[(len(entry) - len(entry.lstrip())) // 2 :] = [entry.strip()]
             assert ROOT.joinpath(*place).exists(), entry
             named.add("".join(place))
-        for file in re.findall(r"[\w/]+\.py", said):
+        for file in re.findall(r"[\w/]+\.py", description):
             assert ROOT.joinpath(*place, file).is_file(), f"{entry}: {file}"
-        named |= {"".join(place) + folder for folder in re.findall(r"\w+/", said)}
+        named |= {"".join(place) + folder for folder in re.findall(r"\w+/", description)}
     inits = [*ROOT.glob("simulator/**/__init__.py"), *ROOT.glob("validate/**/__init__.py")]
-    assert {f"{each.parent.relative_to(ROOT)}/" for each in inits} <= named
+    assert {f"{init.parent.relative_to(ROOT)}/" for init in inits} <= named
 
 
 def test_nothing_is_left_of_a_program_that_is_gone():

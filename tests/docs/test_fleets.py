@@ -18,7 +18,7 @@ FEW, MANY = ["cluster.workers=4"], ["cluster.workers=14"]
 def rows():
     """Return scenario, label, and the numbers of each row of the table."""
     return [
-        (name, label, [[float(each) for each in cell.split(" to ")] for cell in cells.split(" | ")])
+        (name, label, [[float(word) for word in cell.split(" to ")] for cell in cells.split(" | ")])
         for name, label, cells in ROW.findall(PAGE)
     ]
 
@@ -27,9 +27,9 @@ def found(name, label="", *overrides):
     """Return the seconds of a mean, and the percentage of the time that is computing."""
     world = paceline.load(name, overrides)
     assert world.network.collective != "given"
-    (row,) = (each for each in paceline.simulate(world).algorithms if label in ("", each["label"]))
-    computing = next(each for key, each in STEPS.items() if key in name)
-    tau = next(each.parameters["tau"].value for each in world.algorithm)
+    (row,) = (item for item in paceline.simulate(world).algorithms if label in ("", item["label"]))
+    computing = next(step for key, step in STEPS.items() if key in name)
+    tau = next(candidate.parameters["tau"].value for candidate in world.algorithm)
     mean = tau * row["seconds_per_step"]["mean"] - computing
     return mean, 100 * row["breakdown"]["compute"]
 
@@ -43,13 +43,13 @@ def extremes(name):
     return [*FEW, fast], [*MANY, slow]
 
 
-@pytest.mark.parametrize(("name", "label", "cells"), rows(), ids=lambda each: str(each)[-30:])
+@pytest.mark.parametrize(("name", "label", "cells"), rows(), ids=lambda value: str(value)[-30:])
 def test_the_table_is_what_the_scenarios_give(name, label, cells):
     (published,), (published_share,), (ours,), (share,), seconds, shares = cells
     mean, computing = found(name, label)
     assert round(mean) == ours
     assert round(computing, 1) == share
-    near, far = (found(name, label, *each) for each in extremes(name))
+    near, far = (found(name, label, *extreme) for extreme in extremes(name))
     assert [round(near[0]), round(far[0])] == seconds
     assert [round(far[1], 1), round(near[1], 1)] == shares
     if "intellect" in name:
@@ -59,7 +59,7 @@ def test_the_table_is_what_the_scenarios_give(name, label, cells):
 
 def test_there_is_a_row_for_every_published_fleet():
     folder = Path(paceline.__file__).parents[1] / "scenarios" / "fleets"
-    published = {f"fleets/{each.stem}" for each in folder.glob("*")}
+    published = {f"fleets/{path.stem}" for path in folder.glob("*")}
     published -= {"fleets/phones", "fleets/phones-at-night"}
     assert {name for name, *_ in rows()} == published
     assert len(rows()) == 5

@@ -73,7 +73,7 @@ def test_no_page_fetches_anything_from_elsewhere(site):
         parser = Fetched()
         parser.feed(page.read_text("utf-8"))
         assert parser.fetched
-        assert not [each for each in parser.fetched if re.match(r"(https?:)?//", each)], page.name
+        assert not [item for item in parser.fetched if re.match(r"(https?:)?//", item)], page.name
     for style in site.rglob("*.css"):
         assert not re.search(r"@import|url\([\"']?(https?:)?//", style.read_text("utf-8")), style
 
@@ -88,7 +88,7 @@ def test_equations_are_mathml(site):
 def test_every_page_has_its_place_in_the_menu(site):
     pages = {path.relative_to(DOCS).with_suffix("").as_posix() for path in DOCS.rglob("*.md")}
     built = {path.relative_to(site).with_suffix("").as_posix() for path in site.rglob("*.html")}
-    assert {re.sub("README$", "index", each) for each in pages} <= built
+    assert {re.sub("README$", "index", page) for page in pages} <= built
 
 
 @pytest.mark.browser
@@ -107,7 +107,7 @@ def test_a_reader_without_a_network_reads_and_searches(site):
         page.locator("input.md-search__input").press_sequentially("heterogeneity")
         page.locator("a.md-search-result__link").first.wait_for()
         assert not watched.said
-        assert all(each.startswith("file://") for each in watched.asked)
+        assert all(address.startswith("file://") for address in watched.asked)
         page.close()
 
 
@@ -118,13 +118,13 @@ def test_commands_run_as_written(name, tmp_path):
     shown = [output for _, output in console.BLOCK.findall(page)]
     assert shown
     for pair in zip(shown, console.outputs(page, tmp_path), strict=True):
-        before, now = (" ".join(DURATION.sub("", each).split()) for each in pair)
+        before, now = (" ".join(DURATION.sub("", text).split()) for text in pair)
         assert NUMBER.sub("#", now) == NUMBER.sub("#", before)
         assert numbers(now) == pytest.approx(numbers(before), rel=0.05)  # processors round
 
 
 def numbers(text):
-    return [float(each.replace(",", "").rstrip(".")) for each in NUMBER.findall(text)]
+    return [float(number.replace(",", "").rstrip(".")) for number in NUMBER.findall(text)]
 
 
 def test_an_algorithm_takes_few_lines():
@@ -139,18 +139,18 @@ def test_the_readme_s_python_runs(block, tmp_path, monkeypatch):
     names = ["ssgd", "mine"] if "programs=" in code else ["ssgd", "local-sgd"]
     (tmp_path / "my.toml").write_text(small(names), "utf-8")
     monkeypatch.chdir(tmp_path)
-    found = {"paceline": paceline}  # the second block goes on from the first
-    exec(code, found)
-    if "curves" in found:
-        assert found["result"].pick["sentence"]
-        assert all(len(curve["loss"]) == 8 for curve in found["curves"].values())
+    actual = {"paceline": paceline}  # the second block goes on from the first
+    exec(code, actual)
+    if "curves" in actual:
+        assert actual["result"].pick["sentence"]
+        assert all(len(curve["loss"]) == 8 for curve in actual["curves"].values())
 
 
 @pytest.mark.parametrize("name", ["design.md", "concepts/engines.md"])
 def test_the_program_that_is_shown_is_local_sgd(name, tmp_path):
-    found = {"count": itertools.count}
-    exec(PYTHON.findall((DOCS / name).read_text("utf-8"))[0], found)
-    shown = found["local_sgd"]
+    actual = {"count": itertools.count}
+    exec(PYTHON.findall((DOCS / name).read_text("utf-8"))[0], actual)
+    shown = actual["local_sgd"]
     shown.__annotations__ = {"lr": Rate, "tau": PeriodOfSteps}
     path = tmp_path / "my.toml"
     path.write_text(small(["local-sgd", "shown"]), "utf-8")
@@ -210,7 +210,7 @@ def test_every_table_of_the_schema_is_in_the_reference():
 def test_every_command_and_public_name_is_in_the_reference():
     commands = generated.commands()
     assert all(
-        f"## {each.name}" in commands for each in paceline.command_line.app.registered_commands
+        f"## {item.name}" in commands for item in paceline.command_line.app.registered_commands
     )
     listed = (DOCS / "reference" / "python.md").read_text("utf-8")
     private = {"main", "__version__"}

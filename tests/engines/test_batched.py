@@ -175,8 +175,8 @@ def test_long_curves_are_thinned_as_the_reference_does():
     case = {"name": "local-sgd", "tau": 2}
     run = {"duration": f"{9 * POINTS} s"}  # so that it is done more than once
     made = scenario(case, workers=2, compute=EXPONENTIAL, steps=None, run=run)
-    for each in batched.run(made.algorithm[0], made, SEEDS):
-        alike(each, virtual.run(made.algorithm[0], made, each.seed))
+    for item in batched.run(made.algorithm[0], made, SEEDS):
+        alike(item, virtual.run(made.algorithm[0], made, item.seed))
 
 
 @looped("case", [{"name": "psgd"}, {"name": "dts", "delay": 3}])
@@ -358,15 +358,15 @@ async def stops_early(me, *, lr: float):
 ])  # fmt: skip
 @pytest.mark.parametrize("run", [{}, {"duration": "9 s"}], ids=["steps", "deadline"])
 def test_programs_of_the_user(program, run):
-    own = {"mine": available_programs({"mine": program})["mine"]}
+    programs = {"mine": available_programs({"mine": program})["mine"]}
     world = scenario(
         {"name": "mine", "lr": 0.1}, objective=QUADRATIC, compute=EXPONENTIAL, network=RING,
-        run=run, programs=own,
+        run=run, programs=programs,
     )  # fmt: skip
     (algorithm,) = world.algorithm
-    for each in batched.run(algorithm, world, SEEDS, programs=own, spans=500):
-        spans = 500 if each.seed == SEEDS[0] else 0
-        alike(each, virtual.run(algorithm, world, each.seed, programs=own, spans=spans))
+    for item in batched.run(algorithm, world, SEEDS, programs=programs, spans=500):
+        spans = 500 if item.seed == SEEDS[0] else 0
+        alike(item, virtual.run(algorithm, world, item.seed, programs=programs, spans=spans))
 
 
 LOOKS = {
@@ -404,11 +404,11 @@ def test_who_looks_closer_is_handed_over(look):
             x = await me.mean(x - lr * LOOKS[look](me, x, g, loss))
             me.mark(x)
 
-    own = {"mine": available_programs({"mine": looks})["mine"]}
+    programs = {"mine": available_programs({"mine": looks})["mine"]}
     case = {"name": "mine", "lr": 0.1}
-    world = scenario(case, objective=QUADRATIC, workers=6, steps=5, programs=own)
+    world = scenario(case, objective=QUADRATIC, workers=6, steps=5, programs=programs)
     (algorithm,) = world.algorithm
-    runs = run_seeds(world, algorithm, [0, 1], programs=own)
+    runs = run_seeds(world, algorithm, [0, 1], programs=programs)
     assert {run.engine for run in runs} == {"virtual"}
     assert all(run.handed_over for run in runs)
 
@@ -527,8 +527,8 @@ def test_mean_and_covariance_are_those_of_the_steps(transform, rates, curvature)
     for i, h in enumerate(curvature):
         mean, covariance = moments(transform, rates, h)
         np.testing.assert_allclose(P[..., i], mean[:size, :size], rtol=1e-9, atol=1e-12)
-        found = root[..., i] @ root[..., i].T
-        np.testing.assert_allclose(found, covariance[:size, :size], rtol=1e-7, atol=1e-12)
+        actual = root[..., i] @ root[..., i].T
+        np.testing.assert_allclose(actual, covariance[:size, :size], rtol=1e-7, atol=1e-12)
 
 
 def test_plain_steps_have_the_closed_form():
@@ -573,12 +573,12 @@ def test_draws_and_steps_have_one_law(transform, spec):
         direction, buffer = transform.update(stepping.gradient(at), buffer, at)
         at = at - rate * direction
     jumped = jumping.jump(x, transform.init(x), transform, rates)
-    for found in (whitened(at, buffer), whitened(*jumped)):
-        assert stats.kstest(found.ravel(), "norm").pvalue > 1e-3
-        flat = found.reshape(seeds, -1)  # of one seed: workers, coordinates, and y and u
+    for actual in (whitened(at, buffer), whitened(*jumped)):
+        assert stats.kstest(actual.ravel(), "norm").pvalue > 1e-3
+        flat = actual.reshape(seeds, -1)  # of one seed: workers, coordinates, and y and u
         # squares of correlations of all pairs, and of neighbouring seeds, sum to chi-squared
         pairs = np.corrcoef(flat.T)[np.triu_indices(flat.shape[1], 1)]
-        later = [np.corrcoef(each[:-1], each[1:])[0, 1] for each in flat.T]
+        later = [np.corrcoef(column[:-1], column[1:])[0, 1] for column in flat.T]
         for correlations in (pairs, later):
             total = seeds * float(np.square(correlations).sum())
             assert 1e-3 < stats.chi2.sf(total, len(correlations)) < 1 - 1e-3
@@ -615,9 +615,9 @@ def test_a_run_that_jumps_has_the_losses_of_one_that_steps(case):
 
 @looped(("case", "more"), STEPPING)
 def test_what_must_step_keeps_its_numbers(case, more):
-    found = curves(world(case, "aggregate", WORLD | more), 2)
-    assert not any("joint normal law" in note for note in found[0].notes)
-    for ours, theirs in zip(found, curves(world(case, "keyed", WORLD | more), 2), strict=True):
+    actual = curves(world(case, "aggregate", WORLD | more), 2)
+    assert not any("joint normal law" in note for note in actual[0].notes)
+    for ours, theirs in zip(actual, curves(world(case, "keyed", WORLD | more), 2), strict=True):
         for name in COLUMNS:
             np.testing.assert_array_equal(ours.curve[name], theirs.curve[name], name)
 
@@ -641,6 +641,6 @@ def test_a_jump_stops_at_the_deadline_and_at_the_longest():
         {"name": "local-sgd", "tau": 10**9}, workers=2, compute=EXPONENTIAL, steps=None,
         objective=WORLD, run=run,
     )  # fmt: skip
-    found = batched.run(made.algorithm[0], made, [0, 1])[0]
-    assert 200 <= len(found.curve["step"]) <= 401
-    assert 4900 < found.curve["step"][-1] < 5200
+    actual = batched.run(made.algorithm[0], made, [0, 1])[0]
+    assert 200 <= len(actual.curve["step"]) <= 401
+    assert 4900 < actual.curve["step"][-1] < 5200

@@ -77,8 +77,8 @@ def test_formulas_say_what_is_simulated(bandwidth):
 
 def test_a_run_that_ends_while_it_computes():
     ending = world(OVERLAPPING[0], run={"duration": "1.234 s", "seeds": 2})
-    both = [run_seeds(ending, ending.algorithm[0], [0], engine=each)[0]
-            for each in ("batched", "virtual")]  # fmt: skip
+    both = [run_seeds(ending, ending.algorithm[0], [0], engine=name)[0]
+            for name in ("batched", "virtual")]  # fmt: skip
     assert both[0].curve["step"] == both[1].curve["step"]
 
 

@@ -313,9 +313,9 @@ def assert_accounts(result, end=None):
         for kind in (Kind.WAIT, Kind.COMMUNICATE, Kind.DOWN):
             reported = result.workers.get(kind.name.lower(), [0.0] * WORKERS)[rank]
             assert spent[own["kind"] == kind].sum() == pytest.approx(reported, abs=1e-6)
-        whole = sum(each[rank] for each in result.workers.values())
+        whole = sum(worker[rank] for worker in result.workers.values())
         assert whole == pytest.approx(own["end"][-1], abs=1e-6)
-        assert min(each[rank] for each in result.workers.values()) >= -1e-9
+        assert min(worker[rank] for worker in result.workers.values()) >= -1e-9
 
 
 @pytest.mark.parametrize("case", cases(), ids=called)
@@ -367,7 +367,7 @@ def test_no_mean_begins_before_the_crash_of_an_absent_worker_is_noticed(model):
     result = simulate(world, seed=2, spans=10**5)
     assert_accounts(result, 8.0)
     means = result.spans[result.spans["kind"] == Kind.COMMUNICATE]
-    assert not [each for each in means if 5.0 < each["start"] < 5.7]
+    assert not [mean for mean in means if 5.0 < mean["start"] < 5.7]
 
 
 def test_a_second_crash_does_not_lose_again_what_was_lost():
@@ -389,7 +389,7 @@ def test_a_bucket_leaves_when_it_is_computed_anew():
 def test_young_and_daly():
     """Steps of 1 s, a checkpoint of C s every n: M (exp((n + C) / M) - 1) / n seconds per step."""
     mean, cost = 400.0, 5.0
-    found = {}
+    results = {}
     for every in (16, 63, 250):
         world = scenario(
             {"name": "ssgd"}, steps=4000,
@@ -399,10 +399,10 @@ def test_young_and_daly():
             },
         )  # fmt: skip
         runs = [simulate(world, seed=seed).duration / 4000 for seed in range(4)]
-        found[every] = float(np.mean(runs))
+        results[every] = float(np.mean(runs))
         daly = mean * (exp((every + cost) / mean) - 1) / every
-        assert found[every] == pytest.approx(daly, rel=0.05)
-    assert min(found, key=lambda every: found[every]) == round(sqrt(2 * cost * mean))
+        assert results[every] == pytest.approx(daly, rel=0.05)
+    assert min(results, key=lambda every: results[every]) == round(sqrt(2 * cost * mean))
 
 
 def test_who_never_meets_anybody_is_a_renewal_process():
@@ -539,13 +539,13 @@ PAGE = (Path(__file__).parents[2] / "docs" / "failures.md").read_text("utf-8")
 
 def test_the_page_says_which_program_can_do_what():
     rows = re.findall(r"^\| `([\w-]+)` \| \w+ \| (.*) \|$", PAGE, re.MULTILINE)
-    said = {
+    actual = {
         name: tuple(
             policy for policy, can in zip(POLICIES, cells.split("|"), strict=True) if can.strip()
         )
         for name, cells in rows
     }
-    assert said == {name: program.recovers for name, program in catalogue().items()}
+    assert actual == {name: program.recovers for name, program in catalogue().items()}
 
 
 def test_the_page_says_what_its_examples_give():

@@ -166,11 +166,11 @@ def test_competition_makes_no_run_faster(name, number):
     ]
     free = {key: network[key] for key in ("model", "collective", "latency", "bandwidth")}
     case = next(case for case in reversed(cases()) if case["name"] == name)
-    found, alone = (
-        simulate(placed(case, each, steps=6, objective=QUADRATIC), seed=number)
-        for each in (network, free | {"link": links})
+    actual, alone = (
+        simulate(placed(case, table, steps=6, objective=QUADRATIC), seed=number)
+        for table in (network, free | {"link": links})
     )
-    assert np.subtract(found.curve["time"], alone.curve["time"]).min() >= -1e-9
+    assert np.subtract(actual.curve["time"], alone.curve["time"]).min() >= -1e-9
 
 
 @looped("run", [{"steps": 5}, {"steps": None, "run": {"duration": "30 s"}}])
@@ -186,7 +186,7 @@ def test_a_link_that_is_down_for_good_is_named_and_who_waits(run, others):
     }  # fmt: skip
     for name in ("ssgd", "d-psgd"):
         result = simulate(placed({"name": name}, network, **run))
-        (note,) = [each for each in result.notes if "carries nothing any more" in each]
+        (note,) = [text for text in result.notes if "carries nothing any more" in text]
         assert "a->b" in note or "b->a" in note
         assert "workers [0, 1, 2] wait in mean 2" in note or "worker 1 waits for worker 0" in note
         assert result.steps < 5

@@ -49,7 +49,7 @@ def scenario(*algorithms, workers=4, steps=400, run=(), **objective):
         "cluster": {"workers": workers, "compute": {"dist": "exponential", "mean": "1 s"}},
         "network": {"latency": "1 us", "bandwidth": "100 Gbit/s"},
         "run": {"steps": steps, **dict(run)},
-        "algorithm": [dict(each) for each in algorithms],
+        "algorithm": [dict(algorithm) for algorithm in algorithms],
     }
     return parse(table)
 
@@ -104,23 +104,23 @@ curves = st.fixed_dictionaries(
 def test_data_parallel_training_has_the_baseline_s_loss(curve, tokens, workers, name, noise):
     """`dts` without delay runs on the surrogate, as programs do that no evidence speaks of."""
     case = {"name": name, **({"delay": 0} if name == "dts" else {})}
-    run, known = ran(
+    run, errors = ran(
         case, workers=workers, curve={**curve, "batch": tokens * workers}, tokens=tokens,
         noise_scale=noise,
     )  # fmt: skip
-    assert off(run, known.curve, tokens * workers) < CLOSE
+    assert off(run, errors.curve, tokens * workers) < CLOSE
 
 
 @settings(max_examples=4, phases=PHASES)
 @given(curves, st.integers(2, 64), st.sampled_from([{"name": "ssgd"}, {"name": "dts", "delay": 0}]))
 def test_an_infinite_noise_scale_is_linear_speed_up(curve, workers, case):
-    run, known = ran(case, workers=workers, curve=curve, noise_scale=INFINITE)
-    assert off(run, known.curve, 65536.0 * workers) < CLOSE
+    run, errors = ran(case, workers=workers, curve=curve, noise_scale=INFINITE)
+    assert off(run, errors.curve, 65536.0 * workers) < CLOSE
 
 
 def test_without_noise_a_larger_batch_is_no_help():
-    run, known = ran({"name": "ssgd"}, workers=16, noise_scale=1e-6)
-    assert off(run, known.curve, 65536.0) < 1e-6
+    run, errors = ran({"name": "ssgd"}, workers=16, noise_scale=1e-6)
+    assert off(run, errors.curve, 65536.0) < 1e-6
 
 
 @looped(
@@ -135,9 +135,9 @@ def test_without_noise_a_larger_batch_is_no_help():
     ],
 )
 def test_one_worker_has_its_own_curve(case):
-    run, known = ran(case, workers=1, steps=2000)
+    run, errors = ran(case, workers=1, steps=2000)
     late = np.array(run.curve["step"]) > 200  # momentum has to build up
-    wanted = known.curve.loss(np.array(run.curve["step"]) * 65536.0)
+    wanted = errors.curve.loss(np.array(run.curve["step"]) * 65536.0)
     assert np.abs(np.array(run.curve["loss"]) / wanted - 1)[late].max() < CLOSE
 
 
@@ -169,8 +169,8 @@ def test_what_multiplies_a_gradient_is_no_speed_up(case, gain):
     goal = with_tuned_rate(written(world, world.algorithm[0])).scenario.objective
     if gain is not None:
         assert goal.rate == pytest.approx(1 / gain, rel=0.01)
-    run, known = ran(case, steps=4000)
-    ratio = run.curve["loss"][-1] / float(known.parallel(run.steps))
+    run, errors = ran(case, steps=4000)
+    ratio = run.curve["loss"][-1] / float(errors.parallel(run.steps))
     assert 0.99 < ratio < 1.03
 
 
@@ -185,11 +185,11 @@ def test_the_rate_of_the_real_optimizer_changes_nothing():
 
 @pytest.mark.long
 def test_a_late_mean_costs_and_a_corrected_one_does_not():
-    late, known = ran({"name": "dts", "delay": 64, "compensation": "none"}, steps=4000)
+    late, errors = ran({"name": "dts", "delay": 64, "compensation": "none"}, steps=4000)
     right, _ = ran({"name": "dts", "delay": 64}, steps=4000)
     assert late.curve["loss"][-1] > 1.02 * right.curve["loss"][-1]
     assert math.isfinite(late.curve["loss"][-1])
-    assert off(right, known.curve, 0) > 0
+    assert off(right, errors.curve, 0) > 0
 
 
 def test_numbers_do_not_depend_on_the_seeds_run_together():
@@ -205,7 +205,7 @@ def test_adacomm_sees_the_loss_of_the_model():
     """In nats, floor included: its period falls as the root of the loss, not to one at once."""
     case = {"name": "adacomm", "tau0": 32, "interval": "60 s", "gamma": 0.9}
     run, _ = ran(case, steps=2000)
-    periods = [each for each in run.curve["tau"] if math.isfinite(each)]
+    periods = [period for period in run.curve["tau"] if math.isfinite(period)]
     assert periods[0] == 32
     assert 1 <= periods[-1] < 32
 
@@ -224,7 +224,7 @@ ENGINES = ("virtual", "batched")
 
 @looped("name", ["psgd", "easgd", "dts", "asgd", "d-psgd", "k-sync"])
 def test_a_program_has_a_curve(name):
-    (row,) = (each for each in ROWS if each.name == name)
+    (row,) = (entry for entry in ROWS if entry.name == name)
     check({"name": name, **row.variants[0]})
 
 
@@ -242,8 +242,8 @@ def test_every_variant_has_the_same_curve_in_every_engine(case):
 def test_a_codec_is_no_speed_up_and_no_end(codec):
     """Its momentum counts as a gain, and what it sends late does not let the surrogate diverge."""
     for case in ({"name": "asgd"}, {"name": "dts", "delay": 4}):
-        run, known = ran({**case, "codec": codec}, workers=3, steps=1500)
-        assert 0.99 < run.curve["loss"][-1] / float(known.parallel(run.steps)) < 1.2
+        run, errors = ran({**case, "codec": codec}, workers=3, steps=1500)
+        assert 0.99 < run.curve["loss"][-1] / float(errors.parallel(run.steps)) < 1.2
 
 
 def test_what_is_not_known_widens_the_interval():
@@ -256,9 +256,9 @@ def test_what_is_not_known_widens_the_interval():
         assert low < row["time_to_target"]["mean"] < high
         return math.log(row["loss"]["interval90"][1] / row["loss"]["interval90"][0])
 
-    known = width(noise_scale=1e6)
-    assert width(noise_scale=[1e5, 1e7]) > known
-    assert width(noise_scale=1e6, also={"name": "local-sgd"}) > known
+    error = width(noise_scale=1e6)
+    assert width(noise_scale=[1e5, 1e7]) > error
+    assert width(noise_scale=1e6, also={"name": "local-sgd"}) > error
 
 
 def caps(tau, **run):
@@ -271,7 +271,7 @@ def caps(tau, **run):
 
 def test_a_cap_that_does_not_bind_changes_nothing():
     """What a step is worth depends on the tokens of the run, which ends at its target."""
-    short, long, timed = (caps(30, **each) for each in (
+    short, long, timed = (caps(30, **table) for table in (
         {"steps": 2000}, {"steps": 40_000}, {"steps": 40_000, "duration": "2500 s"}
     ))  # fmt: skip
     assert short == long == timed
@@ -303,15 +303,15 @@ def test_an_interval_with_the_error_of_the_loss_is_of_no_mean_over_seeds(seeds):
         assert days["interval"] == pytest.approx(
             [end / 86400 for end in row["time_to_target"]["interval90"]]
         )
-        own = row["time_to_target"]  # by seeds alone
-        assert own["estimate"] == "mean"
-        assert seeds == 1 or own["ci95"][0] < own["interval"][0] < own["interval"][1]
+        interval = row["time_to_target"]  # by seeds alone
+        assert interval["estimate"] == "mean"
+        assert seeds == 1 or interval["ci95"][0] < interval["interval"][0] < interval["interval"][1]
 
 
 def logged(folder, **curve):
     """An objective from the log of a power law, of four workers."""
     steps = np.arange(20, 2001, 20)
-    rows = (f"{each},{1.7 + 20 * (each * 2048.0 + 2e3) ** -0.25}" for each in steps)
+    rows = (f"{step},{1.7 + 20 * (step * 2048.0 + 2e3) ** -0.25}" for step in steps)
     (folder / "base.csv").write_text("\n".join(["step,loss", *rows]) + "\n")
     curve = {"file": str(folder / "base.csv"), "workers": 4, **curve}
     return {"curve": curve, "tokens": 512, "noise_scale": [1e3, 4e3]}
@@ -334,14 +334,14 @@ def test_sgd_keeps_its_rate_beside_the_baseline_s_and_adamw_is_tuned(tmp_path):
 @looped("warmup", [0, 100])
 def test_a_factor_of_steps_has_draws_of_loss_and_of_steps_that_agree(warmup, tmp_path):
     """By each draw, the loss after its own steps is the one that was to be reached."""
-    own = {"algorithm": "local-sgd", "workers": 4, "tau": 8, "log_steps": 0.5, "sd": 0.2}
+    table = {"algorithm": "local-sgd", "workers": 4, "tau": 8, "log_steps": 0.5, "sd": 0.2}
     objective = logged(tmp_path, warmup=warmup)
-    world = scenario({"name": "local-sgd", "tau": 8}, steps=2000, own=[own], **objective)
+    world = scenario({"name": "local-sgd", "tau": 8}, steps=2000, own=[table], **objective)
     known = expect(World.of(world, world.algorithm[0], catalogue()["local-sgd"]))
 
     def losses(step):
         loss = known.parallel(step) * known.ratio(step)
-        return loss * np.array([known.factors(each)[n, 0] for n, each in enumerate(step)])
+        return loss * np.array([known.factors(item)[n, 0] for n, item in enumerate(step)])
 
     for step, gain in ((2000.0, 1.0), (800.0, 1.0), (1500.0, 0.97)):
         stretches = known.stretches(step, gain)
@@ -359,10 +359,10 @@ def test_the_time_to_a_loss_of_an_own_run_is_as_uncertain_as_its_factor_of_steps
     So it is with 79.5 of the own run's 80 clients. Near the floor the ratio shrinks as the run goes
     on, the faster the larger the factor.
     """
-    own = {"algorithm": "local-sgd", "workers": 80, "tau": 40, "log_steps": 4, "sd": 0.2}
+    table = {"algorithm": "local-sgd", "workers": 80, "tau": 40, "log_steps": 4, "sd": 0.2}
     objective = logged(tmp_path) | {"noise_scale": 1e3}
     world = scenario(
-        {"name": "local-sgd", "tau": 40}, workers=80, steps=10**8, own=[own], **objective,
+        {"name": "local-sgd", "tau": 40}, workers=80, steps=10**8, own=[table], **objective,
         run={"target_loss": 1.95}.items(),
     )  # fmt: skip
     known = expect(World.of(world, world.algorithm[0], catalogue()["local-sgd"]), counted=79.5)
@@ -376,15 +376,15 @@ def test_the_time_to_a_loss_of_an_own_run_is_as_uncertain_as_its_factor_of_steps
 
 def test_an_own_run_of_as_many_selected_clients_is_at_the_same_place():
     """However many of them report before the deadline, which the own run's had, too."""
-    own = [{"algorithm": "fedavg", "workers": 50, "tau": 20, "log_steps": 0.3, "sd": 0.1}]
-    table = dict(scenario({"name": "fedavg", "tau": 20}, own=own).table)
-    found = []
+    runs = [{"algorithm": "fedavg", "workers": 50, "tau": 20, "log_steps": 0.3, "sd": 0.1}]
+    table = dict(scenario({"name": "fedavg", "tau": 20}, own=runs).table)
+    results = []
     for deadline in ("1 h", "24 s"):
         sampling = {"clients": 50, "deadline": deadline}
         cluster = table["cluster"] | {"workers": 400, "sampling": sampling}
         world = parse(table | {"cluster": cluster})
-        found.append(expected(world, world.algorithm[0]))
-    whole, late = found
+        results.append(expected(world, world.algorithm[0]))
+    whole, late = results
     assert late.workers < 44 < whole.workers == 50
     assert late.sd == pytest.approx(whole.sd, rel=0.03)
     assert "fedavg, 50 replicas" in late.sentence
@@ -392,12 +392,12 @@ def test_an_own_run_of_as_many_selected_clients_is_at_the_same_place():
 
 def test_an_own_run_errs_alike_for_its_program_and_for_the_mechanism_beside_it(tmp_path):
     """What it missed of local steps cancels, as far as both rest on it."""
-    own = {"algorithm": "local-sgd", "workers": 4, "tau": 30, "log_ratio": 0.05, "sd": 0.01}
+    table = {"algorithm": "local-sgd", "workers": 4, "tau": 30, "log_ratio": 0.05, "sd": 0.01}
     cases = {"name": "local-sgd", "tau": 30}, {"name": "asgd"}
-    world = scenario(*cases, own=[own], **logged(tmp_path))
+    world = scenario(*cases, own=[table], **logged(tmp_path))
     measured, beside = (
-        expect(World.of(world, each, catalogue()[each.name]), apart=30.0)
-        for each in world.algorithm
+        expect(World.of(world, candidate, catalogue()[candidate.name]), apart=30.0)
+        for candidate in world.algorithm
     )
     assert (measured.basis, beside.basis) == ("measured", "mechanism")
     source = evidence.drawn("run 0 of local-sgd")
@@ -440,29 +440,29 @@ def test_loss_at_tokens_is_the_law_s(monkeypatch):
     known = expect(World.of(world, world.algorithm[0], catalogue()["ssgd"]))
     tokens = 600 * 4 * 65536.0
     assert result.objective.tokens == tokens
-    for each in result.ranked:
-        tau = each.candidate.parameters.get("tau", 1)
+    for item in result.ranked:
+        tau = item.candidate.parameters.get("tau", 1)
         cost = evidence.penalty("diloco", 4, tau, 1.3e8, tokens=tokens)
         wanted = float(known.parallel(600)) * math.exp(
             cost.log_ratio * -math.expm1(-600 / (4 * tau))
         )
-        assert each.mean() == pytest.approx(wanted, rel=1e-9)
-        assert each.used("tokens") == tokens
+        assert item.mean() == pytest.approx(wanted, rel=1e-9)
+        assert item.used("tokens") == tokens
     verdict, rows = result.verdict, result.rows(result.ranked)
     assert (verdict.question.measure, verdict.baseline) == ("days_at_equal_loss", "ssgd")
     # the pick takes the fewest days to the baseline's loss, by what 5 % of the tokens are worth
-    worth = min(each.model.margin for each in result.ranked)
-    first = next(each for each in result.ranked if each.candidate.name == "ssgd").mean()
-    for each, row in zip(result.ranked, rows, strict=True):
-        equal = each.used("days") * (each.mean() / first) ** (math.log(1.05) / math.log1p(worth))
+    worth = min(choice.model.margin for choice in result.ranked)
+    first = next(choice for choice in result.ranked if choice.candidate.name == "ssgd").mean()
+    for item, row in zip(result.ranked, rows, strict=True):
+        equal = item.used("days") * (item.mean() / first) ** (math.log(1.05) / math.log1p(worth))
         assert row["at_equal_loss"]["value"] == pytest.approx(equal, rel=1e-6)
     days = [row["at_equal_loss"]["value"] for row in rows]
     assert days == sorted(days)
     assert verdict.pick == rows[0]["label"]
     assert re.search(r"min, .*loss \+.*% \(.*\) against ssgd", verdict.sentence)
     shares = [row["to_reference"] for row in result.rows(result.ranked)]
-    assert [each and each["label"] for each in shares].count("ssgd") == 3
-    assert all(each["value"] > 0 for each in shares if each)
+    assert [share and share["label"] for share in shares].count("ssgd") == 3
+    assert all(share["value"] > 0 for share in shares if share)
     assert any(note.startswith("what losses rest on: ") for note in result.notes)
     assert {row["basis"] for row in result.rows(result.ranked)} <= {"published", "extrapolated"}
 
@@ -470,7 +470,7 @@ def test_loss_at_tokens_is_the_law_s(monkeypatch):
 def test_the_surrogate_of_an_algorithm_is_fitted_once(monkeypatch):
     made = []
     real = normalisation.goal
-    monkeypatch.setattr(normalisation, "goal", lambda *each: made.append(1) or real(*each))
+    monkeypatch.setattr(normalisation, "goal", lambda *item: made.append(1) or real(*item))
     world = scenario({"name": "easgd", "tau": 7})
     for seed in range(3):
         run_seeds(world, world.algorithm[0], [seed])
@@ -521,8 +521,8 @@ def theory(file, *algorithms, workers=4):
 def test_theory_says_what_each_algorithm_costs(tmp_path):
     file = tmp_path / "loss.toml"
     rest = '{ name = "diloco", tau = 30 }', '{ name = "asgd" }'
-    found = theory(file, '{ name = "ssgd" }', *rest)
-    rows = {row["label"]: row for row in found["penalties"]}
+    predictions = theory(file, '{ name = "ssgd" }', *rest)
+    rows = {row["label"]: row for row in predictions["penalties"]}
     assert rows["ssgd"]["ratio"] == 1
     assert rows["ssgd"]["workers"] == 4
     assert rows["diloco tau=30"]["basis"] in ("published", "extrapolated")
@@ -532,19 +532,19 @@ def test_theory_says_what_each_algorithm_costs(tmp_path):
     table = _table(file) | {"tune": {"diloco": {"tau": [30]}}}
     parallel, run, _ = (row["loss"]["last"] for row in simulate(parse(table), seeds=1).algorithms)
     assert run / parallel == pytest.approx(rows["diloco tau=30"]["ratio"], rel=1e-9)
-    found = tune(parse(table), seeds=2, objective="loss-at-tokens").json()["ranking"]
-    (above,) = (row["to_reference"]["interval"] for row in found if row["name"] == "diloco")
-    said = [end - 1 for end in rows["diloco tau=30"]["interval90"]]
-    assert above == pytest.approx(said, abs=1e-4)  # the same draws
+    predictions = tune(parse(table), seeds=2, objective="loss-at-tokens").json()["ranking"]
+    (above,) = (row["to_reference"]["interval"] for row in predictions if row["name"] == "diloco")
+    margins = [end - 1 for end in rows["diloco tau=30"]["interval90"]]
+    assert above == pytest.approx(margins, abs=1e-4)  # the same draws
 
 
 def test_theory_has_no_ratio_of_what_diverges(tmp_path):
     """A pull of 0.9 by each of 400 workers throws the centre of EASGD ever further."""
-    own = '{ name = "easgd", tau = 20, alpha = 0.9, lr = 0.1 }'
-    found = theory(tmp_path / "loss.toml", own, workers=400)
-    (row,) = found["penalties"]
+    algorithm = '{ name = "easgd", tau = 20, alpha = 0.9, lr = 0.1 }'
+    predictions = theory(tmp_path / "loss.toml", algorithm, workers=400)
+    (row,) = predictions["penalties"]
     assert row["ratio"] is row["interval90"] is None
-    assert "alpha=0.9 lr=0.1 diverges" in found["notes"][-1]
+    assert "alpha=0.9 lr=0.1 diverges" in predictions["notes"][-1]
 
 
 def _table(file):
@@ -552,10 +552,10 @@ def _table(file):
 
 
 def test_an_own_run_counts_more_than_published_ones():
-    own = [{"algorithm": "diloco", "workers": 4, "tau": 30, "log_ratio": 0.04, "sd": 0.002}]
+    runs = [{"algorithm": "diloco", "workers": 4, "tau": 30, "log_ratio": 0.04, "sd": 0.002}]
     rows = [
-        penalties(scenario({"name": "diloco", "tau": 30}, **each))[0]
-        for each in ({}, {"own": own}, {"own": own, "penalty": ["published"]})
+        penalties(scenario({"name": "diloco", "tau": 30}, **table))[0]
+        for table in ({}, {"own": runs}, {"own": runs, "penalty": ["published"]})
     ]
     assert rows[1]["ratio"] > 1.03 > rows[0]["ratio"]
     assert rows[2] == rows[0]
@@ -564,15 +564,15 @@ def test_an_own_run_counts_more_than_published_ones():
 @looped("more", [{}, {"outer": {"kind": "fedadam"}, "outer_lr": 0.5}])
 def test_clients_whose_reports_never_count_teach_nothing(more):
     """Three of four clients miss each deadline: loss and tokens are those of the fourth alone."""
-    own, world = {"name": "fedavg", "tau": 20, "lr": 0.1, **more}, dict(scenario().table)
+    table, world = {"name": "fedavg", "tau": 20, "lr": 0.1, **more}, dict(scenario().table)
     world["run"] = world["run"] | {"steps": 2000}  # in which an outer momentum settles
-    found = []
+    results = []
     for sampling, slow in (({"clients": 40, "deadline": "30 s"}, 30), ({"clients": 10}, 0)):
         group = [{"name": "slow", "workers": slow, "compute": "10 s"}] if slow else []
         cluster = {"workers": 10 + slow, "compute": "1 s", "sampling": sampling, "group": group}
-        (row,) = simulate(parse({**world, "algorithm": [own], "cluster": cluster})).algorithms
-        found.append((row["curve"]["loss"][-1], row["used"]["tokens"]["mean"]))
-    (loss, tokens), (alone, theirs) = found
+        (row,) = simulate(parse({**world, "algorithm": [table], "cluster": cluster})).algorithms
+        results.append((row["curve"]["loss"][-1], row["used"]["tokens"]["mean"]))
+    (loss, tokens), (alone, theirs) = results
     assert tokens == pytest.approx(theirs)
     assert loss == pytest.approx(alone, rel=1e-4)  # with numbers of their own
 
@@ -583,7 +583,7 @@ def test_a_worker_that_no_mean_waits_for_trains_nothing(own, policy):
     """Four of which one is lost for good, or left out, have the tokens and the loss of three."""
     table = dict(scenario(own).table)
     table["cost"] = {"flops": "1 TFLOP/s", "flops_per_token": 1e3}
-    found = []
+    results = []
     for workers in (4, 3):
         cluster = {"workers": workers, "compute": "1 s"}
         more = {"cluster": cluster}
@@ -592,8 +592,8 @@ def test_a_worker_that_no_mean_waits_for_trains_nothing(own, policy):
             if policy != "backup":
                 cluster["crash"] = [{"worker": 3, "at": "0.5 s"}]
         (row,) = simulate(parse({**table, **more})).algorithms
-        found.append((row["curve"]["loss"][-1], row["used"]["tokens"]["mean"]))
-    (loss, tokens), (alone, theirs) = found
+        results.append((row["curve"]["loss"][-1], row["used"]["tokens"]["mean"]))
+    (loss, tokens), (alone, theirs) = results
     assert tokens == pytest.approx(theirs, rel=0.01)
     assert loss == pytest.approx(alone, rel=1e-3)
     assert alone > 1.01 * simulate(parse(table)).algorithms[0]["curve"]["loss"][-1]
@@ -619,7 +619,7 @@ def test_a_sample_of_the_clients_has_its_own_tokens_penalty_and_end():
         assert used == pytest.approx(workers * 65536 * row["steps"])
         assert row["tokens_per_second"] == pytest.approx(used / row["duration"])
         assert row["mfu"] == pytest.approx(row["tokens_per_second"] * 1e3 / 40e12)
-    table = {key: each for key, each in sampled.items() if key != "algorithm"}
+    table = {key: value for key, value in sampled.items() if key != "algorithm"}
     result = tune(parse(table | {"run": {"steps": 400, "seeds": 1}, "tune": tuned}),
                   objective="loss-at-tokens")  # fmt: skip
     assert result.objective.tokens == 400 * 4 * 65536
@@ -633,14 +633,14 @@ def test_the_rate_of_fedbuff_is_that_of_as_many_clients_as_are_at_work():
     The probe lasts until reports have come, however many steps each takes.
     """
     own = {"name": "fedbuff", "tau": 200, "buffer": 2, "lr": 0.1}
-    found = []
+    results = []
     for clients in ({"workers": 400, "sampling": {"clients": 10}, "drop": 0.1}, {"workers": 10}):
         cluster = {"compute": {"dist": "exponential", "mean": "1 s"}, **clients}
         world = parse({**dict(scenario(steps=8000).table), "algorithm": [own], "cluster": cluster})
-        found.append(with_tuned_rate(written(world, world.algorithm[0])).scenario.objective.rate)
+        results.append(with_tuned_rate(written(world, world.algorithm[0])).scenario.objective.rate)
         (row,) = simulate(world, seeds=1).algorithms
         assert row["loss"]["last"] < 0.7 * row["loss"]["first"]
-    assert found[0] == pytest.approx(found[1], rel=0.1)
+    assert results[0] == pytest.approx(results[1], rel=0.1)
 
 
 def test_what_a_loss_takes_is_counted_in_nights_rounds_and_bytes_of_a_client():
@@ -675,23 +675,23 @@ def test_what_a_loss_takes_is_counted_in_nights_rounds_and_bytes_of_a_client():
     ends = r"[\d.]+( [MG]B)? \([\d.]+–[\d.]+\)"
     for key in ("nights", "rounds", "bytes/client"):
         assert re.fullmatch(ends, cells[f"{key} (90 %)"](reached)), key
-    spent = {key: each["mean"] for key, each in until.items()}
+    spent = {key: quantity["mean"] for key, quantity in until.items()}
     assert 1 < spent["nights"] < 2, spent
-    found = tune(parse(table | {"run": aim, "tune": {"fedavg": {}}}), seeds=1, jobs=1)
-    (best,) = found.rows(found.ranked)
+    result = tune(parse(table | {"run": aim, "tune": {"fedavg": {}}}), seeds=1, jobs=1)
+    (best,) = result.rows(result.ranked)
     nights = best["used"]["nights"]
     low, high = map(number, nights["interval"])
     assert low < number(nights["mean"]) < high
-    assert f"90 %: {wording.format_interval(stated(best, 'value'), 's')}" in found.verdict.sentence
+    assert f"90 %: {wording.format_interval(stated(best, 'value'), 's')}" in result.verdict.sentence
     assert spent["rounds"] == pytest.approx(18 * spent["nights"], rel=0.02)
     assert spent["client_bytes"] == pytest.approx(spent["rounds"] / 10 * 2 * 0.52e9, rel=0.05)
     short, day = row(duration="3 h"), row(duration="24 h")
-    for each in (short, day, reached):  # rates do not depend on the duration
-        steps = each["rounds_per_night"] * 4 * 20
-        assert each["rounds_per_night"] == pytest.approx(18, rel=0.03)
-        assert each["clients_at_work"]["mean"] == pytest.approx(4, rel=0.05)
-        assert each["gradients_per_hour"]["mean"] == pytest.approx(steps / 6, rel=0.1)
-        tokens = float(consumption.cells([each], 5.2)[1]["tokens/day"](each).removesuffix(" M"))
+    for item in (short, day, reached):  # rates do not depend on the duration
+        steps = item["rounds_per_night"] * 4 * 20
+        assert item["rounds_per_night"] == pytest.approx(18, rel=0.03)
+        assert item["clients_at_work"]["mean"] == pytest.approx(4, rel=0.05)
+        assert item["gradients_per_hour"]["mean"] == pytest.approx(steps / 6, rel=0.1)
+        tokens = float(consumption.cells([item], 5.2)[1]["tokens/day"](item).removesuffix(" M"))
         assert tokens * 1e6 == pytest.approx(65536 * steps, rel=0.1)
     (half,), (whole,) = short["clients"], day["clients"]
     assert half["down_bytes_per_day"] == pytest.approx(whole["down_bytes_per_day"], rel=0.15)

@@ -79,15 +79,15 @@ def test_the_bytes_of_joining_are_counted_and_charged(present, absent, end, byte
     spec = {"present": present, "absent": absent}
     groups = [{"name": "there", "workers": 3, "region": "a"},
               {"name": "away", "workers": 1, "region": "b", "membership": spec}]  # fmt: skip
-    own: dict[str, Any] = {
+    table: dict[str, Any] = {
         "steps": None, "run": {"duration": f"{end} s"}, "network": RING | {"model": model},
         "cluster": {"group": groups}, "cost": {"egress_per_gb": 5.0},
     }  # fmt: skip
-    world = scenario({"name": "local-sgd", "tau": 1000}, **own)
+    world = scenario({"name": "local-sgd", "tau": 1000}, **table)
     run = simulate(world)
     assert run.links.get("a->b", 0) == run.curve["bytes"][-1] == bytes_
     assert consumption.used(world, run, end)["egress_bytes"] == pytest.approx(bytes_)
-    served = simulate(scenario({"name": "asgd"}, **own, server={"region": "a"}))
+    served = simulate(scenario({"name": "asgd"}, **table, server={"region": "a"}))
     gradients = served.links.get("b->a", 0)  # each is answered, the last one maybe after the end
     assert served.links["a->b"] - gradients in {bytes_, bytes_ - 4000}
 
@@ -198,9 +198,9 @@ def test_goodput_of_alternating_renewal_is_the_closed_form(workers, share, least
     long, short = (realised(world("wait"), 0, end, workers) for end in (1e8, 1e5))
     for policy, enough in ("wait", workers), ("shrink", 1), ("quorum", least):
         theory = sum(n * p for n, p in enumerate(law) if n >= enough) / workers
-        seen, own = (float(np.mean(up * (up >= enough))) / workers for up in (long, short))
+        seen, table = (float(np.mean(up * (up >= enough))) / workers for up in (long, short))
         assert seen == pytest.approx(theory, rel=0.01)
-        assert statistics.goodput(simulate(world(policy))) == pytest.approx(own, rel=0.005)
+        assert statistics.goodput(simulate(world(policy))) == pytest.approx(table, rel=0.005)
 
 
 LAWS = [
@@ -226,13 +226,13 @@ def test_a_stationary_start_has_the_same_availability_at_all_times(laws):
 def test_goodput_of_a_stationary_start_is_the_closed_form_from_the_first_second(policy, least):
     """In 40 s of cycles of 1000 s; all there at first would give nearly 1."""
     spec = {"present": "800 s", "absent": "200 s", "start": "stationary"}
-    own = {"name": "ssgd", "recovery": {"policy": policy} | ({"quorum": 4} if least > 1 else {})}
-    world = scenario(own, workers=6, compute="1 s", steps=None, run={"duration": "40 s"},
+    table = {"name": "ssgd", "recovery": {"policy": policy} | ({"quorum": 4} if least > 1 else {})}
+    world = scenario(table, workers=6, compute="1 s", steps=None, run={"duration": "40 s"},
                      cluster={"membership": spec})  # fmt: skip
-    found = [statistics.goodput(simulate(world, seed=seed)) for seed in range(400)]
+    actual = [statistics.goodput(simulate(world, seed=seed)) for seed in range(400)]
     law = [comb(6, n) * 0.8**n * 0.2 ** (6 - n) for n in range(7)]
     theory = sum(n * p for n, p in enumerate(law) if n >= least) / 6
-    assert np.mean(found) == pytest.approx(theory, abs=3 * np.std(found) / 20)
+    assert np.mean(actual) == pytest.approx(theory, abs=3 * np.std(actual) / 20)
 
 
 def test_a_quorum_goes_on_after_its_grace():
@@ -304,8 +304,8 @@ def test_a_setting_without_effect_is_a_note(case):
 def test_an_algorithm_that_does_not_restart_ignores_checkpoints():
     saved = {"policy": "restart", "checkpoint": {"every": 2, "cost": "1 s"}}
     case = {"name": "ssgd", "recovery": "shrink"}
-    found = simulate(scenario(case, cluster=CRASH, recovery=saved, steps=6))
-    assert found.duration == simulate(scenario(case, cluster=CRASH, steps=6)).duration == 6
+    result = simulate(scenario(case, cluster=CRASH, recovery=saved, steps=6))
+    assert result.duration == simulate(scenario(case, cluster=CRASH, steps=6)).duration == 6
 
 
 def elastic(spec, folder=None, **tables):
@@ -417,10 +417,10 @@ def test_every_second_of_every_worker_is_in_one_kind(
     if failing is not None:
         cluster["failures"] = {"between": failing[0], "repair": failing[1]}
     network = RING if networked else FREE
-    own = case | {"recovery": recovery}
+    options = case | {"recovery": recovery}
     table = {"workers": 3, "steps": None, "network": network | {"model": model}}
     general = {"reload": "100 ms", "warmup": "50 ms"} if spec or failing else {}
-    world = scenario(own, **table, objective=QUADRATIC, cluster=cluster,
+    world = scenario(options, **table, objective=QUADRATIC, cluster=cluster,
                      recovery=general, run={"duration": "25 s"})  # fmt: skip
     result = simulate(world, seed=seed)
     spent = np.array([*result.workers.values()])
@@ -446,5 +446,5 @@ def test_tune_finds_daly_s_interval_between_checkpoints():
         recovery={"policy": "restart", "checkpoint": {"every": 100, "cost": "200 s"}},
         tune={"ssgd": {"recovery.checkpoint.every": [8, 12, 15, 18, 22, 27, 40]}},
     )  # fmt: skip
-    found = tune(world, objective="goodput", trials=7, seeds=2, jobs=1)
-    assert found.best.candidate.varied["recovery.checkpoint.every"] == pytest.approx(best, rel=0.1)
+    result = tune(world, objective="goodput", trials=7, seeds=2, jobs=1)
+    assert result.best.candidate.varied["recovery.checkpoint.every"] == pytest.approx(best, rel=0.1)

@@ -76,8 +76,8 @@ def test_a_question_costs_each_time():
     asked = sum(1 for step in range(3, 21) if step % 2)
     means = asked + 1
     word = 0.010 + 20 / 40_000  # half of the headers of a hop
-    own = 20 * 0.030 + means * 0.003 + asked * (0.070 + 0.011 + 5 * word)
-    assert run(world).duration - nominal == pytest.approx(own, rel=1e-9)
+    expected = 20 * 0.030 + means * 0.003 + asked * (0.070 + 0.011 + 5 * word)
+    assert run(world).duration - nominal == pytest.approx(expected, rel=1e-9)
 
 
 def test_a_server_by_hand():
@@ -107,11 +107,11 @@ def test_steps_have_laws_of_their_own_which_do_not_touch_the_others():
             )
             for costs in ([], [law])
         )
-        added = [np.fromiter(each, float, 500) for each in cluster.overheads(costly, 0)]
+        added = [np.fromiter(overhead, float, 500) for overhead in cluster.overheads(costly, 0)]
         assert not np.array_equal(added[0], added[1])
         if not table:
-            ours = [np.fromiter(each, float, 500) for each in cluster.compute_times(costly, 0)]
-            bare = [np.fromiter(each, float, 500) for each in cluster.compute_times(plain, 0)]
+            ours = [np.fromiter(time, float, 500) for time in cluster.compute_times(costly, 0)]
+            bare = [np.fromiter(time, float, 500) for time in cluster.compute_times(plain, 0)]
             np.testing.assert_allclose(np.subtract(ours, bare), added, rtol=1e-9, atol=1e-15)
         apart = run(costly).duration - run(plain).duration
         assert 500 * 0.008 < apart < (500 * 0.012 if not table else 40)
@@ -128,9 +128,9 @@ TABLES = [
 
 @looped(("workers", "issue"), [(1, 2), (2, 2), (4, 4), (5, 5), (8, 8), (64, 8)])
 def test_in_proportion_between_and_the_nearest_beyond(workers, issue):
-    found = at(TABLES, workers)
-    assert found.issue == pytest.approx(issue * 1e-3)
-    assert found.step.expectation == pytest.approx(2 * issue * 1e-3)
+    actual = at(TABLES, workers)
+    assert actual.issue == pytest.approx(issue * 1e-3)
+    assert actual.step.expectation == pytest.approx(2 * issue * 1e-3)
 
 
 def test_a_table_for_any_number():
@@ -165,8 +165,8 @@ def test_a_profile_holds_where_the_scenario_says_nothing(tmp_path):
     assert set(made.calibration.sd) == {"overhead.0.issue", "cluster.compute"}
     again = parse(made.table)  # from anywhere: a run directory is read back elsewhere
     assert again.cluster.compute.expectation == 1.5
-    own = profile(tmp_path, PROFILE) | {"cluster": {"workers": 4, "compute": "1 s"}}
-    made = parse(own, folder=tmp_path)
+    settings = profile(tmp_path, PROFILE) | {"cluster": {"workers": 4, "compute": "1 s"}}
+    made = parse(settings, folder=tmp_path)
     assert made.cluster.compute.expectation == 1.0
     assert set(made.calibration.sd) == {"overhead.0.issue"}  # its own compute is as it says
 
@@ -203,11 +203,11 @@ def test_an_interval_holds_values_within_standard_errors():
 def test_intervals_are_of_the_calibration_alone_where_delays_are_shared():
     law = {"compute": EXPONENTIAL, "steps": 50}
     world = scenario({"name": "ssgd"}, **law, calibration={"sd": {}, "replicates": 20})
-    (own,) = simulate(world, seeds=2).algorithms
+    (algorithm,) = simulate(world, seeds=2).algorithms
     (same,) = simulate(world, seeds=2, paired=True).algorithms
     low, high = same["interval90"]["seconds_per_step"]
     assert low == pytest.approx(high, rel=1e-9)
-    low, high = own["interval90"]["seconds_per_step"]
+    low, high = algorithm["interval90"]["seconds_per_step"]
     assert high / low > 1.1
 
 
@@ -243,11 +243,11 @@ def test_beyond_what_was_measured():
 @looped("engine", ["virtual", "batched"])
 def test_a_program_may_have_overheads_of_its_own(engine, model):
     """Without a table for a program it has those that are for any."""
-    own = COSTS | {"algorithm": "local-sgd", "transmission_factor": 3.0}
+    settings = COSTS | {"algorithm": "local-sgd", "transmission_factor": 3.0}
     cases = [{"name": "ssgd"}, {"name": "local-sgd", "tau": 2}]
     network = LINK | {"model": model}
-    both = scenario(*cases, network=network, overhead=[COSTS, own])
-    found = [
+    both = scenario(*cases, network=network, overhead=[COSTS, settings])
+    actual = [
         simulate(both, engine=engine).algorithms[n]["seconds_per_step"]["mean"] for n in (0, 1)
     ]
     for n, case, table in (
@@ -255,6 +255,6 @@ def test_a_program_may_have_overheads_of_its_own(engine, model):
         (1, cases[1], COSTS | {"transmission_factor": 3.0}),
     ):
         alone = scenario(case, network=network, overhead=[table])
-        assert found[n] == simulate(alone, engine=engine).algorithms[0]["seconds_per_step"]["mean"]
+        assert actual[n] == simulate(alone, engine=engine).algorithms[0]["seconds_per_step"]["mean"]
     assert both.under(both.algorithm[0]).costs.transmission_factor == 1.1
     assert both.under(both.algorithm[1]).costs.transmission_factor == 3.0

@@ -97,14 +97,14 @@ def test_a_round_lasts_as_long_as_the_last_wanted_of_those_selected(wanted, sele
     """The k-th smallest of n exponential times: the sum of 1 / (n - i) over i < k."""
     sampling = {"clients": wanted, "over": selected / wanted}
     steps = 1500
-    found = run(
+    actual = run(
         {"name": "ssgd"}, workers=20, compute=EXPONENTIAL, network=FREE, steps=steps,
         cluster={"sampling": sampling},
     )  # fmt: skip
-    expected = sum(1 / (selected - each) for each in range(wanted))
-    deviation = sum(1 / (selected - each) ** 2 for each in range(wanted)) ** 0.5
-    assert found.duration / steps == pytest.approx(expected, abs=4 * deviation / steps**0.5)
-    assert (found.rounds, found.round_seconds) == (steps, pytest.approx(found.duration / steps))
+    expected = sum(1 / (selected - index) for index in range(wanted))
+    deviation = sum(1 / (selected - index) ** 2 for index in range(wanted)) ** 0.5
+    assert actual.duration / steps == pytest.approx(expected, abs=4 * deviation / steps**0.5)
+    assert (actual.rounds, actual.round_seconds) == (steps, pytest.approx(actual.duration / steps))
 
 
 OWN = {
@@ -157,21 +157,21 @@ SAMPLED = ["ssgd", "local-sgd", "post-local-sgd", "bmuf", "diloco", "fedavg", "f
 @looped("where", [TROUBLED["some drop out"], {"membership": PRESENT, "drop": 0.1}])
 def test_a_run_of_times_alone_takes_the_seconds_of_one_with_values(where, name):
     """A server whose card passes a model in 0.3 s serves a round's clients as they are drawn."""
-    own = OWN.get(name, {"tau": 7})
+    parameters = OWN.get(name, {"tau": 7})
     cluster = {"sampling": {"clients": 6, "over": 1.5, "by": "availability"}, **where}
-    found = [
+    actual = [
         run(
-            {"name": name, **own}, workers=20, compute=EXPONENTIAL, network=SERVED,
+            {"name": name, **parameters}, workers=20, compute=EXPONENTIAL, network=SERVED,
             steps=None, objective=objective, cluster=cluster, run={"duration": "150 s"},
             server={"bandwidth": "0.1 Mbit/s"}, recovery={"policy": "shrink"},
         )
         for objective in (TIME_ONLY, QUADRATIC, CURVE)
     ]  # fmt: skip
-    times, *others = [(each.rounds, each.round_seconds, each.reports) for each in found]
+    times, *others = [(item.rounds, item.round_seconds, item.reports) for item in actual]
     assert times[0] > 5
     assert others == [times, times]
-    for each in found[1:]:
-        assert each.seconds == pytest.approx(found[0].seconds, abs=1e-9)
+    for counts in actual[1:]:
+        assert counts.seconds == pytest.approx(actual[0].seconds, abs=1e-9)
 
 
 def test_a_server_serves_clients_in_the_order_of_their_draw():
@@ -196,13 +196,13 @@ def test_who_comes_back_into_a_round_is_served_after_its_others(back, computed):
     that is back at 6.4 s is too late. Back at 4.5 s, its report of no seconds is, after 5 s.
     """
     crash = [{"worker": 0, "at": "500 ms", "lasts": back}]
-    found = run(
+    actual = run(
         {"name": "ssgd"}, workers=3, steps=2, compute="1 s", objective=QUADRATIC,
         network=FREE | {"collective": "server"}, server={"bandwidth": "32 kbit/s"},
         cluster={"sampling": {"clients": 3, "deadline": "5 s"}, "crash": crash}, seed=0,
     )  # fmt: skip
-    assert found.curve["time"][-1] == 10
-    assert found.workers["compute"] == pytest.approx(computed)
+    assert actual.curve["time"][-1] == 10
+    assert actual.workers["compute"] == pytest.approx(computed)
 
 
 @pytest.mark.parametrize("where", TROUBLED)
@@ -220,8 +220,8 @@ def test_strides_change_no_number(where, by, monkeypatch):
     striding = run(algorithm, **tables)
     monkeypatch.setattr(simulation, "leaping", lambda *_: (None, False))
     other = run(algorithm, **tables)
-    for each in ("curve", "links", "workers"):
-        np.testing.assert_equal(getattr(striding, each), getattr(other, each))
+    for name in ("curve", "links", "workers"):
+        np.testing.assert_equal(getattr(striding, name), getattr(other, name))
 
 
 @looped("objective", [TIME_ONLY, QUADRATIC])
@@ -230,13 +230,13 @@ def test_clients_that_are_away_are_told_apart_from_those_not_selected(objective)
     away = {"name": "away", "workers": 1, "membership": {"present": "3 s", "absent": "2 s"}}
     sampling = {"clients": 2, "by": "availability"}
     cluster = {"sampling": sampling, "group": [{"name": "there", "workers": 3}, away]}
-    found = run({"name": "ssgd"}, cluster=cluster, network=FREE, steps=10, objective=objective)
-    assert found.workers["absent"] == [0, 0, 0, 4]
-    assert sum(found.workers["unselected"]) == 6 * 2 + 4 * 1
-    assert sum(found.workers["compute"] + found.workers["lost"]) == 20
-    kinds = statistics.worker_time(found)
+    actual = run({"name": "ssgd"}, cluster=cluster, network=FREE, steps=10, objective=objective)
+    assert actual.workers["absent"] == [0, 0, 0, 4]
+    assert sum(actual.workers["unselected"]) == 6 * 2 + 4 * 1
+    assert sum(actual.workers["compute"] + actual.workers["lost"]) == 20
+    kinds = statistics.worker_time(actual)
     assert (kinds["absence"], kinds["unselected"], sum(kinds.values())) == (4, 16, 40)
-    assert (found.rounds, found.round_seconds) == (10, 1)
+    assert (actual.rounds, actual.round_seconds) == (10, 1)
 
 
 @pytest.mark.long
@@ -257,22 +257,22 @@ def test_clients_that_are_away_are_told_apart_from_those_not_selected(objective)
 def test_every_second_of_every_client_is_in_one_kind(
     name, where, sampling, objective, network, policy, seed
 ):
-    found = run(
+    actual = run(
         {"name": name} | OWN.get(name, {"tau": 3}), workers=8, objective=objective,
         cluster={"sampling": sampling, **TROUBLED[where]}, network=network, compute=EXPONENTIAL,
         steps=None, recovery={"policy": policy}, run={"duration": "150 s"}, seed=seed,
     )  # fmt: skip
-    spent = np.array([*found.workers.values()])
-    assert (spent > -1e-9).all(), found.workers
+    spent = np.array([*actual.workers.values()])
+    assert (spent > -1e-9).all(), actual.workers
     assert spent.sum(axis=0) == pytest.approx(np.full(8, 150.0))
-    assert sum(statistics.worker_time(found).values()) == pytest.approx(8 * 150.0)
-    assert ("absent" in found.seconds) == (where == "some are away")
-    assert found.rounds * found.round_seconds <= 150 * (1 + 1e-9)
+    assert sum(statistics.worker_time(actual).values()) == pytest.approx(8 * 150.0)
+    assert ("absent" in actual.seconds) == (where == "some are away")
+    assert actual.rounds * actual.round_seconds <= 150 * (1 + 1e-9)
 
 
 def test_the_rounds_of_fedbuff_are_the_times_that_its_buffer_was_filled():
-    found = run({"name": "fedbuff", "tau": 2, "buffer": 2}, workers=4, network=FREE, steps=12)
-    assert (found.rounds, found.round_seconds) == (12, 1)
+    actual = run({"name": "fedbuff", "tau": 2, "buffer": 2}, workers=4, network=FREE, steps=12)
+    assert (actual.rounds, actual.round_seconds) == (12, 1)
     world = scenario({"name": "fedavg", "tau": 4}, steps=12, cluster={"sampling": {"clients": 2}})
     (row,) = study.simulate(world).algorithms
     assert (row["rounds"], row["seconds_per_round"]["mean"]) == (3, 4)
@@ -283,24 +283,24 @@ def test_the_rounds_of_fedbuff_are_the_times_that_its_buffer_was_filled():
 def test_fedbuff_keeps_as_many_clients_at_work_as_are_sampled(buffer):
     """Ten of forty train at any time: ten gradients a second, which is one step of ten."""
     steps = 2000
-    found = run(
+    actual = run(
         {"name": "fedbuff", "tau": 1, "buffer": buffer}, workers=40, compute=EXPONENTIAL,
         network=FREE | {"bandwidth": "1 Tbit/s"}, steps=steps,
         cluster={"sampling": {"clients": 10}},
     )  # fmt: skip
-    assert not any("sampling" in note for note in found.notes)
-    assert sum(found.workers["compute"]) == pytest.approx(10 * found.duration)
-    assert found.duration == pytest.approx(steps, rel=4 / (steps * 10) ** 0.5)
-    each = np.array(found.workers["compute"]) / found.duration
-    assert each == pytest.approx(np.full(40, 0.25), abs=0.06)  # all have their turns
+    assert not any("sampling" in note for note in actual.notes)
+    assert sum(actual.workers["compute"]) == pytest.approx(10 * actual.duration)
+    assert actual.duration == pytest.approx(steps, rel=4 / (steps * 10) ** 0.5)
+    spent = np.array(actual.workers["compute"]) / actual.duration
+    assert spent == pytest.approx(np.full(40, 0.25), abs=0.06)  # all have their turns
 
 
 def test_a_step_is_of_as_many_gradients_as_clients_train():
     """With equal clients, so that fedbuff is no faster than rounds are."""
     world = {"cluster": {"sampling": {"clients": 4}}, "workers": 20, "steps": 40}
     cases = [{"name": "fedavg", "tau": 5}, {"name": "fedbuff", "tau": 5, "buffer": 4}]
-    found = [run(case, network=FREE, **world) for case in cases]
-    assert [statistics.seconds_per_step(each) for each in found] == pytest.approx([1, 1])
+    actual = [run(case, network=FREE, **world) for case in cases]
+    assert [statistics.seconds_per_step(item) for item in actual] == pytest.approx([1, 1])
     marks = play(scenario(cases[1], objective=QUADRATIC, **world), seed=1).marks
     assert len(marks[-1]) == 40 / 5
     picked = study.simulate(scenario(*cases, {"name": "asgd"}, network=FREE, **world), seeds=1).pick
@@ -345,12 +345,12 @@ def test_clients_at_work_are_counted_and_unequal_numbers_are_noted():
     rounds, buffered = {"name": "fedavg", "tau": 5}, {"name": "fedbuff", "tau": 5, "buffer": 2}
     for over, counts in ((2, [4, 2]), (1, [2, 2])):
         cluster = {"sampling": {"clients": 2, "over": over}}
-        found = study.simulate(scenario(rounds, buffered, cluster=cluster, **world))
-        at_work = [row["clients_at_work"]["mean"] for row in found.algorithms]
+        result = study.simulate(scenario(rounds, buffered, cluster=cluster, **world))
+        at_work = [row["clients_at_work"]["mean"] for row in result.algorithms]
         assert at_work == pytest.approx(counts)
-        reasons = [each for each in found.verdict.reasons if each.code == "clients"]
+        reasons = [reason for reason in result.verdict.reasons if reason.code == "clients"]
         assert len(reasons) == (over == 2)
-        assert all(f"fedavg tau=5: {counts[0]:.2f}; fedbuff" in str(each) for each in reasons)
+        assert all(f"fedavg tau=5: {counts[0]:.2f}; fedbuff" in str(reason) for reason in reasons)
 
 
 def test_whose_reports_a_round_took_is_in_the_table_of_clients():
@@ -373,7 +373,7 @@ def test_whose_reports_a_round_took_is_in_the_table_of_clients():
 
     waits, hurries, buffers = row(), row(deadline="6 s"), row("fedbuff")
     assert "50 % of the time is computed in vain" in hurries["bottleneck"]
-    shares = [[each["gradients"] for each in one["clients"]] for one in (waits, hurries, buffers)]
+    shares = [[item["gradients"] for item in one["clients"]] for one in (waits, hurries, buffers)]
     assert np.array(shares[:2]) == pytest.approx(np.array([[0.5, 0.5], [1, 0]]), abs=0.02)
     assert shares[2] == pytest.approx([0.9, 0.1], abs=0.02)
     fast, late = hurries["clients"]
@@ -394,7 +394,7 @@ def test_fedbuff_with_places_for_all_is_fedbuff():
 def test_a_client_of_fedbuff_that_leaves_frees_its_place(by):
     """Two places, seven of thirty clients there on average; who leaves is away for 100 s."""
     membership = {"present": {"dist": "exponential", "mean": "30 s"}, "absent": "100 s"}
-    found = run(
+    actual = run(
         {"name": "fedbuff", "tau": 4, "buffer": 1}, workers=30, network=FREE, steps=None,
         run={"duration": "3000 s"},
         cluster={
@@ -402,22 +402,22 @@ def test_a_client_of_fedbuff_that_leaves_frees_its_place(by):
             "membership": membership | {"start": "stationary"},
         },
     )  # fmt: skip
-    busy = sum(found.workers["compute"]) / found.duration
+    busy = sum(actual.workers["compute"]) / actual.duration
     assert (busy > 1.2) == (by == "availability"), busy
-    assert np.sum([*found.workers.values()], axis=0) == pytest.approx(np.full(30, 3000.0))
+    assert np.sum([*actual.workers.values()], axis=0) == pytest.approx(np.full(30, 3000.0))
 
 
 # Rounds of a server
 
 
 def test_a_selected_client_gets_the_model_once_and_sends_one_report():
-    found = run(
+    actual = run(
         {"name": "fedavg", "tau": 1}, workers=6, steps=50, cluster={"sampling": {"clients": 2}},
         network=SERVED,
     )  # fmt: skip
-    assert found.duration == pytest.approx(50 * (1 + 0.052) + 49 * 0.052)  # all begin with a model
-    assert found.curve["bytes"][-1] == 4000 * (50 * 2 + 49 * 2)
-    assert found.seconds["communicate"] * 6 == pytest.approx(2 * (50 + 49) * 0.052)
+    assert actual.duration == pytest.approx(50 * (1 + 0.052) + 49 * 0.052)  # all begin with a model
+    assert actual.curve["bytes"][-1] == 4000 * (50 * 2 + 49 * 2)
+    assert actual.seconds["communicate"] * 6 == pytest.approx(2 * (50 + 49) * 0.052)
 
 
 @looped("sampling", [{"clients": 4}, {"clients": 3, "over": 4 / 3}, None])
@@ -426,16 +426,16 @@ def test_who_is_lost_while_it_sends_makes_no_other_send_again(sampling, policy):
     """Worker 3 crashes within its upload, which takes 10 s: of four, or of four for three."""
     crash = {"worker": 3, "at": "6 s", "lasts": "3 s"}
     cluster = {"crash": [crash]} | ({"sampling": sampling} if sampling else {})
-    found = run(
+    actual = run(
         {"name": "fedavg", "tau": 1}, cluster=cluster, workers=4, steps=2,
         network={"collective": "server", "latency": "0 s", "bandwidth": "3200 bit/s"},
         recovery={"policy": policy, "timeout": "1 s"}, server={"bandwidth": "1 Gbit/s"},
     )  # fmt: skip
     again = 8 if policy == "wait" and (sampling or {}).get("over") is None else 0
     ends = (11, 32) if sampling else (21, 42)
-    assert found.curve["time"] == pytest.approx([0, *(end + again for end in ends)], abs=1e-3)
+    assert actual.curve["time"] == pytest.approx([0, *(end + again for end in ends)], abs=1e-3)
     lost = 2 if "over" in (sampling or {}) else int(again == 0)  # one of four reports is too many
-    assert found.workers["lost"] == pytest.approx([0, 0, 0, lost])
+    assert actual.workers["lost"] == pytest.approx([0, 0, 0, lost])
 
 
 def test_a_deadline_ends_uploads_and_a_round_is_over_with_enough_reports():
@@ -455,25 +455,25 @@ def test_a_deadline_ends_uploads_and_a_round_is_over_with_enough_reports():
     assert patient.round_seconds == pytest.approx(4 + 32.02 + 0.052, rel=0.01)
     assert due.round_seconds == pytest.approx(7)
     assert enough.round_seconds == pytest.approx(4 + 0.052 * 2, rel=0.01)
-    assert [each.reports for each in (patient, due, enough)] == [30, 20, 20]
-    assert [each.gradients for each in (patient, due, enough)] == [120, 80, 80]
-    for each in (due, enough):  # what it computed is lost, and its upload is cut off
-        assert each.workers["lost"] == pytest.approx([0, 0, 40])
-        closed = each.round_seconds - (4 + 0.052 * 0.9)
-        assert each.links["worker 2->server"] == pytest.approx(40_000 * closed / 32.02, abs=5)
-        assert np.sum([*each.workers.values()], axis=0) == pytest.approx([each.duration] * 3)
+    assert [entry.reports for entry in (patient, due, enough)] == [30, 20, 20]
+    assert [entry.gradients for entry in (patient, due, enough)] == [120, 80, 80]
+    for item in (due, enough):  # what it computed is lost, and its upload is cut off
+        assert item.workers["lost"] == pytest.approx([0, 0, 40])
+        closed = item.round_seconds - (4 + 0.052 * 0.9)
+        assert item.links["worker 2->server"] == pytest.approx(40_000 * closed / 32.02, abs=5)
+        assert np.sum([*item.workers.values()], axis=0) == pytest.approx([item.duration] * 3)
 
 
 @looped("objective", [QUADRATIC, TIME_ONLY])
 def test_steps_that_a_deadline_cuts_off_do_not_make_the_run_longer(objective):
     """Of those selected, at most two of three are there in time; the others take 20 s."""
     group = [{"name": "fast", "workers": 2}, {"name": "slow", "workers": 2, "compute": "5 s"}]
-    found = run(
+    actual = run(
         {"name": "fedavg", "tau": 4}, workers=4, steps=24, network=FREE, objective=objective,
         cluster={"sampling": {"clients": 3, "deadline": "7 s"}, "group": group},
     )  # fmt: skip
-    times = found.curve["time"]
-    assert found.duration == times[-1] == pytest.approx(6 * 7)
+    times = actual.curve["time"]
+    assert actual.duration == times[-1] == pytest.approx(6 * 7)
     assert times == sorted(times)
 
 
@@ -505,30 +505,30 @@ def test_a_share_of_reports_never_comes_whose_clients_drop_out(name, objective):
     """
     group = [{"name": "firm", "workers": 20, "drop": 0.0}, {"name": "loose", "workers": 20}]
     buffer = {"buffer": 5} if name == "fedbuff" else {}
-    found = run(
+    actual = run(
         {"name": name, "tau": 4, **buffer}, workers=40, steps=None, network=SERVED,
         objective=objective, cluster={"sampling": {"clients": 20}, "drop": 0.3, "group": group},
         run={"duration": "1000 s"},
     )  # fmt: skip
-    assert np.sum([*found.workers.values()], axis=0) == pytest.approx([1000] * 40)
-    lost, out = np.array(found.workers["lost"]), found.failures["drop_outs"]
-    up = [found.links[f"worker {rank}->server"] / 4000 for rank in range(40)]
-    assert (found.failures["crashes"], lost[:20].tolist()) == (0, [0] * 20)
-    each = 4 - 8 / 4.052  # s computed by one that drops out: of 4.052 s, the first 4
-    assert lost.sum() == pytest.approx(out * each, abs=4 * (out / 3) ** 0.5 + 8)
+    assert np.sum([*actual.workers.values()], axis=0) == pytest.approx([1000] * 40)
+    lost, out = np.array(actual.workers["lost"]), actual.failures["drop_outs"]
+    up = [actual.links[f"worker {rank}->server"] / 4000 for rank in range(40)]
+    assert (actual.failures["crashes"], lost[:20].tolist()) == (0, [0] * 20)
+    spent = 4 - 8 / 4.052  # s computed by one that drops out: of 4.052 s, the first 4
+    assert lost.sum() == pytest.approx(out * spent, abs=4 * (out / 3) ** 0.5 + 8)
     loose = sum(up[20:]) + out
     assert out == pytest.approx(0.3 * loose, abs=4 * (0.21 * loose) ** 0.5)
     if name == "fedbuff":
-        assert sum(found.workers["down"]) == 0
+        assert sum(actual.workers["down"]) == 0
     else:
-        assert found.reports + out == 20 * found.rounds
+        assert actual.reports + out == 20 * actual.rounds
 
 
 def test_a_round_that_all_drop_out_of_changes_nothing_and_ends_when_that_is_known():
     tables = {"workers": 2, "objective": QUADRATIC, "network": SERVED, "steps": 400}
     cluster = {"sampling": {"clients": 2}, "drop": 0.9}
-    found = run({"name": "fedavg", "tau": 4}, cluster=cluster, **tables)
-    losses, ends = np.array(found.curve["loss"]), np.diff(found.curve["time"])
+    actual = run({"name": "fedavg", "tau": 4}, cluster=cluster, **tables)
+    losses, ends = np.array(actual.curve["loss"]), np.diff(actual.curve["time"])
     still = np.flatnonzero(np.diff(losses) == 0)
     assert len(still) == pytest.approx(0.81 * 100, abs=16)
     assert ends[still].max() <= 4 + 2 * 0.052
@@ -544,22 +544,22 @@ def test_a_server_whose_only_clients_left_for_good_stands_still_and_says_so(
     """The next client is drawn from all, and has left: the model that it is sent never comes."""
     stays = [f"{rank},0 s,{30 if rank < 2 else 60} s" for rank in range(6)]
     (tmp_path / "stays.csv").write_text("\n".join(["worker,start,end", *stays]))
-    found = run(
+    actual = run(
         {"name": "fedbuff", "tau": 3, "buffer": 1}, workers=6, compute=EXPONENTIAL,
         cluster={"sampling": {"clients": 1}, "membership": "stays.csv"}, run=limit, steps=None,
         network=network, folder=tmp_path,
     )  # fmt: skip
-    assert "down for good since" in found.stall
-    assert 10 < found.curve["time"][-1] < 70 or "duration" in limit
+    assert "down for good since" in actual.stall
+    assert 10 < actual.curve["time"][-1] < 70 or "duration" in limit
 
 
 def test_the_draw_of_who_drops_out_is_of_the_seed_the_client_and_the_round_alone():
     def falls(tau, **tables):
-        found = []
+        results = []
         kept = Participation.fallen
 
         def noted(self, collective, dues):
-            found.append(sorted(kept(self, collective, dues)))
+            results.append(sorted(kept(self, collective, dues)))
             return kept(self, collective, dues)
 
         with pytest.MonkeyPatch.context() as patch:
@@ -568,7 +568,7 @@ def test_the_draw_of_who_drops_out_is_of_the_seed_the_client_and_the_round_alone
                 {"name": "fedavg", "tau": tau}, workers=30, network=SERVED, steps=20 * tau,
                 cluster={"sampling": {"clients": 10}, "drop": 0.3}, **tables,
             )  # fmt: skip
-        return found
+        return results
 
     assert falls(2) == falls(7, compute=EXPONENTIAL) != falls(2, seed=2)
 
@@ -583,13 +583,13 @@ def test_clients_that_drop_out_are_told_as_drop_outs_and_shares_say_of_what():
         seeds=1,
     )  # fmt: skip
     (row,) = result.algorithms
-    (said,) = result.failures
+    (failure,) = result.failures
     assert re.fullmatch(
         r"fedavg tau=2: \d+ drop-outs; not selected \d+ %, lost \d+ %, down \d+ % of all clients' "
-        "time.", said,
-    ), said  # fmt: skip
-    assert "crash" not in row["bottleneck"] + said
-    heads = [[str(each.header) for each in table.columns] for table in terminal.spent([row])]
+        "time.", failure,
+    ), failure  # fmt: skip
+    assert "crash" not in row["bottleneck"] + failure
+    heads = [[str(column.header) for column in table.columns] for table in terminal.spent([row])]
     assert heads[1][0] == "% of all clients' time"
     assert not any("goodput" in head for table in heads for head in table)
 
@@ -602,11 +602,11 @@ def test_a_client_that_is_not_selected_keeps_what_its_codec_left_out(codec, monk
 
     def noted(channel, slot, value):
         before = channel._states.get(slot)
-        found = encode(channel, slot, value)
+        actual = encode(channel, slot, value)
         (residual, _), me = channel._states[slot], channel._me
-        kept = before is not None and np.array_equal(residual, before[0])
-        encoded.append((me.resting, kept or not np.any(residual)))
-        return found
+        same = before is not None and np.array_equal(residual, before[0])
+        encoded.append((me.resting, same or not np.any(residual)))
+        return actual
 
     monkeypatch.setattr(MessageChannel, "_encode", noted)
     for clients in (2, 6):
@@ -636,8 +636,8 @@ def test_a_sweep_runs_a_buffer_once_for_all_numbers_that_rounds_select():
 
 
 def test_sampling_says_whom_it_does_not_concern():
-    found = run({"name": "asgd"}, cluster={"sampling": {"share": 0.5}})
-    assert any("cluster.sampling has no effect on asgd" in note for note in found.notes)
+    actual = run({"name": "asgd"}, cluster={"sampling": {"share": 0.5}})
+    assert any("cluster.sampling has no effect on asgd" in note for note in actual.notes)
 
 
 # Periods of each worker's own
@@ -649,10 +649,10 @@ FAST = {"group": [{"name": "fast", "workers": 2, "compute": "0.3 s"}]}
 @looped("name", ["local-sgd", "fedavg", "diloco", "delayed-diloco"])
 def test_equal_time_per_round(name, tau):
     """Of four workers two take 0.3 s a step, and ten steps in the time of three of the others."""
-    found = run({"name": name, "tau": tau}, cluster=FAST, objective=QUADRATIC, steps=50)
-    assert found.curve["tau"][1:] == [6.5] * 5
-    assert found.curve["step"] == [0, 6.5, 13, 19.5, 26, 32.5]
-    assert found.curve["time"] == pytest.approx([0, 3, 6, 9, 12, 15])
+    actual = run({"name": name, "tau": tau}, cluster=FAST, objective=QUADRATIC, steps=50)
+    assert actual.curve["tau"][1:] == [6.5] * 5
+    assert actual.curve["step"] == [0, 6.5, 13, 19.5, 26, 32.5]
+    assert actual.curve["time"] == pytest.approx([0, 3, 6, 9, 12, 15])
 
 
 def test_a_period_by_time_is_one_of_steps_where_all_are_as_fast():
@@ -691,10 +691,10 @@ def test_the_share_of_a_run_that_is_done_is_told_but_not_that_of_its_probe(
 ):
     monkeypatch.setattr(executors, "PULSE", 0.0)
     told = []
-    own = {"buffer": 2} if name == "fedbuff" else {}
+    table = {"buffer": 2} if name == "fedbuff" else {}
     curve = {"kind": "learning-curve", "curve": {"law": "chinchilla", "parameters": 1e7}}
     world = scenario(
-        {"name": name, "tau": 20, **own}, compute=EXPONENTIAL, network=SERVED, workers=12,
+        {"name": name, "tau": 20, **table}, compute=EXPONENTIAL, network=SERVED, workers=12,
         cluster={"sampling": {"clients": 2}}, objective=curve | {"tokens": 9}, run=limit,
         steps=limit.get("steps"),
     )  # fmt: skip
@@ -707,31 +707,31 @@ def test_the_share_of_a_run_that_is_done_is_told_but_not_that_of_its_probe(
 
 
 def test_the_share_of_nights_that_is_done_leaves_out_the_days():
-    told = []
+    shares = []
     context = copy_context()
-    context.run(TELL.set, told.append)
+    context.run(TELL.set, shares.append)
     cluster = {"sampling": {"clients": 1, "by": "availability"}, "membership": NIGHT}
     context.run(
         run, {"name": "fedavg", "tau": 3}, compute="10 min", network=FREE, steps=None,
         cluster=cluster, run={"duration": "48 h"},
     )  # fmt: skip
-    assert told == sorted(told)
-    assert (told[0], told[-1]) == (0, pytest.approx(1))
-    assert max(np.diff(told)) < 0.1
+    assert shares == sorted(shares)
+    assert (shares[0], shares[-1]) == (0, pytest.approx(1))
+    assert max(np.diff(shares)) < 0.1
 
 
 @looped("name", ["fedavg", "fedbuff"])
 def test_hours_without_anybody_are_in_no_round(name):
     """Of three days the clients are there for a quarter; a round takes half an hour of that."""
-    own = {"buffer": 1} if name == "fedbuff" else {}
-    found = run(
-        {"name": name, "tau": 3, **own}, compute="10 min", network=FREE, steps=None,
+    table = {"buffer": 1} if name == "fedbuff" else {}
+    actual = run(
+        {"name": name, "tau": 3, **table}, compute="10 min", network=FREE, steps=None,
         cluster={"sampling": {"clients": 1, "by": "availability"}, "membership": NIGHT},
         run={"duration": "72 h"},
     )  # fmt: skip
-    assert found.round_seconds == pytest.approx(1800, rel=0.1)
-    assert found.rounds == pytest.approx(36, abs=3)
-    assert (found.steps, found.duration) == (pytest.approx(108, abs=9), 72 * 3600)
+    assert actual.round_seconds == pytest.approx(1800, rel=0.1)
+    assert actual.rounds == pytest.approx(36, abs=3)
+    assert (actual.steps, actual.duration) == (pytest.approx(108, abs=9), 72 * 3600)
 
 
 def learning(algorithm, target, **tables):
@@ -772,14 +772,14 @@ def test_a_client_of_fedbuff_is_down_only_while_it_is_selected(membership):
     """Two of 40 train at a time, so that nearly all crashes meet clients that do not."""
     cluster = {"sampling": {"clients": 2}, "failures": {"between": "30 s", "repair": "9 s"}}
     cluster |= {"membership": membership} if membership else {}
-    found = run(
+    actual = run(
         {"name": "fedbuff", "tau": 3, "buffer": 1}, workers=40, compute=EXPONENTIAL, network=FREE,
         steps=None, cluster=cluster, run={"duration": "600 s"},
     )  # fmt: skip
-    spent = {kind: sum(seconds) for kind, seconds in found.workers.items()}
+    spent = {kind: sum(seconds) for kind, seconds in actual.workers.items()}
     assert sum(spent.values()) == pytest.approx(40 * 600)
     assert 0 < spent["down"] < 2 * 600
-    assert found.failures["goodput"] > 0.9
+    assert actual.failures["goodput"] > 0.9
 
 
 @looped("limit", [{"duration": "150 s"}, {"steps": 600}])
@@ -813,19 +813,19 @@ def test_waiting_for_a_deadline_is_no_crash_and_what_comes_late_are_no_tokens():
                  "membership": {"present": "9999 s", "absent": "1 s"}},
     )  # fmt: skip
     result = study.simulate(world, seeds=1)
-    (row,), (found,) = result.algorithms, result.runs
-    assert (found.reports, found.rounds, found.duration) == (20, 10, pytest.approx(100))
-    assert sum(found.workers["stalled"]) == 0
-    assert sum(found.workers["wait"]) == pytest.approx(2 * 10 * 2, rel=0.01)
+    (row,), (actual,) = result.algorithms, result.runs
+    assert (actual.reports, actual.rounds, actual.duration) == (20, 10, pytest.approx(100))
+    assert sum(actual.workers["stalled"]) == 0
+    assert sum(actual.workers["wait"]) == pytest.approx(2 * 10 * 2, rel=0.01)
     assert row["used"]["tokens"]["mean"] == 100 * 2 * 40
 
 
 def test_a_client_of_fedbuff_that_is_never_chosen_again_has_sent_its_report():
     """Of 300 clients hardly any is chosen twice; each transfers for 2 s and computes for 3 s."""
-    found = run(
+    actual = run(
         {"name": "fedbuff", "tau": 3, "buffer": 1}, workers=300, compute="1 s", steps=None,
         network={"latency": "1 ms", "bandwidth": "8 Mbit/s"}, cluster={"sampling": {"clients": 4}},
         run={"duration": "300 s"}, model={"parameters": 250_000, "bytes_per_parameter": 4},
     )  # fmt: skip
-    spent = {kind: sum(seconds) for kind, seconds in found.workers.items()}
+    spent = {kind: sum(seconds) for kind, seconds in actual.workers.items()}
     assert spent["communicate"] / spent["compute"] == pytest.approx(2 / 3, rel=0.05)

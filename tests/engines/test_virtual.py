@@ -142,7 +142,7 @@ def test_buckets_by_hand(compute, buckets, forward, accumulation, bandwidth):
     now = free = 0.0
     expected = [now]
     for _ in range(40):
-        durations = [next(each) for each in times]
+        durations = [next(time) for time in times]
         for bucket in range(1, buckets + 1):
             last = forward + (1 - forward) * bucket / buckets
             freed = now + max(durations) * (accumulation - 1 + last) / accumulation
@@ -160,7 +160,7 @@ def test_rounds_by_hand(tau):
         network=RING, run={"evaluate_every": tau}, cluster=UNEVEN,
     )  # fmt: skip
     times = cluster.compute_times(world, 0)
-    slowest = [max(sum(islice(each, tau)) for each in times) for _ in range(40)]
+    slowest = [max(sum(islice(time, tau)) for time in times) for _ in range(40)]
     assert rounds(world) == pytest.approx(np.array(slowest) + mean_of("ring", 5, 0.02, 0.032))
 
 
@@ -216,7 +216,7 @@ def parameter_server(times, up, down, updates, *, service=0.0, card=0.0):
     and the answers on their way down; `card`: seconds a payload takes through one direction of the
     server's network card.
     """
-    arrivals = [(next(each) + next(up[w]), w) for w, each in enumerate(times)]
+    arrivals = [(next(time) + next(up[w]), w) for w, time in enumerate(times)]
     heapq.heapify(arrivals)
     incoming = server = outgoing = 0.0
     done = []
@@ -262,9 +262,9 @@ def test_a_parameter_server_by_hand(compute, network, transit, card, service):
         [way(w, m) for w in range(m)], [way(m, w) for w in range(m)],
         m * steps, service=service, card=0.032 if card else 0.0,
     )  # fmt: skip
-    found = simulate(world).curve
-    assert found["step"] == list(range(steps + 1))
-    np.testing.assert_allclose(found["time"], [0.0, *expected[m - 1 :: m]], rtol=0, atol=1e-9)
+    result = simulate(world).curve
+    assert result["step"] == list(range(steps + 1))
+    np.testing.assert_allclose(result["time"], [0.0, *expected[m - 1 :: m]], rtol=0, atol=1e-9)
 
 
 # The end of a run
@@ -383,13 +383,13 @@ def test_a_worker_that_is_done_early_leaves_the_others_their_time():
 @looped("every", [1, 7, 20])
 def test_the_last_step_is_always_evaluated_and_looking_changes_nothing(case, every):
     tables = {"compute": EXPONENTIAL, "network": RING, "objective": QUADRATIC, "steps": 20}
-    found = simulate(scenario(case, run={"evaluate_every": every}, **tables))
+    result = simulate(scenario(case, run={"evaluate_every": every}, **tables))
     closely = simulate(scenario(case, run={"evaluate_every": 1}, **tables))
-    assert points(found).items() <= points(closely).items()
+    assert points(result).items() <= points(closely).items()
     if case["name"] in BATCHES:
-        assert 20 <= found.steps < 20 + case.get("tau", 1)  # of a message
+        assert 20 <= result.steps < 20 + case.get("tau", 1)  # of a message
     else:
-        assert found.curve["step"] == sorted({*range(0, 21, every), 20})
+        assert result.curve["step"] == sorted({*range(0, 21, every), 20})
 
 
 # What every worker did with its time

@@ -23,8 +23,8 @@ CLASHES = beside(__file__, "clashes.js")
 def barriers(page: Page) -> list[str]:
     """Return what axe finds that keeps readers with a keyboard or a screen reader out."""
     axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
-    found = axe.run(page).response["violations"]
-    return [f"{each['id']}: {each['nodes'][0]['html']}" for each in found]
+    actual = axe.run(page).response["violations"]
+    return [f"{violation['id']}: {violation['nodes'][0]['html']}" for violation in actual]
 
 
 @contextmanager

@@ -109,8 +109,8 @@ class Coordinator:
     def hear(self, timeout):
         """Take what workers say, or that they are gone, within a time."""
         door = self.listener._listener._socket
-        for each in connection.wait([door, *self.talks.values()], timeout):
-            if each is door:
+        for ready in connection.wait([door, *self.talks.values()], timeout):
+            if ready is door:
                 talk = self.listener.accept()
                 rank = talk.recv()[0]
                 self.talks[rank] = talk
@@ -122,9 +122,9 @@ class Coordinator:
                     threading.Thread(target=self.hand_over, args=given, daemon=True).start()
                 continue
             try:
-                rank, what, value = each.recv()
+                rank, what, value = ready.recv()
             except (EOFError, ConnectionError):
-                (rank,) = [rank for rank, talk in self.talks.items() if talk is each]
+                (rank,) = [rank for rank, talk in self.talks.items() if talk is ready]
                 del self.talks[rank]
                 self.has.pop(rank, None)
                 self.ready.discard(rank)
@@ -173,10 +173,10 @@ class Coordinator:
             done = [rank for rank in team if self.answers[rank][0] == "done"]
             if len(done) == len(team) > 0:
                 self.members = set(team)
-                found, taken = zip(*(self.answers[rank][1] for rank in team), strict=True)
+                actual, taken = zip(*(self.answers[rank][1] for rank in team), strict=True)
                 self.x = self.x - taken[0]
                 self.steps.append(taken[0])
-                assert set(found) == {digest(self.x)}
+                assert set(actual) == {digest(self.x)}
                 self.has.update(dict.fromkeys(team, len(self.steps)))
                 return
             self.met = None
@@ -240,9 +240,9 @@ def main(path):
         for rank in list(coordinator.talks):
             coordinator.tell(rank, "stop", None)
         loss = objective(settings).evaluate(coordinator.x, settings["steps"])[0]
-        found = {"ends": ends, "loss": float(loss), "there": there, "joins": coordinator.joins}
-        found["startups"] = coordinator.startups  # of those that were restarted
-        print(json.dumps(found), flush=True)
+        actual = {"ends": ends, "loss": float(loss), "there": there, "joins": coordinator.joins}
+        actual["startups"] = coordinator.startups  # of those that were restarted
+        print(json.dumps(actual), flush=True)
     os._exit(0)
 
 

@@ -34,14 +34,14 @@ class HiddenLaw:
         """Seconds of each step of the first `ranks` workers, which average every tau steps."""
         shape = 1 / self.spread**2
         drawn = rng.gamma(shape, self.compute / shape, (workers, steps))
-        own = np.exp(self.unsteady * rng.standard_normal(2)) if self.unsteady else (1.0, 1.0)
-        drawn = drawn * own[0]
-        lasted = self.collective(workers, size, bandwidth, latency) * own[1]
-        found = drawn.copy()
+        factors = np.exp(self.unsteady * rng.standard_normal(2)) if self.unsteady else (1.0, 1.0)
+        drawn = drawn * factors[0]
+        lasted = self.collective(workers, size, bandwidth, latency) * factors[1]
+        actual = drawn.copy()
         for end in range(tau, steps + 1, tau):
-            own = drawn[:, end - tau : end].sum(axis=1)
-            found[:, end - 1] += own.max() - own + lasted
-        return found[:ranks]
+            factors = drawn[:, end - tau : end].sum(axis=1)
+            actual[:, end - 1] += factors.max() - factors + lasted
+        return actual[:ranks]
 
     def pace(self, **job):
         """Mean seconds per step, of many steps."""
@@ -66,7 +66,7 @@ def drawn(rng):
 
 def log(lasted, first=1, unit=1.0, name="seconds"):
     """Return a rank's steps as CSV."""
-    rows = (f"{k},{each / unit:.6f}" for k, each in enumerate(lasted, start=first))
+    rows = (f"{k},{seconds / unit:.6f}" for k, seconds in enumerate(lasted, start=first))
     return "\n".join([f"step,{name}", *rows, ""])
 
 

@@ -87,9 +87,9 @@ class Event:
         self.number, self.blocking = 0, blocking
 
     def copy(self) -> "Event":
-        found = Event(self.blocking)
-        found.stream, found.number = self.stream, self.number
-        return found
+        actual = Event(self.blocking)
+        actual.stream, actual.number = self.stream, self.number
+        return actual
 
     def pass_by(self) -> None:
         if self.stream is not None:
@@ -176,12 +176,12 @@ class Late(torch.Tensor):
 
     @staticmethod
     def __new__(cls, raw: torch.Tensor, owner: Raw | None = None) -> "Late":
-        found = torch.Tensor._make_wrapper_subclass(
+        actual = torch.Tensor._make_wrapper_subclass(
             cls, raw.shape, strides=raw.stride(), storage_offset=raw.storage_offset(),
             dtype=raw.dtype, device="late:0",
         )  # fmt: skip
-        found.raw, found.owner, found.home = raw, owner or Raw(raw), home()
-        return found
+        actual.raw, actual.owner, actual.home = raw, owner or Raw(raw), home()
+        return actual
 
     @property
     def data(self) -> Any:
@@ -216,8 +216,8 @@ def dispatch(func: Any, args: Any, kwargs: dict[str, Any], mine: list[Late]) -> 
     if func in READ or func in SIZED_BY_VALUES:
         for tensor in mine:
             read(func, tensor)
-        found = func(*plain(args), **plain(kwargs))
-        return wrapped(found)
+        actual = func(*plain(args), **plain(kwargs))
+        return wrapped(actual)
     if func is ATEN.copy_.default and not isinstance(args[0], Late):  # to the host
         return to_host(func, *args)
     if func is ATEN.copy_.default and not isinstance(args[1], Late):  # from pageable memory
@@ -226,8 +226,8 @@ def dispatch(func: Any, args: Any, kwargs: dict[str, Any], mine: list[Late]) -> 
         args = (args[0], args[1].clone(), *args[2:])
     if func.is_view or func is ATEN.detach.default:
         owner = mine[0].owner
-        found = func(*plain(args), **plain(kwargs))
-        return wrapped(found, owner)
+        actual = func(*plain(args), **plain(kwargs))
+        return wrapped(actual, owner)
     if func._schema.is_mutable:
         later(func, args, kwargs)
         return args[0]
@@ -245,10 +245,10 @@ def later(func: Any, args: Any, kwargs: Any, out: Any = None) -> None:
 
     def work() -> None:
         with torch.no_grad():
-            found = func(*args, **kwargs)
+            actual = func(*args, **kwargs)
             if out is not None:
-                for to, each in zip(tree_flatten(out)[0], tree_flatten(found)[0], strict=True):
-                    to.copy_(each)
+                for to, tensor in zip(tree_flatten(out)[0], tree_flatten(actual)[0], strict=True):
+                    to.copy_(tensor)
 
     current().add(work)
 
@@ -287,7 +287,7 @@ def to_host(func: Any, memory: torch.Tensor, source: Late, non_blocking: bool = 
 
 
 def plain(tree: Any) -> Any:
-    return tree_map(lambda each: each.raw if isinstance(each, Late) else each, tree)
+    return tree_map(lambda leaf: leaf.raw if isinstance(leaf, Late) else leaf, tree)
 
 
 def meta(tree: Any) -> Any:
@@ -338,9 +338,9 @@ class Collective:
                 gave = [parts[rank].give for rank in range(size)]
                 for part in parts.values():
                     part.over = True
-                found = [torch.stack(gave).sum(dim=0)] if "sum" in self.what else gave
+                actual = [torch.stack(gave).sum(dim=0)] if "sum" in self.what else gave
                 for part in parts.values():
-                    for to, value in zip(part.take, [one.clone() for one in found], strict=True):
+                    for to, value in zip(part.take, [one.clone() for one in actual], strict=True):
                         to.copy_(value)
 
 
@@ -401,7 +401,7 @@ class Group:
 
     def _start(self, what: str, give: torch.Tensor, take: list[torch.Tensor], keep: Any) -> Work:
         with LOCK:
-            assert all(each.device.type == "late" for each in tree_flatten(keep)[0])
+            assert all(leaf.device.type == "late" for leaf in tree_flatten(keep)[0])
             home().asked.add(what)
             part = Collective(self, self.count, what, give, take)
             self.count += 1
@@ -455,7 +455,7 @@ def device(monkeypatch: Any) -> Iterator[None]:
     """Let threads started from here belong to the rank of the thread that starts them."""
     register()
     started, run = threading.Thread.start, torch.autograd.backward
-    found = devices.of
+    actual = devices.of
 
     def start(thread: threading.Thread) -> None:
         mine, inner = getattr(LOCAL, "home", None), thread.run
@@ -476,7 +476,7 @@ def device(monkeypatch: Any) -> Iterator[None]:
         run(*args, **kwargs)
 
     def of(where: torch.device) -> devices.Device:
-        return home().device if where.type == "late" else found(where)
+        return home().device if where.type == "late" else actual(where)
 
     monkeypatch.setattr(threading.Thread, "start", start)
     monkeypatch.setattr(torch.autograd, "backward", backward)
@@ -487,23 +487,23 @@ def device(monkeypatch: Any) -> Iterator[None]:
 
 def ranks(count: int, work: Callable[[int], Any]) -> list[Any]:
     """Do work on a thread of each rank; return the results, or raise the first error."""
-    found: list[Any] = [None] * count
+    actual: list[Any] = [None] * count
 
     def one(rank: int) -> None:
         try:
             Home().start()
-            found[rank] = work(rank)
+            actual[rank] = work(rank)
         except BaseException as error:
-            found[rank] = error
+            actual[rank] = error
 
     threads = [threading.Thread(target=one, args=(rank,), daemon=True) for rank in range(count)]
     for thread in threads:
         thread.start()
     while any(thread.is_alive() for thread in threads):
-        if errors := [each for each in found if isinstance(each, BaseException)]:
+        if errors := [outcome for outcome in actual if isinstance(outcome, BaseException)]:
             raise errors[0]  # the others may wait for this rank for ever
         for thread in threads:
             thread.join(LOOK)
-    if errors := [each for each in found if isinstance(each, BaseException)]:
+    if errors := [outcome for outcome in actual if isinstance(outcome, BaseException)]:
         raise errors[0]
-    return found
+    return actual

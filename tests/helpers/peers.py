@@ -92,19 +92,19 @@ def torchft(net):
         inner.step()
         if next(numbers) % TAU:
             return
-        for own, shared in zip(net.parameters(), original, strict=True):
-            own.grad = (shared - own.detach()) / dist.get_world_size()
-            dist.all_reduce(own.grad)
-            own.data.copy_(shared)
+        for parameter, shared in zip(net.parameters(), original, strict=True):
+            parameter.grad = (shared - parameter.detach()) / dist.get_world_size()
+            dist.all_reduce(parameter.grad)
+            parameter.data.copy_(shared)
         outer.step()
-        for own, shared in zip(net.parameters(), original, strict=True):
-            shared.copy_(own.detach())
+        for parameter, shared in zip(net.parameters(), original, strict=True):
+            shared.copy_(parameter.detach())
 
     return net, step
 
 
 PEERS: dict[str, Peer] = {
-    each.__name__: each for each in (local_sgd, local_momentum, post_local_sgd, bucketed, torchft)
+    item.__name__: item for item in (local_sgd, local_momentum, post_local_sgd, bucketed, torchft)
 }
 
 
@@ -119,8 +119,8 @@ def train(start: Tensor, inputs: Tensor, labels: Tensor, folder: Path) -> dict[s
     workers = len(inputs)
     mp.get_context(START).set_forkserver_preload([__name__, "torch._dynamo"])  # optimisers load it
     mp.start_processes(_process, (workers, folder), workers, daemon=True, start_method=START)
-    found = [torch.load(folder / f"{rank}") for rank in range(workers)]
-    return {name: torch.stack([each[name] for each in found]) for name in PEERS}
+    actual = [torch.load(folder / f"{rank}") for rank in range(workers)]
+    return {name: torch.stack([record[name] for record in actual]) for name in PEERS}
 
 
 def _process(rank: int, size: int, folder: Path) -> None:

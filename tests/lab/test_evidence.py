@@ -23,7 +23,7 @@ def test_every_committed_curve_is_of_a_cell_and_whole():
 
 def test_programs_of_a_seed_begin_alike_and_seeds_differ():
     starts = {seed: {c[0, 2] for cell, c in CURVES.items() if cell.seed == seed} for seed in (0, 1)}
-    assert all(len(found) == 1 for found in starts.values())
+    assert all(len(start) == 1 for start in starts.values())
     assert starts[0] != starts[1]
 
 

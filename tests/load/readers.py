@@ -48,8 +48,8 @@ def few(file: Path) -> None:
     """Run a few steps of what a file says, unless it is large."""
     small = load(file, SMALL)
     if small.algorithm and small.cluster.workers <= 32 and small.objective.kind != "torch":
-        asked = size.count(small, 1)
-        if asked.seconds < 1 and asked.memory < MOST:
+        expected = size.count(small, 1)
+        if expected.seconds < 1 and expected.memory < MOST:
             simulate(small)
 
 
@@ -81,8 +81,8 @@ def telemetry(data: bytes, folder: Path) -> None:
 
 def steps(found: list[sources.Source]) -> None:
     """Look at the steps in a source, as a calibration does."""
-    for each, _ in sources.steps(found).values():
-        assert np.isfinite(each).all()
+    for item, _ in sources.steps(found).values():
+        assert np.isfinite(item).all()
 
 
 def samples(data: bytes, folder: Path) -> None:
@@ -143,10 +143,10 @@ def timeline(data: bytes, folder: Path) -> None:
 def page(files: dict[str, bytes], folder: Path) -> None:
     """The page of a folder with these files, alone and beside another."""
     both = [folder / "one", folder / "two"]
-    for each in both:
-        each.mkdir(exist_ok=True)
+    for item in both:
+        item.mkdir(exist_ok=True)
         for name, data in files.items():
-            (each / name).write_bytes(data)
+            (item / name).write_bytes(data)
     html(read_runs(both[:1]))
     html(read_runs(both))
 
@@ -174,8 +174,8 @@ def targets(data: bytes, folder: Path) -> None:
     """Targets of a fit, and the scenarios at the ends of its ranges."""
     file = folder / "targets.toml"
     file.write_bytes(data)
-    keys, found = read_targets(file, parse(tomllib.loads(corpus.SCENARIO)))
-    for target in found:
+    keys, actual = read_targets(file, parse(tomllib.loads(corpus.SCENARIO)))
+    for target in actual:
         for place in (0.0, 0.5, 1.0):
             target.labels(target.moved(keys, [limits.at(place) for limits in keys.values()]))
 
@@ -266,11 +266,11 @@ def written() -> dict[str, bytes]:
         result = simulate(small, seeds=1, out=folder)
         compare(folder, folder, as_measured=True).save(folder / "compared")
         (folder / "compared" / "comparison.json").rename(folder / "comparison.json")
-        found = {name: _unhashed(folder / name) for name in names}
-        for kept_as, each in {"simulated": result, "tuned": tuned}.items():
-            with ZipFile(each.save(folder / kept_as)) as archive:
-                found[kept_as] = archive.read("result.json")
-    return found | {"": store.encode(result.runs[0])}
+        actual = {name: _unhashed(folder / name) for name in names}
+        for kept_as, study in {"simulated": result, "tuned": tuned}.items():
+            with ZipFile(study.save(folder / kept_as)) as archive:
+                actual[kept_as] = archive.read("result.json")
+    return actual | {"": store.encode(result.runs[0])}
 
 
 def _unhashed(file: Path) -> bytes:

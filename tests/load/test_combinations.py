@@ -30,7 +30,7 @@ def test_averaging_a_model_may_cost_more_than_averaging_a_gradient():
     heavy = scenario(
         hpsgd | {"local_sgd_sync_multiplier": 2.4}, local, ssgd, network=network, steps=100
     )
-    before, after = ([simulate(each, index) for index in range(3)] for each in (plain, heavy))
+    before, after = ([simulate(item, index) for index in range(3)] for item in (plain, heavy))
     assert after[0].curve["time"] == before[0].curve["time"]
     assert after[2].curve["time"] == before[2].curve["time"]
     sent = [sum(run.links.values()) for run in (before[1], after[1])]
@@ -41,17 +41,17 @@ def test_averaging_a_model_may_cost_more_than_averaging_a_gradient():
 
 def test_dimensions_of_objectives_are_known_before_they_are_built():
     for data in INPUTS:
-        found = load_data(data)
+        actual = load_data(data)
         table = {"kind": "softmax", "data": data}
-        inputs = found.train_x.shape[1]
-        assert dimension_of(scenario(objective=table).objective) == inputs * found.classes
+        inputs = actual.train_x.shape[1]
+        assert dimension_of(scenario(objective=table).objective) == inputs * actual.classes
         deeper = dimension_of(scenario(objective=table | {"hidden": 7}).objective)
-        assert deeper == inputs * 7 + 8 * found.classes
+        assert deeper == inputs * 7 + 8 * actual.classes
     assert dimension_of(scenario().objective) is None
 
 
 PARAMETERS = {row.name: row.variants[0] for row in ROWS}
-LINED = [name for name, each in catalogue().items() if "codec" in each.parameters.model_fields]
+LINED = [name for name, item in catalogue().items() if "codec" in item.parameters.model_fields]
 
 
 ACCEPTED = [
@@ -109,8 +109,8 @@ def test_compression_costs_compute_time():
 
 
 def test_groups_that_hold_all_workers_need_no_usual_time_or_price():
-    own = {"compute": "1 s", "node_hour": 2.0}
-    groups = [own | {"name": name, "workers": len(name)} for name in ("a", "bc")]
+    settings = {"compute": "1 s", "node_hour": 2.0}
+    groups = [settings | {"name": name, "workers": len(name)} for name in ("a", "bc")]
     table = {
         "model": {"parameters": 10}, "objective": {"kind": "none"}, "run": {"steps": 2},
         "cluster": {"workers": 3, "group": groups},

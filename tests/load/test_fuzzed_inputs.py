@@ -60,13 +60,13 @@ def places(data, path=()):
 @st.composite
 def changed(draw, document):
     """A document with a few of its values dropped, replaced, renamed, or put elsewhere."""
-    found = copy.deepcopy(document)
+    actual = copy.deepcopy(document)
     for _ in range(draw(st.integers(1, 3))):
-        every = [*places(found)]
+        every = [*places(actual)]
         if not every:
             break
         *way, last = draw(st.sampled_from(every))
-        inner = found
+        inner = actual
         for part in way:
             inner = inner[part]
         what = draw(st.sampled_from(["drop", "replace", "rename", "copy", "odd"]))
@@ -84,7 +84,7 @@ def changed(draw, document):
         else:
             # a copy: the next change may be to what is the same object in every example
             inner[last] = copy.deepcopy(draw(ANY if what == "replace" else ODD))
-    return found
+    return actual
 
 
 def text(table):
@@ -191,12 +191,12 @@ def test_changed_tables(name, data, tmp_path):
 @given(data=st.data())
 def test_changed_bytes(name, data, tmp_path):
     """Bytes cut out, put in, or turned; what the fuzzer does at length."""
-    found = bytearray(data.draw(st.sampled_from(seeds()[name])))
+    actual = bytearray(data.draw(st.sampled_from(seeds()[name])))
     for _ in range(data.draw(st.integers(1, 3))):
-        at = data.draw(st.integers(0, len(found)))
+        at = data.draw(st.integers(0, len(actual)))
         until = at + data.draw(st.integers(0, 40))
-        found[at:until] = data.draw(st.binary(max_size=12))
-    handled(name, bytes(found), tmp_path)
+        actual[at:until] = data.draw(st.binary(max_size=12))
+    handled(name, bytes(actual), tmp_path)
 
 
 @QUICK

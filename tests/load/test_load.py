@@ -101,7 +101,7 @@ def test_a_schedule_may_stand_for_the_learning_rate():
 
 
 def test_labels():
-    assert [each.label for each in parse(table()).algorithm] == ["ssgd", "local-sgd tau=10"]
+    assert [item.label for item in parse(table()).algorithm] == ["ssgd", "local-sgd tau=10"]
     named = parse(table(change("tau = 10", 'tau = 10\nlabel = "ours"')))
     assert named.algorithm[1].label == "ours"
     outer = 'tau = 10\nouter = { kind = "momentum", mu = 0.3 }'
@@ -286,9 +286,9 @@ def test_overrides_that_cannot_be_are_refused_by_their_text():
         with named(case):
             text = message(BASE, case["text"])
             assert [words for words in case["says"] if words not in text] == []
-    said = message(BASE, "run.seeds=\udcff")
-    assert 'run.seeds = "\\udcff"' in said
-    said.encode()
+    wording = message(BASE, "run.seeds=\udcff")
+    assert 'run.seeds = "\\udcff"' in wording
+    wording.encode()
 
 
 @looped("said", ['objective.kind="none"', 'objective={kind="none"}'])
@@ -302,10 +302,10 @@ def test_an_override_that_there_is_no_loss_drops_what_only_a_loss_has(said):
     for more in ("objective.dimension=3", "run.target_loss=0.2"):
         with pytest.raises(InputError, match=more.partition("=")[0]):
             parse(table(), overrides=[said, more])
-    for kept in ("objective.dimension", "run.target_loss"):  # in a file nothing is dropped
+    for key in ("objective.dimension", "run.target_loss"):  # in a file nothing is dropped
         text = change('kind = "quadratic"', 'kind = "none"')
-        text = text if "dim" in kept else text.replace("dimension = 200", "")
-        with pytest.raises(InputError, match=kept):
+        text = text if "dim" in key else text.replace("dimension = 200", "")
+        with pytest.raises(InputError, match=key):
             parse(table(text))
 
 
@@ -343,9 +343,9 @@ def test_the_schema_accepts_what_is_read(validator):
 def test_without_a_loss_evaluations_may_lie_beyond_the_end():
     text = change("seeds = 8", "evaluate_every = 2001")
     assert message(text)
-    own = table(text) | {"objective": {"kind": "none"}}
-    own["run"].pop("target_loss", None)
-    assert parse(own).run.evaluate_every == 2001
+    settings = table(text) | {"objective": {"kind": "none"}}
+    settings["run"].pop("target_loss", None)
+    assert parse(settings).run.evaluate_every == 2001
 
 
 def test_the_schema_refuses_wrong_input_too(validator):
@@ -386,16 +386,16 @@ def test_tokens_stand_for_the_steps_of_as_many_workers_as_there_are():
     goal = {"kind": "learning-curve", "tokens": 1000, "curve": {"law": "chinchilla", "batch": 1000}}
     goal["curve"]["parameters"] = 1e8
     group = [{"name": "near", "workers": 3}, {"name": "far", "workers": 1}]
-    own = table() | {"objective": goal, "run": {"tokens": 9.5e6}}
-    own |= {"network": {"latency": "1 ms", "bandwidth": "1 Gbit/s"}}
-    own["cluster"] = {"workers": 4, "compute": "1 s", "group": group}
-    assert parse(own).run.steps == 2375
-    fewer = parse(own, overrides=["cluster.workers=3", "cluster.group.far.workers=0"])
+    fields = table() | {"objective": goal, "run": {"tokens": 9.5e6}}
+    fields |= {"network": {"latency": "1 ms", "bandwidth": "1 Gbit/s"}}
+    fields["cluster"] = {"workers": 4, "compute": "1 s", "group": group}
+    assert parse(fields).run.steps == 2375
+    fewer = parse(fields, overrides=["cluster.workers=3", "cluster.group.far.workers=0"])
     assert fewer.run.steps == 3167
     assert [*fewer.cluster.of_workers("region")] == [None] * 3
-    assert parse(own, overrides=["run.steps=100"]).run.steps == 100
-    own["run"] = {"steps": 100}
-    assert parse(own, overrides=["run.tokens=9.5e6"]).run.steps == 2375
+    assert parse(fields, overrides=["run.steps=100"]).run.steps == 100
+    fields["run"] = {"steps": 100}
+    assert parse(fields, overrides=["run.tokens=9.5e6"]).run.steps == 2375
 
 
 def test_a_law_without_its_batch_says_of_which_steps_it_is_taken_to_speak():

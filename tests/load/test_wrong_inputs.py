@@ -36,15 +36,15 @@ def test_wrong_input_is_refused(kind, world, tmp_path):
     wrong = {
         case.name: [*faults(case, world, tmp_path / str(index))] for index, case in enumerate(cases)
     }
-    assert {name: said for name, said in wrong.items() if said} == {}
+    assert {name: message for name, message in wrong.items() if message} == {}
 
 
 def test_what_is_right_is_no_fault(world, tmp_path):
     """The check of the cases can fail."""
     right = corpus.Case("right", "command", "theory my.toml --out there", says=("my.toml",))
-    said = " ".join(faults(right, world, tmp_path / "case"))
+    message = " ".join(faults(right, world, tmp_path / "case"))
     for what in ("status 0", "on stdout", "not one message", "no my.toml in", "files were written"):
-        assert what in said
+        assert what in message
 
 
 @pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="nothing is closed to root")

@@ -17,7 +17,7 @@ from tests.helpers.worlds import scenario
 
 LATENCY, BANDWIDTH = 0.02, 1.25e5
 SIZES = (2, 3, 4, 5, 7, 8, 13, 16)
-NAMES = [name for name, each in COLLECTIVES.items() if each.messages is not None]
+NAMES = [name for name, item in COLLECTIVES.items() if item.messages is not None]
 
 
 def test_the_table_has_an_entry_for_every_name_a_scenario_may_write():
@@ -38,7 +38,7 @@ def collective(name, count):
 
 def learned(made, count):
     """Whose contributions each worker has at the end, from the messages alone."""
-    known = [{rank} for rank in range(count)]
+    holders = [{rank} for rank in range(count)]
     has = []  # what those of a message have after it
     for number, route in enumerate(made.route):
         ranks = made.routes[route]
@@ -49,9 +49,9 @@ def learned(made, count):
                 mine[rank] |= has[before][rank]
         for rank in ranks:
             mine[rank] |= mine[ranks[0]]
-            known[rank] |= mine[rank]
+            holders[rank] |= mine[rank]
         has.append(mine)
-    return known
+    return holders
 
 
 @looped("count", SIZES)
@@ -83,7 +83,7 @@ def test_on_equal_cards_it_takes_the_time_of_the_closed_form(name, count):
     made = collective(name, count)
     fabric = Fabric([BANDWIDTH] * 2 * count)
     cards = [[card for a, b in pairwise(ranks) for card in (a, count + b)] for ranks in made.routes]
-    paths = [fabric.path(each, LATENCY * (len(each) // 2), serial=True) for each in cards]
+    paths = [fabric.path(card, LATENCY * (len(card) // 2), serial=True) for card in cards]
     begin = 7.0
     fabric.start(begin, made.plan(paths), [size] * count)
     end, _ = fabric.advance(np.inf)

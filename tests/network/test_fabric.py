@@ -15,10 +15,10 @@ from tests.helpers.slow_fabric import SlowFabric
 
 def ends(fabric, until=inf):
     """When each ticket ends."""
-    found = {}
+    actual = {}
     while step := fabric.advance(until):
-        found |= dict.fromkeys(step[1], step[0])
-    return found
+        actual |= dict.fromkeys(step[1], step[0])
+    return actual
 
 
 # By hand
@@ -55,8 +55,8 @@ def test_a_cancelled_collective_starts_no_more_and_its_place_is_used_again():
     )
     lost = fabric.start(0.0, plan, [30.0] * 3)
     fabric.cancel(1.5, lost)
-    kept = fabric.start(1.5, plan, [30.0] * 3)
-    assert ends(fabric) == {kept: 5.5}
+    ticket = fabric.start(1.5, plan, [30.0] * 3)
+    assert ends(fabric) == {ticket: 5.5}
     assert list(fabric.usage()[0]) == [15.0 + 40.0] * 3
 
 
@@ -75,7 +75,7 @@ def test_what_cannot_be_is_refused():
         fabric.path([0, 0], 0.0)
     fabric.advance(5.0)
     for act in (lambda: fabric.send(4.0, 0, 1.0), lambda: fabric.cancel(4.0, 0)):
-        with pytest.raises(ValueError, match="past"):
+        with pytest.raises(ValueError, match="before the clock"):
             act()
     with pytest.raises(ValueError, match="without messages"):
         fabric.start(5.0, collectives.messages("ring", [0]).plan([]), [1.0])
@@ -149,8 +149,8 @@ def worlds(draw):
 
 
 def played(kind, world):
-    lines, own, paths, sends, changes, lost, collective, chosen = world
-    fabric = kind(lines, own)
+    lines, background, paths, sends, changes, lost, collective, chosen = world
+    fabric = kind(lines, background)
     numbers = []
     for path in paths:
         options = dict(path)
@@ -174,11 +174,11 @@ def played(kind, world):
 @settings(max_examples=150, deadline=None)
 @given(worlds())
 def test_every_end_and_every_byte_is_as_defined(world):
-    found, expected = played(Fabric, world), played(SlowFabric, world)
-    assert found[0] == pytest.approx(expected[0], rel=1e-9, abs=1e-9)
+    actual, expected = played(Fabric, world), played(SlowFabric, world)
+    assert actual[0] == pytest.approx(expected[0], rel=1e-9, abs=1e-9)
     for usage in (1, 2):
-        np.testing.assert_allclose(found[usage][0], expected[usage][0], rtol=1e-7, atol=1e-6)
-        np.testing.assert_allclose(found[usage][1], expected[usage][1], rtol=1e-7, atol=1e-6)
+        np.testing.assert_allclose(actual[usage][0], expected[usage][0], rtol=1e-7, atol=1e-6)
+        np.testing.assert_allclose(actual[usage][1], expected[usage][1], rtol=1e-7, atol=1e-6)
 
 
 def test_on_a_serial_path_transfers_follow_each_other():

@@ -43,15 +43,15 @@ def test_nccl_chooses_and_expects_what_its_own_log_says(size, algorithm, protoco
     Its log: "65536 Bytes -> Algo 0 proto 0 time 37.798233" and so on (NVLS left out, which is
     neither). The constants are of the source, not of this log.
     """
-    found = nccl_choice(Cluster(24, 3, 192e9, 192e9, 450e9), size)
-    assert (found.algorithm, found.protocol) == (algorithm, protocol)
-    assert found.seconds == pytest.approx(microseconds * 1e-6, rel=1e-6)
+    actual = nccl_choice(Cluster(24, 3, 192e9, 192e9, 450e9), size)
+    assert (actual.algorithm, actual.protocol) == (algorithm, protocol)
+    assert actual.seconds == pytest.approx(microseconds * 1e-6, rel=1e-6)
 
 
 def bus_bandwidth(cluster, size, algorithm=None):
     """As nccl-tests has it: 2(m - 1)/m payloads in the time of the best choice, in bytes/s."""
-    found = [each for each in nccl_choices(cluster, size) if algorithm in (None, each.algorithm)]
-    seconds = min(each.seconds for each in found)
+    found = [item for item in nccl_choices(cluster, size) if algorithm in (None, item.algorithm)]
+    seconds = min(plan.seconds for plan in found)
     return 2 * (cluster.ranks - 1) / cluster.ranks * size / seconds
 
 
@@ -99,7 +99,7 @@ DDP = {
 def test_published_steps_of_distributed_data_parallel_are_met_and_in_order():
     """From the step of one GPU, which has no DDP and no network."""
     inner = {"bandwidth": "130 GB/s", "latency": "2 us"}
-    found = []
+    results = []
     for parameters, alone, measured in DDP.values():
         group = {"name": "dgx", "workers": 2, "devices": 8, "inner": inner}
         made = scenario(
@@ -107,9 +107,9 @@ def test_published_steps_of_distributed_data_parallel_are_met_and_in_order():
             cluster={"compute": f"{alone} s", "group": [group]},
             network={"library": "nccl", "bandwidth": "400 Gbit/s", "latency": "2 us"},
         )  # fmt: skip
-        found.append(simulate(made).duration / 20)
-        assert found[-1] == pytest.approx(measured, rel=0.15)
-    assert found == sorted(found)
+        results.append(simulate(made).duration / 20)
+        assert results[-1] == pytest.approx(measured, rel=0.15)
+    assert results == sorted(results)
 
 
 def test_trees_and_rings_are_in_the_published_order():
@@ -130,9 +130,9 @@ def test_trees_and_rings_are_in_the_published_order():
 def test_a_tree_gives_way_to_a_ring_as_payloads_grow(hosts, bandwidth, power):
     """NCCL's own corrections make some sizes between fall back; beyond both ends none does."""
     cluster = Cluster(hosts, hosts, bandwidth, bandwidth)
-    rising = [nccl_choice(cluster, 2.0**each) for each in range(3, 45)]
+    rising = [nccl_choice(cluster, 2.0**index) for index in range(3, 45)]
     assert all(a.seconds <= b.seconds for a, b in pairwise(rising))
-    latency = max(each.latency for each in nccl_choices(cluster, 2.0**power))
+    latency = max(choice.latency for choice in nccl_choices(cluster, 2.0**power))
     large = 40 * latency * bandwidth
     assert nccl_choice(cluster, max(large, 2**30)).algorithm == RING
     if hosts > 8:
@@ -153,7 +153,7 @@ def test_formulas_and_flows_agree(library, workers, parameters, latency, bandwid
         mean_cost(world(workers, parameters, model=model, **network))
         for model in ("closed-form", "flows")
     ]
-    sums = [each.transmission + each.latency for each in costs]
+    sums = [cost.transmission + cost.latency for cost in costs]
     assert sums[0] == pytest.approx(sums[1], rel=1e-9)
 
 
@@ -220,12 +220,12 @@ def test_an_island_uses_its_inner_links_first():
     near = world(4, cluster=island(4, latency="5 us"), library="nccl", bandwidth="100 Gbit/s")
     flat = world(32, library="nccl", bandwidth="100 Gbit/s")
     alone = world(4, library="nccl", bandwidth="100 Gbit/s")
-    cost, ring, bare = (ClosedForm(each).mean_cost().transmission for each in (near, flat, alone))
+    cost, ring, bare = (ClosedForm(item).mean_cost().transmission for item in (near, flat, alone))
     assert cost < ring  # 56 of the hops are NVLink's
     assert cost > bare  # but a ring of 32 shares carries more than one of 4
-    moved = [Traffic(ClosedForm(each), 0) for each in (near, alone)]
-    for each in moved:
-        each.collective("mean", 1e8)
+    moved = [Traffic(ClosedForm(item), 0) for item in (near, alone)]
+    for traffic in moved:
+        traffic.collective("mean", 1e8)
     assert moved[0].totals() == moved[1].totals()
     assert ClosedForm(near).hosts(range(4)) == [[0], [1], [2], [3]]
 

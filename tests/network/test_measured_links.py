@@ -65,10 +65,10 @@ def ratios():
 
 
 def test_collectives_take_what_is_stated_of_links_of_the_kernel():
-    known = tcp.measured()
-    assert len(ratios()) == known["collectives"]
+    measured = tcp.measured()
+    assert len(ratios()) == measured["collectives"]
     for name, at in ENDS.items():
-        assert known[name] == round(float(np.quantile(ratios(), at)), 4)
+        assert measured[name] == round(float(np.quantile(ratios(), at)), 4)
     logs = np.log(ratios())
     left = np.array([one - np.median(np.delete(logs, n)) for n, one in enumerate(logs)])
     assert abs(np.median(left)) < 0.002
@@ -78,7 +78,7 @@ def test_collectives_take_what_is_stated_of_links_of_the_kernel():
 def test_what_published_hosts_move_is_told_by_the_other_sources():
     """Of eleven rates, nine at least lie within the 90 % interval that all other sources give."""
     published = rows(Path(__file__).with_name("published_rates.csv"))
-    known = tcp.measured()
+    measured = tcp.measured()
     usable = tcp.usable(Network.model_validate({"transport": "tcp", "library": "nccl"}))
 
     def hosts(among):
@@ -87,12 +87,12 @@ def test_what_published_hosts_move_is_told_by_the_other_sources():
             f"hosts_{key}": round(float(np.quantile(rates, at))) for key, at in ENDS.items()
         }
 
-    assert hosts(published).items() <= known.items()
+    assert hosts(published).items() <= measured.items()
     inside = 0
     for row in published:
         others = hosts([other for other in published if other["source"] != row["source"]])
         low, middle, high = (
-            min(usable * float(row["card"]) / known[key], others[f"hosts_{other}"] / GIGABIT)
+            min(usable * float(row["card"]) / measured[key], others[f"hosts_{other}"] / GIGABIT)
             for key, other in (("high", "low"), ("median", "median"), ("low", "high"))
         )
         inside += low <= float(row["moved"]) <= high

@@ -27,11 +27,11 @@ def table(network, cluster=None, groups=None, **more):
     """A scenario's table: workers in regions as `groups` says, {region: how many}."""
     groups = {"a": 2, "b": 2} if groups is None else groups
     listed = [{"name": f"in {k}", "workers": n, "region": k} for k, n in groups.items()]
-    own = {"workers": sum(groups.values()) or 3, "compute": "1 s", "group": listed}
+    options = {"workers": sum(groups.values()) or 3, "compute": "1 s", "group": listed}
     net = {"model": "flows", "latency": "1 ms", "bandwidth": "8 Gbit/s"} | network
     return {
         "model": {"parameters": 10},
-        "cluster": own | (cluster or {}),
+        "cluster": options | (cluster or {}),
         "network": {key: value for key, value in net.items() if value is not None},
         "run": {"steps": 2},
         "algorithm": [{"name": "ssgd"}],
@@ -39,8 +39,8 @@ def table(network, cluster=None, groups=None, **more):
 
 
 def scenario(network=None, cluster=None, groups=None, folder=".", **more):
-    found = table(network or {}, cluster, groups, **more)
-    return parse(found, file="my.toml", folder=Path(folder))
+    actual = table(network or {}, cluster, groups, **more)
+    return parse(actual, file="my.toml", folder=Path(folder))
 
 
 def topology(*args, **more):
@@ -141,8 +141,8 @@ def test_a_router_joins_places_and_a_link_of_their_own_comes_first():
     graph = topology({"link": star}, groups={"a": 1, "b": 1, "c": 1})
     assert names(graph, (0, 2)) == ["worker 0 out", "a->hub", "hub->c", "worker 2 in"]
     assert latency(graph.route((0, 2))) == pytest.approx(0.01)
-    own = [*star, link("a", "c", latency="30 ms")]
-    graph = topology({"link": own}, groups={"a": 1, "b": 1, "c": 1})
+    links = [*star, link("a", "c", latency="30 ms")]
+    graph = topology({"link": links}, groups={"a": 1, "b": 1, "c": 1})
     assert names(graph, (0, 2)) == ["worker 0 out", "a->c", "worker 2 in"]
     assert names(graph, (0, 1)) == ["worker 0 out", "a->hub", "hub->b", "worker 1 in"]
 
@@ -168,7 +168,7 @@ def test_routes_are_as_short_as_any(data):
     read = tuple(map(Link.model_validate, links))  # past the check that all of them lead somewhere
     network = plain.network.model_copy(update={"link": read})
     graph = Topology(plain.model_copy(update={"network": network}))
-    direct = {frozenset(each["between"]): float(each["latency"][:-3]) / 1e3 for each in links}
+    direct = {frozenset(line["between"]): float(line["latency"][:-3]) / 1e3 for line in links}
     best = {(a, b): inf for a in places for b in places} | {(a, a): 0.0 for a in places}
     for _ in places:
         for pair, seconds in direct.items():
@@ -198,7 +198,7 @@ def test_each_way_costs_what_its_link_does_in_closed_form(data):
             units = {"latency": "ms", "bandwidth": "Mbit/s", "tcp_window": "kB"}
             more = {key: f"{data.draw(st.integers(1, 99))} {units[key]}" for key in keys}
             links.append(link(*pair, **more))
-    joined = {frozenset(each["between"]) for each in links}
+    joined = {frozenset(line["between"]) for line in links}
     for pair in permutations(regions, 2):  # no path leads through a third place
         if frozenset(pair) not in joined:
             joined.add(frozenset(pair))
@@ -250,7 +250,7 @@ def at(steps, time):
 
 def inside(times, time):
     """Whether a spell holds at `time`, with seed 3."""
-    begun = takewhile(lambda each: each[0] <= time, times.of(3))
+    begun = takewhile(lambda change: change[0] <= time, times.of(3))
     return any(start <= time < end for start, end in begun)
 
 
@@ -396,8 +396,8 @@ ROUTES = {
 
 def from_xml(folder, text=PLATFORM, network=None, **more):
     (folder / "cluster.xml").write_text(text, encoding="utf-8")
-    own = {"platform": "cluster.xml", "latency": None, "bandwidth": None} | (network or {})
-    return scenario(own, folder=folder, **{"groups": {}} | more)
+    options = {"platform": "cluster.xml", "latency": None, "bandwidth": None} | (network or {})
+    return scenario(options, folder=folder, **{"groups": {}} | more)
 
 
 @pytest.mark.parametrize("routing", ["Floyd", "Dijkstra", "DijkstraCache"])
@@ -445,12 +445,12 @@ def test_workers_take_the_hosts_of_their_region_in_turn(tmp_path):
 
 
 def test_a_platform_takes_a_window_jitter_background_and_a_servers_card(tmp_path):
-    own = {
+    options = {
         "tcp_window": "1 MB",
         "jitter": {"dist": "exponential", "mean": "1 ms"},
         "background": [link("e1", "us", rate="80 Mbit/s"), link("us", "e0", flows=2)],
     }
-    graph = Topology(from_xml(tmp_path, network=own, server={"bandwidth": "8 Gbit/s"}))
+    graph = Topology(from_xml(tmp_path, network=options, server={"bandwidth": "8 Gbit/s"}))
     assert names(graph, (0, 3)) == ["l01", "l12_UP", "l2r", "sea_UP", "us_backbone",
                                     "us_link_0_DOWN", "server in"]  # fmt: skip
     assert graph.route((0, 1)).limit == pytest.approx(1e6 / 0.004)
@@ -461,8 +461,8 @@ def test_a_platform_takes_a_window_jitter_background_and_a_servers_card(tmp_path
 
 
 def test_the_shipped_platform_is_read():
-    own = {"platform": "networks/two-sites.xml", "latency": None, "bandwidth": None}
-    graph = topology(own, groups={"lyon": 8, "nancy": 4}, folder=SHIPPED)
+    options = {"platform": "networks/two-sites.xml", "latency": None, "bandwidth": None}
+    graph = topology(options, groups={"lyon": 8, "nancy": 4}, folder=SHIPPED)
     way = ["lyon_link_0_UP", "lyon_backbone", "leased_UP", "nancy_link_0_DOWN"]
     assert names(graph, (0, 8)) == way
     assert pickle.loads(pickle.dumps(graph)).route((8, 1)) == graph.route((8, 1))
@@ -477,7 +477,7 @@ def background(*ends, **more):
 
 def test_a_server_may_stand_in_a_region_in_both_models():
     far = {"link": [link("a", "b", latency="40 ms")]}
-    flows, formula = (scenario(far | each, server={"region": "b"}) for each in ({}, CLOSED))
+    flows, formula = (scenario(far | item, server={"region": "b"}) for item in ({}, CLOSED))
     assert [latency(Topology(flows).route((rank, 4))) for rank in (0, 2)] == [0.04, 0.001]
     assert [ClosedForm(formula).link(rank, 4).latency for rank in (0, 2)] == [0.04, 0.001]
 

@@ -58,9 +58,9 @@ def test_the_sentence_of_a_pick_names_its_basis(run):
     assert result.json()["loss_basis"] == basis
     assert result.verdict.basis == basis
     assert sum(basis in reason for reason in result.verdict.why) == 1
-    found = tune(parse(table))
-    assert found.json()["loss_basis"] == basis
-    assert found.verdict.basis == basis
+    actual = tune(parse(table))
+    assert actual.json()["loss_basis"] == basis
+    assert actual.verdict.basis == basis
 
 
 def test_time_alone_claims_no_loss():

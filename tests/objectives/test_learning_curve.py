@@ -35,16 +35,16 @@ def predicted(law, rows):
 
 def left_out(rows):
     """The same, of each size of table 4 by a fit without it; drawn errors cover as many."""
-    found, drawn = [], []
+    results, drawn = [], []
     for size in SIZES:
         mine = (rows[:, SIZE] == size) & TABLE_4
         law = evidence.fit(rows[~mine])
-        found.append(predicted(law, rows[mine]))
+        results.append(predicted(law, rows[mine]))
         for parameters, replicas, period, _, seen, _ in rows[mine]:
             errors = law.errors("diloco", (replicas, period, parameters))
             low, high = evidence.ends(law.mean(parameters, replicas, period), errors)
             drawn.append(low <= seen <= high)
-    wrong, within = map(np.concatenate, zip(*found, strict=True))
+    wrong, within = map(np.concatenate, zip(*results, strict=True))
     return np.abs(np.expm1(wrong)), within, np.mean(drawn)
 
 
@@ -84,22 +84,22 @@ def other_papers():
     with Path(__file__).with_name("other_papers.csv").open(encoding="utf-8") as file:
         lines = [*csv.DictReader(file)]
     key = itemgetter("source", "parameters", "tokens_per_parameter")
-    below = {key(each): each for each in lines if each["method"] == "data-parallel"}
-    found = {}
-    for each in lines:
-        if each["method"] == "data-parallel":
+    below = {key(row): row for row in lines if row["method"] == "data-parallel"}
+    results = {}
+    for line in lines:
+        if line["method"] == "data-parallel":
             continue
-        size, loss = float(each["parameters"]), float(each["loss"])
+        size, loss = float(line["parameters"]), float(line["loss"])
         law = penalty(
-            each["method"], int(each["replicas"]), float(each["period"]), size,
-            tokens=size * float(each["tokens_per_parameter"]),
+            line["method"], int(line["replicas"]), float(line["period"]), size,
+            tokens=size * float(line["tokens_per_parameter"]),
         )  # fmt: skip
-        seen = math.log(loss / float(below[key(each)]["loss"]))
-        rounded = evidence.ROUNDED * 2**0.5 / loss * (len(each["loss"]) == 4)
+        seen = math.log(loss / float(below[key(line)]["loss"]))
+        rounded = evidence.ROUNDED * 2**0.5 / loss * (len(line["loss"]) == 4)
         within = abs(law.log_ratio - seen) <= Z90 * math.hypot(law.sd, rounded)
         error = abs(math.expm1(law.log_ratio) - math.expm1(seen))
-        found.setdefault((each["source"], each["replicas"]), []).append((error, within))
-    return found
+        results.setdefault((line["source"], line["replicas"]), []).append((error, within))
+    return results
 
 
 CHARLES, STREAMING, DOLMA = "2503.09799 table 5", "2501.18512 tables 5 and 6", "2501.18512 table 7"
@@ -137,8 +137,8 @@ def test_limits():
     assert (none.log_ratio, none.sd) == (0, 0)
     assert penalty("local-sgd", 4, 16, 1e9) is None
     assert penalty("asgd", 4, 1, 1e9) is None
-    own = OwnRun("local-sgd", 4, 16, 1e6, 0.05, 0.01)
-    assert penalty("local-sgd", 1, 16, 1e6, own=[own]).log_ratio == pytest.approx(0, abs=1e-12)
+    run = OwnRun("local-sgd", 4, 16, 1e6, 0.05, 0.01)
+    assert penalty("local-sgd", 1, 16, 1e6, own=[run]).log_ratio == pytest.approx(0, abs=1e-12)
     short, long = (penalty("diloco", 8, h, 1e9).log_ratio for h in (2, 500))
     assert 0 < short < long
 
@@ -151,14 +151,14 @@ def test_limits():
 )
 @settings(max_examples=60, deadline=None)
 def test_every_penalty_has_an_interval_and_says_its_basis(replicas, period, size, program):
-    found = penalty(program, replicas, period, 10**size)
-    assert math.isfinite(found.log_ratio)
-    assert found.sd > 0
+    penalties = penalty(program, replicas, period, 10**size)
+    assert math.isfinite(penalties.log_ratio)
+    assert penalties.sd > 0
     inside = 35e6 <= 10**size <= 2.4e9 and replicas <= 8
     inside &= period == 30 or (period, replicas) == (100, 2)
-    known = program in evidence.PUBLISHED
-    assert found.basis == ("published" if inside and known else "extrapolated")
-    assert found.basis in found.sentence
+    published = program in evidence.PUBLISHED
+    assert penalties.basis == ("published" if inside and published else "extrapolated")
+    assert penalties.basis in penalties.sentence
 
 
 def width(program, replicas, period, size, tokens=20, overlap=0):
@@ -176,10 +176,10 @@ def test_beyond_the_evidence_the_interval_widens():
         (place, {"tokens": 1e12}),
         (("eager-diloco", 4, 30, 1e9), {}),
     ):
-        found = penalty(*far, **case)
-        assert found.sd > here.sd
+        penalties = penalty(*far, **case)
+        assert penalties.sd > here.sd
         assert width(*far, case.get("tokens", 2e10) / 1e9) > 1.2 * width(*place)
-        assert found.basis == "extrapolated"
+        assert penalties.basis == "extrapolated"
     untuned = penalty(*place, outer_lr=1.0, outer_momentum=0.0)
     assert untuned.sd > here.sd
     assert "assumed, not published" in untuned.sentence
@@ -199,14 +199,14 @@ def test_the_interval_widens_also_where_the_law_crosses_zero(replicas):
 def test_an_own_run_counts_more_than_published_ones():
     """A small GPT at an untuned rate ended below data-parallel, which published runs do not."""
     law = penalty("diloco", 4, 8, 2e5)
-    own = OwnRun("diloco", 4, 8, 2e5, -0.02, 0.005)
-    found = penalty("diloco", 4, 8, 2e5, own=[own])
-    assert found.log_ratio == pytest.approx(-0.02, abs=0.003)
-    assert found.sd < min(law.sd, 1.1 * own.sd)
-    assert found.basis == "measured"
-    other = penalty("diloco", 8, 32, 2e5, own=[own])
-    assert other.sd > found.sd
-    far = penalty("diloco", 64, 1000, 2e5, own=[own])
+    run = OwnRun("diloco", 4, 8, 2e5, -0.02, 0.005)
+    penalties = penalty("diloco", 4, 8, 2e5, own=[run])
+    assert penalties.log_ratio == pytest.approx(-0.02, abs=0.003)
+    assert penalties.sd < min(law.sd, 1.1 * run.sd)
+    assert penalties.basis == "measured"
+    other = penalty("diloco", 8, 32, 2e5, own=[run])
+    assert other.sd > penalties.sd
+    far = penalty("diloco", 64, 1000, 2e5, own=[run])
     assert far.basis == "extrapolated"
     assert far.sd > other.sd
 
@@ -220,8 +220,8 @@ def test_precision_decides():
 
 
 def test_local_sgd_scales_with_the_shape_of_the_law():
-    own = OwnRun("local-sgd", 4, 16, 1e6, 0.05, 0.002)
-    two, four, eight = (penalty("local-sgd", m, 16, 1e6, own=[own]) for m in (2, 4, 8))
+    run = OwnRun("local-sgd", 4, 16, 1e6, 0.05, 0.002)
+    two, four, eight = (penalty("local-sgd", m, 16, 1e6, own=[run]) for m in (2, 4, 8))
     assert four.log_ratio == pytest.approx(0.05, rel=0.05)
     assert 0 < two.log_ratio < four.log_ratio < eight.log_ratio
 
@@ -232,14 +232,14 @@ def test_without_a_published_law_an_own_run_is_taken_at_its_word():
     here, far = (penalty("local-sgd", 4, period, 1e6, own=[vague]) for period in (16, 64))
     assert here.log_ratio == pytest.approx(0.05, rel=0.02)
     assert far.log_ratio == pytest.approx(0.05 * 1.5, rel=0.02)
-    for each in (here, far):
-        assert each.errors.std() == pytest.approx(each.sd, rel=0.2)
+    for place in (here, far):
+        assert place.errors.std() == pytest.approx(place.sd, rel=0.2)
     assert 0.09 < here.sd < far.sd
 
 
 def spread(*cases):
     """Standard deviations of the drawn errors of penalties, and of the difference of two."""
-    first, second = (penalty(*place, own=own).errors for place, own in cases)
+    first, second = (penalty(*place, own=run).errors for place, run in cases)
     return first.std(), second.std(), (first - second).std()
 
 
@@ -250,9 +250,9 @@ OWN = (OwnRun("diloco", 4, 8, 2e8, 0.01, 0.004), OwnRun("diloco", 2, 32, 2e8, 0.
 def test_errors_are_drawn_together(own):
     """As wide as is said, nearly the same at neighbouring periods, and less so far off."""
     here, near, far = (("diloco", 4, period, 1.3e9) for period in (100, 150, 1000))
-    said = [penalty(*each, own=own).sd for each in (here, near, far)]
+    errors = [penalty(*place, own=own).sd for place in (here, near, far)]
     one, two, apart = spread((here, own), (near, own))
-    assert [one, two] == pytest.approx(said[:2], rel=0.15)
+    assert [one, two] == pytest.approx(errors[:2], rel=0.15)
     *_, further = spread((here, own), (far, own))
     assert apart < 0.7 * one
     assert apart < further
@@ -272,11 +272,11 @@ def noisy(seed=0, points=400, noise=0.01, law=(1.7, 60.0, 0.3, 1e5), to=1e9):
 
 def test_a_power_law_is_found_again():
     tokens, loss, _ = noisy(noise=0.0)
-    found = curve.fit(tokens, loss, 0 * tokens, batch=1e5)
-    np.testing.assert_allclose(found.loss(tokens), loss, rtol=1e-3)
-    assert found.tokens_to(float(found.loss(3e8))) == pytest.approx(3e8, rel=1e-9)
-    assert found.tokens_to(found.floor) == math.inf
-    assert found.fitted == (tokens[0], tokens[-1])
+    actual = curve.fit(tokens, loss, 0 * tokens, batch=1e5)
+    np.testing.assert_allclose(actual.loss(tokens), loss, rtol=1e-3)
+    assert actual.tokens_to(float(actual.loss(3e8))) == pytest.approx(3e8, rel=1e-9)
+    assert actual.tokens_to(actual.floor) == math.inf
+    assert actual.fitted == (tokens[0], tokens[-1])
 
 
 @looped("exponent", [0.25, 0.4, 0.8])
@@ -284,11 +284,11 @@ def test_a_curve_with_a_long_start_is_found_again(exponent):
     """Its shift and its exponent are nearly exchangeable: both must be searched together."""
     steps = np.arange(1.0, 4001.0)
     loss = 3.4 + 4.8 * ((steps + 33) / 33) ** -exponent
-    found = curve.fit(1e4 * steps, loss, 0 * steps, batch=1e4)
-    assert found.floor == pytest.approx(3.4, rel=2e-3)
-    assert found.exponent == pytest.approx(exponent, rel=5e-3)
-    assert found.shift == pytest.approx(33e4, rel=0.02)
-    low, high = found.interval90(4e7)
+    actual = curve.fit(1e4 * steps, loss, 0 * steps, batch=1e4)
+    assert actual.floor == pytest.approx(3.4, rel=2e-3)
+    assert actual.exponent == pytest.approx(exponent, rel=5e-3)
+    assert actual.shift == pytest.approx(33e4, rel=0.02)
+    low, high = actual.interval90(4e7)
     assert low == pytest.approx(loss[-1], rel=2e-3)
     assert high == pytest.approx(loss[-1], rel=2e-3)
 
@@ -297,10 +297,10 @@ def test_intervals_hold_the_truth_as_often_as_they_say():
     within = []
     for seed in range(16):
         tokens, loss, true = noisy(seed, points=80, noise=0.02)
-        found = curve.fit(tokens, loss, 0 * tokens, batch=1e5)
-        low, high = found.interval90(tokens[-1])
+        actual = curve.fit(tokens, loss, 0 * tokens, batch=1e5)
+        low, high = actual.interval90(tokens[-1])
         within.append(low <= true[-1] <= high)
-        beyond = found.interval90(tokens[-1] * 100)
+        beyond = actual.interval90(tokens[-1] * 100)
         assert beyond[1] - beyond[0] > high - low
     assert 0.7 <= np.mean(within) <= 1.0
 
@@ -308,8 +308,8 @@ def test_intervals_hold_the_truth_as_often_as_they_say():
 def test_a_spike_moves_a_fit_little():
     tokens, loss, true = noisy(noise=0.005)
     loss[200:204] *= 3
-    found = curve.fit(tokens, loss, 0 * tokens, batch=1e5)
-    np.testing.assert_allclose(found.loss(tokens[50:]), true[50:], rtol=0.01)
+    actual = curve.fit(tokens, loss, 0 * tokens, batch=1e5)
+    np.testing.assert_allclose(actual.loss(tokens[50:]), true[50:], rtol=0.01)
 
 
 def test_seeds_that_differ_widen_the_interval():
@@ -319,21 +319,21 @@ def test_seeds_that_differ_widen_the_interval():
         np.tile(tokens, 2), np.concatenate([0.98 * loss, 1.02 * loss]),
         np.repeat([0.0, 1.0], len(tokens)), batch=1e5,
     )  # fmt: skip
-    widths = [np.diff(each.interval90(tokens[-1]))[0] for each in (one, two)]
+    widths = [np.diff(model.interval90(tokens[-1]))[0] for model in (one, two)]
     assert widths[1] > 4 * widths[0]
 
 
 def test_the_published_law():
     """At 20 tokens for each parameter, 1.3 B: Besiroglu et al.'s formula, by hand."""
-    found = curve.from_law({"law": "chinchilla", "parameters": 1.3e9}, batch=2e6)
+    actual = curve.from_law({"law": "chinchilla", "parameters": 1.3e9}, batch=2e6)
     by_hand = 1.8172 + 482.01 / 1.3e9**0.3478 + 2085.43 / 26e9**0.3658
-    assert found.loss(26e9) == pytest.approx(by_hand, rel=1e-4)
-    low, high = found.interval90(26e9)
+    assert actual.loss(26e9) == pytest.approx(by_hand, rel=1e-4)
+    low, high = actual.interval90(26e9)
     assert low < by_hand < high
-    assert "envelope" in found.basis
-    own = curve.from_law({"parameters": 1.3e9, "E": 1.5}, batch=2e6)
-    assert own.floor == pytest.approx(found.floor - 0.3172)
-    assert "user's E" in own.basis
+    assert "envelope" in actual.basis
+    law = curve.from_law({"parameters": 1.3e9, "E": 1.5}, batch=2e6)
+    assert law.floor == pytest.approx(actual.floor - 0.3172)
+    assert "user's E" in law.basis
 
 
 ROW = [(step, 2 + 8 / (step + 1) ** 0.5) for step in range(1, 41)]
@@ -359,8 +359,8 @@ def test_logs_of_every_form_are_read(form, tmp_path):
     assert size == 4096
     np.testing.assert_allclose(tokens, [s * 4096 for s, _ in ROW])
     np.testing.assert_allclose(loss, [x for _, x in ROW])
-    found = curve.from_file(path, table)
-    np.testing.assert_allclose(found.loss(tokens), loss, rtol=1e-3)
+    actual = curve.from_file(path, table)
+    np.testing.assert_allclose(actual.loss(tokens), loss, rtol=1e-3)
 
 
 def test_the_tokens_of_a_step_must_be_known(tmp_path):
@@ -393,10 +393,10 @@ def test_any_falling_losses_have_a_curve(tokens, losses):
         with pytest.raises(ValueError, match="does not fall"):
             curve.fit(tokens, losses, 0 * tokens, batch=1.0)
         return
-    found = curve.fit(tokens, losses, 0 * tokens, batch=1.0)
-    assert np.isfinite(found.loss(tokens)).all()
-    assert np.isfinite(found.drawn(2 * tokens[-1])).all()
-    low, high = found.interval90(tokens[-1])
+    actual = curve.fit(tokens, losses, 0 * tokens, batch=1.0)
+    assert np.isfinite(actual.loss(tokens)).all()
+    assert np.isfinite(actual.drawn(2 * tokens[-1])).all()
+    low, high = actual.interval90(tokens[-1])
     assert 0 <= low <= high < 1e9
 
 
@@ -411,9 +411,9 @@ def test_two_batches_show_the_critical_one():
         loss = 1.7 + 60.0 * (done * 1e5 + 1e6) ** -0.3
         noise = np.exp(0.002 * np.random.default_rng(int(size)).standard_normal(len(steps)))
         curves.append(curve.fit(steps * size, loss * noise, 0 * steps, batch=size))
-    found = batch.fitted(*curves)
-    assert found.value == pytest.approx(1e6, rel=0.2)
-    assert found.low <= 1e6 <= found.high
+    actual = batch.fitted(*curves)
+    assert actual.value == pytest.approx(1e6, rel=0.2)
+    assert actual.low <= 1e6 <= actual.high
     with pytest.raises(ValueError, match="same batch"):
         batch.fitted(curves[0], curves[0])
 
@@ -427,8 +427,8 @@ def test_progress_has_its_limits():
 
 def test_the_published_critical_batch():
     """22.91 D^0.47 sequences of 512 tokens at 20 % overhead: some million tokens at 26 B."""
-    found = batch.published(26e9)
-    assert found.value == pytest.approx(5 * 512 * 22.91 * 26_000**0.47)
+    actual = batch.published(26e9)
+    assert actual.value == pytest.approx(5 * 512 * 22.91 * 26_000**0.47)
     assert batch.given([1e5, 4e5]).value == 2e5
 
 

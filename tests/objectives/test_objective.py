@@ -119,10 +119,10 @@ def test_a_softmax_loss_is_the_mean_negative_log_likelihood():
     scores = data.train_x @ x.reshape(-1, 10)
     chances = np.exp(scores) / np.exp(scores).sum(axis=1, keepdims=True)
     expected = -np.log(chances[np.arange(len(scores)), data.train_y]).mean()
-    found = goal.evaluate(x, 0)
-    assert found.loss == pytest.approx(expected)
-    assert found.loss == pytest.approx(goal.at(x, np.arange(len(scores)))[0])
-    assert found.accuracy == np.mean((data.test_x @ x.reshape(-1, 10)).argmax(1) == data.test_y)
+    actual = goal.evaluate(x, 0)
+    assert actual.loss == pytest.approx(expected)
+    assert actual.loss == pytest.approx(goal.at(x, np.arange(len(scores)))[0])
+    assert actual.accuracy == np.mean((data.test_x @ x.reshape(-1, 10)).argmax(1) == data.test_y)
     assert goal.evaluate(goal.start, 0).loss == pytest.approx(log(10))
 
 
@@ -142,8 +142,8 @@ def test_a_hidden_layer_computes_what_torchs_does():
     labels = torch.tensor(goal.data.train_y[rows])
     loss = torch.nn.functional.cross_entropy(units @ out[:-1] + out[-1], labels)
     loss.backward()
-    found, gradient = goal.at(goal.start, rows)
-    assert found == pytest.approx(loss.item())
+    actual, gradient = goal.at(goal.start, rows)
+    assert actual == pytest.approx(loss.item())
     np.testing.assert_allclose(gradient, x.grad, rtol=1e-9, atol=1e-12)
 
 
@@ -169,9 +169,9 @@ def test_batches_are_drawn_from_the_workers_share():
     goal = softmax(partition={"dirichlet": 0.1}, batch=1)
     source = goal.source(2)
     seen = {source.gradient(goal.start).tobytes() for _ in range(3000)}
-    own = {goal.at(goal.start, np.array([row]))[1].tobytes() for row in goal.shares[2]}
-    assert seen <= own
-    assert len(seen) > 0.9 * len(own)
+    labels = {goal.at(goal.start, np.array([row]))[1].tobytes() for row in goal.shares[2]}
+    assert seen <= labels
+    assert len(seen) > 0.9 * len(labels)
 
 
 @settings(max_examples=30, deadline=None)

@@ -64,13 +64,13 @@ def test_a_gradient_is_that_of_its_loss():
     x, step = np.random.default_rng(0).standard_normal(14), 1e-6
 
     def differences(loss):
-        return [(loss(x + each) - loss(x - each)) / (2 * step) for each in step * np.eye(14)]
+        return [(loss(x + offset) - loss(x - offset)) / (2 * step) for offset in step * np.eye(14)]
 
     gradients = []
     for source in map(goal.source, range(4)):
-        found = differences(lambda y, source=source: source.loss_and_gradient(y)[0])
+        actual = differences(lambda y, source=source: source.loss_and_gradient(y)[0])
         gradients.append(source.loss_and_gradient(x)[1])
-        np.testing.assert_allclose(found, gradients[-1], rtol=1e-7, atol=1e-8)
+        np.testing.assert_allclose(actual, gradients[-1], rtol=1e-7, atol=1e-8)
         assert np.array_equal(source.gradient(x), gradients[-1])
     reported = differences(lambda y: goal.evaluate(y, 0).loss)
     np.testing.assert_allclose(np.mean(gradients, axis=0), reported, rtol=1e-7, atol=1e-8)
@@ -81,8 +81,8 @@ def test_noise_grows_with_the_distance_and_lies_where_it_is_steep():
     goal = make(RICH)
     for x in (0 * goal.start, goal.start, 3 * goal.start):
         source, n = goal.source(0), 4000
-        found = np.array([source.gradient(x) for _ in range(n)])
-        variances = found.var(axis=0)
+        actual = np.array([source.gradient(x) for _ in range(n)])
+        variances = actual.var(axis=0)
         expected = 0.3**2 + 0.5 * goal.spectrum @ x**2
         assert variances.sum() == pytest.approx(expected, rel=0.05)
         shares = goal.spectrum / goal.spectrum.sum()
@@ -101,9 +101,9 @@ def test_local_steps_lose_the_share_in_the_long_run(workers):
         table, {"name": "ssgd"}, {"name": "local-sgd", "tau": tau},
         lr=lr, steps=10 * tau, workers=workers, evaluate_every=10 * tau,
     )  # fmt: skip
-    kept = np.log(apart[-1] / apart[0]) / np.log(alone[-1] / alone[0])
+    exponent = np.log(apart[-1] / apart[0]) / np.log(alone[-1] / alone[0])
     left = 1 - (1 - lr * k) ** np.arange(tau)
-    assert kept == pytest.approx(1 - share * left.mean(), rel=0.01)
+    assert exponent == pytest.approx(1 - share * left.mean(), rel=0.01)
 
 
 def test_local_steps_cost_nothing_where_curvatures_agree():

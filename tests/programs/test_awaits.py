@@ -81,9 +81,9 @@ def test_a_forgotten_await_is_named_with_its_program_file_and_line(worker):
     line = forgotten(badly if worker is in_a_helper else worker)
     with pytest.raises(paceline.InputError) as refused:
         available_programs({"mine": worker})
-    said = str(refused.value)
-    assert said.startswith(f"{__file__}:{line}: program mine: ")
-    assert "not awaited" in said
+    message = str(refused.value)
+    assert message.startswith(f"{__file__}:{line}: program mine: ")
+    assert "not awaited" in message
     with pytest.raises(paceline.InputError, match="program mine"):
         available_programs({"mine": paceline.Program("mine", exchange, "", server=worker)})
 
@@ -91,8 +91,8 @@ def test_a_forgotten_await_is_named_with_its_program_file_and_line(worker):
 async def later(me):
     waiting = me.gradient(me.start)
     x = await waiting
-    for each in [me.mean(x), me.mean(x)]:
-        await each
+    for handle in [me.mean(x), me.mean(x)]:
+        await handle
     both = [exchange(me, part) for part in (x, x)]
     for one in both:
         await one
@@ -121,8 +121,8 @@ async def by_another_function(me):
 def test_what_fails_without_its_await_is_named_too(worker, engine):
     from paceline.simulator.engines.dispatch import run_seeds
 
-    own = {"mine": worker}
-    world = scenario({"name": "mine"}, programs=own)
+    programs = {"mine": worker}
+    world = scenario({"name": "mine"}, programs=programs)
     with pytest.raises(paceline.InputError, match=r"program mine: .* is not awaited") as refused:
-        run_seeds(world, world.algorithm[0], [0], engine=engine, programs=own)
+        run_seeds(world, world.algorithm[0], [0], engine=engine, programs=programs)
     assert f"{__file__}:" in str(refused.value)

@@ -66,9 +66,9 @@ class Meeting:
     def result(self):
         assert len(self.thunks) == self.team.size
         if not hasattr(self, "found"):
-            each = [self.thunks[rank]() for rank in range(self.team.size)]
-            self.team.weighed.append([self.team.meter(payload) for payload in each])
-            self.found = payloads.mean(each) if self.kind == "mean" else tuple(each)
+            item = [self.thunks[rank]() for rank in range(self.team.size)]
+            self.team.weighed.append([self.team.meter(payload) for payload in item])
+            self.found = payloads.mean(item) if self.kind == "mean" else tuple(item)
         return self.found
 
 
@@ -229,17 +229,17 @@ def test_with_ratio_one_a_sparse_mean_is_the_mean(kind, array):
     """Of DGC, too: where everything is sent, masking leaves no momentum."""
     rows = normal(5, 3, 40)
     team = Team({"kind": kind, "ratio": 1.0}, array(np.zeros(40)))
-    for each in rows:
-        mean = team.mean([array(vector) for vector in each])
+    for row in rows:
+        mean = team.mean([array(vector) for vector in row])
         assert mean.dtype == team.start.dtype
-        np.testing.assert_allclose(np.asarray(mean), each.mean(axis=0), rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(np.asarray(mean), row.mean(axis=0), rtol=1e-5, atol=1e-6)
 
 
 def test_random_k_draws_the_same_places_of_all_and_adds_up(array):
     team = Team({"kind": "random-k", "ratio": 0.2}, array(np.zeros(50)))
     seen = Counter()
-    for each in normal(300, 3, 50):
-        mean = np.asarray(team.mean([array(vector) for vector in each]))
+    for item in normal(300, 3, 50):
+        mean = np.asarray(team.mean([array(vector) for vector in item]))
         seen.update(np.flatnonzero(mean).tolist())
         first, *others = [team.meetings[-1].thunks[rank]() for rank in range(3)]
         assert len(first.data[0]) == len({*map(int, first.places)}) == 10
@@ -316,8 +316,8 @@ def test_a_threshold_is_estimated_from_a_sample_only(ratio, stride):
 
 def test_a_vector_hardly_larger_than_its_sample_is_sorted():
     sizes = abs(normal(2999))
-    found = about_largest(sizes, 0.01, None)
-    np.testing.assert_array_equal(found, np.sort(np.argsort(sizes)[-30:]))
+    actual = about_largest(sizes, 0.01, None)
+    np.testing.assert_array_equal(actual, np.sort(np.argsort(sizes)[-30:]))
 
 
 def test_dgc_finds_equal_entries_and_entries_that_are_no_numbers():
@@ -334,8 +334,8 @@ def test_dgcs_ratio_falls_exponentially():
     assert ratios == pytest.approx([0.25, 0.25 * 0.004**0.25, 0.25 * 0.004**0.5,
                                     0.25 * 0.004**0.75, 0.001, 0.001])  # fmt: skip
     send = encoder({"kind": "dgc", "ratio": 0.05, "warmup": 3, "momentum": 0.0}, 40)
-    kept = [np.count_nonzero(send(vector)[0]) for vector in normal(5, 40)]
-    assert kept == [10, 6, 4, 2, 2]  # ceil(40 times 0.25, 0.146, 0.0855, 0.05, 0.05)
+    sent = [np.count_nonzero(send(vector)[0]) for vector in normal(5, 40)]
+    assert sent == [10, 6, 4, 2, 2]  # ceil(40 times 0.25, 0.146, 0.0855, 0.05, 0.05)
 
 
 def test_dgc_clips_what_a_worker_adds():
@@ -396,7 +396,7 @@ def test_sparse_loco_weighs_what_travels():
         data, places, _ = codec.encode(vector, codec.init(vector, None), 0)
         whole = codec.bytes(size, 8.0, 0, None)
         packed = packing.take_apart(Encoded(data, places, 1.0, whole, *codec.layout(size, 0)))
-        assert sum(each.numel() * each.element_size() for each in packed.tensors) == whole
+        assert sum(tensor.numel() * tensor.element_size() for tensor in packed.tensors) == whole
         back = packing.put_together(packed)
         zero = torch.zeros(size, dtype=vector.dtype)
         assert torch.equal(codec.add(zero.clone(), back.data, None), codec.add(zero, data, None))
@@ -411,13 +411,13 @@ def test_qsgd_is_unbiased_and_no_noisier_than_its_theorem_says(bits):
     d, draws, s = 60, 4000, 2 ** (bits - 1) - 1
     vector = normal(d) * np.arange(d)
     send = encoder({"kind": "qsgd", "bits": bits}, d)
-    found = np.array([send(vector)[0] for _ in range(draws)])
+    actual = np.array([send(vector)[0] for _ in range(draws)])
     norm = np.linalg.norm(vector)
     part = s * abs(vector) / norm % 1
     sigma = norm / s * np.sqrt(part * (1 - part) / draws)
-    assert (abs(found.mean(axis=0) - vector) <= 5 * sigma + 1e-12).all()
-    assert np.allclose(found * s / norm % 1, 0) or np.allclose((found * s / norm + 0.5) % 1, 0.5)
-    variance = ((found - vector) ** 2).sum(axis=1).mean()
+    assert (abs(actual.mean(axis=0) - vector) <= 5 * sigma + 1e-12).all()
+    assert np.allclose(actual * s / norm % 1, 0) or np.allclose((actual * s / norm + 0.5) % 1, 0.5)
+    variance = ((actual - vector) ** 2).sum(axis=1).mean()
     assert variance <= min(d / s**2, sqrt(d) / s) * norm**2
     assert variance == pytest.approx((sigma**2 * draws).sum(), rel=0.1)
 
@@ -428,12 +428,12 @@ def test_qsgd_is_unbiased_and_no_noisier_than_its_theorem_says(bits):
 )
 def test_qsgd_moves_no_entry_by_more_than_a_level(vector, bucket):
     vector = np.array(vector)
-    found, _ = encoder({"kind": "qsgd", "bits": 3, "bucket": bucket}, vector.size)(vector)
+    actual, _ = encoder({"kind": "qsgd", "bits": 3, "bucket": bucket}, vector.size)(vector)
     for begin in range(0, vector.size, bucket):
-        own = slice(begin, begin + bucket)
-        level = np.linalg.norm(vector[own]) / 3
-        assert (abs(found - vector)[own] <= level * (1 + 1e-9)).all()
-        assert found[own][vector[own] == 0].tolist() == [0.0] * int((vector[own] == 0).sum())
+        place = slice(begin, begin + bucket)
+        level = np.linalg.norm(vector[place]) / 3
+        assert (abs(actual - vector)[place] <= level * (1 + 1e-9)).all()
+        assert actual[place][vector[place] == 0].tolist() == [0.0] * int((vector[place] == 0).sum())
 
 
 def test_workers_round_independently(array):
@@ -448,17 +448,17 @@ def test_workers_round_independently(array):
 @given(st.lists(st.floats(-60_000, 60_000), min_size=1, max_size=10))
 def test_fp16_rounds_to_the_nearest_half(vector):
     vector = np.array(vector)
-    found, _ = encoder({"kind": "fp16"}, vector.size)(vector)
-    assert (abs(found - vector) <= np.maximum(2.0**-11 * abs(vector), 2.0**-25)).all()
+    actual, _ = encoder({"kind": "fp16"}, vector.size)(vector)
+    assert (abs(actual - vector) <= np.maximum(2.0**-11 * abs(vector), 2.0**-25)).all()
 
 
 def test_halves_are_added_up_as_halves(array):
     vectors = normal(3, 50)
     team = Team({"kind": "fp16"}, array(np.zeros(50)))
-    found = team.mean([array(vector) for vector in vectors])
-    assert found.dtype == team.start.dtype
+    actual = team.mean([array(vector) for vector in vectors])
+    assert actual.dtype == team.start.dtype
     a, b, c = vectors.astype(np.float32).astype(np.float16)
-    np.testing.assert_array_equal(np.asarray(found), ((a + b + c) / np.float16(3)).astype(float))
+    np.testing.assert_array_equal(np.asarray(actual), ((a + b + c) / np.float16(3)).astype(float))
 
 
 # PowerSGD
@@ -475,8 +475,8 @@ def test_power_sgd_is_exact_where_the_mean_has_so_low_a_rank(rank, found, array)
     team = Team({"kind": "power-sgd", "rank": rank}, array(np.zeros(144)))
     for seed in range(3):
         mean = low_rank(found, seed=seed)
-        each = [mean + noise[0], mean + noise[1], mean - noise[0] - noise[1]]
-        result = np.asarray(team.mean([array(vector) for vector in each]))
+        vectors = [mean + noise[0], mean + noise[1], mean - noise[0] - noise[1]]
+        result = np.asarray(team.mean([array(vector) for vector in vectors]))
         np.testing.assert_allclose(result, mean, rtol=1e-3, atol=1e-4)
 
 
@@ -511,22 +511,22 @@ def residual(team):
 @given(st.lists(st.booleans(), max_size=20), st.integers(1, 3), st.integers(1, 30))
 def test_power_sgd_loses_nothing_however_many_are_under_way(plan, rank, size):
     """True starts a mean and False waits for the oldest one; results come early, or late."""
-    found = []
+    actual = []
     for eager in (True, False):
         team = Team({"kind": "power-sgd", "rank": rank}, np.zeros(size), eager=eager)
         flying, given_in, results = [], 0.0, []
         for number, starts in enumerate([True, *plan]):
             if starts:
-                each = normal(3, size, seed=number)
-                given_in = given_in + each.mean(axis=0)
-                flying.append(team.start_mean(list(each)))
+                vectors = normal(3, size, seed=number)
+                given_in = given_in + vectors.mean(axis=0)
+                flying.append(team.start_mean(list(vectors)))
             elif flying:
                 results.append(team.wait(flying.pop(0)))
-        results += [team.wait(each) for each in flying]
+        results += [team.wait(handle) for handle in flying]
         total = sum(first for first, *_ in results) + residual(team)
         np.testing.assert_allclose(total, given_in, rtol=1e-9, atol=1e-9)
-        found.append(results)
-    np.testing.assert_array_equal(*found)
+        actual.append(results)
+    np.testing.assert_array_equal(*actual)
 
 
 def test_power_sgd_averages_what_it_can_and_recovers_from_zero():
@@ -554,8 +554,8 @@ def test_scalars_travel_as_they_are_beside_vectors_that_have_states_of_their_own
     start = array(np.zeros(25))
     team, one, other = (Team(table, start) for _ in range(3))
     for a, b in normal(3, 2, 3, 25):
-        each = [(1.5 * r, array(a[r]), array(b[r]), -1) for r in range(3)]
-        scalar, first, second, constant = team.mean(each)
+        item = [(1.5 * r, array(a[r]), array(b[r]), -1) for r in range(3)]
+        scalar, first, second, constant = team.mean(item)
         assert (scalar, constant) == (1.5, -1)
         if table["kind"] in (
             "raw",
@@ -564,7 +564,7 @@ def test_scalars_travel_as_they_are_beside_vectors_that_have_states_of_their_own
             "fp16",
             "sparse-loco",
         ):  # the others share random numbers
-            alone = [one.mean([e[1] for e in each]), other.mean([e[2] for e in each])]
+            alone = [one.mean([e[1] for e in item]), other.mean([e[2] for e in item])]
             np.testing.assert_array_equal(np.asarray(first), np.asarray(alone[0]))
             np.testing.assert_array_equal(np.asarray(second), np.asarray(alone[1]))
     assert team.mean([(2.0,)] * 3) == (2.0,)
@@ -579,9 +579,9 @@ def test_a_message_to_one_node_says_the_same_without_a_state(table, array):
     sums, sent = 0.0, 0.0
     for vector in vectors:
         team.lines[1].send(0, (array(vector), 7.0))
-        sender, (found, scalar) = done(team.lines[0].receive())
-        assert (sender, scalar, found.dtype) == (1, 7.0, team.start.dtype)
-        sums, sent = sums + vector, sent + np.asarray(found)
+        sender, (actual, scalar) = done(team.lines[0].receive())
+        assert (sender, scalar, actual.dtype) == (1, 7.0, team.start.dtype)
+        sums, sent = sums + vector, sent + np.asarray(actual)
     if table["kind"] in ("raw", "fp16"):
         np.testing.assert_allclose(sent, sums, rtol=1e-2, atol=1e-3)
     assert done(team.lines[1].request(0, array(vectors[0]))) == "answer"
@@ -630,10 +630,10 @@ def test_a_quarter_of_a_vector_costs_a_quarter(table):
 
 def test_dgc_weighs_what_it_has_kept():
     team = Team({"kind": "dgc", "ratio": 0.01, "warmup": 2}, np.zeros(5000), parameters=10**6)
-    for each in normal(4, 3, 5000):
-        team.mean(list(each))
-        kept = [len(team.meetings[-1].thunks[rank]().places) for rank in range(3)]
-        assert team.weighed[-1] == pytest.approx([count / 5000 * 10**6 * 8 for count in kept])
+    for vector in normal(4, 3, 5000):
+        team.mean(list(vector))
+        places = [len(team.meetings[-1].thunks[rank]().places) for rank in range(3)]
+        assert team.weighed[-1] == pytest.approx([count / 5000 * 10**6 * 8 for count in places])
     nothing = Team({"kind": "dgc", "ratio": 0.01, "warmup": 2}, NOTHING, parameters=10**6)
     for _ in range(3):
         nothing.mean([NOTHING] * 3)
@@ -675,12 +675,12 @@ def test_a_name_is_the_codec_with_its_defaults(kind):
 
 def test_a_note_says_whose_compressing_takes_no_time():
     codecs = ({"kind": "fp16"}, {"kind": "fp16", "decompress": "3 ms"}, "raw")
-    named = [{"name": "ssgd", "codec": each, "label": str(n)} for n, each in enumerate(codecs)]
+    named = [{"name": "ssgd", "codec": codec, "label": str(n)} for n, codec in enumerate(codecs)]
     table = scenario(named[0]).table | {"algorithm": named}
-    said = [each for each in study.simulate(parse(table)).notes if "compressing" in each]
-    assert [each.partition(":")[0] for each in said] == ["0"]
+    notes = [note for note in study.simulate(parse(table)).notes if "compressing" in note]
+    assert [text.partition(":")[0] for text in notes] == ["0"]
     known = table | {"codec": [{"kind": "fp16", "size": "1 kB", "compress": "1 ms"}]}
-    assert not [each for each in study.simulate(parse(known)).notes if "compressing" in each]
+    assert not [item for item in study.simulate(parse(known)).notes if "compressing" in item]
 
 
 def test_the_schema_accepts_what_is_accepted():
@@ -708,7 +708,7 @@ PER_LINK = {"mean": 2 * (M - 1) / M, "gather": M - 1}  # of a ring, in payloads
 def bitwise_equal(world, programs=None):
     """Demand the same parameters, to the last bit, over a free network; return them."""
     free = world.model_copy(update={"network": scenario({"name": "ssgd"}).network})
-    slow, fast = (play(each, programs=programs) for each in (world, free))
+    slow, fast = (play(item, programs=programs) for item in (world, free))
     for ours, theirs in zip(slow.marks, fast.marks, strict=True):
         assert len(ours) == len(theirs)
         assert all(np.array_equal(a, b) for a, b in zip(ours, theirs, strict=True))
@@ -799,7 +799,7 @@ def test_buckets_converge_equally_everywhere_and_take_the_same_time_with_and_wit
     tables = {"steps": 60, "workers": M, "network": RING, "lr": 0.05}
     bitwise_equal(scenario(case, objective=LARGER, **tables))
     run, times = (
-        simulate(scenario(case, objective=each, **tables)).curve for each in (LARGER, TIME_ONLY)
+        simulate(scenario(case, objective=goal, **tables)).curve for goal in (LARGER, TIME_ONLY)
     )
     assert run["loss"][-1] < 0.5 * run["loss"][0]
     assert run["time"] == times["time"]

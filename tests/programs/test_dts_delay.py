@@ -25,7 +25,7 @@ def losses_of_accuracy(world, seeds):
         label: np.array([100 * run.curve["accuracy"][-1] for run in runs])
         for label, runs in groups.items()
     }
-    return {label: ends["ssgd"] - each for label, each in ends.items() if label != "ssgd"}
+    return {label: ends["ssgd"] - end for label, end in ends.items() if label != "ssgd"}
 
 
 def test_uncompensated_delay_costs_accuracy_and_compensated_delay_does_not():
@@ -52,7 +52,7 @@ def test_the_table_of_the_docs(rate, delays):
     """At the best rate for ssgd, and half of it; four seeds."""
     world = paceline.load("dts/compensation", [f"optimizer.lr.peak={rate}"])
     chosen = [
-        each for each in world.algorithm if each.label.split()[0] in {"ssgd", "none", "exact"}
+        item for item in world.algorithm if item.label.split()[0] in {"ssgd", "none", "exact"}
     ]
     worse = losses_of_accuracy(world.model_copy(update={"algorithm": tuple(chosen)}), seeds=4)
     for D in delays:
@@ -95,7 +95,7 @@ def test_largest_stable_rate(kind, D):
             objective={"kind": "quadratic", "dimension": 1, "noise": 0.0, "shift": 1.0},
             optimizer={"lr": lr, "momentum": 0.9},
         )  # fmt: skip
-        one, other = (np.ravel(each) for each in play(world).marks if each)
+        one, other = (np.ravel(mark) for mark in play(world).marks if mark)
         swing = one + other if kind == "none" else one - other
         return np.ptp(swing[-200:]) / np.ptp(swing[steps // 2 : steps // 2 + 200])
 
@@ -144,12 +144,12 @@ def test_closed_forms(Tc, X, hop, D, p):
     Else a bound: the step that ends the wait is not yet the one that starts a mean.
     """
     Lat = 2 * hop
-    found = delayed_seconds_per_step(Tc, X, Lat, D, p)
+    actual = delayed_seconds_per_step(Tc, X, Lat, D, p)
     if p > D:
         expected = max(X / p, Tc + max(0, Lat + X - D * Tc) / p)
-        assert found == pytest.approx(expected)
+        assert actual == pytest.approx(expected)
     else:
         bound = max(Tc, X / p, (Lat + X) / D)
-        assert found <= bound * (1 + 1e-12)
+        assert actual <= bound * (1 + 1e-12)
         if D % p == 0:
-            assert found == pytest.approx(bound)
+            assert actual == pytest.approx(bound)

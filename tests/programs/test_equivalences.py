@@ -29,7 +29,7 @@ def marks(*algorithms, seed=5, **tables):
     tables = {"steps": STEPS, "objective": QUADRATIC, "compute": EXPONENTIAL} | tables
     world = scenario(*algorithms, **tables)
     runs = [play(world, index, seed).marks for index in range(len(algorithms))]
-    return [np.array([each for each in run if each]) for run in runs]
+    return [np.array([value for value in run if value]) for run in runs]
 
 
 def sources(seed=5, **tables):
@@ -130,12 +130,12 @@ def test_one_worker_alone_does_sequential_sgd(objective):
     for _ in range(STEPS):
         x = x - 0.1 * source.gradient(x)
         path.append(x)
-    found = marks(
+    actual = marks(
         {"name": "asgd"}, {"name": "psgd"}, {"name": "ssgd"}, {"name": "local-sgd", "tau": 3},
         workers=1, network=RING, objective=objective, server={"apply": "3 s"},
     )  # fmt: skip
-    for each in found:
-        np.testing.assert_allclose(each[0], path, rtol=1e-12, atol=1e-15)
+    for run in actual:
+        np.testing.assert_allclose(run[0], path, rtol=1e-12, atol=1e-15)
 
 
 # Replays
@@ -144,7 +144,7 @@ def test_one_worker_alone_does_sequential_sgd(objective):
 def test_local_sgd_by_hand():
     """Momentum cleared at each average, a decaying rate, a period that grows."""
     growing = {"schedule": "steps", "start": 2.4, "factor": 2.0, "at": [12]}  # 3, then 5
-    (found,) = marks(
+    (mark,) = marks(
         {"name": "local-sgd", "tau": growing, "lr": DECAY, "momentum": 0.9}, workers=3, network=RING
     )
     streams, start = sources(workers=3)
@@ -157,7 +157,7 @@ def test_local_sgd_by_hand():
         since += 1
         if since >= (3 if k <= 12 else 5):
             x[:], u, since = sum(x) / 3, 0 * u, 0
-        np.testing.assert_allclose(found[:, k - 1], x, rtol=1e-12, atol=1e-15)
+        np.testing.assert_allclose(mark[:, k - 1], x, rtol=1e-12, atol=1e-15)
 
 
 # DistributedDataParallel's buckets
@@ -209,10 +209,10 @@ def test_a_model_of_tensors_is_averaged_in_its_buckets():
         cluster={"forward_share": 0.0},
     )  # fmt: skip
     assert world.model.buckets == (262_144, 2_000_000)
-    each = [size * 4 / 1.25e8 for size in world.model.buckets]
+    transmissions = [size * 4 / 1.25e8 for size in world.model.buckets]
     overlapped, after, whole = (simulate(world, index).duration for index in range(3))
-    assert overlapped == pytest.approx(1 + each[1])
-    assert after == whole == pytest.approx(1 + sum(each))
+    assert overlapped == pytest.approx(1 + transmissions[1])
+    assert after == whole == pytest.approx(1 + sum(transmissions))
     given = scenario({"name": "ssgd-bucketed", "buckets": 2}, model=world.model.model_dump())
     assert given.algorithm[0].parameters["buckets"] == 2
 
@@ -234,5 +234,5 @@ def test_a_size_alone_is_cut_as_ddp_cuts_it_over_nccl():
     model = {"parameters": 124_000_000, "bytes_per_parameter": 4}
     for library, buckets in (("nccl", 19), ("ideal", 4)):
         network = {"library": library, "latency": "0 s", "bandwidth": "20 GB/s"}
-        (found,) = with_model(model, network=network).algorithm
-        assert found.parameters["buckets"] == buckets
+        (actual,) = with_model(model, network=network).algorithm
+        assert actual.parameters["buckets"] == buckets

@@ -39,9 +39,9 @@ def mixing(graph, m):
 def play(case, graph="ring", start=None, **tables):
     """Run a program; return the run, its log, and what was marked: (workers, steps, parameters)."""
     table = {"name": case} if isinstance(case, str) else case
-    own = {} if table["name"] in ("psgd", "ssgd") else {"graph": GRAPHS[graph]}
+    options = {} if table["name"] in ("psgd", "ssgd") else {"graph": GRAPHS[graph]}
     tables = {"objective": QUADRATIC, "compute": EXPONENTIAL, "steps": STEPS} | tables
-    world = scenario(table | own, **tables)
+    world = scenario(table | options, **tables)
     run, log = watch(world, seed=SEED, start=start)
     marks = [np.array(log.values(rank)) for rank in range(world.cluster.workers)]
     # AD-PSGD's workers take as many steps as they can
@@ -73,7 +73,7 @@ replays = pytest.mark.parametrize(
 @pytest.mark.parametrize("momentum", [0.0, 0.8])
 def test_d_psgd_is_its_equation(graph, m, momentum, objective):
     """x = W x - lr u, with u = mu u + g(x): each gradient at a worker's own model, not averaged."""
-    _, _, found = play(
+    _, _, played = play(
         {"name": "d-psgd", "lr": DECAY, "momentum": momentum}, graph, workers=m, network=RING,
         objective=objective,
     )  # fmt: skip
@@ -82,14 +82,14 @@ def test_d_psgd_is_its_equation(graph, m, momentum, objective):
     for k in range(1, STEPS + 1):
         u = momentum * u + gradients(x)
         x = W @ x - rate(k) * u
-        np.testing.assert_allclose(found[:, k - 1], x, rtol=1e-12, atol=1e-14)
+        np.testing.assert_allclose(played[:, k - 1], x, rtol=1e-12, atol=1e-14)
 
 
 @graphs
 @replays
 def test_d2_is_its_recursion(graph, m, objective):
     """x' = V (2x - x_before - lr g + lr_before g_before), with V = (I + W) / 2."""
-    _, _, found = play(
+    _, _, played = play(
         {"name": "d2", "lr": DECAY}, graph, workers=m, network=RING, objective=objective
     )
     gradients, goal = sources(m, objective)
@@ -98,7 +98,7 @@ def test_d2_is_its_recursion(graph, m, objective):
     for k in range(1, STEPS + 1):
         step = rate(k) * gradients(x)
         x, before, last = V @ (2 * x - before - step + last), x, step
-        np.testing.assert_allclose(found[:, k - 1], x, rtol=1e-11, atol=1e-13)
+        np.testing.assert_allclose(played[:, k - 1], x, rtol=1e-11, atol=1e-13)
 
 
 @graphs
@@ -107,17 +107,17 @@ def test_gossip_alone_comes_to_the_mean(graph, name):
     """From different starts, with gradients that count for nothing."""
     m = 6
     start = np.random.default_rng(0).normal(size=(m, 6))
-    _, _, found = play(
+    _, _, played = play(
         {"name": name, "lr": 1e-300}, graph, start=start, workers=m, steps=300, network=RING
     )
     mean = start.mean(axis=0)
-    np.testing.assert_allclose([each[-1] for each in found], np.tile(mean, (m, 1)), atol=1e-9)
+    np.testing.assert_allclose([curve[-1] for curve in played], np.tile(mean, (m, 1)), atol=1e-9)
     if name == "d-psgd":
         W = mixing(graph, m)
         expected = [np.linalg.matrix_power(W, k) @ start for k in range(1, 301)]
-        np.testing.assert_allclose(found.transpose(1, 0, 2), expected, atol=1e-12)
+        np.testing.assert_allclose(played.transpose(1, 0, 2), expected, atol=1e-12)
     if name != "ad-psgd":
-        np.testing.assert_allclose(found.mean(axis=0), np.tile(mean, (300, 1)), atol=1e-12)
+        np.testing.assert_allclose(played.mean(axis=0), np.tile(mean, (300, 1)), atol=1e-12)
 
 
 # What it converges to
@@ -126,10 +126,10 @@ def test_gossip_alone_comes_to_the_mean(graph, name):
 @cache
 def limits(name, graph):
     """Where every worker ends up without noise; the optimum is zero."""
-    _, _, found = play(
+    _, _, played = play(
         {"name": name, "lr": 0.5}, graph, workers=6, steps=400, objective=NOISELESS, compute="1 s"
     )
-    return found[:, -1]
+    return played[:, -1]
 
 
 @graphs
@@ -160,7 +160,7 @@ def test_d2_reaches_the_optimum_where_d_psgd_does_not(graph):
 @pytest.mark.parametrize("objective", [QUADRATIC, DIGITS], ids=["quadratic", "digits"])
 def test_alone_it_is_plain_sgd(name, objective):
     tables = {"workers": 1, "objective": objective, "lr": DECAY, "network": RING}
-    (_, plain, expected), (run, log, found) = (play(each, **tables) for each in ("psgd", name))
+    (_, plain, expected), (run, log, found) = (play(item, **tables) for item in ("psgd", name))
     np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-14)
     assert log.times(0) == plain.times(0)
     assert (run.links, run.curve["bytes"][-1]) == ({}, 0)
@@ -233,7 +233,7 @@ def averagings(log, rank):
 def test_a_gradient_of_ad_psgd_is_stale_by_the_averagings_since_it_was_begun(world):
     run, log, marks = play("ad-psgd", **world)
     counted = [averagings(log, rank) for rank in range(world["workers"])]
-    assert run.staleness == Counter(each for counts in counted for each in counts)
+    assert run.staleness == Counter(count for counts in counted for count in counts)
     assert sum(run.staleness.values()) >= world["workers"] * STEPS
     assert (run.staleness_unit, run.updates) == ("averagings", world["workers"] * STEPS)
     for rank, counts in enumerate(counted):
@@ -281,7 +281,7 @@ FAR = {"latency": "400 ms", "bandwidth": "1 Mbit/s"}
 
 def paths(name, graph, m, world):
     """When each worker ends each step: shape (workers, steps)."""
-    durations = np.array([[next(each) for _ in range(STEPS)] for each in
+    durations = np.array([[next(time) for _ in range(STEPS)] for time in
                           workers.compute_times(world, SEED)])  # fmt: skip
     joined = [GRAPHS[graph].neighbours(rank, m) for rank in range(m)]
     ends, now = [], np.zeros(m)
@@ -293,7 +293,7 @@ def paths(name, graph, m, world):
             heard = [max(done[list(others)]) + WAY for others in joined]
         else:  # those who ask have the answer as soon as messages can have it
             asks = [GRAPHS[graph].active(rank, m) for rank in range(m)]
-            heard = [start + 2 * WAY if each else 0 for start, each in zip(now, asks, strict=True)]
+            heard = [start + 2 * WAY if ask else 0 for start, ask in zip(now, asks, strict=True)]
         now = np.maximum(done, heard)
         ends.append(now)
     return np.transpose(ends)
@@ -337,5 +337,5 @@ def test_a_step_of_ad_psgd_swaps_one_pair_of_models(graph):
     links = run.links
     back = {name: links["->".join(reversed(name.split("->")))] for name in links}
     assert all(abs(links[name] - back[name]) <= PAYLOAD for name in links)  # one under way
-    asked = sum(len(each) for rank, each in enumerate(marks) if GRAPHS[graph].active(rank, 6))
-    assert 0 <= sum(links.values()) - 2 * asked * PAYLOAD <= 2 * 6 * PAYLOAD
+    starts = sum(len(mark) for rank, mark in enumerate(marks) if GRAPHS[graph].active(rank, 6))
+    assert 0 <= sum(links.values()) - 2 * starts * PAYLOAD <= 2 * 6 * PAYLOAD

@@ -94,8 +94,8 @@ def test_a_torus_is_as_near_to_a_square_as_can_be():
     for workers, columns in {16: 4, 12: 4, 40: 8, 7: 7, 2: 2}.items():
         for rank in range(workers):
             row, column = divmod(rank, columns)
-            beside = {row * columns + (column + each) % columns for each in (-1, 1)}
-            above = {(rank + each * columns) % workers for each in (-1, 1)}
+            beside = {row * columns + (column + offset) % columns for offset in (-1, 1)}
+            above = {(rank + offset * columns) % workers for offset in (-1, 1)}
             assert Torus().neighbours(rank, workers) == tuple(sorted((beside | above) - {rank}))
     assert Torus().neighbours(0, 12) == (1, 3, 4, 8)
 

@@ -35,12 +35,12 @@ def gradients(marked, **tables):
     """
     made = world({"name": "psgd"}, workers=len(marked), **tables)
     goal = build(made, made.algorithm[0], SEED)
-    found = np.empty_like(marked)
+    actual = np.empty_like(marked)
     for rank, path in enumerate(marked):
         source = goal.source(rank)
         for n, x in enumerate([goal.start, *path[:-1]]):
-            found[rank, n] = source.gradient(x)
-    return found, goal.start
+            actual[rank, n] = source.gradient(x)
+    return actual, goal.start
 
 
 def same(first, second, tolerance=1e-12):
@@ -99,17 +99,17 @@ def test_dts_is_its_replay_with_averaged_gradients(delay, period, mu, decaying):
     """At every step, to 1e-10: what a mean has made up for counts as the mean, the rest as own."""
     rate = {**DECAY, "start": 0.02} if decaying else 0.02
     algorithm = {"name": "dts", "delay": delay, "period": period, "momentum": mu, "lr": rate}
-    (found,) = marks(algorithm)
-    own, start = gradients(found)
+    (mark,) = marks(algorithm)
+    steps, start = gradients(mark)
     lr = world(algorithm).algorithm[0].parameters["lr"]
-    mean = own.mean(axis=0)
+    mean = steps.mean(axis=0)
     for n in range(STEPS):
         tags = [tag for tag in range(n - delay + 1) if (tag + 1) % period == 0]
         known = max(tags, default=-1) + 1
         for rank in range(3):
-            mixed = np.concatenate([mean[:known], own[rank, known : n + 1]])
+            mixed = np.concatenate([mean[:known], steps[rank, known : n + 1]])
             np.testing.assert_allclose(
-                found[rank, n], momentum_sgd(start, mixed, lr, mu), rtol=1e-10, atol=1e-10
+                mark[rank, n], momentum_sgd(start, mixed, lr, mu), rtol=1e-10, atol=1e-10
             )
 
 
@@ -122,8 +122,8 @@ def test_the_other_compensations_by_hand(compensation, period):
         "compensation": compensation,
     }  # fmt: skip
     rate = world(algorithm).algorithm[0].parameters["lr"]
-    (found,) = marks(algorithm)
-    g, start = gradients(found)
+    (mark,) = marks(algorithm)
+    g, start = gradients(mark)
     x, u = np.tile(start, (3, 1)), np.zeros((3, start.size))
     A, total, sent = 0 * u, 0 * u, {}
     for n in range(STEPS):
@@ -144,7 +144,7 @@ def test_the_other_compensations_by_hand(compensation, period):
             else:
                 u = mu * u + late.mean(axis=0)
                 x = x - lr * u
-        same(found[:, n], x)
+        same(mark[:, n], x)
 
 
 def test_only_what_is_needed_travels():
@@ -173,8 +173,8 @@ def test_staleness_is_the_delay(delay, period):
 def test_overlap_local_sgd_by_hand():
     """In the published code's units: pull back, momentum in units of the gradient, late mean."""
     tau, lr, a, b = 4, 0.1, 0.6, 0.7
-    (found,) = marks({"name": "overlap-local-sgd", "tau": tau, "alpha": a, "beta": b, "lr": lr})
-    g, start = gradients(found)
+    (mark,) = marks({"name": "overlap-local-sgd", "tau": tau, "alpha": a, "beta": b, "lr": lr})
+    g, start = gradients(mark)
     x, z, v, sent = np.tile(start, (3, 1)), start, np.zeros((3, start.size)), None
     for n in range(STEPS):
         x = x - lr * g[:, n]
@@ -184,7 +184,7 @@ def test_overlap_local_sgd_by_hand():
             x = (1 - a) * x + a * z
             v = b * v + (z - x) / lr
             sent = z - lr * v
-        same(found[:, n], x)
+        same(mark[:, n], x)
 
 
 # HPSGD
@@ -206,11 +206,11 @@ def test_hpsgd_applies_each_gradient_exactly_once(epoch, lr, windows):
     """After an epoch the model is the start less every gradient so far, averaged."""
     made = world({"name": "hpsgd", "lr": lr}).algorithm[0]
     rates = np.array([made.parameters["lr"](k) for k in range(1, STEPS + 1)])
-    _, found = hpsgd(lr=lr, epoch=epoch, **windows)
-    g, start = gradients(found)
+    _, actual = hpsgd(lr=lr, epoch=epoch, **windows)
+    g, start = gradients(actual)
     applied = start - np.cumsum(rates[:, None] * g.mean(axis=0), axis=0)
     for last in range(epoch - 1, STEPS, epoch):
-        same(found[:, last], np.broadcast_to(applied[last], found[:, last].shape))
+        same(actual[:, last], np.broadcast_to(applied[last], actual[:, last].shape))
 
 
 def replay(recording, found, lr, epoch, flush):
@@ -249,9 +249,9 @@ def replay(recording, found, lr, epoch, flush):
 
 @looped(("epoch", "flush"), [(0, "exact"), (7, "exact"), (7, "paper"), (13, "paper")])
 def test_hpsgd_is_the_published_loop(epoch, flush):
-    recording, found = hpsgd(**({"epoch": epoch, "epoch_flush": flush} if epoch else {}))
-    for n, x in replay(recording, found, 0.1, epoch, flush):
-        same(found[:, n], np.broadcast_to(x, found[:, n].shape))
+    recording, actual = hpsgd(**({"epoch": epoch, "epoch_flush": flush} if epoch else {}))
+    for n, x in replay(recording, actual, 0.1, epoch, flush):
+        same(actual[:, n], np.broadcast_to(x, actual[:, n].shape))
 
 
 @looped(("kilobits", "t_sync"), [(1000, 1), (20, 3), (10, 5), (5, 10)])
@@ -279,8 +279,8 @@ def test_workers_of_different_speeds_stay_in_step():
         {"name": "hpsgd"}, workers=5, compute="1 s", network=SLOW, cluster=cluster, steps=400
     )
     recording = play(made)
-    told = [[says[1] for name, *says in each if name == "finished"] for each in recording.effects]
-    assert all(each == told[0] for each in told)
+    told = [[says[1] for name, *says in item if name == "finished"] for item in recording.effects]
+    assert all(answers == told[0] for answers in told)
     assert {True, False} == set(told[0])
     run = simulate(made)
     assert max(run.staleness) <= 5
@@ -325,8 +325,8 @@ def adamw(x, state, g, lr):
 def test_diloco_by_hand():
     """AdamW's moments live on from round to round; the outer gradient is how far workers came."""
     tau, lr = 5, 0.02
-    (found,) = marks({"name": "diloco", "tau": tau, "lr": lr})
-    g, theta = gradients(found)
+    (mark,) = marks({"name": "diloco", "tau": tau, "lr": lr})
+    g, theta = gradients(mark)
     x, u = np.tile(theta, (3, 1)), np.zeros(theta.size)
     inner = AdamW().init(x)
     for n in range(STEPS):
@@ -336,7 +336,7 @@ def test_diloco_by_hand():
             u = 0.9 * u + outer
             theta = theta - 0.7 * (outer + 0.9 * u)
             x = np.tile(theta, (3, 1))
-        same(found[:, n], x)
+        same(mark[:, n], x)
 
 
 @looped("overlap", [0, 2, 5])
@@ -344,13 +344,13 @@ def test_diloco_by_hand():
 def test_streaming_diloco_by_hand(fragments, overlap):
     """Each fragment in its turn: sent, `overlap` steps later stepped, and mixed with one's own."""
     tau, lr, alpha = 6, 0.05, 0.3
-    (found,) = marks(
+    (mark,) = marks(
         {
             "name": "streaming-diloco", "tau": tau, "fragments": fragments, "overlap": overlap,
             "alpha": alpha, "inner": 0, "lr": lr,
         }
     )  # fmt: skip
-    g, start = gradients(found)
+    g, start = gradients(mark)
     x, theta, u = np.tile(start, (3, 1)), start.copy(), np.zeros(start.size)
     places = np.array_split(np.arange(start.size), fragments)[::-1]  # the last entries first
     sent = {}
@@ -365,14 +365,14 @@ def test_streaming_diloco_by_hand(fragments, overlap):
                 u[at] = 0.9 * u[at] + outer
                 theta[at] -= 0.7 * (outer + 0.9 * u[at])
                 x[:, at] = theta[at] + alpha * (x[:, at] - theta[at])
-        same(found[:, n], x)
+        same(mark[:, n], x)
 
 
 @looped("name", ["delayed-diloco", "eager-diloco"])
 def test_late_outer_steps_by_hand(name):
     tau, lr, m = 4, 0.05, 3
-    (found,) = marks({"name": name, "tau": tau, "inner": 0.5, "lr": lr})
-    g, start = gradients(found)
+    (mark,) = marks({"name": name, "tau": tau, "inner": 0.5, "lr": lr})
+    g, start = gradients(mark)
     theta, u = np.tile(start, (m, 1)), np.zeros((m, start.size))
     x, inner, before = theta, 0 * u, None
     for n in range(STEPS):
@@ -389,17 +389,17 @@ def test_late_outer_steps_by_hand(name):
                 u = 0.9 * u + outer
                 theta = theta - 0.7 * (outer + 0.9 * u)
             x, before = theta, came
-        same(found[:, n], x)
+        same(mark[:, n], x)
 
 
 def test_late_diloco_does_not_wait_for_means_that_take_a_round():
     """A mean of 9 s is free where a round takes 10 s, and costs diloco 9 s a round."""
     network = {"collective": "given", "duration": "9 s"}
-    found = [
+    actual = [
         simulate(world({"name": name, "tau": 10}, compute="1 s", network=network)).duration
         for name in ("diloco", "delayed-diloco", "eager-diloco", "cocod-sgd", "overlap-local-sgd")
     ]
-    assert found == pytest.approx([4 * (10 + 9), *4 * [40]])
+    assert actual == pytest.approx([4 * (10 + 9), *4 * [40]])
 
 
 def test_streaming_diloco_sends_as_much_as_diloco_in_smaller_pieces():
@@ -416,8 +416,8 @@ def test_streaming_diloco_sends_as_much_as_diloco_in_smaller_pieces():
 def test_slow_momentum_by_hand():
     """BMUF and SlowMo: u = b u + (x0 - xbar) / lr; x0 = x0 - a lr u."""
     tau, lr, b, a = 4, 0.05, 0.6, 0.8
-    (found,) = marks({"name": "bmuf", "tau": tau, "momentum": b, "step": a, "lr": lr})
-    g, x0 = gradients(found)
+    (mark,) = marks({"name": "bmuf", "tau": tau, "momentum": b, "step": a, "lr": lr})
+    g, x0 = gradients(mark)
     x, u = np.tile(x0, (3, 1)), np.zeros(x0.size)
     for n in range(STEPS):
         x = x - lr * g[:, n]
@@ -425,7 +425,7 @@ def test_slow_momentum_by_hand():
             u = b * u + (x0 - x.mean(axis=0)) / lr
             x0 = x0 - a * lr * u
             x = np.tile(x0, (3, 1))
-        same(found[:, n], x)
+        same(mark[:, n], x)
 
 
 def test_slow_momentum_at_a_constant_rate_is_block_momentum():
@@ -445,12 +445,12 @@ def test_the_optimizers_momentum_is_that_of_slow_momentums_local_steps():
 def test_elastic_averaging_by_hand(alpha):
     tau, lr, m = 3, 0.05, 3
     more = {} if alpha is None else {"alpha": alpha}
-    (found,) = marks({"name": "easgd", "tau": tau, "lr": lr, **more})
-    g, z = gradients(found)
+    (mark,) = marks({"name": "easgd", "tau": tau, "lr": lr, **more})
+    g, z = gradients(mark)
     a = 0.9 / m if alpha is None else alpha
     x = np.tile(z, (m, 1))
     for n in range(STEPS):
         x = x - lr * g[:, n]
         if (n + 1) % tau == 0:
             x, z = (1 - a) * x + a * z, (1 - m * a) * z + a * x.sum(axis=0)
-        same(found[:, n], x)
+        same(mark[:, n], x)

@@ -260,11 +260,11 @@ def collected(world, *, K, mean=False, wait=True, lr=0.1, mu=0.0, seed=5):
                 return account
         else:
             released = [] if wait else [w]
-        for each in released:
-            seen[each] = x, updates
+        for worker in released:
+            seen[worker] = x, updates
             outgoing = max(free, outgoing) + card
-            arrival = outgoing + transit + next(times[each]) + transit
-            heapq.heappush(arrivals, (arrival, next(number), each))
+            arrival = outgoing + transit + next(times[worker]) + transit
+            heapq.heappush(arrivals, (arrival, next(number), worker))
 
 
 CASES = {
@@ -465,11 +465,11 @@ def test_who_waits_for_all_is_synchronous(case, share, every, compute):
         optimizer={"momentum": momentum}, workers=5, compute=compute, objective=QUADRATIC,
     )  # fmt: skip
     (_, ssgd), (_, served) = watch(world), watch(world, 1)
-    found = served.values(5)[every - 1 :: every]
-    np.testing.assert_allclose(found, ssgd.values(0), rtol=1e-12, atol=1e-15)
+    actual = served.values(5)[every - 1 :: every]
+    np.testing.assert_allclose(actual, ssgd.values(0), rtol=1e-12, atol=1e-15)
     assert served.times(5)[every - 1 :: every] == pytest.approx(ssgd.times(0))
     begun = [served.values(rank, "begin")[:20] for rank in range(5)]
-    assert all(np.array_equal(begun[0], each) for each in begun)
+    assert all(np.array_equal(begun[0], parameters) for parameters in begun)
 
 
 # SSP
@@ -496,7 +496,7 @@ def test_nobody_goes_further_than_ssp_allows_or_waits_without_need(staleness, un
             released.remove(event.other)
     assert max(ahead) == staleness + 1  # of steps done; more are not begun
     if unequal is SLOW:
-        assert sum(each == staleness + 1 for each in ahead) >= 35
+        assert sum(lag == staleness + 1 for lag in ahead) >= 35
         assert run.duration > 100 * (run.steps - staleness - 1)
     for rank in range(5):  # by the workers' own clocks: to have begun is to have heard
         begun, heard = log.times(rank, "begin"), log.times(rank, "receive")
@@ -518,6 +518,6 @@ def test_a_gate_lets_those_go_on_who_are_not_too_far_ahead(workers, lead, picks)
         worker = here[pick % len(here)]
         times[worker] += 1
         waiting.append(worker)
-        free = [each for each in waiting if times[each] - min(times) <= lead]
+        free = [rank for rank in waiting if times[rank] - min(times) <= lead]
         assert gate.admit(worker) == free
-        waiting = [each for each in waiting if each not in free]
+        waiting = [rank for rank in waiting if rank not in free]

@@ -148,7 +148,7 @@ def test_a_threshold_is_whole_and_never_falls(schedule):
             read("threshold", schedule)
         return
     thresholds = [read("threshold", schedule)(count) for count in range(FURTHEST)]
-    assert all(type(each) is int and each >= 1 for each in thresholds)
+    assert all(type(threshold) is int and threshold >= 1 for threshold in thresholds)
     assert thresholds == sorted(thresholds)
     assert thresholds == [math.floor(schedule(count)) for count in range(FURTHEST)]
 
@@ -203,7 +203,7 @@ def test_a_scenario_may_warm_up_and_let_the_period_grow():
             "algorithm.local-sgd.tau={schedule='linear', start=1, end=4, steps=30}",
         ],
     )
-    (local,) = [each.parameters for each in scenario.algorithm if each.name == "local-sgd"]
+    (local,) = [item.parameters for item in scenario.algorithm if item.name == "local-sgd"]
     assert [local["lr"](step) for step in (2, 4, 10)] == [0.05, 0.1, 0]
     assert [local["tau"](step) for step in (1, 10, 11, 30)] == [2, 2, 3, 4]
 

@@ -44,7 +44,7 @@ def test_a_disk_that_is_full_at_the_nth_write(whole, number):
 
 
 @pytest.mark.parametrize(
-    "what", [each for each in WHAT if each.startswith(("disk full, by", "directory", "a file"))]
+    "what", [name for name in WHAT if name.startswith(("disk full, by", "directory", "a file"))]
 )
 def test_a_directory_that_cannot_be_written(whole, what):
     WHAT[what][0](whole, random.Random(1))
@@ -61,14 +61,14 @@ def test_who_waits_for_results_is_called_meanwhile(monkeypatch):
     monkeypatch.setattr(executors, "PATIENCE", 0.01)
     called = threading.Event()
     with ThreadPoolExecutor(1) as pool:
-        found = executors.results(
+        actual = executors.results(
             pool, executors.Work(lambda task: called.wait(60), str), {7: 0}, lambda _: called.set()
         )
-        assert [*found] == [(7, True)]
+        assert [*actual] == [(7, True)]
 
 
 def test_a_task_whose_process_dies_is_done_once_more(tmp_path):
-    assert done(tmp_path, deaths=1) == [(each, each) for each in range(6)]
+    assert done(tmp_path, deaths=1) == [(index, index) for index in range(6)]
     tried = [path.name.partition("-")[0] for path in tmp_path.glob("?-*")]
     assert sorted(tried) == [*"0123345"]  # no other was repeated
 
@@ -83,11 +83,11 @@ def test_a_sweep_names_the_point_that_ends_its_process(tmp_path):
     path = tmp_path / "cheap.toml"
     path.write_text(CHEAP + '[[algorithm]]\nname = "deadly"\n')
     vary = {"network.latency": ["20 ms"], "run.steps": [8]}
-    said = (
+    message = (
         r"^deadly with network.latency=20 ms, run.steps=8 \(seeds 0 to 1\): its process died "
         "with status 7"
     )
-    with pytest.raises(RunError, match=said):
+    with pytest.raises(RunError, match=message):
         paceline.sweep(path, vary, jobs=2, programs={"deadly": deadly})
 
 
@@ -105,9 +105,9 @@ def test_a_full_stdout_is_one_message():
 
 
 def test_growth_is_told_from_none():
-    steady = np.tile([100.0, 9, 0, 3], (20, 1)) + [[each % 2, 0, 0, 0] for each in range(20)]
+    steady = np.tile([100.0, 9, 0, 3], (20, 1)) + [[index % 2, 0, 0, 0] for index in range(20)]
     assert all(row["handled"] for row in soak.judged(steady))
-    leaking = steady + [[0.0, each / 4, 0, 0] for each in range(20)]
+    leaking = steady + [[0.0, index / 4, 0, 0] for index in range(20)]
     assert [row["what"] for row in soak.judged(leaking) if not row["handled"]] == ["open files"]
     slowly = np.outer(np.arange(200), [0.3, 0, 0, 0]) + np.array([100.0, 9, 0, 3])
     assert [row["what"] for row in soak.judged(slowly) if not row["handled"]] == ["MiB of memory"]

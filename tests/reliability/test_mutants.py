@@ -17,5 +17,5 @@ def test_a_change_in_a_copy_is_noticed(tmp_path):
 @pytest.mark.parametrize("group", mutants.GROUPS)
 def test_the_files_of_a_group_exist(group):
     changed, tests = mutants.GROUPS[group].values()
-    assert all(any((mutants.ROOT / "simulator").glob(each)) for each in changed)
-    assert all((mutants.ROOT / "tests" / f"{each}.py").is_file() for each in tests)
+    assert all(any((mutants.ROOT / "simulator").glob(pattern)) for pattern in changed)
+    assert all((mutants.ROOT / "tests" / f"{test}.py").is_file() for test in tests)

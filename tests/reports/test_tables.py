@@ -26,9 +26,9 @@ def test_no_name_is_cut_however_wide_the_intervals(tmp_path):
     assert "(median" in swept
     assert "local-sgd" in swept
     assert "\N{HORIZONTAL ELLIPSIS}" not in swept
-    found = printed(*terminal.tune(paceline.tune(scenario, trials=4, out=tmp_path / "tune")))
-    assert "tau=" in found
-    assert "\N{HORIZONTAL ELLIPSIS}" not in found
+    actual = printed(*terminal.tune(paceline.tune(scenario, trials=4, out=tmp_path / "tune")))
+    assert "tau=" in actual
+    assert "\N{HORIZONTAL ELLIPSIS}" not in actual
 
 
 def test_a_sweep_shows_a_parameter_only_of_the_program_that_has_it(tmp_path):

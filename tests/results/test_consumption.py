@@ -67,7 +67,7 @@ def test_units_are_those_worked_out_by_hand(engine):
         rate = sum(3000 * run.steps / run.duration for run in runs) / len(runs)
         assert row["tokens_per_second"] == pytest.approx(rate)
         assert row["mfu"] == pytest.approx(rate * 6e6 / (9 * 1e12))
-        used = {key: each["mean"] for key, each in row["used"].items()}
+        used = {key: quantity["mean"] for key, quantity in row["used"].items()}
         assert used["tokens"] == pytest.approx(3000 * row["steps"])
         assert used["days"] == pytest.approx(seconds / 86400)
         assert used["device_hours"] == pytest.approx(9 * seconds / 3600)
@@ -90,7 +90,7 @@ def test_up_to_the_target_is_what_was_used_when_it_was_reached():
         assert row["to_target"]["tokens"]["mean"] < row["used"]["tokens"]["mean"]
     table["run"]["target_loss"] = 1e-9
     never = simulate(parse(table)).algorithms[0]["to_target"]
-    assert {each["mean"] for each in never.values()} == {None}
+    assert {quantity["mean"] for quantity in never.values()} == {None}
 
 
 def test_only_what_is_set_is_shown():
@@ -101,7 +101,7 @@ def test_only_what_is_set_is_shown():
     assert terminal.in_units(bare.algorithms) == []
     tokens = simulate(parse(world(cost={"tokens": 10.0})))
     assert {*tokens.algorithms[0]["used"]} == {"tokens", "days"}
-    assert [each.header for each in terminal.in_units(tokens.algorithms)[0].columns] == [
+    assert [column.header for column in terminal.in_units(tokens.algorithms)[0].columns] == [
         "in the whole run", "tokens/s", "tokens", "days",
     ]  # fmt: skip
     of_a_day = simulate(
@@ -109,7 +109,7 @@ def test_only_what_is_set_is_shown():
     )
     (table,), (row,) = terminal.in_units(of_a_day.algorithms[:1]), of_a_day.algorithms[:1]
     assert row["used"]["days"]["mean"] > 1
-    cells = {each.header: next(each.cells) for each in table.columns}
+    cells = {column.header: next(column.cells) for column in table.columns}
     assert cells["tokens/day"] == with_unit(86400 * row["tokens_per_second"], "#")
     assert "tokens/s" not in cells
     egress = simulate(parse(world(cost={"egress_per_gb": 1.0})))
@@ -156,8 +156,8 @@ def test_an_objective_may_have_its_own_tokens():
     scenario = parse(world(cost={}))
     (run, *_) = simulate(scenario).runs
     objective = type("Own", (), {"tokens": 7.0})()
-    own = scenario.model_copy(update={"objective": objective})
-    assert consumption.used(own, run, run.duration)["tokens"] == 21 * run.steps
+    changed = scenario.model_copy(update={"objective": objective})
+    assert consumption.used(changed, run, run.duration)["tokens"] == 21 * run.steps
 
 
 def test_intervals_of_amounts_are_whole_on_a_narrow_terminal():
@@ -199,9 +199,9 @@ def test_no_interval_exceeds_what_a_limited_run_can_use():
     rows = simulate(parse(table)).algorithms
     for key, caps in most.items():
         for row, cap in zip(rows, caps, strict=True):  # asgd's server has a price, too
-            found = row["used"][key]
-            assert found["interval"] is None or 0 <= found["interval"][0] <= found["mean"]
-            assert found["interval"] is None or found["interval"][1] <= cap * (1 + 1e-9)
+            actual = row["used"][key]
+            assert actual["interval"] is None or 0 <= actual["interval"][0] <= actual["mean"]
+            assert actual["interval"] is None or actual["interval"][1] <= cap * (1 + 1e-9)
     assert rows[0]["used"]["cost"]["interval"][1] == 120  # which two seeds alone would exceed
     row = sweep(parse(table), {"cluster.workers": [3]}).records()[0]
     assert estimate_of(row, "total_cost").interval[1] == 120
@@ -233,7 +233,7 @@ def test_computing_faster_than_the_device_can_or_far_slower_is_said():
 
     def notes(flops, **more):
         made = world(cost={**TOKENS, "flops": flops, **more})
-        return [each for each in simulate(parse(made)).notes if "TFLOP/s" in each]
+        return [item for item in simulate(parse(made)).notes if "TFLOP/s" in item]
 
     (note,) = notes("1 MFLOP/s")
     assert "% of cost.flops" in note

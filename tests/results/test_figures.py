@@ -83,8 +83,8 @@ def test_both_renderers_draw_the_mean_and_the_interval_that_tables_state():
     for rows, ends in (((), of_seeds), ([row], (0.35, 1.4))):  # a model adds its error
         described = chart({"x": runs}, rows=rows)
         (line,) = described.panels[0].lines
-        found = line.band[0][-1], line.y[-1], line.band[1][-1]
-        assert found == pytest.approx((ends[0], 0.7, ends[1]))
+        actual = line.band[0][-1], line.y[-1], line.band[1][-1]
+        assert actual == pytest.approx((ends[0], 0.7, ends[1]))
         assert described.panels[0].y.limits[0] < ends[0] < ends[1] < described.panels[0].y.limits[1]
         _, axes = draw(described)
         np.testing.assert_array_equal(axes.lines[0].get_ydata(), line.y)

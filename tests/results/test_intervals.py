@@ -24,25 +24,25 @@ LIGHT = {"dist": "pareto", "minimum": "1 s", "alpha": 2.1}
 
 @given(st.lists(st.floats(1e-6, 1), min_size=2, max_size=8), st.floats(0, 1), st.floats(0, 1))
 def test_an_interval_within_bounds_holds_its_value(values, low, high):
-    found = intervals.estimate(values).within(low, high)
-    if found.interval is not None:
-        assert min(low, found.value) <= found.interval[0] <= found.value
-        assert found.value <= found.interval[1] <= max(high, found.value)
+    actual = intervals.estimate(values).within(low, high)
+    if actual.interval is not None:
+        assert min(low, actual.value) <= actual.interval[0] <= actual.value
+        assert actual.value <= actual.interval[1] <= max(high, actual.value)
 
 
 @given(TIMES, st.booleans(), st.sampled_from([None, MEAN, MEDIAN]))
 def test_an_interval_of_times_is_positive_and_holds_its_value(times, heavy, of):
-    found = positive(times, heavy=heavy, of=of)
-    if found.interval is None:
-        assert found.exact
+    actual = positive(times, heavy=heavy, of=of)
+    if actual.interval is None:
+        assert actual.exact
         assert np.ptp(times) <= 1e-9 * max(times)
         return
-    low, high = found.interval
-    assert 0 < low <= found.value * (1 + 1e-12)
-    assert found.value <= high * (1 + 1e-12)
-    assert found.value == pytest.approx(np.mean(times) if found.of == MEAN else np.median(times))
-    assert found.of == (MEDIAN if heavy else of or found.of)
-    if found.of == MEAN and of is None:
+    low, high = actual.interval
+    assert 0 < low <= actual.value * (1 + 1e-12)
+    assert actual.value <= high * (1 + 1e-12)
+    assert actual.value == pytest.approx(np.mean(times) if actual.of == MEAN else np.median(times))
+    assert actual.of == (MEDIAN if heavy else of or actual.of)
+    if actual.of == MEAN and of is None:
         assert high <= 10 * low
 
 
@@ -61,18 +61,18 @@ def test_an_interval_does_not_depend_on_the_unit_or_the_order(times, unit, heavy
 )  # fmt: skip
 def test_medians_lie_between_order_statistics_at_the_level_that_these_attain(seeds, level, places):
     times = np.random.default_rng(seeds).permutation(2.0 ** np.arange(seeds))
-    found = positive(times, heavy=True)
-    assert found.interval == tuple(2.0**place for place in places)
-    assert found.level == pytest.approx(level, rel=1e-12)
-    assert found.certain == (seeds > 4)
-    assert found.of_mean is None
+    actual = positive(times, heavy=True)
+    assert actual.interval == tuple(2.0**place for place in places)
+    assert actual.level == pytest.approx(level, rel=1e-12)
+    assert actual.certain == (seeds > 4)
+    assert actual.of_mean is None
 
 
 def test_means_of_times_that_hardly_vary_have_students_interval():
     """To the third digit, but for the scale; Student's is what a textbook gives."""
     times = [99.0, 100.0, 101.0, 100.5]
-    found, textbook = positive(times), intervals.signed(times)
-    assert found.interval == pytest.approx(textbook.interval, rel=1e-3)
+    actual, textbook = positive(times), intervals.signed(times)
+    assert actual.interval == pytest.approx(textbook.interval, rel=1e-3)
     assert textbook.interval == pytest.approx([99.1202, 101.1298], abs=1e-4)
 
 
@@ -82,8 +82,8 @@ def test_the_mean_of_lognormal_times_has_the_published_interval():
     mean, variance = y.mean(), y.var(ddof=1)
     half = 2.0150484 * math.sqrt(variance / 6)  # t, 5 degrees of freedom
     up = math.hypot(half, variance / 2 * (5 / 1.1454762 - 1))  # chi-squared, at 5 %
-    found = positive(np.exp(y), of=MEAN)
-    assert found.interval[1] == pytest.approx(math.exp(mean + variance / 2 + up), rel=1e-6)
+    actual = positive(np.exp(y), of=MEAN)
+    assert actual.interval[1] == pytest.approx(math.exp(mean + variance / 2 + up), rel=1e-6)
 
 
 @looped("heavy", [False, True])
@@ -99,9 +99,9 @@ def test_a_seed_that_never_gets_there_leaves_the_interval_open(heavy):
 def test_no_interval_without_chance(heavy):
     """No width of 1e-15, either."""
     for times in ([3.0] * 4, [0.1 + 0.2, 0.3, 0.3], [0.0, 0.0]):
-        found = positive(times, heavy=heavy)
-        assert (found.interval, found.of_mean, found.exact) == (None, None, True)
-        assert wording.amount(found, "s").count("%") == 0
+        actual = positive(times, heavy=heavy)
+        assert (actual.interval, actual.of_mean, actual.exact) == (None, None, True)
+        assert wording.amount(actual, "s").count("%") == 0
     single = positive([3.0], heavy=heavy)
     assert (single.interval, single.basis) == (None, intervals.ONE_SEED)
     rounded = intervals.difference([10.1, 20.2], [10.0 + 1e-14, 20.1])
@@ -113,17 +113,17 @@ def test_no_interval_without_chance(heavy):
 
 @given(st.lists(st.floats(0, 1), min_size=2, max_size=9))
 def test_shares_stay_between_0_and_1(values):
-    found = intervals.share(values)
-    assert found.interval is None or 0 <= found.interval[0] <= found.interval[1] <= 1
+    actual = intervals.share(values)
+    assert actual.interval is None or 0 <= actual.interval[0] <= actual.interval[1] <= 1
 
 
 @given(TIMES, st.booleans())
 def test_documents_give_estimates_back(times, heavy):
-    found = positive([*times, INF] if heavy else times, heavy=heavy)
-    mean = jsonable({"mean": np.mean(times), "median": np.median(times), **found.beside_mean()})
-    value = jsonable({"value": found.value, **found.beside_value()})
+    actual = positive([*times, INF] if heavy else times, heavy=heavy)
+    mean = jsonable({"mean": np.mean(times), "median": np.median(times), **actual.beside_mean()})
+    value = jsonable({"value": actual.value, **actual.beside_value()})
     for read in (stated(mean), stated(value, "value")):
-        assert (read.of, read.interval, read.level) == (found.of, found.interval, found.level)
+        assert (read.of, read.interval, read.level) == (actual.of, actual.interval, actual.level)
 
 
 def test_comparisons_are_paired_and_say_no_more_than_is_known():
@@ -167,8 +167,8 @@ def test_one_unit_within_an_interval(times, said):
 
 
 def test_differences_are_said_in_one_unit():
-    found = intervals.signed([-75.0, 30.0, 9000.0, 4000.0])
-    assert wording.difference(found, "s") == "0.900 h (-0.500 to 2.30)"
+    actual = intervals.signed([-75.0, 30.0, 9000.0, 4000.0])
+    assert wording.difference(actual, "s") == "0.900 h (-0.500 to 2.30)"
 
 
 def world(compute, **run):
@@ -208,9 +208,9 @@ def test_times_without_a_variance_are_estimated_by_their_median_everywhere():
     result = paceline.simulate(parse(world(HEAVY)), seeds=4)
     for row in result.algorithms:
         for name in ("seconds_per_step", "seconds_per_update", "time_to_target"):
-            found = row[name]
-            assert (found["estimate"], found["level"], found["ci95"]) == (MEDIAN, 0.875, None)
-            assert found["interval"][0] < found["median"] < found["interval"][1]
+            actual = row[name]
+            assert (actual["estimate"], actual["level"], actual["ci95"]) == (MEDIAN, 0.875, None)
+            assert actual["interval"][0] < actual["median"] < actual["interval"][1]
     assert (result.pick["estimate"], result.pick["level"]) == (MEDIAN, 0.875)
     assert "(median, 87.5 %: " in result.pick["sentence"]
     assert intervals.HEAVY in result.notes
@@ -220,7 +220,7 @@ def test_times_without_a_variance_are_estimated_by_their_median_everywhere():
     row = swept.records()[0]
     assert row["time_to_target_s_median_level"] == pytest.approx(0.9296875)
     assert row["time_to_target_s_low"] is None
-    assert "(median, 93 %)" in str([each.header for each in terminal.sweep(swept).columns])
+    assert "(median, 93 %)" in str([column.header for column in terminal.sweep(swept).columns])
 
 
 def test_a_deterministic_run_has_no_interval_anywhere():

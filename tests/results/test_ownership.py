@@ -63,8 +63,8 @@ def holder(bare):
 
 
 def test_a_directory_that_another_command_writes_is_refused_before_anything_runs(holder, capsys):
-    status, said, err = run(capsys, "simulate", "test.toml", "--out", "out", "--overwrite")
-    assert (status, said) == (2, "")
+    status, output, err = run(capsys, "simulate", "test.toml", "--out", "out", "--overwrite")
+    assert (status, output) == (2, "")
     assert "out: another command is writing here; wait" in err
     holder.communicate("")
     assert not Path("out").exists()  # it kept nothing
@@ -78,20 +78,20 @@ def test_a_killed_commands_lock_goes_with_it(holder, capsys):
     assert status == 2
     assert 'holds the unfinished results of other settings (title: "held"' in err
     assert run(capsys, "simulate", "test.toml", "--out", "out", "--overwrite")[0] == 0
-    assert {each.name for each in Path("out").iterdir() if each.name[0] == "."} == set()
+    assert {path.name for path in Path("out").iterdir() if path.name[0] == "."} == set()
 
 
 @pytest.mark.parametrize("apart", [pytest.param((), marks=pytest.mark.long), ("--seed", 5)])
 def test_two_commands_at_once_leave_one_whole_run(folder, capsys, apart):
     """Whichever comes first: no file is of the other, and what is left is one command's."""
-    both = [command("simulate", "test.toml", "--out", "out", *each) for each in ((), apart)]
-    ended = [(*each.communicate(), each.returncode) for each in both]
+    both = [command("simulate", "test.toml", "--out", "out", *item) for item in ((), apart)]
+    ended = [(*process.communicate(), process.returncode) for process in both]
     statuses = sorted(status for *_, status in ended)
     assert statuses == [0, 2] or (statuses == [0, 0] and not apart)
     for _, err, status in ended:
         assert status == 0 or "is writing here" in err or "of other settings" in err
-    found = read.read("out")
-    assert {run.seed for runs in found.runs.values() for run in runs} == {*found.seeds}
+    contents = read.read("out")
+    assert {run.seed for runs in contents.runs.values() for run in runs} == {*contents.seeds}
     assert not (folder / "out" / store.PARTS).exists()
 
 
@@ -101,20 +101,20 @@ def test_another_scenario_or_settings_are_refused_and_the_default_takes_the_next
     others = (("--seeds", 2), ("--set", "network.latency=1 s"))
     for other in others:
         given = ("simulate", "test.toml", "--seeds", 1, *other)
-        status, said, err = run(capsys, *given, "--out", "runs/test")
-        assert (status, said) == (2, "")
+        status, output, err = run(capsys, *given, "--out", "runs/test")
+        assert (status, output) == (2, "")
         assert "runs/test: holds the results of other settings (" in err
         assert str(other[1]).partition("=")[0] in err or "seeds: [0], not [0, 1]" in err
         for again in ("", "again"):
-            status, said, err = run(capsys, *given)
+            status, output, err = run(capsys, *given)
             assert status == 0, again
             place = f"runs/test-{others.index(other) + 2}"
-            assert said.rstrip().endswith(place)
+            assert output.rstrip().endswith(place)
             assert "holds the results of other settings" in err
             assert f"results go to {place}" in err
     assert {path: path.read_bytes() for path in Path("runs/test").iterdir()} == before
-    status, said, err = run(capsys, "simulate", "test.toml", "--seeds", 1)
-    assert (status, said.rstrip().endswith("runs/test")) == (0, True)
+    status, output, err = run(capsys, "simulate", "test.toml", "--seeds", 1)
+    assert (status, output.rstrip().endswith("runs/test")) == (0, True)
     overwritten = ("simulate", "test.toml", "--out", "runs/test", "--seeds", 2, "--overwrite")
     assert run(capsys, *overwritten)[0] == 0
     assert read.read("runs/test").seeds == [0, 1]
@@ -140,9 +140,9 @@ def test_every_part_of_another_run_is_named(folder):
     parts = store.read("one")["parts"]
     assert {"curves.csv", "timeline.json", "figure.png"} < parts.keys()
     for name in parts:
-        kept = Path("one", name).read_bytes()
-        for wrong in (Path("two", name).read_bytes(), kept[:-1], kept[:-1] + b"?", b""):
-            if wrong == kept:  # a breakdown may be the same
+        content = Path("one", name).read_bytes()
+        for wrong in (Path("two", name).read_bytes(), content[:-1], content[:-1] + b"?", b""):
+            if wrong == content:  # a breakdown may be the same
                 continue
             Path("one", name).write_bytes(wrong)
             with pytest.raises(
@@ -154,7 +154,7 @@ def test_every_part_of_another_run_is_named(folder):
         with pytest.raises(InputError, match="not the one that run"):
             read.read("one")
         Path("one", name).rmdir()
-        Path("one", name).write_bytes(kept)
+        Path("one", name).write_bytes(content)
     assert read.read("one").runs
     Path("one/figure.png").unlink()  # to save space
     assert read.read("one").runs

@@ -31,18 +31,18 @@ def expanded(counts):
 
 @given(st.lists(COUNTS, min_size=1, max_size=4))
 def test_the_summary_is_that_of_all_contributions(seeds):
-    found = summary(stale(*seeds))["staleness"]
+    row = summary(stale(*seeds))["staleness"]
     every = np.concatenate(list(map(expanded, seeds)))
     means = [expanded(counts).mean() for counts in seeds]
-    assert (found["unit"], found["max"]) == ("updates", every.max())
-    assert found["p95"] == np.quantile(every, 0.95, method="inverted_cdf")
-    assert found["mean"] == pytest.approx(np.mean(means))
+    assert (row["unit"], row["max"]) == ("updates", every.max())
+    assert row["p95"] == np.quantile(every, 0.95, method="inverted_cdf")
+    assert row["mean"] == pytest.approx(np.mean(means))
     expected = intervals.positive(means).beside_mean()
-    assert {key: found[key] for key in expected} == expected
+    assert {key: row[key] for key in expected} == expected
     values, counts = np.unique(every, return_counts=True)
-    assert list(found["distribution"]) == values.tolist()  # in ascending order
-    assert list(found["distribution"].values()) == pytest.approx(counts / every.size)
-    assert sum(found["distribution"].values()) == pytest.approx(1)
+    assert list(row["distribution"]) == values.tolist()  # in ascending order
+    assert list(row["distribution"].values()) == pytest.approx(counts / every.size)
+    assert sum(row["distribution"].values()) == pytest.approx(1)
 
 
 @looped(("late", "p95"), [(4, 0), (5, 0), (6, 7)])
@@ -53,26 +53,26 @@ def test_p95_is_not_passed_by_rounding(late, p95):
 @looped("counts", [{}, {3: 0}])
 def test_nothing_counted_is_null_and_not_zero(counts):
     assert summary(stale(counts, counts))["staleness"] is None
-    found = summary(stale(counts, {3: 2}))["staleness"]  # a seed without any says nothing
-    assert (found["mean"], found["ci95"], found["distribution"]) == (3.0, None, {3: 1.0})
+    row = summary(stale(counts, {3: 2}))["staleness"]  # a seed without any says nothing
+    assert (row["mean"], row["ci95"], row["distribution"]) == (3.0, None, {3: 1.0})
 
 
 def test_the_document_names_staleness_by_text_in_numeric_order():
-    found = statistics.jsonable(summary(stale({10: 1, 2: 3})))["staleness"]
-    assert json.loads(store.dump(found))["distribution"] == {"2": 0.75, "10": 0.25}
-    assert list(found["distribution"]) == ["2", "10"]
+    actual = statistics.jsonable(summary(stale({10: 1, 2: 3})))["staleness"]
+    assert json.loads(store.dump(actual))["distribution"] == {"2": 0.75, "10": 0.25}
+    assert list(actual["distribution"]) == ["2", "10"]
 
 
 def test_updates_and_their_pace():
     runs = [make_run(), make_run(seed=1)]  # 20 s each
     runs[0].updates, runs[1].updates = 10, 40
-    found = summary(runs)
-    assert found["updates"] == 25
+    row = summary(runs)
+    assert row["updates"] == 25
     expected = {"mean": 1.25, "median": 1.25, **intervals.positive([2.0, 0.5]).beside_mean()}
-    assert found["seconds_per_update"] == expected
+    assert row["seconds_per_update"] == expected
     runs[1].updates = 0
-    found = statistics.jsonable(summary(runs))["seconds_per_update"]
-    assert (found["mean"], found["interval"], found["basis"]) == (None, None, intervals.NEVER)
+    row = statistics.jsonable(summary(runs))["seconds_per_update"]
+    assert (row["mean"], row["interval"], row["basis"]) == (None, None, intervals.NEVER)
 
 
 def test_the_inbox_is_that_of_the_worst_seed():
@@ -124,7 +124,7 @@ def test_units_have_a_panel_each_and_an_algorithm_keeps_its_look():
     named = [[line.name for line in panel.lines] for panel in panels]
     assert named == [["asgd", "k-async"], ["dts"], ["mine"]]
     expected = [STALENESS["updates"], STALENESS["steps"], "rounds"]
-    assert [panel.x.title for panel in panels] == [f"staleness: {each}" for each in expected]
+    assert [panel.x.title for panel in panels] == [f"staleness: {title}" for title in expected]
     looks = {line.name: line.look for panel in panels for line in panel.lines}
     (errors,) = curves.error(groups, title="", target=None).panels
     assert looks == {line.name: line.look for line in errors.lines}

@@ -68,20 +68,20 @@ def test_batch_means_cover_the_pace_of_one_long_run():
     for _ in range(600):
         time = np.concatenate([[0.0], np.cumsum(rng.exponential(3.0, 200))])
         run = make_run(np.ones(201), time=time, step=2 * np.arange(201))
-        found = statistics.batch_means(run)
-        for name, each in covered.items():
-            low, high = getattr(found, name)
-            each.append(low <= 1.5 <= high)
-            assert low < found.value < high
-        assert found.value == run.duration / run.steps
+        actual = statistics.batch_means(run)
+        for name, share in covered.items():
+            low, high = getattr(actual, name)
+            share.append(low <= 1.5 <= high)
+            assert low < actual.value < high
+        assert actual.value == run.duration / run.steps
     assert 0.87 < np.mean(covered["interval"]) < 0.94
     assert 0.93 < np.mean(covered["ci95"]) < 0.98
 
 
 @looped("points", [1, 2, 30])
 def test_no_batch_means_of_fewer_than_two_intervals_or_of_equal_ones(points):
-    found = statistics.batch_means(make_run(np.ones(points)))
-    assert (found.interval, found.basis) == (None, "one seed")
+    actual = statistics.batch_means(make_run(np.ones(points)))
+    assert (actual.interval, actual.basis) == (None, "one seed")
 
 
 @given(
@@ -120,9 +120,9 @@ def test_crossing_of_one_half(loss, expected):
 
 
 def test_time_to_target_is_the_mean_only_if_every_seed_reached():
-    found = summary(seeds_reaching([10.0, 20.0, 30.0]), target=0.5)["time_to_target"]
-    assert (found["mean"], found["median"], found["reached"]) == (20.0, 20.0, 3)
-    assert found["ci95"][0] < 20.0 < found["ci95"][1]
+    row = summary(seeds_reaching([10.0, 20.0, 30.0]), target=0.5)["time_to_target"]
+    assert (row["mean"], row["median"], row["reached"]) == (20.0, 20.0, 3)
+    assert row["ci95"][0] < 20.0 < row["ci95"][1]
     missed = summary(seeds_reaching([10.0, 20.0, math.inf]), target=0.5)["time_to_target"]
     missed = statistics.jsonable(missed)
     assert (missed["mean"], missed["ci95"], missed["reached"]) == (None, None, 2)
@@ -136,27 +136,27 @@ def test_time_to_target_is_the_mean_only_if_every_seed_reached():
 def test_summary_of_known_runs():
     slow = make_run(time=[0, 40, 60], accuracy=[0.1, 0.5, 0.9], cost=[0, 1, 2])
     fast = make_run(time=[0, 20, 30], accuracy=[0.1, 0.7, 0.7], cost=[0, 1, 4], seed=1)
-    found = summary([slow, fast], workers=2, ideal_rate=2.0)
-    assert found["seconds_per_step"]["mean"] == pytest.approx(4.5)  # 60/10 and 30/10
-    assert found["seconds_per_step"]["p95"] == pytest.approx(np.quantile([8, 4, 4, 2], 0.95))
-    assert (found["steps"], found["duration"]) == (10.0, 45.0)
-    assert (found["loss"]["first"], found["loss"]["last"]) == (1.0, 0.25)
-    assert found["accuracy"]["last"] == pytest.approx(0.8)
-    assert found["bytes_per_step"] == pytest.approx(15.0)
-    assert found["links"] == {"a->b": 100.0, "b->a": 50.0}
+    row = summary([slow, fast], workers=2, ideal_rate=2.0)
+    assert row["seconds_per_step"]["mean"] == pytest.approx(4.5)  # 60/10 and 30/10
+    assert row["seconds_per_step"]["p95"] == pytest.approx(np.quantile([8, 4, 4, 2], 0.95))
+    assert (row["steps"], row["duration"]) == (10.0, 45.0)
+    assert (row["loss"]["first"], row["loss"]["last"]) == (1.0, 0.25)
+    assert row["accuracy"]["last"] == pytest.approx(0.8)
+    assert row["bytes_per_step"] == pytest.approx(15.0)
+    assert row["links"] == {"a->b": 100.0, "b->a": 50.0}
     # 2 workers, 10 steps in 60 s and in 30 s: 1/3 and 2/3 gradients a second
-    assert found["scalability"] == pytest.approx(0.5 / 2.0)
-    assert found["breakdown"] == pytest.approx({"compute": 0.6, "wait": 0.2, "communicate": 0.2})
-    assert found["curve"]["time"] == [0.0, 30.0, 45.0]
-    assert found["curve"]["step"] == [0.0, 5.0, 10.0]
+    assert row["scalability"] == pytest.approx(0.5 / 2.0)
+    assert row["breakdown"] == pytest.approx({"compute": 0.6, "wait": 0.2, "communicate": 0.2})
+    assert row["curve"]["time"] == [0.0, 30.0, 45.0]
+    assert row["curve"]["step"] == [0.0, 5.0, 10.0]
 
 
 def test_seeds_are_compared_at_the_steps_they_share():
     fine = make_run([4, 3, 2, 1], step=[0, 1, 2, 3])
     coarse = make_run([8, 4], step=[0, 2], seed=1)
-    found = statistics.aligned([fine, coarse])
-    assert found["step"].tolist() == [[0, 2], [0, 2]]
-    assert found["loss"].tolist() == [[4, 2], [8, 4]]
+    actual = statistics.aligned([fine, coarse])
+    assert actual["step"].tolist() == [[0, 2], [0, 2]]
+    assert actual["loss"].tolist() == [[4, 2], [8, 4]]
     assert summary([fine, coarse])["curve"]["loss"] == [6, 3]
 
 

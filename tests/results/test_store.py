@@ -61,8 +61,8 @@ def test_parts_wait_until_the_directory_is_whole(tmp_path):
         assert again.part("key").seed == 3
         again.finish(FILES, DOCUMENT)
     assert sorted(path.name for path in directory.path.iterdir()) == sorted([*FILES, "run.json"])
-    found = store.read(directory.path)
-    assert found == {"schema": store.SCHEMA, "parts": store.hashes(FILES)} | DOCUMENT
+    contents = store.read(directory.path)
+    assert contents == {"schema": store.SCHEMA, "parts": store.hashes(FILES)} | DOCUMENT
 
 
 def test_rewriting_leaves_nothing_of_the_old_run(tmp_path):

@@ -46,24 +46,24 @@ def made_of(case, **options):
 @pytest.fixture(scope="module")
 def runs():
     """Of every kind: collectives, servers, gossip, crashes, shared lines, no latency at all."""
-    found = [made_of(case, network=JITTER) for case in (*COLLECTIVE, *MESSAGES)]
+    actual = [made_of(case, network=JITTER) for case in (*COLLECTIVE, *MESSAGES)]
     free = {"collective": "given", "duration": "0 s", "latency": "0 s"}
-    found += [made_of(case, network=free, server={}) for case in (COLLECTIVE[0], *MESSAGES)]
+    actual += [made_of(case, network=free, server={}) for case in (COLLECTIVE[0], *MESSAGES)]
     flows = RING | {"model": "flows"}
-    found += [made_of(case, network=flows, cost={}) for case in (COLLECTIVE[0], MESSAGES[0])]
+    actual += [made_of(case, network=flows, cost={}) for case in (COLLECTIVE[0], MESSAGES[0])]
     saves = {"policy": "restart", "checkpoint": {"every": 3, "cost": "1 s"}}
     for policy in ({}, {"policy": "shrink"}, saves):
-        found.append(made_of(COLLECTIVE[1], cluster=FAILING, recovery=policy))
-    for place, run in enumerate(found):
+        actual.append(made_of(COLLECTIVE[1], cluster=FAILING, recovery=policy))
+    for place, run in enumerate(actual):
         run.label = f"{place} {run.name}"
-    return found
+    return actual
 
 
 @pytest.fixture(scope="module")
 def perfetto():
     """Something that answers SQL over a trace."""
-    with processor() as found:
-        yield found
+    with processor() as actual:
+        yield actual
 
 
 def clean(perfetto):
@@ -83,30 +83,30 @@ def test_perfetto_finds_every_span(runs, perfetto):
         "sum(dur) as dur, max(depth) as depth from slice join thread_track on track_id = "
         "thread_track.id join thread using (utid) join process using (upid) group by 1, 2, 3"
     )
-    found = {(each["process"], each["thread"], each["name"]): each for each in threads}
+    actual = {(item["process"], item["thread"], item["name"]): item for item in threads}
     expected = Counter()
     for run in runs:
         spans = run.spans
         for worker, kind in {*zip(spans["worker"].tolist(), spans["kind"].tolist(), strict=True)}:
             mine = own(spans, worker, kind)
             thread = "server" if worker == 4 else f"worker {worker}"
-            each = found[run.label, thread, Kind(kind).name.lower()]
+            span = actual[run.label, thread, Kind(kind).name.lower()]
             lasted = float((mine["end"] - mine["start"]).sum())
-            assert each["n"] == len(mine)
-            assert each["dur"] == pytest.approx(lasted * 1e9, abs=len(mine) + 1)
-            assert each["depth"] == 0
+            assert span["n"] == len(mine)
+            assert span["dur"] == pytest.approx(lasted * 1e9, abs=len(mine) + 1)
+            assert span["depth"] == 0
             expected[run.label] += len(mine)
-    assert sum(expected.values()) == sum(each["n"] for each in threads)
+    assert sum(expected.values()) == sum(item["n"] for item in threads)
 
 
 @pytest.mark.browser
 def test_predicted_and_measured_stand_together(runs, perfetto):
     first, second = runs[:3], runs[1:4]
-    documents = [timeline.events(group(each)) for each in (first, second)]
+    documents = [timeline.events(group(item)) for item in (first, second)]
     whole = timeline.together(dict(zip(("predicted", "measured"), documents, strict=True)))
     perfetto.load(whole)
     clean(perfetto)
-    found = perfetto.ask(
+    actual = perfetto.ask(
         "select name, pid, (select min(ts) from slice join thread_track t on track_id = t.id join "
         "thread using (utid) where thread.upid = p.upid) as zero from process p where name is not "
         "null order by pid"
@@ -118,16 +118,16 @@ def test_predicted_and_measured_stand_together(runs, perfetto):
         for name, there in (("predicted", first), ("measured", second))
         if label in [run.label for run in there]
     ]
-    assert [each["name"] for each in found] == expected
+    assert [event["name"] for event in actual] == expected
     places = [
-        (each["pid"], each["args"]["sort_index"])
-        for each in whole["traceEvents"]
-        if each["name"] == "process_sort_index"
+        (event["pid"], event["args"]["sort_index"])
+        for event in whole["traceEvents"]
+        if event["name"] == "process_sort_index"
     ]
-    assert places == [(each["pid"], place) for place, each in enumerate(found)]
-    assert {each["zero"] for each in found} == {0}
-    assert [*whole["otherData"]] == [f"predicted: {each.label}" for each in first] + [
-        f"measured: {each.label}" for each in second
+    assert places == [(event["pid"], place) for place, event in enumerate(actual)]
+    assert {event["zero"] for event in actual} == {0}
+    assert [*whole["otherData"]] == [f"predicted: {run.label}" for run in first] + [
+        f"measured: {run.label}" for run in second
     ]
 
 

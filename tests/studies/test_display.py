@@ -40,13 +40,13 @@ class Made(dict):
         if name == "Comparison" and not one.exists():
             paceline.simulate(base, out=one)
             paceline.simulate(base, seed=3, out=other)
-        asked = "seconds_per_step <= 8 s"
+        condition = "seconds_per_step <= 8 s"
         points = {"network.latency": ["1 s", "2 s"], "cluster.workers": [2, 4]}
         how = {
             "Result": lambda: paceline.simulate(base),
             "TuneResult": lambda: paceline.tune(base, seeds=2, trials=6),
             "SweepResult": lambda: paceline.sweep(base, points, seeds=2),
-            "SolveResult": lambda: paceline.solve(base, "network.latency", asked),
+            "SolveResult": lambda: paceline.solve(base, "network.latency", condition),
             "Comparison": lambda: paceline.compare(one, other, as_measured=True),
         }
         self[name] = how[name]()
@@ -73,7 +73,7 @@ def test_a_notebook_gets_an_answer_a_table_and_a_figure_without_any_other_file(k
     page = result._repr_html_()
     assert page.count("<table") == page.count("<img") == 1
     assert all(
-        each.startswith("data:image/svg+xml;base64,") for each in re.findall('src="([^"]*)"', page)
+        item.startswith("data:image/svg+xml;base64,") for item in re.findall('src="([^"]*)"', page)
     )
     assert not re.search(r"https?://|<script|<link|<world>", page)
     assert "local-sgd" in page
@@ -158,10 +158,10 @@ def test_a_damaged_file_is_refused_in_one_line(results, tmp_path, kind):
 @looped("kind", TYPES)
 def test_records_become_a_data_frame(kind, results, monkeypatch):
     pytest.importorskip("pandas")
-    found, rows = results[kind].to_pandas(), results[kind].records()
-    assert (len(found), [*found.columns]) == (len(rows), [*rows[0]])
-    for key in (key for key, each in rows[-1].items() if isinstance(each, float)):
-        np.testing.assert_equal(float(found[key].to_list()[-1]), rows[-1][key])
+    actual, rows = results[kind].to_pandas(), results[kind].records()
+    assert (len(actual), [*actual.columns]) == (len(rows), [*rows[0]])
+    for key in (key for key, row in rows[-1].items() if isinstance(row, float)):
+        np.testing.assert_equal(float(actual[key].to_list()[-1]), rows[-1][key])
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(paceline.InputError, match=r'pip install "paceline\[pandas\]"'):
         results[kind].to_pandas()
@@ -199,8 +199,8 @@ def test_the_study_of_a_search_is_optunas_own(results):
 
     result = results["TuneResult"]
     assert isinstance(result.study, optuna.Study)
-    labels = {each.candidate.label: each for each in result.ranked}
-    done = [each for each in result.study.trials if each.value is not None]
+    labels = {choice.candidate.label: choice for choice in result.ranked}
+    done = [item for item in result.study.trials if item.value is not None]
     assert done
     for trial in done:
         assert trial.value == labels[trial.user_attrs["label"]].mean(len(trial.intermediate_values))

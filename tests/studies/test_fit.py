@@ -56,11 +56,11 @@ def test_two_planted_keys_come_back_exactly_without_noise(tmp_path):
     planted = 0.3, 40e6
     numbers = [planted[0] + hop(0.01, planted[1]) / tau for tau in (1, 8)]
     text = MOVING + target(STEP, numbers[0], 1e-3) + target(LOCAL, numbers[1], 1e-3)
-    found = fit(world(), written(tmp_path, text))
-    assert [row["value"] for row in found.keys] == pytest.approx([300, 40], rel=1e-4)
-    assert [row["unit"] for row in found.keys] == ["ms", "Mbit/s"]
-    assert not found.undetermined
-    for row, scale in zip(found.keys, (1, 8), strict=True):  # a first guess of the width
+    actual = fit(world(), written(tmp_path, text))
+    assert [row["value"] for row in actual.keys] == pytest.approx([300, 40], rel=1e-4)
+    assert [row["unit"] for row in actual.keys] == ["ms", "Mbit/s"]
+    assert not actual.undetermined
+    for row, scale in zip(actual.keys, (1, 8), strict=True):  # a first guess of the width
         low, high = row["interval"]
         assert low < row["value"] < high
         assert high / low - 1 < 0.05 * scale
@@ -82,8 +82,8 @@ def test_planted_keys_lie_in_the_intervals_where_times_are_random(tmp_path):
         text += f'[[target]]\nnumber = "algorithm.{label}.seconds_per_step"\n'
         text += f"value = {pace['mean']}\nstandard_error = {error}\n"
     start = {"dist": "exponential", "mean": "900 ms"}
-    found = fit(world(cluster={"workers": 4, "compute": start}), written(tmp_path, text), seeds=8)
-    for row, planted in zip(found.keys, (300, 40), strict=True):
+    actual = fit(world(cluster={"workers": 4, "compute": start}), written(tmp_path, text), seeds=8)
+    for row, planted in zip(actual.keys, (300, 40), strict=True):
         low, high = row["interval"]
         assert low < planted < high
         assert planted / 1.5 < row["value"] < planted * 1.5
@@ -108,14 +108,14 @@ def test_a_whole_number_comes_back(tmp_path):
     ],
 )  # fmt: skip
 def test_what_no_target_determines_is_named(keys, said, tmp_path):
-    text = "[keys]\n" + "".join(f'"{key}" = "{each}"\n' for key, each in keys.items())
+    text = "[keys]\n" + "".join(f'"{key}" = "{value}"\n' for key, value in keys.items())
     # so little latency that the ratio alone decides
     quick = world(network={"latency": "0 s", "bandwidth": "100 Mbit/s"})
-    found = fit(quick, written(tmp_path, text + target(STEP, 1.0)))
-    assert said in " ".join(found.undetermined)
-    free = [row["key"] for row in found.keys if row["interval"] is None]
-    assert free == [key for key in keys if key in " ".join(found.undetermined)]
-    assert all(row["verdict"] == "met" for row in found.fitted)
+    actual = fit(quick, written(tmp_path, text + target(STEP, 1.0)))
+    assert said in " ".join(actual.undetermined)
+    free = [row["key"] for row in actual.keys if row["interval"] is None]
+    assert free == [key for key in keys if key in " ".join(actual.undetermined)]
+    assert all(row["verdict"] == "met" for row in actual.fitted)
 
 
 @cache
@@ -132,10 +132,10 @@ def test_a_target_held_out_changes_nothing(value, tolerance, split, tmp_path):
     held = target(LOCAL, value, tolerance, "" if split else "hold_out = true")
     pattern = 'hold_out = ["*.local.*"]\n' if split else ""
     file = written(tmp_path, pattern + COMPUTE + target(STEP, 0.9) + held)
-    found = fit(world(), file).json()
-    assert found["keys"] == alone()["keys"]
-    assert found["fitted"] == alone()["fitted"]
-    (row,) = found["held_out"]
+    actual = fit(world(), file).json()
+    assert actual["keys"] == alone()["keys"]
+    assert actual["fitted"] == alone()["fitted"]
+    (row,) = actual["held_out"]
     assert row["found"] == pytest.approx(0.9 - 7 / 8 * hop(0.01, 100e6), rel=1e-6)
     assert row["interval"][0] < row["found"] < row["interval"][1]
     assert (row["verdict"] == "met") is (abs(row["found"] - value) <= tolerance)
@@ -146,19 +146,19 @@ def test_variants_of_the_scenario_are_fitted_together(tmp_path):
     numbers = [0.2 + hop(0.01, 50e6, workers) for workers in (4, 8)]
     more = 'name = "eight"\nset = ["cluster.workers=8"]'
     text = MOVING + target(STEP, numbers[0]) + target(STEP, numbers[1], more=more)
-    found = fit(world(), written(tmp_path, text))
-    assert [row["value"] for row in found.keys] == pytest.approx([200, 50], rel=1e-3)
+    actual = fit(world(), written(tmp_path, text))
+    assert [row["value"] for row in actual.keys] == pytest.approx([200, 50], rel=1e-3)
 
 
 def test_what_cannot_be_met_is_left_unexplained(tmp_path):
     """Local steps that take longer than synchronous ones: no bandwidth does that."""
     text = MOVING + target(STEP, 0.5, 0.1) + target(LOCAL, 0.9, 0.1)
     text += target("algorithm.ssgd.breakdown.compute", 5)
-    found = fit(world(), written(tmp_path, text))
-    assert found.fitted[2]["verdict"] == "out of reach"
-    assert found.unexplained["widened"] > 1
-    assert "Left unexplained" in found.sentences[-1]
-    assert "algorithm.ssgd.breakdown.compute" in found.sentences[-1]
+    actual = fit(world(), written(tmp_path, text))
+    assert actual.fitted[2]["verdict"] == "out of reach"
+    assert actual.unexplained["widened"] > 1
+    assert "Left unexplained" in actual.sentences[-1]
+    assert "algorithm.ssgd.breakdown.compute" in actual.sentences[-1]
 
 
 @pytest.mark.long
@@ -201,11 +201,11 @@ def test_the_command(tmp_path, monkeypatch, capsys):
     assert "repeat the command to resume" in capsys.readouterr().err
     assert command([*asked, "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
-    kept = json.loads((tmp_path / "runs/my-fit/fit.json").read_text())
-    assert kept["keys"] == shown["keys"]
+    stored = json.loads((tmp_path / "runs/my-fit/fit.json").read_text())
+    assert stored["keys"] == shown["keys"]
     assert count == shown["evaluations"] + 1  # the first eleven were kept
-    found = (tmp_path / "found.toml").read_text()
-    assert "# a guess" in found
+    actual = (tmp_path / "found.toml").read_text()
+    assert "# a guess" in actual
     row = simulate(load("found.toml")).algorithms[0]
     assert row["seconds_per_step"]["mean"] == pytest.approx(1, rel=1e-4)
 

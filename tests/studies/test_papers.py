@@ -25,7 +25,7 @@ from paceline.simulator.studies.papers.measures import QUICK, Lab
 from tests.helpers.cases import beside
 
 DOCS = Path(__file__).parents[2] / "docs/evidence"
-ALL = [(name, each) for name in reading.NAMES for each in reading.paper(name).claims]
+ALL = [(name, item) for name in reading.NAMES for item in reading.paper(name).claims]
 
 
 def speedup(lab):
@@ -106,9 +106,9 @@ def tables(folder, name=page.TABLE):
 
 def test_claims_are_checked_once_and_shown(made, tmp_path, capsys):
     out, docs = tmp_path / "runs", tmp_path / "docs"
-    said = []
-    document = reproduce(["adacomm"], jobs=1, out=out, report=docs, say=said.append)
-    assert said == [f"adacomm: {each.name}" for each in MADE.claims]
+    messages = []
+    document = reproduce(["adacomm"], jobs=1, out=out, report=docs, say=messages.append)
+    assert messages == [f"adacomm: {item.name}" for item in MADE.claims]
     rows = {row["claim"]: row for row in document["claims"]}
     assert {row["verdict"] for row in rows.values()} == set(Verdict)
     assert rows["faster"]["verdict"] == "holds"
@@ -132,8 +132,8 @@ def test_claims_are_checked_once_and_shown(made, tmp_path, capsys):
 
     count = len([*(out / ".runs").glob("*.npz")])
     assert count == 2 * 3 * QUICK  # network.duration or not, three algorithms
-    kept = (out / "claims.json").read_bytes()
-    assert json.loads(kept)["claims"] == document["claims"]
+    stored = (out / "claims.json").read_bytes()
+    assert json.loads(stored)["claims"] == document["claims"]
 
 
 def test_finished_runs_are_not_made_again(made, tmp_path, monkeypatch):
@@ -167,12 +167,12 @@ def test_all_runs_share_the_processes(made, tmp_path, monkeypatch):
 def test_the_command(made, tmp_path, capsys):
     options = ["--out", str(tmp_path / "runs"), "--report", str(tmp_path / "docs"), "--jobs", "1"]
     assert run(["reproduce", "adacomm", "--timing", *options, "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    (row,) = found["claims"]
+    document = json.loads(capsys.readouterr().out)
+    (row,) = document["claims"]
     assert row.keys() >= {"paper", "claim", "kind", "expected", "value", "ci95", "verdict"}
     assert row["kind"] == "printed"
-    assert found["summary"]["printed"]["holds"] == 1
-    assert not any(found["summary"]["fitted"].values())
+    assert document["summary"]["printed"]["holds"] == 1
+    assert not any(document["summary"]["fitted"].values())
     assert run(["reproduce", "adacomm", "--timing", *options]) == 0
     assert "holds" in capsys.readouterr().out
 
@@ -222,9 +222,9 @@ def test_every_figure_and_table_is_claimed_or_left_out_for_a_reason():
 
 
 def test_what_may_not_hold_has_an_experiment_under_it():
-    for _, each in ALL:
-        sure = each.timing and not each.inconsistent and each.name not in OTHERS
-        assert sure or each.assumptions, each.name
+    for _, item in ALL:
+        sure = item.timing and not item.inconsistent and item.name not in OTHERS
+        assert sure or item.assumptions, item.name
 
 
 OTHERS = {  # than "holds", of claims about time; an experiment shows what is behind each

@@ -25,8 +25,8 @@ def world(algorithm, **tables):
 
 def studied(name, **how):
     """Return what a study tells: how much is done, of how much."""
-    told = []
-    how |= {"engine": "virtual", "progress": lambda done, total: told.append((done, total))}
+    shares = []
+    how |= {"engine": "virtual", "progress": lambda done, total: shares.append((done, total))}
     local = world([{"name": "local-sgd", "tau": 4}])
     if name == "sweep":
         sweep(local, {"optimizer.lr": [0.1, 0.2]}, **how)
@@ -36,7 +36,7 @@ def studied(name, **how):
         goal = {"duration": "20 s", "target_loss": 0.2, "evaluate_every": 1}
         space = {"local-sgd": {"lr": [0.1, 0.2], "tau": [1, 2]}}
         tune(world([], run=goal, tune=space), seeds=2, **how)
-    return told
+    return shares
 
 
 @pytest.mark.parametrize(("name", "total"), [("sweep", 4), ("solve", 17), ("tune", 39)])
@@ -54,5 +54,5 @@ def test_in_one_process_each_share_of_a_run_is_told(name, total, monkeypatch):
 @pytest.mark.parametrize("name", ["sweep", "solve", "tune"])
 def test_in_several_processes_a_word_comes_while_none_has_ended(name, monkeypatch):
     monkeypatch.setattr(executors, "PATIENCE", 0.01)
-    told = studied(name, jobs=2)
-    assert told[:4] == told[:1] * 4  # starting a process takes longer
+    shares = studied(name, jobs=2)
+    assert shares[:4] == shares[:1] * 4  # starting a process takes longer

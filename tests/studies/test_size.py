@@ -17,14 +17,14 @@ DAY = 86_400.0
 @pytest.fixture
 def paced(monkeypatch):
     """Paces by decree: `seconds` of each part; `asked`: how many were measured."""
-    found = SimpleNamespace(seconds=0.0, asked=0)
+    actual = SimpleNamespace(seconds=0.0, asked=0)
 
     def seconds(*_):
-        found.asked += 1
-        return found.seconds
+        actual.asked += 1
+        return actual.seconds
 
     monkeypatch.setattr(size, "measured", seconds)
-    return found
+    return actual
 
 
 def test_what_is_too_large_is_refused_at_once(tmp_path, capsys):
@@ -40,7 +40,7 @@ def test_what_is_too_large_is_refused_at_once(tmp_path, capsys):
         ),
     )  # fmt: skip
     for sets, reason in cases:
-        arguments = [part for each in sets for part in ("--set", each)]
+        arguments = [part for setting in sets for part in ("--set", setting)]
         for command in ("simulate", "tune"):
             out = tmp_path / command
             status = paceline.command_line.run([command, QUICK, *arguments, "--out", str(out)])
@@ -106,11 +106,11 @@ def test_operations_are_counted():
     """In proportion to what is asked for; memory that of all workers' vectors and curves."""
     scenario = load("adacomm/figure2", ["run.steps=1000", "run.evaluate_every=10"])
     workers = scenario.cluster.workers
-    found = size.count(scenario, 3)
-    assert found.gradients == 1000 * workers * 3
-    assert size.count(scenario, 6).seconds == 2 * found.seconds
+    actual = size.count(scenario, 3)
+    assert actual.gradients == 1000 * workers * 3
+    assert size.count(scenario, 6).seconds == 2 * actual.seconds
     spans = size.OF_SPAN * scenario.run.timeline_spans
-    assert found.memory == pytest.approx(100 * 3 * 7 * size.POINT + spans)
+    assert actual.memory == pytest.approx(100 * 3 * 7 * size.POINT + spans)
     table = {
         "model": {"parameters": 10},
         "objective": {"kind": "quadratic", "dimension": 1000},
@@ -120,9 +120,9 @@ def test_operations_are_counted():
         "run": {"duration": "100 s", "timeline_spans": 0},
         "algorithm": [{"name": "ssgd"}],
     }
-    found = size.count(parse(table, file="x"), 1)
-    assert found.gradients == pytest.approx(50 * 50)
-    assert found.memory == pytest.approx(50 * 1000 * 8 * size.VECTORS + 50 * 7 * size.POINT)
+    actual = size.count(parse(table, file="x"), 1)
+    assert actual.gradients == pytest.approx(50 * 50)
+    assert actual.memory == pytest.approx(50 * 1000 * 8 * size.VECTORS + 50 * 7 * size.POINT)
 
 
 def test_a_run_is_estimated_by_its_steps(monkeypatch):
@@ -148,7 +148,7 @@ def test_a_run_is_estimated_by_its_steps(monkeypatch):
         scenario = load("adacomm/figure2", [one, *sets])
         part = size.Part(scenario, scenario.algorithm[0], 12, size.count(scenario, 12))
         assert size.measured(part, Execution()) == pytest.approx(12 * 2e-3 * steps)
-        assert all(each <= steps for _, each in ran)
+        assert all(position <= steps for _, position in ran)
         assert {engine for engine, _ in ran} == {"batched"}
         ran.clear()
     wide = load("adacomm/figure2", [one, "objective={kind='quadratic', dimension=10000000}"])

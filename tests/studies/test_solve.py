@@ -33,9 +33,9 @@ def world(**tables):
 
 
 def test_the_bandwidth_of_a_closed_form():
-    found = solve(world(), "network.bandwidth", "seconds_per_step <= 300 ms")
-    assert found.scale.unit == "Mbit/s"
-    for solution, tau in zip(found.solutions, (1, 8), strict=True):
+    result = solve(world(), "network.bandwidth", "seconds_per_step <= 300 ms")
+    assert result.scale.unit == "Mbit/s"
+    for solution, tau in zip(result.solutions, (1, 8), strict=True):
         assert solution.holds == "from"
         seconds = 0.1 + mean(solution.value * 1e6) / tau
         assert 0.3 * 0.99 < seconds <= 0.3
@@ -48,27 +48,27 @@ def test_a_share_and_its_complement_meet():
     for one, other in zip(rises.solutions, falls.solutions, strict=True):
         assert one.holds == other.holds
         assert one.value is None or one.value == pytest.approx(other.value, rel=0.01)
-    assert [each.holds for each in rises.solutions] == ["never", "from"]
+    assert [solution.holds for solution in rises.solutions] == ["never", "from"]
 
 
 def test_what_does_not_depend_on_the_key_is_said_without_a_search():
     alone = parse(TABLE | {"algorithm": [{"name": "psgd"}]})
-    found = solve(alone, "network.bandwidth", "utilisation >= 90 %")
-    assert "at every network.bandwidth" in found.sentences[0]
-    assert found.sentences[0].endswith("it does not depend on network.bandwidth.")
+    result = solve(alone, "network.bandwidth", "utilisation >= 90 %")
+    assert "at every network.bandwidth" in result.sentences[0]
+    assert result.sentences[0].endswith("it does not depend on network.bandwidth.")
 
 
 def test_whole_numbers_up_to_the_last():
     bound = 0.1 + mean(100e6, 11)
-    found = solve(world(), "cluster.workers", f"algorithm.ssgd.seconds_per_step <= {bound + 1e-6}",
+    result = solve(world(), "cluster.workers", f"algorithm.ssgd.seconds_per_step <= {bound + 1e-6}",
                   between="2,64")  # fmt: skip
-    (solution,) = found.solutions
+    (solution,) = result.solutions
     assert (solution.holds, solution.value) == ("up to", 11)
 
 
 def test_an_interval_holds_the_answer_that_many_seeds_give():
     random = {"workers": 4, "compute": {"dist": "exponential", "mean": "100 ms"}}
-    found = solve(
+    result = solve(
         world(cluster=random), "network.bandwidth", "algorithms[0].seconds_per_step <= 0.4"
     )
     many = solve(
@@ -77,8 +77,8 @@ def test_an_interval_holds_the_answer_that_many_seeds_give():
         "algorithms[0].seconds_per_step <= 0.4",
         seeds=60,
     )
-    low, high = found.solutions[0].interval
-    assert "(90 %: " in found.sentences[0]
+    low, high = result.solutions[0].interval
+    assert "(90 %: " in result.sentences[0]
     assert low < many.solutions[0].value < high
     narrow = many.solutions[0].interval
     assert narrow[1] / narrow[0] < high / low
@@ -87,28 +87,28 @@ def test_an_interval_holds_the_answer_that_many_seeds_give():
 @looped("asked", ["seconds_per_step <= 0.4", "utilisation >= 0.3"])
 def test_an_interval_narrower_than_the_search_has_both_ends(asked):
     steady = {"workers": 4, "compute": {"dist": "gamma", "mean": "100 ms", "shape": 10_000}}
-    found = solve(world(cluster=steady), "network.bandwidth", asked, seeds=4)
-    for each in found.solutions:
-        low, high = each.interval
-        assert low <= each.value <= high < 1.1 * low
+    result = solve(world(cluster=steady), "network.bandwidth", asked, seeds=4)
+    for solution in result.solutions:
+        low, high = solution.interval
+        assert low <= solution.value <= high < 1.1 * low
 
 
 def test_one_seed_gives_an_interval_only_where_nothing_is_random():
     random = {"workers": 4, "compute": {"dist": "exponential", "mean": "100 ms"}}
-    asked = ("network.bandwidth", "algorithms[1].utilisation >= 60 %")
-    alone = solve(world(cluster=random), *asked, seeds=1)
+    question = ("network.bandwidth", "algorithms[1].utilisation >= 60 %")
+    alone = solve(world(cluster=random), *question, seeds=1)
     assert alone.solutions[0].interval is None
     assert alone.sentences[0].endswith("(one seed: no interval).")
     assert alone.records()[0]["interval.low"] is None
-    certain = solve(world(), *asked, seeds=1).solutions[0]
+    certain = solve(world(), *question, seeds=1).solutions[0]
     assert certain.interval == (certain.value, certain.value)
 
 
 @looped(("asked", "holds"), [("<= 1 h", "always"), ("<= 1 ms", "never")])
 def test_everywhere_and_nowhere(asked, holds):
-    found = solve(world(), "network.bandwidth", f"seconds_per_step {asked}")
-    assert {each.holds for each in found.solutions} == {holds}
-    assert all(each.value is None for each in found.solutions)
+    result = solve(world(), "network.bandwidth", f"seconds_per_step {asked}")
+    assert {solution.holds for solution in result.solutions} == {holds}
+    assert all(solution.value is None for solution in result.solutions)
 
 
 def test_no_single_answer_is_refused():
@@ -125,11 +125,11 @@ def test_a_fall_that_stays_on_one_side_of_the_value_is_no_refusal():
     """The loss falls from 1.2 to an optimum and rises to 50, past 2 once."""
     objective = {"kind": "bound", "initial_gap": 10.0, "smoothness": 1.0, "gradient_variance": 5.0}
     bound = world(objective=objective, run={"duration": "2 min", "seeds": 1})
-    asked = "algorithm[1].loss.last <= 2"
-    (found,) = solve(bound, "algorithm.local-sgd.tau", asked, between="1,1000").solutions
-    assert found.holds == "up to"
-    assert 32 <= found.value < 100
-    assert found.number <= 2
+    condition = "algorithm[1].loss.last <= 2"
+    (solution,) = solve(bound, "algorithm.local-sgd.tau", condition, between="1,1000").solutions
+    assert solution.holds == "up to"
+    assert 32 <= solution.value < 100
+    assert solution.number <= 2
 
 
 def test_the_command(tmp_path, monkeypatch, capsys):
@@ -146,8 +146,8 @@ def test_the_command(tmp_path, monkeypatch, capsys):
     asked = ["solve", "my.toml", "--vary", "network.bandwidth", "--for", "seconds_per_step <= 0.3"]
     assert command([*asked, "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
-    kept = json.loads((tmp_path / "runs/my-solve/solve.json").read_text())
-    assert kept["solutions"] == shown["solutions"]
+    stored = json.loads((tmp_path / "runs/my-solve/solve.json").read_text())
+    assert stored["solutions"] == shown["solutions"]
     assert shown["solutions"][0]["holds"] == "from"
     assert command([*asked[:-1], "seconds_per_step <= 0.4", "--out", "runs/my-solve"]) == 2
     assert "--overwrite" in capsys.readouterr().err
@@ -156,13 +156,13 @@ def test_the_command(tmp_path, monkeypatch, capsys):
 def test_a_condition_that_no_value_meets_says_how_near_it_comes():
     """Over TCP a window limits one connection, so that more bandwidth changes nothing."""
     tcp = world(network={"latency": "40 ms", "bandwidth": "1 Gbit/s", "transport": "tcp"})
-    asked = "algorithm.ssgd.seconds_per_step <= 101 ms"
-    result = solve(tcp, "network.bandwidth", asked, between="1 Gbit/s,100 Gbit/s")
-    (found,) = result.solutions
+    condition = "algorithm.ssgd.seconds_per_step <= 101 ms"
+    result = solve(tcp, "network.bandwidth", condition, between="1 Gbit/s,100 Gbit/s")
+    (solution,) = result.solutions
     widest = parse(tcp.table, overrides=["network.bandwidth=100 Gbit/s"])
     most = paceline.simulate(widest).algorithms[0]["seconds_per_step"]["mean"]
-    assert (found.holds, found.value) == ("never", None)
-    assert found.number == pytest.approx(most, rel=1e-6)
+    assert (solution.holds, solution.value) == ("never", None)
+    assert solution.number == pytest.approx(most, rel=1e-6)
     assert f"; the nearest is {number(1e3 * most)} ms, at" in result.sentences[0]
 
 

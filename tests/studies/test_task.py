@@ -14,14 +14,14 @@ NEUTRAL = {  # imported by code that determines numbers, without a say in them
 
 def imported(path):
     """Files of simulator/ that a file imports, by name."""
-    found = set()
+    actual = set()
     for node in ast.walk(ast.parse(path.read_text("utf-8"))):
         module = getattr(node, "module", None)
         if isinstance(node, ast.ImportFrom) and module and module.startswith("paceline.simulator"):
             names = [module, *(f"{module}.{alias.name}" for alias in node.names)]
             files = {SIMULATOR.joinpath(*name.split(".")[2:]).with_suffix(".py") for name in names}
-            found |= {file.relative_to(SIMULATOR).as_posix() for file in files if file.is_file()}
-    return found
+            actual |= {file.relative_to(SIMULATOR).as_posix() for file in files if file.is_file()}
+    return actual
 
 
 def test_the_key_covers_all_code_that_determines_numbers():

@@ -69,7 +69,7 @@ def found(table, **options):
 
 
 def labels(contenders):
-    return [each.candidate.label for each in contenders]
+    return [item.candidate.label for item in contenders]
 
 
 @pytest.fixture(scope="module")
@@ -80,15 +80,15 @@ def grid():
 def exhaustive(table, tried):
     """Mean time to the target of every configuration, at full length and with all seeds."""
     means = {}
-    for each in tried:
-        one = parse({k: v for k, v in table.items() if k != "tune"} | {"algorithm": [each.table]})
+    for item in tried:
+        one = parse({k: v for k, v in table.items() if k != "tune"} | {"algorithm": [item.table]})
         runs = run_seeds(one, one.algorithm[0], range(one.run.seeds))
-        means[each.label] = np.mean([statistics.crossing(run, one.run.target_loss) for run in runs])
+        means[item.label] = np.mean([statistics.crossing(run, one.run.target_loss) for run in runs])
     return means
 
 
 def test_the_pick_is_within_3_percent_of_the_true_best_or_names_it(grid):
-    means = exhaustive(world(GRID), [each.candidate for each in grid.ranked])
+    means = exhaustive(world(GRID), [choice.candidate for choice in grid.ranked])
     assert len(means) == 10
     best = min(means, key=means.get)
     picked = grid.best.candidate.label
@@ -97,12 +97,12 @@ def test_the_pick_is_within_3_percent_of_the_true_best_or_names_it(grid):
 
 
 def test_what_was_given_up_early_is_worse_than_the_best(grid):
-    means = exhaustive(world(GRID), [each.candidate for each in grid.ranked])
-    stopped = [each for each in grid.ranked if each.stopped]
+    means = exhaustive(world(GRID), [item.candidate for item in grid.ranked])
+    stopped = [item for item in grid.ranked if item.stopped]
     assert stopped
-    for each in stopped:
-        assert means[each.candidate.label] > means[grid.best.candidate.label]
-    assert any(score.ran < 30 for each in stopped for score in each.scores)
+    for choice in stopped:
+        assert means[choice.candidate.label] > means[grid.best.candidate.label]
+    assert any(score.ran < 30 for item in stopped for score in item.scores)
 
 
 def test_the_document_is_the_contract(grid):
@@ -134,7 +134,7 @@ def test_what_a_calibration_cannot_tell_is_in_the_interval_and_makes_ties():
     sure = found(world(GRID, **quiet))
     sd = {"cluster.compute": 0.3, "network.latency": 0.3}
     unsure = found(world(GRID, **quiet, calibration={"sd": sd}))
-    wide, narrow = (each.json()["best"]["interval"] for each in (unsure, sure))
+    wide, narrow = (item.json()["best"]["interval"] for item in (unsure, sure))
     assert wide[1] - wide[0] > 5 * (narrow[1] - narrow[0])
     assert len(unsure.tied) >= len(sure.tied)
 
@@ -148,12 +148,12 @@ def test_days_of_a_calibrated_search_have_the_interval_that_simulate_states(stal
     factors = np.exp(0.1 * np.random.default_rng(0).standard_normal(24)).tolist()
     factors[0] = 1e-3 if stalls else factors[0]
     error = {"programs": 9, "seconds_per_step": {"blocking": 0.04}}
-    known = {
+    expected = {
         "sd": {"cluster.compute": 0.05}, "draws": {"network.bandwidth": factors},
         "replicates": 24, "run_to_run": 0.02, "fitted": ["ssgd"], "model_error": error,
     }  # fmt: skip
     run = {"duration": None, "steps": 400, "seeds": 2, "target_loss": None}
-    rest = {"cost": {"node_hour": 1.0, "tokens": 1}, "calibration": known, "run": run}
+    rest = {"cost": {"node_hour": 1.0, "tokens": 1}, "calibration": expected, "run": run}
     rest["cluster"] = {"crash": [{"worker": 1, "at": "5 min"}]}
     choices = {"local-sgd": {"tau": [2, 16], "lr": [0.1]}}
     ssgd = {"name": "ssgd", "lr": 0.1}
@@ -162,21 +162,21 @@ def test_days_of_a_calibrated_search_have_the_interval_that_simulate_states(stal
     simulated = simulate(parse(world(None, ssgd, two, **rest), file="test.toml"))
     rows = {row["label"]: row["used"]["days"] for row in searched.json()["ranking"]}
     for row in simulated.algorithms:
-        own, said = rows[row["label"]], row["used"]["days"]
-        assert own["mean"] == pytest.approx(said["mean"])
-        assert own["basis"].endswith(", of one run")
-        assert (own["interval"][1] is None) is stalls
-        for end, other in zip(own["interval"], said["interval"], strict=True):
+        runs, days = rows[row["label"]], row["used"]["days"]
+        assert runs["mean"] == pytest.approx(days["mean"])
+        assert runs["basis"].endswith(", of one run")
+        assert (runs["interval"][1] is None) is stalls
+        for end, other in zip(runs["interval"], days["interval"], strict=True):
             if other is None:
                 assert end is None
                 continue
-            away = math.log(other / said["mean"])
-            assert math.log(end / own["mean"]) == pytest.approx(away, rel=0.2), row["label"]
+            away = math.log(other / days["mean"])
+            assert math.log(end / runs["mean"]) == pytest.approx(away, rel=0.2), row["label"]
     swept = sweep(parse(world(None, two, **rest), file="test.toml"), {"run.steps": [400]}).rows[0]
     ends = [swept[f"seconds_per_step_{end}"] for end in ("low", "high")]
-    said = simulated.algorithms[1]["interval90"]["seconds_per_step"]
-    assert ends[0] == pytest.approx(said[0], rel=0.03)
-    assert (ends[1] is said[1] is None) if stalls else ends[1] == pytest.approx(said[1], rel=0.03)
+    days = simulated.algorithms[1]["interval90"]["seconds_per_step"]
+    assert ends[0] == pytest.approx(days[0], rel=0.03)
+    assert (ends[1] is days[1] is None) if stalls else ends[1] == pytest.approx(days[1], rel=0.03)
     run |= {"steps": 1000, "target_loss": 0.2}  # and draws of who is sooner
     rows = found(world(choices, ssgd, **rest), objective="time-to-loss").json()["ranking"]
     assert [row["interval"][1] is None for row in rows] == [stalls] * 3
@@ -266,7 +266,7 @@ def test_simple_is_near_to_ssgd_then_round_then_small():
         contender("dts", 1.0, delay=2, period=2),
     ]
     programs = available_programs(None)
-    keys = [ranking.simplicity(each.candidate, programs) for each in ordered]
+    keys = [ranking.simplicity(choice.candidate, programs) for choice in ordered]
     assert keys == sorted(keys)
 
 
@@ -338,8 +338,8 @@ def test_without_duration_the_deadline_is_the_end_of_the_shortest_run():
     result = found(table)
     assert result.objective.name == "loss-at-deadline"
     assert 0 < result.objective.deadline < 20 * 1.0
-    for each in result.ranked:  # nobody stands still until the deadline: steps end no run
-        one = result.space.world(each.candidate)
+    for choice in result.ranked:  # nobody stands still until the deadline: steps end no run
+        one = result.space.world(choice.candidate)
         for seed in range(2):
             (run,) = run_seeds(one, one.algorithm[0], [seed])
             assert run.duration == pytest.approx(result.objective.deadline, rel=0.2)
@@ -385,7 +385,7 @@ def test_what_a_goal_lacks_is_said():
     ]
     for changes, objective, key in cases:
         table = world({"ssgd": {"lr": [0.1]}}, **changes)
-        table["run"] = {name: each for name, each in table["run"].items() if each is not None}
+        table["run"] = {name: value for name, value in table["run"].items() if value is not None}
         if changes.get("objective"):
             table["objective"] = {"kind": "none"}
         with pytest.raises(InputError, match=r"^[^\n]*$") as error:
@@ -414,7 +414,7 @@ def test_sampled_clients_without_a_loss_are_ranked_by_useful_gradients():
         for label, runs in simulated.groups.items()
     }
     values = {row["label"].split()[0]: row["value"] for row in ours.rows(ours.ranked)}
-    assert values == pytest.approx({label.split()[0]: each for label, each in paces.items()})
+    assert values == pytest.approx({label.split()[0]: pace for label, pace in paces.items()})
     assert labels(ours.ranked)[0].split()[0] == simulated.pick["label"].split()[0]
     by_step = found(table, objective="seconds-per-step", seeds=2)
     assert labels(by_step.ranked)[0] != labels(ours.ranked)[0]
@@ -463,7 +463,7 @@ def test_adacomms_own_search_for_tau0():
         network={"latency": "1 s"},
     )
     result = found(table, preset="adacomm-tau0", seeds=2)
-    assert {each.candidate.parameters["tau0"] for each in result.ranked} == set(warm_starts.TAU0)
+    assert {item.candidate.parameters["tau0"] for item in result.ranked} == set(warm_starts.TAU0)
     assert result.best.candidate.name == "adacomm"
     assert result.best.candidate.parameters["tau0"] > 1  # averages take 2 s, steps 0.1 s
     assert result.objective.deadline == 4.0
@@ -518,16 +518,16 @@ LUCK = {
 
 
 @pytest.mark.parametrize(
-    "block", [0, *(pytest.param(each, marks=pytest.mark.nightly) for each in (1, 2, 3))]
+    "block", [0, *(pytest.param(value, marks=pytest.mark.nightly) for value in (1, 2, 3))]
 )
 def test_no_unlucky_seed_costs_the_true_best_its_place(block, monkeypatch):
     monkeypatch.setattr("paceline.simulator.studies.tune.tune.regrets", lambda *_: [])
     result = found(LUCK, seed=8 * block)
     means = {}
-    for each in result.ranked:
-        one = result.space.world(each.candidate)
+    for choice in result.ranked:
+        one = result.space.world(choice.candidate)
         runs = run_seeds(one, one.algorithm[0], range(8 * block, 8 * block + 8))
-        means[each.candidate.label] = np.mean([statistics.crossing(run, 0.02) for run in runs])
+        means[choice.candidate.label] = np.mean([statistics.crossing(run, 0.02) for run in runs])
     best = min(means, key=means.get)
     assert means[result.best.candidate.label] <= 1.03 * means[best] or best in labels(result.tied)
 
@@ -559,7 +559,7 @@ def test_the_margin_follows_from_the_spread_of_paired_differences():
     few = entrants(("a", 5.0, 6.0), ("b", 5.0, 6.5))
     assert few.margin(4) == 1 + 3.0 / 2  # too few to tell
     steady = entrants(
-        *((str(each), each, each + 1, each, each + 1) for each in (5.0, 6.0, 7.0, 8.0))
+        *((str(value), value, value + 1, value, value + 1) for value in (5.0, 6.0, 7.0, 8.0))
     )
     assert steady.margin(4) == pytest.approx(1)  # all differ alike with each seed
     assert steady.margin(2) <= few.margin(2)
@@ -574,12 +574,12 @@ def test_simulate_gives_the_same_number():
     assert every > 1
     assert any(f"every {every} steps" in note for note in result.notes)
     table["run"]["evaluate_every"] = every
-    for each in [result.best, *(one for one in result.ranked if one.all_reached)]:
+    for choice in [result.best, *(one for one in result.ranked if one.all_reached)]:
         one = parse({k: v for k, v in table.items() if k != "tune"} | {
-            "algorithm": [each.candidate.table]
+            "algorithm": [choice.candidate.table]
         })  # fmt: skip
-        runs = simulate(one, seeds=len(each.scores)).runs
-        assert [statistics.crossing(run, 0.2) for run in runs] == [x.value for x in each.scores]
+        runs = simulate(one, seeds=len(choice.scores)).runs
+        assert [statistics.crossing(run, 0.2) for run in runs] == [x.value for x in choice.scores]
 
 
 def test_every_table_of_a_program_takes_part():
@@ -697,11 +697,11 @@ def test_a_log_of_runs_cut_short_is_mended_and_what_is_none_is_said(tmp_path):
 
 
 def test_other_peoples_files_are_not_overwritten(tmp_path):
-    for name, said in (("run.json", "of another command"), ("tune.png", "would be overwritten")):
+    for name, message in (("run.json", "of another command"), ("tune.png", "would be overwritten")):
         folder = tmp_path / name.partition(".")[0]
         folder.mkdir()
         (folder / name).write_text("mine")
-        with pytest.raises(InputError, match=said):
+        with pytest.raises(InputError, match=message):
             found(world(GRID), out=folder)
         assert [path.name for path in folder.iterdir()] == [name]
 
@@ -719,8 +719,8 @@ def test_another_torch_is_another_search(tmp_path, monkeypatch):
     assert first.json()["versions"]["torch"] == version("torch")
     assert first.json()["versions"] in demanded
     assert (first.resumed, again.resumed) == (0, again.runs)
-    known = store.versions()
-    monkeypatch.setattr(store, "versions", lambda *others: known | dict.fromkeys(others, "0"))
+    versions = store.versions()
+    monkeypatch.setattr(store, "versions", lambda *others: versions | dict.fromkeys(others, "0"))
     with pytest.raises(InputError, match=r"versions.torch: .* replace that by --overwrite"):
         found(table, out=tmp_path)
     assert found(table, out=tmp_path, overwrite=True).resumed == 0
@@ -814,10 +814,10 @@ def test_the_best_loss_for_a_budget_is_that_at_which_it_is_spent():
     table = budgeted(0.4, duration="1000 s")
     result = found(table)
     assert result.objective.name == "loss-at-budget"
-    for row, each in zip(result.rows(result.ranked), result.ranked, strict=True):
+    for row, item in zip(result.rows(result.ranked), result.ranked, strict=True):
         assert row["cost"] == pytest.approx(0.4)
         one = parse(
-            {k: v for k, v in table.items() if k != "tune"} | {"algorithm": [each.candidate.table]}
+            {k: v for k, v in table.items() if k != "tune"} | {"algorithm": [item.candidate.table]}
         )
         runs = run_seeds(one, one.algorithm[0], range(2))
         ends = [np.interp(0.4, run.curve["cost"], run.curve["time"]) for run in runs]
@@ -840,7 +840,7 @@ def test_the_price_of_a_target_has_its_currency(capsys):
     assert re.search(r"loss 0.2 for [\d.]+ EUR \((?:median, )?90 %: [\d.]+ to [\d.]+ EUR", sentence)
     assert result.json()["unit"] == "EUR"
     assert found(table).objective.name == "time-to-loss"
-    shown = [each for each in terminal.tune(result) if not isinstance(each, str)]
+    shown = [part for part in terminal.tune(result) if not isinstance(part, str)]
     assert "cost\n(EUR, 90 %)" in [column.header for column in shown[1].columns]
 
 
@@ -860,7 +860,7 @@ def capped(tau, delay, tried=CAPPED, **run):
 
 
 def within(result):
-    return {each.candidate.label for each in result.ranked if each.reached}
+    return {choice.candidate.label for choice in result.ranked if choice.reached}
 
 
 def test_time_alone_is_tuned_under_a_cap_on_period_and_delay():
@@ -874,7 +874,7 @@ def test_time_alone_is_tuned_under_a_cap_on_period_and_delay():
     later = within(found(capped(4, 2)))
     assert {"asgd lr=0.1", "streaming-diloco tau=4 lr=0.1"} <= later
     assert "streaming-diloco tau=8 lr=0.1" not in later
-    assert {each for each in later if "dts" in each} == {
+    assert {label for label in later if "dts" in label} == {
         f"dts delay={delay} period={period}" for delay in (1, 2) for period in (1, 2)
     }
     never = found(capped(1, 0, {"local-sgd": {"tau": [2, 4]}}))
@@ -924,13 +924,13 @@ def test_one_worker_alone_is_told_by_its_own_run(aim, ends):
     result = tune(parse(table), objective=aim)
     one = result.json()["alone"]
     steps = round(one["days"] * 86400)
-    own = {
+    settings = {
         "tune": {},
         "cluster": table["cluster"] | {"workers": 1},
         "algorithm": [{"name": "ssgd"}],
     }
     run = table["run"] | {"steps": steps, "evaluate_every": 1, "seeds": 1}
-    (row,) = simulate(parse(table | own | {"run": run})).algorithms
+    (row,) = simulate(parse(table | settings | {"run": run})).algorithms
     assert row["used"]["days"]["mean"] == pytest.approx(one["days"], rel=1e-3)
     assert row["used"]["cost"]["mean"] == pytest.approx(one["cost"], rel=1e-3)
     assert row["loss"]["last"] == pytest.approx(one["loss"], rel=1e-4)
@@ -1057,7 +1057,7 @@ def test_overlap_and_fragments_that_hide_an_average_are_tried_unless_written():
     written = {"name": "streaming-diloco", "tau": 32}
     tried, _ = space(parse(sites(stream, written)))
     grid = [tried.candidate(*tried.chosen(point)) for point in tried.grid()]
-    made = {each.label: each.parameters for each in grid}
+    made = {candidate.label: candidate.parameters for candidate in grid}
     assert made["streaming-diloco tau=32 overlap=3"] == {"tau": 32, "overlap": 3}
     assert made["streaming-diloco tau=12 overlap=2"] == {"tau": 12, "overlap": 2}  # one in flight
     assert made["streaming-diloco tau=32 fragments=16"] == {"tau": 32, "fragments": 16}

@@ -41,39 +41,39 @@ def worker(rank, steps=200, *, tau=1, hidden=False, asks=False, slow=0.0):
 
     `slow`: after a wait it takes so much longer to go on.
     """
-    rng, now, found = np.random.default_rng(rank), 0.0, []
+    rng, now, results = np.random.default_rng(rank), 0.0, []
     for step in range(1, steps + 1):
         start, drawn = now + GAP, 0.02 + rng.exponential(0.01)
         now = start + drawn + STEP_LATE
-        found.append((rank, STEP, step, start, now, NAN, start + drawn, NAN))
+        results.append((rank, STEP, step, start, now, NAN, start + drawn, NAN))
         if step % tau:
             continue
         start, now = now + GAP, now + GAP + ISSUED
-        found.append((rank, ISSUE, step, start, now, NAN, NAN, NAN))
+        results.append((rank, ISSUE, step, start, now, NAN, NAN, NAN))
         if asks:
             now += GAP + ASKED
-            found.append((rank, AGREE, step, now - ASKED, now, now - ASKED, now - ASKED, NAN))
+            results.append((rank, AGREE, step, now - ASKED, now, now - ASKED, now - ASKED, NAN))
         start = now + GAP
         due = start - 0.01 if hidden else start + MEAN
         landed = start if hidden else start + MEAN / 2
         now = start + COLLECTED if hidden else due + WOKEN
-        found.append((rank, WAIT, step, start, now, due - MEAN, due, 4000.0))
-        found.append((rank, COLLECT, step, landed, landed + COLLECTED, NAN, NAN, 4000.0))
+        results.append((rank, WAIT, step, start, now, due - MEAN, due, 4000.0))
+        results.append((rank, COLLECT, step, landed, landed + COLLECTED, NAN, NAN, 4000.0))
         now += 0 if hidden else slow
-    return found
+    return results
 
 
 def server(rank, messages=200):
-    now, found = 0.0, []
+    now, results = 0.0, []
     for step in range(1, messages + 1):
         due = now + 0.01
         start, now = now + GAP, due + TAKEN
-        found.append((rank, TAKE, step, start, now, due - 0.005, due, 4000.0))
+        results.append((rank, TAKE, step, start, now, due - 0.005, due, 4000.0))
         start, now = now + GAP, now + GAP + 0.002 + SERVED
-        found.append((rank, SERVE, step, start, now, NAN, start + 0.002, NAN))
+        results.append((rank, SERVE, step, start, now, NAN, start + 0.002, NAN))
         start, now = now + GAP, now + GAP + SENT
-        found.append((rank, SEND, step, start, now, NAN, NAN, 4000.0))
-    return found
+        results.append((rank, SEND, step, start, now, NAN, NAN, 4000.0))
+    return results
 
 
 def measured(rows, kind="emulated", network=RING):
@@ -86,8 +86,8 @@ def means(*runs):
 
 
 def test_every_term_is_found():
-    found = means(measured(worker(0) + worker(1) + server(2)))
-    assert found == pytest.approx(
+    actual = means(measured(worker(0) + worker(1) + server(2)))
+    assert actual == pytest.approx(
         {
             "step": GAP + STEP_LATE + 2 * GAP,  # one program cannot tell whose the gaps are
             "issue": ISSUED,
@@ -113,10 +113,10 @@ def test_on_real_links_what_is_prescribed_is_taken_off():
     """2 hops of 5 ms, and 4,000 bytes over 8 Mbit/s; only the time of the last joining is known."""
     link = {"collective": "ring", "latency": "5 ms", "bandwidth": "8 Mbit/s"}
     rows = [
-        (*each[:6], each[5], each[7]) if each[1] == WAIT else each for each in worker(0) + worker(1)
+        (*item[:6], item[5], item[7]) if item[1] == WAIT else item for item in worker(0) + worker(1)
     ]
-    found = means(measured(rows, "real", network=link))
-    assert found["collective"] == pytest.approx(MEAN + WOKEN - COLLECTED - 0.010 - 0.004)
+    actual = means(measured(rows, "real", network=link))
+    assert actual["collective"] == pytest.approx(MEAN + WOKEN - COLLECTED - 0.010 - 0.004)
 
 
 def test_what_runs_do_not_show_is_as_the_base_has_it():
@@ -127,31 +127,31 @@ def test_what_runs_do_not_show_is_as_the_base_has_it():
         }
     )
     run = measured(worker(0) + worker(1))
-    found = overheads.tables({2: [run], 3: [run]}, base)
-    assert [table["agree"] for table in found.tables] == ["3 ms", "4 ms"]
-    assert found.sd["overhead.0.agree"] == 0.1
-    assert found.sd["overhead.1.agree"] == pytest.approx(0.05**0.5)  # of both that it is between
-    assert [each.workers for each in found.parsed] == [2, 3]
+    actual = overheads.tables({2: [run], 3: [run]}, base)
+    assert [table["agree"] for table in actual.tables] == ["3 ms", "4 ms"]
+    assert actual.sd["overhead.0.agree"] == 0.1
+    assert actual.sd["overhead.1.agree"] == pytest.approx(0.05**0.5)  # of both that it is between
+    assert [item.workers for item in actual.parsed] == [2, 3]
 
 
 def test_latencies_of_real_links():
     """A hop of gloo's ring takes two latencies, a question two in all; the rest is of any link."""
     link = {"collective": "ring", "latency": "0.5 ms"}
     rows = [
-        (*each[:6], each[5], each[7]) if each[1] == WAIT else each
-        for each in worker(0, asks=True) + worker(1)
+        (*event[:6], event[5], event[7]) if event[1] == WAIT else event
+        for event in worker(0, asks=True) + worker(1)
     ]
-    (found,) = overheads.tables({2: [measured(rows, "kernel", network=link)]}).parsed
-    assert (found.latency_factor, found.agree_latencies) == (2.0, 2.0)
-    assert found.collective == pytest.approx(MEAN + WOKEN - COLLECTED - 0.002, rel=1e-2)
-    assert found.agree == pytest.approx(GAP + ASKED - 0.001, rel=1e-2)
+    (actual,) = overheads.tables({2: [measured(rows, "kernel", network=link)]}).parsed
+    assert (actual.latency_factor, actual.agree_latencies) == (2.0, 2.0)
+    assert actual.collective == pytest.approx(MEAN + WOKEN - COLLECTED - 0.002, rel=1e-2)
+    assert actual.agree == pytest.approx(GAP + ASKED - 0.001, rel=1e-2)
 
 
 def test_warm_up_does_not_count():
     rows = worker(0)
-    slow = [(*each[:4], each[4] + 5 * (each[2] <= 20), *each[5:]) for each in rows]
-    slow = [each if each[2] <= 20 else (*each[:3], each[3] + 5, each[4] + 5, each[5] + 5,
-                                        each[6] + 5, each[7]) for each in slow]  # fmt: skip
+    slow = [(*row[:4], row[4] + 5 * (row[2] <= 20), *row[5:]) for row in rows]
+    slow = [event if event[2] <= 20 else (*event[:3], event[3] + 5, event[4] + 5, event[5] + 5,
+                                        event[6] + 5, event[7]) for event in slow]  # fmt: skip
     assert means(measured(slow)) == pytest.approx(means(measured(rows)))
 
 
@@ -161,24 +161,24 @@ def test_errors_are_those_of_correlated_samples():
     quiet = measured(worker(0, 800)).events
     together, apart = (np.array(quiet) for _ in range(2))
     more = rng.exponential(1e-3, 800)
-    for each, extra in ((apart, more), (together, np.sort(more))):
-        steps = np.flatnonzero(each["kind"] == STEP)
-        each["end"][steps] += extra
-        each["due"][steps] += 0.0
+    for rows, extra in ((apart, more), (together, np.sort(more))):
+        steps = np.flatnonzero(rows["kind"] == STEP)
+        rows["end"][steps] += extra
+        rows["due"][steps] += 0.0
     fit = {}
-    for name, each in (("apart", apart), ("together", together)):
+    for name, rows in (("apart", apart), ("together", together)):
         blank = measured([])
-        fit[name] = overheads.fit([RunEvents(blank.scenario, blank.algorithm, 0, each)])["step"]
+        fit[name] = overheads.fit([RunEvents(blank.scenario, blank.algorithm, 0, rows)])["step"]
     assert fit["together"].se > 3 * fit["apart"].se
 
 
 def test_events_are_read_as_they_were_written(tmp_path):
     rows = np.array(worker(0, 5) + server(2, 5), EVENT)
     (tmp_path / "events.csv").write_bytes(events.write({("a, b", 3): rows, ("c", 0): rows[:2]}))
-    found = events.read(tmp_path / "events.csv")
-    assert list(found) == [("a, b", 3), ("c", 0)]
+    contents = events.read(tmp_path / "events.csv")
+    assert list(contents) == [("a, b", 3), ("c", 0)]
     for name in EVENT.names:
-        np.testing.assert_allclose(found["a, b", 3][name], rows[name], atol=6e-8)
+        np.testing.assert_allclose(contents["a, b", 3][name], rows[name], atol=6e-8)
     (tmp_path / "events.csv").write_text("label,seed\nx,1\n")
     with pytest.raises(
         InputError, match=r"events.csv: cannot be read as events \(unexpected or missing 'start'\)"
@@ -209,8 +209,8 @@ def job(tmp_path):
         for rank in range(2):
             with records[rank].collective(bytes=size):
                 clocks[rank] = done
-    for each in records:
-        each.close()
+    for record in records:
+        record.close()
     return tmp_path / "job"
 
 
@@ -322,15 +322,15 @@ def test_a_real_run_is_told_by_its_profile(tmp_path):
 @pytest.mark.long
 @looped("codec", ["raw", "qsgd"])
 def test_codecs_of_the_base_count_unless_the_runs_have_one(codec, tmp_path):
-    known = [{"kind": "qsgd", "size": "9.64 kB", "compress": "0.7 ms", "decompress": "35 us"}]
-    Profile({"overhead": [{"issue": "1 ms"}], "codec": known}).write(tmp_path / "base.toml")
+    codecs = [{"kind": "qsgd", "size": "9.64 kB", "compress": "0.7 ms", "decompress": "35 us"}]
+    Profile({"overhead": [{"issue": "1 ms"}], "codec": codecs}).write(tmp_path / "base.toml")
     made = scenario(
         {"name": "ssgd", "codec": codec}, workers=2, compute="25 ms", steps=20, network=RING
     )
     validate(made, out=tmp_path / "run")
     found = calibrate([tmp_path / "run"], base=tmp_path / "base.toml").profile.tables
-    said = [each for each in found["calibration"]["notes"] if "[[codec]] is left out" in each]
-    assert (found.get("codec"), len(said)) == ((known, 0) if codec == "raw" else (None, 1))
+    text = [item for item in found["calibration"]["notes"] if "[[codec]] is left out" in item]
+    assert (found.get("codec"), len(text)) == ((codecs, 0) if codec == "raw" else (None, 1))
 
 
 @looped(

@@ -33,15 +33,15 @@ def world(tmp_path_factory):
     """Simulate SCENARIO with overrides into a directory, once; return the directory."""
     folder = tmp_path_factory.mktemp("compare")
     (folder / "test.toml").write_text(SCENARIO)
-    known = {}
+    results = {}
 
     def simulated(*overrides, **options):
         key = (*overrides, *sorted(options.items()))
-        if key not in known:
-            known[key] = folder / str(len(known))
+        if key not in results:
+            results[key] = folder / str(len(results))
             scenario = paceline.load(folder / "test.toml", overrides)
-            paceline.simulate(scenario, out=known[key], **options)
-        return known[key]
+            paceline.simulate(scenario, out=results[key], **options)
+        return results[key]
 
     return simulated
 
@@ -199,9 +199,9 @@ SCALED = 'cluster.compute={ dist = "shifted-exponential", shift = "60 ms", mean 
 def test_what_was_changed_explains_the_error(world, change, causes, seeds):
     result = compare(world(seeds=seeds), world(change, seeds=seeds))
     for label, cause in causes.items():
-        found = result.attribution[label]
-        assert found["to_blame"] == cause
-        assert found["sentence"].startswith(f"{cause}: ")
+        actual = result.attribution[label]
+        assert actual["to_blame"] == cause
+        assert actual["sentence"].startswith(f"{cause}: ")
     if set(causes) == set(LABELS):
         assert result.overall["to_blame"] in causes.values()
 
@@ -230,10 +230,10 @@ def test_a_faster_reality_has_a_cause_too(world):
 @looped("change", [SCALED, TAIL, 'network.latency="40 ms"'])
 def test_the_causes_add_up_to_the_whole_difference(world, change):
     result = compare(world(), world(change))
-    for label, found in result.attribution.items():
+    for label, actual in result.attribution.items():
         pace = result.of("seconds_per_step")[label]
         whole = pace["measured"] - pace["predicted"]
-        assert sum(found["seconds_per_step"].values()) == pytest.approx(whole, abs=1e-12)
+        assert sum(actual["seconds_per_step"].values()) == pytest.approx(whole, abs=1e-12)
 
 
 @given(
@@ -247,18 +247,18 @@ def test_slower_computing_explains_waiting_in_proportion(spent, slower, unit):
 
     def world(*seconds):
         total = sum(seconds)
-        shares = [each / total for each in seconds]
+        shares = [second / total for second in seconds]
         kinds = dict(zip(("compute", "wait", "communicate"), shares, strict=True))
         return {"breakdown": kinds, "staleness": None}, unit * total
 
     one, p = world(compute, wait, communicate)
     other, m = world(slower * compute, slower * wait, communicate)
-    found = attribution.causes(one, other, {"predicted": p, "measured": m, "error": p / m - 1})
-    assert found["contention"] == pytest.approx(
+    actual = attribution.causes(one, other, {"predicted": p, "measured": m, "error": p / m - 1})
+    assert actual["contention"] == pytest.approx(
         unit * (slower - 1) * (compute + wait), abs=unit * 1e-12
     )
-    assert found["compute tail"] == pytest.approx(0, abs=unit * 1e-12)
-    assert found["link"] == pytest.approx(0, abs=unit * 1e-12)
+    assert actual["compute tail"] == pytest.approx(0, abs=unit * 1e-12)
+    assert actual["link"] == pytest.approx(0, abs=unit * 1e-12)
 
 
 @settings(max_examples=12)
@@ -285,7 +285,7 @@ def test_a_run_agrees_with_itself(tmp_path_factory, name, workers, steps, seeds,
     assert set(document["median_absolute_errors"].values()) <= {0, None}
     assert document["kendall_tau"] is None or document["kendall_tau"] == pytest.approx(1)
     assert document["regret"] is None or document["regret"]["value"] == 0
-    assert {each["to_blame"] for each in document["attribution"].values()} == {"none"}
+    assert {cause["to_blame"] for cause in document["attribution"].values()} == {"none"}
     assert document["overall"]["to_blame"] == "none"
     assert document["notes"] == []
 
@@ -302,14 +302,14 @@ def test_the_excess_is_reported_beside_the_error(world, edited):
         assert (row["predicted"], row["error"]) == (0, None)
     assert "the prediction leaves that out" in plain.sentence
     nominal = {label: 0.9 * row["predicted"] for label, row in paces.items()}
-    own = compare(edited(world(), lambda summary: summary.update(nominal=nominal)), real)
-    for label, row in own.excess.items():
+    comparison = compare(edited(world(), lambda summary: summary.update(nominal=nominal)), real)
+    for label, row in comparison.excess.items():
         p, m = paces[label]["predicted"], paces[label]["measured"]
         assert row["predicted"] == pytest.approx(0.1 * p)
         assert row["error"] == pytest.approx(0.1 * p / (m - 0.9 * p) - 1)
-    wanted = np.median([abs(row["error"]) for row in own.excess.values()])
-    assert own.medians["excess"] == pytest.approx(wanted)
-    assert f"errs by {100 * wanted:.0f} %" in own.sentence
+    wanted = np.median([abs(row["error"]) for row in comparison.excess.values()])
+    assert comparison.medians["excess"] == pytest.approx(wanted)
+    assert f"errs by {100 * wanted:.0f} %" in comparison.sentence
 
 
 def test_what_others_disturbed_has_a_wider_interval_and_one_sentence(world, edited):
@@ -325,7 +325,7 @@ def test_what_others_disturbed_has_a_wider_interval_and_one_sentence(world, edit
 
     plain = compare(world(), real := world(*SLOWER))
     beside = compare(world(), edited(real, change))
-    before, after = (list(each.of("seconds_per_step").values()) for each in (plain, beside))
+    before, after = (list(item.of("seconds_per_step").values()) for item in (plain, beside))
     for share, one, other in zip((0.05, 0.1), before, after, strict=False):
         low = (one["measured_interval"] or [one["measured"]])[0]
         assert other["measured_interval"][0] == pytest.approx((1 - share) * low)
@@ -344,8 +344,8 @@ def test_what_is_no_evidence_is_left_out(world, edited):
     real = world(*SLOWER)
     marked = edited(real, evidence(ssgd="own CPU use 55 %"))
     plain, without = compare(world(), real), compare(world(), marked)
-    kept = [abs(row["error"]) for k, row in plain.of("seconds_per_step").items() if k != "ssgd"]
-    assert without.json()["median_absolute_error"] == pytest.approx(np.median(kept))
+    errors = [abs(row["error"]) for k, row in plain.of("seconds_per_step").items() if k != "ssgd"]
+    assert without.json()["median_absolute_error"] == pytest.approx(np.median(errors))
     assert len(without.rows) == len(plain.rows)
     assert [row["counted"] for row in without.rows].count(False) == len(
         [row for row in plain.rows if row["algorithm"] == "ssgd"]
@@ -367,8 +367,8 @@ def test_regret_is_what_the_wrong_pick_costs():
     def table(**pairs):
         return {k: {"predicted": p, "measured": m} for k, (p, m) in pairs.items()}
 
-    found = quantities.regret(table(a=(1.0, 3.0), b=(2.0, 2.0)))
-    assert found == {"picked": "a", "best": "b", "value": 0.5}
+    actual = quantities.regret(table(a=(1.0, 3.0), b=(2.0, 2.0)))
+    assert actual == {"picked": "a", "best": "b", "value": 0.5}
     assert quantities.regret(table(a=(1.0, None), b=(2.0, 2.0)))["value"] is None
     assert quantities.regret(table(a=(None, 1.0))) is None
     assert quantities.ranks(table(a=(1.0, 3.0), b=(2.0, 2.0))) == -1
@@ -416,8 +416,8 @@ def test_without_a_loss_time_is_compared(world, tmp_path):
 
 def run(capsys, *arguments):
     status = paceline.command_line.run([str(argument) for argument in arguments])
-    found = capsys.readouterr()
-    return status, found.out, found.err
+    output = capsys.readouterr()
+    return status, output.out, output.err
 
 
 def test_the_command_prints_tables_or_json_and_writes_only_when_told(
@@ -456,8 +456,8 @@ def test_runs_do_not_confirm_the_profile_that_they_made(world, edited):
     made = hashlib.sha256((measured / "run.json").read_bytes()).hexdigest()
     for fingerprint, own in ((made, True), ("other", False)):
         predicted = world(f'calibration.fingerprints=["{fingerprint}"]')
-        found = comparing.compare(predicted, measured)
-        assert ("made the profile, so agreement proves nothing" in found.sentence) is own
+        comparison = comparing.compare(predicted, measured)
+        assert ("made the profile, so agreement proves nothing" in comparison.sentence) is own
 
 
 def test_wrong_input_is_one_message(world, edited, capsys, tmp_path):
@@ -505,14 +505,14 @@ def test_a_simulation_given_as_measured_is_called_one_everywhere(world, capsys, 
     for pair in ((one, one), (one, other)):
         out = tmp_path / str(pair.index(other) if other in pair else 0)
         given = (*pair, "--as-measured", "--figure", "svg", "--out", out)
-        status, said, err = run(capsys, "compare", *given)
+        status, output, err = run(capsys, "compare", *given)
         assert status == 0
         assert "given as measured (--as-measured)" in err
-        assert not re.search(r"(?<!as )(?<!-)measured", " ".join(said.split()))
-        found = comparing.compare(*pair, as_measured=True)
-        document = found.json()
+        assert not re.search(r"(?<!as )(?<!-)measured", " ".join(output.split()))
+        comparison = comparing.compare(*pair, as_measured=True)
+        document = comparison.json()
         assert document["basis"] == "simulated"
-        blamed = [each["sentence"] for each in document["attribution"].values()]
+        blamed = [cause["sentence"] for cause in document["attribution"].values()]
         for text in (*blamed, document["sentence"]):
             assert text.startswith("Simulation against simulation: ")
             assert text.count("Simulation against simulation") == 1

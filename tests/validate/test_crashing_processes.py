@@ -44,14 +44,14 @@ def trained(tmp_path: Path, **settings: Any) -> dict[str, Any]:
         [*program, str(tmp_path / "settings.json")],
         cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=120, check=True,
     )  # fmt: skip
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+    document: dict[str, Any] = json.loads(done.stdout)
+    return document
 
 
 def crashes(downs: list[tuple[int, float, float]], startup: float) -> dict[str, Any]:
     """Tell them as crashes, with the transfer as a cost that the user states."""
-    told = [{"worker": w, "at": f"{at} s", "lasts": f"{lasts} s"} for w, at, lasts in downs]
-    return {"cluster": {"crash": told}, "reload": f"{startup + TRANSFER} s"}
+    tables = [{"worker": w, "at": f"{at} s", "lasts": f"{lasts} s"} for w, at, lasts in downs]
+    return {"cluster": {"crash": tables}, "reload": f"{startup + TRANSFER} s"}
 
 
 def leaves(downs: list[tuple[int, float, float]], startup: float, folder: Path) -> dict[str, Any]:
@@ -67,7 +67,7 @@ def leaves(downs: list[tuple[int, float, float]], startup: float, folder: Path) 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("recovery", POLICIES, ids=lambda each: each["policy"])
+@pytest.mark.parametrize("recovery", POLICIES, ids=lambda policy: policy["policy"])
 def test_measured_pace_and_loss_are_as_predicted(
     recovery: dict[str, Any], seed: int, tmp_path: Path
 ) -> None:
@@ -85,17 +85,17 @@ def test_measured_pace_and_loss_are_as_predicted(
     step = float(np.median(np.diff(before["ends"]))) - (GRACE if slow > 1 else 0)
     startup = float(np.mean(before["startups"]))
     downs = calendar(seed)
-    found = trained(tmp_path, **real, calendar=downs, steps=STEPS)
+    record = trained(tmp_path, **real, calendar=downs, steps=STEPS)
     groups = [
         {"name": "usual", "workers": 3, "compute": f"{step} s"},
         {"name": "slow", "workers": 1, "compute": f"{slow * step} s"},
     ]
-    truth = found["ends"][-1], found["loss"]
+    truth = record["ends"][-1], record["loss"]
     print(f"\n{recovery['policy']} {seed}: a step {step:.4f} s, start {startup:.3f} s")
-    print("joins (worker, at, transfer):", [(w, *np.round(t, 2)) for w, *t in found["joins"]])
-    assert len(found["joins"]) == len(downs)
-    assert min(lasted for *_, lasted in found["joins"]) >= TRANSFER
-    assert set(found["there"]) >= {0, 1, 2}
+    print("joins (worker, at, transfer):", [(w, *np.round(t, 2)) for w, *t in record["joins"]])
+    assert len(record["joins"]) == len(downs)
+    assert min(lasted for *_, lasted in record["joins"]) >= TRANSFER
+    assert set(record["there"]) >= {0, 1, 2}
     for told in (crashes(downs, startup), leaves(downs, startup, tmp_path)):
         world = scenario(
             {"name": "ssgd", "recovery": recovery | {"reload": told["reload"]}},
@@ -103,7 +103,7 @@ def test_measured_pace_and_loss_are_as_predicted(
             network=MEANS | {"bandwidth": f"{8 * RATE} bit/s"},
         )  # fmt: skip
         predicted = simulate(world)
-        said = predicted.duration, predicted.curve["loss"][-1]
-        errors = [100 * (b / a - 1) for a, b in zip(truth, said, strict=True)]
-        print(f"{next(iter(told['cluster']))}: {truth} measured, {said} predicted, {errors} %")
-        assert said == pytest.approx(truth, rel=0.03)
+        expected = predicted.duration, predicted.curve["loss"][-1]
+        errors = [100 * (b / a - 1) for a, b in zip(truth, expected, strict=True)]
+        print(f"{next(iter(told['cluster']))}: {truth} measured, {expected} predicted, {errors} %")
+        assert expected == pytest.approx(truth, rel=0.03)

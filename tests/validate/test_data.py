@@ -49,12 +49,12 @@ def mnist(request, tmp_path, images):
 
 @looped("name", ["mnist", "fashion-mnist"])
 def test_idx_files_hold_images_and_labels(name, mnist, images):
-    found = load(name, mnist)
-    assert found.shape == (1, 28, 28)
-    assert found.train_x.dtype == np.uint8
+    loaded = load(name, mnist)
+    assert loaded.shape == (1, 28, 28)
+    assert loaded.train_x.dtype == np.uint8
     for part, x, y in (
-        ("train", found.train_x, found.train_y),
-        ("t10k", found.test_x, found.test_y),
+        ("train", loaded.train_x, loaded.train_y),
+        ("t10k", loaded.test_x, loaded.test_y),
     ):
         assert np.array_equal(x[:, 0], images[part][0])
         assert np.array_equal(y, images[part][1])
@@ -141,12 +141,12 @@ def test_cifar_files_hold_images_and_the_finest_labels(name, tmp_path):
     names, label_bytes, folder, classes = CIFAR[name]
     images, labels = cifar(tmp_path / folder, names, label_bytes, np.random.default_rng(1))
     for place in (tmp_path, tmp_path / folder):
-        found = load(name, place)
-        assert found.classes == classes
-        assert np.array_equal(found.train_x, np.concatenate(images[:-1]))
-        assert np.array_equal(found.train_y, np.concatenate(labels[:-1]))
-        assert np.array_equal(found.test_x, images[-1])
-        assert np.array_equal(found.test_y, labels[-1])
+        loaded = load(name, place)
+        assert loaded.classes == classes
+        assert np.array_equal(loaded.train_x, np.concatenate(images[:-1]))
+        assert np.array_equal(loaded.train_y, np.concatenate(labels[:-1]))
+        assert np.array_equal(loaded.test_x, images[-1])
+        assert np.array_equal(loaded.test_y, labels[-1])
 
 
 @looped("content", [b"", b"x" * 3072])
@@ -160,13 +160,13 @@ def test_a_truncated_cifar_file_is_named(content, tmp_path):
 @looped(("name", "shape"), [("digits", (1, 8, 8)), ("random-classification", (20,))])
 def test_sets_of_scikit_learn_are_those_of_softmax(name, shape):
     """Samples and parts equal the simulator's; the column of ones is left out."""
-    found, theirs = load(name), load_data(name)
-    assert found.shape == shape
+    actual, theirs = load(name), load_data(name)
+    assert actual.shape == shape
     scale = 16 if name == "digits" else 1
-    for ours, other in ((found.train_x, theirs.train_x), (found.test_x, theirs.test_x)):
+    for ours, other in ((actual.train_x, theirs.train_x), (actual.test_x, theirs.test_x)):
         assert np.array_equal(ours.reshape(len(ours), -1) / scale, other[:, :-1])
-    assert np.array_equal(found.train_y, theirs.train_y)
-    assert np.array_equal(found.test_y, theirs.test_y)
+    assert np.array_equal(actual.train_y, theirs.train_y)
+    assert np.array_equal(actual.test_y, theirs.test_y)
     with pytest.raises(InputError, match=f"objective.folder: {name} has no files; remove it"):
         load(name, "somewhere")
 
@@ -213,18 +213,18 @@ def library(tmp_path, monkeypatch, **sources):
 def test_text_is_pythons_own_sources_and_labels_are_the_next_characters(tmp_path, monkeypatch):
     rng = np.random.default_rng(0)
     first, last = ("".join(rng.choice(list("abc \n"), 20_000)) for _ in range(2))
-    found = library(tmp_path, monkeypatch, zipfile=last, abc="é" + first, not_of_the_library="x")
+    actual = library(tmp_path, monkeypatch, zipfile=last, abc="é" + first, not_of_the_library="x")
     whole = "??" + first + last  # é is two bytes
     samples = (len(whole) - 1) // 64
-    assert found.shape == (64,)
-    assert len(found.train_y) + len(found.test_y) == samples
-    assert len(found.test_y) == -(-samples // 200)
-    read = "".join(map(chr, np.concatenate([found.test_x[0], found.train_x[:199].ravel()])))
+    assert actual.shape == (64,)
+    assert len(actual.train_y) + len(actual.test_y) == samples
+    assert len(actual.test_y) == -(-samples // 200)
+    read = "".join(map(chr, np.concatenate([actual.test_x[0], actual.train_x[:199].ravel()])))
     assert read == whole[: 200 * 64]
-    assert np.array_equal(found.train_y[:, :-1], found.train_x[:, 1:])
-    assert "".join(map(chr, found.train_y[:198, -1])) == whole[128 : 200 * 64 : 64]
-    assert (found.centre, found.spread) == (0, 1)
-    assert found.note.startswith(f"python-text: {len(whole):,} characters, Python ")
+    assert np.array_equal(actual.train_y[:, :-1], actual.train_x[:, 1:])
+    assert "".join(map(chr, actual.train_y[:198, -1])) == whole[128 : 200 * 64 : 64]
+    assert (actual.centre, actual.spread) == (0, 1)
+    assert actual.note.startswith(f"python-text: {len(whole):,} characters, Python ")
 
 
 def test_text_is_bounded_and_the_note_tells_texts_apart(tmp_path, monkeypatch):

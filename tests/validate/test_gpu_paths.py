@@ -55,12 +55,12 @@ def cuda(monkeypatch, tmp_path):
 
 
 def test_the_gpus_and_their_libraries_are_described(cuda):
-    found = machine.hardware("cuda")
-    assert {key: found[key] for key in ("gpu", "gpus", "cuda", "nccl", "driver", "peers")} == {
+    actual = machine.hardware("cuda")
+    assert {key: actual[key] for key in ("gpu", "gpus", "cuda", "nccl", "driver", "peers")} == {
         "gpu": GPU, "gpus": 2, "cuda": "12.8", "nccl": "2.27.5", "driver": "550.54.15",
         "peers": "1 of 1",
     }  # fmt: skip
-    assert f"2 x {GPU}; driver 550.54.15; NCCL 2.27.5" in machine.describe(found)
+    assert f"2 x {GPU}; driver 550.54.15; NCCL 2.27.5" in machine.describe(actual)
     assert devices.in_use() == GPU
     opened = "NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Release Build  (root@host)"
     devices.DRIVER.write_text(f"NVRM version: {opened}\nGCC version: gcc 13.3.0\n")
@@ -88,11 +88,11 @@ def test_the_doctor_of_two_gpus(cuda, monkeypatch):
     monkeypatch.setattr(doctor.resource, "getrlimit", lambda which: (512, 512))
     monkeypatch.setattr(doctor.shutil, "disk_usage", lambda path: SimpleNamespace(total=2**26))
     steps = []
-    found = doctor.diagnose(device="cuda", progress=lambda *at: steps.append(at))
+    report = doctor.diagnose(device="cuda", progress=lambda *at: steps.append(at))
     assert seen == [(2, "cuda", "1"), (2, "cuda", "1,0")]
     assert os.environ[doctor.VISIBLE] == "1,0"
     assert steps == [(0, 2), (1, 2)]
-    lines = {line.what: (line.found, line.good) for line in found.machine}
+    lines = {line.what: (line.found, line.good) for line in report.machine}
     about, _ = lines.pop("GPUs")
     assert f"2 x {GPU}; driver 550.54.15; NCCL 2.27.5" in about
     assert lines["open files"] == ("512; ulimit -n 4096", False)
@@ -101,7 +101,7 @@ def test_the_doctor_of_two_gpus(cuda, monkeypatch):
         assert lines["shared memory"] == (hint, False)
     assert lines["GPUs used by others"] == ("2% of the time", True)
     assert lines[doctor.VISIBLE] == ("set", True)
-    settings = {setting.what: setting.found for setting in found.settings}
+    settings = {setting.what: setting.found for setting in report.settings}
     assert settings["--device auto"] == f"cuda: torch sees 2 x {GPU}"
     assert (
         settings
@@ -114,9 +114,9 @@ def test_the_doctor_of_two_gpus(cuda, monkeypatch):
         == settings
     )
     smoke = ["mean, 2 processes on one GPU", "mean, 2 processes, a GPU each"]
-    assert [line.what for line in found.smoke] == smoke
-    assert len([*doctor.tables(found)]) == 3
-    assert found.sentence.startswith("Real runs work here. See to what is marked: open files")
+    assert [line.what for line in report.smoke] == smoke
+    assert len([*doctor.tables(report)]) == 3
+    assert report.sentence.startswith("Real runs work here. See to what is marked: open files")
     monkeypatch.setattr(devices, "_ask", lambda what: [])
     unknown = doctor.diagnose(device="cuda", smoke=False)
     assert ("GPUs used by others", "unknown", True) in unknown.machine
@@ -189,10 +189,10 @@ def test_why_torch_sees_no_gpu(cuda, monkeypatch, toolkit, shown, said):
         devices.find_device("cuda")
     with pytest.raises(LookupError, match=said):
         devices.numbered_device("cuda:1")
-    (found,) = (
-        each for each in doctor._here("cpu", machine.hardware("cpu"), 0.0) if each.what == "GPUs"
+    (actual,) = (
+        line for line in doctor._here("cpu", machine.hardware("cpu"), 0.0) if line.what == "GPUs"
     )
-    assert (found.found, found.good) == (devices.unseen(), not shown)
+    assert (actual.found, actual.good) == (devices.unseen(), not shown)
 
 
 def test_parts_of_a_gpu_are_one_place(cuda, monkeypatch):
@@ -213,8 +213,8 @@ def test_a_gpu_in_use_computes_in_float32_and_repeatably(cuda):
     try:
         device.use()
         assert cuda == [("set_device", "cuda:1")]
-        found = of.deterministic, of.benchmark, of.allow_tf32, matmul.allow_tf32
-        assert found == (True, False, False, False)
+        actual = of.deterministic, of.benchmark, of.allow_tf32, matmul.allow_tf32
+        assert actual == (True, False, False, False)
     finally:
         of.deterministic, of.benchmark, of.allow_tf32, matmul.allow_tf32 = before
 
@@ -250,25 +250,25 @@ def test_nccl_leaves_ending_processes_to_us(cuda, monkeypatch):
 )
 def test_the_backend_is_chosen_by_the_gpus_of_the_workers(cuda, monkeypatch, seats, native):
     """Each rank may see its own GPU as the first: identities tell, not numbers."""
-    kept = {}
-    store = SimpleNamespace(set=kept.__setitem__, get=lambda key: kept[key])
+    calls = {}
+    store = SimpleNamespace(set=calls.__setitem__, get=lambda key: calls[key])
     job = SimpleNamespace(scenario=scenario({"name": "asgd"}, workers=2), device="cuda")
-    found = []
+    results = []
     for rank, seat in reversed([*enumerate(seats)]):
         for other, its in enumerate(seats):
-            kept.setdefault(f"seat {other}", f"{machine.boot_id()} {its}")
+            calls.setdefault(f"seat {other}", f"{machine.boot_id()} {its}")
         monkeypatch.setattr(devices.Accelerator, "identity", lambda device, seat=seat: seat)
-        found.append(worker._place(job, rank, store).native)
-    assert found == [native] * 3
+        results.append(worker._place(job, rank, store).native)
+    assert results == [native] * 3
 
 
 def test_seeds_reach_the_gpus_own_generator(monkeypatch):
     """`seeded` restores the CPU's generator and seeds that of the device."""
-    own = torch.Generator()
-    monkeypatch.setattr(torch.cuda, "default_generators", (None, own))
+    generator = torch.Generator()
+    monkeypatch.setattr(torch.cuda, "default_generators", (None, generator))
     monkeypatch.setattr(gradients.torch.random, "fork_rng", fork := Fork())
     with gradients.seeded(5, torch.device("cuda:1")):
-        assert own.initial_seed() == 5
+        assert generator.initial_seed() == 5
     assert fork.asked == {"devices": [1], "device_type": "cuda"}
 
 

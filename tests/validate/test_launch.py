@@ -39,37 +39,37 @@ def start(folder, *arguments, command=(sys.executable, "-m", "paceline")):
 
 def ranks(folder):
     """Return process ids of the run by rank; -1 is the fork server."""
-    found = {}
+    results = {}
     for process in Path("/proc").glob("[0-9]*"):
         try:
             where, name = os.readlink(process / "cwd"), (process / "comm").read_text()
         except OSError:
             continue
         if "paceline.validate.launch.worker" in _words(process) and where == str(folder):
-            found[int(name.removeprefix("rank ")) if name.startswith("rank ") else -1] = int(
+            results[int(name.removeprefix("rank ")) if name.startswith("rank ") else -1] = int(
                 process.name
             )
-    return found
+    return results
 
 
 def relays(of):
     """Return process ids of the relays among a process's descendants."""
     command = "paceline.validate.host.relay"
-    found = [process for process in Path("/proc").glob("[0-9]*") if command in _words(process)]
-    return {int(process.name) for process in found if of in _ancestors(process)}
+    actual = [process for process in Path("/proc").glob("[0-9]*") if command in _words(process)]
+    return {int(process.name) for process in actual if of in _ancestors(process)}
 
 
 def _ancestors(process):
     """Return process ids of a process's ancestors."""
-    found = []
+    results = []
     while process.name != "0":
         try:
             fields = (process / "stat").read_text().rpartition(")")[2].split()
         except OSError:
             break
-        found.append(int(fields[1]))
+        results.append(int(fields[1]))
         process = Path("/proc") / fields[1]
-    return found
+    return results
 
 
 def _words(process):
@@ -121,11 +121,11 @@ def test_interrupted_killed_and_resumed(folder):
     out, notes = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, notes
     assert "1 of 3 real runs were kept" in notes
-    found = json.loads(out)
-    assert {row["label"] for row in found["measured"]["algorithms"]} == {
+    data = json.loads(out)
+    assert {row["label"] for row in data["measured"]["algorithms"]} == {
         "ssgd", "local-sgd tau=2", "asgd"
     }  # fmt: skip
-    assert found["comparison"]["rows"]
+    assert data["comparison"]["rows"]
     nothing_is_left(folder)
 
 
@@ -191,9 +191,9 @@ def test_two_launchers(folder):
     first = (*command[:3], "--nproc-per-node=2", *command[3:])
     second = (*command[:3], "--nproc-per-node=1", *command[3:])
     processes = [start(folder, command=command) for command in (first, second)]
-    said = [process.communicate(timeout=PATIENCE) for process in processes]
-    assert [process.returncode for process in processes] == [0, 0], said
-    assert sum("Seconds per step" in out or "counts as evidence" in out for out, _ in said) == 1
+    outputs = [process.communicate(timeout=PATIENCE) for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], outputs
+    assert sum("Seconds per step" in out or "counts as evidence" in out for out, _ in outputs) == 1
     document = json.loads((folder / "out" / "measured" / "run.json").read_text())
     assert len(document["summary"]["algorithms"]) == 3
 
@@ -214,9 +214,9 @@ def test_the_kernels_links(folder):
     assert process.returncode == 0, notes
     document = json.loads(out)
     assert document["evidence"]["ssgd"]["sent_bytes"] > 20 * 2 * 650 * 8  # and headers
-    found = {row["label"]: row for row in document["measured"]["algorithms"]}
-    assert found["ssgd"]["seconds_per_step"]["mean"] > 2 * 0.01
-    assert found["asgd"]["seconds_per_step"]["mean"] > 2 * 0.01
+    actual = {row["label"]: row for row in document["measured"]["algorithms"]}
+    assert actual["ssgd"]["seconds_per_step"]["mean"] > 2 * 0.01
+    assert actual["asgd"]["seconds_per_step"]["mean"] > 2 * 0.01
     nothing_is_left(folder)
     assert not any(
         "paceline.validate.host.relay" in _words(Path("/proc") / str(pid)) for pid in ours

@@ -38,8 +38,8 @@ def cell(program, off, spread=0.02, network="emulated", **changes):
     wide = math.exp(1.895 * spread)
     apart = paired | {"interval90": [1 / wide, wide]}
     quantities = {PACE: paired, TARGET: paired, "independent": {PACE: apart, TARGET: apart}}
-    found = {"program": program, "network": network, "condition": "a", "counted": True}
-    return found | quantities | changes
+    actual = {"program": program, "network": network, "condition": "a", "counted": True}
+    return actual | quantities | changes
 
 
 def test_the_shipped_table_is_what_the_measurements_say(matrix):
@@ -55,13 +55,13 @@ FAMILIES = "blocking", "overlapped", "server", "gossip"
 
 def test_the_manual_shows_the_shipped_table():
     manual = (ROOT / "docs/calibrate.md").read_text("utf-8")
-    for network, said in (("emulated", "emulated delays"), ("real", "real links")):
+    for network, text in (("emulated", "emulated delays"), ("real", "real links")):
         for quantity in (PACE, TARGET):
             shipped = profile.model_error(network)[quantity]
-            shown = [100 * shipped.get(each, 0.0) for each in FAMILIES]
-            digits = [f"{each:.2f}" if each < 1 else f"{each:.1f}" for each in shown]
-            row = " | ".join(f"{each} %" if each != "0.00" else "-" for each in digits)
-            assert f"| {quantity.replace('_', ' ')}, {said} | {row} |" in manual
+            shown = [100 * shipped.get(family, 0.0) for family in FAMILIES]
+            digits = [f"{number:.2f}" if number < 1 else f"{number:.1f}" for number in shown]
+            row = " | ".join(f"{digit} %" if digit != "0.00" else "-" for digit in digits)
+            assert f"| {quantity.replace('_', ' ')}, {text} | {row} |" in manual
 
 
 def test_intervals_of_programs_left_out_hold_nine_of_ten_measured_values(matrix):
@@ -73,7 +73,7 @@ def test_intervals_of_programs_left_out_hold_nine_of_ten_measured_values(matrix)
         if row["what"] in ("all", "network", "family")
     }
     assert {*shares} == {"all ", "network emulated", "network kernel", "network real",
-                         *(f"family {each}" for each in FAMILIES)}  # fmt: skip
+                         *(f"family {family}" for family in FAMILIES)}  # fmt: skip
     assert all(LOW <= share <= HIGH for share in shares.values()), shares
     for key in (PACE, TARGET):
         held, of = rows[0][key]
@@ -89,28 +89,28 @@ def test_intervals_of_programs_left_out_hold_nine_of_ten_measured_values(matrix)
 def test_an_interval_knows_nothing_of_its_own_program(matrix):
     """Whatever hpsgd is measured to take, its intervals are the same; others' change."""
     changed = deepcopy(matrix.cells)
-    for each in changed:
-        if left_out.name(each) == "hpsgd" and each[PACE]["measured"]:
-            each[PACE]["measured"] *= 1.5
+    for item in changed:
+        if left_out.name(item) == "hpsgd" and item[PACE]["measured"]:
+            item[PACE]["measured"] *= 1.5
     for before, after in zip(left_out.judged(matrix.cells), left_out.judged(changed), strict=True):
-        one, two = (each["left_out"][PACE]["interval90"] for each in (before, after))
+        one, two = (report["left_out"][PACE]["interval90"] for report in (before, after))
         assert (one == two) == (left_out.name(before) == "hpsgd")
 
 
 def test_what_all_programs_miss_is_learnt_and_few_say_little():
     every = [cell(f"{name} tau={k}", 0.03 * (-1) ** k)
              for names in NAMES.values() for name in names for k in range(4)]  # fmt: skip
-    found = left_out.learn(every)
-    assert found.programs == 8
+    actual = left_out.learn(every)
+    assert actual.programs == 8
     for quantity in (PACE, TARGET):
-        assert getattr(found, quantity) == pytest.approx(dict.fromkeys(NAMES, 0.03))
+        assert getattr(actual, quantity) == pytest.approx(dict.fromkeys(NAMES, 0.03))
     off = [cell(name, 0.06 if name in NAMES["server"] else 0.01)
            for names in NAMES.values() for name in names]  # fmt: skip
-    found = left_out.learn(off)
-    assert 0.01 < found.of(PACE, "blocking") < 0.03 < found.of(PACE, "server") < 0.06
-    assert found.of(PACE, "gossip") == found.of(PACE, None) == found.of(PACE, "server")
+    actual = left_out.learn(off)
+    assert 0.01 < actual.of(PACE, "blocking") < 0.03 < actual.of(PACE, "server") < 0.06
+    assert actual.of(PACE, "gossip") == actual.of(PACE, None) == actual.of(PACE, "server")
     assert left_out.learn(every[:4]) is None  # of one program alone
-    assert left_out.learn([each | {"counted": False} for each in every]) is None
+    assert left_out.learn([item | {"counted": False} for item in every]) is None
 
 
 def test_intervals_hold_nine_of_ten_of_programs_that_are_new():
@@ -122,12 +122,12 @@ def test_intervals_hold_nine_of_ten_of_programs_that_are_new():
         size = dict(zip(names, 0.01 * np.exp(0.5 * rng.standard_normal(8)), strict=True))
         cells = [cell(name, size[name] * rng.standard_normal()) for name in names for _ in range(8)]
         new = names[rng.integers(8)]
-        known = left_out.learn([each for each in cells if left_out.name(each) != new])
+        known = left_out.learn([item for item in cells if left_out.name(item) != new])
         spread = Unfitted(known, left_out.family(cell(new, 0.0))).spread(PACE)
         held += [
-            abs(math.log(each[PACE]["measured"])) <= spread.within()
-            for each in cells
-            if left_out.name(each) == new
+            abs(math.log(item[PACE]["measured"])) <= spread.within()
+            for item in cells
+            if left_out.name(item) == new
         ]
     assert LOW <= np.mean(held) <= HIGH
 
@@ -135,12 +135,12 @@ def test_intervals_hold_nine_of_ten_of_programs_that_are_new():
 def test_chance_and_the_model_s_error_add_up():
     """The stated interval, of chance alone, is widened by what other programs were off."""
     others = [cell(name, 0.02 * (-1) ** k) for name in NAMES["blocking"] for k in range(4)]
-    (*_, found) = left_out.judged([*others, cell("dts", 0.0, spread=0.02)])
-    low, high = found["left_out"][PACE]["interval90"]
+    (*_, actual) = left_out.judged([*others, cell("dts", 0.0, spread=0.02)])
+    low, high = actual["left_out"][PACE]["interval90"]
     assert high == pytest.approx(1 / low)
     assert 1.6 * 0.02 * 2**0.5 < math.log(high) < 2.1 * 0.02 * 2**0.5
     unknown = cell("dts", 0.0) | {TARGET: {"predicted": None, "measured": 3.0}}
-    (*_, found) = left_out.judged([*others, unknown])
-    assert found["left_out"][TARGET]["same"] is None
-    (row, *_) = left_out.coverage([found])
+    (*_, actual) = left_out.judged([*others, unknown])
+    assert actual["left_out"][TARGET]["same"] is None
+    (row, *_) = left_out.coverage([actual])
     assert (row["both"], row["same"]) == ([2, 2], [1, 1])

@@ -44,9 +44,9 @@ def over(folder, law, *links, seed=0, count=400, extra=""):
     """Write a log, and its [[job]], for each (bandwidth, tau); return the file of jobs."""
     rng, text = np.random.default_rng(seed), ""
     for n, (bandwidth, tau) in enumerate(links):
-        own = OVER | {"bandwidth": bandwidth, "tau": tau}
-        written(folder, log(law.steps(rng, steps=count, **own)[0]), f"{n}.csv")
-        text += job(f"{n}.csv", extra=extra, **own)
+        table = OVER | {"bandwidth": bandwidth, "tau": tau}
+        written(folder, log(law.steps(rng, steps=count, **table)[0]), f"{n}.csv")
+        text += job(f"{n}.csv", extra=extra, **table)
     return written(folder, text, "jobs.toml")
 
 
@@ -85,10 +85,10 @@ def test_two_links_predict_others(tmp_path, two_links):
     law = HiddenLaw()
     two_links.profile.write(tmp_path / "p.toml")
     for bandwidth, tau, workers in ((0.5 * GIGABIT, 8, 4), (0.1 * GIGABIT, 16, 4), (FAST, 2, 8)):
-        found = predicted(tmp_path, bandwidth, tau, workers)
+        prediction = predicted(tmp_path, bandwidth, tau, workers)
         truth = law.pace(bandwidth=bandwidth, tau=tau, **OVER | {"workers": workers})
-        assert found["mean"] == pytest.approx(truth, rel=0.02)
-        low, high = found["interval90"]
+        assert prediction["mean"] == pytest.approx(truth, rel=0.02)
+        low, high = prediction["interval90"]
         assert low <= truth <= high < 1.03 * low  # a double tree, 1 % likely, is not in it
 
 
@@ -98,19 +98,19 @@ def test_a_profile_of_gloos_jobs_is_for_gloos_jobs(tmp_path):
     path = over(tmp_path, law, (SLOW, 8), (FAST, 8))
     written(tmp_path, path.read_text().replace("latency =", 'library = "gloo", latency ='), path)
     profiled(tmp_path, path)
-    found = predicted(tmp_path, 0.5 * GIGABIT, 8)
+    prediction = predicted(tmp_path, 0.5 * GIGABIT, 8)
     made = load(scenario_of(tmp_path))
     assert (made.network.library, made.costs.agree_latencies) == ("gloo", 2)
     truth = law.pace(bandwidth=0.5 * GIGABIT, tau=8, **OVER)
-    assert found["mean"] == pytest.approx(truth, rel=0.01)
+    assert prediction["mean"] == pytest.approx(truth, rel=0.01)
 
 
 def test_logs_that_compute_a_little_apart_say_nothing_of_the_links(tmp_path):
     """A per cent between two jobs, by chance of what ran beside them, is no error of the law."""
     path = over(tmp_path, HiddenLaw(), (SLOW, 8), (FAST, 8))
-    own = OVER | {"bandwidth": FAST, "tau": 8}
+    table = OVER | {"bandwidth": FAST, "tau": 8}
     faster = HiddenLaw(compute=0.198)
-    written(tmp_path, log(faster.steps(np.random.default_rng(1), steps=400, **own)[0]), "1.csv")
+    written(tmp_path, log(faster.steps(np.random.default_rng(1), steps=400, **table)[0]), "1.csv")
     profiled(tmp_path, path)
     low, high = predicted(tmp_path, 0.1 * GIGABIT, 8)["interval90"]
     truth = HiddenLaw().pace(bandwidth=0.1 * GIGABIT, tau=8, **OVER)
@@ -139,12 +139,12 @@ def test_a_hundred_hidden_laws(tmp_path, links):
         law = drawn(np.random.default_rng(seed))
         profiled(tmp_path, over(tmp_path, law, *links, seed=seed))
         for bandwidth in (0.1 * GIGABIT, 0.5 * GIGABIT, 2 * GIGABIT):
-            found = predicted(tmp_path, bandwidth, 8)
+            prediction = predicted(tmp_path, bandwidth, 8)
             truth = law.pace(bandwidth=bandwidth, tau=8, **OVER)
-            errors.append(abs(found["mean"] / truth - 1))
-            rng, own = np.random.default_rng(1000 + seed), {"bandwidth": bandwidth, "tau": 8}
-            ran = law.steps(rng, steps=400, **own, **OVER).mean()
-            inside.append(found["interval90"][0] <= ran <= found["interval90"][1])
+            errors.append(abs(prediction["mean"] / truth - 1))
+            rng, table = np.random.default_rng(1000 + seed), {"bandwidth": bandwidth, "tau": 8}
+            ran = law.steps(rng, steps=400, **table, **OVER).mean()
+            inside.append(prediction["interval90"][0] <= ran <= prediction["interval90"][1])
     assert np.median(errors) < 0.005
     assert np.quantile(errors, 0.9) < 0.02
     assert 0.85 <= np.mean(inside) <= 0.97
@@ -154,8 +154,8 @@ def test_a_hundred_hidden_laws(tmp_path, links):
 def test_where_every_step_communicates_two_links_tell_computing_apart(tmp_path):
     law = HiddenLaw(compute=0.3)
     profiled(tmp_path, over(tmp_path, law, (SLOW, 1), (FAST, 1)))
-    found = load(scenario_of(tmp_path)).cluster.compute.expectation
-    assert found == pytest.approx(0.3, rel=0.1)
+    loaded = load(scenario_of(tmp_path)).cluster.compute.expectation
+    assert loaded == pytest.approx(0.3, rel=0.1)
     one = calibrate([over(tmp_path, law, (SLOW, 1))])
     assert "computing cannot be told from communicating" in " ".join(one.notes)
     factors = one.profile.tables["calibration"]["draws"]["cluster.compute"]
@@ -164,14 +164,14 @@ def test_where_every_step_communicates_two_links_tell_computing_apart(tmp_path):
 
 def test_the_error_of_a_pace_is_that_of_its_log(tmp_path):
     """Workers that wait for the slowest: a long step of a rank shortens its wait."""
-    own, found = OVER | {"bandwidth": SLOW, "tau": 8}, []
+    table, found = OVER | {"bandwidth": SLOW, "tau": 8}, []
     path = over(tmp_path, HiddenLaw(spread=0.3), (SLOW, 8))
     for seed in range(60):
-        lasted = HiddenLaw(spread=0.3).steps(np.random.default_rng(seed), steps=200, **own)[0]
+        lasted = HiddenLaw(spread=0.3).steps(np.random.default_rng(seed), steps=200, **table)[0]
         written(tmp_path, log(lasted), "0.csv")
         found.append(steps.observe(jobs.read(path)[0]))
-    stated = np.sqrt(np.mean([each.covariance[1, 1] for each in found]))
-    assert stated == pytest.approx(np.std(np.log([each.pace for each in found])), rel=0.3)
+    stated = np.sqrt(np.mean([calibration.covariance[1, 1] for calibration in found]))
+    assert stated == pytest.approx(np.std(np.log([item.pace for item in found])), rel=0.3)
 
 
 def ddp(folder, name, algorithm, lasted, more="", noise=0.01):
@@ -194,13 +194,13 @@ def test_what_ddp_hides_is_said_as_a_range_until_something_tells_it(tmp_path, ca
     alone = ddp(tmp_path, "ddp.csv", '"ssgd-bucketed"', np.full(300, 0.426))
     where = written(tmp_path, alone, "jobs.toml")
     assert run(["calibrate", str(where), "-o", str(tmp_path / "p.toml")]) == 0
-    said = capsys.readouterr()
-    assert "computing cannot be told from communicating: computing takes" in said.err
-    assert "tests nothing" in " ".join(said.out.split())
-    assert "within 0.00" not in said.out
+    output = capsys.readouterr()
+    assert "computing cannot be told from communicating: computing takes" in output.err
+    assert "tests nothing" in " ".join(output.out.split())
+    assert "within 0.00" not in output.out
     model = {"tensors": "gpt2", "bytes_per_parameter": 4}
-    known = predicted(tmp_path, 20e9, 8, 8, model=model, network={"library": "nccl"})
-    low, high = known["interval90"]
+    exact = predicted(tmp_path, 20e9, 8, 8, model=model, network={"library": "nccl"})
+    low, high = exact["interval90"]
     assert low < 0.41 + 0.055 / 8 < high
     assert high < 1.12 * low
 
@@ -211,9 +211,9 @@ def test_what_ddp_hides_is_said_as_a_range_until_something_tells_it(tmp_path, ca
         np.where(np.arange(1, 301) % 8, 0.41, 0.41 + 0.055),
     )  # fmt: skip
     for text in (stated, two):
-        found = calibrate([written(tmp_path, text, "jobs.toml")])
-        assert "cannot be told" not in " ".join(found.notes)
-        found.profile.write(tmp_path / "p.toml", overwrite=True)
+        calibration = calibrate([written(tmp_path, text, "jobs.toml")])
+        assert "cannot be told" not in " ".join(calibration.notes)
+        calibration.profile.write(tmp_path / "p.toml", overwrite=True)
         assert load(scenario_of(tmp_path)).cluster.compute.expectation == pytest.approx(
             0.41, rel=0.005
         )
@@ -238,9 +238,9 @@ def misfit(tmp_path_factory):
             f'network = {{ {link}latency = "10 us", library = "nccl" }}\n'
             "model = { parameters = 304_000_000, bytes_per_parameter = 2 }\n"
         ) + 'compute = "310 ms"\n' * ("compute" in stated)
-        found = calibrate([written(folder, text, "jobs.toml")])
-        found.profile.write(folder / "p.toml")
-        return folder, found, paces.mean()
+        calibration = calibrate([written(folder, text, "jobs.toml")])
+        calibration.profile.write(folder / "p.toml")
+        return folder, calibration, paces.mean()
 
     return fitted
 
@@ -258,12 +258,12 @@ def rows_of(folder, overlap=True):
 @pytest.mark.usefixtures("brief")
 @looped("stated", [(), ("bandwidth",), ("compute",), ("bandwidth", "compute")])
 def test_a_profile_has_the_pace_of_its_own_log(stated, misfit):
-    folder, found, pace = misfit(*stated)
+    folder, actual, pace = misfit(*stated)
     own, _ = rows_of(folder)
     assert own["mean"] == pytest.approx(pace, rel=0.004)
     low, high = own["interval90"]
     assert low < pace < high < 1.05 * low
-    assert abs(found.checks[0].error) < 0.004
+    assert abs(actual.checks[0].error) < 0.004
 
 
 @pytest.mark.usefixtures("brief")
@@ -293,15 +293,15 @@ def test_the_fit_meets_its_log_where_buckets_are_hidden_no_longer(
 @pytest.mark.usefixtures("brief")
 def test_a_log_at_odds_with_what_is_stated_says_so(misfit):
     """Slow links, not a set-up of 68 ms, explain it; without `compute` the interval is wider."""
-    folder, known, _ = misfit("bandwidth", "compute")
-    (note,) = [each for each in known.notes if "at odds" in each]
+    folder, profile, _ = misfit("bandwidth", "compute")
+    (note,) = [text for text in profile.notes if "at odds" in text]
     for part in ("transmission_factor 2.", "busbw", "overlap", "no_sync"):
         assert part in note
-    law = known.profile.tables["overhead"][0]
+    law = profile.profile.tables["overhead"][0]
     assert float(law["collective"].removesuffix(" ms")) < 5
     sure = rows_of(folder)[1]["interval90"]
     folder, other, _ = misfit("bandwidth")
-    assert not [each for each in other.notes if "at odds" in each]
+    assert not [text for text in other.notes if "at odds" in text]
     assert [note for note in other.notes if "cannot be told" in note]
     wide = rows_of(folder)[1]["interval90"]
     assert wide[1] - wide[0] > sure[1] - sure[0], (wide, sure)
@@ -321,8 +321,8 @@ def test_computing_that_a_log_shows_is_taken_as_measured(tmp_path):
         text = "\n".join(["rank,step,compute,wait", *lines])
         written(tmp_path, text, "0.csv")
         path = written(tmp_path, job("0.csv", **OVER | {"bandwidth": FAST, "tau": 1}), "jobs.toml")
-        found = calibrate([path])
-        found.profile.write(tmp_path / "p.toml", overwrite=True)
+        calibration = calibrate([path])
+        calibration.profile.write(tmp_path / "p.toml", overwrite=True)
         stated = times[:ranks, 10:].mean()
         made = load(scenario_of(tmp_path)).cluster.compute.expectation
         assert made == pytest.approx(stated, rel=1e-3), (name, ranks)
@@ -338,8 +338,8 @@ def test_a_prediction_is_compared_with_a_log(tmp_path, capsys, two_links):
     written(tmp_path, text, "s.toml")
     run(["simulate", str(tmp_path / "s.toml"), "--out", str(tmp_path / "predicted")])
     capsys.readouterr()
-    own = OVER | {"bandwidth": FAST, "tau": 8}
-    lasted = HiddenLaw().steps(np.random.default_rng(7), steps=400, **own)[0]
+    table = OVER | {"bandwidth": FAST, "tau": 8}
+    lasted = HiddenLaw().steps(np.random.default_rng(7), steps=400, **table)[0]
     lasted[:10] = 9.0  # warm-up
     name = str(written(tmp_path, log(lasted, unit=1e-3, name="took"), "job.csv"))
 
@@ -348,19 +348,19 @@ def test_a_prediction_is_compared_with_a_log(tmp_path, capsys, two_links):
         code = run(["compare", str(tmp_path / "predicted"), name, *column, *options])
         return code, capsys.readouterr()
 
-    code, found = said("--algorithm", "local-sgd tau=8", "--json")
-    document = json.loads(found.out)
+    code, actual = said("--algorithm", "local-sgd tau=8", "--json")
+    document = json.loads(actual.out)
     assert code == 0
     assert document["covered"]
     assert document["measured"] == pytest.approx(lasted[10:].mean(), rel=1e-6)
     assert document["error"] == pytest.approx(document["predicted"] / document["measured"] - 1)
     assert json.loads(said("--algorithm", "local-sgd", "--json")[1].out) == document
-    code, found = said("--algorithm", "ssgd")
-    assert (code, "outside" in " ".join(found.out.split())) == (0, True)
-    code, found = said()
-    assert (code, "with --algorithm" in found.err) == (2, True)
-    code, found = said("--algorithm", "dts")
-    assert (code, "no 'dts'" in found.err) == (2, True)
+    code, actual = said("--algorithm", "ssgd")
+    assert (code, "outside" in " ".join(actual.out.split())) == (0, True)
+    code, actual = said()
+    assert (code, "with --algorithm" in actual.err) == (2, True)
+    code, actual = said("--algorithm", "dts")
+    assert (code, "no 'dts'" in actual.err) == (2, True)
 
 
 def test_a_log_does_not_confirm_the_profile_that_it_made(tmp_path):
@@ -369,14 +369,14 @@ def test_a_log_does_not_confirm_the_profile_that_it_made(tmp_path):
     copied = written(tmp_path, (tmp_path / "1.csv").read_bytes(), "copy.csv")
     other = over(tmp_path, HiddenLaw(), (FAST, 8), seed=3).with_name("0.csv")
     for path, own in ((copied, True), (other, False)):
-        found = check(tmp_path / "predicted", path)
-        assert found.fitted is own
-        assert ("proves nothing" in found.sentence) is own
-    exact = replace(found, predicted=found.measured * (1 - 1e-9))
+        actual = check(tmp_path / "predicted", path)
+        assert actual.fitted is own
+        assert ("proves nothing" in actual.sentence) is own
+    exact = replace(actual, predicted=actual.measured * (1 - 1e-9))
     assert "+0.0%" in exact.sentence
-    for own, said in ((True, "outside. This log"), (False, "not what was simulated")):
-        missed = replace(found, fitted=own, interval90=(1.0, 2.0), measured=3.0)
-        assert said in missed.sentence
+    for own, message in ((True, "outside. This log"), (False, "not what was simulated")):
+        missed = replace(actual, fitted=own, interval90=(1.0, 2.0), measured=3.0)
+        assert message in missed.sentence
         assert own != ("not what was simulated" in missed.sentence)
 
 
@@ -385,14 +385,14 @@ def test_where_every_step_communicates_computing_may_be_what_is_left(tmp_path):
     """Beside a collective of half a second, one of a fiftieth more hides a fifth of computing."""
     law = HiddenLaw(compute=0.05)
     path = over(tmp_path, law, (SLOW, 1), (FAST, 1))
-    (note,) = [each for each in calibrate([path]).notes if "cannot be told" in each]
+    (note,) = [text for text in calibrate([path]).notes if "cannot be told" in text]
     assert "0.csv, 1.csv: every step communicates" in note
     profiled(tmp_path, path)
-    found = [predicted(tmp_path, bandwidth, 1) for bandwidth in (FAST, 5 * GIGABIT)]
-    near, far = (math.log(each["interval90"][1] / each["interval90"][0]) for each in found)
+    actual = [predicted(tmp_path, bandwidth, 1) for bandwidth in (FAST, 5 * GIGABIT)]
+    near, far = (math.log(pace["interval90"][1] / pace["interval90"][0]) for pace in actual)
     assert far > 5 * near
     truth = law.pace(bandwidth=5 * GIGABIT, tau=1, **OVER)
-    assert abs(math.log(truth / found[1]["mean"])) < far
+    assert abs(math.log(truth / actual[1]["mean"])) < far
 
 
 def scenario_of(folder):
@@ -404,13 +404,13 @@ def scenario_of(folder):
 def test_jobs_that_compute_apart_are_conditions_of_their_own(tmp_path):
     path = over(tmp_path, HiddenLaw(), (SLOW, 8))
     slower = HiddenLaw(compute=0.3)
-    own = OVER | {"bandwidth": FAST, "tau": 8}
-    written(tmp_path, log(slower.steps(np.random.default_rng(3), steps=400, **own)[0]), "b.csv")
-    path.write_text(path.read_text() + job("b.csv", **own))
-    found = calibrate([path])
-    assert "each in its own condition" in " ".join(found.notes)
-    assert all(abs(check.error) < 0.01 for check in found.checks)
-    found.profile.write(tmp_path / "p.toml")
+    table = OVER | {"bandwidth": FAST, "tau": 8}
+    written(tmp_path, log(slower.steps(np.random.default_rng(3), steps=400, **table)[0]), "b.csv")
+    path.write_text(path.read_text() + job("b.csv", **table))
+    calibration = calibrate([path])
+    assert "each in its own condition" in " ".join(calibration.notes)
+    assert all(abs(check.error) < 0.01 for check in calibration.checks)
+    calibration.profile.write(tmp_path / "p.toml")
     low, high = predicted(tmp_path, FAST, 64)["interval90"]
     assert low < 0.21
     assert high > 0.29
@@ -422,9 +422,9 @@ def test_evaluations_between_steps_are_left_out(tmp_path, two_links):
         lasted = tables.read(tmp_path / name).seconds
         lasted[99::100] += 20  # such as an evaluation takes
         written(tmp_path, log(lasted), name)
-    found = calibrate([path])
-    assert "1.csv: a pause every 100 steps (4 in all) is left out" in found.notes
-    for one, other in zip(two_links.checks, found.checks, strict=True):
+    calibration = calibrate([path])
+    assert "1.csv: a pause every 100 steps (4 in all) is left out" in calibration.notes
+    for one, other in zip(two_links.checks, calibration.checks, strict=True):
         assert one.predicted == pytest.approx(other.predicted, rel=2e-3)
     short = "".join(f"{n},0.4\n" for n in range(1, 14))
     with pytest.raises(InputError, match=r"0.csv: 3 lines after the warm-up; give 4"):
@@ -448,9 +448,9 @@ def test_buckets_may_take_longer_than_whole_means(tmp_path):
 
     rng = np.random.default_rng(4)
     written(tmp_path, log([step(0.5 * GIGABIT, rng) for _ in range(400)]), "2.csv")
-    own = OVER | {"bandwidth": 0.5 * GIGABIT, "tau": 1}
+    table = OVER | {"bandwidth": 0.5 * GIGABIT, "tau": 1}
     named = f'{{ name = "ssgd-bucketed", buckets = {[int(size) for size in sizes]} }}'
-    text = job("2.csv", **own).replace('{ name = "ssgd" }', named)
+    text = job("2.csv", **table).replace('{ name = "ssgd" }', named)
     path.write_text(path.read_text() + text)
     profiled(tmp_path, path)
     ddp = {"name": "ssgd-bucketed", "buckets": [int(size) for size in sizes]}
@@ -459,8 +459,8 @@ def test_buckets_may_take_longer_than_whole_means(tmp_path):
     by_ring = more["mean"] * 16 / 14  # were it no tree, but slow links, on 4 workers
     assert more["interval90"][0] < step(SLOW, workers=8) < more["interval90"][1] < by_ring
     for bandwidth in (0.1 * GIGABIT, SLOW, FAST):
-        found = predicted(tmp_path, bandwidth, 1, algorithm=[ddp])
-        assert found["mean"] == pytest.approx(step(bandwidth), rel=0.03)
+        prediction = predicted(tmp_path, bandwidth, 1, algorithm=[ddp])
+        assert prediction["mean"] == pytest.approx(step(bandwidth), rel=0.03)
         means = predicted(tmp_path, bandwidth, 8)
         assert means["mean"] == pytest.approx(
             law.pace(bandwidth=bandwidth, tau=8, **OVER), rel=0.02
@@ -468,25 +468,25 @@ def test_buckets_may_take_longer_than_whole_means(tmp_path):
 
 
 def test_the_fit_tells_its_steps(tmp_path):
-    told = []
+    runs = []
     two = '{ name = "ssgd-bucketed", buckets = 2 }'
     path = written(tmp_path, ddp(tmp_path, "ddp.csv", two, np.full(300, 0.4)), "jobs.toml")
-    calibrate([path], progress=lambda done, total: told.append((done, total)))
-    assert told[:3] == [(0, 3), (1, 3), (2, 3)]
-    steps = [done for done, _ in told[3:-1]]
-    assert {of for _, of in told[3:-1]} == {24}  # draws
+    calibrate([path], progress=lambda done, total: runs.append((done, total)))
+    assert runs[:3] == [(0, 3), (1, 3), (2, 3)]
+    steps = [done for done, _ in runs[3:-1]]
+    assert {of for _, of in runs[3:-1]} == {24}  # draws
     assert steps == sorted(steps)
     assert len({*steps}) > 20
-    assert told[-1] == (3, 3)
+    assert runs[-1] == (3, 3)
 
 
 def test_an_unknown_link_is_fitted_by_itself(tmp_path):
     path = over(tmp_path, HiddenLaw(), (SLOW, 8))
     text = re.sub(r"network = .*\n", "", path.read_text())
     path.write_text(text)
-    found = calibrate([path])
-    assert "its link is unknown" in " ".join(found.notes)
-    speed = found.profile.tables["network"]["bandwidth"]
+    calibration = calibrate([path])
+    assert "its link is unknown" in " ".join(calibration.notes)
+    speed = calibration.profile.tables["network"]["bandwidth"]
     assert float(speed.split()[0]) == pytest.approx(200 * 0.93, rel=0.1)
     assert speed.endswith("Mbit/s")
 
@@ -510,8 +510,8 @@ def test_overlapped_programs_are_fitted_by_their_own_text(tmp_path):
             f'network = {{ bandwidth = "{speed}", latency = "1 ms" }}\n'
             "model = { parameters = 10_000_000 }\n"
         )
-    found = calibrate([written(tmp_path, text, "jobs.toml")])
-    assert all(abs(check.error) < 0.005 for check in found.checks)
+    calibration = calibrate([written(tmp_path, text, "jobs.toml")])
+    assert all(abs(check.error) < 0.005 for check in calibration.checks)
 
 
 @pytest.mark.usefixtures("brief")
@@ -590,7 +590,7 @@ PLAIN = np.array([0.2, 0.21, 0.19, 0.5] * 10)
 
 
 def rows(unit=1.0, first=1):
-    return [(k, each / unit) for k, each in enumerate(PLAIN, start=first)]
+    return [(k, seconds / unit) for k, seconds in enumerate(PLAIN, start=first)]
 
 
 def lines(head, values, by=",", end="\n"):
@@ -604,25 +604,25 @@ FORMS = {
     "camel.csv": lines("globalStep,stepTimeMs", rows(1e-3)),
     "windows.csv": "\ufeff" + lines("step;seconds", rows(), ";", "\r\n").replace(".", ","),
     "tabs.tsv": lines("iteration\titeration_time_us", rows(1e-6), "\t"),
-    "said.csv": lines("step,step_time", [(k, f"{1e3 * each} ms") for k, each in rows()]),
+    "said.csv": lines("step,step_time", [(k, f"{1e3 * seconds} ms") for k, seconds in rows()]),
     "comments.csv": "# a job\n\n" + lines("step,seconds,loss", [(*row, "nan") for row in rows()]),
     "elapsed.csv": lines("step,time_s", [(k, t) for k, t in enumerate(np.cumsum([0.7, *PLAIN]))]),
     "wandb.csv": lines(
         '"Step","eager-fox-3 - train/step_ms","eager-fox-3 - train/step_ms__MIN"',
-        [(k, f'"{each}"', each) for k, each in rows(1e-3)] + [(41, "", "")],
+        [(k, f'"{seconds}"', seconds) for k, seconds in rows(1e-3)] + [(41, "", "")],
     ),
     "history.jsonl": "\n".join(
         json.dumps({"_step": k, "_runtime": t, "loss": None, "note": "x"})
         for k, t in enumerate(np.cumsum([1.0, *PLAIN]))
     ),
-    "list.json": json.dumps([{"step": k, "dt_s": each} for k, each in rows()]),
+    "list.json": json.dumps([{"step": k, "dt_s": seconds} for k, seconds in rows()]),
     "tensorboard.csv": lines(
         "Wall time,Step,Value",
         [(1.7e9 + t, k, 2.3) for k, t in enumerate(np.cumsum([1.0, *PLAIN]))],
     ),
     "split.csv": lines(
         "rank,step,compute,wait",
-        [(r, k, 0.19, round(each - 0.19, 9)) for r in (0, 1) for k, each in rows()],
+        [(r, k, 0.19, round(seconds - 0.19, 9)) for r in (0, 1) for k, seconds in rows()],
     ),
 }
 
@@ -633,20 +633,20 @@ FORMS["named-for-nothing.gz"] = FORMS["tabs.tsv.gz"]
 
 @looped("name", FORMS)
 def test_forms_of_a_log(name, tmp_path):
-    found = tables.read(written(tmp_path, FORMS[name], name))
-    own = found.rank == 0
-    assert found.step[own].tolist() == list(range(1, 41))
-    assert found.seconds[own] == pytest.approx(PLAIN, rel=1e-5)
-    assert np.isnan(found.compute).all() == (name != "split.csv")
+    contents = tables.read(written(tmp_path, FORMS[name], name))
+    chief = contents.rank == 0
+    assert contents.step[chief].tolist() == list(range(1, 41))
+    assert contents.seconds[chief] == pytest.approx(PLAIN, rel=1e-5)
+    assert np.isnan(contents.compute).all() == (name != "split.csv")
 
 
 def test_a_sparse_log_counts_the_steps_between_its_lines(tmp_path):
     text = lines("step,elapsed_s", [(10 * k, 10 * k * 0.3) for k in range(20)])
-    found = tables.read(written(tmp_path, text))
-    assert (found.seconds / found.steps).tolist() == pytest.approx([0.3] * 19)
+    contents = tables.read(written(tmp_path, text))
+    assert (contents.seconds / contents.steps).tolist() == pytest.approx([0.3] * 19)
     columns = {"step": "n", "seconds": "took [ms]"}
-    found = tables.read(written(tmp_path, lines("n,took", rows(1e-3))), columns)
-    assert found.seconds == pytest.approx(PLAIN)
+    contents = tables.read(written(tmp_path, lines("n,took", rows(1e-3))), columns)
+    assert contents.seconds == pytest.approx(PLAIN)
 
 
 def test_a_column_that_only_grows_is_a_clock(tmp_path):
@@ -659,9 +659,9 @@ def test_a_column_that_only_grows_is_a_clock(tmp_path):
         ("step,c", [(k, round(1.7e12 + 1e3 * t)) for k, t in enumerate(clock)]),
         ("step,rank,c", of_ranks),
     ):
-        found = tables.read(written(tmp_path, lines(head, made)), {"seconds": "c [ms]"})
-        assert (found.seconds / found.steps).mean() == pytest.approx(0.095, rel=0.03)
-        assert "column c is a clock" in found.notes[0]
+        contents = tables.read(written(tmp_path, lines(head, made)), {"seconds": "c [ms]"})
+        assert (contents.seconds / contents.steps).mean() == pytest.approx(0.095, rel=0.03)
+        assert "column c is a clock" in contents.notes[0]
     resumed = lines("step,seconds", enumerate(np.concatenate([clock, clock])))
     with pytest.raises(InputError, match="line 62, column seconds"):
         tables.read(written(tmp_path, resumed))
@@ -695,9 +695,9 @@ def test_telemetry_is_a_log(tmp_path):
                 clock[0] += 0.2
             with told.collective():
                 clock[0] += 0.3
-    found = tables.read(tmp_path / "t")
-    assert found.compute == pytest.approx([0.2] * 20)
-    assert found.seconds == pytest.approx([0.5] * 20)
+    contents = tables.read(tmp_path / "t")
+    assert contents.compute == pytest.approx([0.2] * 20)
+    assert contents.seconds == pytest.approx([0.5] * 20)
 
 
 # What is not a log
@@ -733,20 +733,20 @@ def test_gigantic_logs_are_refused_unread(tmp_path, monkeypatch):
 def test_a_log_alone_explains_what_is_missing(tmp_path, capsys):
     path = written(tmp_path, FORMS["milliseconds.csv"])
     assert run(["calibrate", str(path)]) == 2
-    said = capsys.readouterr().err
-    assert "40 steps" in said
-    start = said.index("[[job]]")
-    table = tomllib.loads(said[start : said.index("Add a [[job]]")])
+    output = capsys.readouterr().err
+    assert "40 steps" in output
+    start = output.index("[[job]]")
+    table = tomllib.loads(output[start : output.index("Add a [[job]]")])
     assert table["job"][0]["log"] == "log.csv"
-    written(tmp_path, said[start : said.index("Add a [[job]]")], "jobs.toml")
+    written(tmp_path, output[start : output.index("Add a [[job]]")], "jobs.toml")
     assert jobs.read(tmp_path / "jobs.toml")[0].scenario.cluster.workers == 2
 
 
 @looped("first", [0, 1, 3])
 def test_the_steps_that_communicate_are_found(tmp_path, first):
     path = over(tmp_path, HiddenLaw(), (SLOW, 5))
-    own = OVER | {"bandwidth": SLOW, "tau": 5}
-    lasted = HiddenLaw().steps(np.random.default_rng(0), steps=200, **own)[0]
+    table = OVER | {"bandwidth": SLOW, "tau": 5}
+    lasted = HiddenLaw().steps(np.random.default_rng(0), steps=200, **table)[0]
     written(tmp_path, log(lasted, first=first), "0.csv")
     seen = steps.observe(jobs.read(path)[0])
     assert seen.pattern.period == 5

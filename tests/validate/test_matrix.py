@@ -29,7 +29,7 @@ def cell(program, condition="exponential", **changes):
     target = {"predicted": 9.9, "measured": 10.0, "error": -0.01}
     apart = {"predicted": 10.2, "measured": 10.0, "error": 0.02,
              "interval90": [9.0, 11.0], "inside": True}  # fmt: skip
-    found = {
+    actual = {
         "condition": condition,
         "workers": 4,
         "network": "emulated",
@@ -41,10 +41,10 @@ def cell(program, condition="exponential", **changes):
         TARGET: target | changes.pop("target", {}),
         "independent": {PACE: apart | {"interval90": [0.09, 0.11]},
                         TARGET: apart | changes.pop("apart", {})},
-        "left_out": {each: {"inside": True, "same": True} for each in (PACE, TARGET)},
+        "left_out": {quantity: {"inside": True, "same": True} for quantity in (PACE, TARGET)},
         "to_blame": "link",
     }  # fmt: skip
-    return found | changes
+    return actual | changes
 
 
 def aim(cells, start):
@@ -73,8 +73,8 @@ def test_intervals_that_always_hold_are_too_wide():
     inside = [cell(str(k)) for k in range(40)]
     coverage = aim(inside, "90 % intervals cover time")
     assert (coverage["value"], coverage["met"]) == (1.0, False)
-    for each in inside[:2]:
-        each["left_out"][TARGET]["inside"] = False
+    for item in inside[:2]:
+        item["left_out"][TARGET]["inside"] = False
     assert aim(inside, "90 % intervals cover time")["met"]
 
 
@@ -110,8 +110,8 @@ def test_regret_is_measured():
 
 def test_the_page_says_all_of_it(tmp_path):
     cells = [cell("a"), cell("b"), cell("c", counted=False, reasons=["others used 9 %"])]
-    found = Matrix(MACHINE, {"torch": "2"}, cells, {"kernel": "no TUN devices here"})
-    page = write(found, tmp_path / "new").read_text()
+    actual = Matrix(MACHINE, {"torch": "2"}, cells, {"kernel": "no TUN devices here"})
+    page = write(actual, tmp_path / "new").read_text()
     assert page.startswith("# The validation matrix: Some CPU (R), 2 cores\n")
     assert "3 cells (programs under conditions), 2 of which count" in page
     assert "Left out: kernel: no TUN devices here" in page
@@ -127,7 +127,7 @@ def test_the_page_says_all_of_it(tmp_path):
     assert (first[f"{PACE}.error"], first[f"{TARGET}.predicted"]) == ("-0.01", "9.9")
     assert third["reasons"] == "others used 9 %"
     assert first["command"].startswith("paceline validate validation/matrix --set ")
-    made = {each.name for each in (tmp_path / "new").iterdir()}
+    made = {path.name for path in (tmp_path / "new").iterdir()}
     assert made == {f"{stem}{end}" for end in (".md", ".json")} | {
         f"{stem}-{name}.csv" for name in tables
     }
@@ -162,13 +162,13 @@ def test_what_cannot_be_asked_for(capsys):
 
 def test_a_plan_says_how_long_it_takes(capsys):
     """Real runs, probes, and half as long to predict."""
-    planned, said = plan(["kernel", "exponential"], "cpu")
+    planned, output = plan(["kernel", "exponential"], "cpu")
     assert planned == ["exponential", "kernel"]
-    chosen = [each for each in CONDITIONS if each.name in planned]
+    chosen = [condition for condition in CONDITIONS if condition.name in planned]
     runs, minutes = _cost(chosen)
-    assert f" {runs} real runs take at most {minutes:.0f} min" in said
-    assert said.endswith(f"{1.5 * minutes:.0f} min in all.")
+    assert f" {runs} real runs take at most {minutes:.0f} min" in output
+    assert output.endswith(f"{1.5 * minutes:.0f} min in all.")
     options = ["--only", "kernel,exponential", "--device", "cpu"]
     assert run(["validate", "--matrix", "--plan", *options]) == 0
-    assert " ".join(capsys.readouterr().out.split()) == said
+    assert " ".join(capsys.readouterr().out.split()) == output
     assert run(["validate", "quick", "--plan"]) == 2

@@ -25,8 +25,8 @@ class Wire:
 
         def recv(tensors, source, tag):
             def wait():
-                found = self.ways[rank].get()
-                tensors[0][: len(found)] = found
+                actual = self.ways[rank].get()
+                tensors[0][: len(actual)] = actual
 
             return SimpleNamespace(wait=wait)
 

@@ -251,7 +251,7 @@ def test_each_way_has_its_own_bandwidth(linked):
     """10 and 100 Mbit/s; headers are the 4 % above 1."""
     rates, sizes = (1e7 / 8, 1e8 / 8), (1_000_000, 8_000_000)
     paths = {(1, 0): Path(0.002, rates[0]), (0, 1): Path(0.002, rates[1])}
-    programs = [functools.partial(each, sizes) for each in (swap, time_swap)]
+    programs = [functools.partial(function, sizes) for function in (swap, time_swap)]
     (received, sent), seconds = on_nodes(paths, *programs)
     for size, rate, second in zip(sizes, rates, seconds, strict=True):
         assert 0.98 < second / (size / rate) < 1.1
@@ -288,11 +288,11 @@ with Links({}, 2) as links:
 
 def left(pids, spaces, folder):
     """Return which of these still exist."""
-    found = {folder} if os.path.exists(folder) else set()
+    actual = {folder} if os.path.exists(folder) else set()
     for process in Folder("/proc").glob("[0-9]*"):
         with suppress(OSError):  # it has ended, or is none of ours
-            found |= {int(process.name), os.readlink(process / "ns/net")}
-    return found & {*pids, *spaces, folder}
+            actual |= {int(process.name), os.readlink(process / "ns/net")}
+    return actual & {*pids, *spaces, folder}
 
 
 @looped("how", [None, signal.SIGTERM, signal.SIGKILL])

@@ -77,6 +77,6 @@ def test_a_server_has_a_gpu_of_its_own(tmp_path):
 
 @ONE
 def test_the_doctor_finds_nothing_wrong_with_runs_here():
-    found = doctor.diagnose(device="cuda")
-    assert found.smoke
-    assert all(line.good for line in found.smoke), found.smoke
+    report = doctor.diagnose(device="cuda")
+    assert report.smoke
+    assert all(line.good for line in report.smoke), report.smoke

@@ -68,7 +68,7 @@ def world(request, tmp_path_factory):
         for source in map(goal.source, range(workers))
     ]
     inputs, labels = (
-        torch.stack([torch.stack([pair[part] for pair in own]) for own in batches])
+        torch.stack([torch.stack([pair[part] for pair in batch]) for batch in batches])
         for part in (0, 1)
     )
     start = torch.from_numpy(goal.start.copy())

@@ -37,15 +37,15 @@ INSTEAD = {"kind": "random-k", "ratio": 0.4}
 
 def tables(workers, dtype):
     """Return every program as [[algorithm]] tables; for one case with all variants and codecs."""
-    found = [{"name": row.name, **row.variants[-1]} for row in ROWS]
+    actual = [{"name": row.name, **row.variants[-1]} for row in ROWS]
     if (workers, dtype) == (4, "float64"):
-        found = [*cases(), *CODECS]
-    for case in found:
+        actual = [*cases(), *CODECS]
+    for case in actual:
         if workers == 2 and "graph" in case:
             case["graph"] = "complete"
         if dtype == "float32" and case.get("codec") == TOP_K:
             case["codec"] = INSTEAD
-    return [case | {"label": f"{number} {called(case)}"} for number, case in enumerate(found)]
+    return [case | {"label": f"{number} {called(case)}"} for number, case in enumerate(actual)]
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_real_processes_end_with_the_simulated_parameters(workers, dtype, tmp_pa
         run={"evaluate_every": 1},
     )
     tasks = [
-        TrainingTask(each, SEED, tmp_path / f"{index}") for index, each in enumerate(made.algorithm)
+        TrainingTask(item, SEED, tmp_path / f"{index}") for index, item in enumerate(made.algorithm)
     ]
     launch.run(Job(made, tuple(tasks), tmp_path, "cpu"))
     differ = {}
@@ -78,7 +78,7 @@ def test_real_processes_end_with_the_simulated_parameters(workers, dtype, tmp_pa
         assert measured.whole
         expected = simulated(task, made, measured)
         # where nobody waits for it, a worker that a busy machine starves has not come to a mark
-        marked = [n for n, each in enumerate(measured.records) if len(each.rows)]
+        marked = [n for n, record in enumerate(measured.records) if len(record.rows)]
         assert marked
         alike = expected * len(marked) if len(expected) == 1 else [expected[n] for n in marked]
         for n, ours in zip(marked, alike, strict=True):
@@ -98,8 +98,8 @@ def simulated(task, made, measured):
     with np.errstate(over="ignore"):
         timed = task.algorithm.name not in TIMELESS
         logs = [ReplayLog.of(record) for record in measured.records] if timed else None
-        found = run(program, task.algorithm, made, goal, SEED, logs)
-    return found if program.averages else found[:1]
+        actual = run(program, task.algorithm, made, goal, SEED, logs)
+    return actual if program.averages else actual[:1]
 
 
 @pytest.mark.long
@@ -122,7 +122,7 @@ def test_a_real_fedbuff_of_selected_clients_is_its_replay(tmp_path, own):
     launch.run(Job(made, (task,), tmp_path, "cpu"))
     measured = measure.measure(task, made)
     (server,) = simulated(task, made, measured)[-1:]
-    (last,) = (each.rows["x"][-1] for each in measured.records if len(each.rows))
+    (last,) = (record.rows["x"][-1] for record in measured.records if len(record.rows))
     assert measured.whole
     assert np.allclose(server, last, rtol=1e-9, atol=1e-12)
     assert not np.array_equal(last, build.build(made, task.algorithm, SEED).start)

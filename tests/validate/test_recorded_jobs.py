@@ -48,8 +48,8 @@ def job(
     ranks = range(workers) if ranks is None else ranks
     rng, clocks = np.random.default_rng(seed), [100.0] * workers
     records = {rank: Telemetry(folder, rank=rank, workers=workers) for rank in ranks}
-    for rank, each in records.items():
-        each.clock = lambda rank=rank: clocks[rank]
+    for rank, record in records.items():
+        record.clock = lambda rank=rank: clocks[rank]
     for number in range(steps):
         size = sizes[number % len(sizes)]
         here = [rank for rank in range(workers) if number < (counts or {}).get(rank, steps)]
@@ -65,14 +65,14 @@ def job(
             size_told = size if known else math.nan
             with told.collective(bytes=size_told) if told else nullcontext():
                 clocks[rank] = done
-    for each in records.values():
-        each.close()
+    for record in records.values():
+        record.close()
     return folder
 
 
 def fitted(*folders):
-    found = calibrate(folders)
-    return found.profile.tables, " ".join(found.notes)
+    calibration = calibrate(folders)
+    return calibration.profile.tables, " ".join(calibration.notes)
 
 
 def seconds(text):
@@ -85,17 +85,17 @@ def seconds(text):
 
 def test_of_the_ranks_that_recorded_a_profile_is_made(tmp_path):
     """It says which are missing, and what is unknown without them."""
-    tables, said = fitted(job(tmp_path / "job", [0, 3], workers=4, slow={3: 3}))
+    tables, notes = fitted(job(tmp_path / "job", [0, 3], workers=4, slow={3: 3}))
     assert tables["cluster"]["workers"] == 4
     assert tables["overhead"][0]["workers"] == 4
     (slow,) = tables["cluster"]["group"]
     assert slow["workers"] == 1
-    assert "worker 3 takes" in said  # by its rank, not its place among the recorded
-    assert "no steps of ranks 1, 2 of 4 workers: their steps are assumed equal to" in said
-    assert "the shortest wait of the recorded ranks counts as its time" in said
+    assert "worker 3 takes" in notes  # by its rank, not its place among the recorded
+    assert "no steps of ranks 1, 2 of 4 workers: their steps are assumed equal to" in notes
+    assert "the shortest wait of the recorded ranks counts as its time" in notes
     assert tables["network"] == NETWORK  # rank 3 is always the last to join, and is recorded
-    _, said = fitted(job(tmp_path / "job", [0], workers=40))
-    assert "no steps of ranks 1, 2, 3, 4, 5, 6, 7, 8 and 31 more of 40 workers" in said
+    _, notes = fitted(job(tmp_path / "job", [0], workers=40))
+    assert "no steps of ranks 1, 2, 3, 4, 5, 6, 7, 8 and 31 more of 40 workers" in notes
 
 
 @given(data=st.data())
@@ -107,15 +107,15 @@ def test_any_part_of_a_job_is_calibrated_or_refused_in_a_sentence(data, tmp_path
     steps = data.draw(st.integers(1, 30))
     counts = {rank: data.draw(st.integers(0, steps)) for rank in range(1, workers)}
     job(folder, ranks, workers=workers, steps=steps, counts=counts, known=data.draw(st.booleans()))
-    own = {rank: counts.get(rank, steps) for rank in ranks}
-    if max(own.values()) < 2:  # a rank's first step is its warm-up
+    counted = {rank: counts.get(rank, steps) for rank in ranks}
+    if max(counted.values()) < 2:  # a rank's first step is its warm-up
         with pytest.raises(InputError, match=r"too few steps|no steps were|nothing was rec"):
             fitted(folder)
         return
-    tables, said = fitted(folder)
+    tables, notes = fitted(folder)
     assert tables["cluster"]["workers"] == workers
-    if len([rank for rank, count in own.items() if count]) < workers:
-        assert f"of {workers} workers: their steps are assumed equal to" in said
+    if len([rank for rank, count in counted.items() if count]) < workers:
+        assert f"of {workers} workers: their steps are assumed equal to" in notes
     for key in ("latency", "bandwidth"):
         assert "nan" not in str(tables.get("network", {}).get(key, ""))
 
@@ -157,12 +157,12 @@ def test_jobs_over_one_link_are_fitted_together(tmp_path):
     """Of other sizes and numbers of workers: together they tell latency from bandwidth."""
     small = job(tmp_path / "small", sizes=(4e5,))
     large = job(tmp_path / "large", workers=3, sizes=(4e6,), seed=2)
-    (alone, said), (together, more) = fitted(small), fitted(small, large)
+    (alone, notes), (together, more) = fitted(small), fitted(small, large)
     assert alone["network"]["latency"] == "0 s"
-    assert "all collectives have one size" in said
+    assert "all collectives have one size" in notes
     assert together["network"] == NETWORK
     assert "only if they were recorded over the same links" in more
-    assert [each["workers"] for each in together["overhead"]] == [2, 3]
+    assert [overhead["workers"] for overhead in together["overhead"]] == [2, 3]
     assert "workers" not in together["cluster"]  # they do not agree
 
 
@@ -180,11 +180,11 @@ def test_jobs_over_links_of_different_speed_are_refused(tmp_path, capsys, other,
     one, two = job(tmp_path / "one"), job(tmp_path / "two", seed=2, **other)
     for pair in ((one, two), (two, one)):
         assert run(["calibrate", *map(str, pair), "-o", str(tmp_path / "p.toml")]) == 2
-        said = " ".join(capsys.readouterr().err.split())
-        assert "links of different speed" in said
-        assert "one: 1 ms, 800 Mbit/s" in said
-        assert re.search(rf"two: [^;)]*{words}", said)
-        assert "calibrate each job separately" in said
+        output = " ".join(capsys.readouterr().err.split())
+        assert "links of different speed" in output
+        assert "one: 1 ms, 800 Mbit/s" in output
+        assert re.search(rf"two: [^;)]*{words}", output)
+        assert "calibrate each job separately" in output
     assert not (tmp_path / "p.toml").exists()
 
 
@@ -201,7 +201,7 @@ def test_runs_over_prescribed_links_of_different_speed_are_refused(tmp_path):
         kind_of_network([source("near", "kernel", "10 ms"), far])
     with pytest.raises(InputError, match=r"networks of several kinds \(emulated, kernel\)"):
         kind_of_network([source("near", "emulated", "10 ms"), far])
-    both = [source(each, "emulated", each) for each in ("10 ms", "80 ms")]
+    both = [source(speed, "emulated", speed) for speed in ("10 ms", "80 ms")]
     assert kind_of_network(both) == "emulated"
     assert kind_of_network([far, source("too", "kernel", "80 ms")]) == "kernel"
 
@@ -219,7 +219,7 @@ def test_the_how_to_works_word_for_word(tmp_path, monkeypatch, capsys):
     """Its commands and its scenario, in a fresh directory with what its first step makes."""
     page = (ROOT / "docs/how-to/calibrate-from-a-trace.md").read_text("utf-8")
     commands = re.findall(r"^(paceline .+)$", page, re.MULTILINE)
-    assert [each.split()[1] for each in commands] == ["calibrate", "simulate"]
+    assert [item.split()[1] for item in commands] == ["calibrate", "simulate"]
     name, text = re.search(r'```toml title="([\w.]+)"\n(.*?)```', page, re.DOTALL).groups()
     monkeypatch.chdir(tmp_path)
     Path(name).write_text(text, "utf-8")

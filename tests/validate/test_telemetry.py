@@ -58,13 +58,13 @@ def train(folder, rank, clock, *, late=0.0, steps=3, **options):
 def test_what_is_recorded_comes_back(tmp_path, clock):
     train(tmp_path, 0, clock, title="mine", model_bytes=40)
     train(tmp_path, 1, clock, late=0.5)
-    found = telemetry.read(tmp_path)
-    events = found.events[KEY]
-    assert found.notes == []
-    assert found.head["title"] == "mine"
-    assert found.head["workers"] == 2
-    assert found.head["model_bytes"] == 40
-    assert {"versions", "hardware", "date", "boot"} <= {*found.head}
+    contents = telemetry.read(tmp_path)
+    events = contents.events[KEY]
+    assert contents.notes == []
+    assert contents.head["title"] == "mine"
+    assert contents.head["workers"] == 2
+    assert contents.head["model_bytes"] == 40
+    assert {"versions", "hardware", "date", "boot"} <= {*contents.head}
     assert events["node"].tolist() == 9 * [0] + 9 * [1]
     assert events["kind"].tolist() == 6 * [STEP, ISSUE, WAIT]
     assert events["step"].tolist() == 2 * [1, 1, 1, 2, 2, 2, 3, 3, 3]
@@ -74,7 +74,7 @@ def test_what_is_recorded_comes_back(tmp_path, clock):
     assert waits["bytes"].tolist() == 6 * [40]
     assert waits["joined"].tolist() == 2 * [2.5, 6.5, 10.5]  # the later one's
     assert np.isnan(events["due"]).all()
-    losses = found.losses[KEY]
+    losses = contents.losses[KEY]
     assert losses[:, 1].tolist() == [1, 1, 2, 2, 3, 3]
     assert losses[:, 2].tolist() == [1, 1, 1 / 2, 1 / 2, 1 / 3, 1 / 3]
     assert losses[0, 0] == 3
@@ -98,11 +98,11 @@ def test_clocks_of_several_machines_are_not_compared(tmp_path, clock, monkeypatc
     train(tmp_path, 0, clock)
     monkeypatch.setattr(machine, "boot_id", lambda: "another")
     train(tmp_path, 1, clock, late=0.5)
-    found = telemetry.read(tmp_path)
-    events = found.events[KEY]
+    contents = telemetry.read(tmp_path)
+    events = contents.events[KEY]
     assert np.isnan(events["joined"]).all()
     assert [events["start"][events["node"] == rank].min() for rank in (0, 1)] == [0, 0]
-    assert found.notes == ["several machines: only durations within a rank are known"]
+    assert contents.notes == ["several machines: only durations within a rank are known"]
 
 
 def test_a_killed_job_leaves_what_it_did(tmp_path):
@@ -219,8 +219,8 @@ def test_of_kernels_what_is_exposed_counts(tmp_path):
         distributedInfo={"rank": 1, "world_size": 2},
         deviceProperties=[{"name": "a GPU"}],
     )  # fmt: skip
-    found = kineto.read(path)
-    events = found.events[KEY]
+    contents = kineto.read(path)
+    events = contents.events[KEY]
     assert lengths(events, WAIT) == pytest.approx([20, 5])
     assert lengths(events, STEP) == pytest.approx([75])
     assert lengths(events, ISSUE) == [0, 0]
@@ -228,11 +228,11 @@ def test_of_kernels_what_is_exposed_counts(tmp_path):
     assert math.isnan(events["bytes"][4])
     assert {*events["node"].tolist()} == {1}
     assert events["end"][-1] == pytest.approx(0.1)
-    assert found.head["workers"] == 2
-    assert found.head["hardware"] == {"gpu": "a GPU"}
-    assert any("no trace of rank 0" in note for note in found.notes)
-    assert found.collectives.lasted == pytest.approx((0.03, 0.015))
-    assert found.collectives.overlap == pytest.approx(1 - 25 / 40)  # of 40 to 80 ms
+    assert contents.head["workers"] == 2
+    assert contents.head["hardware"] == {"gpu": "a GPU"}
+    assert any("no trace of rank 0" in note for note in contents.notes)
+    assert contents.collectives.lasted == pytest.approx((0.03, 0.015))
+    assert contents.collectives.overlap == pytest.approx(1 - 25 / 40)  # of 40 to 80 ms
 
 
 def test_what_is_no_trace_is_refused(tmp_path):
@@ -315,8 +315,8 @@ def traces(tmp_path_factory):
     ]  # fmt: skip
     try:
         for job in jobs:
-            said = job.communicate(timeout=PATIENCE)[1]
-            assert job.returncode == 0, said.decode()
+            output = job.communicate(timeout=PATIENCE)[1]
+            assert job.returncode == 0, output.decode()
     finally:
         for job in jobs:
             job.kill()
@@ -325,25 +325,25 @@ def traces(tmp_path_factory):
 
 
 def test_a_real_trace_is_read(traces):
-    found = kineto.read(*traces)
-    events = found.events[KEY]
-    assert found.head["workers"] == 2
-    assert len(found.notes) == 1
+    contents = kineto.read(*traces)
+    events = contents.events[KEY]
+    assert contents.head["workers"] == 2
+    assert len(contents.notes) == 1
     for rank, path in enumerate(traces):
         raw = path.read_bytes()
         spans = [
-            each["dur"] / 1e3
-            for each in json.loads(gzip.decompress(raw) if path.suffix == ".gz" else raw)[
+            event["dur"] / 1e3
+            for event in json.loads(gzip.decompress(raw) if path.suffix == ".gz" else raw)[
                 "traceEvents"
             ]
-            if each["name"].startswith("ProfilerStep#")
+            if event["name"].startswith("ProfilerStep#")
         ]
-        own = events[events["node"] == rank]
-        assert own["kind"].tolist() == 4 * [STEP, ISSUE, WAIT, ISSUE, WAIT]
-        assert own["bytes"][own["kind"] == WAIT].tolist() == 4 * [1024, 32]
-        steps, waits = lengths(own, STEP), np.reshape(lengths(own, WAIT), (4, 2)).sum(axis=1)
+        mine = events[events["node"] == rank]
+        assert mine["kind"].tolist() == 4 * [STEP, ISSUE, WAIT, ISSUE, WAIT]
+        assert mine["bytes"][mine["kind"] == WAIT].tolist() == 4 * [1024, 32]
+        steps, waits = lengths(mine, STEP), np.reshape(lengths(mine, WAIT), (4, 2)).sum(axis=1)
         assert steps + waits == pytest.approx(spans)
-        assert np.all(np.diff(own["start"]) >= 0)
+        assert np.all(np.diff(mine["start"]) >= 0)
         if rank:
             assert min(steps) >= 30  # it sleeps
         else:
@@ -368,11 +368,11 @@ def test_a_profile_says_what_computing_hid(tmp_path):
         plain = trace(tmp_path / f"rank-{rank}.json", *events, **info)
         paths.append(tmp_path / f"rank-{rank}.json.gz")
         paths[-1].write_bytes(gzip.compress(plain.read_bytes()))
-    found = calibrate(paths)
-    assert found.profile.tables["calibration"]["overlap"] == pytest.approx(2 / 3, abs=1e-4)
-    assert found.profile.tables["calibration"]["collective"] == "30 ms"
-    assert "67% is hidden behind computing" in found.sentence
-    found.profile.write(tmp_path / "profile.toml")
+    calibration = calibrate(paths)
+    assert calibration.profile.tables["calibration"]["overlap"] == pytest.approx(2 / 3, abs=1e-4)
+    assert calibration.profile.tables["calibration"]["collective"] == "30 ms"
+    assert "67% is hidden behind computing" in calibration.sentence
+    calibration.profile.write(tmp_path / "profile.toml")
     scenario = load(_extending(tmp_path))
     assert scenario.calibration.overlap == pytest.approx(2 / 3, abs=1e-4)
     assert scenario.calibration.collective == pytest.approx(0.03)
@@ -392,13 +392,13 @@ def _extending(folder):
 
 def test_real_traces_make_a_profile(traces, tmp_path):
     """The profile has compute times, collectives and their overlap; a scenario extends it."""
-    found = calibrate(traces)
-    told = found.profile.tables["calibration"]
+    calibration = calibrate(traces)
+    table = calibration.profile.tables["calibration"]
     recorded = kineto.read(*traces)
     assert len(recorded.collectives.lasted) == 2 * 4 * 2
-    assert told["overlap"] == pytest.approx(recorded.collectives.overlap, abs=1e-4)
-    assert 0 <= told["overlap"] < 0.5  # of a program that waits at once
-    found.profile.write(tmp_path / "profile.toml")
+    assert table["overlap"] == pytest.approx(recorded.collectives.overlap, abs=1e-4)
+    assert 0 <= table["overlap"] < 0.5  # of a program that waits at once
+    calibration.profile.write(tmp_path / "profile.toml")
     scenario = load(_extending(tmp_path))
     (run,) = run_seeds(scenario, scenario.algorithm[0], [0])
     assert run.duration > 0.1  # one of them sleeps for 30 ms of a step
@@ -407,8 +407,8 @@ def test_real_traces_make_a_profile(traces, tmp_path):
 def test_a_directory_of_traces_is_calibrated(traces, tmp_path, monkeypatch):
     """The how-to's command, with what torch's own profiler has written."""
     (tmp_path / "runs/my-trace").mkdir(parents=True)
-    for each in traces:
-        (tmp_path / "runs/my-trace" / each.name).write_bytes(each.read_bytes())
+    for item in traces:
+        (tmp_path / "runs/my-trace" / item.name).write_bytes(item.read_bytes())
     monkeypatch.chdir(tmp_path)
     (tmp_path / "runs/my-trace/notes.json").write_text("[1]")  # not of a rank
     assert run(["calibrate", "runs/my-trace", "-o", "profile.toml"]) == 0
@@ -434,8 +434,8 @@ def test_the_manual_is_true(tmp_path, monkeypatch):
     names = {}
     for block in text.split("```python\n")[1:]:
         exec(block.split("```")[0], names)
-    found = telemetry.read("runs/my-job")
-    kinds = found.events["measured", 0]["kind"]
-    assert (kinds == STEP).sum() == len(found.losses["measured", 0]) == 40
+    contents = telemetry.read("runs/my-job")
+    kinds = contents.events["measured", 0]["kind"]
+    assert (kinds == STEP).sum() == len(contents.losses["measured", 0]) == 40
     (path,) = Path("runs/my-trace").iterdir()
     assert (kineto.read(path).events[KEY]["kind"] == STEP).sum() == 20

@@ -66,7 +66,7 @@ def test_two_run_directories_and_their_comparison(found):
         assert [row["label"] for row in document["summary"]["algorithms"]] == [
             "ssgd", "local-sgd tau=5", "asgd", "ad-psgd"
         ]  # fmt: skip
-        assert {each.name for each in (out / name).iterdir()} >= {
+        assert {path.name for path in (out / name).iterdir()} >= {
             "curves.csv", "timeline.json", "figure.png", "run.json"
         }  # fmt: skip
     assert store.read(out / "measured")["summary"]["engine"] == "real"
@@ -93,9 +93,9 @@ def test_measured_runs_are_like_the_predicted_ones(found):
 def test_both_timelines_are_in_one_file(found):
     _, out = found
     document = json.loads((out / "timeline.json").read_text())["traceEvents"]
-    names = [each["args"]["name"] for each in document if each["name"] == "process_name"]
+    names = [event["args"]["name"] for event in document if event["name"] == "process_name"]
     labels = ["ssgd", "local-sgd tau=5", "asgd", "ad-psgd"]
-    expected = [f"{side}: {each}" for each in labels for side in ("predicted", "measured")]
+    expected = [f"{side}: {label}" for label in labels for side in ("predicted", "measured")]
     assert names == expected
 
 
@@ -163,26 +163,26 @@ def test_what_counts_as_evidence(change, reason):
     change = dict(change)
     step = change.pop("step", 0.03)
     done = np.array([(0, STEP, 1, 1.0, 1.0 + step, np.nan, np.nan, np.nan)], EVENT)
-    each = [records.Record(np.empty(0), account(**change), 1, done)] * 2
-    found = evidence.evidence([measure.MeasuredRun(None, each)], parse(WORLD))
-    assert found["admitted"] == (reason is None)
-    assert reason is None or reason in found["reasons"][0]
+    results = [records.Record(np.empty(0), account(**change), 1, done)] * 2
+    actual = evidence.evidence([measure.MeasuredRun(None, results)], parse(WORLD))
+    assert actual["admitted"] == (reason is None)
+    assert reason is None or reason in actual["reasons"][0]
 
 
 @looped(("busy", "gpu", "disturbed"), [(1.5, 0.0, 0.0), (1.7, 0.0, 0.035), (1.7, 0.1, 0.1)])
 def test_runs_beside_others_count_with_a_wider_interval(busy, gpu, disturbed):
     used = {"host": "a", "busy": busy, "elapsed": 10.0, "cores": 2}
-    each = [records.Record(np.empty(0), account(machine=used), 1)] * 2
-    found = evidence.evidence([measure.MeasuredRun(None, each)], parse(WORLD), gpu)
-    assert (found["admitted"], found["reasons"]) == (True, [])
-    assert found["disturbed"] == pytest.approx(disturbed)
+    results = [records.Record(np.empty(0), account(machine=used), 1)] * 2
+    actual = evidence.evidence([measure.MeasuredRun(None, results)], parse(WORLD), gpu)
+    assert (actual["admitted"], actual["reasons"]) == (True, [])
+    assert actual["disturbed"] == pytest.approx(disturbed)
 
 
 def test_others_on_the_gpus_can_be_too_many():
-    found = evidence.evidence(
+    actual = evidence.evidence(
         [measure.MeasuredRun(None, [records.Record(np.empty(0), account(), 1)])], parse(WORLD), 0.2
     )
-    assert found["reasons"] == ["others used 20% of the GPUs (at most 15%)"]
+    assert actual["reasons"] == ["others used 20% of the GPUs (at most 15%)"]
 
 
 def test_a_device_that_is_not_there():
@@ -259,9 +259,9 @@ def test_a_worker_of_a_server_that_hangs_is_named(name, tmp_path):
 
 @looped("recovery", ["quorum", {"policy": "backup", "backup": 1}])
 def test_an_algorithm_s_own_quorum_is_refused_by_its_name(recovery):
-    own = [{"name": "ssgd"}, {"name": "local-sgd", "tau": 5, "recovery": recovery}]
+    algorithms = [{"name": "ssgd"}, {"name": "local-sgd", "tau": 5, "recovery": recovery}]
     require_runnable(parse(WORLD), launched=False)
     with pytest.raises(InputError) as error:
-        require_runnable(parse(WORLD | {"algorithm": own}), launched=False)
+        require_runnable(parse(WORLD | {"algorithm": algorithms}), launched=False)
     (line,) = str(error.value).splitlines()
     assert "algorithm[1].recovery: " in line

@@ -199,9 +199,9 @@ def test_a_pick_is_that_of_a_scenario_or_a_run_directory(folder, capsys, monkeyp
     for place, document in (("runs/sim", "run.json"), ("runs/tune", "tune.json")):
         known = json.loads(Path(place, document).read_text())
         label = (known.get("summary") or known)["pick"]["label"]
-        found = find(Path(place), None)
-        assert found.algorithm.label == label
-        assert found.scenario.cluster.workers == 2
+        actual = find(Path(place), None)
+        assert actual.algorithm.label == label
+        assert actual.scenario.cluster.workers == 2
         assert find(Path(place), "local-sgd tau=4" + " lr=0.5" * ("tune" in place)).algorithm
     capsys.readouterr()
     assert run(["emit", "accelerate", "runs/tune", "--algorithm", "local-sgd tau=8 lr=1.0"]) == 0
@@ -243,7 +243,7 @@ def test_a_cited_line_is_there(cited):
     path, line = cited.split(":")
     package = path.partition("/")[0]
     assert package in ("accelerate", "flwr", "paddle", "torch", "torchft", "torchtitan")
-    if (found := importlib.util.find_spec(package)) is None:
+    if (actual := importlib.util.find_spec(package)) is None:
         pytest.skip(f"{package} is not installed")
-    text = Path(found.submodule_search_locations[0]).parent.joinpath(path).read_text()
+    text = Path(actual.submodule_search_locations[0]).parent.joinpath(path).read_text()
     assert text.splitlines()[int(line) - 1].strip()

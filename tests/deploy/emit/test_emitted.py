@@ -60,7 +60,7 @@ def picked(table):
 
 
 @pytest.mark.frameworks
-@pytest.mark.parametrize(("target", "table"), CASES, ids=lambda each: str(each)[:60])
+@pytest.mark.parametrize(("target", "table"), CASES, ids=lambda value: str(value)[:60])
 def test_emitted_code_trains_as_our_engine(target, table, tmp_path):
     for package in NEEDS.get(target, [target]):
         if importlib.util.find_spec(package) is None:
@@ -93,6 +93,6 @@ def test_an_attached_diloco_is_torchfts(tmp_path):
     assert done.returncode == 0, done.stderr[-3000:]
     plan = {key: value for key, value in table.items() if key not in ("lr", "inner")}
     ours = loops.together(loops.as_torchft, worker.WORKERS, tmp_path, plan)
-    for rank, found in enumerate(ours):
-        np.testing.assert_allclose(found.numpy(), np.load(tmp_path / f"{rank}.npy"), atol=1e-9)
-        assert np.abs(found.numpy() - worker.start()).max() > 0.1
+    for rank, run in enumerate(ours):
+        np.testing.assert_allclose(run.numpy(), np.load(tmp_path / f"{rank}.npy"), atol=1e-9)
+        assert np.abs(run.numpy() - worker.start()).max() > 0.1

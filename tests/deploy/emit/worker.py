@@ -256,8 +256,8 @@ def task():
 def free_ports(count):
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
     ports = [socket.getsockname()[1] for socket in sockets]
-    for each in sockets:
-        each.close()
+    for opened in sockets:
+        opened.close()
     return ports
 
 
@@ -304,9 +304,9 @@ def launch(target, folder):
     started = [
         subprocess.Popen(
             [*command, str(rank)],
-            env=os.environ | {k: str(v) for k, v in (shared | own).items()},
+            env=os.environ | {k: str(v) for k, v in (shared | environment).items()},
         )
-        for rank, own in enumerate(environments(target))
+        for rank, environment in enumerate(environments(target))
     ]
     status = max(abs(process.wait()) for process in started)
     if lighthouse:

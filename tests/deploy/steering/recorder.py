@@ -70,11 +70,11 @@ class RecordedNode:
 
     async def loss_and_gradient(self, x):
         began = self._me.clock()
-        found = await self._me.loss_and_gradient(x)
+        actual = await self._me.loss_and_gradient(x)
         self._seconds += self._me.clock() - began
-        self._loss = self._loss if self._steps else found[0]
+        self._loss = self._loss if self._steps else actual[0]
         self._steps += 1
-        return found
+        return actual
 
     def start_mean(self, value):
         handle = self._me.start_mean(value)
@@ -87,10 +87,10 @@ class RecordedNode:
 
     async def wait(self, handle):
         asked = self._me.clock()
-        found = await self._me.wait(handle)
+        actual = await self._me.wait(handle)
         number, _ = self._numbers.pop(id(handle))
         self._recorder.came(number, self._me, asked)
-        return found
+        return actual
 
     async def mean(self, value):
         return await self.wait(self.start_mean(value))

@@ -140,8 +140,8 @@ def test_a_watch_says_once_which_input_changed(changed, cause):
 
 def test_a_loss_outside_its_band_is_said_once():
     one, _ = watch()
-    said = [news for record in rounds(40, loss=1.5) for news in one(record, None)]
-    (news,) = said
+    messages = [news for record in rounds(40, loss=1.5) for news in one(record, None)]
+    (news,) = messages
     assert news == "the loss is 1.50, outside the predicted 0.900 to 1.10"
 
 
@@ -167,9 +167,9 @@ class Ranks:
     def share(self, rank, numbers):
         self.told[rank] = list(numbers)
         self.barrier.wait()
-        found = list(self.told)
+        actual = list(self.told)
         self.barrier.wait()
-        return found
+        return actual
 
 
 class FakeSession:
@@ -203,8 +203,8 @@ def test_all_ranks_change_between_the_same_two_steps():
         return math.nan if step == 1 else 0.1
 
     def train(session):
-        own = None if session.rank else Controller({"tau": 4}, double)
-        steering = Steering(own)
+        controller = None if session.rank else Controller({"tau": 4}, double)
+        steering = Steering(controller)
         since = 0
         for step in range(1, 120):
             since += 1
@@ -233,22 +233,22 @@ def test_all_ranks_change_between_the_same_two_steps():
 
 def alone(policy, computing=lambda step: 0.1):
     """Train 60 steps by a policy, with a mean each 4; return what is said and the session."""
-    session, said = FakeSession(Ranks(1), 0), []
+    session, messages = FakeSession(Ranks(1), 0), []
     steering = Steering(Controller({"tau": 4}, policy))
     for step in range(1, 61):
         moved = 4e3 * (step % 4 == 0)
         session.telemetry.append(Record(step, computing(step), 0.0, moved, 1.0, ()))
-        said += steering.after(session)
+        messages += steering.after(session)
     steering.close()
-    return said, session
+    return messages, session
 
 
 def test_training_goes_on_without_a_controller_that_fails():
     def fail(settings, record):
         raise EOFError("ended")
 
-    said, session = alone(fail)
-    assert said == ["adapt: the controller has failed and is off: EOFError('ended')"]
+    messages, session = alone(fail)
+    assert messages == ["adapt: the controller has failed and is off: EOFError('ended')"]
     assert not session.changes
 
 
@@ -268,13 +268,13 @@ def test_a_run_folder_makes_a_controller(tmp_path):
     simulate(made, seeds=2, out=tmp_path / "run")
     steers = controller(tmp_path / "run", "fixed")
     steers.policy.outlook.background = False
-    said = [
+    messages = [
         news
         for record in rounds(20, average=1.5, loss=math.nan, steps=16)
         for news in steers.observe(record)
     ]
-    assert len(said) == 1
-    assert "the link" in said[0]
+    assert len(messages) == 1
+    assert "the link" in messages[0]
     assert steers.settings == {"tau": 16}
     with pytest.raises(InputError, match="choose one of: fixed, model"):
         controller(tmp_path / "run", "best")

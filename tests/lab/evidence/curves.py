@@ -20,11 +20,11 @@ Curve = np.ndarray
 
 def read(file: Path) -> dict[tuple[str, ...], Curve]:
     """Read the curves of a file by the texts of their other columns."""
-    found: dict[tuple[str, ...], list[list[float]]] = {}
+    results: dict[tuple[str, ...], list[list[float]]] = {}
     rows = csv.reader(file.read_text("utf-8").splitlines()[1:] if file.exists() else ())
     for row in rows:
-        found.setdefault(tuple(row[:-3]), []).append([float(value) for value in row[-3:]])
-    return {key: np.array(values) for key, values in found.items()}
+        results.setdefault(tuple(row[:-3]), []).append([float(value) for value in row[-3:]])
+    return {key: np.array(values) for key, values in results.items()}
 
 
 def append(file: Path, names: Sequence[str], key: Sequence[object], curve: Curve) -> None:

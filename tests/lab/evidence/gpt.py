@@ -99,8 +99,8 @@ def world(program: str, workers: int, objective: dict[str, Any] = GPT) -> Scenar
 
 def known() -> dict[Cell, Curve]:
     """Return the curves that there are of cells; the file also has those of other experiments."""
-    found = {Cell(key[0], *map(int, key[1:])): curve for key, curve in curves.read(FILE).items()}
-    return {cell: curve for cell, curve in found.items() if cell.program in PROGRAMS}
+    actual = {Cell(key[0], *map(int, key[1:])): curve for key, curve in curves.read(FILE).items()}
+    return {cell: curve for cell, curve in actual.items() if cell.program in PROGRAMS}
 
 
 def trained(cell: Cell) -> Curve:
@@ -174,24 +174,24 @@ def guess(cell: Cell, real: Curve, objective: dict[str, Any], levels: np.ndarray
     model, held = expected(scenario, algorithm, runs), []
     times = [(seconds(real, level), seconds(curve, level)) for level in levels]
     for level, (truth, _) in zip(levels, times, strict=True):
-        found = intervals(scenario.cluster, model, runs, {}, float(level))
-        low, high = found["time_to_target"] or (np.nan, np.nan)
+        actual = intervals(scenario.cluster, model, runs, {}, float(level))
+        low, high = actual["time_to_target"] or (np.nan, np.nan)
         held.append(bool(low <= truth and min(truth, real[-1, 1]) <= high))
-    low, high = found["loss"] or (np.nan, np.nan)
+    low, high = actual["loss"] or (np.nan, np.nan)
     return Guess(real, curve, basis, [bool(low <= real[-1, 2] <= high), *held], times)
 
 
 def score(guesses: dict[Cell, Guess], known: Known) -> list[str]:
     """Hold predictions against the cells that they do not know; return cells of the table."""
-    held = [found for cell, found in guesses.items() if cell not in known.cells]
-    last = [found.curve[-1, 2] / found.real[-1, 2] - 1 for found in held]
-    times = [ours / real - 1 for found in held for real, ours in found.times
+    held = [actual for cell, actual in guesses.items() if cell not in known.cells]
+    last = [actual.curve[-1, 2] / actual.real[-1, 2] - 1 for actual in held]
+    times = [ours / real - 1 for actual in held for real, ours in actual.times
              if max(real, ours) < np.inf]  # fmt: skip
     order, ends, regrets = list[float](), list[float](), list[float]()
     for workers in sorted({cell.workers for cell in guesses}):
-        some = [found for cell, found in guesses.items() if cell.workers == workers]
+        some = [actual for cell, actual in guesses.items() if cell.workers == workers]
         ends += agreement([one.real[-1, 2] for one in some], [one.curve[-1, 2] for one in some])
-        for pairs in zip(*(found.times for found in some), strict=True):
+        for pairs in zip(*(actual.times for actual in some), strict=True):
             truths, ours = zip(*pairs, strict=True)
             order += agreement(truths, ours)
             if len(some) > 1 and np.isfinite(truths).any() and np.isfinite(ours).any():
@@ -220,15 +220,15 @@ def detail(cell: Cell, found: Guess) -> list[object]:
 def residuals(guesses: dict[Cell, Guess], known: Known) -> Iterator[list[object]]:
     """Return what predictions miss of log ratios to ssgd of as many workers, by kind and basis."""
     rest: dict[tuple[str, str], list[float]] = {}
-    for cell, found in guesses.items():
+    for cell, actual in guesses.items():
         base = Cell("ssgd", cell.workers)
         if cell in (base, known.local) or base not in guesses:
             continue
         real, ours = (
             np.log(one[-1, 2] / other[-1, 2])
-            for one, other in zip(found[:2], guesses[base][:2], strict=True)
+            for one, other in zip(actual[:2], guesses[base][:2], strict=True)
         )
-        rest.setdefault((cell.program.split()[0], found.basis), []).append(float(real - ours))
+        rest.setdefault((cell.program.split()[0], actual.basis), []).append(float(real - ours))
     for key, missed in rest.items():
         mean, size = 100 * np.mean(missed), 100 * np.std(missed)
         root = 100 * np.sqrt(np.mean(np.square(missed)))
@@ -252,16 +252,16 @@ def write() -> None:
                 logs, Path(folder), tokens=float(TOKENS), tau=taus, parameters=float(PARAMETERS),
                 workers=tuple(cell.workers for cell in case.cells), warmup=WARMED,
             )  # fmt: skip
-            found = {cell: guess(cell, curve, objective, levels) for cell, curve in real.items()
+            actual = {cell: guess(cell, curve, objective, levels) for cell, curve in real.items()
                      if cell.seed == 0}  # fmt: skip
         print(*(f"{case.words}: {remark.replace(folder, '')}" for remark in remarks), sep="\n")
-        held = np.array([one.held for cell, one in found.items() if cell not in case.cells])
+        held = np.array([one.held for cell, one in actual.items() if cell not in case.cells])
         shares = f"{100 * held[:, 0].mean():.0f} %", f"{100 * held[:, 1:].mean():.0f} %"
         within.append([case.words, *shares])
-        scores.append(f"| {' | '.join(score(found, case))} |")
-        rest += residuals(found, case) if case.words in ("no local run", KNOWN[0].words) else ()
+        scores.append(f"| {' | '.join(score(actual, case))} |")
+        rest += residuals(actual, case) if case.words in ("no local run", KNOWN[0].words) else ()
         if case is KNOWN[0]:
-            details = [detail(*one) for one in found.items()]
+            details = [detail(*one) for one in actual.items()]
 
     def table(number: int, head: list[str], rows: Any) -> str:
         return tables.write(PAGE.with_name(f"learning-curves-{number}.csv"), head, rows)

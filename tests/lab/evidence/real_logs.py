@@ -83,9 +83,9 @@ def predictions(
     for megabit in logs.keys() - {*given}:
         table = {"extends": "p.toml", "cluster": {"workers": job.workers}, **job.tables(megabit)}
         (row,) = simulate(parse(table, folder=folder)).json()["algorithms"]
-        truth, found = logs[megabit][-COUNTED:].mean(), row["seconds_per_step"]
-        low, high = found["interval90"]
-        yield found["mean"] / truth - 1, bool(low <= truth <= high), high / low - 1
+        truth, actual = logs[megabit][-COUNTED:].mean(), row["seconds_per_step"]
+        low, high = actual["interval90"]
+        yield actual["mean"] / truth - 1, bool(low <= truth <= high), high / low - 1
 
 
 def words() -> str:
@@ -97,14 +97,14 @@ def words() -> str:
         for given in combinations(logs, 2):
             with tempfile.TemporaryDirectory() as folder:
                 rows[f"{packets} | {size}"] += predictions(job, logs, given, Path(folder))
-    rows["all | "] = [one for found in rows.values() for one in found]
+    rows["all | "] = [one for actual in rows.values() for one in actual]
     lines = [
         "| packets | workers, size, latency, tau | predictions | error, median | 90th percentile "
         "| largest | in the interval | its width, median |",
         "|---|---|--:|--:|--:|--:|--:|--:|",
     ]
-    for name, found in rows.items():
-        errors, inside, widths = np.abs(np.array(found).T)
+    for name, row in rows.items():
+        errors, inside, widths = np.abs(np.array(row).T)
         middle, most = np.quantile(errors, (0.5, 0.9))
         lines.append(
             f"| {name} | {len(errors)} | {middle:.2%} | {most:.2%} | {max(errors):.1%} "

@@ -56,9 +56,9 @@ def measured(name: str, module: Any, seconds: float) -> dict[str, Any]:
 def page(known: dict[str, dict[str, Any]]) -> str:
     """Return the page of docs; every number on it is from docs/reliability.json."""
     parts = [PREFACE, "| section | tried | handled | on |\n|---|--:|--:|---|"]
-    for each in known.values():
-        tried, handled = (sum(row[key] for row in each["rows"]) for key in ("tried", "handled"))
-        parts.append(f"| {each['title']} | {tried:,} | {handled:,} | {each['date']} |")
+    for result in known.values():
+        tried, handled = (sum(row[key] for row in result["rows"]) for key in ("tried", "handled"))
+        parts.append(f"| {result['title']} | {tried:,} | {handled:,} | {result['date']} |")
     return "\n".join([*parts, *map(_section, known.values()), ""])
 
 
@@ -93,18 +93,18 @@ def main() -> None:
     parser.add_argument("section", nargs="*", metavar="SECTION", help=", ".join(every))
     parser.add_argument("--seconds", type=float, default=120.0, help="for each section")
     options = parser.parse_args()
-    if unknown := [each for each in options.section if each not in every]:
+    if unknown := [item for item in options.section if item not in every]:
         parser.error(f"{', '.join(unknown)}: unknown; choose from {', '.join(every)}")
-    for name in options.section or [each for each in every if each not in LONG]:
-        found = measured(name, every[name], options.seconds)
-        known = json.loads(KEPT.read_text("utf-8")) if KEPT.exists() else {}
-        known = dict(sorted({**known, name: found}.items()))
-        store.write(KEPT, store.dump(known))
-        store.write(PAGE, page(known).encode())
-        for row in found["rows"]:
+    for name in options.section or [section for section in every if section not in LONG]:
+        actual = measured(name, every[name], options.seconds)
+        earlier = json.loads(KEPT.read_text("utf-8")) if KEPT.exists() else {}
+        earlier = dict(sorted({**earlier, name: actual}.items()))
+        store.write(KEPT, store.dump(earlier))
+        store.write(PAGE, page(earlier).encode())
+        for row in actual["rows"]:
             print(f"{row['handled']:>7} of {row['tried']:<7} {row['what']} {row.get('note', '')}")
-            for each in row.get("missed", ()):
-                print(f"    missed: {each}")
+            for text in row.get("missed", ()):
+                print(f"    missed: {text}")
 
 
 if __name__ == "__main__":

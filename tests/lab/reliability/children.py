@@ -102,11 +102,11 @@ def _command(
 def _left(session: int | None) -> list[int]:
     """Return processes of a session that are still running after 60 s."""
     deadline = time.monotonic() + 60
-    while found := [each for each in psutil.pids() if _session(each) == session]:
+    while actual := [pid for pid in psutil.pids() if _session(pid) == session]:
         if time.monotonic() > deadline:
             break
         time.sleep(0.02)
-    return found
+    return actual
 
 
 def _session(process: int) -> int | None:

@@ -53,10 +53,10 @@ def measure(seconds: float) -> list[Row]:
 
 def command(*arguments: object) -> tuple[int, str]:
     """Run a command in this process; return its status, and all that it said."""
-    said = io.StringIO()
-    with redirect_stdout(said), redirect_stderr(said):
+    output = io.StringIO()
+    with redirect_stdout(output), redirect_stderr(output):
         status = paceline.command_line.run([*map(str, arguments)])
-    return status, said.getvalue()
+    return status, output.getvalue()
 
 
 def _opened(run: Path, out: Path) -> dict[str, tuple[int, str]]:
@@ -76,10 +76,10 @@ def later(out: Path) -> Row:
     paceline.simulate(WORLD, out=run)
     document = json.loads((run / store.WHOLE).read_text("utf-8"))
     (run / store.WHOLE).write_text(json.dumps(document | {"schema": store.SCHEMA + 1}))
-    found = _opened(run, out)
+    actual = _opened(run, out)
     right = [
-        status == 2 and f"schema {store.SCHEMA + 1}" in said and "use that one" in said
-        for status, said in found.values()
+        status == 2 and f"schema {store.SCHEMA + 1}" in output and "use that one" in output
+        for status, output in actual.values()
     ]
     return {
         "what": "commands that refuse a run directory of a later version",
@@ -101,11 +101,11 @@ def suite(python: Path, seconds: float) -> Row:
             cases = [*parse(report).getroot().iter("testcase")]
         except (subprocess.TimeoutExpired, OSError):
             cases = []
-    run = [each for each in cases if each.find("skipped") is None]
+    run = [case for case in cases if case.find("skipped") is None]
     lost = [
-        each for each in run if each.find("failure") is not None or each.find("error") is not None
+        case for case in run if case.find("failure") is not None or case.find("error") is not None
     ]
     what = f"tests with {python.parent.parent.name}: {about.stdout.strip()}"
     row = {"what": what, "tried": len(run), "handled": len(run) - len(lost), "how": "make compat"}
-    names = [f"{each.get('classname')}: {each.get('name')}" for each in lost]
+    names = [f"{case.get('classname')}: {case.get('name')}" for case in lost]
     return row | {"missed": names or ["given up"] * (not cases)}

@@ -91,10 +91,10 @@ def over_seeds(blocks: int) -> list[Row]:
     """
     world = figure2(20)
     runs, pace = run(world, 0, blocks * SEEDS), truths(world)["ssgd"]
-    paces = [positive(block) for block in cut([seconds_per_step(each) for each in runs])]
-    found = [
-        row(f"{LEVEL:.0%} of seconds per step", pace, [each.of_mean for each in paces]),
-        row(f"{CI95:.0%} of seconds per step (`ci95`)", pace, [each.ci95 for each in paces]),
+    paces = [positive(block) for block in cut([seconds_per_step(item) for item in runs])]
+    actual = [
+        row(f"{LEVEL:.0%} of seconds per step", pace, [interval.of_mean for interval in paces]),
+        row(f"{CI95:.0%} of seconds per step (`ci95`)", pace, [item.ci95 for item in paces]),
     ]
     falling = parse(
         world.table
@@ -108,8 +108,8 @@ def over_seeds(blocks: int) -> list[Row]:
     runs = run(falling, 0, blocks * SEEDS)
     losses = runs[0].curve["loss"]
     steps = float(np.interp(-TARGET, [-loss for loss in losses], runs[0].curve["step"]))
-    times = [positive(block).of_mean for block in cut([crossing(each, TARGET) for each in runs])]
-    return [*found, row(f"{LEVEL:.0%} of the time to a target", steps * pace, times)]
+    times = [positive(block).of_mean for block in cut([crossing(item, TARGET) for item in runs])]
+    return [*actual, row(f"{LEVEL:.0%} of the time to a target", steps * pace, times)]
 
 
 def paired(blocks: int) -> list[Row]:
@@ -121,7 +121,7 @@ def paired(blocks: int) -> list[Row]:
     truth = truths(world)
     gap = truth["ssgd"] - truth["local-sgd tau=10"]
     slow, quick = run(world, 0, blocks * SEEDS), run(world, 2, blocks * SEEDS)
-    paces = [cut([seconds_per_step(each) for each in runs]) for runs in (slow, quick)]
+    paces = [cut([seconds_per_step(item) for item in runs]) for runs in (slow, quick)]
     picked = [difference(*pair).interval for pair in zip(*paces, strict=True)]
     ranked = [
         Compared({"slow": one, "quick": other}).behind("slow", "quick", heavy=False).interval
@@ -166,17 +166,17 @@ def calibrated(blocks: int) -> Row:
         numbers = range(block * REPLICATES, (block + 1) * REPLICATES)
         options: Row = {"spans": 0, "engine": "batched"}
         algorithm = world.algorithm[0]
-        own = dispatch.run_seeds(world, algorithm, range(4), **options)
+        runs = dispatch.run_seeds(world, algorithm, range(4), **options)
         written = dispatch.written(world, algorithm)
         seeds = [number % 4 for number in range(REPLICATES)]
         others = dispatch.run_replicates(written, seeds, numbers, **options)
-        found = predicted(own, others, target=None, paired=False)
-        intervals.append(found["seconds_per_step"])
+        prediction = predicted(runs, others, target=None, paired=False)
+        intervals.append(prediction["seconds_per_step"])
         (real,) = dispatch.run_seeds(_profiled(1.0, 0, 0), algorithm, [1000 + block], **options)
         measured.append(seconds_per_step(real) * float(np.exp(spread * random.standard_normal())))
     held = sum(
-        found is not None and found[0] <= value <= found[1]
-        for found, value in zip(intervals, measured, strict=True)
+        interval is not None and interval[0] <= value <= interval[1]
+        for interval, value in zip(intervals, measured, strict=True)
     )
     what = f"{LEVEL:.0%} of a real run's seconds per step (replicates of a profile)"
     return {"what": what, "tried": blocks, "handled": held, "how": HOW}

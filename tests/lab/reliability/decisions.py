@@ -40,18 +40,18 @@ def drawn(
 ) -> dict[str, np.ndarray]:
     """Draw the times of algorithms whose means are 1 + gap, seed by seed."""
     shared = rng.standard_normal(seeds)
-    own = rng.standard_normal((len(gaps), seeds))
-    deviates = np.sqrt(SHARED) * shared + np.sqrt(1 - SHARED) * own
+    noise = rng.standard_normal((len(gaps), seeds))
+    deviates = np.sqrt(SHARED) * shared + np.sqrt(1 - SHARED) * noise
     times = np.exp(spread * deviates - spread**2 / 2)
     return {
-        f"a{i}": (1 + gap) * each for i, (gap, each) in enumerate(zip(gaps, times, strict=True))
+        f"a{i}": (1 + gap) * time for i, (gap, time) in enumerate(zip(gaps, times, strict=True))
     }
 
 
 def errors(tried: int) -> list[Row]:
     """Equal algorithms, and two equals that many others are far behind: none is the best."""
     rng = np.random.default_rng(1)
-    found = []
+    results = []
     for gaps, seeds in [
         ((0.0, 0.0), 4),
         ((0.0, 0.0), 16),
@@ -61,15 +61,15 @@ def errors(tried: int) -> list[Row]:
         right = sum(not order(drawn(rng, gaps, seeds, 0.15)).decided for _ in range(tried))
         others = f" of {len(gaps)}" if 1.0 in gaps else ""
         what = f"undecided between {gaps.count(0.0)} equals{others} ({seeds} seeds)"
-        found.append({"what": what, "tried": tried, "handled": right, "how": HOW})
-    return found
+        results.append({"what": what, "tried": tried, "handled": right, "how": HOW})
+    return results
 
 
 def power(tried: int) -> Row:
     """A true gap of 10 %, and noise of 2 %, with four seeds."""
     rng = np.random.default_rng(2)
     orders = (order(drawn(rng, (0.0, 0.1, 0.15), 4, 0.02)) for _ in range(tried))
-    right = sum(found.decided and found.best == "a0" for found in orders)
+    right = sum(actual.decided and actual.best == "a0" for actual in orders)
     return {"what": "decided at a gap of 10 %, noise 2 %", "tried": tried, "handled": right} | {
         "how": HOW
     }
@@ -82,13 +82,13 @@ def estimates(tried: int) -> Row:
     for index in range(tried):
         gaps = (0.0, (0.0, 0.02, 0.05, 0.1, 0.2)[index % 5])
         first = drawn(rng, gaps, 4, 0.1)
-        found: Order = order(first)
-        if not found.unsettled:
+        actual: Order = order(first)
+        if not actual.unsettled:
             continue
         counted += 1
-        if found.seeds is not None:
-            more = drawn(rng, gaps, found.seeds - 4, 0.1)
-            whole = {label: np.append(each, more[label]) for label, each in first.items()}
+        if actual.seeds is not None:
+            more = drawn(rng, gaps, actual.seeds - 4, 0.1)
+            whole = {label: np.append(values, more[label]) for label, values in first.items()}
             right += not order(whole).unsettled
     what = "settled with the estimated number of seeds (from four, gaps of 0 to 20 %)"
     return {"what": what, "tried": counted, "handled": right, "how": HOW}

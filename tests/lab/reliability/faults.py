@@ -97,9 +97,9 @@ def undisturbed(case: Case) -> Undisturbed:
     ended = children.run(case.arguments, folder)
     seconds = time.monotonic() - begin
     assert ended.status == 0, ended.err
-    found = Undisturbed(case, files(folder), seconds)
+    actual = Undisturbed(case, files(folder), seconds)
     shutil.rmtree(folder)
-    return found
+    return actual
 
 
 def files(folder: Path) -> dict[str, bytes]:
@@ -115,7 +115,7 @@ def masked(path: Path) -> bytes:
     if path.suffix != ".json":
         return data
     document = json.loads(data)
-    return store.dump({key: each for key, each in document.items() if key not in MASKED})
+    return store.dump({key: value for key, value in document.items() if key not in MASKED})
 
 
 def struck(whole: Undisturbed, folder: Path, draw: random.Random) -> None:
@@ -138,15 +138,15 @@ def _send(sent: int, process: int) -> None:
 
 def half_written_is_refused(whole: Undisturbed, folder: Path) -> None:
     """Check that readers accept complete directories only."""
-    case, found = whole.case, files(folder)
+    case, actual = whole.case, files(folder)
     if case.whole.endswith(".json"):
         try:
             store.read(folder / "out", case.whole)
         except InputError:
             return
-    elif f"out/{case.whole}" not in found:
+    elif f"out/{case.whole}" not in actual:
         return
-    here = {name: data for name, data in found.items() if name.startswith("out/")}
+    here = {name: data for name, data in actual.items() if name.startswith("out/")}
     assert here == {name: whole.files[name] for name in here}
     assert here.keys() == {name for name in whole.files if name.startswith("out/")}
 
@@ -156,9 +156,9 @@ def resumes(whole: Undisturbed, folder: Path) -> None:
     before = kept(folder / "out" / whole.case.kept)
     ended = children.run(whole.case.arguments, folder)
     assert ended.status == 0, ended.err
-    found = files(folder)
+    actual = files(folder)
     wrong = [
-        name for name in found.keys() | whole.files if found.get(name) != whole.files.get(name)
+        name for name in actual.keys() | whole.files if actual.get(name) != whole.files.get(name)
     ]
     assert not wrong, wrong
     after = kept(folder / "out" / whole.case.kept)
@@ -172,13 +172,13 @@ def resumes(whole: Undisturbed, folder: Path) -> None:
 
 def kept(folder: Path) -> dict[str, bytes]:
     """Return the finished work in a folder: whole files, and the whole lines of logs."""
-    found = {}
+    results = {}
     for path in folder.rglob("*") if folder.is_dir() else ():
         if path.is_file() and not path.name.startswith("."):
             data = path.read_bytes()
             binary = path.suffix == ".npz"
-            found[path.name] = data if binary else data[: data.rfind(b"\n") + 1]
-    return {name: data for name, data in found.items() if data}
+            results[path.name] = data if binary else data[: data.rfind(b"\n") + 1]
+    return {name: data for name, data in results.items() if data}
 
 
 def _is_run(data: bytes) -> bool:
@@ -230,10 +230,10 @@ def full_by_count(whole: Undisturbed, folder: Path, draw: random.Random, number:
 
 def _full(whole: Undisturbed, folder: Path, **options: Any) -> None:
     ended = children.run(whole.case.arguments, folder, **options)
-    said = no_traceback(ended, (0, 1, 2))
+    output = no_traceback(ended, (0, 1, 2))
     if ended.status:
-        assert len(said) == 1, ended.err
-        assert any(words in said[0] for words in ("File too large", "No space left")), said
+        assert len(output) == 1, ended.err
+        assert any(words in output[0] for words in ("File too large", "No space left")), output
         unfinished = [path for path in folder.rglob(".*") if path.is_file()]
         assert not unfinished, unfinished
     half_written_is_refused(whole, folder)
@@ -285,8 +285,8 @@ def removed(whole: Undisturbed, folder: Path, draw: random.Random) -> None:
         whole.case.arguments, folder, after=draw.uniform(0, whole.seconds),
         strike=lambda _: shutil.rmtree(folder / "out", ignore_errors=True),
     )  # fmt: skip
-    said = no_traceback(ended, (0, 1, 2))
-    assert len(said) == (ended.status != 0), ended.err
+    output = no_traceback(ended, (0, 1, 2))
+    assert len(output) == (ended.status != 0), ended.err
     resumes(whole, folder)
 
 
@@ -343,13 +343,13 @@ def file_of_another(whole: Undisturbed, folder: Path, draw: random.Random) -> No
     data = bytearray((folder / "out" / name).read_bytes())
     data[draw.randrange(len(data))] ^= 1
     (folder / "out" / name).write_bytes(data)
-    said = "nothing is said"
+    text = "nothing is said"
     try:
         reading.read([folder / "out"])
     except InputError as error:
-        said = str(error)
-    assert f"{name}: " in said, said
-    assert "not the one that" in said, said
+        text = str(error)
+    assert f"{name}: " in text, text
+    assert "not the one that" in text, text
 
 
 @fault
@@ -364,10 +364,10 @@ def worker_killed(whole: Undisturbed, folder: Path, draw: random.Random) -> None
 
 def kill_a_worker(process: int) -> None:
     """Kill the first process of a command's pool."""
-    for each in psutil.Process(process).children(recursive=True):
+    for child in psutil.Process(process).children(recursive=True):
         try:
-            if "multiprocessing.spawn" in " ".join(each.cmdline()):
-                each.kill()
+            if "multiprocessing.spawn" in " ".join(child.cmdline()):
+                child.kill()
                 return
         except psutil.NoSuchProcess:
             continue
@@ -391,7 +391,7 @@ WHAT: Mapping[str, tuple[Fault, tuple[str, ...]]] = {
 
 def measure(seconds: float) -> list[dict[str, Any]]:
     """Faults by kind and command: how many were injected, and how many survived."""
-    known = {name: undisturbed(case) for name, case in CASES.items()}
+    expected = {name: undisturbed(case) for name, case in CASES.items()}
     rows: dict[tuple[str, str], dict[str, Any]] = {}
     turns = ((number, what, name) for number in count() for what in WHAT for name in WHAT[what][1])
     deadline = time.monotonic() + seconds
@@ -403,7 +403,7 @@ def measure(seconds: float) -> list[dict[str, Any]]:
         )
         row["tried"] += 1
         try:
-            WHAT[what][0](known[name], random.Random(f"{what} {name} {number}"))
+            WHAT[what][0](expected[name], random.Random(f"{what} {name} {number}"))
             row["handled"] += 1
         except AssertionError as error:
             row.setdefault("missed", []).append(str(error)[:500])

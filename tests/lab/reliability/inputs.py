@@ -34,15 +34,15 @@ def faults(case: corpus.Case, world: Path, folder: Path) -> Iterator[str]:
     before, out, err = corpus.tree(folder), StringIO(), StringIO()
     with chdir(folder), redirect_stdout(out), redirect_stderr(err):
         status = paceline.command_line.run(case.arguments)
-    said = err.getvalue()
+    output = err.getvalue()
     if status != 2:
-        yield f"status {status}: {said}"
+        yield f"status {status}: {output}"
     if out.getvalue():
         yield f"on stdout: {out.getvalue()}"
-    if not said.startswith("paceline: error: ") or said.count("paceline: ") > 1:
-        yield f"not one message: {said}"
-    yield from (f"{word} in {said}" for word in JARGON if word in said)
-    yield from (f"no {words} in {said}" for words in case.says if words not in said)
+    if not output.startswith("paceline: error: ") or output.count("paceline: ") > 1:
+        yield f"not one message: {output}"
+    yield from (f"{word} in {output}" for word in JARGON if word in output)
+    yield from (f"no {words} in {output}" for words in case.says if words not in output)
     if corpus.tree(folder) != before:
         yield "files were written"
 

@@ -68,25 +68,25 @@ def rows(tries: int) -> Iterator[dict[str, Any]]:
     for law in LAWS:
         for seeds in SEEDS:
             draws = law.draw(np.random.default_rng(11), (tries, seeds))
-            yield row(law, seeds, [intervals.positive(each, heavy=law.heavy) for each in draws])
+            yield row(law, seeds, [intervals.positive(draw, heavy=law.heavy) for draw in draws])
 
 
 def row(law: KnownLaw, seeds: int, found: list[intervals.Estimate]) -> dict[str, Any]:
     """Count the intervals that hold what they are of."""
     held = 0
-    for each in found:
-        assert each.interval is not None
-        truth = law.mean if each.of == intervals.MEAN else law.median
-        held += each.interval[0] <= truth <= each.interval[1]
-    of = Counter(each.of for each in found)
-    level = min(each.level or 0.0 for each in found)
-    said = ", ".join(f"{100 * count / len(found):.0f} % {name}s" for name, count in of.items())
+    for problem in found:
+        assert problem.interval is not None
+        truth = law.mean if problem.of == intervals.MEAN else law.median
+        held += problem.interval[0] <= truth <= problem.interval[1]
+    of = Counter(item.of for item in found)
+    level = min(item.level or 0.0 for item in found)
+    text = ", ".join(f"{100 * count / len(found):.0f} % {name}s" for name, count in of.items())
     return {
         "what": f"{law.name}; {seeds} seeds",
         "tried": len(found),
         "handled": held,
         "how": HOW,
-        "note": f"{100 * held / len(found):.1f} % hold, claimed: {100 * level:.3g} %; {said}",
+        "note": f"{100 * held / len(found):.1f} % hold, claimed: {100 * level:.3g} %; {text}",
         "level": level,
         "heavy": law.heavy,
     }

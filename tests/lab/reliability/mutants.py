@@ -55,20 +55,20 @@ def mutants(patterns: Sequence[str]) -> list[Mutant]:
     from cosmic_ray.ast import ast_nodes, get_ast_from_path
     from cosmic_ray.plugins import get_operator, operator_names
 
-    found = []
-    for file in sorted(path for each in patterns for path in (ROOT / "simulator").glob(each)):
+    actual = []
+    for file in sorted(path for pattern in patterns for path in (ROOT / "simulator").glob(pattern)):
         nodes = [*ast_nodes(get_ast_from_path(file))]
         for name in sorted(operator_names()):
             if LEFT_OUT.search(name):
                 continue
             operator = get_operator(name)()
             places = (place for node in nodes for place in operator.mutation_positions(node))
-            found += [
+            actual += [
                 Mutant(file.relative_to(ROOT), name, number, begin[0])
                 for number, (begin, _) in enumerate(places)
             ]
-    random.Random(0).shuffle(found)
-    return [each for each in found if "@abstractmethod" not in str(each)]  # no test can tell
+    random.Random(0).shuffle(actual)
+    return [mutant for mutant in actual if "@abstractmethod" not in str(mutant)]  # no test can tell
 
 
 def survives(root: Path, mutant: Mutant, tests: Sequence[str], longest: float) -> bool:
@@ -147,8 +147,8 @@ def _tried(group: str, trees: Sequence[Path], seconds: float) -> dict[str, Any]:
     every = mutants(patterns)
     with ThreadPoolExecutor(cores()) as pool:
         survived = dict(zip(every, pool.map(one, every), strict=True))
-    tried = sum(each is not None for each in survived.values())
-    survivors = [str(mutant) for mutant, each in survived.items() if each]
+    tried = sum(outcome is not None for outcome in survived.values())
+    survivors = [str(mutant) for mutant, outcome in survived.items() if outcome]
     return {
         "what": f"{group} ({tried:,} of {len(every):,} mutants)",
         "tried": tried,

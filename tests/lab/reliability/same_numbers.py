@@ -48,9 +48,9 @@ def main() -> int:
         for command in [*commands, ("tune", "my-cluster.toml")]:
             if command[1].startswith(chosen.only):
                 one, other = pool.map(lambda side, given=command: run(side, *given), sides)
-                found = [*differences(one, other)]
-                unequal += bool(found)
-                print("DIFFERS" if found else "equal", *command, *found[:SHOWN], flush=True)
+                actual = [*differences(one, other)]
+                unequal += bool(actual)
+                print("DIFFERS" if actual else "equal", *command, *actual[:SHOWN], flush=True)
     return int(unequal > 0)
 
 

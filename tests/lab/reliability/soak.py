@@ -107,7 +107,7 @@ def judged(counted: Sequence[Sequence[float]]) -> list[dict[str, Any]]:
 def _counted(temporary: Path) -> tuple[float, ...]:
     """Count what must not grow, in the order of `LIMITS`, for this process and its children."""
     gc.collect()
-    own = psutil.Process()
-    children_of_ours, entries = own.children(recursive=True), [*temporary.rglob("*")]
-    memory = own.memory_info().rss / 2**20
-    return memory, own.num_fds(), len(children_of_ours), len(entries)
+    process = psutil.Process()
+    children_of_ours, entries = process.children(recursive=True), [*temporary.rglob("*")]
+    memory = process.memory_info().rss / 2**20
+    return memory, process.num_fds(), len(children_of_ours), len(entries)
