@@ -32,9 +32,11 @@ from .collectives import (
 )
 from .libraries import (
     Cluster,
+    Loops,
     Segments,
     gloo_segments,
     nccl_choice,
+    nccl_loops,
 )
 from .region_path import RegionPath
 from .topology.places import Places
@@ -56,13 +58,14 @@ class CollectiveCost:
 class Way(NamedTuple):
     """How a library carries out a collective of some size.
 
-    `key`: identifies it in `ClosedForm.plan` and the counts of bytes. `segments`: gloo's. `delay`:
-    seconds that NCCL adds, whose collectives do not overlap; None: the next one may begin once the
-    links are free. `other`: NCCL's other algorithm's time on the links, relative to this one.
+    `key`: identifies it in `ClosedForm.plan` and the counts of bytes. `pipeline`: how its ring hides
+    latency. `delay`: seconds that NCCL adds, whose collectives do not overlap; None: the next one
+    may begin once the links are free. `other`: NCCL's other algorithm's time on the links, relative
+    to this one.
     """
 
     key: str
-    segments: Segments | None = None
+    pipeline: Segments | Loops | None = None
     delay: float | None = None
     other: float = 1.0
 
@@ -74,8 +77,10 @@ class Way(NamedTuple):
         Overheads of TCP and hosts apply to transmissions only, even where NCCL's latency occupies
         the links.
         """
-        if self.segments is not None:
-            latency = self.segments.latency(held, latency)
+        if isinstance(self.pipeline, Loops):
+            latency = self.pipeline.latency(added.of_collective(held, 0.0, passage)[0], latency)
+        elif self.pipeline is not None:  # one thread, which hides nothing while it works
+            latency = self.pipeline.latency(held, latency)
         if self.delay is None:
             return added.of_collective(held, latency, passage)
         return sum(added.of_collective(held, latency + self.delay, passage)), 0.0
@@ -301,7 +306,8 @@ class ClosedForm:
         per_byte = choice.slowdown * held[key]
         extra = per_byte - self._plans[key, team].held
         other = held[ring if key == tree else tree] / per_byte if per_byte else 1.0
-        return Way(key, None, choice.latency + hops * hop + extra * payload, other)
+        loops = nccl_loops(size, payload, gather) if key == ring else None
+        return Way(key, loops, choice.latency + hops * hop + extra * payload, other)
 
     def _nccl_cluster(
         self, team: tuple[int, ...], hosts: list[list[int]], gather: bool, ring: str, tree: str

@@ -24,6 +24,7 @@ from .closed_form import ClosedForm, Traffic, Way
 from .collectives import double_tree, gather, messages
 from .fabric.fabric import Fabric
 from .fabric.messages import MessagePlan, Messages
+from .libraries import Loops, Segments
 from .topology.routes import Topology
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -207,12 +208,16 @@ class FlowNetwork:
         plan = self._formula.plan(way.key, team)
         charge = partial(overhead.of_collective, passage=Passage(plan.rate, 1, plan.ring))
         added = charge(1.0, 1.0) != (1.0, 1.0) or overhead.hop_bytes
-        if prepared.random or delay or way.segments or added:
-            latencies = prepared.fixed * (2.0 if way.segments else 1.0)
+        if prepared.random or delay or way.pipeline or added:
+            twice = 2 if isinstance(way.pipeline, Segments) else 1
+            latencies = prepared.fixed * float(twice)
             for laws, which in prepared.random.items():
-                for law in laws * (2 if way.segments else 1):
+                for law in laws * twice:
                     n = len(which)
                     latencies[which] += law.sample(self._rng, n) if drawn else law.expectation
+            if isinstance(way.pipeline, Loops) and plan.latency:
+                held, _ = charge(plan.held * max(sizes), 0.0)
+                latencies *= way.pipeline.latency(held, plan.latency) / plan.latency
             first = prepared.plan.waits == 0
             latencies[first] += delay
             if added:
@@ -233,8 +238,8 @@ class FlowNetwork:
         return self._prepared[way.key, team]
 
     def _messages(self, kind: str, way: Way, team: Team) -> Messages:
-        if way.segments is not None:
-            return way.segments.messages(team)
+        if isinstance(way.pipeline, Segments):
+            return way.pipeline.messages(team)
         if way.delay is None:
             if kind == "gather":
                 return gather(team)

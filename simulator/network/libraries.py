@@ -128,6 +128,37 @@ def nccl_choice(cluster: Cluster, size: float, gather: bool = False) -> Choice:
     return min(nccl_choices(cluster, size, gather), key=lambda choice: choice.seconds)
 
 
+class Loops(NamedTuple):
+    """The ring of NCCL: `loops` of `hops` steps, each of one chunk a channel.
+
+    A step of protocol Simple, which carries what is large, moves 4 of a channel's 8 buffers of
+    512 KiB as two slices, one after the other (src/include/device.h, ALLREDUCE_CHUNKSTEPS and
+    ALLREDUCE_SLICESTEPS; NCCL_BUFFSIZE).
+    """
+
+    loops: int
+    hops: int
+
+    def latency(self, held: float, path: float) -> float:
+        """Return what latency adds to `held` seconds of transmission; `path`: that of all hops.
+
+        A rank passes a slice on when it has come, while the slice before is under way, so that of
+        a step's latency only what exceeds half of its transmission keeps links waiting.
+        """
+        hop, step = path / self.hops, held / (self.loops * self.hops)
+        return hop + self.loops * (self.hops - 1) * max(0.0, hop - step / 2)
+
+
+LOOP = 2 * 2**21
+"""Bytes that each rank has of a loop: a chunk of 2 MiB in each of two channels."""
+
+
+def nccl_loops(ranks: int, size: float, gather: bool = False) -> Loops:
+    """Return how NCCL's ring cuts up a mean of `size` bytes, or a gather of `size` from each."""
+    chunk = size if gather else size / ranks
+    return Loops(max(1, ceil(chunk / LOOP)), (ranks - 1) * (1 if gather else 2))
+
+
 class Segments(NamedTuple):
     """The ring of gloo: `phases` of `segments`, each `share` of the payload, over `hops`."""
 
