@@ -159,17 +159,33 @@ class Team:
         return sum(1 / time for time in times) if all(times) else inf
 
 
-def _inner_seconds(group: Group, model_bytes: float) -> float:
-    """Return the seconds of a step in which the devices of a worker communicate, around a ring.
+UNITS = 32  # blocks of a transformer, each of which FSDP gathers while the one before computes
+BUCKET = 25 * 2**20  # bytes of DistributedDataParallel's buckets (PyTorch, reducer.hpp)
 
-    Without sharding an all-reduce, 2(n - 1) steps of 1/n of the model each; with FSDP an all-gather
-    before either pass and a reduce-scatter, 3(n - 1) steps (Zhao et al., arXiv 2304.11277).
+
+def _inner_seconds(group: Group, cluster: Cluster, compute: float, model_bytes: float) -> float:
+    """Return the seconds by which the devices of a worker, around a ring, prolong its step.
+
+    Without sharding an all-reduce, 2(n - 1) steps of 1/n of the model each, hides behind the
+    backward pass, but for its last bucket. With FSDP an all-gather before either pass and a
+    reduce-scatter, 3(n - 1) steps (Zhao et al., arXiv 2304.11277), hide behind the passes, but for
+    the first unit's gather and the last one's scatter. What takes longer than its pass is visible.
+    `compute`: mean seconds of a step.
     """
     if group.inner is None:
         return 0.0
-    passes = 3 if group.inner.sharding == "fsdp" else 2
     step = group.inner.latency + model_bytes / group.devices / group.inner.bandwidth
-    return passes * (group.devices - 1) * step
+    once = (group.devices - 1) * step
+    if group.inner.sharding == "fsdp":
+        forward = compute * cluster.forward_share
+        return _visible(once, UNITS, forward) + _visible(2 * once, UNITS, compute - forward)
+    backward = compute * (1 - cluster.unfreed_share)
+    return _visible(2 * once, max(1.0, model_bytes / BUCKET), backward)
+
+
+def _visible(spent: float, pieces: float, window: float) -> float:
+    """Return what of `spent` seconds, in equal pieces, outlasts the window: one piece at least."""
+    return max(spent / pieces, spent - window) if window < inf else spent / pieces
 
 
 def _worker(cluster: Cluster, group: Group | None, model_bytes: float) -> Worker:
@@ -180,16 +196,17 @@ def _worker(cluster: Cluster, group: Group | None, model_bytes: float) -> Worker
             cluster.profile, cluster.bursts,
         )  # fmt: skip
     compute, device = group.compute or cluster.compute, cluster.devices.get(group.device)
+    compute = compute.scaled(1 / device.speed) if device else compute
     return Worker(
         group.name,
-        compute.scaled(1 / device.speed) if device else compute,
+        compute,
         group.extra or cluster.extra,
         cluster.extra_share if group.extra_share is None else group.extra_share,
         group.extra_share is None,
         group.region or cluster.region,
         group.profile or cluster.profile,
         group.bursts or cluster.bursts,
-        _inner_seconds(group, model_bytes),
+        _inner_seconds(group, cluster, compute.expectation, model_bytes),
     )
 
 
