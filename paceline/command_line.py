@@ -39,7 +39,7 @@ app = typer.Typer(
 
 FIGURES = "png,svg"
 FILES = "Figures and data: "
-LISTED = "algorithms|distributions|objectives|scenarios|schema"
+LISTED = "algorithms|distributions|objectives|scenarios|hardware|schema"
 PROFILE, PROFILE_FILE = "Profile: ", "profile.toml"
 OBJECTIVE = "Objective: "
 PAGE = "Page: "

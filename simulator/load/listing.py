@@ -8,6 +8,7 @@ from typing import Any, get_args
 
 from ..distributions.law import ComputeLaw
 from ..programs import catalogue
+from ..scenario import hardware as catalogued
 from ..scenario.tables import Objective
 
 Rows = list[dict[str, Any]]
@@ -41,7 +42,21 @@ def scenarios() -> Rows:
     ]
 
 
-LISTS = {rows.__name__: rows for rows in (algorithms, distributions, objectives, scenarios)}
+def hardware() -> Rows:
+    """List kinds of links and of devices by what they usually give, with their sources."""
+    rows = []
+    for name, kind in catalogued.written()["link"].items():
+        summary = f"{kind['bandwidth']}, {kind['latency']}: {kind['about']}"
+        rows.append(_row(name, summary, {}, kind["about"]) | kind)
+    for name, kind in catalogued.written()["device"].items():
+        summary = f"{kind['flops']}, {kind['memory']}, usual MFU {kind['mfu'][1]:.0%}"
+        rows.append(_row(name, summary, {}, "data sheet") | kind)
+    return rows
+
+
+LISTS = {
+    rows.__name__: rows for rows in (algorithms, distributions, objectives, scenarios, hardware)
+}
 LISTS["programs"] = algorithms  # as they are called in the code
 
 

@@ -10,7 +10,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from math import exp, inf, isfinite, log, sqrt
+from math import exp, hypot, inf, isfinite, log, sqrt
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol, Self
@@ -20,6 +20,8 @@ import numpy as np
 from ..inputs import untrusted
 from ..network import tcp
 from ..network.closed_form import ClosedForm
+from ..network.libraries import NVLINK
+from ..scenario import hardware
 from ..scenario.overhead import MeasuredRange, ModelError
 from ..scenario.scenario import Algorithm, Scenario
 from . import statistics
@@ -178,29 +180,59 @@ def _student(source: str, freedom: float) -> np.ndarray:
 
 
 def links(scenario: Scenario) -> tuple[tcp.Missed, str] | None:
-    """Return the error of TCP's rules for links, and its source.
+    """Return the error of the rules for links, and its source.
 
-    None with a profile, or over ideal links. Over those of GPUs it is nothing: what is unknown is
-    how long they compute.
+    None with a profile, or over ideal links of no listed kind. Over those of GPUs it is nothing
+    but the spread of their kind: what else is unknown is how long GPUs compute.
     """
     network, seen = scenario.network, tcp.measured()
-    if scenario.calibration or (network.transport, network.library) == ("ideal", "ideal"):
+    if scenario.calibration:
         return None
+    fast, slow, kind = hardware_spread(scenario)
+    missed, sources = tcp.Missed(1.0, 1.0, 1.0, int(seen["collectives"])), [*filter(None, [kind])]
     gpus = "what published GPUs add to computing beside"
-    if network.transport != "tcp":
-        usual = tcp.Missed(1.0, 1.0, 1.0, int(seen["collectives"]))
-        return (usual, f"{gpus} collectives") if network.library == "nccl" else None
-    missed = tcp.missed(network)
-    source = f"what network.transport missed in {seen['collectives']} conditions of links"
-    if network.library == "nccl":  # whose version and settings choose the algorithm, too
-        other = ClosedForm(scenario).way("mean", scenario.model.bytes, None).other
-        low, high = missed.low * min(1, other), missed.high * max(1, other)
-        missed = missed._replace(low=low, high=high)
-        source += (
-            f" (with gloo and plain sockets), what {seen['hosts']} published hosts move through "
-            f"NCCL's, NCCL's other algorithm, and {gpus} it"
-        )
-    return missed, source
+    if network.transport == "tcp":
+        missed = tcp.missed(network)
+        sources += [f"what network.transport missed in {seen['collectives']} conditions of links"]
+        if network.library == "nccl":  # whose version and settings choose the algorithm, too
+            other = ClosedForm(scenario).way("mean", scenario.model.bytes, None).other
+            low, high = missed.low * min(1, other), missed.high * max(1, other)
+            missed = missed._replace(low=low, high=high)
+            sources[-1] += " (with gloo and plain sockets)"
+            sources += [
+                f"what {seen['hosts']} published hosts move through NCCL's",
+                f"NCCL's other algorithm, and {gpus} it",
+            ]
+    elif network.library == "nccl":
+        sources += [f"{gpus} collectives"]
+    if not sources:
+        return None
+    low = missed.median * exp(-hypot(log(missed.median / missed.low), log(fast)))
+    high = missed.median * exp(hypot(log(missed.high / missed.median), log(slow)))
+    return missed._replace(low=low, high=high), ", ".join(sources)
+
+
+def hardware_spread(scenario: Scenario) -> tuple[float, float, str]:
+    """Return least and most times as long as the slowest line of a mean may take, and why.
+
+    Of a link inside a host that is written by hand, peer-to-peer transfers are not known.
+    """
+    formula, settings = ClosedForm(scenario), scenario.network
+    nothing = 1.0, 1.0, ""
+    if formula.given is not None or not formula.mean_plan.path or settings.platform is not None:
+        return nothing
+    slowest = min(formula.mean_plan.path, key=lambda link: link.bandwidth)
+    ends = slowest.name.split("->")
+    if len(ends) != 2:
+        return nothing
+    line = formula.places.link(ends[0], ends[1]) or settings
+    if line.card is not None and line.bandwidth == hardware.link_kind(line.card).bandwidth:
+        fast, slow = hardware.link_kind(line.card).slowdowns
+        return fast, slow, f"the spread of {line.card} (list hardware)" if slow > 1 else ""
+    staged = hardware.link_kind("pcie3-host").bandwidth
+    if ends[0] == ends[1] and settings.library == "nccl" and staged < slowest.bandwidth <= NVLINK:
+        return 1.0, slowest.bandwidth / staged, "PCIe, perhaps staged through the host"
+    return nothing
 
 
 def ideal(scenario: Scenario, share: float) -> list[str]:

@@ -21,6 +21,7 @@ from ..distributions.law import ComputeLaw, Law
 from ..distributions.time_profile import ProfileOf
 from ..inputs import csv_columns
 from ..inputs.units import Seconds
+from .hardware import Card, of_inner
 from .table import (
     Bandwidth,
     Count,
@@ -262,6 +263,7 @@ class Inner(Section):
     """The links between the devices of a worker that is itself a node of several."""
 
     bandwidth: Bandwidth = Field(description="of each device, each way")
+    card: Card | None = optional('kind of link, such as "nvlink4": its usual bandwidth and latency')
     latency: Delay = optional("one way, per hop", 0.0, ge=0)
     sharding: Literal["none", "fsdp"] = optional(
         "each step ends with an all-reduce of the gradient among the devices, or has "
@@ -270,20 +272,27 @@ class Inner(Section):
     )
 
 
+InnerOf = Annotated[Inner, BeforeValidator(of_inner, json_schema_input_type=str | Inner)]
+
+
 class Group(_Nodes):
     """Some of the workers; a key that is left out is taken from [cluster]."""
 
     name: Name = Field(description="name of the group, unique")
     workers: int = Field(ge=0, le=10**9, description="number of the cluster's workers in it")
     compute: ComputeLaw | None = optional(_COMPUTE)
-    device: Name | None = optional("their device: one of cluster.device, or just a label")
+    device: Name | None = optional(
+        'their device: one of cluster.device, a kind such as "h100-sxm", or just a label'
+    )
     extra_share: Share | None = optional(_EXTRA_SHARE)
     up: Bandwidth | None = optional("bandwidth that a worker sends with")
     down: Bandwidth | None = optional("bandwidth that it receives with")
     devices: int = optional(
         "of a worker; without `inner`, `compute` contains their communication", 1, ge=1, le=65_536
     )
-    inner: Inner | None = optional("links between the devices of a worker")
+    inner: InnerOf | None = optional(
+        'links between the devices of a worker: a table, or a kind such as "pcie3-host"'
+    )
     node_hour: NonNegative | None = optional("one worker, all devices, 1 h, if not cost.node_hour")
     device_hour: NonNegative | None = optional("one device, if not cost.device_hour")
 

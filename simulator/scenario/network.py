@@ -1,13 +1,14 @@
 """The tables of a scenario about its network and its parameter server."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, Strict
+from pydantic import Field, Strict, model_validator
 
 from ..distributions.law import Law
 from ..distributions.time_profile import ProfileOf
 from ..inputs.units import Bytes, Seconds
 from .cluster import Failures
+from .hardware import Card, of_line
 from .regions import TableOf
 from .simgrid import PlatformOf
 from .table import (
@@ -38,10 +39,18 @@ class _Line(Section):
     """Keys that the network and each of its links may set."""
 
     bandwidth: Bandwidth | None = optional("bits or bytes per second")
+    card: Card | None = optional(
+        'kind of link, such as "100gbe": its usual bandwidth and latency, where they are left out'
+    )
     jitter: Law | None = optional("random delay added to each latency")
     tcp_window: Window | None = optional("one flow's rate is at most tcp_window / round trip")
     up: Bandwidth | None = optional("the same, of sending, or from the first place to the second")
     down: Bandwidth | None = optional("of receiving, or from the second place to the first")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_card(cls, table: Any) -> Any:
+        return of_line(table)
 
 
 class Outages(Section):

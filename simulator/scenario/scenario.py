@@ -17,6 +17,7 @@ from pydantic import (
     ValidationError,
     ValidationInfo,
     field_validator,
+    model_validator,
 )
 from pydantic.json_schema import GenerateJsonSchema, models_json_schema
 from pydantic_core import InitErrorDetails, PydanticCustomError
@@ -28,6 +29,7 @@ from ..programs.codecs.codec import Raw
 from ..programs.pieces.piece import TomlSchema
 from . import tables
 from .cluster import Cluster, Recovery
+from .hardware import fill_devices
 from .network import Network, Server
 from .overhead import Calibration, CodecCost, Overhead, at
 from .table import Many, Name, Section, optional
@@ -272,6 +274,12 @@ class Scenario(Section):
     calibration: Calibration | None = optional(
         "origin of measured numbers, and their standard errors"
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_devices(cls, document: Any) -> Any:
+        """Take from the catalogue what a named device says and no table does."""
+        return fill_devices(document)
 
     @field_validator("run")
     @classmethod

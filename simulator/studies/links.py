@@ -13,6 +13,8 @@ from ..results.bottleneck import held_share
 from ..results.prediction_interval import Calibrated, TimeModel, Uncalibrated
 from ..results.run import Run
 from ..results.statistics import Groups, breakdown, held_up
+from ..scenario import hardware
+from ..scenario.cluster import Inner
 from ..scenario.overhead import ModelError
 from ..scenario.scenario import Algorithm, Scenario
 from ..scenario.tables import NoObjective
@@ -24,6 +26,8 @@ PAIRED = 10  # averages, of runs that differ in no random number
 KEPT = 1024  # paces: a page asks again for the same ones with every block of its seeds
 BESIDE = 0.40  # most by which GPUs compute longer beside collectives (Lee et al., arXiv:2507.03114)
 COPIES = 0.06  # and DistributedDataParallel on one GPU, for its buckets (docs/network.md)
+
+INSIDE = "links inside workers"
 
 _paces: dict[str, list[float]] = {}
 
@@ -57,10 +61,17 @@ def uncalibrated(
     Times are simulated with links at both ends of what they may take, as what computing hides of
     communication is no longer hidden over slower ones.
     """
+    spreads = {
+        INSIDE: hardware.inner_spread(one.inner for one in scenario.cluster.group),
+        "the usual utilisation of devices": hardware.compute_spread(scenario.table),
+    }
+    known = [name for name, spread in spreads.items() if spread != (1.0, 1.0)]
     missed = prediction_interval.links(scenario)
-    if missed is None:
+    if missed is None and (scenario.calibration or not known):
         return {}
-    (low, median, high, conditions), source = missed
+    seen = int(tcp.measured()["collectives"])
+    (low, median, high, conditions), source = missed or (tcp.Missed(1.0, 1.0, 1.0, seen), "")
+    source = ", ".join([*filter(None, [source]), *(f"the spread of {name}" for name in known)])
     error = ModelError.model_validate(prediction_interval.model_errors()["real"])
     models, catalogue = {}, available_programs(execution.programs)
     for algorithm in (one for one in scenario.algorithm if groups.get(one.label)):
@@ -79,14 +90,36 @@ def uncalibrated(
                 least, most = sorted((log1p(share * (factor - 1)), log(factor)))
                 ends.append(min(max(moved, least), most))
             faster, slower = ends
+        computing = breakdown(runs)["compute"]
+        for name, spread in spreads.items():
+            changes = [log1p(computing * _longer(alone, name, factor)) for factor in spread]
+            faster, slower = -hypot(faster, changes[0]), hypot(slower, changes[1])
         if scenario.network.library == "nccl":  # what GPUs add does not depend on links
-            beside = log1p(_on_gpus(alone, algorithm, runs))
-            if not slower + beside:
-                continue
-            slower = hypot(slower, beside)
+            slower = hypot(slower, log1p(_on_gpus(alone, algorithm, runs)))
         model = Uncalibrated(error, program.family, faster, slower, conditions, source)
         models[algorithm.label] = model
     return models
+
+
+def _longer(scenario: Scenario, name: str, factor: float) -> float:
+    """Return by what share steps take longer where what is named takes `factor` times as long."""
+    before = max(scenario.team.mean_compute)
+    if factor == 1 or not 0 < before < inf:
+        return 0.0
+    inner = max(worker.inner for worker in scenario.team.workers)
+    if name != INSIDE:
+        return (1 - inner / before) * (factor - 1)
+    cluster = scenario.cluster
+    groups = tuple(
+        group.model_copy(update={"inner": _over(group.inner, factor)}) for group in cluster.group
+    )
+    changed = scenario.model_copy(update={"cluster": cluster.model_copy(update={"group": groups})})
+    return max(changed.team.mean_compute) / before - 1
+
+
+def _over(inner: Inner | None, factor: float) -> Inner | None:
+    """Return links inside a worker that take `factor` times as long for a byte."""
+    return inner and inner.model_copy(update={"bandwidth": inner.bandwidth / factor})
 
 
 def _on_gpus(scenario: Scenario, algorithm: Algorithm, runs: Sequence[Run]) -> float:

@@ -1,0 +1,167 @@
+"""The catalogue of hardware that scenarios may name: links inside boxes, cards, devices.
+
+Numbers and their sources are in hardware.toml. A name gives the usual numbers; what a scenario
+writes beside it wins, and then nothing is known of their spread.
+"""
+
+import tomllib
+from collections.abc import Iterable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, Field
+
+from ..inputs import untrusted
+from ..inputs.messages import nearest
+from ..inputs.units import Bytes, BytesPerSecond, FlopsPerSecond, Seconds
+
+FILE = Path(__file__).with_name("hardware.toml")
+FLOPS_PER_PARAMETER = 6  # of training, per token (Kaplan et al., arXiv:2001.08361, table 1)
+
+
+class LinkKind(BaseModel):
+    """A kind of link: what it usually carries each way, its range (5 and 95 %), its latency."""
+
+    bandwidth: BytesPerSecond
+    range: tuple[BytesPerSecond, BytesPerSecond] | None = None
+    latency: Seconds
+    about: str
+
+    @property
+    def slowdowns(self) -> tuple[float, float]:
+        """Least and most times as long that a transfer takes on other hosts (90 %)."""
+        low, high = self.range or (self.bandwidth, self.bandwidth)
+        return self.bandwidth / high, self.bandwidth / low
+
+
+class DeviceKind(BaseModel):
+    """A kind of device: peak in 16-bit arithmetic, memory, and usual utilisation with its range."""
+
+    flops: FlopsPerSecond
+    memory: Bytes
+    mfu: tuple[float, float, float]
+
+
+class Hardware(BaseModel):
+    """All kinds by name."""
+
+    link: dict[str, LinkKind]
+    device: dict[str, DeviceKind]
+
+
+@cache
+def written() -> dict[str, dict[str, dict[str, Any]]]:
+    """Return the catalogue as its file writes it, with units."""
+    return tomllib.loads(untrusted.text(FILE))
+
+
+@cache
+def hardware() -> Hardware:
+    """Return the catalogue, in SI units."""
+    return Hardware.model_validate(written())
+
+
+def link_kind(name: Any) -> LinkKind:
+    """Return a kind of link by its name. Raises ValueError for one that is not listed."""
+    links = hardware().link
+    if not isinstance(name, str) or name not in links:
+        raise ValueError(f"unknown; {nearest(str(name), links, 'write one of')}")
+    return links[name]
+
+
+def _of_card(table: Any, rates: tuple[str, ...]) -> Any:
+    """Fill a table's bandwidth and latency from the kind that its `card` names."""
+    if not isinstance(table, Mapping) or "card" not in table:
+        return table
+    link_kind(table["card"])
+    kind = written()["link"][table["card"]]
+    usual = {} if any(key in table for key in rates) else {"bandwidth": kind["bandwidth"]}
+    return {"latency": kind["latency"]} | usual | dict(table)
+
+
+def of_line(table: Any) -> Any:
+    """Fill [network] or a [[network.link]] from the card that it names."""
+    return _of_card(table, ("bandwidth", "up", "down"))
+
+
+def of_inner(value: Any) -> Any:
+    """Turn the name of a kind of link into a table of links inside a worker."""
+    return _of_card({"card": value} if isinstance(value, str) else value, ("bandwidth",))
+
+
+def _card(value: Any) -> Any:
+    link_kind(value)
+    return value
+
+
+Card = Annotated[str, BeforeValidator(_card), Field(min_length=1)]
+
+
+def fill_devices(document: Any) -> Any:
+    """Fill what named devices say into a scenario's tables: peak, and the time to compute a step.
+
+    A step takes 6 operations per parameter and token (or `cost.flops_per_token`) at the usual
+    utilisation, where neither [cluster] nor the group says `compute`.
+    """
+    if not isinstance(document, Mapping) or not isinstance(document.get("cluster"), Mapping):
+        return document
+    cluster, cost = document["cluster"], document.get("cost") or {}
+    groups = [group for group in cluster.get("group") or () if isinstance(group, Mapping)]
+    kinds = hardware().device
+    named = [table.get("device") for table in (cluster, *groups)]
+    named = [name for name in named if isinstance(name, str) and name in kinds]
+    if not named or not isinstance(cost, Mapping):
+        return document
+    if "flops" not in cost:
+        cost = {**cost, "flops": written()["device"][named[0]]["flops"]}
+    operations = _operations(document, cost)
+
+    def filled(table: Mapping[str, Any], usual: Any) -> Mapping[str, Any]:
+        name = table.get("device", usual)
+        if "compute" in table or "compute" in cluster or not operations or name not in kinds:
+            return table
+        device, many = kinds[name], table.get("devices", 1)
+        if not isinstance(many, int) or many < 1:
+            return table
+        seconds = operations / (many * device.flops * device.mfu[1])
+        return {**table, "compute": f"{seconds!r} s"}
+
+    usual = cluster.get("device") if isinstance(cluster.get("device"), str) else None
+    whole = {**filled(cluster, None)}
+    if groups and len(groups) == len(cluster["group"]):
+        whole["group"] = [filled(group, usual) for group in groups]
+    return {**document, "cost": cost, "cluster": whole}
+
+
+def inner_spread(inner: Iterable[Any]) -> tuple[float, float]:
+    """Return least and most times as long as links inside workers may take, by their kinds."""
+    kinds = [(one, link_kind(one.card)) for one in inner if one is not None and one.card]
+    spreads = [kind.slowdowns for one, kind in kinds if one.bandwidth == kind.bandwidth]
+    return min([1.0, *(low for low, _ in spreads)]), max([1.0, *(high for _, high in spreads)])
+
+
+def compute_spread(document: Mapping[str, Any]) -> tuple[float, float]:
+    """Return least and most times as long as computing may take, where a device's usual share says.
+
+    `document`: a scenario as written. 1 and 1 where it states all times.
+    """
+    cluster, kinds = document.get("cluster", {}), hardware().device
+    groups = [*cluster.get("group", ())]
+    stated = "compute" in cluster or (groups and all("compute" in group for group in groups))
+    named = [table.get("device") for table in (cluster, *groups)]
+    shares = [kinds[name].mfu for name in named if isinstance(name, str) and name in kinds]
+    if stated or not shares:
+        return 1.0, 1.0
+    least = min(usual / high for _, usual, high in shares)
+    return least, max(usual / low for low, usual, _ in shares)
+
+
+def _operations(document: Mapping[str, Any], cost: Mapping[str, Any]) -> float:
+    """Return the operations of a worker's step; 0 where the scenario does not say them."""
+    model, goal = document.get("model") or {}, document.get("objective") or {}
+    tokens = goal.get("tokens") or cost.get("tokens") or 0
+    parameters = model.get("parameters", 0)
+    each = cost.get("flops_per_token") or FLOPS_PER_PARAMETER * parameters
+    numbers = isinstance(tokens, int | float) and isinstance(each, int | float)
+    return float(tokens * each) if numbers else 0.0
