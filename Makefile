@@ -13,7 +13,7 @@ LEFT_OUT := not nightly and not slow and not gpu and not alone and not framework
 # These files hold all of them: to collect the other ten thousand tests takes longer.
 ALONE = -m alone $(shell grep -rl --include="*.py" mark.alone tests)
 
-.PHONY: demo docs site test test-long test-all test-nightly test-slow test-gpu test-frameworks explore-properties bench compat audit reliability mutants soak lint lock release clean
+.PHONY: demo docs site test test-long test-all test-nightly test-slow test-gpu test-frameworks explore-properties bench published compat audit reliability mutants soak lint lock release clean
 
 demo: .venv/core           ## simulate a real scenario; show its curves and its pick
 	$(BIN)/paceline simulate scenarios/quickstart.toml
@@ -54,6 +54,9 @@ explore-properties: .venv/dev ## the property tests, with new random inputs: wha
 
 bench: .venv/dev           ## how fast we are, side by side with others; writes docs/evidence/benchmarks.md
 	$(BIN)/python -m tests.lab.bench
+
+published: .venv/core      ## predict what others measured; writes docs/evidence/published.md
+	$(BIN)/python -m tests.lab.published
 
 compat: .venv/tools        ## the quick tests with other Pythons, and with the oldest dependencies
 	for python in 3.12 3.13; do \

@@ -1,0 +1,1 @@
+"""Predict what other people measured, from what their sources state."""
