@@ -175,7 +175,9 @@ def missed(network: Network) -> Missed:
         rate / values[f"hosts_{quantile}"] for quantile in ("high", "median", "low")
     )
     ends = max(seen.low, low), max(seen.median, median), max(seen.high, high)
-    return seen if ends == seen[:3] else Missed(*ends, int(values["hosts"]))
+    if network.library == "ideal" and ends == seen[:3]:
+        return seen
+    return Missed(*ends, int(values["hosts"]))
 
 
 def rates(network: Network) -> list[float]:
