@@ -58,7 +58,7 @@ class CollectiveCost:
 class Way(NamedTuple):
     """How a library carries out a collective of some size.
 
-    `key`: identifies it in `ClosedForm.plan` and the counts of bytes. `pipeline`: how its ring hides
+    `key`: identifies it in `ClosedForm.plan` and the counts of bytes. `pipeline`: how a ring hides
     latency. `delay`: seconds that NCCL adds, whose collectives do not overlap; None: the next one
     may begin once the links are free. `other`: NCCL's other algorithm's time on the links, relative
     to this one.
