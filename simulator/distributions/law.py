@@ -151,7 +151,7 @@ class Mixture(Distribution):
 
 
 class _Shorthand:
-    """Read a bare quantity, "300 ms", as a constant; a table must name its distribution."""
+    """Reader of a bare quantity, "300 ms", as a constant; a table must name its distribution."""
 
     def __get_pydantic_core_schema__(
         self, source: Any, handler: GetCoreSchemaHandler

@@ -38,7 +38,7 @@ class Collective:
     `ahead`: by how many seconds each worker has the result before `done`; None: by none.
     `arrivals`: when each present worker joined, where that matters; `reports`: when its message
     then arrived, for servers that receive each separately.
-    `falls`: when the clients that the round leaves out for it dropped out.
+    `falls`: when the clients that dropped out of the round did so.
     With failures or [recovery]: `computed`: the seconds that each had computed when it joined;
     `left_out`: workers whose contributions were dropped, and why; `restarts`: crashes that delayed
     its begin or interrupted it; `stalls`: spans of seconds in which crashes stopped it, in order.

@@ -56,7 +56,7 @@ def next_shown(step: int, every: int, limit: int) -> int:
 
 
 class Observer:
-    """Evaluates the mean of the watched nodes' parameters every `every` steps, and at `limit`.
+    """Evaluator of the watched nodes' mean parameters every `every` steps, and at `limit`.
 
     With `adaptive`, for runs whose number of steps is unknown, it starts with every step; whenever
     the curve has twice `POINTS` points it drops every second one, and evaluates half as often.

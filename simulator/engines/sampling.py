@@ -70,7 +70,7 @@ class Sampled:
 
     @property
     def due(self) -> float:
-        """The deadline of the round under way (s)."""
+        """Deadline of the round under way (s)."""
         return (self.starts or [0.0])[-1] + self._patience
 
     def reached(self, times: Sequence[float]) -> float:

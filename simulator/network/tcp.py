@@ -100,12 +100,12 @@ def credit(sizes: Iterable[float], rate: float, latency: float, burst: float) ->
 
 
 def one_way(network: Network) -> bool:
-    """Return whether acknowledgements of means meet no payload."""
+    """Return whether acknowledgements of means never compete with payload."""
     return network.library == "ideal" and network.collective in ("tree", "star")
 
 
 def on_one(network: Network, kind: str) -> bool:
-    """Return whether a collective's messages follow each other on connections."""
+    """Return whether a collective's messages reuse connections, one after another."""
     rings = network.library != "ideal" or network.collective in ("ring", "hierarchical")
     return rings or kind == "gather"
 

@@ -204,7 +204,7 @@ def _slow_periods(
 
 
 def _inner(state: np.ndarray) -> np.ndarray:
-    """Return a mask of the steps in `state` whose neighbours are, too."""
+    """Return a mask of the steps in `state` between two others in it."""
     padded = np.pad(state, 1, constant_values=True)
     inner: np.ndarray = state & padded[:-2] & padded[2:]
     return inner

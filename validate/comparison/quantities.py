@@ -83,7 +83,7 @@ def _row(
 
 
 def widened(row: Row, disturbed: float) -> Row:
-    """Widen a measured interval: times may be too long by `disturbed`.
+    """Widen a measured interval, as times may be too long by a share `disturbed`.
 
     `error_span`: the errors that undisturbed times could have shown.
     """

@@ -123,7 +123,7 @@ def adapt(model: Any, classes: int) -> nn.Module:
 
 
 class Fit(nn.Module):
-    """Adapts images to torchvision's models: three channels, at least 32 x 32, zero padding."""
+    """Adapter of images to torchvision's models: three channels, at least 32 x 32, zero padding."""
 
     def __init__(self, channels: int, height: int, width: int) -> None:
         super().__init__()

@@ -82,7 +82,7 @@ class EmulatedNetwork(RealNetwork):
     def collective(
         self, kind: str, size: float, largest: float | None, joined: float
     ) -> tuple[float, float]:
-        """Return a begin once the links are free, and an end after the scenario's time."""
+        """Return when the links are free for it, and when the scenario's time for it ends."""
         begins = max(joined, self._links_free)
         transmission, latency = self.traffic.cost(kind, largest or size)
         transmission += self.traffic.waking(kind, largest or size, begins, self._links_free)

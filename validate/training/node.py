@@ -41,7 +41,7 @@ from .rendezvous import Connections
 
 
 class RunOver(BaseException):
-    """Ends the program because the run is over for this node; programs do not catch it."""
+    """Raised to end the program when the run is over for this node; programs do not catch it."""
 
 
 @dataclass

@@ -70,7 +70,7 @@ class Cadence(NamedTuple):
 
 
 class Recorder:
-    """Writes one node's snapshots to `rank-N.bin` and, in the end, its account to `rank-N.json`.
+    """Writer of one node's snapshots, `rank-N.bin`, and in the end of its account, `rank-N.json`.
 
     `like`: a tensor of a snapshot's dtype and dimension; `buffers`: number of entries of the
     model's buffers.

@@ -63,7 +63,7 @@ class Pending:
 
 
 def finish(works: Works) -> None:
-    """Wait for works of gloo, on the host's memory."""
+    """Wait for gloo's operations on the host's memory."""
     for work in works:
         work.wait()
 

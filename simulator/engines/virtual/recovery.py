@@ -264,10 +264,7 @@ class Participation:
         return min(self._lots(number)[rank] / share, 1.0) if share else 1.0
 
     def falls(self, rank: int, number: int, done: float) -> float:
-        """Return when (s) a client drops out of its work until `done`, or inf.
-
-        inf: it does not drop out.
-        """
+        """Return when (s) a client drops out of its work until `done`, or inf."""
         since, part = self._run.nodes[rank].busy_since, self.part(rank, number)
         return since + part * (done - since) if part < 1 else inf
 

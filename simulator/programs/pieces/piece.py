@@ -28,7 +28,7 @@ Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 
 
 class TomlSchema(GenerateJsonSchema):
-    """Make a JSON Schema for TOML, which has no null; a table's keys carry its defaults."""
+    """JSON Schema for TOML, which has no null; a table's keys carry its defaults."""
 
     def nullable_schema(self, schema: core_schema.NullableSchema) -> JsonSchemaValue:
         """Leave null out: a key that is not set is absent."""

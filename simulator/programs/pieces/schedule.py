@@ -109,7 +109,7 @@ class Piecewise(TableSchedule):
 
 @piece
 class Linear(TableSchedule):
-    """A straight line from `start` at step 0 to `end` at step `steps`; `end` from there on."""
+    """A straight line from `start` at step 0 to `end` at step `steps`, and `end` after it."""
 
     schedule: Literal["linear"]
     start: Annotated[Level, Field(description="value at step 0, before the first step")]
