@@ -9,7 +9,7 @@ next. A server's messages pass its network card (NIC) one at a time.
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import pairwise
 from math import inf, log2
 from typing import Any, NamedTuple
@@ -105,6 +105,7 @@ class ClosedForm:
         self._links: dict[tuple[int, int], RegionPath] = {}
         self._plans: dict[tuple[str, tuple[int, ...]], CollectivePlan] = {}
         self._ways: dict[tuple[str, float, Team], Way] = {}
+        self._pauses = lru_cache(REMEMBERED)(self.after_pause)
         self._groups = [group for group in scenario.cluster.group for _ in range(group.workers)]
 
     @property
@@ -244,6 +245,26 @@ class ClosedForm:
             return added, saved + tcp.credit([size] * (hops // 2), rate, 0.0, burst)
         return added, tcp.credit([size] * hops, rate, plan.latency / hops, burst)
 
+    def waking(self, kind: str, payload: float, begins: Any, free: Any, team: Team = None) -> Any:
+        """Return the seconds that a pause adds: slow start, less what token buckets save.
+
+        The links are idle from `free` until the collective `begins`: times of one seed, or arrays.
+        """
+        if self.pause == inf:
+            return 0.0
+        members = tuple(range(self.workers)) if team is None else team
+        added, saved = self._pauses(kind, members, payload)
+        first = free == 0  # new connections, and full buckets
+        plan = self.plan(self.way(kind, payload, team).key, members)
+        silent = begins - free - plan.latency  # without the last one's latency
+        longest = len(added) * self.pause  # a link may be silent for ever
+        halvings = np.where(first, longest, np.clip(silent, 0.0, longest)) // self.pause
+        slow = np.asarray(added)[np.minimum(halvings, len(added) - 1).astype(int)]
+        if not saved:
+            return slow
+        empty = np.where(first, 0.0, np.maximum(0.0, self.filling - (begins - free)))
+        return slow - np.maximum(0.0, saved - empty)
+
     @cached_property
     def mean_plan(self) -> CollectivePlan:
         """The scenario's collective, averaging over all workers."""
@@ -379,7 +400,6 @@ class Traffic:
         self._plans: dict[tuple[str, Team], CollectivePlan] = {}
         self._fixed: dict[tuple[str, Team], float | None] = {}
         self._payloads: defaultdict[tuple[str, Team], int] = defaultdict(int)  # bytes
-        self._starts: dict[tuple[str, float, Team], tuple[list[float], float]] = {}
         self._volumes: dict[tuple[str, Team], tuple[float, float]] = {}
         self._messages: dict[tuple[int, int], MessageRoute] = {}
         self._costly: list[MessageRoute] = []  # routes whose bytes are egress
@@ -436,31 +456,6 @@ class Traffic:
         hops, rate = plan.hops, plan.rate
         held = plan.held * payload + hops * overhead.hop_bytes / rate
         return way.cost(overhead, held, latency, Passage(rate, hops, plan.ring))
-
-    def waking(self, kind: str, payload: float, begins: Any, free: Any, team: Team = None) -> Any:
-        """Return the seconds that a pause adds: slow start, less what token buckets save.
-
-        The links are idle from `free` until the collective `begins`: times of one seed, or arrays.
-        """
-        network = self.network
-        if network.pause == inf:
-            return 0.0
-        if (kind, payload, team) not in self._starts:
-            if len(self._starts) >= REMEMBERED:
-                self._starts.clear()
-            members = range(network.workers) if team is None else team
-            self._starts[kind, payload, team] = network.after_pause(kind, tuple(members), payload)
-        added, saved = self._starts[kind, payload, team]
-        first = free == 0  # new connections, and full buckets
-        key = network.way(kind, payload, team).key
-        silent = begins - free - self._plan(key, team).latency  # without the last one's latency
-        longest = len(added) * network.pause  # a link may be silent for ever
-        halvings = np.where(first, longest, np.clip(silent, 0.0, longest)) // network.pause
-        slow = np.asarray(added)[np.minimum(halvings, len(added) - 1).astype(int)]
-        if not saved:
-            return slow
-        empty = np.where(first, 0.0, np.maximum(0.0, network.filling - (begins - free)))
-        return slow - np.maximum(0.0, saved - empty)
 
     def is_constant(self, kind: str, payload: float) -> bool:
         """Return whether equal collectives always cost the same."""

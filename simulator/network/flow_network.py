@@ -20,7 +20,7 @@ from ..distributions.random_streams import Purpose, blocks, generator
 from ..scenario.overhead import Passage
 from ..scenario.scenario import Scenario
 from . import tcp
-from .closed_form import ClosedForm, Traffic, Way
+from .closed_form import ClosedForm, Way
 from .collectives import double_tree, gather, messages
 from .fabric.fabric import Fabric
 from .fabric.messages import MessagePlan, Messages
@@ -130,7 +130,6 @@ class FlowNetwork:
         self._latencies: dict[tuple[int, int], Iterator[float]] = {}
         self._rng = generator(seed, Purpose.COLLECTIVE)
         self._formula = ClosedForm(scenario)
-        self._pauses = Traffic(self._formula, seed)  # for what slow start adds
         self.quiet_since = 0.0  # when the last collective ended (s)
         self._charged: set[str] = set()  # hops whose bytes are egress
 
@@ -197,15 +196,13 @@ class FlowNetwork:
         """
         way = self._formula.way(kind, max(sizes), team)
         delay = (way.delay or 0.0) + (0.0 if self.begun else self._settings.setup)
-        if self._formula.pause < inf:
-            free = self.quiet_since - self._formula.plan(way.key, team).latency
-            free = free if self.begun else 0.0
-            delay += float(self._pauses.waking(kind, max(sizes), at, free, team))
+        plan = self._formula.plan(way.key, team)
+        free = self.quiet_since - plan.latency if self.begun else 0.0
+        delay += float(self._formula.waking(kind, max(sizes), at, free, team))
         prepared = self.prepared(kind, team, max(sizes))
         payloads = self._payloads.setdefault((way.key, team), np.zeros(self._workers))
         payloads += np.rint(sizes)  # whole bytes, as `Traffic` counts
         latencies, overhead = None, self._overhead
-        plan = self._formula.plan(way.key, team)
         charge = partial(overhead.of_collective, passage=Passage(plan.rate, 1, plan.ring))
         added = charge(1.0, 1.0) != (1.0, 1.0) or overhead.hop_bytes
         if prepared.random or delay or way.pipeline or added:

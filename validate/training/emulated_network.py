@@ -85,7 +85,7 @@ class EmulatedNetwork(RealNetwork):
         """Return when the links are free for it, and when the scenario's time for it ends."""
         begins = max(joined, self._links_free)
         transmission, latency = self.traffic.cost(kind, largest or size)
-        transmission += self.traffic.waking(kind, largest or size, begins, self._links_free)
+        transmission += self.traffic.network.waking(kind, largest or size, begins, self._links_free)
         self._links_free = begins + transmission
         return begins, self._links_free + latency
 

@@ -227,8 +227,7 @@ class Clocks(Schedule):
         transmission, latency = self._cost(kind, payload, begun)
         if not self._payloads:
             transmission = transmission + network.settings.setup
-        if network.pause < inf:
-            transmission = transmission + self._traffic[0].waking(kind, payload, begins, self._free)
+        transmission = transmission + network.waking(kind, payload, begins, self._free)
         kind = network.way(kind, payload, None).key
         free: Any = begins + transmission
         done: Any = free + latency

@@ -24,7 +24,7 @@ After a change run tests/engines and tests/programs, then `make bench`.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from heapq import heappop
 from itertools import chain, repeat
 from math import inf
@@ -134,6 +134,11 @@ class Simulation:
         period = parameters.get("tau")
         if self.recovery.sampled is not None and isinstance(period, FixedPeriod):
             self.observer.look_no_finer(period.value)
+        self._start_programs(parameters)
+
+    def _start_programs(self, parameters: Mapping[str, Any]) -> None:
+        """Give every node its compute times and its program, with these parameters."""
+        program, scenario = self.program, self.scenario
         compare(self.nodes, scenario, self.objective, parameters)
         watched = self.nodes[self.workers :] or self.nodes[:]
         costs = EffectCosts(scenario)
@@ -144,7 +149,8 @@ class Simulation:
             node.execute(program.start(program.worker, costs.on(node), parameters))
         self.beside = slow(self)
         if program.server:
-            (server,), self.observer.moved = watched, self.moved
+            server = self.nodes[-1]
+            self.observer.moved = self.moved
             server.serve(scenario.server.receive)
             server.execute(program.start(program.server, costs.on(server), parameters))
         for node in watched:

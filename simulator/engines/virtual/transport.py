@@ -100,7 +100,9 @@ class ClosedFormTransport:
                 transmission, latency = self.traffic.collective(
                     collective.kind, sum(sizes) / len(sizes), max(sizes), part
                 )
-                transmission += self.traffic.waking(collective.kind, max(sizes), begins, free, part)
+                transmission += self.traffic.network.waking(
+                    collective.kind, max(sizes), begins, free, part
+                )
                 if crashed[0] >= begins + transmission + latency:
                     break
                 if self._served and collective.kind == "mean":
