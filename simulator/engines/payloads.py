@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ..programs.effects import NOTHING, Encoded, Payload, Pieces, Vector
+from ..programs.effects import NOTHING, Encoded, Latest, Payload, Pieces, Vector
 
 
 class VectorShare(complex):
@@ -20,7 +20,10 @@ class VectorShare(complex):
 
 
 def mean(values: Sequence[Payload]) -> Payload:
-    """Return the average of equal-shaped payloads, summed in rank order."""
+    """Return the average of equal-shaped payloads, summed in rank order; tuples by entry.
+
+    Of `Latest` clocks it is the latest.
+    """
     first = values[0]
     if isinstance(first, complex):
         return first
@@ -28,6 +31,8 @@ def mean(values: Sequence[Payload]) -> Payload:
         return tuple(mean(entries) for entries in zip(*values, strict=True))
     if isinstance(first, Encoded):
         return replace(first, data=mean([value.data for value in values]))
+    if isinstance(first, Latest):
+        return max(values)
     total = first
     for value in values[1:]:
         total = total + value

@@ -23,12 +23,15 @@ from .program import Program, doc
 
 
 class Shared(NamedTuple):
-    """Values that all workers share after an average: means over the workers."""
+    """Values that all workers share after an average: means over the workers, but for the clock.
+
+    A mean of clocks would lag after an outage, and pass several boundaries within seconds.
+    """
 
     first_loss: float  # at the first step of the round
     mean_loss: float  # over the steps of the round
     last_loss: float  # at the last step of the round
-    clock: float  # on arrival at the average, seconds
+    clock: float  # of the last worker to arrive at the average, seconds
 
 
 @piece
@@ -167,7 +170,7 @@ async def adacomm(
         losses.append(loss)
         if len(losses) == tau:
             round_loss = sum(losses) / tau
-            came = (anchor - x, losses[0], round_loss, loss, me.clock())
+            came = (anchor - x, losses[0], round_loss, loss, me.arrival())
             displacement, *shared = await channel.mean(came)
             step, v = block_momentum.update(displacement, v, anchor)
             x = anchor = anchor - step

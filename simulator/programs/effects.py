@@ -19,7 +19,7 @@ Vector = Any
 use +, -, * and / on vectors and never change one in place."""
 
 Payload = Any
-"""Content of a message: a vector, a float, an `Encoded` vector, or a tuple of these."""
+"""Content of a message: a vector, a float, a `Latest` clock, an `Encoded` vector, or a tuple."""
 
 Handle = Any
 """A started operation that is not awaited yet."""
@@ -34,6 +34,10 @@ program shares (a loss, a clock) is complex, so that payloads still have the rig
 
 ANY = -1
 """As a source: receive from any node."""
+
+
+class Latest(float):
+    """A worker's clock, of which an average gives the latest worker's instead of the mean."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +197,10 @@ class Node(ABC):
     @abstractmethod
     def clock(self) -> float:
         """Return the seconds since the run began, on this node's clock."""
+
+    def arrival(self) -> Any:
+        """Return the clock as an entry of an average, which gives the latest worker's."""
+        return Latest(self.clock())
 
     @abstractmethod
     def mark(self, x: Vector) -> None:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 torch = pytest.importorskip("torch")
 
 from paceline.simulator.programs.codecs.codec import DGC, QSGD, TopK
-from paceline.simulator.programs.effects import Encoded
+from paceline.simulator.programs.effects import Encoded, Latest
 from paceline.validate.training import packing
 
 CPU = torch.device("cpu")
@@ -20,12 +20,13 @@ def test_levels_travel_in_their_bits(bits, rows, columns, seed):
     rng = np.random.default_rng(seed)
     levels = torch.from_numpy(rng.integers(-most, most + 1, (rows, columns)).astype(np.int8))
     norms = torch.rand(rows, 1)
-    sent = 0.25, Encoded((norms, levels), None, 1.0, 7.0, rows * columns, bits)
+    sent = Latest(0.25), Encoded((norms, levels), None, 1.0, 7.0, rows * columns, bits)
     packed = packing.take_apart(sent)
     body = packing.body(packed)
     # two numbers; lengths of a matrix and of a row of bits, or of two matrices
     assert len(body) == 8 * (2 + 3 + (bits == 8)) + 4 * rows + -(-rows * columns * bits // 8)
     loss, back = packing.put_together(packing.read(packing.head(packed), body, CPU))
+    assert isinstance(loss, Latest)  # of which a gather's mean is the largest
     assert (loss, back.bytes, back.most, back.bits) == (0.25, 7.0, rows * columns, bits)
     assert all(map(torch.equal, back.data, (norms, levels)))
 

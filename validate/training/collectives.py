@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from paceline.simulator.errors import ProgramError
-from paceline.simulator.programs.effects import Encoded, Payload
+from paceline.simulator.programs.effects import Encoded, Latest, Payload
 
 from ..host.device import host
 from . import packing
@@ -252,7 +252,11 @@ class Collectives:
             start = offsets[one.dtype]
             offsets[one.dtype] = end = start + one.numel()
             tensors.append(totals[one.dtype][start:end].reshape(one.shape))
-        means = [sum(column) / m for column in zip(*by_rank, strict=True)][OWN:]
+        columns = [*zip(*by_rank, strict=True)][OWN:]
+        means = [
+            max(column) if isinstance(number, Latest) else sum(column) / m
+            for number, column in zip(packed.numbers, columns, strict=True)
+        ]
         return packing.put_together(Packed(packed.skeleton, tensors, packed.places, means)), by_rank
 
     def land(self, handle: RealCollective | None = None) -> None:

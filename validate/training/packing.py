@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from paceline.simulator.engines import payloads
-from paceline.simulator.programs.effects import Encoded, Payload
+from paceline.simulator.programs.effects import Encoded, Latest, Payload
 
 from ..host.device import fetch, host, put
 
@@ -34,7 +34,7 @@ PLACES = torch.int32  # dtype of places in messages, as codecs count their bytes
 
 
 class Slot(NamedTuple):
-    """The place of the `place`-th tensor ("tensor", "places") or number in a skeleton.
+    """The place of a tensor ("tensor", "places") or number ("number", "latest") in a skeleton.
 
     `bits`, `shape`, `width`: of a tensor of integers of `width` bytes, of which only the low bits
     of each entry are sent.
@@ -80,8 +80,9 @@ def _strip(payload: Payload, packed: Packed) -> Any:
         return replace(payload, data=data, places=places, bytes=size)
     if isinstance(payload, tuple):
         return tuple(_strip(part, packed) for part in payload)
-    packed.numbers.append(float(payload))
-    return Slot("number", len(packed.numbers) - 1)
+    latest = isinstance(payload, Latest)
+    packed.numbers.append(payload if latest else float(payload))
+    return Slot("latest" if latest else "number", len(packed.numbers) - 1)
 
 
 def _strip_entry(entry: Tensor, bits: int, packed: Packed) -> Any:
@@ -112,8 +113,9 @@ def put_together(packed: Packed) -> Payload:
 
 def _fill(skeleton: Any, packed: Packed) -> Payload:
     if isinstance(skeleton, Slot):
-        if skeleton.kind == "number":
-            return packed.numbers[skeleton.place]
+        if skeleton.kind in ("number", "latest"):
+            number = packed.numbers[skeleton.place]
+            return Latest(number) if skeleton.kind == "latest" else number
         if skeleton.kind == "places":
             return packed.places[skeleton.place].long()
         tensor = packed.tensors[skeleton.place]

@@ -72,6 +72,13 @@ def array(x: Any) -> np.ndarray:
 
 
 class PerWorker(Many):
-    """A number for each worker of one seed, shape (workers,): a loss, a clock."""
+    """A number for each worker of one seed, shape (workers,): a loss, a clock.
 
-    __slots__ = ()
+    `latest`: an average of it gives the largest.
+    """
+
+    __slots__ = ("latest",)
+
+    def __init__(self, of: np.ndarray, latest: bool = False) -> None:
+        super().__init__(of)
+        self.latest = latest

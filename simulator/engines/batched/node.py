@@ -219,6 +219,10 @@ class BatchedNode(Node):
         self._clocks.flush(self.step)
         return PerWorker(np.minimum(self._clocks.now[0], self._clocks.deadline))
 
+    def arrival(self) -> Any:
+        """Return every worker's clock, of which an average gives the latest."""
+        return PerWorker(self.clock().of, latest=True)
+
     def mark(self, x: Vector) -> None:
         """Count an update; evaluate the parameters where an evaluation is due."""
         self.updates += 1
@@ -282,7 +286,7 @@ class BatchedNode(Node):
         if type(value) is Stack:
             return Stack(self.mean_of(value.of))
         if type(value) is PerWorker:
-            return payloads.mean(value.of.tolist())
+            return float(value.of.max()) if value.latest else payloads.mean(value.of.tolist())
         if isinstance(value, tuple):
             return tuple(map(self._mean, value))
         if type(value) is Encoded and type(self.start) is Stack:

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from array_api_compat import array_namespace, device
 
-from ..effects import ANY, Encoded, Handle, Node, Payload, Vector
+from ..effects import ANY, Encoded, Handle, Latest, Node, Payload, Vector
 from ..pieces.piece import piece
 from .channel import Channel, Codec, Random, share_of
 
@@ -135,6 +135,8 @@ class MessageChannel(Channel):
         if isinstance(everyone[0], Encoded):
             total = self._sum(everyone)
             return total if isinstance(total, complex) else total / len(everyone)
+        if isinstance(everyone[0], Latest):
+            return max(everyone)
         return sum(everyone[1:], everyone[0]) / len(everyone)
 
     def _sum(self, messages: tuple[Encoded, ...]) -> Vector:
