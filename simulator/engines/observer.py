@@ -71,8 +71,6 @@ class Observer:
     """
 
     by_rounds = False
-    moved: Callable[[], Any] | None = None  # returns the bytes over links so far
-    moved_at_end: Any = None  # its result at the last step
 
     def __init__(  # noqa: PLR0913, PLR0917 - the run, one property each
         self,
@@ -168,8 +166,6 @@ class Observer:
         if self.adaptive and len(self.curve["step"]) > 2 * POINTS:
             self.thin()
         self._from = min((int(step) // self.every + 1) * self.every, self._last)
-        if self.moved and step >= self._last and not self.complete:
-            self.moved_at_end = self.moved()  # the cost excludes later messages, too
         self.complete = self._together and step >= self._last
         for early in [step for step in self._views if step < self._from]:
             del self._views[early]

@@ -388,7 +388,11 @@ def _before_last(ends: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 class Traffic:
-    """One run's communication: its random draws, and the bytes it moves."""
+    """One run's communication: its random draws, and the bytes it moves.
+
+    `links` has the bytes that the last `totals` added up, those of the last point of a curve, so
+    that what is shown of a link is what its price is for.
+    """
 
     def __init__(
         self, network: ClosedForm, seed: int, route: "Callable[..., MessageRoute] | None" = None
@@ -404,6 +408,7 @@ class Traffic:
         self._messages: dict[tuple[int, int], MessageRoute] = {}
         self._costly: list[MessageRoute] = []  # routes whose bytes are egress
         self._added: defaultdict[str, int] = defaultdict(int)  # bytes of further messages, by link
+        self._last: tuple[dict[tuple[str, Team], int], list[int], dict[str, int]] | None = None
 
     def _plan(self, key: str, team: Team = None) -> CollectivePlan:
         if (key, team) not in self._plans:
@@ -487,15 +492,20 @@ class Traffic:
         """Count the bytes of a message whose time is known."""
         self._added[self.network.link(source, to).name] += size
 
+    def _counted(self) -> tuple[dict[tuple[str, Team], int], list[int], dict[str, int]]:
+        sent = [route.bytes for route in self._messages.values()]
+        return dict(self._payloads), sent, dict(self._added)
+
     def links(self) -> dict[str, float]:
-        """Return the bytes so far over each link, by "from->to"."""
+        """Return the bytes over each link, by "from->to"."""
         total: defaultdict[str, float] = defaultdict(int)
-        for (kind, team), payload in self._payloads.items():
+        payloads, sent, added = self._last or self._counted()
+        for (kind, team), payload in payloads.items():
             for name, volume in self._plan(kind, team).moved.items():
                 total[name] += volume * payload
-        for route in self._messages.values():
-            total[route.link.name] += route.bytes
-        for name, size in self._added.items():
+        for route, size in zip(self._messages.values(), sent, strict=False):  # others came later
+            total[route.link.name] += size
+        for name, size in added.items():
             total[name] += size
         return {name: float(total[name]) for name in sorted(total)}
 
@@ -513,7 +523,8 @@ class Traffic:
             volume, egress = self.volumes(kind, team)
             moved += payload * volume
             charged += payload * egress
-        own = sum(route.bytes for route in self._messages.values()) + sum(self._added.values())
+        self._last = self._counted()
+        own = sum(self._last[1]) + sum(self._added.values())
         paid = sum(route.bytes for route in self._costly)
         paid += sum(size for name, size in self._added.items() if name in self.network.charged)
         return float(round(moved) + own), charged + paid

@@ -115,7 +115,10 @@ class SharedNetwork:
 
 
 class FlowNetwork:
-    """One run's transfers: its random draws, and the bytes it moves, counted as `Traffic` does."""
+    """One run's transfers: its random draws, and the bytes it moves, counted as `Traffic` does.
+
+    Bytes of links and phases are those that the last `totals` added up.
+    """
 
     def __init__(self, scenario: Scenario, topology: Topology, fabric: Fabric, seed: int) -> None:
         self.topology, self.fabric = topology, fabric
@@ -132,6 +135,7 @@ class FlowNetwork:
         self._formula = ClosedForm(scenario)
         self.quiet_since = 0.0  # when the last collective ended (s)
         self._charged: set[str] = set()  # hops whose bytes are egress
+        self._last: tuple[dict[tuple[str, Team], Array], dict[tuple[int, int], int]] | None = None
 
     def path(self, ranks: Team, lane: int = 0) -> int:
         """Return the fabric's path through all ranks; each `lane` is a connection."""
@@ -284,20 +288,25 @@ class FlowNetwork:
             self._charged.add(name)
         return name
 
+    def _counted(self) -> tuple[dict[tuple[str, Team], Array], dict[tuple[int, int], int]]:
+        return {key: sizes.copy() for key, sizes in self._payloads.items()}, dict(self._sent)
+
     def links(self) -> dict[str, float]:
-        """Return the bytes so far from place to place, by "from->to"."""
+        """Return the bytes from place to place, by "from->to"."""
         total: defaultdict[str, float] = defaultdict(float)
-        for key, payloads in self._payloads.items():
+        collectives, sent = self._last or self._counted()
+        for key, payloads in collectives.items():
             for name, shares in self._prepared[key].moved.items():
                 total[name] += float(shares @ payloads)
-        for (source, to), size in self._sent.items():
+        for (source, to), size in sent.items():
             total[self._hop(source, to)] += size
         return {name: float(total[name]) for name in sorted(total)}
 
     def phases(self) -> dict[str, dict[str, float]]:
-        """Return seconds and bytes of stages and of messages, as `Run.phases`."""
+        """Return the seconds and bytes of collectives' stages and of messages, as `Run.phases`."""
         result: dict[str, dict[str, float]] = {}
-        for key, payloads in self._payloads.items():
+        collectives, sent = self._last or self._counted()
+        for key, payloads in collectives.items():
             prepared = self._prepared[key]
             made = prepared.messages
             hops = np.array([len(ranks) - 1 for ranks in made.routes])
@@ -308,7 +317,7 @@ class FlowNetwork:
                 phase = result.setdefault(name, {"seconds": 0.0, "bytes": 0.0})
                 phase["seconds"] += float(seconds)
                 phase["bytes"] += float(size)
-        for (source, to), size in self._sent.items():
+        for (source, to), size in sent.items():
             name = self._kind(source, to)
             count, seconds = self._transits[name]
             empty = {"messages": count, "transit_seconds": seconds / count if count else 0.0}
@@ -317,7 +326,8 @@ class FlowNetwork:
         return result
 
     def totals(self) -> tuple[float, float]:
-        """Return the bytes so far, as a whole number, and those charged as egress."""
+        """Return the whole bytes so far in all, and those charged as egress."""
+        self._last = self._counted()
         links = self.links()
         charged = (size for name, size in links.items() if name in self._charged)
         return float(round(sum(links.values()))), sum(charged)

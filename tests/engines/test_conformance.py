@@ -3,15 +3,17 @@
 import re
 from dataclasses import asdict
 from functools import cache
-from itertools import count
+from itertools import count, product
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 
+from paceline.simulator.engines import dispatch
 from paceline.simulator.errors import ProgramError
 from paceline.simulator.objectives.build import build
 from paceline.simulator.programs import Program, catalogue
+from paceline.simulator.scenario.world import World
 from tests.helpers.cases import named
 from tests.helpers.compute_times import STEPS, delays
 from tests.helpers.programs import ROWS, called, cases
@@ -272,9 +274,13 @@ def test_a_program_of_the_user_runs_beside_the_catalogue():
 
 
 def test_bytes_of_links_are_those_of_the_curve_for_every_program():
-    """Answers to the last gradients are in neither; those of gossip are in links alone."""
+    """What is sent after the last point is in neither, whatever ends the run."""
     network = {"latency": "10 ms", "bandwidth": "1 Mbit/s"}
-    for case in (case for case in cases() if not catalogue()[case["name"]].gossips):
+    ends = {"steps": 12}, {"steps": None, "run": {"duration": "9.7 s", "evaluate_every": 3}}
+    for case, end, model in product(cases(), ends, ("closed-form", "flows")):
         with named(case):
-            result = simulate(scenario(case, network=network, objective=QUADRATIC, steps=12))
-            assert sum(result.links.values()) == pytest.approx(result.curve["bytes"][-1])
+            links = network | {"model": model}
+            made = scenario(case, network=links, objective=QUADRATIC, **end)
+            world = World.of(made, made.algorithm[0], catalogue()[case["name"]])
+            for result in dispatch.run_world(world, [0]):
+                assert sum(result.links.values()) == pytest.approx(result.curve["bytes"][-1])

@@ -106,6 +106,7 @@ class Clocks(Schedule):
         # collectives begun in each seed, by kind and whole bytes of payload
         self._payloads: defaultdict[str, Counter[Any]] = defaultdict(Counter)
         self._begun: dict[str, Any] = {}  # by kind: the seeds in which one began by the deadline
+        self._counted: dict[str, Array] = {}  # by kind: payloads up to the last point; -1: none
         self._costs: dict[tuple[str, float], tuple[float, float]] = {}
         self.staleness: defaultdict[int, Array] = defaultdict(lambda: np.zeros(self._seeds, int))
         self._last: list[tuple[Array, Array, Array]] = []  # the waits at the last step
@@ -338,13 +339,18 @@ class Clocks(Schedule):
         self.wait(poll, step, used=False)
 
     def totals(self) -> tuple[Array, Array]:
-        """Return the bytes over all links so far, and those of egress: (seeds,)."""
+        """Return the bytes so far over all links, and over those charged as egress: (seeds,).
+
+        `finish` counts those of each seed's last point before the deadline.
+        """
         moved, charged = np.zeros(self._seeds), np.zeros(self._seeds)
+        in_time = self.latest() <= self.deadline
         for kind in self._payloads:
             volume, egress = self._traffic[0].volumes(kind)
-            payload = self._moved(kind).astype(float)
-            moved += payload * volume
-            charged += payload * egress
+            payload, before = self._moved(kind), self._counted.get(kind, -1)
+            self._counted[kind] = np.where(in_time & self._begun[kind], payload, before)
+            moved += payload.astype(float) * volume
+            charged += payload.astype(float) * egress
         return np.rint(moved), charged
 
     def _moved(self, kind: str) -> Array:
@@ -367,8 +373,12 @@ class Clocks(Schedule):
         if self._spans is not None:
             for rank, (since, now) in enumerate(zip(self._since, self.now[0], strict=True)):
                 self._spans.add(rank, int(Kind.COMPUTE), since, now, now, now, step)
-        for kind in self._payloads:
-            moved = self._moved(kind)
-            begun = np.broadcast_to(self._begun[kind], self._seeds)
-            for seed in np.flatnonzero(begun).tolist():  # an empty payload uses the links, too
+        for kind, moved in self._counted.items():
+            for seed in np.flatnonzero(moved >= 0).tolist():  # an empty payload uses the links, too
                 self._traffic[seed].add(kind, moved[seed])
+        for traffic in self._traffic:
+            traffic.totals()  # as they were at the last point; the rest counts if the end is one
+        for kind in self._payloads:
+            rest = self._moved(kind) - np.maximum(self._counted.get(kind, 0), 0)
+            for seed in np.flatnonzero(np.broadcast_to(self._begun[kind], self._seeds)).tolist():
+                self._traffic[seed].add(kind, rest[seed])

@@ -46,7 +46,6 @@ def run_world(world: World, seed: int, *, spans: int = 0) -> Run:
     shown = None if stored is None else accounts.timeline(simulation, stored, simulation.end)
     seconds = accounts.spent(simulation)
     mean = accounts.means(seconds)
-    links, phases = simulation.observer.moved_at_end or simulation.moved()
     stalled = [f"the run did not finish: {simulation.stall}"] if simulation.stall else []
     return Run.of(
         algorithm,
@@ -55,7 +54,7 @@ def run_world(world: World, seed: int, *, spans: int = 0) -> Run:
         curve,
         seconds=mean,
         workers=seconds,
-        links=links,
+        links=simulation.traffic.links(),
         spans=shown,
         notes=[
             *notes(program, algorithm, simulation.objective, curve, simulation.averages_begun()),
@@ -70,7 +69,7 @@ def run_world(world: World, seed: int, *, spans: int = 0) -> Run:
         inbox_bytes=simulation.inbox_bytes,
         failures=accounts.failures(simulation, mean),
         lines=simulation.usage(),
-        phases=phases,
+        phases=simulation.traffic.phases(),
         jobs=accounts.jobs(simulation),
         stall=simulation.stall,
         paid=simulation.observer.paid,

@@ -150,7 +150,6 @@ class Simulation:
         self.beside = slow(self)
         if program.server:
             server = self.nodes[-1]
-            self.observer.moved = self.moved
             server.serve(scenario.server.receive)
             server.execute(program.start(program.server, costs.on(server), parameters))
         for node in watched:
@@ -230,7 +229,6 @@ class Simulation:
         for node in self.nodes:
             early = self._completed and node.rank not in behind
             node.finish(min(node.now, end) if early else end)
-        self.recovery.count_downloads(end)
         return self
 
     def has_pending(self) -> bool:
@@ -492,10 +490,6 @@ class Simulation:
                 awaited = self.name_of(node.awaited_rank)
                 stuck.append(f"{self.name_of(node.rank)} waits for {awaited}")
         return stuck
-
-    def moved(self) -> tuple[dict[str, float], dict[str, dict[str, float]]]:
-        """Return the bytes so far over each link, and those of stages and messages."""
-        return self.traffic.links(), self.traffic.phases()
 
     def usage(self) -> list[dict[str, Any]]:
         """Return the traffic of each line of the network, as `Run.lines`."""
