@@ -33,15 +33,17 @@ async def learner(
 ) -> None:
     """Train on, send fragments in turns, and take in the fragments that the syncer merged."""
     channels = [codec.open(me) for _ in range(fragments)]
+    # `anchor`: fragments as they were taken in. What a learner keeps it has sent before; sent again,
+    # it would pull the common model back to where this one was: late merges let that swing up.
     x = anchor = me.start
     u, told, merged, sent = inner.init(x), 0, [0] * fragments, dict[int, int]()
     came = dict[int, Any]()  # merged fragments that have arrived, some before they are due
 
     def take_in(f: int, shared: Any) -> None:
         nonlocal x, anchor
-        own, common = list(me.cut(x, fragments)), list(me.cut(anchor, fragments))
-        own[f], common[f] = shared + alpha * (own[f] - shared), shared
-        x, anchor, merged[f] = me.join(own), me.join(common), k
+        own, before = list(me.cut(x, fragments)), list(me.cut(anchor, fragments))
+        own[f] = before[f] = shared + alpha * (own[f] - shared)
+        x, anchor, merged[f] = me.join(own), me.join(before), k
         del sent[f]
 
     for k in count(1):

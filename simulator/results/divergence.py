@@ -6,23 +6,22 @@ from typing import Any
 
 import numpy as np
 
-from .run import Run
+from .run import ROUNDING, Run
 
-BOUND = 1e6  # times its first loss: a loss above that has diverged, though it is finite
-CAUSE = "the learning rate is too high for this algorithm"
+CAUSE = "the learning rate, or an outer one, is too high for this algorithm"
 
 
 def begins(losses: Sequence[float]) -> int | None:
     """Return the evaluation from which a loss has diverged; None if it has not.
 
-    It has where it is not finite, or above `BOUND` times its first value, up to its last.
+    It has where it is not finite, or above its first value, from then on up to its last.
     """
     values = np.asarray(losses, dtype=float)
     if not values.size or not math.isfinite(values[0]):
         return None
-    limit = BOUND * values[0] if values[0] > 0 else math.inf
-    lost = ~(np.isfinite(values) & (values <= limit))
-    return int(lost.argmax()) if lost[-1] else None
+    limit = values[0] * ROUNDING if values[0] > 0 else math.inf
+    learning = np.isfinite(values) & (values <= limit)
+    return None if learning[-1] else int(np.flatnonzero(learning)[-1]) + 1
 
 
 def diverged(run: Run) -> bool:

@@ -18,6 +18,7 @@ LOSS_NAMES = {  # axis labels, by the kind of the objective
     "softmax": "training loss",
     "torch": "training loss",
 }
+FARTHEST = 1e6  # times a first loss: losses above that are not shown
 LOWEST = 0.02  # of a mean's points, which may lie below the axis of a loss
 EARLY = 0.1  # of a run, whose losses may lie above the axis, as they dwarf all differences later
 EVEN, GEOMETRIC = 240, 120  # points of a line: for a linear and for a logarithmic axis of time
@@ -234,11 +235,11 @@ def in_picture(grids: Sequence[Grid], column: str) -> np.ndarray:
     late = [values.mean(axis=0)[times >= EARLY * times[-1]] for times, values in grids]
     late = [mean[np.isfinite(mean)] for mean in late]
     means = np.concatenate(late)
-    finite = np.abs(starts[np.isfinite(starts)])  # none of a bound
+    finite = starts[np.isfinite(starts)]  # none of a bound
     if not means.size:
         return means
-    usual = max([*starts[np.isfinite(starts)], np.median(means)])
-    usual = min(usual, divergence.BOUND * finite.max(initial=0.0) if finite.size else math.inf)
+    usual = max([*finite, np.median(means)])
+    usual = min(usual, FARTHEST * abs(finite).max() if finite.size else math.inf)
     least = min(np.quantile(mean, LOWEST) for mean in late if mean.size)
     seen = (means <= usual + 2 * abs(usual)) & (means >= least - abs(least) / 2)
     return np.asarray(means[seen])
