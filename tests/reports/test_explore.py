@@ -251,6 +251,11 @@ def test_a_host_that_others_reach_is_warned_of_and_other_names_are_refused():
         with pytest.raises(urllib.error.HTTPError, match="403"):
             urllib.request.urlopen(request, timeout=PATIENCE)
         assert urllib.request.urlopen(url, timeout=PATIENCE).status == 200
+        target = f"{url}_dash-update-component"
+        for body in (b"", b"[]", b"{}", b"no json", b'{"output": "x.y", "inputs": 3}'):
+            request = urllib.request.Request(target, body, {"Content-Type": "application/json"})
+            with pytest.raises(urllib.error.HTTPError, match="400"):
+                urllib.request.urlopen(request, timeout=PATIENCE)
     with served(QUICK, "--host", "0.0.0.0") as (process, _):
         process.send_signal(signal.SIGINT)
         process.wait(PATIENCE)

@@ -49,6 +49,7 @@ def explore(  # noqa: PLR0913 - the options of the command
         from werkzeug.serving import make_server  # noqa: PLC0415
 
         app = page(Explorer(loaded), list(overrides)).server
+        app.register_error_handler(Exception, _malformed)
         if is_local(host):
             app.before_request(lambda: _refuse_others(host))
         logging.getLogger("werkzeug").setLevel(logging.ERROR)
@@ -85,6 +86,15 @@ def _listen(host: str, port: int) -> Iterator[socket.socket]:
                 "choose another --port, or 0 for a free one"
             ) from None
         yield listener
+
+
+def _malformed(error: Exception) -> Any:
+    """Answer a request that the page would not send, and on which Dash or a callback fails."""
+    from werkzeug.exceptions import HTTPException  # noqa: PLC0415
+
+    if isinstance(error, HTTPException):
+        return error
+    return f"Malformed request: {type(error).__name__}.", 400
 
 
 def _refuse_others(host: str) -> Any:
