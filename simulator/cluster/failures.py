@@ -11,7 +11,7 @@ from ..scenario.cluster import Failures
 from ..scenario.scenario import Scenario
 
 NEVER = (inf, inf)
-PATIENCE = 10_000  # interruptions by crashes after which an action counts as never done
+PATIENCE = 1_000  # interruptions by crashes after which an action counts as never done
 Down = tuple[float, float]
 """Interval from a crash until the node resumes (seconds); `NEVER`: no crash."""
 Beside = Callable[[int, Iterator[Down]], Iterator[Down]]

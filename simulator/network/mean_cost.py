@@ -1,6 +1,7 @@
 """Cost of one mean of the whole model, and of one message, with either network model."""
 
 from collections.abc import Callable
+from functools import cache
 from math import inf
 
 from ..scenario.scenario import Scenario
@@ -80,6 +81,7 @@ def download_cost(scenario: Scenario, served: bool) -> Callable[[int], tuple[flo
     source = download_source(scenario, served)
     passing = scenario.model.bytes / (scenario.server.bandwidth or inf)
 
+    @cache
     def of(rank: int) -> tuple[float, float]:
         sender = source(rank)
         if sender is None:

@@ -33,8 +33,8 @@ async def learner(
 ) -> None:
     """Train on, send fragments in turns, and take in the fragments that the syncer merged."""
     channels = [codec.open(me) for _ in range(fragments)]
-    # `anchor`: fragments as they were taken in. What a learner keeps it has sent before; sent again,
-    # it would pull the common model back to where this one was: late merges let that swing up.
+    # `anchor`: fragments as they were taken in. What a learner keeps, it has sent before. Sent
+    # again it would pull the common model back to where this one was: late merges swing up by that.
     x = anchor = me.start
     u, told, merged, sent = inner.init(x), 0, [0] * fragments, dict[int, int]()
     came = dict[int, Any]()  # merged fragments that have arrived, some before they are due

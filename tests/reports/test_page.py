@@ -5,6 +5,7 @@ import json
 import math
 import os
 import re
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -373,6 +374,11 @@ def test_the_comparison_alone_has_a_page(validated, folder):
 def test_a_run_given_twice_is_refused(run):
     with pytest.raises(InputError, match="given twice; give each RUN once"):
         report([run, run / "."])
+
+
+def test_names_of_any_bytes_are_shown(run, tmp_path):
+    other = shutil.copytree(run, os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9"))
+    assert "caf?" in text(other, out=tmp_path / "page.html")
 
 
 def test_where_nothing_can_be_written_is_said(run, tmp_path):

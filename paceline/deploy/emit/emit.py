@@ -196,7 +196,8 @@ class Emitted:
             for test in (True, False):  # test all before the first is written
                 for name, text in self.files.items():
                     write = free_file if test else store.write_free
-                    write(folder / name, text.encode(), given=True, overwrite=overwrite)
+                    data = text.encode(errors="replace")  # names of files may hold any bytes
+                    write(folder / name, data, given=True, overwrite=overwrite)
 
 
 def emit(target: str, pick: Pick) -> Emitted:

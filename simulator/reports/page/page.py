@@ -50,10 +50,10 @@ def report(
     path = Path(out) if out is not None else every[0].path / FILE
     if path.is_dir():
         raise InputError(f"{path}: a directory; give the file to write, such as {path / FILE}")
-    text = html(every)
+    data = html(every).encode(errors="replace")  # names of files may hold any bytes
     with store.writing(path, "choose another file with -o"):
         given = out is not None
-        path = store.write_free(path, text.encode(), given=given, overwrite=overwrite)
+        path = store.write_free(path, data, given=given, overwrite=overwrite)
     page = Report(path)
     page.answers = [found.verdict["sentence"] for found in every]
     return page
@@ -186,7 +186,7 @@ def _file(name: str) -> str:
 
 def _digest(text: str) -> str:
     """Return the hash that lets a script run under the page's content security policy."""
-    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+    return base64.b64encode(hashlib.sha256(text.encode(errors="replace")).digest()).decode()
 
 
 @cache
