@@ -74,7 +74,9 @@ class PaperRule:
     def __call__(self, tau: int, shared: Shared, rate: float) -> int:
         """Return the next period, given the last one and what the workers share."""
         if self.first is None:
-            self.first, self.rate = (shared.first_loss, rate), rate
+            self.rate = rate
+        if self.first is None or not isfinite(self.first[0]):  # as where one step overflowed
+            self.first = shared.first_loss, rate
         self.total += shared.mean_loss * tau
         self.steps += tau
         reached = shared.clock // self.interval
@@ -87,7 +89,7 @@ class PaperRule:
             return self._best(tau, loss, rate, self.constants)
         first_loss, first_rate = self.first
         ratio = (first_rate / rate) ** self.lr_exponent * loss / first_loss if rate else inf
-        if not isfinite(ratio):
+        if not 0 <= ratio < inf:
             return tau
         following = max(1, ceil(sqrt(ratio) * self.tau0))
         if rate == last_rate and following + self.slack >= tau:
@@ -111,11 +113,11 @@ class PaddleRule:
 
     def __call__(self, tau: int, shared: Shared, rate: float) -> int:
         """Return the next period, given the last one and what the workers share."""
-        if self.first is None:
+        if self.first is None or not isfinite(self.first[0]):
             self.first = shared.first_loss, rate
         first_loss, first_rate = self.first
         ratio = first_rate / rate * shared.last_loss / first_loss * self.tau0 if rate else inf
-        return min(16, max(1, ceil(sqrt(ratio)))) if isfinite(ratio) else tau
+        return min(16, max(1, ceil(sqrt(ratio)))) if 0 <= ratio < inf else tau
 
 
 async def adacomm(

@@ -33,6 +33,15 @@ def after(rule, loss, rate=RATE, tau=None, initial=2.0):
     return rule(tau, shared(loss, rule.interval + 1), rate)
 
 
+def test_losses_that_are_no_numbers_or_negative_leave_the_period():
+    for rule in (paper(), PaddleRule(16)):
+        assert rule(16, shared(nan, 1.0), RATE) == 16
+        assert rule(16, shared(2.0, 2.0), RATE) == (16 if isinstance(rule, PaperRule) else 4)
+        for clock, loss in ((70.0, nan), (140.0, -1.0), (210.0, inf)):
+            assert rule(16, shared(loss, clock), RATE) == 16
+        assert rule(16, shared(0.5, 280.0), RATE) < 16  # against the first that is a number
+
+
 # Equation 6
 
 
