@@ -241,3 +241,20 @@ def test_the_store_lasts_until_all_records_have_come_and_all_have_left(tmp_path)
     rendezvous.collect(store, 1, tmp_path / "first")
     assert asked[-1] == "left 1"
     assert (tmp_path / "first" / "rank-1.json").read_text() == "{}"
+
+
+@looped(("name", "address", "here", "where"), [
+    ("localhost", "127.0.0.1", False, "127.0.0.1"),
+    ("node", "127.0.1.1", True, "127.0.1.1"),
+    ("node", "127.0.1.1", False, None),  # by another address from other machines
+    ("node", "203.0.113.1", False, None),  # of no card of this machine
+])  # fmt: skip
+def test_a_store_listens_at_the_launchers_address_alone(name, address, here, where, monkeypatch):
+    family = socket.AF_INET, socket.SOCK_STREAM, 6, ""
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: [(*family, (address, 0))])
+    listening = rendezvous.listen(name, 0, here)
+    if where is None:
+        assert listening is None
+    else:
+        with socket.socket(fileno=listening) as server:
+            assert server.getsockname()[0] == where

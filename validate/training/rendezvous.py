@@ -2,10 +2,14 @@
 
 import json
 import os
+import socket
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from datetime import timedelta
+from ipaddress import ip_address
 from math import inf
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +26,7 @@ from .emulated_network import Accounting
 from .messages import SKELETON, START, Address, Mailbox
 from .transport import DeviceGroup
 
+LOOPBACK = "localhost", "127.0.0.1", "::1"  # names that never mean another machine
 LOOK = 0.02  # seconds between checks
 CHUNK = 4 * 2**20  # bytes of a part of a file in a store
 VECTORS = 2  # in the longest message
@@ -41,7 +46,25 @@ def open_store(rank: int, size: int, timeout: float) -> Any:
         return store
     host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     served = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"  # torchrun's agent serves it
-    return sub_store(_torch.TCPStore(host, port, size, rank == 0 and not served, limit), "paceline")
+    serves = rank == 0 and not served
+    here = serves and os.environ.get("LOCAL_WORLD_SIZE") == str(size)
+    listening = {"master_listen_fd": fd} if serves and (fd := listen(host, port, here)) else {}
+    return sub_store(_torch.TCPStore(host, port, size, serves, limit, **listening), "paceline")
+
+
+def listen(host: str, port: int, here: bool) -> int | None:
+    """Listen at a launcher's address alone; return the socket's descriptor.
+
+    None where that does not tell by which address other machines come: a name with several, or one
+    of this machine's loopback, unless all processes are `here`. Then the store listens on all.
+    """
+    with suppress(OSError):
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        places = sorted({(family, where) for family, *_, where in found}, key=itemgetter(0))
+        loopback = all(ip_address(where[0]).is_loopback for _, where in places)
+        if (loopback and (here or host in LOOPBACK)) or (len(places) == 1 and not loopback):
+            return socket.create_server(places[0][1], family=places[0][0]).detach()
+    return None
 
 
 def sub_store(store: Any, name: str) -> Any:
