@@ -12,6 +12,7 @@ from paceline.simulator.programs import Program, catalogue
 from paceline.simulator.programs.program import BOUND
 from paceline.simulator.results import store
 from paceline.simulator.results.verdict import to_run
+from paceline.simulator.scenario.scenario import OWN
 
 from .steering.telemetry import settings
 
@@ -67,6 +68,15 @@ class Plan:
         """Return whether SGD's steps are computed without its options."""
         return self.local is None or self.sgd != self.program.needs_sgd
 
+    def differing(self, other: "Plan") -> list[str]:
+        """Return the parameters that another plan of the program has differently.
+
+        Left out are those in whose place the user's optimizer stands.
+        """
+        mine, theirs = self.parameters, other.parameters
+        users = "lr", self.local, self.program.local_momentum
+        return [key for key in mine if key not in users and mine[key] != theirs[key]]
+
     @property
     def built_in(self) -> bool:
         """Return whether the program is Paceline's, whose vectors are known."""
@@ -114,10 +124,16 @@ def _named(plan: Any, chosen: str | None) -> dict[str, Any]:
     label = to_run(document, chosen, f"{folder} (label)")
     rows = document["ranking" if tuned else "algorithms"]
     for row in rows:
-        if row["label"] == label:
-            return {"name": row["name"], **row["parameters"]}
+        if row["label"] == label and isinstance(row.get("parameters"), dict):
+            return table_of(row)
     why = f"{label!r} was not tried" if chosen else "it picks nothing"
     raise InputError(f"{folder}: {why}; give an [[algorithm]] table or a name instead")
+
+
+def table_of(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the [[algorithm]] table of a row: without keys of other tables, which tune varies."""
+    given = {key: value for key, value in row["parameters"].items() if "." not in key}
+    return {key: value for key, value in given.items() if key not in OWN} | {"name": row["name"]}
 
 
 def refusal(program: Program, table: Mapping[str, Any]) -> str:

@@ -23,8 +23,10 @@ from paceline.simulator.reports.page import reading
 from paceline.simulator.results import store
 from paceline.simulator.results.store import free_file
 from paceline.simulator.results.verdict import to_run
-from paceline.simulator.scenario.scenario import OWN, Algorithm, Scenario
+from paceline.simulator.scenario.scenario import Algorithm, Scenario
 from paceline.simulator.scenario.tables import LearningCurve, NoObjective
+
+from ..plan import table_of
 
 YOURS = "YOUR_LEARNING_RATE"  # no name of the code: it stops there, rather than train at any rate
 TARGETS: dict[str, dict[str, Any]] = tomllib.loads(
@@ -92,7 +94,7 @@ def _of_run(folder: Path, label: str | None, overrides: Sequence[str], allow_pat
         rows = {row["label"]: row for row in run.tune["ranking"]}
         if not isinstance(rows.get(chosen, {}).get("parameters"), dict):
             raise InputError(f"{folder}: {chosen} was not tried; tune.json has what was")
-        table["algorithm"] = [_table(rows[chosen])]
+        table["algorithm"] = [table_of(rows[chosen])]
         overrides = [*rows[chosen].get("set", ()), *overrides]
     file = str(about["file"])
     scenario = parse(
@@ -101,12 +103,6 @@ def _of_run(folder: Path, label: str | None, overrides: Sequence[str], allow_pat
     notes = () if label or pick.get("decided", True) else (f"undecided: {pick['sentence']}",)
     algorithm = scenario.algorithm[0] if run.tune else _labelled(scenario, chosen)
     return Pick(scenario, algorithm, notes)
-
-
-def _table(row: dict[str, Any]) -> dict[str, Any]:
-    """Return the [[algorithm]] table of a configuration that tune has tried."""
-    plain = {key: value for key, value in row["parameters"].items() if "." not in key}
-    return {key: value for key, value in plain.items() if key not in OWN} | {"name": row["name"]}
 
 
 def _labelled(scenario: Scenario, label: str | None) -> Algorithm:

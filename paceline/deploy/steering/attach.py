@@ -1,6 +1,6 @@
 """Steer a session: what its ranks exchange, and the controller that a run folder makes."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from math import nan
@@ -13,7 +13,11 @@ from pydantic import ValidationError
 from paceline.simulator.errors import InputError
 from paceline.simulator.programs import catalogue
 from paceline.simulator.results import read
-from paceline.simulator.scenario.scenario import Algorithm
+from paceline.simulator.results.intervals import TAILS
+from paceline.simulator.results.run import Run
+from paceline.simulator.scenario.scenario import Algorithm, Scenario
+from paceline.simulator.scenario.tables import LearningCurve, NoObjective
+from paceline.simulator.studies.learning import expected
 from paceline.simulator.studies.simulate import simulate
 
 from ..emit.emit import find
@@ -28,48 +32,93 @@ SEEDS = 3  # of the prediction of a pick of tune
 EVERY = 16  # steps between two talks of the ranks, at least
 PAUSE = 20  # times the median step: the loop did something else, such as an evaluation
 LONGER = 3  # steps of the simulated curves over those of the pick
-BAND = 1.1  # factor by which a loss may leave those of all seeds
+BAND = 1.1  # factor by which a loss may leave those of all seeds, or the law
 
 
-def controller(folder: Path | str, policy: str = "model", workers: int | None = None) -> Controller:
+def controller(
+    folder: Path | str,
+    policy: str = "model",
+    workers: int | None = None,
+    parameters: Mapping[str, Any] = {},
+) -> Controller:
     """Make the controller for the pick of a run folder of simulate or tune.
 
     `policy`: "fixed" only says what would be best, "model" changes to it. `workers`: of the run,
-    which must be those of the prediction. A pick of tune is simulated again, for its prediction.
-    Raises InputError where the pick has no setting to change, or nothing says what one costs.
+    which must be those of the prediction. `parameters`: those that replace the pick's; `label`
+    among them names another algorithm. A pick of tune, or one with other parameters, is simulated
+    again, for its prediction. Raises InputError where it has no setting to change, or nothing says
+    what one costs.
     """
     if policy not in ("fixed", "model"):
         raise InputError(f"policy {policy!r}: unknown; choose one of: fixed, model")
-    pick = find(Path(folder), None, allow_paths=True)
+    given = dict(parameters)
+    pick = find(Path(folder), given.pop("label", None), allow_paths=True)
     scenario, algorithm, label = pick.scenario, pick.algorithm, pick.algorithm.label
+    if given:
+        algorithm = configured(algorithm, given)
+        scenario = scenario.model_copy(update={"algorithm": (algorithm,)})
     first = settings(algorithm.parameters, algorithm.written)
     if not first:
-        raise InputError(f"{folder}: adapt: its pick, {label}, has no setting to change")
+        raise InputError(f"{folder}: adapt: {label} has no setting to change")
+    if isinstance(scenario.objective, NoObjective):
+        raise InputError(
+            f"{folder}: adapt: without [objective] nothing says what a setting costs; add one, and "
+            "simulate again"
+        )
     if workers not in (None, predicted := scenario.cluster.workers):
         raise InputError(
             f"{folder}: adapt: it predicts {predicted} workers, and {workers} processes are here; "
             f"simulate with cluster.workers = {workers}"
         )
-    if (Path(folder) / "tune.json").is_file():
+    if given or (Path(folder) / "tune.json").is_file():
         result = simulate(scenario, seeds=SEEDS)
         runs, row = result.runs, result.algorithms[0]
     else:
         results = read.read(folder)
-        runs, row = results.runs[label], results.rows[label]
+        runs, row = results.runs.get(label, []), results.rows[label]
+    if not runs:
+        raise InputError(f"{folder}: adapt: {label} did not finish; name another by label")
     inputs = Inputs(scenario)
     seconds = [run.duration / run.steps for run in runs]
     predicted_time = (row.get("interval90") or {}).get("seconds_per_step")
     predicted_time = predicted_time or (min(seconds), max(seconds))
 
-    def band(step: int) -> tuple[float, float]:
-        losses = [np.interp(step, run.curve["step"], run.curve["loss"]) for run in runs]
-        return float(min(losses)) / BAND, float(max(losses)) * BAND
-
     steps = int(LONGER * max(run.steps for run in runs))
     chosen = Model(inputs, Outlook(scenario, algorithm, candidates(algorithm, first), steps))
     family = catalogue()[algorithm.name].family
-    prediction = Prediction(family, algorithm.parameters | first, predicted_time, band)
+    losses = loss_interval(scenario, algorithm, runs)
+    prediction = Prediction(family, algorithm.parameters | first, predicted_time, losses)
     return Controller(first, chosen, Watch(prediction, inputs), steers=policy != "fixed")
+
+
+def loss_interval(
+    scenario: Scenario, algorithm: Algorithm, runs: Sequence[Run]
+) -> Callable[[int], tuple[float, float]]:
+    """Return the interval in which a measured loss is expected, by the steps done before.
+
+    That of the law at that step; without a law, between the evaluations before and after it. It is
+    `BAND` wide at least, and has the losses of all runs.
+    """
+    curves = [(np.array(run.curve["step"]), np.array(run.curve["loss"])) for run in runs]
+    if not isinstance(scenario.objective, LearningCurve):
+
+        def between(step: int) -> tuple[float, float]:
+            near: list[float] = []
+            for steps, losses in curves:
+                ends = np.searchsorted(steps, step, "right") - 1, np.searchsorted(steps, step)
+                near += losses[np.clip(ends, 0, len(steps) - 1)].tolist()
+            return min(near) / BAND, max(near) * BAND
+
+        return between
+    law = expected(scenario, algorithm, runs)
+    ratios = [(steps, np.log(losses / law.parallel(steps))) for steps, losses in curves]
+
+    def by_law(step: int) -> tuple[float, float]:
+        low, high = np.quantile(law.factors(step), TAILS)
+        loss = law.parallel(step) * np.exp([np.interp(step, *ratio) for ratio in ratios])
+        return float(min(loss) * min(low, 1 / BAND)), float(max(loss) * max(high, BAND))
+
+    return by_law
 
 
 def candidates(algorithm: Algorithm, settings: Settings) -> list[Settings]:

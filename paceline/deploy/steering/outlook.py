@@ -5,6 +5,7 @@ import os
 import pickle
 import subprocess
 import sys
+import threading
 import weakref
 from collections.abc import Sequence
 from contextlib import suppress
@@ -32,8 +33,12 @@ SAME = 0.05  # relative difference of traffic that is rounding of rounds
 def configured(algorithm: Algorithm, settings: Settings) -> Algorithm:
     """Return an algorithm with some parameters set as a scenario would write them."""
     written = {**algorithm.written, **settings}
-    parsed = catalogue()[algorithm.name].parse(written)
-    return algorithm.model_copy(update={"written": written, "parameters": parsed})
+    rate = {"lr": 1.0} if "lr" in algorithm.parameters else {}  # a law needs none
+    parsed = catalogue()[algorithm.name].parse(rate | written)
+    parameters = algorithm.parameters | {key: parsed[key] for key in settings}
+    table = {**algorithm.table, **settings}
+    changed = {"table": table, "written": written, "parameters": parameters}
+    return algorithm.model_copy(update=changed)
 
 
 @dataclass(frozen=True)
@@ -95,15 +100,21 @@ def _begun(*task: object) -> "subprocess.Popen[bytes]":
     )
     assert process.stdin is not None
     process.stdin.write(pickle.dumps(task))
-    process.stdin.close()
-    process.stdin = None  # so that `communicate` only reads
+    process.stdin.flush()  # and stays open: its end tells of this process's
     return process
 
 
 def _serve() -> None:
     """Simulate the task on stdin, and write the curve to stdout."""
     os.nice(19)
-    curve = simulated(*pickle.load(sys.stdin.buffer))
+    task = pickle.load(sys.stdin.buffer)
+
+    def end() -> None:
+        sys.stdin.buffer.read()
+        os._exit(1)
+
+    threading.Thread(target=end, daemon=True).start()
+    curve = simulated(*task)
     with suppress(BrokenPipeError), os.fdopen(1, "wb") as out:  # the run may have ended
         out.write(pickle.dumps(curve))
 
@@ -134,16 +145,17 @@ class Outlook:
         self._under_way: tuple[int, subprocess.Popen[bytes]] | None = None
 
     @property
-    def ready(self) -> bool:
-        """Return whether every candidate's curve is there."""
-        return len(self._curves) == len(self.candidates)
+    def missing(self) -> int:
+        """Return of how many candidates no curve is there yet."""
+        return len(self.candidates) - len(self._curves)
 
     def learn(self) -> None:
         """Take in a curve that has been simulated, and begin with the next."""
         if self._under_way and self._under_way[1].poll() is not None:
             index, process = self._under_way
             self._under_way = None
-            self._curves[index] = pickle.loads(process.communicate()[0])
+            assert process.stdout is not None
+            self._curves[index] = pickle.loads(process.stdout.read())
         for index, algorithm in enumerate(self._algorithms):
             if index in self._curves or self._under_way:
                 continue
@@ -178,8 +190,9 @@ class Outlook:
     def to_go(
         self, index: int, record: Telemetry, current: int, inputs: Inputs, **scale: float
     ) -> float:
-        """Return a candidate's seconds to the target; without one, the final loss.
+        """Return a candidate's seconds to the target; without one, the loss at the end of the run.
 
+        Where steps alone end the run, the target is the loss that the pick has then.
         `current`: the candidate that the `record` is of; `scale`: as `Inputs.step_time` has it.
         """
         curve, here = self._curves[index], self._curves[current]
@@ -190,9 +203,11 @@ class Outlook:
             ratio = traffic / (here.traffic * period(self.candidates[current]))
             size *= ratio if abs(ratio - 1) > SAME else 1.0
         step_time = inputs.step_time(self._family, settings, size, **scale)
-        run = self._scenario.run
-        if run.target_loss is not None:
-            end = curve.at(run.target_loss)
+        run, target = self._scenario.run, self._scenario.run.target_loss
+        if target is None and run.duration is None:
+            target = self._curves[0].after(math.inf, run.steps or 0)
+        if target is not None:
+            end = curve.at(target)
             return (end - min(end, curve.at(self.loss))) * step_time if math.isfinite(end) else end
         left = (run.duration or math.inf) - record.clock
         return curve.after(self.loss, min(left / step_time, self._steps))

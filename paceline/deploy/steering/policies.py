@@ -12,7 +12,7 @@ from paceline.simulator.results.statistics import human, number
 
 from .inputs import Inputs
 from .outlook import Outlook
-from .telemetry import Settings, Telemetry, period
+from .telemetry import Settings, Telemetry, period, written
 
 FIRST = 3  # rounds before the first decision
 GAIN = 0.03  # least expected share of the rest that a change must save
@@ -44,38 +44,56 @@ class Model:
 
     It decides once all inputs are known, and again when one has left what the last decision was
     made for; a change must be worth `GAIN`, and surely so. In a world that stays as it is no
-    decision follows the first.
+    decision follows the first. `best`: the best settings now, None where they are `unknown`, which
+    says why.
     """
 
-    KEPT: ClassVar = ("inputs", "outlook", "_rounds", "_decided")
+    KEPT: ClassVar = ("inputs", "outlook", "best", "unknown", "_rounds", "_decided")
 
     def __init__(self, inputs: Inputs, outlook: Outlook) -> None:
         self.inputs, self.outlook = inputs, outlook
+        self.best: Settings | None = None
+        self.unknown = "no round is over yet"
         self._rounds = 0
         self._decided: tuple[Pair, ...] = ()  # the inputs at the last decision
 
     @property
     def knows(self) -> bool:
         """Return whether the last choice is for the present inputs."""
-        return bool(self._decided) and not self.inputs.left(self._decided)
+        return self.best is not None and not self.inputs.left(self._decided)
 
     def __call__(self, settings: Settings, record: Telemetry) -> Decision | None:
         """Return a change of the present settings after a round; None for none."""
         inputs, outlook = self.inputs, self.outlook
         inputs.add(record)
         if settings not in outlook.candidates:  # the user has set another
+            self.best, self.unknown = None, f"{written(settings)} was set, and not simulated"
             return None
         current = outlook.candidates.index(settings)
         outlook.learn()
         outlook.follow(current, record)
         self._rounds += 1
-        if self._rounds < FIRST or not (inputs.known and outlook.ready):
+        if doubt := self._doubt():
+            self.best, self.unknown = None, doubt
             return None
-        if math.isnan(outlook.loss) or self.knows:
+        if self.knows:
             return None
         reasons = [*map(str, inputs.causes(period(settings)))] or ["as predicted"]
         self._decided = inputs.state()
-        return self._choice(current, record, reasons)
+        decision, self.unknown = self._choice(current, record, reasons), ""
+        self.best = decision.now if decision else settings
+        return decision
+
+    def _doubt(self) -> str:
+        """Say why the best settings cannot be known; "" if they can."""
+        missing = self.outlook.missing
+        doubts = {
+            f"{self._rounds} of {FIRST} rounds are over": self._rounds < FIRST,
+            "no mean has been timed": not self.inputs.known,
+            f"{missing} settings are yet to be simulated": missing > 0,
+            "the loss is unknown; call session.step(loss)": math.isnan(self.outlook.loss),
+        }
+        return next((doubt for doubt, holds in doubts.items() if holds), "")
 
     def _choice(self, current: int, record: Telemetry, reasons: Sequence[str]) -> Decision | None:
         """Return the change that pays most, if it surely pays enough."""
@@ -130,14 +148,16 @@ class Watch:
         self._losses: deque[Pair] = deque(maxlen=ROUNDS)
         self._rounds, self._reported = 0, set[str]()
 
-    def __call__(self, record: Telemetry, best: Settings | None) -> list[str]:
-        """Return a round's news; `best`: the best settings now, if known."""
+    def __call__(
+        self, record: Telemetry, best: Settings | None = None, unknown: str = ""
+    ) -> list[str]:
+        """Return a round's news; `best`: the best settings now, or why they are `unknown`."""
         self._rounds += 1
         reports = {"time": self._slow(record), "loss": self._off(record)}
         news = [what for kind, what in reports.items() if what and kind not in self._reported]
         self._reported |= {kind for kind, what in reports.items() if what}
-        chosen = ", ".join(f"{key} = {value}" for key, value in (best or {}).items())
-        return [f"{what}; now best: {chosen}" if chosen else what for what in news]
+        end = f"; what is best now is not known: {unknown}" if unknown else ""
+        return [what + (f"; now best: {written(best)}" if best else end) for what in news]
 
     def _slow(self, record: Telemetry) -> str:
         """Say why the step time has left its interval; "" if by chance."""
@@ -168,6 +188,8 @@ class Watch:
         if not record.loss > 0:
             return ""
         low, high = self.prediction.loss(record.step - record.steps)
+        if not 0 < low <= high < math.inf:
+            return ""
         self._losses.append((math.log(record.loss / low), math.log(record.loss / high)))
         if len(self._losses) < ROUNDS:
             return ""
@@ -186,13 +208,14 @@ class Controller:
     ranks the `settings`. Without `steers` the `log` is advice.
     """
 
-    KEPT: ClassVar = ("settings", "policy", "watch", "log")
+    KEPT: ClassVar = ("settings", "policy", "watch", "log", "_owes")
 
     def __init__(
         self, settings: Settings, policy: Any, watch: Watch | None = None, *, steers: bool = True
     ) -> None:
         self.settings, self.policy, self.watch, self._steers = settings, policy, watch, steers
         self.log: list[Decision] = []
+        self._owes = False  # whether news are without the best settings
 
     def observe(self, record: Telemetry) -> list[str]:
         """Take in a round; return what is to be said of it now, and only now."""
@@ -203,5 +226,12 @@ class Controller:
             self.log.append(decision)
             if self._steers:
                 self.settings = decision.now
-        best = self.log[-1].now if self.log else self.settings
-        return self.watch(record, best if self.policy.knows else None) if self.watch else []
+        if self.watch is None:
+            return []
+        best, unknown = self.policy.best, self.policy.unknown
+        news = self.watch(record, best, unknown)
+        if best and not news and (decision or self._owes):
+            gain = f", which saves {decision.gain:.0%} of the rest" if decision else ""
+            news = [f"now best: {written(best)}{gain}"]
+        self._owes = best is None and (self._owes or bool(news))
+        return news

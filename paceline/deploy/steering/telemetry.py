@@ -25,6 +25,11 @@ def period(settings: Settings) -> int:
     return int(settings.get("tau") or settings.get("period") or 1)
 
 
+def written(settings: Settings) -> str:
+    """Return settings in words."""
+    return ", ".join(f"{key} = {value}" for key, value in settings.items())
+
+
 def settings(parameters: Mapping[str, Any], written: Mapping[str, Any]) -> Settings:
     """Return the parameters that may change during a run, as they are `written`."""
     steered: Settings = {key: n for key in STEPS if type(n := parameters.get(key)) is int}

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
+from paceline.deploy.emit.emit import find
 from paceline.deploy.steering import inputs as inputs_module
 from paceline.deploy.steering.attach import EVERY, Steering, controller
 from paceline.deploy.steering.inputs import Inputs
@@ -17,6 +18,7 @@ from paceline.deploy.steering.telemetry import Telemetry
 from paceline.simulator.errors import InputError
 from paceline.simulator.load.load import parse
 from paceline.simulator.results.statistics import crossing
+from paceline.simulator.studies.learning import expected
 from paceline.simulator.studies.simulate import simulate
 from paceline.simulator.studies.tune.tune import tune
 from tests.deploy.steering.worlds import TARGET, Schedule, model, outlook, scenario, steered
@@ -273,13 +275,53 @@ def test_a_run_folder_makes_a_controller(tmp_path):
         for record in rounds(20, average=1.5, loss=math.nan, steps=16)
         for news in steers.observe(record)
     ]
-    assert len(messages) == 1
-    assert "the link" in messages[0]
+    assert len(messages) == 2
+    assert messages[0].startswith("now best: tau = ")
+    assert "the link" in messages[1]
+    assert messages[1].endswith(messages[0].split(",")[0])
     assert steers.settings == {"tau": 16}
     with pytest.raises(InputError, match="choose one of: fixed, model"):
         controller(tmp_path / "run", "best")
     with pytest.raises(InputError, match=r"4 workers, and 2 processes .* cluster.workers = 2"):
         controller(tmp_path / "run", workers=2)
+
+
+def on_a_law(folder):
+    """Simulate two programs on a published law, which needs no learning rate."""
+    table = {
+        "model": {"parameters": 10**9},
+        "objective": {"kind": "learning-curve", "tokens": 65536,
+                      "curve": {"law": "chinchilla", "parameters": 10**9}},
+        "cluster": {"workers": 4, "compute": "1 s"},
+        "network": {"latency": "50 ms", "bandwidth": "10 Gbit/s"},
+        "run": {"steps": 2000, "evaluate_every": 500},
+        "algorithm": [{"name": "diloco", "tau": 32, "label": "a"},
+                      {"name": "diloco", "tau": 4, "label": "b"}],
+    }  # fmt: skip
+    simulate(parse(table), seeds=2, out=folder)
+    return {"a": {"tau": 32}, "b": {"tau": 4}}
+
+
+def test_a_label_has_its_own_settings_and_a_law_its_loss_at_every_step(tmp_path):
+    for label, its in on_a_law(tmp_path / "run").items():
+        steers = controller(tmp_path / "run", "fixed", 4, {"label": label})
+        assert steers.settings == its
+        low, high = steers.watch.prediction.loss(100)
+        pick = find(tmp_path / "run", label)
+        law = expected(pick.scenario, pick.algorithm)
+        assert low < float(law.parallel(100) * law.ratio(100)) < high < 7.5
+        assert 10.37 / 1.3 < steers.watch.prediction.loss(0)[0] < 10.37
+    steers = controller(tmp_path / "run", parameters={"label": "b", "tau": 6})
+    assert steers.settings == steers.policy.outlook.candidates[0] == {"tau": 6}
+    steers.policy.outlook.learn = lambda: None  # nothing is simulated yet
+    said = [news for record in rounds(9, (3.0,) * 4, 4.0) for news in steers.observe(record)]
+    assert said[0].endswith("known: 6 settings are yet to be simulated")
+    steers.policy.outlook.background = False
+    del steers.policy.outlook.learn
+    (news,) = [
+        news for record in rounds(10, (3.0,) * 4, 4.0, start=9) for news in steers.observe(record)
+    ]
+    assert news.startswith("now best: tau = ")
 
 
 @pytest.mark.long
@@ -351,7 +393,7 @@ def test_late_averages_are_given_more_time_where_the_link_is_slower(name, tmp_pa
     steers.policy.outlook.background = False
     usual = steers.policy.inputs.average
     for record in rounds(8, average=usual, loss=math.nan, steps=16):
-        assert not steers.observe(record)
+        assert all(news.startswith("now best") for news in steers.observe(record))
     before, decided = steers.settings, len(steers.log)  # the pick may not be the best
     for record in rounds(12, average=1.0, loss=math.nan, steps=16, start=8):
         steers.observe(record)
