@@ -21,6 +21,7 @@ from paceline.simulator.programs.effects import ANY, Handle, Payload, Phase, Pie
 from paceline.simulator.programs.pieces.transform import Proximal
 from paceline.validate.training.collectives import RealCollective
 from paceline.validate.training.node import TensorNode
+from paceline.validate.training.transport import GLANCE
 
 from .checkpoint import Freezer
 from .live import LiveParameters
@@ -151,7 +152,8 @@ class AttachedNode(TensorNode):
             self._phase = None
             lr(k)  # so that it is known later
             if isinstance(transform, Proximal):
-                self.live.write(self.live.gradient() + transform.mu * (vector - state[0]))
+                pull = transform.mu * local.scale * (vector - state[0])
+                self.live.write(self.live.gradient() + pull)
             local.begun = True
             local.apply()
             done += 1
@@ -205,8 +207,8 @@ class AttachedNode(TensorNode):
         begin = time.monotonic()
         try:
             yield
-        except RuntimeError as error:  # gloo's
-            raise RunError(self.transport.lost(self.step)) from error
+        except (RuntimeError, TimeoutError) as error:  # gloo's, a mailbox's
+            raise RunError(self.transport.lost()) from error
         finally:
             self.waited += time.monotonic() - begin
 
@@ -236,12 +238,19 @@ class AttachedNode(TensorNode):
 
     async def receive(self, source: int = ANY) -> tuple[int, Payload]:
         """Wait for the first message of `source`."""
-        box = self._declared_mailbox()
-        with self.waiting():
-            message = box.take(source, inf, lambda: False, self.transport.timeout)
-        if message is None:
-            raise ProgramError(f"worker {source} has ended its training; a message was due from it")
-        return message.sender, message.payload
+        box, until = self._declared_mailbox(), time.monotonic() + self.transport.timeout
+        while True:
+            with self.waiting():
+                try:
+                    message = box.take(source, inf, lambda: False, GLANCE.total_seconds())
+                except TimeoutError:
+                    self.transport.look()
+                    if time.monotonic() > until:
+                        raise
+                    continue
+            if message is None:
+                raise ProgramError(f"worker {source} has ended its training; a message was due")
+            return message.sender, message.payload
 
     async def request(self, to: int, value: Payload) -> Payload:
         """Send a message, and wait for the answer."""

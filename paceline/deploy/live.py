@@ -3,7 +3,9 @@
 import ctypes
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import Any
+from itertools import accumulate
+from operator import is_not
+from typing import Any, NoReturn
 from weakref import ref
 
 import torch
@@ -51,13 +53,28 @@ class LiveParameters(Flat):
 
     `at`: the vector that they are views of. Either a program's own, which nothing may change, or
     `vector`, which the optimizer changes in place; None once it has been given to the program.
+    `others`: the model's parameters that are not trained, such as frozen ones. `own_gradient`: of
+    the last step, a reference.
     """
 
     def __init__(self, model: nn.Module, optimizer: Any) -> None:
         trained = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         _demand_plain(model, trained)
         super().__init__(model, trained)
-        self.at = self.start
+        self.at, self._optimizer = self.start, optimizer
+        self._parameter_names = {id(one): name for name, one in model.named_parameters()}
+        self._trained = {id(parameter) for parameter in self.parameters}
+        self.others = [one for one in model.parameters() if id(one) not in self._trained]
+        ends = accumulate(self._sizes, initial=0)
+        self._places = [
+            (parameter, end * parameter.element_size(), parameter.shape)
+            for parameter, end in zip(self.parameters, ends, strict=False)
+            if parameter.numel()
+        ]
+        self._members = self._list_members()
+        self._held: list[Tensor] = []  # by the optimizer
+        self._idle: list[Tensor] = []  # those of them that are not trained
+        self.own_gradient: Callable[[], Tensor | None] = lambda: None
         if self.start.device.type == "cpu":
             keep_freed_memory()
         self.vector: Tensor | None = None
@@ -65,6 +82,46 @@ class LiveParameters(Flat):
         inside = [module.module for module in model.modules() if isinstance(module, Wrapper)]
         self._silence = Silence()
         self._hooks = [part.register_forward_pre_hook(self._silence) for part in (model, *inside)]
+
+    def _list_members(self) -> list[tuple[dict[str, Any], str, Any]]:
+        """Return where modules and trained parameters are in the model: mapping, name, object."""
+        members: list[tuple[dict[str, Any], str, Any]] = []
+        for module in self.module.modules():
+            members += [(module._modules, *item) for item in module._modules.items()]
+            for name, one in module._parameters.items():
+                if id(one) in self._trained:
+                    members.append((module._parameters, name, one))
+        return members
+
+    def check(self, may_freeze: bool) -> None:
+        """Raise InputError, by name, where what is trained is not what the session averages."""
+        base = self.at.data_ptr()
+        for one, offset, shape in self._places:
+            if one.data_ptr() != base + offset or one.shape != shape:
+                self._refuse(one, "no longer holds what is averaged, as after model.double()")
+            if not (may_freeze or one.requires_grad):
+                self._refuse(one, "was frozen, but the program goes on to step it")
+        if any(mapping.get(name) is not one for mapping, name, one in self._members):
+            present = {id(one) for one in self.module.parameters()}
+            for one in self.parameters:
+                if id(one) not in present:
+                    self._refuse(one, "was replaced by a parameter that is not averaged")
+            self._members = self._list_members()
+        held = [one for group in self._optimizer.param_groups for one in group["params"]]
+        if len(held) != len(self._held) or any(map(is_not, held, self._held)):
+            self._idle = [one for one in held if id(one) not in self._trained]
+            self._held = held
+        for idle in self._idle:
+            if idle.requires_grad or idle.grad is not None:
+                self._refuse(idle, "begins to train, and is not averaged")
+
+    def _refuse(self, parameter: Tensor, what: str) -> NoReturn:
+        names = self._parameter_names | {id(p): name for name, p in self.module.named_parameters()}
+        name = names.get(id(parameter), f"a parameter of shape {tuple(parameter.shape)}")
+        raise InputError(
+            f"model: {name} {what}; copy values into what is trained (.copy_), or close the "
+            "session on all processes, change the model, and deploy another"
+        )
 
     def leave(self) -> None:
         """Let the model alone."""
@@ -124,12 +181,14 @@ class LiveParameters(Flat):
 
     def gradient(self) -> Tensor:
         """Return the gradients as one vector, a copy."""
-        return flatten(self.gradients())
+        gradient = flatten(self.gradients())
+        self.own_gradient = ref(gradient)
+        return gradient
 
     def write(self, gradient: Tensor) -> None:
         """Make the parameters' gradients views of a vector."""
         for parameter, part in zip(self.parameters, self.views(gradient), strict=True):
-            parameter.grad = part
+            parameter.grad = part if parameter.requires_grad else None
 
 
 def _demand_plain(model: nn.Module, trained: Iterable[Tensor]) -> None:
@@ -140,14 +199,13 @@ def _demand_plain(model: nn.Module, trained: Iterable[Tensor]) -> None:
         "FullyShardedDataParallel" in {kind.__name__ for kind in type(module).__mro__}
         for module in model.modules()
     )
-    parameters = {id(one): one for one in model.parameters() if one.requires_grad}
-    if sharded or any(hasattr(parameter, "placements") for parameter in parameters.values()):
+    if sharded or any(hasattr(parameter, "placements") for parameter in model.parameters()):
         raise InputError(
             "model: its parameters are sharded (FSDP, DTensor); give a model whose parameters are "
             "whole on every process"
         )
     wanted = [parameter for parameter in trained if parameter.requires_grad]
-    if any(id(parameter) not in parameters for parameter in wanted):
+    if not {id(parameter) for parameter in wanted} <= {id(one) for one in model.parameters()}:
         raise InputError(
             "optimizer: it trains parameters that are not the model's; make one module of all that "
             "is trained, and give that as the model"

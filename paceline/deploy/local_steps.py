@@ -2,11 +2,12 @@
 
 import inspect
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Self
 
 import torch
 from torch import Tensor
+from torch.amp.grad_scaler import OptState
 from torch.optim import SGD
 from torch.utils._pytree import tree_map_only
 
@@ -17,6 +18,7 @@ from .live import LiveParameters
 ODD = "nesterov", "dampening", "maximize"
 ALIKE = "lr", "momentum", "weight_decay"
 EMPTY = torch.empty(0)
+Step = Callable[[], object]
 
 
 class Shift(Tensor):
@@ -110,14 +112,40 @@ class UserSteps:
 
     `init` after the first step clears the momentum of SGD, as programs do that begin each round
     without; what adaptive optimizers know of the gradients' sizes stays.
-    `keeps`: a program uses a step twice, so that the parameters before it must stay.
-    `apply` makes the step: the optimizer's, or that of a gradient scaler.
+    `step`: the optimizer's; `keeps`: a program uses a step twice, so that the parameters before it
+    must stay; `coded`: its messages are compressed. `scaler`: the GradScaler of the present step.
     """
 
-    def __init__(self, live: LiveParameters, optimizer: Any, *, keeps: bool) -> None:
-        self._live, self._optimizer, self._keeps = live, optimizer, keeps
-        self.apply: Callable[[], object] = optimizer.step
+    def __init__(
+        self, live: LiveParameters, optimizer: Any, step: Step, *, keeps: bool, coded: bool
+    ) -> None:
+        self._live, self._optimizer, self._step = live, optimizer, step
+        self._keeps, self._coded = keeps, coded
         self.begun = False
+        self.scaler: Any = None
+
+    def apply(self) -> None:
+        """Make a step: the optimizer's, or that of the scaler."""
+        if self.scaler is None:
+            self._step()
+        else:
+            for optimizer in parts(self._optimizer):
+                self.scaler.step(optimizer)
+
+    @property
+    def scale(self) -> float:
+        """Return the factor that the gradients of this step have."""
+        scalers = [scaler for scaler, unscaled in self._scalers() if not unscaled]
+        return float(scalers[0].get_scale()) if scalers else 1.0
+
+    def _scalers(self) -> Iterator[tuple[Any, bool]]:
+        """Yield the gradient scaler of each optimizer, and whether it has unscaled there."""
+        for optimizer in parts(self._optimizer):
+            scaler = scaler_of(optimizer) if self.scaler is None else self.scaler
+            if scaler is not None:
+                states, keys = scaler._per_optimizer_states, (id(optimizer), id(bare(optimizer)))
+                stages = [states[key]["stage"] for key in keys if key in states]
+                yield scaler, OptState.UNSCALED in stages
 
     def init(self, x: Tensor) -> None:
         """Clear SGD's momentum, once it has taken steps."""
@@ -127,6 +155,14 @@ class UserSteps:
 
     def update(self, gradient: Any, state: None, x: Tensor) -> tuple[Moved, None]:
         """Let the optimizer step from `x` along a gradient; return the step."""
+        if gradient is not None and gradient is not self._live.own_gradient():
+            for _, unscaled in self._scalers():
+                if unscaled or self._coded:
+                    what = "has unscaled the gradients" if unscaled else "goes with no codec"
+                    raise InputError(
+                        f"scaler: it {what}, and the overflow of one process would reach all; "
+                        f"{'leave out unscale_' if unscaled else 'use torch.bfloat16'}"
+                    )
         to = self._live.copy(x) if self._keeps else self._live.take(x)
         if gradient is not None:
             self._live.write(gradient)
@@ -155,6 +191,12 @@ class SeveralOptimizers:
 def parts(optimizer: Any) -> Sequence[Any]:
     """Return the optimizers that one consists of."""
     return optimizer.parts if isinstance(optimizer, SeveralOptimizers) else [optimizer]
+
+
+def scaler_of(optimizer: Any) -> Any:
+    """Return the gradient scaler that an optimizer of accelerate's brings, or None."""
+    scaler = getattr(optimizer, "scaler", None)
+    return scaler if hasattr(scaler, "_per_optimizer_states") else None
 
 
 def demand_plain(optimizer: Any) -> None:

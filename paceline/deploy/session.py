@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Self
 import torch
 from torch import Tensor, nn
 
-from paceline.simulator.errors import InputError, ProgramError
+from paceline.simulator.errors import InputError, ProgramError, RunError
 from paceline.simulator.programs.codecs.codec import Raw
 
 from . import plan as plans
@@ -29,12 +29,13 @@ from .local_steps import (
     demand_plain,
     parts,
     plain_sgd,
+    scaler_of,
 )
 from .steering.telemetry import StepRecord, codec_kind
-from .transport import Transport, place
+from .transport import CLOSES, Transport, place
 
 RECORDS = 4096  # steps whose telemetry is kept
-VERSION = 6
+VERSION = 7
 
 
 class Options(NamedTuple):
@@ -57,24 +58,27 @@ class Session:
         self._model, self._optimizer, self._options = model, optimizer, options
         self.place, self._own_step = place(), optimizer.step
         self._live = live = LiveParameters(model, optimizer)
-        self.plan = plans.read(plan, options.parameters, self.place[2], live.dimension)
         self._rate = UserRate(optimizer)
-        self._parameters, self._decay = dict(self.plan.parameters), 0.0
-        self._local = self._replace_local()
-        self._settings = self.plan.settings
-        self._period: Period | None = None
-        if "tau" in self._settings and callable(tau := self._parameters["tau"]):
-            self._parameters["tau"] = self._period = Period(tau)
-        # those that the program begins with
-        self._fresh = self._settings.keys() - ({"tau"} if self._period else set())
+        self._take(plans.read(plan, options.parameters, self.place[2], live.dimension))
         self.telemetry: deque[StepRecord] = deque(maxlen=RECORDS)
         self._steering: Any = None
         self._watcher: ThreadPoolExecutor | None = None
         self._closed = False
         self._open()
         self._agree()
-        self._transport.broadcast([live.start, *model.buffers()])
+        self._transport.broadcast([live.start, *live.others, *model.buffers()])
         live.begin()
+
+    def _take(self, plan: plans.Plan) -> None:
+        """Take a plan, with the user's optimizer in its program."""
+        self.plan = plan
+        self._parameters, self._decay = dict(plan.parameters), 0.0
+        self._local = self._replace_local()
+        self._settings, self._period = plan.settings, None
+        if "tau" in self._settings and callable(tau := self._parameters["tau"]):
+            self._parameters["tau"] = self._period = Period(tau)
+        # those that the program begins with
+        self._fresh = self._settings.keys() - ({"tau"} if self._period else set())
 
     def _replace_local(self) -> UserSteps | None:
         """Replace the program's optimizer by the user's; return it as a transform."""
@@ -84,7 +88,8 @@ class Session:
             parameters["lr"] = self._rate
         local = None
         if plan.local is not None:
-            local = UserSteps(self._live, optimizer, keeps=plan.keeps)
+            coded = parameters.get("codec", Raw()) != Raw()
+            local = UserSteps(self._live, optimizer, self._own_step, keeps=plan.keeps, coded=coded)
             parameters[plan.local] = local
         if not plan.sgd:
             return local
@@ -108,7 +113,7 @@ class Session:
 
     def _agree(self) -> None:
         """Raise InputError on all ranks if their plans or models differ."""
-        tensors = [*self._live.parameters, *self._model.buffers()]
+        tensors = [*self._live.parameters, *self._live.others, *self._model.buffers()]
         model = [(tuple(tensor.shape), str(tensor.dtype)) for tensor in tensors]
         hashes = [
             float(zlib.crc32(repr(value).encode()))
@@ -160,12 +165,17 @@ class Session:
         """
         if self._closed:
             raise ProgramError("the session is closed: deploy another to go on")
+        with self._telling():
+            self._step(loss, scaler if scaler is not None and scaler.is_enabled() else None)
+        for report in self._steering.after(self) if self._steering else ():
+            logging.getLogger("paceline").warning(report)
+
+    def _step(self, loss: Any, scaler: Any) -> None:
         node = self._node
+        self._live.check(may_freeze=self._local is not None)
         if self._local is not None:
-            self._local.apply = self._own_step
-            if scaler:
-                self._local.apply = lambda: [*map(scaler.step, parts(self._optimizer))]
-        elif scaler is not None:
+            self._local.scaler = scaler
+        elif scaler is not None or any(map(scaler_of, parts(self._optimizer))):
             raise InputError(
                 f"scaler: {self.plan.program.name} reads the gradients itself, so a "
                 "GradScaler cannot skip its steps; use torch.bfloat16, which needs none"
@@ -178,6 +188,7 @@ class Session:
         node.loss = loss.detach() if isinstance(loss, Tensor) else loss
         moved, took = self._transport.network.bytes, len(node.took)
         node.step += 1
+        self._transport.step = node.step
         self._go_on()
         now, waiting = time.monotonic(), node.waited - self._waited
         self.telemetry.append(
@@ -187,8 +198,22 @@ class Session:
             )
         )  # fmt: skip
         self._since, self._waited = now, node.waited
-        for report in self._steering.after(self) if self._steering else ():
-            logging.getLogger("paceline").warning(report)
+
+    @contextmanager
+    def _telling(self) -> Iterator[None]:
+        """Tell the other processes if this one fails, so that none waits for it."""
+        if self._transport.failed:
+            raise RunError(self._transport.lost())
+        try:
+            yield
+        except Exception as error:
+            self._transport.fail(error)
+            raise
+
+    def _meet(self, what: str) -> None:
+        """Wait until all processes do this; raises RunError, on all, unless they are alike."""
+        with self._telling(), self._node.waiting():
+            self._transport.meet(what, self.settings)
 
     def steer(self, make: Callable[[], Any]) -> None:
         """Watch and steer this session by the controller that rank 0 makes.
@@ -268,10 +293,19 @@ class Session:
         process has to enter it between the same two steps.
         """
         live = self._live
-        buffers = [buffer for buffer in self._model.buffers() if buffer.is_floating_point()]
-        copies, at = [buffer.clone() for buffer in buffers], live.at
+        live.check(may_freeze=True)
+        self._meet("averages its model")
+        frozen = [one for one in live.others if one.is_floating_point()]
+        sums = [float(part) for one in frozen for part in (one.double().sum(), one.double().norm())]
+        alike = [len(set(column)) == 1 for column in zip(*self.share(sums), strict=True)]
+        buffers: list[Tensor] = [
+            one for n, one in enumerate(frozen) if not all(alike[2 * n : 2 * n + 2])
+        ]
+        buffers += [buffer for buffer in self._model.buffers() if buffer.is_floating_point()]
+        copies, at = [buffer.detach().clone() for buffer in buffers], live.at
         with torch.no_grad():
-            x, *means = self._transport.mean((at, *copies))
+            with self._telling(), self._node.waiting():
+                x, *means = self._transport.mean((at, *copies))
             for buffer, mean in zip(buffers, means, strict=True):
                 buffer.copy_(mean)
         live.go_to(x)
@@ -290,6 +324,8 @@ class Session:
         Every process has to call this between the same two steps, as means under way are completed
         first. Tensors are those in use: save or copy them before the next step.
         """
+        self._live.check(may_freeze=True)
+        self._meet("saves its state")
         self._begin()
         if self._steering:
             self._steering.settle()
@@ -297,45 +333,96 @@ class Session:
         return self._node.state() | {
             "version": VERSION, "program": name, "rank": self._transport.rank,
             "workers": self._transport.workers, "settings": self.settings,
-            "steering": PLAIN.freeze(self._steering),
+            "plan": dict(self.plan.table), "steering": PLAIN.freeze(self._steering),
         }  # fmt: skip
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state of the same plan, with as many processes. Raises InputError."""
+    def load_state_dict(self, state: Mapping[str, Any], settings: str | None = None) -> None:
+        """Go on from a state that as many processes saved; all have to call this.
+
+        `settings`: whose hold where the state was saved under another plan than this session's:
+        those of the "state", or of the "plan". Raises InputError.
+        """
         try:
-            self._load(state)
+            self._load(state, settings)
         except (AttributeError, LookupError, TypeError, ValueError) as error:
             raise InputError(
                 f"state: not as session.state_dict() gave it ({type(error).__name__}: {error}); "
                 "load another checkpoint, into a new session"
             ) from error
 
-    def _load(self, state: Mapping[str, Any]) -> None:
-        mine = self.plan.program.name, self._transport.rank, self._transport.workers, VERSION
-        theirs = tuple(state.get(key) for key in ("program", "rank", "workers", "version"))
-        if theirs == mine and state["x"].dtype != self._live.start.dtype:
-            raise InputError(
-                f"state: of {state['x'].dtype}, the model of {self._live.start.dtype}; convert the "
-                "model to what was trained"
-            )
-        if theirs != mine or len(state["x"]) != self._live.dimension:
-            raise InputError(
-                "state: of program {}, rank {} of {} (version {}), not of {}, rank {} of {} "
-                "(version {}); load each process's own state, with the same plan and as many "
-                "processes".format(*theirs, *mine)
-            )
-        self._settings |= state["settings"]
-        plan = self._planned(self._settings)
+    def _load(self, state: Mapping[str, Any], choice: str | None) -> None:
+        if choice not in (None, "state", "plan"):
+            raise InputError(f"settings = {choice!r}: unknown; write state or plan")
+        self._demand_kin(state)
+        _, _, workers = self.place
+        theirs = plans.read(state["plan"], {}, workers, self._live.dimension)
+        if differing := theirs.differing(self.plan):
+            self._choose(state, theirs, differing, choice)
+        settings = self.plan.settings if choice == "plan" else state["settings"]
+        plan = self._planned(self._settings | settings)
+        self._settings |= settings
         self._parameters |= {key: plan.parameters[key] for key in self._fresh}
+        if choice == "plan":
+            state = {**state, "period": None}
         if self._begun:
             self._close()
             self._open()
         else:
             self._coroutine.close()
             self._start()
-        if self._steering and state["steering"]:
+        if self._steering and state["steering"] and not differing:
             PLAIN.thaw(state["steering"], self._steering)
+        self._transport.step = state["step"]
+        self._meet("loads a state")
         self._resume(state)
+
+    def _demand_kin(self, state: Mapping[str, Any]) -> None:
+        """Raise InputError for a state of another version, program, model or process."""
+        rank, workers = self._transport.rank, self._transport.workers
+        if state["version"] != VERSION:
+            raise InputError(
+                f"state: of version {state['version']}, and this Paceline reads {VERSION}; go on "
+                "with the Paceline that saved it"
+            )
+        if state["workers"] != workers:
+            raise InputError(
+                f"state: saved by one of {state['workers']} processes, and {workers} are here; "
+                f"start {state['workers']} to go on from it, or keep to {workers}, and load only "
+                "the model and the optimizer, before deploy"
+            )
+        if state["rank"] != rank:
+            raise InputError(
+                f"state: of process {state['rank']}, and this is process {rank}; load its own"
+            )
+        if state["program"] != (name := self.plan.program.name):
+            raise InputError(
+                f"state: of {state['program']}, and the plan is {name}; deploy "
+                'state["plan"] to go on from it, or keep to the plan, and load only the model'
+            )
+        x, start = state["x"], self._live.start
+        if len(x) != len(start) or x.dtype != start.dtype:
+            raise InputError(
+                f"state: of {len(x)} trained parameters of {x.dtype}, and the model has "
+                f"{len(start)} of {start.dtype}; load it with the model that was trained"
+            )
+
+    def _choose(
+        self, state: Mapping[str, Any], theirs: plans.Plan, keys: Sequence[str], choice: str | None
+    ) -> None:
+        """Take the state's plan or stay with this one. Raises InputError unless one is chosen."""
+        fixed = [key for key in keys if key not in self._settings]
+        if codec_kind(theirs.settings) != codec_kind(self._settings):
+            fixed = ["codec", *fixed]
+        if choice is None or (fixed and choice == "plan"):
+            both = (", ".join(f"{key} = {plan.table.get(key, 'default')}" for key in keys)
+                    for plan in (theirs, self.plan))  # fmt: skip
+            refused = f" ({fixed[0]} cannot change on the way)" if fixed else ""
+            raise InputError(
+                "state: saved under {}, and the plan has {}; choose by load_state_dict(state, "
+                'settings="state") or settings="plan"{}'.format(*both, refused)
+            )
+        if choice == "state":
+            self._take(theirs)
 
     def _resume(self, state: Mapping[str, Any]) -> None:
         """Let a program that has not begun begin from a state."""
@@ -351,23 +438,31 @@ class Session:
         """Complete what is under way, once every process has called this."""
         if not self._closed:
             self._closed = True
-            if self._steering:
-                self._steering.close()
             self._live.leave()
-            self._close()
-            if self._watcher is not None:
-                self._watcher.shutdown()
+            try:
+                self._close()
+            finally:
+                if self._steering:
+                    self._steering.close()
+                if self._watcher is not None:
+                    self._watcher.shutdown()
 
     def _close(self) -> None:
         self._coroutine.close()
-        self._transport.close()
+        if not self._transport.failed:
+            self._meet(CLOSES)
+        with self._node.waiting():
+            self._transport.close()
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: Any, *_: object) -> None:
-        if kind is None:  # after an error, others must notice that this process is gone
+    def __exit__(self, kind: Any, error: Any, *_: object) -> None:
+        if kind is None:
             self.close()
+        else:  # others must notice that this process is gone
+            self._coroutine.close()
+            self._transport.fail(repr(error))
 
 
 class Listed:
@@ -412,5 +507,5 @@ def deploy(  # noqa: PLR0913
         from .steering.attach import controller
 
         policy, (_, _, workers) = "model" if adapt is True else adapt, session.place
-        session.steer(partial(controller, folder, policy, workers))
+        session.steer(partial(controller, folder, policy, workers, parameters))
     return session

@@ -1,11 +1,13 @@
 """Connections between the user's processes: those of `validate`, on a network as it is."""
 
 import os
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from itertools import count
 from typing import Any
+from zlib import crc32
 
 import torch
 import torch.distributed as dist
@@ -19,6 +21,10 @@ from paceline.validate.training.emulated_network import Accounting, RealNetwork
 from paceline.validate.training.packing import TensorMeter
 from paceline.validate.training.rendezvous import Connections
 from paceline.validate.training.transport import DeviceGroup, Pending, tell
+
+CLOSES = "closes its session"
+MEETINGS = CLOSES, "averages its model", "saves its state", "loads a state"
+EVEN = "all take as many steps: let their loaders give as many batches (drop_last)"
 
 _torch: Any = dist
 _numbers = count()  # of this process's transports: every process opens them in one order
@@ -53,7 +59,11 @@ class Transport(Connections):
     """What one process reaches the others by.
 
     `start`: a vector as long as those that travel, which is not kept; `gossips`: whether messages
-    are sent; `timeout`: seconds after which a process that does not answer is given up.
+    are sent; `timeout`: seconds after which a process that does not answer is given up. `step`:
+    this process's last; `failed`: whether it, or another, cannot go on.
+
+    A process writes to the store what the others may wait for in vain: that it has failed, or that
+    it is in a meeting. Who waits looks there, and raises RunError where no answer can come.
     """
 
     network: OpenNetwork
@@ -71,7 +81,10 @@ class Transport(Connections):
         super().__init__(store, rank, start, Accounting(meter, OpenNetwork(), clock), timeout)
         shared = start.device.type == "cuda" and self.workers > 1
         native = shared and "nccl" in str(dist.get_backend())
+        self.step, self.failed, self._meetings = 0, False, 0
         self.open_team(self.workers, native)
+        self.team.look = self.look
+        self._meeting = self._kept(self._gloo("meetings", self.workers, timeout))
         if gossips:
             self.open_mailbox(self.workers, {*range(self.workers)} - {rank})
 
@@ -83,9 +96,9 @@ class Transport(Connections):
 
     def tell(self, numbers: Sequence[float]) -> Pending:
         """Start giving numbers to all ranks; the result has a row of each."""
-        return tell(self.flags, numbers)
+        return tell(self.flags, numbers, self.team.finish)
 
-    def broadcast(self, tensors: list[Tensor]) -> None:
+    def broadcast(self, tensors: Iterable[Tensor]) -> None:
         """Give all ranks the values that rank 0 has."""
         for tensor in tensors:
             # bytes, so that the sum with zeros is exact for every dtype
@@ -94,36 +107,75 @@ class Transport(Connections):
             total = self.team.total(copied.detach)
             tensor.data.copy_(total.wait().view(tensor.dtype).view(tensor.shape))
 
-    def close(self) -> None:
-        """Complete what was begun, on all ranks, and end."""
-        self.collectives.land()
-        if self.mailbox is not None:
-            self.mailbox.end()
-            self.mailbox.close(self.timeout)
-        if not self._all("end", self.timeout):
+    def meet(self, what: str, settings: Any = None) -> None:
+        """Wait until all processes do this after the same step, under the same settings.
+
+        `what`: one of `MEETINGS`. Raises RunError, on all processes, where they differ.
+        """
+        self._meetings += 1
+        here = f"{self.step} {self.collectives.started} process {self.rank} {what}"
+        self.store.set(f"meeting {self._meetings}", here)
+        mine = [self.step, MEETINGS.index(what), crc32(repr(settings).encode())]
+        rows = tell(self._meeting, mine, self.team.finish).wait().tolist()
+        for rank, row in enumerate(rows):
+            if row[:2] != rows[0][:2]:
+                raise RunError(f"process 0 {_doing(rows[0])}, process {rank} {_doing(row)}; {EVEN}")
+            if row != rows[0]:
+                raise RunError(f"process {rank} {what} with other settings than process 0")
+
+    def fail(self, why: object) -> None:
+        """Tell the other processes that this one cannot go on; the first reason counts.
+
+        It leaves the groups, so that what they wait for fails there. A group with a collective
+        under way ends only once the others have left it, too, on a thread that waits for that.
+        """
+        if self.workers == 1 or self.failed:
+            return
+        self.failed = True
+        with suppress(RuntimeError):  # of a store whose process has ended
+            first = f"process {self.rank} failed at step {self.step}: "
+            self.store.compare_set("failed", "", first * (not isinstance(why, RunError)) + str(why))
+        groups = [self.team._group, *self._groups]
+        self.team._group = self.flags = self._meeting = self.collectives._flags = None
+        self._groups = []
+        while groups:
+            threading.Thread(target=id, args=(groups.pop(),), daemon=True).start()
+
+    def look(self) -> None:
+        """Raise RunError if what this process waits for cannot come."""
+        if self.failed or self.store.check(["failed"]):
             raise RunError(self.lost())
-        # the first rank's process may serve the store, for as long as it lasts
-        self._all("left", self.timeout if self.rank == 0 else 0.0)
+        if self.store.check([key := f"meeting {self._meetings + 1}"]):
+            step, started, what = self.store.get(key).decode().split(" ", 2)
+            if self.step > int(step) or self.collectives.started > int(started):
+                raise RunError(
+                    f"{what} after step {step}, process {self.rank} is at step {self.step}; {EVEN}"
+                )
+
+    def close(self) -> None:
+        """Complete what was begun, once all ranks have met, and end; at once if one has failed."""
+        if not self.failed:
+            self.collectives.land()
+            if self.mailbox is not None:
+                self.mailbox.end()
+                self.mailbox.close(self.timeout)
+            # the first rank's process may serve the store, for as long as it lasts
+            count, until = self.store.add("left", 1), time.monotonic() + self.timeout
+            while not self.rank and count < self.workers and time.monotonic() < until:
+                time.sleep(rendezvous.LOOK)
+                count = self.store.add("left", 0)
         super().close()
 
-    def _all(self, key: str, seconds: float) -> bool:
-        """Count this process in; tell whether all are within that time."""
-        count, until = self.store.add(key, 1), time.monotonic() + seconds
-        while count < self.workers and time.monotonic() < until:
-            time.sleep(rendezvous.LOOK)
-            count = self.store.add(key, 0)
-        return bool(count >= self.workers)
-
-    def lost(self, step: int = 0) -> str:
-        """Say that other processes do not answer, in a step or at the end."""
+    def lost(self) -> str:
+        """Say why another process does not answer."""
         with suppress(RuntimeError):  # of a store whose process has ended
-            if ended := self.store.add("end", 0):
-                return (
-                    f"{ended} of {self.workers} processes closed their sessions, and others did "
-                    f"not{f', such as this one at step {step}' if step else ''}: all have to take "
-                    "as many steps; let their loaders give as many batches (drop_last)"
-                )
+            if self.store.check(["failed"]):
+                return str(self.store.get("failed").decode())
         return (
             f"another process has ended, or has not answered for {self.timeout:g} s; its own "
             "output says why"
         )
+
+
+def _doing(row: Sequence[float]) -> str:
+    return f"{MEETINGS[int(row[1])]} after step {row[0]:.0f}"

@@ -139,7 +139,7 @@ class Collectives:
         numbers = [*self._own(handle), float(len(body))]
         start = torch.tensor(numbers, dtype=torch.float64).view(torch.uint8)
         room = _room(payload)
-        lengths = None if room < inf else tell(self._flags, numbers[OWN:])
+        lengths = None if room < inf else self._tell(numbers[OWN:])
 
         def message() -> Tensor:
             longest = lengths.wait().max() if lengths else len(body) + room
@@ -154,7 +154,7 @@ class Collectives:
         question = RealCollective(self.started, "question", step, handle)
         self.started += 1
         is_done = float(all(work.done() for work in handle.pending))
-        question.pending = [tell(self._flags, [*self._own(question), is_done])]
+        question.pending = [self._tell([*self._own(question), is_done])]
         return question
 
     def answer(self, question: RealCollective) -> bool:
@@ -167,6 +167,9 @@ class Collectives:
             return False
         self.settle(handle)
         return handle.done <= question.done
+
+    def _tell(self, numbers: list[float]) -> Pending:
+        return tell(self._flags, numbers, self._transport.finish)
 
     def _next(self, kind: str, step: int, first: RealCollective | None = None) -> RealCollective:
         handle = RealCollective(self.started, kind, step, first)

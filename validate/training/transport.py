@@ -30,6 +30,7 @@ from ..host.device import Device, fetch, host, put
 THREADS = 16  # of gloo: collectives of one group that run at once; the rest queue
 TASKS = Path("/proc/self/task")
 GUARDED = 0.1  # of the time limit, between checks of waits that cannot be interrupted
+GLANCE = timedelta(seconds=0.5)  # between looks while a collective of gloo is under way
 FOREVER = 1e7  # seconds: a quiet peer has not failed, and a dead process ends the run anyway
 
 Make = Callable[[], Tensor]
@@ -62,20 +63,27 @@ class Pending:
         return self._result()
 
 
-def finish(works: Works) -> None:
-    """Wait for gloo's operations on the host's memory."""
+def finish(works: Works, look: Callable[[], None] | None = None) -> None:
+    """Wait for gloo's operations on the host's memory; `look` is called now and then meanwhile."""
     for work in works:
+        while look is not None and not work.is_completed():
+            with suppress(RuntimeError):  # of a work that has failed, the wait below raises it, too
+                work.wait(GLANCE)
+            if not work.is_completed():
+                look()
         work.wait()
 
 
 class DeviceGroup:
     """Collectives of a process group on tensors of its device, such as gloo's on a CPU.
 
-    `device`: the device to which buffers are moved, and on which results are.
+    `device`: the device to which buffers are moved, and on which results are. `look`: called now
+    and then by whoever waits for gloo; what it raises ends the wait.
     """
 
     def __init__(self, group: Any, device: Device) -> None:
         self._group, self._size, self._device = group, group.size(), device
+        self.look: Callable[[], None] | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="starter")
         self._last: Future[Works] | None = None
 
@@ -138,8 +146,12 @@ class DeviceGroup:
     def _result(self, result: Tensor) -> Tensor:
         return result
 
+    def finish(self, works: Works) -> None:
+        """Wait for works of gloo, of this group or another of these processes."""
+        finish(works, self.look)
+
     def _land(self, works: Works) -> None:
-        finish(works)
+        self.finish(works)
 
     def close(self) -> None:
         """End the thread after its queue, and the group."""
@@ -200,14 +212,17 @@ class Staged(DeviceGroup):
         return put(result, self._device.where)
 
 
-def tell(group: Any, numbers: Sequence[float]) -> Pending:
+def tell(
+    group: Any, numbers: Sequence[float], land: Callable[[Works], None] | None = None
+) -> Pending:
     """Start sending these numbers to every rank; the result has a row for each rank.
 
-    `group`: a gloo group for such numbers alone, so that they never wait behind bulk data.
+    `group`: a gloo group for such numbers alone, so that they never wait behind bulk data; `land`:
+    waits for its works.
     """
     mine = torch.tensor([list(numbers)] * group.size(), dtype=torch.float64)
     theirs = torch.empty_like(mine)
-    return Pending([group.alltoall_base(theirs, mine, [], [])], lambda: theirs)
+    return Pending([group.alltoall_base(theirs, mine, [], [])], lambda: theirs, land)
 
 
 def gloo(store: Any, rank: int, size: int, timeout: float) -> Any:

@@ -1,0 +1,155 @@
+"""What one process does otherwise than the others is an error on all of them, soon and by name."""
+
+from itertools import product
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn
+from torch.optim import SGD
+
+import paceline
+from paceline.simulator.errors import InputError, ProgramError, RunError
+from tests.deploy import loops
+
+FIRST = "0.weight"
+
+
+class World:
+    """A model that starts differently on each rank, with a frozen layer and a buffer."""
+
+    def __init__(self, rank, plan=None, extra=()):
+        torch.manual_seed(rank)
+        self.rank = rank
+        self.net = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 2))
+        for parameter in self.net[0].parameters():
+            parameter.requires_grad_(False)
+        trained = [one for one in self.net.parameters() if one.requires_grad]
+        self.optimizer = SGD([*trained, *(self.net.get_parameter(one) for one in extra)], 0.1)
+        plan = plan or {"name": "local-sgd", "tau": 4}
+        self.session = paceline.deploy(self.net, self.optimizer, plan, timeout=60.0)
+
+    def train(self, steps):
+        for _ in range(steps):
+            self.optimizer.zero_grad()
+            kind = next(self.net.parameters()).dtype
+            loss = self.net(torch.randn(8, 4, dtype=kind)).square().mean()
+            loss.backward()
+            self.session.step(loss)
+
+    def apart(self):
+        """Return how far the ranks' models are apart while they are averaged."""
+        with self.session.averaged():
+            values = [one.detach().double().sum() for one in self.net.state_dict().values()]
+            rows = self.session.share([float(value) for value in values])
+        return max(abs(one - other) for one, other in zip(*rows, strict=True))
+
+
+def double(world):
+    world.net.double()
+
+
+def other_data(world):
+    world.net[3].weight.data = world.net[3].weight.data.clone()
+
+
+def other_parameter(world):
+    world.net[3].weight = nn.Parameter(torch.zeros(2, 6))
+
+
+def other_module(world):
+    world.net[3] = nn.Linear(6, 2)
+
+
+def unfrozen(world):
+    world.net[0].weight.requires_grad_(True)
+
+
+def another_group(world):
+    unfrozen(world)
+    world.optimizer.add_param_group({"params": [world.net[0].weight]})
+
+
+DETACHED = {
+    double: "1.weight", other_data: "3.weight", other_parameter: "3.weight",
+    other_module: "3.weight", unfrozen: FIRST, another_group: FIRST,
+}  # fmt: skip
+
+
+PLANS = (
+    {"name": "local-sgd", "tau": 4}, {"name": "dts", "delay": 3}, {"name": "d-psgd"},
+    {"name": "hpsgd"},
+)  # fmt: skip
+
+
+def close(world):
+    world.session.close()
+
+
+def average(world):
+    world.apart()
+
+
+def caught(act, *arguments):
+    try:
+        act(*arguments)
+    except (InputError, ProgramError, RunError) as error:
+        return type(error).__name__, str(error)
+    return None
+
+
+def detached(rank):
+    """Return what is said of each change of the model: of all ranks', then of the second's."""
+    found = {}
+    for change in DETACHED:
+        for everywhere in (True, False):
+            world = World(rank, extra=[FIRST] if change is unfrozen else ())
+            world.train(5)
+            if everywhere or rank:
+                change(world)
+            found[change.__name__, everywhere] = caught(world.train, 9)
+            world.session.close()
+    world = World(rank)
+    world.train(2)
+    found["frozen"] = world.apart()
+    world.net[0].weight.data += rank  # a teacher follows each rank's own model
+    found["teacher"] = world.apart()
+    world.session.close()
+    return found
+
+
+def uneven(rank):
+    """Return what is said where one rank takes more steps, by the end, the program and the rank."""
+    found = {}
+    for end, plan in product((close, average), PLANS):
+        for more, late in product((1, 7), (0, 1)):  # without a mean between, and with one
+            world = World(rank, plan)
+
+            def act(world=world, steps=9 + more * (rank == late), end=end):
+                world.train(steps)
+                end(world)
+
+            found[end.__name__, plan["name"], more, late] = caught(act)
+            world.session.close()
+    return found
+
+
+@pytest.mark.long
+def test_what_is_detached_from_the_means_is_named_on_every_rank(tmp_path):
+    found = loops.together(detached, 2, tmp_path)
+    names = {change.__name__: name for change, name in DETACHED.items()}
+    for rank, own in enumerate(found):
+        assert (own.pop("frozen"), own.pop("teacher")) == (0.0, 0.0)
+        for (change, everywhere), (kind, said) in own.items():
+            assert kind == ("InputError" if everywhere or rank else "RunError"), change
+            assert f"model: {names[change]} " in said, (change, everywhere)
+
+
+@pytest.mark.long
+def test_uneven_numbers_of_steps_are_an_error_on_every_rank(tmp_path):
+    for own in loops.together(uneven, 2, tmp_path):
+        for case, (kind, said) in own.items():
+            assert kind == "RunError", case
+            assert "after step 9" in said, case
+            assert "drop_last" in said, case
