@@ -12,8 +12,8 @@ from paceline.simulator.programs import Program, catalogue
 from paceline.simulator.programs.program import BOUND
 from paceline.simulator.results import store
 from paceline.simulator.results.verdict import to_run
-from paceline.simulator.scenario.scenario import OWN
 
+from .emit import table_of
 from .steering.telemetry import settings
 
 Source = str | PathLike[str] | Mapping[str, Any]
@@ -128,12 +128,6 @@ def _named(plan: Any, chosen: str | None) -> dict[str, Any]:
             return table_of(row)
     why = f"{label!r} was not tried" if chosen else "it picks nothing"
     raise InputError(f"{folder}: {why}; give an [[algorithm]] table or a name instead")
-
-
-def table_of(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the [[algorithm]] table of a row: without keys of other tables, which tune varies."""
-    given = {key: value for key, value in row["parameters"].items() if "." not in key}
-    return {key: value for key, value in given.items() if key not in OWN} | {"name": row["name"]}
 
 
 def refusal(program: Program, table: Mapping[str, Any]) -> str:

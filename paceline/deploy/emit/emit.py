@@ -26,7 +26,7 @@ from paceline.simulator.results.verdict import to_run
 from paceline.simulator.scenario.scenario import Algorithm, Scenario
 from paceline.simulator.scenario.tables import LearningCurve, NoObjective
 
-from ..plan import table_of
+from . import table_of
 
 YOURS = "YOUR_LEARNING_RATE"  # no name of the code: it stops there, rather than train at any rate
 TARGETS: dict[str, dict[str, Any]] = tomllib.loads(
