@@ -1,6 +1,5 @@
 """Tables that commands print on a terminal."""
 
-import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from textwrap import wrap
@@ -15,15 +14,16 @@ from ..results.columns import (
     NIGHTS,
     RESULT_COLUMNS,
     SIMULATE,
+    STATED,
     SWEEP,
     ResultColumn,
     estimate_of,
     ranked_by,
     to_target,
 )
-from ..results.intervals import USUAL, Estimate, stated
+from ..results.intervals import USUAL, stated
 from ..results.run import TIMES
-from ..results.statistics import format_loss, human, loss_digits, number, time_unit, with_unit
+from ..results.statistics import human, loss_digits, loss_in_table, number, with_unit
 from ..results.verdict import ALONE, mark
 from ..studies.tune import regret
 
@@ -61,20 +61,16 @@ def summary(result: "Result") -> Table:
     """One line per algorithm of a result; the picked one is bold."""
     target, rows, seeds = result.scenario.run.target_loss, result.algorithms, len(result.seeds)
     usual = wording.usual(stated(row["time_to_target"]) for row in rows if target is not None)
-    cells: dict[str, Cell] = {
-        "seconds_per_step": step_time,
-        "time_to_target_s": lambda row: _beneath(_time(row["time_to_target"], seeds, usual)),
-        "final_loss": lambda row: _final(row["loss"]["last"], row["diverged"], digits),
-    }
     digits = loss_digits(row["loss"]["last"] for row in rows)
-    intervals = _with_intervals(seeds, rows[0].get("interval90", {}), digits)
-    cells |= intervals
     columns: dict[str, Cell] = {"algorithm": _named}
     for column in _summary_columns(rows, target):
         heading = _heading(column, target and f"loss {target:g}", usual)
-        if column.key in intervals:
+        modelled = STATED.get(column.key) in rows[0].get("interval90", {})
+        if modelled:
             heading = heading.partition("\n")[0] + f"\n({USUAL})"
-        columns[heading] = cells.get(column.key) or partial(_mean_of, column)
+        beneath = _said if modelled else _beneath
+        cell = partial(column.cell, seeds=seeds, usual=usual, digits=digits)
+        columns[heading] = partial(beneath, cell)
     if any(row["staleness"] and row["staleness"]["max"] for row in rows):
         columns["stale\nmean/max"] = lambda row: _staleness(row["staleness"])
     kinds = _kinds(rows)
@@ -104,12 +100,12 @@ def language(result: "Result") -> list[Table]:
 
     def against(row: Row) -> str:
         above = row.get("above")
-        return _beneath(wording.above(above["value"], above["interval90"])) if above else "-"
+        return wording.above(above["value"], above["interval90"]) if above else "-"
 
     columns: dict[str, Cell] = {"loss at the end": _named}
     columns["perplexity"] = lambda row: number(row["perplexity"], 4) if "perplexity" in row else "-"
     if baseline and len(rows) > 1:
-        columns[f"loss against\n{baseline} ({USUAL})"] = against
+        columns[f"loss against\n{baseline} ({USUAL})"] = partial(_beneath, against)
     return [_table(rows, columns)]
 
 
@@ -188,9 +184,9 @@ def _said(cell: Cell, row: Row) -> str:
     return cell(row).replace(" (", "\n").replace("%: ", "%:\n").removesuffix(")")
 
 
-def _beneath(said: str) -> str:
+def _beneath(cell: Cell, row: Row) -> str:
     """Put an interval beneath its value: labels need the room."""
-    return said.replace(" (", "\n(").replace(" %: ", " %:\n")
+    return cell(row).replace(" (", "\n(").replace(" %: ", " %:\n")
 
 
 def _heading(column: ResultColumn, target: object, usual: str) -> str:
@@ -202,58 +198,8 @@ def _named(row: Row) -> str:
     return f"{row['label']} (a bound)" if row.get("bound") else str(row["label"])
 
 
-def step_time(row: Row) -> str:
-    """Return an algorithm's time per step and, on a line of its own, its interval if it has one."""
-    if row["stall"]:
-        return "stalled"
-    mean = stated(row["seconds_per_step"]).value
-    known = (row.get("interval90") or {}).get("seconds_per_step")
-    return f"{human(mean)}\n{_within(mean, known)}" if known else human(mean)
-
-
-def _time(times: Row, seeds: int, usual: str) -> str:
-    return _reached(stated(times), times["reached"], seeds, usual)
-
-
 def _mean_of(column: ResultColumn, row: Row) -> str:
     return column.show(column.of_summary(row))
-
-
-def _with_intervals(seeds: int, known: Row, digits: int = 4) -> dict[str, Cell]:
-    """Return the cells of columns that show a prediction interval, as far as it is `known`."""
-
-    def reached(row: Row) -> str:
-        times = row["time_to_target"]
-        if times["mean"] is None:
-            return _time(times, seeds, USUAL)
-        time = stated(times).value
-        return f"{human(time)}\n{_within(time, row['interval90']['time_to_target'])}"
-
-    def final(row: Row) -> str:
-        low, high = row["interval90"]["loss"] or (None, None)
-        within = "-" if low is None or high is None else f"{_loss(low)}–{_loss(high)}"
-        return f"{_final(row['loss']['last'], row['diverged'], digits)}\n{within}"
-
-    cells: dict[str, tuple[str, Cell]] = {
-        "seconds_per_step": ("seconds_per_step", step_time),
-        "time_to_target": ("time_to_target_s", reached),
-        "loss": ("final_loss", final),
-    }
-    return dict(cell for quantity, cell in cells.items() if quantity in known)
-
-
-def _within(value: float, interval: Sequence[float | None] | None) -> str:
-    """Return an interval of a time in the unit of its value."""
-    low, high = interval or (None, None)
-    if low is None:
-        return "-"
-    size, unit = time_unit(value)
-    if high is None:
-        return f"> {number(low / size)} {unit}"
-    digits = math.ceil(-math.log10(max(high - low, 1e-9) / size))
-    shown = 1 - math.floor(math.log10(low / size)) if low > 0 else 0
-    decimals = min(max(digits + 1, shown, 0), 4)  # two digits of the width, and of the lower end
-    return f"{low / size:.{decimals}f}–{high / size:.{decimals}f} {unit}"
 
 
 def sweep(result: "SweepResult") -> Table:
@@ -305,10 +251,10 @@ def _until_target(result: "SweepResult", rows: Sequence[Row]) -> dict[str, Cell]
     timed = [row for row in rows if row["time_to_target_s"] is not None]
     usual = wording.usual(estimate_of(row, column.key) for row in timed)
     heading = _heading(column, f"loss {target:g}" if constant else "target", usual)
-    cells: dict[str, Cell] = {heading: partial(_to_target, usual, column)}
+    cells: dict[str, Cell] = {heading: partial(_beneath, partial(_to_target, usual, column))}
     if column is NIGHTS:
         of_client = "bytes/\nclient" + f"\n({usual})" * bool(usual)
-        cells[of_client] = partial(_bytes_to_target, usual)
+        cells[of_client] = partial(_beneath, partial(_bytes_to_target, usual))
     return cells
 
 
@@ -351,8 +297,8 @@ def _ends_of(row: Row, key: str) -> str:
         return ""
     low, high = found.span
     if key == "final_loss":
-        return f"{_loss(low)}–{_loss(high)}"
-    return _within(found.value, [low, high])
+        return f"{loss_in_table(low)}–{loss_in_table(high)}"
+    return wording.within(found.value, [low, high])
 
 
 def _spent(kinds: Sequence[str]) -> str:
@@ -368,23 +314,11 @@ def _short(key: str, keys: Iterable[str]) -> str:
     return next((end for end in ends if sum(f".{k}".endswith(f".{end}") for k in keys) == 1), key)
 
 
-def _loss(value: float | None, digits: int = 4) -> str:
-    """A loss; one of a model of language, say, with a digit more, as parts of a per cent count."""
-    return format_loss(value, digits) if value is not None and abs(value) >= 1 else _plain(value)
-
-
-def _final(last: float | None, lost: Row | None, digits: int = 4) -> str:
-    """A final loss, or with how many seeds there is none."""
-    if not lost:
-        return _loss(last, digits)
-    return (
-        "diverged" if lost["seeds"] == lost["of"] else f"{lost['seeds']} of {lost['of']} diverged"
-    )
-
-
 def _final_of_sweep(row: Row) -> str:
-    lost = row["diverged"] and {"seeds": row["diverged"], "of": row["seeds"]}
-    return _final(row["final_loss"], lost)
+    """Return a final loss, or with how many seeds there is none."""
+    if lost := row["diverged"]:
+        return "diverged" if lost == row["seeds"] else f"{lost} of {row['seeds']} diverged"
+    return loss_in_table(row["final_loss"])
 
 
 def _varied(key: str, programs: Collection[str]) -> Cell:
@@ -403,12 +337,13 @@ def _text(key: str) -> Cell:
 def _to_target(usual: str, column: ResultColumn, row: Row) -> str:
     if row["reached"] is None:
         return "-"
-    estimate = estimate_of(row, column.key)
-    return _beneath(_reached(estimate, row["reached"], row["seeds"], usual, column.unit))
+    if row["reached"] < row["seeds"]:
+        return f"{row['reached']} of {row['seeds']} seeds" if row["reached"] else "not reached"
+    return wording.cell(estimate_of(row, column.key), column.unit, usual)
 
 
 def _bytes_to_target(usual: str, row: Row) -> str:
-    return _beneath(wording.cell(estimate_of(row, "client_bytes_to_target"), "B", usual))
+    return wording.cell(estimate_of(row, "client_bytes_to_target"), "B", usual)
 
 
 def tune(result: "TuneResult") -> list[Table | str]:
@@ -444,9 +379,9 @@ def _ranking(result: "TuneResult", rows: Sequence[Row]) -> Table:
     columns[f"{heading}\n({usual})" if usual else heading] = value
     if any(row["to_reference"] for row in rows):
         above = "\n".join([*wrap(f"loss above {result.reference}", HEADING), f"({USUAL})"])
-        columns[above] = lambda row: _above(row["to_reference"])
+        columns[above] = partial(_beneath, _above)
     if any("at_equal_loss" in row for row in rows):
-        columns[f"days at\nequal loss\n({USUAL})"] = _at_equal_loss
+        columns[f"days at\nequal loss\n({USUAL})"] = partial(_beneath, _at_equal_loss)
     columns["seeds"] = _text("seeds")
     if any(row["basis"] for row in rows):  # both leave too few columns
         del columns["seeds"]
@@ -456,7 +391,7 @@ def _ranking(result: "TuneResult", rows: Sequence[Row]) -> Table:
 
 def _at_equal_loss(row: Row) -> str:
     days = row.get("at_equal_loss")
-    return _beneath(wording.cell(stated(days, "value"), "")) if days else "-"
+    return wording.cell(stated(days, "value"), "") if days else "-"
 
 
 def _reached_value(objective: Any, row: Row) -> str:
@@ -482,8 +417,9 @@ def _regrets(rows: Sequence[Row]) -> Table:
     return _table([{"label": label} for label in rows[0]["values"]], columns)
 
 
-def _above(share: Row | None) -> str:
-    return _beneath(wording.above(share["value"], share["interval"])) if share else "-"
+def _above(row: Row) -> str:
+    share = row["to_reference"]
+    return wording.above(share["value"], share["interval"]) if share else "-"
 
 
 def _regret(worlds: Sequence[Row], row: Row) -> str:
@@ -670,10 +606,3 @@ def _staleness(counted: Row | None) -> str:
     if counted is None or not counted["max"]:
         return "-" if counted is None else "0"
     return f"{number(counted['mean'])}/{counted['max']}"
-
-
-def _reached(found: Estimate, reached: int, seeds: int, usual: str, unit: str = "s") -> str:
-    """Format a time to the target with its interval (`usual`: most are), or how many have it."""
-    if reached < seeds:
-        return f"{reached} of {seeds} seeds" if reached else "not reached"
-    return wording.cell(found, unit, usual)

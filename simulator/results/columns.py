@@ -15,12 +15,19 @@ from pathlib import Path
 from typing import Any
 
 from ..inputs import untrusted
-from . import intervals, statistics
+from . import intervals, statistics, wording
 
 Summary = Mapping[str, Any]
 SIMULATE, SWEEP, PAGE = "simulate", "sweep", "page"  # outputs that show columns
 EVERYWHERE = (SIMULATE, SWEEP, PAGE)
 MEDIAN_PARTS = ("median", "median_low", "median_high", "median_level")  # of a column in a row
+
+STATED = {
+    "seconds_per_step": "seconds_per_step",
+    "time_to_target_s": "time_to_target",
+    "final_loss": "loss",
+}
+"""Quantities of which one run's interval may be stated, by the key of their column."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +71,31 @@ class ResultColumn:
         if isinstance(stated, Mapping) and stated.get("estimate"):
             return intervals.stated(stated, leaf, one_run=True)
         return None if None in values else intervals.estimate(values, heavy=heavy)
+
+    def cell(self, row: Summary, seeds: int, usual: str = intervals.USUAL, digits: int = 4) -> str:
+        """Return the value with an interval, of one run if that is stated, or why there is none.
+
+        `usual`: the kind of intervals that goes without saying; `digits`: of losses above 1.
+        """
+        quantity, value = STATED.get(self.key), self.show(self.of_summary(row))
+        ends = (row.get("interval90") or {}).get(quantity)
+        if quantity == "time_to_target":
+            times = row[quantity] or {"reached": 0}
+            if times["reached"] < seeds:
+                return f"{times['reached']} of {seeds} seeds" if times["reached"] else "not reached"
+            if not ends:
+                return wording.cell(intervals.stated(times), "s", usual)
+        if quantity == "loss":
+            if lost := row["diverged"]:
+                seeds, of = lost["seeds"], lost["of"]
+                return "diverged" if seeds == of else f"{seeds} of {of} diverged"
+            value = statistics.loss_in_table(row["loss"]["last"], digits)
+            within = ends and "–".join(map(statistics.loss_in_table, ends))
+        elif quantity:
+            time = intervals.stated(row[quantity]).value
+            value = "stalled" if row["stall"] else statistics.human(time)
+            within = ends and wording.within(time, ends)
+        return f"{value} ({within})" if quantity and within else value
 
     @property
     def show(self) -> Callable[[float | None], str]:

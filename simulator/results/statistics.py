@@ -86,6 +86,11 @@ def format_loss(value: float | None, digits: int = 4) -> str:
     return "-" if value is None or not math.isfinite(value) else number(value, digits)
 
 
+def loss_in_table(value: float | None, digits: int = 4) -> str:
+    """Format a loss as `format_loss`, but below 1 with three digits."""
+    return format_loss(value, digits if value is not None and abs(value) >= 1 else 3)
+
+
 def loss_digits(values: Iterable[float | None]) -> int:
     """Return with how many digits, four to six, losses that differ are told apart."""
     losses = {value for value in values if value is not None and math.isfinite(value)}

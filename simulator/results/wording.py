@@ -151,6 +151,20 @@ def cell(estimate: Estimate, unit: str, column: str = USUAL) -> str:
     return f"{value} ({of}{within})"
 
 
+def within(value: float, interval: Sequence[float | None] | None) -> str:
+    """Format an interval of a time in the unit of its value: "12.0–14.2 s"."""
+    low, high = interval or (None, None)
+    if low is None:
+        return "-"
+    size, unit = time_unit(value)
+    if high is None:
+        return f"> {number(low / size)} {unit}"
+    digits = math.ceil(-math.log10(max(high - low, 1e-9) / size))
+    shown = 1 - math.floor(math.log10(low / size)) if low > 0 else 0
+    decimals = min(max(digits + 1, shown, 0), 4)  # two digits of the width, and of the lower end
+    return f"{low / size:.{decimals}f}–{high / size:.{decimals}f} {unit}"
+
+
 def qualified(estimate: Estimate, unit: str, column: str = USUAL) -> str:
     """Format an interval for a column, with its kind if that is another."""
     ends = format_interval(estimate, unit)

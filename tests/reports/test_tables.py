@@ -6,6 +6,7 @@ from rich.console import Console
 
 import paceline
 from paceline.simulator.reports import terminal
+from paceline.simulator.results import wording
 from tests.helpers.cases import beside
 
 SCENARIO = beside(__file__, "tables.toml")
@@ -50,9 +51,9 @@ def test_one_seed_has_no_heading_of_intervals(tmp_path):
 
 
 def test_an_interval_is_in_the_unit_of_its_mean():
-    assert terminal._within(53.0, [52.3, 13_248.0]) == "52–13248 s"
-    assert terminal._within(2500.0, [3139.2, None]) == "> 52.3 min"
-    assert terminal._within(0.2, [0.1, 1.5]) == "100–1500 ms"
+    assert wording.within(53.0, [52.3, 13_248.0]) == "52–13248 s"
+    assert wording.within(2500.0, [3139.2, None]) == "> 52.3 min"
+    assert wording.within(0.2, [0.1, 1.5]) == "100–1500 ms"
 
 
 def test_shares_of_time_that_say_nothing_are_no_table():

@@ -6,6 +6,7 @@ import math
 from paceline.simulator.reports import terminal
 from paceline.simulator.reports.page.page import report as page
 from paceline.simulator.results import divergence, statistics
+from paceline.simulator.results.columns import BY_KEY
 from paceline.simulator.results.figures import curves as plot
 from paceline.simulator.results.figures import drawing, style
 from paceline.simulator.results.verdict import of_runs
@@ -136,11 +137,10 @@ def test_how_many_seeds_reached_the_target_is_said():
             for label, runs in (("some", some), ("none", none))}  # fmt: skip
     assert (rows["some"]["mean"], rows["some"]["ci95"], rows["some"]["reached"]) == (None, None, 1)
     assert (rows["none"]["mean"], rows["none"]["reached"]) == (None, 0)
-    assert terminal._time(rows["some"], 2, "90 %") == "1 of 2 seeds"
-    assert terminal._time(rows["none"], 2, "90 %") == "not reached"
     assert "1 of 2 seeds" in of_runs({"some": some, "none": none}, 0.5).sentence
     assert "No algorithm reached" in of_runs({"none": none}, 0.5).sentence
     spread = {"seconds_per_step": None, "time_to_target": [1.0, None]}
-    within = terminal._with_intervals(2, spread)["time_to_target_s"]
-    assert within({"time_to_target": rows["some"], "interval90": spread}) == "1 of 2 seeds"
-    assert within({"time_to_target": rows["none"], "interval90": spread}) == "not reached"
+    for ends in (None, spread):
+        cell = {k: BY_KEY["time_to_target_s"].cell({"time_to_target": times, "interval90": ends}, 2)
+                for k, times in rows.items()}  # fmt: skip
+        assert cell == {"some": "1 of 2 seeds", "none": "not reached"}

@@ -6,7 +6,6 @@ it is read, and nothing long is run.
 """
 
 from collections.abc import Iterator, Mapping
-from functools import partial
 from typing import Any, NamedTuple
 
 from ...cluster import prices
@@ -14,8 +13,9 @@ from ...errors import InputError, RunError
 from ...load.load import parse
 from ...results import wording
 from ...results.intervals import stated
+from ...results.read import RunDirectory
 from ...results.statistics import format_loss, human
-from ...scenario.scenario import Algorithm, Scenario
+from ...scenario.scenario import Scenario
 from ...scenario.tables import LearningCurve
 from ...studies import learning, links
 from ...studies.tune import regret
@@ -24,19 +24,19 @@ from .reading import FoundRun
 
 SHOWN = 3  # algorithms: the pick, the next, data-parallel training, or others as good
 TARGET, RUN, STEP = "Time to the target", "Time of the run", "Time per step"
-LEAST = 0.02  # share of a time that a change has to change
+BASE = "as simulated"
 LONGEST = 4e5  # gradients of all short simulations together
 FACTORS = {0.5: "half", 2.0: "twice"}
 NO_SECTION = (InputError, RunError, ValueError, KeyError, TypeError, ArithmeticError)
 
 
-class Known(NamedTuple):
+class Amounts(NamedTuple):
     """What a run of one algorithm takes: time (seconds), cost, what of it is traffic, and loss."""
 
     seconds: float
-    cost: float | None
-    traffic: float
-    currency: str
+    cost: float | None = None
+    traffic: float = 0.0
+    currency: str = ""
     loss: str = ""
 
     def __str__(self) -> str:
@@ -46,12 +46,16 @@ class Known(NamedTuple):
             cost = f"{wording.cell(stated({'mean': self.cost}), '')} {self.currency}".rstrip()
         return ", ".join(filter(None, [human(self.seconds), cost, self.loss]))
 
-    def scaled(self, times: float, price: float = 1.0) -> "Known":
+    def scaled(self, times: float, price: float = 1.0) -> "Amounts":
         """Return what it takes if it takes `times` as long, at `price` times the price of time."""
         cost = self.cost
         if cost is not None:
             cost = (cost - self.traffic) * times * price + self.traffic
         return self._replace(seconds=self.seconds * times, cost=cost)
+
+
+Changed = Mapping[str, Amounts | None]
+"""What each algorithm takes under a change, by label; None where only a long run would tell."""
 
 
 def section(found: FoundRun, place: int) -> PageSection | None:
@@ -65,44 +69,34 @@ def section(found: FoundRun, place: int) -> PageSection | None:
     try:
         origin = {"file": found.scenario["file"], "folder": found.path, "allow_paths": False}
         scenario = parse(dict(run.table), **origin)
-        leading = _leading(found)
+        leading = _leading(found.verdict, run.rows)
         measure = _measure(run.rows[leading[0]], scenario)
-        known = {label: _known(run.rows[label], scenario, measure) for label in leading}
-        rows = {label: amounts for label, amounts in known.items() if amounts}
-        every = dict(_changes(found, scenario, rows))
+        every = {label: _amounts(run.rows[label], scenario, measure) for label in leading}
+        base = {label: amounts for label, amounts in every.items() if amounts}
+        rows: dict[str, Changed] = {BASE: base, **dict(_changes(run, scenario, base))}
     except NO_SECTION:
         return None
-    base = every.pop("as simulated")
-    moved = {name: row for name, row in every.items() if _differs(base, row)}
-    lead = [_sentence(base, moved)] if len(rows) > 1 else []
-    idle = " or ".join(name for name in every if name not in moved)
-    lead += [f"{idle.capitalize()} would change hardly anything."] if idle else []
-    cells = [
-        [name, *(str(amounts) if amounts else "-" for amounts in row.values())]
-        for name, row in {"as simulated": base, **moved}.items()
-    ]
+    if len(rows) == 1:
+        return None
+    cells = [[name, *(str(row[label] or "-") for label in base)] for name, row in rows.items()]
     caption = f"{measure} where steps take longer or shorter; the loss by steps stays as it is"
-    table = PageTable(caption, ("with", *rows), cells)
-    text = " ".join(lead)
-    return PageSection(f"changes-{place}", CHANGES, text, tables=[table]) if moved else None
+    lead = _sentence(rows) if len(base) > 1 else ""
+    table = PageTable(caption, ("with", *base), cells)
+    return PageSection(f"changes-{place}", CHANGES, lead, tables=[table])
 
 
-Amounts = Mapping[str, Known | None]
-
-
-def _leading(found: FoundRun) -> list[str]:
+def _leading(verdict: Mapping[str, Any], rows: Mapping[str, Any]) -> list[str]:
     """Return the labels to compare, the pick first."""
-    verdict, rows = found.verdict, found.main.rows if found.main else {}
     named = [verdict["pick"], verdict.get("runner_up")]
     named += [row["label"] for row in verdict["reasons"] if row["code"] == "baseline"]
     labels = [*named, *verdict["candidates"], *rows]
     return [label for label in dict.fromkeys(labels) if label in rows][:SHOWN]
 
 
-def _known(row: Mapping[str, Any], scenario: Scenario, measure: str) -> Known | None:
+def _amounts(row: Mapping[str, Any], scenario: Scenario, measure: str) -> Amounts | None:
     """Return what a run takes to the target, as a whole, or for a step, as `measure` says."""
     if measure == STEP:
-        return Known(stated(row["seconds_per_step"]).value, None, 0.0, "")
+        return Amounts(stated(row["seconds_per_step"]).value)
     to_target = measure == TARGET
     if to_target and (row["time_to_target"] or {}).get("mean") is None:
         return None
@@ -111,7 +105,7 @@ def _known(row: Mapping[str, Any], scenario: Scenario, measure: str) -> Known | 
     cost = (used.get("cost") or {}).get("mean")
     sent = (used.get("egress_bytes") or {}).get("mean") or 0.0
     traffic = sent / prices.BYTES_PER_GB * (scenario.cost.egress_per_gb or 0.0)
-    return Known(float(seconds), cost, traffic, row.get("currency") or "")
+    return Amounts(float(seconds), cost, traffic, row.get("currency") or "")
 
 
 def _measure(row: Mapping[str, Any], scenario: Scenario) -> str:
@@ -122,80 +116,67 @@ def _measure(row: Mapping[str, Any], scenario: Scenario) -> str:
 
 
 def _changes(
-    found: FoundRun, scenario: Scenario, rows: Mapping[str, Known]
-) -> Iterator[tuple[str, Amounts]]:
+    run: RunDirectory, scenario: Scenario, base: Mapping[str, Amounts]
+) -> Iterator[tuple[str, Changed]]:
     """Yield what the algorithms take, by what changes."""
-    algorithms = [one for one in scenario.algorithm if one.label in rows]
-    yield "as simulated", dict(rows)
-    before = {one.label: _pace(found, scenario, one) for one in algorithms}
+    before = _paces(run, scenario, base)
     for what in ("bandwidth", "latency"):
         for factor, words in FACTORS.items():
             table = regret.world(scenario.table, what, factor)
             if table != scenario.table:
-                other = parse(table, file=scenario.file, folder=found.path, allow_paths=False)
-                after = {one.label: _pace(found, other, one) for one in algorithms}
+                other = parse(table, file=scenario.file, folder=run.path, allow_paths=False)
+                after = _paces(run, other, base)
+                pairs = {label: (after[label], before[label]) for label in base}
                 yield (
                     f"{words} the {what}",
                     {
-                        label: known.scaled(now / was) if (now := after[label]) and was else None
-                        for label, known in rows.items()
-                        for was in [before[label]]
+                        k: base[k].scaled(now / was) if now and was else None
+                        for k, (now, was) in pairs.items()
                     },
                 )
-    if any(known.cost for known in rows.values()):
-        yield "twice the price of time", {k: known.scaled(1, 2.0) for k, known in rows.items()}
+    if any(amounts.cost for amounts in base.values()):
+        yield "twice the price of time", {k: one.scaled(1, 2.0) for k, one in base.items()}
     whole = scenario.run.target_loss is None and scenario.run.duration is None
     if isinstance(scenario.objective, LearningCurve) and whole:
-        by_label = {one.label: one for one in algorithms}
-        longer = {k: _longer(found, scenario, by_label[k], known) for k, known in rows.items()}
-        yield "twice the steps", longer
+        yield "twice the steps", {k: _longer(run, scenario, k, one) for k, one in base.items()}
 
 
-def _pace(found: FoundRun, scenario: Scenario, algorithm: Algorithm) -> float | None:
-    """Return the seconds per step of a short run; None where only a long one would tell."""
-    runs = found.main.runs.get(algorithm.label, ()) if found.main else ()
-    return links.short_pace(scenario, algorithm, runs[0], LONGEST) if runs else None
+def _paces(
+    run: RunDirectory, scenario: Scenario, labels: Mapping[str, Any]
+) -> dict[str, float | None]:
+    """Return the seconds per step of short runs, by label; None where only long ones would tell."""
+    return {
+        one.label: links.short_pace(scenario, one, run.runs[one.label][0], LONGEST)
+        if run.runs.get(one.label)
+        else None
+        for one in scenario.algorithm
+        if one.label in labels
+    }
 
 
-def _longer(
-    found: FoundRun, scenario: Scenario, algorithm: Algorithm, known: Known
-) -> Known | None:
+def _longer(run: RunDirectory, scenario: Scenario, label: str, amounts: Amounts) -> Amounts | None:
     """Return what twice the steps take, with the loss that the curve has then."""
-    runs = found.main.runs.get(algorithm.label, ()) if found.main else ()
-    row = found.main.rows[algorithm.label] if found.main else {}
+    row, runs = run.rows[label], run.runs.get(label, ())
     if not runs or row["loss"]["last"] is None:
         return None
+    (algorithm,) = (one for one in scenario.algorithm if one.label == label)
     curve = learning.expected(scenario, algorithm, runs).parallel
     loss = row["loss"]["last"] * float(curve(2 * row["steps"]) / curve(row["steps"]))
-    twice = known.scaled(2.0)._replace(traffic=2 * known.traffic, loss=f"loss {format_loss(loss)}")
-    return twice if known.cost is None else twice._replace(cost=2 * known.cost)
+    cost = amounts.cost and 2 * amounts.cost
+    words = f"loss {format_loss(loss)}"
+    return amounts._replace(seconds=2 * amounts.seconds, cost=cost, loss=words)
 
 
-def _differs(base: Amounts, row: Amounts) -> bool:
-    """Tell whether something takes another time, costs another amount, or has another loss."""
-    pairs = [(base[label], now) for label, now in row.items() if now is not None]
-    return any(
-        was is None
-        or now.loss
-        or abs(now.seconds - was.seconds) > LEAST * was.seconds
-        or abs((now.cost or 0.0) - (was.cost or 0.0)) > LEAST * (was.cost or 0.0)
-        for was, now in pairs
-    )
-
-
-def _sentence(base: Amounts, moved: Mapping[str, Amounts]) -> str:
+def _sentence(rows: Mapping[str, Changed]) -> str:
     """Say which algorithm takes the least time, and where that changes."""
-    first = _soonest(base)
+    there = {name: {k: one.seconds for k, one in row.items() if one} for name, row in rows.items()}
+    soonest = {name: min(times, key=lambda k: times[k]) for name, times in there.items() if times}
+    first = soonest.pop(BASE)
     others: dict[str, list[str]] = {}
-    for name, row in moved.items():
-        if (soonest := _soonest(row)) != first:
-            others.setdefault(soonest, []).append(name)
+    for name, label in soonest.items():
+        if label != first:
+            others.setdefault(label, []).append(name)
     if not others:
         return f"{first} takes the least time in every row."
     parts = (f"with {' or '.join(names)} {label}" for label, names in others.items())
     return f"{first} takes the least time, {', '.join(parts)}."
-
-
-def _soonest(row: Amounts) -> str:
-    there = {label: known.seconds for label, known in row.items() if known is not None}
-    return min(there, key=partial(dict.__getitem__, there))

@@ -5,11 +5,10 @@ from functools import partial
 from typing import Any
 
 from ...inputs.tables import differing
-from ...results import consumption, wording
-from ...results.columns import PAGE, RESULT_COLUMNS, ResultColumn
+from ...results import consumption
+from ...results.columns import BY_KEY, PAGE, RESULT_COLUMNS, STATED, ResultColumn
 from ...results.intervals import MEDIAN, USUAL, stated
-from ...results.statistics import format_loss, human, number, percent, with_unit
-from .. import terminal
+from ...results.statistics import format_loss, human, percent, with_unit
 from .parts import PageSection, PageTable
 from .reading import FoundRun
 from .series import Series, shared
@@ -23,7 +22,6 @@ QUANTITIES = {
     "bytes_per_step": "bytes per step",
 }
 SHOWN = 20  # rows of a comparison that are not folded
-KEYS = {"final_loss": "loss"}  # of intervals, where they are not those of columns
 NOT_COUNTED = " (not counted)"
 
 
@@ -33,7 +31,7 @@ def results(
     """Tabulate each algorithm's time to target, its other columns, and what it uses."""
     columns: dict[str, Callable[[Series], str]] = {"algorithm": _named}
     if target is not None:
-        columns[f"time to loss {target:g} ({USUAL})"] = _time_to_target
+        columns[f"time to loss {target:g} ({USUAL})"] = partial(_value, BY_KEY["time_to_target_s"])
     columns |= _measures(lines)
     columns["steps"] = lambda line: "-" if line.row["steps"] is None else f"{line.row['steps']:.0f}"
     what, amounts = consumption.cells([line.row for line in lines], target)
@@ -56,7 +54,7 @@ def _measures(lines: Sequence[Series]) -> dict[str, Callable[[Series], str]]:
     for column in sorted(RESULT_COLUMNS, key=lambda column: column.key == "seconds_per_step"):
         there = any(column.of_summary(line.row) is not None for line in lines)
         if PAGE in column.shown_in and column.key != "time_to_target_s" and there:
-            level = f" ({USUAL})" * (KEYS.get(column.key, column.key) in stated_at_all)
+            level = f" ({USUAL})" * (STATED.get(column.key) in stated_at_all)
             found[column.words + level] = partial(_value, column)
     return found
 
@@ -73,23 +71,10 @@ def _used(cell: consumption.Cell, line: Series) -> str:
     return cell(line.row)
 
 
-def _time_to_target(line: Series) -> str:
-    """Return the time to the target with its interval, and how many seeds reached it if not all."""
-    times = line.row["time_to_target"] or {}
-    reached = times.get("reached", 0)
-    if times.get("mean") is None:
-        return f"{reached} of {len(line.runs)} seeds" if reached else "not reached"
-    return wording.cell(wording.of_one(line.row, "time_to_target"), "s")
-
-
 def _value(column: ResultColumn, line: Series) -> str:
-    value = column.of_summary(line.row)
-    if column.key == "seconds_per_step":
-        time, *ends = terminal.step_time(line.row).split("\n")
-        return f"{time} ({ends[0]})" if ends else time
-    known = column.key == "final_loss" and _intervals(line).get("loss")
-    beside = f" ({number(known[0])}–{number(known[1])})" if known else ""
-    return percent(value, 1) if column.key == "final_accuracy" else column.show(value) + beside
+    if column.key == "final_accuracy":
+        return percent(column.of_summary(line.row), 1)
+    return column.cell(line.row, len(line.runs))
 
 
 def comparison(found: FoundRun, place: int) -> PageSection:

@@ -20,6 +20,7 @@ from ...results.columns import (
     BY_KEY,
     RANKING,
     RESULT_COLUMNS,
+    STATED,
     SWEEP,
     ResultColumn,
     estimate_columns,
@@ -30,7 +31,7 @@ from ...results.columns import (
 from ...results.determinism import deterministic
 from ...results.figures.chart import Chart
 from ...results.order import MARGIN, Terms, order
-from ...results.prediction_interval import PACE, TARGET
+from ...results.prediction_interval import PACE
 from ...results.run import Run
 from ...results.verdict import NOTHING_KNOWN, Compared, Question, Verdict, conclude, of_points
 from ...scenario.scenario import Scenario
@@ -44,8 +45,6 @@ Row = dict[str, Any]
 Record = dict[str, Any]
 """The JSON-able numbers and notes of one algorithm at one point."""
 
-STATED = {"time_to_target_s": TARGET, PACE: PACE, "final_loss": "loss"}
-"""Columns of which `simulate` states the interval of one run, by its names of them."""
 SHARES = ("compute_share", "wait_share", "communicate_share")
 
 
