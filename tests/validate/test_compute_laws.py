@@ -1,9 +1,7 @@
-"""Compute-time laws from samples: families, slow workers, slow periods, and no false positives."""
+"""Compute-time laws from samples: families, slow workers, and no false positives."""
 
 import math
-from functools import partial
 from itertools import product
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from paceline.simulator.cluster import speed
 from paceline.simulator.distributions.order_statistics import expected_max
 from paceline.simulator.distributions.parametric import (
     Constant,
@@ -27,7 +24,6 @@ from paceline.simulator.distributions.parametric import (
 from paceline.simulator.distributions.random_streams import Purpose, generator
 from paceline.simulator.errors import InputError
 from paceline.simulator.load.load import parse
-from paceline.simulator.scenario.cluster import Bursts
 from paceline.validate.calibration import distribution_fits, independence
 from paceline.validate.calibration.compute_laws import fit
 from tests.helpers.cases import looped
@@ -75,7 +71,6 @@ def test_the_family_is_found(law, seed, tmp_path):
     fitted = fit(draw(law, seed))
     assert fitted.compute["dist"] == law.dist
     assert not fitted.group
-    assert fitted.bursts is None
     sampled = distribution_fits.slowest_of(np.concatenate(draw(law, seed)), 4)
     found = expected_max([(each,) for each in told(fitted, 4, tmp_path)])
     assert found == pytest.approx(sampled, rel=0.05)
@@ -154,7 +149,7 @@ def test_two_humps_are_empirical(tmp_path):
 
 
 @looped("law", [LAWS[1], LAWS[2], LAWS[6]])
-def test_chance_makes_no_groups_and_no_slow_periods(law):
+def test_chance_makes_no_groups_and_no_correlation(law):
     trials = [draw(law, seed, n=100) for seed in range(40)]
     assert sum(len(independence.alike(x)) > 1 for x in trials) <= 2
     assert sum(independence.correlated(x) for x in trials) <= 1
@@ -166,7 +161,6 @@ def test_slow_workers_are_told_apart(law, tmp_path):
     fitted = fit(x)
     assert fitted.members == {"slow-1": [2, 5], "": [0, 1, 3, 4, 6, 7]}
     assert fitted.group[0]["workers"] == 2
-    assert fitted.bursts is None
     slow, *_, usual = told(fitted, 8, tmp_path)
     assert slow.expectation / usual.expectation == pytest.approx(1.5, rel=0.12)
     assert any(note.startswith("workers 2, 5 take 1.") for note in fitted.notes)
@@ -179,61 +173,12 @@ def test_fast_workers_and_constants_too():
     assert [each["compute"]["value"] for each in fitted.group] == ["20 ms", "50 ms"]
 
 
-def bursty(law, bursts, seed, worker, n=300):
-    node = SimpleNamespace(now=0.0)
-    own = speed.Speed(partial(speed.burst_segments, bursts, seed, worker))
-    work = law.sample(generator(seed, Purpose.COMPUTE, worker), n).tolist()
-    found = []
-    for time in speed.stretched(node, iter(work), own):
-        found.append(time)
-        node.now += time
-    return np.array(found)
-
-
-@looped("law", [LAWS[0], LAWS[4]])
-def test_slow_periods_are_found(law, tmp_path):
-    """Fitted to bursts that the simulator draws; the law is that of steps outside them."""
-    pace = law.expectation
-    bursts = Bursts.model_construct(factor=3.0, on=20 * pace, off=60 * pace)
-    fitted = fit([bursty(law, bursts, 3, w) for w in range(8)])
-    on, off = (float(fitted.bursts[key].split()[0]) / 1e3 for key in ("on", "off"))
-    assert fitted.bursts["factor"] == pytest.approx(3.0, rel=0.15)
-    assert 1 / 1.6 < on / bursts.on < 1.6
-    assert 1 / 1.6 < off / bursts.off < 1.6
-    assert not fitted.group
-    slowest = expected_max([(each,) for each in told(fitted, 8, tmp_path)])
-    assert slowest == pytest.approx(expected_max([(law,)] * 8), rel=0.05)
-    assert "slow periods" in fitted.notes[0]
-
-
-def test_slow_periods_of_steps_that_vary_as_much_are_left_to_the_user():
-    """Two speeds that differ by a factor of 3 are not clear among gamma times of shape 3."""
-    pace = LAWS[7].expectation
-    bursts = Bursts.model_construct(factor=3.0, on=20 * pace, off=60 * pace)
-    fitted = fit([bursty(LAWS[7], bursts, 3, w) for w in range(8)])
-    assert fitted.bursts is None
-    assert "slow steps follow slow steps" in fitted.notes[0]
-
-
-def test_slow_periods_are_timed_by_when_steps_begin():
-    """A worker that waits as long as it computes has slow periods and pauses twice as long."""
-    law, bursts = LAWS[4], Bursts.model_construct(factor=3.0, on=1.0, off=3.0)
-    x = [bursty(law, bursts, 3, w) for w in range(4)]
-    close = fit(x).bursts
-    apart = fit(x, starts=[np.cumsum(2 * each) - 2 * each for each in x]).bursts
-    assert apart["factor"] == close["factor"]
-    for key in ("on", "off"):
-        ratio = float(apart[key].split()[0]) / float(close[key].split()[0])
-        assert ratio == pytest.approx(2, rel=0.15)
-
-
-def test_a_drift_is_no_spell():
+def test_a_drift_is_noted():
     x = [
         np.linspace(0.03, 0.06, 200) * (1 + 0.01 * np.random.default_rng(w).standard_normal(200))
         for w in range(3)
     ]
     fitted = fit(x)
-    assert fitted.bursts is None
     assert any("drift" in note for note in fitted.notes)
 
 

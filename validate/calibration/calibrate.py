@@ -130,8 +130,8 @@ def calibrate(
     fitted = overheads.tables(_teams(runs), below)
     done(2, STAGES)
     steps = sources.steps(runs)
-    times, starts = ([measured[part] for measured in steps.values()] for part in (0, 1))
-    law = compute_laws.fit(times, starts=starts, numbers=list(steps))
+    times = [*steps.values()]
+    law = compute_laws.fit(times, numbers=[*steps])
     done(3, STAGES)
     notes = [note for source in runs for note in source.notes]
     notes += link.notes if link else ()

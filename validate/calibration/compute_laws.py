@@ -1,4 +1,4 @@
-"""Fit laws of compute times to measured steps: distributions, slow workers and periods."""
+"""Laws of compute times from measured steps: distributions, and slow workers."""
 
 import math
 from collections.abc import Sequence
@@ -12,17 +12,12 @@ from paceline.simulator.distributions.parametric import Constant
 from paceline.simulator.errors import InputError
 
 from . import distribution_fits, independence
-from .independence import Series, logs
 
 FEW = 20  # steps, below which families of distributions cannot be distinguished
 SEED = 0
-CLEAR = 0.77  # share of the variance that two speeds must explain; for an even drift it is 0.75
-SLOWER = 1.15  # least factor of a slow period that can be distinguished from chance
-PERIODS = 3  # least number of slow periods, to estimate their length
-WINDOWS = 1, 3, 5, 9  # of moving averages, in steps
-NO_PERIODS = (
-    "slow steps follow slow steps more often than chance explains, but not in clear periods of one "
-    "speed: perhaps a drift; treated as independent"
+TOGETHER = (
+    "slow steps follow slow steps more often than chance explains: a drift, or slow periods; "
+    "treated as independent: write periods that you know as cluster.bursts"
 )
 
 
@@ -30,14 +25,13 @@ NO_PERIODS = (
 class FittedLaws:
     """The tables of [cluster] that describe the measured steps.
 
-    `compute`, `bursts` and `group` (without those of `compute`) are its tables; `samples`: by
+    `compute` and `group` (without those of `compute`) are its tables; `samples`: by
     file name, the times (seconds) that an empirical law refers to; `members`: the measured ranks of
     each group; "" is all others. `ranking`: every family tried, best first, by group. `sd`:
     relative standard error of the mean step. `notes`: findings, in sentences.
     """
 
     compute: dict[str, Any]
-    bursts: dict[str, Any] | None
     group: list[dict[str, Any]]
     samples: dict[str, Array]
     members: dict[str, list[int]]
@@ -48,8 +42,7 @@ class FittedLaws:
     @property
     def tables(self) -> dict[str, Any]:
         """Return the tables that are not empty."""
-        tables = {"compute": self.compute, "bursts": self.bursts, "group": self.group}
-        return {key: table for key, table in tables.items() if table}
+        return {"compute": self.compute} | ({"group": self.group} if self.group else {})
 
     @property
     def files(self) -> dict[str, bytes]:
@@ -61,39 +54,24 @@ class FittedLaws:
 
     def scaled(self, factor: float) -> "FittedLaws":
         """Return the laws with all times multiplied."""
-        tables = ("compute", "bursts", "group", "ranking")
+        tables = ("compute", "group", "ranking")
         longer: dict[str, Any] = {name: _scaled(getattr(self, name), factor) for name in tables}
         samples = {name: times * factor for name, times in self.samples.items()}
         return replace(self, samples=samples, **longer)
 
 
-def fit(
-    times: Sequence[Array],
-    *,
-    starts: Sequence[Array] | None = None,
-    numbers: Sequence[int] | None = None,
-) -> FittedLaws:
+def fit(times: Sequence[Array], *, numbers: Sequence[int] | None = None) -> FittedLaws:
     """Fit the laws of compute times to `times`: seconds of each worker's steps.
 
-    `starts`: when each step began (seconds), to time slow periods; by default each began when the
-    last one ended. `numbers`: the workers' ranks, by default in order from 0. Raises InputError
-    for times that are negative or not finite, or if there are no steps.
+    `numbers`: the workers' ranks, by default in order from 0. Raises InputError for times that are
+    negative or not finite, or if there are no steps.
     """
     series = _checked(times)
-    notes: list[str] = []
-    usual, bursts = series, None
-    if independence.correlated(series):
-        lasts = series  # seconds from the start of each step to that of the next
-        if starts is not None:
-            pairs = zip(starts, series, strict=True)
-            lasts = [np.append(np.diff(begun), times[-1:]) for begun, times in pairs]
-        bursts, fast, note = _slow_periods(series, lasts)
-        notes.append(note)
-        usual = [lasted[outside] for lasted, outside in zip(series, fast, strict=True)]
+    notes = [TOGETHER] if independence.correlated(series) else []
     ranks = range(len(series)) if numbers is None else numbers
-    groups = _named(independence.alike(usual), usual)
+    groups = _named(independence.alike(series), series)
     samples = {
-        name: np.concatenate([usual[place] for place in places]) for name, places in groups.items()
+        name: np.concatenate([series[place] for place in places]) for name, places in groups.items()
     }
     laws: dict[str, dict[str, Any]] = {}
     empirical: dict[str, Array] = {}
@@ -115,10 +93,8 @@ def fit(
             f"{verb.format(', '.join(map(str, members[name])))} {ratio:.4g} times as long as the "
             "others, throughout"
         )
-    return FittedLaws(
-        laws[""], bursts, grouped, empirical, members, ranking,
-        _standard_error(series), notes,
-    )  # fmt: skip
+    sd = _standard_error(series)
+    return FittedLaws(laws[""], grouped, empirical, members, ranking, sd, notes)
 
 
 def _checked(times: Sequence[Array]) -> list[Array]:
@@ -162,67 +138,6 @@ def _law(
     ]
     law = {"dist": "empirical", "file": file} if chosen is None else _table(chosen.law)
     return law, rows, notes
-
-
-def _slow_periods(
-    series: Series, lasts: Series
-) -> tuple[dict[str, Any] | None, list[np.ndarray], str]:
-    """Find slow periods in correlated times.
-
-    Moving averages of the logarithms of times, relative to each worker's median, are cut halfway
-    between two means. `lasts`: seconds from the beginning of each step to that of the next.
-
-    Returns:
-        [cluster.bursts], None if two speeds do not clearly describe the times; by worker, a mask of
-        the steps wholly outside of slow periods; a note.
-    """
-    levels = [times - np.median(times) for times in logs(series)]
-    clear, slow = max((_split(levels, window) for window in WINDOWS), key=lambda pair: pair[0])
-    begun = [int(np.sum(state[1:] & ~state[:-1])) for state in slow]
-    # no period begins or ends in a step whose neighbours share its state
-    inside, fast = ([_inner(state == kind) for state in slow] for kind in (True, False))
-    pairs = [
-        (times[usual].mean(), times[slower].mean(), slower.sum())
-        for times, usual, slower in zip(series, fast, inside, strict=True)
-        if usual.any() and slower.any()
-    ]
-    factor = 0.0
-    if clear >= CLEAR and sum(begun) >= PERIODS and max(begun) >= 2 and pairs:
-        usual, slower, weights = np.array(pairs).T
-        factor = float(np.average(slower / usual, weights=weights))
-    if factor < SLOWER:
-        return None, [np.full(len(times), True) for times in series], NO_PERIODS
-    count = sum(begun)
-    on = sum(float(seconds[state].sum()) for seconds, state in zip(lasts, slow, strict=True))
-    on, off = on / count, (float(np.concatenate(lasts).sum()) - on) / count
-    table = {"factor": float(f"{factor:.4g}"), "on": quantity(on), "off": quantity(off)}
-    note = (
-        f"{count} slow periods: steps take {factor:.3g} times as long in them; {quantity(on)} "
-        f"each, {quantity(off)} apart"
-    )
-    return table, fast, note
-
-
-def _inner(state: np.ndarray) -> np.ndarray:
-    """Return a mask of the steps in `state` between two others in it."""
-    padded = np.pad(state, 1, constant_values=True)
-    inner: np.ndarray = state & padded[:-2] & padded[2:]
-    return inner
-
-
-def _split(levels: Series, window: int) -> tuple[float, Sequence[np.ndarray]]:
-    """Split moving averages at a level; return the variance explained, and masks."""
-    smooth = [
-        np.convolve(np.pad(level, window // 2, "edge"), np.full(window, 1 / window), "valid")
-        for level in levels
-    ]
-    joined = np.concatenate(smooth)
-    cut = 0.5 * float(joined.min() + joined.max())
-    for _ in range(20):
-        cut = 0.5 * float(joined[joined <= cut].mean() + joined[joined > cut].mean())
-    slow = joined > cut
-    between = slow.mean() * (1 - slow.mean()) * (joined[slow].mean() - joined[~slow].mean()) ** 2
-    return float(between / joined.var()), [level > cut for level in smooth]
 
 
 def quantity(seconds: float) -> str:

@@ -22,8 +22,8 @@ from ..measurement import alpha_beta, kineto, telemetry_files
 from ..measurement.telemetry_files import Recorded, RecordedCollectives
 from ..training import events
 from ..training.events import STEP, WAIT
-from . import overheads, profile
-from .overheads import RunEvents
+from . import profile
+from .overheads import WARM_UP, RunEvents
 
 BYTES = 4  # of a parameter, if the job's telemetry does not state it
 LARGEST = 4e15  # bytes of a model
@@ -248,35 +248,28 @@ def _missing(path: Path, events: np.ndarray, workers: int) -> list[str]:
     ]
 
 
-def steps(sources: Sequence[Source]) -> dict[int, list[np.ndarray]]:
-    """Return, by rank, durations and begins of steps (seconds), runs concatenated.
+def steps(sources: Sequence[Source]) -> dict[int, np.ndarray]:
+    """Return, by rank, step times (seconds), those of all runs in one array.
 
     Durations are the drawn ones if steps were stretched, else measured; the first tenth is left
     out. Draws are equal for all algorithms with one seed, and count once. Ranks without steps are
     left out.
     """
-    parts: dict[int, list[tuple[np.ndarray, np.ndarray]]] = {}
-    offset = 0.0
+    parts: dict[int, list[np.ndarray]] = {}
     for source in sources:
         stretched, seeds = source.scenario.validation.compute == "stretched", dict[int, RunEvents]()
         for run in source.runs:
             seeds.setdefault(run.seed if stretched else len(seeds), run)
         for run in seeds.values():
             rows = run.events[run.events["kind"] == STEP]
-            ends = np.where(np.isnan(rows["due"]), rows["end"], rows["due"])
+            times = np.where(np.isnan(rows["due"]), rows["end"], rows["due"]) - rows["start"]
             for rank in np.unique(rows["node"][rows["node"] < source.scenario.cluster.workers]):
-                mine = np.flatnonzero(rows["node"] == rank)
-                mine = mine[math.ceil(overheads.WARM_UP * len(mine)) :]
-                if len(mine):
-                    times = (ends - rows["start"])[mine], rows["start"][mine] + offset
-                    parts.setdefault(int(rank), []).append(times)
-            offset += float(ends.max(initial=0.0))
-    if not parts:
+                own = times[rows["node"] == rank]
+                parts.setdefault(int(rank), []).append(own[math.ceil(WARM_UP * len(own)) :])
+    whole = {rank: np.concatenate(series) for rank, series in sorted(parts.items())}
+    if not any(map(len, whole.values())):
         raise InputError("no steps were measured; give a run that has some after its warm-up")
-    return {
-        rank: [np.concatenate(series) for series in zip(*pairs, strict=True)]
-        for rank, pairs in sorted(parts.items())
-    }
+    return {rank: series for rank, series in whole.items() if len(series)}
 
 
 def collectives(path: Path, events: np.ndarray, workers: int) -> Collectives | None:

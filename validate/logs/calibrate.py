@@ -159,7 +159,7 @@ def _law(members: Sequence[Observed]) -> FittedLaws:
     spread = OWN_SPREAD * max(spread, STEADY)
     shape = {"dist": "gamma", "mean": "1000 ms", "shape": float(f"{spread**-2:.6g}")}
     ranking = [{"family": "gamma", "parameters": shape, "chosen": True}]
-    return FittedLaws(shape, None, [], {}, {}, ranking, 0.0)
+    return FittedLaws(shape, [], {}, {}, ranking, 0.0)
 
 
 def _parsed(law: FittedLaws, table: dict[str, Any]) -> Cluster:
