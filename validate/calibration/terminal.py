@@ -33,15 +33,10 @@ def calibration(result: CalibrationResult) -> list[Table]:
 
 
 def probe(profile: Profile) -> list[Table]:
-    """Tabulate computing, collectives and overheads by number of workers."""
-    tables = profile.tables["probe"]
-    means = {line["workers"]: line for line in tables["transfer"] if line["kind"] == "mean"}
-    computing = headed("workers", "one gradient\nmedian, p95", "mean\nalpha", "bandwidth")
-    for row in tables["compute"]:
-        workers: int = row["workers"]
-        mean = [means.get(workers, {}).get(key, "-") for key in ("alpha", "bandwidth")]
-        gradient = f"{row['median']}, {row['p95']}"
-        computing.add_row(str(workers), gradient, *mean)
+    """Tabulate computing and overheads by number of workers."""
+    computing = headed("workers", "one gradient\nmedian, p95")
+    for row in profile.tables["probe"]["compute"]:
+        computing.add_row(str(row["workers"]), f"{row['median']}, {row['p95']}")
     return [computing, overheads(profile.tables["overhead"], {})]
 
 

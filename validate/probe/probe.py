@@ -28,11 +28,9 @@ from ..training.task import Job, TrainingTask
 from . import profile as measured
 from .profile import ProbeSettings, TeamMeasurement
 
-SIZES = [2**k for k in range(10, 23, 2)]  # bytes: 1 KiB ... 4 MiB
-GATHERED = 2**20  # bytes of the largest payload that is gathered
 COMPRESSED = 2**20  # bytes that codecs are timed on, besides the model's
 LARGEST = 2 * 10**6  # bytes of a model above which codecs are timed on no second size
-REPEATS = 9  # of each size; the first is warm-up
+REPEATS = 9  # of each codec; the first is warm-up
 STEPS = 20  # of each of three kinds
 DELAY = 0.020  # seconds of an emulated mean; of a message, half of it
 SHORTEST = 0.025  # seconds of a stretched step
@@ -53,7 +51,7 @@ def probe(  # noqa: PLR0913 - the options of the command
     network: str = "emulated",
     progress: Progress | None = None,
 ) -> Profile:
-    """Measure computing, collectives, messages and codecs on this machine.
+    """Measure computing, codecs, and what collectives and messages add on this machine.
 
     `workers`: the numbers of processes to measure. `network`: "emulated" measures what collectives
     and messages add to an emulated delay, "real" their whole time here. Raises
@@ -69,13 +67,12 @@ def probe(  # noqa: PLR0913 - the options of the command
     report = progress or (lambda done, total: None)
     report(0, 1 + len(counts))
     with tempfile.TemporaryDirectory(prefix="paceline-") as name:
-        pair = _pair(4 * parameters, device, Path(name) / "pair")
-        transits, codecs = measured.messages(pair), measured.codecs(pair)
+        codecs = measured.codecs(_codecs(4 * parameters, device, Path(name) / "codecs"))
         for done, count in enumerate(counts, 1):
             report(done, 1 + len(counts))
             teams.append(_team(about, count, once, Path(name) / f"{count}"))
     report(1 + len(counts), 1 + len(counts))
-    return measured.profile(about, teams, transits, codecs)
+    return measured.profile(about, teams, codecs)
 
 
 def _check(workers: Sequence[int], network: str) -> None:
@@ -122,18 +119,18 @@ def _gradient(base: dict[str, Any], device: str) -> tuple[int, float]:
     return start.numel(), min(times)
 
 
-def _pair(bytes_of_model: int, device: str, folder: Path) -> TrainingTask:
-    """Run two workers, to time messages and codecs."""
+def _codecs(bytes_of_model: int, device: str, folder: Path) -> TrainingTask:
+    """Run two workers, to time codecs."""
     sizes = [bytes_of_model]
     if bytes_of_model <= LARGEST:
         sizes.append(COMPRESSED)
     table = {
-        "model": {"parameters": max(SIZES) // 4},
+        "model": {"parameters": COMPRESSED},
         "cluster": {"workers": 2, "compute": "1 s"},
         "network": {"latency": "0 s"},
         "run": {"steps": 1, "evaluate_every": 1},
         "validation": {"compute": "real", "network": "real"},
-        "algorithm": [{"name": "pair", "sizes": SIZES, "compressed": sizes, "repeats": REPEATS}],
+        "algorithm": [{"name": "codecs", "sizes": sizes, "repeats": REPEATS}],
     }
     return _run(_scenario(table, folder), device, folder)[0]
 
@@ -146,11 +143,8 @@ def _team(about: ProbeSettings, workers: int, once: float, folder: Path) -> Team
     crowd = max(1.0, workers / execution.cores())
     step = max(SHORTEST, once * crowd / BUSY)
     steps = max(6, min(STEPS, round(STEPS * SHORTEST / step)))
-    algorithm = {
-        "name": "team", "sizes": SIZES, "gathered": GATHERED, "repeats": REPEATS, "steps": steps,
-        "together": max(10, min(200, ceil(COMPUTING / (once * crowd)))),
-        "alone": COMPUTING,
-    }  # fmt: skip
+    together = max(10, min(200, ceil(COMPUTING / (once * crowd))))
+    algorithm = {"name": "team", "steps": steps, "together": together, "alone": COMPUTING}
     slow = {"collective": "star", "latency": seconds(about.delay / 2)}  # independent of the size
     data = {"kind": "torch", "model": about.model, "data": about.data, "batch": about.batch}
     folder.mkdir(parents=True, exist_ok=True)
@@ -190,25 +184,9 @@ def vector(size: int, like: Vector) -> Vector:
     return torch.randn(max(1, size // 4), generator=seeded).to(like.device)
 
 
-async def team(  # noqa: PLR0913 - what is to be measured
-    me: Node,
-    *,
-    sizes: list[int],
-    gathered: int,
-    repeats: int,
-    steps: int,
-    together: int,
-    alone: float,
-) -> None:
-    """Run collectives of all sizes before step 1; blocking, overlapped and polled ones, `steps`
-    each; then gradients as fast as they come: `together`, and `alone` on the first worker for so
-    many seconds."""
-    some = [size for size in sizes if size <= gathered]
-    for start, chosen in ((me.start_mean, sizes), (me.start_gather, some)):
-        for size in chosen[:1] + chosen:  # once more, as warm-up
-            payload = vector(size, me.start)
-            for _ in range(repeats):
-                await me.wait(start(payload))
+async def team(me: Node, *, steps: int, together: int, alone: float) -> None:
+    """Run blocking, overlapped and polled means, `steps` each; then gradients as fast as they come:
+    `together`, and `alone` on the first worker for so many seconds."""
     x = me.start
     for _ in range(steps):
         x = await me.mean(x - 1e-3 * await me.gradient(x))
@@ -247,19 +225,9 @@ async def client(me: Node, *, steps: int) -> None:
         x = await me.request(me.server, await me.gradient(x))
 
 
-async def pair(me: Node, *, sizes: list[int], compressed: list[int], repeats: int) -> None:
-    """Exchange messages of all sizes between two workers; then time every codec on vectors of
-    the sizes `compressed`, with a pause before each, and after the last."""
-    other = 1 - me.rank
-    for size in sizes[:1] + sizes:
-        payload = vector(size, me.start)
-        for _ in range(repeats):
-            if me.rank == 0:
-                await me.request(other, payload)
-            else:
-                await me.receive(other)
-                me.send(other, payload)
-    for size in compressed:
+async def codecs(me: Node, *, sizes: list[int], repeats: int) -> None:
+    """Time every codec on vectors of the sizes, with a pause before each, and after the last."""
+    for size in sizes:
         payload = vector(size, me.start)
         for kind in CODECS.kinds.values():
             line: Any = kind().open(me)
@@ -274,6 +242,6 @@ PROGRAMS = {
     for program in (
         Program("team", team, "ours"),
         Program("served", client, "ours", server=server),
-        Program("pair", pair, "ours", gossips=True),
+        Program("codecs", codecs, "ours"),
     )
 }

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
-from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -18,12 +17,11 @@ from ..calibration import profile as profiles
 from ..calibration.overheads import TERMS, Term
 from ..calibration.profile import Profile, rounded, seconds
 from ..host import machine
-from ..measurement import alpha_beta, evidence
-from ..measurement.alpha_beta import AlphaBeta
+from ..measurement import evidence
 from ..measurement.measure import MeasuredRun
 from ..training import records
-from ..training.events import COLLECT, ISSUE, SERVE, STEP, TAKE, WAIT
-from ..training.records import Account, Record
+from ..training.events import COLLECT, ISSUE, SERVE, STEP, WAIT
+from ..training.records import Record
 from ..training.task import TrainingTask
 
 FIRST = 1  # repetitions of each kind that are warm-up
@@ -52,17 +50,15 @@ class TeamMeasurement:
     """Measurements with one number of workers. Times in seconds.
 
     `stretched`: shortest and longest step drawn; `compute`: steps of all workers at once, `alone`:
-    of the first one while the others slept; `collectives` by kind; `terms` of [[overhead]];
-    `snapshot`: of taking one; `foreign`: share of the CPU that other processes used.
+    of the first one while the others slept; `terms` of [[overhead]]; `foreign`: share of the CPU
+    that other processes used.
     """
 
     workers: int
     stretched: tuple[float, float]
     compute: Array
     alone: Array
-    collectives: dict[str, AlphaBeta]
     terms: dict[str, Term]
-    snapshot: float
     foreign: float
 
 
@@ -93,15 +89,12 @@ def team(tasks: Sequence[TrainingTask], scenario: Scenario) -> TeamMeasurement:
         for task, rows in zip(tasks, (stretched, of_server), strict=True)
     ]
     nothing = Run("", "", 0, "real", 0, 0.0, {}, {}, {})
-    observing = sum((record.account or Account()).observing for record in averaging)
     return TeamMeasurement(
         workers=workers,
         stretched=(float(drawn.min()), float(drawn.max())),
         compute=_computing(_steps(events, 3 * n, together)),
         alone=_computing(_steps(events, together, np.inf)),
-        collectives=_collectives(_steps(events, -1, 0), parameters),
         terms=overheads.fit(runs),
-        snapshot=observing / max(1, sum(len(record.rows) for record in averaging)),
         foreign=max(
             evidence.evidence([MeasuredRun(nothing, team)], scenario)["foreign_cpu"]
             for team in (averaging, served)
@@ -109,27 +102,15 @@ def team(tasks: Sequence[TrainingTask], scenario: Scenario) -> TeamMeasurement:
     )
 
 
-def messages(task: TrainingTask) -> AlphaBeta:
-    """Read the times of messages from the task "pair"."""
-    parameters = task.algorithm.parameters
-    transits = []
-    for record in _read(task, 2):
-        taken = record.events[record.events["kind"] == TAKE]
-        transits.append(taken["due"] - taken["joined"])
-    shape = -1, parameters["repeats"]
-    samples = np.concatenate([transit.reshape(shape)[1:, FIRST:] for transit in transits], axis=1)
-    return alpha_beta.fit(parameters["sizes"], [*samples])
-
-
 def codecs(task: TrainingTask) -> list[CodecTime]:
-    """Read the times of codecs beyond the raw one from the task "pair"."""
+    """Read the times of codecs beyond the raw one from the task "codecs"."""
     parameters = task.algorithm.parameters
     repeats = parameters["repeats"]
     costs = np.array([_blocks(record.events) for record in _read(task, 2)])
-    shape = 2, len(parameters["compressed"]), len(CODECS.kinds), repeats, 2
+    shape = 2, len(parameters["sizes"]), len(CODECS.kinds), repeats, 2
     typical = np.median(costs.reshape(shape)[:, :, :, FIRST:], axis=(0, 3))
     times = []
-    for size, rows in zip(parameters["compressed"], typical, strict=True):
+    for size, rows in zip(parameters["sizes"], typical, strict=True):
         for (kind, make), (before, after) in zip(CODECS.kinds.items(), rows - rows[0], strict=True):
             if kind != "raw":
                 arrived = 2 if getattr(make, "gathers", False) else 1
@@ -174,29 +155,10 @@ def _computing(events: Array) -> Array:
     return warm
 
 
-def _collectives(events: Array, parameters: dict[str, Any]) -> dict[str, AlphaBeta]:
-    """Fit the mean time from the last worker's joining to the result."""
-    sizes, repeats = parameters["sizes"], parameters["repeats"]
-    some = [size for size in sizes if size <= parameters["gathered"]]
-    lasted = []
-    for node in np.unique(events["node"]):
-        rows = events[events["node"] == node]
-        landed, waits = rows[rows["kind"] == COLLECT], rows[rows["kind"] == WAIT]
-        lasted.append(landed["start"] - waits["joined"])
-    mean = np.maximum(np.mean(lasted, axis=0), 1e-9).reshape(-1, repeats)[:, FIRST:]
-    return {
-        "mean": alpha_beta.fit(sizes, [*mean[1 : len(sizes) + 1]]),
-        "gather": alpha_beta.fit(some, [*mean[len(sizes) + 2 :]]),
-    }
-
-
 def profile(
-    about: ProbeSettings,
-    teams: Sequence[TeamMeasurement],
-    transits: AlphaBeta,
-    codecs: Sequence[CodecTime],
+    about: ProbeSettings, teams: Sequence[TeamMeasurement], codecs: Sequence[CodecTime]
 ) -> Profile:
-    """Return a machine's profile; `transits`: of messages."""
+    """Return a machine's profile."""
     busiest, notes = max(team.foreign for team in teams), list[str]()
     if busiest > evidence.FOREIGN:
         notes.append(
@@ -229,7 +191,7 @@ def profile(
             | {key: seconds(getattr(codec, key)) for key in ("compress", "decompress")}
             for codec in codecs
         ],
-        "probe": _probe(about, teams, transits),
+        "probe": _probe(about, teams),
     }  # fmt: skip
     return Profile(tables, HEAD)
 
@@ -242,18 +204,12 @@ def _overhead(team: TeamMeasurement) -> dict[str, Any]:
     return table | {name: seconds(max(0.0, team.terms[name].mean)) for name in measured}
 
 
-def _probe(
-    about: ProbeSettings, teams: Sequence[TeamMeasurement], transits: AlphaBeta
-) -> dict[str, Any]:
+def _probe(about: ProbeSettings, teams: Sequence[TeamMeasurement]) -> dict[str, Any]:
     """Return [probe]: what a scenario has no keys for."""
     settings = asdict(about)
     del settings["delay"]
-    lines = [
-        (kind, team.workers, line) for team in teams for kind, line in team.collectives.items()
-    ]
     return settings | {
         "threads": 1,
-        "snapshot": seconds(float(np.median([team.snapshot for team in teams]))),
         "foreign_cpu": rounded(max(team.foreign for team in teams)),
         "compute": [
             {
@@ -267,17 +223,5 @@ def _probe(
             for workers, samples in (
                 (1, teams[0].alone), *((team.workers, team.compute) for team in teams)
             )
-        ],
-        "transfer": [
-            {
-                "kind": kind,
-                "workers": workers,
-                "alpha": seconds(line.alpha),
-                "error": rounded(line.error),
-                "bytes": [int(size) for size in line.sizes],
-                "times": [seconds(time) for time in line.times],
-            }
-            | ({"bandwidth": profiles.rate(line.bandwidth)} if isfinite(line.bandwidth) else {})
-            for kind, workers, line in [*lines, ("send", 2, transits)]
         ],
     }  # fmt: skip
