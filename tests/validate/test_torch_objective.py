@@ -14,16 +14,13 @@ from hypothesis import strategies as st
 
 import paceline
 import paceline.command_line
-from paceline.simulator.engines.batched import run as batched
-from paceline.simulator.engines.batched.arrays import Stack
-from paceline.simulator.engines.unsupported import Unsupported
 from paceline.simulator.engines.virtual import run as virtual
 from paceline.simulator.errors import InputError
 from paceline.simulator.load.load import load
 from paceline.simulator.objectives import build, plugins
 from paceline.simulator.studies.task import Task
 from tests.helpers.cases import beside, looped
-from tests.helpers.worlds import EXPONENTIAL, RING, scenario
+from tests.helpers.worlds import scenario
 
 pytest.importorskip("torch")
 
@@ -184,63 +181,6 @@ def test_parameters_are_views_of_the_vector_and_gradients_are_written_in_place()
     assert module.weight.data_ptr() == x.data_ptr()
     flat.backward(module(torch.ones(1, 3)).sum(), gradient)
     assert torch.equal(gradient, torch.ones(8))
-
-
-# All workers at once
-
-
-@looped(("dtype", "tolerance"), [("float32", 1e-5), ("float64", 1e-10)])
-@looped("model", ["mlp", "cnn"])
-@looped("partition", ["iid", {"dirichlet": 0.3}])
-def test_gradients_at_once_are_those_one_by_one(model, dtype, tolerance, partition):
-    apart, at_once = (
-        make(model=model, dtype=dtype, partition=partition, weight_decay=0.01) for _ in range(2)
-    )
-    sources = [apart.source(rank) for rank in range(4)]
-    gradients = at_once.together([at_once], 4)
-    for own in (points(apart, 4), points(apart, 1)):
-        pairs = [
-            source.loss_and_gradient(x)
-            for source, x in zip(sources, np.broadcast_to(own, (4, apart.dimension)), strict=True)
-        ]
-        losses, found = gradients.loss_and_gradient(Stack(own[None]))
-        assert found.of.dtype == dtype
-        scale = max(np.abs(gradient).max() for _, gradient in pairs)
-        expected = np.stack([gradient for _, gradient in pairs])
-        np.testing.assert_allclose(found.of[0], expected, rtol=0, atol=tolerance * scale)
-        np.testing.assert_allclose(losses.of, [loss for loss, _ in pairs], rtol=tolerance)
-
-
-@looped(
-    "case",
-    [
-        {"name": "local-sgd", "tau": 3},
-        {"name": "ssgd", "momentum": 0.9},
-        {"name": "dts", "delay": 2, "period": 2},
-        {"name": "ssgd-bucketed", "buckets": 3},
-        {"name": "adacomm", "tau0": 4, "interval": "3 s"},
-    ],
-)
-def test_the_batched_engine_agrees_with_the_reference(case):
-    made = world(case, compute=EXPONENTIAL, network=RING, run={"evaluate_every": 4})
-    algorithm = made.algorithm[0]
-    found = batched.run(algorithm, made, [0, 1])
-    for seed, run in enumerate(found):
-        expected = virtual.run(algorithm, made, seed)
-        assert run.engine == "batched"
-        for column in ("time", "loss", "accuracy", "step", "bytes"):
-            np.testing.assert_allclose(run.curve[column], expected.curve[column], rtol=1e-10)
-    (alone,) = batched.run(algorithm, made, [1])
-    assert alone.curve["loss"] == found[1].curve["loss"]
-    assert found[0].curve["loss"] != found[1].curve["loss"]
-
-
-@looped("model", ["normalised", "dropped"])
-def test_models_that_cannot_be_batched_are_handed_over(model):
-    made = world(table=MLP | {"model": model})
-    with pytest.raises(Unsupported, match="its model"):
-        batched.run(made.algorithm[0], made, [0])
-    assert virtual.run(made.algorithm[0], made, 0).steps == 20
 
 
 # Mini-batches
@@ -562,14 +502,12 @@ def test_scores_of_text_depend_on_no_later_character(short_text):
     assert not same[:, 40:].any()
 
 
-def test_steps_down_the_gradient_of_text_lower_its_loss_on_both_engines(short_text):
-    """The loss at the start is that of a guess among 128, and both engines go the same way."""
+def test_steps_down_the_gradient_of_text_lower_its_loss(short_text):
+    """The loss at the start is that of a guess among 128."""
     made = world({"name": "ssgd", "lr": 0.05}, table=MLP | TEXT, workers=2, steps=4)
-    (run,) = batched.run(made.algorithm[0], made, [0])
+    run = virtual.run(made.algorithm[0], made, 0)
     assert run.curve["loss"][0] == pytest.approx(np.log(128), rel=0.02)
     assert run.curve["loss"][-1] < run.curve["loss"][0] - 0.02
-    expected = virtual.run(made.algorithm[0], made, 0)
-    np.testing.assert_allclose(run.curve["loss"], expected.curve["loss"], rtol=1e-9)
     assert 0 < run.curve["accuracy"][-1] < 0.5
 
 
@@ -676,6 +614,3 @@ def test_a_gpu_computes_the_same_gradients(model):
     there.source(0).backward(at, [here.dimension - 7, 7], lambda *each: told.append(each))
     pieces = torch.cat([piece for _, piece in told[::-1]]).cpu().numpy()
     np.testing.assert_allclose(pieces, gradient, rtol=1e-8, atol=1e-10)
-    if model in ("mlp", "cnn"):
-        at_once = there.together([there], 4).gradient(Stack(x.reshape(1, 1, -1))).of
-        np.testing.assert_allclose(at_once[0, 0], gradient, rtol=1e-8, atol=1e-10)

@@ -79,8 +79,8 @@ class Device:
         """Return a native process group, whose collectives work on the device's memory."""
         raise NotImplementedError
 
-    native, queues = False, False
-    """Whether it has a library of collectives; whether calls only queue work."""
+    native = False
+    """Whether it has a library of collectives."""
 
 
 class Accelerator(Device):
@@ -92,7 +92,7 @@ class Accelerator(Device):
         self._copies, self._branch = self._api.Stream(where), self._api.Stream(where)
         self._landing = threading.local()
         self._completion = ThreadPoolExecutor(1, thread_name_prefix="completion")
-        self.native, self.queues = dist.is_nccl_available(), True
+        self.native = dist.is_nccl_available()
 
     def use(self) -> None:
         """Make this the process's device, with float32 and repeatable kernels."""

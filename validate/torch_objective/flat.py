@@ -22,12 +22,11 @@ class Flat:
     def __init__(self, module: nn.Module, among: Iterable[Tensor] | None = None) -> None:
         self.module = module
         wanted = None if among is None else {id(one) for one in among}
-        trained = {
-            name: one
-            for name, one in module.named_parameters()
+        self.parameters = [
+            one
+            for one in module.parameters()
             if one.requires_grad and (wanted is None or id(one) in wanted)
-        }
-        self._names, self.parameters = list(trained), list(trained.values())
+        ]
         self._sizes = [parameter.numel() for parameter in self.parameters]
         self.dimension = sum(self._sizes)
         self.start = torch.cat([parameter.detach().reshape(-1) for parameter in self.parameters])
@@ -35,12 +34,6 @@ class Flat:
     def tensor(self, x: Vector) -> Tensor:
         """Return a vector as a tensor on the device; a CPU array shares memory."""
         return torch.as_tensor(x, dtype=self.start.dtype, device=self.start.device)
-
-    def named(self, x: Tensor) -> dict[str, Tensor]:
-        """Return `x` (dimension,) as named parameters for `torch.func.functional_call`."""
-        # split, not slices: the derivative of a split is one concatenation
-        parts = zip(self._names, x.split_with_sizes(self._sizes), self.parameters, strict=True)
-        return {name: part.view(parameter.shape) for name, part, parameter in parts}
 
     def views(self, vector: Tensor) -> list[Tensor]:
         """Return each parameter's part of a vector (dimension,), in the parameter's shape."""

@@ -6,7 +6,6 @@ tensors on the device for real runs; both use the same code.
 
 import sys
 import warnings
-from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,8 +16,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from paceline.simulator.distributions.random_streams import Purpose, generator
-from paceline.simulator.engines.batched.node import SeedsDiffer
-from paceline.simulator.engines.unsupported import Unsupported
 from paceline.simulator.objectives.objective import Evaluation
 from paceline.simulator.objectives.plugins import ObjectiveError
 from paceline.simulator.objectives.softmax import deal
@@ -30,7 +27,7 @@ from ..host.device import numbered_device
 from . import data, models
 from .data import DeviceData, Epochs
 from .flat import Buffers, Flat
-from .gradients import GradientRule, TorchGradients, TorchSource, one_thread, seeded
+from .gradients import GradientRule, TorchSource, one_thread, seeded
 
 PACKAGES = ("torch", "torchvision")
 EVALUATED = 10_000  # training samples, at most, for the loss
@@ -74,7 +71,6 @@ class TorchObjective:
         module.to(self.device).train()
         self.flat = Flat(module)
         self._first, self._evaluated = Buffers(module), Buffers(module)
-        self.buffered = any(True for _ in module.buffers())
         self.dimension = self.flat.dimension
         self.start = self.flat.start.cpu().numpy().copy()
         self.start.flags.writeable = False
@@ -141,21 +137,6 @@ class TorchObjective:
                 )
         finally:
             module.train()
-
-    def together(self, objectives: Sequence["TorchObjective"], workers: int) -> TorchGradients:
-        """Return the gradients of all workers at once, for the batched engine.
-
-        Raises Unsupported for models that `torch.func.vmap` does not support, and SeedsDiffer for
-        several seeds, which start from different parameters.
-        """
-        if self.random:
-            raise Unsupported("its model draws random numbers in training")
-        if self.buffered:
-            raise Unsupported("its model has buffers, which each worker's steps change")
-        if len(objectives) > 1:
-            raise SeedsDiffer
-        sources = [self.source(rank) for rank in range(workers)]
-        return TorchGradients(self.flat, self.samples, sources, self.weight_decay)
 
 
 def _try(module: nn.Module, samples: Tensor, scored: tuple[int, ...]) -> bool:

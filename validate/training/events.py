@@ -15,11 +15,11 @@ import numpy as np
 
 from paceline.simulator.inputs import csv_cells, untrusted
 
-STEP, ISSUE, WAIT, AGREE, SEND, TAKE, SERVE, COLLECT, LAUNCH = range(9)
-KINDS = ("step", "issue", "wait", "agree", "send", "take", "serve", "collect", "launch")
+STEP, ISSUE, WAIT, AGREE, SEND, TAKE, SERVE, COLLECT = range(8)
+KINDS = ("step", "issue", "wait", "agree", "send", "take", "serve", "collect")
 """Computing a gradient; starting a collective; waiting for one; polling whether one is finished;
 sending a message; waiting for one; the server's work; within a wait, collecting a result that has
-arrived; within a gradient on a GPU, until all its work is in the GPU's queue."""
+arrived."""
 EVENT = np.dtype(
     [
         ("node", "i4"), ("kind", "i1"), ("step", "i8"), ("start", "f8"), ("end", "f8"),

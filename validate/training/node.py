@@ -197,11 +197,6 @@ class RealNode(TensorNode):
         """Add an event that ends now; `due`: when all had joined, and its planned end (s)."""
         self.events.append((self.rank, kind, self.step, start, self.now, *due, size))
 
-    def _launched(self, begins: float) -> None:
-        """Record, on a GPU, that all work of a step begun at `begins` is queued."""
-        if self._device.queues:
-            self._note(events.LAUNCH, begins)
-
     def _coast(self, now: float) -> None:
         """Go on without computing, past the end, to a collective that others may wait in."""
         self._coasting = True
@@ -233,7 +228,6 @@ class RealNode(TensorNode):
         if self._coasting:
             return 0.0, torch.zeros_like(x)
         loss, gradient = self._learner.tensors(x)
-        self._launched(begins)
         self._learned(self)
         value = float(devices.host(loss))  # available after the gradient
         self._clock.sleep_until(begins + duration)
@@ -275,7 +269,6 @@ class RealNode(TensorNode):
             try:
                 with self._device.branch(ready):
                     learner.backward(x, sizes, freed)
-                    self._launched(begins)
                     self._learned(self)
                 for wait in filter(None, waits):
                     wait.result()
