@@ -8,7 +8,7 @@ import numpy as np
 
 from ..distributions.random_streams import Purpose, generator
 from ..programs.effects import Vector
-from ..scenario.tables import Modes, Quadratic
+from ..scenario.tables import Quadratic
 from .objective import Evaluation
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
@@ -28,11 +28,8 @@ class NoisyQuadratic:
     The mean over workers is F(x) = floor + x' D x / 2, up to a constant: the shifts s_w of the
     workers' optima, of norm `shift` before centring, and the C_w sum to zero.
 
-    D is diagonal. Its entries `spectrum` are i ** -exponent, or those of a few modes, each of a
-    block of coordinates. Noise is Gaussian, E||g - grad F_w||^2 = noise^2 + noise_growth x' D x
-    (Theorem 2's sigma^2 where that does not grow), the same in every coordinate of a power
-    spectrum, and of variances in proportion to the curvature with modes, as the noise of
-    mini-batches has them (Zhu et al., arXiv 1803.00195).
+    D is diagonal. Its entries `spectrum` are i ** -exponent. Noise is Gaussian, the same in every
+    coordinate: E||g - grad F_w||^2 = noise^2, Theorem 2's sigma^2.
 
     With `heterogeneity` there is a second coordinate to every one, of that `curvature` k, which
     starts at its optimum. C_w couples the two by plus or minus sqrt(share h k), h being the first
@@ -44,18 +41,14 @@ class NoisyQuadratic:
     def __init__(self, spec: Quadratic, workers: int, seed: int) -> None:
         d = spec.dimension
         self.dimension, self.floor, self.seed = coordinates(spec), spec.floor, seed
-        self.noise, self.growth = spec.noise, spec.noise_growth
+        self.noise = spec.noise
         directions = generator(seed, Purpose.OBJECTIVE).standard_normal((workers, d))
         directions /= np.linalg.norm(directions, axis=1, keepdims=True)
         self.shifts = spec.shift * (directions - directions.mean(axis=0))
         self.notes: tuple[str, ...] = (ONE_CURVATURE,)
         self.couplings: Array | None = None
-        if isinstance(spec.spectrum, Modes):
-            own, self.start = _modes(spec.spectrum, d, spec.initial_gap)
-        else:
-            own = np.arange(1, d + 1, dtype=float) ** -spec.spectrum.exponent
-            self.start = np.full(d, np.sqrt(2 * spec.initial_gap / own.sum()))
-        self.spectrum = own
+        self.spectrum = own = np.arange(1, d + 1, dtype=float) ** -spec.spectrum.exponent
+        self.start = np.full(d, np.sqrt(2 * spec.initial_gap / own.sum()))
         if spec.heterogeneity is not None:
             share, k = spec.heterogeneity.share, spec.heterogeneity.curvature
             self.spectrum = np.append(own, np.full(d, k))
@@ -63,11 +56,8 @@ class NoisyQuadratic:
             self.shifts = np.pad(self.shifts, ((0, 0), (0, d)))
             self.couplings = _signs(workers, d, seed, share) * np.sqrt(own * k)
             self.notes = ()
-        self.spread: Any = np.sqrt(d)  # noise by the standard deviation of a coordinate's
-        if isinstance(spec.spectrum, Modes):
-            self.spread = np.sqrt(self.spectrum.sum() / self.spectrum)
-        elif spec.heterogeneity is not None:
-            self.spread = np.sqrt(2 * d)
+        # noise by the standard deviation of a coordinate's
+        self.spread: Any = np.sqrt(self.dimension)
         self.start.flags.writeable = False
 
     def source(self, rank: int) -> "_QuadraticSource":
@@ -96,29 +86,19 @@ class NoisyQuadratic:
             loss += float(couplings @ (x[:half] * x[half:]))
         return loss
 
-    def deviation(self, x: Array) -> Any:
-        """Return the standard deviation of a coordinate's noise at `x` (..., dimension)."""
-        if not self.growth:
-            return self.noise / self.spread
-        grown = self.growth * (self.spectrum * x * x).sum(axis=-1, keepdims=True)
-        return np.sqrt(self.noise**2 + grown) / self.spread
-
 
 class _QuadraticSource:
     def __init__(self, objective: NoisyQuadratic, rank: int) -> None:
         self._objective = objective
         couplings = objective.couplings
         self._own = objective.shifts[rank], None if couplings is None else couplings[rank]
-        scale = 1.0 if objective.growth else objective.deviation(objective.start)
+        scale = objective.noise / objective.spread
         normal = generator(objective.seed, Purpose.BATCH, rank).standard_normal
         shape = max(1, DRAWN // objective.dimension), objective.dimension
         self._noise = chain.from_iterable(scale * normal(shape) for _ in count())
 
     def gradient(self, x: Vector) -> Vector:
-        goal, noise = self._objective, next(self._noise)
-        if goal.growth:
-            noise = goal.deviation(x) * noise
-        return goal.slope(x, *self._own) + noise
+        return self._objective.slope(x, *self._own) + next(self._noise)
 
     def loss_and_gradient(self, x: Vector) -> tuple[float, Vector]:
         return self._objective.loss(x, *self._own), self.gradient(x)
@@ -127,15 +107,6 @@ class _QuadraticSource:
 def coordinates(spec: Quadratic) -> int:
     """Return the number of parameters."""
     return spec.dimension * (1 if spec.heterogeneity is None else 2)
-
-
-def _modes(spectrum: Modes, dimension: int, initial_gap: float) -> tuple[Array, Array]:
-    """Return curvature and start of each coordinate, shape (dimension,) each."""
-    blocks = np.array_split(np.arange(dimension), len(spectrum.curvature))
-    sizes = [len(block) for block in blocks]
-    curvature = np.repeat(spectrum.curvature, sizes)
-    gaps = initial_gap * np.array(spectrum.gap) / sum(spectrum.gap)
-    return curvature, np.sqrt(2 * np.repeat(gaps / sizes, sizes) / curvature)
 
 
 def _signs(workers: int, dimension: int, seed: int, share: float) -> Array:

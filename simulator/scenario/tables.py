@@ -161,30 +161,6 @@ class Power(Section):
     exponent: NonNegative = optional("decay of the eigenvalues", 1.0)
 
 
-class Modes(Section):
-    """A few eigenvalues of the quadratic, each of an equal block of its coordinates."""
-
-    kind: Literal["modes"]
-    curvature: Many[Positive] = Field(min_length=1, description="eigenvalue of each mode")
-    gap: Many[NonNegative] = Field(
-        min_length=1, description="each mode's part of initial_gap, in any one unit"
-    )
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        if (modes := len(self.curvature)) != (gaps := len(self.gap)):
-            raise ValueError(f"{modes} curvatures and {gaps} gaps; write one gap per curvature")
-        if not any(self.gap):
-            raise ValueError("no gap above zero; write at least one, so that there is a loss")
-        return self
-
-
-Spectrum = Annotated[
-    Annotated[Power | Modes, Field(discriminator="kind")],
-    BeforeValidator(lambda value: {"kind": "power", **value} if isinstance(value, dict) else value),
-]
-
-
 class Heterogeneity(Section):
     """Spread of the workers' curvatures about a mean, which is the spectrum."""
 
@@ -199,21 +175,12 @@ class Quadratic(Section):
 
     kind: Literal["quadratic"]
     dimension: int = optional("number of coordinates", 100, ge=1, le=10**7)
-    spectrum: Spectrum = optional("eigenvalues of the Hessian", Power())
+    spectrum: Power = optional("eigenvalues of the Hessian", Power())
     noise: NonNegative = optional("sigma: root of E||g - grad F||^2", 1.0)
-    noise_growth: NonNegative = optional("increase of sigma^2 per 2 (F - F*)", 0.0)
     shift: NonNegative = optional("spread of the workers' optima (non-IID)", 0.0)
     heterogeneity: Heterogeneity | None = optional("spread of the workers' curvatures (non-IID)")
     initial_gap: Positive = optional("loss at the start, above the optimum", 1.0)
     floor: NonNegative = optional("loss at the optimum", 0.0)
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        modes = len(self.spectrum.curvature) if isinstance(self.spectrum, Modes) else 0
-        if modes > self.dimension:
-            too_many = f"{modes} modes in {self.dimension} coordinates"
-            raise ValueError(f"{too_many}; write a larger dimension, or fewer modes")
-        return self
 
 
 class Dirichlet(Section):

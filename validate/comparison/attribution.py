@@ -3,8 +3,6 @@
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
 from paceline.simulator.results.statistics import human, number
 
 Row = Mapping[str, Any]
@@ -91,26 +89,3 @@ def _sentence(to_blame: str, seconds: Mapping[str, float], pace: Row, loss: Row 
     extra = seconds[to_blame]
     apart = f"{human(abs(extra))} {'more' if extra > 0 else 'less'} per step than predicted"
     return f"{to_blame}: {MEANS[to_blame].format(apart)}, of {human(pace['measured'])} in all."
-
-
-def overall(rows: Mapping[str, Row]) -> dict[str, Any]:
-    """Return the main cause of errors over all algorithms.
-
-    `sizes`: means over the algorithms, counting only the main cause of each.
-    """
-    explained = {label: row for label, row in rows.items() if row["to_blame"] != "none"}
-    sizes: dict[str, float] = {}
-    for row in explained.values():
-        cause = row["to_blame"]
-        sizes[cause] = sizes.get(cause, 0.0) + row["sizes"][cause] / len(rows)
-    to_blame = max(sizes, key=sizes.__getitem__) if sizes else "none"
-    labels = [label for label, row in explained.items() if row["to_blame"] == to_blame]
-    sentence = "All errors are within noise, or negligible."
-    if labels:
-        typical = float(np.median([explained[label]["sizes"][to_blame] for label in labels]))
-        of = "loss" if to_blame == "error model" else "step"
-        sentence = (
-            f"Main cause: {to_blame}, for {', '.join(labels)} ({100 * typical:.1f} % of a {of}"
-            f"{', median' if len(labels) > 1 else ''})."
-        )
-    return {"to_blame": to_blame, "sizes": sizes, "sentence": sentence}

@@ -20,7 +20,7 @@ from .quantities import PACE, TARGET
 from .statistics import ComparisonStatistics
 
 SAVED = "comparison.paceline"
-WRITTEN = ("kendall_tau", "kendall_over", "regret", "excess", "attribution", "overall",
+WRITTEN = ("kendall_tau", "kendall_over", "regret", "excess", "attribution",
            "not_counted", "sentence", "notes")  # fmt: skip
 """Attributes of a `Comparison` that are keys of its document."""
 

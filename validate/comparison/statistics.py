@@ -122,12 +122,6 @@ class ComparisonStatistics:
         }
 
     @cached_property
-    def overall(self) -> dict[str, Any]:
-        """Return the main cause of all errors; see `attribution.overall`."""
-        causes = {k: v for k, v in self.attribution.items() if k in self.counted}
-        return attribution.overall(causes)
-
-    @cached_property
     def medians(self) -> dict[str, float | None]:
         """Return the median absolute error of each quantity and of the excess."""
         errors = quantities.medians([row for row in self.rows if row["counted"]])
@@ -168,13 +162,13 @@ class ComparisonStatistics:
 
     @cached_property
     def sentence(self) -> str:
-        """Return errors, excess, ranks and main cause in a few sentences."""
+        """Return errors, excess and ranks in a few sentences."""
         if not self.counted:
             return self.marked(
                 f"No {self.basis} run counts as evidence, so errors are not reported."
             )
         parts = [*_doubts(self), *_pace(self), *_covered(self), *_ranks(self)]
-        return self.marked(" ".join([*parts, self.overall["sentence"]]))
+        return self.marked(" ".join(parts))
 
 
 def _doubts(result: ComparisonStatistics) -> Iterator[str]:

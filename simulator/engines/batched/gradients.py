@@ -42,8 +42,7 @@ class Normals:
     def _draw(self, stream: int) -> None:
         numbers = self._numbers[stream]
         self._own[stream].standard_normal(out=numbers)
-        if self._scale is not None:
-            numbers *= self._scale
+        numbers *= self._scale
 
 
 class QuadraticGradients:
@@ -60,7 +59,7 @@ class QuadraticGradients:
             for goal in objectives
             for rank in range(workers)
         ]
-        scale = None if self._first.growth else self._first.noise / self._first.spread
+        scale = self._first.noise / self._first.spread
         self._noise = Normals(rngs, (self._first.dimension,), threads, scale)
         self._joint: Normals | None = None
         self._curvature = tuple(self._first.spectrum.tolist())
@@ -70,8 +69,6 @@ class QuadraticGradients:
         at = array(x)
         gradient = self._first.slope(at, self._shifts, self._couplings)
         noise = self._noise.next().reshape(self._optima.shape)
-        if self._first.growth:
-            noise = noise * self._first.deviation(at)
         if gradient.shape == noise.shape:
             gradient += noise
         else:
@@ -81,7 +78,7 @@ class QuadraticGradients:
     @property
     def jump(self) -> Any:
         """A function that draws several steps; None if they are not normal by coordinate."""
-        return None if self._couplings is not None or self._first.growth else self._draw_steps
+        return None if self._couplings is not None else self._draw_steps
 
     def _draw_steps(self, x: Vector, state: Any, transform: Any, rates: Sequence[float]) -> Any:
         """Return parameters and state after steps at these rates, by one draw."""

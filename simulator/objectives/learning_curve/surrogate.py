@@ -87,7 +87,7 @@ class Diagonal(NoisyQuadratic):
     def __init__(self, shape: Shape, shifts: Array, seed: int) -> None:
         self.spectrum, self.start, self.shifts = shape.curvature, shape.start, shifts
         self.dimension, self.floor, self.seed = len(shape.start), shape.floor, seed
-        self.noise, self.growth, self.couplings = 1.0, 0.0, None
+        self.noise, self.couplings = 1.0, None
         with np.errstate(divide="ignore"):
             self.spread = 1 / np.asarray(shape.deviation)
         self.notes = ()

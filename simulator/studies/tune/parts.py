@@ -18,7 +18,7 @@ from ...results.verdict import ALONE
 from ...scenario.scenario import Scenario
 from ...scenario.tables import LearningCurve
 
-NOISE = {"noise": 0.5, "noise_growth": 1.0, "gradient_variance": 1.0}
+NOISE = {"noise": 0.5, "gradient_variance": 1.0}
 """Powers of a batch by which the noise of its gradient falls, by keys of an objective."""
 Table = dict[str, Any]
 
