@@ -244,7 +244,7 @@ def test_nothing_to_calibrate_from(tmp_path):
     with pytest.raises(InputError, match=r"x.json"):
         calibrate([tmp_path / "x.json"])
     (tmp_path / "p.toml").write_text("x = 1\n")
-    with pytest.raises(InputError, match="no profile"):
+    with pytest.raises(InputError, match="not a profile"):
         profile.read(tmp_path / "p.toml")
 
 
