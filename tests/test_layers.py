@@ -155,8 +155,8 @@ def front(path):
 @pytest.mark.parametrize("package", ORDER)
 def test_each_room_imports_only_those_before_it(package):
     place = rank(package)
-    known = edges(FILES[package])
-    for source, targets in known.items():
+    graph = edges(FILES[package])
+    for source, targets in graph.items():
         if source == package:
             continue
         room = source.split(".")[1]
@@ -177,9 +177,9 @@ def test_the_order_names_the_rooms_that_there_are(package):
 
 
 def test_files_import_each_other_without_a_circle():
-    known = edges(EVERYTHING)
+    graph = edges(EVERYTHING)
     try:
-        TopologicalSorter(known).prepare()
+        TopologicalSorter(graph).prepare()
     except CycleError as error:
         pytest.fail(f"a circle: {error.args[1]}")
 

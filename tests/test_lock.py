@@ -61,11 +61,11 @@ def test_everything_is_pinned_and_hashed():
 @pytest.mark.parametrize(("names", "extras"), [(["core"], []), (["core", "dev", "torch"], ["dev"])])
 def test_what_the_project_asks_for_is_locked(names, extras):
     pins = locked(*names)
-    for package, asked in declared(extras).items():
+    for package, requirements in declared(extras).items():
         assert package in pins, f"{package}: run make lock"
         for requirement, _ in pins[package]:
             version = pinned_version(requirement)
-            assert asked.specifier.contains(version), f"{asked}: run make lock"
+            assert requirements.specifier.contains(version), f"{requirements}: run make lock"
 
 
 def test_tools_of_the_makefile_are_locked():

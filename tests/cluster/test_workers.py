@@ -405,8 +405,8 @@ def test_lengths_of_bursts_and_pauses_have_the_means_that_were_asked_for():
     values, lengths = np.array(shown)[:-1, 1], np.diff(np.array(shown)[:, 0])
     assert set(values) == {1.0, 0.25}
     for value, mean in ((0.25, 2.0), (1.0, 6.0)):
-        own = lengths[values == value]
-        assert own.mean() == pytest.approx(mean, abs=4.5 * mean / math.sqrt(len(own)))
+        chosen = lengths[values == value]
+        assert chosen.mean() == pytest.approx(mean, abs=4.5 * mean / math.sqrt(len(chosen)))
 
 
 def test_each_worker_and_seed_has_bursts_of_its_own_whoever_else_there_is():

@@ -210,10 +210,10 @@ def test_a_killed_run_resumes_to_the_same_bytes(folder, capsys, jobs):
     wait_for_the_end(process)
     with pytest.raises(paceline.InputError, match="unfinished"):
         store.read(out)
-    kept = len(parts(out))
+    before = len(parts(out))
     status, _, err = run(capsys, *LONG, "--out", out)
     assert status == 0
-    assert f"{kept} of 12 runs were kept" in err
+    assert f"{before} of 12 runs were kept" in err
     for name in ("curves.csv", "run.json", "timeline.json"):
         assert (out / name).read_bytes() == (folder / "whole" / name).read_bytes()
     assert not (out / store.PARTS).exists()

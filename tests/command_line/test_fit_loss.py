@@ -169,11 +169,11 @@ def test_a_scenario_of_another_model_is_told_so_where_its_loss_is_said(tmp_path,
     assert "--parameters" not in capsys.readouterr().err
     objective = tomllib.loads((tmp_path / "loss.toml").read_text())["objective"]
     objective["curve"]["file"] = str(tmp_path / "loss.csv")
-    for own, told in ((1_500_000_000, False), (7_000_000_000, True)):
+    for parameters, noted in ((1_500_000_000, False), (7_000_000_000, True)):
         world = scenario({"name": "ssgd"}, objective=objective, steps=400,
-                         model={"parameters": own})  # fmt: skip
+                         model={"parameters": parameters})  # fmt: skip
         basis = paceline.simulate(world).verdict.basis
-        assert ("for 1e+09 parameters, not the 7e+09 of [model]" in basis) == told, basis
+        assert ("for 1e+09 parameters, not the 7e+09 of [model]" in basis) == noted, basis
 
 
 def test_options_that_cannot_be_are_refused(tmp_path, capsys):
@@ -212,11 +212,11 @@ def test_a_fitted_loss_says_nothing_of_times(trained, tmp_path, capsys):
         'run.steps = 20\nalgorithm = [{ name = "ssgd" }]\n'
     )
     capsys.readouterr()
-    for transport, known in (("ideal", False), ("tcp", True)):
+    for transport, priced in (("ideal", False), ("tcp", True)):
         options = ["--json", "--set", f"network.transport={transport}"]
         assert run(["simulate", "my.toml", "--overwrite", *options]) == 0
         actual = document(capsys)["algorithms"][0]
-        assert bool((actual.get("interval90") or {}).get("seconds_per_step")) is known
+        assert bool((actual.get("interval90") or {}).get("seconds_per_step")) is priced
 
 
 def test_an_objective_is_added_to_a_profile(trained, tmp_path, capsys):

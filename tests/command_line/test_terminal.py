@@ -212,15 +212,15 @@ def test_estimates_start_early_and_do_not_jump():
     took = [1 + 8 * (number * 7 % 10 == 3) for number in range(70)]
     ends, rest = np.cumsum(took), paceline.command_line.Remaining(0.0)
     rest.begin_anew(0.0, 0.0)
-    told = {
+    estimates = {
         now: rest.seconds(float(now), float(np.searchsorted(ends, now, side="right")), 70)
         for now in range(0, int(ends[-1]), 2)
     }
-    assert told[2] is not None  # after the first percent
-    left = [seconds for seconds in told.values() if seconds is not None]
+    assert estimates[2] is not None  # after the first percent
+    left = [seconds for seconds in estimates.values() if seconds is not None]
     assert all(later < earlier + 12 for earlier, later in pairwise(left[5:]))
     assert left[-1] < 10
-    late = [abs(seconds - (ends[-1] - now)) for now, seconds in told.items() if now > 40]
+    late = [abs(seconds - (ends[-1] - now)) for now, seconds in estimates.items() if now > 40]
     assert max(late) < 0.35 * ends[-1]
 
 

@@ -66,16 +66,16 @@ def world(folder: Path) -> Path:
     given_as_real(folder / "measured")
     did = np.array(worker(0, 40) + worker(1, 40), EVENT)
     (folder / "measured/events.csv").write_bytes(events.write({("ssgd", 0): did}))
-    for kept in (folder / "predicted", folder / "measured"):
-        for figure in (*kept.glob("*.png"), *kept.glob("*.svg")):
+    for place in (folder / "predicted", folder / "measured"):
+        for figure in (*place.glob("*.png"), *place.glob("*.svg")):
             figure.unlink()
-        change(kept / "run.json", "parts", {})  # so that readers meet what a case changes
+        change(place / "run.json", "parts", {})  # so that readers meet what a case changes
     for rank in range(2):
-        with paceline.Telemetry(folder / "job", rank=rank, workers=2) as told:
+        with paceline.Telemetry(folder / "job", rank=rank, workers=2) as recorder:
             for _ in range(8):
-                with told.step():
+                with recorder.step():
                     pass
-                with told.collective(bytes=40):
+                with recorder.collective(bytes=40):
                     pass
     return folder
 

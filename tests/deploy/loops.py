@@ -126,8 +126,8 @@ def steered_on(rank, folder):
             else:
                 session.load_state_dict(state)
             shown.append(repr(session.state_dict()["steering"]))
-            own = session._steering.controller
-    return *shown, own and own.policy.inputs.known
+            controller = session._steering.controller
+    return *shown, controller and controller.policy.inputs.known
 
 
 def as_torchft(rank, plan):

@@ -97,8 +97,8 @@ def test_gradients_that_stay_train_as_new_ones_do(tmp_path):
 @looped("label", ALL)
 def test_a_loop_trains_what_a_real_run_trains(world, label):
     real, actual = world
-    for own, rows in zip(actual, real[label], strict=True):
-        ours, theirs = own["attached"][label].numpy(), rows[-1]
+    for row, rows in zip(actual, real[label], strict=True):
+        ours, theirs = row["attached"][label].numpy(), rows[-1]
         off = np.linalg.norm(ours - theirs) / np.linalg.norm(theirs)
         assert off <= 1e-8
 
@@ -124,7 +124,7 @@ def test_three_train_as_torchs_do(tmp_path):
     labels = torch.randint(10, (3, 60, 8), generator=draw)
     torch.save((start, inputs, labels), tmp_path / "lesson")
     actual = loops.together(loops.beyond, 3, tmp_path, tmp_path / "lesson")
-    wrapped = [own.pop("wrapped") for own in actual]
+    wrapped = [item.pop("wrapped") for item in actual]
     for record in actual:
         fresh, after, kept, then = record.pop("buckets")
         assert torch.equal(fresh, kept)

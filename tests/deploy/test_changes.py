@@ -65,10 +65,10 @@ def test_exact_compensation_is_exact_whatever_changes(changes, momentum, resume)
     """Alone, a mean is the worker's own share, which it replaces: SGD, as if none had come."""
     plan = {"name": "dts", "delay": 3, "period": 2}
     x = torch.zeros(12, dtype=torch.float64, requires_grad=True)
-    own = SGD([x], LR, momentum)
+    optimizer = SGD([x], LR, momentum)
     for push in pushes():
         x.grad = torch.tensor(push)
-        own.step()
+        optimizer.step()
     record = trained(plan, changes, momentum, resume)
     np.testing.assert_allclose(record, x.detach().numpy(), rtol=1e-12, atol=1e-12)
 

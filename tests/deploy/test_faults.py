@@ -101,27 +101,27 @@ def caught(act, *arguments):
 
 def detached(rank):
     """Return what is said of each change of the model: of all ranks', then of the second's."""
-    found = {}
+    results = {}
     for change in DETACHED:
         for everywhere in (True, False):
             world = World(rank, extra=[FIRST] if change is unfrozen else ())
             world.train(5)
             if everywhere or rank:
                 change(world)
-            found[change.__name__, everywhere] = caught(world.train, 9)
+            results[change.__name__, everywhere] = caught(world.train, 9)
             world.session.close()
     world = World(rank)
     world.train(2)
-    found["frozen"] = world.apart()
+    results["frozen"] = world.apart()
     world.net[0].weight.data += rank  # a teacher follows each rank's own model
-    found["teacher"] = world.apart()
+    results["teacher"] = world.apart()
     world.session.close()
-    return found
+    return results
 
 
 def uneven(rank):
     """Return what is said where one rank takes more steps, by the end, the program and the rank."""
-    found = {}
+    results = {}
     for end, plan in product((close, average), PLANS):
         for more, late in product((1, 7), (0, 1)):  # without a mean between, and with one
             world = World(rank, plan)
@@ -130,26 +130,26 @@ def uneven(rank):
                 world.train(steps)
                 end(world)
 
-            found[end.__name__, plan["name"], more, late] = caught(act)
+            results[end.__name__, plan["name"], more, late] = caught(act)
             world.session.close()
-    return found
+    return results
 
 
 @pytest.mark.long
 def test_what_is_detached_from_the_means_is_named_on_every_rank(tmp_path):
-    found = loops.together(detached, 2, tmp_path)
+    actual = loops.together(detached, 2, tmp_path)
     names = {change.__name__: name for change, name in DETACHED.items()}
-    for rank, own in enumerate(found):
-        assert (own.pop("frozen"), own.pop("teacher")) == (0.0, 0.0)
-        for (change, everywhere), (kind, said) in own.items():
+    for rank, outcomes in enumerate(actual):
+        assert (outcomes.pop("frozen"), outcomes.pop("teacher")) == (0.0, 0.0)
+        for (change, everywhere), (kind, message) in outcomes.items():
             assert kind == ("InputError" if everywhere or rank else "RunError"), change
-            assert f"model: {names[change]} " in said, (change, everywhere)
+            assert f"model: {names[change]} " in message, (change, everywhere)
 
 
 @pytest.mark.long
 def test_uneven_numbers_of_steps_are_an_error_on_every_rank(tmp_path):
-    for own in loops.together(uneven, 2, tmp_path):
-        for case, (kind, said) in own.items():
+    for outcomes in loops.together(uneven, 2, tmp_path):
+        for case, (kind, message) in outcomes.items():
             assert kind == "RunError", case
-            assert "after step 9" in said, case
-            assert "drop_last" in said, case
+            assert "after step 9" in message, case
+            assert "drop_last" in message, case

@@ -30,53 +30,53 @@ class Net(nn.Module):
         return self.odd(x) if odd else x
 
 
-def nothing(net, k, kept):
+def nothing(net, k, stored):
     """Leave gradients as they are."""
 
 
-def exchange(net, k, kept):
+def exchange(net, k, stored):
     net.one.weight.grad, net.two.weight.grad = net.two.weight.grad, net.one.weight.grad
 
 
-def clip(net, k, kept):
+def clip(net, k, stored):
     nn.utils.clip_grad_norm_(net.parameters(), 0.01)
 
 
-def replace(net, k, kept):
+def replace(net, k, stored):
     """Give some gradients other memory in some steps."""
     if k % 3 == 1:
         net.one.weight.grad = 2.0 * net.one.weight.grad
         net.two.bias.grad.data = net.two.bias.grad.clone()
 
 
-def transpose(net, k, kept):
+def transpose(net, k, stored):
     net.one.weight.grad = net.one.weight.grad.t().contiguous().t()
 
 
-def keep(net, k, kept):
-    kept.append([(parameter.grad, parameter.grad.clone()) for parameter in net.one.parameters()])
+def keep(net, k, stored):
+    stored.append([(parameter.grad, parameter.grad.clone()) for parameter in net.one.parameters()])
 
 
-def keep_views(net, k, kept):
+def keep_views(net, k, stored):
     gradients = [parameter.grad for parameter in net.parameters() if parameter.grad is not None]
     dense = [gradient for gradient in gradients if gradient.layout == torch.strided]
-    kept.append([(gradient.view(-1), gradient.flatten().clone()) for gradient in dense])
+    stored.append([(gradient.view(-1), gradient.flatten().clone()) for gradient in dense])
 
 
 def trained(net, step, optimizer, meddle, fresh):
     """Train; return gradients that the loop has kept, with what they were."""
-    kept = []
+    stored = []
     for k in range(STEPS):
         optimizer.zero_grad(set_to_none=fresh)
         draw = torch.Generator().manual_seed(k)
         words = torch.randint(7, (4,), generator=draw)
         loss = mse_loss(net(words, k % 2), torch.ones(4, 5))
         loss.backward()
-        meddle(net, k, kept)
+        meddle(net, k, stored)
         step(loss)
         if meddle in {keep, keep_views}:
-            meddle(net, k, kept)  # the mean, too
-    return kept
+            meddle(net, k, stored)  # the mean, too
+    return stored
 
 
 MEDDLING = nothing, exchange, clip, replace, transpose, keep, keep_views
@@ -90,12 +90,12 @@ def test_alone_it_is_the_users_own_loop():
         case = f"{plan['name']}, {meddle.__name__}, fresh {fresh}, sparse {sparse}"
         nets, (attached, plain) = two_nets(sparse)
         with paceline.deploy(nets[0], attached, plan) as session:
-            kept = trained(nets[0], session.step, attached, meddle, fresh)
+            stored = trained(nets[0], session.step, attached, meddle, fresh)
         trained(nets[1], filled(nets[1], plain), plain, meddle, fresh)
         for ours, theirs in zip(nets[0].parameters(), nets[1].parameters(), strict=True):
             assert torch.equal(ours, theirs), case
         if fresh:
-            assert all(torch.equal(*pair) for pairs in kept for pair in pairs), case
+            assert all(torch.equal(*pair) for pairs in stored for pair in pairs), case
 
 
 def two_nets(sparse):

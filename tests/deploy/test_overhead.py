@@ -54,8 +54,8 @@ class Vectors(TorchDispatchMode):
 
     def _takes_in(self, storage):
         size = storage.nbytes() / self._entries / 4
-        known = self._known.get(storage._cdata)
-        new = storage._cdata not in self._given and (known is None or known[0].expired())
+        entry = self._known.get(storage._cdata)
+        new = storage._cdata not in self._given and (entry is None or entry[0].expired())
         if actual := new and size > 1 / TENSORS / 2:
             self._known[storage._cdata] = StorageWeakRef(storage), size
         return actual
@@ -153,9 +153,9 @@ def test_a_local_step_costs_below_a_hundredth_of_20_ms(plan):
     with paceline.deploy(net, optimizer, plan) as session:
         session.step(loss)
         bare = seconds(optimizer.step)
-        own = seconds(lambda: session.step(loss))
-    print(f"{plan['name']}: {1e6 * (own - bare):.0f} us a step")
-    assert own - bare < ALLOWED * STEP
+        cost = seconds(lambda: session.step(loss))
+    print(f"{plan['name']}: {1e6 * (cost - bare):.0f} us a step")
+    assert cost - bare < ALLOWED * STEP
 
 
 @pytest.mark.long

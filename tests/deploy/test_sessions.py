@@ -101,10 +101,10 @@ def test_alone_it_is_the_users_own_loop(plan, kind):
         optimizer = MAKERS[kind](groups(net))
         schedule = CosineAnnealingLR(optimizer, 20)
         made.append((optimizer, schedule))
-    (own, own_schedule), (theirs, schedule) = made
-    with paceline.deploy(nets[0], own, plan) as session:
+    (ours, own_schedule), (theirs, schedule) = made
+    with paceline.deploy(nets[0], ours, plan) as session:
         args = {"steps": range(12), "clip": 0.1, "accumulate": 2}
-        train(session.step, nets[0], own, after=own_schedule.step, **args)
+        train(session.step, nets[0], ours, after=own_schedule.step, **args)
     train(lambda loss: theirs.step(), nets[1], theirs, after=schedule.step, **args)
     exact = plan["name"] in ("ssgd", "post-local-sgd", "local-sgd")
     for one, other in zip(state(nets[0]), state(nets[1]), strict=True):
@@ -143,17 +143,17 @@ def test_a_mean_that_fails_leaves_the_parameters_that_steps_ended_at(name, monke
 
     nets, tau = [Net(), Net()], {} if name.startswith("ssgd") else {"tau": 3}
     more = {"overlap": False} if name == "ssgd-bucketed" else tau
-    own, known = (SGD(net.parameters(), 0.1) for net in nets)
-    session = paceline.deploy(nets[0], own, {"name": name, **more})
-    train(session.step, nets[0], own, range(5))
+    first, second = (SGD(net.parameters(), 0.1) for net in nets)
+    session = paceline.deploy(nets[0], first, {"name": name, **more})
+    train(session.step, nets[0], first, range(5))
     monkeypatch.setattr(DeviceGroup, "total", Broken)
     with pytest.raises(RunError, match="another process has ended"):
-        train(session.step, nets[0], own, range(5, 6))
+        train(session.step, nets[0], first, range(5, 6))
     for parameter in nets[0].parameters():
         assert parameter.isfinite().all()
     if name in {"bmuf", "diloco"}:
         return  # that do not go the way of plain SGD
-    train(lambda loss: known.step(), nets[1], known, range(6 if tau else 5))
+    train(lambda loss: second.step(), nets[1], second, range(6 if tau else 5))
     assert all(map(torch.equal, nets[0].parameters(), nets[1].parameters()))
 
 
@@ -172,15 +172,15 @@ def session_of_one_layer(plan="local-sgd", **parameters):
     return net, paceline.deploy(net, SGD(net.parameters(), 0.1), plan, **parameters)
 
 
-@looped(("model", "optimizer", "plan", "said"), [
+@looped(("model", "optimizer", "plan", "message"), [
     (nn.Linear(4, 4), None, "ssgd", "optimizer: NoneType is none of torch's"),
     (None, SGD([torch.zeros(1)], 0.1), "ssgd", "model: NoneType is no torch.nn.Module"),
     (nn.Linear(4, 4), None, None, "plan: NoneType; give a run folder"),
 ])  # fmt: skip
-def test_what_is_of_another_kind_is_refused(model, optimizer, plan, said):
+def test_what_is_of_another_kind_is_refused(model, optimizer, plan, message):
     if plan is None:
         optimizer = SGD(model.parameters(), 0.1)
-    with pytest.raises(InputError, match=re.escape(said)):
+    with pytest.raises(InputError, match=re.escape(message)):
         paceline.deploy(model, optimizer, plan)
 
 
@@ -218,13 +218,13 @@ def test_a_broken_state_is_refused(wrong):
 
 def test_exact_compensation_has_the_users_rate_momentum_and_weight_decay():
     nets = [Net(), Net()]
-    own, theirs = (
+    ours, theirs = (
         SGD([p for p in net.parameters() if p.requires_grad], 0.05, 0.9, weight_decay=0.01)
         for net in nets
     )
-    schedules = [CosineAnnealingLR(optimizer, 20) for optimizer in (own, theirs)]
-    with paceline.deploy(nets[0], own, "dts", delay=3, period=2) as session:
-        train(session.step, nets[0], own, range(12), after=schedules[0].step)
+    schedules = [CosineAnnealingLR(optimizer, 20) for optimizer in (ours, theirs)]
+    with paceline.deploy(nets[0], ours, "dts", delay=3, period=2) as session:
+        train(session.step, nets[0], ours, range(12), after=schedules[0].step)
     train(lambda loss: theirs.step(), nets[1], theirs, range(12), after=schedules[1].step)
     for one, other in zip(state(nets[0]), state(nets[1]), strict=True):
         assert torch.allclose(one, other, atol=1e-9)
@@ -247,8 +247,8 @@ def test_it_goes_on_from_its_state(label):
         train(session.step, net, optimizer, range(7, 20))
         whole = state(net)
         file.seek(0)
-        found = torch.load(file, weights_only=True)
-        for owner, part in zip((net, optimizer, session), found, strict=True):
+        loaded = torch.load(file, weights_only=True)
+        for owner, part in zip((net, optimizer, session), loaded, strict=True):
             owner.load_state_dict(part)
         train(session.step, net, optimizer, range(7, 20))
         assert all(torch.equal(*pair) for pair in zip(whole, state(net), strict=True))
@@ -274,8 +274,8 @@ def test_every_program_is_attached_or_says_why_not():
         optimizer = SGD(parameters(net), 0.1)
         if plans.refusal(program, {}):
             refused.add(name)
-            said = f"plan: {name} cannot be attached to a training loop: .*{SAID.get(name, SERVED)}"
-            with pytest.raises(InputError, match=said):
+            text = f"plan: {name} cannot be attached to a training loop: .*{SAID.get(name, SERVED)}"
+            with pytest.raises(InputError, match=text):
                 paceline.deploy(net, optimizer, name, **required)
         else:
             paceline.deploy(net, optimizer, name, **required).close()
@@ -285,7 +285,7 @@ def test_every_program_is_attached_or_says_why_not():
 def test_the_manual_says_which_optimizers_keep_a_programs_meaning():
     page = (Path(__file__).parents[2] / "docs/how-to/deploy.md").read_text("utf-8")
     rows = re.findall(r"^\| (`[^|]*) \| (any|SGD|refused)", page, re.M)
-    said = {name: kind for names, kind in rows for name in re.findall(r"`([a-z0-9-]+)`", names)}
+    kinds = {name: kind for names, kind in rows for name in re.findall(r"`([a-z0-9-]+)`", names)}
     with_inner = next(kind for names, kind in rows if "`inner`" in names)
     assert with_inner == "any"
     for label in ALL:
@@ -295,10 +295,10 @@ def test_the_manual_says_which_optimizers_keep_a_programs_meaning():
                 kind for names, kind in rows if f"`{name}`" in names and "inner" not in names
             )
             assert (shown == "any") == (not plan.sgd), name
-    assert said["psgd"] == said["ad-psgd"] == "refused"
+    assert kinds["psgd"] == kinds["ad-psgd"] == "refused"
 
 
-@looped(("plan", "optimizer", "said"), [
+@looped(("plan", "optimizer", "message"), [
     ({"name": "dts", "delay": 2}, partial(AdamW, lr=0.1), "AdamW cannot run dts"),
     ({"name": "dts", "delay": 2}, partial(AdamW, lr=0.1), 'or inner = { kind = "adamw" }'),
     ({"name": "hpsgd"}, partial(SGD, lr=0.1, momentum=0.9), "no place for momentum 0.9"),
@@ -315,11 +315,11 @@ def test_the_manual_says_which_optimizers_keep_a_programs_meaning():
     ({"name": "lokal-sgd", "tau": 2}, partial(SGD, lr=0.1), "local-sgd"),
     ("runs/none", partial(SGD, lr=0.1), "runs/none"),
 ])  # fmt: skip
-def test_what_would_change_a_programs_meaning_is_refused(plan, optimizer, said):
+def test_what_would_change_a_programs_meaning_is_refused(plan, optimizer, message):
     net = Net()
     with pytest.raises(InputError) as caught:
         paceline.deploy(net, optimizer(parameters(net)), plan)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
 class FullyShardedDataParallel(nn.Module):
@@ -451,11 +451,11 @@ def test_a_state_of_another_plan_is_loaded_as_chosen():
     with pytest.raises(InputError, match="outer_lr cannot change on the way"):
         loaded(state, "plan", tau=9)
     assert loaded(state, "state", tau=9) == (6, 0.5)
-    for key, value, said in (
+    for key, value, message in (
         ("workers", 3, "one of 3 processes, and 1 are here; start 3"), ("rank", 1, "process 1"),
         ("program", "local-sgd", "deploy state"), ("version", 1, "of version 1"),
     ):  # fmt: skip
-        with pytest.raises(InputError, match=said):
+        with pytest.raises(InputError, match=message):
             loaded(state | {key: value}, tau=5, outer_lr=0.5)
 
 
@@ -472,13 +472,13 @@ def test_what_cannot_be_steered_is_refused():
     codec = {"kind": "top-k", "ratio": 0.1}
     with paceline.deploy(net, SGD(net.parameters(), lr=0.1), "local-sgd", tau=4, codec=codec) as it:
         assert it.settings == {"tau": 4, "codec": codec}
-        for settings, said in (
+        for settings, message in (
             ({"codec": "fp16"}, "its level may change"),
             ({"codec": {"kind": "random-k", "ratio": 0.1}}, "its level may change"),
             ({"codec": {"kind": "top-k", "ratio": 2.0}}, "ratio"),
             ({"tau": 0}, "tau = 0"),
             ({"tau": 2.5}, "tau"),
         ):
-            with pytest.raises(InputError, match=said):
+            with pytest.raises(InputError, match=message):
                 it.change(**settings)
         assert it.settings == {"tau": 4, "codec": codec}

@@ -121,11 +121,11 @@ def test_the_map_has_every_folder_and_no_file_that_is_gone():
 
 
 def test_nothing_is_left_of_a_program_that_is_gone():
-    known = {*PROGRAMS, "README"}
-    assert {path.stem for path in build.PAGES.glob("*.md")} == known
-    assert {path.stem for path in (ROOT / "scenarios/programs").glob("*.toml")} <= known
+    names = {*PROGRAMS, "README"}
+    assert {path.stem for path in build.PAGES.glob("*.md")} == names
+    assert {path.stem for path in (ROOT / "scenarios/programs").glob("*.toml")} <= names
     shown = {
-        file for name in known for file in build.figures(page(name), name).values()
+        file for name in names for file in build.figures(page(name), name).values()
     }  # every figure is on the page that it is made for
     assert {path.name for path in build.PAGES.glob("*.png")} == shown
 

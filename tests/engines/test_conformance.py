@@ -61,15 +61,15 @@ def reference(number, workers):
 @settings(max_examples=10)
 @given(world=delays())
 def test_delays_change_no_parameters(number, world):
-    found = play(scenario(TIMELESS[number], steps=STEPS, objective=QUADRATIC, **world))
+    played = play(scenario(TIMELESS[number], steps=STEPS, objective=QUADRATIC, **world))
     expected = reference(number, world["workers"])
-    equal(found, expected)
-    same_schedule(found, expected, STEPS)
+    equal(played, expected)
+    same_schedule(played, expected, STEPS)
 
 
 def test_all_others_are_asynchronous_or_read_the_clock():
-    found = {name for name, each in catalogue().items() if each.asynchronous}
-    assert {row.name for row in ROWS if not row.timeless} == found | {"adacomm"}
+    actual = {name for name, item in catalogue().items() if item.asynchronous}
+    assert {row.name for row in ROWS if not row.timeless} == actual | {"adacomm"}
 
 
 @pytest.mark.parametrize("case", cases(), ids=called)
@@ -77,7 +77,7 @@ def test_a_rerun_is_identical(case):
     tables = {"compute": EXPONENTIAL, "network": RING | {"jitter": EXPONENTIAL}}
     world = scenario(case, objective=QUADRATIC, **tables)
     again = scenario(case, objective=QUADRATIC, **tables)
-    first, second = (asdict(simulate(each, spans=1000, seed=1)) for each in (world, again))
+    first, second = (asdict(simulate(item, spans=1000, seed=1)) for item in (world, again))
     np.testing.assert_equal(first, second)
     other = asdict(simulate(world, spans=1000, seed=2))
     assert other["curve"]["time"] != first["curve"]["time"]
@@ -104,7 +104,7 @@ def test_a_gather_is_in_rank_order():
         me.mark(sum(g for _, g in everyone) / len(everyone))
 
     marks = run_on(gather, compute=EXPONENTIAL).marks
-    assert all(np.array_equal(marks[0], each) for each in marks)
+    assert all(np.array_equal(marks[0], mark) for mark in marks)
 
 
 def test_messages_between_two_nodes_keep_their_order():

@@ -305,16 +305,16 @@ def assert_accounts(result, end=None):
     """Each worker's spans follow one another from the start, and add up to what is reported."""
     end = result.duration if end is None else end
     for rank in range(WORKERS):
-        own = np.sort(result.spans[result.spans["worker"] == rank], order="start")
-        spent = own["end"] - own["start"]
-        np.testing.assert_allclose(own["start"][1:], own["end"][:-1], atol=1e-9)
-        assert own["start"][0] == 0
-        assert own["end"][-1] <= end * (1 + 1e-9)
+        spans = np.sort(result.spans[result.spans["worker"] == rank], order="start")
+        spent = spans["end"] - spans["start"]
+        np.testing.assert_allclose(spans["start"][1:], spans["end"][:-1], atol=1e-9)
+        assert spans["start"][0] == 0
+        assert spans["end"][-1] <= end * (1 + 1e-9)
         for kind in (Kind.WAIT, Kind.COMMUNICATE, Kind.DOWN):
             reported = result.workers.get(kind.name.lower(), [0.0] * WORKERS)[rank]
-            assert spent[own["kind"] == kind].sum() == pytest.approx(reported, abs=1e-6)
+            assert spent[spans["kind"] == kind].sum() == pytest.approx(reported, abs=1e-6)
         whole = sum(worker[rank] for worker in result.workers.values())
-        assert whole == pytest.approx(own["end"][-1], abs=1e-6)
+        assert whole == pytest.approx(spans["end"][-1], abs=1e-6)
         assert min(worker[rank] for worker in result.workers.values()) >= -1e-9
 
 

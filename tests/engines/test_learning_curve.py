@@ -337,20 +337,20 @@ def test_a_factor_of_steps_has_draws_of_loss_and_of_steps_that_agree(warmup, tmp
     table = {"algorithm": "local-sgd", "workers": 4, "tau": 8, "log_steps": 0.5, "sd": 0.2}
     objective = logged(tmp_path, warmup=warmup)
     world = scenario({"name": "local-sgd", "tau": 8}, steps=2000, own=[table], **objective)
-    known = expect(World.of(world, world.algorithm[0], catalogue()["local-sgd"]))
+    errors = expect(World.of(world, world.algorithm[0], catalogue()["local-sgd"]))
 
     def losses(step):
-        loss = known.parallel(step) * known.ratio(step)
-        return loss * np.array([known.factors(item)[n, 0] for n, item in enumerate(step)])
+        loss = errors.parallel(step) * errors.ratio(step)
+        return loss * np.array([errors.factors(item)[n, 0] for n, item in enumerate(step)])
 
     for step, gain in ((2000.0, 1.0), (800.0, 1.0), (1500.0, 0.97)):
-        stretches = known.stretches(step, gain)
-        wanted = gain * float(known.parallel(step) * known.ratio(step))
+        stretches = errors.stretches(step, gain)
+        wanted = gain * float(errors.parallel(step) * errors.ratio(step))
         assert losses(step * stretches) == pytest.approx(wanted, rel=2e-3)
         assert np.log(stretches).std() == pytest.approx(0.2, rel=0.3)
     slow = warmup + (800 - warmup) * math.exp(-0.5)  # the ratio at any step is that of the factor
-    behind = known.curve.loss(known.curve.at(slow)) / known.curve.loss(known.curve.at(800))
-    assert float(known.ratio(800.0)) == pytest.approx(behind, rel=0.02)
+    behind = errors.curve.loss(errors.curve.at(slow)) / errors.curve.loss(errors.curve.at(800))
+    assert float(errors.ratio(800.0)) == pytest.approx(behind, rel=0.02)
 
 
 def test_the_time_to_a_loss_of_an_own_run_is_as_uncertain_as_its_factor_of_steps(tmp_path):
@@ -365,12 +365,12 @@ def test_the_time_to_a_loss_of_an_own_run_is_as_uncertain_as_its_factor_of_steps
         {"name": "local-sgd", "tau": 40}, workers=80, steps=10**8, own=[table], **objective,
         run={"target_loss": 1.95}.items(),
     )  # fmt: skip
-    known = expect(World.of(world, world.algorithm[0], catalogue()["local-sgd"]), counted=79.5)
-    taken = known.steps * math.exp(4)
-    assert float(known.parallel(taken) * known.ratio(taken)) == pytest.approx(1.95, rel=2e-3)
-    ends = np.quantile(known.stretches(taken), [0.05, 0.95])
+    errors = expect(World.of(world, world.algorithm[0], catalogue()["local-sgd"]), counted=79.5)
+    taken = errors.steps * math.exp(4)
+    assert float(errors.parallel(taken) * errors.ratio(taken)) == pytest.approx(1.95, rel=2e-3)
+    ends = np.quantile(errors.stretches(taken), [0.05, 0.95])
     assert np.log(ends) == pytest.approx([-0.33, 0.33], abs=0.06)  # by as few draws
-    spread = np.std(np.log(known.stretches(taken)))
+    spread = np.std(np.log(errors.stretches(taken)))
     assert spread == pytest.approx(0.2 * np.std(evidence.drawn("run 0 of local-sgd")), rel=0.01)
 
 
@@ -401,7 +401,7 @@ def test_an_own_run_errs_alike_for_its_program_and_for_the_mechanism_beside_it(t
     )
     assert (measured.basis, beside.basis) == ("measured", "mechanism")
     source = evidence.drawn("run 0 of local-sgd")
-    shares = [float(known.errors @ source / (source @ source)) for known in (measured, beside)]
+    shares = [float(errors.errors @ source / (source @ source)) for errors in (measured, beside)]
     assert shares[0] == pytest.approx(-0.01, rel=0.01)
     assert -0.015 < shares[1] < -0.002  # the rest is by published runs
     apart = np.std(measured.errors - beside.errors)
@@ -411,9 +411,9 @@ def test_an_own_run_errs_alike_for_its_program_and_for_the_mechanism_beside_it(t
 def test_no_draw_of_a_loss_is_below_its_own_floor(tmp_path):
     """Where the penalty is as uncertain as it is for a hundred clients that nobody published."""
     world = scenario({"name": "local-sgd", "tau": 8}, steps=2000, **logged(tmp_path))
-    known = expect(World.of(world, world.algorithm[0], catalogue()["local-sgd"]))
+    errors = expect(World.of(world, world.algorithm[0], catalogue()["local-sgd"]))
     for log, sd in ((0.25, 0.3), (0.0, 0.5)):
-        wide = replace(known, log_ratio=log, sd=sd, errors=sd * evidence.drawn("anything"))
+        wide = replace(errors, log_ratio=log, sd=sd, errors=sd * evidence.drawn("anything"))
         for step in (100.0, 2000.0):
             drawn = (wide.parallel(step) * wide.ratio(step) * wide.factors(step))[:, 0]
             assert (drawn >= wide.curve.draws[:, 0] * (1 - 1e-12)).all()
@@ -437,13 +437,13 @@ def test_loss_at_tokens_is_the_law_s(monkeypatch):
     monkeypatch.setattr(parts, "alone", lambda scenario: None)
     world = parse(far_apart("1 Gbit/s", tune={"diloco": {"tau": [2, 20, 60]}}))
     result = tune(world, objective="loss-at-tokens")
-    known = expect(World.of(world, world.algorithm[0], catalogue()["ssgd"]))
+    errors = expect(World.of(world, world.algorithm[0], catalogue()["ssgd"]))
     tokens = 600 * 4 * 65536.0
     assert result.objective.tokens == tokens
     for item in result.ranked:
         tau = item.candidate.parameters.get("tau", 1)
         cost = evidence.penalty("diloco", 4, tau, 1.3e8, tokens=tokens)
-        wanted = float(known.parallel(600)) * math.exp(
+        wanted = float(errors.parallel(600)) * math.exp(
             cost.log_ratio * -math.expm1(-600 / (4 * tau))
         )
         assert item.mean() == pytest.approx(wanted, rel=1e-9)

@@ -47,7 +47,7 @@ def test_by_hand(case, expected):
 )
 def test_what_a_codec_takes_is_as_if_stated(name, codec):
     """4,000 bytes lie in the middle of those measured; what an algorithm states counts more."""
-    known = [
+    table = [
         {"kind": codec, "size": "2 kB", "compress": "20 ms", "decompress": "3 ms"},
         {"kind": codec, "size": "6 kB", "compress": "60 ms", "decompress": "5 ms"},
         {"kind": "fp16", "size": "6 kB", "compress": "600 ms", "decompress": "500 ms"},
@@ -57,8 +57,8 @@ def test_what_a_codec_takes_is_as_if_stated(name, codec):
     plain = pace(case | {"codec": codec})
     expected = pace(case | {"codec": stated})
     assert expected > plain
-    assert pace(case | {"codec": codec}, codec=known) == expected
-    assert pace(case | {"codec": stated}, codec=[known[0] | {"size": "1 B"}]) == expected
+    assert pace(case | {"codec": codec}, codec=table) == expected
+    assert pace(case | {"codec": stated}, codec=[table[0] | {"size": "1 B"}]) == expected
 
 
 def test_larger_vectors_take_a_codec_longer_and_small_ones_no_less():
@@ -73,10 +73,10 @@ def test_a_question_costs_each_time():
     """From its third step on HPSGD asks at every second one: the mean is always there."""
     world = scenario({"name": "hpsgd"}, network=LINK, overhead=[COSTS])
     nominal = run(world.nominal).duration
-    asked = sum(1 for step in range(3, 21) if step % 2)
-    means = asked + 1
+    polls = sum(1 for step in range(3, 21) if step % 2)
+    means = polls + 1
     word = 0.010 + 20 / 40_000  # half of the headers of a hop
-    expected = 20 * 0.030 + means * 0.003 + asked * (0.070 + 0.011 + 5 * word)
+    expected = 20 * 0.030 + means * 0.003 + polls * (0.070 + 0.011 + 5 * word)
     assert run(world).duration - nominal == pytest.approx(expected, rel=1e-9)
 
 

@@ -556,11 +556,11 @@ def test_a_server_whose_only_clients_left_for_good_stands_still_and_says_so(
 def test_the_draw_of_who_drops_out_is_of_the_seed_the_client_and_the_round_alone():
     def falls(tau, **tables):
         results = []
-        kept = Participation.fallen
+        original = Participation.fallen
 
         def noted(self, collective, dues):
-            results.append(sorted(kept(self, collective, dues)))
-            return kept(self, collective, dues)
+            results.append(sorted(original(self, collective, dues)))
+            return original(self, collective, dues)
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(Participation, "fallen", noted)
@@ -615,20 +615,20 @@ def test_a_client_that_is_not_selected_keeps_what_its_codec_left_out(codec, monk
             {"name": "fedavg", "tau": 3, "codec": {"kind": codec, "ratio": 0.2}}, workers=6,
             steps=30, objective=QUADRATIC, cluster={"sampling": {"clients": clients}},
         )  # fmt: skip
-        resting = [kept for rests, kept in encoded if rests]
+        resting = [unchanged for rests, unchanged in encoded if rests]
         assert len(resting) == 10 * (6 - clients)
         assert all(resting)
-        assert not any(kept for rests, kept in encoded if not rests)
+        assert not any(unchanged for rests, unchanged in encoded if not rests)
 
 
 def test_a_sweep_runs_a_buffer_once_for_all_numbers_that_rounds_select():
     """As its server asks for no client in vain: `over` changes nothing of it."""
     rounds, buffered = {"name": "fedavg", "tau": 5}, {"name": "fedbuff", "tau": 5, "buffer": 2}
-    cluster, told = {"sampling": {"clients": 2}}, []
+    cluster, messages = {"sampling": {"clients": 2}}, []
     world = scenario(rounds, buffered, workers=8, steps=40, cluster=cluster)
     over = {"cluster.sampling.over": [1, 1.5, 2]}
-    rows = sweep(world, over, seeds=1, progress=lambda done, total: told.append(total)).rows
-    assert {*told} == {3 + 1}
+    rows = sweep(world, over, seeds=1, progress=lambda done, total: messages.append(total)).rows
+    assert {*messages} == {3 + 1}
     cluster["sampling"]["over"] = 2.0
     alone = run(buffered, workers=8, steps=40, cluster=cluster).duration / 40
     paces = [row["seconds_per_step"] for row in rows if row["label"].startswith("fedbuff")]
@@ -690,7 +690,7 @@ def test_the_share_of_a_run_that_is_done_is_told_but_not_that_of_its_probe(
     name, limit, monkeypatch
 ):
     monkeypatch.setattr(executors, "PULSE", 0.0)
-    told = []
+    parts = []
     table = {"buffer": 2} if name == "fedbuff" else {}
     curve = {"kind": "learning-curve", "curve": {"law": "chinchilla", "parameters": 1e7}}
     world = scenario(
@@ -698,9 +698,9 @@ def test_the_share_of_a_run_that_is_done_is_told_but_not_that_of_its_probe(
         cluster={"sampling": {"clients": 2}}, objective=curve | {"tokens": 9}, run=limit,
         steps=limit.get("steps"),
     )  # fmt: skip
-    study.simulate(world, seeds=1, progress=lambda done, total: told.append((done, total)))
-    shares = [done for done, _ in told]
-    assert {total for _, total in told} == {1}
+    study.simulate(world, seeds=1, progress=lambda done, total: parts.append((done, total)))
+    shares = [done for done, _ in parts]
+    assert {total for _, total in parts} == {1}
     assert (shares[0], shares[-1]) == (0, 1)
     assert shares == sorted(shares)
     assert max(np.diff(shares)) < 0.1

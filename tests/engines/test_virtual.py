@@ -503,18 +503,18 @@ async def hears_nobody(me, *, lr: float):
     await me.receive(1)
 
 
-@looped("own", [(0, 10, 10), (700, 10, 10), (10**6, 5, 5)])
-def test_a_run_leaves_the_garbage_collector_as_it_was(own):
+@looped("enabled", [(0, 10, 10), (700, 10, 10), (10**6, 5, 5)])
+def test_a_run_leaves_the_garbage_collector_as_it_was(enabled):
     """Also where it is long enough to collect what it left, and where it fails."""
     usual = gc.get_threshold()
     world = scenario(SSGD, compute=EXPONENTIAL, steps=20_000, workers=4)
     broken = {"ssgd": Program("ssgd", hears_nobody, "here")}
     try:
-        gc.set_threshold(*own)
+        gc.set_threshold(*enabled)
         simulate(world)
-        assert gc.get_threshold() == own
+        assert gc.get_threshold() == enabled
         assert play(world, programs=broken).stall
-        assert gc.get_threshold() == own
+        assert gc.get_threshold() == enabled
     finally:
         gc.set_threshold(*usual)
 

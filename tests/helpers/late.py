@@ -291,11 +291,11 @@ def plain(tree: Any) -> Any:
 
 
 def meta(tree: Any) -> Any:
-    def shape(each: Any) -> Any:
-        if isinstance(each, torch.Tensor):
-            raw = each.raw if isinstance(each, Late) else each
+    def shape(value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            raw = value.raw if isinstance(value, Late) else value
             return raw.to("meta")
-        return each
+        return value
 
     return tree_map(shape, tree)
 
@@ -394,10 +394,10 @@ class Group:
         about = f"sum of {mine.numel()} {mine.dtype}"
         return self._start(about, mine.raw, [mine.raw], tensors)
 
-    def allgather(self, found: list[list[Late]], tensors: list[Late]) -> Work:
-        (mine,), (rows,) = tensors, found
+    def allgather(self, outputs: list[list[Late]], tensors: list[Late]) -> Work:
+        (mine,), (rows,) = tensors, outputs
         about = f"gather of {mine.numel()} {mine.dtype}"
-        return self._start(about, mine.raw, [row.raw for row in rows], (found, tensors))
+        return self._start(about, mine.raw, [row.raw for row in rows], (outputs, tensors))
 
     def _start(self, what: str, give: torch.Tensor, take: list[torch.Tensor], keep: Any) -> Work:
         with LOCK:

@@ -153,14 +153,14 @@ class SlowFabric:
                 for line in set(flow.path.lines) - self.per_flow:
                     load[line] = load.get(line, 0.0) + flow.path.weight
             level = {line: max(0.0, left[line]) / weight for line, weight in load.items()}
-            own = {
+            limits = {
                 flow: min(
                     [flow.cap, *(self.capacity[k] for k in flow.path.lines if k in self.per_flow)]
                 )
                 / flow.path.weight
                 for flow in still
             }
-            reach = {f: min([own[f], *(level.get(k, inf) for k in f.path.lines)]) for f in still}
+            reach = {f: min([limits[f], *(level.get(k, inf) for k in f.path.lines)]) for f in still}
             lowest = min(reach.values())
             for flow in [flow for flow in still if reach[flow] <= lowest]:
                 flow.rate = lowest * flow.path.weight

@@ -29,10 +29,10 @@ def test_programs_of_a_seed_begin_alike_and_seeds_differ():
 
 def test_what_is_trained_is_kept_and_not_trained_again(tmp_path, monkeypatch):
     """An interrupted matrix goes on where it stopped, and only with the text that it began with."""
-    asked = []
+    requests = []
 
     def trained(cell):
-        asked.append(cell[:2])
+        requests.append(cell[:2])
         return np.array([[0, 0.0, 5.0], [400, 7.25, 2.0]])
 
     text = [gpt.TEXT]
@@ -45,7 +45,7 @@ def test_what_is_trained_is_kept_and_not_trained_again(tmp_path, monkeypatch):
         with monkeypatch.context() as shorter:
             shorter.setattr(gpt, "cells", lambda first=first: iter(first))
             gpt.train()
-    assert asked == [("ssgd", 4), ("ssgd", 1), ("diloco 2", 4)]
+    assert requests == [("ssgd", 4), ("ssgd", 1), ("diloco 2", 4)]
     assert gpt.known()[gpt.Cell("ssgd", 1)].tolist() == [[0, 0, 5], [400, 7.25, 2]]
     text[0] = "python-text of another Python"
     with pytest.raises(SystemExit, match=r"another Python: not the text of .*gpt.csv; remove"):

@@ -290,14 +290,14 @@ def seeds() -> dict[str, list[bytes]]:
     head = {"schema": 1, "title": "", "label": "measured", "seed": 0, "rank": 0, "workers": 1,
             "boot": "b"}  # fmt: skip
     rows = np.array([[0, 1, 0.0, 0.5, np.nan], [-2, 1, 0.5, 0.75, 40.0], [-1, 1, 0.8, 0.8, 0.1]])
-    told = json.dumps(head).encode() + b"\n" + np.tile(rows, (20, 1)).tobytes()
+    content = json.dumps(head).encode() + b"\n" + np.tile(rows, (20, 1)).tobytes()
     did = "label,seed,node,kind,step,start,end,joined,due,bytes\nssgd,0,0,step,1,0,1,,,\n"
     small = b"0.1\n0.2\n", b"0,1\n9,2\n", b"run.seeds,run.steps\n1,2\n", b"300 ms,1 s\n"
     return {
         "scenario": [corpus.SCENARIO.encode(), *text["toml"]],
         "profile": [corpus.PROFILE.encode()],
         "trace": [json.dumps(corpus.kineto()).encode()],
-        "telemetry": [told],
+        "telemetry": [content],
         "samples": [*text["csv"], *small],
         "platform": text["xml"],
         "run": [json.dumps(DOCUMENT).encode()],

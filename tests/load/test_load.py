@@ -291,17 +291,17 @@ def test_overrides_that_cannot_be_are_refused_by_their_text():
     wording.encode()
 
 
-@looped("said", ['objective.kind="none"', 'objective={kind="none"}'])
-def test_an_override_that_there_is_no_loss_drops_what_only_a_loss_has(said):
-    scenario = parse(table(), overrides=[said])
+@looped("override", ['objective.kind="none"', 'objective={kind="none"}'])
+def test_an_override_that_there_is_no_loss_drops_what_only_a_loss_has(override):
+    scenario = parse(table(), overrides=[override])
     assert (scenario.objective.kind, scenario.run.target_loss) == ("none", None)
     (note,) = scenario.notes
-    assert note.startswith(f"--set {said}: ")
+    assert note.startswith(f"--set {override}: ")
     assert "run.target_loss" in note
-    assert ("objective.dimension" in note) == ("kind=" not in said.partition("=")[2])
+    assert ("objective.dimension" in note) == ("kind=" not in override.partition("=")[2])
     for more in ("objective.dimension=3", "run.target_loss=0.2"):
         with pytest.raises(InputError, match=more.partition("=")[0]):
-            parse(table(), overrides=[said, more])
+            parse(table(), overrides=[override, more])
     for key in ("objective.dimension", "run.target_loss"):  # in a file nothing is dropped
         text = change('kind = "quadratic"', 'kind = "none"')
         text = text if "dim" in key else text.replace("dimension = 200", "")

@@ -24,7 +24,7 @@ LINE = {"latency": "20 ms", "bandwidth": "1 Mbit/s"}
 def regions(*names):
     """Groups of a worker each, in its region."""
     named = [{"name": f"{name} {n}", "region": name} for n, name in enumerate(names)]
-    return {"group": [{"workers": 1, **each} for each in named]}
+    return {"group": [{"workers": 1, **group} for group in named]}
 
 
 def traffic(workers, network, seed=0, **tables):
@@ -35,10 +35,10 @@ def traffic(workers, network, seed=0, **tables):
 def test_nobody_remembers_a_network():
     network = ClosedForm(scenario({"name": "ssgd"}, network={"collective": "ring", **LINE}))
     assert network.plan("mean", (0, 1, 2)) is network.plan("mean", (0, 1, 2))
-    known = weakref.ref(network)
+    reference = weakref.ref(network)
     del network
     gc.collect()
-    assert known() is None
+    assert reference() is None
 
 
 # Collectives
@@ -407,5 +407,5 @@ def test_an_islands_devices_communicate_behind_its_passes(sharding, times):
     assert simulate(world).duration == pytest.approx(5)
     bare = scenario({"name": "ssgd"}, workers=2, steps=5)
     with_islands = scenario({"name": "ssgd"}, workers=2, cluster={"group": group}, steps=5)
-    moved = [simulate(each).curve["bytes"][-1] for each in (bare, with_islands)]
+    moved = [simulate(item).curve["bytes"][-1] for item in (bare, with_islands)]
     assert moved[0] == moved[1]

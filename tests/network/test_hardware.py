@@ -47,11 +47,11 @@ def test_a_kind_of_link_gives_what_is_left_out_and_its_range():
 
 
 def test_the_range_of_a_kind_is_in_the_interval_and_not_of_a_rate_by_hand():
-    told = seconds(network={"card": "ib-hdr"})
+    looked_up = seconds(network={"card": "ib-hdr"})
     rates = ("155 Gbit/s", "196 Gbit/s")
     ends = [seconds(network={"latency": "3 us", "bandwidth": rate}) for rate in rates]
     slow, fast = (end["mean"] for end in ends)
-    assert told["interval90"][0] < fast < told["mean"] < slow < told["interval90"][1]
+    assert looked_up["interval90"][0] < fast < looked_up["mean"] < slow < looked_up["interval90"][1]
     assert "interval90" not in ends[0]
     inner = {"name": "boxes", "workers": 4, "devices": 8}
     cluster = {**WORLD["cluster"], "group": [{**inner, "inner": "pcie3-host"}]}
@@ -67,16 +67,16 @@ def test_a_device_computes_its_usual_share_of_its_peak():
     cost = {"tokens": 4096}
     tables = {"objective": objective, "cluster": cluster, "network": network, "cost": cost}
     whole = 6 * 10_000_000 * 4096
-    told = seconds(**tables)
-    assert told["mean"] == pytest.approx(whole / (989e12 * 0.4))
-    assert told["interval90"] == pytest.approx(
+    given = seconds(**tables)
+    assert given["mean"] == pytest.approx(whole / (989e12 * 0.4))
+    assert given["interval90"] == pytest.approx(
         [whole / (989e12 * share) for share in (0.52, 0.25)], rel=0.2
     )
     eight = {
         "workers": 2,
         "group": [{"name": "a", "workers": 2, "devices": 8, "device": "h100-sxm"}],
     }
-    assert seconds(**{**tables, "cluster": eight})["mean"] == pytest.approx(told["mean"] / 8)
+    assert seconds(**{**tables, "cluster": eight})["mean"] == pytest.approx(given["mean"] / 8)
     stated = {**cluster, "compute": "1 s"}
     assert seconds(**{**tables, "cluster": stated})["mean"] == pytest.approx(1)
     with pytest.raises(InputError, match=r"cluster\.compute"):

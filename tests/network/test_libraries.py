@@ -50,8 +50,8 @@ def test_nccl_chooses_and_expects_what_its_own_log_says(size, algorithm, protoco
 
 def bus_bandwidth(cluster, size, algorithm=None):
     """As nccl-tests has it: 2(m - 1)/m payloads in the time of the best choice, in bytes/s."""
-    found = [item for item in nccl_choices(cluster, size) if algorithm in (None, item.algorithm)]
-    seconds = min(plan.seconds for plan in found)
+    actual = [item for item in nccl_choices(cluster, size) if algorithm in (None, item.algorithm)]
+    seconds = min(plan.seconds for plan in actual)
     return 2 * (cluster.ranks - 1) / cluster.ranks * size / seconds
 
 

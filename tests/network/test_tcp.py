@@ -29,7 +29,7 @@ def world(*algorithms, compute="10 ms", payload=MODEL, workers=4, steps=6, **net
 
 
 def paces(made, **options):
-    return [each["seconds_per_step"]["mean"] for each in simulate(made, **options).algorithms]
+    return [item["seconds_per_step"]["mean"] for item in simulate(made, **options).algorithms]
 
 
 def test_a_packet_carries_its_headers_and_every_second_one_is_acknowledged():
@@ -37,9 +37,9 @@ def test_a_packet_carries_its_headers_and_every_second_one_is_acknowledged():
     assert tcp.share(1500) == pytest.approx(1448 / 1514)
     assert tcp.acknowledgements(1500) == pytest.approx(66 / 3028)
     assert tcp.share(9000) == pytest.approx(8948 / 9014)
-    cost = {each: mean_cost(world(transport="tcp", collective=each)) for each in ("ring", "tree")}
-    ideal = {each: mean_cost(world(collective=each)) for each in cost}
-    ratio = {each: cost[each].transmission / ideal[each].transmission for each in cost}
+    cost = {name: mean_cost(world(transport="tcp", collective=name)) for name in ("ring", "tree")}
+    ideal = {name: mean_cost(world(collective=name)) for name in cost}
+    ratio = {name: cost[name].transmission / ideal[name].transmission for name in cost}
     median = tcp.measured()["median"]  # what links of the kernel add to all this
     assert ratio["tree"] == pytest.approx(median * 1514 / 1448)  # nor do payloads meet acks there
     assert ratio["ring"] == pytest.approx(median * 1514 / 1448 * (1 + 66 / 3028))
@@ -96,9 +96,9 @@ def test_tcp_is_never_faster_and_larger_packets_and_more_sockets_never_slower(
             workers=workers, collective=collective, latency=f"{latency} us",
             bandwidth=f"{rate} kbit/s", payload={"parameters": parameters}, **network,
         )  # fmt: skip
-        found, whole = ClosedForm(made), mean_cost(made)
-        cold = found.after_pause("mean", range(workers), made.model.bytes)[0][-1]
-        return whole.transmission + whole.latency, cold if found.pause < inf else 0.0
+        actual, whole = ClosedForm(made), mean_cost(made)
+        cold = actual.after_pause("mean", range(workers), made.model.bytes)[0][-1]
+        return whole.transmission + whole.latency, cold if actual.pause < inf else 0.0
 
     over = 1 + 1e-9
     ideal, tcp_1500 = cost(), cost(transport="tcp")
@@ -152,7 +152,7 @@ def test_a_bucket_is_as_full_as_the_pause_was_long(engine):
     saved = []
     for compute in ("1 ms", "100 ms"):
         line = {"compute": compute, "transport": "tcp", "latency": "0 s"}
-        plain, shaped = (world(**line, **each) for each in ({}, {"burst": "100 kB"}))
+        plain, shaped = (world(**line, **table) for table in ({}, {"burst": "100 kB"}))
         saved.append(6 * (paces(plain, engine=engine)[0] - paces(shaped, engine=engine)[0]))
     whole = 1e5 / (100e6 / 8)
     assert saved == pytest.approx([whole + 5 * 0.001, 6 * whole], rel=1e-3)
@@ -181,20 +181,20 @@ def test_until_a_deadline_all_seeds_run_at_once_over_tcp(case):
         case, compute={"dist": "exponential", "mean": "1 s"}, model=MODEL, steps=None,
         network=LINE | {"transport": "tcp"}, run={"duration": "60 s", "seeds": 3},
     )  # fmt: skip
-    found = simulate(made)
-    assert found.engine == "batched"
-    assert [each.duration for each in found.runs] == [
-        each.duration for each in simulate(made, engine="virtual").runs
+    result = simulate(made)
+    assert result.engine == "batched"
+    assert [run.duration for run in result.runs] == [
+        run.duration for run in simulate(made, engine="virtual").runs
     ]
 
 
 def test_a_message_after_a_long_step_starts_slowly():
     quick, slow = (
-        world({"name": "asgd"}, compute=each, transport="tcp") for each in ("1 ms", "1 s")
+        world({"name": "asgd"}, compute=name, transport="tcp") for name in ("1 ms", "1 s")
     )
-    found = ClosedForm(slow).message_link(0, 4)
-    assert found.bandwidth == ClosedForm(quick).message_link(0, 4).bandwidth
-    assert found.latency > ClosedForm(quick).message_link(0, 4).latency == pytest.approx(0.02)
+    actual = ClosedForm(slow).message_link(0, 4)
+    assert actual.bandwidth == ClosedForm(quick).message_link(0, 4).bandwidth
+    assert actual.latency > ClosedForm(quick).message_link(0, 4).latency == pytest.approx(0.02)
 
 
 @looped("case", [{"name": "ssgd"}, {"name": "asgd"}])
@@ -223,25 +223,25 @@ def test_what_a_profile_measured_takes_its_headers_once(case, model):
 def test_a_bandwidth_that_payloads_had_is_not_reduced_again(tmp_path):
     profile = '[network]\nbandwidth = "186 Mbit/s"\n[[overhead]]\ncollective = "1 ms"\n'
     (tmp_path / "p.toml").write_text(profile + "[calibration]\n")
-    own = {
+    table = {
         "extends": "p.toml", "model": {"parameters": 1000}, "run": {"steps": 2},
         "cluster": {"workers": 2, "compute": "1 s"}, "algorithm": [{"name": "ssgd"}],
         "network": {"latency": "1 ms", "transport": "tcp"},
     }  # fmt: skip
     with pytest.raises(InputError, match=r"'186 Mbit/s' is the speed of payloads.*remove network"):
-        parse(own, folder=tmp_path)
-    parse(own | {"network": own["network"] | {"bandwidth": "200 Mbit/s"}}, folder=tmp_path)
+        parse(table, folder=tmp_path)
+    parse(table | {"network": table["network"] | {"bandwidth": "200 Mbit/s"}}, folder=tmp_path)
     (tmp_path / "p.toml").write_text(profile + '[calibration]\ntransport = "tcp"\n')
-    parse(own, folder=tmp_path)
+    parse(table, folder=tmp_path)
 
 
 @looped("library", ["ideal", "nccl"])
 def test_without_a_profile_collectives_take_what_they_took_in_the_median(library):
     line = {"latency": "5 ms", "bandwidth": "10 Mbit/s", "sockets": 64, "transport": "tcp"}
     bare = world(library=library, steps=50, **line)
-    told = bare.model_copy(update={"overhead": (Overhead(),)})
+    silent = bare.model_copy(update={"overhead": (Overhead(),)})
     median = tcp.measured()["median"]
-    costs = (pace - 0.01 for (pace,) in map(paces, (bare, told)))
+    costs = (pace - 0.01 for (pace,) in map(paces, (bare, silent)))
     assert next(costs) == pytest.approx(median * next(costs), rel=1e-4)
     assert tcp.costs(world(library="gloo", **line)).agree_latencies == 2
 
@@ -252,12 +252,12 @@ def test_hosts_move_no_more_than_published_ones(library):
         world(library=library, transport="tcp", latency="1 us", bandwidth=rate, sockets=2).network
         for rate in ("1 Gbit/s", "100 Gbit/s")
     )
-    known = tcp.measured()
-    assert tcp.missed(slow)[:3] == (known["low"], known["median"], known["high"])
+    measured = tcp.measured()
+    assert tcp.missed(slow)[:3] == (measured["low"], measured["median"], measured["high"])
     carried = tcp.usable(fast) * 12.5e9
-    ends = [carried / known[f"hosts_{each}"] for each in ("high", "median", "low")]
+    ends = [carried / measured[f"hosts_{name}"] for name in ("high", "median", "low")]
     assert tcp.missed(fast)[:3] == pytest.approx(ends)
-    assert tcp.missed(fast).number == known["hosts"] < tcp.missed(world().network).number
+    assert tcp.missed(fast).number == measured["hosts"] < tcp.missed(world().network).number
 
 
 @looped("library", ["ideal", "gloo", "nccl"])

@@ -420,8 +420,8 @@ def test_of_a_cluster_only_the_links_in_use_are_lines(tmp_path):
     assert platform.host("us", 3) == "u-7"
     assert "u-6" not in platform
     assert "u-007" not in platform
-    own = [line.name for line in graph.lines if line.name.startswith("us_link")]
-    assert own == [f"us_link_{host}_{way}" for host in (0, 1, 5, 7, 1234)
+    lines = [line.name for line in graph.lines if line.name.startswith("us_link")]
+    assert lines == [f"us_link_{host}_{way}" for host in (0, 1, 5, 7, 1234)
                    for way in ("UP", "DOWN")]  # fmt: skip
     assert names(graph, (3, 4)) == ["us_link_7_UP", "us_backbone", "us_link_1234_DOWN"]
     assert names(graph, (0, 2)) == ROUTES["u-0", "u-5"]
@@ -493,14 +493,14 @@ def test_the_examples_of_the_page_are_accepted():
     assert len(examples) > 5
     for text in examples:
         example = tomllib.loads(text)
-        own = example.get("network", {})
-        places = ("us-east1", "us-west1") if "regions" in own else ("tokyo", "oregon")
-        unless = ("latency", "bandwidth") if "platform" in own else ()
+        network = example.get("network", {})
+        places = ("us-east1", "us-west1") if "regions" in network else ("tokyo", "oregon")
+        unless = ("latency", "bandwidth") if "platform" in network else ()
         parse(
             table(
-                dict.fromkeys(unless) | own,
+                dict.fromkeys(unless) | network,
                 example.get("cluster", {}),
-                {} if "cluster" in example or "platform" in own else dict.fromkeys(places, 1),
+                {} if "cluster" in example or "platform" in network else dict.fromkeys(places, 1),
             ),
             folder=SHIPPED,
         )

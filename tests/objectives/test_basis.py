@@ -28,7 +28,7 @@ def world(objective, parameters=650, **changes):
 
 
 @looped(
-    ("objective", "parameters", "said"),
+    ("objective", "parameters", "basis"),
     [
         (SOFTMAX, 650, "on softmax over digits"),
         (SOFTMAX, 1300, "on softmax over digits"),
@@ -45,8 +45,8 @@ def world(objective, parameters=650, **changes):
         ({"kind": "none"}, 650, None),
     ],
 )  # fmt: skip
-def test_the_basis_names_objective_and_stand_in(objective, parameters, said):
-    assert loss_basis(parse(world(objective, parameters))) == said
+def test_the_basis_names_objective_and_stand_in(objective, parameters, basis):
+    assert loss_basis(parse(world(objective, parameters))) == basis
 
 
 @looped("run", [{"target_loss": 2.0}, {"target_loss": 1e-6}, {}])
@@ -89,9 +89,9 @@ def test_shipped_scenarios_say_so():
 def test_a_curve_of_another_size_than_the_model_says_so():
     curve = {"law": "chinchilla", "parameters": 1.3e9}
     objective = {"kind": "learning-curve", "curve": curve, "tokens": 8192}
-    other, own = (
+    other, same = (
         simulate(parse(world(objective, size, run={"steps": 20, "seeds": 1}))).verdict.basis
         for size in (300_000_000, 1_300_000_000)
     )
     assert "for 1.3e+09 parameters, not the 3e+08 of [model]" in other
-    assert "of [model]" not in own
+    assert "of [model]" not in same

@@ -127,9 +127,9 @@ def test_other_papers_are_predicted(places, median, largest, within):
 def test_the_sweep_of_periods_is_followed():
     """Perplexity +2.9 % from H = 50 to 1000 (arXiv 2311.08105), within its uncertainty."""
     law = evidence.published()
-    size, replicas, short, long, said = evidence.SWEEP
+    size, replicas, short, long, expected = evidence.SWEEP
     rise = law.mean(size, replicas, long) - law.mean(size, replicas, short)
-    assert rise == pytest.approx(said, rel=evidence.SWEEP_SD)
+    assert rise == pytest.approx(expected, rel=evidence.SWEEP_SD)
 
 
 def test_limits():
@@ -246,17 +246,17 @@ def spread(*cases):
 OWN = (OwnRun("diloco", 4, 8, 2e8, 0.01, 0.004), OwnRun("diloco", 2, 32, 2e8, 0.02, 0.004))
 
 
-@looped("own", [(), OWN])
-def test_errors_are_drawn_together(own):
+@looped("runs", [(), OWN])
+def test_errors_are_drawn_together(runs):
     """As wide as is said, nearly the same at neighbouring periods, and less so far off."""
     here, near, far = (("diloco", 4, period, 1.3e9) for period in (100, 150, 1000))
-    errors = [penalty(*place, own=own).sd for place in (here, near, far)]
-    one, two, apart = spread((here, own), (near, own))
+    errors = [penalty(*place, own=runs).sd for place in (here, near, far)]
+    one, two, apart = spread((here, runs), (near, runs))
     assert [one, two] == pytest.approx(errors[:2], rel=0.15)
-    *_, further = spread((here, own), (far, own))
+    *_, further = spread((here, runs), (far, runs))
     assert apart < 0.7 * one
     assert apart < further
-    *_, none = spread((here, own), (here, own))
+    *_, none = spread((here, runs), (here, runs))
     assert none == 0
 
 

@@ -262,8 +262,8 @@ def test_adacomm_by_hand(variant, mu, beta, objective):
     path, periods = by_hand(
         world, 5, variant=variant, tau0=12, interval=16.5, mu=mu, beta=beta, D=2.0
     )
-    found = np.swapaxes(play(world, seed=5).marks, 0, 1)[: len(path)]
-    np.testing.assert_allclose(found, path, rtol=1e-10, atol=1e-13)
+    actual = np.swapaxes(play(world, seed=5).marks, 0, 1)[: len(path)]
+    np.testing.assert_allclose(actual, path, rtol=1e-10, atol=1e-13)
     assert len(set(periods)) > 1
     shown = simulate(world, seed=5).curve["tau"][sum(periods) :: -1]
     assert [tau for tau, _ in groupby(shown) if isfinite(tau)] == [
@@ -294,11 +294,11 @@ SCHEDULED = np.array([0.01] * 5 + [0.005] * 25 + [0.0025] * 80 + [0.00125] * 140
 
 def test_the_rate_can_be_held_until_the_period_is_one():
     """A lower rate lengthens the period (eq. 6); the next one waits for it to be 1 again."""
-    found, periods = rates(gate_lr_until_tau_is_1=True)
+    actual, periods = rates(gate_lr_until_tau_is_1=True)
     expected = [0.01]
     for scheduled, period in zip(SCHEDULED, periods, strict=False):
         expected.append(scheduled if period == 1 else expected[-1])
-    np.testing.assert_allclose(found[: len(periods)], expected[1:], rtol=1e-9)
+    np.testing.assert_allclose(actual[: len(periods)], expected[1:], rtol=1e-9)
     held = [period for period, _ in groupby(periods)]
     assert len(periods) > 110
     assert held.count(1) > 1
@@ -329,4 +329,4 @@ def test_all_workers_always_agree_on_the_period(tau0, interval, slack, variant, 
         network={"latency": EXPONENTIAL},
     )  # fmt: skip
     effects = play(world).effects
-    assert all(each == effects[0] for each in effects)
+    assert all(effect == effects[0] for effect in effects)

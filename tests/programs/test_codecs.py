@@ -137,16 +137,16 @@ class Team:
         codec = read(codec)
         self.lines = [codec.open(node) for node in self.nodes]
 
-    def start_mean(self, each):
-        return [line.start_mean(value) for line, value in zip(self.lines, each, strict=True)]
+    def start_mean(self, payload):
+        return [line.start_mean(value) for line, value in zip(self.lines, payload, strict=True)]
 
     def wait(self, handles):
         pairs = zip(self.lines, handles, strict=True)
         return [done(line.wait(handle)) for line, handle in pairs]
 
-    def mean(self, each):
+    def mean(self, payload):
         """What every worker gets."""
-        results = self.wait(self.start_mean(each))
+        results = self.wait(self.start_mean(payload))
         if isinstance(results[0], np.ndarray):
             assert all(np.array_equal(results[0], other) for other in results[1:])
         return results[0]
@@ -370,8 +370,8 @@ def test_sparse_loco_sends_the_largest_of_each_chunk_and_keeps_the_decayed_rest(
         np.testing.assert_allclose(message + residual, total, rtol=1e-12, atol=1e-12)
         chosen = []
         for begin in range(0, size, chunk):
-            own = abs(total[begin : begin + chunk])
-            chosen += (begin + np.argsort(-own)[: ceil(top * len(own) / chunk)]).tolist()
+            sizes = abs(total[begin : begin + chunk])
+            chosen += (begin + np.argsort(-sizes)[: ceil(top * len(sizes) / chunk)]).tolist()
         rest = np.delete(np.arange(size), chosen)
         np.testing.assert_array_equal(residual[rest], total[rest])
         assert not message[rest].any()
@@ -469,12 +469,12 @@ def low_rank(rank, side=12, seed=0):
     return (normal(side, rank, seed=seed) @ normal(rank, side, seed=seed + 1)).ravel()
 
 
-@pytest.mark.parametrize(("rank", "found"), [(1, 1), (2, 1), (2, 2), (4, 3)])
-def test_power_sgd_is_exact_where_the_mean_has_so_low_a_rank(rank, found, array):
+@pytest.mark.parametrize(("rank", "expected"), [(1, 1), (2, 1), (2, 2), (4, 3)])
+def test_power_sgd_is_exact_where_the_mean_has_so_low_a_rank(rank, expected, array):
     noise = normal(2, 144, seed=9)
     team = Team({"kind": "power-sgd", "rank": rank}, array(np.zeros(144)))
     for seed in range(3):
-        mean = low_rank(found, seed=seed)
+        mean = low_rank(expected, seed=seed)
         vectors = [mean + noise[0], mean + noise[1], mean - noise[0] - noise[1]]
         result = np.asarray(team.mean([array(vector) for vector in vectors]))
         np.testing.assert_allclose(result, mean, rtol=1e-3, atol=1e-4)
@@ -679,8 +679,8 @@ def test_a_note_says_whose_compressing_takes_no_time():
     table = scenario(named[0]).table | {"algorithm": named}
     notes = [note for note in study.simulate(parse(table)).notes if "compressing" in note]
     assert [text.partition(":")[0] for text in notes] == ["0"]
-    known = table | {"codec": [{"kind": "fp16", "size": "1 kB", "compress": "1 ms"}]}
-    assert not [item for item in study.simulate(parse(known)).notes if "compressing" in item]
+    profiled = table | {"codec": [{"kind": "fp16", "size": "1 kB", "compress": "1 ms"}]}
+    assert not [item for item in study.simulate(parse(profiled)).notes if "compressing" in item]
 
 
 def test_the_schema_accepts_what_is_accepted():

@@ -19,7 +19,7 @@ class Syncer:
     workers, server, start, apply_seconds = 3, 3, np.zeros(4), 0.25
 
     def __init__(self, *messages):
-        self.messages, self.now = sorted(messages, key=lambda each: each[:2]), 0.0
+        self.messages, self.now = sorted(messages, key=lambda entry: entry[:2]), 0.0
         self.marks, self.sent, self.counted = [], [], []
 
     def cut(self, vector, pieces):
@@ -67,7 +67,7 @@ def synced(*messages, **parameters):
 
 
 def test_a_merge_takes_a_quorum_and_who_comes_in_the_window_weighted_by_tokens():
-    a, b, c = (np.array(each) for each in ([1.0, 2.0], [5.0, -2.0], [8.0, 0.0]))
+    a, b, c = (np.array(values) for values in ([1.0, 2.0], [5.0, -2.0], [8.0, 0.0]))
     me = synced(
         (1.0, 0, (a, 1.0, 3.0, 3.0)), (2.0, 2, (c, 0.0, 7.0, 7.0)), (4.0, 1, (b, 1.0, 1.0, 4.0)),
         (4.5, 2, (c, 1.0, 2.0, 9.0)),
@@ -204,9 +204,9 @@ def test_merges_of_single_learners_are_stable():
 def test_a_curve_has_a_basis_and_falls():
     """The mechanism: 1 % of loss for twenty steps apart, and a wider interval for late models."""
     case = {"name": "decoupled-diloco", "tau": 20, "quorum": 2, "grace": "2 s", "lr": 0.01}
-    run, known = learning(case, steps=1000)
-    assert known.basis == "mechanism"
-    assert "decoupled-diloco by the mechanism" in known.sentence
+    run, errors = learning(case, steps=1000)
+    assert errors.basis == "mechanism"
+    assert "decoupled-diloco by the mechanism" in errors.sentence
     losses = run.curve["loss"]
     assert np.isfinite(losses).all()
-    assert 1 <= losses[-1] / float(known.parallel(run.steps)) < 1.1 < losses[0] / losses[-1]
+    assert 1 <= losses[-1] / float(errors.parallel(run.steps)) < 1.1 < losses[0] / losses[-1]

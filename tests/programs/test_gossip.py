@@ -160,8 +160,8 @@ def test_d2_reaches_the_optimum_where_d_psgd_does_not(graph):
 @pytest.mark.parametrize("objective", [QUADRATIC, DIGITS], ids=["quadratic", "digits"])
 def test_alone_it_is_plain_sgd(name, objective):
     tables = {"workers": 1, "objective": objective, "lr": DECAY, "network": RING}
-    (_, plain, expected), (run, log, found) = (play(item, **tables) for item in ("psgd", name))
-    np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-14)
+    (_, plain, expected), (run, log, actual) = (play(item, **tables) for item in ("psgd", name))
+    np.testing.assert_allclose(actual, expected, rtol=1e-10, atol=1e-14)
     assert log.times(0) == plain.times(0)
     assert (run.links, run.curve["bytes"][-1]) == ({}, 0)
 
@@ -252,10 +252,10 @@ def test_partners_are_drawn_evenly_from_the_other_colour():
     steps = 900
     _, log, _ = play("ad-psgd", "complete", workers=6, steps=steps, compute="1 s")
     for rank in (0, 2, 4):
-        asked = Counter(event.other for event in log.at(rank, "send"))
-        assert sorted(asked) == [1, 3, 5]
+        requests = Counter(event.other for event in log.at(rank, "send"))
+        assert sorted(requests) == [1, 3, 5]
         error = np.sqrt(steps * 2 / 9)
-        assert max(abs(times - steps / 3) for times in asked.values()) < 4 * error
+        assert max(abs(times - steps / 3) for times in requests.values()) < 4 * error
 
 
 @looped("m", range(1, 10))

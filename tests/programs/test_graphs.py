@@ -113,7 +113,7 @@ def test_a_random_graph_has_nearly_its_degree_and_mixes_far_sooner_than_a_ring(d
     graph, workers = Random(degree=degree, seed=3), 400
     mean = joined(graph, workers, graph.neighbours).sum(1).mean()
     assert degree - 0.02 * degree < mean <= degree
-    gap, ring = (1 - spectrum(each, workers)[-2] for each in (graph, Ring()))
+    gap, ring = (1 - spectrum(item, workers)[-2] for item in (graph, Ring()))
     assert gap > 300 * ring
 
 

@@ -105,9 +105,9 @@ def test_dts_is_its_replay_with_averaged_gradients(delay, period, mu, decaying):
     mean = steps.mean(axis=0)
     for n in range(STEPS):
         tags = [tag for tag in range(n - delay + 1) if (tag + 1) % period == 0]
-        known = max(tags, default=-1) + 1
+        following = max(tags, default=-1) + 1
         for rank in range(3):
-            mixed = np.concatenate([mean[:known], steps[rank, known : n + 1]])
+            mixed = np.concatenate([mean[:following], steps[rank, following : n + 1]])
             np.testing.assert_allclose(
                 mark[rank, n], momentum_sgd(start, mixed, lr, mu), rtol=1e-10, atol=1e-10
             )
@@ -213,12 +213,12 @@ def test_hpsgd_applies_each_gradient_exactly_once(epoch, lr, windows):
         same(actual[:, last], np.broadcast_to(applied[last], actual[:, last].shape))
 
 
-def replay(recording, found, lr, epoch, flush):
+def replay(recording, started, lr, epoch, flush):
     """The parameters by the published loop, told from the recording when a mean was ready.
 
     W is the shared model, S what has been computed since the last start, M what is under way.
     """
-    g, start = gradients(found)
+    g, start = gradients(started)
     answers = iter([says for name, *says in recording.effects[0] if name == "finished"])
     x = np.tile(start, (4, 1))
     W, S, M, fresh = x, 0 * x, None, True

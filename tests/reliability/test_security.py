@@ -83,7 +83,7 @@ def calls(tree):
         if isinstance(node, ast.Call):
             yield (
                 ast.unparse(node.func),
-                {each.arg: ast.unparse(each.value) for each in node.keywords},
+                {keyword.arg: ast.unparse(keyword.value) for keyword in node.keywords},
             )
 
 
@@ -198,13 +198,13 @@ def test_every_key_that_names_a_file(folder, key):
 
 def test_every_module_that_opens_a_scenarios_files_is_known():
     """A module that is new here names files by keys which belong into `paths.NAMING`."""
-    found = {
+    actual = {
         path.relative_to(ROOT / "simulator").as_posix()
         for path in (ROOT / "simulator").rglob("*.py")
         if '.get("folder"' in path.read_text("utf-8")
     }
     times = {"distributions/time_profile.py", "distributions/empirical.py"}
-    assert found == times | {"scenario/table.py"}
+    assert actual == times | {"scenario/table.py"}
 
 
 PROFILE = '[calibration]\nsd = {}\n[cluster]\ncompute = { dist = "empirical", file = "%s" }\n'
@@ -283,13 +283,13 @@ def test_calibrate_copies_no_file_from_elsewhere(folder):
     ],
 )
 def test_control_characters_are_refused(folder, capsys, where, change):
-    written = "".join(f"\\u{ord(each):04x}" for each in CLEAR)
+    written = "".join(f"\\u{ord(character):04x}" for character in CLEAR)
     (folder / "test.toml").write_text(toml(one=(change[0], change[1] % written)))
     assert paceline.command_line.run(["simulate", str(folder / "test.toml")]) == 2
-    said = capsys.readouterr().err
-    assert f"{where} = " in said
-    assert "control characters" in said
-    assert not CONTROL_CHARACTERS.search(said)
+    output = capsys.readouterr().err
+    assert f"{where} = " in output
+    assert "control characters" in output
+    assert not CONTROL_CHARACTERS.search(output)
 
 
 def test_nothing_reaches_the_terminal_raw(folder, capsys, monkeypatch):
@@ -300,7 +300,7 @@ def test_nothing_reaches_the_terminal_raw(folder, capsys, monkeypatch):
     assert paceline.command_line.run(["simulate", "test.toml", *short]) == 0
     for name in ("run.json", "curves.csv"):
         text = (folder / "run" / name).read_text()
-        escaped = "".join(f"\\u{ord(each):04x}" for each in CLEAR) if name == "run.json" else CLEAR
+        escaped = "".join(f"\\u{ord(item):04x}" for item in CLEAR) if name == "run.json" else CLEAR
         (folder / "run" / name).write_text(text.replace("local-sgd tau=10", f"local {escaped}"))
     document = json.loads((folder / "run/run.json").read_text())
     (folder / "run/run.json").write_text(json.dumps(document | {"parts": {}}))
@@ -358,17 +358,17 @@ def test_the_explorers_labels_are_text():
 
 def listening(process):
     """Addresses at which a process and its children take connections."""
-    found = set()
+    actual = set()
     with_children = [process, *process.children(recursive=True)]
-    for each in with_children:
+    for child in with_children:
         try:
-            sockets = each.net_connections(kind="inet")
+            sockets = child.net_connections(kind="inet")
         except AttributeError:  # psutil before 6
-            sockets = each.connections(kind="inet")
+            sockets = child.connections(kind="inet")
         except psutil.NoSuchProcess:
             continue
-        found |= {one.laddr.ip for one in sockets if one.status == psutil.CONN_LISTEN}
-    return found
+        actual |= {one.laddr.ip for one in sockets if one.status == psutil.CONN_LISTEN}
+    return actual
 
 
 def loopback(address):
@@ -389,7 +389,7 @@ def test_the_explorer_listens_where_it_is_told():
     with serve._listen("127.0.0.1", 0):
         assert listening(me) - before <= {"127.0.0.1"}
         assert "127.0.0.1" in listening(me)
-    said = []
+    messages = []
 
     def loaded(*_, **__):
         raise KeyboardInterrupt
@@ -397,8 +397,8 @@ def test_the_explorer_listens_where_it_is_told():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(serve, "_listen", loaded)
         with pytest.raises(KeyboardInterrupt):
-            serve.explore("quickstart", host="0.0.0.0", say=said.append, opened=said.append)
-    assert said == [
+            serve.explore("quickstart", host="0.0.0.0", say=messages.append, opened=messages.append)
+    assert messages == [
         "warning: 0.0.0.0 is reachable from other machines, and anyone there can use the page"
     ]
 
@@ -478,8 +478,8 @@ def test_ranks_on_several_machines_come_with_a_warning(monkeypatch):
     launch = pytest.importorskip("paceline.validate.launch.launch")
     for key, value in {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "10.0.0.1"}.items():
         monkeypatch.setenv(key, value)
-    (said,) = launch.exposure_warnings()
-    assert "a network that you trust" in said
+    (message,) = launch.exposure_warnings()
+    assert "a network that you trust" in message
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
     assert launch.exposure_warnings() == []
 
@@ -600,7 +600,7 @@ def test_a_named_pipe_does_not_block(tmp_path):
 
 def test_only_one_function_opens_what_others_wrote():
     """Every other place that reads a file is listed here, with what it reads."""
-    own = {
+    allowed = {
         "simulator/load/listing.py",  # shipped scenarios
         "simulator/network/fabric/records.py",  # its own source
         "simulator/reports/page/page.py",  # shipped style and script
@@ -611,9 +611,9 @@ def test_only_one_function_opens_what_others_wrote():
         "simulator/studies/size.py",  # the kernel's limit
     }
     opens = re.compile(r"(?<!def )(?<![.\w])open\(|\.open\(\"|read_text\(|read_bytes\(|np\.load\(")
-    found = {
+    actual = {
         path.relative_to(ROOT).as_posix()
         for path in (ROOT / "simulator").rglob("*.py")
         if opens.search(path.read_text("utf-8"))
     }
-    assert found - own == {"simulator/inputs/untrusted.py"}
+    assert actual - allowed == {"simulator/inputs/untrusted.py"}

@@ -41,9 +41,9 @@ def sliders(name, *overrides):
 
 def test_every_slider_begins_at_the_scenarios_own_and_its_values_are_accepted():
     for name in SHIPPED:
-        scenario, found = sliders(name)
-        assert found, name
-        for control in found.values():
+        scenario, actual = sliders(name)
+        assert actual, name
+        for control in actual.values():
             assert control.own in control.texts
             if control.kind == "choice":
                 continue
@@ -64,18 +64,18 @@ def test_sites_overlap_price_and_codec_move_what_they_name():
     page = Explorer(load("llm/four-sites"))
     state = {"sites": "2", "overlap": "5", "price": "40", "codec": "fp16"}
     assert {*state} <= {*page.controls}
-    found = page.apply(state)
-    assert (found.cluster.workers, found.cost.node_hour) == (2, 40)
-    assert found.objective.tokens == 2 * page.scenario.objective.tokens  # the same global batch
-    streaming = found.algorithm[2].parameters
+    actual = page.apply(state)
+    assert (actual.cluster.workers, actual.cost.node_hour) == (2, 40)
+    assert actual.objective.tokens == 2 * page.scenario.objective.tokens  # the same global batch
+    streaming = actual.algorithm[2].parameters
     assert (streaming["overlap"], streaming["codec"].kind) == (5, "fp16")
     with pytest.raises(ValueError, match="the choices are"):
         page.controls["codec"].read("zip")
 
 
 def test_where_places_agree_a_slider_shows_their_value_else_a_factor():
-    found = sliders("quickstart")[1]
-    tau, latency = found["tau"], found["latency"]
+    actual = sliders("quickstart")[1]
+    tau, latency = actual["tau"], actual["latency"]
     assert tau.factor
     assert tau.changes("2") == {("algorithm", 1, "tau"): 16, ("algorithm", 2, "tau0"): 32}
     assert not latency.factor
@@ -88,9 +88,9 @@ def test_a_wider_spread_keeps_the_mean():
         'cluster.compute={ dist = "shifted-exponential", shift = "1 s", mean = "2 s" }',
         'cluster.compute={ dist = "lognormal", mean = "2 s", sd = "1 s" }',
     ):
-        scenario, found = sliders(QUICK, law)
+        scenario, actual = sliders(QUICK, law)
         for to in (0.0, 0.05, 0.5, 2.5):
-            wide = changed(scenario, found["straggling"].changes(str(to))).cluster.compute
+            wide = changed(scenario, actual["straggling"].changes(str(to))).cluster.compute
             assert wide.expectation == pytest.approx(2.0)
             assert wide.variance**0.5 / 2.0 == pytest.approx(to)
 
@@ -171,7 +171,7 @@ def test_an_exported_scenario_loads_and_is_the_one_on_the_page(tmp_path):
     for name in SHIPPED:
         for overrides in ([], ["run.seeds=2"]):
             page = Explorer(load(name, overrides))
-            state = {name: each.texts[len(each.texts) // 2] for name, each in page.controls.items()}
+            state = {name: item.texts[len(item.texts) // 2] for name, item in page.controls.items()}
             path = tmp_path / "exported.toml"
             path.write_text(export.text(page, state, overrides), encoding="utf-8")
             wanted, exported = page.apply(state), load(path, allow_paths=True)
@@ -305,15 +305,15 @@ def opened(url, **more):
 @pytest.mark.browser
 def test_a_slider_moved_by_keys_changes_curves_and_address_and_a_reload_keeps_it(figure3):
     with opened(figure3) as page:
-        before, said = ys(page), page.inner_text("#pick")
+        before, text = ys(page), page.inner_text("#pick")
         slider(page, "average").focus()
         for _ in range(16):
             page.keyboard.press("ArrowRight")
         page.wait_for_function("location.search === '?average=6.3+s'")
-        page.wait_for_function(f"document.querySelector('#pick').innerText !== {json.dumps(said)}")
+        page.wait_for_function(f"document.querySelector('#pick').innerText !== {json.dumps(text)}")
         settled(page)
         assert ys(page) != before
-        assert page.inner_text("#pick") != said
+        assert page.inner_text("#pick") != text
         assert slider(page, "average").get_attribute("aria-valuetext") == "6.3 s"
         assert "the time that one average takes" in slider(page, "average").get_attribute(
             "aria-label"
@@ -333,7 +333,7 @@ def test_a_slider_moved_by_keys_changes_curves_and_address_and_a_reload_keeps_it
             page.wait_for_function(f"location.search !== '{here}'")
         page.wait_for_function("document.querySelector('#box-average').value == '1 s'")
         settled(page)
-        assert page.inner_text("#pick") == said
+        assert page.inner_text("#pick") == text
 
 
 @pytest.mark.browser

@@ -44,7 +44,7 @@ def links(ab: float, bc: float, ac: float) -> list[dict[str, Any]]:
 
 def result(made: Scenario, seeds: int = 1) -> Result:
     numbers = list(range(seeds))
-    runs = [run for each in made.algorithm for run in run_seeds(made, each, numbers)]
+    runs = [run for algorithm in made.algorithm for run in run_seeds(made, algorithm, numbers)]
     return Result(made, numbers, runs)
 
 
@@ -52,10 +52,10 @@ def reasons(made: Scenario, seeds: int = 1) -> dict[str, Any]:
     """Return the numbers of an algorithm's reasons by code; the sentence has all of them."""
     algorithm = made.algorithm[0]
     runs = result(made, seeds).groups[algorithm.label]
-    found = bottleneck.reasons(made.under(algorithm), algorithm, runs)
+    codes = bottleneck.reasons(made.under(algorithm), algorithm, runs)
     sentence = bottleneck.sentence(made.under(algorithm), algorithm, runs)
-    assert sentence == f"{algorithm.label}: {'; '.join(map(str, found))}."
-    return {reason.code: reason.numbers for reason in found}
+    assert sentence == f"{algorithm.label}: {'; '.join(map(str, codes))}."
+    return {reason.code: reason.numbers for reason in codes}
 
 
 # Stages of collectives
@@ -83,8 +83,8 @@ def test_the_stages_of_collectives_are_all_of_their_time(data: st.DataObject) ->
     tickets = {fabric.start(at, plan, [12.0] * workers): at for at in starts}
     fabric.cancel(0.0, fabric.start(0.0, plan, [12.0] * workers))  # counts for nothing
     took = 0.0
-    while found := fabric.advance(inf):
-        took += sum(found[0] - tickets.pop(ticket) for ticket in found[1])
+    while actual := fabric.advance(inf):
+        took += sum(actual[0] - tickets.pop(ticket) for ticket in actual[1])
     spent = fabric.stages(plan)
     assert len(spent) == len(made.stages)
     assert (spent >= 0).all()
@@ -125,7 +125,7 @@ def test_accounts_agree(case: dict[str, Any]) -> None:
             assert moved == pytest.approx(sum(run.links.values()))
         else:
             assert run.phases == {}
-        assert {kind: np.mean(each) for kind, each in run.workers.items()} == pytest.approx(
+        assert {kind: np.mean(worker) for kind, worker in run.workers.items()} == pytest.approx(
             run.seconds
         )
         kept = replace(
@@ -185,16 +185,16 @@ def test_the_reasons_name_what_takes_the_time(model: str) -> None:
     for algorithm, more, expected in CASES:
         network = {"model": model, **more.get("network", FAST)}
         made = world(algorithm, **{"workers": 8, "steps": 40} | more | {"network": network})
-        found = reasons(made, seeds=3)
+        codes = reasons(made, seeds=3)
         for code, values in expected.items():
-            assert code in found, (algorithm, more, found)
+            assert code in codes, (algorithm, more, codes)
             for key, value in values.items():
                 near = value if isinstance(value, str) else pytest.approx(value, abs=0.01, rel=0.01)
-                assert found[code][key] == near, (algorithm, more, found)
+                assert codes[code][key] == near, (algorithm, more, codes)
         if more.get("network") is FAR:
-            assert LATENCY[model] in found
+            assert LATENCY[model] in codes
         if more.get("network") is NARROW:
-            full = found["saturated" if model == "flows" else "transmitting"]
+            full = codes["saturated" if model == "flows" else "transmitting"]
             assert full["share"] == pytest.approx(0.85, abs=0.01)
             assert full.get("lines", "8 network cards") == "8 network cards"
 
@@ -204,23 +204,23 @@ def test_workers_about_as_slow_as_the_slowest_are_named_together() -> None:
     slow = {"group": [{"name": name, "workers": 1, "compute": "3 s"} for name in "xy"]}
     old = {"group": [{"name": "old", "workers": 2, "compute": "3 s"}]}
     for cluster, who in ((slow, "worker 0 and worker 1"), (old, "group old")):
-        found = reasons(world(SSGD, network=FREE, workers=8, cluster=cluster))
-        assert (found["waited-for"]["who"], found["waited-for"]["share"]) == (who, 0)
+        codes = reasons(world(SSGD, network=FREE, workers=8, cluster=cluster))
+        assert (codes["waited-for"]["who"], codes["waited-for"]["share"]) == (who, 0)
 
 
 def test_a_worker_said_to_be_a_few_per_cent_slower_is_named() -> None:
     for slower, named in (("1.04 s", True), ("1.01 s", False)):
         group = {"group": [{"name": "old", "workers": 1, "compute": slower}]}
-        found = reasons(world(SSGD, network=FREE, workers=8, cluster=group))
-        assert (found.get("slowest", {}).get("who") == "worker 0") == named, found
+        codes = reasons(world(SSGD, network=FREE, workers=8, cluster=group))
+        assert (codes.get("slowest", {}).get("who") == "worker 0") == named, codes
 
 
 def test_crashes_and_checkpoints_are_counted() -> None:
     crash = {"crash": [{"worker": 1, "at": "20 s", "lasts": "100 s"}]}
     saves = {"checkpoint": {"every": 5, "cost": "1 s"}, "policy": "restart"}
-    found = reasons(world(SSGD, network=FREE, steps=40, cluster=crash, recovery=saves))
-    assert found["crashes"] == {"crashes": 1}
-    assert found["failures"]["share"] == found["failures"]["lost"] + found["failures"]["down"]
+    codes = reasons(world(SSGD, network=FREE, steps=40, cluster=crash, recovery=saves))
+    assert codes["crashes"] == {"crashes": 1}
+    assert codes["failures"]["share"] == codes["failures"]["lost"] + codes["failures"]["down"]
     lost = {"crashes": 1.0, "recovery_seconds": None, "dropped": 0, "server_down_seconds": 9.0}
     spent = {"breakdown": {"lost": 0.0, "down": -1e-17}, "goodput": {"mean": 1.0}}
     line = usage.of_failures({"label": "asgd", "failures": lost, **spent})
@@ -238,17 +238,17 @@ def test_what_stands_still_is_said_to_and_is_not_picked(model: str, cause: str) 
     network = FLOWS | {"model": model} | (cut if cause == "outage" else {})
     cluster = crash if cause == "crash" else {"group": apart}
     made = world(SSGD, {"name": "psgd"}, network=network, workers=4, cluster=cluster)
-    found = result(made)
-    stalled, fine = found.algorithms
+    actual = result(made)
+    stalled, fine = actual.algorithms
     assert reasons(made)["deadlock"] == {"seeds": 1, "of": 1, "why": stalled["stall"]}
     why = "carries nothing any more" if cause == "outage" else "down for good"
     assert stalled["stall"].count(why) == 1
-    assert found.runs[0].stall == stalled["stall"]
-    assert "stalled" in [*terminal.summary(found).columns[1].cells]
+    assert actual.runs[0].stall == stalled["stall"]
+    assert "stalled" in [*terminal.summary(actual).columns[1].cells]
     healthy = cause == "outage"  # without worker 1, psgd does not come to its last step either
     assert (fine["stall"] is None) is healthy
-    assert found.pick["label"] is None  # psgd is a bound
-    assert all("until it stood still" in line for line in found.failures[:1])
+    assert actual.pick["label"] is None  # psgd is a bound
+    assert all("until it stood still" in line for line in actual.failures[:1])
 
 
 def test_the_card_of_the_server_is_named() -> None:
@@ -263,11 +263,11 @@ def test_the_numbers_of_the_reasons_are_those_of_the_document() -> None:
     """The slowest link of three, and the longest stage."""
     network = FLOWS | {"collective": "hierarchical", "link": links(500, 9_000, 9_000)}
     made = world(SSGD, network=network, workers=6, cluster={"group": PLACES})
-    row, found = result(made, seeds=2).algorithms[0], reasons(made, seeds=2)
+    row, actual = result(made, seeds=2).algorithms[0], reasons(made, seeds=2)
     lines = {line["line"]: line for line in row["network"]["lines"]}
     stages = {name: phase["seconds"] for name, phase in row["network"]["phases"].items()}
     share = row["breakdown"]["communicate"]
-    assert found == {
+    assert actual == {
         "communicate": {"share": share},
         "saturated": {"lines": "a->b", "share": lines["a->b"]["saturated"]},
     }
@@ -277,28 +277,28 @@ def test_the_numbers_of_the_reasons_are_those_of_the_document() -> None:
     )
     assert lines["a->b"]["utilisation"] <= lines["a->b"]["saturated"] + 1e-12 <= 1
     assert sum(stages.values()) == pytest.approx(row["duration"] * row["breakdown"]["communicate"])
-    assert [sum(each) for each in zip(*row["workers"].values(), strict=True)] == pytest.approx(
+    assert [sum(parts) for parts in zip(*row["workers"].values(), strict=True)] == pytest.approx(
         [row["duration"]] * 6
     )
 
 
 def test_lost_time_is_in_the_table_and_in_a_line_of_its_own() -> None:
-    found = result(world(SSGD, workers=4, steps=40, **crashing("30 s")), seeds=2)
-    row = found.algorithms[0]
+    actual = result(world(SSGD, workers=4, steps=40, **crashing("30 s")), seeds=2)
+    row = actual.algorithms[0]
     assert set(row["breakdown"]) == {"compute", "wait", "communicate", "stalled", "lost", "down"}
-    (shares,) = terminal.spent(found.algorithms)
-    kinds = [str(each.header).replace("comm.", "communicate") for each in shares.columns[1:]]
+    (shares,) = terminal.spent(actual.algorithms)
+    kinds = [str(column.header).replace("comm.", "communicate") for column in shares.columns[1:]]
     assert kinds == [kind for kind in TIMES if kind in row["breakdown"]]
     assert [*shares.columns[1].cells] == [f"{100 * row['breakdown']['compute']:.0f}"]
-    assert "compute" not in str(terminal.summary(found).columns[-1].header)
-    (line,) = found.failures
-    counts = [run.failures["crashes"] for run in found.runs if run.failures]
+    assert "compute" not in str(terminal.summary(actual).columns[-1].header)
+    (line,) = actual.failures
+    counts = [run.failures["crashes"] for run in actual.runs if run.failures]
     assert row["failures"]["crashes"] == np.mean(counts)
     assert row["failures"]["goodput"] == pytest.approx(
-        np.mean([run.failures["goodput"] for run in found.runs if run.failures])
+        np.mean([run.failures["goodput"] for run in actual.runs if run.failures])
     )
     good = row["goodput"]["mean"]
-    shares = [run.seconds["compute"] / sum(run.seconds.values()) for run in found.runs]
+    shares = [run.seconds["compute"] / sum(run.seconds.values()) for run in actual.runs]
     assert good == pytest.approx(np.mean(shares))
     assert sum(row["goodput"]["lost"].values()) == pytest.approx(1 - good)
     assert f"; goodput {100 * good:.0f} %; " in line

@@ -151,7 +151,7 @@ def test_equals_are_seldom_told_apart(heavy):
 
 
 @looped(
-    ("times", "said"),
+    ("times", "expected"),
     [
         ([1500.0, 1518.0, 1530.0, 1542.0], "25.4 min (25.0–25.7)"),
         ([0.9, 1.0, 1.1, 1.05], "1.01 s (0.916–1.13)"),
@@ -159,10 +159,10 @@ def test_equals_are_seldom_told_apart(heavy):
         ([60.0, 600.0, 1200.0, 3600.0], "15.0 min (median, 90 %: 1.37–80.2)"),
     ],
 )
-def test_one_unit_within_an_interval(times, said):
+def test_one_unit_within_an_interval(times, expected):
     found = positive(times)
-    assert wording.cell(found, "s") == said
-    unit, low, high = re.search(r" (\w+) \((?:.*: )?(.+)–(.+)\)", said).groups()
+    assert wording.cell(found, "s") == expected
+    unit, low, high = re.search(r" (\w+) \((?:.*: )?(.+)–(.+)\)", expected).groups()
     assert wording.amount(found, "s").endswith(f" ({wording.kind(found)}: {low} to {high} {unit})")
 
 

@@ -39,10 +39,10 @@ ALGORITHMS = ({"name": "ssgd"}, {"name": "local-sgd", "tau": 2}, {"name": "dts",
 
 
 def rows(*algorithms, **calibration):
-    known = KNOWN | calibration
-    world = scenario(*(algorithms or ALGORITHMS), compute="1 s", steps=6, calibration=known)
+    table = KNOWN | calibration
+    world = scenario(*(algorithms or ALGORITHMS), compute="1 s", steps=6, calibration=table)
     result = simulate(world, paired=True)
-    return {each["label"]: each for each in result.algorithms}, result
+    return {algorithm["label"]: algorithm for algorithm in result.algorithms}, result
 
 
 def half(row, quantity="seconds_per_step"):
@@ -53,23 +53,23 @@ def half(row, quantity="seconds_per_step"):
 
 def test_programs_that_were_not_fitted_have_their_family_s_error():
     """No other error here: constant steps, and numbers that are certain."""
-    found, result = rows()
-    assert half(found["ssgd"]) == pytest.approx(0, abs=1e-12)
+    actual, result = rows()
+    assert half(actual["ssgd"]) == pytest.approx(0, abs=1e-12)
     eight = t.ppf(0.95, 8)
     for label, error in {"local-sgd tau=2": 0.01, "dts delay=2": 0.04, "asgd": 0.02,
                          "d-psgd": 0.04}.items():  # fmt: skip
-        assert half(found[label]) == pytest.approx(eight * error), label
-    assert found["ssgd"]["interval90_basis"] == FITTED
+        assert half(actual[label]) == pytest.approx(eight * error), label
+    assert actual["ssgd"]["interval90_basis"] == FITTED
     assert (
         "learnt from 9 programs that no run was fitted to (a matrix)"
-        in (found["asgd"]["interval90_basis"])
+        in (actual["asgd"]["interval90_basis"])
     )
-    assert "the family with the largest errors" in found["d-psgd"]["interval90_basis"]
-    for row in found.values():
+    assert "the family with the largest errors" in actual["d-psgd"]["interval90_basis"]
+    for row in actual.values():
         assert row["seconds_per_step"]["interval90"] == row["interval90"]["seconds_per_step"]
-    (note,) = [each for each in result.notes if "that of server programs" in each]
+    (note,) = [item for item in result.notes if "that of server programs" in item]
     assert note.startswith("90 % intervals of asgd: ")
-    assert not [each for each in result.notes if "ssgd" in each]
+    assert not [item for item in result.notes if "ssgd" in item]
 
 
 @looped("seeds", [1, 4])
@@ -78,8 +78,8 @@ def test_an_interval_holds_nine_of_ten_runs_however_few_seeds_predict_them(seeds
     runs = simulate(scenario({"name": "ssgd"}, compute=EXPONENTIAL, steps=6), seeds=300).runs
     times, held = np.array([run.duration / 6 for run in runs]), []
     for first in range(0, 270, 5):
-        own, again = runs[first : first + seeds], runs[first + seeds : first + seeds + 24]
-        ends = prediction_interval.intervals(own, again, target=None, paired=False)
+        chosen, again = runs[first : first + seeds], runs[first + seeds : first + seeds + 24]
+        ends = prediction_interval.intervals(chosen, again, target=None, paired=False)
         low, high = ends["seconds_per_step"]
         held.append(np.mean((low <= times) & (times <= high)))
     assert 0.87 <= np.mean(held) <= 0.93
@@ -119,30 +119,30 @@ def test_what_crashes_add_is_the_same_in_a_run_and_in_a_search():
 
 
 def test_a_label_makes_no_program_a_fitted_one():
-    found, _ = rows({"name": "dts", "delay": 2, "label": "ssgd"})
-    assert half(found["ssgd"]) > 0.05
-    found, _ = rows({"name": "ssgd", "label": "mine"})
-    assert half(found["mine"]) == pytest.approx(0, abs=1e-12)
+    actual, _ = rows({"name": "dts", "delay": 2, "label": "ssgd"})
+    assert half(actual["ssgd"]) > 0.05
+    actual, _ = rows({"name": "ssgd", "label": "mine"})
+    assert half(actual["mine"]) == pytest.approx(0, abs=1e-12)
 
 
 def test_a_fitted_program_under_other_conditions_was_not_fitted():
-    found, _ = rows(measured={"step": ["10 ms", "20 ms"]})
-    assert half(found["ssgd"]) == pytest.approx(t.ppf(0.95, 8) * 0.01)
+    actual, _ = rows(measured={"step": ["10 ms", "20 ms"]})
+    assert half(actual["ssgd"]) == pytest.approx(t.ppf(0.95, 8) * 0.01)
 
 
 def test_a_profile_that_states_no_error_of_the_model_says_so():
-    found, result = rows(model_error=None)
-    assert all(half(row) == pytest.approx(0, abs=1e-12) for row in found.values())
-    assert {row["interval90_basis"] for row in found.values()} == {ALONE}
+    actual, result = rows(model_error=None)
+    assert all(half(row) == pytest.approx(0, abs=1e-12) for row in actual.values())
+    assert {row["interval90_basis"] for row in actual.values()} == {ALONE}
     assert result.notes == simulate(result.scenario.model_copy(update={"calibration": None})).notes
 
 
 def test_over_tcp_a_prediction_without_a_profile_has_an_interval():
     """Programs' errors alone where the links take no time, and what links make of the time."""
     line = {"latency": "20 ms", "bandwidth": "100 kbit/s"}
-    known = tomllib.loads((ROOT / "simulator/results/model_error.toml").read_text())["real"]
-    assert prediction_interval.model_errors()["real"] == known
-    alone = Spread(known["seconds_per_step"]["blocking"] ** 2, known["programs"] - 1)
+    errors = tomllib.loads((ROOT / "simulator/results/model_error.toml").read_text())["real"]
+    assert prediction_interval.model_errors()["real"] == errors
+    alone = Spread(errors["seconds_per_step"]["blocking"] ** 2, errors["programs"] - 1)
     result = simulate(scenario({"name": "ssgd"}, network=line | {"transport": "tcp"}))
     row = result.algorithms[0]
     share = row["breakdown"]["communicate"]
@@ -154,7 +154,7 @@ def test_over_tcp_a_prediction_without_a_profile_has_an_interval():
         both = alone + Spread(apart**2, links["collectives"] - 1)
         assert abs(math.log(end / mean)) == pytest.approx(both.within(), rel=0.01)
     assert ends[0] < mean < ends[1]
-    (note,) = [each for each in result.notes if "90 % intervals" in each]
+    (note,) = [item for item in result.notes if "90 % intervals" in item]
     assert "no profile" in note
     quick = scenario({"name": "ssgd"}, network={"latency": "0 s", "transport": "tcp"})
     assert half(simulate(quick).algorithms[0]) == pytest.approx(alone.within())
@@ -166,7 +166,7 @@ def test_a_pick_by_pace_says_what_a_measured_run_may_take():
     """Its own interval is that of the mean over seeds, without the profile's errors."""
     paced = simulate(scenario({"name": "ssgd"}, objective={"kind": "none"}, calibration=KNOWN))
     low, high = paced.algorithms[0]["interval90"]["seconds_per_step"]
-    (reason,) = (each for each in paced.verdict.reasons if each.code == "one-run")
+    (reason,) = (item for item in paced.verdict.reasons if item.code == "one-run")
     ends = {"low": low, "high": high}
     assert reason.numbers == {key: {"value": end, "unit": "s"} for key, end in ends.items()}
 
@@ -181,7 +181,7 @@ def test_one_number_has_one_interval_in_the_table_and_in_the_answer(run):
     table = dict(world.table) | {"run": {"steps": 2000, "seeds": 3, **run}}
     result = simulate(parse(table))
     found = result.pick
-    row = next(each for each in result.algorithms if each["label"] == found["label"])
+    row = next(item for item in result.algorithms if item["label"] == found["label"])
     assert found["measure"] == ("time_to_target" if run else "seconds_per_step")
     assert found["interval"] == row[found["measure"]]["interval90"] != [None, None]
     estimate = stated(found, "value")
@@ -194,12 +194,12 @@ def test_the_interval_of_nccl_spans_its_other_algorithm(workers, other):
     line = {"latency": "1 us", "bandwidth": "1 Gbit/s", "transport": "tcp", "library": "nccl"}
     model = {"parameters": 25_000_000}
     result = simulate(scenario({"name": "ssgd"}, workers=workers, model=model, network=line))
-    row, known = result.algorithms[0], tcp.measured()
+    row, measured = result.algorithms[0], tcp.measured()
     share = row["breakdown"]["communicate"]
-    apart = math.log1p(share * (known["high"] * other / known["median"] - 1)) / 1.645
+    apart = math.log1p(share * (measured["high"] * other / measured["median"] - 1)) / 1.645
     programs = tomllib.loads((ROOT / "simulator/results/model_error.toml").read_text())["real"]
     alone = Spread(programs["seconds_per_step"]["blocking"] ** 2, programs["programs"] - 1)
-    both = alone + Spread(apart**2, known["hosts"] - 1)
+    both = alone + Spread(apart**2, measured["hosts"] - 1)
     ends = row["seconds_per_step"]["interval90"]
     stated = math.log(ends[1] / row["seconds_per_step"]["mean"])
     assert stated == pytest.approx(both.within(), rel=0.01)
@@ -233,7 +233,7 @@ def test_ideal_links_admit_in_a_sentence_that_real_ones_are_slower():
 
 @given(st.lists(st.tuples(st.floats(1e-8, 1.0), st.integers(1, 30)), min_size=2, max_size=2))
 def test_two_errors_are_wider_than_either_and_surer_than_the_less_sure(parts):
-    one, two = (Spread(*each) for each in parts)
+    one, two = (Spread(*part) for part in parts)
     both = one + two
     assert both.variance == pytest.approx(one.variance + two.variance)
     assert min(one.freedom, two.freedom) <= both.freedom * (1 + 1e-9)
@@ -245,15 +245,15 @@ def test_what_overlaps_is_what_starts_a_mean_and_goes_on():
     """The flag of each program is what its text says, that of helpers in its module included."""
 
     def text(function):
-        own = inspect.getsource(function)
+        source = inspect.getsource(function)
         module = sys.modules[function.__module__]
-        helpers = [name for name, each in inspect.getmembers(module, inspect.isfunction)
-                   if each.__module__ == function.__module__ and f" {name}(" in own
-                   and each is not function]  # fmt: skip
-        return own + "".join(inspect.getsource(getattr(module, name)) for name in helpers)
+        helpers = [name for name, item in inspect.getmembers(module, inspect.isfunction)
+                   if item.__module__ == function.__module__ and f" {name}(" in source
+                   and item is not function]  # fmt: skip
+        return source + "".join(inspect.getsource(getattr(module, name)) for name in helpers)
 
-    found = {name for name, each in catalogue().items() if "start_mean(" in text(each.worker)}
-    assert found == {name for name, each in catalogue().items() if each.family == "overlapped"}
+    found = {name for name, item in catalogue().items() if "start_mean(" in text(item.worker)}
+    assert found == {name for name, item in catalogue().items() if item.family == "overlapped"}
 
 
 def over(transport: str, *algorithms: dict[str, object]) -> dict[str, object]:
@@ -282,21 +282,21 @@ OFTEN = {"name": "ssgd", "lr": 0.02}
 def test_an_order_within_what_tcp_may_take_is_undecided(transport, other, decided):
     """By `simulate`, `sweep` and `tune` alike."""
     alone = simulate(parse(over(transport, OFTEN, {**other, "lr": 0.02}), file="two"))
-    first, second = (each["time_to_target"]["mean"] for each in alone.algorithms)
+    first, second = (algorithm["time_to_target"]["mean"] for algorithm in alone.algorithms)
     scenario = parse(over(transport, OFTEN, {**other, "lr": 0.0205 * second / first}), file="two")
-    found = simulate(scenario)
+    result = simulate(scenario)
     (at,) = sweep(scenario, {"run.seeds": [4]}).picks
-    for said in (found.pick, at):
-        assert (said["label"] != "ssgd", said["decided"]) == (True, decided)
-    doubt = found.verdict.would_decide
+    for shown in (result.pick, at):
+        assert (shown["label"] != "ssgd", shown["decided"]) == (True, decided)
+    doubt = result.verdict.would_decide
     assert (doubt is not None and doubt.code == "time-model") == (not decided)
     scores = {}
-    for label, runs in found.groups.items():
-        known = learning.errors(scenario, found.groups, {}, found.links).get(label, NO_ERRORS)
+    for label, runs in result.groups.items():
+        errors = learning.errors(scenario, result.groups, {}, result.links).get(label, NO_ERRORS)
         aim = tuning_objective(scenario, None)
-        scores[label] = [aim.score(run, scenario, None, known) for run in runs]
+        scores[label] = [aim.score(run, scenario, None, errors) for run in runs]
     ours = order(
-        {label: [each.value for each in own] for label, own in scores.items()},
+        {label: [item.value for item in score] for label, score in scores.items()},
         factors={k: np.array(own[0].model.factors) for k, own in scores.items() if own[0].model},
     )
     assert ours.decided == decided
@@ -318,11 +318,11 @@ def test_an_interval_knows_that_slower_links_are_no_longer_hidden(bandwidth, pro
         table["network"] |= {"latency": "1 us", "bandwidth": f"{bandwidth / factor} bit/s"}
         return simulate(parse(table | {"run": {"steps": 1000}}, file="one"))
 
-    found, links = over_links(1.0), tcp.measured()
-    (row,), (known,) = found.algorithms, found.links.values()
+    actual, links = over_links(1.0), tcp.measured()
+    (row,), (link,) = actual.algorithms, actual.links.values()
     pace, share = row["seconds_per_step"]["mean"], row["breakdown"]["communicate"]
     low, high = row["seconds_per_step"]["interval90"]
-    for end, side in (("low", known.faster), ("high", known.slower)):
+    for end, side in (("low", link.faster), ("high", link.slower)):
         factor = links[end] / links["median"]
         (other,) = over_links(factor).algorithms
         moved = math.log(other["seconds_per_step"]["mean"] / pace)

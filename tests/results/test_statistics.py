@@ -203,7 +203,7 @@ def test_records_are_flat_rows():
 
 
 @looped(
-    ("seconds", "said"),
+    ("seconds", "expected"),
     [
         (0.0, "0.00 s"),
         (1e-3, "1.00 ms"),
@@ -217,8 +217,8 @@ def test_records_are_flat_rows():
         (math.inf, "-"),
     ],
 )
-def test_durations_as_people_say_them(seconds, said):
-    assert statistics.human(seconds) == said
+def test_durations_as_people_say_them(seconds, expected):
+    assert statistics.human(seconds) == expected
 
 
 @given(st.recursive(st.floats() | st.integers(), lambda inner: st.lists(inner) | st.tuples(inner)))

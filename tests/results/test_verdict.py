@@ -42,20 +42,20 @@ def groups_reaching(**times):
 
 
 def test_the_first_at_the_target_is_picked():
-    found = pick(groups_reaching(slow=[40.0, 42.0, 44.0], fast=[10.0, 12.0, 14.0]), 0.5)
-    assert (found["label"], found["measure"], found["value"]) == ("fast", "time_to_target", 12.0)
-    assert found["decided"]
-    assert found["alternatives"] == found["ties"] == found["not_separated"] == []
-    assert "12.0 s" in found["sentence"]
-    assert "next is slow, 42.0 s" in found["sentence"]
-    verdict = found["verdict"].json()
+    choice = pick(groups_reaching(slow=[40.0, 42.0, 44.0], fast=[10.0, 12.0, 14.0]), 0.5)
+    assert (choice["label"], choice["measure"], choice["value"]) == ("fast", "time_to_target", 12.0)
+    assert choice["decided"]
+    assert choice["alternatives"] == choice["ties"] == choice["not_separated"] == []
+    assert "12.0 s" in choice["sentence"]
+    assert "next is slow, 42.0 s" in choice["sentence"]
+    verdict = choice["verdict"].json()
     assert (verdict["pick"], verdict["candidates"], verdict["runner_up"]) == (
         "fast", ["fast"], "slow",
     )  # fmt: skip
     gap = verdict["gap"]
     assert (gap["value"], gap["unit"]) == (30.0, "s")  # with every seed
     assert verdict["would_decide"] is None
-    assert verdict["sentence"] == found["sentence"]
+    assert verdict["sentence"] == choice["sentence"]
 
 
 def test_seeds_are_compared_one_by_one():
@@ -63,31 +63,31 @@ def test_seeds_are_compared_one_by_one():
     times = np.array([20.0, 30.0, 40.0, 25.0])
     shuffled = times[[2, 0, 3, 1]] + 3
     assert pick(groups_reaching(second=times + 3, first=times), 0.5)["decided"]
-    found = pick(groups_reaching(shuffled=shuffled, first=times), 0.5)
-    assert (found["label"], found["decided"], found["not_separated"]) == (
+    choice = pick(groups_reaching(shuffled=shuffled, first=times), 0.5)
+    assert (choice["label"], choice["decided"], choice["not_separated"]) == (
         "first", False, ["shuffled"],
     )  # fmt: skip
-    assert found["verdict"].candidates == ["first", "shuffled"]
-    assert found["sentence"].endswith("; undecided: shuffled.")
+    assert choice["verdict"].candidates == ["first", "shuffled"]
+    assert choice["sentence"].endswith("; undecided: shuffled.")
 
 
 def test_what_looks_much_slower_is_no_tie_but_not_separated():
     """44 % slower on average, at four seeds that scatter: simplicity may not choose it."""
     fast, slow = [8.0, 12.0, 9.0, 11.0], [9.0, 24.0, 10.0, 14.6]
-    found = pick(groups_reaching(fast=fast, slow=slow), 0.5)
+    choice = pick(groups_reaching(fast=fast, slow=slow), 0.5)
     assert np.mean(slow) / np.mean(fast) == pytest.approx(1.44)
-    assert (found["ties"], found["not_separated"]) == ([], ["slow"])
-    assert 4 < found["seeds_to_decide"] <= MOST
-    assert found["verdict"].would_decide == Reason("seeds", {"seeds": found["seeds_to_decide"]})
+    assert (choice["ties"], choice["not_separated"]) == ([], ["slow"])
+    assert 4 < choice["seeds_to_decide"] <= MOST
+    assert choice["verdict"].would_decide == Reason("seeds", {"seeds": choice["seeds_to_decide"]})
 
 
 def test_equivalent_is_what_is_known_to_differ_by_less_than_the_margin():
     near = np.array([10.0, 10.2, 9.9, 10.1])
     swapped = near[[1, 0, 3, 2]]
-    found = pick(groups_reaching(one=near, two=swapped, same=near, far=2 * near), 0.5)
-    assert {found["label"], *found["ties"]} == {"one", "two", "same"}
-    assert (found["not_separated"], found["decided"]) == ([], False)
-    assert found["would_decide"] == "equivalent"
+    choice = pick(groups_reaching(one=near, two=swapped, same=near, far=2 * near), 0.5)
+    assert {choice["label"], *choice["ties"]} == {"one", "two", "same"}
+    assert (choice["not_separated"], choice["decided"]) == ([], False)
+    assert choice["would_decide"] == "equivalent"
     behind = pick(groups_reaching(one=near, two=1.02 * near), 0.5)  # known, and of no account
     assert (behind["decided"], behind["ties"]) == (True, ["two"])
     assert pick(groups_reaching(one=near, two=(1 + 2 * MARGIN) * near), 0.5)["ties"] == []
@@ -95,11 +95,11 @@ def test_equivalent_is_what_is_known_to_differ_by_less_than_the_margin():
 
 def test_one_seed_decides_nothing_unless_nothing_is_random():
     groups = groups_reaching(slow=[40.0], fast=[1.0])
-    found = pick(groups, 0.5)
-    assert (found["label"], found["decided"], found["ci95"]) == ("fast", False, None)
-    assert (found["ties"], found["not_separated"]) == ([], ["slow"])
-    assert found["would_decide"] == "one-seed"
-    assert found["verdict"].candidates == ["fast", "slow"]
+    choice = pick(groups, 0.5)
+    assert (choice["label"], choice["decided"], choice["ci95"]) == ("fast", False, None)
+    assert (choice["ties"], choice["not_separated"]) == ([], ["slow"])
+    assert choice["would_decide"] == "one-seed"
+    assert choice["verdict"].candidates == ["fast", "slow"]
     sure = pick(groups, 0.5, Known(exact=True))
     assert (sure["decided"], sure["would_decide"]) == (True, None)
 
@@ -129,8 +129,8 @@ RANDOM = [
 
 def test_a_scenario_without_chance_needs_one_seed():
     assert deterministic(plain())
-    found = simulate(plain()).pick
-    assert (found["label"], found["decided"]) == ("local-sgd tau=4", True)
+    result = simulate(plain()).pick
+    assert (result["label"], result["decided"]) == ("local-sgd tau=4", True)
 
 
 @looped("changes", RANDOM)
@@ -140,14 +140,14 @@ def test_chance_is_noticed_wherever_it_comes_from(changes):
 
 def test_rounding_decides_nothing():
     times = np.array([10.0, 11.0, 12.0])
-    found = pick(groups_reaching(one=times, two=times * (1 + 1e-12)), 0.5)
-    assert (found["decided"], found["not_separated"], len(found["ties"])) == (False, [], 1)
+    choice = pick(groups_reaching(one=times, two=times * (1 + 1e-12)), 0.5)
+    assert (choice["decided"], choice["not_separated"], len(choice["ties"])) == (False, [], 1)
 
 
 def test_who_missed_the_target_once_is_not_known_to_be_worse():
-    found = pick(groups_reaching(risky=[1.0, 1.0, math.inf], sure=[50.0, 51.0, 52.0]), 0.5)
-    assert (found["label"], found["decided"]) == ("sure", False)
-    assert found["verdict"].would_decide == Reason("not-reached", {"labels": ["risky"]})
+    choice = pick(groups_reaching(risky=[1.0, 1.0, math.inf], sure=[50.0, 51.0, 52.0]), 0.5)
+    assert (choice["label"], choice["decided"]) == ("sure", False)
+    assert choice["verdict"].would_decide == Reason("not-reached", {"labels": ["risky"]})
     never = pick(groups_reaching(hopeless=[math.inf] * 3, sure=[50.0, 51.0, 52.0]), 0.5)
     assert never["decided"]  # its runs went on for twice as long
     assert "only" in never["codes"]
@@ -158,10 +158,10 @@ def test_else_the_most_often_then_the_median():
     groups = groups_reaching(
         once=[1.0, never, never], late=[30.0, 31.0, never], soon=[20.0, 21.0, never]
     )
-    found = pick(groups, 0.5)
-    assert (found["label"], found["measure"], found["value"]) == ("soon", "reached", 2)
-    assert not found["decided"]
-    assert "soon: 2 of 3 seeds got there; undecided: once and late." in found["sentence"]
+    choice = pick(groups, 0.5)
+    assert (choice["label"], choice["measure"], choice["value"]) == ("soon", "reached", 2)
+    assert not choice["decided"]
+    assert "soon: 2 of 3 seeds got there; undecided: once and late." in choice["sentence"]
     alone = pick(groups_reaching(once=[1.0, never]), 0.5)
     assert not alone["decided"]
     assert alone["verdict"].candidates == ["once"]
@@ -185,16 +185,16 @@ def test_without_a_target_losses_are_compared_at_the_end_of_the_shortest_run():
     quick = [make_run([1.0, 0.4], time=[0, 10], label="quick", seed=s) for s in range(2)]
     # Lower in the end, but still at 0.9 after 10 s.
     long = [make_run([1.0, 0.0], time=[0, 100], label="long", seed=s) for s in range(2)]
-    found = pick({"long": long, "quick": quick}, None)
-    assert (found["label"], found["value"], found["decided"]) == ("quick", 0.4, True)
-    assert "10.0 s" in found["sentence"]
+    choice = pick({"long": long, "quick": quick}, None)
+    assert (choice["label"], choice["value"], choice["decided"]) == ("quick", 0.4, True)
+    assert "10.0 s" in choice["sentence"]
 
 
 def test_what_diverged_is_left_out():
     good = [make_run([1.0, 0.9], label="good", seed=s) for s in range(2)]
     bad = [make_run([1.0, 0.1], label="bad"), make_run([1.0, NAN], label="bad", seed=1)]
-    found = pick({"bad": bad, "good": good}, None)
-    assert (found["label"], found["decided"]) == ("good", True)
+    choice = pick({"bad": bad, "good": good}, None)
+    assert (choice["label"], choice["decided"]) == ("good", True)
     assert statistics.notes({"bad": bad, "good": good}) == [
         "bad: diverged with 1 of 2 seeds; try a smaller lr"
     ]
@@ -206,9 +206,9 @@ def test_what_stands_still_is_left_out():
     stuck = [make_run([1.0, 0.1], label="stuck", seed=s) for s in range(2)]
     stuck[1].stall = "worker 0 waits for worker 1"
     for target in (None, 0.5, 0.95):
-        found = pick({"stuck": stuck, "good": good}, target)
-        assert found["label"] == "good"
-        assert Reason("stalled", {"labels": ["stuck"]}) in found["verdict"].reasons
+        choice = pick({"stuck": stuck, "good": good}, target)
+        assert choice["label"] == "good"
+        assert Reason("stalled", {"labels": ["stuck"]}) in choice["verdict"].reasons
     none = pick({"stuck": stuck}, None)
     assert (none["label"], none["ties"]) == (None, [])
     assert none["sentence"] == "Nothing to pick. Out, as standing still for good: stuck."
@@ -243,8 +243,8 @@ def test_a_sentence_names_a_few():
 
 def test_more_seeds_than_are_worth_their_while_are_not_estimated():
     wild = np.exp([0.0, 3.0, -3.0, 1.0, -1.0, 2.0, -2.0, 0.5])
-    found = order({"one": wild, "two": wild[::-1]})
-    assert (found.unsettled != [], found.seeds) == (True, None)
+    actual = order({"one": wild, "two": wild[::-1]})
+    assert (actual.unsettled != [], actual.seeds) == (True, None)
 
 
 def test_between_equals_hardly_ever_is_one_called_the_best():
@@ -263,32 +263,32 @@ def test_the_estimated_number_of_seeds_decides():
     assert row["handled"] >= 0.6 * row["tried"]
 
 
-def told(rng, gap, shared, own, seeds=4, noise=1e-3):
+def told(rng, gap, shared, separate, seeds=4, noise=1e-3):
     """The order of two losses that a model gets wrong: by `shared` alike, and by `own` each."""
-    wrong = np.exp(shared * rng.standard_normal() + own * rng.standard_normal(2))
+    wrong = np.exp(shared * rng.standard_normal() + separate * rng.standard_normal(2))
     losses = np.array([[2.0], [2.0 * (1 + gap)]]) * wrong[:, None]
     losses = losses * (1 + noise * rng.standard_normal((2, seeds)))
-    drawn = np.exp(shared * rng.standard_normal(200) + own * rng.standard_normal((2, 200)))
-    scores, factors = (dict(zip("ab", each, strict=True)) for each in (losses, drawn))
+    drawn = np.exp(shared * rng.standard_normal(200) + separate * rng.standard_normal((2, 200)))
+    scores, factors = (dict(zip("ab", item, strict=True)) for item in (losses, drawn))
     return order(scores, factors=factors), order(scores)
 
 
 def test_equals_are_seldom_decided_however_far_a_model_is_off():
     """With the model's error known, in at most 10 %; by seeds alone nearly always."""
     rng = np.random.default_rng(5)
-    found = [told(rng, 0.0, 0.05, 0.01) for _ in range(400)]
-    assert sum(each.decided for each, _ in found) <= 56  # 10 % is 40; 56 with one in 200
-    assert sum(each.decided for _, each in found) > 300
-    assert any(each.model for each, _ in found)
+    actual = [told(rng, 0.0, 0.05, 0.01) for _ in range(400)]
+    assert sum(item.decided for item, _ in actual) <= 56  # 10 % is 40; 56 with one in 200
+    assert sum(item.decided for _, item in actual) > 300
+    assert any(answer.model for answer, _ in actual)
 
 
 def test_what_two_share_cancels_and_what_they_do_not_is_in_the_interval():
     rng = np.random.default_rng(6)
     alike = [told(rng, 0.01, 0.05, 1e-4)[0] for _ in range(50)]
-    assert all(each.decided and each.best == "a" for each in alike)
+    assert all(item.decided and item.best == "a" for item in alike)
     assert not alike[0].model
-    for found in alike:
-        low, high = found.estimates["a"].interval
+    for actual in alike:
+        low, high = actual.estimates["a"].interval
         assert np.log(high / low) == pytest.approx(2 * 1.645 * 0.05, rel=0.25)
 
 
@@ -296,9 +296,9 @@ def test_a_target_that_neither_reaches_says_nothing_of_which_is_first():
     """Where the curve's floor may be above the target, only draws that reach it are compared."""
     times = {"a": np.array([10.0, 10.1]), "b": np.array([20.0, 20.2])}
     never = np.where(np.arange(200) < 60, math.inf, 1.0)
-    found = order(times, factors=dict.fromkeys("ab", never))
-    assert found.decided
-    assert found.estimates["a"].interval[1] == math.inf
+    actual = order(times, factors=dict.fromkeys("ab", never))
+    assert actual.decided
+    assert actual.estimates["a"].interval[1] == math.inf
     assert not order(times, factors={"a": never, "b": np.ones(200)}).decided
 
 
@@ -314,20 +314,20 @@ def test_one_worker_alone_is_an_answer_that_no_code_runs():
 
 def test_a_simpler_pick_names_what_is_ahead_of_it():
     scores = {"a": [10.0, 10.1], "b": [10.3, 10.4]}
-    known = order(scores)
-    found = conclude(
-        Question("time", "least time", "{}"), known, Compared(scores), Known(), pick="b"
+    ranked = order(scores)
+    actual = conclude(
+        Question("time", "least time", "{}"), ranked, Compared(scores), Known(), pick="b"
     )
-    assert "; as good: a, 10.1 s" in found.sentence
-    (ahead,) = [reason for reason in found.reasons if reason.code == "ahead"]
+    assert "; as good: a, 10.1 s" in actual.sentence
+    (ahead,) = [reason for reason in actual.reasons if reason.code == "ahead"]
     assert (ahead.numbers["label"], ahead.numbers["gap"]["value"]) == ("a", pytest.approx(0.3))
 
 
 def test_of_equals_the_one_with_the_narrower_interval_is_taken():
     scores = {"wide": [1.18, 1.78, 1.0, 0.8], "sure": [1.18, 1.21, 1.19, 1.185], "far": [9.0] * 4}
-    known = order(scores)
-    assert known.best == "wide"
-    pick, (reason,) = surest(known, known.best, lambda label: label != "wide", "s")
+    ranked = order(scores)
+    assert ranked.best == "wide"
+    pick, (reason,) = surest(ranked, ranked.best, lambda label: label != "wide", "s")
     assert (pick, reason.code, reason.numbers["label"]) == ("sure", "surer", "wide")
     alike = order(scores | {"wide": [1.19, 1.2, 1.18, 1.19]})
     assert surest(alike, alike.best, len, "s") == ("wide", [])  # then the simplest
@@ -338,19 +338,19 @@ def test_what_limits_an_answer_comes_first_and_a_pace_differs_per_step():
     edge = Reason("edge", {"label": "a", "key": "tau", "value": 1, "side": "lowest"})
     for measure in ("seconds_per_step", "seconds-per-step"):
         question = Question(measure, "least time per step", "{} per step")
-        found = conclude(question, order(scores), Compared(scores), Known(), reasons=[edge])
-        assert [reason.code for reason in found.reasons] == ["edge", "next"]
-        assert found.reasons[1].numbers["more"] == "more per step"
+        actual = conclude(question, order(scores), Compared(scores), Known(), reasons=[edge])
+        assert [reason.code for reason in actual.reasons] == ["edge", "next"]
+        assert actual.reasons[1].numbers["more"] == "more per step"
 
 
 def test_losses_within_their_error_leave_the_choice_to_time():
     rng = np.random.default_rng(0)
     factors = {label: np.exp(rng.normal(0, 0.3, 500)) for label in ("best", "quick", "other")}
     times = {"best": [10.0, 10.1], "quick": [10.2, 10.3], "other": [10.4, 10.3]}
-    known = order(times, factors=factors)
+    ranked = order(times, factors=factors)
     losses = Compared({label: [2.0, 2.0] for label in times}, factors)
-    assert known.model
-    pick, (reason,) = quickest(known, losses, {"best": 5.0, "quick": 3.0, "other": 3.1})
+    assert ranked.model
+    pick, (reason,) = quickest(ranked, losses, {"best": 5.0, "quick": 3.0, "other": 3.1})
     assert (pick, reason.code) == ("quick", "by-time")  # of the quickest the best at equal loss
     sure = order({"best": [1.0, 1.0], "quick": [2.0, 2.0]})
     assert quickest(sure, losses, {"best": 5.0, "quick": 3.0}) == ("best", [])
@@ -374,15 +374,15 @@ def test_after_equal_tokens_time_and_loss_are_one_question():
     slow = [make_run([3.0, 2.0], time=[0, 100], label="slow", seed=s) for s in range(2)]
     even = [make_run([3.0, 2.1], time=[0, 95], label="even", seed=s) for s in range(2)]
     groups, names = {"quick": quick, "slow": slow, "even": even}, {"slow": "ssgd"}
-    known = Known(names=names, equal_tokens=True)
-    found = of_runs(groups, None, known)
-    assert (found.pick, found.baseline, found.question.measure) == (
+    facts = Known(names=names, equal_tokens=True)
+    actual = of_runs(groups, None, facts)
+    assert (actual.pick, actual.baseline, actual.question.measure) == (
         "quick", "slow", "days_at_equal_loss",
     )  # fmt: skip
     # without a law of its own a loss is worth as many tokens: 1 % higher, 1 % more
-    assert found.order.value("quick") == pytest.approx(10 * 1.01)
-    assert found.order.value("even") == pytest.approx(95 * 1.05)
-    assert of_runs(groups, None, known._replace(equal_tokens=False)).pick == "quick"
+    assert actual.order.value("quick") == pytest.approx(10 * 1.01)
+    assert actual.order.value("even") == pytest.approx(95 * 1.05)
+    assert of_runs(groups, None, facts._replace(equal_tokens=False)).pick == "quick"
 
 
 def test_reasons_that_no_verdict_gives_are_refused():

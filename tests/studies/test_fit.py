@@ -97,7 +97,7 @@ def test_a_whole_number_comes_back(tmp_path):
 
 
 @looped(
-    ("keys", "said"),
+    ("keys", "sentence"),
     [
         ({"cluster.compute": "10 ms to 2 s", "network.latency": "1 ms to 300 ms"},
          "cluster.compute and network.latency are not determined apart"),
@@ -107,12 +107,12 @@ def test_a_whole_number_comes_back(tmp_path):
          "optimizer.lr is not determined"),
     ],
 )  # fmt: skip
-def test_what_no_target_determines_is_named(keys, said, tmp_path):
+def test_what_no_target_determines_is_named(keys, sentence, tmp_path):
     text = "[keys]\n" + "".join(f'"{key}" = "{value}"\n' for key, value in keys.items())
     # so little latency that the ratio alone decides
     quick = world(network={"latency": "0 s", "bandwidth": "100 Mbit/s"})
     actual = fit(quick, written(tmp_path, text + target(STEP, 1.0)))
-    assert said in " ".join(actual.undetermined)
+    assert sentence in " ".join(actual.undetermined)
     free = [row["key"] for row in actual.keys if row["interval"] is None]
     assert free == [key for key in keys if key in " ".join(actual.undetermined)]
     assert all(row["verdict"] == "met" for row in actual.fitted)
@@ -185,7 +185,7 @@ def test_the_command(tmp_path, monkeypatch, capsys):
         )
     )  # fmt: skip
     written(tmp_path, MOVING + target(STEP, 1) + target(LOCAL, 0.5))
-    asked = ["fit", "my.toml", "targets.toml", "-o", "found.toml", "--jobs", "1"]
+    arguments = ["fit", "my.toml", "targets.toml", "-o", "found.toml", "--jobs", "1"]
 
     count, measure = 0, module.Job.readings
 
@@ -197,9 +197,9 @@ def test_the_command(tmp_path, monkeypatch, capsys):
         return measure(job, execution)
 
     monkeypatch.setattr(module.Job, "readings", interrupted)
-    assert command(asked) == 130
+    assert command(arguments) == 130
     assert "repeat the command to resume" in capsys.readouterr().err
-    assert command([*asked, "--json"]) == 0
+    assert command([*arguments, "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
     stored = json.loads((tmp_path / "runs/my-fit/fit.json").read_text())
     assert stored["keys"] == shown["keys"]
@@ -210,10 +210,10 @@ def test_the_command(tmp_path, monkeypatch, capsys):
     assert row["seconds_per_step"]["mean"] == pytest.approx(1, rel=1e-4)
 
     (tmp_path / "found.toml").write_text("mine")
-    assert command(asked) == 2
+    assert command(arguments) == 2
     assert "--overwrite" in capsys.readouterr().err
     assert (tmp_path / "found.toml").read_text() == "mine"
-    assert command([*asked, "--overwrite"]) == 0
+    assert command([*arguments, "--overwrite"]) == 0
     assert "Scenario: found.toml" in capsys.readouterr().out
 
 

@@ -43,9 +43,9 @@ def studied(name, **how):
 def test_in_one_process_each_share_of_a_run_is_told(name, total, monkeypatch):
     """On one scale, which a search's questions about its inputs are on, too."""
     monkeypatch.setattr(executors, "PULSE", 0.0)
-    told = studied(name)
-    assert {of for _, of in told} == {total}
-    shares = [done for done, _ in told]
+    parts = studied(name)
+    assert {of for _, of in parts} == {total}
+    shares = [done for done, _ in parts]
     assert shares[0] == 0
     assert shares == sorted(shares)
     assert max(np.diff(shares)) < (0.6 if name == "solve" else 0.1)  # its tasks are single runs

@@ -84,10 +84,10 @@ def test_an_interval_holds_the_answer_that_many_seeds_give():
     assert narrow[1] / narrow[0] < high / low
 
 
-@looped("asked", ["seconds_per_step <= 0.4", "utilisation >= 0.3"])
-def test_an_interval_narrower_than_the_search_has_both_ends(asked):
+@looped("condition", ["seconds_per_step <= 0.4", "utilisation >= 0.3"])
+def test_an_interval_narrower_than_the_search_has_both_ends(condition):
     steady = {"workers": 4, "compute": {"dist": "gamma", "mean": "100 ms", "shape": 10_000}}
-    result = solve(world(cluster=steady), "network.bandwidth", asked, seeds=4)
+    result = solve(world(cluster=steady), "network.bandwidth", condition, seeds=4)
     for solution in result.solutions:
         low, high = solution.interval
         assert low <= solution.value <= high < 1.1 * low
@@ -104,9 +104,9 @@ def test_one_seed_gives_an_interval_only_where_nothing_is_random():
     assert certain.interval == (certain.value, certain.value)
 
 
-@looped(("asked", "holds"), [("<= 1 h", "always"), ("<= 1 ms", "never")])
-def test_everywhere_and_nowhere(asked, holds):
-    result = solve(world(), "network.bandwidth", f"seconds_per_step {asked}")
+@looped(("condition", "holds"), [("<= 1 h", "always"), ("<= 1 ms", "never")])
+def test_everywhere_and_nowhere(condition, holds):
+    result = solve(world(), "network.bandwidth", f"seconds_per_step {condition}")
     assert {solution.holds for solution in result.solutions} == {holds}
     assert all(solution.value is None for solution in result.solutions)
 

@@ -108,7 +108,7 @@ def test_keys_may_hold_an_equals_sign():
 
 def test_the_last_key_varies_fastest():
     axes = points.axes(["a.x=1,2", "b.y=u,v,w"])
-    assert [tuple(each.values()) for each in points.grid(axes)] == [*product("12", "uvw")]
+    assert [tuple(item.values()) for item in points.grid(axes)] == [*product("12", "uvw")]
     paired = points.pairs(points.axes(["a.x=1,2", "b.y=u,v"]))
     assert paired == [{"a.x": "1", "b.y": "u"}, {"a.x": "2", "b.y": "v"}]
 
@@ -216,9 +216,9 @@ def test_a_row_says_what_simulate_says(folder):
                 **{key: summary["used"][key] for key in ("cost", "days")},
             }
             assert len(same.seeds) == 1 or intervals["cost"]["interval"]
-            for key, found in intervals.items():
-                if found["estimate"] == "mean":
-                    ends = found["interval"] or (None, None)
+            for key, interval in intervals.items():
+                if interval["estimate"] == "mean":
+                    ends = interval["interval"] or (None, None)
                     assert [row[f"{key}_low"], row[f"{key}_high"]] == list(map(near, ends))
 
 
@@ -226,21 +226,21 @@ def test_rows_are_the_means_of_the_single_runs(folder):
     result = paceline.sweep("test.toml", {"cluster.workers": [2, 3]}, seeds=4, seed=7)
     assert [run["seed"] for run in result.seed_records()] == [7, 8, 9, 10] * 4
     for row in result.records():
-        own = [
+        single = [
             run
             for run in result.seed_rows
             if (run["cluster.workers"], run["label"]) == (row["cluster.workers"], row["label"])
         ]
         for name in BY_KEY:
             if row[name] is not None:
-                values = [run[name] for run in own]
+                values = [run[name] for run in single]
                 assert row[name] == pytest.approx(np.mean(values))
                 of_share = name in ("goodput", "useful_share", "final_accuracy")
-                found = (share if of_share else estimate)(values)
-                ends = found.interval if found.of == "mean" else None
+                actual = (share if of_share else estimate)(values)
+                ends = actual.interval if actual.of == "mean" else None
                 assert (row[f"{name}_low"], row[f"{name}_high"]) == (ends or (None, None))
-                assert estimate_of(row, name).interval == found.interval
-        for shares in (row, *own):
+                assert estimate_of(row, name).interval == actual.interval
+        for shares in (row, *single):
             assert sum(shares[name] for name in tidy.SHARES) == pytest.approx(1)
 
 
@@ -287,8 +287,8 @@ def test_an_algorithm_is_called_the_same_everywhere(folder):
 def test_notes_say_at_how_many_points(folder):
     result = paceline.sweep("test.toml", {"optimizer.lr": [0.1, 1e3]}, seeds=1)
     assert [row["diverged"] for row in result.rows] == [0, 0, 1, 1]
-    found = [note for note in result.notes if "diverged" in note]
-    assert [note.partition(": ")[2] for note in found] == [
+    actual = [note for note in result.notes if "diverged" in note]
+    assert [note.partition(": ")[2] for note in actual] == [
         "diverged with some seeds; try a smaller lr (at 1 of 2 points)"
     ] * 2
 
@@ -311,8 +311,8 @@ def test_processes_and_dask_give_the_same_bytes(folder, capsys, address):
     }.items():
         assert run(capsys, "sweep", "cheap.toml", *GRID, "--out", out, *who)[0] == 0
     for name in ("sweep.csv", "sweep-seeds.csv", "sweep.json", "sweep.png", "sweep.svg"):
-        found = {Path(out, name).read_bytes() for out in ("one", "two", "dask")}
-        assert len(found) == 1, name
+        actual = {Path(out, name).read_bytes() for out in ("one", "two", "dask")}
+        assert len(actual) == 1, name
 
 
 def test_other_versions_are_refused():
@@ -337,8 +337,8 @@ def test_torchs_version_counts_where_some_point_has_gradients_of_torch(folder, m
     assert first.json()["versions"] == first.versions == demanded[-1]
     assert json.loads(Path("out2/sweep.json").read_text())["versions"] == first.versions
     assert (first.resumed, again.resumed) == (0, 2)
-    known = store.versions()
-    monkeypatch.setattr(store, "versions", lambda *others: known | dict.fromkeys(others, "0"))
+    versions = store.versions()
+    monkeypatch.setattr(store, "versions", lambda *others: versions | dict.fromkeys(others, "0"))
     assert swept(2).resumed == 1  # what does without torch
 
 
@@ -353,11 +353,11 @@ def lines(out):
 
 def whole(kept):
     """The keys of the whole lines among them."""
-    found = []
+    results = []
     for line in kept:
         with contextlib.suppress(ValueError):
-            found.append(json.loads(line)["key"])
-    return found
+            results.append(json.loads(line)["key"])
+    return results
 
 
 def grid(count):
@@ -371,9 +371,9 @@ def grid(count):
 def killed(arguments, out, total, options):
     """Start a sweep with each of `options`, and kill it at a random moment."""
     wait = random.Random(4)
-    for each in options:
+    for option in options:
         before = len(lines(out)) if Path(out).exists() else 0
-        process = command(*arguments, "--out", out, *each)
+        process = command(*arguments, "--out", out, *option)
         wait_for_lines(process, out, before + wait.randint(1, total // 5))
         os.kill(process.pid, signal.SIGKILL)
         process.communicate()
@@ -382,8 +382,8 @@ def killed(arguments, out, total, options):
 
 
 def wait_for_lines(process, out, count):
-    kept = Path(out) / ".sweep" / "points.jsonl"
-    wait_until(lambda: kept.exists() and len(lines(out)) >= count, process)
+    journal = Path(out) / ".sweep" / "points.jsonl"
+    wait_until(lambda: journal.exists() and len(lines(out)) >= count, process)
 
 
 @pytest.mark.long
@@ -423,12 +423,12 @@ def test_more_points_cost_only_themselves_and_others_do_not_mix(folder, capsys):
         return [line for line in err.splitlines() if "kept" in line]
 
     assert sweep("ring", "tree") == []
-    kept = ["paceline: 4 runs were kept from before"]
-    assert sweep("ring", "tree") == kept
-    assert sweep("star", "tree", "ring") == kept
+    notice = ["paceline: 4 runs were kept from before"]
+    assert sweep("ring", "tree") == notice
+    assert sweep("star", "tree", "ring") == notice
     for other in [("--set", "cluster.workers=3"), ("--seed", 1), ("--seeds", 3)]:
         assert sweep("ring", "tree", options=(*other, "--overwrite")) == []
-    assert sweep("ring", "tree", options=("--overwrite",)) == kept
+    assert sweep("ring", "tree", options=("--overwrite",)) == notice
 
 
 def test_other_peoples_files_are_not_overwritten(folder, capsys):
@@ -519,10 +519,10 @@ def test_its_pick_has_the_joint_draws_of_a_learning_curve():
     }
     scenario = parse(table, file="curves")
     ours = paceline.simulate(scenario).pick
-    (found,) = paceline.sweep(scenario, {"run.seeds": [3]}).picks
-    assert (found["label"], found["decided"]) == (ours["label"], ours["decided"])
-    assert found["interval"] == pytest.approx(ours["interval"], rel=1e-5)
-    assert found["basis"] == ours["basis"] == "logarithms and the model"
+    (pick,) = paceline.sweep(scenario, {"run.seeds": [3]}).picks
+    assert (pick["label"], pick["decided"]) == (ours["label"], ours["decided"])
+    assert pick["interval"] == pytest.approx(ours["interval"], rel=1e-5)
+    assert pick["basis"] == ours["basis"] == "logarithms and the model"
 
 
 def test_simulate_sweep_and_tune_state_one_interval_of_one_number():
@@ -544,9 +544,9 @@ def test_simulate_sweep_and_tune_state_one_interval_of_one_number():
         assert within == pytest.approx(ours["interval90"][key])
     assert best["interval"] == pytest.approx(ours["interval90"]["loss"], rel=1e-4)
     for key in ("days", "cost"):
-        within, known = [row[f"{key}_low"], row[f"{key}_high"]], ours["used"][key]["interval90"]
-        assert within == pytest.approx(known)
-        assert best["used"][key]["interval"] == pytest.approx(known, rel=1e-4)
+        within, interval = [row[f"{key}_low"], row[f"{key}_high"]], ours["used"][key]["interval90"]
+        assert within == pytest.approx(interval)
+        assert best["used"][key]["interval"] == pytest.approx(interval, rel=1e-4)
 
 
 @pytest.mark.parametrize("taus", [(2,), (2, 4)])
@@ -561,13 +561,13 @@ def test_none_some_or_all_seeds_reach_the_target(taus):
     scenario = parse(table, file="seldom")
     reached = {"40 s": 0, "70 s": 1, "100 s": 2}
     for tried in [["70 s"], ["40 s", "70 s"], [*reached]]:
-        found = paceline.sweep(scenario, {"run.duration": tried})
-        first = [row["reached"] for row in found.rows if row["label"] == "diloco tau=2"]
-        assert first == [reached[each] for each in tried]
-        assert {each["label"] for each in found.picks} <= {row["label"] for row in found.rows}
-        assert terminal.sweep(found).row_count == len(found.rows)
+        result = paceline.sweep(scenario, {"run.duration": tried})
+        first = [row["reached"] for row in result.rows if row["label"] == "diloco tau=2"]
+        assert first == [reached[item] for item in tried]
+        assert {pick["label"] for pick in result.picks} <= {row["label"] for row in result.rows}
+        assert terminal.sweep(result).row_count == len(result.rows)
         if len(taus) == 1:
-            assert [each["decided"] for each in found.picks] == [each != 1 for each in first]
+            assert [pick["decided"] for pick in result.picks] == [item != 1 for item in first]
 
 
 @given(
@@ -575,10 +575,10 @@ def test_none_some_or_all_seeds_reach_the_target(taus):
         st.lists(st.one_of(st.none(), st.floats(1, 1e6)), min_size=3, max_size=3),
         min_size=1, max_size=3,
     ),
-    told=st.sampled_from([None, [1.0, 9.0], [1.0, None]]),
+    stated=st.sampled_from([None, [1.0, 9.0], [1.0, None]]),
     model=st.booleans(),
 )  # fmt: skip
-def test_whatever_some_seeds_lack_there_is_a_verdict(seeds, told, model):
+def test_whatever_some_seeds_lack_there_is_a_verdict(seeds, stated, model):
     """Of losses that fall to a target, or never do, with an interval that is stated or not."""
     table = CURVE | {"run": {"steps": 9, "target_loss": 3.0}, "algorithm": [{"name": "ssgd"}]}
     table["network"] = {"latency": "1 ms", "bandwidth": "1 Gbit/s"}
@@ -587,16 +587,16 @@ def test_whatever_some_seeds_lack_there_is_a_verdict(seeds, told, model):
         str(index): {
             "runs": [
                 dict.fromkeys(RANKING, 2.0) | {"time_to_target_s": when, "duration_s": 2e6}
-                for when in own
+                for when in seed
             ],
-            "stated": {"time_to_target_s": told, "final_loss": told},
+            "stated": {"time_to_target_s": stated, "final_loss": stated},
         } | (drawn if model else {})
-        for index, own in enumerate(seeds)
+        for index, seed in enumerate(seeds)
     }  # fmt: skip
-    found = judged(parse(table, file="made up"), records)
-    often = [sum(when is not None for when in own) for own in seeds]
-    assert found["measure"] == ("time_to_target_s" if any(often) else "final_loss")
-    if found["measure"] == "time_to_target_s":
-        assert often[int(found["label"])] == max(often)
+    actual = judged(parse(table, file="made up"), records)
+    often = [sum(when is not None for when in seed) for seed in seeds]
+    assert actual["measure"] == ("time_to_target_s" if any(often) else "final_loss")
+    if actual["measure"] == "time_to_target_s":
+        assert often[int(actual["label"])] == max(often)
     if len(seeds) == 1:
-        assert found["decided"] == (often[0] in {0, 3})
+        assert actual["decided"] == (often[0] in {0, 3})

@@ -623,11 +623,11 @@ def test_all_that_diverge_and_what_never_gets_there():
 
 def test_a_note_about_a_run_that_was_cut_is_not_passed_on():
     tried, _ = space(parse(world(GRID)))
-    for ran, known in ((10.0, False), (math.inf, True)):
+    for ran, finite in ((10.0, False), (math.inf, True)):
         best = contender("ssgd", 5.0, lr=0.1)
         best.scores[:] = [Score(5.0, 0.0, ran, ("never averaged",))]
         best = Contender(replace(best.candidate, family="ssgd"), best.scores)
-        assert any("never averaged" in text for text in notes_of(tried, best)) == known
+        assert any("never averaged" in text for text in notes_of(tried, best)) == finite
 
 
 def test_a_cut_is_called_a_cut_in_every_world_alike():

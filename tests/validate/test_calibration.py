@@ -328,13 +328,13 @@ def test_codecs_of_the_base_count_unless_the_runs_have_one(codec, tmp_path):
         {"name": "ssgd", "codec": codec}, workers=2, compute="25 ms", steps=20, network=RING
     )
     validate(made, out=tmp_path / "run")
-    found = calibrate([tmp_path / "run"], base=tmp_path / "base.toml").profile.tables
-    text = [item for item in found["calibration"]["notes"] if "[[codec]] is left out" in item]
-    assert (found.get("codec"), len(text)) == ((codecs, 0) if codec == "raw" else (None, 1))
+    calibration = calibrate([tmp_path / "run"], base=tmp_path / "base.toml").profile.tables
+    text = [item for item in calibration["calibration"]["notes"] if "[[codec]] is left out" in item]
+    assert (calibration.get("codec"), len(text)) == ((codecs, 0) if codec == "raw" else (None, 1))
 
 
 @looped(
-    ("hardware", "said"),
+    ("hardware", "expected"),
     [
         ({"processor": "CPU", "cores": 2, "system": "Linux"}, "CPU, 2 cores"),
         ({"processor": "CPU", "cores": 2, "gpus": 4, "gpu": "H"}, "CPU, 2 cores; 4 x H"),
@@ -342,5 +342,5 @@ def test_codecs_of_the_base_count_unless_the_runs_have_one(codec, tmp_path):
         ({}, ""),
     ],
 )
-def test_a_machine_is_called_by_what_is_known_of_it(hardware, said):
-    assert machine.describe(hardware) == said
+def test_a_machine_is_called_by_what_is_known_of_it(hardware, expected):
+    assert machine.describe(hardware) == expected

@@ -173,21 +173,21 @@ def test_a_gpu_without_room_is_said_by_the_obituary(tmp_path):
 
 
 @looped(
-    ("toolkit", "shown", "said"),
+    ("toolkit", "shown", "message"),
     [
         ("12.8", "", "torch sees no GPU here"),
         (None, "GPU-0\n", "is a build for the CPU; nvidia-smi shows 1 GPUs"),
         ("12.8", "GPU-0\nGPU-1\n", r"shows \(2\): is the driver older than CUDA 12\.8 needs, or"),
     ],
 )
-def test_why_torch_sees_no_gpu(cuda, monkeypatch, toolkit, shown, said):
+def test_why_torch_sees_no_gpu(cuda, monkeypatch, toolkit, shown, message):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch.version, "cuda", toolkit)
     answer = subprocess.CompletedProcess([], 0, shown)
     monkeypatch.setattr(devices.subprocess, "run", lambda *_, **__: answer)
-    with pytest.raises(InputError, match=said):
+    with pytest.raises(InputError, match=message):
         devices.find_device("cuda")
-    with pytest.raises(LookupError, match=said):
+    with pytest.raises(LookupError, match=message):
         devices.numbered_device("cuda:1")
     (actual,) = (
         line for line in doctor._here("cpu", machine.hardware("cpu"), 0.0) if line.what == "GPUs"
@@ -273,8 +273,8 @@ def test_seeds_reach_the_gpus_own_generator(monkeypatch):
 
 
 class Fork:
-    def __call__(self, **asked):
-        self.asked = asked
+    def __call__(self, **options):
+        self.asked = options
         return self
 
     def __enter__(self):

@@ -162,19 +162,19 @@ def test_a_server_without_work_waits_as_long_as_it_takes(folder):
 
 
 @looped(
-    ("change", "said"),
+    ("change", "message"),
     [
         ("network.model=flows", 'network.model = "flows": only delays in closed form'),
         ("cluster.failures={ between = '1 s', repair = '1 s' }", "crashes, absences and workers"),
         ("validation.network=kernel", "the kernel's links have a latency and a bandwidth"),
     ],
 )
-def test_what_cannot_be_run_for_real_is_refused(folder, change, said, monkeypatch, capsys):
+def test_what_cannot_be_run_for_real_is_refused(folder, change, message, monkeypatch, capsys):
     monkeypatch.chdir(folder)
     ring = 'network={ collective = "ring", latency = "1 ms" }'
     more = ("--set", ring) if "flows" in change else ()
     status = run(["validate", "test.toml", "--out", "out", *more, "--set", change])
-    assert (status, said in (notes := capsys.readouterr().err)) == (2, True), notes
+    assert (status, message in (notes := capsys.readouterr().err)) == (2, True), notes
     assert not ranks(folder)
 
 
@@ -228,18 +228,18 @@ def test_the_store_lasts_until_all_records_have_come_and_all_have_left(tmp_path)
 
     class Store(dict):
         def get(self, key):
-            asked.append(key)
+            requests.append(key)
             return super().get(key, b"")
 
         set, delete_key = dict.__setitem__, dict.pop
 
-    asked, store = [], Store()
+    requests, store = [], Store()
     (tmp_path / "rank-1.json").write_text("{}")
     rendezvous.hand_in(store, 1, tmp_path)
-    assert asked == ["collected 1"]
+    assert requests == ["collected 1"]
     assert "left 1" in store
     rendezvous.collect(store, 1, tmp_path / "first")
-    assert asked[-1] == "left 1"
+    assert requests[-1] == "left 1"
     assert (tmp_path / "first" / "rank-1.json").read_text() == "{}"
 
 

@@ -118,12 +118,12 @@ def test_intervals_hold_nine_of_ten_of_programs_that_are_new():
     rng = np.random.default_rng(3)
     held = []
     for _ in range(400):
-        names = [name for own in NAMES.values() for name in own]
+        names = [name for group in NAMES.values() for name in group]
         size = dict(zip(names, 0.01 * np.exp(0.5 * rng.standard_normal(8)), strict=True))
         cells = [cell(name, size[name] * rng.standard_normal()) for name in names for _ in range(8)]
         new = names[rng.integers(8)]
-        known = left_out.learn([item for item in cells if left_out.name(item) != new])
-        spread = Unfitted(known, left_out.family(cell(new, 0.0))).spread(PACE)
+        errors = left_out.learn([item for item in cells if left_out.name(item) != new])
+        spread = Unfitted(errors, left_out.family(cell(new, 0.0))).spread(PACE)
         held += [
             abs(math.log(item[PACE]["measured"])) <= spread.within()
             for item in cells

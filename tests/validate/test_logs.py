@@ -164,14 +164,14 @@ def test_where_every_step_communicates_two_links_tell_computing_apart(tmp_path):
 
 def test_the_error_of_a_pace_is_that_of_its_log(tmp_path):
     """Workers that wait for the slowest: a long step of a rank shortens its wait."""
-    table, found = OVER | {"bandwidth": SLOW, "tau": 8}, []
+    table, results = OVER | {"bandwidth": SLOW, "tau": 8}, []
     path = over(tmp_path, HiddenLaw(spread=0.3), (SLOW, 8))
     for seed in range(60):
         lasted = HiddenLaw(spread=0.3).steps(np.random.default_rng(seed), steps=200, **table)[0]
         written(tmp_path, log(lasted), "0.csv")
-        found.append(steps.observe(jobs.read(path)[0]))
-    stated = np.sqrt(np.mean([calibration.covariance[1, 1] for calibration in found]))
-    assert stated == pytest.approx(np.std(np.log([item.pace for item in found])), rel=0.3)
+        results.append(steps.observe(jobs.read(path)[0]))
+    stated = np.sqrt(np.mean([calibration.covariance[1, 1] for calibration in results]))
+    assert stated == pytest.approx(np.std(np.log([item.pace for item in results])), rel=0.3)
 
 
 def ddp(folder, name, algorithm, lasted, more="", noise=0.01):
@@ -259,9 +259,9 @@ def rows_of(folder, overlap=True):
 @looped("stated", [(), ("bandwidth",), ("compute",), ("bandwidth", "compute")])
 def test_a_profile_has_the_pace_of_its_own_log(stated, misfit):
     folder, actual, pace = misfit(*stated)
-    own, _ = rows_of(folder)
-    assert own["mean"] == pytest.approx(pace, rel=0.004)
-    low, high = own["interval90"]
+    measured, _ = rows_of(folder)
+    assert measured["mean"] == pytest.approx(pace, rel=0.004)
+    low, high = measured["interval90"]
     assert low < pace < high < 1.05 * low
     assert abs(actual.checks[0].error) < 0.004
 
@@ -368,16 +368,16 @@ def test_a_log_does_not_confirm_the_profile_that_it_made(tmp_path):
     simulate(load(scenario_of(tmp_path)), out=tmp_path / "predicted")
     copied = written(tmp_path, (tmp_path / "1.csv").read_bytes(), "copy.csv")
     other = over(tmp_path, HiddenLaw(), (FAST, 8), seed=3).with_name("0.csv")
-    for path, own in ((copied, True), (other, False)):
+    for path, same in ((copied, True), (other, False)):
         actual = check(tmp_path / "predicted", path)
-        assert actual.fitted is own
-        assert ("proves nothing" in actual.sentence) is own
+        assert actual.fitted is same
+        assert ("proves nothing" in actual.sentence) is same
     exact = replace(actual, predicted=actual.measured * (1 - 1e-9))
     assert "+0.0%" in exact.sentence
-    for own, message in ((True, "outside. This log"), (False, "not what was simulated")):
-        missed = replace(actual, fitted=own, interval90=(1.0, 2.0), measured=3.0)
+    for same, message in ((True, "outside. This log"), (False, "not what was simulated")):
+        missed = replace(actual, fitted=same, interval90=(1.0, 2.0), measured=3.0)
         assert message in missed.sentence
-        assert own != ("not what was simulated" in missed.sentence)
+        assert same != ("not what was simulated" in missed.sentence)
 
 
 @pytest.mark.long
@@ -688,12 +688,12 @@ def test_a_log_of_every_kth_step_shows_the_mean_of_all(tmp_path, every, first):
 
 def test_telemetry_is_a_log(tmp_path):
     clock = [0.0]
-    with Telemetry(tmp_path / "t", workers=2) as told:
-        told.clock = lambda: clock[0]
+    with Telemetry(tmp_path / "t", workers=2) as recorder:
+        recorder.clock = lambda: clock[0]
         for _ in range(20):
-            with told.step():
+            with recorder.step():
                 clock[0] += 0.2
-            with told.collective():
+            with recorder.collective():
                 clock[0] += 0.3
     contents = tables.read(tmp_path / "t")
     assert contents.compute == pytest.approx([0.2] * 20)

@@ -61,9 +61,9 @@ def job(
         over = 2 * (workers - 1) * (latency + size / workers / speed)
         done = max(clocks[rank] for rank in here) + over
         for rank in here:
-            told = records.get(rank)
+            recorder = records.get(rank)
             size_told = size if known else math.nan
-            with told.collective(bytes=size_told) if told else nullcontext():
+            with recorder.collective(bytes=size_told) if recorder else nullcontext():
                 clocks[rank] = done
     for record in records.values():
         record.close()
@@ -123,9 +123,9 @@ def test_any_part_of_a_job_is_calibrated_or_refused_in_a_sentence(data, tmp_path
 @looped(
     ("record", "says"),
     [
-        (lambda told: None, "nothing was recorded; put `with telemetry.step"),
+        (lambda recorder: None, "nothing was recorded; put `with telemetry.step"),
         (lambda told: told.collective(bytes=4), "no steps were recorded; put `with telemetry.step"),
-        (lambda told: told.step(), "too few steps to measure what the system adds"),
+        (lambda recorder: recorder.step(), "too few steps to measure what the system adds"),
     ],
 )
 def test_too_little_is_refused_with_a_reason(tmp_path, record, says, capsys):

@@ -45,14 +45,14 @@ def clock(monkeypatch):
 
 def train(folder, rank, clock, *, late=0.0, steps=3, **options):
     """Steps of 2 s and all-reduces of 1 s, from 100 s on; `late`: later by these seconds."""
-    with Telemetry(folder, rank=rank, workers=2, **options) as told:
+    with Telemetry(folder, rank=rank, workers=2, **options) as recorder:
         for k in range(steps):
             clock.now = 100.0 + 4 * k
-            with told.step():
+            with recorder.step():
                 clock.now += 2.0 + late
-            with told.collective(bytes=40):
+            with recorder.collective(bytes=40):
                 clock.now += 1.0
-            told.loss(1 / (k + 1))
+            recorder.loss(1 / (k + 1))
 
 
 def test_what_is_recorded_comes_back(tmp_path, clock):
@@ -81,12 +81,12 @@ def test_what_is_recorded_comes_back(tmp_path, clock):
 
 
 def test_asynchronous_collectives_are_issued_and_waited_for(tmp_path, clock):
-    with Telemetry(tmp_path) as told:
-        with told.issue():
+    with Telemetry(tmp_path) as recorder:
+        with recorder.issue():
             clock.now += 0.25
-        with told.step():
+        with recorder.step():
             clock.now += 2
-        with told.wait(bytes=8):
+        with recorder.wait(bytes=8):
             clock.now += 1
     events = telemetry.read(tmp_path).events[KEY]
     assert events["kind"].tolist() == [ISSUE, STEP, WAIT]
@@ -132,17 +132,17 @@ def test_ranks_that_got_less_far_are_joined_up_to_there(tmp_path, clock):
 
 
 def test_what_fails_is_no_event(tmp_path):
-    with Telemetry(tmp_path) as told:
-        with suppress(ValueError), told.step():
+    with Telemetry(tmp_path) as recorder:
+        with suppress(ValueError), recorder.step():
             raise ValueError
-        with told.step():
+        with recorder.step():
             pass
     assert telemetry.read(tmp_path).events[KEY]["step"].tolist() == [2]
 
 
 def test_the_clock_waits_for_the_device(tmp_path):
     calls = []
-    with Telemetry(tmp_path, synchronize=lambda: calls.append(1)) as told, told.step():
+    with Telemetry(tmp_path, synchronize=lambda: calls.append(1)) as recorder, recorder.step():
         assert len(calls) == 1
     assert len(calls) == 2
 

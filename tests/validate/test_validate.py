@@ -117,12 +117,12 @@ def test_a_users_own_model_and_program(tmp_path, monkeypatch):
     }
     programs = {"twice": twice}
     result = run(world, tmp_path, programs=programs, parsing={"programs": programs})
-    own, server = result.measured.runs
-    assert own.curve["step"][-1] == 40
+    workers, server = result.measured.runs
+    assert workers.curve["step"][-1] == 40
     expected = result.predicted.runs[0].curve
     # in virtual time a point is evaluated with the buffers of a step or two later
-    assert own.curve["loss"] == pytest.approx(expected["loss"], rel=1e-2)
-    assert own.curve["accuracy"] == pytest.approx(expected["accuracy"], abs=0.03)
+    assert workers.curve["loss"] == pytest.approx(expected["loss"], rel=1e-2)
+    assert workers.curve["accuracy"] == pytest.approx(expected["accuracy"], abs=0.03)
     assert server.curve["loss"][-1] < server.curve["loss"][0]
 
 
@@ -213,15 +213,15 @@ async def careless(me, *, lr: Annotated[float, "learning rate"] = 0.1):
 
 
 @looped(
-    ("program", "said"),
+    ("program", "message"),
     [(crossed, "must start the same collectives"), (careless, "changed before its wait")],
 )
-def test_programs_that_corrupt_silently_are_found(program, said, tmp_path):
+def test_programs_that_corrupt_silently_are_found(program, message, tmp_path):
     """Checked in the processes: `simulate` would refuse the second one earlier."""
     world = WORLD | {"algorithm": [{"name": "bad"}], "validation": {"compute": "real"}}
     made = parse(world, programs={"bad": program})
     task = TrainingTask(made.algorithm[0], 0, tmp_path / "task")
-    with pytest.raises(RunError, match=said):
+    with pytest.raises(RunError, match=message):
         launch.run(Job(made, (task,), tmp_path, "cpu", {"bad": program}))
 
 

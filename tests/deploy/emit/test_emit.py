@@ -45,10 +45,10 @@ def pick(table, **tables):
 @looped("target", TARGETS)
 @looped("name", catalogue())
 def test_each_program_is_run_with_all_its_parameters_or_refused_with_a_reason(target, name):
-    known, differs, program = PROGRAMS[target], TARGETS[target]["differs"], catalogue()[name]
-    if name in known:
-        assert {*known[name]} == {*program.parameters.model_fields}
-        limited = {key for key, rule in known[name].items() if rule != "any"}
+    supported, differs, program = PROGRAMS[target], TARGETS[target]["differs"], catalogue()[name]
+    if name in supported:
+        assert {*supported[name]} == {*program.parameters.model_fields}
+        limited = {key for key, rule in supported[name].items() if rule != "any"}
         assert limited <= REFUSED.keys() | TARGETS[target]["refused"].keys()
     else:
         assert len(differs.get(name) or differs[program.family]) > 20
@@ -197,8 +197,8 @@ def test_a_pick_is_that_of_a_scenario_or_a_run_directory(folder, capsys, monkeyp
     assert run(["simulate", "world.toml", "--out", "runs/sim", "--figure", "svg"]) == 0
     assert run(["tune", "world.toml", "--out", "runs/tune", "--figure", "svg", "--jobs", "1"]) == 0
     for place, document in (("runs/sim", "run.json"), ("runs/tune", "tune.json")):
-        known = json.loads(Path(place, document).read_text())
-        label = (known.get("summary") or known)["pick"]["label"]
+        expected = json.loads(Path(place, document).read_text())
+        label = (expected.get("summary") or expected)["pick"]["label"]
         actual = find(Path(place), None)
         assert actual.algorithm.label == label
         assert actual.scenario.cluster.workers == 2
@@ -215,16 +215,16 @@ def test_a_pick_is_that_of_a_scenario_or_a_run_directory(folder, capsys, monkeyp
 
 def test_the_command_never_overwrites_unasked(folder, capsys, monkeypatch):
     monkeypatch.chdir(folder)
-    own = ["emit", "flower", "world.toml", "--algorithm", "local-sgd tau=4"]
-    assert run([*own, "-o", "out"]) == 0
+    command = ["emit", "flower", "world.toml", "--algorithm", "local-sgd tau=4"]
+    assert run([*command, "-o", "out"]) == 0
     assert {path.name for path in Path("out").iterdir()} == {"flower_app.py", "pyproject.toml"}
-    assert run([*own, "-o", "out"]) == 0  # the very same is there
+    assert run([*command, "-o", "out"]) == 0  # the very same is there
     Path("out/flower_app.py").unlink()
     Path("out/pyproject.toml").write_text("mine")
-    assert run([*own, "-o", "out"]) == 2
+    assert run([*command, "-o", "out"]) == 2
     assert "pyproject.toml: holds something else" in capsys.readouterr().err
     assert not Path("out/flower_app.py").exists()  # all or nothing
-    assert run([*own, "-o", "out", "--overwrite", "--json"]) == 0
+    assert run([*command, "-o", "out", "--overwrite", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["files"]["pyproject.toml"] == Path("out/pyproject.toml").read_text()
 

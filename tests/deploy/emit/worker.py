@@ -276,15 +276,15 @@ def environments(target):
     first, second = free_ports(2)
     both = range(WORKERS)
     if target == "accelerate":
-        own = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": first, "WORLD_SIZE": WORKERS}
-        return [own | {"RANK": rank, "LOCAL_RANK": rank} for rank in both]
+        common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": first, "WORLD_SIZE": WORKERS}
+        return [common | {"RANK": rank, "LOCAL_RANK": rank} for rank in both]
     if target == "paddle":
         ends = [f"127.0.0.1:{port}" for port in (first, second)]
-        own = {"PADDLE_TRAINERS_NUM": WORKERS, "PADDLE_TRAINER_ENDPOINTS": ",".join(ends)}
-        own["PADDLE_DISTRI_BACKEND"] = "gloo"
-        own["PADDLE_MASTER"] = f"127.0.0.1:{free_ports(1)[0]}"
+        common = {"PADDLE_TRAINERS_NUM": WORKERS, "PADDLE_TRAINER_ENDPOINTS": ",".join(ends)}
+        common["PADDLE_DISTRI_BACKEND"] = "gloo"
+        common["PADDLE_MASTER"] = f"127.0.0.1:{free_ports(1)[0]}"
         return [
-            own | {"PADDLE_TRAINER_ID": rank, "PADDLE_CURRENT_ENDPOINT": ends[rank]}
+            common | {"PADDLE_TRAINER_ID": rank, "PADDLE_CURRENT_ENDPOINT": ends[rank]}
             for rank in both
         ]
     return [{}] * WORKERS

@@ -86,10 +86,10 @@ class RecordedNode:
         return handle
 
     async def wait(self, handle):
-        asked = self._me.clock()
+        began = self._me.clock()
         actual = await self._me.wait(handle)
         number, _ = self._numbers.pop(id(handle))
-        self._recorder.came(number, self._me, asked)
+        self._recorder.came(number, self._me, began)
         return actual
 
     async def mean(self, value):

@@ -68,8 +68,8 @@ def test_a_slower_link_is_noticed_explained_and_answered():
     low, high = decision.interval
     assert 0 < low < decision.gain < high <= 1
     slow = max(record.average for record in recorder.records)
-    told = float(decision.reasons[0].split(" times")[0].rsplit(" ", 1)[1])
-    assert told == pytest.approx(slow / recorder.records[0].average, rel=0.1)
+    ratio = float(decision.reasons[0].split(" times")[0].rsplit(" ", 1)[1])
+    assert ratio == pytest.approx(slow / recorder.records[0].average, rel=0.1)
 
 
 def rounds(count, compute=(0.1,) * 4, average=0.25, loss=1.0, steps=8, start=0):
@@ -133,11 +133,11 @@ def test_a_watch_says_once_which_input_changed(changed, cause):
     one, _ = watch()
     for record in rounds(20):
         assert not one(record, None)
-    said = [news for record in rounds(40, **changed, start=20) for news in one(record, {"tau": 16})]
-    assert len(said) == 1
-    assert f": {cause}" in said[0].replace("2 times", "2.00 times").replace("3 times", "3.00 times")
-    assert said[0].endswith("now best: tau = 16")
-    assert "outside the predicted 120 ms to 140 ms" in said[0]
+    text = [news for record in rounds(40, **changed, start=20) for news in one(record, {"tau": 16})]
+    assert len(text) == 1
+    assert f": {cause}" in text[0].replace("2 times", "2.00 times").replace("3 times", "3.00 times")
+    assert text[0].endswith("now best: tau = 16")
+    assert "outside the predicted 120 ms to 140 ms" in text[0]
 
 
 def test_a_loss_outside_its_band_is_said_once():
@@ -314,8 +314,8 @@ def test_a_label_has_its_own_settings_and_a_law_its_loss_at_every_step(tmp_path)
     steers = controller(tmp_path / "run", parameters={"label": "b", "tau": 6})
     assert steers.settings == steers.policy.outlook.candidates[0] == {"tau": 6}
     steers.policy.outlook.learn = lambda: None  # nothing is simulated yet
-    said = [news for record in rounds(9, (3.0,) * 4, 4.0) for news in steers.observe(record)]
-    assert said[0].endswith("known: 6 settings are yet to be simulated")
+    messages = [news for record in rounds(9, (3.0,) * 4, 4.0) for news in steers.observe(record)]
+    assert messages[0].endswith("known: 6 settings are yet to be simulated")
     steers.policy.outlook.background = False
     del steers.policy.outlook.learn
     (news,) = [

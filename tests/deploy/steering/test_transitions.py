@@ -58,13 +58,13 @@ def steered(name, policy, tau, steps=60, **parameters):
     """Run a program whose period is steered; return its run, telemetry and periods by round."""
     controller = Controller({"tau": tau}, policy)
     piece, recorder = SteeredPeriod(controller), Recorder(controller)
-    known = catalogue()[name]
+    program = catalogue()[name]
 
     async def worker(me):
-        given = known.parse({"lr": 0.05, "tau": 1} | parameters) | {"tau": piece}
-        await known.start(known.worker, recorder.node(me), given)
+        given = program.parse({"lr": 0.05, "tau": 1} | parameters) | {"tau": piece}
+        await program.start(program.worker, recorder.node(me), given)
 
-    programs = {"mine": Program("mine", worker, "tests", rounds=known.rounds)}
+    programs = {"mine": Program("mine", worker, "tests", rounds=program.rounds)}
     made = world({"name": "mine"}, programs, steps)
     run = virtual.run(made.algorithm[0], made, 0, programs=programs)
     return run, recorder, piece.rounds

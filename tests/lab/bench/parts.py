@@ -88,8 +88,8 @@ def engine() -> Rows:
     what = "local SGD, 16 workers: worker-steps"
     yield Row(what, one_seed(few), textbook_local_sgd(), Aim(1.5))
     yield Row(f"{what}, against 256 workers", one_seed(few), one_seed(many), Aim(most=1.3))
-    kept = one_seed(few, spans=10**9)
-    yield Row(f"{what}, against keeping every span", one_seed(few), kept, Aim(most=1.2))
+    stored = one_seed(few, spans=10**9)
+    yield Row(f"{what}, against keeping every span", one_seed(few), stored, Aim(most=1.2))
     for name, latency, transit in (("free", "0 s", 0.0), ("50 ms", "50 ms", 0.05)):
         network = GIVEN | {"latency": latency}
         ours = one_seed(cluster(25, UPDATES // 25, {"name": "asgd"}, network=network))
@@ -147,7 +147,7 @@ def batched() -> Rows:
     yield Row(
         f"{what}: worker-steps, against the generator drawing one exponential number for each",
         together(large(100_000)),
-        generator(random_streams.generator, lambda own: own.exponential(1.0, BLOCK)), Aim(0.6),
+        generator(random_streams.generator, lambda rng: rng.exponential(1.0, BLOCK)), Aim(0.6),
     )  # fmt: skip
     yield Row(
         f'{what}, sampling = "aggregate": worker-steps, against drawing a gamma for each period',

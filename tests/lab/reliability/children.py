@@ -52,9 +52,9 @@ def run(
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(PRELOAD)
-    said = Path(tempfile.mkdtemp())
-    ends = [_fifo(said / kind) for kind in KINDS]
-    given = (list(arguments), str(folder), str(said), file_size, prepare)
+    logs = Path(tempfile.mkdtemp())
+    ends = [_fifo(logs / kind) for kind in KINDS]
+    given = (list(arguments), str(folder), str(logs), file_size, prepare)
     child = context.Process(target=_command, args=given)
     child.start()
     try:
@@ -70,7 +70,7 @@ def run(
         child.kill()
         child.join()
     out, err = map(_taken, ends)
-    shutil.rmtree(said)
+    shutil.rmtree(logs)
     return Ended(child.exitcode, out, err, orphans)
 
 
