@@ -5,7 +5,6 @@ import json
 import math
 import os
 import re
-import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -376,9 +375,10 @@ def test_a_run_given_twice_is_refused(run):
         report([run, run / "."])
 
 
-def test_names_of_any_bytes_are_shown(run, tmp_path):
-    other = shutil.copytree(run, os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9"))
-    assert "caf?" in text(other, out=tmp_path / "page.html")
+def test_names_of_any_bytes_are_shown(tmp_path):
+    file = os.fsdecode(b"caf\xe9.toml")
+    sweep(parse(world().table, file=file), {"run.steps": [3, 4]}, seeds=1, out=tmp_path / "one")
+    assert "caf?" in text(tmp_path / "one", out=tmp_path / "page.html")
 
 
 def test_where_nothing_can_be_written_is_said(run, tmp_path):
