@@ -247,7 +247,7 @@ def _entries(
         yield from broken((True, path, "too-many-pieces"), pieces=len(sizes), entries=entries)
         return
     if pieces and coded:
-        entries, whose = entries * min(sizes) // sum(sizes), "of a piece"
+        entries, whose = max(1, entries * min(sizes) // sum(sizes)), "of a piece"
     if ratio * entries < 1:
         larger = ", or a larger objective.dimension" * (scenario.objective.kind == "quadratic")
         values = {"entries": entries, "whose": whose, "least": 1 / entries, "larger": larger}
