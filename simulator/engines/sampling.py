@@ -19,6 +19,7 @@ from ..scenario.cluster import Cluster, Sampling
 from ..scenario.scenario import Scenario
 from .collective import Collective, Why, earliest
 from .observer import NEVER
+from .tolerances import TIME_TOLERANCE
 
 
 def samples(program: Program, scenario: Scenario) -> bool:
@@ -89,7 +90,8 @@ class Sampled:
         """
         first = earliest(team, arrivals, self.wanted)
         enough, deadline = len(first) == self.wanted, self.due
-        punctual = [rank for rank in first if arrivals[rank] <= deadline] or first[:1]
+        latest = deadline * (1 + TIME_TOLERANCE)
+        punctual = [rank for rank in first if arrivals[rank] <= latest] or first[:1]
         team[:] = sorted(punctual)
         if len(punctual) < len(first):
             return deadline

@@ -25,6 +25,7 @@ from ...network.mean_cost import download_cost, download_source
 from ...scenario.cluster import Recovery
 from ..collective import Collective, Why, earliest
 from ..sampling import Sampled
+from ..tolerances import TIME_TOLERANCE
 from .node import VirtualNode
 
 Team = list[int] | None
@@ -82,7 +83,7 @@ class Quorum(Backup):
         if len(team) < self._kept:
             return begins
         last = sorted(arrivals[rank] for rank in team)[self._kept - 1] + self._grace
-        late = {rank for rank in team if arrivals[rank] > last}
+        late = {rank for rank in team if arrivals[rank] > last * (1 + TIME_TOLERANCE)}
         team[:] = [rank for rank in team if rank not in late]
         return last if late else min(begins, last)
 
