@@ -1,5 +1,6 @@
 """What to deploy: a program with its parameters, where it is written, and what it refuses."""
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from os import PathLike
@@ -7,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.simulator.errors import InputError
+from paceline.simulator.inputs.messages import visible
 from paceline.simulator.load.load import parse
 from paceline.simulator.programs import Program, catalogue
 from paceline.simulator.programs.program import BOUND
@@ -96,7 +98,7 @@ def read(plan: Source, parameters: Mapping[str, Any], workers: int, entries: int
     training loop.
     """
     chosen = parameters.get("label")
-    given = {**(plan if isinstance(plan, Mapping) else _named(plan, chosen)), **parameters}
+    given = {**(plan if isinstance(plan, Mapping) else _named(plan, chosen, workers)), **parameters}
     table = {key: given[key] for key in given if key not in ("label", "recovery")}
     program = catalogue().get(str(table.get("name")))
     if program is not None and (why := refusal(program, table)):
@@ -111,23 +113,32 @@ def read(plan: Source, parameters: Mapping[str, Any], workers: int, entries: int
     return Plan(program, scenario.algorithm[0].parameters, table)
 
 
-def _named(plan: Any, chosen: str | None) -> dict[str, Any]:
+def _named(plan: Any, chosen: str | None, workers: int) -> dict[str, Any]:
     if str(plan) in catalogue():
         return {"name": str(plan)}
     if not isinstance(plan, str | PathLike):
         kind = type(plan).__name__
         raise InputError(f"plan: {kind}; give a run folder, an [[algorithm]] table or a name")
-    folder = Path(plan)
-    tuned = (folder / "tune.json").is_file()
-    document = store.read(folder, "tune.json" if tuned else store.WHOLE)
-    document = document if tuned else document["summary"]
-    label = to_run(document, chosen, f"{folder} (label)")
-    rows = document["ranking" if tuned else "algorithms"]
-    for row in rows:
-        if row["label"] == label and isinstance(row.get("parameters"), dict):
-            return table_of(row)
-    why = f"{label!r} was not tried" if chosen else "it picks nothing"
-    raise InputError(f"{folder}: {why}; give an [[algorithm]] table or a name instead")
+    folder, why = Path(plan), f"{chosen!r} was not tried" if chosen else "it picks nothing"
+    try:
+        tuned = (folder / "tune.json").is_file()
+        document = store.read(folder, "tune.json" if tuned else store.WHOLE)
+        cluster = {} if tuned else document["scenario"]["table"]["cluster"]
+        if (predicted := cluster.get("workers", workers)) != workers:
+            logging.getLogger("paceline").warning(
+                f"plan: {folder} predicts {predicted} workers, and {workers} processes are here; "
+                f"start {predicted}, or simulate with cluster.workers = {workers}"
+            )
+        document = document if tuned else document["summary"]
+        label = to_run(document, chosen, f"{folder} (label)")
+        for row in document["ranking" if tuned else "algorithms"]:
+            if row["label"] == label and isinstance(row.get("parameters"), dict):
+                return table_of(row)
+    except (AttributeError, LookupError, OSError, TypeError) as error:
+        why = f"not a run folder as it was written ({type(error).__name__}: {error})"
+    raise InputError(
+        f"{visible(str(folder))}: {why}; give an [[algorithm]] table or a name instead"
+    )
 
 
 def refusal(program: Program, table: Mapping[str, Any]) -> str:

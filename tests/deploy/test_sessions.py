@@ -2,6 +2,7 @@
 
 import copy
 import io
+import json
 import math
 import pickle
 import re
@@ -338,7 +339,7 @@ def test_models_that_are_no_whole_vector_are_refused():
         paceline.deploy(Net(), SGD(Net().first.parameters(), 0.1), "ssgd")
 
 
-def test_a_pick_of_a_folder_is_deployed(tmp_path):
+def test_a_pick_of_a_folder_is_deployed(tmp_path, caplog):
     from tests.helpers.worlds import scenario
 
     made = {"label": "slow", "name": "ssgd"}, {"label": "quick", "name": "local-sgd", "tau": 7}
@@ -348,6 +349,13 @@ def test_a_pick_of_a_folder_is_deployed(tmp_path):
     with paceline.deploy(net, SGD(parameters(net), 0.1), tmp_path / "run") as session:
         assert session.plan.program.name == "local-sgd"
         assert session.plan.parameters["tau"](1) == 7
+    assert f"predicts {result.scenario.cluster.workers} workers, and 1 " in caplog.text
+    document = json.loads((tmp_path / "run/run.json").read_text())
+    for wrong in ({}, {"pick": 7}, {"algorithms": None, "pick": {"label": "quick"}}):
+        changed = json.dumps(document | {"summary": wrong})
+        (tmp_path / "run/run.json").write_text(changed)
+        with pytest.raises(InputError, match="not a run folder as it was written"):
+            paceline.deploy(net, SGD(parameters(net), 0.1), tmp_path / "run")
 
 
 def test_a_changed_period_holds_for_the_phase_under_way():
@@ -452,8 +460,9 @@ def test_a_state_of_another_plan_is_loaded_as_chosen():
         loaded(state, "plan", tau=9)
     assert loaded(state, "state", tau=9) == (6, 0.5)
     for key, value, message in (
-        ("workers", 3, "one of 3 processes, and 1 are here; start 3"), ("rank", 1, "process 1"),
-        ("program", "local-sgd", "deploy state"), ("version", 1, "of version 1"),
+        ("workers", 3, "processes is 3, and here it is 1"), ("rank", 1, "process is 1"),
+        ("program", "local-sgd", "is local-sgd, and here it is diloco; deploy state"),
+        ("version", 1, "version is 1"),
     ):  # fmt: skip
         with pytest.raises(InputError, match=message):
             loaded(state | {key: value}, tau=5, outer_lr=0.5)
